@@ -1,0 +1,58 @@
+"""rfrope: kernel engineering for rotary position embeddings.
+
+Choose a shift-invariant kernel Phi, draw the frequencies that realise it, rotate q and k with them on any array library,
+and see the attention score's mean and variance proven: ``E S = (q . k) Phi(lag)``.
+
+Conventions: frequencies are radians per unit of position, lags are KEY minus QUERY, rotations are counter-clockwise, and
+the backend comes from the arrays.
+"""
+
+from rfrope import kernels
+from rfrope.frequencies import arithmetic, geometric
+from rfrope.kernels import Kernel, kernel
+from rfrope.moments import expected_score, relative_error, score_variance
+from rfrope.montecarlo import Estimate, ScoreEstimate, estimate_kernel, estimate_scores
+from rfrope.rotation import (
+    block_coefficients,
+    convert_pairing,
+    from_complex,
+    phases,
+    rotate,
+    rotate_by_phases,
+    rotate_by_table,
+    rotation_table,
+    scores,
+    to_complex,
+)
+from rfrope.sampling import sample
+from rfrope.validation import Validation, validate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Estimate",
+    "Kernel",
+    "ScoreEstimate",
+    "Validation",
+    "arithmetic",
+    "block_coefficients",
+    "convert_pairing",
+    "estimate_kernel",
+    "estimate_scores",
+    "expected_score",
+    "from_complex",
+    "geometric",
+    "kernel",
+    "kernels",
+    "phases",
+    "relative_error",
+    "rotate",
+    "rotate_by_phases",
+    "rotate_by_table",
+    "rotation_table",
+    "sample",
+    "score_variance",
+    "scores",
+    "to_complex",
+    "validate",
+]

@@ -1,0 +1,388 @@
+"""The only module that knows array libraries: namespace, dtype, device, host copy, lazy or not.
+
+Everything else works on "some namespace ``xp``". The backend comes from the arrays that a caller passes, never from a
+setting. Plain NumPy is looked for first, because `array_api_compat.array_namespace` alone costs several microseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+Array = Any  # an array of whichever library the caller uses
+
+_HOST_SCALARS = (bool, int, float, complex, np.generic)
+_HOST_SEQUENCES = (list, tuple, range)
+_VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 + 1
+_WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
+_COMPLEX = {"float64": "complex128"}
+
+
+def namespace(**arrays: Any) -> ModuleType:
+    """Return the array-API namespace shared by all `arrays`; ``None``, Python scalars and lists belong to every one.
+
+    Raises
+    ------
+    TypeError
+        If two arguments come from different libraries, or one is not an array at all. The message names them.
+    """
+    found: dict[str, Any] = {}
+    plain = False
+    for name, value in arrays.items():
+        if type(value) is np.ndarray:
+            plain = True
+        elif value is None or isinstance(value, _HOST_SCALARS + _HOST_SEQUENCES):
+            continue
+        elif isinstance(value, np.ndarray):
+            plain = True
+        else:
+            found[name] = value
+    if not found:
+        return np
+    from array_api_compat import array_namespace
+
+    spaces = {}
+    for name, value in found.items():
+        try:
+            spaces[name] = array_namespace(value)
+        except TypeError:
+            raise TypeError(
+                f"{name} has type {type(value).__module__}.{type(value).__qualname__}; expected an array of NumPy, CuPy, "
+                "PyTorch, JAX, Dask or another array-API library, or a list of numbers"
+            ) from None
+    if plain:
+        spaces |= {name: np for name, value in arrays.items() if isinstance(value, np.ndarray)}
+    (first, xp), *others = spaces.items()
+    for name, other in others:
+        if other is not xp:
+            raise TypeError(
+                f"{first} is a {_library(xp)} array but {name} is a {_library(other)} array; expected all arrays from "
+                f"one library, so convert {name} first (for example with {_library(xp)}'s asarray)"
+            )
+    return xp
+
+
+def named_namespace(xp: Any) -> ModuleType:
+    """Return the namespace for an explicit ``xp=`` argument: a module such as ``torch``, or ``None`` for NumPy."""
+    if xp is None or xp is np:
+        return np
+    if not isinstance(xp, ModuleType):
+        raise TypeError(f"xp is {xp!r}; expected an array library's module, such as numpy, torch or jax.numpy")
+    short = xp.__name__.split(".")[0]
+    if short == "torch":
+        import array_api_compat.torch as compat
+
+        return compat
+    if short == "dask":
+        import array_api_compat.dask.array as compat
+
+        return compat
+    if short == "cupy":
+        import array_api_compat.cupy as compat
+
+        return compat
+    if short == "jax":
+        import jax.numpy
+
+        return jax.numpy
+    if not hasattr(xp, "asarray"):
+        raise TypeError(f"xp is module {xp.__name__}, which has no asarray; expected an array library such as numpy")
+    return xp
+
+
+def _library(xp: ModuleType) -> str:
+    """Short name of a namespace's library, for messages and for the few places where libraries differ."""
+    parts = xp.__name__.split(".")
+    return parts[1] if parts[0] == "array_api_compat" and len(parts) > 1 else parts[0]
+
+
+def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
+    """Return `value` as an array of `xp`; lists and Python scalars become arrays on `device`.
+
+    Raises
+    ------
+    TypeError
+        If the list is ragged or holds something that is not a number.
+    """
+    if isinstance(value, np.ndarray) and xp is np:
+        return value
+    if isinstance(value, _HOST_SCALARS + _HOST_SEQUENCES):
+        try:
+            host = np.asarray(value)
+        except ValueError:
+            host = np.asarray(None)
+        if host.dtype.kind not in "biufc":
+            raise TypeError(f"{name} is {value!r:.80}; expected numbers in a rectangular shape")
+        return from_host(host, xp, device=device)
+    return value
+
+
+def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: Any = None) -> Array:
+    """Copy a NumPy array into `xp` on `device`; float64 narrows to the widest float that `xp` has there."""
+    if xp is np:
+        return host if dtype is None else host.astype(dtype, copy=False)
+    if dtype is None:
+        if host.dtype.kind == "f":
+            dtype = widest_float(xp, device)
+        else:
+            names = supported_dtypes(xp, device)
+            known = host.dtype.name if host.dtype.name in names else host.dtype.name.replace("64", "32")
+            dtype = getattr(xp, known)
+    if device is not None and _library(xp) not in ("jax", "dask"):
+        return xp.asarray(host, dtype=dtype, device=device)
+    return xp.asarray(host, dtype=dtype)
+
+
+def to_host(x: Array) -> np.ndarray:
+    """Return `x` as a NumPy array, waiting for it and copying it from its device if need be."""
+    if isinstance(x, np.ndarray):
+        return x
+    if hasattr(x, "compute"):
+        return np.asarray(x.compute())
+    if hasattr(x, "detach"):
+        x = x.detach().cpu()
+        return x.float().numpy() if str(x.dtype) == "torch.bfloat16" else x.numpy()
+    if hasattr(x, "get"):
+        return x.get()
+    if not isinstance(x, np.generic) and hasattr(x, "__array_namespace__") and not hasattr(x, "__array__"):
+        return np.from_dlpack(x)
+    return np.asarray(x)
+
+
+def device(x: Array) -> Any:
+    """Device of `x`, or None where the library places new arrays by itself (NumPy, JAX, Dask)."""
+    if isinstance(x, np.ndarray) or is_lazy(x):
+        return None
+    return getattr(x, "device", None)
+
+
+def is_lazy(x: Array) -> bool:
+    """Whether `x` belongs to a library that traces or defers (JAX, Dask): no value checks, no writes, no accelerators."""
+    return type(x).__module__.partition(".")[0] in ("jax", "jaxlib", "dask")
+
+
+def is_traced(x: Array) -> bool:
+    """Whether `x` is a JAX tracer: inside jit, grad or vmap, with no value yet."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.core.Tracer)
+
+
+def on_host(x: Array) -> bool:
+    """Whether looking at the values of `x` is free: eager, and in the memory of the CPU."""
+    if isinstance(x, np.ndarray):
+        return True
+    return not is_lazy(x) and str(getattr(x, "device", "cpu")).lower().partition(":")[0] not in (
+        "cuda",
+        "mps",
+        "xpu",
+        "<cuda",
+    )
+
+
+def needs_gradient(x: Array) -> bool:
+    """Whether a torch tensor asks for gradients."""
+    return bool(getattr(x, "requires_grad", False))
+
+
+def supported_dtypes(xp: ModuleType, device: Any = None) -> Any:
+    """Names of the dtypes that `xp` can hold on `device` (JAX lists float64 only when x64 is enabled)."""
+    info = xp.__array_namespace_info__()
+    return info.dtypes(device=device) if device is not None else info.dtypes()
+
+
+def widest_float(xp: ModuleType, device: Any = None) -> Any:
+    """Return float64 where `xp` has it on `device`, else float32."""
+    if xp is np:
+        return np.float64
+    if str(device).startswith("mps"):
+        return xp.float32
+    return xp.float64 if "float64" in supported_dtypes(xp, device) else xp.float32
+
+
+def has_float64(xp: ModuleType, device: Any = None) -> bool:
+    """Whether float64 exists in `xp` on `device`."""
+    return xp is np or widest_float(xp, device) == xp.float64
+
+
+def has_integer_turns(xp: ModuleType) -> bool:
+    """Whether uint32 arithmetic that wraps modulo 2**32 can be relied on in `xp` (the fixed-point phases need it)."""
+    return _library(xp) in ("numpy", "jax")
+
+
+def dtype_name(x: Array) -> str:
+    """Name of the dtype of `x`, the same for every library: 'float32', 'bfloat16', 'int64', ..."""
+    dtype = x.dtype
+    name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
+    return str(name)
+
+
+def is_real_floating(x: Array) -> bool:
+    """Whether the dtype of `x` is a real floating type that can be rotated (bfloat16 included)."""
+    return dtype_name(x) in _WIDER
+
+
+def is_numeric_real(x: Array) -> bool:
+    """Whether `x` holds integers or real floating numbers (not bool, not complex)."""
+    return is_real_floating(x) or is_integer(x)
+
+
+def is_integer(x: Array) -> bool:
+    """Whether `x` holds integers."""
+    return dtype_name(x).startswith(("int", "uint"))
+
+
+def wider_float(x: Array, xp: ModuleType) -> Any:
+    """Return the type to compute in so that one rounding to the type of `x` is all that is lost (float64 stays)."""
+    name = _WIDER[dtype_name(x)]
+    return widest_float(xp, device(x)) if name == "float64" else xp.float32
+
+
+def astype(x: Array, dtype: Any, xp: ModuleType) -> Array:
+    """Return `x` in `dtype`, without a copy where it already is."""
+    if x.dtype == dtype:
+        return x
+    if isinstance(x, np.ndarray):
+        return x.astype(dtype)
+    return xp.astype(x, dtype)
+
+
+def as_widest(x: Array, xp: ModuleType) -> Array:
+    """Return `x` as float64 (float32 where the namespace has no float64)."""
+    return astype(x, widest_float(xp, device(x)), xp)
+
+
+def split(x: Array, xp: ModuleType) -> tuple[Array, Array]:
+    """Veltkamp's split of a floating array into two halves of at most 26 (float64) or 12 (float32) bits; their sum is `x`.
+
+    JAX gets an explicit rounding of the mantissa, because a compiler may fuse the classic formula into a
+    multiply-add, which makes the lower half zero.
+    """
+    if _library(xp) == "jax":
+        import jax
+
+        bits, exponent = (25, 11) if x.dtype == xp.float64 else (11, 8)
+        high = jax.lax.reduce_precision(x, exponent, bits)
+        return high, x - high
+    scaled = _VELTKAMP[dtype_name(x)] * x
+    high = scaled - (scaled - x)
+    return high, x - high
+
+
+def make_complex(real: Array, imag: Array, xp: ModuleType) -> Array:
+    """Return real + i imag, without the NaN that ``1j * inf`` would put into the real part."""
+    library = _library(xp)
+    if library == "torch":
+        return xp.complex(real, imag)
+    if library == "jax":
+        import jax
+
+        return jax.lax.complex(real, imag)
+    dtype = getattr(xp, _COMPLEX.get(dtype_name(real), "complex64"))
+    if isinstance(real, np.ndarray):
+        out = np.empty(np.broadcast_shapes(real.shape, imag.shape), dtype)
+        out.real, out.imag = real, imag
+        return out
+    return xp.astype(real, dtype) + 1j * xp.astype(imag, dtype)
+
+
+def apply_on_host(
+    function: Callable[[np.ndarray], np.ndarray], x: Array, xp: ModuleType, *, last_axis: int | None = None
+) -> Array:
+    """Apply a NumPy function to an array of any library, for special functions that only SciPy has.
+
+    The function must work elementwise, or (with `last_axis`) along the last axis, whose new length `last_axis` is; 0
+    drops the axis. Dask and JAX stay lazy (JAX through `jax.pure_callback`, without derivatives).
+
+    Raises
+    ------
+    TypeError
+        For a torch tensor that asks for gradients, which a trip through the host would silently drop.
+    """
+    if isinstance(x, np.ndarray):
+        return function(x)
+    if needs_gradient(x):
+        raise TypeError("this function is evaluated by SciPy on the host and has no gradient; pass a detached tensor")
+    library = _library(xp)
+    if library == "dask":
+        if last_axis is None:
+            return x.map_blocks(function, dtype=x.dtype)
+        x = x.rechunk({x.ndim - 1: -1})
+        if last_axis == 0:
+            return x.map_blocks(function, dtype=x.dtype, drop_axis=x.ndim - 1)
+        return x.map_blocks(function, dtype=x.dtype, chunks=(*x.chunks[:-1], (last_axis,)))
+    if library == "jax":
+        import jax
+
+        shape = x.shape if last_axis is None else x.shape[:-1] + ((last_axis,) if last_axis else ())
+        result = jax.ShapeDtypeStruct(shape, x.dtype)
+        return jax.pure_callback(lambda v: np.asarray(function(np.asarray(v)), dtype=x.dtype), result, x)
+    host = np.asarray(function(to_host(x)))
+    return from_host(host, xp, device=device(x), dtype=x.dtype)
+
+
+def all_finite(x: Array, xp: ModuleType) -> bool:
+    """Whether every element of a host array is finite; True unasked for lazy and device arrays (see `on_host`)."""
+    return not on_host(x) or bool(xp.all(xp.isfinite(x)))
+
+
+def broadcast_shapes(**shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the common shape of two or more named shapes.
+
+    Raises
+    ------
+    ValueError
+        If they do not broadcast. The message names them.
+    """
+    try:
+        return np.broadcast_shapes(*map(tuple, shapes.values()))
+    except ValueError:
+        listed = " and ".join(f"{tuple(shape)} of {name.replace('_', ' ')}" for name, shape in shapes.items())
+        raise ValueError(
+            f"{' and '.join(n.replace('_', ' ') for n in shapes)} do not broadcast: {listed}; expected lengths that are equal "
+            "or 1, counted from the right: insert axes with None where they are meant to combine"
+        ) from None
+
+
+def is_writable(x: Array) -> bool:
+    """Whether the elements of `x` can be assigned to."""
+    if isinstance(x, np.ndarray):
+        return bool(x.flags.writeable)
+    return not is_lazy(x)
+
+
+def same_memory(a: Array, b: Array) -> bool:
+    """Whether `a` and `b` are one array: the same memory in the same order, so that in-place work is exact."""
+    if a is b:
+        return True
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return (a.ctypes.data, a.shape, a.strides) == (b.ctypes.data, b.shape, b.strides)
+    if hasattr(a, "data_ptr") and hasattr(b, "data_ptr"):
+        return (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())
+    return False
+
+
+def may_overlap(a: Array, b: Array) -> bool:
+    """Whether `a` and `b` may share memory (by their address ranges where the library tells no more)."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return bool(np.may_share_memory(a, b)) and bool(_shares_exactly(a, b))
+    if hasattr(a, "untyped_storage") and hasattr(b, "untyped_storage"):
+        (a_low, a_high), (b_low, b_high) = _torch_range(a), _torch_range(b)
+        return a_low < b_high and b_low < a_high
+    inner = [getattr(v, "_array", None) for v in (a, b)]
+    return all(isinstance(v, np.ndarray) for v in inner) and may_overlap(*inner)
+
+
+def _shares_exactly(a: np.ndarray, b: np.ndarray) -> bool:
+    try:
+        return np.shares_memory(a, b, max_work=10_000)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _torch_range(x: Array) -> tuple[int, int]:
+    extent = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) if x.numel() else -1
+    return x.data_ptr(), x.data_ptr() + (extent + 1) * x.element_size()

@@ -1,0 +1,205 @@
+"""The command line: parse, call, print; no mathematics."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import rfrope
+from rfrope import kernels
+from rfrope.validation import Row, Validation, validate
+
+_COLUMNS = ("kernel", "lag", "quantity", "pair", "closed form", "estimate", "std. error", "z")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``rfrope``; returns the exit code: 0 for success, 1 for a failed validation, 2 for bad input."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters is no reason to stop
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; nothing more to say
+        return 0
+    except (ValueError, TypeError, OSError) as error:
+        print(f"rfrope {options.command}: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rfrope", description="Kernel engineering for rotary position embeddings.")
+    parser.add_argument("--version", action="version", version=f"rfrope {rfrope.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    check = commands.add_parser(
+        "validate",
+        help="check kernels, and the attention scores they give, against closed forms",
+        description="Draw frequencies and compare Φ, Φ₂, E sin, E S and Var S with their closed forms. Exit code: 0 when every "
+        "|z| lies under the Bonferroni bound, 1 when one does not, 2 for bad input.",
+    )
+    check.add_argument(
+        "kernels", nargs="*", metavar="KERNEL", help='such as "matern(nu=1.5, scale=16)"; all registered if none'
+    )
+    check.add_argument(
+        "--qk", metavar="FILE.npz", help="your q and k: arrays q and k, or NAME_q and NAME_k, of shape (n, d)"
+    )
+    check.add_argument(
+        "--pairing", choices=("half", "interleaved"), default="half", help="of the vectors (default: half)"
+    )
+    check.add_argument("--seed", type=int, default=0, help="default: 0")
+    check.add_argument(
+        "--samples", type=int, default=2**18, help="frequencies for Φ, Φ₂ and E sin (default: %(default)s)"
+    )
+    check.add_argument(
+        "--trials", type=int, default=2**14, help="draws of all frequencies for S (default: %(default)s)"
+    )
+    check.add_argument("--blocks", type=int, help="use the first so many blocks of q and k (default: all)")
+    check.add_argument(
+        "--alpha", type=float, default=1e-3, help="chance that a right result fails (default: %(default)s)"
+    )
+    check.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    check.set_defaults(run=_validate)
+
+    listing = commands.add_parser(
+        "kernels", help="list the registered kernels", description="List the registered kernels."
+    )
+    listing.add_argument("--json", action="store_true", help="print JSON instead of a list")
+    listing.set_defaults(run=_kernels)
+    return parser
+
+
+def _validate(options: argparse.Namespace) -> int:
+    texts = options.kernels or [record.example for record in kernels.records()]
+    chosen = [kernels.parse(text) for text in texts]
+    q, k = (None, None) if options.qk is None else _read_pairs(options.qk)
+    results = [
+        validate(
+            kernel,
+            q=q,
+            k=k,
+            n_samples=options.samples,
+            n_trials=options.trials,
+            n_blocks=options.blocks,
+            rng=options.seed,
+            alpha=options.alpha / len(chosen),
+            pairing=options.pairing,
+        )
+        for kernel in chosen
+    ]
+    passed = all(result.passed for result in results)
+    if options.json:
+        report = {
+            "passed": passed,
+            "alpha": options.alpha,
+            "seed": options.seed,
+            "results": [r.to_dict() for r in results],
+        }
+        print(json.dumps(report, ensure_ascii=False, indent=1))
+    else:
+        _print_validations(results, options, passed)
+    return 0 if passed else 1
+
+
+def _print_validations(results: list[Validation], options: argparse.Namespace, passed: bool) -> None:
+    table = [_COLUMNS]
+    for result in results:
+        table += [_cells(result, row) for row in _worst_pairs(result)]
+    _print_table(table)
+    first = results[0]
+    vectors = "real q and k of SmolLM2-135M-Instruct" if options.qk is None else f"q and k of {options.qk}"
+    print(
+        f"\nVectors: {first.n_pairs} pairs, {vectors}, {first.n_blocks} blocks; the table shows the worst pair of each row."
+    )
+    print(
+        "How large is the score's standard deviation against its mean, for one draw of the frequencies (median over pairs)?"
+    )
+    for result in results:
+        told = ", ".join(f"{s:.2g}x at lag {_lag(lag)}" for lag, s in zip(result.lags, result.spread, strict=True))
+        print(f"  {result.kernel}: {told}")
+    tests = sum(len(result.rows) for result in results)
+    worst = max(results, key=lambda result: abs(result.worst.z))
+    print(
+        f"\n{'PASSED' if passed else 'FAILED'}: largest |z| {abs(worst.worst.z):.2f} ({worst.kernel}, {worst.worst.quantity}, lag "
+        f"{_lag(worst.worst.lag)}); bound {max(r.bound for r in results):.2f} (Bonferroni, {tests} tests, alpha {options.alpha:g}); "
+        f"{first.n_samples} samples, {first.n_trials} trials, seed {options.seed}."
+    )
+
+
+def _worst_pairs(result: Validation) -> list[Row]:
+    """For each lag and quantity the row whose pair has the largest abs(z)."""
+    worst: dict[tuple[Any, str], Row] = {}
+    for row in result.rows:
+        kept = worst.setdefault((row.lag, row.quantity), row)
+        if abs(row.z) > abs(kept.z):
+            worst[row.lag, row.quantity] = row
+    return list(worst.values())
+
+
+def _cells(result: Validation, row: Row) -> tuple[str, ...]:
+    pair = "" if row.pair is None else str(row.pair)
+    numbers = (f"{row.closed_form:.6g}", f"{row.estimate:.6g}", f"{row.stderr:.2g}", f"{row.z:+.2f}")
+    return (result.kernel, _lag(row.lag), row.quantity, pair, *numbers)
+
+
+def _lag(lag: tuple[float, ...]) -> str:
+    text = ", ".join(f"{v:.4g}" for v in lag)
+    return text if len(lag) == 1 else f"({text})"
+
+
+def _kernels(options: argparse.Namespace) -> int:
+    records = kernels.records()
+    if options.json:
+        fields = ("name", "aliases", "formula", "law", "parameters", "dimensions", "example")
+        print(json.dumps([{field: getattr(record, field) for field in fields} for record in records], indent=1))
+        return 0
+    for record in records:
+        parameters = ", ".join(f"{name}={default}" for name, default in record.parameters.items())
+        also = f" (also {', '.join(record.aliases)})" if record.aliases else ""
+        print(f"{record.name}({parameters}){also}")
+        print(f"    Φ = {record.formula}")
+        print(f"    ω ~ {record.law}")
+        print(f"    dimensions: {record.dimensions}; example: {record.example}")
+    return 0
+
+
+def _read_pairs(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Read pairs from arrays q and k, or NAME_q and NAME_k one after the other."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise ValueError(f"--qk {path}: no such file") from None
+    except (ValueError, OSError, AttributeError, TypeError) as error:
+        raise ValueError(f"--qk {path}: not an .npz file of plain arrays ({error})") from None
+    heads = [name[:-1] for name in arrays if (name == "q" or name.endswith("_q")) and f"{name[:-1]}k" in arrays]
+    if not heads:
+        held = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "nothing"
+        raise ValueError(f"--qk {path}: holds {held}; expected arrays q and k (or NAME_q and NAME_k) of shape (n, d)")
+    pairs = [(np.atleast_2d(arrays[f"{head}q"]), np.atleast_2d(arrays[f"{head}k"])) for head in heads]
+    for head, (q, k) in zip(heads, pairs, strict=True):
+        if q.shape != k.shape or q.ndim != 2 or q.shape[-1] != pairs[0][0].shape[-1]:
+            raise ValueError(
+                f"--qk {path}: {head}q has shape {q.shape} and {head}k {k.shape}; expected one shape (n, d) for all"
+            )
+    return np.concatenate([q for q, _ in pairs]), np.concatenate([k for _, k in pairs])
+
+
+def _print_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for number, row in enumerate(rows):
+        cells = [
+            cell.ljust(w) if i in (0, 2) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+        if number == 0:
+            print("  ".join("-" * w for w in widths))

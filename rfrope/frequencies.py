@@ -1,0 +1,109 @@
+"""Frequency sets made without data or chance."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array
+from rfrope._array import Array
+
+
+def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: Any = None, dtype: Any = None) -> Array:
+    """Frequencies of standard RoPE: ``base ** (-i / D)`` for i = 0, ..., D - 1, which is ``base ** (-2i / d)``.
+
+    Parameters
+    ----------
+    n_blocks : int
+        D, half the rotated width.
+    base : float
+        Positive; 10000 in the first models, 500000 in Llama 3.
+    xp, device, dtype
+        Array library (a module; NumPy unless given), where to put the result, and its dtype (float64 where the library
+        has it unless given).
+
+    Returns
+    -------
+    array, (D,), radians per position
+
+    Raises
+    ------
+    ValueError
+        If `n_blocks` is negative or `base` is not positive and finite.
+    TypeError
+        If `n_blocks` is no whole number or `xp` no array library.
+
+    Notes
+    -----
+    Source: section 5 of the mathematics page; seed 002 counts i from 1, which is off by one.
+
+    Examples
+    --------
+    >>> geometric(4)
+    array([1.   , 0.1  , 0.01 , 0.001])
+    """
+    base = _finite("base", base)
+    if base <= 0.0:
+        raise ValueError(f"base is {base}; expected a positive number")
+    n_blocks = _count(n_blocks)
+    return _placed(base ** (-np.arange(n_blocks) / max(n_blocks, 1)), xp, device, dtype)
+
+
+def arithmetic(n_blocks: int, *, step: float, xp: Any = None, device: Any = None, dtype: Any = None) -> Array:
+    """Equally spaced frequencies ``i * step`` for i = 1, ..., D, whose mean kernel is Dirichlet's.
+
+    Parameters
+    ----------
+    n_blocks : int
+        D, half the rotated width.
+    step : float, radians per position
+        Positive.
+    xp, device, dtype
+        As in `geometric`.
+
+    Returns
+    -------
+    array, (D,), radians per position
+
+    Raises
+    ------
+    ValueError
+        If `n_blocks` is negative or `step` is not positive and finite.
+    TypeError
+        As `geometric`.
+
+    Examples
+    --------
+    >>> arithmetic(3, step=0.5)
+    array([0.5, 1. , 1.5])
+    """
+    step = _finite("step", step)
+    if step <= 0.0:
+        raise ValueError(f"step is {step}; expected a positive number")
+    return _placed(step * np.arange(1, _count(n_blocks) + 1), xp, device, dtype)
+
+
+def _count(n_blocks: Any) -> int:
+    try:
+        count = operator.index(n_blocks)
+    except TypeError:
+        raise TypeError(f"n_blocks is {n_blocks!r}; expected a whole number of blocks") from None
+    if isinstance(n_blocks, bool) or count < 0:
+        raise ValueError(f"n_blocks is {n_blocks!r}; expected 0 or more blocks")
+    return count
+
+
+def _finite(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {value!r}; expected a number") from None
+    if not np.isfinite(number):
+        raise ValueError(f"{name} is {number}; expected a finite number")
+    return number
+
+
+def _placed(host: np.ndarray, xp: Any, device: Any, dtype: Any) -> Array:
+    return _array.from_host(host, _array.named_namespace(xp), device=device, dtype=dtype)

@@ -1,0 +1,455 @@
+"""What a kernel is, and its algebra.
+
+A kernel is a transport map: `Kernel.transport` sends `Kernel.draws` columns of the unit cube to a frequency, so that every
+design of sampling is only another set of points, and algebra closes. Its ``phi`` is the expected cosine,
+``Phi(delta) = E cos(delta . omega)``. The two share no code: their agreement is evidence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rfrope import _array
+from rfrope._array import Array
+
+_LARGEST = 2.0**900  # frequencies of extremely heavy tails are cut here, so that phases stay finite
+
+
+class Kernel:
+    """A shift-invariant positive definite kernel Phi with Phi(0) = 1, and the law of frequencies behind it.
+
+    A family is a frozen dataclass of its parameters and `ndim`, the number k of position axes, with three formulas:
+    ``_phi(delta, xp)`` and ``_density(omega, xp)`` on arrays ``(..., k)`` of any library, and ``_transport(u)`` from
+    NumPy arrays ``(..., draws)`` to ``(..., k)``, whose law must be centrally symmetric.
+    """
+
+    name: ClassVar[str]
+    ndim: int
+
+    @property
+    def draws(self) -> int:
+        """How many uniforms make one frequency."""
+        raise TypeError(f"{type(self).__name__} states no number of draws; a kernel family defines it")
+
+    def __call__(self, delta: Array) -> Array:
+        """``kernel(delta)`` is ``kernel.phi(delta)``."""
+        return self.phi(delta)
+
+    def phi(self, delta: Array) -> Array:
+        """Expected cosine ``Phi(delta) = E cos(delta . omega)``, in closed form.
+
+        Parameters
+        ----------
+        delta : array_like, in units of position
+            Lags: any shape for ndim = 1, ``(..., ndim)`` otherwise.
+
+        Returns
+        -------
+        array, float64 where the library has it
+            The shape of the lags.
+
+        Raises
+        ------
+        ValueError
+            If the last axis of `delta` is not `ndim` long (for ndim > 1).
+        TypeError
+            If `delta` does not hold real numbers.
+        """
+        delta, xp = self._vectors(delta, "delta")
+        return self._phi(delta, xp)
+
+    def phi2(self, delta: Array) -> Array:
+        """Second harmonic ``Phi_2(delta) = E cos(2 delta . omega) = Phi(2 delta)``; see `phi`."""
+        delta, xp = self._vectors(delta, "delta")
+        return self._phi(2.0 * delta, xp)
+
+    def density(self, omega: Array) -> Array:
+        """Probability density of the frequencies.
+
+        Parameters
+        ----------
+        omega : array_like, radians per unit of position
+            Any shape for ndim = 1, ``(..., ndim)`` otherwise.
+
+        Returns
+        -------
+        array, float64 where the library has it
+            Infinite where the density has a pole.
+
+        Raises
+        ------
+        ValueError
+            If the law has no density in closed form, or the last axis of `omega` is not `ndim` long.
+        TypeError
+            If `omega` does not hold real numbers.
+        """
+        omega, xp = self._vectors(omega, "omega")
+        return self._density(omega, xp)
+
+    def transport(self, u: Array) -> Array:
+        """Frequencies from points of the unit cube; for ndim = 1 and draws = 1 the quantile function.
+
+        Evaluated by NumPy and SciPy on the host for every library, so that equal points give equal bits.
+
+        Parameters
+        ----------
+        u : array_like, in (0, 1)
+            ``(..., draws)``. With draws = 1 an array whose last axis is not 1 is taken element by element.
+
+        Returns
+        -------
+        array, radians per unit of position
+            ``(...)`` for ndim = 1, ``(..., ndim)`` otherwise; magnitudes are cut at 2**900.
+
+        Raises
+        ------
+        ValueError
+            If the last axis of `u` is not `draws` long or a value lies outside (0, 1).
+        """
+        xp = _array.namespace(u=u)
+        u = _array.as_widest(_array.asarray(u, xp, name="u"), xp)
+        if self.draws == 1 and (u.ndim == 0 or u.shape[-1] != 1):
+            u = u[..., None]
+        if u.ndim == 0 or u.shape[-1] != self.draws:
+            raise ValueError(
+                f"u has shape {tuple(u.shape)}; expected (..., {self.draws}): {self!r} takes {self.draws} draws"
+            )
+        if _array.on_host(u) and not bool(xp.all((u > 0.0) & (u < 1.0))):
+            raise ValueError("u holds values outside (0, 1); expected points inside the unit cube")
+        return _array.apply_on_host(self._frequencies, u, xp, last_axis=0 if self.ndim == 1 else self.ndim)
+
+    def rescale(self, scale: float | Sequence[float]) -> Kernel:
+        """Stretch to ``Phi(delta / scale)``: frequencies divided by `scale`, a number or one for each axis."""
+        return Rescaled(self, per_axis("scale", scale, self.ndim))
+
+    def warp(self, matrix: Any) -> Kernel:
+        """Warp to ``Phi(M delta)``: frequencies ``M^T omega``, for an invertible (ndim, ndim) matrix M."""
+        return Warped(self, tuple(tuple(float(v) for v in row) for row in _square("matrix", matrix, self.ndim)))
+
+    def __mul__(self, other: object) -> Kernel:
+        """Product of kernels: independent frequencies add."""
+        if isinstance(other, Kernel):
+            factors = [f for k in (self, other) for f in (k.factors if isinstance(k, Product) else (k,))]
+            return Product(tuple(factors))
+        raise TypeError(
+            f"a kernel times {type(other).__name__} is not a kernel: Phi(0) must stay 1; expected another kernel, or use "
+            "rescale() to stretch it and kernels.mixture() to weigh several"
+        )
+
+    __rmul__ = __mul__
+
+    def __repr__(self) -> str:
+        shown = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self)]  # type: ignore[arg-type]
+        return f"{self.name}({', '.join(f'{n}={v!r}' for n, v in shown if n != 'ndim' or v != 1)})"
+
+    def _phi(self, delta: Array, xp: ModuleType) -> Array:
+        raise TypeError(f"{type(self).__name__} defines no phi; a kernel family defines it")
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        raise ValueError(f"{self!r} has no density in closed form; sample it, or estimate the density from draws")
+
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        raise TypeError(f"{type(self).__name__} defines no transport; a kernel family defines it")
+
+    def _frequencies(self, u: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            omega = np.clip(self._transport(np.asarray(u, dtype=np.float64)), -_LARGEST, _LARGEST)
+        return omega[..., 0] if self.ndim == 1 else omega
+
+    def _vectors(self, value: Array, name: str) -> tuple[Array, ModuleType]:
+        """Check lags or frequencies and give them their last axis of length ndim."""
+        xp = _array.namespace(**{name: value})
+        value = _array.asarray(value, xp, name=name)
+        if not _array.is_numeric_real(value):
+            raise TypeError(f"{name} has dtype {_array.dtype_name(value)}; expected integers or real floating numbers")
+        value = _array.as_widest(value, xp)
+        if self.ndim == 1:
+            return value[..., None], xp
+        if value.ndim == 0 or value.shape[-1] != self.ndim:
+            raise ValueError(
+                f"{name} has shape {tuple(value.shape)}; expected (..., {self.ndim}): {self!r} has {self.ndim} axes"
+            )
+        return value, xp
+
+
+def positive(name: str, value: Any) -> float:
+    """Return a parameter as a float, or say why it is not a positive finite number."""
+    if isinstance(value, bool | str) or np.ndim(value) != 0:
+        raise TypeError(f"{name} is {value!r}; expected a positive number")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {value!r}; expected a positive number") from None
+    if not (number > 0.0 and math.isfinite(number)):
+        raise ValueError(f"{name} is {value!r}; expected a positive finite number")
+    return number
+
+
+def per_axis(name: str, value: Any, ndim: int) -> float | tuple[float, ...]:
+    """Return a length that is one number, or one for each axis, in its normal form."""
+    if np.ndim(value) == 0:
+        return positive(name, value)
+    values = tuple(positive(name, v) for v in value)
+    if len(values) != ndim:
+        raise ValueError(f"{name} is {value!r}, {len(values)} values; expected one number or {ndim} (ndim={ndim})")
+    return values[0] if ndim == 1 else values
+
+
+def check_ndim(ndim: Any) -> int:
+    """Return the number of axes, or say why it is none."""
+    if isinstance(ndim, bool) or not isinstance(ndim, int | np.integer):
+        raise TypeError(f"ndim is {ndim!r}; expected a whole number of position axes, 1 or more")
+    if ndim < 1:
+        raise ValueError(f"ndim is {ndim}; expected a whole number of position axes, 1 or more")
+    return int(ndim)
+
+
+def along_axes(value: float | tuple[float, ...], like: Array, xp: ModuleType) -> float | Array:
+    """Return a parameter so that it broadcasts against vectors ``(..., k)`` such as `like`."""
+    if isinstance(value, float):
+        return value
+    return _array.from_host(np.asarray(value), xp, device=_array.device(like))
+
+
+def radius(vectors: Array, xp: ModuleType) -> Array:
+    """Euclidean length along the last axis."""
+    if vectors.shape[-1] == 1:
+        return xp.abs(vectors[..., 0])
+    return xp.sqrt(xp.sum(vectors * vectors, axis=-1))
+
+
+def volume(scale: float | tuple[float, ...], ndim: int) -> float:
+    """Product of a length over the axes."""
+    return scale**ndim if isinstance(scale, float) else math.prod(scale)
+
+
+def _square(name: str, matrix: Any, size: int) -> np.ndarray:
+    host = np.asarray(matrix, dtype=np.float64)
+    if host.shape != (size, size):
+        raise ValueError(f"{name} has shape {host.shape}; expected ({size}, {size})")
+    if not np.all(np.isfinite(host)) or np.linalg.matrix_rank(host) < size:
+        raise ValueError(f"{name} is {host.tolist()}; expected a finite invertible matrix")
+    return host
+
+
+# -- the algebra -------------------------------------------------------------------------------------------------------
+
+
+def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
+    """Mix kernels: ``sum_j w_j Phi_j``; each frequency comes from one component, picked with probability w_j.
+
+    Parameters
+    ----------
+    weights : sequence of float
+        Positive, with sum 1.
+    kernels : sequence of Kernel
+        As many, with one ndim.
+
+    Raises
+    ------
+    ValueError
+        For weights that are not positive or do not sum to 1, and for lengths or axes that differ.
+    """
+    kernels = _same_axes(kernels)
+    shares = tuple(positive("weights", w) for w in weights)
+    if len(shares) != len(kernels):
+        raise ValueError(f"weights has {len(shares)} entries and kernels {len(kernels)}; expected as many")
+    if abs(math.fsum(shares) - 1.0) > 1e-9:
+        raise ValueError(f"weights is {list(shares)}, with sum {math.fsum(shares)}; expected sum 1 so that Phi(0) = 1")
+    return Mixture(shares, kernels)
+
+
+def axes(*kernels: Kernel) -> Kernel:
+    """Tensor product over axes: ``Phi(delta) = Phi_1(first axes) Phi_2(next axes) ...``; frequencies concatenate."""
+    if not kernels or not all(isinstance(k, Kernel) for k in kernels):
+        raise TypeError(f"kernels is {kernels!r}; expected one or more kernels")
+    return Axes(tuple(kernels))
+
+
+def _same_axes(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    kernels = tuple(kernels)
+    if not kernels or not all(isinstance(k, Kernel) for k in kernels):
+        raise TypeError(f"kernels is {kernels!r}; expected one or more kernels")
+    if len({k.ndim for k in kernels}) > 1:
+        raise ValueError(f"kernels have {[k.ndim for k in kernels]} axes; expected one ndim for all")
+    return kernels
+
+
+@dataclass(frozen=True, repr=False)
+class Product(Kernel):
+    """Phi = product of the factors' Phi; omega = sum of independent frequencies."""
+
+    name: ClassVar[str] = "product"
+    factors: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        _same_axes(self.factors)
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        """The factors' number of axes."""
+        return self.factors[0].ndim
+
+    @property
+    def draws(self) -> int:
+        """The factors' draws, side by side."""
+        return sum(f.draws for f in self.factors)
+
+    def _phi(self, delta: Array, xp: ModuleType) -> Array:
+        return math.prod((f._phi(delta, xp) for f in self.factors), start=1.0)
+
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        return sum(f._transport(part) for f, part in _columns(self.factors, u))
+
+    def __repr__(self) -> str:
+        return " * ".join(map(repr, self.factors))
+
+
+@dataclass(frozen=True, repr=False)
+class Mixture(Kernel):
+    """Phi = weighted sum of the components' Phi; the first draw picks the component."""
+
+    name: ClassVar[str] = "mixture"
+    weights: tuple[float, ...]
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        """The components' number of axes."""
+        return self.kernels[0].ndim
+
+    @property
+    def draws(self) -> int:
+        """One for the choice, and those of the hungriest component."""
+        return 1 + max(k.draws for k in self.kernels)
+
+    def _phi(self, delta: Array, xp: ModuleType) -> Array:
+        return sum(w * k._phi(delta, xp) for w, k in zip(self.weights, self.kernels, strict=True))
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        return sum(w * k._density(omega, xp) for w, k in zip(self.weights, self.kernels, strict=True))
+
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        chosen = np.searchsorted(np.cumsum(self.weights)[:-1], u[..., 0], side="right")
+        options = [k._transport(u[..., 1 : 1 + k.draws]) for k in self.kernels]
+        return np.select([(chosen == j)[..., None] for j in range(len(options))], options)
+
+    def __repr__(self) -> str:
+        return f"mixture({list(self.weights)!r}, [{', '.join(map(repr, self.kernels))}])"
+
+
+@dataclass(frozen=True, repr=False)
+class Rescaled(Kernel):
+    """Phi(delta / scale); omega / scale."""
+
+    name: ClassVar[str] = "rescaled"
+    kernel: Kernel
+    scale: float | tuple[float, ...]
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        """The number of axes of the kernel inside."""
+        return self.kernel.ndim
+
+    @property
+    def draws(self) -> int:
+        """Those of the kernel inside."""
+        return self.kernel.draws
+
+    def _phi(self, delta: Array, xp: ModuleType) -> Array:
+        return self.kernel._phi(delta / along_axes(self.scale, delta, xp), xp)
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        return volume(self.scale, self.ndim) * self.kernel._density(omega * along_axes(self.scale, omega, xp), xp)
+
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        return self.kernel._transport(u) / np.asarray(self.scale)
+
+    def __repr__(self) -> str:
+        return f"({self.kernel!r}).rescale({self.scale!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class Warped(Kernel):
+    """Phi(M delta); M^T omega."""
+
+    name: ClassVar[str] = "warped"
+    kernel: Kernel
+    matrix: tuple[tuple[float, ...], ...]
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        """The number of axes of the kernel inside."""
+        return self.kernel.ndim
+
+    @property
+    def draws(self) -> int:
+        """Those of the kernel inside."""
+        return self.kernel.draws
+
+    def _phi(self, delta: Array, xp: ModuleType) -> Array:
+        return self.kernel._phi(_times(delta, np.asarray(self.matrix).T, xp), xp)
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        inverse = np.linalg.inv(np.asarray(self.matrix))
+        return abs(float(np.linalg.det(inverse))) * self.kernel._density(_times(omega, inverse, xp), xp)
+
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        return self.kernel._transport(u) @ np.asarray(self.matrix)
+
+    def __repr__(self) -> str:
+        return f"({self.kernel!r}).warp({[list(row) for row in self.matrix]!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class Axes(Kernel):
+    """Phi = product over groups of axes; omega = the groups' frequencies side by side."""
+
+    name: ClassVar[str] = "axes"
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        """All the kernels' axes."""
+        return sum(k.ndim for k in self.kernels)
+
+    @property
+    def draws(self) -> int:
+        """The kernels' draws, side by side."""
+        return sum(k.draws for k in self.kernels)
+
+    def _phi(self, delta: Array, xp: ModuleType) -> Array:
+        return math.prod((k._phi(part, xp) for k, part in self._groups(delta)), start=1.0)
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        return math.prod((k._density(part, xp) for k, part in self._groups(omega)), start=1.0)
+
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        return np.concatenate([k._transport(part) for k, part in _columns(self.kernels, u)], axis=-1)
+
+    def _groups(self, vectors: Array) -> Iterable[tuple[Kernel, Array]]:
+        start = 0
+        for k in self.kernels:
+            yield k, vectors[..., start : start + k.ndim]
+            start += k.ndim
+
+    def __repr__(self) -> str:
+        return f"axes({', '.join(map(repr, self.kernels))})"
+
+
+def _columns(kernels: Iterable[Kernel], u: np.ndarray) -> Iterable[tuple[Kernel, np.ndarray]]:
+    start = 0
+    for k in kernels:
+        yield k, u[..., start : start + k.draws]
+        start += k.draws
+
+
+def _times(vectors: Array, matrix: np.ndarray, xp: ModuleType) -> Array:
+    return xp.matmul(vectors, _array.from_host(matrix, xp, device=_array.device(vectors)))

@@ -1,0 +1,196 @@
+"""The kernel families: parameters, Phi, the law of the frequencies, and how they are drawn.
+
+``scale`` is a length in units of position, one number or one for each axis; frequencies are radians per unit of position.
+``t`` below is the lag in units of the scale, ``w`` the frequency times the scale.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar
+
+import numpy as np
+
+from rfrope import _special
+from rfrope._array import Array
+from rfrope.kernels.base import Kernel, along_axes, check_ndim, per_axis, positive, radius, volume
+
+
+class _Isotropic(Kernel):
+    """A law of ``w = scale * omega`` that is spherically symmetric."""
+
+    scale: float | tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ndim", check_ndim(self.ndim))
+        object.__setattr__(self, "scale", per_axis("scale", self.scale, self.ndim))
+
+    def _phi(self, delta: Array, xp: ModuleType) -> Array:
+        return self._radial_phi(radius(delta / along_axes(self.scale, delta, xp), xp), xp)
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        w = radius(omega * along_axes(self.scale, omega, xp), xp)
+        return volume(self.scale, self.ndim) * self._radial_density(w, xp)
+
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        return self._unit_transport(u) / np.asarray(self.scale)
+
+    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
+        raise TypeError(f"{type(self).__name__} defines no _radial_phi")
+
+    def _radial_density(self, w: Array, xp: ModuleType) -> Array:
+        raise TypeError(f"{type(self).__name__} defines no _radial_density")
+
+    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
+        raise TypeError(f"{type(self).__name__} defines no _unit_transport")
+
+
+@dataclass(frozen=True, repr=False)
+class Gaussian(_Isotropic):
+    """Gaussian kernel: ``Phi = exp(-t^2/2)``; w is standard normal."""
+
+    name: ClassVar[str] = "gaussian"
+    scale: float | tuple[float, ...] = 1.0
+    ndim: int = 1
+
+    @property
+    def draws(self) -> int:
+        """One for each axis."""
+        return self.ndim
+
+    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
+        return xp.exp(-0.5 * t * t)
+
+    def _radial_density(self, w: Array, xp: ModuleType) -> Array:
+        return (2.0 * math.pi) ** (-0.5 * self.ndim) * xp.exp(-0.5 * w * w)
+
+    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
+        return _special.normal_quantile(u)
+
+
+@dataclass(frozen=True, repr=False)
+class Cauchy(_Isotropic):
+    """Cauchy kernel: ``Phi = 1/(1 + t^2)``; w is Laplace in one axis, ``sqrt(2E) z`` with E exponential in more."""
+
+    name: ClassVar[str] = "cauchy"
+    scale: float | tuple[float, ...] = 1.0
+    ndim: int = 1
+
+    @property
+    def draws(self) -> int:
+        """One in one axis, else one for the shared radius and one for each axis."""
+        return 1 if self.ndim == 1 else 1 + self.ndim
+
+    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
+        return 1.0 / (1.0 + t * t)
+
+    def _radial_density(self, w: Array, xp: ModuleType) -> Array:
+        if self.ndim == 1:
+            return 0.5 * xp.exp(-w)
+        if self.ndim == 2:
+            return _special.bessel_k0(w, xp) / (2.0 * math.pi)
+        order = 0.5 * self.ndim - 1.0
+        pole = w == 0.0
+        safe = xp.where(pole, xp.ones_like(w), w)
+        value = math.gamma(order) * (4.0 * math.pi) ** (-0.5 * self.ndim) * (2.0 / safe) ** (2.0 * order)
+        return xp.where(pole, xp.full_like(w, math.inf), value * _special.matern(order, safe, xp))
+
+    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
+        if self.ndim == 1:
+            return _special.laplace_quantile(u)
+        return np.sqrt(2.0 * _special.exponential_quantile(u[..., :1])) * _special.normal_quantile(u[..., 1:])
+
+
+@dataclass(frozen=True, repr=False)
+class Matern(_Isotropic):
+    """Matérn kernel: ``Phi = 2^(1-nu)/Gamma(nu) s^nu K_nu(s)``, ``s = sqrt(2 nu) t``; w is multivariate Student t.
+
+    The law has 2 nu degrees of freedom, and one chi-square shared by all axes.
+    """
+
+    name: ClassVar[str] = "matern"
+    nu: float = 1.5
+    scale: float | tuple[float, ...] = 1.0
+    ndim: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "nu", positive("nu", self.nu))
+
+    @property
+    def draws(self) -> int:
+        """One in one axis, else one for the shared chi-square and one for each axis."""
+        return 1 if self.ndim == 1 else 1 + self.ndim
+
+    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
+        return _special.matern(self.nu, math.sqrt(2.0 * self.nu) * t, xp)
+
+    def _radial_density(self, w: Array, xp: ModuleType) -> Array:
+        power = self.nu + 0.5 * self.ndim
+        log_peak = math.lgamma(power) - math.lgamma(self.nu) - 0.5 * self.ndim * math.log(2.0 * math.pi * self.nu)
+        return xp.exp(log_peak - power * xp.log1p(w * w / (2.0 * self.nu)))
+
+    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
+        if self.ndim == 1:
+            return _special.student_quantile(2.0 * self.nu, u)
+        half_chi2 = np.maximum(_special.gamma_quantile(self.nu, u[..., :1]), np.finfo(np.float64).tiny)
+        return _special.normal_quantile(u[..., 1:]) * np.sqrt(self.nu / half_chi2)
+
+
+@dataclass(frozen=True, repr=False)
+class Exponential(_Isotropic):
+    """Exponential kernel: ``Phi = exp(-t)``, Matérn with nu = 1/2; w is multivariate Cauchy."""
+
+    name: ClassVar[str] = "exponential"
+    scale: float | tuple[float, ...] = 1.0
+    ndim: int = 1
+
+    @property
+    def draws(self) -> int:
+        """One in one axis, else one for the shared divisor and one for each axis."""
+        return 1 if self.ndim == 1 else 1 + self.ndim
+
+    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
+        return xp.exp(-t)
+
+    def _radial_density(self, w: Array, xp: ModuleType) -> Array:
+        power = 0.5 * (self.ndim + 1)
+        return math.gamma(power) * math.pi**-power * (1.0 + w * w) ** -power
+
+    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
+        if self.ndim == 1:
+            return _special.student_quantile(1.0, u)
+        return _special.normal_quantile(u[..., 1:]) / np.abs(_special.normal_quantile(0.5 * u[..., :1]))
+
+
+@dataclass(frozen=True, repr=False)
+class Sinc(Kernel):
+    """Sinc kernel: ``Phi = prod_j sin(W_j x_j)/(W_j x_j)``, without numpy.sinc's pi; omega_j is uniform on (-W_j, W_j)."""
+
+    name: ClassVar[str] = "sinc"
+    bandwidth: float | tuple[float, ...] = 1.0
+    ndim: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ndim", check_ndim(self.ndim))
+        object.__setattr__(self, "bandwidth", per_axis("bandwidth", self.bandwidth, self.ndim))
+
+    @property
+    def draws(self) -> int:
+        """One for each axis."""
+        return self.ndim
+
+    def _phi(self, delta: Array, xp: ModuleType) -> Array:
+        angle = delta * along_axes(self.bandwidth, delta, xp)
+        safe = xp.where(angle == 0.0, xp.ones_like(angle), angle)
+        return xp.prod(xp.where(angle == 0.0, xp.ones_like(angle), xp.sin(safe) / safe), axis=-1)
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        inside = xp.all(xp.abs(omega) <= along_axes(self.bandwidth, omega, xp), axis=-1)
+        height = 1.0 / volume(self.bandwidth, self.ndim) * 0.5**self.ndim
+        return height * xp.astype(inside, omega.dtype)
+
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        return np.asarray(self.bandwidth) * (2.0 * u - 1.0)

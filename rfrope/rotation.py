@@ -1,0 +1,648 @@
+"""Turn query and key vectors by position, exactly and on any array library; compare them.
+
+Conventions: a block is two features, paired ``"half"`` (i, i + D, as Hugging Face and GPT-NeoX) or ``"interleaved"``
+(2i, 2i + 1, as Meta's Llama), and is turned counter-clockwise by ``phase = position . frequency`` radians. Only the first
+2D features are turned, the others pass through. A lag is KEY minus QUERY position.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array, _turns
+from rfrope._array import Array
+
+PAIRINGS = ("half", "interleaved")
+
+
+def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) -> Array:
+    """Plain phases ``positions . frequencies + shift``, for people to look at.
+
+    The product is rounded to float64 and not reduced, so it loses about ``1.1e-16 * |phase|`` radians: 5e-12 at position
+    131071 and everything near 2**53. `rotate`, `rotation_table` and `scores` do not use it.
+
+    Parameters
+    ----------
+    positions : array_like
+        Integers or floats: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for frequencies ``(*H, D, k)``.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``.
+    shift : array_like, radians, optional
+        Added to the phases; broadcasts against them.
+
+    Returns
+    -------
+    array, radians, float64 where the library has it
+        ``P + (D,)``, or what ``positions @ frequencies^T`` broadcasts to.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit together, and for NaN or infinite values.
+    TypeError
+        For arrays of different libraries or of a dtype without numbers on a line.
+
+    Examples
+    --------
+    >>> phases([0, 1, 2], [1.0, 0.5])
+    array([[0. , 0. ],
+           [1. , 0.5],
+           [2. , 1. ]])
+    """
+    xp = _array.namespace(positions=positions, frequencies=frequencies, shift=shift)
+    positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _first_device(positions, frequencies))
+    dtype = frequencies.dtype
+    total = 0.0
+    for position, frequency in _turns.axes(positions, frequencies):
+        total = total + _array.astype(position, dtype, xp) * frequency
+    if frequencies.ndim > 1 and positions.ndim == 1:
+        total = total[..., 0, :]
+    return total if shift is None else total + shift
+
+
+def rotate(
+    x: Array,
+    positions: Array,
+    frequencies: Array,
+    *,
+    pairing: str = "half",
+    out_pairing: str | None = None,
+    shift: Array | None = None,
+    scale: Any = 1.0,
+    inverse: bool = False,
+    out: Array | None = None,
+) -> Array:
+    """Rotate features by position: RoPE, for a query or a key.
+
+    Cos and sin are those of the exact product of the given positions and frequencies to 1e-15, up to phases of 2**53;
+    they are never formed in the dtype of `x`.
+
+    Parameters
+    ----------
+    x : array_like, (..., d)
+        Features of a real floating dtype, d even.
+    positions : array_like
+        Integers or floats, negative ones and gaps included: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for
+        frequencies ``(*H, D, k)``. Integers count exactly up to 2**53.
+    frequencies : array_like, radians per unit of position
+        ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d. The phases, ``P + (D,)`` or what
+        ``positions @ frequencies^T`` broadcasts to, broadcast against the leading axes of `x`.
+    pairing, out_pairing : {"half", "interleaved"}
+        Which two features make a block, in `x` and in the result (the same unless given).
+    shift : array_like, radians, optional
+        Added to the phases; broadcasts against them.
+    scale : float or array_like
+        Multiplies cos and sin (an attention factor); an array broadcasts against the phases.
+    inverse : bool
+        Undo the rotation: turn by the negative phases and divide by `scale`.
+    out : array, optional
+        Where to write, of the shape and dtype of the result; ``out=x`` works in place.
+
+    Returns
+    -------
+    array, (..., d)
+        The dtype and device of `x`; `out` if it was given.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, an odd d, 2D > d, NaN or infinite positions or frequencies, a zero `scale` to
+        invert, an unknown pairing, or an `out` that is read-only, of another shape, or partly overlaps `x`.
+    TypeError
+        For `x` that is not real floating, arrays of different libraries, or `out` of another dtype.
+
+    Notes
+    -----
+    Where float64 does not exist (JAX without x64), integer positions below 2**31 keep exact phases, with cos and sin
+    to 2e-7; for other positions, or frequencies that are themselves traced, that holds for phases up to 2**24.
+    Source: section 1 of the mathematics page; ``R(p . omega_i)`` of seed 000.
+
+    Examples
+    --------
+    A quarter turn takes the first feature of a block to the second:
+
+    >>> import numpy as np
+    >>> rotate(np.array([1.0, 0.0]), 1, [np.pi / 2]).round(12)
+    array([0., 1.])
+    """
+    arrays = {"x": x, "positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale, "out": out}
+    xp = _array.namespace(**arrays)
+    x = _features(x, xp)
+    positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _array.device(x))
+    _check_width(x, frequencies.shape[-1 if frequencies.ndim == 1 else -2], "frequencies")
+    cos, sin = _turns.cos_sin(positions, frequencies, shift, xp)
+    cos, sin = _scaled(cos, sin, scale, inverse, xp)
+    return _turned(x, cos, sin, pairing, out_pairing, out, "positions", xp)
+
+
+def rotate_by_phases(
+    x: Array,
+    phases: Array,
+    *,
+    pairing: str = "half",
+    out_pairing: str | None = None,
+    scale: Any = 1.0,
+    inverse: bool = False,
+    out: Array | None = None,
+) -> Array:
+    """Rotate features by given phases, such as cumulative or learned ones.
+
+    Parameters
+    ----------
+    x : array_like, (..., d)
+        Features of a real floating dtype, d even.
+    phases : array_like, radians, (..., D)
+        2D <= d; the leading axes broadcast against those of `x`. Cos and sin are taken in float64 where the library
+        has it, and are as good as the phases that came.
+    pairing, out_pairing, scale, inverse, out
+        As in `rotate`.
+
+    Returns
+    -------
+    array, (..., d)
+        The dtype and device of `x`; `out` if it was given.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rotate`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rotate_by_phases(np.array([1.0, 0.0]), [np.pi]).round(12)
+    array([-1.,  0.])
+    """
+    xp = _array.namespace(x=x, phases=phases, scale=scale, out=out)
+    x = _features(x, xp)
+    phases = _array.as_widest(_numbers(phases, "phases", xp, _array.device(x)), xp)
+    if phases.ndim == 0:
+        raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
+    _check_width(x, phases.shape[-1], "phases")
+    cos, sin = _scaled(xp.cos(phases), xp.sin(phases), scale, inverse, xp)
+    return _turned(x, cos, sin, pairing, out_pairing, out, "phases", xp)
+
+
+def rotate_by_table(
+    x: Array, cos: Array, sin: Array, *, pairing: str = "half", out_pairing: str | None = None, out: Array | None = None
+) -> Array:
+    """Rotate features by a table of cos and sin, made once by `rotation_table` and used for many layers.
+
+    Parameters
+    ----------
+    x : array_like, (..., d)
+        Features of a real floating dtype, d even.
+    cos, sin : array_like, (..., D)
+        One column a block, 2D <= d; the leading axes broadcast against those of `x`. A Hugging Face table of width 2D
+        holds every column twice: pass its first half.
+    pairing, out_pairing, out
+        As in `rotate`.
+
+    Returns
+    -------
+    array, (..., d)
+        The dtype and device of `x`; `out` if it was given.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rotate`, and if `cos` and `sin` differ in shape.
+
+    Examples
+    --------
+    >>> rotate_by_table([[1.0, 2.0]], [[0.0]], [[1.0]])
+    array([[-2.,  1.]])
+    """
+    xp = _array.namespace(x=x, cos=cos, sin=sin, out=out)
+    x = _features(x, xp)
+    cos, sin = (_numbers(v, name, xp, _array.device(x)) for v, name in ((cos, "cos"), (sin, "sin")))
+    if cos.shape != sin.shape or cos.ndim == 0:
+        raise ValueError(
+            f"cos has shape {tuple(cos.shape)} and sin {tuple(sin.shape)}; expected one shape (..., D) for both"
+        )
+    _check_width(x, cos.shape[-1], "cos")
+    return _turned(x, cos, sin, pairing, out_pairing, out, "cos", xp)
+
+
+def rotation_table(
+    positions: Array, frequencies: Array, *, shift: Array | None = None, scale: Any = 1.0, dtype: Any = None
+) -> tuple[Array, Array]:
+    """Cos and sin of the phases, for `rotate_by_table` or for another framework.
+
+    Parameters
+    ----------
+    positions, frequencies, shift, scale
+        As in `rotate`.
+    dtype : dtype of the caller's library, optional
+        Of the result: float64 where the library has it, unless given. The values are rounded once, at the end.
+
+    Returns
+    -------
+    cos, sin : arrays
+        ``P + (D,)``, or what ``positions @ frequencies^T`` broadcasts to; within 1e-15 of the exact values for phases
+        up to 2**53 (see `rotate` for libraries without float64).
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rotate`.
+
+    Examples
+    --------
+    >>> cos, sin = rotation_table([0, 1], [3.141592653589793])
+    >>> cos[:, 0]
+    array([ 1., -1.])
+    """
+    xp = _array.namespace(positions=positions, frequencies=frequencies, shift=shift, scale=scale)
+    positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _first_device(positions, frequencies))
+    cos, sin = _scaled(*_turns.cos_sin(positions, frequencies, shift, xp), scale, False, xp)
+    return (cos, sin) if dtype is None else (_array.astype(cos, dtype, xp), _array.astype(sin, dtype, xp))
+
+
+def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width: int | None = None) -> Array:
+    """Reorder features, or the rows of a weight, from one pairing to the other.
+
+    Parameters
+    ----------
+    x : array_like
+        Features ``(..., d)``, or a weight with the head's features along `axis`. For a projection of H heads, reshape
+        its rows to ``(H, d, in)`` and use ``axis=1``. Any dtype.
+    source, target : {"half", "interleaved"}
+        The pairing that `x` has, and the one to give it.
+    axis : int
+        Where the features are.
+    width : int, optional
+        How many features along `axis` are rotated (2D); those beyond keep their place. All unless given.
+
+    Returns
+    -------
+    array
+        Shape, dtype and device of `x`.
+
+    Raises
+    ------
+    ValueError
+        For an unknown pairing, an axis that `x` lacks, or a width that is odd or too large.
+
+    Examples
+    --------
+    >>> convert_pairing([0, 1, 2, 3], "half", "interleaved")
+    array([0, 2, 1, 3])
+    """
+    xp = _array.namespace(x=x)
+    x = _array.asarray(x, xp, name="x")
+    _check_pairing(source, "source")
+    _check_pairing(target, "target")
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"axis is {axis}, but x has {x.ndim} axes (shape {tuple(x.shape)})")
+    length = x.shape[axis]
+    width = length if width is None else width
+    if width % 2 or not 0 <= width <= length:
+        raise ValueError(
+            f"width is {width}; expected an even number of features, at most the {length} along axis {axis}"
+        )
+    moved = xp.moveaxis(x, axis, -1)
+    joined = _join(*_pair(moved[..., :width], source), target, xp)
+    if width < length:
+        joined = xp.concat([joined, moved[..., width:]], axis=-1)
+    return xp.moveaxis(joined, -1, axis)
+
+
+def to_complex(x: Array, *, pairing: str = "half") -> Array:
+    """View each block as a complex number, first feature real: rotation is then multiplication by ``exp(i phase)``.
+
+    Parameters
+    ----------
+    x : array_like, (..., d)
+        Features of a real floating dtype, d even.
+    pairing : {"half", "interleaved"}
+        Which two features make a block.
+
+    Returns
+    -------
+    array, (..., d / 2)
+        complex128 for float64, complex64 for narrower types. A copy.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rotate`.
+
+    Notes
+    -----
+    The score is ``Re sum z_q conj(z_k)`` (section 7 of the mathematics page, which corrects seed 004).
+
+    Examples
+    --------
+    >>> to_complex([1.0, 2.0, 3.0, 4.0])
+    array([1.+3.j, 2.+4.j])
+    """
+    xp = _array.namespace(x=x)
+    x = _features(x, xp)
+    if _array.dtype_name(x) in ("float16", "bfloat16"):
+        x = _array.astype(x, xp.float32, xp)
+    return _array.make_complex(*_pair(x, _check_pairing(pairing)), xp)
+
+
+def from_complex(z: Array, *, pairing: str = "half") -> Array:
+    """Undo `to_complex`: real and imaginary parts become the two features of each block.
+
+    Parameters
+    ----------
+    z : array_like, complex, (..., D)
+        One number a block.
+    pairing : {"half", "interleaved"}
+        Where to put the two features.
+
+    Returns
+    -------
+    array, (..., 2D)
+        float64 for complex128, float32 for complex64.
+
+    Raises
+    ------
+    TypeError
+        If `z` is not complex.
+
+    Examples
+    --------
+    >>> from_complex([1 + 3j, 2 + 4j], pairing="interleaved")
+    array([1., 3., 2., 4.])
+    """
+    xp = _array.namespace(z=z)
+    z = _array.asarray(z, xp, name="z")
+    if not _array.dtype_name(z).startswith("complex") or z.ndim == 0:
+        raise TypeError(
+            f"z has dtype {_array.dtype_name(z)} and shape {tuple(z.shape)}; expected a complex array (..., D)"
+        )
+    return _join(xp.real(z), xp.imag(z), _check_pairing(pairing), xp)
+
+
+def scores(
+    q: Array,
+    k: Array,
+    q_positions: Array,
+    k_positions: Array,
+    frequencies: Array,
+    *,
+    pairing: str = "half",
+    shift: Array | None = None,
+) -> Array:
+    """Attention scores before softmax and without its scale: rotated q dot rotated k, for every query and key.
+
+    Parameters
+    ----------
+    q : array_like, (..., M, d)
+        Queries before rotation.
+    k : array_like, (..., N, d)
+        Keys before rotation; the leading axes of q and k broadcast.
+    q_positions, k_positions : array_like
+        As `positions` in `rotate`: ``(M,)`` and ``(N,)``, or ``(M, k)`` and ``(N, k)``.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``; features beyond 2D count unrotated.
+    pairing : {"half", "interleaved"}
+        Which two features make a block.
+    shift : array_like, radians, optional
+        Added to the phases of the KEYS: with ``shift = -offset * frequencies`` equal content scores highest at lag
+        `offset` (key minus query).
+
+    Returns
+    -------
+    array, (..., M, N)
+        The dtype and device of q and k; half precision and float32 are computed one type wider.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rotate`, and if q and k differ in width or dtype.
+
+    Examples
+    --------
+    The score depends on the lag alone:
+
+    >>> import numpy as np
+    >>> q = k = np.array([[1.0, 0.0], [1.0, 0.0]])
+    >>> scores(q, k, [5, 6], [5, 6], [1.0]).round(6)
+    array([[1.      , 0.540302],
+           [0.540302, 1.      ]])
+    """
+    xp = _array.namespace(
+        q=q, k=k, q_positions=q_positions, k_positions=k_positions, frequencies=frequencies, shift=shift
+    )
+    q, k = _query_and_key(q, k, xp)
+    for name, value in (("q", q), ("k", k)):
+        if value.ndim < 2:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d): use {name}[None, :]")
+    wide = _array.wider_float(q, xp)
+    turned_q = rotate(_array.astype(q, wide, xp), q_positions, frequencies, pairing=pairing)
+    turned_k = rotate(_array.astype(k, wide, xp), k_positions, frequencies, pairing=pairing, shift=shift)
+    return _array.astype(xp.matmul(turned_q, xp.matrix_transpose(turned_k)), q.dtype, xp)
+
+
+def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Array, Array]:
+    """Coefficients of the exact decomposition ``S = sum_i A_i cos u_i + B_i sin u_i``, with ``u_i = lag . omega_i``.
+
+    Parameters
+    ----------
+    q, k : array_like, (..., d)
+        Query and key before rotation, of one real floating dtype; the leading axes broadcast.
+    pairing : {"half", "interleaved"}
+        Which two features make a block.
+
+    Returns
+    -------
+    A, B : arrays, (..., d / 2)
+        ``A_i = q_i . k_i`` and ``B_i = q_i^T J k_i = q_i2 k_i1 - q_i1 k_i2``, with J the turn by +90 degrees. The dtype
+        of q and k.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rotate`, and if q and k differ in width or dtype.
+
+    Notes
+    -----
+    Source: the exact decomposition of seed 000, section 1 of the mathematics page.
+
+    Examples
+    --------
+    >>> block_coefficients([1.0, 0.0], [0.0, 1.0])
+    (array([0.]), array([-1.]))
+    """
+    xp = _array.namespace(q=q, k=k)
+    q, k = _query_and_key(q, k, xp)
+    _check_pairing(pairing)
+    _array.broadcast_shapes(q=q.shape[:-1], k=k.shape[:-1])
+    dtype, wide = q.dtype, _array.wider_float(q, xp)
+    q_1, q_2 = _pair(_array.astype(q, wide, xp), pairing)
+    k_1, k_2 = _pair(_array.astype(k, wide, xp), pairing)
+    return _array.astype(q_1 * k_1 + q_2 * k_2, dtype, xp), _array.astype(q_2 * k_1 - q_1 * k_2, dtype, xp)
+
+
+# -- preparation: no mathematics below this line, only what is allowed in ----------------------------------------------
+
+
+def _check_pairing(pairing: str, name: str = "pairing") -> str:
+    if pairing not in PAIRINGS:
+        raise ValueError(f"{name} is {pairing!r}; expected one of {', '.join(map(repr, PAIRINGS))}")
+    return pairing
+
+
+def _features(x: Array, xp: ModuleType, name: str = "x") -> Array:
+    x = _array.asarray(x, xp, name=name)
+    if not _array.is_real_floating(x):
+        raise TypeError(
+            f"{name} has dtype {_array.dtype_name(x)}; expected real floating features: convert it to float32 or float64"
+        )
+    if x.ndim == 0 or x.shape[-1] % 2:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., d) with an even number d of features")
+    return x
+
+
+def _query_and_key(q: Array, k: Array, xp: ModuleType) -> tuple[Array, Array]:
+    q, k = _features(q, xp, "q"), _features(k, xp, "k")
+    if q.dtype != k.dtype:
+        raise TypeError(f"q has dtype {_array.dtype_name(q)} but k has {_array.dtype_name(k)}; expected the same")
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(
+            f"q has shape {tuple(q.shape)} but k has {tuple(k.shape)}; expected the same number of features"
+        )
+    return q, k
+
+
+def _numbers(value: Array, name: str, xp: ModuleType, device: Any) -> Array:
+    value = _array.asarray(value, xp, name=name, device=device)
+    if not _array.is_numeric_real(value):
+        raise TypeError(f"{name} has dtype {_array.dtype_name(value)}; expected integers or real floating numbers")
+    return value
+
+
+def _first_device(*arrays: Array) -> Any:
+    return next((d for d in map(_array.device, arrays) if d is not None), None)
+
+
+def _placed(
+    positions: Array, frequencies: Array, shift: Array | None, xp: ModuleType, device: Any
+) -> tuple[Array, Array, Array | None]:
+    """Check positions, frequencies and shift, and bring lists to the caller's library and device."""
+    positions = _numbers(positions, "positions", xp, device)
+    frequencies = _array.as_widest(_numbers(frequencies, "frequencies", xp, device), xp)
+    if frequencies.ndim == 0:
+        raise ValueError("frequencies is a single number; expected (D,), or (*H, D, k) for k axes")
+    if frequencies.ndim > 1 and (positions.ndim == 0 or positions.shape[-1] != frequencies.shape[-1]):
+        hint = ": use positions[..., None]" if frequencies.shape[-1] == 1 else ""
+        raise ValueError(
+            f"positions has shape {tuple(positions.shape)}, but frequencies of shape {tuple(frequencies.shape)} have "
+            f"k = {frequencies.shape[-1]} axes; expected positions of shape (..., {frequencies.shape[-1]}){hint}"
+        )
+    if frequencies.ndim > 2 and positions.ndim > 1:
+        _array.broadcast_shapes(positions=positions.shape[:-2], frequencies=frequencies.shape[:-2])
+    if shift is not None:
+        shift = _array.as_widest(_numbers(shift, "shift", xp, device), xp)
+        leading = positions.shape if frequencies.ndim == 1 else positions.shape[:-1]
+        if frequencies.ndim > 2:
+            leading = np.broadcast_shapes(positions.shape[:-2], frequencies.shape[:-2]) + positions.shape[-2:-1]
+        blocks = frequencies.shape[-1 if frequencies.ndim == 1 else -2]
+        _array.broadcast_shapes(shift=shift.shape, the_phases=(*leading, blocks))
+    for name, value in (("positions", positions), ("frequencies", frequencies), ("shift", shift)):
+        if value is not None and not _array.is_integer(value) and not _array.all_finite(value, xp):
+            raise ValueError(f"{name} holds NaN or infinity; expected finite numbers")
+    return positions, frequencies, shift
+
+
+def _check_width(x: Array, blocks: int, name: str) -> None:
+    if 2 * blocks > x.shape[-1]:
+        hint = (
+            f"; if {name} repeats its columns, pass the first half" if name == "cos" and blocks == x.shape[-1] else ""
+        )
+        raise ValueError(
+            f"{name} has D = {blocks} blocks, which needs {2 * blocks} features, but x has shape {tuple(x.shape)}; expected "
+            f"D <= {x.shape[-1] // 2}{hint}"
+        )
+
+
+def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool, xp: ModuleType) -> tuple[Array, Array]:
+    if inverse:
+        sin = -sin
+    if isinstance(scale, int | float) and scale == 1:
+        return cos, sin
+    scale = _array.astype(_numbers(scale, "scale", xp, _array.device(cos)), cos.dtype, xp)
+    _array.broadcast_shapes(scale=scale.shape, the_phases=cos.shape)
+    if _array.on_host(scale):
+        if not _array.all_finite(scale, xp):
+            raise ValueError("scale holds NaN or infinity; expected finite numbers")
+        if inverse and bool(xp.any(scale == 0)):
+            raise ValueError("scale is 0, which inverse=True cannot undo; expected a scale other than 0")
+    return (cos / scale, sin / scale) if inverse else (cos * scale, sin * scale)
+
+
+def _turned(
+    x: Array,
+    cos: Array,
+    sin: Array,
+    pairing: str,
+    out_pairing: str | None,
+    out: Array | None,
+    name: str,
+    xp: ModuleType,
+) -> Array:
+    """Apply a rotation to checked features: the one place where blocks are turned."""
+    _check_pairing(pairing)
+    out_pairing = pairing if out_pairing is None else _check_pairing(out_pairing, "out_pairing")
+    leading = _array.broadcast_shapes(**{"x": x.shape[:-1], f"the phases from {name}": cos.shape[:-1]})
+    shape, width = (*leading, x.shape[-1]), 2 * cos.shape[-1]
+    if out is not None:
+        _check_out(out, x, shape)
+    elif isinstance(x, np.ndarray):
+        out = np.empty(shape, x.dtype)
+
+    wide = _array.wider_float(x, xp)
+    cos, sin = _array.astype(cos, wide, xp), _array.astype(sin, wide, xp)
+    x_1, x_2 = _pair(_array.astype(x[..., :width], wide, xp), pairing)
+    y_1 = _array.astype(x_1 * cos - x_2 * sin, x.dtype, xp)
+    y_2 = _array.astype(x_1 * sin + x_2 * cos, x.dtype, xp)
+    rest = x[..., width:]
+
+    if out is None:
+        turned = _join(y_1, y_2, out_pairing, xp)
+        return (
+            turned
+            if width == x.shape[-1]
+            else xp.concat([turned, xp.broadcast_to(rest, (*leading, rest.shape[-1]))], axis=-1)
+        )
+    first, second = _pair(out[..., :width], out_pairing)
+    first[...], second[...] = y_1, y_2
+    if width < x.shape[-1] and not _array.same_memory(out, x):
+        out[..., width:] = rest
+    return out
+
+
+def _check_out(out: Array, x: Array, shape: tuple[int, ...]) -> None:
+    if _array.is_lazy(x):
+        raise TypeError("out was given, but arrays of this library cannot be written to; expected out=None")
+    if tuple(out.shape) != shape:
+        raise ValueError(f"out has shape {tuple(out.shape)}; expected {shape}")
+    if out.dtype != x.dtype:
+        raise TypeError(f"out has dtype {_array.dtype_name(out)}; expected the dtype of x, {_array.dtype_name(x)}")
+    if not _array.is_writable(out):
+        raise ValueError("out is read-only; expected a writable array")
+    if _array.may_overlap(out, x) and not _array.same_memory(out, x):
+        raise ValueError("out overlaps x in part; expected x itself (in place) or memory of its own")
+
+
+def _pair(x: Array, pairing: str) -> tuple[Array, Array]:
+    """First and second features of each block, as views."""
+    if pairing == "half":
+        half = x.shape[-1] // 2
+        return x[..., :half], x[..., half:]
+    return x[..., 0::2], x[..., 1::2]
+
+
+def _join(first: Array, second: Array, pairing: str, xp: ModuleType) -> Array:
+    """Undo `_pair`."""
+    if pairing == "half":
+        return xp.concat([first, second], axis=-1)
+    return xp.reshape(xp.stack([first, second], axis=-1), (*first.shape[:-1], 2 * first.shape[-1]))

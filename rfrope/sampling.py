@@ -1,0 +1,117 @@
+"""Designs: how a kernel becomes D frequencies."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array, _philox
+from rfrope._array import Array
+from rfrope.kernels import Kernel, parse
+
+DESIGNS = ("iid",)
+
+
+def sample(
+    kernel: Kernel | str,
+    n_blocks: int,
+    *,
+    rng: Any = None,
+    design: str = "iid",
+    heads: int | None = None,
+    xp: Any = None,
+    device: Any = None,
+    dtype: Any = None,
+) -> Array:
+    """Draw frequencies whose expected score is ``(q . k) Phi(lag)``.
+
+    Frequency i of head h depends on the seed, h and i alone: the same on every library, and a shorter sample is the
+    beginning of a longer one.
+
+    Parameters
+    ----------
+    kernel : Kernel or str
+        What to realise; a string is read by `rfrope.kernels.parse`.
+    n_blocks : int
+        D, half the rotated width.
+    rng : None, int, sequence of ints or numpy.random.Generator
+        Seed, as SPEC 7 has it; None draws fresh entropy. A Generator is advanced by eight bytes.
+    design : {"iid"}
+        Independent draws.
+    heads : int, optional
+        Draw an independent set for each of so many heads. Head 0 is the set without `heads`.
+    xp, device, dtype
+        Array library (a module such as ``torch``; NumPy unless given), where to put the result, and its dtype (float64
+        where the library has it unless given). The draw itself is made by NumPy in float64.
+
+    Returns
+    -------
+    array, radians per unit of position
+        ``(D,)`` for a kernel with one axis and ``(D, k)`` with k; with heads ``(H, D, k)``, k = 1 included.
+
+    Raises
+    ------
+    ValueError
+        For an unknown design, negative numbers, or a kernel that cannot be read.
+    TypeError
+        For arguments of another kind.
+
+    Notes
+    -----
+    Source: Corollary 3 of seed 000; sections 3 and 4 of the mathematics page.
+
+    Examples
+    --------
+    >>> sample("gaussian(scale=32)", 4, rng=0).shape
+    (4,)
+    >>> sample("gaussian(scale=32, ndim=2)", 4, rng=0, heads=8).shape
+    (8, 4, 2)
+    """
+    kernel, space = as_kernel(kernel), _array.named_namespace(xp)
+    check_design(design)
+    n_blocks = count("n_blocks", n_blocks)
+    key = _philox.key_from_rng(rng)
+    omega = draw(kernel, key, 0, n_blocks, streams=1 if heads is None else count("heads", heads))
+    if heads is None:
+        omega = omega[0]
+    elif kernel.ndim == 1:
+        omega = omega[..., None]
+    return _array.from_host(omega, space, device=device, dtype=dtype)
+
+
+def draw(
+    kernel: Kernel, key: _philox.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1
+) -> np.ndarray:
+    """Independent draws start, ..., start + n_draws - 1 of some streams: ``(streams, n_draws)`` plus ``(k,)`` for k > 1."""
+    u = _philox.uniforms(key, start, n_draws, kernel.draws, stream=stream, streams=streams)
+    return kernel.transport(u)
+
+
+def as_kernel(kernel: Kernel | str) -> Kernel:
+    """Return a kernel, read from its specification if it is a string."""
+    if isinstance(kernel, str):
+        return parse(kernel)
+    if not isinstance(kernel, Kernel):
+        raise TypeError(
+            f"kernel is {kernel!r:.80}; expected a kernel, as rfrope.kernel('gaussian', scale=32.0), or its text"
+        )
+    return kernel
+
+
+def check_design(design: str) -> None:
+    """Say which designs there are if `design` is none."""
+    if design not in DESIGNS:
+        raise ValueError(f"design is {design!r}; expected one of {', '.join(map(repr, DESIGNS))}")
+
+
+def count(name: str, value: Any, least: int = 0) -> int:
+    """Return a whole number from `least` to 2**32 - 1, or say what came instead."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; expected a whole number") from None
+    if isinstance(value, bool) or not least <= number < 2**32:
+        raise ValueError(f"{name} is {value!r}; expected a whole number from {least} to 2**32 - 1")
+    return number

@@ -1,0 +1,282 @@
+"""Where theory meets experiment: closed forms of `moments` and kernels against the draws of `montecarlo`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array, _philox, data
+from rfrope._array import Array
+from rfrope._special import normal_quantile
+from rfrope.kernels import Kernel
+from rfrope.moments import expected_score, relative_error, score_variance
+from rfrope.montecarlo import Estimate, estimate_kernel, estimate_scores
+from rfrope.rotation import convert_pairing
+from rfrope.sampling import as_kernel
+
+QUANTITIES = ("Φ", "Φ₂", "E sin", "E S", "Var S")
+_LAGS = (0.25, 0.5, 1.0, 2.0, 4.0)  # default lags, in units of the lag where Phi falls to one half
+_ROUNDING = 1e-13  # differences below this part of the largest possible value are rounding, not evidence
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison.
+
+    Attributes
+    ----------
+    lag : tuple of float
+        One number for each position axis, KEY minus QUERY.
+    quantity : str
+        One of `QUANTITIES`.
+    pair : int or None
+        Which pair of q and k, for the score's moments.
+    closed_form, estimate, stderr, z : float
+        ``z = (estimate - closed_form) / stderr``.
+    """
+
+    lag: tuple[float, ...]
+    quantity: str
+    pair: int | None
+    closed_form: float
+    estimate: float
+    stderr: float
+    z: float
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The comparisons for one kernel.
+
+    Attributes
+    ----------
+    kernel : str
+    rows : tuple of Row
+    alpha : float
+        Chance that a right implementation fails somewhere among the rows.
+    bound : float
+        Every abs(z) must lie below: Bonferroni's bound for `alpha` over all rows.
+    n_samples, n_trials, n_blocks, n_pairs : int
+    spread : tuple of float
+        For each lag the score's standard deviation over its mean's magnitude, the median over pairs, in closed form.
+    """
+
+    kernel: str
+    rows: tuple[Row, ...]
+    alpha: float
+    bound: float
+    n_samples: int
+    n_trials: int
+    n_blocks: int
+    n_pairs: int
+    spread: tuple[float, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every abs(z) lies below the bound."""
+        return all(abs(row.z) < self.bound for row in self.rows)
+
+    @property
+    def worst(self) -> Row:
+        """The row with the largest abs(z)."""
+        return max(self.rows, key=lambda row: abs(row.z) if row.z == row.z else math.inf)
+
+    @property
+    def lags(self) -> tuple[tuple[float, ...], ...]:
+        """The lags, in the order of `spread`."""
+        return tuple(dict.fromkeys(row.lag for row in self.rows))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON."""
+        return asdict(self) | {"passed": self.passed, "worst": asdict(self.worst)}
+
+
+def validate(
+    kernel: Kernel | str,
+    *,
+    q: Array | None = None,
+    k: Array | None = None,
+    delta: Array | None = None,
+    n_samples: int = 2**18,
+    n_trials: int = 2**14,
+    n_blocks: int | None = None,
+    rng: Any = 0,
+    alpha: float = 1e-3,
+    pairing: str = "half",
+    executor: Any = None,
+) -> Validation:
+    """Check a kernel's sampler against its closed forms, and the score's moments against theory on given q and k.
+
+    Compares ``mean cos u`` with Phi, ``mean cos 2u`` with Phi_2, ``mean sin u`` with 0 (Lemma 1), and over repeated draws
+    of all frequencies the score's mean with ``(q . k) Phi`` (Theorem 2) and its variance with Proposition 4.
+
+    Parameters
+    ----------
+    kernel : Kernel or str
+        What to check; a string is read by `rfrope.kernels.parse`.
+    q, k : array_like, (d,) or (n, d), optional
+        Pairs of query and key before rotation, row by row. Eight real pairs of SmolLM2 unless given.
+    delta : array_like, in units of position, optional
+        Lags ``(m,)``, or ``(m, ndim)`` for a kernel with several axes. Unless given, five from a quarter to four times
+        the lag at which Phi falls to one half.
+    n_samples, n_trials : int
+        Frequencies for Phi, Phi_2 and the sine; draws of all frequencies for the score.
+    n_blocks : int, optional
+        Use the first so many blocks of q and k; all unless given.
+    rng : None, int, sequence of ints or numpy.random.Generator
+        Seed, as SPEC 7 has it.
+    alpha : float
+        Chance that a right implementation fails.
+    pairing : {"half", "interleaved"}
+        Which two features of q and k make a block.
+    executor : concurrent.futures.Executor or callable, optional
+        As in `estimate_kernel`.
+
+    Returns
+    -------
+    Validation
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that are not as above.
+
+    Examples
+    --------
+    >>> result = validate("cauchy(scale=24)", n_samples=10_000, n_trials=1000)
+    >>> result.passed, len(result.rows)
+    (True, 95)
+    """
+    kernel = as_kernel(kernel)
+    q, k = _pairs(q, k)
+    q, k, pairing = _first_blocks(q, k, n_blocks, pairing)
+    lags = default_lags(kernel) if delta is None else _checked_lags(delta, kernel)
+    if not 0.0 < alpha < 1.0:
+        raise ValueError(f"alpha is {alpha!r}; expected a probability between 0 and 1")
+    key = _philox.key_from_rng(rng)
+
+    vectors = lags[:, 0] if kernel.ndim == 1 else lags
+    common = {"n_samples": n_samples, "rng": [*key, 0], "executor": executor}
+    phi, phi2, sine = (estimate_kernel(kernel, vectors, quantity=v, **common) for v in ("phi", "phi2", "sin"))
+    # Pairs run along a new first axis, lags along the second.
+    scores = estimate_scores(
+        q[:, None], k[:, None], vectors, kernel, n_trials=n_trials, rng=[*key, 1], pairing=pairing, executor=executor
+    )
+    moments = [f(q[:, None], k[:, None], vectors, kernel, pairing=pairing) for f in (expected_score, score_variance)]
+    largest = np.linalg.norm(q, axis=-1) * np.linalg.norm(k, axis=-1)
+
+    rows: list[Row] = []
+    for j, lag in enumerate(lags):
+        position = tuple(float(v) for v in lag)
+        theory = (kernel.phi(vectors[j]), kernel.phi2(vectors[j]), 0.0)
+        for name, closed, estimate in zip(QUANTITIES, theory, (phi, phi2, sine), strict=False):
+            rows.append(_row(position, name, None, closed, _at(estimate, j), 1.0))
+        for pair in range(len(q)):
+            size = float(largest[pair])
+            rows.append(_row(position, "E S", pair, moments[0][pair, j], _at(scores.mean, (pair, j)), size))
+            rows.append(_row(position, "Var S", pair, moments[1][pair, j], _at(scores.variance, (pair, j)), size**2))
+    spread = relative_error(q[:, None], k[:, None], vectors, kernel, pairing=pairing)
+    return Validation(
+        kernel=repr(kernel),
+        rows=tuple(rows),
+        alpha=alpha,
+        bound=float(-normal_quantile(np.asarray(alpha / (2.0 * len(rows))))),
+        n_samples=n_samples,
+        n_trials=n_trials,
+        n_blocks=q.shape[-1] // 2,
+        n_pairs=len(q),
+        spread=tuple(median(float(v) for v in column) for column in spread.T),
+    )
+
+
+def default_lags(kernel: Kernel) -> np.ndarray:
+    """Five lags ``(5, ndim)`` around the one where Phi first falls to one half, along a direction off the axes."""
+    direction = np.asarray([(-0.5) ** axis for axis in range(kernel.ndim)])
+
+    def phi(length: float) -> float:
+        return float(kernel.phi(length * direction if kernel.ndim > 1 else length))
+
+    low, high = 0.0, 2.0**-30
+    while phi(high) > 0.5 and high < 2.0**60:
+        low, high = high, 2.0 * high
+    if phi(high) > 0.5:
+        low = high = 1.0
+    for _ in range(20):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if phi(middle) > 0.5 else (low, middle)
+    lengths = [float(f"{-factor * high:.3g}") for factor in _LAGS]
+    return np.asarray(lengths)[:, None] * direction
+
+
+def _pairs(q: Array | None, k: Array | None) -> tuple[np.ndarray, np.ndarray]:
+    if (q is None) != (k is None):
+        missing = "q" if q is None else "k"
+        raise ValueError(
+            f"{missing} is missing; expected both q and k, or neither for the real pairs that ship with rfrope"
+        )
+    if q is None:
+        return example_pairs()
+    host = []
+    for name, value in (("q", q), ("k", k)):
+        xp = _array.namespace(**{name: value})
+        array = np.atleast_2d(_array.to_host(_array.asarray(value, xp, name=name)))
+        if array.dtype.kind != "f" or array.ndim != 2 or not array.size or not np.all(np.isfinite(array)):
+            raise ValueError(
+                f"{name} has shape {array.shape} and dtype {array.dtype}; expected finite real vectors (d,) or (n, d)"
+            )
+        host.append(array.astype(np.float64))
+    if host[0].shape != host[1].shape:
+        raise ValueError(f"q has shape {host[0].shape} but k has {host[1].shape}; expected pairs, row by row")
+    return host[0], host[1]
+
+
+def example_pairs() -> tuple[np.ndarray, np.ndarray]:
+    """Eight real pairs of query and key, ``(8, 64)`` float64 each: four of each SmolLM2 head, at the lag it attends to."""
+    heads = data.smollm2_heads()
+    rows: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    for head, lag, queries in (("previous", -1, (20, 60, 100, 140)), ("induction", -59, (70, 80, 95, 110))):
+        for query in queries:
+            rows[0].append(heads[f"{head}_q"][query])
+            rows[1].append(heads[f"{head}_k"][query + lag])
+    return np.stack(rows[0]).astype(np.float64), np.stack(rows[1]).astype(np.float64)
+
+
+def _first_blocks(
+    q: np.ndarray, k: np.ndarray, n_blocks: int | None, pairing: str
+) -> tuple[np.ndarray, np.ndarray, str]:
+    if n_blocks is None:
+        return q, k, pairing
+    available = q.shape[-1] // 2
+    if isinstance(n_blocks, bool) or not isinstance(n_blocks, int) or not 1 <= n_blocks <= available:
+        raise ValueError(f"n_blocks is {n_blocks!r}; expected 1 to {available}, the blocks that q and k have")
+    q, k = (convert_pairing(v, pairing, "interleaved")[:, : 2 * n_blocks] for v in (q, k))
+    return q, k, "interleaved"
+
+
+def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
+    xp = _array.namespace(delta=delta)
+    lags = _array.to_host(_array.asarray(delta, xp, name="delta"))
+    if lags.dtype.kind not in "iuf" or not np.all(np.isfinite(lags)):
+        raise ValueError(f"delta is {lags!r:.80}; expected finite lags")
+    shape = (-1, 1) if kernel.ndim == 1 else lags.shape
+    lags = lags.astype(np.float64).reshape(shape)
+    if lags.ndim != 2 or lags.shape[-1] != kernel.ndim or not lags.size:
+        wanted = "(m,)" if kernel.ndim == 1 else f"(m, {kernel.ndim})"
+        raise ValueError(f"delta has shape {lags.shape}; expected {wanted} for {kernel!r}")
+    return lags
+
+
+def _at(estimate: Estimate, index: Any) -> tuple[float, float]:
+    return float(estimate.value[index]), float(estimate.stderr[index])
+
+
+def _row(
+    lag: tuple[float, ...], quantity: str, pair: int | None, closed: Any, estimate: tuple[float, float], size: float
+) -> Row:
+    value, stderr = estimate
+    z = (value - float(closed)) / max(stderr, _ROUNDING * size)
+    return Row(lag, quantity, pair, float(closed), value, stderr, z)
