@@ -1,10 +1,10 @@
 """rfrope: kernel engineering for rotary position embeddings.
 
-Choose a shift-invariant kernel Phi, draw the frequencies that realise it, rotate q and k with them on any array library,
-and see the attention score's mean and variance proven: ``E S = (q . k) Phi(lag)``.
+Choose a shift-invariant kernel Phi, draw the frequencies that realise it, rotate q and k with them on any array
+library, and see the attention score's mean and variance proven: ``E S = (q . k) Phi(lag)``.
 
-Conventions: frequencies are radians per unit of position, lags are KEY minus QUERY, rotations are counter-clockwise, and
-the backend comes from the arrays.
+Conventions: frequencies are radians per unit of position, lags are KEY minus QUERY, rotations are counter-clockwise,
+and the backend comes from the arrays.
 """
 
 from rfrope import kernels

@@ -23,47 +23,43 @@ _COMPLEX = {"float64": "complex128"}
 
 
 def namespace(**arrays: Any) -> ModuleType:
-    """Return the array-API namespace shared by all `arrays`; ``None``, Python scalars and lists belong to every one.
+    """Return the namespace that all `arrays` share; ``None``, Python scalars and lists fit any.
 
     Raises
     ------
     TypeError
         If two arguments come from different libraries, or one is not an array at all. The message names them.
     """
-    found: dict[str, Any] = {}
-    plain = False
-    for name, value in arrays.items():
-        if type(value) is np.ndarray:
-            plain = True
-        elif value is None or isinstance(value, _HOST_SCALARS + _HOST_SEQUENCES):
-            continue
-        elif isinstance(value, np.ndarray):
-            plain = True
-        else:
-            found[name] = value
-    if not found:
+    rest = [value for value in arrays.values() if type(value) is not np.ndarray and not _fits_any(value)]
+    if not rest:
         return np
-    from array_api_compat import array_namespace
-
-    spaces = {}
-    for name, value in found.items():
-        try:
-            spaces[name] = array_namespace(value)
-        except TypeError:
-            raise TypeError(
-                f"{name} has type {type(value).__module__}.{type(value).__qualname__}; expected an array of NumPy, CuPy, "
-                "PyTorch, JAX, Dask or another array-API library, or a list of numbers"
-            ) from None
-    if plain:
-        spaces |= {name: np for name, value in arrays.items() if isinstance(value, np.ndarray)}
+    spaces = {name: _namespace_of(name, value) for name, value in arrays.items() if not _fits_any(value)}
     (first, xp), *others = spaces.items()
     for name, other in others:
         if other is not xp:
             raise TypeError(
                 f"{first} is a {_library(xp)} array but {name} is a {_library(other)} array; expected all arrays from "
-                f"one library, so convert {name} first (for example with {_library(xp)}'s asarray)"
+                f"one library, so convert {name} with {_library(xp)}'s asarray, or {first} with {_library(other)}'s"
             )
     return xp
+
+
+def _fits_any(value: Any) -> bool:
+    return value is None or isinstance(value, _HOST_SCALARS + _HOST_SEQUENCES)
+
+
+def _namespace_of(name: str, value: Any) -> ModuleType:
+    if isinstance(value, np.ndarray):
+        return np
+    from array_api_compat import array_namespace
+
+    try:
+        return array_namespace(value)
+    except TypeError:
+        raise TypeError(
+            f"{name} has type {type(value).__module__}.{type(value).__qualname__}; expected an array of NumPy, CuPy, "
+            "PyTorch, JAX, Dask or another array-API library, or a list of numbers"
+        ) from None
 
 
 def named_namespace(xp: Any) -> ModuleType:
@@ -106,19 +102,17 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     Raises
     ------
     TypeError
-        If the list is ragged or holds something that is not a number.
+        If `value` is None, ragged, or holds something that is not a number.
     """
-    if isinstance(value, np.ndarray) and xp is np:
+    if not _fits_any(value):
         return value
-    if isinstance(value, _HOST_SCALARS + _HOST_SEQUENCES):
-        try:
-            host = np.asarray(value)
-        except ValueError:
-            host = np.asarray(None)
-        if host.dtype.kind not in "biufc":
-            raise TypeError(f"{name} is {value!r:.80}; expected numbers in a rectangular shape")
-        return from_host(host, xp, device=device)
-    return value
+    try:
+        host = np.asarray(value)
+    except ValueError:
+        host = np.asarray(None)
+    if host.dtype.kind not in "biufc":
+        raise TypeError(f"{name} is {value!r:.80}; expected numbers in a rectangular shape")
+    return from_host(host, xp, device=device)
 
 
 def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: Any = None) -> Array:
@@ -161,7 +155,7 @@ def device(x: Array) -> Any:
 
 
 def is_lazy(x: Array) -> bool:
-    """Whether `x` belongs to a library that traces or defers (JAX, Dask): no value checks, no writes, no accelerators."""
+    """Whether the library of `x` traces or defers (JAX, Dask): no value checks, writes or accelerators."""
     return type(x).__module__.partition(".")[0] in ("jax", "jaxlib", "dask")
 
 
@@ -172,15 +166,12 @@ def is_traced(x: Array) -> bool:
 
 
 def on_host(x: Array) -> bool:
-    """Whether looking at the values of `x` is free: eager, and in the memory of the CPU."""
+    """Whether looking at the values of `x` is free and allowed: eager, in the memory of the CPU, not being compiled."""
     if isinstance(x, np.ndarray):
         return True
-    return not is_lazy(x) and str(getattr(x, "device", "cpu")).lower().partition(":")[0] not in (
-        "cuda",
-        "mps",
-        "xpu",
-        "<cuda",
-    )
+    if hasattr(x, "data_ptr"):
+        return x.device.type == "cpu" and not sys.modules["torch"].compiler.is_compiling()
+    return not is_lazy(x) and not type(x).__module__.startswith("cupy")
 
 
 def needs_gradient(x: Array) -> bool:
@@ -256,7 +247,7 @@ def as_widest(x: Array, xp: ModuleType) -> Array:
 
 
 def split(x: Array, xp: ModuleType) -> tuple[Array, Array]:
-    """Veltkamp's split of a floating array into two halves of at most 26 (float64) or 12 (float32) bits; their sum is `x`.
+    """Split a floating array into two halves of at most 26 (float64) or 12 (float32) bits (Veltkamp).
 
     JAX gets an explicit rounding of the mantissa, because a compiler may fuse the classic formula into a
     multiply-add, which makes the lower half zero.
@@ -342,8 +333,8 @@ def broadcast_shapes(**shapes: tuple[int, ...]) -> tuple[int, ...]:
     except ValueError:
         listed = " and ".join(f"{tuple(shape)} of {name.replace('_', ' ')}" for name, shape in shapes.items())
         raise ValueError(
-            f"{' and '.join(n.replace('_', ' ') for n in shapes)} do not broadcast: {listed}; expected lengths that are equal "
-            "or 1, counted from the right: insert axes with None where they are meant to combine"
+            f"{' and '.join(n.replace('_', ' ') for n in shapes)} do not broadcast: {listed}; expected lengths "
+            "that are equal or 1, counted from the right: insert axes with None where they are to combine"
         ) from None
 
 
@@ -378,7 +369,7 @@ def may_overlap(a: Array, b: Array) -> bool:
 
 def _shares_exactly(a: np.ndarray, b: np.ndarray) -> bool:
     try:
-        return np.shares_memory(a, b, max_work=10_000)
+        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

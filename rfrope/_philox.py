@@ -1,7 +1,7 @@
 """Counter-based uniforms: number i of column j in stream s is a function of (key, i, j, s) alone.
 
-Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). One block of four 32-bit words makes
-two uniforms: those of draws 2b and 2b + 1 in column j come from counter (b low, b high, j, stream).
+Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). One block of four 32-bit words
+makes two uniforms: those of draws 2b and 2b + 1 in column j come from counter (b low, b high, j, stream).
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def _matern_scipy(nu: float, t: np.ndarray) -> np.ndarray:
 
 
 def _matern_uniform(nu: float, t: Array, xp: ModuleType) -> Array:
-    """Debye's expansion of K_nu (DLMF 10.41.4) with Stirling's of Gamma(nu) taken out by hand, so nothing large cancels.
+    """Debye's expansion of K_nu (DLMF 10.41.4) with Stirling's of Gamma(nu) taken out by hand: nothing large cancels.
 
     With z = t/nu, w = sqrt(1 + z^2) and p = 1/w the logarithm is
     ``-nu [(w - 1) - log1p((w - 1)/2)] - log(w)/2 + log(U(p)/U(1))``, U(p) = sum_k (-1)^k u_k(p) nu^-k.

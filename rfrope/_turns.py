@@ -1,8 +1,8 @@
 """Where positions and frequencies meet exactly: cos and sin of ``positions . frequencies`` without a rounded phase.
 
 A phase of 1e9 radians has lost seven digits before its cosine is taken. Here a frequency is held in turns,
-``omega / (2 pi)``, to twice the working precision; position times turns is formed in exact partial products, whole turns
-are removed from each, and only the small remainder meets cos and sin (section 8 of the mathematics page).
+``omega / (2 pi)``, to twice the working precision; position times turns is formed in exact partial products, whole
+turns are removed from each, and only the small remainder meets cos and sin (section 8 of the mathematics page).
 
 Every product that is subtracted from is exact, so a compiler that fuses multiply and add changes nothing.
 """
@@ -10,7 +10,7 @@ Every product that is subtracted from is exact, so a compiler that fuses multipl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from types import ModuleType
 
@@ -43,22 +43,22 @@ def cos_sin(positions: Array, frequencies: Array, shift: Array | None, xp: Modul
     -------
     cos, sin : arrays
         ``P + (D,)``, or what ``positions @ frequencies^T`` broadcasts to, and within 1e-15 of the exact values for
-        |position * frequency| <= 2**53 on every axis. Without float64: within 2e-7 for positions that are integers
-        below 2**31 and concrete frequencies below 2**20 radians, and for |position * frequency| <= 2**24 otherwise.
+        |position * frequency| <= 2**53 on every axis. Without float64: within 2e-7 for integer positions and
+        frequencies that are not traced, and for |position * frequency| <= 2**24 otherwise.
     """
     dtype = _array.widest_float(xp, _array.device(frequencies))
     narrow = dtype != getattr(xp, "float64", None)
     fixed_point = (
         narrow and _array.is_integer(positions) and _array.has_integer_turns(xp) and not _array.is_traced(frequencies)
     )
-    total = None
+    total: tuple[Array, Array] = (0.0, 0.0)
     for position, frequency in axes(positions, frequencies):
         if fixed_point:
             parts = _fixed_point_turns(position, frequency, xp)
         else:
             parts = _product_turns(_array.astype(position, dtype, xp), _array.astype(frequency, dtype, xp), xp)
         for part in parts:
-            total = (part, xp.zeros_like(part)) if total is None else _add(total, part)
+            total = _add(total, part)
     if frequencies.ndim > 1 and positions.ndim == 1:
         total = (total[0][..., 0, :], total[1][..., 0, :])
     if shift is not None:
@@ -103,7 +103,7 @@ _HALVES = {
 }
 
 
-def _product_turns(position: Array, frequency: Array, xp: ModuleType) -> Iterator[Array]:
+def _product_turns(position: Array, frequency: Array, xp: ModuleType) -> Iterable[Array]:
     """Yield terms that sum to position * frequency in turns, up to whole turns, to twice the working precision."""
     name = _array.dtype_name(frequency)
     frequency = xp.clip(frequency, -_LARGEST[name], _LARGEST[name])
@@ -120,7 +120,7 @@ def _turns(frequency: Array, name: str, xp: ModuleType) -> tuple[Array, Array, A
     frequency_1, frequency_2 = _array.split(frequency, xp)
     exact = frequency_1 * constant_1
     turns_1, rest = _array.split(exact, xp)
-    rest = (rest, xp.zeros_like(rest))
+    rest = (rest, 0.0)
     for term in (
         frequency_2 * constant_1,
         frequency_1 * constant_2,
@@ -140,13 +140,15 @@ def _add(total: tuple[Array, Array], term: Array) -> tuple[Array, Array]:
     return both, low + ((high - (both - shadow)) + (term - shadow))
 
 
-def _fixed_point_turns(position: Array, frequency: Array, xp: ModuleType) -> tuple[Array, Array]:
+def _fixed_point_turns(position: Array, frequency: Array, xp: ModuleType) -> Iterable[Array]:
     """Return position * frequency in turns modulo 1, for integer positions where there is no float64.
 
     The turns are 64-bit fixed point in two uint32 words, multiplied exactly modulo 2**64; the upper word comes back as
     two exact float32 halves.
     """
     high_word, low_word = (_array.from_host(w, xp, dtype=xp.uint32) for w in _turn_words(_array.to_host(frequency)))
+    if _array.dtype_name(position).startswith("int"):
+        position = _array.astype(position, xp.int32, xp)
     magnitude = xp.astype(xp.abs(position), xp.uint32)
     word = magnitude * high_word + _multiply_high(magnitude, low_word, xp)
     upper = xp.astype(word >> 16, xp.float32) * 2.0**-16
@@ -162,7 +164,7 @@ def _turn_words(frequency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     high, low = np.zeros(frequency.shape), np.zeros(frequency.shape)
     for part in _product_turns(one, frequency.astype(np.float64), np):
         high, low = _add((high, low), part)
-    scaled = (high - np.floor(high)) * 2.0**32
+    scaled = high * 2.0**32
     upper = np.floor(scaled)
     rest = np.floor((scaled - upper + low * 2.0**32) * 2.0**32)  # may be negative or carry: whole words move up
     carry = np.floor(rest * 2.0**-32)

@@ -44,8 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "validate",
         help="check kernels, and the attention scores they give, against closed forms",
-        description="Draw frequencies and compare Φ, Φ₂, E sin, E S and Var S with their closed forms. Exit code: 0 when every "
-        "|z| lies under the Bonferroni bound, 1 when one does not, 2 for bad input.",
+        description="Draw frequencies and compare Φ, Φ₂, E sin, E S and Var S with their closed forms. Exit code: 0 "
+        "when every |z| lies under the Bonferroni bound, 1 when one does not, 2 for bad input.",
     )
     check.add_argument(
         "kernels", nargs="*", metavar="KERNEL", help='such as "matern(nu=1.5, scale=16)"; all registered if none'
@@ -111,17 +111,15 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _print_validations(results: list[Validation], options: argparse.Namespace, passed: bool) -> None:
-    table = [_COLUMNS]
+    table: list[tuple[str, ...]] = [_COLUMNS]
     for result in results:
         table += [_cells(result, row) for row in _worst_pairs(result)]
     _print_table(table)
     first = results[0]
     vectors = "real q and k of SmolLM2-135M-Instruct" if options.qk is None else f"q and k of {options.qk}"
+    print(f"\nVectors: {first.n_pairs} pairs, {vectors}, {first.n_blocks} blocks; each row shows its worst pair.")
     print(
-        f"\nVectors: {first.n_pairs} pairs, {vectors}, {first.n_blocks} blocks; the table shows the worst pair of each row."
-    )
-    print(
-        "How large is the score's standard deviation against its mean, for one draw of the frequencies (median over pairs)?"
+        "The score's standard deviation over draws of the frequencies, as a multiple of its mean (median over pairs):"
     )
     for result in results:
         told = ", ".join(f"{s:.2g}x at lag {_lag(lag)}" for lag, s in zip(result.lags, result.spread, strict=True))
@@ -129,8 +127,9 @@ def _print_validations(results: list[Validation], options: argparse.Namespace, p
     tests = sum(len(result.rows) for result in results)
     worst = max(results, key=lambda result: abs(result.worst.z))
     print(
-        f"\n{'PASSED' if passed else 'FAILED'}: largest |z| {abs(worst.worst.z):.2f} ({worst.kernel}, {worst.worst.quantity}, lag "
-        f"{_lag(worst.worst.lag)}); bound {max(r.bound for r in results):.2f} (Bonferroni, {tests} tests, alpha {options.alpha:g}); "
+        f"\n{'PASSED' if passed else 'FAILED'}: largest |z| {abs(worst.worst.z):.2f} "
+        f"({worst.kernel}, {worst.worst.quantity}, lag {_lag(worst.worst.lag)}); "
+        f"bound {min(r.bound for r in results):.2f} (Bonferroni, {tests} tests, alpha {options.alpha:g}); "
         f"{first.n_samples} samples, {first.n_trials} trials, seed {options.seed}."
     )
 

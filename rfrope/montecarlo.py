@@ -1,7 +1,7 @@
 """Estimates from random frequencies, each with its standard error.
 
-Work is cut into fixed chunks that are merged in their order, so a result is bit-identical for every number of workers, and
-memory is that of a chunk.
+Work is cut into fixed chunks that are merged in their order, so a result is bit-identical for every number of workers,
+and memory is that of a chunk.
 """
 
 from __future__ import annotations

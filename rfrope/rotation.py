@@ -1,8 +1,8 @@
 """Turn query and key vectors by position, exactly and on any array library; compare them.
 
 Conventions: a block is two features, paired ``"half"`` (i, i + D, as Hugging Face and GPT-NeoX) or ``"interleaved"``
-(2i, 2i + 1, as Meta's Llama), and is turned counter-clockwise by ``phase = position . frequency`` radians. Only the first
-2D features are turned, the others pass through. A lag is KEY minus QUERY position.
+(2i, 2i + 1, as Meta's Llama), and is turned counter-clockwise by ``phase = position . frequency`` radians. Only the
+first 2D features are turned, the others pass through. A lag is KEY minus QUERY position.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PAIRINGS = ("half", "interleaved")
 def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) -> Array:
     """Plain phases ``positions . frequencies + shift``, for people to look at.
 
-    The product is rounded to float64 and not reduced, so it loses about ``1.1e-16 * |phase|`` radians: 5e-12 at position
-    131071 and everything near 2**53. `rotate`, `rotation_table` and `scores` do not use it.
+    The product is rounded to float64 and not reduced, so it loses about ``1.1e-16 * |phase|`` radians: 5e-12 at
+    position 131071 and everything near 2**53. `rotate`, `rotation_table` and `scores` do not use it.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) 
     xp = _array.namespace(positions=positions, frequencies=frequencies, shift=shift)
     positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _first_device(positions, frequencies))
     dtype = frequencies.dtype
-    total = 0.0
+    total: Array = 0.0
     for position, frequency in _turns.axes(positions, frequencies):
         total = total + _array.astype(position, dtype, xp) * frequency
     if frequencies.ndim > 1 and positions.ndim == 1:
@@ -495,7 +495,7 @@ def _features(x: Array, xp: ModuleType, name: str = "x") -> Array:
     x = _array.asarray(x, xp, name=name)
     if not _array.is_real_floating(x):
         raise TypeError(
-            f"{name} has dtype {_array.dtype_name(x)}; expected real floating features: convert it to float32 or float64"
+            f"{name} has dtype {_array.dtype_name(x)}; expected real floating features: convert to float32 or float64"
         )
     if x.ndim == 0 or x.shape[-1] % 2:
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., d) with an even number d of features")
@@ -532,6 +532,8 @@ def _placed(
     frequencies = _array.as_widest(_numbers(frequencies, "frequencies", xp, device), xp)
     if frequencies.ndim == 0:
         raise ValueError("frequencies is a single number; expected (D,), or (*H, D, k) for k axes")
+    if frequencies.ndim > 1 and frequencies.shape[-1] == 0:
+        raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected at least one position axis")
     if frequencies.ndim > 1 and (positions.ndim == 0 or positions.shape[-1] != frequencies.shape[-1]):
         hint = ": use positions[..., None]" if frequencies.shape[-1] == 1 else ""
         raise ValueError(
@@ -559,8 +561,8 @@ def _check_width(x: Array, blocks: int, name: str) -> None:
             f"; if {name} repeats its columns, pass the first half" if name == "cos" and blocks == x.shape[-1] else ""
         )
         raise ValueError(
-            f"{name} has D = {blocks} blocks, which needs {2 * blocks} features, but x has shape {tuple(x.shape)}; expected "
-            f"D <= {x.shape[-1] // 2}{hint}"
+            f"{name} has D = {blocks} blocks, which needs {2 * blocks} features, but x has shape {tuple(x.shape)}; "
+            f"expected D <= {x.shape[-1] // 2}{hint}"
         )
 
 
@@ -621,6 +623,8 @@ def _turned(
 
 
 def _check_out(out: Array, x: Array, shape: tuple[int, ...]) -> None:
+    if not hasattr(out, "dtype"):
+        raise TypeError(f"out is {out!r:.60}; expected an array")
     if _array.is_lazy(x):
         raise TypeError("out was given, but arrays of this library cannot be written to; expected out=None")
     if tuple(out.shape) != shape:
@@ -635,7 +639,7 @@ def _check_out(out: Array, x: Array, shape: tuple[int, ...]) -> None:
 
 def _pair(x: Array, pairing: str) -> tuple[Array, Array]:
     """First and second features of each block, as views."""
-    if pairing == "half":
+    if pairing == "half" or x.shape[-1] == 0:  # not every library can step through an empty axis
         half = x.shape[-1] // 2
         return x[..., :half], x[..., half:]
     return x[..., 0::2], x[..., 1::2]
@@ -643,6 +647,6 @@ def _pair(x: Array, pairing: str) -> tuple[Array, Array]:
 
 def _join(first: Array, second: Array, pairing: str, xp: ModuleType) -> Array:
     """Undo `_pair`."""
-    if pairing == "half":
+    if pairing == "half" or first.shape[-1] == 0:
         return xp.concat([first, second], axis=-1)
     return xp.reshape(xp.stack([first, second], axis=-1), (*first.shape[:-1], 2 * first.shape[-1]))

@@ -84,7 +84,7 @@ def sample(
 def draw(
     kernel: Kernel, key: _philox.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1
 ) -> np.ndarray:
-    """Independent draws start, ..., start + n_draws - 1 of some streams: ``(streams, n_draws)`` plus ``(k,)`` for k > 1."""
+    """Draws start, ..., start + n_draws - 1 of some streams: ``(streams, n_draws)``, plus ``(k,)`` for k > 1."""
     u = _philox.uniforms(key, start, n_draws, kernel.draws, stream=stream, streams=streams)
     return kernel.transport(u)
 

@@ -111,8 +111,8 @@ def validate(
 ) -> Validation:
     """Check a kernel's sampler against its closed forms, and the score's moments against theory on given q and k.
 
-    Compares ``mean cos u`` with Phi, ``mean cos 2u`` with Phi_2, ``mean sin u`` with 0 (Lemma 1), and over repeated draws
-    of all frequencies the score's mean with ``(q . k) Phi`` (Theorem 2) and its variance with Proposition 4.
+    Compares ``mean cos u`` with Phi, ``mean cos 2u`` with Phi_2, ``mean sin u`` with 0 (Lemma 1), and over repeated
+    draws of all frequencies the score's mean with ``(q . k) Phi`` (Theorem 2) and its variance with Proposition 4.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ def _pairs(q: Array | None, k: Array | None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def example_pairs() -> tuple[np.ndarray, np.ndarray]:
-    """Eight real pairs of query and key, ``(8, 64)`` float64 each: four of each SmolLM2 head, at the lag it attends to."""
+    """Eight real pairs, q and k ``(8, 64)`` float64: four of each SmolLM2 head, at the lag it attends to."""
     heads = data.smollm2_heads()
     rows: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for head, lag, queries in (("previous", -1, (20, 60, 100, 140)), ("induction", -59, (70, 80, 95, 110))):
@@ -262,9 +262,9 @@ def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
     lags = _array.to_host(_array.asarray(delta, xp, name="delta"))
     if lags.dtype.kind not in "iuf" or not np.all(np.isfinite(lags)):
         raise ValueError(f"delta is {lags!r:.80}; expected finite lags")
-    shape = (-1, 1) if kernel.ndim == 1 else lags.shape
+    shape: tuple[int, ...] = (-1, 1) if kernel.ndim == 1 else lags.shape
     lags = lags.astype(np.float64).reshape(shape)
-    if lags.ndim != 2 or lags.shape[-1] != kernel.ndim or not lags.size:
+    if len(shape) != 2 or lags.shape[-1] != kernel.ndim or not lags.size:
         wanted = "(m,)" if kernel.ndim == 1 else f"(m, {kernel.ndim})"
         raise ValueError(f"delta has shape {lags.shape}; expected {wanted} for {kernel!r}")
     return lags

@@ -1,7 +1,7 @@
 """What a kernel is, and its algebra.
 
-A kernel is a transport map: `Kernel.transport` sends `Kernel.draws` columns of the unit cube to a frequency, so that every
-design of sampling is only another set of points, and algebra closes. Its ``phi`` is the expected cosine,
+A kernel is a transport map: `Kernel.transport` sends `Kernel.draws` columns of the unit cube to a frequency, so that
+every design of sampling is only another set of points, and algebra closes. Its ``phi`` is the expected cosine,
 ``Phi(delta) = E cos(delta . omega)``. The two share no code: their agreement is evidence.
 """
 
@@ -139,7 +139,7 @@ class Kernel:
             factors = [f for k in (self, other) for f in (k.factors if isinstance(k, Product) else (k,))]
             return Product(tuple(factors))
         raise TypeError(
-            f"a kernel times {type(other).__name__} is not a kernel: Phi(0) must stay 1; expected another kernel, or use "
+            f"a kernel times {type(other).__name__} is not a kernel: Phi(0) must stay 1; expected another kernel; use "
             "rescale() to stretch it and kernels.mixture() to weigh several"
         )
 
@@ -306,7 +306,7 @@ class Product(Kernel):
         return math.prod((f._phi(delta, xp) for f in self.factors), start=1.0)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
-        return sum(f._transport(part) for f, part in _columns(self.factors, u))
+        return np.sum([f._transport(part) for f, part in _columns(self.factors, u)], axis=0)
 
     def __repr__(self) -> str:
         return " * ".join(map(repr, self.factors))

@@ -1,7 +1,7 @@
 """The kernel families: parameters, Phi, the law of the frequencies, and how they are drawn.
 
-``scale`` is a length in units of position, one number or one for each axis; frequencies are radians per unit of position.
-``t`` below is the lag in units of the scale, ``w`` the frequency times the scale.
+``scale`` is a length in units of position, one number or one for each axis; frequencies are radians per unit of
+position. ``t`` below is the lag in units of the scale, ``w`` the frequency times the scale.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Exponential(_Isotropic):
 
 @dataclass(frozen=True, repr=False)
 class Sinc(Kernel):
-    """Sinc kernel: ``Phi = prod_j sin(W_j x_j)/(W_j x_j)``, without numpy.sinc's pi; omega_j is uniform on (-W_j, W_j)."""
+    """Sinc kernel: ``Phi = prod_j sin(W_j x_j)/(W_j x_j)``, no pi as in numpy.sinc; omega_j uniform on (-W_j, W_j)."""
 
     name: ClassVar[str] = "sinc"
     bandwidth: float | tuple[float, ...] = 1.0

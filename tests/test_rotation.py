@@ -1,0 +1,587 @@
+"""Rotation, pairings, scores: laws, other people's outputs, and bad input."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from conftest import library
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rfrope
+
+PAIRINGS = ("half", "interleaved")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20)
+
+
+def reference(x, u, pairing="half", out_pairing=None, scale=1.0):
+    """Rotate block by block, in complex numbers: a second implementation, written for clarity."""
+    x, width = np.asarray(x, dtype=np.float64), 2 * u.shape[-1]
+    shape = np.broadcast_shapes(x.shape[:-1], u.shape[:-1])
+    x, u = np.broadcast_to(x, (*shape, x.shape[-1])), np.broadcast_to(u, (*shape, u.shape[-1]))
+    result = np.array(x)
+
+    def places(i, which):
+        return (i, i + width // 2) if which == "half" else (2 * i, 2 * i + 1)
+
+    for i in range(width // 2):
+        first, second = places(i, pairing)
+        turned = scale * np.exp(1j * u[..., i]) * (x[..., first] + 1j * x[..., second])
+        first, second = places(i, out_pairing or pairing)
+        result[..., first], result[..., second] = turned.real, turned.imag
+    return result
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("out_pairing", [None, *PAIRINGS])
+@pytest.mark.parametrize("blocks", [0, 1, 3, 4])
+def test_rotate_is_a_complex_multiplication(xp, pairing, out_pairing, blocks, rng):
+    x, p, w = rng.standard_normal((2, 5, 8)), np.asarray([-3, 0, 7, 100, 12]), rng.standard_normal(blocks)
+    got = rfrope.rotate(xp(x), xp(p), xp(w), pairing=pairing, out_pairing=out_pairing, scale=1.5)
+    assert xp.owns(got)
+    expected = reference(x, p[:, None] * w, pairing, out_pairing, scale=1.5)
+    np.testing.assert_allclose(xp.host(got), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "p_shape", "w_shape", "u_shape"),
+    [
+        ((6,), (), (3,), (3,)),
+        ((6,), (4,), (3,), (4, 3)),
+        ((2, 5, 6), (5,), (3,), (5, 3)),
+        ((2, 7, 5, 6), (2, 1, 5), (3,), (2, 1, 5, 3)),
+        ((5, 6), (5, 2), (3, 2), (5, 3)),
+        ((6,), (2,), (3, 2), (3,)),
+        ((2, 6), (2,), (2, 3, 2), (2, 3)),
+        ((2, 4, 5, 6), (5, 1), (4, 3, 1), (4, 5, 3)),
+        ((2, 4, 5, 6), (2, 1, 5, 3), (4, 3, 3), (2, 4, 5, 3)),
+        ((2, 4, 5, 6), (5, 3), (2, 1, 3, 3), (2, 1, 5, 3)),
+        ((0, 6), (0,), (3,), (0, 3)),
+        ((5, 0), (5,), (0,), (5, 0)),
+    ],
+)
+def test_shapes_follow_matmul_and_nothing_is_guessed(xp, x_shape, p_shape, w_shape, u_shape, rng):
+    x, p, w = (rng.standard_normal(s) for s in (x_shape, p_shape, w_shape))
+    u = p[..., None] * w if w.ndim == 1 else p @ np.swapaxes(w, -1, -2)
+    assert u.shape == u_shape
+    np.testing.assert_allclose(xp.host(rfrope.phases(xp(p), xp(w))), u, rtol=1e-13, atol=1e-13)
+    got = xp.host(rfrope.rotate(xp(x), xp(p), xp(w)))
+    np.testing.assert_allclose(got, reference(x, u), rtol=1e-12, atol=1e-12)
+    cos, sin = rfrope.rotation_table(xp(p), xp(w))
+    np.testing.assert_allclose(xp.host(cos), np.cos(u), atol=1e-13)
+    np.testing.assert_allclose(xp.host(rfrope.rotate_by_table(xp(x), cos, sin)), got, atol=1e-13)
+    np.testing.assert_allclose(xp.host(rfrope.rotate_by_phases(xp(x), xp(u))), got, atol=1e-12)
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_score_depends_on_the_lag_alone(pairing, rng):
+    q, k, w = rng.standard_normal(16), rng.standard_normal(16), rfrope.geometric(8)
+    for start in (0, 5, -131072, 2**40):
+        turned_q = rfrope.rotate(q, start, w, pairing=pairing)
+        turned_k = rfrope.rotate(k, start - 17, w, pairing=pairing)
+        expected = np.dot(q, rfrope.rotate(k, -17, w, pairing=pairing))
+        assert np.dot(turned_q, turned_k) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    assert np.dot(q, rfrope.rotate(k, 17, w, pairing=pairing)) != pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_score_is_the_sum_of_its_coefficients_exactly(xp, pairing, ndim, rng):
+    """S = sum A cos u + B sin u, u = (key - query) . omega; a flipped sign of J must not pass."""
+    w = rfrope.sample("gaussian(scale=3)" if ndim == 1 else f"gaussian(scale=3, ndim={ndim})", 8, rng=1)
+    p_q, p_k = rng.uniform(-5, 5, (2, *(() if ndim == 1 else (ndim,))))
+    q, k = rng.standard_normal((2, 16))
+    a, b = (xp.host(v) for v in rfrope.block_coefficients(xp(q), xp(k), pairing=pairing))
+    u = (p_k - p_q) * w if ndim == 1 else w @ (p_k - p_q)
+    rotated = [xp.host(rfrope.rotate(xp(v), xp(p), xp(w), pairing=pairing)) for v, p in ((q, p_q), (k, p_k))]
+    assert np.dot(*rotated) == pytest.approx(np.sum(a * np.cos(u) + b * np.sin(u)), abs=1e-12)
+    assert np.dot(*rotated) != pytest.approx(np.sum(a * np.cos(u) - b * np.sin(u)), abs=1e-3)
+
+
+def test_rotation_is_counter_clockwise_and_the_coefficients_have_the_stated_signs():
+    np.testing.assert_allclose(rfrope.rotate(np.asarray([1.0, 0.0]), 1, [np.pi / 2]), [0.0, 1.0], atol=1e-15)
+    a, b = rfrope.block_coefficients([1.0, 2.0], [3.0, 5.0])
+    assert (a[0], b[0]) == (1 * 3 + 2 * 5, 2 * 3 - 1 * 5)
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("out_pairing", PAIRINGS)
+def test_inverse_undoes_shift_and_scale_too(xp, pairing, out_pairing, rng):
+    x, p, w = rng.standard_normal((3, 5, 10)), xp([9, 1, 4, -2, 10**6]), xp(rfrope.geometric(4))
+    options = {"shift": xp([0.1, 0.2, 0.3, 0.4]), "scale": 1.7}
+    turned = rfrope.rotate(xp(x), p, w, pairing=pairing, out_pairing=out_pairing, **options)
+    back = rfrope.rotate(turned, p, w, pairing=out_pairing, out_pairing=pairing, inverse=True, **options)
+    np.testing.assert_allclose(xp.host(back), x, rtol=1e-13, atol=1e-13)
+    u = xp(rng.standard_normal((5, 4)))
+    back = rfrope.rotate_by_phases(rfrope.rotate_by_phases(xp(x), u, scale=2.0), u, scale=2.0, inverse=True)
+    np.testing.assert_allclose(xp.host(back), x, rtol=1e-13, atol=1e-13)
+
+
+def test_norms_are_kept(xp, rng):
+    x = rng.standard_normal((7, 12))
+    turned = xp.host(rfrope.rotate(xp(x), xp(np.arange(7) * 1000), xp(rfrope.geometric(5))))
+    np.testing.assert_allclose(np.linalg.norm(turned, axis=-1), np.linalg.norm(x, axis=-1), rtol=1e-14)
+    np.testing.assert_array_equal(turned[:, 10:], x[:, 10:])
+
+
+def test_pairings_agree_through_convert_pairing(xp, rng):
+    x, p, w = rng.standard_normal((4, 10)), xp([1, 2, 3, 4]), xp(rfrope.geometric(4))
+    half = xp.host(rfrope.rotate(xp(x), p, w))
+    other = rfrope.rotate(rfrope.convert_pairing(xp(x), "half", "interleaved", width=8), p, w, pairing="interleaved")
+    back = rfrope.convert_pairing(other, "interleaved", "half", width=8)
+    np.testing.assert_allclose(xp.host(back), half, rtol=1e-14, atol=1e-14)
+
+
+def test_convert_pairing_of_features_and_weight_rows(xp, rng):
+    np.testing.assert_array_equal(
+        xp.host(rfrope.convert_pairing(xp([0, 1, 2, 3, 4, 5]), "half", "interleaved")), [0, 3, 1, 4, 2, 5]
+    )
+    np.testing.assert_array_equal(
+        xp.host(rfrope.convert_pairing(xp([0, 1, 2, 3, 4, 5]), "interleaved", "half")), [0, 2, 4, 1, 3, 5]
+    )
+    weight, x = rng.standard_normal((2, 6, 4)), rng.standard_normal(4)
+    converted = xp.host(rfrope.convert_pairing(xp(weight), "half", "interleaved", axis=1))
+    features = xp.host(rfrope.convert_pairing(xp(weight @ x), "half", "interleaved"))
+    np.testing.assert_allclose(converted @ x, features, atol=1e-14)
+
+
+def test_complex_view_turns_by_multiplication(xp, rng):
+    x, p, w = rng.standard_normal((3, 8)), np.asarray([2, -5, 40]), rfrope.geometric(4)
+    for pairing in PAIRINGS:
+        z = rfrope.to_complex(xp(x), pairing=pairing)
+        turned = xp.host(z) * np.exp(1j * p[:, None] * w)
+        expected = xp.host(rfrope.rotate(xp(x), xp(p), xp(w), pairing=pairing))
+        np.testing.assert_allclose(xp.host(rfrope.to_complex(xp(expected), pairing=pairing)), turned, atol=1e-13)
+        np.testing.assert_array_equal(xp.host(rfrope.from_complex(z, pairing=pairing)), x)
+
+
+def test_complex_view_keeps_infinities_apart():
+    z = rfrope.to_complex(np.asarray([1.0, np.inf]))
+    assert (z[0].real, z[0].imag) == (1.0, np.inf)
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_scores_are_rotated_dot_products(xp, pairing, rng):
+    q, k = rng.standard_normal((2, 3, 5, 10)), rng.standard_normal((2, 1, 7, 10))
+    p_q, p_k, w, shift = np.arange(5), np.arange(7) - 3, rfrope.geometric(4), np.asarray([0.1, 1.0, -2.0, 0.0])
+    got = rfrope.scores(xp(q), xp(k), xp(p_q), xp(p_k), xp(w), pairing=pairing, shift=xp(shift))
+    turned_q = reference(q, p_q[:, None] * w, pairing)
+    turned_k = reference(k, p_k[:, None] * w + shift, pairing)
+    assert xp.owns(got)
+    np.testing.assert_allclose(xp.host(got), turned_q @ np.swapaxes(turned_k, -1, -2), atol=1e-12)
+
+
+def test_shift_moves_the_peak_to_its_offset():
+    w, offset = rfrope.geometric(16), -3
+    v = np.tile([1.0, 0.0], 16)[None, :].repeat(20, axis=0)
+    s = rfrope.scores(v, v, np.arange(20), np.arange(20), w, pairing="interleaved", shift=-offset * w)
+    rows = np.arange(5, 20)
+    np.testing.assert_array_equal(np.argmax(s[rows], axis=1), rows + offset)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_broadcast_agrees_with_the_reference(data):
+    rank = data.draw(st.integers(0, 3))
+    full = [data.draw(st.integers(0, 4)) for _ in range(rank)]
+    blocks, extra = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 2))
+
+    def some(shape):
+        shape = [1 if data.draw(st.booleans()) else n for n in shape]
+        return shape[data.draw(st.integers(0, len(shape))) :]
+
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    x, p, w = (
+        rng.standard_normal((*some(full), 2 * (blocks + extra))),
+        rng.standard_normal(some(full)),
+        rng.standard_normal(blocks),
+    )
+    pairing, out_pairing = data.draw(st.sampled_from(PAIRINGS)), data.draw(st.sampled_from(PAIRINGS))
+    got = rfrope.rotate(x, p, w, pairing=pairing, out_pairing=out_pairing)
+    np.testing.assert_allclose(got, reference(x, p[..., None] * w, pairing, out_pairing), atol=1e-12)
+
+
+# -- dtypes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_narrow_features_are_within_one_unit_in_the_last_place(xp, dtype, pairing, rng):
+    if xp.name == "array-api-strict" and dtype == "float16":
+        pytest.skip("array-api-strict has no float16")
+    x = rng.standard_normal((200, 16)).astype(dtype)
+    p, w = rng.integers(0, 2**31, 200), rfrope.geometric(8)
+    got = rfrope.rotate(xp(x), xp(p), xp(w), pairing=pairing)
+    assert str(got.dtype).rpartition(".")[2] == dtype
+    exact = rfrope.rotate(x.astype(np.float64), p, w, pairing=pairing)
+    blocks = rfrope.to_complex(exact, pairing=pairing)
+    unit = np.finfo(dtype).eps * np.abs(blocks)
+    error = rfrope.to_complex(xp.host(got).astype(np.float64) - exact.astype(dtype), pairing=pairing)
+    assert np.all(np.abs(error.real) <= unit)
+    assert np.all(np.abs(error.imag) <= unit)
+
+
+def test_bfloat16_of_ml_dtypes_and_torch(rng):
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    x, p, w = rng.standard_normal((20, 8)), np.arange(20) * 1000, rfrope.geometric(4)
+    narrow = x.astype(ml_dtypes.bfloat16)
+    expected = rfrope.rotate(narrow.astype(np.float64), p, w)
+    got = rfrope.rotate(narrow, p, w)
+    assert got.dtype == ml_dtypes.bfloat16
+    np.testing.assert_allclose(got.astype(np.float64), expected, atol=2.0**-8 * np.max(np.abs(x)))
+    torch = library("torch").module
+    tensor = rfrope.rotate(torch.asarray(x).to(torch.bfloat16), torch.asarray(p), torch.asarray(w))
+    assert tensor.dtype == torch.bfloat16
+    np.testing.assert_array_equal(tensor.float().numpy(), got.astype(np.float32))
+
+
+def test_frequencies_are_not_narrowed_to_the_features(xp):
+    """float32 features at position 131071: float32 phases would be wrong by 3e-3."""
+    x, w = np.ones((1, 8), np.float32), rfrope.geometric(4)
+    got = rfrope.rotate(xp(x), xp([131071]), xp(w))
+    np.testing.assert_allclose(xp.host(got), rfrope.rotate(x.astype(np.float64), [131071], w), atol=2e-7)
+
+
+def test_table_dtype(xp):
+    cos, sin = rfrope.rotation_table(xp([1, 2]), xp([1.0]), scale=2.0, dtype=xp.dtype("float32"))
+    assert cos.dtype == sin.dtype == xp.dtype("float32")
+    np.testing.assert_allclose(xp.host(cos)[:, 0], 2.0 * np.cos([1.0, 2.0]), rtol=1e-7)
+
+
+def test_lists_are_numpy_arrays():
+    got = rfrope.rotate([[1.0, 0.0]], [np.pi], [1.0])
+    assert isinstance(got, np.ndarray)
+    np.testing.assert_allclose(got, [[-1.0, 0.0]], atol=1e-15)
+    assert rfrope.scores([[1.0, 0.0]], [[1.0, 0.0]], [0], [0], [1.0]).shape == (1, 1)
+
+
+def test_lists_beside_arrays_join_their_library(xp):
+    got = rfrope.rotate(xp([[1.0, 0.0]]), [2], [0.5], scale=2.0)
+    assert xp.owns(got)
+    np.testing.assert_allclose(xp.host(got), [[2 * np.cos(1.0), 2 * np.sin(1.0)]], rtol=1e-15)
+
+
+def test_scale_may_vary_by_position_and_block(xp, rng):
+    x, p, w, s = rng.standard_normal((3, 4)), np.arange(3), np.asarray([1.0, 0.1]), rng.uniform(1, 2, (3, 2))
+    got = rfrope.rotate(xp(x), xp(p), xp(w), scale=xp(s))
+    np.testing.assert_allclose(xp.host(got), reference(x, p[:, None] * w) * np.tile(s, 2), rtol=1e-13)
+    back = rfrope.rotate(got, xp(p), xp(w), scale=xp(s), inverse=True)
+    np.testing.assert_allclose(xp.host(back), x, rtol=1e-13)
+
+
+def test_nan_stays_in_its_block():
+    x = np.asarray([[1.0, np.nan, 2.0, 3.0]])
+    np.testing.assert_array_equal(np.isnan(rfrope.rotate(x, [1], [1.0, 0.5])), [[False, True, False, True]])
+
+
+# -- out ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("out_pairing", PAIRINGS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("blocks", [4, 3])
+def test_out_and_in_place(xp, pairing, out_pairing, dtype, blocks, rng):
+    x, p, w = rng.standard_normal((3, 8)).astype(dtype), xp([1, 2, 3]), xp(rfrope.geometric(blocks))
+    options = {"pairing": pairing, "out_pairing": out_pairing}
+    expected = xp.host(rfrope.rotate(xp(x), p, w, **options))
+    if xp.lazy:
+        with pytest.raises(TypeError, match="out"):
+            rfrope.rotate(xp(x), p, w, out=xp(x), **options)
+        return
+    if not xp.writable:
+        with pytest.raises(ValueError, match="out is read-only"):
+            rfrope.rotate(xp(x), p, w, out=xp(x), **options)
+        return
+    out = xp(np.full_like(x, 7.0))
+    assert rfrope.rotate(xp(x), p, w, out=out, **options) is out
+    np.testing.assert_array_equal(xp.host(out), expected)
+    same = xp(x)
+    assert rfrope.rotate(same, p, w, out=same, **options) is same
+    np.testing.assert_array_equal(xp.host(same), expected)
+
+
+def test_in_place_through_another_view_of_the_same_memory(rng):
+    x = rng.standard_normal((3, 8))
+    expected = rfrope.rotate(x, [1, 2, 3], rfrope.geometric(3))
+    rfrope.rotate(x, [1, 2, 3], rfrope.geometric(3), out=x[:])
+    np.testing.assert_array_equal(x, expected)
+
+
+def test_out_may_be_strided(rng):
+    x, w = rng.standard_normal((3, 8)), rfrope.geometric(4)
+    buffer = np.zeros((8, 3))
+    rfrope.rotate(x, [1, 2, 3], w, out=buffer.T)
+    np.testing.assert_array_equal(buffer.T, rfrope.rotate(x, [1, 2, 3], w))
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "array-api-strict"])
+def test_partial_overlap_is_refused_and_nothing_is_written(name):
+    lib = library(name)
+    buffer = lib(np.arange(32.0).reshape(4, 8))
+    before = lib.host(buffer).copy()
+    with pytest.raises(ValueError, match="out overlaps x in part"):
+        rfrope.rotate(buffer[:3, :], lib([1, 2, 3]), lib([1.0]), out=buffer[1:, :])
+    np.testing.assert_array_equal(lib.host(buffer), before)
+
+
+def test_interleaved_memory_that_does_not_overlap_is_allowed(rng):
+    buffer = rng.standard_normal((4, 2, 8))
+    expected = rfrope.rotate(buffer[:, 0], [1, 2, 3, 4], [1.0])
+    rfrope.rotate(buffer[:, 0], [1, 2, 3, 4], [1.0], out=buffer[:, 1])
+    np.testing.assert_array_equal(buffer[:, 1], expected)
+
+
+# -- bad input: what was wrong, what came, what was expected -------------------------------------------------------------
+
+X, P, W = np.ones((3, 8)), np.arange(3), np.asarray([1.0, 0.5])
+
+BAD_ROTATE = {
+    "odd width": (ValueError, r"x has shape \(3, 7\); expected .*even", {"x": np.ones((3, 7))}),
+    "no width": (ValueError, "x has shape", {"x": np.float64(1.0)}),
+    "too many blocks": (ValueError, r"frequencies has D = 5 blocks, .*x has shape \(3, 8\); expected D <= 4", {"frequencies": np.ones(5)}),
+    "no broadcast": (ValueError, r"x and the phases from positions do not broadcast: \(3,\) of x and \(4,\)", {"positions": np.arange(4)}),
+    "integer x": (TypeError, "x has dtype int64; expected real floating", {"x": np.ones((3, 8), int)}),
+    "boolean x": (TypeError, "x has dtype bool", {"x": np.ones((3, 8), bool)}),
+    "complex x": (TypeError, "x has dtype complex128", {"x": np.ones((3, 8), complex)}),
+    "no x": (TypeError, "x is None", {"x": None}),
+    "text for x": (TypeError, "x has type builtins.str", {"x": "abc"}),
+    "ragged list": (TypeError, "x is .*rectangular", {"x": [[1.0, 2.0], [1.0]]}),
+    "NaN frequency": (ValueError, "frequencies holds NaN or infinity", {"frequencies": np.asarray([1.0, np.nan])}),
+    "infinite frequency": (ValueError, "frequencies holds NaN or infinity", {"frequencies": np.asarray([1.0, -np.inf])}),
+    "NaN position": (ValueError, "positions holds NaN", {"positions": np.asarray([0.0, np.nan, 1.0])}),
+    "complex frequency": (TypeError, "frequencies has dtype complex128", {"frequencies": np.asarray([1j, 1.0])}),
+    "boolean position": (TypeError, "positions has dtype bool", {"positions": np.asarray([True, False, True])}),
+    "scalar frequency": (ValueError, "frequencies is a single number", {"frequencies": 1.0}),
+    "no axes": (ValueError, r"frequencies has shape \(2, 0\)", {"frequencies": np.ones((2, 0)), "positions": np.ones((3, 0))}),
+    "axes differ": (ValueError, r"positions has shape \(3, 2\).*expected positions of shape \(..., 3\)", {"positions": np.ones((3, 2)), "frequencies": np.ones((2, 3))}),
+    "per-head needs an axis": (ValueError, r"use positions\[..., None\]", {"frequencies": np.ones((3, 2, 1))}),
+    "heads do not broadcast": (ValueError, "positions and frequencies do not broadcast", {"positions": np.ones((5, 3, 1)), "frequencies": np.ones((4, 2, 1))}),
+    "pairing": (ValueError, "pairing is 'neox'; expected one of 'half', 'interleaved'", {"pairing": "neox"}),
+    "out_pairing": (ValueError, "out_pairing is 'meta'", {"out_pairing": "meta"}),
+    "shift": (ValueError, "shift and the phases do not broadcast", {"shift": np.ones(3)}),
+    "NaN shift": (ValueError, "shift holds NaN", {"shift": np.asarray([0.0, np.nan])}),
+    "scale shape": (ValueError, "scale and the phases do not broadcast", {"scale": np.ones(3)}),
+    "scale NaN": (ValueError, "scale holds NaN", {"scale": np.nan}),
+    "scale text": (TypeError, "scale", {"scale": "big"}),
+    "scale zero": (ValueError, "scale is 0", {"scale": 0.0, "inverse": True}),
+    "out shape": (ValueError, r"out has shape \(3, 6\); expected \(3, 8\)", {"out": np.ones((3, 6))}),
+    "out dtype": (TypeError, "out has dtype float32; expected the dtype of x, float64", {"out": np.ones((3, 8), np.float32)}),
+    "out list": (TypeError, "out is", {"out": [1.0]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "message", "changed"), BAD_ROTATE.values(), ids=BAD_ROTATE)
+def test_bad_input_to_rotate_is_named(kind, message, changed):
+    arguments = {"x": X, "positions": P, "frequencies": W} | changed
+    with pytest.raises(kind, match=message):
+        rfrope.rotate(**arguments)
+
+
+def test_out_is_untouched_by_a_refused_call():
+    out = np.full((3, 8), 5.0)
+    with pytest.raises(ValueError, match="frequencies"):
+        rfrope.rotate(X, P, [np.nan], out=out)
+    np.testing.assert_array_equal(out, 5.0)
+
+
+@pytest.mark.parametrize("name", ["array-api-strict", "torch", "jax", "dask"])
+@pytest.mark.parametrize("argument", ["x", "positions", "frequencies"])
+def test_mixed_libraries_are_named(name, argument):
+    lib = library(name)
+    arguments = {"x": X, "positions": P, "frequencies": W}
+    arguments[argument] = lib(arguments[argument])
+    with pytest.raises(TypeError, match=r"is a \w+ array but \w+ is a \w+ array") as error:
+        rfrope.rotate(**arguments)
+    assert argument in str(error.value)
+    assert "numpy" in str(error.value)
+
+
+BAD_OTHERS = {
+    "phases scalar": (ValueError, "phases is a single number", lambda: rfrope.rotate_by_phases(X, 1.0)),
+    "phases width": (ValueError, "phases has D = 5", lambda: rfrope.rotate_by_phases(X, np.ones(5))),
+    "table shapes": (ValueError, "cos has shape", lambda: rfrope.rotate_by_table(X, np.ones((3, 2)), np.ones((3, 1)))),
+    "doubled table": (ValueError, "pass the first half", lambda: rfrope.rotate_by_table(X, np.ones((3, 8)), np.ones((3, 8)))),
+    "convert pairing": (ValueError, "target is 'gptj'", lambda: rfrope.convert_pairing(X, "half", "gptj")),
+    "convert axis": (ValueError, "axis is 2, but x has 2 axes", lambda: rfrope.convert_pairing(X, "half", "half", axis=2)),
+    "convert odd": (ValueError, "width is 3", lambda: rfrope.convert_pairing(X, "half", "interleaved", axis=0)),
+    "from_complex real": (TypeError, "z has dtype float64", lambda: rfrope.from_complex(X)),
+    "q and k width": (ValueError, r"q has shape \(3, 8\) but k has \(3, 6\)", lambda: rfrope.scores(X, X[:, :6], P, P, W)),
+    "q and k dtype": (TypeError, "q has dtype float64 but k has float32", lambda: rfrope.block_coefficients(X, X.astype("f4"))),
+    "one vector": (ValueError, r"q has shape \(8,\); expected \(..., tokens, d\)", lambda: rfrope.scores(X[0], X, P, P, W)),
+    "q and k shapes": (ValueError, "q and k do not broadcast", lambda: rfrope.block_coefficients(np.ones((2, 8)), X)),
+    "integer q": (TypeError, "q has dtype int64", lambda: rfrope.block_coefficients([1, 2], [1, 2])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "message", "call"), BAD_OTHERS.values(), ids=BAD_OTHERS)
+def test_bad_input_elsewhere_is_named(kind, message, call):
+    with pytest.raises(kind, match=message):
+        call()
+
+
+# -- JAX transformations, torch.func and compile -------------------------------------------------------------------------
+
+
+def test_jax_transformations(rng):
+    lib = library("jax")
+    import jax
+
+    x, p, w = lib(rng.standard_normal((4, 3, 8))), lib([1, 2, 3]), lib(rfrope.geometric(3))
+    expected = rfrope.rotate(np.asarray(x), np.asarray(p), np.asarray(w))
+    np.testing.assert_allclose(jax.jit(rfrope.rotate)(x, p, w), expected, atol=1e-14)
+    np.testing.assert_allclose(jax.vmap(rfrope.rotate, in_axes=(0, None, None))(x, p, w), expected, atol=1e-14)
+    # a rotation is orthogonal: the gradient of y . g is the inverse rotation of g
+    g = lib(rng.standard_normal(x.shape))
+    gradient = jax.grad(lambda v: lib.module.sum(rfrope.rotate(v, p, w) * g))(x)
+    np.testing.assert_allclose(gradient, rfrope.rotate(g, p, w, inverse=True), atol=1e-14)
+    bad = jax.jit(rfrope.rotate)(x, p, w * float("nan"))
+    assert np.isnan(np.asarray(bad)[..., :6]).all(), "what JAX can trace must not raise on values"
+
+
+def test_dask_stays_lazy_and_chunked(rng):
+    lib = library("dask")
+    x = lib(rng.standard_normal((4, 6, 8)))
+    turned = rfrope.rotate(x, lib(np.arange(6)), lib(rfrope.geometric(4)))
+    assert turned.npartitions > 1
+
+
+def test_torch_gradient_is_the_inverse_rotation(rng):
+    lib = library("torch")
+    x, p, w = lib(rng.standard_normal((4, 3, 8))), lib([1, 2, 3]), lib(rfrope.geometric(3))
+    g = lib(rng.standard_normal((4, 3, 8)))
+    x.requires_grad_()
+    (gradient,) = lib.module.autograd.grad((rfrope.rotate(x, p, w, pairing="interleaved") * g).sum(), x)
+    inverse = rfrope.rotate(g, p, w, pairing="interleaved", inverse=True)
+    lib.module.testing.assert_close(gradient, inverse, rtol=1e-14, atol=1e-14)
+
+
+# -- other people's outputs ----------------------------------------------------------------------------------------------
+
+
+def load(cases, name):
+    told = json.loads((cases / f"{name}.json").read_text())
+    with np.load(cases / f"{name}.npz", allow_pickle=False) as archive:
+        return told, {key: archive[key] for key in archive.files}
+
+
+META = [
+    "llama2_small_dim6",
+    "llama2_start0",
+    "llama2_start_pos_cached",
+    "llama3_theta5e5",
+    "llama3_1_scaled",
+    "llama4_scaled16",
+]
+
+
+@pytest.mark.parametrize("name", META)
+def test_meta_llama(cases, name):
+    """Published Llama functions, executed: (batch, tokens, heads, features), interleaved."""
+    told, arrays = load(cases, f"03_meta_complex/{name}")
+    positions = arrays["positions"][:, None]  # one axis for the heads
+    for key in ("xq", "xk"):
+        exact = rfrope.rotate(arrays[key].astype(np.float64), positions, arrays["freqs"], pairing="interleaved")
+        np.testing.assert_allclose(exact, arrays[f"{key}_out_f64"], rtol=0, atol=1e-11)
+        got = rfrope.rotate(arrays[key], positions, arrays["freqs"], pairing="interleaved")
+        tolerance = told["tolerance"]["xq_out"]["atol"]
+        np.testing.assert_allclose(got, arrays[f"{key}_out"], rtol=0, atol=tolerance)
+
+
+def test_meta_to_hugging_face_bridge(cases):
+    _, arrays = load(cases, "03_meta_complex/layout_bridge_interleaved_half")
+    x = arrays["x_interleaved"]
+    half = rfrope.convert_pairing(x, "interleaved", "half")
+    np.testing.assert_array_equal(half, x[..., arrays["perm"]])
+    positions, w = arrays["positions"][:, None], rfrope.geometric(64)
+    np.testing.assert_allclose(rfrope.rotate(half, positions, w), arrays["y_half"], atol=1e-5)
+    np.testing.assert_allclose(
+        rfrope.rotate(x, positions, w, pairing="interleaved"), arrays["y_interleaved"], atol=1e-5
+    )
+    both = rfrope.rotate(x, positions, w, pairing="interleaved", out_pairing="half")
+    np.testing.assert_allclose(both, arrays["y_half"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["axial_deit_s_14x14", "axial_hd32_8x8", "axial_rect_7x4", "mixed_deit_s_10x10", "mixed_no_rotate_5x3"]
+)
+def test_rope_vit(cases, name):
+    """Axial and mixed (per-head) 2-D frequencies: (batch, heads, tokens, features), interleaved."""
+    told, arrays = load(cases, f"05_rope_vit/{name}")
+    w = np.swapaxes(arrays["W"], -1, -2)  # (2, D) -> (D, 2), (heads, 2, D) -> (heads, D, 2)
+    for key in ("q", "k"):
+        exact = rfrope.rotate(arrays[key].astype(np.float64), arrays["positions"], w, pairing="interleaved")
+        np.testing.assert_allclose(exact, arrays[f"{key}_out_f64"], rtol=0, atol=1e-11)
+        got = rfrope.rotate(arrays[key], arrays["positions"], w, pairing="interleaved")
+        np.testing.assert_allclose(got, arrays[f"{key}_out"], rtol=0, atol=told["tolerance"]["q_out"]["atol"])
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "frequencies"),
+    [
+        ("keras_hub_flax_positions_2d", -1, rfrope.geometric(8)),
+        ("keras_hub_linear_x2", 0, rfrope.geometric(2) / 2.0),
+        ("keras_hub_linear_x5_start12", 0, rfrope.geometric(2) / 5.0),
+        ("keras_hub_ones_pos3_dim6", 0, rfrope.geometric(3)),
+        ("ort_interleaved_small_llama_msft", 0, rfrope.geometric(2)),
+    ],
+)
+def test_literals_of_other_projects(cases, name, axis, frequencies):
+    """Numbers printed in other projects' tests: (batch, tokens, heads, features)."""
+    told, arrays = load(cases, f"10_upstream_literals/{name}")
+    positions = arrays["positions"][..., None]  # one axis for the heads
+    pairing = told["params"]["pair_layout"]
+    got = rfrope.rotate(arrays["x"], positions, frequencies, pairing=pairing)
+    tolerance = told["tolerance"]["y"]
+    np.testing.assert_allclose(got, arrays["y"], rtol=tolerance.get("rtol", 0), atol=tolerance["atol"])
+
+
+def test_onnxruntime_cache(cases):
+    told, arrays = load(cases, "10_upstream_literals/ort_interleaved_small_llama_msft")
+    cos, sin = (arrays[f"{name}_cache"][arrays["positions"]][:, None] for name in ("cos", "sin"))
+    got = rfrope.rotate_by_table(arrays["x"], cos, sin, pairing="interleaved")
+    np.testing.assert_allclose(got, arrays["y"], atol=told["tolerance"]["y"]["atol"])
+
+
+def test_previous_token_head_of_seed_003(cases):
+    _, arrays = load(cases, "10_upstream_literals/seed003_previous_token_head")
+    n, p = len(arrays["positions"]), arrays["positions"]
+    q, k = (np.broadcast_to(arrays[f"{name}_content"], (n, 64)) for name in "qk")
+    got = rfrope.scores(q, k, p, p, arrays["theta"], pairing="interleaved")
+    np.testing.assert_allclose(got, arrays["scores"], atol=1e-11)
+
+
+def test_numeric_example_of_seed_004(cases):
+    _, arrays = load(cases, "10_upstream_literals/seed004_karl_stratos_numeric")
+    t_1, t_2 = (float(arrays[name][0]) for name in ("t1", "t2"))
+    q, k = (arrays[name].astype(np.float64) for name in "qk")
+    turned_q, turned_k = rfrope.rotate(q, t_1, [1.0]), rfrope.rotate(k, t_2, [1.0])
+    np.testing.assert_allclose(turned_q, arrays["q_t1"], atol=1e-12)
+    np.testing.assert_allclose(turned_k, arrays["k_t2"], atol=1e-12)
+    inner = rfrope.to_complex(turned_q)[0] * np.conj(rfrope.to_complex(turned_k)[0])
+    assert inner.real == pytest.approx(float(arrays["dot"]), abs=1e-12)
+    assert inner.imag == pytest.approx(float(arrays["inner_imag"]), abs=1e-12)
+
+
+@pytest.mark.parametrize("head", ["previous", "induction"])
+def test_attention_of_a_real_model(xp, head):
+    """Rotating SmolLM2's own q and k reproduces the causal softmax attention that the model computed."""
+    from rfrope.data import smollm2_heads
+
+    heads = smollm2_heads()
+    q, k, n = heads[f"{head}_q"], heads[f"{head}_k"], len(heads[f"{head}_q"])
+    p, w = np.arange(n), heads["inv_freq"].astype(np.float64)
+    s = xp.host(rfrope.scores(xp(q), xp(k), xp(p), xp(p), xp(w))).astype(np.float64) / 8.0
+    s = np.where(p[:, None] >= p, s, -np.inf)
+    weights = np.exp(s - s.max(axis=-1, keepdims=True))
+    np.testing.assert_allclose(weights / weights.sum(axis=-1, keepdims=True), heads[f"{head}_attention"], atol=1e-5)

@@ -1,0 +1,211 @@
+"""cos and sin of positions times frequencies, against mpmath: the precision contract."""
+
+from __future__ import annotations
+
+import contextlib
+
+import mpmath
+import numpy as np
+import pytest
+from conftest import library
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rfrope
+
+CONTRACT = 1e-15
+WITHOUT_FLOAT64 = 2e-7
+POSITIONS = [0, 1, -1, 131071, 2**24 + 1, 10**9, 2**53 - 1, -131071, -(2**24 + 1), -(2**53 - 1)]
+FRACTIONS = [0.5, -0.1, 1e-9, 131071.3, -16777217.25, 123456789.123, 2.0**52 + 0.5, 1e15 / 3.0]
+FREQUENCIES = [*(500_000.0 ** (-np.arange(8) / 8)), 0.7, -0.3, np.nextafter(1.0, 0.0), 0.0]
+
+
+def exact(phase: mpmath.mpf) -> tuple[mpmath.mpf, mpmath.mpf]:
+    with mpmath.workprec(400):
+        return mpmath.cos(phase), mpmath.sin(phase)
+
+
+def worst_error(cos: np.ndarray, sin: np.ndarray, phase) -> float:
+    """Largest error over a table; `phase(*index)` is the exact phase."""
+    worst = 0.0
+    for index in np.ndindex(cos.shape):
+        with mpmath.workprec(400):
+            true_cos, true_sin = exact(phase(*index))
+            worst = max(
+                worst, *(float(abs(t - mpmath.mpf(float(g[index])))) for t, g in ((true_cos, cos), (true_sin, sin)))
+            )
+    return worst
+
+
+def product(positions, frequencies):
+    return lambda i, j: mpmath.mpf(float(positions[i])) * mpmath.mpf(float(frequencies[j]))
+
+
+@pytest.mark.parametrize("positions", [POSITIONS, FRACTIONS], ids=["integers", "fractions"])
+def test_contract_up_to_2_to_the_53(xp, positions):
+    p, w = np.asarray(positions), np.asarray(FREQUENCIES)
+    cos, sin = rfrope.rotation_table(xp(p), xp(w))
+    assert xp.owns(cos)
+    assert worst_error(xp.host(cos), xp.host(sin), product(p, w)) <= CONTRACT
+
+
+def test_plain_phases_break_the_contract():
+    """Why `phases` is for people only."""
+    p, w = np.asarray(POSITIONS), np.asarray(FREQUENCIES)
+    u = rfrope.phases(p, w)
+    assert worst_error(np.cos(u), np.sin(u), product(p, w)) > 1e-3
+
+
+def test_float32_phases_are_wrong_as_documented():
+    p, w = np.asarray([131071]), rfrope.geometric(64)
+    u = (p[:, None].astype(np.float32) * w.astype(np.float32)).astype(np.float64)
+    assert 1e-3 < worst_error(np.cos(u), np.sin(u), product(p, w)) < 1e-2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(-(2.0**53), 2.0**53, allow_subnormal=False),
+    st.floats(-1e8, 1e8, allow_subnormal=False),
+)
+def test_contract_for_any_product_below_2_to_the_53(position, frequency):
+    if abs(position * frequency) > 2.0**53:
+        position /= abs(frequency)
+    cos, sin = rfrope.rotation_table(np.asarray([position]), np.asarray([frequency]))
+    assert worst_error(cos, sin, product([position], [frequency])) <= CONTRACT
+
+
+def test_contract_for_heavy_tailed_frequencies():
+    w = rfrope.sample("exponential(scale=0.01)", 64, rng=5)
+    assert np.max(np.abs(w)) > 1e3
+    p = np.asarray([1.0, 4095.0, 2.0**30 + 0.25])
+    assert worst_error(*rfrope.rotation_table(p, w), product(p, w)) <= CONTRACT
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_contract_on_several_axes(xp, ndim):
+    rng = np.random.default_rng(ndim)
+    p = np.floor(rng.uniform(-(2.0**50), 2.0**50, (6, ndim))) + rng.choice([0.0, 0.5], (6, ndim))
+    w = rng.uniform(-1.0, 1.0, (2, 5, ndim))
+    cos, sin = rfrope.rotation_table(xp(p), xp(w))
+
+    def phase(h, i, j):
+        return mpmath.fsum(mpmath.mpf(float(a)) * mpmath.mpf(float(b)) for a, b in zip(p[i], w[h, j], strict=True))
+
+    assert worst_error(xp.host(cos), xp.host(sin), phase) <= CONTRACT
+
+
+def test_shift_is_added_exactly(xp):
+    p, w = np.asarray([3, 10**9, -(2**40)]), np.asarray([1.0, 0.3, 1e-5])
+    shift = np.asarray([1e6 / 3.0, -(2.0**40) / 7.0, 1e-3])
+    cos, sin = rfrope.rotation_table(xp(p), xp(w), shift=xp(shift))
+
+    def phase(i, j):
+        return mpmath.mpf(int(p[i])) * mpmath.mpf(float(w[j])) + mpmath.mpf(float(shift[j]))
+
+    assert worst_error(xp.host(cos), xp.host(sin), phase) <= CONTRACT
+
+
+def test_position_zero_is_the_identity_to_the_bit(xp):
+    cos, sin = rfrope.rotation_table(xp([0, 0]), xp([1.0, 1e300, 3.0]))
+    np.testing.assert_array_equal(xp.host(cos), 1.0)
+    np.testing.assert_array_equal(xp.host(sin), 0.0)
+
+
+def test_frequencies_beyond_all_bounds_stay_finite():
+    cos, sin = rfrope.rotation_table(np.asarray([1.0, 1e6]), np.asarray([1e308, -1e300]))
+    np.testing.assert_allclose(cos**2 + sin**2, 1.0, rtol=1e-15)
+
+
+@pytest.fixture
+def narrow_jax():
+    """JAX without float64."""
+    lib = library("jax")
+    import jax
+
+    disabled = getattr(jax, "enable_x64", None)
+    with disabled(False) if disabled is not None else contextlib.nullcontext():
+        yield lib.module
+
+
+class TestWithoutFloat64:
+    positions = np.asarray([0, 1, -1, 131071, 2**24 + 1, -(2**24 + 1), 2**31 - 1, -(2**31 - 1)], dtype=np.int32)
+    frequencies = np.asarray([*(500_000.0 ** (-np.arange(16) / 16)), -0.3, 1000.5, 2.0**19 + 0.5], dtype=np.float32)
+
+    def test_integer_positions_stay_exact(self, narrow_jax):
+        cos, sin = rfrope.rotation_table(narrow_jax.asarray(self.positions), narrow_jax.asarray(self.frequencies))
+        assert cos.dtype == narrow_jax.float32
+        error = worst_error(np.asarray(cos), np.asarray(sin), product(self.positions, self.frequencies))
+        assert error <= WITHOUT_FLOAT64
+
+    def test_also_inside_jit_with_concrete_frequencies(self, narrow_jax):
+        import jax
+
+        w = narrow_jax.asarray(self.frequencies)
+        cos, sin = jax.jit(lambda p: rfrope.rotation_table(p, w))(narrow_jax.asarray(self.positions))
+        error = worst_error(np.asarray(cos), np.asarray(sin), product(self.positions, self.frequencies))
+        assert error <= WITHOUT_FLOAT64
+
+    @pytest.mark.parametrize("dtype", ["int8", "int16", "uint8", "uint32"])
+    def test_every_integer_type(self, narrow_jax, dtype):
+        limits = np.iinfo(dtype)
+        p = np.asarray([limits.min, limits.max, 1], dtype=dtype)
+        cos, sin = rfrope.rotation_table(narrow_jax.asarray(p), narrow_jax.asarray(self.frequencies))
+        assert worst_error(np.asarray(cos), np.asarray(sin), product(p, self.frequencies)) <= WITHOUT_FLOAT64
+
+    def test_traced_frequencies_are_good_up_to_2_to_the_24(self, narrow_jax):
+        import jax
+
+        p, w = self.positions[:4], self.frequencies[:16]
+        cos, sin = jax.jit(rfrope.rotation_table)(narrow_jax.asarray(p), narrow_jax.asarray(w))
+        assert worst_error(np.asarray(cos), np.asarray(sin), product(p, w)) <= WITHOUT_FLOAT64
+
+    def test_fractional_positions_are_good_up_to_2_to_the_24(self, narrow_jax):
+        p, w = np.asarray([0.5, -1000.25, 131071.5], dtype=np.float32), self.frequencies[:16]
+        cos, sin = rfrope.rotation_table(narrow_jax.asarray(p), narrow_jax.asarray(w))
+        assert worst_error(np.asarray(cos), np.asarray(sin), product(p, w)) <= WITHOUT_FLOAT64
+
+    def test_several_axes(self, narrow_jax):
+        rng = np.random.default_rng(0)
+        p = rng.integers(-(2**31) + 1, 2**31, (4, 2)).astype(np.int32)
+        w = rng.uniform(-1, 1, (3, 2)).astype(np.float32)
+        cos, sin = rfrope.rotation_table(narrow_jax.asarray(p), narrow_jax.asarray(w))
+
+        def phase(i, j):
+            return mpmath.fsum(mpmath.mpf(int(a)) * mpmath.mpf(float(b)) for a, b in zip(p[i], w[j], strict=True))
+
+        assert worst_error(np.asarray(cos), np.asarray(sin), phase) <= WITHOUT_FLOAT64
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_jit_with_everything_traced_keeps_the_contract(dtype):
+    jax_library = library("jax")
+    import jax
+
+    p, w = np.asarray(POSITIONS), np.asarray(FREQUENCIES, dtype=dtype)
+    cos, sin = jax.jit(rfrope.rotation_table)(jax_library(p), jax_library(w))
+    assert worst_error(np.asarray(cos), np.asarray(sin), product(p, w)) <= CONTRACT
+
+
+class TestGradients:
+    def test_torch(self):
+        torch = library("torch").module
+        p = torch.tensor([0.0, 1.0, -7.0, 1e5 / 3.0], dtype=torch.float64, requires_grad=True)
+        w = torch.tensor([1.0, 0.3, 1e-3], dtype=torch.float64, requires_grad=True)
+        shift = torch.tensor([0.1, -2.0, 30.0], dtype=torch.float64, requires_grad=True)
+        cos, sin = rfrope.rotation_table(p, w, shift=shift)
+        for value, expected in ((cos, -sin), (sin, cos)):
+            (by_position,) = torch.autograd.grad(value.sum(), p, retain_graph=True)
+            (by_frequency,) = torch.autograd.grad(value.sum(), w, retain_graph=True)
+            (by_shift,) = torch.autograd.grad(value.sum(), shift, retain_graph=True)
+            torch.testing.assert_close(by_position, (expected * w).sum(-1), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(by_frequency, (expected * p[:, None]).sum(0), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(by_shift, expected.sum(0), rtol=1e-12, atol=1e-12)
+
+    def test_jax(self):
+        jax_library = library("jax")
+        import jax
+
+        p, w = jax_library([0.0, 1.0, -7.0, 1e5 / 3.0]), jax_library([1.0, 0.3, 1e-3])
+        _, sin = rfrope.rotation_table(p, w)
+        gradient = jax.grad(lambda v: rfrope.rotation_table(p, v)[0].sum())(w)
+        np.testing.assert_allclose(gradient, (-sin * p[:, None]).sum(0), rtol=1e-12, atol=1e-12)
