@@ -135,15 +135,14 @@ def to_host(x: Array) -> np.ndarray:
     """Return `x` as a NumPy array, waiting for it and copying it from its device if need be."""
     if isinstance(x, np.ndarray):
         return x
-    if hasattr(x, "compute"):
-        return np.asarray(x.compute())
-    if hasattr(x, "detach"):
+    library = type(x).__module__.partition(".")[0]
+    if library == "torch":
         x = x.detach().cpu()
-        return x.float().numpy() if str(x.dtype) == "torch.bfloat16" else x.numpy()
-    if hasattr(x, "get"):
+        return x.float().numpy() if dtype_name(x) == "bfloat16" else x.numpy()
+    if library == "cupy":
         return x.get()
-    if not isinstance(x, np.generic) and hasattr(x, "__array_namespace__") and not hasattr(x, "__array__"):
-        return np.from_dlpack(x)
+    if library == "array_api_strict":
+        x = x.to_device(sys.modules[library].Device("CPU_DEVICE"))
     return np.asarray(x)
 
 

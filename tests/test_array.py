@@ -1,0 +1,194 @@
+"""The module that knows array libraries."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from conftest import library
+
+import rfrope
+from rfrope import _array
+
+
+def test_numpy_needs_no_compatibility_layer():
+    assert _array.namespace(x=np.ones(3), y=[1.0], z=None, s=2) is np
+    assert _array.namespace(x=[1, 2]) is np
+
+
+def test_namespace_comes_from_the_arrays(xp):
+    space = _array.namespace(x=xp([1.0]), y=[2.0], z=None)
+    assert xp.owns(space.asarray([1.0]))
+
+
+@pytest.mark.parametrize("value", ["text", object(), {1: 2}, lambda: None, b"bytes"])
+def test_what_is_no_array_is_named(value):
+    with pytest.raises(TypeError, match=r"q has type .*; expected an array of NumPy, CuPy"):
+        _array.namespace(q=value)
+
+
+@pytest.mark.parametrize("value", [[1, [2]], ["a"], [None], None, [object()]])
+def test_lists_must_hold_numbers(value):
+    with pytest.raises(TypeError, match=r"q is .*expected numbers"):
+        _array.asarray(value, np, name="q")
+
+
+def test_host_and_back(xp):
+    for values in ([1.0, 2.5], [[1, 2], [3, 4]], 7.0, []):
+        array = xp(values)
+        host = _array.to_host(array)
+        assert isinstance(host, np.ndarray)
+        np.testing.assert_array_equal(host, values)
+        assert xp.owns(_array.from_host(host, _array.namespace(x=array)))
+
+
+def test_bfloat16_tensors_reach_the_host_as_float32():
+    torch = library("torch").module
+    np.testing.assert_array_equal(_array.to_host(torch.tensor([1.5], dtype=torch.bfloat16)), np.float32([1.5]))
+
+
+def test_widest_float(xp):
+    assert _array.widest_float(_array.namespace(x=xp([1.0]))) == xp.dtype("float64")
+    assert _array.has_float64(_array.namespace(x=xp([1.0])))
+
+
+def test_explicit_namespaces(xp):
+    space = _array.named_namespace(xp.module)
+    assert xp.owns(space.asarray([1.0]))
+    assert _array.named_namespace(None) is np
+    import math
+
+    for wrong in ("torch", 3, math):
+        with pytest.raises(TypeError, match="xp is"):
+            _array.named_namespace(wrong)
+
+
+def test_what_is_lazy(xp):
+    assert _array.is_lazy(xp([1.0])) == xp.lazy
+    assert _array.on_host(xp([1.0])) != xp.lazy
+    assert not _array.is_traced(xp([1.0]))
+
+
+def test_tracers_are_recognised():
+    lib = library("jax")
+    import jax
+
+    seen = []
+    jax.jit(lambda x: seen.append((_array.is_traced(x), _array.is_lazy(x))) or x)(lib([1.0]))
+    assert seen == [(True, True)]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_split_is_exact_and_its_halves_multiply_exactly(xp, dtype):
+    x = np.random.default_rng(0).standard_normal(1000).astype(dtype) * 2.0 ** np.arange(-50, 50).repeat(10)
+    x = x.astype(dtype)
+    high, low = (xp.host(v) for v in _array.split(xp(x), _array.namespace(x=xp(x))))
+    assert high.dtype == low.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(high.astype(np.longdouble) + low, x)
+    bits = 26 if dtype == "float64" else 12
+    for half in (high, low):
+        mantissa, _ = np.frexp(half.astype(np.float64))
+        np.testing.assert_array_equal(mantissa * 2.0**bits, np.rint(mantissa * 2.0**bits))
+
+
+def test_split_survives_a_compiler():
+    lib = library("jax")
+    import jax
+
+    x = lib(np.random.default_rng(1).standard_normal(100))
+    high, low = jax.jit(lambda v: _array.split(v, lib.module))(x)
+    assert np.count_nonzero(low) > 90
+    np.testing.assert_array_equal(np.asarray(high) + np.asarray(low), np.asarray(x))
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "array-api-strict"])
+def test_memory_is_compared(name):
+    lib = library(name)
+    buffer = lib(np.arange(24.0).reshape(4, 6))
+    assert _array.same_memory(buffer, buffer)
+    assert _array.may_overlap(buffer[:3, :], buffer[1:, :])
+    assert not _array.same_memory(buffer[:3, :], buffer[1:, :])
+    assert not _array.may_overlap(buffer[:2, :], buffer[2:, :])
+    assert not _array.may_overlap(buffer, lib(np.ones((4, 6))))
+    if name != "array-api-strict":
+        assert _array.same_memory(buffer, buffer[:, :])
+
+
+def test_lazy_libraries_cannot_be_written_to(xp):
+    assert _array.is_writable(xp([1.0])) == xp.writable
+
+
+def test_broadcast_error_names_both():
+    with pytest.raises(ValueError, match=r"q and k and delta do not broadcast: \(3,\) of q and k and \(2,\) of delta"):
+        _array.broadcast_shapes(q_and_k=(3,), delta=(2,))
+
+
+class TestApplyOnHost:
+    def test_elementwise(self, xp):
+        x = xp(np.linspace(0.0, 1.0, 6).reshape(2, 3))
+        got = _array.apply_on_host(np.sinh, x, _array.namespace(x=x))
+        assert xp.owns(got)
+        np.testing.assert_allclose(xp.host(got), np.sinh(xp.host(x)))
+
+    @pytest.mark.parametrize("last_axis", [0, 2])
+    def test_along_the_last_axis(self, xp, last_axis):
+        def function(v):
+            return v.sum(axis=-1) if last_axis == 0 else v[..., :2] * 2.0
+
+        x = xp(np.arange(12.0).reshape(4, 3))
+        got = _array.apply_on_host(function, x, _array.namespace(x=x), last_axis=last_axis)
+        np.testing.assert_allclose(xp.host(got), function(xp.host(x)))
+
+    def test_gradients_are_not_dropped_silently(self):
+        torch = library("torch").module
+        x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+        with pytest.raises(TypeError, match="no gradient"):
+            rfrope.kernel("matern", nu=0.8).phi(x)
+        for nu in (2.5, 30.0):
+            (gradient,) = torch.autograd.grad(rfrope.kernel("matern", nu=nu).phi(x).sum(), x)
+            step = 1e-6
+            kernel = rfrope.kernel("matern", nu=nu)
+            slope = (kernel.phi(1.0 + step) - kernel.phi(1.0 - step)) / (2 * step)
+            assert gradient[0].item() == pytest.approx(slope, rel=1e-8)
+
+
+class TestDevices:
+    """array-api-strict's second device stands for a GPU: mixing devices is an error there too."""
+
+    @pytest.fixture
+    def other(self):
+        strict = library("array-api-strict").module
+        place = strict.Device("device1")
+        return lambda values: strict.asarray(np.asarray(values), device=place)
+
+    def test_results_stay_on_the_callers_device(self, other):
+        x, p, w = other(np.ones((3, 4))), other([0, 1, 2]), other([1.0, 0.5])
+        results = [
+            rfrope.rotate(x, p, w, shift=[0.1, 0.2], scale=2.0),
+            rfrope.rotate(x, [0, 1, 2], [1.0, 0.5]),
+            rfrope.rotate_by_phases(x, [[0.1, 0.2]]),
+            *rfrope.rotation_table(p, w),
+            rfrope.scores(x, x, p, p, w),
+            rfrope.convert_pairing(x, "half", "interleaved"),
+            rfrope.to_complex(x),
+            rfrope.phases(p, w),
+            rfrope.kernel("matern", nu=0.8, scale=(1.0, 2.0), ndim=2).phi(other(np.ones((5, 2)))),
+            rfrope.kernel("sinc", bandwidth=(1.0, 2.0), ndim=2).density(other(np.ones((5, 2)))),
+            rfrope.kernel("gaussian").transport(other([0.2, 0.7])),
+            rfrope.sample("cauchy", 3, rng=0, xp=library("array-api-strict").module, device=x.device),
+            rfrope.expected_score(x, x, [0.5, 1.0, 2.0], "gaussian"),
+            rfrope.relative_error(x, x, [0.5, 1.0, 2.0], "gaussian"),
+            rfrope.estimate_kernel("gaussian", other([0.5, 1.0]), n_samples=100, rng=0).stderr,
+            rfrope.estimate_scores(x, x, [0.5, 1.0, 2.0], "gaussian", n_trials=50, rng=0).variance.stderr,
+        ]
+        for result in results:
+            assert result.device == x.device
+
+
+def test_threads_may_call_at_once():
+    x, p, w = np.ones((64, 32)), np.arange(64), rfrope.geometric(16)
+    expected = rfrope.rotate(x, p, w)
+    with ThreadPoolExecutor(8) as pool:
+        for got in pool.map(lambda _: rfrope.rotate(x, p, w), range(64)):
+            np.testing.assert_array_equal(got, expected)
