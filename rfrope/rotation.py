@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _array, _turns
+from rfrope import _array, _blocks, _turns
 from rfrope._array import Array
-
-PAIRINGS = ("half", "interleaved")
 
 
 def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) -> Array:
@@ -130,12 +128,12 @@ def rotate(
     """
     arrays = {"x": x, "positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale, "out": out}
     xp = _array.namespace(**arrays)
-    x = _features(x, xp)
+    x = _blocks.features(x, xp)
     positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _array.device(x))
     _check_width(x, frequencies.shape[-1 if frequencies.ndim == 1 else -2], "frequencies")
     cos, sin = _turns.cos_sin(positions, frequencies, shift, xp)
     cos, sin = _scaled(cos, sin, scale, inverse, xp)
-    return _turned(x, cos, sin, pairing, out_pairing, out, "positions", xp)
+    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, "positions", xp)
 
 
 def rotate_by_phases(
@@ -177,13 +175,13 @@ def rotate_by_phases(
     array([-1.,  0.])
     """
     xp = _array.namespace(x=x, phases=phases, scale=scale, out=out)
-    x = _features(x, xp)
+    x = _blocks.features(x, xp)
     phases = _array.as_widest(_numbers(phases, "phases", xp, _array.device(x)), xp)
     if phases.ndim == 0:
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
     _check_width(x, phases.shape[-1], "phases")
     cos, sin = _scaled(xp.cos(phases), xp.sin(phases), scale, inverse, xp)
-    return _turned(x, cos, sin, pairing, out_pairing, out, "phases", xp)
+    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, "phases", xp)
 
 
 def rotate_by_table(
@@ -217,14 +215,14 @@ def rotate_by_table(
     array([[-2.,  1.]])
     """
     xp = _array.namespace(x=x, cos=cos, sin=sin, out=out)
-    x = _features(x, xp)
+    x = _blocks.features(x, xp)
     cos, sin = (_numbers(v, name, xp, _array.device(x)) for v, name in ((cos, "cos"), (sin, "sin")))
     if cos.shape != sin.shape or cos.ndim == 0:
         raise ValueError(
             f"cos has shape {tuple(cos.shape)} and sin {tuple(sin.shape)}; expected one shape (..., D) for both"
         )
     _check_width(x, cos.shape[-1], "cos")
-    return _turned(x, cos, sin, pairing, out_pairing, out, "cos", xp)
+    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, "cos", xp)
 
 
 def rotation_table(
@@ -294,8 +292,8 @@ def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width
     """
     xp = _array.namespace(x=x)
     x = _array.asarray(x, xp, name="x")
-    _check_pairing(source, "source")
-    _check_pairing(target, "target")
+    _blocks.check_pairing(source, "source")
+    _blocks.check_pairing(target, "target")
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"axis is {axis}, but x has {x.ndim} axes (shape {tuple(x.shape)})")
     length = x.shape[axis]
@@ -305,7 +303,7 @@ def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width
             f"width is {width}; expected an even number of features, at most the {length} along axis {axis}"
         )
     moved = xp.moveaxis(x, axis, -1)
-    joined = _join(*_pair(moved[..., :width], source), target, xp)
+    joined = _blocks.join(*_blocks.pair(moved[..., :width], source), target, xp)
     if width < length:
         joined = xp.concat([joined, moved[..., width:]], axis=-1)
     return xp.moveaxis(joined, -1, axis)
@@ -341,10 +339,10 @@ def to_complex(x: Array, *, pairing: str = "half") -> Array:
     array([1.+3.j, 2.+4.j])
     """
     xp = _array.namespace(x=x)
-    x = _features(x, xp)
+    x = _blocks.features(x, xp)
     if _array.dtype_name(x) in ("float16", "bfloat16"):
         x = _array.astype(x, xp.float32, xp)
-    return _array.make_complex(*_pair(x, _check_pairing(pairing)), xp)
+    return _array.make_complex(*_blocks.pair(x, _blocks.check_pairing(pairing)), xp)
 
 
 def from_complex(z: Array, *, pairing: str = "half") -> Array:
@@ -378,7 +376,7 @@ def from_complex(z: Array, *, pairing: str = "half") -> Array:
         raise TypeError(
             f"z has dtype {_array.dtype_name(z)} and shape {tuple(z.shape)}; expected a complex array (..., D)"
         )
-    return _join(xp.real(z), xp.imag(z), _check_pairing(pairing), xp)
+    return _blocks.join(xp.real(z), xp.imag(z), _blocks.check_pairing(pairing), xp)
 
 
 def scores(
@@ -474,36 +472,19 @@ def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Ar
     """
     xp = _array.namespace(q=q, k=k)
     q, k = _query_and_key(q, k, xp)
-    _check_pairing(pairing)
+    _blocks.check_pairing(pairing)
     _array.broadcast_shapes(q=q.shape[:-1], k=k.shape[:-1])
     dtype, wide = q.dtype, _array.wider_float(q, xp)
-    q_1, q_2 = _pair(_array.astype(q, wide, xp), pairing)
-    k_1, k_2 = _pair(_array.astype(k, wide, xp), pairing)
+    q_1, q_2 = _blocks.pair(_array.astype(q, wide, xp), pairing)
+    k_1, k_2 = _blocks.pair(_array.astype(k, wide, xp), pairing)
     return _array.astype(q_1 * k_1 + q_2 * k_2, dtype, xp), _array.astype(q_2 * k_1 - q_1 * k_2, dtype, xp)
 
 
 # -- preparation: no mathematics below this line, only what is allowed in ----------------------------------------------
 
 
-def _check_pairing(pairing: str, name: str = "pairing") -> str:
-    if pairing not in PAIRINGS:
-        raise ValueError(f"{name} is {pairing!r}; expected one of {', '.join(map(repr, PAIRINGS))}")
-    return pairing
-
-
-def _features(x: Array, xp: ModuleType, name: str = "x") -> Array:
-    x = _array.asarray(x, xp, name=name)
-    if not _array.is_real_floating(x):
-        raise TypeError(
-            f"{name} has dtype {_array.dtype_name(x)}; expected real floating features: convert to float32 or float64"
-        )
-    if x.ndim == 0 or x.shape[-1] % 2:
-        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., d) with an even number d of features")
-    return x
-
-
 def _query_and_key(q: Array, k: Array, xp: ModuleType) -> tuple[Array, Array]:
-    q, k = _features(q, xp, "q"), _features(k, xp, "k")
+    q, k = _blocks.features(q, xp, "q"), _blocks.features(k, xp, "k")
     if q.dtype != k.dtype:
         raise TypeError(f"q has dtype {_array.dtype_name(q)} but k has {_array.dtype_name(k)}; expected the same")
     if q.shape[-1] != k.shape[-1]:
@@ -579,74 +560,3 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool, xp: ModuleType) -
         if inverse and bool(xp.any(scale == 0)):
             raise ValueError("scale is 0, which inverse=True cannot undo; expected a scale other than 0")
     return (cos / scale, sin / scale) if inverse else (cos * scale, sin * scale)
-
-
-def _turned(
-    x: Array,
-    cos: Array,
-    sin: Array,
-    pairing: str,
-    out_pairing: str | None,
-    out: Array | None,
-    name: str,
-    xp: ModuleType,
-) -> Array:
-    """Apply a rotation to checked features: the one place where blocks are turned."""
-    _check_pairing(pairing)
-    out_pairing = pairing if out_pairing is None else _check_pairing(out_pairing, "out_pairing")
-    leading = _array.broadcast_shapes(**{"x": x.shape[:-1], f"the phases from {name}": cos.shape[:-1]})
-    shape, width = (*leading, x.shape[-1]), 2 * cos.shape[-1]
-    if out is not None:
-        _check_out(out, x, shape)
-    elif isinstance(x, np.ndarray):
-        out = np.empty(shape, x.dtype)
-
-    wide = _array.wider_float(x, xp)
-    cos, sin = _array.astype(cos, wide, xp), _array.astype(sin, wide, xp)
-    x_1, x_2 = _pair(_array.astype(x[..., :width], wide, xp), pairing)
-    y_1 = _array.astype(x_1 * cos - x_2 * sin, x.dtype, xp)
-    y_2 = _array.astype(x_1 * sin + x_2 * cos, x.dtype, xp)
-    rest = x[..., width:]
-
-    if out is None:
-        turned = _join(y_1, y_2, out_pairing, xp)
-        return (
-            turned
-            if width == x.shape[-1]
-            else xp.concat([turned, xp.broadcast_to(rest, (*leading, rest.shape[-1]))], axis=-1)
-        )
-    first, second = _pair(out[..., :width], out_pairing)
-    first[...], second[...] = y_1, y_2
-    if width < x.shape[-1] and not _array.same_memory(out, x):
-        out[..., width:] = rest
-    return out
-
-
-def _check_out(out: Array, x: Array, shape: tuple[int, ...]) -> None:
-    if not hasattr(out, "dtype"):
-        raise TypeError(f"out is {out!r:.60}; expected an array")
-    if _array.is_lazy(x):
-        raise TypeError("out was given, but arrays of this library cannot be written to; expected out=None")
-    if tuple(out.shape) != shape:
-        raise ValueError(f"out has shape {tuple(out.shape)}; expected {shape}")
-    if out.dtype != x.dtype:
-        raise TypeError(f"out has dtype {_array.dtype_name(out)}; expected the dtype of x, {_array.dtype_name(x)}")
-    if not _array.is_writable(out):
-        raise ValueError("out is read-only; expected a writable array")
-    if _array.may_overlap(out, x) and not _array.same_memory(out, x):
-        raise ValueError("out overlaps x in part; expected x itself (in place) or memory of its own")
-
-
-def _pair(x: Array, pairing: str) -> tuple[Array, Array]:
-    """First and second features of each block, as views."""
-    if pairing == "half" or x.shape[-1] == 0:  # not every library can step through an empty axis
-        half = x.shape[-1] // 2
-        return x[..., :half], x[..., half:]
-    return x[..., 0::2], x[..., 1::2]
-
-
-def _join(first: Array, second: Array, pairing: str, xp: ModuleType) -> Array:
-    """Undo `_pair`."""
-    if pairing == "half" or first.shape[-1] == 0:
-        return xp.concat([first, second], axis=-1)
-    return xp.reshape(xp.stack([first, second], axis=-1), (*first.shape[:-1], 2 * first.shape[-1]))

@@ -346,12 +346,10 @@ class Mixture(Kernel):
 
 
 @dataclass(frozen=True, repr=False)
-class Rescaled(Kernel):
-    """Phi(delta / scale); omega / scale."""
+class _Wrapper(Kernel):
+    """A kernel whose frequencies are those of another, mapped."""
 
-    name: ClassVar[str] = "rescaled"
     kernel: Kernel
-    scale: float | tuple[float, ...]
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
@@ -362,6 +360,14 @@ class Rescaled(Kernel):
     def draws(self) -> int:
         """Those of the kernel inside."""
         return self.kernel.draws
+
+
+@dataclass(frozen=True, repr=False)
+class Rescaled(_Wrapper):
+    """Phi(delta / scale); omega / scale."""
+
+    name: ClassVar[str] = "rescaled"
+    scale: float | tuple[float, ...]
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return self.kernel._phi(delta / along_axes(self.scale, delta, xp), xp)
@@ -377,22 +383,11 @@ class Rescaled(Kernel):
 
 
 @dataclass(frozen=True, repr=False)
-class Warped(Kernel):
+class Warped(_Wrapper):
     """Phi(M delta); M^T omega."""
 
     name: ClassVar[str] = "warped"
-    kernel: Kernel
     matrix: tuple[tuple[float, ...], ...]
-
-    @property
-    def ndim(self) -> int:  # type: ignore[override]
-        """The number of axes of the kernel inside."""
-        return self.kernel.ndim
-
-    @property
-    def draws(self) -> int:
-        """Those of the kernel inside."""
-        return self.kernel.draws
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return self.kernel._phi(_times(delta, np.asarray(self.matrix).T, xp), xp)
