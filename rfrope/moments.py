@@ -109,7 +109,7 @@ def relative_error(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     Examples
     --------
     >>> relative_error([1.0, 2.0], [3.0, 1.0], [0.0, 32.0], "gaussian(scale=32)").round(4)
-    array([0.    , 1.1241])
+    array([0.    , 1.3108])
     """
     mean = expected_score(q, k, delta, kernel, pairing=pairing)
     deviation = score_variance(q, k, delta, kernel, pairing=pairing) ** 0.5

@@ -6,6 +6,7 @@ and memory is that of a chunk.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -109,16 +110,16 @@ def estimate_kernel(
     Examples
     --------
     >>> estimate = estimate_kernel("gaussian(scale=32)", [0.0, 32.0], n_samples=10_000, rng=0)
-    >>> abs(estimate.value[1] - 0.6065) < 4 * estimate.stderr[1]
+    >>> bool(abs(estimate.value[1] - 0.6065) < 4 * estimate.stderr[1])
     True
     """
     kernel = as_kernel(kernel)
     check_design(design)
     if quantity not in _QUANTITIES:
         raise ValueError(f"quantity is {quantity!r}; expected one of {', '.join(map(repr, _QUANTITIES))}")
-    delta, lags, _ = _lags(delta, kernel, None)
+    delta, lags = _lags(delta, kernel, None)
     task = _KernelChunk(kernel, _philox.key_from_rng(rng), delta, quantity)
-    sums = _run(task, count("n_samples", n_samples, 2), _size(lags), executor, progress)
+    sums = _run(task, count("n_samples", n_samples, 2), math.prod(lags), executor, progress)
     return sums.mean_estimate()
 
 
@@ -170,7 +171,7 @@ def estimate_scores(
     Examples
     --------
     >>> estimate = estimate_scores([1.0, 2.0], [3.0, 1.0], 32.0, "gaussian(scale=32)", n_trials=4096, rng=0)
-    >>> abs(estimate.mean.value - 3.0327) < 4 * estimate.mean.stderr
+    >>> bool(abs(estimate.mean.value - 3.0327) < 4 * estimate.mean.stderr)
     True
     """
     kernel = as_kernel(kernel)
@@ -180,10 +181,10 @@ def estimate_scores(
     q, k = (_array.asarray(v, xp, name=name) for v, name in ((q, "q"), (k, "k")))
     q, k = (_array.as_widest(v, xp) if _array.is_real_floating(v) else v for v in (q, k))
     a, b = block_coefficients(q, k, pairing=pairing)
-    delta, lags, _ = _lags(delta, kernel, q)
+    delta, lags = _lags(delta, kernel, q)
     shape = _array.broadcast_shapes(q_and_k=a.shape[:-1], delta=lags)
     task = _ScoreChunk(kernel, _philox.key_from_rng(rng), delta, a, b)
-    sums = _run(task, n_trials, a.shape[-1] * _size(lags) + _size(shape), executor, progress)
+    sums = _run(task, n_trials, a.shape[-1] * math.prod(lags) + math.prod(shape), executor, progress)
     return ScoreEstimate(sums.mean_estimate(), sums.variance_estimate(), n_trials)
 
 
@@ -276,26 +277,17 @@ class _ScoreChunk:
         return _Sums.of(scores[..., 0], xp)
 
 
-def _lags(delta: Array, kernel: Kernel, like: Array | None) -> tuple[Array, tuple[int, ...], ModuleType]:
-    """Return lags in the widest float beside `like`, the shape without their vector axis, and the namespace."""
+def _lags(delta: Array, kernel: Kernel, like: Array | None) -> tuple[Array, tuple[int, ...]]:
+    """Return lags in the widest float beside `like`, and their shape without the vector axis."""
     xp = _array.namespace(delta=delta, q=like)
     delta = _array.asarray(delta, xp, name="delta", device=None if like is None else _array.device(like))
-    return _array.as_widest(delta, xp), tuple(kernel.phi(delta).shape), xp
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
+    return _array.as_widest(delta, xp), tuple(kernel.phi(delta).shape)
 
 
 def _run(task: Callable[[tuple[int, int]], _Sums], total: int, width: int, executor: Any, progress: Any) -> _Sums:
     """Map a task over fixed spans and merge in their order."""
-    length = min(
-        _LONGEST_CHUNK,
-        max(2, 1 << (_CHUNK_ELEMENTS // max(1, width)).bit_length() - 1 if width < _CHUNK_ELEMENTS else 2),
-    )
+    fitting = max(2, _CHUNK_ELEMENTS // max(1, width))
+    length = min(_LONGEST_CHUNK, 1 << (fitting.bit_length() - 1))
     spans = [(start, min(length, total - start)) for start in range(0, total, length)]
     results: Iterable[_Sums] = _mapper(executor)(task, spans)
     if progress is not None:

@@ -104,7 +104,7 @@ def validate(
     n_samples: int = 2**18,
     n_trials: int = 2**14,
     n_blocks: int | None = None,
-    rng: Any = 0,
+    rng: Any = None,
     alpha: float = 1e-3,
     pairing: str = "half",
     executor: Any = None,
@@ -128,7 +128,7 @@ def validate(
     n_blocks : int, optional
         Use the first so many blocks of q and k; all unless given.
     rng : None, int, sequence of ints or numpy.random.Generator
-        Seed, as SPEC 7 has it.
+        Seed, as SPEC 7 has it; None draws fresh entropy.
     alpha : float
         Chance that a right implementation fails.
     pairing : {"half", "interleaved"}
@@ -147,7 +147,7 @@ def validate(
 
     Examples
     --------
-    >>> result = validate("cauchy(scale=24)", n_samples=10_000, n_trials=1000)
+    >>> result = validate("cauchy(scale=24)", n_samples=10_000, n_trials=1000, rng=0)
     >>> result.passed, len(result.rows)
     (True, 95)
     """
