@@ -115,9 +115,19 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     return from_host(host, xp, device=device)
 
 
+def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
+    """Return `value` as an array of integers or real floating numbers, as `asarray` does, or raise TypeError."""
+    value = asarray(value, xp, name=name, device=device)
+    if not (is_real_floating(value) or is_integer(value)):
+        raise TypeError(f"{name} has dtype {dtype_name(value)}; expected integers or real floating numbers")
+    return value
+
+
 def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: Any = None) -> Array:
     """Copy a NumPy array into `xp` on `device`; float64 narrows to the widest float that `xp` has there."""
     if xp is np:
+        if device not in (None, "cpu"):
+            raise ValueError(f"device is {device!r}; expected None or 'cpu' for NumPy")
         return host if dtype is None else host.astype(dtype, copy=False)
     if dtype is None:
         if host.dtype.kind == "f":
@@ -213,11 +223,6 @@ def dtype_name(x: Array) -> str:
 def is_real_floating(x: Array) -> bool:
     """Whether the dtype of `x` is a real floating type that can be rotated (bfloat16 included)."""
     return dtype_name(x) in _WIDER
-
-
-def is_numeric_real(x: Array) -> bool:
-    """Whether `x` holds integers or real floating numbers (not bool, not complex)."""
-    return is_real_floating(x) or is_integer(x)
 
 
 def is_integer(x: Array) -> bool:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import math
 import os
 import sys
-from collections.abc import Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +24,14 @@ _COLUMNS = ("kernel", "lag", "quantity", "pair", "closed form", "estimate", "std
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``rfrope``; returns the exit code: 0 for success, 1 for a failed validation, 2 for bad input."""
-    if hasattr(sys.stdout, "reconfigure"):
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters is no reason to stop
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
         code: int = options.run(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; nothing more to say
@@ -56,14 +61,14 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--pairing", choices=("half", "interleaved"), default="half", help="of the vectors (default: half)"
     )
-    check.add_argument("--seed", type=int, default=0, help="default: 0")
+    check.add_argument("--seed", type=_whole(0), default=0, help="default: 0")
     check.add_argument(
-        "--samples", type=int, default=2**18, help="frequencies for Φ, Φ₂ and E sin (default: %(default)s)"
+        "--samples", type=_whole(2), default=2**20, help="frequencies for Φ, Φ₂ and E sin (default: %(default)s)"
     )
     check.add_argument(
-        "--trials", type=int, default=2**14, help="draws of all frequencies for S (default: %(default)s)"
+        "--trials", type=_whole(4), default=2**14, help="draws of all frequencies for S (default: %(default)s)"
     )
-    check.add_argument("--blocks", type=int, help="use the first so many blocks of q and k (default: all)")
+    check.add_argument("--blocks", type=_whole(1), help="use the first so many blocks of q and k (default: all)")
     check.add_argument(
         "--alpha", type=float, default=1e-3, help="chance that a right result fails (default: %(default)s)"
     )
@@ -78,8 +83,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _whole(least: int) -> Callable[[str], int]:
+    """Return an argument type: a whole number from `least` on."""
+
+    def whole_number(text: str) -> int:
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"{value} is below {least}")
+        return value
+
+    return whole_number
+
+
 def _validate(options: argparse.Namespace) -> int:
     texts = options.kernels or [record.example for record in kernels.records()]
+    if not 0.0 < options.alpha < 1.0:
+        raise ValueError(f"--alpha {options.alpha}: expected a probability between 0 and 1")
     chosen = [kernels.parse(text) for text in texts]
     q, k = (None, None) if options.qk is None else _read_pairs(options.qk)
     results = [
@@ -104,7 +122,7 @@ def _validate(options: argparse.Namespace) -> int:
             "seed": options.seed,
             "results": [r.to_dict() for r in results],
         }
-        print(json.dumps(report, ensure_ascii=False, indent=1))
+        print(json.dumps(report, indent=1, allow_nan=False))
     else:
         _print_validations(results, options, passed)
     return 0 if passed else 1
@@ -122,7 +140,9 @@ def _print_validations(results: list[Validation], options: argparse.Namespace, p
         "The score's standard deviation over draws of the frequencies, as a multiple of its mean (median over pairs):"
     )
     for result in results:
-        told = ", ".join(f"{s:.2g}x at lag {_lag(lag)}" for lag, s in zip(result.lags, result.spread, strict=True))
+        told = ", ".join(
+            f"{_multiple(s)} at lag {_lag(lag)}" for lag, s in zip(result.lags, result.spread, strict=True)
+        )
         print(f"  {result.kernel}: {told}")
     tests = sum(len(result.rows) for result in results)
     worst = max(results, key=lambda result: abs(result.worst.z))
@@ -150,6 +170,10 @@ def _cells(result: Validation, row: Row) -> tuple[str, ...]:
     return (result.kernel, _lag(row.lag), row.quantity, pair, *numbers)
 
 
+def _multiple(spread: float) -> str:
+    return f"{spread:.2g}x" if math.isfinite(spread) else "a mean of 0"
+
+
 def _lag(lag: tuple[float, ...]) -> str:
     text = ", ".join(f"{v:.4g}" for v in lag)
     return text if len(lag) == 1 else f"({text})"
@@ -174,11 +198,11 @@ def _kernels(options: argparse.Namespace) -> int:
 def _read_pairs(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Read pairs from arrays q and k, or NAME_q and NAME_k one after the other."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise ValueError(f"--qk {path}: no such file") from None
-    except (ValueError, OSError, AttributeError, TypeError) as error:
+    except (ValueError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"--qk {path}: not an .npz file of plain arrays ({error})") from None
     heads = [name[:-1] for name in arrays if (name == "q" or name.endswith("_q")) and f"{name[:-1]}k" in arrays]
     if not heads:

@@ -37,7 +37,7 @@ def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: 
 
     Notes
     -----
-    Source: section 5 of the mathematics page; seed 002 counts i from 1, which is off by one.
+    Source: section 5 of the mathematics page; seed 000 counts i from 1, which is off by one.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def _count(n_blocks: Any) -> int:
 
 def _finite(name: str, value: Any) -> float:
     try:
-        number = float(value)
+        number = float("no number" if isinstance(value, bool | str) else value)
     except (TypeError, ValueError):
         raise TypeError(f"{name} is {value!r}; expected a number") from None
     if not np.isfinite(number):

@@ -115,7 +115,7 @@ def estimate_kernel(
     """
     kernel = as_kernel(kernel)
     check_design(design)
-    if quantity not in _QUANTITIES:
+    if not isinstance(quantity, str) or quantity not in _QUANTITIES:
         raise ValueError(f"quantity is {quantity!r}; expected one of {', '.join(map(repr, _QUANTITIES))}")
     delta, lags = _lags(delta, kernel, None)
     task = _KernelChunk(kernel, _philox.key_from_rng(rng), delta, quantity)
@@ -280,8 +280,11 @@ class _ScoreChunk:
 def _lags(delta: Array, kernel: Kernel, like: Array | None) -> tuple[Array, tuple[int, ...]]:
     """Return lags in the widest float beside `like`, and their shape without the vector axis."""
     xp = _array.namespace(delta=delta, q=like)
-    delta = _array.asarray(delta, xp, name="delta", device=None if like is None else _array.device(like))
-    return _array.as_widest(delta, xp), tuple(kernel.phi(delta).shape)
+    delta = _array.numbers(delta, xp, name="delta", device=None if like is None else _array.device(like))
+    delta = _array.as_widest(delta, xp)
+    if not _array.all_finite(delta, xp):
+        raise ValueError("delta holds NaN or infinity; expected finite lags")
+    return delta, tuple(kernel.phi(delta).shape)
 
 
 def _run(task: Callable[[tuple[int, int]], _Sums], total: int, width: int, executor: Any, progress: Any) -> _Sums:
@@ -289,10 +292,10 @@ def _run(task: Callable[[tuple[int, int]], _Sums], total: int, width: int, execu
     fitting = max(2, _CHUNK_ELEMENTS // max(1, width))
     length = min(_LONGEST_CHUNK, 1 << (fitting.bit_length() - 1))
     spans = [(start, min(length, total - start)) for start in range(0, total, length)]
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress is {progress!r}; expected a callable such as tqdm.tqdm, that wraps an iterable")
     results: Iterable[_Sums] = _mapper(executor)(task, spans)
     if progress is not None:
-        if not callable(progress):
-            raise TypeError(f"progress is {progress!r}; expected a callable such as tqdm.tqdm, that wraps an iterable")
         results = progress(results, total=len(spans))
     parts: Iterator[_Sums] = iter(results)
     merged = next(parts)

@@ -114,8 +114,8 @@ def rotate(
 
     Notes
     -----
-    Where float64 does not exist (JAX without x64), integer positions below 2**31 keep exact phases, with cos and sin
-    to 2e-7; for other positions, or frequencies that are themselves traced, that holds for phases up to 2**24.
+    Where float64 does not exist (JAX without x64), integer positions keep exact phases, with cos and sin to 2e-7; for
+    other positions, or frequencies that are themselves traced, that holds for phases up to 2**24.
     Source: section 1 of the mathematics page; ``R(p . omega_i)`` of seed 000.
 
     Examples
@@ -176,7 +176,7 @@ def rotate_by_phases(
     """
     xp = _array.namespace(x=x, phases=phases, scale=scale, out=out)
     x = _blocks.features(x, xp)
-    phases = _array.as_widest(_numbers(phases, "phases", xp, _array.device(x)), xp)
+    phases = _array.as_widest(_array.numbers(phases, xp, name="phases", device=_array.device(x)), xp)
     if phases.ndim == 0:
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
     _check_width(x, phases.shape[-1], "phases")
@@ -216,7 +216,7 @@ def rotate_by_table(
     """
     xp = _array.namespace(x=x, cos=cos, sin=sin, out=out)
     x = _blocks.features(x, xp)
-    cos, sin = (_numbers(v, name, xp, _array.device(x)) for v, name in ((cos, "cos"), (sin, "sin")))
+    cos, sin = (_array.numbers(v, xp, name=name, device=_array.device(x)) for v, name in ((cos, "cos"), (sin, "sin")))
     if cos.shape != sin.shape or cos.ndim == 0:
         raise ValueError(
             f"cos has shape {tuple(cos.shape)} and sin {tuple(sin.shape)}; expected one shape (..., D) for both"
@@ -494,13 +494,6 @@ def _query_and_key(q: Array, k: Array, xp: ModuleType) -> tuple[Array, Array]:
     return q, k
 
 
-def _numbers(value: Array, name: str, xp: ModuleType, device: Any) -> Array:
-    value = _array.asarray(value, xp, name=name, device=device)
-    if not _array.is_numeric_real(value):
-        raise TypeError(f"{name} has dtype {_array.dtype_name(value)}; expected integers or real floating numbers")
-    return value
-
-
 def _first_device(*arrays: Array) -> Any:
     return next((d for d in map(_array.device, arrays) if d is not None), None)
 
@@ -509,8 +502,8 @@ def _placed(
     positions: Array, frequencies: Array, shift: Array | None, xp: ModuleType, device: Any
 ) -> tuple[Array, Array, Array | None]:
     """Check positions, frequencies and shift, and bring lists to the caller's library and device."""
-    positions = _numbers(positions, "positions", xp, device)
-    frequencies = _array.as_widest(_numbers(frequencies, "frequencies", xp, device), xp)
+    positions = _array.numbers(positions, xp, name="positions", device=device)
+    frequencies = _array.as_widest(_array.numbers(frequencies, xp, name="frequencies", device=device), xp)
     if frequencies.ndim == 0:
         raise ValueError("frequencies is a single number; expected (D,), or (*H, D, k) for k axes")
     if frequencies.ndim > 1 and frequencies.shape[-1] == 0:
@@ -524,7 +517,7 @@ def _placed(
     if frequencies.ndim > 2 and positions.ndim > 1:
         _array.broadcast_shapes(positions=positions.shape[:-2], frequencies=frequencies.shape[:-2])
     if shift is not None:
-        shift = _array.as_widest(_numbers(shift, "shift", xp, device), xp)
+        shift = _array.as_widest(_array.numbers(shift, xp, name="shift", device=device), xp)
         leading = positions.shape if frequencies.ndim == 1 else positions.shape[:-1]
         if frequencies.ndim > 2:
             leading = np.broadcast_shapes(positions.shape[:-2], frequencies.shape[:-2]) + positions.shape[-2:-1]
@@ -552,7 +545,7 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool, xp: ModuleType) -
         sin = -sin
     if isinstance(scale, int | float) and scale == 1:
         return cos, sin
-    scale = _array.astype(_numbers(scale, "scale", xp, _array.device(cos)), cos.dtype, xp)
+    scale = _array.astype(_array.numbers(scale, xp, name="scale", device=_array.device(cos)), cos.dtype, xp)
     _array.broadcast_shapes(scale=scale.shape, the_phases=cos.shape)
     if _array.on_host(scale):
         if not _array.all_finite(scale, xp):

@@ -11,12 +11,13 @@ import numpy as np
 
 from rfrope import _array, _philox, data
 from rfrope._array import Array
+from rfrope._blocks import check_pairing
 from rfrope._special import normal_quantile
 from rfrope.kernels import Kernel
 from rfrope.moments import expected_score, relative_error, score_variance
 from rfrope.montecarlo import Estimate, estimate_kernel, estimate_scores
 from rfrope.rotation import convert_pairing
-from rfrope.sampling import as_kernel
+from rfrope.sampling import as_kernel, count
 
 QUANTITIES = ("Φ", "Φ₂", "E sin", "E S", "Var S")
 _LAGS = (0.25, 0.5, 1.0, 2.0, 4.0)  # default lags, in units of the lag where Phi falls to one half
@@ -55,9 +56,11 @@ class Validation:
     Attributes
     ----------
     kernel : str
+    lags : tuple of tuple of float
     rows : tuple of Row
     alpha : float
-        Chance that a right implementation fails somewhere among the rows.
+        Chance that a right implementation fails somewhere among the rows, as far as estimates are normal: with fewer
+        than about 1000 trials sample variances are not quite, and it fails more often.
     bound : float
         Every abs(z) must lie below: Bonferroni's bound for `alpha` over all rows.
     n_samples, n_trials, n_blocks, n_pairs : int
@@ -66,6 +69,7 @@ class Validation:
     """
 
     kernel: str
+    lags: tuple[tuple[float, ...], ...]
     rows: tuple[Row, ...]
     alpha: float
     bound: float
@@ -85,14 +89,10 @@ class Validation:
         """The row with the largest abs(z)."""
         return max(self.rows, key=lambda row: abs(row.z) if row.z == row.z else math.inf)
 
-    @property
-    def lags(self) -> tuple[tuple[float, ...], ...]:
-        """The lags, in the order of `spread`."""
-        return tuple(dict.fromkeys(row.lag for row in self.rows))
-
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON."""
-        return asdict(self) | {"passed": self.passed, "worst": asdict(self.worst)}
+        """Plain numbers, strings and lists, ready for JSON; None where the spread is infinite."""
+        spread = [s if math.isfinite(s) else None for s in self.spread]
+        return asdict(self) | {"spread": spread, "passed": self.passed, "worst": asdict(self.worst)}
 
 
 def validate(
@@ -101,7 +101,7 @@ def validate(
     q: Array | None = None,
     k: Array | None = None,
     delta: Array | None = None,
-    n_samples: int = 2**18,
+    n_samples: int = 2**20,
     n_trials: int = 2**14,
     n_blocks: int | None = None,
     rng: Any = None,
@@ -130,7 +130,7 @@ def validate(
     rng : None, int, sequence of ints or numpy.random.Generator
         Seed, as SPEC 7 has it; None draws fresh entropy.
     alpha : float
-        Chance that a right implementation fails.
+        Chance that a right implementation fails; see `Validation`.
     pairing : {"half", "interleaved"}
         Which two features of q and k make a block.
     executor : concurrent.futures.Executor or callable, optional
@@ -152,11 +152,11 @@ def validate(
     (True, 95)
     """
     kernel = as_kernel(kernel)
+    check_pairing(pairing)
     q, k = _pairs(q, k)
     q, k, pairing = _first_blocks(q, k, n_blocks, pairing)
     lags = default_lags(kernel) if delta is None else _checked_lags(delta, kernel)
-    if not 0.0 < alpha < 1.0:
-        raise ValueError(f"alpha is {alpha!r}; expected a probability between 0 and 1")
+    alpha = _probability("alpha", alpha)
     key = _philox.key_from_rng(rng)
 
     vectors = lags[:, 0] if kernel.ndim == 1 else lags
@@ -170,8 +170,7 @@ def validate(
     largest = np.linalg.norm(q, axis=-1) * np.linalg.norm(k, axis=-1)
 
     rows: list[Row] = []
-    for j, lag in enumerate(lags):
-        position = tuple(float(v) for v in lag)
+    for j, position in enumerate(tuple(float(v) for v in lag) for lag in lags):
         theory = (kernel.phi(vectors[j]), kernel.phi2(vectors[j]), 0.0)
         for name, closed, estimate in zip(QUANTITIES, theory, (phi, phi2, sine), strict=False):
             rows.append(_row(position, name, None, closed, _at(estimate, j), 1.0))
@@ -182,6 +181,7 @@ def validate(
     spread = relative_error(q[:, None], k[:, None], vectors, kernel, pairing=pairing)
     return Validation(
         kernel=repr(kernel),
+        lags=tuple(tuple(float(v) for v in lag) for lag in lags),
         rows=tuple(rows),
         alpha=alpha,
         bound=float(-normal_quantile(np.asarray(alpha / (2.0 * len(rows))))),
@@ -224,10 +224,12 @@ def _pairs(q: Array | None, k: Array | None) -> tuple[np.ndarray, np.ndarray]:
     for name, value in (("q", q), ("k", k)):
         xp = _array.namespace(**{name: value})
         array = np.atleast_2d(_array.to_host(_array.asarray(value, xp, name=name)))
-        if array.dtype.kind != "f" or array.ndim != 2 or not array.size or not np.all(np.isfinite(array)):
+        if array.dtype.kind != "f" or array.ndim != 2 or not array.size or array.shape[-1] % 2:
             raise ValueError(
-                f"{name} has shape {array.shape} and dtype {array.dtype}; expected finite real vectors (d,) or (n, d)"
+                f"{name} has shape {array.shape} and dtype {array.dtype}; expected real vectors (d,) or (n, d), d even"
             )
+        if not np.all(np.isfinite(array)):
+            raise ValueError(f"{name} holds NaN or infinity; expected finite vectors")
         host.append(array.astype(np.float64))
     if host[0].shape != host[1].shape:
         raise ValueError(f"q has shape {host[0].shape} but k has {host[1].shape}; expected pairs, row by row")
@@ -251,8 +253,8 @@ def _first_blocks(
     if n_blocks is None:
         return q, k, pairing
     available = q.shape[-1] // 2
-    if isinstance(n_blocks, bool) or not isinstance(n_blocks, int) or not 1 <= n_blocks <= available:
-        raise ValueError(f"n_blocks is {n_blocks!r}; expected 1 to {available}, the blocks that q and k have")
+    if count("n_blocks", n_blocks, 1) > available:
+        raise ValueError(f"n_blocks is {n_blocks}; expected 1 to {available}, the blocks that q and k have")
     q, k = (convert_pairing(v, pairing, "interleaved")[:, : 2 * n_blocks] for v in (q, k))
     return q, k, "interleaved"
 
@@ -270,6 +272,12 @@ def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
     return lags
 
 
+def _probability(name: str, value: Any) -> float:
+    if isinstance(value, bool | str) or not isinstance(value, float | int) or not 0.0 < value < 1.0:
+        raise ValueError(f"{name} is {value!r}; expected a probability between 0 and 1")
+    return float(value)
+
+
 def _at(estimate: Estimate, index: Any) -> tuple[float, float]:
     return float(estimate.value[index]), float(estimate.stderr[index])
 
@@ -278,5 +286,6 @@ def _row(
     lag: tuple[float, ...], quantity: str, pair: int | None, closed: Any, estimate: tuple[float, float], size: float
 ) -> Row:
     value, stderr = estimate
-    z = (value - float(closed)) / max(stderr, _ROUNDING * size)
+    gap = value - float(closed)
+    z = gap / max(stderr, _ROUNDING * size) if gap else 0.0
     return Row(lag, quantity, pair, float(closed), value, stderr, z)

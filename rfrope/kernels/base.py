@@ -114,7 +114,7 @@ class Kernel:
             If the last axis of `u` is not `draws` long or a value lies outside (0, 1).
         """
         xp = _array.namespace(u=u)
-        u = _array.as_widest(_array.asarray(u, xp, name="u"), xp)
+        u = _array.as_widest(_array.numbers(u, xp, name="u"), xp)
         if self.draws == 1 and (u.ndim == 0 or u.shape[-1] != 1):
             u = u[..., None]
         if u.ndim == 0 or u.shape[-1] != self.draws:
@@ -166,10 +166,7 @@ class Kernel:
     def _vectors(self, value: Array, name: str) -> tuple[Array, ModuleType]:
         """Check lags or frequencies and give them their last axis of length ndim."""
         xp = _array.namespace(**{name: value})
-        value = _array.asarray(value, xp, name=name)
-        if not _array.is_numeric_real(value):
-            raise TypeError(f"{name} has dtype {_array.dtype_name(value)}; expected integers or real floating numbers")
-        value = _array.as_widest(value, xp)
+        value = _array.as_widest(_array.numbers(value, xp, name=name), xp)
         if self.ndim == 1:
             return value[..., None], xp
         if value.ndim == 0 or value.shape[-1] != self.ndim:
@@ -252,22 +249,56 @@ def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
     kernels : sequence of Kernel
         As many, with one ndim.
 
+    Returns
+    -------
+    Kernel
+
     Raises
     ------
     ValueError
         For weights that are not positive or do not sum to 1, and for lengths or axes that differ.
+    TypeError
+        For anything but numbers and kernels.
+
+    Examples
+    --------
+    >>> from rfrope.kernels import kernel
+    >>> mixture([0.75, 0.25], [kernel("gaussian"), kernel("gaussian", scale=2.0)]).phi(2.0).round(4)
+    np.float64(0.2531)
     """
     kernels = _same_axes(kernels)
-    shares = tuple(positive("weights", w) for w in weights)
+    shares = [positive("weights", w) for w in weights]
+    total = math.fsum(shares)
     if len(shares) != len(kernels):
         raise ValueError(f"weights has {len(shares)} entries and kernels {len(kernels)}; expected as many")
-    if abs(math.fsum(shares) - 1.0) > 1e-9:
-        raise ValueError(f"weights is {list(shares)}, with sum {math.fsum(shares)}; expected sum 1 so that Phi(0) = 1")
-    return Mixture(shares, kernels)
+    if abs(total - 1.0) > 1e-9:
+        raise ValueError(f"weights is {shares}, with sum {total}; expected sum 1 so that Phi(0) = 1")
+    return Mixture(tuple(w / total for w in shares), kernels)
 
 
 def axes(*kernels: Kernel) -> Kernel:
-    """Tensor product over axes: ``Phi(delta) = Phi_1(first axes) Phi_2(next axes) ...``; frequencies concatenate."""
+    """Combine kernels of separate axes: ``Phi(delta) = Phi_1(first axes) Phi_2(next axes) ...``.
+
+    Parameters
+    ----------
+    *kernels : Kernel
+        In the order of the axes; the result has the sum of their ndim, and their frequencies side by side.
+
+    Returns
+    -------
+    Kernel
+
+    Raises
+    ------
+    TypeError
+        For anything but kernels.
+
+    Examples
+    --------
+    >>> from rfrope.kernels import kernel
+    >>> axes(kernel("gaussian", scale=8.0), kernel("cauchy", scale=4.0)).phi([8.0, 4.0]).round(4)
+    np.float64(0.3033)
+    """
     if not kernels or not all(isinstance(k, Kernel) for k in kernels):
         raise TypeError(f"kernels is {kernels!r}; expected one or more kernels")
     return Axes(tuple(kernels))

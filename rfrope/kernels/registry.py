@@ -100,7 +100,17 @@ _plugins_loaded = False
 
 
 def records() -> tuple[Record, ...]:
-    """Return all records, those of installed plug-ins (entry-point group ``rfrope.kernels``) included."""
+    """All records, those of installed plug-ins (entry-point group ``rfrope.kernels``) included.
+
+    Returns
+    -------
+    tuple of Record
+
+    Examples
+    --------
+    >>> records()[0].formula
+    'exp(-r^2/(2 s^2))'
+    """
     global _plugins_loaded  # the one-time flag of a lazy look-up; it selects no behaviour
     if not _plugins_loaded:
         _plugins_loaded = True
@@ -110,6 +120,10 @@ def records() -> tuple[Record, ...]:
 
 def names() -> tuple[str, ...]:
     """Names of the registered kernels.
+
+    Returns
+    -------
+    tuple of str
 
     Examples
     --------
@@ -154,6 +168,16 @@ def register(
         If a name is taken or no identifier.
     TypeError
         If `factory` cannot be called, or has a parameter without default.
+
+    Examples
+    --------
+    A name is given once; ``docs/kernels.rst`` shows a family of one's own.
+
+    >>> from rfrope.kernels.families import Gaussian
+    >>> register("rbf", Gaussian, formula="exp(-r^2/2)", law="normal")
+    Traceback (most recent call last):
+        ...
+    ValueError: name 'rbf' is taken; expected another one
     """
     return _add(Record(name, factory, formula, law, dimensions, example or name, tuple(aliases)))
 
@@ -262,8 +286,8 @@ def _find(name: str) -> Record:
         if name == record.name or name in record.aliases:
             return record
     close = difflib.get_close_matches(name, names(), n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"unknown kernel {name!r}{hint} Expected one of {', '.join(names())}")
+    hint = f"; did you mean {close[0]!r}? Expected" if close else "; expected"
+    raise ValueError(f"unknown kernel {name!r}{hint} one of {', '.join(names())}")
 
 
 def _add(record: Record) -> Record:
@@ -272,7 +296,7 @@ def _add(record: Record) -> Record:
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"name is {name!r}; expected a Python identifier")
         if name in taken:
-            raise ValueError(f"name {name!r} is taken; expected a new one beside {', '.join(sorted(taken))}")
+            raise ValueError(f"name {name!r} is taken; expected another one")
     if not callable(record.factory):
         raise TypeError(f"factory is {record.factory!r}; expected a callable that returns a Kernel")
     bare = [p for p, default in record.parameters.items() if default is inspect.Parameter.empty]

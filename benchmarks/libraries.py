@@ -1,0 +1,40 @@
+"""The array libraries that benchmarks are run on; those that are not installed are skipped."""
+
+import importlib.util
+
+import numpy as np
+
+NAMES = ("numpy", "torch", "jax")
+
+
+def module(name):
+    """Return the library's namespace; NotImplementedError, which asv reports as skipped, where it is not installed."""
+    if name == "numpy":
+        return np
+    if importlib.util.find_spec(name) is None:
+        raise NotImplementedError(f"{name} is not installed")
+    if name == "jax":
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+        return jax.numpy
+    return importlib.import_module(name)
+
+
+def features(name, shape, dtype):
+    """Return standard normal features of a library and dtype."""
+    xp = module(name)
+    if name == "numpy" and not hasattr(np, dtype):
+        raise NotImplementedError(f"NumPy has no {dtype}")
+    host = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    return xp.asarray(xp.asarray(host), dtype=getattr(xp, dtype))
+
+
+def ready(name, function):
+    """Return `function` as a user would call it: compiled for JAX, and waiting for the result."""
+    if name != "jax":
+        return function
+    import jax
+
+    compiled = jax.jit(function)
+    return lambda *arguments: jax.block_until_ready(compiled(*arguments))

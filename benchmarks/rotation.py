@@ -1,0 +1,111 @@
+"""Time and memory of rotating features, with a plain copy and the usual formula as peers."""
+
+import numpy as np
+
+import rfrope
+from benchmarks import libraries
+
+SHAPES = {"prefill": (1, 32, 4096, 128), "decode": (1, 32, 1, 128)}
+
+
+class Rotate:
+    """Rotate queries or keys with phases formed on the fly."""
+
+    params = (tuple(SHAPES), ("float32", "float16", "bfloat16"), libraries.NAMES, ("half", "interleaved"))
+    param_names = ("job", "dtype", "library", "pairing")
+
+    def setup(self, job, dtype, library, pairing):
+        xp = libraries.module(library)
+        self.x = libraries.features(library, SHAPES[job], dtype)
+        positions, frequencies = xp.asarray(np.arange(SHAPES[job][-2])), xp.asarray(rfrope.geometric(64))
+        self.rotate = libraries.ready(library, lambda x: rfrope.rotate(x, positions, frequencies, pairing=pairing))
+        self.rotate(self.x)  # compile first
+
+    def time_rotate(self, job, dtype, library, pairing):
+        self.rotate(self.x)
+
+
+class Peers:
+    """What rotation is held against: a copy of x, and the usual formula with ready tables in the dtype of x."""
+
+    params = Rotate.params[:3]
+    param_names = Rotate.param_names[:3]
+
+    def setup(self, job, dtype, library):
+        xp = libraries.module(library)
+        self.x = libraries.features(library, SHAPES[job], dtype)
+        table = rfrope.rotation_table(np.arange(SHAPES[job][-2]), rfrope.geometric(64))
+        cos, sin = (xp.asarray(xp.asarray(np.tile(v, 2)), dtype=self.x.dtype) for v in table)
+        join = xp.cat if library == "torch" else xp.concatenate
+
+        def usual_formula(x):
+            return x * cos + join((-x[..., 64:], x[..., :64]), -1) * sin
+
+        self.usual_formula = libraries.ready(library, usual_formula)
+        self.copy = libraries.ready(library, (lambda x: x.clone()) if library == "torch" else (lambda x: x.copy()))
+        self.usual_formula(self.x), self.copy(self.x)  # compile first
+
+    def time_usual_formula(self, job, dtype, library):
+        self.usual_formula(self.x)
+
+    def time_copy(self, job, dtype, library):
+        self.copy(self.x)
+
+
+class RotateInto:
+    """Rotate NumPy features into memory that is already there."""
+
+    params = (tuple(SHAPES), ("out", "in place", "by table"), ("float32", "float16"))
+    param_names = ("job", "where", "dtype")
+
+    def setup(self, job, where, dtype):
+        self.x = libraries.features("numpy", SHAPES[job], dtype)
+        self.out = self.x if where == "in place" else np.empty_like(self.x)
+        self.positions, self.frequencies = np.arange(SHAPES[job][-2]), rfrope.geometric(64)
+        self.table = rfrope.rotation_table(self.positions, self.frequencies, dtype=np.float32)
+
+    def time_rotate(self, job, where, dtype):
+        if where == "by table":
+            rfrope.rotate_by_table(self.x, *self.table, out=self.out)
+        else:
+            rfrope.rotate(self.x, self.positions, self.frequencies, out=self.out)
+
+    def peakmem_rotate(self, job, where, dtype):
+        self.time_rotate(job, where, dtype)
+
+
+class PerHead:
+    """Rotate with frequencies of their own for each head, ``(H, D, k)``."""
+
+    params = ((1, 2),)
+    param_names = ("axes",)
+
+    def setup(self, axes):
+        self.x = libraries.features("numpy", (1, 32, 1024, 128), "float32")
+        self.frequencies = rfrope.sample(rfrope.kernel("gaussian", scale=32.0, ndim=axes), 64, rng=0, heads=32)
+        self.positions = np.stack([np.arange(1024)] * axes, axis=-1)
+
+    def time_rotate(self, axes):
+        rfrope.rotate(self.x, self.positions, self.frequencies)
+
+
+class Tables:
+    """Exact cos and sin tables, and scores."""
+
+    params = (libraries.NAMES,)
+    param_names = ("library",)
+
+    def setup(self, library):
+        xp = libraries.module(library)
+        self.positions, self.frequencies = xp.asarray(np.arange(4096)), xp.asarray(rfrope.geometric(64))
+        self.q = libraries.features(library, (8, 512, 128), "float32")
+        tokens = xp.asarray(np.arange(512))
+        self.table = libraries.ready(library, rfrope.rotation_table)
+        self.scores = libraries.ready(library, lambda q: rfrope.scores(q, q, tokens, tokens, self.frequencies))
+        self.table(self.positions, self.frequencies), self.scores(self.q)
+
+    def time_rotation_table(self, library):
+        self.table(self.positions, self.frequencies)
+
+    def time_scores(self, library):
+        self.scores(self.q)

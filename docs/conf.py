@@ -1,0 +1,93 @@
+"""Sphinx configuration. Build with ``sphinx-build -W -b html docs docs/_build/html``; nothing is fetched."""
+
+import doctest
+import inspect
+import re
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+import rfrope
+
+project = "rfrope"
+author = "The rfrope developers"
+copyright = "The rfrope developers"
+version = release = rfrope.__version__
+
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.doctest", "sphinx.ext.mathjax", "numpydoc"]
+exclude_patterns = ["_build"]
+templates_path = ["_templates"]
+html_theme = "pydata_sphinx_theme"
+html_title = f"rfrope {version}"
+html_copy_source = html_show_sourcelink = False
+html_theme_options = {"show_prev_next": False, "navigation_with_keys": False}
+
+default_role = "autolink"
+nitpicky = True
+nitpick_ignore = [("py:obj", "QUANTITIES")]  # a constant that its page spells out
+add_module_names = False
+autosummary_generate = True
+autosummary_filename_map = {"rfrope.kernel": "rfrope.kernel-function"}  # some file systems cannot tell it from Kernel
+autodoc_typehints = "none"  # the docstrings name types with shapes and units
+numpydoc_show_class_members = False
+doctest_default_flags = doctest.NORMALIZE_WHITESPACE
+
+
+class KernelTable(SphinxDirective):
+    """``.. kernel-table::`` lists the registered kernel families; all of it comes from the registry."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return one definition for each record."""
+        lines: list[str] = []
+        for record in rfrope.kernels.records():
+            parameters = ", ".join(f"{name}={default}" for name, default in record.parameters.items())
+            lines += [f"``{record.name}({parameters})``", ""]
+            fields = {
+                "Φ": f"``{record.formula}``",
+                "Law of ω": f"``{record.law}``",
+                "Dimensions": record.dimensions,
+                "Example": f"``{record.example}``",
+                "Other names": ", ".join(f"``{alias}``" for alias in record.aliases),
+            }
+            lines += [f"    :{name}: {text}" for name, text in fields.items() if text] + [""]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+def public_names() -> dict[str, Any]:
+    """Every name that a user may rely on, with what it stands for."""
+    names = {f"rfrope.{name}": getattr(rfrope, name) for name in rfrope.__all__}
+    return names | {f"rfrope.kernels.{name}": getattr(rfrope.kernels, name) for name in rfrope.kernels.__all__}
+
+
+def check_reference(app: Sphinx, environment: BuildEnvironment) -> None:
+    """Warn of public names that the API reference lacks, so that ``-W`` stops the build."""
+    known = set(environment.domains["py"].data["objects"])
+    by_object = {id(value): name for name, value in public_names().items() if name in known}
+    for name, value in public_names().items():
+        if not inspect.ismodule(value) and id(value) not in by_object:
+            logging.getLogger(__name__).warning("public name %s is missing from docs/api.rst", name)
+
+
+def show_dot_products(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Show the dot product, ``q . k`` in docstrings, as a centred dot, which ends no sentence."""
+    lines[:] = [re.sub(r"(?<=[\w)]) \. (?=[\w(])", " · ", line) for line in lines]
+
+
+def resolve_from_top(app: Sphinx, environment: BuildEnvironment, node: nodes.Element, content: nodes.Element) -> Any:
+    """Resolve a name in a submodule's docstring by where users find it: under ``rfrope``."""
+    if node.get("refdomain") != "py":
+        return None
+    python, target = environment.domains["py"], f"rfrope.{node['reftarget']}"
+    return python.resolve_xref(environment, node["refdoc"], app.builder, "obj", target, node, content)
+
+
+def setup(app: Sphinx) -> None:
+    """Register what is above."""
+    app.add_directive("kernel-table", KernelTable)
+    app.connect("autodoc-process-docstring", show_dot_products)
+    app.connect("missing-reference", resolve_from_top)
+    app.connect("env-check-consistency", check_reference)

@@ -1,0 +1,455 @@
+"""The command line: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope import kernels
+from rfrope.cli import main
+from rfrope.kernels import registry
+from rfrope.kernels.families import Gaussian
+from rfrope.validation import example_pairs
+
+FAST = ["--samples", "4096", "--trials", "1024"]
+COLUMNS = ["kernel", "lag", "quantity", "pair", "closed form", "estimate", "std. error", "z"]
+
+
+class WrongGaussian(Gaussian):
+    """Draws frequencies that are two times too large."""
+
+    name = "wrong"
+
+    def _unit_transport(self, u):
+        return 2.0 * super()._unit_transport(u)
+
+
+@pytest.fixture
+def wrong_kernel(monkeypatch):
+    record = registry.Record("wrong", WrongGaussian, "exp(-r^2)", "normal", "any k", "wrong(scale=8.0)")
+    monkeypatch.setattr(registry, "_RECORDS", [*registry._RECORDS, record])
+
+
+@pytest.fixture
+def run(capsys):
+    """``run(arguments) -> (exit code, stdout, stderr)``, in this process."""
+
+    def call(*arguments):
+        try:
+            code = main([*map(str, arguments)])
+        except SystemExit as stop:  # argparse's own way out
+            code = stop.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def npz(tmp_path):
+    """``npz(name=array, ...)`` writes a file and returns its path."""
+
+    def write(**arrays):
+        path = tmp_path / "vectors.npz"
+        np.savez(path, **arrays)
+        return path
+
+    return write
+
+
+def program(*arguments, **environment):
+    """Run ``python -m rfrope`` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "rfrope", *arguments],
+        capture_output=True,
+        env=os.environ | environment,
+        timeout=120,
+    )
+
+
+# -- as a program ------------------------------------------------------------------------------------------------------
+
+
+def test_python_m_rfrope_validate():
+    done = program("validate", PYTHONIOENCODING="utf-8")
+    out = done.stdout.decode()
+    assert (done.returncode, done.stderr) == (0, b"")
+    for record in kernels.records():
+        assert record.example in out
+    assert "PASSED" in out
+    assert "SmolLM2" in out
+
+
+def test_the_console_script_is_main():
+    from importlib.metadata import entry_points
+
+    (script,) = entry_points(group="console_scripts", name="rfrope")
+    assert script.load() is main
+
+
+def test_the_console_script_runs():
+    path = os.path.join(os.path.dirname(sys.executable), "rfrope")
+    if not os.path.exists(path):
+        pytest.skip("rfrope is not installed beside this interpreter, so there is no script to start")
+    done = subprocess.run([path, "validate", "gaussian", *FAST], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_python_m_rfrope_kernels():
+    done = program("kernels", PYTHONIOENCODING="utf-8")
+    assert (done.returncode, done.stderr) == (0, b"")
+    for record in kernels.records():
+        assert record.formula in done.stdout.decode()
+
+
+def test_exit_codes_leave_the_process():
+    done = program("validate", "gausian")
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert b"gausian" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["validate", "gaussian", *FAST], ["kernels"], ["validate", "--help"]])
+def test_a_terminal_without_greek_letters(command):
+    done = program(*command, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode("ascii")
+
+
+def test_json_stays_readable_without_greek_letters():
+    done = program("validate", "gaussian", *FAST, "--json", PYTHONIOENCODING="ascii")
+    rows = json.loads(done.stdout)["results"][0]["rows"]
+    assert {row["quantity"] for row in rows} == {"Φ", "Φ₂", "E sin", "E S", "Var S"}
+
+
+@pytest.mark.parametrize("command", [["kernels"], ["validate", "gaussian", *FAST, "--json"]])
+def test_a_reader_that_leaves_is_no_error(command):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rfrope", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 0
+    assert errors == b""
+
+
+# -- validate ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_its_columns_and_a_row_for_each_comparison(run):
+    code, out, err = run("validate", "gaussian(scale=8)", "cauchy", *FAST)
+    assert (code, err) == (0, "")
+    head, rule, *body = out.split("\n\n")[0].splitlines()
+    assert re.split(r"\s{2,}", head.strip()) == COLUMNS
+    assert set(rule) == {"-", " "}
+    assert len(body) == 2 * 5 * 5  # kernels, lags, quantities
+    quantities = {re.split(r"\s{2,}", line.strip())[2] for line in body}
+    assert quantities == {"Φ", "Φ₂", "E sin", "E S", "Var S"}
+    assert {line.split("  ")[0] for line in body} == {"gaussian(scale=8.0)", "cauchy(scale=1.0)"}
+    for line in body:
+        float(line.split()[-1])
+
+
+def test_it_says_how_large_the_deviation_is_against_the_mean(run):
+    _, out, _ = run("validate", "gaussian(scale=8)", "cauchy", *FAST)
+    text = out.split("\n\n")[1]
+    assert "standard deviation" in text
+    assert "mean" in text
+    for law in ("gaussian(scale=8.0)", "cauchy(scale=1.0)"):
+        (line,) = [line for line in text.splitlines() if line.strip().startswith(law)]
+        assert len(re.findall(r"[\d.e+]+x at lag -[\d.]+", line)) == 5
+
+
+def test_the_numbers_are_those_of_validate(run):
+    _, out, _ = run("validate", "gaussian(scale=8)", "--seed", 3, *FAST, "--json")
+    held = json.loads(out)
+    result = rfrope.validate("gaussian(scale=8)", rng=3, n_samples=4096, n_trials=1024)
+    assert held["results"] == [json.loads(json.dumps(result.to_dict()))]
+    assert (held["passed"], held["alpha"], held["seed"]) == (True, 1e-3, 3)
+
+
+def test_alpha_is_shared_among_the_kernels(run):
+    _, out, _ = run("validate", "gaussian", "cauchy", "--alpha", 0.02, *FAST, "--json")
+    held = json.loads(out)
+    assert held["alpha"] == 0.02
+    assert [result["alpha"] for result in held["results"]] == [0.01, 0.01]
+
+
+def test_all_registered_kernels_unless_named(run):
+    _, out, _ = run("validate", *FAST, "--json")
+    assert [r["kernel"] for r in json.loads(out)["results"]] == [record.example for record in kernels.records()]
+
+
+def test_one_seed_one_output(run):
+    outputs = [run("validate", "gaussian", "--seed", seed, *FAST) for seed in (1, 1, 2)]
+    assert outputs[0] == outputs[1]
+    assert outputs[0][1] != outputs[2][1]
+    assert run("validate", "gaussian", *FAST) == run("validate", "gaussian", "--seed", 0, *FAST)
+
+
+def test_samples_trials_and_blocks(run):
+    _, out, _ = run("validate", "gaussian", "--samples", 1000, "--trials", 500, "--blocks", 3, "--json")
+    (result,) = json.loads(out)["results"]
+    assert (result["n_samples"], result["n_trials"], result["n_blocks"]) == (1000, 500, 3)
+
+
+def test_a_wrong_kernel_gives_exit_code_1(run, wrong_kernel):
+    code, out, err = run("validate", "gaussian", "wrong(scale=8)", *FAST)
+    assert (code, err) == (1, "")
+    assert "FAILED" in out
+    assert "PASSED" not in out
+    assert re.search(r"FAILED: largest \|z\| [\d.]+ \(wrong\(scale=8.0\)", out)
+
+
+def test_a_wrong_kernel_in_the_registry_is_found_without_naming_it(run, wrong_kernel):
+    code, out, _ = run("validate", *FAST, "--json")
+    held = json.loads(out)
+    assert code == 1
+    assert held["passed"] is False
+    assert {r["kernel"]: r["passed"] for r in held["results"]} == {
+        record.example: record.name != "wrong" for record in kernels.records()
+    }
+
+
+def test_kernels_of_two_axes_print_their_lags_in_brackets(run):
+    code, out, _ = run("validate", "gaussian(scale=(3, 5), ndim=2)", *FAST)
+    assert code == 0
+    assert re.search(r"\(-[\d.]+, [\d.]+\)", out)
+
+
+# -- your own vectors --------------------------------------------------------------------------------------------------
+
+
+def test_qk(run, npz):
+    q, k = example_pairs()
+    code, out, err = run("validate", "gaussian", *FAST, "--json", "--qk", npz(q=q[:3], k=k[:3]))
+    assert (code, err) == (0, "")
+    (result,) = json.loads(out)["results"]
+    assert result == json.loads(
+        json.dumps(rfrope.validate("gaussian", q=q[:3], k=k[:3], rng=0, n_samples=4096, n_trials=1024).to_dict())
+    )
+
+
+def test_qk_with_named_heads(run, npz):
+    q, k = (v.astype(np.float32) for v in example_pairs())
+    path = npz(first_q=q[:2], first_k=k[:2], second_q=q[2:], second_k=k[2:], other=np.arange(3))
+    _, out, _ = run("validate", "gaussian", *FAST, "--json", "--qk", path)
+    _, default, _ = run("validate", "gaussian", *FAST, "--json")
+    assert json.loads(out)["results"] == json.loads(default)["results"]
+
+
+def test_qk_with_single_vectors_and_a_pairing(run, npz):
+    path = npz(q=np.asarray([1.0, 2.0, 3.0, 4.0]), k=np.asarray([4.0, -3.0, 2.0, 1.0]))
+    _, out, _ = run("validate", "gaussian", *FAST, "--json", "--qk", path, "--pairing", "interleaved")
+    (result,) = json.loads(out)["results"]
+    assert (result["n_pairs"], result["n_blocks"]) == (1, 2)
+    _, half, _ = run("validate", "gaussian", *FAST, "--json", "--qk", path)
+    assert half != out
+
+
+def test_qk_names_the_file_in_the_table(run, npz):
+    path = npz(q=np.ones((1, 4)), k=np.ones((1, 4)))
+    _, out, _ = run("validate", "gaussian", *FAST, "--qk", path)
+    assert str(path) in out
+    assert "SmolLM2" not in out
+
+
+def test_qk_with_an_empty_vector(run, npz):
+    code, _, _ = run("validate", "gaussian", *FAST, "--qk", npz(q=np.zeros((1, 4)), k=np.ones((1, 4))))
+    assert code == 0
+
+
+ONES = np.ones((2, 4))
+BAD_ARRAYS = {
+    "no pair": {"a": ONES, "b": ONES},
+    "q alone": {"q": ONES},
+    "q of one head and k of another": {"a_q": ONES, "b_k": ONES},
+    "nothing": {},
+    "lengths differ": {"q": ONES, "k": np.ones((3, 4))},
+    "widths differ": {"q": ONES, "k": np.ones((2, 6))},
+    "heads of two widths": {"a_q": ONES, "a_k": ONES, "b_q": np.ones((2, 6)), "b_k": np.ones((2, 6))},
+    "three axes": {"q": np.ones((2, 2, 4)), "k": np.ones((2, 2, 4))},
+    "no rows": {"q": np.ones((0, 4)), "k": np.ones((0, 4))},
+    "odd width": {"q": np.ones((2, 3)), "k": np.ones((2, 3))},
+    "NaN": {"q": np.full((2, 4), np.nan), "k": ONES},
+    "infinity": {"q": ONES, "k": np.full((2, 4), np.inf)},
+    "integers": {"q": np.ones((2, 4), int), "k": np.ones((2, 4), int)},
+    "complex": {"q": ONES + 1j, "k": ONES + 1j},
+    "text": {"q": np.asarray(["a", "b"]), "k": np.asarray(["c", "d"])},
+}
+
+
+def assert_refused(result, *told):
+    code, out, err = result
+    assert code == 2
+    assert out == ""
+    assert "Traceback" not in err
+    for text in told:
+        assert text in err
+
+
+@pytest.mark.parametrize("case", BAD_ARRAYS)
+def test_bad_arrays(run, npz, case):
+    assert_refused(run("validate", "gaussian", *FAST, "--qk", npz(**BAD_ARRAYS[case])), "rfrope validate: error: ")
+
+
+def test_a_missing_file(run, tmp_path):
+    assert_refused(run("validate", "gaussian", "--qk", tmp_path / "none.npz"), "none.npz: no such file")
+
+
+def test_a_folder(run, tmp_path):
+    assert_refused(run("validate", "gaussian", "--qk", tmp_path), "--qk")
+
+
+def test_pickled_objects_are_not_loaded(run, npz, tmp_path):
+    class Loud:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "loaded"),))
+
+    path = npz(q=np.asarray([Loud()], dtype=object), k=np.ones((1, 4)))
+    assert_refused(run("validate", "gaussian", "--qk", path), "--qk", "not an .npz file of plain arrays")
+    assert not (tmp_path / "loaded").exists()
+
+
+BROKEN = {
+    "text": lambda good: b"hello",
+    "nothing": lambda good: b"",
+    "a zip's first bytes": lambda good: b"PK\x03\x04 and no more",
+    "cut off": lambda good: good[: len(good) // 2],
+    "a changed byte": lambda good: good.replace(np.float64(2.5).tobytes(), np.float64(2.75).tobytes(), 1),
+    "a pickle": lambda good: b"\x80\x04N.",
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_file_that_is_not_npz(run, npz, case):
+    path = npz(q=np.full((2, 4), 2.5), k=np.full((2, 4), 2.5))
+    good = path.read_bytes()
+    path.write_bytes(BROKEN[case](good))
+    assert path.read_bytes() != good
+    assert_refused(run("validate", "gaussian", *FAST, "--qk", path), "--qk", str(path))
+
+
+def test_a_single_array_is_not_npz(run, tmp_path):
+    np.save(tmp_path / "one.npy", np.ones((2, 4)))
+    assert_refused(run("validate", "gaussian", "--qk", tmp_path / "one.npy"), "not an .npz file")
+
+
+# -- other bad input ---------------------------------------------------------------------------------------------------
+
+BAD_ARGUMENTS = [
+    (["gausian"], "gausian"),
+    (["gaussian(scale=-1)"], "scale is -1"),
+    (["gaussian(scale=0)"], "scale is 0"),
+    (["gaussian(scale=nan)"], "scale"),
+    (["gaussian(scale=1e999)"], "scale is inf"),
+    (["gaussian(width=1)"], "width"),
+    (["gaussian(2)"], "without a name"),
+    (["gaussian(scale="], "cannot read kernel"),
+    (["gaussian; cauchy"], "cannot read kernel"),
+    (["__import__('os').getcwd()"], "cannot read kernel"),
+    (["gaussian(scale=__import__('os').getpid())"], "not a number"),
+    ([""], "cannot read kernel"),
+    (["gaussian(ndim=0)"], "ndim is 0"),
+    (["gaussian(scale=(1, 2, 3), ndim=2)"], "scale is"),
+    (["gaussian", "--samples", "-5"], "argument --samples: -5 is below 2"),
+    (["gaussian", "--samples", "1"], "argument --samples: 1 is below 2"),
+    (["gaussian", "--samples", "5000000000"], "n_samples is"),
+    (["gaussian", "--samples", "many"], "--samples"),
+    (["gaussian", "--samples", "1e6"], "--samples"),
+    (["gaussian", "--trials", "3"], "argument --trials: 3 is below 4"),
+    (["gaussian", "--blocks", "33"], "n_blocks is 33"),
+    (["gaussian", "--blocks", "0"], "argument --blocks: 0 is below 1"),
+    (["gaussian", "--blocks", "-1"], "argument --blocks: -1 is below 1"),
+    (["gaussian", "--alpha", "0"], "alpha"),
+    (["gaussian", "--alpha", "1"], "alpha"),
+    (["gaussian", "--alpha", "-0.5"], "alpha"),
+    (["gaussian", "--alpha", "nan"], "alpha"),
+    (["gaussian", "cauchy", "--alpha", "1.5"], "alpha"),
+    (["--alpha", "2"], "alpha"),
+    (["gaussian", "--seed", "-1"], "argument --seed: -1 is below 0"),
+    (["gaussian", "--seed", "x"], "--seed"),
+    (["gaussian", "--pairing", "halves"], "--pairing"),
+    (["gaussian", "--unknown"], "--unknown"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), BAD_ARGUMENTS, ids=[" ".join(a) or "empty" for a, _ in BAD_ARGUMENTS])
+def test_bad_arguments(run, arguments, told):
+    quick = [] if "--samples" in arguments else ["--samples", "256"]
+    quick += [] if "--trials" in arguments else ["--trials", "64"]
+    assert_refused(run("validate", *arguments, *quick), told)
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["kernels", "gaussian"]])
+def test_bad_commands(run, arguments):
+    assert_refused(run(*arguments), "usage: rfrope")
+
+
+# -- kernels, help, version --------------------------------------------------------------------------------------------
+
+
+def test_kernels_lists_the_registry(run):
+    code, out, err = run("kernels")
+    assert (code, err) == (0, "")
+    for record in kernels.records():
+        for text in (
+            record.formula,
+            record.law,
+            record.dimensions,
+            record.example,
+            *record.parameters,
+            *record.aliases,
+        ):
+            assert text in out
+
+
+def test_kernels_as_json(run):
+    _, out, _ = run("kernels", "--json")
+    held = json.loads(out)
+    assert [record["name"] for record in held] == list(kernels.names())
+    matern = next(record for record in held if record["name"] == "matern")
+    assert matern["parameters"] == {"nu": 1.5, "scale": 1.0, "ndim": 1}
+    for record in held:
+        assert set(record) == {"name", "aliases", "formula", "law", "parameters", "dimensions", "example"}
+        kernels.parse(record["example"])
+
+
+def test_a_registered_kernel_is_listed(run, wrong_kernel):
+    assert "wrong(scale=1.0, ndim=1)" in run("kernels")[1]
+
+
+def test_version(run):
+    assert run("--version")[:2] == (0, f"rfrope {rfrope.__version__}\n")
+
+
+@pytest.mark.parametrize("command", [["--help"], ["validate", "--help"], ["kernels", "--help"]])
+def test_help(run, command):
+    code, out, _ = run(*command)
+    assert code == 0
+    assert out.startswith("usage: rfrope")
+
+
+def test_help_tells_every_option(run):
+    _, out, _ = run("validate", "--help")
+    for option in (
+        "--qk",
+        "--pairing",
+        "--seed",
+        "--samples",
+        "--trials",
+        "--blocks",
+        "--alpha",
+        "--json",
+        "Exit code",
+    ):
+        assert option in out

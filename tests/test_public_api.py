@@ -1,0 +1,228 @@
+"""``__all__``, signatures and docstrings: what DESIGN.md promises, held against reality."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import types
+
+import pytest
+
+import rfrope
+from rfrope import kernels
+
+# Names, kinds and defaults are the contract: parameters may be added, none renamed.
+SIGNATURES = {
+    "phases": "(positions, frequencies, *, shift=None)",
+    "rotate": "(x, positions, frequencies, *, pairing='half', out_pairing=None, shift=None, scale=1.0, inverse=False, "
+    "out=None)",
+    "rotate_by_phases": "(x, phases, *, pairing='half', out_pairing=None, scale=1.0, inverse=False, out=None)",
+    "rotate_by_table": "(x, cos, sin, *, pairing='half', out_pairing=None, out=None)",
+    "rotation_table": "(positions, frequencies, *, shift=None, scale=1.0, dtype=None)",
+    "convert_pairing": "(x, source, target, *, axis=-1, width=None)",
+    "to_complex": "(x, *, pairing='half')",
+    "from_complex": "(z, *, pairing='half')",
+    "scores": "(q, k, q_positions, k_positions, frequencies, *, pairing='half', shift=None)",
+    "block_coefficients": "(q, k, *, pairing='half')",
+    "kernel": "(name, **parameters)",
+    "sample": "(kernel, n_blocks, *, rng=None, design='iid', heads=None, xp=None, device=None, dtype=None)",
+    "geometric": "(n_blocks, *, base=10000.0, xp=None, device=None, dtype=None)",
+    "arithmetic": "(n_blocks, *, step, xp=None, device=None, dtype=None)",
+    "expected_score": "(q, k, delta, kernel, *, pairing='half')",
+    "score_variance": "(q, k, delta, kernel, *, pairing='half')",
+    "relative_error": "(q, k, delta, kernel, *, pairing='half')",
+    "estimate_kernel": "(kernel, delta, *, n_samples, rng=None, design='iid', quantity='phi', executor=None, "
+    "progress=None)",
+    "estimate_scores": "(q, k, delta, kernel, *, n_trials, rng=None, design='iid', pairing='half', executor=None, "
+    "progress=None)",
+    "validate": "(kernel, *, q=None, k=None, delta=None, n_samples=1048576, n_trials=16384, n_blocks=None, rng=None, "
+    "alpha=0.001, pairing='half', executor=None)",
+}
+KERNEL_SIGNATURES = {
+    "names": "()",
+    "records": "()",
+    "register": "(name, factory, *, formula, law, dimensions='any k', example=None, aliases=())",
+    "kernel": "(name, **parameters)",
+    "parse": "(text)",
+    "mixture": "(weights, kernels)",
+    "axes": "(*kernels)",
+}
+KERNEL_METHODS = {
+    "__call__": "(self, delta)",
+    "__mul__": "(self, other)",
+    "phi": "(self, delta)",
+    "phi2": "(self, delta)",
+    "density": "(self, omega)",
+    "transport": "(self, u)",
+    "rescale": "(self, scale)",
+    "warp": "(self, matrix)",
+}
+FIELDS = {
+    "Estimate": ("value", "stderr", "n"),
+    "ScoreEstimate": ("mean", "variance", "n_trials"),
+    "Validation": (
+        "kernel",
+        "lags",
+        "rows",
+        "alpha",
+        "bound",
+        "n_samples",
+        "n_trials",
+        "n_blocks",
+        "n_pairs",
+        "spread",
+    ),
+}
+FUNCTIONS = {
+    **{f"rfrope.{name}": getattr(rfrope, name, None) for name in SIGNATURES},
+    **{f"rfrope.kernels.{name}": getattr(kernels, name, None) for name in KERNEL_SIGNATURES},
+}
+
+
+def bare(function) -> str:
+    """A signature without annotations."""
+    signature = inspect.signature(function)
+    parameters = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()]
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+def public(module) -> set[str]:
+    """Names that a module offers without an underscore, its submodules left out."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures(name):
+    assert bare(getattr(rfrope, name)) == SIGNATURES[name]
+
+
+@pytest.mark.parametrize("name", KERNEL_SIGNATURES)
+def test_signatures_of_kernels(name):
+    assert bare(getattr(kernels, name)) == KERNEL_SIGNATURES[name]
+
+
+@pytest.mark.parametrize("name", KERNEL_METHODS)
+def test_methods_of_a_kernel(name):
+    assert bare(getattr(rfrope.Kernel, name)) == KERNEL_METHODS[name]
+
+
+def test_a_comparison_of_signatures_sees_a_changed_default():
+    def rotation_table(positions, frequencies, *, shift=None, scale=2.0, dtype=None):
+        """Twice as large."""
+
+    assert bare(rotation_table) != SIGNATURES["rotation_table"]
+
+
+def test_all_of_rfrope_is_what_it_offers():
+    assert set(rfrope.__all__) == public(rfrope) | {"kernels"}
+    assert set(rfrope.__all__) == set(SIGNATURES) | set(FIELDS) | {"Kernel", "kernels"}
+    assert rfrope.__all__ == sorted(set(rfrope.__all__))
+
+
+def test_all_of_kernels_is_what_it_offers():
+    assert set(kernels.__all__) == public(kernels)
+    assert set(kernels.__all__) == set(KERNEL_SIGNATURES) | {"Kernel", "Record"}
+
+
+def test_names_are_the_same_things_everywhere():
+    assert rfrope.kernel is kernels.kernel
+    assert rfrope.Kernel is kernels.Kernel
+
+
+def test_star_imports():
+    space: dict = {}
+    exec("from rfrope import *", space)
+    assert set(rfrope.__all__) <= set(space)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_results_are_frozen_dataclasses_with_these_fields(name):
+    result = getattr(rfrope, name)
+    assert tuple(field.name for field in dataclasses.fields(result)) == FIELDS[name]
+    assert result.__dataclass_params__.frozen
+
+
+def test_properties_of_results():
+    for name in ("passed", "worst"):
+        assert isinstance(getattr(rfrope.Validation, name), property)
+    assert bare(rfrope.Validation.to_dict) == "(self)"
+
+
+def test_a_kernel_has_its_properties():
+    law = rfrope.kernel("matern", nu=1.5, scale=(8.0, 4.0), ndim=2)
+    assert (law.ndim, law.draws) == (2, 3)
+    assert law([1.0, 2.0]) == law.phi([1.0, 2.0])
+
+
+def test_the_version_is_that_of_the_package():
+    from importlib.metadata import version
+
+    assert rfrope.__version__ == version("rfrope")
+
+
+def test_the_package_is_typed():
+    from importlib.resources import files
+
+    assert files("rfrope").joinpath("py.typed").is_file()
+    for name, function in FUNCTIONS.items():
+        signature = inspect.signature(function)
+        assert signature.return_annotation is not inspect.Signature.empty, name
+        assert all(p.annotation is not inspect.Parameter.empty for p in signature.parameters.values()), name
+
+
+# -- docstrings --------------------------------------------------------------------------------------------------------
+
+
+def sections(docstring: str) -> dict[str, str]:
+    """Parts of a numpydoc docstring by their titles; the part before the first is 'Summary'."""
+    parts = re.split(r"^(\w[\w ]*)\n-{3,}\n", inspect.cleandoc(docstring), flags=re.MULTILINE)
+    return {"Summary": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+def missing(function) -> list[str]:
+    """What a public function's docstring lacks."""
+    held, parameters = sections(function.__doc__ or ""), inspect.signature(function).parameters
+    wanted = ["Returns", "Examples", *(["Parameters", "Raises"] if parameters else [])]
+    lacks = [title for title in wanted if not held.get(title, "").strip()]
+    lacks += [] if held["Summary"].strip() else ["Summary"]
+    lines = [line for line in held.get("Parameters", "").splitlines() if line and not line.startswith(" ")]
+    told = {name.strip(" *") for line in lines for name in line.partition(" : ")[0].split(",")}
+    lacks += [f"parameter {name}" for name in parameters if name not in told]
+    lacks += ["doctest"] if ">>>" not in held.get("Examples", "") else []
+    return lacks
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_public_functions_have_a_complete_docstring(name):
+    assert missing(FUNCTIONS[name]) == []
+
+
+def test_the_check_of_docstrings_sees_what_is_missing():
+    def function(x, y):
+        """Summary.
+
+        Parameters
+        ----------
+        x : array
+
+        Returns
+        -------
+        array
+        """
+
+    assert missing(function) == ["Examples", "Raises", "parameter y", "doctest"]
+
+
+@pytest.mark.parametrize("name", [name for name in KERNEL_METHODS if name != "__mul__"])
+def test_methods_of_a_kernel_have_a_docstring(name):
+    assert inspect.getdoc(getattr(rfrope.Kernel, name))
+
+
+@pytest.mark.parametrize("name", ["Kernel", *FIELDS])
+def test_classes_have_a_docstring(name):
+    assert len(inspect.getdoc(getattr(rfrope, name)).splitlines()) > 2

@@ -1,0 +1,201 @@
+"""Special functions against mpmath."""
+
+import mpmath as mp
+import numpy as np
+import pytest
+from problems import DIGITS, matern_reference
+
+from rfrope import _special
+
+LOWER = np.array([2.0**-53, 2.0**-45, 1e-12, 1e-6, 0.01, 0.1, 0.25, 0.4, 0.49, 0.5 - 2.0**-20, 0.5 - 2.0**-50, 0.5])
+LOWER = np.ceil(LOWER * 2.0**53) * 2.0**-53  # so that 1 - u is exact
+UNIT = np.concatenate([LOWER, 1.0 - LOWER[:-1][::-1]])
+
+
+@pytest.fixture(autouse=True)
+def digits():
+    with mp.workdps(DIGITS):
+        yield
+
+
+def relative_error(found, exact):
+    return float(abs(mp.mpf(float(found)) / exact - 1))
+
+
+# -- quantiles ---------------------------------------------------------------------------------------------------------
+
+
+def normal_cdf(x):
+    return mp.erfc(-x / mp.sqrt(2)) / 2
+
+
+def laplace_cdf(x):
+    return mp.exp(x) / 2
+
+
+def student_cdf(dof):
+    dof = mp.mpf(dof)
+    return lambda x: mp.betainc(dof / 2, mp.mpf(1) / 2, 0, dof / (dof + x * x), regularized=True) / 2
+
+
+STUDENT = (0.3, 0.6, 1.0, 1.6, 2.0, 3.0, 5.0, 14.6, 100.0, 1000.0, 1e6)
+SYMMETRIC = {
+    "normal": (_special.normal_quantile, normal_cdf),
+    "laplace": (_special.laplace_quantile, laplace_cdf),
+    **{f"student {d}": (lambda u, d=d: _special.student_quantile(d, u), student_cdf(d)) for d in STUDENT},
+}
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
+def test_symmetric_quantiles_invert_the_cdf_far_into_the_tail(name):
+    """Lower half; the tests below say that the upper is its mirror image."""
+    quantile, cdf = SYMMETRIC[name]
+    with mp.workdps(DIGITS):
+        for u, x in zip(LOWER, quantile(LOWER), strict=True):
+            assert relative_error(u, cdf(mp.mpf(float(x)))) < 5e-14, u
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
+def test_symmetric_quantiles_are_odd_bit_for_bit_and_increase(name):
+    quantile, _ = SYMMETRIC[name]
+    np.testing.assert_array_equal(quantile(1.0 - UNIT), -quantile(UNIT))
+    assert quantile(np.array([0.5]))[0] == 0.0
+    assert np.all(np.diff(quantile(UNIT)) > 0.0)
+
+
+@pytest.mark.parametrize("shape", [0.1, 0.3, 0.8, 1.5, 30.0, 200.0])
+def test_gamma_quantile_inverts_the_cdf_in_both_tails(shape):
+    for u, x in zip(UNIT, _special.gamma_quantile(shape, UNIT), strict=True):
+        x = mp.mpf(float(x))
+        if u <= 0.5:
+            assert relative_error(u, mp.gammainc(shape, 0, x, regularized=True)) < 5e-13
+        else:
+            assert relative_error(1.0 - u, mp.gammainc(shape, x, mp.inf, regularized=True)) < 5e-13
+
+
+def test_exponential_quantile_inverts_the_cdf_in_both_tails():
+    for u, x in zip(UNIT, _special.exponential_quantile(UNIT), strict=True):
+        x = mp.mpf(float(x))
+        assert relative_error(u, -mp.expm1(-x)) < 1e-15
+        assert relative_error(1.0 - u, mp.exp(-x)) < 1e-14
+
+
+@pytest.mark.parametrize("dof", [1e-3, 0.02, 0.1, 1.0, 1e3, 1e8])
+def test_student_quantile_never_fails(dof):
+    found = _special.student_quantile(dof, UNIT)
+    assert not np.any(np.isnan(found))
+    assert np.all(np.diff(found) >= 0.0)
+
+
+def test_a_wrong_quantile_would_be_noticed():
+    x = mp.mpf(float(_special.student_quantile(3.0, np.array([0.01]))[0]))
+    assert relative_error(0.01, student_cdf(3.0)(x * (1 + mp.mpf("1e-12")))) > 5e-13
+
+
+# -- the Matérn function -----------------------------------------------------------------------------------------------
+
+ORDERS = (
+    0.05,
+    0.3,
+    0.5,
+    0.8,
+    0.999,
+    1.0,
+    1.0001,
+    1.5,
+    2.0,
+    2.5,
+    7.3,
+    10.5,
+    12.2,
+    19.5,
+    19.99,
+    20.0,
+    33.3,
+    50.0,
+    200.0,
+    500.0,
+)
+
+
+def radii_and_reference(nu):
+    """Arguments t up to 40 sqrt(2 nu) as exact floats, and the function there."""
+    t = np.concatenate([np.geomspace(1e-12, 1e-2, 6), np.linspace(0.05, 40.0, 25)]) * float(np.sqrt(2.0 * nu))
+    return t, [matern_reference(nu, mp.mpf(float(v))) for v in t]
+
+
+@pytest.mark.parametrize("nu", ORDERS)
+def test_matern_against_mpmath(nu):
+    t, exact = radii_and_reference(nu)
+    found = _special.matern(nu, t, np)
+    worst = max(relative_error(a, b) for a, b in zip(found, exact, strict=True))
+    assert worst < 5e-13
+    assert _special.matern(nu, np.zeros(2), np).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("nu", [19.0, 20.0, 20.5, 25.5])
+def test_branches_agree_where_they_meet(nu):
+    t = np.linspace(0.0, 60.0, 200)
+    uniform = _special._matern_uniform(nu, t, np)
+    np.testing.assert_allclose(uniform, _special._matern_scipy(nu, t), rtol=2e-13)
+    if nu % 1.0:
+        np.testing.assert_allclose(uniform, _special._matern_half_integer(nu, t, np), rtol=2e-13)
+
+
+@pytest.mark.parametrize("nu", [0.8, 1.5, 30.0])
+def test_an_order_off_by_a_part_in_1e9_would_be_noticed(nu):
+    t, exact = radii_and_reference(nu)
+    found = _special.matern(nu * (1 + 1e-9), t, np)
+    assert max(relative_error(a, b) for a, b in zip(found, exact, strict=True)) > 1e-11
+
+
+RADII = np.array([0.0, 1e-300, 1e-200, 1e-100, 1e-30, 1e-20, 1e-12, 1e-10, 1e-9, 1e-8, 1e-6, 1e-4, 1e-2, 0.1, 1.0])
+RADII = np.concatenate([RADII, np.geomspace(3.0, 1e6, 40)])
+
+
+@pytest.mark.parametrize("nu", sorted({*np.geomspace(0.05, 500.0, 41).tolist(), *ORDERS}))
+def test_matern_is_never_nan_and_falls_from_one_to_zero(nu):
+    value = _special.matern(nu, RADII, np)
+    assert np.all(np.isfinite(value))
+    assert value[0] == 1.0
+    assert value[-1] == 0.0
+    assert np.all((value >= 0.0) & (value <= 1.0 + 1e-13))  # t^nu rounds by some 3e-14 at the least radii
+    assert np.all(np.diff(value) <= 1e-13)
+
+
+@pytest.mark.parametrize("nu", [0.05, 0.3, 0.8, 1.0, 1.3])
+def test_matern_at_subnormal_arguments(nu):
+    t = np.array([5e-324, 1e-310])
+    for found, v in zip(_special.matern(nu, t, np), t, strict=True):
+        assert relative_error(found, matern_reference(nu, mp.mpf(float(v)))) < 1e-12
+
+
+@pytest.mark.parametrize("nu", [0.5, 2.5, 0.8, 20.0])
+def test_matern_on_every_library(nu, xp):
+    t = np.array([[0.0, 1e-8, 0.5], [3.0, 20.0, 400.0]])
+    found = _special.matern(nu, xp(t), space(xp))
+    assert xp.owns(found)
+    np.testing.assert_allclose(xp.host(found), _special.matern(nu, t, np), rtol=1e-13, atol=0)
+
+
+def space(xp):
+    from rfrope import _array
+
+    return _array.named_namespace(xp.module)
+
+
+def test_bessel_k0(xp):
+    t = np.array([1e-300, 1e-5, 0.3, 2.0, 50.0])
+    found = _special.bessel_k0(xp(t), space(xp))
+    assert xp.owns(found)
+    for value, v in zip(xp.host(found), t, strict=True):
+        assert relative_error(value, mp.besselk(0, mp.mpf(float(v)))) < 1e-14
+    assert xp.host(_special.bessel_k0(xp([0.0]), space(xp)))[0] == np.inf
+
+
+def test_debye_polynomials_are_the_published_ones():
+    """DLMF 10.41.10: u_1 = (3p - 5p^3)/24, u_2 = (81p^2 - 462p^4 + 385p^6)/1152."""
+    u = _special._debye_polynomials()
+    np.testing.assert_allclose(u[0], [1.0])
+    np.testing.assert_allclose(u[1], [3 / 24, -5 / 24], rtol=1e-15)
+    np.testing.assert_allclose(u[2], [81 / 1152, -462 / 1152, 385 / 1152], rtol=1e-15)

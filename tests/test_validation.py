@@ -1,0 +1,379 @@
+"""``validate`` passes right kernels and fails wrong ones."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import functools
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import rfrope
+from rfrope import Kernel, kernels, validate
+from rfrope.validation import QUANTITIES, Row, Validation, default_lags, example_pairs
+
+EXAMPLES = [record.example for record in kernels.records()]
+seeded = functools.partial(validate, rng=0)
+SMALL = {"n_samples": 2**14, "n_trials": 2**11}
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Wrong(Kernel):
+    """A right kernel with one thing changed."""
+
+    name = "wrong"
+    right: Kernel
+    mutation: str = "none"
+
+    @property
+    def ndim(self):
+        return self.right.ndim
+
+    @property
+    def draws(self):
+        return self.right.draws
+
+    def _phi(self, delta, xp):
+        return self.right._phi(delta, xp)
+
+    def phi2(self, delta):
+        return self.right.phi(delta) if self.mutation == "Phi_2 is Phi" else super().phi2(delta)
+
+    def _transport(self, u):
+        omega = self.right._transport(u)
+        changed = {
+            "scale 1 %": 1.01 * omega,
+            "one sign": np.abs(omega),
+            "shifted": omega + 0.01 / omega.std(),
+            "cycles": omega / (2.0 * math.pi),
+            "some zeros": np.where(u[..., :1] < 0.02, 0.0, omega),
+            "one axis": omega[..., :1] + 0.0 * omega,
+        }
+        return changed.get(self.mutation, omega)
+
+
+def test_the_frame_of_the_mutations_is_sound():
+    right, framed = seeded(EXAMPLES[0], **SMALL), seeded(Wrong(kernels.parse(EXAMPLES[0])), **SMALL)
+    assert framed.passed
+    assert framed.rows == right.rows
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_every_registered_example_passes_on_the_real_vectors(text):
+    result = seeded(text)
+    assert result.passed
+    assert result.worst in result.rows
+    assert abs(result.worst.z) == max(abs(row.z) for row in result.rows) < result.bound
+    assert (result.n_pairs, result.n_blocks, result.kernel) == (8, 32, text)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+@pytest.mark.parametrize("mutation", ["one sign", "Phi_2 is Phi", "cycles", "some zeros"])
+def test_a_wrong_kernel_fails(text, mutation):
+    result = seeded(Wrong(kernels.parse(text), mutation))
+    assert not result.passed
+    assert abs(result.worst.z) > result.bound
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_a_scale_off_by_one_percent_fails(text):
+    # 2^18 samples, the default, see it in gaussian and sinc always, in exponential one time in four
+    assert not seeded(Wrong(kernels.parse(text), "scale 1 %"), n_samples=2**20).passed
+
+
+@pytest.mark.parametrize("text", ["gaussian(scale=32.0)", "sinc(bandwidth=0.1)"])
+def test_a_scale_off_by_one_percent_fails_by_default(text):
+    assert not seeded(Wrong(kernels.parse(text), "scale 1 %")).passed
+
+
+def test_what_fails_tells_what_is_wrong():
+    def failing(mutation):
+        result = seeded(Wrong(kernels.parse("gaussian(scale=32)"), mutation))
+        return {row.quantity for row in result.rows if abs(row.z) >= result.bound}
+
+    assert failing("one sign") == {"E sin", "E S", "Var S"}  # Phi and Phi_2 do not see a sign
+    assert failing("Phi_2 is Phi") == {"Φ₂", "Var S"}
+    assert "Φ" in failing("scale 1 %")
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_a_kernel_that_uses_one_axis_for_all_fails(ndim):
+    assert not seeded(Wrong(rfrope.kernel("gaussian", scale=8.0, ndim=ndim), "one axis"), **SMALL).passed
+
+
+class ApartMatern(Kernel):
+    """Matérn in two axes, its axes drawn independently: the classic error, invisible along the axes."""
+
+    name = "apart"
+    ndim = 2
+    draws = 2
+    right = rfrope.kernel("matern", nu=1.5, scale=16.0, ndim=2)
+    line = rfrope.kernel("matern", nu=1.5, scale=16.0)
+
+    def __repr__(self):
+        return "apart"
+
+    def _phi(self, delta, xp):
+        return self.right._phi(delta, xp)
+
+    def _transport(self, u):
+        return np.concatenate([self.line._transport(u[..., j : j + 1]) for j in (0, 1)], axis=-1)
+
+
+def test_default_lags_lie_off_the_axes_so_that_independent_axes_fail():
+    assert not seeded(ApartMatern()).passed
+    along = [[-8.0, 0.0], [0.0, -8.0], [-16.0, 0.0]]
+    assert seeded(ApartMatern(), delta=along, **SMALL).passed
+
+
+@pytest.mark.parametrize("family", ["gaussian", "cauchy", "matern", "exponential"])
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_kernels_of_several_axes_pass(family, ndim):
+    result = seeded(rfrope.kernel(family, scale=tuple(8.0 + axis for axis in range(ndim)), ndim=ndim), **SMALL)
+    assert result.passed
+    assert all(len(lag) == ndim for lag in result.lags)
+
+
+def test_the_algebra_passes():
+    law = kernels.mixture([0.4, 0.6], [rfrope.kernel("gaussian", scale=4.0), rfrope.kernel("cauchy", scale=9.0)])
+    assert seeded(law, **SMALL).passed
+    assert seeded(law * rfrope.kernel("sinc", bandwidth=0.1), **SMALL).passed
+    assert seeded(kernels.axes(law, rfrope.kernel("exponential", scale=3.0)), **SMALL).passed
+    assert seeded(law.rescale(3.0).warp([[2.0]]), **SMALL).passed
+
+
+# -- what a result holds -----------------------------------------------------------------------------------------------
+
+
+def test_rows_hold_every_comparison_once():
+    q, k = example_pairs()
+    result = seeded("cauchy(scale=24)", q=q[:3], k=k[:3], delta=[-2.0, 5.0], rng=3, **SMALL)
+    got = [(row.lag, row.quantity, row.pair) for row in result.rows]
+    wanted = {
+        (lag, quantity, pair)
+        for lag in ((-2.0,), (5.0,))
+        for quantity in QUANTITIES
+        for pair in ((0, 1, 2) if quantity in ("E S", "Var S") else (None,))
+    }
+    assert len(got) == len(set(got)) == 2 * (3 + 2 * 3)
+    assert set(got) == wanted
+    assert result.lags == ((-2.0,), (5.0,))
+    assert (result.n_samples, result.n_trials, result.n_blocks, result.n_pairs) == (2**14, 2**11, 32, 3)
+
+
+def test_closed_forms_and_z_are_what_they_say():
+    q, k = example_pairs()
+    delta = [-2.0, 5.0]
+    result = seeded("cauchy(scale=24)", q=q, k=k, delta=delta, **SMALL)
+    law = kernels.parse("cauchy(scale=24)")
+    for row in result.rows:
+        lag = row.lag[0]
+        pair = 0 if row.pair is None else row.pair
+        wanted = {
+            "Φ": 1.0 / (1.0 + (lag / 24.0) ** 2),
+            "Φ₂": 1.0 / (1.0 + (lag / 12.0) ** 2),
+            "E sin": 0.0,
+            "E S": rfrope.expected_score(q[pair], k[pair], lag, law),
+            "Var S": rfrope.score_variance(q[pair], k[pair], lag, law),
+        }[row.quantity]
+        assert row.closed_form == pytest.approx(wanted, rel=1e-13)
+        assert row.z == pytest.approx((row.estimate - row.closed_form) / row.stderr)
+
+
+def test_the_bound_is_bonferronis():
+    for alpha in (1e-3, 0.05, 1e-9):
+        result = seeded("gaussian", alpha=alpha, **SMALL)
+        assert result.alpha == alpha
+        assert result.bound == pytest.approx(stats.norm.isf(alpha / (2.0 * len(result.rows))), rel=1e-9)
+
+
+def test_spread_is_the_median_of_the_relative_error():
+    q, k = example_pairs()
+    result = seeded("gaussian(scale=32)", **SMALL)
+    for lag, spread in zip(result.lags, result.spread, strict=True):
+        wanted = np.median(rfrope.relative_error(q, k, lag[0], "gaussian(scale=32)"))
+        assert spread == pytest.approx(float(wanted))
+    assert min(result.spread) > 1.0  # one draw says little on real vectors, and the result says so
+
+
+def row(z: float) -> Row:
+    return Row((1.0,), "Φ", None, 0.0, z, 1.0, z)
+
+
+def result_of(*zs: float) -> Validation:
+    return Validation("made", ((1.0,),), tuple(map(row, zs)), 1e-3, 3.0, 1, 1, 1, 1, (1.0,))
+
+
+def test_passed_and_worst():
+    assert result_of(0.0, -2.9).passed
+    assert result_of(1.0, -2.9).worst.z == -2.9
+    assert not result_of(0.0, 3.0).passed
+    assert not result_of(0.0, -3.1).passed
+    assert not result_of(0.0, math.nan).passed
+    assert not result_of(math.inf).passed
+    assert math.isnan(result_of(5.0, math.nan, 2.0).worst.z)
+
+
+def test_to_dict_is_json():
+    result = seeded("gaussian(ndim=2)", delta=[[1.0, 2.0]], **SMALL)
+    text = json.dumps(result.to_dict(), allow_nan=False)
+    held = json.loads(text)
+    assert held["passed"] is True
+    assert held["kernel"] == "gaussian(scale=1.0, ndim=2)"
+    assert held["rows"][0]["lag"] == [1.0, 2.0]
+    assert len(held["rows"]) == len(result.rows)
+    assert held["worst"]["z"] == result.worst.z
+    assert {"lags", "alpha", "bound", "n_samples", "n_trials", "n_blocks", "n_pairs", "spread"} < set(held)
+
+
+def test_results_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result_of(0.0).alpha = 0.5
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_seed_one_result():
+    first, again = seeded("gaussian", rng=5, **SMALL), seeded("gaussian", rng=5, **SMALL)
+    assert first == again
+    other = seeded("gaussian", rng=6, **SMALL)
+    same = {a.quantity for a, b in zip(first.rows, other.rows, strict=True) if a.estimate == b.estimate}
+    assert same == set()  # the seed reaches the kernel's draws and the score's
+    assert validate("gaussian", **SMALL).rows != validate("gaussian", **SMALL).rows  # fresh entropy unless given
+    assert seeded("gaussian", rng=np.random.default_rng(1), **SMALL).passed
+
+
+def test_an_executor_changes_nothing():
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        assert seeded("gaussian", executor=pool, n_samples=2**17) == seeded("gaussian", n_samples=2**17)
+
+
+def test_own_vectors_of_every_library(xp):
+    q, k = (v[:2] for v in example_pairs())
+    result = seeded("gaussian(scale=8)", q=xp(q), k=xp(k), delta=xp([1.0, 2.0]), **SMALL)
+    assert result == seeded("gaussian(scale=8)", q=q, k=k, delta=[1.0, 2.0], **SMALL)
+
+
+def test_single_vectors_and_lists():
+    result = seeded("gaussian", q=[1.0, 2.0], k=[3.0, 4.0], delta=1, **SMALL)
+    assert result.passed
+    assert (result.n_pairs, result.n_blocks, result.lags) == (1, 1, ((1.0,),))
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_n_blocks_takes_the_first_blocks(pairing):
+    q, k = example_pairs()
+    few = seeded("gaussian(scale=8)", q=q, k=k, n_blocks=5, pairing=pairing, **SMALL)
+    columns = [*range(5), *range(32, 37)] if pairing == "half" else list(range(10))
+    by_hand = seeded("gaussian(scale=8)", q=q[:, columns], k=k[:, columns], pairing=pairing, **SMALL)
+    assert few.n_blocks == 5
+    assert few.passed
+    assert [row.lag for row in few.rows] == [row.lag for row in by_hand.rows]
+    for ours, theirs in zip(few.rows, by_hand.rows, strict=True):
+        assert ours.closed_form == pytest.approx(theirs.closed_form, rel=1e-12)
+        assert ours.estimate == pytest.approx(theirs.estimate, rel=1e-9)
+
+
+def test_pairing_reaches_the_score():
+    rows = {p: seeded("gaussian", pairing=p, **SMALL).rows for p in ("half", "interleaved")}
+    means, variances = (
+        [[row.closed_form for row in rows[p] if row.quantity == quantity] for p in rows]
+        for quantity in ("E S", "Var S")
+    )
+    assert means[0] == pytest.approx(means[1], rel=1e-9)
+    assert variances[0] != pytest.approx(variances[1], rel=1e-3)
+
+
+def test_lag_0_passes_exactly():
+    result = seeded("exponential", delta=[0.0], **SMALL)
+    assert result.passed
+    assert max(abs(row.z) for row in result.rows) < 2.0
+    assert result.spread == (0.0,)
+
+
+def test_vectors_without_content_pass():
+    result = seeded("gaussian", q=[0.0, 0.0], k=[1.0, 2.0], **SMALL)
+    assert result.passed
+    assert result.spread == (0.0,) * 5
+
+
+def test_vectors_at_right_angles_pass_and_stay_json():
+    result = seeded("gaussian", q=[1.0, 0.0], k=[0.0, 1.0], **SMALL)
+    assert result.passed
+    json.loads(json.dumps(result.to_dict()))
+
+
+def test_one_lag_twice_keeps_one_spread_for_each_lag():
+    result = seeded("gaussian", delta=[1.0, 1.0], **SMALL)
+    assert len(result.lags) == len(result.spread)
+
+
+@pytest.mark.parametrize(
+    "text", [*EXAMPLES, "gaussian(scale=1e-6)", "cauchy(scale=1e9)", "matern(nu=1, scale=4, ndim=3)"]
+)
+def test_default_lags_surround_the_half_height(text):
+    law = kernels.parse(text)
+    lags = default_lags(law)
+    assert lags.shape == (5, law.ndim)
+    phi = law.phi(lags[:, 0] if law.ndim == 1 else lags)
+    assert phi[2] == pytest.approx(0.5, abs=5e-3)
+    assert phi[0] > phi[1] > phi[2] > phi[3]
+    assert np.all(lags[:, 0] < 0.0)  # a causal query looks back
+
+
+def test_default_lags_of_a_kernel_that_never_falls_are_finite():
+    class Constant(Kernel):
+        ndim = 1
+
+        def _phi(self, delta, xp):
+            return 0.0 * delta[..., 0] + 1.0
+
+    assert np.all(np.isfinite(default_lags(Constant())))
+
+
+VECTOR = [1.0, 2.0]
+BAD = [
+    ({"kernel": "gausian"}, ValueError, "gausian"),
+    ({"kernel": 3}, TypeError, "kernel is 3"),
+    ({"q": VECTOR}, ValueError, "k is missing"),
+    ({"k": VECTOR}, ValueError, "q is missing"),
+    ({"q": VECTOR, "k": [1.0, 2.0, 3.0, 4.0]}, ValueError, "q has shape .* but k has"),
+    ({"q": [VECTOR] * 2, "k": [VECTOR] * 3}, ValueError, "q has shape .* but k has"),
+    ({"q": [[VECTOR]], "k": [[VECTOR]]}, ValueError, "q has shape"),
+    ({"q": np.ones((0, 2)), "k": np.ones((0, 2))}, ValueError, "q has shape"),
+    ({"q": [1, 2], "k": [1, 2]}, ValueError, "q has shape .* dtype int"),
+    ({"q": [1.0, math.nan], "k": VECTOR}, ValueError, "q .* finite"),
+    ({"q": VECTOR, "k": [1.0, math.inf]}, ValueError, "k .* finite"),
+    ({"q": [1.0, 2.0, 3.0], "k": [1.0, 2.0, 3.0]}, ValueError, "q has shape"),
+    ({"q": "text", "k": VECTOR}, TypeError, "q has type"),
+    ({"delta": [math.nan]}, ValueError, "delta is"),
+    ({"delta": [1j]}, ValueError, "delta is"),
+    ({"delta": []}, ValueError, "delta has shape"),
+    ({"delta": [1.0, 2.0], "kernel": "gaussian(ndim=2)"}, ValueError, "delta has shape"),
+    ({"delta": [[1.0, 2.0, 3.0]], "kernel": "gaussian(ndim=2)"}, ValueError, "delta has shape"),
+    ({"n_samples": 1}, ValueError, "n_samples is"),
+    ({"n_trials": 3}, ValueError, "n_trials is"),
+    ({"n_samples": 10.0}, TypeError, "n_samples is"),
+    ({"n_blocks": 0}, ValueError, "n_blocks is"),
+    ({"n_blocks": 33}, ValueError, "n_blocks is"),
+    ({"n_blocks": True}, ValueError, "n_blocks is"),
+    ({"n_blocks": 2.0}, (ValueError, TypeError), "n_blocks is"),
+    ({"rng": -1}, ValueError, "rng is"),
+    ({"rng": "x"}, TypeError, "rng is"),
+    ({"alpha": 0.0}, ValueError, "alpha is"),
+    ({"alpha": 1.0}, ValueError, "alpha is"),
+    ({"alpha": math.nan}, ValueError, "alpha is"),
+    ({"pairing": "halves"}, ValueError, "pairing is"),
+    ({"executor": 3}, TypeError, "executor is"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD, ids=[f"{b[0]!r:.40}" for b in BAD])
+def test_bad_input_is_named(change, error, message):
+    with pytest.raises(error, match=message):
+        seeded(**({"kernel": "gaussian", "n_samples": 100, "n_trials": 100} | change))
