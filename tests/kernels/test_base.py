@@ -1,0 +1,439 @@
+"""The algebra of kernels: Phi, Phi_2, density and draws of every combination agree; what is no kernel is refused."""
+
+from __future__ import annotations
+
+import functools
+import math
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import N_DRAWS, Z_BOUND, ks_bound, ks_distance, moment_z, panels, worst
+from scipy import integrate
+
+import rfrope
+from rfrope import kernels
+from rfrope.kernels import Kernel, axes, base, mixture
+
+G = rfrope.kernel("gaussian", scale=4.0)
+C = rfrope.kernel("cauchy", scale=3.0)
+E = rfrope.kernel("exponential", scale=6.0)
+M = rfrope.kernel("matern", nu=1.5, scale=5.0)
+S = rfrope.kernel("sinc", bandwidth=0.4)
+G2 = rfrope.kernel("gaussian", scale=(4.0, 9.0), ndim=2)
+C2 = rfrope.kernel("cauchy", scale=3.0, ndim=2)
+M2 = rfrope.kernel("matern", nu=0.8, scale=(5.0, 2.0), ndim=2)
+S2 = rfrope.kernel("sinc", bandwidth=(0.4, 0.7), ndim=2)
+MATRIX = np.array([[0.9, 0.5], [-0.3, 0.6]])
+
+LAGS = {
+    1: (0.7, -1.5, 2.5, 4.0, 6.0),
+    2: ((1.0, 0.5), (0.0, 2.0), (-2.0, 1.0), (3.0, 2.0), (1.5, -4.0)),
+    3: ((1.0, 0.5, 0.3), (0.0, 2.0, -1.0), (-2.0, 1.0, 2.0), (2.0, 1.0, 1.0), (1.0, -2.0, 3.0)),
+}
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A combined kernel with its Phi written out from the parts, and whether a density exists in closed form."""
+
+    name: str
+    kernel: Kernel
+    phi: Any
+    density: bool = True
+
+
+COMBINATIONS = (
+    Combination("product", G * C, lambda x: G(x) * C(x), density=False),
+    Combination("product of three", G * C * M, lambda x: G(x) * C(x) * M(x), density=False),
+    Combination("square", S * S, lambda x: S(x) ** 2, density=False),
+    Combination("product, 2 axes", G2 * M2, lambda x: G2(x) * M2(x), density=False),
+    Combination("mixture", mixture([0.3, 0.7], [G, E]), lambda x: 0.3 * G(x) + 0.7 * E(x)),
+    Combination(
+        "mixture of three", mixture([0.2, 0.5, 0.3], [S, M, C]), lambda x: 0.2 * S(x) + 0.5 * M(x) + 0.3 * C(x)
+    ),
+    Combination("mixture, 2 axes", mixture([0.4, 0.6], [G2, M2]), lambda x: 0.4 * G2(x) + 0.6 * M2(x)),
+    Combination("rescaled", M.rescale(0.5), lambda x: M(np.asarray(x) / 0.5)),
+    Combination("rescaled, each axis", M2.rescale((0.5, 3.0)), lambda x: M2(np.asarray(x) / [0.5, 3.0])),
+    Combination("warped", G2.warp(MATRIX), lambda x: G2(np.asarray(x) @ MATRIX.T)),
+    Combination("warped matern", M2.warp(MATRIX), lambda x: M2(np.asarray(x) @ MATRIX.T)),
+    Combination("warped, 1 axis", E.warp([[-2.0]]), lambda x: E(-2.0 * np.asarray(x))),
+    Combination("axes", axes(G, E), lambda x: G(np.asarray(x)[..., 0]) * E(np.asarray(x)[..., 1])),
+    Combination("axes of 2 and 1", axes(M2, S), lambda x: M2(np.asarray(x)[..., :2]) * S(np.asarray(x)[..., 2])),
+    Combination("axes of one", axes(C), lambda x: C(np.asarray(x))),
+    Combination(
+        "all at once",
+        axes(mixture([0.5, 0.5], [G, C * M]).rescale(2.0), E).warp(MATRIX),
+        lambda x: (lambda y: 0.5 * (G(y[:, 0] / 2) + C(y[:, 0] / 2) * M(y[:, 0] / 2)) * E(y[:, 1]))(
+            np.asarray(x) @ MATRIX.T
+        ),
+        density=False,
+    ),
+)
+each = pytest.mark.parametrize("case", COMBINATIONS, ids=lambda c: c.name)
+with_density = pytest.mark.parametrize("case", [c for c in COMBINATIONS if c.density], ids=lambda c: c.name)
+
+
+def lags_of(kernel):
+    return np.array(LAGS[kernel.ndim])
+
+
+# -- Phi ---------------------------------------------------------------------------------------------------------------
+
+
+@each
+def test_phi_is_the_combination_of_the_parts(case):
+    lags = lags_of(case.kernel)
+    np.testing.assert_allclose(case.kernel.phi(lags), case.phi(lags), rtol=1e-14)
+    np.testing.assert_allclose(case.kernel.phi2(lags), case.phi(2.0 * lags), rtol=1e-14)
+    np.testing.assert_array_equal(case.kernel(lags), case.kernel.phi(lags))
+    np.testing.assert_allclose(case.kernel.phi(0.0 * lags), 1.0, rtol=1e-15)
+    np.testing.assert_array_equal(case.kernel.phi(-lags), case.kernel.phi(lags))
+
+
+@each
+def test_draws_agree_with_phi_and_phi2_and_have_no_sine(case):
+    omega = rfrope.sample(case.kernel, N_DRAWS, rng=17)
+    assert omega.shape == ((N_DRAWS,) if case.kernel.ndim == 1 else (N_DRAWS, case.kernel.ndim))
+    scores = moment_z(case.kernel, lags_of(case.kernel), omega)
+    assert worst(scores) < Z_BOUND, scores
+    assert worst(moment_z(case.kernel, lags_of(case.kernel), 1.05 * omega)) > Z_BOUND
+    assert np.max(np.abs(moment_z(case.kernel, lags_of(case.kernel), np.abs(omega))["sin"])) > Z_BOUND
+
+
+WRONG = {
+    "the average of the factors": (G * C, lambda u: 0.5 * (G.transport(u[:, :1]) + C.transport(u[:, 1:2]))),
+    "dependent factors": (G * C, lambda u: G.transport(u[:, :1]) + C.transport(u[:, :1])),
+    "the weighted sum of components": (
+        mixture([0.3, 0.7], [G, E]),
+        lambda u: 0.3 * G.transport(u[:, :1]) + 0.7 * E.transport(u[:, 1:2]),
+    ),
+    "swapped weights": (mixture([0.7, 0.3], [G, E]), lambda u: mixture([0.3, 0.7], [G, E]).transport(u[:, :2])),
+    "omega times the scale": (M.rescale(0.5), lambda u: M.rescale(2.0).transport(u[:, :1])),
+    "M omega": (G2.warp(MATRIX), lambda u: G2.warp(MATRIX.T).transport(u[:, :2])),
+    "swapped axes": (axes(G, E), lambda u: axes(E, G).transport(u[:, :2])),
+    "one column for all axes": (axes(G, E), lambda u: axes(G, E).transport(u[:, [0, 0]])),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_the_comparison_rejects(what):
+    kernel, wrong = WRONG[what]
+    u = np.random.default_rng(0).uniform(size=(N_DRAWS, 3))
+    assert worst(moment_z(kernel, lags_of(kernel), wrong(u))) > Z_BOUND
+
+
+# -- density -----------------------------------------------------------------------------------------------------------
+
+
+def grid(lengths):
+    """Nodes and weights over the plane: Gauss-Legendre in asinh of each coordinate times its length, 0 an edge."""
+    _, node, weight = panels(-25.0, 25.0, 60)
+    points, weights = (
+        [np.sinh(node).ravel() / s for s in lengths],
+        [(weight * np.cosh(node)).ravel() / s for s in lengths],
+    )
+    return np.stack(np.meshgrid(*points, indexing="ij"), axis=-1), np.multiply.outer(*weights)
+
+
+@with_density
+def test_density_integrates_to_one_and_its_fourier_transform_is_phi(case):
+    made = case.kernel
+    if made.ndim == 1:
+
+        def integral(lag):
+            parts = [
+                integrate.quad(lambda w: made.density(w) * np.cos(w * lag), 0.0, 0.4, epsabs=1e-12)[0],
+                integrate.quad(lambda w: made.density(w), 0.4, np.inf, weight="cos", wvar=lag, epsabs=1e-11)[0]
+                if lag
+                else integrate.quad(made.density, 0.4, np.inf, epsabs=1e-12)[0],
+            ]
+            return 2.0 * sum(parts)
+
+        assert integral(0.0) == pytest.approx(1.0, abs=1e-9)
+        for lag in LAGS[1][:3]:
+            assert integral(abs(lag)) == pytest.approx(float(made.phi(lag)), abs=1e-8)
+    elif made.ndim == 2:
+        omega, weight = grid((4.0, 4.0))
+        assert float(np.sum(weight * made.density(omega))) == pytest.approx(1.0, abs=1e-6)
+    else:  # axes(M2, S): the plane times an interval
+        omega, weight = grid((5.0, 2.0))
+        for value in (-0.39, 0.0, 0.39):
+            third = np.full((*omega.shape[:-1], 1), value)
+            slab = made.density(np.concatenate([omega, third], axis=-1))
+            assert 0.8 * float(np.sum(weight * slab)) == pytest.approx(1.0, abs=1e-6)
+        assert not np.any(made.density([[0.1, 0.1, 0.41]]))
+
+
+@pytest.mark.parametrize("case", [c for c in COMBINATIONS if c.density and c.kernel.ndim == 1], ids=lambda c: c.name)
+def test_draws_follow_the_density_in_one_axis(case):
+    edges, log_w, weight = panels(-30.0, 60.0, 3000)
+    mass = 2.0 * np.sum(weight * np.exp(log_w) * case.kernel.density(np.exp(log_w)), axis=-1)
+    omega = rfrope.sample(case.kernel, N_DRAWS, rng=23)
+    smooth = "three" not in case.name  # the sinc's edge falls inside a panel
+    assert ks_distance(np.abs(omega), np.exp(edges[1:]), np.cumsum(mass)) < ks_bound(N_DRAWS) + (
+        0.0 if smooth else 1e-3
+    )
+    assert ks_distance(np.abs(1.1 * omega), np.exp(edges[1:]), np.cumsum(mass)) > ks_bound(N_DRAWS)
+
+
+def test_a_product_has_no_density_in_closed_form():
+    with pytest.raises(
+        ValueError, match=r"^gaussian\(scale=4.0\) \* cauchy\(scale=3.0\) has no density in closed form"
+    ):
+        (G * C).density([0.1])
+    with pytest.raises(ValueError, match="no density in closed form"):
+        axes(G * C, E).density([[0.1, 0.2]])
+
+
+# -- transport ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kernel", "draws"),
+    [
+        (G * C, 2),
+        (G2 * M2, 5),
+        (mixture([0.3, 0.7], [G2, M2]), 4),
+        (M2.rescale(2.0), 3),
+        (M2.warp(MATRIX), 3),
+        (axes(M2, S), 4),
+    ],
+)
+def test_draws_are_the_parts_side_by_side(kernel, draws):
+    assert kernel.draws == draws
+    assert kernel.transport(np.full((7, draws), 0.3)).shape == ((7,) if kernel.ndim == 1 else (7, kernel.ndim))
+
+
+def test_transport_by_hand():
+    u = np.array([[0.1, 0.8], [0.9, 0.3]])
+    np.testing.assert_allclose((G * C).transport(u), G.transport(u[:, 0]) + C.transport(u[:, 1]), rtol=1e-15)
+    np.testing.assert_array_equal(axes(G, C).transport(u), np.stack([G.transport(u[:, 0]), C.transport(u[:, 1])], -1))
+    mixed = mixture([0.3, 0.7], [G, E]).transport(u)
+    np.testing.assert_array_equal(mixed, [G.transport(0.8), E.transport(0.3)])
+    np.testing.assert_allclose(M.rescale(4.0).transport(u[:, 0]), M.transport(u[:, 0]) / 4.0, rtol=1e-15)
+    np.testing.assert_allclose(G2.warp(MATRIX).transport(u), G2.transport(u) @ MATRIX, rtol=1e-15)
+
+
+def test_one_draw_takes_points_with_and_without_the_last_axis():
+    u = np.array([0.1, 0.7, 0.9])
+    np.testing.assert_array_equal(G.transport(u[:, None]), G.transport(u))
+    assert G.transport(0.25).shape == ()
+    assert G.transport([[0.1, 0.2], [0.3, 0.4]]).shape == (2, 2)
+
+
+@pytest.mark.parametrize("bad", [[0.0, 0.5], [0.5, 1.0], [-0.1, 0.5], [0.5, float("nan")], [0.5, float("inf")]])
+def test_points_outside_the_cube_are_refused(bad):
+    for kernel in (G, axes(G, C)):
+        with pytest.raises(ValueError, match=r"^u holds values outside \(0, 1\)"):
+            kernel.transport(bad)
+
+
+def test_points_of_the_wrong_width_are_refused():
+    for shape in ((5, 3), (5,), (), (5, 0)):
+        with pytest.raises(ValueError, match=r"^u has shape .*; expected \(..., 2\): .* takes 2 draws"):
+            (G * C).transport(np.full(shape, 0.5))
+
+
+def test_infinite_tails_do_not_become_nan_in_a_combination():
+    heavy = rfrope.kernel("matern", nu=1e-3, scale=1e-300)
+    for kernel in (heavy * heavy, mixture([0.5, 0.5], [heavy, G]), axes(heavy, G).warp(MATRIX), heavy.rescale(1e-300)):
+        assert np.all(np.isfinite(rfrope.sample(kernel, 4096, rng=0)))
+
+
+# -- what is no kernel -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other", [2.5, 2, np.float64(2.5), np.ones(3), "gaussian", None], ids=lambda v: type(v).__name__
+)
+def test_a_kernel_times_something_else_is_refused(other):
+    for multiply in (lambda: other * G, lambda: G * other):
+        with pytest.raises(TypeError, match=r"Phi\(0\) must stay 1"):
+            multiply()
+
+
+def test_kernels_of_different_axes_do_not_mix():
+    for combine in (lambda: G * G2, lambda: mixture([0.5, 0.5], [G, G2])):
+        with pytest.raises(ValueError, match=r"^kernels have \[1, 2\] axes; expected one ndim for all"):
+            combine()
+
+
+@pytest.mark.parametrize(
+    ("weights", "members", "error", "message"),
+    [
+        ([0.5, 0.6], [G, C], ValueError, r"^weights is .* with sum 1.1; expected sum 1"),
+        ([1.5, -0.5], [G, C], ValueError, r"^weights is -0.5; expected a positive finite"),
+        ([1.0, 0.0], [G, C], ValueError, r"^weights is 0.0; expected a positive finite"),
+        ([float("nan"), 0.5], [G, C], ValueError, r"^weights is nan; expected a positive finite"),
+        (["half", 0.5], [G, C], TypeError, r"^weights is 'half'; expected a positive"),
+        ([1.0], [G, C], ValueError, r"^weights has 1 entries and kernels 2"),
+        ([], [], TypeError, r"^kernels is \(\); expected one or more kernels"),
+        ([0.5, 0.5], [G, "cauchy"], TypeError, r"^kernels is .*; expected one or more kernels"),
+        (0.5, [G], TypeError, r"^weights is 0.5; expected"),
+        ([1.0], G, TypeError, r"^kernels is .*; expected"),
+    ],
+)
+def test_bad_mixtures_are_refused(weights, members, error, message):
+    with pytest.raises(error, match=message):
+        mixture(weights, members)
+
+
+def test_weights_may_sum_to_one_up_to_rounding():
+    assert mixture([0.1] * 10, [G] * 10).phi(2.0) == pytest.approx(float(G.phi(2.0)), rel=1e-15)
+
+
+@pytest.mark.parametrize("bad", [(), (3,), (G, "cauchy")])
+def test_bad_axes_are_refused(bad):
+    with pytest.raises(TypeError, match=r"^kernels is .*; expected one or more kernels"):
+        axes(*bad)
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [(0.0, ValueError), (-1.0, ValueError), (float("nan"), ValueError), ("2", TypeError), (True, TypeError),
+     ((1.0,), ValueError), ((1.0, 2.0, 3.0), ValueError), ((1.0, -2.0), ValueError)],
+    ids=lambda v: v.__name__ if isinstance(v, type) else str(v),
+)  # fmt: skip
+def test_bad_rescaling_is_refused(bad, error):
+    with pytest.raises(error, match=r"^scale is "):
+        G2.rescale(bad)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [[[1.0, 2.0], [2.0, 4.0]], np.zeros((2, 2)), [[1.0, float("nan")], [0.0, 1.0]], [[1.0, 0.0], [0.0, float("inf")]]],
+    ids=["singular", "zero", "nan", "infinite"],
+)
+def test_a_matrix_that_cannot_be_inverted_is_refused(bad):
+    with pytest.raises(ValueError, match=r"^matrix is .*; expected a finite invertible matrix"):
+        G2.warp(bad)
+
+
+@pytest.mark.parametrize("bad", [2.0, [1.0, 2.0], np.eye(3), np.ones((2, 3)), np.ones((1, 2, 2))], ids=np.shape)
+def test_a_matrix_of_the_wrong_shape_is_refused(bad):
+    with pytest.raises(ValueError, match=r"^matrix has shape .*; expected \(2, 2\)"):
+        G2.warp(bad)
+
+
+@pytest.mark.parametrize("bad", ["ab", [[1, 2], [3]], [["a", "b"], ["c", "d"]], [[1j, 0], [0, 1]]], ids=str)
+def test_a_matrix_that_is_no_numbers_is_refused_in_our_words(bad):
+    with pytest.raises((TypeError, ValueError), match=r"^matrix is "):
+        G2.warp(bad)
+
+
+def test_a_warp_by_a_tiny_matrix_still_has_a_density():
+    """Phi hardly falls, omega is near 0: the density there is large, not an overflow."""
+    assert np.isfinite(G2.warp(1e-100 * np.eye(2)).density([0.0, 0.0]))
+
+
+# -- lags and frequencies ----------------------------------------------------------------------------------------------
+
+
+def test_shapes_of_lags():
+    assert np.shape(G.phi(3.0)) == ()
+    assert np.shape(G.phi(3)) == ()
+    assert G.phi([[1, 2, 3]]).shape == (1, 3)
+    assert np.shape(G2.phi([1.0, 2.0])) == ()
+    assert G2.phi(np.zeros((4, 5, 2))).shape == (4, 5)
+    assert G.phi(np.zeros((0,))).shape == (0,)
+    assert G.phi(range(4)).shape == (4,)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 1), (2, 3)])
+def test_lags_of_the_wrong_width_are_refused(shape):
+    for function, name in ((G2.phi, "delta"), (G2.phi2, "delta"), (G2.density, "omega")):
+        with pytest.raises(ValueError, match=rf"^{name} has shape .*; expected \(..., 2\): .* has 2 axes"):
+            function(np.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    "bad", ["abc", ["a"], [1j], [True], object, np.array([1], dtype=object), [[1, 2], [3]], {}], ids=str
+)
+def test_lags_that_are_no_numbers_are_refused(bad):
+    for function, name in ((G.phi, "delta"), (G.phi2, "delta"), (G.density, "omega"), ((G * C).phi, "delta")):
+        with pytest.raises(TypeError, match=rf"^{name} (is|has) .*; expected"):
+            function(bad)
+
+
+def test_a_bare_kernel_says_what_a_family_must_define():
+    for attempt in (lambda: Kernel().draws, lambda: Kernel()._phi(None, np), lambda: Kernel()._transport(None)):
+        with pytest.raises(TypeError, match="a kernel family defines it"):
+            attempt()
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+@each
+def test_combinations_are_values(case):
+    again = pickle.loads(pickle.dumps(case.kernel))
+    assert again == case.kernel
+    assert hash(again) == hash(case.kernel)
+    assert case.kernel != G.rescale(77.0)
+    lags = lags_of(case.kernel)
+    np.testing.assert_array_equal(again.phi(lags), case.kernel.phi(lags))
+    assert eval(repr(case.kernel), {"axes": axes, "mixture": mixture} | FACTORIES) == case.kernel, "repr is no recipe"
+
+
+FACTORIES = {name: functools.partial(rfrope.kernel, name) for name in kernels.names()}
+
+
+def test_products_are_flat():
+    assert (G * C) * M == G * (C * M)
+    assert len((G * C * M).factors) == 3
+    assert repr(G * C) == "gaussian(scale=4.0) * cauchy(scale=3.0)"
+
+
+def test_identities():
+    lags = lags_of(G2)
+    np.testing.assert_allclose(axes(G, G).phi(lags), rfrope.kernel("gaussian", scale=4.0, ndim=2).phi(lags), rtol=1e-14)
+    np.testing.assert_allclose(M2.rescale(3.0).phi(lags), M2.warp(np.eye(2) / 3.0).phi(lags), rtol=1e-14)
+    np.testing.assert_allclose(M2.rescale(3.0).density(lags), M2.warp(np.eye(2) / 3.0).density(lags), rtol=1e-13)
+    np.testing.assert_allclose(
+        M2.rescale((2.0, 5.0)).phi(lags), rfrope.kernel("matern", nu=0.8, scale=10.0, ndim=2).phi(lags), rtol=1e-14
+    )
+    assert (E * E).phi(3.0) == pytest.approx(math.exp(-1.0), rel=1e-15)
+
+
+def test_helpers():
+    assert base.volume(3.0, 2) == 9.0
+    assert base.volume((3.0, 5.0), 2) == 15.0
+    assert base.radius(np.array([[3.0, -4.0]]), np).tolist() == [5.0]
+    assert base.radius(np.array([[-3.0]]), np).tolist() == [3.0]
+
+
+# -- array libraries ---------------------------------------------------------------------------------------------------
+
+
+@each
+def test_every_library_gives_numpys_values_in_its_own_arrays(case, xp):
+    made = case.kernel
+    lags, u = lags_of(made), np.random.default_rng(1).uniform(size=(6, made.draws))
+    functions = [made.phi, made.phi2] + ([made.density] if case.density else [])
+    for function in functions:
+        found = function(xp(lags))
+        assert xp.owns(found)
+        np.testing.assert_allclose(xp.host(found), function(lags), rtol=1e-14, atol=1e-300)
+    found = made.transport(xp(u))
+    assert xp.owns(found)
+    np.testing.assert_array_equal(xp.host(found), made.transport(u))
+
+
+@each
+@pytest.mark.parametrize("xp", ["jax"], indirect=True)
+def test_phi_can_be_compiled_by_jax(case, xp):
+    import jax
+
+    lags = lags_of(case.kernel)
+    np.testing.assert_allclose(xp.host(jax.jit(case.kernel.phi)(xp(lags))), case.kernel.phi(lags), rtol=1e-13)
+
+
+@pytest.mark.parametrize("xp", ["jax"], indirect=True)
+def test_transport_can_be_compiled_by_jax(xp):
+    import jax
+
+    u = np.random.default_rng(1).uniform(size=(6, M2.draws))
+    np.testing.assert_array_equal(xp.host(jax.jit(M2.transport)(xp(u))), M2.transport(u))

@@ -1,0 +1,412 @@
+"""Every registered kernel: Phi against mpmath, and its draws against Phi and against the density."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import lru_cache
+
+import mpmath as mp
+import numpy as np
+import problems
+import pytest
+from problems import KERNELS, N_DRAWS, Z_BOUND, law_distances, moment_z, phi_reference, worst
+from scipy import integrate
+
+import rfrope
+from rfrope import kernels
+from rfrope.kernels import Kernel, families
+
+each_problem = pytest.mark.parametrize("problem", KERNELS, ids=str)
+LINES = [p for p in KERNELS if p.kernel.ndim == 1]
+each_line = pytest.mark.parametrize("problem", LINES, ids=str)
+ONE_OF_EACH = {(p.family, p.kernel.ndim): p for p in KERNELS}
+one_of_each = pytest.mark.parametrize("problem", list(ONE_OF_EACH.values()), ids=str)
+
+
+@lru_cache(maxsize=2)
+def draws(kernel: Kernel, n: int = N_DRAWS) -> np.ndarray:
+    return rfrope.sample(kernel, n, rng=20240607)
+
+
+# -- Phi against mpmath ------------------------------------------------------------------------------------------------
+
+
+@each_problem
+def test_phi_and_phi2_at_the_problems_lags(problem):
+    for lag in problem.lags:
+        assert float(problem.kernel.phi(lag)) == pytest.approx(float(phi_reference(problem, lag)), rel=1e-13)
+        twice = float(phi_reference(problem, np.multiply(2.0, lag)))
+        assert float(problem.kernel.phi2(lag)) == pytest.approx(twice, rel=1e-13)
+
+
+@each_problem
+def test_phi_over_forty_scales(problem):
+    direction = np.array([0.6, -0.64, 0.48])[: problem.kernel.ndim]
+    direction = direction / np.linalg.norm(direction) * np.array(problem.lengths)
+    lags = np.concatenate([[0.0, 1e-9, 1e-4, 0.01], np.linspace(0.1, 40.0, 28)])[:, None] * direction
+    lags = lags[:, 0] if problem.kernel.ndim == 1 else lags
+    found = problem.kernel.phi(lags)
+    exact = [phi_reference(problem, lag) for lag in lags]
+    assert found[0] == 1.0
+    for value, reference in zip(found, exact, strict=True):
+        # the sinc crosses 0, where only an absolute error means something; the gaussian falls below all numbers
+        absolute = 1e-15 if problem.shape == "box" else 1e-300
+        assert abs(mp.mpf(float(value)) - reference) <= 1e-12 * abs(reference) + absolute
+
+
+@pytest.mark.parametrize("nu", [0.5, 0.8, 1.5, 2.5, 7.3, 50, 200])
+def test_matern_to_1e_12_at_radii_0_to_40_scales(nu):
+    made = rfrope.kernel("matern", nu=nu)
+    problem = problems.KernelProblem("matern", made, (1.0,), ())
+    radii = np.concatenate([[0.0, 1e-300, 1e-8, 1e-3], np.linspace(0.05, 40.0, 40)])
+    for value, r in zip(made.phi(radii), radii, strict=True):
+        assert abs(mp.mpf(float(value)) / phi_reference(problem, r) - 1) < 1e-12
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+@pytest.mark.parametrize("name", kernels.names())
+def test_no_nan_and_no_value_above_one(name, ndim):
+    made = rfrope.kernel(name, ndim=ndim)
+    radii = np.array([0.0, 1e-300, 1e-160, 1e-20, 1e-8, 1e-3, 0.1, 1.0, 30.0, 1e3, 1e6])
+    value = made.phi(radii if ndim == 1 else radii[:, None] * np.ones(ndim))
+    assert np.all(np.abs(value) <= 1.0)
+    assert value[0] == 1.0
+    density = made.density(radii if ndim == 1 else radii[:, None] * np.ones(ndim))
+    assert np.all(density >= 0.0)
+
+
+@pytest.mark.parametrize("name", kernels.names())
+def test_huge_lags_and_frequencies_are_no_error(name):
+    made = rfrope.kernel(name)
+    assert abs(made.phi(1e150)) <= 1e-149
+    assert 0.0 <= made.density(1e150) <= 1e-149
+
+
+@pytest.mark.parametrize("nu", np.geomspace(0.05, 500.0, 15).round(3).tolist())
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_matern_of_any_order_has_no_nan(nu, ndim):
+    made = rfrope.kernel("matern", nu=nu, ndim=ndim)
+    radii = np.array([0.0, 1e-300, 1e-8, 1e-3, 0.1, 1.0, 10.0, 100.0, 1e4, 1e6])
+    vectors = radii if ndim == 1 else radii[:, None] * np.eye(ndim)[-1]
+    assert np.all(np.isfinite(made.phi(vectors)))
+    assert np.all(np.isfinite(made.density(vectors)))
+    assert np.all(np.isfinite(rfrope.sample(made, 1024, rng=0)))
+
+
+# -- draws against Phi -------------------------------------------------------------------------------------------------
+
+
+@each_problem
+def test_mean_cos_cos2_and_sin_of_the_draws(problem):
+    scores = moment_z(problem.kernel, problem.lags, draws(problem.kernel))
+    assert set(scores) == {"cos", "cos 2u", "sin"}
+    for name, z in scores.items():
+        assert np.all(np.abs(z) < Z_BOUND), name
+
+
+@one_of_each
+def test_a_scale_off_by_one_percent_is_rejected(problem):
+    """With 2^18 draws no test could do it for the heaviest tail (Fisher information), so there are more here."""
+    omega = draws(problem.kernel, 2**21 if problem.kernel.ndim == 1 else 2**20)
+    assert worst(moment_z(problem.kernel, problem.lags, omega)) < Z_BOUND
+    assert worst(moment_z(problem.kernel, problem.lags, omega * 1.01)) > Z_BOUND
+
+
+@one_of_each
+def test_a_missing_symmetrisation_is_rejected_by_the_sine(problem):
+    one_sided = moment_z(problem.kernel, problem.lags, np.abs(draws(problem.kernel)))
+    assert np.max(np.abs(one_sided["sin"])) > 5 * Z_BOUND
+    if problem.kernel.ndim == 1:
+        assert np.all(np.abs(one_sided["cos"]) < Z_BOUND), "in one axis the cosine alone cannot see it"
+
+
+@one_of_each
+def test_a_factor_two_between_omega_and_phi2_is_rejected(problem):
+    scores = moment_z(problem.kernel, problem.lags, draws(problem.kernel) / 2.0)
+    assert np.max(np.abs(scores["cos 2u"])) > 5 * Z_BOUND
+
+
+# -- draws against the density -----------------------------------------------------------------------------------------
+
+
+@each_problem
+def test_draws_follow_the_density(problem):
+    found = law_distances(problem.kernel, problem.lengths, problem.shape, draws(problem.kernel))
+    assert found
+    assert {name: value for name, value in found.items() if value >= 1.0} == {}
+
+
+@each_problem
+def test_densities_integrate_to_one(problem):
+    if problem.shape == "box":
+        for axis in range(problem.kernel.ndim):
+            assert problems.box_cdf(problem.kernel, problem.lengths, axis)[1][-1] == pytest.approx(1.0, abs=1e-12)
+        edge = 1.0 / np.array(problem.lengths)
+        outside = 1.0001 * edge[:1] if problem.kernel.ndim == 1 else np.diag(0.0001 * edge) + edge
+        assert not np.any(problem.kernel.density(outside))
+    else:
+        assert problems.radius_cdf(problem.kernel, problem.lengths)[1][-1] == pytest.approx(1.0, abs=1e-9)
+
+
+@each_line
+def test_densities_integrate_to_one_by_adaptive_quadrature(problem):
+    s, end = problem.lengths[0], 1.0 if problem.shape == "box" else np.inf
+    halves = [integrate.quad(lambda w: problem.kernel.density(w / s) / s, *ends, epsabs=1e-11)[0]
+              for ends in ((-end, 0.0), (0.0, end))]  # fmt: skip
+    assert halves == pytest.approx([0.5, 0.5], abs=1e-9)
+
+
+@pytest.mark.parametrize("nu", [0.25, 0.5, 1.0, 7.3, 20.0, 500.0])
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_matern_densities_of_other_orders_integrate_to_one(nu, ndim):
+    made = rfrope.kernel("matern", nu=nu, scale=3.0, ndim=ndim)
+    assert problems.radius_cdf(made, (3.0,) * ndim)[1][-1] == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", [n for n in kernels.names() if problems.FAMILIES[n].shape == "ellipse"])
+def test_phi_is_the_fourier_transform_of_the_density(name):
+    """In one axis, by SciPy's Fourier quadrature: no draw is involved."""
+    made = rfrope.kernel(name)
+    for lag in (0.5, 1.7):
+        value = 2.0 * integrate.quad(made.density, 0.0, np.inf, weight="cos", wvar=lag, epsabs=1e-11)[0]
+        assert value == pytest.approx(float(made.phi(lag)), abs=1e-9)
+
+
+@dataclass(frozen=True, repr=False)
+class IndependentMatern(families.Matern):
+    """A wrong Matérn: every axis has a chi-square of its own, so each axis alone is right and the whole is not."""
+
+    @property
+    def draws(self) -> int:
+        return 2 * self.ndim
+
+    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
+        line = families.Matern(nu=self.nu)
+        return line._unit_transport(u[..., : self.ndim])
+
+
+@pytest.mark.parametrize("nu", [0.8, 1.5, 2.5])
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_matern_with_independent_axes_is_rejected(nu, ndim):
+    scale = (4.0, 9.0, 20.0)[:ndim]
+    good = families.Matern(nu=nu, scale=scale, ndim=ndim)
+    bad = IndependentMatern(nu=nu, scale=scale, ndim=ndim)
+    lags = np.array(problems._UNIT_LAGS[ndim]) * scale
+    good_draws, bad_draws = (rfrope.sample(k, N_DRAWS, rng=3) for k in (good, bad))
+    assert max(law_distances(good, scale, "ellipse", good_draws).values()) < 1.0
+    assert law_distances(good, scale, "ellipse", bad_draws)["radius"] > 2.0
+    assert worst(moment_z(good, lags, good_draws)) < Z_BOUND
+    assert worst(moment_z(good, lags, bad_draws)) > 3 * Z_BOUND
+    for axis in range(ndim):  # what a test of one axis at a time would have said
+        line = families.Matern(nu=nu, scale=scale[axis])
+        assert law_distances(line, scale[axis : axis + 1], "ellipse", bad_draws[:, axis])["radius"] < 1.0
+
+
+@one_of_each
+def test_the_law_check_rejects_a_wrong_law(problem):
+    wrong = draws(problem.kernel) * 1.05
+    assert max(law_distances(problem.kernel, problem.lengths, problem.shape, wrong).values()) > 1.0
+    one_sided = np.abs(draws(problem.kernel))
+    assert max(law_distances(problem.kernel, problem.lengths, problem.shape, one_sided).values()) > 5.0
+
+
+# -- transport ---------------------------------------------------------------------------------------------------------
+
+U = np.array([2.0**-53, 3 * 2.0**-53, 2.0**-40, 2.0**-20, 0.0078125, 0.125, 0.25, 0.375, 0.4990234375, 0.5 - 2.0**-40])
+
+
+@each_line
+def test_transport_in_one_axis_is_odd_bit_for_bit_and_increasing(problem):
+    below, above = problem.kernel.transport(U), problem.kernel.transport(1.0 - U)
+    np.testing.assert_array_equal(above, -below)
+    assert np.all(np.diff(below) > 0.0)
+    assert problem.kernel.transport(0.5) == 0.0
+
+
+@each_line
+def test_transport_in_one_axis_is_the_inverse_of_the_integrated_density_far_into_the_tail(problem):
+    s = problem.lengths[0]
+    for u, omega in zip(U, problem.kernel.transport(U), strict=True):
+        if problem.shape == "box":
+            _, node, weight = problems.panels(-1.0, omega * s, 4)
+            tail = np.sum(weight * problem.kernel.density(node / s)) / s
+            assert tail == pytest.approx(u, rel=1e-12, abs=1e-16)  # 2u - 1 rounds near u = 0
+        else:
+            _, node, weight = problems.panels(np.log(-omega * s), 100.0, 1500)
+            tail = np.sum(weight * np.exp(node) * problem.kernel.density(-np.exp(node) / s)) / s
+            assert tail == pytest.approx(u, rel=1e-11)
+
+
+@each_problem
+def test_transport_of_the_mirrored_columns_is_the_mirrored_frequency(problem):
+    """Mirroring the columns that choose directions (the last k) turns omega into -omega, bit for bit."""
+    k = problem.kernel.ndim
+    u = (np.random.default_rng(1).integers(0, 2**52, (64, problem.kernel.draws)) + 0.5) * 2.0**-52
+    mirrored = np.concatenate([u[:, :-k], 1.0 - u[:, -k:]], axis=-1)
+    omega = problem.kernel.transport(u)
+    assert omega.shape == ((64,) if k == 1 else (64, k))
+    np.testing.assert_array_equal(problem.kernel.transport(mirrored), -omega)
+
+
+@each_problem
+def test_transport_is_finite_at_the_corners_of_the_cube(problem):
+    corner = np.array([2.0**-53, 1.0 - 2.0**-53])
+    u = np.stack(np.meshgrid(*[corner] * problem.kernel.draws), axis=-1).reshape(-1, problem.kernel.draws)
+    assert np.all(np.isfinite(problem.kernel.transport(u)))
+
+
+@pytest.mark.parametrize("nu", [1e-4, 1e-3, 0.01, 0.02, 0.05])
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_the_heaviest_tails_are_cut_to_finite_numbers(nu, ndim):
+    made = rfrope.kernel("matern", nu=nu, scale=1e-250, ndim=ndim)
+    corner = np.full((1, made.draws), 2.0**-53)
+    assert np.max(np.abs(made.transport(corner))) == 2.0**900
+    assert np.all(np.isfinite(rfrope.sample(made, 4096, rng=0)))
+
+
+# -- parameters --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", kernels.names())
+def test_one_length_is_as_many_equal_ones(name):
+    stretch = problems.FAMILIES[name].stretch
+    one, many = (rfrope.kernel(name, ndim=3, **{stretch: v}) for v in (3.0, (3.0, 3.0, 3.0)))
+    u = np.random.default_rng(0).uniform(size=(32, one.draws))
+    np.testing.assert_array_equal(one.transport(u), many.transport(u))
+    lags = np.random.default_rng(1).normal(size=(32, 3))
+    np.testing.assert_allclose(one.phi(lags), many.phi(lags), rtol=1e-15)
+    np.testing.assert_allclose(one.density(lags), many.density(lags), rtol=1e-15)
+
+
+def test_exponential_is_matern_of_order_one_half():
+    for ndim in (1, 2, 3):
+        one, other = (
+            rfrope.kernel("exponential", scale=3.0, ndim=ndim),
+            rfrope.kernel("matern", nu=0.5, scale=3.0, ndim=ndim),
+        )
+        x = np.random.default_rng(0).normal(size=32 if ndim == 1 else (32, ndim))
+        np.testing.assert_allclose(one.phi(x), other.phi(x), rtol=1e-14)
+        np.testing.assert_allclose(one.density(x), other.density(x), rtol=1e-13)
+
+
+def test_matern_of_large_order_tends_to_the_gaussian():
+    lags = np.linspace(0.0, 5.0, 20)
+    np.testing.assert_allclose(
+        rfrope.kernel("matern", nu=1e7).phi(lags), rfrope.kernel("gaussian").phi(lags), atol=1e-7
+    )
+
+
+def test_sinc_has_no_pi():
+    assert float(rfrope.kernel("sinc", bandwidth=2.0).phi(1.5)) == pytest.approx(np.sin(3.0) / 3.0, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    "bad", [0.0, -1.0, float("nan"), float("inf"), -float("inf"), 10**400], ids=lambda v: str(v)[:5]
+)
+@pytest.mark.parametrize("name", kernels.names())
+def test_lengths_out_of_range_are_refused(name, bad):
+    stretch = problems.FAMILIES[name].stretch
+    for ndim, value in ((1, bad), (2, bad), (2, (1.0, bad))):
+        with pytest.raises(ValueError, match=rf"^{stretch} is .*expected a positive finite number"):
+            rfrope.kernel(name, ndim=ndim, **{stretch: value})
+
+
+@pytest.mark.parametrize("bad", [True, "1", b"1", None, 1j, [[1.0]], object, {}], ids=lambda v: f"{type(v).__name__}")
+@pytest.mark.parametrize("name", kernels.names())
+def test_lengths_that_are_no_numbers_are_refused(name, bad):
+    stretch = problems.FAMILIES[name].stretch
+    with pytest.raises(TypeError, match=rf"^{stretch} is .*expected a positive number"):
+        rfrope.kernel(name, **{stretch: bad})
+
+
+@pytest.mark.parametrize(
+    ("ndim", "value"), [(1, (1.0, 2.0)), (2, (1.0,)), (2, (1.0, 2.0, 3.0)), (3, (1.0, 2.0)), (2, ())]
+)
+@pytest.mark.parametrize("name", kernels.names())
+def test_a_wrong_number_of_lengths_is_refused(name, ndim, value):
+    stretch = problems.FAMILIES[name].stretch
+    with pytest.raises(ValueError, match=rf"{len(value)} values; expected one number or {ndim}"):
+        rfrope.kernel(name, ndim=ndim, **{stretch: value})
+
+
+def test_ragged_lengths_are_refused_in_our_words():
+    with pytest.raises((TypeError, ValueError), match=r"^scale is \(1, \(2, 3\)\); expected"):
+        rfrope.kernel("gaussian", scale=(1, (2, 3)), ndim=2)
+
+
+@pytest.mark.parametrize(("bad", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), (2.0, TypeError),
+                                            (True, TypeError), ("2", TypeError), (None, TypeError)])  # fmt: skip
+@pytest.mark.parametrize("name", kernels.names())
+def test_a_bad_ndim_is_refused(name, bad, error):
+    with pytest.raises(error, match=r"^ndim is .*; expected a whole number of position axes, 1 or more"):
+        rfrope.kernel(name, ndim=bad)
+
+
+@pytest.mark.parametrize("bad", [0.0, -0.5, float("nan"), float("inf")])
+def test_a_bad_order_is_refused(bad):
+    with pytest.raises(ValueError, match=r"^nu is"):
+        rfrope.kernel("matern", nu=bad)
+    with pytest.raises(TypeError, match=r"^nu is"):
+        rfrope.kernel("matern", nu=(1.5, 2.5), ndim=2)
+
+
+def test_parameters_are_in_their_normal_form():
+    made = rfrope.kernel("gaussian", scale=np.float32(2.0), ndim=np.int64(1))
+    assert made == rfrope.kernel("gaussian", scale=(2,))
+    assert type(made.scale) is float
+    assert type(made.ndim) is int
+    assert rfrope.kernel("gaussian", scale=np.array([2, 3]), ndim=2).scale == (2.0, 3.0)
+
+
+@one_of_each
+def test_families_are_frozen_dataclasses_and_value_types(problem):
+    assert dataclasses.is_dataclass(problem.kernel)
+    field = dataclasses.fields(problem.kernel)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(problem.kernel, field, 1.0)
+    assert problem.kernel == dataclasses.replace(problem.kernel)
+    assert hash(problem.kernel) == hash(dataclasses.replace(problem.kernel))
+
+
+# -- array libraries ---------------------------------------------------------------------------------------------------
+
+
+@one_of_each
+def test_every_library_gives_numpys_values_in_its_own_arrays(problem, xp):
+    made, k = problem.kernel, problem.kernel.ndim
+    scaled = np.random.default_rng(0).normal(size=(5, 4) if k == 1 else (5, 4, k))
+    lags, frequencies = scaled * problem.lengths, scaled / problem.lengths
+    u = np.random.default_rng(1).uniform(size=(6, made.draws))
+    for function, points in ((made.phi, lags), (made.phi2, lags), (made.density, frequencies), (made.transport, u)):
+        found, expected = function(xp(points)), function(points)
+        assert xp.owns(found)
+        assert found.dtype == xp.dtype("float64")
+        assert tuple(found.shape) == expected.shape
+        if function == made.transport:
+            np.testing.assert_array_equal(xp.host(found), expected)
+        else:
+            np.testing.assert_allclose(xp.host(found), expected, rtol=1e-14, atol=1e-300)
+
+
+@pytest.mark.parametrize("name", kernels.names())
+def test_integer_and_float32_lags_become_float64(name, xp):
+    made = rfrope.kernel(name)
+    for dtype in ("int64", "float32"):
+        found = made.phi(xp([0, 1, 2], dtype))
+        assert found.dtype == xp.dtype("float64")
+        np.testing.assert_allclose(xp.host(found), made.phi([0.0, 1.0, 2.0]), rtol=1e-14)
+
+
+@pytest.mark.parametrize("xp", ["jax"], indirect=True)
+@pytest.mark.parametrize(
+    "text",
+    ["gaussian(scale=3)", "sinc(bandwidth=0.5)", "cauchy(scale=3)", "exponential(scale=3)", "matern(nu=0.8, scale=3)",
+     "matern(nu=2.5, scale=3)", "matern(nu=30.0, scale=3)", "matern(nu=0.8, scale=(3, 4), ndim=2)"],
+)  # fmt: skip
+def test_phi_can_be_compiled_by_jax(text, xp):
+    import jax
+
+    made = kernels.parse(text)
+    lags = np.random.default_rng(0).normal(size=(7,) if made.ndim == 1 else (7, made.ndim))
+    np.testing.assert_allclose(xp.host(jax.jit(made.phi)(xp(lags))), made.phi(lags), rtol=1e-13)

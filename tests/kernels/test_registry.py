@@ -1,0 +1,341 @@
+"""The registry: names, parsing without evaluation, registration and plug-ins."""
+
+import builtins
+import importlib.metadata
+import os
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import problems
+import pytest
+
+import rfrope
+from rfrope import kernels
+from rfrope.kernels import Record, families, parse, registry
+from rfrope.kernels.base import Kernel
+
+TEXTS = {"formula": "1", "law": "0"}
+
+
+@pytest.fixture
+def empty_shelf(monkeypatch):
+    """A copy of the registry that is thrown away after the test."""
+    monkeypatch.setattr(registry, "_RECORDS", list(kernels.records()))
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def test_names_are_those_of_the_records():
+    assert kernels.names() == tuple(record.name for record in kernels.records())
+    assert {"gaussian", "cauchy", "sinc", "matern", "exponential"} <= set(kernels.names())
+
+
+@pytest.mark.parametrize("name", kernels.names())
+def test_records_say_what_people_need_and_their_examples_parse(name):
+    (record,) = (r for r in kernels.records() if r.name == name)
+    assert record.formula
+    assert record.law
+    assert record.dimensions
+    assert {"ndim"} <= set(record.parameters)
+    example = parse(record.example)
+    assert type(example) is type(record.factory())
+    assert example != record.factory(), "the example is at unit scale, where a lost factor does not show"
+    assert rfrope.kernel(name).name == name
+
+
+def test_names_and_aliases_are_unique():
+    every = [n for r in kernels.records() for n in (r.name, *r.aliases)]
+    assert len(set(every)) == len(every)
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"), [("rbf", "gaussian"), ("squared_exponential", "gaussian"), ("laplacian", "exponential")]
+)
+def test_aliases(alias, name):
+    assert rfrope.kernel(alias, scale=3.0) == rfrope.kernel(name, scale=3.0)
+    assert parse(f"{alias}(scale=3)") == rfrope.kernel(name, scale=3.0)
+    assert alias not in kernels.names()
+
+
+def test_a_record_shows_parameters_with_their_defaults():
+    (record,) = (r for r in kernels.records() if r.name == "matern")
+    assert record.parameters == {"nu": 1.5, "scale": 1.0, "ndim": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("gausian", r"; did you mean 'gaussian'\?"),
+        ("mattern", r"; did you mean 'matern'\?"),
+        ("Gaussian", r"; did you mean 'gaussian'\?"),
+        ("zzz", ""),
+        ("", ""),
+    ],
+)
+def test_an_unknown_kernel_is_named_with_a_suggestion_and_the_list(name, hint):
+    with pytest.raises(ValueError, match=rf"^unknown kernel '{name}'{hint}.*[Ee]xpected one of gaussian, cauchy"):
+        rfrope.kernel(name)
+
+
+@pytest.mark.parametrize("bad", [3, None, b"gaussian", families.Gaussian])
+def test_a_name_that_is_no_string(bad):
+    with pytest.raises(TypeError, match=r"^name is .*; expected the name of a kernel, one of gaussian"):
+        rfrope.kernel(bad)
+
+
+def test_an_unknown_parameter_is_named_with_the_list():
+    with pytest.raises(TypeError, match=r"^kernel 'gaussian' has no parameter 'nu'; expected scale, ndim$"):
+        rfrope.kernel("gaussian", nu=1.5)
+    with pytest.raises(TypeError, match=r"^kernel 'sinc' has no parameter 'scale'; expected bandwidth, ndim$"):
+        parse("sinc(scale=3)")
+
+
+# -- parse -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "parameters"),
+    [
+        ("gaussian", "gaussian", {}),
+        ("gaussian()", "gaussian", {}),
+        ("  gaussian( scale = 32 )  ", "gaussian", {"scale": 32.0}),
+        ("matern(nu=1.5, scale=64)", "matern", {"nu": 1.5, "scale": 64.0}),
+        ("matern(scale=64, nu=1.5,)", "matern", {"nu": 1.5, "scale": 64.0}),
+        ("matern(nu=2.5, scale=(8, 4), ndim=2)", "matern", {"nu": 2.5, "scale": (8.0, 4.0), "ndim": 2}),
+        ("gaussian(scale=[8, 4], ndim=2)", "gaussian", {"scale": (8.0, 4.0), "ndim": 2}),
+        ("sinc(bandwidth=1e-3)", "sinc", {"bandwidth": 0.001}),
+        ("gaussian(scale=1_000)", "gaussian", {"scale": 1000.0}),
+        ("gaussian(scale=+2)", "gaussian", {"scale": 2.0}),
+    ],
+)
+def test_specifications(text, name, parameters):
+    assert parse(text) == rfrope.kernel(name, **parameters)
+
+
+@pytest.mark.parametrize("problem", problems.KERNELS, ids=str)
+def test_a_familys_repr_parses_to_the_same_kernel(problem):
+    assert parse(repr(problem.kernel)) == problem.kernel
+
+
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 1e-300, 1.7976931348623157e308, 5e-324])
+def test_repr_keeps_every_bit(value):
+    assert parse(repr(rfrope.kernel("gaussian", scale=value))).scale == value
+
+
+MALICIOUS = {
+    "import": "__import__('os')",
+    "import in a value": "gaussian(scale=__import__('os').system('true'))",
+    "lambda": "lambda: 1",
+    "lambda in a value": "gaussian(scale=lambda: 1)",
+    "attribute": "gaussian.__class__",
+    "attribute call": "gaussian.__init__(scale=1)",
+    "attribute in a value": "gaussian(scale=(1).__class__)",
+    "call of a call": "gaussian(scale=1)(scale=2)",
+    "nested call": "gaussian(scale=gaussian())",
+    "nested positional": "gaussian(gaussian())",
+    "f-string": "f'{gaussian}'",
+    "f-string in a value": "gaussian(scale=f'{1}')",
+    "comprehension": "gaussian(scale=[x for x in (1, 2)])",
+    "arithmetic": "gaussian(scale=2**999999999)",
+    "sum": "gaussian(scale=1+1)",
+    "name": "gaussian(scale=scale)",
+    "nan": "gaussian(scale=nan)",
+    "conditional": "gaussian(scale=1 if 1 else 2)",
+    "walrus": "(gaussian := 3)",
+    "walrus in a value": "gaussian(scale=(x := 3))",
+    "star": "gaussian(*[1])",
+    "double star": "gaussian(**{'scale': 1})",
+    "duplicate": "gaussian(scale=1, scale=2)",
+    "positional": "gaussian(3)",
+    "statement": "import os",
+    "two statements": "gaussian; import os",
+    "two lines": "gaussian\nmatern",
+    "unclosed": "gaussian(scale=1",
+    "number": "3",
+    "string": "'gaussian'",
+    "subscript": "kernels['gaussian']",
+    "nothing": "",
+    "blank": "   ",
+    "null byte": "gaussian\0",
+    "surrogate": "\ud800",
+    "comment": "# gaussian",
+    "infinity": "gaussian(scale=1e999)",
+    "builtin": "eval(scale='1')",
+    "deep parentheses": "gaussian(scale=" + "(" * 5000 + "1" + ")" * 5000 + ")",
+    "deep lists": "gaussian(scale=" + "[" * 150 + "1" + "]" * 150 + ")",
+    "deep signs": "gaussian(scale=" + "-" * 200_000 + "1)",
+    "deep attributes": "gaussian" + ".a" * 200_000,
+    "long sum": "gaussian(scale=" + "+".join("1" * 200_000) + ")",
+    "long number": "gaussian(scale=1" + "0" * 400 + ")",
+    "longer number": "gaussian(scale=1" + "0" * 5000 + ")",
+}
+
+
+@pytest.mark.parametrize("what", MALICIOUS)
+def test_what_is_no_specification_is_refused_and_nothing_runs(what, monkeypatch):
+    def explode(*_, **__):
+        raise AssertionError("something was evaluated")
+
+    monkeypatch.setattr(os, "system", explode)
+    monkeypatch.setattr(builtins, "eval", explode)
+    monkeypatch.setattr(builtins, "exec", explode)
+    with pytest.raises(ValueError, match=r"expected|unknown kernel"):
+        parse(MALICIOUS[what])
+
+
+@pytest.mark.parametrize("value", ["'1'", "b'1'", "None", "True", "...", "{}", "1j", "(1, 'a')", "((1, 2), (3, 4))"])
+def test_values_that_are_no_numbers_are_refused(value):
+    with pytest.raises(TypeError, match=r"^scale is .*; expected a positive number"):
+        parse(f"gaussian(scale={value}, ndim=2)")
+
+
+def test_a_positional_parameter_is_told_its_possible_names():
+    with pytest.raises(ValueError, match=r"parameter without a name; expected matern\(nu=..., scale=..., ndim=...\)"):
+        parse("matern(1.5, 3)")
+
+
+@pytest.mark.parametrize("bad", [3, None, b"gaussian", ["gaussian"]])
+def test_only_text_is_parsed(bad):
+    with pytest.raises(TypeError, match=r"^text is .*; expected a string such as"):
+        parse(bad)
+
+
+# -- register ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class Dirac(Kernel):
+    """Phi = 1: all frequencies 0."""
+
+    name = "dirac"
+    height: float = 1.0
+    ndim: int = 1
+
+    @property
+    def draws(self):
+        return 1
+
+    def _phi(self, delta, xp):
+        return xp.ones_like(delta[..., 0])
+
+    def _transport(self, u):
+        return np.zeros((*u.shape[:-1], self.ndim))
+
+
+@pytest.mark.usefixtures("empty_shelf")
+def test_a_registered_kernel_is_found_everywhere():
+    record = kernels.register("dirac", Dirac, **TEXTS, aliases=("one",), example="dirac(height=2.0)")
+    assert record in kernels.records()
+    assert kernels.names()[-1] == "dirac"
+    assert rfrope.kernel("one", height=2) == parse("dirac(height=2)")
+    assert rfrope.sample("dirac", 3, rng=0).tolist() == [0.0, 0.0, 0.0]
+    assert record.dimensions == "any k"
+    assert kernels.register("dirac_too", Dirac, **TEXTS).example == "dirac_too"
+    with pytest.raises(ValueError, match="has no density in closed form"):
+        rfrope.kernel("dirac").density(0.0)
+
+
+def test_the_registry_is_clean_again():
+    assert "dirac" not in kernels.names()
+
+
+@pytest.mark.usefixtures("empty_shelf")
+@pytest.mark.parametrize("name", ["gaussian", "rbf"])
+def test_a_name_that_is_taken_is_refused(name):
+    before = kernels.records()
+    with pytest.raises(ValueError, match=rf"^name '{name}' is taken; expected another one"):
+        kernels.register(name, Dirac, **TEXTS)
+    with pytest.raises(ValueError, match=rf"^name '{name}' is taken; expected another one"):
+        kernels.register("dirac", Dirac, **TEXTS, aliases=(name,))
+    assert kernels.records() == before
+
+
+@pytest.mark.usefixtures("empty_shelf")
+@pytest.mark.parametrize("name", ["", "two words", "1st", "a-b", "a.b", 3, None])
+def test_a_name_that_is_no_identifier_is_refused(name):
+    with pytest.raises(ValueError, match=r"^name is .*; expected a Python identifier"):
+        kernels.register(name, Dirac, **TEXTS)
+
+
+@pytest.mark.usefixtures("empty_shelf")
+def test_a_factory_needs_defaults_and_must_be_callable_and_make_a_kernel():
+    with pytest.raises(TypeError, match=r"^factory of 'dirac' has parameter 'height' without default"):
+        kernels.register("dirac", lambda height: Dirac(height), **TEXTS)
+    with pytest.raises(TypeError, match=r"^factory is 3; expected a callable that returns a Kernel"):
+        kernels.register("dirac", 3, **TEXTS)
+    assert "dirac" not in kernels.names()
+    kernels.register("dirac", lambda ndim=1: "no kernel", **TEXTS)
+    with pytest.raises(TypeError, match=r"^the factory of kernel 'dirac' returned str; expected a rfrope Kernel"):
+        rfrope.kernel("dirac")
+
+
+# -- plug-ins ----------------------------------------------------------------------------------------------------------
+
+
+class Point:
+    """Stands for an entry point."""
+
+    def __init__(self, name, load):
+        self.name, self.value, self.load = name, f"plugin:{name}", load
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Pretend that packages with these entry points are installed; the registry has not looked yet."""
+    monkeypatch.setattr(registry, "_RECORDS", list(kernels.records()))
+    monkeypatch.setattr(registry, "_plugins_loaded", False)
+
+    def pretend(*points):
+        asked = []
+
+        def entry_points(*, group):
+            asked.append(group)
+            return points
+
+        monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+        return asked
+
+    return pretend
+
+
+def test_an_entry_point_adds_its_record_once(install):
+    asked = install(Point("dirac", lambda: Record("dirac", Dirac, "1", "0", "any k", "dirac")))
+    assert "dirac" in kernels.names()
+    assert parse("dirac(height=2)") == Dirac(2)
+    assert kernels.names().count("dirac") == 1
+    assert asked == ["rfrope.kernels"]
+
+
+def broken():
+    raise ImportError("no module named plugin")
+
+
+@pytest.mark.parametrize(
+    ("load", "reason"),
+    [
+        (broken, "no module named plugin"),
+        (lambda: Dirac, "expected a rfrope.kernels.Record"),
+        (lambda: Record("gaussian", Dirac, "", "", "", ""), "name 'gaussian' is taken"),
+        (lambda: Record("dirac", lambda height: Dirac(), "", "", "", ""), "without default"),
+    ],
+    ids=["import error", "no record", "name taken", "no defaults"],
+)
+def test_a_broken_plug_in_warns_and_takes_nothing_with_it(install, load, reason):
+    install(Point("bad", load), Point("good", lambda: Record("dirac", Dirac, "1", "0", "any k", "dirac")))
+    with pytest.warns(UserWarning, match=rf"kernel plug-in 'bad' \(plugin:bad\) was left out: .*{reason}"):
+        found = kernels.names()
+    assert found[-1] == "dirac"
+    assert len(found) == len(set(found))
+    assert rfrope.kernel("gaussian") == families.Gaussian()
+    with warnings.catch_warnings():  # it warns once
+        warnings.simplefilter("error")
+        assert kernels.names() == found
+
+
+def test_a_kernel_registered_before_the_plug_ins_are_seen_keeps_its_name(install):
+    install(Point("late", lambda: Record("dirac", families.Gaussian, "", "", "", "")))
+    kernels.register("dirac", Dirac, **TEXTS)
+    with pytest.warns(UserWarning, match="name 'dirac' is taken"):
+        assert rfrope.kernel("dirac") == Dirac()

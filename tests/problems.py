@@ -1,0 +1,336 @@
+"""Problems with exact answers, as data: kernels, frequency sets and scores, and where the answers come from.
+
+The kernel problems are derived by walking the registry: `FAMILIES` says how, and `test_problems.py` fails as soon as a
+registered kernel is missing from it. Below the data stand the two statistical checks that several test modules share.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+from scipy import stats
+
+from rfrope import kernels
+from rfrope.kernels import Kernel
+
+DIGITS = 40  # of mpmath's numbers below
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the problems of one registry entry are made.
+
+    Attributes
+    ----------
+    stretch : str
+        The parameter that is a length, or one over a length.
+    lengths : tuple of float
+        Values of it: one at a time, and the first k as one for each axis.
+    others : tuple of dict
+        Values of the other parameters, ndim aside.
+    reference : callable
+        Phi from the kernel (for its parameters but the lengths) and the lag in units of the length, in mpmath.
+    shape : {"ellipse", "box"}
+        How the law looks: spherically symmetric, or uniform in a box, once frequencies are multiplied by the lengths.
+    source : str
+    """
+
+    stretch: str
+    lengths: tuple[float, ...]
+    others: tuple[dict[str, Any], ...]
+    reference: Callable[[Kernel, tuple[mp.mpf, ...]], mp.mpf]
+    shape: str
+    source: str
+
+
+@dataclass(frozen=True)
+class KernelProblem:
+    """A kernel, five lags at which Phi is neither 0 nor 1, and what is known of its law.
+
+    ``lengths`` is the length scale along each axis, so that ``lengths * omega`` has a law without parameters of scale.
+    """
+
+    family: str
+    kernel: Kernel
+    lengths: tuple[float, ...]
+    lags: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return repr(self.kernel).replace(" ", "")
+
+    @property
+    def shape(self) -> str:
+        """Shape of the law, see `Family`."""
+        return FAMILIES[self.family].shape
+
+
+def matern_reference(nu: float, t: mp.mpf) -> mp.mpf:
+    """Return ``2^(1-nu)/Gamma(nu) t^nu K_nu(t)`` in mpmath.
+
+    ``K_nu(t) = int_0^inf exp(-t cosh x) cosh(nu x) dx`` (DLMF 10.32.9) by the trapezoidal rule, which converges
+    geometrically; `mpmath.besselk` says the same (a test compares them) but takes seconds at whole nu near 200.
+    """
+    if t == 0:
+        return mp.mpf(1)
+    nu = mp.mpf(nu)
+    width = (nu * nu + t * t) ** mp.mpf("-0.25")  # of the integrand's peak
+    step, peak = min(mp.mpf(1) / 12, width / 4), mp.asinh(nu / t)
+    total, x = mp.exp(-t) / 2, mp.mpf(0)
+    while True:
+        x += step
+        term = mp.exp(-t * mp.cosh(x)) * mp.cosh(nu * x)
+        total += term
+        if x > peak and term < total * mp.mpf(10) ** -mp.mp.dps:
+            break
+    return 2 ** (1 - nu) / mp.gamma(nu) * t**nu * total * step
+
+
+def _length(lag: tuple[mp.mpf, ...]) -> mp.mpf:
+    return mp.sqrt(sum(x * x for x in lag))
+
+
+def _sinc(_: Kernel, lag: tuple[mp.mpf, ...]) -> mp.mpf:
+    return mp.fprod(mp.sin(x) / x if x else mp.mpf(1) for x in lag)
+
+
+_SCALES = (6.5, 48.0, 21.0)
+FAMILIES: dict[str, Family] = {
+    "gaussian": Family(
+        "scale", _SCALES, ({},), lambda k, x: mp.exp(-(_length(x) ** 2) / 2), "ellipse", "MATH.md 3; seed 000, table"
+    ),
+    "cauchy": Family(
+        "scale", _SCALES, ({},), lambda k, x: 1 / (1 + _length(x) ** 2), "ellipse", "MATH.md 3; a Gamma(1) mixture"
+    ),
+    "sinc": Family(
+        "bandwidth", (0.15, 0.02, 0.7), ({},), _sinc, "box", "MATH.md 3; the characteristic function of a uniform law"
+    ),
+    "matern": Family(
+        "scale",
+        _SCALES,
+        ({"nu": 0.8}, {"nu": 1.5}, {"nu": 30.0}),
+        lambda k, x: matern_reference(k.nu, mp.sqrt(2 * mp.mpf(k.nu)) * _length(x)),
+        "ellipse",
+        "MATH.md 3; Rasmussen and Williams 2006, (4.14)",
+    ),
+    "exponential": Family("scale", _SCALES, ({},), lambda k, x: mp.exp(-_length(x)), "ellipse", "MATH.md 3"),
+}
+
+_UNIT_LAGS: dict[int, tuple[tuple[float, ...], ...]] = {
+    1: ((0.25,), (0.6,), (-1.0,), (1.5,), (2.2,)),
+    2: ((0.5, 0.0), (0.0, 0.9), (0.7, 0.7), (-0.8, 0.6), (1.5, -1.0)),
+    3: ((0.5, 0.0, 0.0), (0.0, 0.9, 0.0), (0.0, 0.0, -1.2), (0.6, 0.6, 0.6), (-0.9, 0.5, 1.1)),
+}
+
+
+def kernel_problems() -> Iterator[KernelProblem]:
+    """Every registered kernel that `FAMILIES` knows, with 1, 2 and 3 axes, two scales each (one per axis if k > 1)."""
+    for record in kernels.records():
+        family = FAMILIES.get(record.name)
+        if family is None:  # test_problems.py fails then
+            continue
+        for ndim, others in itertools.product((1, 2, 3), family.others):
+            for value in family.lengths[:2] if ndim == 1 else (family.lengths[0], family.lengths[:ndim]):
+                made = kernels.kernel(record.name, ndim=ndim, **others, **{family.stretch: value})
+                each = np.broadcast_to(value, ndim)
+                lengths = tuple((1.0 / each if family.stretch == "bandwidth" else each).tolist())
+                lags = [tuple(x * s for x, s in zip(lag, lengths, strict=True)) for lag in _UNIT_LAGS[ndim]]
+                yield KernelProblem(record.name, made, lengths, tuple(x[0] if ndim == 1 else x for x in lags))
+
+
+KERNELS = tuple(kernel_problems())
+
+
+def phi_reference(problem: KernelProblem, lag: Any) -> mp.mpf:
+    """Phi at a lag to `DIGITS` digits, from the exact values of the floats in the problem."""
+    with mp.workdps(DIGITS):
+        family = FAMILIES[problem.family]
+        values = np.broadcast_to(getattr(problem.kernel, family.stretch), problem.kernel.ndim).tolist()
+        components = np.atleast_1d(lag).tolist()
+        by = mp.fmul if family.stretch == "bandwidth" else mp.fdiv
+        return family.reference(problem.kernel, tuple(by(x, v) for x, v in zip(components, values, strict=True)))
+
+
+# -- frequencies -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FrequencySet:
+    """Frequencies known exactly: the call that makes them, their values, where they come from."""
+
+    function: str
+    arguments: dict[str, Any]
+    values: tuple[float, ...]
+    source: str
+
+
+FREQUENCIES = (
+    FrequencySet("geometric", {"n_blocks": 4}, (1.0, 0.1, 0.01, 0.001), "MATH.md 5: base^(-2i/d), i = 0..D-1"),
+    FrequencySet("geometric", {"n_blocks": 3, "base": 8.0}, (1.0, 0.5, 0.25), "8^(-i/3)"),
+    FrequencySet("geometric", {"n_blocks": 2, "base": 500000.0}, (1.0, 0.001414213562373095), "1/sqrt(5e5)"),
+    FrequencySet("arithmetic", {"n_blocks": 3, "step": 0.5}, (0.5, 1.0, 1.5), "MATH.md 5: i x, i = 1..D"),
+    FrequencySet("arithmetic", {"n_blocks": 1, "step": 0.25}, (0.25,), "MATH.md 5"),
+)
+
+
+# -- scores ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ScoreProblem:
+    """A query and a key in ``half`` pairing with the score and its block coefficients, worked out by hand."""
+
+    name: str
+    q: tuple[float, ...]
+    k: tuple[float, ...]
+    q_position: Any
+    k_position: Any
+    frequencies: tuple[Any, ...]
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+    score: float
+    source: str
+
+
+_ANGLE = math.atan2(4.0, 3.0)  # cos 3/5, sin 4/5; twice it: -7/25, 24/25
+SCORES = (
+    ScoreProblem("lag 0", (1, 2), (3, 4), 7, 7, (0.3,), (11,), (2,), 11.0, "S = A cos 0 + B sin 0"),
+    ScoreProblem("key one ahead", (1, 2), (3, 4), 0, 1, (_ANGLE,), (11,), (2,), 8.2, "11 * 3/5 + 2 * 4/5"),
+    ScoreProblem("key one behind", (1, 2), (3, 4), 1, 0, (_ANGLE,), (11,), (2,), 5.0, "11 * 3/5 - 2 * 4/5"),
+    ScoreProblem("previous of many", (1, 2), (3, 4), 1001, 1000, (_ANGLE,), (11,), (2,), 5.0, "the lag alone counts"),
+    ScoreProblem("quarter turn", (0, 1), (1, 0), 3, 4, (math.pi / 2,), (0,), (1,), 1.0, "B = q_2 k_1 - q_1 k_2, sin 1"),
+    ScoreProblem(
+        "two blocks",
+        (1, 2, 3, 4),
+        (2, 0, 1, -1),
+        0,
+        2,
+        (_ANGLE, math.pi / 2),
+        (5, -4),
+        (5, 2),
+        7.4,
+        "5 * -7/25 + 5 * 24/25 = 17/5, and -4 cos pi + 2 sin pi = 4",
+    ),
+    ScoreProblem(
+        "two axes",
+        (1, 2),
+        (3, 4),
+        (5, 1),
+        (6, -1),
+        ((_ANGLE, _ANGLE),),
+        (11,),
+        (2,),
+        5.0,
+        "lag (1, -2), phase -angle: 11 * 3/5 - 2 * 4/5",
+    ),
+    ScoreProblem(
+        "width beyond 2D", (1, 5, 2, 7), (3, 5, 4, 1), 0, 1, (_ANGLE, 0.0), (11, 32), (2, 30), 40.2, "8.2 + 32"
+    ),
+)
+
+
+# -- statistical checks ------------------------------------------------------------------------------------------------
+
+ALPHA = 1e-6  # the chance that one statistic, of a law that is right, fails
+Z_BOUND = float(stats.norm.isf(ALPHA / 2.0))
+N_DRAWS = 2**18
+
+
+def ks_bound(n: int) -> float:
+    """Bound of the Kolmogorov distance between n draws and their law (Dvoretzky, Kiefer, Wolfowitz, Massart)."""
+    return math.sqrt(math.log(2.0 / ALPHA) / (2.0 * n))
+
+
+def ks_distance(draws: np.ndarray, points: np.ndarray, cdf: np.ndarray) -> float:
+    """Largest distance of the draws' distribution from a CDF that is known at some points."""
+    counted = np.searchsorted(np.sort(draws), points, side="right") / draws.size
+    return float(np.max(np.abs(counted - cdf)))
+
+
+def moment_z(kernel: Kernel, lags: Any, omega: np.ndarray) -> dict[str, np.ndarray]:
+    """z-scores of the means of cos u, cos 2u and sin u at each lag, with their exact standard errors.
+
+    The variances are ``(1 + Phi_2)/2 - Phi^2``, ``(1 + Phi_4)/2 - Phi_2^2`` and ``(1 - Phi_2)/2``, over n draws.
+    """
+    lags = np.asarray(lags, dtype=float)
+    phi, phi2, phi4 = kernel.phi(lags), kernel.phi2(lags), kernel.phi(4.0 * lags)
+    phases = np.multiply.outer(lags, omega) if kernel.ndim == 1 else lags @ omega.T
+    expected = {"cos": phi, "cos 2u": phi2, "sin": 0.0}
+    variance = {"cos": (1 + phi2) / 2 - phi**2, "cos 2u": (1 + phi4) / 2 - phi2**2, "sin": (1 - phi2) / 2}
+    cos, sin = np.cos(phases), np.sin(phases)
+    means = {"cos": cos.mean(axis=-1), "cos 2u": (1 - 2 * sin * sin).mean(axis=-1), "sin": sin.mean(axis=-1)}
+    return {name: (means[name] - expected[name]) / np.sqrt(variance[name] / omega.shape[0]) for name in means}
+
+
+def worst(scores: dict[str, np.ndarray]) -> float:
+    """Largest abs(z) of `moment_z`."""
+    return max(float(np.max(np.abs(z))) for z in scores.values())
+
+
+def panels(low: float, high: float, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Edges (count + 1), and 16 Gauss-Legendre nodes and weights for each panel (count, 16)."""
+    node, weight = np.polynomial.legendre.leggauss(16)
+    edges = np.linspace(low, high, count + 1)
+    half = 0.5 * np.diff(edges)[:, None]
+    return edges, 0.5 * (edges[:-1] + edges[1:])[:, None] + half * node, half * weight
+
+
+def radius_cdf(kernel: Kernel, lengths: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Radii and the probability that ``abs(lengths * omega)`` is below them, integrated from ``kernel.density``.
+
+    The density is averaged over a few opposite directions and integrated in the logarithm of the radius.
+    """
+    k, lengths = kernel.ndim, np.asarray(lengths)
+    directions = np.concatenate([np.eye(k), np.ones((1, k)) / math.sqrt(k)])
+    directions = np.concatenate([directions, -directions])
+    edges, log_r, weight = panels(-50.0, 100.0, 1500)
+    omega = np.exp(log_r)[..., None, None] * directions / lengths
+    density = kernel.density(omega[..., 0] if k == 1 else omega).mean(axis=-1) / np.prod(lengths)
+    sphere = 2.0 * math.pi ** (0.5 * k) / math.gamma(0.5 * k)
+    mass = np.sum(weight * sphere * density * np.exp(k * log_r), axis=-1)
+    return np.exp(edges[1:]), np.cumsum(mass)
+
+
+def box_cdf(kernel: Kernel, lengths: tuple[float, ...], axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points in (-1, 1) and the probability that ``lengths[axis] * omega[axis]`` is below them, from the density."""
+    edges, node, weight = panels(-1.0, 1.0, 64)
+    _, other, other_weight = panels(-1.0, 1.0, 2)
+    grids = [node.ravel() if a == axis else other.ravel() for a in range(kernel.ndim)]
+    weights = [weight.ravel() if a == axis else other_weight.ravel() for a in range(kernel.ndim)]
+    omega = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1) / np.asarray(lengths)
+    mass = kernel.density(omega[..., 0] if kernel.ndim == 1 else omega) / np.prod(lengths)
+    for a, w in enumerate(weights):
+        mass = mass * w.reshape([-1 if b == a else 1 for b in range(kernel.ndim)])
+    mass = np.sum(mass, axis=tuple(a for a in range(kernel.ndim) if a != axis))
+    return edges[1:], np.cumsum(np.sum(mass.reshape(64, 16), axis=-1))
+
+
+def law_distances(kernel: Kernel, lengths: tuple[float, ...], shape: str, omega: np.ndarray) -> dict[str, float]:
+    """Distances of draws from the kernel's density, each over its bound: all below 1 if the draws follow it."""
+    bound, k = ks_bound(omega.shape[0]), kernel.ndim
+    scaled = omega.reshape(-1, k) * np.asarray(lengths)
+    if shape == "box":
+        found = {f"axis {a}": ks_distance(scaled[:, a], *box_cdf(kernel, lengths, a)) / bound for a in range(k)}
+        return found | {"independence": cells_statistic(scaled)}
+    radius = np.sqrt(np.sum(scaled * scaled, axis=-1))
+    found = {"radius": ks_distance(radius, *radius_cdf(kernel, lengths)) / bound}
+    if k == 1:
+        return found | {"sign": abs(float(np.mean(np.sign(scaled)))) * math.sqrt(omega.shape[0]) / Z_BOUND}
+    points = np.linspace(-1.0, 1.0, 201)  # a coordinate of a uniform direction has a beta law
+    beta = stats.beta.cdf(0.5 * (1.0 + points), 0.5 * (k - 1), 0.5 * (k - 1))
+    return found | {f"direction {a}": ks_distance(scaled[:, a] / radius, points, beta) / bound for a in range(k)}
+
+
+def cells_statistic(points: np.ndarray) -> float:
+    """Chi-square of the counts in 8^k equal cells of the cube (-1, 1)^k, over its bound."""
+    counts, _ = np.histogramdd(points, bins=8, range=[(-1.0, 1.0)] * points.shape[1])
+    expected = points.shape[0] / counts.size
+    return float(np.sum((counts - expected) ** 2) / expected / stats.chi2.isf(ALPHA, counts.size - 1))
