@@ -41,7 +41,17 @@ def namespace(**arrays: Any) -> ModuleType:
                 f"{first} is a {_library(xp)} array but {name} is a {_library(other)} array; expected all arrays from "
                 f"one library, so convert {name} with {_library(xp)}'s asarray, or {first} with {_library(other)}'s"
             )
+    _check_devices({name: device(value) for name, value in arrays.items() if not _fits_any(value) and value.ndim})
     return xp
+
+
+def _check_devices(devices: dict[str, Any]) -> None:
+    (first, place), *others = devices.items() or [("", None)]
+    for name, other in others:
+        if other != place:
+            raise ValueError(
+                f"{first} is on device {place} but {name} is on {other}; expected all arrays on one device"
+            )
 
 
 def _fits_any(value: Any) -> bool:
@@ -105,14 +115,28 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
         If `value` is None, ragged, or holds something that is not a number.
     """
     if not _fits_any(value):
+        if type(value).__name__ in ("MaskedArray", "matrix"):
+            raise TypeError(
+                f"{name} is a numpy {type(value).__name__}; expected a plain array: use numpy.asarray({name})"
+            )
         return value
+    array = from_host(host_numbers(value, name), xp, device=device)
+    if is_integer(array) and dtype_name(array)[-2:] == "32" and not np.array_equal(to_host(array), value):
+        raise ValueError(
+            f"{name} is {value!r:.80}; expected integers of 32 bits, the widest that {_library(xp)} has now"
+        )
+    return array
+
+
+def host_numbers(value: Any, name: str) -> np.ndarray:
+    """Return Python numbers, or lists of them, as a NumPy array, or say why that cannot be."""
     try:
         host = np.asarray(value)
     except ValueError:
         host = np.asarray(None)
     if host.dtype.kind not in "biufc":
-        raise TypeError(f"{name} is {value!r:.80}; expected numbers in a rectangular shape")
-    return from_host(host, xp, device=device)
+        raise TypeError(f"{name} is {value!r:.80}; expected numbers of at most 64 bits in a rectangular shape")
+    return host
 
 
 def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
@@ -179,13 +203,18 @@ def on_host(x: Array) -> bool:
     if isinstance(x, np.ndarray):
         return True
     if hasattr(x, "data_ptr"):
-        return x.device.type == "cpu" and not sys.modules["torch"].compiler.is_compiling()
+        torch = sys.modules["torch"]
+        if torch.compiler.is_compiling() or x.device.type != "cpu":
+            return False
+        plain = type(x) in (torch.Tensor, torch.nn.Parameter)  # a fake tensor, as in tracing, has no values
+        return plain and not torch._C._functorch.is_functorch_wrapped_tensor(x)
     return not is_lazy(x) and not type(x).__module__.startswith("cupy")
 
 
-def needs_gradient(x: Array) -> bool:
-    """Whether a torch tensor asks for gradients."""
-    return bool(getattr(x, "requires_grad", False))
+def needs_gradient(*arrays: Array) -> bool:
+    """Whether one of some arrays is a torch tensor whose operations are being recorded for gradients."""
+    asked = any(getattr(x, "requires_grad", False) for x in arrays)
+    return asked and bool(sys.modules["torch"].is_grad_enabled())
 
 
 def supported_dtypes(xp: ModuleType, device: Any = None) -> Any:
@@ -243,6 +272,11 @@ def astype(x: Array, dtype: Any, xp: ModuleType) -> Array:
     if isinstance(x, np.ndarray):
         return x.astype(dtype)
     return xp.astype(x, dtype)
+
+
+def as_int32(x: Array, xp: ModuleType) -> Array:
+    """Return integers as int32, or uint32 where they are unsigned."""
+    return astype(x, xp.uint32 if dtype_name(x).startswith("u") else xp.int32, xp)
 
 
 def as_widest(x: Array, xp: ModuleType) -> Array:
@@ -319,13 +353,24 @@ def apply_on_host(
     return from_host(host, xp, device=device(x), dtype=x.dtype)
 
 
-def all_finite(x: Array, xp: ModuleType) -> bool:
-    """Whether every element of a host array is finite; True unasked for lazy and device arrays (see `on_host`)."""
-    return not on_host(x) or bool(xp.all(xp.isfinite(x)))
+def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
+    """Whether every element of a host array is at most `bound` in magnitude, and none NaN.
+
+    True unasked for lazy and device arrays (see `on_host`).
+    """
+    space = np if isinstance(x, np.ndarray) else xp  # inside jit JAX would trace even NumPy's constants
+    return not on_host(x) or bool(space.all(space.abs(x) <= bound))
 
 
-def broadcast_shapes(**shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the common shape of two or more named shapes.
+def check_float_dtype(dtype: Any, xp: ModuleType) -> Any:
+    """Return an explicit ``dtype=`` argument, or say why frequencies and tables cannot have it."""
+    if dtype is not None and not is_real_floating(xp.zeros(0, dtype=dtype)):
+        raise TypeError(f"dtype is {dtype!r}; expected a real floating type")
+    return dtype
+
+
+def broadcast_shapes(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the common shape of two or more shapes, given by name.
 
     Raises
     ------
@@ -335,9 +380,9 @@ def broadcast_shapes(**shapes: tuple[int, ...]) -> tuple[int, ...]:
     try:
         return np.broadcast_shapes(*map(tuple, shapes.values()))
     except ValueError:
-        listed = " and ".join(f"{tuple(shape)} of {name.replace('_', ' ')}" for name, shape in shapes.items())
+        listed = " and ".join(f"{tuple(shape)} of {name}" for name, shape in shapes.items())
         raise ValueError(
-            f"{' and '.join(n.replace('_', ' ') for n in shapes)} do not broadcast: {listed}; expected lengths "
+            f"{' and '.join(shapes)} do not broadcast: {listed}; expected lengths "
             "that are equal or 1, counted from the right: insert axes with None where they are to combine"
         ) from None
 
@@ -360,22 +405,32 @@ def same_memory(a: Array, b: Array) -> bool:
     return False
 
 
+def has_shared_elements(x: Array) -> bool:
+    """Whether several elements of `x` are one place in memory, as after broadcasting."""
+    strides = x.strides if isinstance(x, np.ndarray) else x.stride() if hasattr(x, "data_ptr") else ()
+    return any(step == 0 and length > 1 for step, length in zip(strides, x.shape, strict=False))
+
+
 def may_overlap(a: Array, b: Array) -> bool:
-    """Whether `a` and `b` may share memory (by their address ranges where the library tells no more)."""
+    """Whether `a` and `b` may share memory (decided by their address ranges where it cannot be told exactly)."""
+    a, b = _memory(a), _memory(b)
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return bool(np.may_share_memory(a, b)) and bool(_shares_exactly(a, b))
-    if hasattr(a, "untyped_storage") and hasattr(b, "untyped_storage"):
+        try:
+            return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
+        except np.exceptions.TooHardError:
+            return True
+    if hasattr(a, "data_ptr") and hasattr(b, "data_ptr"):
         (a_low, a_high), (b_low, b_high) = _torch_range(a), _torch_range(b)
         return a_low < b_high and b_low < a_high
-    inner = [getattr(v, "_array", None) for v in (a, b)]
-    return all(isinstance(v, np.ndarray) for v in inner) and may_overlap(*inner)
+    return False
 
 
-def _shares_exactly(a: np.ndarray, b: np.ndarray) -> bool:
-    try:
-        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
+def _memory(x: Array) -> Array:
+    """The NumPy array that views the memory of `x`, where there is one."""
+    if hasattr(x, "data_ptr") and on_host(x):
+        torch = sys.modules["torch"]
+        return (x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach()).numpy()
+    return getattr(x, "_array", x)  # array-api-strict
 
 
 def _torch_range(x: Array) -> tuple[int, int]:

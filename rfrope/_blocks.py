@@ -38,16 +38,16 @@ def turned(
     pairing: str,
     out_pairing: str | None,
     out: Array | None,
-    name: str,
+    names: tuple[str, str],
     xp: ModuleType,
 ) -> Array:
-    """Turn checked features by cos and sin ``(..., D)`` , one float wider; `name` says where they are from."""
+    """Turn checked features by cos and sin ``(..., D)`` , one float wider; `names` says where they are from."""
     check_pairing(pairing)
     out_pairing = pairing if out_pairing is None else check_pairing(out_pairing, "out_pairing")
-    leading = _array.broadcast_shapes(**{"x": x.shape[:-1], f"the phases from {name}": cos.shape[:-1]})
+    leading = _array.broadcast_shapes({names[0]: x.shape[:-1], f"the phases from {names[1]}": cos.shape[:-1]})
     shape, width = (*leading, x.shape[-1]), 2 * cos.shape[-1]
     if out is not None:
-        _check_out(out, x, shape)
+        _check_out(out, x, shape, _array.needs_gradient(x, cos, sin, out))
     elif isinstance(x, np.ndarray):
         out = np.empty(shape, x.dtype)
 
@@ -70,7 +70,7 @@ def turned(
     return out
 
 
-def _check_out(out: Array, x: Array, shape: tuple[int, ...]) -> None:
+def _check_out(out: Array, x: Array, shape: tuple[int, ...], needs_gradient: bool) -> None:
     if not hasattr(out, "dtype"):
         raise TypeError(f"out is {out!r:.60}; expected an array")
     if _array.is_lazy(x):
@@ -78,9 +78,13 @@ def _check_out(out: Array, x: Array, shape: tuple[int, ...]) -> None:
     if tuple(out.shape) != shape:
         raise ValueError(f"out has shape {tuple(out.shape)}; expected {shape}")
     if out.dtype != x.dtype:
-        raise TypeError(f"out has dtype {_array.dtype_name(out)}; expected the dtype of x, {_array.dtype_name(x)}")
-    if not _array.is_writable(out):
-        raise ValueError("out is read-only; expected a writable array")
+        raise TypeError(f"out has dtype {out.dtype!r}; expected the dtype of x, {x.dtype!r}")
+    if needs_gradient:
+        raise TypeError(
+            "out was given, but gradients are asked for, which writing in place would lose; expected out=None"
+        )
+    if not _array.is_writable(out) or _array.has_shared_elements(out):
+        raise ValueError("out is read-only or a broadcast view; expected a writable array")
     if _array.may_overlap(out, x) and not _array.same_memory(out, x):
         raise ValueError("out overlaps x in part; expected x itself (in place) or memory of its own")
 

@@ -19,6 +19,7 @@ from rfrope._array import Array
 _UNIFORM_ORDER = 20.0
 _UNIFORM_TERMS = 12
 _NEGLIGIBLE = 1e-9  # t below which, for nu > 1, the Matérn function is 1 to rounding
+_SMALLEST = 1e-100  # t below which, for nu <= 1, two terms of its series are exact to rounding (and K_nu may overflow)
 
 
 def symmetric_quantile(u: np.ndarray, lower: object) -> np.ndarray:
@@ -48,8 +49,9 @@ def laplace_quantile(u: np.ndarray) -> np.ndarray:
 
 def student_quantile(dof: float, u: np.ndarray) -> np.ndarray:
     """Quantile function of Student's t with `dof` degrees of freedom (any positive number)."""
-    if dof == 1.0:
-        return symmetric_quantile(u, lambda v: -1.0 / np.tan(math.pi * v))
+    if dof == 1.0:  # -cot(pi v), by the side on which the argument of tan is small
+        lower = lambda v: np.where(v < 0.25, -1.0 / np.tan(math.pi * v), -np.tan(math.pi * (0.5 - v)))  # noqa: E731
+        return symmetric_quantile(u, lower)
     from scipy.special import stdtrit
 
     return symmetric_quantile(u, lambda v: stdtrit(dof, v))
@@ -112,10 +114,11 @@ def _matern_scipy(nu: float, t: np.ndarray) -> np.ndarray:
     from scipy.special import gamma, kve
 
     t = np.asarray(t)
-    small = t == 0.0 if nu <= 1.0 else t < _NEGLIGIBLE
+    small = t < (_SMALLEST if nu <= 1.0 else _NEGLIGIBLE)
     safe = np.where(small, 1.0, np.minimum(t, 1e6))
     value = 2.0 ** (1.0 - nu) / gamma(nu) * (safe**nu * kve(nu, safe)) * np.exp(-safe)
-    return np.where(small, 1.0, value)
+    limit = 1.0 - gamma(1.0 - nu) / gamma(1.0 + nu) * 4.0**-nu * t ** (2.0 * nu) if nu < 1.0 else 1.0
+    return np.minimum(np.where(small, limit, value), 1.0)
 
 
 def _matern_uniform(nu: float, t: Array, xp: ModuleType) -> Array:

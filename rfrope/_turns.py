@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ _PI = Fraction(
     "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798214808651"
 )
 _TURN = 1 / (2 * _PI)
-_LARGEST = {"float64": 2.0**900, "float32": 2.0**100}  # beyond this the partial products could overflow
+LARGEST = 2.0**500  # larger positions or frequencies are refused: their product could overflow
 
 
 def cos_sin(positions: Array, frequencies: Array, shift: Array | None, xp: ModuleType) -> tuple[Array, Array]:
@@ -35,7 +36,7 @@ def cos_sin(positions: Array, frequencies: Array, shift: Array | None, xp: Modul
     positions : array
         ``P`` for frequencies of one axis, ``(*P, k)`` for ``(*H, D, k)``; integers or floats.
     frequencies : array, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``.
+        ``(D,)`` or ``(*H, D, k)``, of `xp` or of NumPy.
     shift : array, radians, or None
         Broadcasts against the phases.
 
@@ -46,26 +47,38 @@ def cos_sin(positions: Array, frequencies: Array, shift: Array | None, xp: Modul
         |position * frequency| <= 2**53 on every axis. Without float64: within 2e-7 for integer positions and
         frequencies that are not traced, and for |position * frequency| <= 2**24 otherwise.
     """
-    dtype = _array.widest_float(xp, _array.device(frequencies))
-    narrow = dtype != getattr(xp, "float64", None)
-    fixed_point = (
-        narrow and _array.is_integer(positions) and _array.has_integer_turns(xp) and not _array.is_traced(frequencies)
+    device = _array.device(positions)
+    dtype = _array.widest_float(xp, device)
+    fixed_point = not _array.has_float64(xp, device) and (
+        _array.is_integer(positions) and _array.has_integer_turns(xp) and not _array.is_traced(frequencies)
     )
+    if fixed_point:
+        frequencies = _array.to_host(frequencies)
+    elif isinstance(frequencies, np.ndarray):
+        frequencies = _array.from_host(frequencies, xp, device=device)
     total: tuple[Array, Array] = (0.0, 0.0)
     for position, frequency in axes(positions, frequencies):
         if fixed_point:
             parts = _fixed_point_turns(position, frequency, xp)
         else:
-            parts = _product_turns(_array.astype(position, dtype, xp), _array.astype(frequency, dtype, xp), xp)
+            parts = _product_turns(_pieces(position, dtype, xp), _array.astype(frequency, dtype, xp), xp)
         for part in parts:
             total = _add(total, part)
     if frequencies.ndim > 1 and positions.ndim == 1:
         total = (total[0][..., 0, :], total[1][..., 0, :])
     if shift is not None:
         shift = _array.astype(shift, dtype, xp)
-        for part in _product_turns(xp.ones_like(shift), shift, xp):
+        for part in _product_turns((xp.ones_like(shift),), shift, xp):
             total = _add(total, part)
     return _cos_sin_of_turns(*total, xp)
+
+
+def phases_shape(positions: tuple[int, ...], frequencies: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of the phases, from the shapes of positions and frequencies (that of ``positions @ frequencies^T``)."""
+    if len(frequencies) == 1:
+        return (*positions, *frequencies)
+    leading = _array.broadcast_shapes({"positions": positions[:-2], "frequencies": frequencies[:-2]})
+    return (*leading, *positions[-2:-1], frequencies[-2])
 
 
 def axes(positions: Array, frequencies: Array) -> Iterator[tuple[Array, Array]]:
@@ -103,15 +116,22 @@ _HALVES = {
 }
 
 
-def _product_turns(position: Array, frequency: Array, xp: ModuleType) -> Iterable[Array]:
+def _pieces(position: Array, dtype: Any, xp: ModuleType) -> tuple[Array, ...]:
+    """Positions as a sum of floats short enough for exact products with halves of turns."""
+    if _array.is_integer(position) and dtype == xp.float32:
+        position = _array.as_int32(position, xp)
+        words = (position >> 24 << 24, (position >> 12 & 4095) << 12, position & 4095)
+        return tuple(_array.astype(word, dtype, xp) for word in words)
+    return _array.split(_array.astype(position, dtype, xp), xp)
+
+
+def _product_turns(position: tuple[Array, ...], frequency: Array, xp: ModuleType) -> Iterable[Array]:
     """Yield terms that sum to position * frequency in turns, up to whole turns, to twice the working precision."""
-    name = _array.dtype_name(frequency)
-    frequency = xp.clip(frequency, -_LARGEST[name], _LARGEST[name])
-    turns_1, turns_2, turns_rest = _turns(frequency, name, xp)
-    position_1, position_2 = _array.split(position, xp)
-    for product in (position_1 * turns_1, position_1 * turns_2, position_2 * turns_1):
-        yield product - xp.round(product)  # both factors are halves, so the product and the difference are exact
-    yield position_2 * turns_2 + position * turns_rest
+    turns_1, turns_2, turns_rest = _turns(frequency, _array.dtype_name(frequency), xp)
+    for piece in position:
+        for product in (piece * turns_1, piece * turns_2):
+            yield product - xp.round(product)  # both factors are short, so the product and the difference are exact
+        yield piece * turns_rest
 
 
 def _turns(frequency: Array, name: str, xp: ModuleType) -> tuple[Array, Array, Array]:
@@ -146,9 +166,8 @@ def _fixed_point_turns(position: Array, frequency: Array, xp: ModuleType) -> Ite
     The turns are 64-bit fixed point in two uint32 words, multiplied exactly modulo 2**64; the upper word comes back as
     two exact float32 halves.
     """
-    high_word, low_word = (_array.from_host(w, xp, dtype=xp.uint32) for w in _turn_words(_array.to_host(frequency)))
-    if _array.dtype_name(position).startswith("int"):
-        position = _array.astype(position, xp.int32, xp)
+    high_word, low_word = (_array.from_host(w, xp, dtype=xp.uint32) for w in _turn_words(frequency))
+    position = _array.as_int32(position, xp)
     magnitude = xp.astype(xp.abs(position), xp.uint32)
     word = magnitude * high_word + _multiply_high(magnitude, low_word, xp)
     upper = xp.astype(word >> 16, xp.float32) * 2.0**-16
@@ -160,7 +179,7 @@ def _fixed_point_turns(position: Array, frequency: Array, xp: ModuleType) -> Ite
 
 def _turn_words(frequency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Turns of host frequencies modulo 1 as the upper and lower 32 bits of a 64-bit fraction."""
-    one = np.ones((), dtype=np.float64)
+    one = (np.ones((), dtype=np.float64),)
     high, low = np.zeros(frequency.shape), np.zeros(frequency.shape)
     for part in _product_turns(one, frequency.astype(np.float64), np):
         high, low = _add((high, low), part)

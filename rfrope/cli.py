@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; nothing more to say
         return 0
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, MemoryError) as error:
         print(f"rfrope {options.command}: error: {error}", file=sys.stderr)
         return 2
 
@@ -202,8 +202,8 @@ def _read_pairs(path: str) -> tuple[np.ndarray, np.ndarray]:
             arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise ValueError(f"--qk {path}: no such file") from None
-    except (ValueError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"--qk {path}: not an .npz file of plain arrays ({error})") from None
+    except (ValueError, OSError, EOFError, AttributeError, TypeError, MemoryError, zipfile.BadZipFile, zlib.error):
+        raise ValueError(f"--qk {path}: not an .npz file of plain numeric arrays that fit in memory") from None
     heads = [name[:-1] for name in arrays if (name == "q" or name.endswith("_q")) and f"{name[:-1]}k" in arrays]
     if not heads:
         held = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "nothing"

@@ -47,7 +47,7 @@ def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: 
     base = _finite("base", base)
     if base <= 0.0:
         raise ValueError(f"base is {base}; expected a positive number")
-    n_blocks = _count(n_blocks)
+    n_blocks = count("n_blocks", n_blocks)
     return _placed(base ** (-np.arange(n_blocks) / max(n_blocks, 1)), xp, device, dtype)
 
 
@@ -82,17 +82,18 @@ def arithmetic(n_blocks: int, *, step: float, xp: Any = None, device: Any = None
     step = _finite("step", step)
     if step <= 0.0:
         raise ValueError(f"step is {step}; expected a positive number")
-    return _placed(step * np.arange(1, _count(n_blocks) + 1), xp, device, dtype)
+    return _placed(step * np.arange(1, count("n_blocks", n_blocks) + 1), xp, device, dtype)
 
 
-def _count(n_blocks: Any) -> int:
+def count(name: str, value: Any, least: int = 0) -> int:
+    """Return a whole number from `least` to 2**32 - 1, or say what came instead."""
     try:
-        count = operator.index(n_blocks)
+        number = operator.index(value)
     except TypeError:
-        raise TypeError(f"n_blocks is {n_blocks!r}; expected a whole number of blocks") from None
-    if isinstance(n_blocks, bool) or count < 0:
-        raise ValueError(f"n_blocks is {n_blocks!r}; expected 0 or more blocks")
-    return count
+        raise TypeError(f"{name} is {value!r}; expected a whole number") from None
+    if isinstance(value, bool) or not least <= number < 2**32:
+        raise ValueError(f"{name} is {value!r}; expected a whole number from {least} to 2**32 - 1")
+    return number
 
 
 def _finite(name: str, value: Any) -> float:
@@ -106,4 +107,5 @@ def _finite(name: str, value: Any) -> float:
 
 
 def _placed(host: np.ndarray, xp: Any, device: Any, dtype: Any) -> Array:
-    return _array.from_host(host, _array.named_namespace(xp), device=device, dtype=dtype)
+    space = _array.named_namespace(xp)
+    return _array.from_host(host, space, device=device, dtype=_array.check_float_dtype(dtype, space))

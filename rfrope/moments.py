@@ -130,5 +130,5 @@ def _prepare(
     q, k = (_array.as_widest(v, xp) if _array.is_real_floating(v) else v for v in (q, k))
     a, b = block_coefficients(q, k, pairing=pairing)
     phi, phi2 = kernel.phi(delta), kernel.phi2(delta)
-    _array.broadcast_shapes(q_and_k=a.shape[:-1], delta=phi.shape)
+    _array.broadcast_shapes({"q and k": a.shape[:-1], "delta": phi.shape})
     return a, b, phi, phi2, xp

@@ -7,16 +7,18 @@ and memory is that of a chunk.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from rfrope import _array, _philox
 from rfrope._array import Array
+from rfrope.frequencies import count
 from rfrope.kernels import Kernel
 from rfrope.rotation import block_coefficients, phases
-from rfrope.sampling import as_kernel, check_design, count, draw
+from rfrope.sampling import as_kernel, check_design, draw
 
 _CHUNK_ELEMENTS = 2**20
 _LONGEST_CHUNK = 2**16
@@ -118,8 +120,9 @@ def estimate_kernel(
     if not isinstance(quantity, str) or quantity not in _QUANTITIES:
         raise ValueError(f"quantity is {quantity!r}; expected one of {', '.join(map(repr, _QUANTITIES))}")
     delta, lags = _lags(delta, kernel, None)
+    n_samples = count("n_samples", n_samples, 2)
     task = _KernelChunk(kernel, _philox.key_from_rng(rng), delta, quantity)
-    sums = _run(task, count("n_samples", n_samples, 2), math.prod(lags), executor, progress)
+    sums = _run(task, n_samples, math.prod(lags) + kernel.draws + kernel.ndim, executor, progress)
     return sums.mean_estimate()
 
 
@@ -182,9 +185,10 @@ def estimate_scores(
     q, k = (_array.as_widest(v, xp) if _array.is_real_floating(v) else v for v in (q, k))
     a, b = block_coefficients(q, k, pairing=pairing)
     delta, lags = _lags(delta, kernel, q)
-    shape = _array.broadcast_shapes(q_and_k=a.shape[:-1], delta=lags)
+    shape = _array.broadcast_shapes({"q and k": a.shape[:-1], "delta": lags})
     task = _ScoreChunk(kernel, _philox.key_from_rng(rng), delta, a, b)
-    sums = _run(task, n_trials, a.shape[-1] * math.prod(lags) + math.prod(shape), executor, progress)
+    width = a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape)
+    sums = _run(task, n_trials, width, executor, progress)
     return ScoreEstimate(sums.mean_estimate(), sums.variance_estimate(), n_trials)
 
 
@@ -282,7 +286,7 @@ def _lags(delta: Array, kernel: Kernel, like: Array | None) -> tuple[Array, tupl
     xp = _array.namespace(delta=delta, q=like)
     delta = _array.numbers(delta, xp, name="delta", device=None if like is None else _array.device(like))
     delta = _array.as_widest(delta, xp)
-    if not _array.all_finite(delta, xp):
+    if not _array.all_within(delta, sys.float_info.max, xp):
         raise ValueError("delta holds NaN or infinity; expected finite lags")
     return delta, tuple(kernel.phi(delta).shape)
 
@@ -297,10 +301,13 @@ def _run(task: Callable[[tuple[int, int]], _Sums], total: int, width: int, execu
     results: Iterable[_Sums] = _mapper(executor)(task, spans)
     if progress is not None:
         results = progress(results, total=len(spans))
-    parts: Iterator[_Sums] = iter(results)
-    merged = next(parts)
-    for part in parts:
-        merged = merged.merge(part)
+    merged: _Sums | None = None
+    for part in results:
+        merged = part if merged is None else merged.merge(part)
+    if merged is None or merged.n != total:
+        raise ValueError(
+            f"executor gave back {0 if merged is None else merged.n} of {total} draws; expected all, in order"
+        )
     return merged
 
 

@@ -7,6 +7,7 @@ first 2D features are turned, the others pass through. A lag is KEY minus QUERY 
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import Any
 
@@ -53,6 +54,8 @@ def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) 
     xp = _array.namespace(positions=positions, frequencies=frequencies, shift=shift)
     positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _first_device(positions, frequencies))
     dtype = frequencies.dtype
+    if isinstance(frequencies, np.ndarray):
+        frequencies = _array.from_host(frequencies, xp)
     total: Array = 0.0
     for position, frequency in _turns.axes(positions, frequencies):
         total = total + _array.astype(position, dtype, xp) * frequency
@@ -93,7 +96,7 @@ def rotate(
     shift : array_like, radians, optional
         Added to the phases; broadcasts against them.
     scale : float or array_like
-        Multiplies cos and sin (an attention factor); an array broadcasts against the phases.
+        Positive; multiplies cos and sin (an attention factor). An array broadcasts against the phases.
     inverse : bool
         Undo the rotation: turn by the negative phases and divide by `scale`.
     out : array, optional
@@ -107,15 +110,18 @@ def rotate(
     Raises
     ------
     ValueError
-        For shapes that do not fit, an odd d, 2D > d, NaN or infinite positions or frequencies, a zero `scale` to
-        invert, an unknown pairing, or an `out` that is read-only, of another shape, or partly overlaps `x`.
+        For shapes that do not fit, an odd d, 2D > d, positions, frequencies or shifts that are NaN or above 2**500, a
+        `scale` that is not positive, an unknown pairing, or an `out` that is read-only, of another shape, or partly
+        overlaps `x`. Values are looked at only where that costs nothing: not on devices, in JAX or in Dask.
     TypeError
-        For `x` that is not real floating, arrays of different libraries, or `out` of another dtype.
+        For `x` that is not real floating, arrays of different libraries, `out` of another dtype, or `out` where
+        gradients are asked for.
 
     Notes
     -----
     Where float64 does not exist (JAX without x64), integer positions keep exact phases, with cos and sin to 2e-7; for
-    other positions, or frequencies that are themselves traced, that holds for phases up to 2**24.
+    other positions, or frequencies that are themselves traced, that holds for phases up to 2**24. Frequencies given
+    there as a list keep the float64 values that an array of that library could not hold.
     Source: section 1 of the mathematics page; ``R(p . omega_i)`` of seed 000.
 
     Examples
@@ -129,11 +135,9 @@ def rotate(
     arrays = {"x": x, "positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale, "out": out}
     xp = _array.namespace(**arrays)
     x = _blocks.features(x, xp)
-    positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _array.device(x))
-    _check_width(x, frequencies.shape[-1 if frequencies.ndim == 1 else -2], "frequencies")
-    cos, sin = _turns.cos_sin(positions, frequencies, shift, xp)
+    cos, sin = _cos_sin_for(x, positions, frequencies, shift, xp)
     cos, sin = _scaled(cos, sin, scale, inverse, xp)
-    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, "positions", xp)
+    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, ("x", "positions"), xp)
 
 
 def rotate_by_phases(
@@ -181,7 +185,7 @@ def rotate_by_phases(
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
     _check_width(x, phases.shape[-1], "phases")
     cos, sin = _scaled(xp.cos(phases), xp.sin(phases), scale, inverse, xp)
-    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, "phases", xp)
+    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, ("x", "phases"), xp)
 
 
 def rotate_by_table(
@@ -222,7 +226,7 @@ def rotate_by_table(
             f"cos has shape {tuple(cos.shape)} and sin {tuple(sin.shape)}; expected one shape (..., D) for both"
         )
     _check_width(x, cos.shape[-1], "cos")
-    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, "cos", xp)
+    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, ("x", "cos"), xp)
 
 
 def rotation_table(
@@ -257,6 +261,7 @@ def rotation_table(
     xp = _array.namespace(positions=positions, frequencies=frequencies, shift=shift, scale=scale)
     positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _first_device(positions, frequencies))
     cos, sin = _scaled(*_turns.cos_sin(positions, frequencies, shift, xp), scale, False, xp)
+    _array.check_float_dtype(dtype, xp)
     return (cos, sin) if dtype is None else (_array.astype(cos, dtype, xp), _array.astype(sin, dtype, xp))
 
 
@@ -294,13 +299,13 @@ def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width
     x = _array.asarray(x, xp, name="x")
     _blocks.check_pairing(source, "source")
     _blocks.check_pairing(target, "target")
-    if not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"axis is {axis}, but x has {x.ndim} axes (shape {tuple(x.shape)})")
+    if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"axis is {axis!r}, but x has {x.ndim} axes (shape {tuple(x.shape)}); expected one of them")
     length = x.shape[axis]
     width = length if width is None else width
-    if width % 2 or not 0 <= width <= length:
+    if isinstance(width, bool) or not isinstance(width, int | np.integer) or width % 2 or not 0 <= width <= length:
         raise ValueError(
-            f"width is {width}; expected an even number of features, at most the {length} along axis {axis}"
+            f"width is {width!r}; expected an even number of features, at most the {length} along axis {axis}"
         )
     moved = xp.moveaxis(x, axis, -1)
     joined = _blocks.join(*_blocks.pair(moved[..., :width], source), target, xp)
@@ -434,10 +439,13 @@ def scores(
     for name, value in (("q", q), ("k", k)):
         if value.ndim < 2:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d): use {name}[None, :]")
-    wide = _array.wider_float(q, xp)
-    turned_q = rotate(_array.astype(q, wide, xp), q_positions, frequencies, pairing=pairing)
-    turned_k = rotate(_array.astype(k, wide, xp), k_positions, frequencies, pairing=pairing, shift=shift)
-    return _array.astype(xp.matmul(turned_q, xp.matrix_transpose(turned_k)), q.dtype, xp)
+    wide, turned = _array.wider_float(q, xp), []
+    for names, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
+        wide_x = _array.astype(x, wide, xp)
+        cos, sin = _cos_sin_for(wide_x, positions, frequencies, phase, xp, (names, f"{names}_positions"))
+        turned.append(_blocks.turned(wide_x, cos, sin, pairing, None, None, (names, f"{names}_positions"), xp))
+    _array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
+    return _array.astype(xp.matmul(turned[0], xp.matrix_transpose(turned[1])), q.dtype, xp)
 
 
 def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Array, Array]:
@@ -473,7 +481,7 @@ def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Ar
     xp = _array.namespace(q=q, k=k)
     q, k = _query_and_key(q, k, xp)
     _blocks.check_pairing(pairing)
-    _array.broadcast_shapes(q=q.shape[:-1], k=k.shape[:-1])
+    _array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
     dtype, wide = q.dtype, _array.wider_float(q, xp)
     q_1, q_2 = _blocks.pair(_array.astype(q, wide, xp), pairing)
     k_1, k_2 = _blocks.pair(_array.astype(k, wide, xp), pairing)
@@ -494,62 +502,88 @@ def _query_and_key(q: Array, k: Array, xp: ModuleType) -> tuple[Array, Array]:
     return q, k
 
 
+def _cos_sin_for(
+    x: Array,
+    positions: Array,
+    frequencies: Array,
+    shift: Array | None,
+    xp: ModuleType,
+    names: tuple[str, str] = ("x", "positions"),
+) -> tuple[Array, Array]:
+    """Exact cos and sin for features `x`, everything checked against them."""
+    positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _array.device(x), names[1])
+    _check_width(x, frequencies.shape[-1 if frequencies.ndim == 1 else -2], "frequencies", names[0])
+    return _turns.cos_sin(positions, frequencies, shift, xp)
+
+
 def _first_device(*arrays: Array) -> Any:
     return next((d for d in map(_array.device, arrays) if d is not None), None)
 
 
 def _placed(
-    positions: Array, frequencies: Array, shift: Array | None, xp: ModuleType, device: Any
+    positions: Array, frequencies: Array, shift: Array | None, xp: ModuleType, device: Any, name: str = "positions"
 ) -> tuple[Array, Array, Array | None]:
-    """Check positions, frequencies and shift, and bring lists to the caller's library and device."""
-    positions = _array.numbers(positions, xp, name="positions", device=device)
-    frequencies = _array.as_widest(_array.numbers(frequencies, xp, name="frequencies", device=device), xp)
+    """Check positions, frequencies and shift, and bring lists to the caller's library and device.
+
+    A list of frequencies stays a float64 array of NumPy where the library has no float64, so that it loses nothing.
+    """
+    positions = _array.numbers(positions, xp, name=name, device=device)
+    if isinstance(frequencies, list | tuple) and not _array.has_float64(xp, device):
+        frequencies = _array.as_widest(_array.numbers(frequencies, np, name="frequencies"), np)
+    else:
+        frequencies = _array.as_widest(_array.numbers(frequencies, xp, name="frequencies", device=device), xp)
     if frequencies.ndim == 0:
         raise ValueError("frequencies is a single number; expected (D,), or (*H, D, k) for k axes")
-    if frequencies.ndim > 1 and frequencies.shape[-1] == 0:
-        raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected at least one position axis")
-    if frequencies.ndim > 1 and (positions.ndim == 0 or positions.shape[-1] != frequencies.shape[-1]):
-        hint = ": use positions[..., None]" if frequencies.shape[-1] == 1 else ""
-        raise ValueError(
-            f"positions has shape {tuple(positions.shape)}, but frequencies of shape {tuple(frequencies.shape)} have "
-            f"k = {frequencies.shape[-1]} axes; expected positions of shape (..., {frequencies.shape[-1]}){hint}"
-        )
-    if frequencies.ndim > 2 and positions.ndim > 1:
-        _array.broadcast_shapes(positions=positions.shape[:-2], frequencies=frequencies.shape[:-2])
+    if frequencies.ndim > 1:
+        _check_axes(positions, frequencies, name)
+    shape = _turns.phases_shape(positions.shape, frequencies.shape)
     if shift is not None:
         shift = _array.as_widest(_array.numbers(shift, xp, name="shift", device=device), xp)
-        leading = positions.shape if frequencies.ndim == 1 else positions.shape[:-1]
-        if frequencies.ndim > 2:
-            leading = np.broadcast_shapes(positions.shape[:-2], frequencies.shape[:-2]) + positions.shape[-2:-1]
-        blocks = frequencies.shape[-1 if frequencies.ndim == 1 else -2]
-        _array.broadcast_shapes(shift=shift.shape, the_phases=(*leading, blocks))
-    for name, value in (("positions", positions), ("frequencies", frequencies), ("shift", shift)):
-        if value is not None and not _array.is_integer(value) and not _array.all_finite(value, xp):
-            raise ValueError(f"{name} holds NaN or infinity; expected finite numbers")
+        _array.broadcast_shapes({"shift": shift.shape, "the phases": shape})
+    for what, value in ((name, positions), ("frequencies", frequencies), ("shift", shift)):
+        if value is not None and not _array.is_integer(value) and not _array.all_within(value, _turns.LARGEST, xp):
+            raise ValueError(f"{what} holds NaN or infinity, or magnitudes above 2**500; expected finite numbers")
     return positions, frequencies, shift
 
 
-def _check_width(x: Array, blocks: int, name: str) -> None:
+def _check_axes(positions: Array, frequencies: Array, name: str) -> None:
+    axes = frequencies.shape[-1]
+    if axes == 0:
+        raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected at least one position axis")
+    if positions.ndim == 0 or positions.shape[-1] != axes:
+        hint = f": use {name}[..., None]" if axes == 1 else ""
+        raise ValueError(
+            f"{name} has shape {tuple(positions.shape)}, but frequencies of shape {tuple(frequencies.shape)} have "
+            f"k = {axes} axes; expected {name} of shape (..., {axes}){hint}"
+        )
+
+
+def _check_width(x: Array, blocks: int, name: str, x_name: str = "x") -> None:
     if 2 * blocks > x.shape[-1]:
         hint = (
             f"; if {name} repeats its columns, pass the first half" if name == "cos" and blocks == x.shape[-1] else ""
         )
         raise ValueError(
-            f"{name} has D = {blocks} blocks, which needs {2 * blocks} features, but x has shape {tuple(x.shape)}; "
-            f"expected D <= {x.shape[-1] // 2}{hint}"
+            f"{name} has D = {blocks} blocks, which needs {2 * blocks} features, but {x_name} has shape "
+            f"{tuple(x.shape)}; expected D <= {x.shape[-1] // 2}{hint}"
         )
 
 
 def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool, xp: ModuleType) -> tuple[Array, Array]:
+    """Multiply by the scale, or prepare to undo all."""
+    if not isinstance(inverse, bool | np.bool):
+        raise TypeError(f"inverse is {inverse!r}; expected True or False")
     if inverse:
         sin = -sin
-    if isinstance(scale, int | float) and scale == 1:
+    if isinstance(scale, int | float) and not isinstance(scale, bool):
+        scale = float(scale)
+        fine = 0.0 < scale < math.inf
+    else:
+        scale = _array.as_widest(_array.numbers(scale, xp, name="scale", device=_array.device(cos)), xp)
+        _array.broadcast_shapes({"scale": scale.shape, "the phases": cos.shape})
+        fine = not _array.on_host(scale) or bool(xp.all((scale > 0.0) & (scale < math.inf)))
+    if not fine:
+        raise ValueError(f"scale is {scale!r:.80}; expected positive finite numbers")
+    if isinstance(scale, float) and scale == 1.0:
         return cos, sin
-    scale = _array.astype(_array.numbers(scale, xp, name="scale", device=_array.device(cos)), cos.dtype, xp)
-    _array.broadcast_shapes(scale=scale.shape, the_phases=cos.shape)
-    if _array.on_host(scale):
-        if not _array.all_finite(scale, xp):
-            raise ValueError("scale holds NaN or infinity; expected finite numbers")
-        if inverse and bool(xp.any(scale == 0)):
-            raise ValueError("scale is 0, which inverse=True cannot undo; expected a scale other than 0")
     return (cos / scale, sin / scale) if inverse else (cos * scale, sin * scale)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
 
 from rfrope import _array, _philox
 from rfrope._array import Array
+from rfrope.frequencies import count
 from rfrope.kernels import Kernel, parse
 
 DESIGNS = ("iid",)
@@ -27,8 +27,8 @@ def sample(
 ) -> Array:
     """Draw frequencies whose expected score is ``(q . k) Phi(lag)``.
 
-    Frequency i of head h depends on the seed, h and i alone: the same on every library, and a shorter sample is the
-    beginning of a longer one.
+    Frequency i of head h depends on the seed, h and i alone: the same bits on every library (with one build of NumPy
+    and SciPy, which evaluate the quantile functions), and a shorter sample is the beginning of a longer one.
 
     Parameters
     ----------
@@ -71,9 +71,9 @@ def sample(
     """
     kernel, space = as_kernel(kernel), _array.named_namespace(xp)
     check_design(design)
-    n_blocks = count("n_blocks", n_blocks)
-    key = _philox.key_from_rng(rng)
-    omega = draw(kernel, key, 0, n_blocks, streams=1 if heads is None else count("heads", heads))
+    n_blocks, streams = count("n_blocks", n_blocks), 1 if heads is None else count("heads", heads)
+    _array.check_float_dtype(dtype, space)
+    omega = draw(kernel, _philox.key_from_rng(rng), 0, n_blocks, streams=streams)
     if heads is None:
         omega = omega[0]
     elif kernel.ndim == 1:
@@ -104,14 +104,3 @@ def check_design(design: str) -> None:
     """Say which designs there are if `design` is none."""
     if design not in DESIGNS:
         raise ValueError(f"design is {design!r}; expected one of {', '.join(map(repr, DESIGNS))}")
-
-
-def count(name: str, value: Any, least: int = 0) -> int:
-    """Return a whole number from `least` to 2**32 - 1, or say what came instead."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r}; expected a whole number") from None
-    if isinstance(value, bool) or not least <= number < 2**32:
-        raise ValueError(f"{name} is {value!r}; expected a whole number from {least} to 2**32 - 1")
-    return number

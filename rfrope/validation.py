@@ -13,14 +13,16 @@ from rfrope import _array, _philox, data
 from rfrope._array import Array
 from rfrope._blocks import check_pairing
 from rfrope._special import normal_quantile
+from rfrope.frequencies import count
 from rfrope.kernels import Kernel
 from rfrope.moments import expected_score, relative_error, score_variance
 from rfrope.montecarlo import Estimate, estimate_kernel, estimate_scores
 from rfrope.rotation import convert_pairing
-from rfrope.sampling import as_kernel, count
+from rfrope.sampling import as_kernel
 
 QUANTITIES = ("Φ", "Φ₂", "E sin", "E S", "Var S")
 _LAGS = (0.25, 0.5, 1.0, 2.0, 4.0)  # default lags, in units of the lag where Phi falls to one half
+_LARGEST_FEATURE = 1e30  # fourth powers of scores stay finite
 _ROUNDING = 1e-13  # differences below this part of the largest possible value are rounding, not evidence
 
 
@@ -200,11 +202,13 @@ def default_lags(kernel: Kernel) -> np.ndarray:
     def phi(length: float) -> float:
         return float(kernel.phi(length * direction if kernel.ndim > 1 else length))
 
-    low, high = 0.0, 2.0**-30
-    while phi(high) > 0.5 and high < 2.0**60:
+    low, high = 0.0, 1.0
+    while phi(high) <= 0.5 and high > 2.0**-400:
+        high = 0.5 * high
+    while phi(high) > 0.5 and high < 2.0**400:
         low, high = high, 2.0 * high
     if phi(high) > 0.5:
-        low = high = 1.0
+        low = high = 1.0  # it never falls that far
     for _ in range(20):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if phi(middle) > 0.5 else (low, middle)
@@ -230,6 +234,8 @@ def _pairs(q: Array | None, k: Array | None) -> tuple[np.ndarray, np.ndarray]:
             )
         if not np.all(np.isfinite(array)):
             raise ValueError(f"{name} holds NaN or infinity; expected finite vectors")
+        if np.max(np.abs(array)) > _LARGEST_FEATURE:
+            raise ValueError(f"{name} holds magnitudes up to {np.max(np.abs(array)):.2g}; expected at most 1e30")
         host.append(array.astype(np.float64))
     if host[0].shape != host[1].shape:
         raise ValueError(f"q has shape {host[0].shape} but k has {host[1].shape}; expected pairs, row by row")

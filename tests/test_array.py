@@ -121,7 +121,7 @@ def test_lazy_libraries_cannot_be_written_to(xp):
 
 def test_broadcast_error_names_both():
     with pytest.raises(ValueError, match=r"q and k and delta do not broadcast: \(3,\) of q and k and \(2,\) of delta"):
-        _array.broadcast_shapes(q_and_k=(3,), delta=(2,))
+        _array.broadcast_shapes({"q and k": (3,), "delta": (2,)})
 
 
 class TestApplyOnHost:

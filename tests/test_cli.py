@@ -316,7 +316,7 @@ def test_pickled_objects_are_not_loaded(run, npz, tmp_path):
             return (os.mkdir, (str(tmp_path / "loaded"),))
 
     path = npz(q=np.asarray([Loud()], dtype=object), k=np.ones((1, 4)))
-    assert_refused(run("validate", "gaussian", "--qk", path), "--qk", "not an .npz file of plain arrays")
+    assert_refused(run("validate", "gaussian", "--qk", path), "--qk", "not an .npz file of plain numeric arrays")
     assert not (tmp_path / "loaded").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -345,6 +346,8 @@ def test_interleaved_memory_that_does_not_overlap_is_allowed(rng):
 # -- bad input: what was wrong, what came, what was expected -------------------------------------------------------------
 
 X, P, W = np.ones((3, 8)), np.arange(3), np.asarray([1.0, 0.5])
+with warnings.catch_warnings(action="ignore"):
+    MATRIX = np.asmatrix(X)
 
 BAD_ROTATE = {
     "odd width": (ValueError, r"x has shape \(3, 7\); expected .*even", {"x": np.ones((3, 7))}),
@@ -372,11 +375,20 @@ BAD_ROTATE = {
     "shift": (ValueError, "shift and the phases do not broadcast", {"shift": np.ones(3)}),
     "NaN shift": (ValueError, "shift holds NaN", {"shift": np.asarray([0.0, np.nan])}),
     "scale shape": (ValueError, "scale and the phases do not broadcast", {"scale": np.ones(3)}),
-    "scale NaN": (ValueError, "scale holds NaN", {"scale": np.nan}),
+    "scale NaN": (ValueError, "scale is nan; expected positive", {"scale": np.nan}),
+    "scale negative": (ValueError, "scale is -1", {"scale": -1}),
+    "scale array": (ValueError, "scale is .*expected positive", {"scale": np.asarray([1.0, -1.0])}),
+    "scale bool": (TypeError, "scale has dtype bool", {"scale": True}),
+    "inverse": (TypeError, "inverse is 'no'", {"inverse": "no"}),
+    "huge position": (ValueError, r"positions holds .*above 2\*\*500", {"positions": np.asarray([1e200, 0.0, 1.0])}),
+    "huge frequency": (ValueError, r"frequencies holds .*above 2\*\*500", {"frequencies": np.asarray([1e200, 1.0])}),
+    "masked x": (TypeError, "x is a numpy MaskedArray", {"x": np.ma.ones((3, 8))}),
+    "matrix x": (TypeError, "x is a numpy matrix", {"x": MATRIX}),
     "scale text": (TypeError, "scale", {"scale": "big"}),
-    "scale zero": (ValueError, "scale is 0", {"scale": 0.0, "inverse": True}),
+    "scale zero": (ValueError, "scale is 0", {"scale": 0.0}),
     "out shape": (ValueError, r"out has shape \(3, 6\); expected \(3, 8\)", {"out": np.ones((3, 6))}),
-    "out dtype": (TypeError, "out has dtype float32; expected the dtype of x, float64", {"out": np.ones((3, 8), np.float32)}),
+    "out dtype": (TypeError, r"out has dtype dtype\('float32'\); expected the dtype of x, dtype\('float64'\)", {"out": np.ones((3, 8), np.float32)}),
+    "out broadcast": (ValueError, "out is read-only or a broadcast view", {"out": np.lib.stride_tricks.as_strided(np.ones(8), (3, 8), (0, 8))}),
     "out list": (TypeError, "out is", {"out": [1.0]}),
 }  # fmt: skip
 
@@ -464,6 +476,95 @@ def test_torch_gradient_is_the_inverse_rotation(rng):
     (gradient,) = lib.module.autograd.grad((rfrope.rotate(x, p, w, pairing="interleaved") * g).sum(), x)
     inverse = rfrope.rotate(g, p, w, pairing="interleaved", inverse=True)
     lib.module.testing.assert_close(gradient, inverse, rtol=1e-14, atol=1e-14)
+
+
+# -- torch: gradients, functional transforms, compilation ----------------------------------------------------------------
+
+
+def test_out_and_gradients_exclude_each_other_and_nothing_is_written():
+    torch = library("torch").module
+    x, p, w = torch.ones(3, 8, dtype=torch.float64), torch.arange(3), torch.ones(4, dtype=torch.float64)
+    for name in ("x", "frequencies"):
+        arguments = {"x": x.clone(), "positions": p, "frequencies": w.clone()}
+        arguments[name].requires_grad_()
+        out = torch.zeros(3, 8, dtype=torch.float64)
+        with pytest.raises(TypeError, match="out was given, but gradients"):
+            rfrope.rotate(**arguments, out=out)
+        assert not out.requires_grad
+        assert not out.any()
+        with torch.no_grad():
+            rfrope.rotate(**arguments, out=out)
+        assert out.any()
+
+
+def test_torch_halves_of_one_row_do_not_overlap():
+    torch = library("torch").module
+    packed = torch.ones(3, 16, dtype=torch.bfloat16)
+    p, w = torch.arange(3), torch.ones(4, dtype=torch.float64)
+    expected = rfrope.rotate(packed[:, :8], p, w)
+    rfrope.rotate(packed[:, :8], p, w, out=packed[:, 8:])
+    assert torch.equal(packed[:, 8:], expected)
+    with pytest.raises(ValueError, match="out is read-only or a broadcast view"):
+        rfrope.rotate(torch.ones(3, 8), p, w, out=torch.ones(8).expand(3, 8))
+
+
+@pytest.mark.parametrize("argument", ["x", "frequencies", "positions", "scale"])
+def test_torch_vmap_over_any_argument(argument):
+    torch = library("torch").module
+    generator = torch.Generator().manual_seed(0)
+    stacks = {
+        "x": torch.rand(5, 3, 8, generator=generator, dtype=torch.float64),
+        "positions": torch.rand(5, 3, generator=generator, dtype=torch.float64),
+        "frequencies": torch.rand(5, 4, generator=generator, dtype=torch.float64),
+        "scale": torch.rand(5, generator=generator, dtype=torch.float64) + 1.0,
+    }
+    fixed = {name: stack[0] for name, stack in stacks.items()}
+    got = torch.func.vmap(lambda v: rfrope.rotate(**(fixed | {argument: v})))(stacks[argument])
+    expected = torch.stack([rfrope.rotate(**(fixed | {argument: v})) for v in stacks[argument]])
+    torch.testing.assert_close(got, expected, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own warnings about torch and array-api-compat
+@pytest.mark.parametrize("options", [{}, {"scale": 2.0, "inverse": True}, {"pairing": "interleaved"}])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_torch_compile_in_one_graph(options, dynamic):
+    torch = library("torch").module
+    torch._dynamo.reset()
+    x, p, w = torch.ones(3, 10, dtype=torch.float64), torch.arange(3) * 10**9, torch.asarray(rfrope.geometric(4))
+    compiled = torch.compile(
+        lambda *a: rfrope.rotate(*a, **options), fullgraph=True, dynamic=dynamic, backend="aot_eager"
+    )
+    torch.testing.assert_close(compiled(x, p, w), rfrope.rotate(x, p, w, **options), rtol=1e-14, atol=1e-14)
+
+
+def test_torch_compile_keeps_the_precision_contract():
+    """With the compiler that writes C++ and could fuse multiply and add."""
+    torch = library("torch").module
+    p, w = torch.asarray([131071, 2**24 + 1, 2**53 - 1]), torch.asarray(rfrope.geometric(4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch._dynamo.reset()
+        cos, sin = torch.compile(lambda *a: rfrope.rotation_table(*a), fullgraph=True)(p, w)
+    exact = rfrope.rotation_table(p.numpy(), w.numpy())
+    np.testing.assert_allclose(cos.numpy(), exact[0], atol=1e-15)
+    np.testing.assert_allclose(sin.numpy(), exact[1], atol=1e-15)
+
+
+def test_scores_name_their_own_arguments():
+    q = np.ones((3, 8))
+    with pytest.raises(ValueError, match="k and the phases from k_positions do not broadcast"):
+        rfrope.scores(q, q, [0, 1, 2], [0, 1], [1.0])
+    with pytest.raises(ValueError, match="q_positions holds NaN"):
+        rfrope.scores(q, q, [0, 1, np.nan], [0, 1, 2], [1.0])
+    with pytest.raises(ValueError, match=r"k_positions has shape \(3,\)"):
+        rfrope.scores(q, q, [[0], [1], [2]], [0, 1, 2], [[1.0]])
+
+
+def test_arrays_on_two_devices_are_named():
+    strict = library("array-api-strict").module
+    away = strict.asarray([1.0, 0.5], device=strict.Device("device1"))
+    with pytest.raises(ValueError, match=r"x is on device .*frequencies is on .*expected all arrays on one device"):
+        rfrope.rotate(strict.ones((3, 4)), strict.arange(3), away)
 
 
 # -- other people's outputs ----------------------------------------------------------------------------------------------

@@ -106,13 +106,13 @@ def test_shift_is_added_exactly(xp):
 
 
 def test_position_zero_is_the_identity_to_the_bit(xp):
-    cos, sin = rfrope.rotation_table(xp([0, 0]), xp([1.0, 1e300, 3.0]))
+    cos, sin = rfrope.rotation_table(xp([0, 0]), xp([1.0, 1e150, 3.0]))
     np.testing.assert_array_equal(xp.host(cos), 1.0)
     np.testing.assert_array_equal(xp.host(sin), 0.0)
 
 
 def test_frequencies_beyond_all_bounds_stay_finite():
-    cos, sin = rfrope.rotation_table(np.asarray([1.0, 1e6]), np.asarray([1e308, -1e300]))
+    cos, sin = rfrope.rotation_table(np.asarray([1.0, 1e6, 2.0**500]), np.asarray([2.0**500, -1e150]))
     np.testing.assert_allclose(cos**2 + sin**2, 1.0, rtol=1e-15)
 
 
@@ -209,3 +209,46 @@ class TestGradients:
         _, sin = rfrope.rotation_table(p, w)
         gradient = jax.grad(lambda v: rfrope.rotation_table(p, v)[0].sum())(w)
         np.testing.assert_allclose(gradient, (-sin * p[:, None]).sum(0), rtol=1e-12, atol=1e-12)
+
+
+class TestListsWithoutFloat64:
+    def test_a_list_keeps_float64_frequencies(self, narrow_jax):
+        p, w = np.asarray([131071, 2**24 + 1], dtype=np.int32), rfrope.geometric(16)
+        cos, sin = rfrope.rotation_table(narrow_jax.asarray(p), w.tolist())
+        assert worst_error(np.asarray(cos), np.asarray(sin), product(p, w)) <= WITHOUT_FLOAT64
+        narrow = rfrope.rotation_table(narrow_jax.asarray(p), narrow_jax.asarray(w))
+        assert worst_error(np.asarray(narrow[0]), np.asarray(narrow[1]), product(p, w)) > 1e-3
+
+    def test_also_on_several_axes_inside_jit(self, narrow_jax):
+        import jax
+
+        p, w = np.asarray([[131071, -7], [2**24 + 1, 10**9]], dtype=np.int32), np.asarray([[0.3, 1e-3], [0.7, 0.1]])
+        for frequencies in (w.tolist(), narrow_jax.asarray(w)):
+            given = np.asarray(frequencies, dtype=np.float64)
+            cos, sin = jax.jit(lambda v, f=frequencies: rfrope.rotation_table(v, f))(narrow_jax.asarray(p))
+
+            def phase(i, j, given=given):
+                return mpmath.fsum(
+                    mpmath.mpf(int(a)) * mpmath.mpf(float(b)) for a, b in zip(p[i], given[j], strict=True)
+                )
+
+            assert worst_error(np.asarray(cos), np.asarray(sin), phase) <= WITHOUT_FLOAT64
+
+    def test_a_list_of_fractional_positions(self, narrow_jax):
+        cos, _ = rfrope.rotation_table([0.5, 2.0], narrow_jax.asarray([1.0]))
+        np.testing.assert_allclose(np.asarray(cos)[:, 0], np.cos([0.5, 2.0]), atol=WITHOUT_FLOAT64)
+
+    @pytest.mark.parametrize("position", [2**32 + 1, 2**53 - 1, -(2**40)])
+    def test_positions_that_do_not_fit_are_refused(self, narrow_jax, position):
+        with pytest.raises(ValueError, match=r"positions is .*expected integers of 32 bits"):
+            rfrope.rotation_table([position], narrow_jax.asarray([1.0]))
+
+    def test_traced_frequencies_meet_integers_exactly(self, narrow_jax):
+        import jax
+
+        p, w = (
+            np.asarray([2**24 + 1, 2**30 + 1, -(2**24 + 1)], dtype=np.int32),
+            np.asarray([1e-3, 1e-5], dtype=np.float32),
+        )
+        cos, sin = jax.jit(rfrope.rotation_table)(narrow_jax.asarray(p), narrow_jax.asarray(w))
+        assert worst_error(np.asarray(cos), np.asarray(sin), product(p, w)) <= WITHOUT_FLOAT64

@@ -19,7 +19,7 @@ import numpy as np
 from rfrope import _array
 from rfrope._array import Array
 
-_LARGEST = 2.0**900  # frequencies of extremely heavy tails are cut here, so that phases stay finite
+_LARGEST = 2.0**500  # frequencies of extremely heavy tails are cut here, so that phases stay finite
 
 
 class Kernel:
@@ -63,12 +63,14 @@ class Kernel:
             If `delta` does not hold real numbers.
         """
         delta, xp = self._vectors(delta, "delta")
-        return self._phi(delta, xp)
+        with np.errstate(over="ignore", under="ignore"):  # a lag may be large enough for its square to overflow
+            return self._phi(delta, xp)
 
     def phi2(self, delta: Array) -> Array:
         """Second harmonic ``Phi_2(delta) = E cos(2 delta . omega) = Phi(2 delta)``; see `phi`."""
         delta, xp = self._vectors(delta, "delta")
-        return self._phi(2.0 * delta, xp)
+        with np.errstate(over="ignore", under="ignore"):
+            return self._phi(2.0 * delta, xp)
 
     def density(self, omega: Array) -> Array:
         """Probability density of the frequencies.
@@ -91,7 +93,8 @@ class Kernel:
             If `omega` does not hold real numbers.
         """
         omega, xp = self._vectors(omega, "omega")
-        return self._density(omega, xp)
+        with np.errstate(over="ignore", under="ignore"):
+            return self._density(omega, xp)
 
     def transport(self, u: Array) -> Array:
         """Frequencies from points of the unit cube; for ndim = 1 and draws = 1 the quantile function.
@@ -106,7 +109,7 @@ class Kernel:
         Returns
         -------
         array, radians per unit of position
-            ``(...)`` for ndim = 1, ``(..., ndim)`` otherwise; magnitudes are cut at 2**900.
+            ``(...)`` for ndim = 1, ``(..., ndim)`` otherwise; magnitudes are cut at 2**500.
 
         Raises
         ------
@@ -159,9 +162,13 @@ class Kernel:
         raise TypeError(f"{type(self).__name__} defines no transport; a kernel family defines it")
 
     def _frequencies(self, u: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore"):
-            omega = np.clip(self._transport(np.asarray(u, dtype=np.float64)), -_LARGEST, _LARGEST)
+        omega = self._drawn(np.asarray(u, dtype=np.float64))
         return omega[..., 0] if self.ndim == 1 else omega
+
+    def _drawn(self, u: np.ndarray) -> np.ndarray:
+        """Vectors of frequencies, cut so that sums of them stay finite."""
+        with np.errstate(over="ignore"):
+            return np.clip(self._transport(u), -_LARGEST, _LARGEST)
 
     def _vectors(self, value: Array, name: str) -> tuple[Array, ModuleType]:
         """Check lags or frequencies and give them their last axis of length ndim."""
@@ -178,21 +185,23 @@ class Kernel:
 
 def positive(name: str, value: Any) -> float:
     """Return a parameter as a float, or say why it is not a positive finite number."""
-    if isinstance(value, bool | str) or np.ndim(value) != 0:
-        raise TypeError(f"{name} is {value!r}; expected a positive number")
     try:
-        number = float(value)
+        number = float("no number" if isinstance(value, bool | np.bool | str | bytes | list | tuple) else value)
+    except OverflowError:
+        number = math.inf
     except (TypeError, ValueError):
-        raise TypeError(f"{name} is {value!r}; expected a positive number") from None
+        raise TypeError(f"{name} is {value!r:.80}; expected a positive number") from None
     if not (number > 0.0 and math.isfinite(number)):
-        raise ValueError(f"{name} is {value!r}; expected a positive finite number")
+        raise ValueError(f"{name} is {value!r:.80}; expected a positive finite number")
     return number
 
 
 def per_axis(name: str, value: Any, ndim: int) -> float | tuple[float, ...]:
     """Return a length that is one number, or one for each axis, in its normal form."""
-    if np.ndim(value) == 0:
+    if not isinstance(value, list | tuple | np.ndarray) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return positive(name, value)
+    if any(isinstance(v, list | tuple | np.ndarray) for v in value):
+        raise TypeError(f"{name} is {value!r:.80}; expected a positive number, or one for each of {ndim} axes")
     values = tuple(positive(name, v) for v in value)
     if len(values) != ndim:
         raise ValueError(f"{name} is {value!r}, {len(values)} values; expected one number or {ndim} (ndim={ndim})")
@@ -228,7 +237,13 @@ def volume(scale: float | tuple[float, ...], ndim: int) -> float:
 
 
 def _square(name: str, matrix: Any, size: int) -> np.ndarray:
-    host = np.asarray(matrix, dtype=np.float64)
+    try:
+        host = np.asarray(matrix)
+    except ValueError:
+        host = np.asarray(None)
+    if host.dtype.kind not in "iuf":
+        raise TypeError(f"{name} is {matrix!r:.80}; expected real numbers of shape ({size}, {size})")
+    host = host.astype(np.float64)
     if host.shape != (size, size):
         raise ValueError(f"{name} has shape {host.shape}; expected ({size}, {size})")
     if not np.all(np.isfinite(host)) or np.linalg.matrix_rank(host) < size:
@@ -266,14 +281,9 @@ def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
     >>> mixture([0.75, 0.25], [kernel("gaussian"), kernel("gaussian", scale=2.0)]).phi(2.0).round(4)
     np.float64(0.2531)
     """
-    kernels = _same_axes(kernels)
-    shares = [positive("weights", w) for w in weights]
-    total = math.fsum(shares)
-    if len(shares) != len(kernels):
-        raise ValueError(f"weights has {len(shares)} entries and kernels {len(kernels)}; expected as many")
-    if abs(total - 1.0) > 1e-9:
-        raise ValueError(f"weights is {shares}, with sum {total}; expected sum 1 so that Phi(0) = 1")
-    return Mixture(tuple(w / total for w in shares), kernels)
+    if not isinstance(weights, list | tuple | np.ndarray) or np.ndim(weights) != 1:
+        raise TypeError(f"weights is {weights!r:.80}; expected a sequence of positive numbers with sum 1")
+    return Mixture(tuple(weights), tuple(kernels) if isinstance(kernels, Iterable) else kernels)
 
 
 def axes(*kernels: Kernel) -> Kernel:
@@ -299,18 +309,18 @@ def axes(*kernels: Kernel) -> Kernel:
     >>> axes(kernel("gaussian", scale=8.0), kernel("cauchy", scale=4.0)).phi([8.0, 4.0]).round(4)
     np.float64(0.3033)
     """
-    if not kernels or not all(isinstance(k, Kernel) for k in kernels):
-        raise TypeError(f"kernels is {kernels!r}; expected one or more kernels")
     return Axes(tuple(kernels))
 
 
-def _same_axes(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-    kernels = tuple(kernels)
-    if not kernels or not all(isinstance(k, Kernel) for k in kernels):
-        raise TypeError(f"kernels is {kernels!r}; expected one or more kernels")
+def _check_kernels(kernels: Any) -> None:
+    if not isinstance(kernels, tuple) or not kernels or not all(isinstance(k, Kernel) for k in kernels):
+        raise TypeError(f"kernels is {kernels!r:.80}; expected one or more kernels")
+
+
+def _check_same_axes(kernels: tuple[Kernel, ...]) -> None:
+    _check_kernels(kernels)
     if len({k.ndim for k in kernels}) > 1:
         raise ValueError(f"kernels have {[k.ndim for k in kernels]} axes; expected one ndim for all")
-    return kernels
 
 
 @dataclass(frozen=True, repr=False)
@@ -321,7 +331,7 @@ class Product(Kernel):
     factors: tuple[Kernel, ...]
 
     def __post_init__(self) -> None:
-        _same_axes(self.factors)
+        _check_same_axes(self.factors)
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
@@ -337,7 +347,7 @@ class Product(Kernel):
         return math.prod((f._phi(delta, xp) for f in self.factors), start=1.0)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
-        return np.sum([f._transport(part) for f, part in _columns(self.factors, u)], axis=0)
+        return np.sum([f._drawn(part) for f, part in _columns(self.factors, u)], axis=0)
 
     def __repr__(self) -> str:
         return " * ".join(map(repr, self.factors))
@@ -350,6 +360,16 @@ class Mixture(Kernel):
     name: ClassVar[str] = "mixture"
     weights: tuple[float, ...]
     kernels: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        _check_same_axes(self.kernels)
+        shares = [positive("weights", w) for w in self.weights]
+        total = math.fsum(shares)
+        if len(shares) != len(self.kernels):
+            raise ValueError(f"weights has {len(shares)} entries and kernels {len(self.kernels)}; expected as many")
+        if abs(total - 1.0) > 1e-9:
+            raise ValueError(f"weights is {shares}, with sum {total}; expected sum 1 so that Phi(0) = 1")
+        object.__setattr__(self, "weights", tuple(w / total for w in shares))
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
@@ -369,7 +389,7 @@ class Mixture(Kernel):
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         chosen = np.searchsorted(np.cumsum(self.weights)[:-1], u[..., 0], side="right")
-        options = [k._transport(u[..., 1 : 1 + k.draws]) for k in self.kernels]
+        options = [k._drawn(u[..., 1 : 1 + k.draws]) for k in self.kernels]
         return np.select([(chosen == j)[..., None] for j in range(len(options))], options)
 
     def __repr__(self) -> str:
@@ -407,7 +427,7 @@ class Rescaled(_Wrapper):
         return volume(self.scale, self.ndim) * self.kernel._density(omega * along_axes(self.scale, omega, xp), xp)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
-        return self.kernel._transport(u) / np.asarray(self.scale)
+        return self.kernel._drawn(u) / np.asarray(self.scale)
 
     def __repr__(self) -> str:
         return f"({self.kernel!r}).rescale({self.scale!r})"
@@ -428,7 +448,7 @@ class Warped(_Wrapper):
         return abs(float(np.linalg.det(inverse))) * self.kernel._density(_times(omega, inverse, xp), xp)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
-        return self.kernel._transport(u) @ np.asarray(self.matrix)
+        return self.kernel._drawn(u) @ np.asarray(self.matrix)
 
     def __repr__(self) -> str:
         return f"({self.kernel!r}).warp({[list(row) for row in self.matrix]!r})"
@@ -440,6 +460,9 @@ class Axes(Kernel):
 
     name: ClassVar[str] = "axes"
     kernels: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        _check_kernels(self.kernels)
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
@@ -458,7 +481,7 @@ class Axes(Kernel):
         return math.prod((k._density(part, xp) for k, part in self._groups(omega)), start=1.0)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
-        return np.concatenate([k._transport(part) for k, part in _columns(self.kernels, u)], axis=-1)
+        return np.concatenate([k._drawn(part) for k, part in _columns(self.kernels, u)], axis=-1)
 
     def _groups(self, vectors: Array) -> Iterable[tuple[Kernel, Array]]:
         start = 0

@@ -94,8 +94,9 @@ class Cauchy(_Isotropic):
         order = 0.5 * self.ndim - 1.0
         pole = w == 0.0
         safe = xp.where(pole, xp.ones_like(w), w)
-        value = math.gamma(order) * (4.0 * math.pi) ** (-0.5 * self.ndim) * (2.0 / safe) ** (2.0 * order)
-        return xp.where(pole, xp.full_like(w, math.inf), value * _special.matern(order, safe, xp))
+        log_factor = math.lgamma(order) - 0.5 * self.ndim * math.log(4.0 * math.pi)
+        value = xp.exp(log_factor - 2.0 * order * xp.log(0.5 * safe)) * _special.matern(order, safe, xp)
+        return xp.where(pole, xp.full_like(w, math.inf), value)
 
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
         if self.ndim == 1:
@@ -107,7 +108,8 @@ class Cauchy(_Isotropic):
 class Matern(_Isotropic):
     """Matérn kernel: ``Phi = 2^(1-nu)/Gamma(nu) s^nu K_nu(s)``, ``s = sqrt(2 nu) t``; w is multivariate Student t.
 
-    The law has 2 nu degrees of freedom, and one chi-square shared by all axes.
+    The law has 2 nu degrees of freedom, and one chi-square shared by all axes. Below nu = 0.02 more than 1e-6 of it
+    lies beyond 2**500, where frequencies are cut.
     """
 
     name: ClassVar[str] = "matern"
@@ -157,7 +159,7 @@ class Exponential(_Isotropic):
 
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         power = 0.5 * (self.ndim + 1)
-        return math.gamma(power) * math.pi**-power * (1.0 + w * w) ** -power
+        return xp.exp(math.lgamma(power) - power * math.log(math.pi) - power * xp.log1p(w * w))
 
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
         if self.ndim == 1:

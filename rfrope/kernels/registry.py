@@ -251,7 +251,7 @@ def parse(text: str) -> Kernel:
         raise TypeError(f"text is {text!r}; expected a string such as 'gaussian(scale=32)'")
     try:
         node: ast.expr = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise _malformed(text) from None
     if isinstance(node, ast.Name):
         return kernel(node.id)
@@ -259,7 +259,7 @@ def parse(text: str) -> Kernel:
         raise _malformed(text)
     if node.args:
         expected = ", ".join(f"{p}=..." for p in _find(node.func.id).parameters)
-        raise ValueError(f"{text!r} has a parameter without a name; expected {node.func.id}({expected})")
+        raise ValueError(f"{text!r:.80} has a parameter without a name; expected {node.func.id}({expected})")
     parameters: dict[str, Any] = {}
     for keyword in node.keywords:
         if keyword.arg is None or keyword.arg in parameters:
@@ -268,14 +268,14 @@ def parse(text: str) -> Kernel:
             parameters[keyword.arg] = ast.literal_eval(keyword.value)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             raise ValueError(
-                f"{keyword.arg} in {text!r} is not a number; expected a number or a tuple of numbers"
+                f"{keyword.arg} in {text!r:.80} is not a number; expected a number or a tuple of numbers"
             ) from None
     return kernel(node.func.id, **parameters)
 
 
 def _malformed(text: str) -> ValueError:
     return ValueError(
-        f"cannot read kernel {text!r}; expected name or name(parameter=number, ...), as 'matern(nu=1.5, scale=64)'"
+        f"cannot read kernel {text!r:.80}; expected name or name(parameter=number, ...), as 'matern(nu=1.5, scale=64)'"
     )
 
 

@@ -261,7 +261,7 @@ def test_transport_is_finite_at_the_corners_of_the_cube(problem):
 def test_the_heaviest_tails_are_cut_to_finite_numbers(nu, ndim):
     made = rfrope.kernel("matern", nu=nu, scale=1e-250, ndim=ndim)
     corner = np.full((1, made.draws), 2.0**-53)
-    assert np.max(np.abs(made.transport(corner))) == 2.0**900
+    assert np.max(np.abs(made.transport(corner))) == 2.0**500
     assert np.all(np.isfinite(rfrope.sample(made, 4096, rng=0)))
 
 

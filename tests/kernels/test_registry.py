@@ -181,7 +181,7 @@ def test_what_is_no_specification_is_refused_and_nothing_runs(what, monkeypatch)
     monkeypatch.setattr(os, "system", explode)
     monkeypatch.setattr(builtins, "eval", explode)
     monkeypatch.setattr(builtins, "exec", explode)
-    with pytest.raises(ValueError, match=r"expected|unknown kernel"):
+    with pytest.raises((ValueError, TypeError), match=r"expected|unknown kernel"):
         parse(MALICIOUS[what])
 
 
