@@ -19,6 +19,7 @@ import rfrope
 from rfrope import kernels
 from rfrope.validation import Row, Validation, validate
 
+_FEW = 1000
 _COLUMNS = ("kernel", "lag", "quantity", "pair", "closed form", "estimate", "std. error", "z")
 
 
@@ -152,6 +153,10 @@ def _print_validations(results: list[Validation], options: argparse.Namespace, p
         f"bound {min(r.bound for r in results):.2f} (Bonferroni, {tests} tests, alpha {options.alpha:g}); "
         f"{first.n_samples} samples, {first.n_trials} trials, seed {options.seed}."
     )
+    if min(first.n_samples, first.n_trials) < _FEW:
+        print(
+            f"With fewer than {_FEW} samples or trials, z is not quite normal: a right one fails more often than alpha."
+        )
 
 
 def _worst_pairs(result: Validation) -> list[Row]:

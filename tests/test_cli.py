@@ -453,3 +453,23 @@ def test_help_tells_every_option(run):
         "Exit code",
     ):
         assert option in out
+
+
+def test_few_trials_are_told(run):
+    code, out, _ = run("validate", "gaussian", "--samples", "2000", "--trials", "999")
+    assert "fails more often than alpha" in out
+    assert code in (0, 1)
+    assert "fails more often" not in run("validate", "gaussian", "--samples", "2000", "--trials", "1000")[1]
+
+
+def test_a_header_that_claims_more_than_memory_is_bad_input(run, tmp_path):
+    import io
+    import zipfile
+
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**40, 64)})
+    path = tmp_path / "huge.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("q.npy", header.getvalue())
+        archive.writestr("k.npy", header.getvalue())
+    assert_refused(run("validate", "gaussian", "--qk", str(path)), "--qk", "fit in memory")

@@ -734,3 +734,27 @@ def test_bad_vectors(change, error, message):
     good = {"q": [1.0, 2.0], "k": [1.0, 2.0], "delta": 1.0, "kernel": "gaussian"}
     with pytest.raises(error, match=message):
         estimate_scores(**(good | change), n_trials=8)
+
+
+@pytest.mark.parametrize(
+    "lost", [lambda task, spans: [], lambda task, spans: list(map(task, spans))[:-1]], ids=["all", "one"]
+)
+def test_an_executor_that_loses_work_is_named(lost):
+    with pytest.raises(ValueError, match=r"executor gave back \d+ of 200000 draws"):
+        rfrope.estimate_kernel("gaussian", [1.0], n_samples=200_000, rng=0, executor=lost)
+
+
+def test_memory_counts_draws_and_axes():
+    tracemalloc.start()
+    rfrope.estimate_kernel("matern(ndim=2000)", np.zeros((1, 2000)), n_samples=2000, rng=0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 150e6  # all draws at once would take 32 MB for the uniforms, and several times that on the way
+
+
+@pytest.mark.parametrize("bad", [{"n_samples": 1}, {"design": "grid"}, {"quantity": "psi"}])
+def test_a_refused_call_leaves_the_generator_alone(bad):
+    rng = np.random.default_rng(5)
+    with pytest.raises(ValueError, match=r"expected"):
+        rfrope.estimate_kernel("gaussian", [1.0], **({"n_samples": 100, "rng": rng} | bad))
+    assert rng.integers(2**32) == np.random.default_rng(5).integers(2**32)

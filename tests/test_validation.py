@@ -377,3 +377,15 @@ BAD = [
 def test_bad_input_is_named(change, error, message):
     with pytest.raises(error, match=message):
         seeded(**({"kernel": "gaussian", "n_samples": 100, "n_trials": 100} | change))
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1.0, 1e60])
+def test_default_lags_find_the_kernel_at_any_scale(scale):
+    kernel = rfrope.kernel("gaussian", scale=scale)
+    np.testing.assert_allclose(kernel.phi(default_lags(kernel)[2, 0]), 0.5, atol=0.01)
+
+
+def test_vectors_too_large_for_fourth_moments_are_refused():
+    q = np.full((1, 4), 1e100)
+    with pytest.raises(ValueError, match=r"q holds magnitudes up to 1e\+100; expected at most 1e30"):
+        rfrope.validate("gaussian", q=q, k=np.ones((1, 4)))
