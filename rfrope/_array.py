@@ -120,12 +120,16 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
                 f"{name} is a numpy {type(value).__name__}; expected a plain array: use numpy.asarray({name})"
             )
         return value
-    array = from_host(host_numbers(value, name), xp, device=device)
-    if is_integer(array) and dtype_name(array)[-2:] == "32" and not np.array_equal(to_host(array), value):
+    host = host_numbers(value, name)
+    if (
+        xp is not np
+        and host.dtype.kind in "iu"
+        and not np.array_equal(host, host.astype(_known_dtype(host, xp, device)))
+    ):
         raise ValueError(
             f"{name} is {value!r:.80}; expected integers of 32 bits, the widest that {_library(xp)} has now"
         )
-    return array
+    return from_host(host, xp, device=device)
 
 
 def host_numbers(value: Any, name: str) -> np.ndarray:
@@ -154,15 +158,16 @@ def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: An
             raise ValueError(f"device is {device!r}; expected None or 'cpu' for NumPy")
         return host if dtype is None else host.astype(dtype, copy=False)
     if dtype is None:
-        if host.dtype.kind == "f":
-            dtype = widest_float(xp, device)
-        else:
-            names = supported_dtypes(xp, device)
-            known = host.dtype.name if host.dtype.name in names else host.dtype.name.replace("64", "32")
-            dtype = getattr(xp, known)
+        dtype = widest_float(xp, device) if host.dtype.kind == "f" else getattr(xp, _known_dtype(host, xp, device))
     if device is not None and _library(xp) not in ("jax", "dask"):
         return xp.asarray(host, dtype=dtype, device=device)
     return xp.asarray(host, dtype=dtype)
+
+
+def _known_dtype(host: np.ndarray, xp: ModuleType, device: Any) -> str:
+    """Name of the dtype of a NumPy array, with 32 bits where `xp` has no 64."""
+    name = host.dtype.name
+    return name if name in supported_dtypes(xp, device) else name.replace("64", "32")
 
 
 def to_host(x: Array) -> np.ndarray:

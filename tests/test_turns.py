@@ -252,3 +252,10 @@ class TestListsWithoutFloat64:
         )
         cos, sin = jax.jit(rfrope.rotation_table)(narrow_jax.asarray(p), narrow_jax.asarray(w))
         assert worst_error(np.asarray(cos), np.asarray(sin), product(p, w)) <= WITHOUT_FLOAT64
+
+    def test_lists_of_positions_inside_jit(self, narrow_jax):
+        import jax
+
+        w = narrow_jax.asarray([1.0, 0.3])
+        cos, _ = jax.jit(lambda v: rfrope.rotation_table([1, 2**24 + 1], v))(w)
+        np.testing.assert_allclose(np.asarray(cos)[0], np.cos(np.asarray(w)), atol=WITHOUT_FLOAT64)

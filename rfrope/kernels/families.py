@@ -15,7 +15,8 @@ import numpy as np
 
 from rfrope import _special
 from rfrope._array import Array
-from rfrope.kernels.base import Kernel, along_axes, check_ndim, per_axis, positive, radius, volume
+from rfrope.kernels.base import Kernel
+from rfrope.kernels.parameters import along_axes, check_ndim, per_axis, positive, radius, volume
 
 
 class _Isotropic(Kernel):

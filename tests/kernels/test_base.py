@@ -15,7 +15,7 @@ from scipy import integrate
 
 import rfrope
 from rfrope import kernels
-from rfrope.kernels import Kernel, axes, base, mixture
+from rfrope.kernels import Kernel, axes, mixture
 
 G = rfrope.kernel("gaussian", scale=4.0)
 C = rfrope.kernel("cauchy", scale=3.0)
@@ -396,13 +396,6 @@ def test_identities():
         M2.rescale((2.0, 5.0)).phi(lags), rfrope.kernel("matern", nu=0.8, scale=10.0, ndim=2).phi(lags), rtol=1e-14
     )
     assert (E * E).phi(3.0) == pytest.approx(math.exp(-1.0), rel=1e-15)
-
-
-def test_helpers():
-    assert base.volume(3.0, 2) == 9.0
-    assert base.volume((3.0, 5.0), 2) == 15.0
-    assert base.radius(np.array([[3.0, -4.0]]), np).tolist() == [5.0]
-    assert base.radius(np.array([[-3.0]]), np).tolist() == [3.0]
 
 
 # -- array libraries ---------------------------------------------------------------------------------------------------
