@@ -212,7 +212,8 @@ def on_host(x: Array) -> bool:
         if torch.compiler.is_compiling() or x.device.type != "cpu":
             return False
         plain = type(x) in (torch.Tensor, torch.nn.Parameter)  # a fake tensor, as in tracing, has no values
-        return plain and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+        functorch = getattr(torch._C, "_functorch", None)  # there is no public way to ask whether vmap is at work
+        return plain and not (functorch and functorch.is_functorch_wrapped_tensor(x))
     return not is_lazy(x) and not type(x).__module__.startswith("cupy")
 
 
@@ -364,14 +365,21 @@ def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
     True unasked for lazy and device arrays (see `on_host`).
     """
     space = np if isinstance(x, np.ndarray) else xp  # inside jit JAX would trace even NumPy's constants
-    return not on_host(x) or bool(space.all(space.abs(x) <= bound))
+    return not on_host(x) or bool(space.all(space.abs(as_widest(x, space)) <= bound))
 
 
 def check_float_dtype(dtype: Any, xp: ModuleType) -> Any:
     """Return an explicit ``dtype=`` argument, or say why frequencies and tables cannot have it."""
-    if dtype is not None and not is_real_floating(xp.zeros(0, dtype=dtype)):
-        raise TypeError(f"dtype is {dtype!r}; expected a real floating type")
-    return dtype
+    if dtype is None:
+        return None
+    try:
+        known = getattr(xp, dtype) if isinstance(dtype, str) else dtype
+        fits = is_real_floating(xp.zeros(0, dtype=known))
+    except (TypeError, ValueError, AttributeError):
+        fits = False
+    if not fits:
+        raise TypeError(f"dtype is {dtype!r}; expected a real floating type of {_library(xp)}")
+    return known
 
 
 def broadcast_shapes(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:

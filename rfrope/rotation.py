@@ -261,7 +261,7 @@ def rotation_table(
     xp = _array.namespace(positions=positions, frequencies=frequencies, shift=shift, scale=scale)
     positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _first_device(positions, frequencies))
     cos, sin = _scaled(*_turns.cos_sin(positions, frequencies, shift, xp), scale, False, xp)
-    _array.check_float_dtype(dtype, xp)
+    dtype = _array.check_float_dtype(dtype, xp)
     return (cos, sin) if dtype is None else (_array.astype(cos, dtype, xp), _array.astype(sin, dtype, xp))
 
 

@@ -72,7 +72,7 @@ def sample(
     kernel, space = as_kernel(kernel), _array.named_namespace(xp)
     check_design(design)
     n_blocks, streams = count("n_blocks", n_blocks), 1 if heads is None else count("heads", heads)
-    _array.check_float_dtype(dtype, space)
+    dtype = _array.check_float_dtype(dtype, space)
     omega = draw(kernel, _philox.key_from_rng(rng), 0, n_blocks, streams=streams)
     if heads is None:
         omega = omega[0]

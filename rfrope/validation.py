@@ -154,6 +154,7 @@ def validate(
     (True, 95)
     """
     kernel = as_kernel(kernel)
+    n_samples, n_trials = count("n_samples", n_samples, 2), count("n_trials", n_trials, 4)
     check_pairing(pairing)
     q, k = _pairs(q, k)
     q, k, pairing = _first_blocks(q, k, n_blocks, pairing)
@@ -234,9 +235,10 @@ def _pairs(q: Array | None, k: Array | None) -> tuple[np.ndarray, np.ndarray]:
             )
         if not np.all(np.isfinite(array)):
             raise ValueError(f"{name} holds NaN or infinity; expected finite vectors")
+        array = array.astype(np.float64)
         if np.max(np.abs(array)) > _LARGEST_FEATURE:
             raise ValueError(f"{name} holds magnitudes up to {np.max(np.abs(array)):.2g}; expected at most 1e30")
-        host.append(array.astype(np.float64))
+        host.append(array)
     if host[0].shape != host[1].shape:
         raise ValueError(f"q has shape {host[0].shape} but k has {host[1].shape}; expected pairs, row by row")
     return host[0], host[1]
@@ -279,7 +281,7 @@ def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
 
 
 def _probability(name: str, value: Any) -> float:
-    if isinstance(value, bool | str) or not isinstance(value, float | int) or not 0.0 < value < 1.0:
+    if not isinstance(value, float | int | np.floating) or not 0.0 < value < 1.0:
         raise ValueError(f"{name} is {value!r}; expected a probability between 0 and 1")
     return float(value)
 

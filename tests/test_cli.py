@@ -473,3 +473,42 @@ def test_a_header_that_claims_more_than_memory_is_bad_input(run, tmp_path):
         archive.writestr("q.npy", header.getvalue())
         archive.writestr("k.npy", header.getvalue())
     assert_refused(run("validate", "gaussian", "--qk", str(path)), "--qk", "fit in memory")
+
+
+def test_the_text_says_what_the_json_holds(run):
+    """Every number of the table and of the sentences below it, against the full list."""
+    arguments = ["gaussian(scale=32)", "cauchy(scale=8)", *FAST, "--seed", "11", "--blocks", "24"]
+    _, text, _ = run("validate", *arguments)
+    held = json.loads(run("validate", *arguments, "--json")[1])["results"]
+    expected, worst_signs = [], set()
+    for result in held:
+        groups: dict = {}
+        for row in result["rows"]:
+            groups.setdefault((row["lag"][0], row["quantity"]), []).append(row)
+        for (lag, quantity), rows in groups.items():
+            worst = max(rows, key=lambda row: abs(row["z"]))
+            if len(rows) > 1:
+                worst_signs.add(worst["z"] > 0)
+            pair = [] if worst["pair"] is None else [str(worst["pair"])]
+            numbers = [f"{worst['closed_form']:.6g}", f"{worst['estimate']:.6g}", f"{worst['stderr']:.2g}"]
+            expected.append([result["kernel"], f"{lag:.4g}", quantity, *pair, *numbers, f"{worst['z']:+.2f}"])
+    table = [re.split(r"\s{2,}", line) for line in text.splitlines() if line.startswith(("gaussian", "cauchy"))]
+    assert table == expected
+    assert worst_signs == {True, False}, "a seed that shows both signs among the worst pairs"
+    for result in held:
+        told = ", ".join(
+            f"{s:.2g}x at lag {lag[0]:.4g}" for s, lag in zip(result["spread"], result["lags"], strict=True)
+        )
+        assert f"  {result['kernel']}: {told}\n" in text
+    worst = max((result["worst"] for result in held), key=lambda row: abs(row["z"]))
+    assert f"largest |z| {abs(worst['z']):.2f} " in text
+    assert f"bound {min(result['bound'] for result in held):.2f} (Bonferroni, {2 * 95} tests, alpha 0.001)" in text
+    assert "Vectors: 8 pairs" in text
+    assert ", 24 blocks;" in text
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_narrow_vectors_of_ones_own(run, npz, dtype):
+    q, k = (v.astype(dtype) for v in example_pairs())
+    code, _, err = run("validate", "gaussian", *FAST, "--qk", npz(q=q, k=k))
+    assert (code, err) == (0, "")

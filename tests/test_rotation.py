@@ -686,3 +686,29 @@ def test_attention_of_a_real_model(xp, head):
     s = np.where(p[:, None] >= p, s, -np.inf)
     weights = np.exp(s - s.max(axis=-1, keepdims=True))
     np.testing.assert_allclose(weights / weights.sum(axis=-1, keepdims=True), heads[f"{head}_attention"], atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int32", "int64"])
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_positions_of_every_type_count_as_they_are(xp, dtype, shape):
+    if xp.name == "array-api-strict" and dtype == "float16":
+        pytest.skip("array-api-strict has no float16")
+    p, w, x = np.full(shape, 3, dtype=dtype), rfrope.geometric(2), np.ones((3, 4))
+    expected = rfrope.rotate(x, p.astype(np.float64), w)
+    np.testing.assert_array_equal(xp.host(rfrope.rotate(xp(x), xp(p), xp(w))), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_given_phases_meet_cos_in_float64(xp, dtype):
+    u = np.asarray([[1000.0, -131071.0]], dtype=dtype)
+    got = xp.host(rfrope.rotate_by_phases(xp([[1.0, 1.0, 0.0, 0.0]]), xp(u)))
+    exact = u.astype(np.float64)
+    np.testing.assert_allclose(got, np.concatenate([np.cos(exact), np.sin(exact)], axis=-1), rtol=0, atol=1e-15)
+
+
+def test_dtypes_may_be_named_by_text(xp):
+    cos, _ = rfrope.rotation_table(xp([1]), xp([1.0]), dtype="float32")
+    assert cos.dtype == xp.dtype("float32")
+    for bad in ("float12", "int32", 3):
+        with pytest.raises(TypeError, match=r"dtype is .*; expected a real floating type of"):
+            rfrope.rotation_table(xp([1]), xp([1.0]), dtype=bad)

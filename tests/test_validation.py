@@ -389,3 +389,8 @@ def test_vectors_too_large_for_fourth_moments_are_refused():
     q = np.full((1, 4), 1e100)
     with pytest.raises(ValueError, match=r"q holds magnitudes up to 1e\+100; expected at most 1e30"):
         rfrope.validate("gaussian", q=q, k=np.ones((1, 4)))
+
+
+def test_numpy_numbers_are_numbers():
+    small = {"n_samples": np.int64(100), "n_trials": np.int32(100), "n_blocks": np.int64(4), "alpha": np.float32(1e-3)}
+    json.dumps(rfrope.validate("gaussian", rng=0, **small).to_dict(), allow_nan=False)

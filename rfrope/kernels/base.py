@@ -105,7 +105,8 @@ class Kernel:
         Parameters
         ----------
         u : array_like, in (0, 1)
-            ``(..., draws)``. With draws = 1 an array whose last axis is not 1 is taken element by element.
+            ``(..., draws)``. With draws = 1 an array whose last axis is not 1 is taken element by element; a last
+            axis of 1 is dropped.
 
         Returns
         -------

@@ -187,8 +187,10 @@ class Sinc(Kernel):
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         angle = delta * along_axes(self.bandwidth, delta, xp)
-        safe = xp.where(angle == 0.0, xp.ones_like(angle), angle)
-        return xp.prod(xp.where(angle == 0.0, xp.ones_like(angle), xp.sin(safe) / safe), axis=-1)
+        regular = (angle != 0.0) & ~xp.isinf(angle)  # the quotient is 1 at zero and 0 at infinity
+        safe = xp.where(regular, angle, xp.ones_like(angle))
+        quotient = xp.where(regular, xp.sin(safe) / safe, xp.astype(angle == 0.0, angle.dtype))
+        return xp.prod(quotient, axis=-1)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         inside = xp.all(xp.abs(omega) <= along_axes(self.bandwidth, omega, xp), axis=-1)

@@ -80,6 +80,8 @@ def test_no_nan_and_no_value_above_one(name, ndim):
 def test_huge_lags_and_frequencies_are_no_error(name):
     made = rfrope.kernel(name)
     assert abs(made.phi(1e150)) <= 1e-149
+    assert made.phi(np.inf) == made.phi(-np.inf) == 0.0
+    assert np.isnan(made.phi(np.nan))
     assert 0.0 <= made.density(1e150) <= 1e-149
 
 
