@@ -20,7 +20,7 @@ import numpy as np
 from rfrope import _array
 from rfrope._array import Array
 
-# 1/(2 pi) and 2 pi to 120 digits' worth of bits, so that any working precision can take its pieces from them.
+# pi to more digits than any working precision takes pieces of 1/(2 pi) from.
 _PI = Fraction(
     "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798214808651"
 )
@@ -106,7 +106,7 @@ def _constant_pieces(value: Fraction, count: int, bits: int) -> list[float]:
     return pieces
 
 
-# (bits of a half, pieces of 1/(2 pi) with that many bits, remainder) and 2 pi, for each working precision
+# 1/(2 pi) for each working precision: two halves that multiply exactly with halves, and a remainder
 _HALVES = {
     name: (
         *_constant_pieces(_TURN, 2, bits),

@@ -440,10 +440,10 @@ def scores(
         if value.ndim < 2:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d): use {name}[None, :]")
     wide, turned = _array.wider_float(q, xp), []
-    for names, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
-        wide_x = _array.astype(x, wide, xp)
-        cos, sin = _cos_sin_for(wide_x, positions, frequencies, phase, xp, (names, f"{names}_positions"))
-        turned.append(_blocks.turned(wide_x, cos, sin, pairing, None, None, (names, f"{names}_positions"), xp))
+    for name, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
+        wide_x, names = _array.astype(x, wide, xp), (name, f"{name}_positions")
+        cos, sin = _cos_sin_for(wide_x, positions, frequencies, phase, xp, names)
+        turned.append(_blocks.turned(wide_x, cos, sin, pairing, None, None, names, xp))
     _array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
     return _array.astype(xp.matmul(turned[0], xp.matrix_transpose(turned[1])), q.dtype, xp)
 

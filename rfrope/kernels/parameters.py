@@ -67,10 +67,7 @@ def volume(scale: float | tuple[float, ...], ndim: int) -> float:
 
 def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:
     """Return an invertible matrix, or say why it is none."""
-    try:
-        host = np.asarray(matrix)
-    except ValueError:
-        host = np.asarray(None)
+    host = _array.host_numbers(matrix, name)
     if host.dtype.kind not in "iuf":
         raise TypeError(f"{name} is {matrix!r:.80}; expected real numbers of shape ({size}, {size})")
     host = host.astype(np.float64)
