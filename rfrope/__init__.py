@@ -8,6 +8,7 @@ and the backend comes from the arrays.
 """
 
 from rfrope import kernels
+from rfrope._threads import threads
 from rfrope.frequencies import arithmetic, geometric
 from rfrope.kernels import Kernel, kernel
 from rfrope.moments import expected_score, relative_error, score_variance
@@ -53,6 +54,7 @@ __all__ = [
     "sample",
     "score_variance",
     "scores",
+    "threads",
     "to_complex",
     "validate",
 ]

@@ -438,6 +438,21 @@ def may_overlap(a: Array, b: Array) -> bool:
     return False
 
 
+def in_memory(x: Array) -> bool:
+    """Whether compiled loops of the CPU may read and write the memory of `x` behind its library's back.
+
+    None fits: it stands for an argument that was not given.
+    """
+    if x is None or type(x) is np.ndarray:
+        return x is None or x.dtype.isnative
+    return hasattr(x, "data_ptr") and on_host(x) and not needs_gradient(x) and x.layout is sys.modules["torch"].strided
+
+
+def as_numpy(x: Array) -> np.ndarray:
+    """Return the NumPy array that views the memory of `x` (see `in_memory`); bfloat16 of torch as int16."""
+    return x if isinstance(x, np.ndarray) else _memory(x)
+
+
 def _memory(x: Array) -> Array:
     """The NumPy array that views the memory of `x`, where there is one."""
     if hasattr(x, "data_ptr") and on_host(x):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from rfrope import _array, _philox
+from rfrope import _array, _philox, _threads
 from rfrope._array import Array
 from rfrope.frequencies import count
 from rfrope.kernels import Kernel
@@ -122,8 +122,8 @@ def estimate_kernel(
     delta, lags = _lags(delta, kernel, None)
     n_samples = count("n_samples", n_samples, 2)
     task = _KernelChunk(kernel, _philox.key_from_rng(rng), delta, quantity)
-    sums = _run(task, n_samples, math.prod(lags) + kernel.draws + kernel.ndim, executor, progress)
-    return sums.mean_estimate()
+    length = _chunk_length(math.prod(lags) + kernel.draws + kernel.ndim)
+    return _run(task, n_samples, length, executor, progress, _array.in_memory(delta)).mean_estimate()
 
 
 def estimate_scores(
@@ -187,8 +187,8 @@ def estimate_scores(
     delta, lags = _lags(delta, kernel, q)
     shape = _array.broadcast_shapes({"q and k": a.shape[:-1], "delta": lags})
     task = _ScoreChunk(kernel, _philox.key_from_rng(rng), delta, a, b)
-    width = a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape)
-    sums = _run(task, n_trials, width, executor, progress)
+    length = _chunk_length(a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape))
+    sums = _run(task, n_trials, length, executor, progress, _array.in_memory(a))
     return ScoreEstimate(sums.mean_estimate(), sums.variance_estimate(), n_trials)
 
 
@@ -291,14 +291,23 @@ def _lags(delta: Array, kernel: Kernel, like: Array | None) -> tuple[Array, tupl
     return delta, tuple(kernel.phi(delta).shape)
 
 
-def _run(task: Callable[[tuple[int, int]], _Sums], total: int, width: int, executor: Any, progress: Any) -> _Sums:
-    """Map a task over fixed spans and merge in their order."""
+def _chunk_length(width: int) -> int:
+    """How many draws make a chunk, if each needs `width` numbers: a power of two that the arguments alone decide."""
     fitting = max(2, _CHUNK_ELEMENTS // max(1, width))
-    length = min(_LONGEST_CHUNK, 1 << (fitting.bit_length() - 1))
+    return min(_LONGEST_CHUNK, 1 << (fitting.bit_length() - 1))
+
+
+def _run(
+    task: Callable[[tuple[int, int]], _Sums], total: int, length: int, executor: Any, progress: Any, threaded: bool
+) -> _Sums:
+    """Map a task over fixed spans and merge in their order; on threads of our own if no executor is given."""
     spans = [(start, min(length, total - start)) for start in range(0, total, length)]
     if progress is not None and not callable(progress):
         raise TypeError(f"progress is {progress!r}; expected a callable such as tqdm.tqdm, that wraps an iterable")
-    results: Iterable[_Sums] = _mapper(executor)(task, spans)
+    if executor is None:
+        results: Iterable[_Sums] = _threads.ordered_map(task, spans, _threads.allowed() if threaded else 1)
+    else:
+        results = _mapper(executor)(task, spans)
     if progress is not None:
         results = progress(results, total=len(spans))
     merged: _Sums | None = None
@@ -312,8 +321,6 @@ def _run(task: Callable[[tuple[int, int]], _Sums], total: int, width: int, execu
 
 
 def _mapper(executor: Any) -> Callable[..., Iterable[Any]]:
-    if executor is None:
-        return map
     if callable(getattr(executor, "map", None)):
         return executor.map
     if callable(executor):

@@ -580,7 +580,8 @@ def test_memory_is_that_of_a_chunk(job):
         gc.collect()
         tracemalloc.start()
         try:
-            run(n)
+            with rfrope.threads(1):  # every thread holds a chunk of its own
+                run(n)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

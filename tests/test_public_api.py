@@ -25,6 +25,7 @@ SIGNATURES = {
     "from_complex": "(z, *, pairing='half')",
     "scores": "(q, k, q_positions, k_positions, frequencies, *, pairing='half', shift=None)",
     "block_coefficients": "(q, k, *, pairing='half')",
+    "threads": "(count)",
     "kernel": "(name, **parameters)",
     "sample": "(kernel, n_blocks, *, rng=None, design='iid', heads=None, xp=None, device=None, dtype=None)",
     "geometric": "(n_blocks, *, base=10000.0, xp=None, device=None, dtype=None)",

@@ -1,0 +1,35 @@
+"""Accelerators: compiled and fast-transform twins of a few generic functions, and the one lookup that chooses.
+
+A twin has the name and the signature of its generic function and agrees with it. It is optional by construction: where
+its leaf, or what the leaf needs, is missing, the generic function runs, with the same result and more slowly.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from rfrope import _array
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# name of a generic function, without leading underscore -> leaf that holds its twin
+_LEAVES: dict[str, str] = {}
+
+
+def choose(generic: Function, *arrays: Any) -> Function:
+    """Return the twin of a function where there is one for such arrays (None counts as fitting), else the function."""
+    if all(map(_array.in_memory, arrays)):
+        return cast(Function, twin(generic.__name__.lstrip("_")) or generic)
+    return generic
+
+
+@cache
+def twin(name: str) -> Callable[..., Any] | None:
+    """Return the twin of the generic function of that name, or None where this machine cannot have it."""
+    try:
+        return cast(Callable[..., Any], getattr(importlib.import_module(f"{__name__}.{_LEAVES[name]}"), name))
+    except ImportError:
+        return None

@@ -1,0 +1,177 @@
+"""How many threads work, and a map that uses them.
+
+Threads live for one call: nothing is left behind that a fork, an interrupt or the end of the interpreter could meet.
+The caller is one of the workers, so work for one thread starts none.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import math
+import os
+import pathlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_WANTED: contextvars.ContextVar[int | None] = contextvars.ContextVar("rfrope_threads", default=None)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Limit how many threads rfrope's own CPU loops use, inside a ``with`` block.
+
+    Without it every core that this process may run on is used (its affinity and its cgroup's quota count), for work
+    that is large enough. The limit holds for the current thread or task, not for others. Results do not depend on it:
+    they are bit-identical for every number of threads.
+
+    Parameters
+    ----------
+    count : int
+        At least 1. More than the available cores is allowed.
+
+    Returns
+    -------
+    context manager
+        To be entered by ``with``; it gives None.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `count` is not such a number.
+
+    Notes
+    -----
+    A task that is handed to an ``executor=`` runs on one thread, whatever the limit. NumPy, PyTorch and the others
+    keep their own threads.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> with rfrope.threads(1):
+    ...     estimate = rfrope.estimate_kernel("gaussian", 1.0, n_samples=1000, rng=0)
+    """
+    if isinstance(count, bool) or not isinstance(count, int | np.integer):
+        raise TypeError(f"count is {count!r}; expected a whole number of threads, 1 or more")
+    if count < 1:
+        raise ValueError(f"count is {count}; expected a whole number of threads, 1 or more")
+    token = _WANTED.set(int(count))
+    try:
+        yield
+    finally:
+        _WANTED.reset(token)
+
+
+def allowed() -> int:
+    """Number of threads to use: that of `threads`, or all cores that this process may run on."""
+    return _WANTED.get() or available()
+
+
+def available() -> int:
+    """Cores that this process may run on, by its affinity and its cgroup's quota."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, min(cores, _quota()))
+
+
+@lru_cache(maxsize=1)
+def _quota(
+    root: pathlib.Path = pathlib.Path("/sys/fs/cgroup"), own: pathlib.Path = pathlib.Path("/proc/self/cgroup")
+) -> int:
+    """Cores that the cgroup of this process, or one above it, pays for; a very large number without a limit."""
+    limits = []
+    try:
+        for line in own.read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            folder = root / "cpu" if controllers else root
+            inside = pathlib.PurePosixPath(name.lstrip("/"))
+            limits += [_limit(folder / part) for part in (inside, *inside.parents)]
+    except (OSError, ValueError):
+        pass
+    return math.ceil(min(limits, default=2.0**20))
+
+
+def _limit(folder: pathlib.Path) -> float:
+    """Quota over period of one cgroup (version 2, else 1)."""
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        except OSError:
+            return 2.0**20
+    return 2.0**20 if quota in ("max", "-1") else int(quota) / int(period)
+
+
+def ordered_map(task: Callable[[Item], Result], items: Sequence[Item], n_threads: int) -> Iterator[Result]:
+    """Yield ``task(item)`` in the order of the items, worked on by up to `n_threads` threads, the caller's included.
+
+    A failed or abandoned run (an exception, KeyboardInterrupt, the consumer gone) ends the other threads before it is
+    reported: they finish the item that they are at.
+    """
+    n_threads = min(n_threads, len(items))
+    if n_threads <= 1:
+        yield from map(task, items)
+        return
+    work = _Work(task, items)
+    helpers = [
+        threading.Thread(target=contextvars.copy_context().run, args=(work.help,), name="rfrope")
+        for _ in range(n_threads - 1)
+    ]
+    given = 0
+    try:
+        for helper in helpers:
+            helper.start()
+        while work.advance():
+            while given in work.results:
+                yield work.results.pop(given)
+                given += 1
+        for helper in helpers:
+            helper.join()
+    finally:
+        work.stopped = True
+        for helper in helpers:
+            if helper.ident is not None:  # it was started
+                helper.join()
+    if work.failures:
+        raise work.failures[0]
+    for index in range(given, len(items)):
+        yield work.results.pop(index)
+
+
+class _Work:
+    """What the threads of one call share. One thread at a time holds the interpreter, so every index is taken once."""
+
+    def __init__(self, task: Callable[[Any], Any], items: Sequence[Any]) -> None:
+        self.results: dict[int, Any] = {}
+        self.failures: list[BaseException] = []
+        self.stopped = False
+        self._task, self._items, self._take = task, items, itertools.count().__next__
+
+    def advance(self) -> bool:
+        """Work on one more item; say whether there was one."""
+        index = self._take()
+        if self.stopped or index >= len(self._items):
+            return False
+        self.results[index] = self._task(self._items[index])
+        return True
+
+    def help(self) -> None:
+        """Work until nothing is left; what is called from here starts no threads of its own."""
+        _WANTED.set(1)
+        try:
+            while self.advance():
+                pass
+        except BaseException as error:  # raised again where the call was made
+            self.failures.append(error)
+            self.stopped = True
