@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -170,6 +171,11 @@ def _known_dtype(host: np.ndarray, xp: ModuleType, device: Any) -> str:
     return name if name in supported_dtypes(xp, device) else name.replace("64", "32")
 
 
+def empty(shape: tuple[int, ...], like: Array, xp: ModuleType) -> Array:
+    """Return an array with the dtype and on the device of another, not filled."""
+    return np.empty(shape, like.dtype) if xp is np else xp.empty(shape, dtype=like.dtype, device=like.device)
+
+
 def to_host(x: Array) -> np.ndarray:
     """Return `x` as a NumPy array, waiting for it and copying it from its device if need be."""
     if isinstance(x, np.ndarray):
@@ -251,8 +257,14 @@ def has_integer_turns(xp: ModuleType) -> bool:
 def dtype_name(x: Array) -> str:
     """Name of the dtype of `x`, the same for every library: 'float32', 'bfloat16', 'int64', ..."""
     dtype = x.dtype
-    name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
-    return str(name)
+    if isinstance(dtype, np.dtype):
+        return _numpy_name(dtype)
+    return str(getattr(dtype, "name", None) or str(dtype).rpartition(".")[2])
+
+
+@cache
+def _numpy_name(dtype: np.dtype) -> str:
+    return dtype.name  # which NumPy puts together anew each time
 
 
 def is_real_floating(x: Array) -> bool:
@@ -441,10 +453,12 @@ def may_overlap(a: Array, b: Array) -> bool:
 def in_memory(x: Array) -> bool:
     """Whether compiled loops of the CPU may read and write the memory of `x` behind its library's back.
 
-    None fits: it stands for an argument that was not given.
+    None and floats fit: they are not in memory.
     """
-    if x is None or type(x) is np.ndarray:
-        return x is None or x.dtype.isnative
+    if x is None or isinstance(x, float):
+        return True
+    if type(x) is np.ndarray:
+        return x.flags.aligned and x.dtype.isnative
     return hasattr(x, "data_ptr") and on_host(x) and not needs_gradient(x) and x.layout is sys.modules["torch"].strided
 
 

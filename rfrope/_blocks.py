@@ -31,25 +31,36 @@ def features(x: Array, xp: ModuleType, name: str = "x") -> Array:
     return x
 
 
-def turned(
+def prepared(
     x: Array,
-    cos: Array,
-    sin: Array,
+    phases: tuple[int, ...],
     pairing: str,
     out_pairing: str | None,
     out: Array | None,
     names: tuple[str, str],
-    xp: ModuleType,
-) -> Array:
-    """Turn checked features by cos and sin ``(..., D)`` , one float wider; `names` says where they are from."""
+    *angles: Array,
+) -> str:
+    """Check all that `turned` needs and return the pairing of the result.
+
+    `phases` is the shape of the phases, `names` says whose features and whose phases they are, `angles` are the arrays
+    that the phases are made from.
+    """
     check_pairing(pairing)
     out_pairing = pairing if out_pairing is None else check_pairing(out_pairing, "out_pairing")
-    leading = _array.broadcast_shapes({names[0]: x.shape[:-1], f"the phases from {names[1]}": cos.shape[:-1]})
-    shape, width = (*leading, x.shape[-1]), 2 * cos.shape[-1]
+    leading = _array.broadcast_shapes({names[0]: x.shape[:-1], f"the phases from {names[1]}": phases[:-1]})
     if out is not None:
-        _check_out(out, x, shape, _array.needs_gradient(x, cos, sin, out))
-    elif isinstance(x, np.ndarray):
-        out = np.empty(shape, x.dtype)
+        _check_out(out, x, (*leading, x.shape[-1]), _array.needs_gradient(x, out, *angles))
+    return out_pairing
+
+
+def turned(
+    x: Array, cos: Array, sin: Array, pairing: str, out_pairing: str, out: Array | None, xp: ModuleType
+) -> Array:
+    """Turn prepared features by cos and sin ``(..., D)``, one float wider."""
+    leading = np.broadcast_shapes(tuple(x.shape[:-1]), tuple(cos.shape[:-1]))
+    width = 2 * cos.shape[-1]
+    if out is None and isinstance(x, np.ndarray):
+        out = np.empty((*leading, x.shape[-1]), x.dtype)
 
     wide = _array.wider_float(x, xp)
     cos, sin = _array.astype(cos, wide, xp), _array.astype(sin, wide, xp)

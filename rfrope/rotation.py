@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _array, _blocks, _turns
+from rfrope import _accel, _array, _blocks, _turns
 from rfrope._array import Array
 
 
@@ -132,12 +132,22 @@ def rotate(
     >>> rotate(np.array([1.0, 0.0]), 1, [np.pi / 2]).round(12)
     array([0., 1.])
     """
+    if type(x) is np.ndarray and shift is None and (again := _accel.twin("rotated_again")):
+        turned = again(x, positions, frequencies, scale, inverse, pairing, out_pairing, out)
+        if turned is not None:
+            return turned
     arrays = {"x": x, "positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale, "out": out}
     xp = _array.namespace(**arrays)
     x = _blocks.features(x, xp)
-    cos, sin = _cos_sin_for(x, positions, frequencies, shift, xp)
-    cos, sin = _scaled(cos, sin, scale, inverse, xp)
-    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, ("x", "positions"), xp)
+    positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _array.device(x))
+    _check_width(x, _blocks_of(frequencies), "frequencies")
+    shape = _turns.phases_shape(positions.shape, frequencies.shape)
+    shape = shape if shift is None else _array.broadcast_shapes({"shift": shift.shape, "the phases": shape})
+    scale, shape = _checked_scale(scale, inverse, shape, x, xp)
+    angles = (positions, frequencies, shift, scale)
+    out_pairing = _blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "positions"), *angles)
+    turn = _accel.choose(_rotated, x, *angles, out)
+    return turn(x, *angles, inverse, pairing, out_pairing, out, xp)
 
 
 def rotate_by_phases(
@@ -184,8 +194,10 @@ def rotate_by_phases(
     if phases.ndim == 0:
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
     _check_width(x, phases.shape[-1], "phases")
-    cos, sin = _scaled(xp.cos(phases), xp.sin(phases), scale, inverse, xp)
-    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, ("x", "phases"), xp)
+    scale, shape = _checked_scale(scale, inverse, phases.shape, x, xp)
+    out_pairing = _blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "phases"), phases, scale)
+    turn = _accel.choose(_rotated_by_phases, x, phases, scale, out)
+    return turn(x, phases, scale, inverse, pairing, out_pairing, out, xp)
 
 
 def rotate_by_table(
@@ -226,7 +238,9 @@ def rotate_by_table(
             f"cos has shape {tuple(cos.shape)} and sin {tuple(sin.shape)}; expected one shape (..., D) for both"
         )
     _check_width(x, cos.shape[-1], "cos")
-    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, ("x", "cos"), xp)
+    out_pairing = _blocks.prepared(x, cos.shape, pairing, out_pairing, out, ("x", "cos"), cos, sin)
+    turn = _accel.choose(_rotated_by_table, x, cos, sin, out)
+    return turn(x, cos, sin, pairing, out_pairing, out, xp)
 
 
 def rotation_table(
@@ -260,7 +274,9 @@ def rotation_table(
     """
     xp = _array.namespace(positions=positions, frequencies=frequencies, shift=shift, scale=scale)
     positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _first_device(positions, frequencies))
-    cos, sin = _scaled(*_turns.cos_sin(positions, frequencies, shift, xp), scale, False, xp)
+    shape = _turns.phases_shape(positions.shape, frequencies.shape)
+    scale, _ = _checked_scale(scale, False, shape, positions, xp)
+    cos, sin = _accel.choose(_table, positions, frequencies, shift, scale)(positions, frequencies, shift, scale, xp)
     dtype = _array.check_float_dtype(dtype, xp)
     return (cos, sin) if dtype is None else (_array.astype(cos, dtype, xp), _array.astype(sin, dtype, xp))
 
@@ -442,8 +458,7 @@ def scores(
     wide, turned = _array.wider_float(q, xp), []
     for name, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
         wide_x, names = _array.astype(x, wide, xp), (name, f"{name}_positions")
-        cos, sin = _cos_sin_for(wide_x, positions, frequencies, phase, xp, names)
-        turned.append(_blocks.turned(wide_x, cos, sin, pairing, None, None, names, xp))
+        turned.append(_rotated_for_scores(wide_x, positions, frequencies, phase, pairing, names, xp))
     _array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
     return _array.astype(xp.matmul(turned[0], xp.matrix_transpose(turned[1])), q.dtype, xp)
 
@@ -488,6 +503,60 @@ def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Ar
     return _array.astype(q_1 * k_1 + q_2 * k_2, dtype, xp), _array.astype(q_2 * k_1 - q_1 * k_2, dtype, xp)
 
 
+# -- the mathematics; `_accel` has twins of these functions of checked arrays ------------------------------------------
+
+
+def _rotated(
+    x: Array,
+    positions: Array,
+    frequencies: Array,
+    shift: Array | None,
+    scale: Any,
+    inverse: bool,
+    pairing: str,
+    out_pairing: str,
+    out: Array | None,
+    xp: ModuleType,
+) -> Array:
+    cos, sin = _scaled(*_turns.cos_sin(positions, frequencies, shift, xp), scale, inverse)
+    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, xp)
+
+
+def _rotated_by_phases(
+    x: Array,
+    phases: Array,
+    scale: Any,
+    inverse: bool,
+    pairing: str,
+    out_pairing: str,
+    out: Array | None,
+    xp: ModuleType,
+) -> Array:
+    cos, sin = _scaled(xp.cos(phases), xp.sin(phases), scale, inverse)
+    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, xp)
+
+
+def _rotated_by_table(
+    x: Array, cos: Array, sin: Array, pairing: str, out_pairing: str, out: Array | None, xp: ModuleType
+) -> Array:
+    return _blocks.turned(x, cos, sin, pairing, out_pairing, out, xp)
+
+
+def _table(
+    positions: Array, frequencies: Array, shift: Array | None, scale: Any, xp: ModuleType
+) -> tuple[Array, Array]:
+    return _scaled(*_turns.cos_sin(positions, frequencies, shift, xp), scale, False)
+
+
+def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, Array]:
+    """Multiply by the scale, or prepare to undo all."""
+    if inverse:
+        sin = -sin
+    if isinstance(scale, float) and scale == 1.0:
+        return cos, sin
+    return (cos / scale, sin / scale) if inverse else (cos * scale, sin * scale)
+
+
 # -- preparation: no mathematics below this line, only what is allowed in ----------------------------------------------
 
 
@@ -502,18 +571,27 @@ def _query_and_key(q: Array, k: Array, xp: ModuleType) -> tuple[Array, Array]:
     return q, k
 
 
-def _cos_sin_for(
+def _rotated_for_scores(
     x: Array,
     positions: Array,
     frequencies: Array,
     shift: Array | None,
+    pairing: str,
+    names: tuple[str, str],
     xp: ModuleType,
-    names: tuple[str, str] = ("x", "positions"),
-) -> tuple[Array, Array]:
-    """Exact cos and sin for features `x`, everything checked against them."""
+) -> Array:
+    """Rotate queries or keys, with error messages that name them."""
     positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _array.device(x), names[1])
-    _check_width(x, frequencies.shape[-1 if frequencies.ndim == 1 else -2], "frequencies", names[0])
-    return _turns.cos_sin(positions, frequencies, shift, xp)
+    _check_width(x, _blocks_of(frequencies), "frequencies", names[0])
+    shape = _turns.phases_shape(positions.shape, frequencies.shape)
+    shape = shape if shift is None else _array.broadcast_shapes({"shift": shift.shape, "the phases": shape})
+    _blocks.prepared(x, shape, pairing, None, None, names)
+    turn = _accel.choose(_rotated, x, positions, frequencies, shift)
+    return turn(x, positions, frequencies, shift, 1.0, False, pairing, pairing, None, xp)
+
+
+def _blocks_of(frequencies: Array) -> int:
+    return int(frequencies.shape[-1 if frequencies.ndim == 1 else -2])
 
 
 def _first_device(*arrays: Array) -> Any:
@@ -569,21 +647,19 @@ def _check_width(x: Array, blocks: int, name: str, x_name: str = "x") -> None:
         )
 
 
-def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool, xp: ModuleType) -> tuple[Array, Array]:
-    """Multiply by the scale, or prepare to undo all."""
+def _checked_scale(
+    scale: Any, inverse: bool, shape: tuple[int, ...], like: Array, xp: ModuleType
+) -> tuple[Any, tuple[int, ...]]:
+    """Return the scale as a float or an array beside `like`, and the shape of the phases with it."""
     if not isinstance(inverse, bool | np.bool):
         raise TypeError(f"inverse is {inverse!r}; expected True or False")
-    if inverse:
-        sin = -sin
     if isinstance(scale, int | float) and not isinstance(scale, bool):
         scale = float(scale)
         fine = 0.0 < scale < math.inf
     else:
-        scale = _array.as_widest(_array.numbers(scale, xp, name="scale", device=_array.device(cos)), xp)
-        _array.broadcast_shapes({"scale": scale.shape, "the phases": cos.shape})
+        scale = _array.as_widest(_array.numbers(scale, xp, name="scale", device=_array.device(like)), xp)
+        shape = _array.broadcast_shapes({"scale": scale.shape, "the phases": shape})
         fine = not _array.on_host(scale) or bool(xp.all((scale > 0.0) & (scale < math.inf)))
     if not fine:
         raise ValueError(f"scale is {scale!r:.80}; expected positive finite numbers")
-    if isinstance(scale, float) and scale == 1.0:
-        return cos, sin
-    return (cos / scale, sin / scale) if inverse else (cos * scale, sin * scale)
+    return scale, shape

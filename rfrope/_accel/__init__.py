@@ -16,7 +16,19 @@ from rfrope import _array
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # name of a generic function, without leading underscore -> leaf that holds its twin
-_LEAVES: dict[str, str] = {}
+_LEAVES: dict[str, str] = {
+    "rotated": "rotation",
+    "rotated_again": "rotation",
+    "rotated_by_phases": "rotation",
+    "rotated_by_table": "rotation",
+    "table": "rotation",
+    "mean_cos": "sums",
+    "kernel_moments": "sums",
+    "kernel_chunk_length": "sums",
+    "score_sums": "estimators",
+    "score_chunk_length": "estimators",
+    "uniforms": "estimators",
+}
 
 
 def choose(generic: Function, *arrays: Any) -> Function:
@@ -33,3 +45,16 @@ def twin(name: str) -> Callable[..., Any] | None:
         return cast(Callable[..., Any], getattr(importlib.import_module(f"{__name__}.{_LEAVES[name]}"), name))
     except ImportError:
         return None
+
+
+def compiled(function: Function) -> Function:
+    """Compile a loop with Numba on its first call, without the interpreter's lock; keep it on disk where that works.
+
+    Numba's cache looks at the file of the function alone, so all that a loop calls belongs into its file.
+    """
+    from numba import njit
+
+    try:
+        return cast(Function, njit(cache=True, nogil=True, error_model="numpy")(function))
+    except RuntimeError:  # no folder for the cache can be written to
+        return cast(Function, njit(nogil=True, error_model="numpy")(function))
