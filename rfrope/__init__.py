@@ -7,7 +7,7 @@ Conventions: frequencies are radians per unit of position, lags are KEY minus QU
 and the backend comes from the arrays.
 """
 
-from rfrope import kernels
+from rfrope import analysis, kernels
 from rfrope._threads import threads
 from rfrope.frequencies import arithmetic, geometric
 from rfrope.kernels import Kernel, kernel
@@ -35,6 +35,7 @@ __all__ = [
     "Kernel",
     "ScoreEstimate",
     "Validation",
+    "analysis",
     "arithmetic",
     "block_coefficients",
     "convert_pairing",

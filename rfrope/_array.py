@@ -433,7 +433,7 @@ def same_memory(a: Array, b: Array) -> bool:
 def has_shared_elements(x: Array) -> bool:
     """Whether several elements of `x` are one place in memory, as after broadcasting."""
     strides = x.strides if isinstance(x, np.ndarray) else x.stride() if hasattr(x, "data_ptr") else ()
-    return any(step == 0 and length > 1 for step, length in zip(strides, x.shape, strict=False))
+    return 0 not in x.shape and any(s == 0 and n > 1 for s, n in zip(strides, x.shape, strict=False))
 
 
 def may_overlap(a: Array, b: Array) -> bool:
@@ -459,7 +459,17 @@ def in_memory(x: Array) -> bool:
         return True
     if type(x) is np.ndarray:
         return x.flags.aligned and x.dtype.isnative
-    return hasattr(x, "data_ptr") and on_host(x) and not needs_gradient(x) and x.layout is sys.modules["torch"].strided
+    if not hasattr(x, "data_ptr") or not on_host(x) or needs_gradient(x):
+        return False
+    torch = sys.modules["torch"]
+    plain = x.layout is torch.strided and not x.is_neg() and not torch.jit.is_tracing()
+    return plain and torch.autograd.forward_ad.unpack_dual(x).tangent is None
+
+
+def written(x: Array) -> None:
+    """Tell the library of `x` that its memory was written to behind its back."""
+    if hasattr(x, "data_ptr") and not x.is_inference():
+        sys.modules["torch"].autograd.graph.increment_version(x)
 
 
 def as_numpy(x: Array) -> np.ndarray:
@@ -469,7 +479,7 @@ def as_numpy(x: Array) -> np.ndarray:
 
 def _memory(x: Array) -> Array:
     """The NumPy array that views the memory of `x`, where there is one."""
-    if hasattr(x, "data_ptr") and on_host(x):
+    if hasattr(x, "data_ptr") and on_host(x) and not x.is_neg():
         torch = sys.modules["torch"]
         return (x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach()).numpy()
     return getattr(x, "_array", x)  # array-api-strict

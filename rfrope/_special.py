@@ -19,6 +19,7 @@ from rfrope._array import Array
 _UNIFORM_ORDER = 20.0
 _UNIFORM_TERMS = 12
 _NEGLIGIBLE = 1e-9  # t below which, for nu > 1, the Matérn function is 1 to rounding
+_CIN_SERIES = 2.0  # arguments up to which the series of Cin is used
 _SMALLEST = 1e-100  # t below which, for nu <= 1, two terms of its series are exact to rounding (and K_nu may overflow)
 
 
@@ -57,16 +58,66 @@ def student_quantile(dof: float, u: np.ndarray) -> np.ndarray:
     return symmetric_quantile(u, lambda v: stdtrit(dof, v))
 
 
-def gamma_quantile(shape: float, u: np.ndarray) -> np.ndarray:
-    """Quantile function of the Gamma law with the given shape and rate 1."""
-    from scipy.special import gammaincinv
+def gamma_quantile(shape: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
+    """Quantile function of the Gamma law with the given shape and rate 1, at 1 - u if `upper`."""
+    from scipy.special import gammainccinv, gammaincinv
 
-    return gammaincinv(shape, u)
+    return gammainccinv(shape, u) if upper else gammaincinv(shape, u)
 
 
-def exponential_quantile(u: np.ndarray) -> np.ndarray:
-    """Quantile function of the exponential law with rate 1."""
-    return -np.log1p(-u)
+def exponential_quantile(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
+    """Quantile function of the exponential law with rate 1, at 1 - u if `upper`."""
+    return -np.log(u) if upper else -np.log1p(-u)
+
+
+def half_normal_upper_quantile(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
+    """Quantile function of abs(z), z standard normal, at 1 - u, or at u if `upper`."""
+    from scipy.special import erfinv
+
+    return math.sqrt(2.0) * erfinv(u) if upper else np.abs(normal_quantile(0.5 * u))
+
+
+def log_uniform_quantile(low: float, high: float, log_ratio: float, u: np.ndarray) -> np.ndarray:
+    """Quantile function of ``sign low (high/low)^U``, U uniform on (0, 1) and the sign independent of it.
+
+    It is computed from the nearer end, and so never leaves the interval.
+    """
+    return symmetric_quantile(
+        u,
+        lambda v: np.where(v < 0.25, -high * np.exp(-2.0 * log_ratio * v), -low * np.exp(log_ratio * (1.0 - 2.0 * v))),
+    )
+
+
+def log_uniform_mean_cos(low: float, high: float, log_ratio: float, x: np.ndarray) -> np.ndarray:
+    """Mean cosine ``[Ci(high x) - Ci(low x)] / log_ratio`` of a log-uniform frequency, for x >= 0; 1 at 0.
+
+    Where the cosine integrals would cancel another form is taken: ``Cin(z) = gamma + ln z - Ci(z)`` and its series at
+    small z, and for a narrow law that few waves fit into its integral, by 20 Gauss-Legendre nodes. The error is below
+    1e-12 for ``high / low >= 1.001``.
+    """
+    from scipy.special import sici
+
+    x = np.asarray(x)
+    small, large = low * x, high * x
+    direct = (sici(large)[1] - sici(np.maximum(small, _CIN_SERIES))[1]) / log_ratio
+    value = np.where(small > _CIN_SERIES, direct, 1.0 - (_cin(large) - _cin(small)) / log_ratio)
+    if log_ratio > 1.0:
+        return value
+    node, weight = np.polynomial.legendre.leggauss(20)
+    narrow = (high - low) * x <= 2.0
+    phase = np.where(narrow, small, 0.0)[..., None] * np.exp(log_ratio * (0.5 + 0.5 * node))
+    return np.where(narrow, np.cos(phase) @ (0.5 * weight), value)
+
+
+def _cin(z: np.ndarray) -> np.ndarray:
+    """``Cin(z) = int_0^z (1 - cos t)/t dt`` (DLMF 6.2.12)."""
+    from scipy.special import sici
+
+    square, series = np.minimum(z, _CIN_SERIES) ** 2, 0.0
+    for n in range(14, 0, -1):  # sum of (-1)^(n+1) z^2n / (2n (2n)!)
+        series = square * ((-1.0) ** (n + 1) / (2 * n * math.factorial(2 * n)) + series)
+    bounded = np.clip(z, _CIN_SERIES, np.finfo(np.float64).max)
+    return np.where(z <= _CIN_SERIES, series, np.euler_gamma + np.log(bounded) - sici(bounded)[1])
 
 
 def matern(nu: float, t: Array, xp: ModuleType) -> Array:

@@ -7,13 +7,14 @@ and memory is that of a chunk.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
-from rfrope import _array, _philox, _threads
+import numpy as np
+
+from rfrope import _accel, _array, _philox, _threads, _turns
 from rfrope._array import Array
 from rfrope.frequencies import count
 from rfrope.kernels import Kernel
@@ -107,7 +108,11 @@ def estimate_kernel(
 
     Notes
     -----
-    Phases are plain float64 products, good to ``1.1e-16 |u|``.
+    At many lags of a NumPy array or a torch tensor on the CPU the sums are a non-uniform fast Fourier transform
+    (finufft: type 1 where the lags are on a uniform grid, type 3 elsewhere, up to three axes), if that is cheaper than
+    the direct sum: values are then within 1e-9 of it, and standard errors within 1e-3 of theirs, or within
+    ``2e-5 / sqrt(n)`` where the variance of a single draw is below 1e-6 at very many lags. Otherwise, and wherever
+    finufft or Numba is missing, the sum is direct, and phases are good to ``1.1e-16 |u|``.
 
     Examples
     --------
@@ -122,7 +127,8 @@ def estimate_kernel(
     delta, lags = _lags(delta, kernel, None)
     n_samples = count("n_samples", n_samples, 2)
     task = _KernelChunk(kernel, _philox.key_from_rng(rng), delta, quantity)
-    length = _chunk_length(math.prod(lags) + kernel.draws + kernel.ndim)
+    chunk_length = _accel.choose(_kernel_chunk_length, delta)
+    length = chunk_length(delta, math.prod(lags), n_samples, kernel.draws, kernel.ndim)
     return _run(task, n_samples, length, executor, progress, _array.in_memory(delta)).mean_estimate()
 
 
@@ -171,6 +177,10 @@ def estimate_scores(
     -----
     Source: the decomposition ``S = sum_i A_i cos u_i + B_i sin u_i`` of seed 000, exact for every draw.
 
+    For NumPy arrays and torch tensors on the CPU the trials are worked on in one compiled loop, where Numba may be
+    used. Its quantile functions agree with SciPy's to 1e-13, and so its results with those elsewhere to about 1e-9, as
+    long as typical phases are below 1e4.
+
     Examples
     --------
     >>> estimate = estimate_scores([1.0, 2.0], [3.0, 1.0], 32.0, "gaussian(scale=32)", n_trials=4096, rng=0)
@@ -187,7 +197,9 @@ def estimate_scores(
     delta, lags = _lags(delta, kernel, q)
     shape = _array.broadcast_shapes({"q and k": a.shape[:-1], "delta": lags})
     task = _ScoreChunk(kernel, _philox.key_from_rng(rng), delta, a, b)
-    length = _chunk_length(a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape))
+    width = a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape)
+    score_chunk_length = _accel.choose(_score_chunk_length, delta, a, b)
+    length = score_chunk_length(kernel, width)
     sums = _run(task, n_trials, length, executor, progress, _array.in_memory(a))
     return ScoreEstimate(sums.mean_estimate(), sums.variance_estimate(), n_trials)
 
@@ -244,6 +256,29 @@ class _Sums:
 
 
 @dataclass(frozen=True)
+class _MeanSums:
+    """Count, mean and central sum of squares along the draws."""
+
+    n: int
+    mean: Array
+    m2: Array
+
+    def merge(self, other: _MeanSums) -> _MeanSums:
+        """Combine those of two disjoint sets of draws (Chan et al. 1983)."""
+        a, b = float(self.n), float(other.n)
+        step = other.mean - self.mean
+        m2 = self.m2 + other.m2 + step**2 * (a * b / (a + b))
+        return _MeanSums(self.n + other.n, self.mean + step * (b / (a + b)), m2)
+
+    def mean_estimate(self) -> Estimate:
+        """Sample mean, with its standard error from the sample variance."""
+        return Estimate(self.mean, (self.m2 / (self.n - 1.0) / self.n) ** 0.5, self.n)
+
+
+_Part = TypeVar("_Part", _Sums, _MeanSums)
+
+
+@dataclass(frozen=True)
 class _KernelChunk:
     """Work on frequencies start, ..., start + length - 1: picklable, so that it can travel to a worker."""
 
@@ -252,12 +287,10 @@ class _KernelChunk:
     delta: Array
     quantity: str
 
-    def __call__(self, span: tuple[int, int]) -> _Sums:
+    def __call__(self, span: tuple[int, int]) -> _MeanSums:
         start, length = span
-        xp = _array.namespace(delta=self.delta)
         omega = draw(self.kernel, self.key, start, length)[0]
-        u = phases(self.delta, _array.from_host(omega, xp, device=_array.device(self.delta)))
-        return _Sums.of(_QUANTITIES[self.quantity](u, xp), xp)
+        return _MeanSums(length, *_accel.choose(_kernel_moments, self.delta)(omega, self.delta, self.quantity))
 
 
 @dataclass(frozen=True)
@@ -272,13 +305,22 @@ class _ScoreChunk:
 
     def __call__(self, span: tuple[int, int]) -> _Sums:
         start, length = span
-        xp, blocks = _array.namespace(a=self.a), self.a.shape[-1]
-        omega = draw(self.kernel, self.key, 0, blocks, stream=start, streams=length)
-        omega = omega.reshape(length * blocks, *omega.shape[2:])
-        u = phases(self.delta, _array.from_host(omega, xp, device=_array.device(self.delta)))
-        u = xp.reshape(u, (*u.shape[:-1], length, blocks))
-        scores = xp.matmul(xp.cos(u), self.a[..., None]) + xp.matmul(xp.sin(u), self.b[..., None])
-        return _Sums.of(scores[..., 0], xp)
+        score_sums = _accel.choose(_score_sums, self.delta, self.a, self.b)
+        return _Sums(length, *score_sums(self.kernel, self.key, self.delta, self.a, self.b, start, length))
+
+
+def _score_sums(
+    kernel: Kernel, key: _philox.Key, delta: Array, a: Array, b: Array, start: int, length: int
+) -> tuple[Array, Array, Array, Array]:
+    """Mean and central power sums of orders 2 to 4 of the scores of trials start, ..., start + length - 1."""
+    xp, blocks = _array.namespace(a=a), a.shape[-1]
+    omega = draw(kernel, key, 0, blocks, stream=start, streams=length)
+    omega = omega.reshape(length * blocks, *omega.shape[2:])
+    u = phases(delta, _array.from_host(omega, xp, device=_array.device(delta)))
+    u = xp.reshape(u, (*u.shape[:-1], length, blocks))
+    scores = xp.matmul(xp.cos(u), a[..., None]) + xp.matmul(xp.sin(u), b[..., None])
+    sums = _Sums.of(scores[..., 0], xp)
+    return sums.mean, sums.m2, sums.m3, sums.m4
 
 
 def _lags(delta: Array, kernel: Kernel, like: Array | None) -> tuple[Array, tuple[int, ...]]:
@@ -286,9 +328,24 @@ def _lags(delta: Array, kernel: Kernel, like: Array | None) -> tuple[Array, tupl
     xp = _array.namespace(delta=delta, q=like)
     delta = _array.numbers(delta, xp, name="delta", device=None if like is None else _array.device(like))
     delta = _array.as_widest(delta, xp)
-    if not _array.all_within(delta, sys.float_info.max, xp):
-        raise ValueError("delta holds NaN or infinity; expected finite lags")
+    if not _array.all_within(delta, _turns.LARGEST, xp):
+        raise ValueError("delta holds NaN or infinity, or magnitudes above 2**500; expected finite lags")
     return delta, tuple(kernel.phi(delta).shape)
+
+
+def _kernel_moments(omega: np.ndarray, delta: Array, quantity: str) -> tuple[Array, Array]:
+    """Mean over the draws `omega`, and central sum of squares, of a kernel's quantity at all lags."""
+    xp = _array.namespace(delta=delta)
+    u = phases(delta, _array.from_host(omega, xp, device=_array.device(delta)))
+    values = _QUANTITIES[quantity](u, xp)
+    mean = xp.mean(values, axis=-1)
+    centred = values - mean[..., None]
+    return mean, xp.sum(centred * centred, axis=-1)
+
+
+def _kernel_chunk_length(delta: Array, n_lags: int, n_samples: int, draws: int, axes: int) -> int:
+    """How many draws make a chunk of `estimate_kernel`; the arguments alone decide."""
+    return _chunk_length(n_lags + draws + axes)
 
 
 def _chunk_length(width: int) -> int:
@@ -297,20 +354,25 @@ def _chunk_length(width: int) -> int:
     return min(_LONGEST_CHUNK, 1 << (fitting.bit_length() - 1))
 
 
+def _score_chunk_length(kernel: Kernel, width: int) -> int:
+    """How many trials of a kernel make a chunk, if each needs `width` numbers."""
+    return _chunk_length(width)
+
+
 def _run(
-    task: Callable[[tuple[int, int]], _Sums], total: int, length: int, executor: Any, progress: Any, threaded: bool
-) -> _Sums:
+    task: Callable[[tuple[int, int]], _Part], total: int, length: int, executor: Any, progress: Any, threaded: bool
+) -> _Part:
     """Map a task over fixed spans and merge in their order; on threads of our own if no executor is given."""
     spans = [(start, min(length, total - start)) for start in range(0, total, length)]
     if progress is not None and not callable(progress):
         raise TypeError(f"progress is {progress!r}; expected a callable such as tqdm.tqdm, that wraps an iterable")
     if executor is None:
-        results: Iterable[_Sums] = _threads.ordered_map(task, spans, _threads.allowed() if threaded else 1)
+        results: Iterable[_Part] = _threads.ordered_map(task, spans, _threads.allowed() if threaded else 1)
     else:
         results = _mapper(executor)(task, spans)
     if progress is not None:
         results = progress(results, total=len(spans))
-    merged: _Sums | None = None
+    merged: _Part | None = None
     for part in results:
         merged = part if merged is None else merged.merge(part)
     if merged is None or merged.n != total:

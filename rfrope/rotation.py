@@ -140,10 +140,9 @@ def rotate(
     xp = _array.namespace(**arrays)
     x = _blocks.features(x, xp)
     positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _array.device(x))
-    _check_width(x, _blocks_of(frequencies), "frequencies")
-    shape = _turns.phases_shape(positions.shape, frequencies.shape)
-    shape = shape if shift is None else _array.broadcast_shapes({"shift": shift.shape, "the phases": shape})
+    shape = _phases_shape(positions, frequencies, shift)
     scale, shape = _checked_scale(scale, inverse, shape, x, xp)
+    _check_width(x, shape[-1], "frequencies")
     angles = (positions, frequencies, shift, scale)
     out_pairing = _blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "positions"), *angles)
     turn = _accel.choose(_rotated, x, *angles, out)
@@ -193,8 +192,8 @@ def rotate_by_phases(
     phases = _array.as_widest(_array.numbers(phases, xp, name="phases", device=_array.device(x)), xp)
     if phases.ndim == 0:
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
-    _check_width(x, phases.shape[-1], "phases")
     scale, shape = _checked_scale(scale, inverse, phases.shape, x, xp)
+    _check_width(x, shape[-1], "phases")
     out_pairing = _blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "phases"), phases, scale)
     turn = _accel.choose(_rotated_by_phases, x, phases, scale, out)
     return turn(x, phases, scale, inverse, pairing, out_pairing, out, xp)
@@ -274,8 +273,7 @@ def rotation_table(
     """
     xp = _array.namespace(positions=positions, frequencies=frequencies, shift=shift, scale=scale)
     positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _first_device(positions, frequencies))
-    shape = _turns.phases_shape(positions.shape, frequencies.shape)
-    scale, _ = _checked_scale(scale, False, shape, positions, xp)
+    scale, _ = _checked_scale(scale, False, _phases_shape(positions, frequencies, shift), positions, xp)
     cos, sin = _accel.choose(_table, positions, frequencies, shift, scale)(positions, frequencies, shift, scale, xp)
     dtype = _array.check_float_dtype(dtype, xp)
     return (cos, sin) if dtype is None else (_array.astype(cos, dtype, xp), _array.astype(sin, dtype, xp))
@@ -582,16 +580,16 @@ def _rotated_for_scores(
 ) -> Array:
     """Rotate queries or keys, with error messages that name them."""
     positions, frequencies, shift = _placed(positions, frequencies, shift, xp, _array.device(x), names[1])
-    _check_width(x, _blocks_of(frequencies), "frequencies", names[0])
-    shape = _turns.phases_shape(positions.shape, frequencies.shape)
-    shape = shape if shift is None else _array.broadcast_shapes({"shift": shift.shape, "the phases": shape})
+    shape = _phases_shape(positions, frequencies, shift)
+    _check_width(x, shape[-1], "frequencies", names[0])
     _blocks.prepared(x, shape, pairing, None, None, names)
     turn = _accel.choose(_rotated, x, positions, frequencies, shift)
     return turn(x, positions, frequencies, shift, 1.0, False, pairing, pairing, None, xp)
 
 
-def _blocks_of(frequencies: Array) -> int:
-    return int(frequencies.shape[-1 if frequencies.ndim == 1 else -2])
+def _phases_shape(positions: Array, frequencies: Array, shift: Array | None) -> tuple[int, ...]:
+    shape = _turns.phases_shape(positions.shape, frequencies.shape)
+    return shape if shift is None else _array.broadcast_shapes({"shift": shift.shape, "the phases": shape})
 
 
 def _first_device(*arrays: Array) -> Any:

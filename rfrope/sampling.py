@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _array, _philox
+from rfrope import _accel, _array, _philox
 from rfrope._array import Array
 from rfrope.frequencies import count
 from rfrope.kernels import Kernel, parse
 
 DESIGNS = ("iid",)
+_MANY = 2**15  # uniforms from which on it pays to import Numba
 
 
 def sample(
@@ -85,8 +86,9 @@ def draw(
     kernel: Kernel, key: _philox.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1
 ) -> np.ndarray:
     """Draws start, ..., start + n_draws - 1 of some streams: ``(streams, n_draws)``, plus ``(k,)`` for k > 1."""
-    u = _philox.uniforms(key, start, n_draws, kernel.draws, stream=stream, streams=streams)
-    return kernel.transport(u)
+    many = streams * n_draws * kernel.draws >= _MANY
+    uniforms = _accel.choose(_philox.uniforms) if many else _philox.uniforms
+    return kernel.transport(uniforms(key, start, n_draws, kernel.draws, stream=stream, streams=streams))
 
 
 def as_kernel(kernel: Kernel | str) -> Kernel:

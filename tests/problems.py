@@ -39,9 +39,12 @@ class Family:
         Values of the other parameters, ndim aside.
     reference : callable
         Phi from the kernel (for its parameters but the lengths) and the lag in units of the length, in mpmath.
-    shape : {"ellipse", "box"}
-        How the law looks: spherically symmetric, or uniform in a box, once frequencies are multiplied by the lengths.
+    shape : {"ellipse", "box", "band"}
+        How the law looks once frequencies are multiplied by the lengths: spherically symmetric, uniform in a box, or
+        on a line and away from 0 and infinity.
     source : str
+    most_axes : int
+        Up to three.
     """
 
     stretch: str
@@ -50,6 +53,12 @@ class Family:
     reference: Callable[[Kernel, tuple[mp.mpf, ...]], mp.mpf]
     shape: str
     source: str
+    most_axes: int = 3
+
+    @property
+    def inverse(self) -> bool:
+        """Whether `stretch` is one over a length."""
+        return self.stretch in ("bandwidth", "high")
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,11 @@ def _sinc(_: Kernel, lag: tuple[mp.mpf, ...]) -> mp.mpf:
     return mp.fprod(mp.sin(x) / x if x else mp.mpf(1) for x in lag)
 
 
+def log_uniform_reference(low: mp.mpf, x: mp.mpf) -> mp.mpf:
+    """Return ``[Ci(x) - Ci(low x)]/ln(1/low)``, the mean cosine of a log-uniform frequency on (low, 1)."""
+    return (mp.ci(x) - mp.ci(low * x)) / -mp.log(low) if x else mp.mpf(1)
+
+
 _SCALES = (6.5, 48.0, 21.0)
 FAMILIES: dict[str, Family] = {
     "gaussian": Family(
@@ -122,7 +136,17 @@ FAMILIES: dict[str, Family] = {
         "MATH.md 3; Rasmussen and Williams 2006, (4.14)",
     ),
     "exponential": Family("scale", _SCALES, ({},), lambda k, x: mp.exp(-_length(x)), "ellipse", "MATH.md 3"),
+    "log_uniform": Family(
+        "high",
+        (0.15, 0.02),
+        ({"low": 0.01},),
+        lambda k, x: log_uniform_reference(mp.mpf(k.low) / mp.mpf(k.high), abs(x[0])),
+        "band",
+        "MATH.md 3; DLMF 6.2.11",
+        most_axes=1,
+    ),
 }
+MANY_AXES = [name for name, family in FAMILIES.items() if family.most_axes > 1]
 
 _UNIT_LAGS: dict[int, tuple[tuple[float, ...], ...]] = {
     1: ((0.25,), (0.6,), (-1.0,), (1.5,), (2.2,)),
@@ -137,11 +161,11 @@ def kernel_problems() -> Iterator[KernelProblem]:
         family = FAMILIES.get(record.name)
         if family is None:  # test_problems.py fails then
             continue
-        for ndim, others in itertools.product((1, 2, 3), family.others):
+        for ndim, others in itertools.product(range(1, 1 + family.most_axes), family.others):
             for value in family.lengths[:2] if ndim == 1 else (family.lengths[0], family.lengths[:ndim]):
                 made = kernels.kernel(record.name, ndim=ndim, **others, **{family.stretch: value})
                 each = np.broadcast_to(value, ndim)
-                lengths = tuple((1.0 / each if family.stretch == "bandwidth" else each).tolist())
+                lengths = tuple((1.0 / each if family.inverse else each).tolist())
                 lags = [tuple(x * s for x, s in zip(lag, lengths, strict=True)) for lag in _UNIT_LAGS[ndim]]
                 yield KernelProblem(record.name, made, lengths, tuple(x[0] if ndim == 1 else x for x in lags))
 
@@ -155,7 +179,7 @@ def phi_reference(problem: KernelProblem, lag: Any) -> mp.mpf:
         family = FAMILIES[problem.family]
         values = np.broadcast_to(getattr(problem.kernel, family.stretch), problem.kernel.ndim).tolist()
         components = np.atleast_1d(lag).tolist()
-        by = mp.fmul if family.stretch == "bandwidth" else mp.fdiv
+        by = mp.fmul if family.inverse else mp.fdiv
         return family.reference(problem.kernel, tuple(by(x, v) for x, v in zip(components, values, strict=True)))
 
 
@@ -283,6 +307,13 @@ def panels(low: float, high: float, count: int) -> tuple[np.ndarray, np.ndarray,
     return edges, 0.5 * (edges[:-1] + edges[1:])[:, None] + half * node, half * weight
 
 
+def log_radii(kernel: Kernel, lengths: Any) -> tuple[float, float]:
+    """Logarithms of the radii ``abs(lengths * omega)`` between which the law is, or all but nothing of it."""
+    if hasattr(kernel, "high"):
+        return math.log(kernel.low * lengths[0]), math.log(kernel.high * lengths[0])
+    return -50.0, 100.0
+
+
 def radius_cdf(kernel: Kernel, lengths: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Radii and the probability that ``abs(lengths * omega)`` is below them, integrated from ``kernel.density``.
 
@@ -291,7 +322,7 @@ def radius_cdf(kernel: Kernel, lengths: tuple[float, ...]) -> tuple[np.ndarray, 
     k, lengths = kernel.ndim, np.asarray(lengths)
     directions = np.concatenate([np.eye(k), np.ones((1, k)) / math.sqrt(k)])
     directions = np.concatenate([directions, -directions])
-    edges, log_r, weight = panels(-50.0, 100.0, 1500)
+    edges, log_r, weight = panels(*log_radii(kernel, lengths), 1500)
     omega = np.exp(log_r)[..., None, None] * directions / lengths
     density = kernel.density(omega[..., 0] if k == 1 else omega).mean(axis=-1) / np.prod(lengths)
     sphere = 2.0 * math.pi ** (0.5 * k) / math.gamma(0.5 * k)

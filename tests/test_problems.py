@@ -28,6 +28,11 @@ def test_the_table_would_notice_a_new_registry_entry(monkeypatch):
 @pytest.mark.parametrize(("name", "ndim"), list(itertools.product(kernels.names(), (1, 2, 3))))
 def test_each_has_two_non_unit_scales_and_five_lags_for_one_two_and_three_axes(name, ndim):
     found = [p for p in problems.KERNELS if p.family == name and p.kernel.ndim == ndim]
+    if ndim > problems.FAMILIES[name].most_axes:
+        with pytest.raises(ValueError, match=f"ndim is {ndim}; expected 1"):
+            rfrope.kernel(name, ndim=ndim)
+        assert not found
+        return
     assert len({p.lengths for p in found}) == 2
     for p in found:
         assert len(p.lengths) == ndim

@@ -10,7 +10,7 @@ import types
 import pytest
 
 import rfrope
-from rfrope import kernels
+from rfrope import analysis, kernels
 
 # Names, kinds and defaults are the contract: parameters may be added, none renamed.
 SIGNATURES = {
@@ -49,6 +49,7 @@ KERNEL_SIGNATURES = {
     "mixture": "(weights, kernels)",
     "axes": "(*kernels)",
 }
+ANALYSIS_SIGNATURES = {"mean_kernel": "(frequencies, delta)"}
 KERNEL_METHODS = {
     "__call__": "(self, delta)",
     "__mul__": "(self, other)",
@@ -78,6 +79,7 @@ FIELDS = {
 FUNCTIONS = {
     **{f"rfrope.{name}": getattr(rfrope, name, None) for name in SIGNATURES},
     **{f"rfrope.kernels.{name}": getattr(kernels, name, None) for name in KERNEL_SIGNATURES},
+    **{f"rfrope.analysis.{name}": getattr(analysis, name, None) for name in ANALYSIS_SIGNATURES},
 }
 
 
@@ -107,6 +109,12 @@ def test_signatures_of_kernels(name):
     assert bare(getattr(kernels, name)) == KERNEL_SIGNATURES[name]
 
 
+@pytest.mark.parametrize("name", ANALYSIS_SIGNATURES)
+def test_signatures_of_analysis(name):
+    assert bare(getattr(analysis, name)) == ANALYSIS_SIGNATURES[name]
+    assert set(analysis.__all__) == set(ANALYSIS_SIGNATURES)
+
+
 @pytest.mark.parametrize("name", KERNEL_METHODS)
 def test_methods_of_a_kernel(name):
     assert bare(getattr(rfrope.Kernel, name)) == KERNEL_METHODS[name]
@@ -120,8 +128,8 @@ def test_a_comparison_of_signatures_sees_a_changed_default():
 
 
 def test_all_of_rfrope_is_what_it_offers():
-    assert set(rfrope.__all__) == public(rfrope) | {"kernels"}
-    assert set(rfrope.__all__) == set(SIGNATURES) | set(FIELDS) | {"Kernel", "kernels"}
+    assert set(rfrope.__all__) == public(rfrope) | {"analysis", "kernels"}
+    assert set(rfrope.__all__) == set(SIGNATURES) | set(FIELDS) | {"Kernel", "analysis", "kernels"}
     assert rfrope.__all__ == sorted(set(rfrope.__all__))
 
 

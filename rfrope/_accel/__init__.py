@@ -47,14 +47,32 @@ def twin(name: str) -> Callable[..., Any] | None:
         return None
 
 
-def compiled(function: Function) -> Function:
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """Compile a loop with Numba on its first call, without the interpreter's lock; keep it on disk where that works.
 
     Numba's cache looks at the file of the function alone, so all that a loop calls belongs into its file.
-    """
-    from numba import njit
 
+    Raises
+    ------
+    ImportError
+        If Numba's compiler is switched off: leaves with such loops are then not there.
+    """
+    from numba import config, njit
+
+    if config.DISABLE_JIT:
+        raise ImportError("NUMBA_DISABLE_JIT is set: these loops exist in compiled form only")
+    options |= {"nogil": True, "error_model": "numpy"}
     try:
-        return cast(Function, njit(cache=True, nogil=True, error_model="numpy")(function))
+        return njit(cache=True, **options)(function)
     except RuntimeError:  # no folder for the cache can be written to
-        return cast(Function, njit(nogil=True, error_model="numpy")(function))
+        return njit(**options)(function)
+
+
+def called(function: Callable[..., Any], **options: Any) -> Any:
+    """Compile for calls from compiled loops alone, which spares the code that Python would call it by."""
+    return compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compile into the loops that call it: a call would keep them from being vectorised."""
+    return called(function, forceinline=True)

@@ -6,7 +6,7 @@ A plan depends on shapes and strides alone and is kept, so that a decode step do
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -21,7 +21,12 @@ _ITEM_ELEMENTS = 2**18  # features in one item of work
 _LARGEST_GROUP = 2**12
 _STREAMED_BYTES = 2**23  # outputs of this size go past the caches, which they would only flush
 _THREAD_ELEMENTS = 2**18  # features that are worth a thread
-_LIKE = {"float64": np.float64(0), "float32": np.float32(0), "float16": np.int16(0), "bfloat16": np.uint16(0)}
+_LIKE: dict[str, Any] = {
+    "float64": np.float64(0),
+    "float32": np.float32(0),
+    "float16": np.int16(0),
+    "bfloat16": np.uint16(0),
+}
 
 _REMEMBERED = 512  # calls whose checks need not be made again
 
@@ -87,10 +92,11 @@ def rotated(
         array = None if value is None else _doubles(value, xp)
         kept.append(array)
         operands.append(_operand(array))
-        blocks = blocks if array is None or array.ndim == 0 else max(blocks, array.shape[-1])
+        blocks = _common(blocks, array)
     source = Source(loops.POSITIONS, blocks, *axes)
     walk = _walk(x, source, operands, inverse, pairing, out_pairing, out)
-    if xp is np and shift is None and isinstance(scale, float) and 0 < walk.elements < 2 * _THREAD_ELEMENTS:
+    repeatable = xp is np and shift is None and isinstance(scale, float) and type(inverse) is bool
+    if repeatable and 0 < walk.elements < 2 * _THREAD_ELEMENTS:
         _remember(_key(x, positions, frequencies, inverse, pairing, out_pairing, out), walk)
     return _turned(x, walk, operands, scale, out, xp)
 
@@ -114,9 +120,11 @@ def rotated_again(
         positions = np.asarray(positions)
     if not type(x) is type(positions) is type(frequencies) is np.ndarray or type(scale) is not float:
         return None
-    if out is not None and type(out) is not np.ndarray:
+    out_pairing = pairing if out_pairing is None else out_pairing
+    known = type(inverse) is bool and type(pairing) is type(out_pairing) is str
+    if not known or (out is not None and type(out) is not np.ndarray):
         return None
-    key = _key(x, positions, frequencies, inverse, pairing, out_pairing or pairing, out)
+    key = _key(x, positions, frequencies, inverse, pairing, out_pairing, out)
     walk = _KNOWN.get(key)
     if walk is None or not 0.0 < scale < math.inf or (out is not None and not out.flags.writeable):
         return None
@@ -152,7 +160,7 @@ def rotated_by_phases(
     a = _doubles(phases, xp)
     e = None if isinstance(scale, float) else _doubles(scale, xp)
     operands = [_operand(a), Operand(), Operand(), _operand(e)]
-    walk = _walk(x, Source(loops.PHASES, a.shape[-1]), operands, inverse, pairing, out_pairing, out)
+    walk = _walk(x, Source(loops.PHASES, _common(a.shape[-1], e)), operands, inverse, pairing, out_pairing, out)
     return _turned(x, walk, operands, scale, out, xp)
 
 
@@ -171,10 +179,18 @@ def rotated_by_table(
 def table(positions: Array, frequencies: Array, shift: Array | None, scale: Any, xp: ModuleType) -> tuple[Array, Array]:
     """Twin of the generic function: blocks (1, 0) turned are (cos, sin)."""
     blocks = frequencies.shape[0 if frequencies.ndim == 1 else -2]
+    for value in (shift, scale):
+        blocks = _common(blocks, value)
     unit = np.repeat([1.0, 0.0], blocks)
     x = _array.from_host(unit, xp, device=_array.device(positions))
     turned = rotated(x, positions, frequencies, shift, scale, False, "half", "half", None, xp)
     return turned[..., :blocks], turned[..., blocks:]
+
+
+def _common(blocks: int, value: Any) -> int:
+    """Return the number of blocks after broadcasting with the last axis of an array, if it has one."""
+    last = getattr(value, "shape", ())[-1:]
+    return int(np.broadcast_shapes((blocks,), tuple(last))[-1])
 
 
 def _doubles(value: Array, xp: ModuleType) -> np.ndarray:
@@ -194,7 +210,7 @@ def _key(x: Any, positions: Any, frequencies: Any, inverse: Any, pairing: str, o
     return (
         (x.shape, x.strides, x.dtype, positions.shape, positions.strides, positions.dtype),
         (frequencies.shape, frequencies.strides, frequencies.dtype),
-        (inverse, type(inverse), pairing, out_pairing),
+        (inverse, pairing, out_pairing),
         target,
     )
 
@@ -216,11 +232,10 @@ def _walk(
 ) -> Walk:
     leading = np.broadcast_shapes(x.shape[:-1], *(operand.shape for operand in operands))
     shape = (*leading, x.shape[-1])
-    like = _LIKE[_array.dtype_name(x)]
     source_view = _array.as_numpy(x)
     strides = _dense(shape, source_view.itemsize) if out is None else _array.as_numpy(out).strides
     return _walk_of(
-        like,
+        _array.dtype_name(x),
         source,
         (source_view.shape, source_view.strides),
         (shape, strides),
@@ -243,17 +258,19 @@ def _turned(x: Array, walk: Walk, operands: list[Operand], scale: Any, out: Arra
         return out
     x_address, y_address = (_array.as_numpy(v).ctypes.data for v in (x, out))
     plan = walk.plan(x_address == y_address and walk.same_strides, y_address % 16 == 0)
-    fixed = (plan.address, x_address, y_address, *(operand.address for operand in operands))
+    addresses = [operand.address for operand in operands]
     factor = scale if isinstance(scale, float) else 1.0
+    turn = partial(loops.turn, plan.address, x_address, y_address, *addresses, factor, walk.like)
     wanted = walk.elements // _THREAD_ELEMENTS
     n_threads = 1 if wanted < 2 else min(wanted, plan.items, _threads.allowed())
     length = plan.items if n_threads == 1 else max(1, plan.items // (8 * n_threads))
 
     def work(start: int) -> None:
-        loops.turn(*fixed, factor, walk.like, start, min(start + length, plan.items))
+        turn(start, min(start + length, plan.items))
 
     for _ in _threads.ordered_map(work, range(0, plan.items, length), n_threads):
         pass
+    _array.written(out)
     return out
 
 
@@ -262,7 +279,7 @@ class Walk:
 
     def __init__(
         self,
-        like: Any,
+        dtype: str,
         source: Source,
         x: Layout,
         y: Layout,
@@ -270,7 +287,8 @@ class Walk:
         has: tuple[bool, bool, bool],
         pairings: tuple[str, str],
     ) -> None:
-        self.like, self.shape, self.size = like, y[0], like.dtype.itemsize
+        self.like = like = _LIKE[dtype]
+        self.shape, self.size = y[0], like.dtype.itemsize
         self.elements = math.prod(y[0])
         self.same_strides = x == y
         self.carrier = None if like.dtype.kind == "f" else like.dtype

@@ -8,18 +8,29 @@ shape. The element type is that of the argument `like`: float64, float32, int16 
 from __future__ import annotations
 
 import math
+import platform
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import carray, config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from rfrope._accel import compiled
+from rfrope._accel import called, compiled
 
-if config.DISABLE_JIT:
-    raise ImportError("NUMBA_DISABLE_JIT is set: these loops exist in compiled form only")
+
+def _converts_half() -> bool:
+    """Whether the processor converts float16 by itself: the compiled code has no library to call."""
+    if platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686"):
+        return True
+    if config.CPU_NAME or config.CPU_FEATURES:
+        return "+f16c" in (config.CPU_FEATURES or "")
+    return bool(binding.get_host_cpu_features().get("f16c", False))
+
+
+if not _converts_half():
+    raise ImportError("this processor (or NUMBA_CPU_FEATURES) has no F16C: float16 cannot be converted in the loops")
 
 # Rows of a plan's table of axes: length, then the stride of each operand
 COLUMNS = 7
@@ -237,41 +248,40 @@ def _turn_one(builder: Any, element: _Element, row: Any, index: Any, pairs: Any,
 
 @intrinsic
 def _turn_row(  # type: ignore[no-untyped-def]
-    typing, x, y, x_step, y_step, cos, sin, blocks, pairing, out_pairing, streaming, like
+    typing, x, y, x_step, y_step, cos, sin, blocks, pairing, out_pairing, manner, like
 ):
-    """Turn the blocks of one row: x and y are addresses of its first feature, the steps are between features."""
+    """Turn the blocks of one row: x and y are addresses of its first feature, the steps are between features.
+
+    The manner is 0 for features that do not lie side by side, else 1 + pairing + 2 out_pairing + 4 streaming.
+    """
     signature = types.void(*(types.int64,) * 10, like)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         element = _Element(signature.args[-1])
-        x, y, x_step, y_step, cos, sin, blocks, *flags, _ = arguments
-        row, zero, size = (x, y, cos, sin, blocks), ir.Constant(_I64, 0), ir.Constant(_I64, element.size)
-        interleaved, out_interleaved, streaming = (builder.icmp_signed("!=", flag, zero) for flag in flags)
+        x, y, x_step, y_step, cos, sin, blocks, pairing, out_pairing, manner, _ = arguments
+        row, zero = (x, y, cos, sin, blocks), ir.Constant(_I64, 0)
         done = cgutils.alloca_once_value(builder, zero)
-        dense = builder.and_(*(builder.icmp_signed("==", step, size) for step in (x_step, y_step)))
+        rest = builder.append_basic_block("rest")
+        chosen = builder.switch(manner, rest)
 
-        def loop(start: Any, lanes: int, pairs: Any, streaming: bool) -> None:
-            stop = builder.and_(blocks, ir.Constant(_I64, -lanes))
+        def loop(lanes: int, pairs: Any, streaming: bool) -> None:
+            start, stop = builder.load(done), builder.and_(blocks, ir.Constant(_I64, -lanes))
             with cgutils.for_range_slice(builder, start, stop, ir.Constant(_I64, lanes), _I64) as (index, _):
                 _turn_lanes(builder, element, row, index, lanes, pairs, streaming)
+            builder.store(stop, done)
 
-        with builder.if_then(dense):
-            for pairs in ((0, 0), (0, 1), (1, 0), (1, 1)):
-                chosen = [
-                    flag if wanted else builder.not_(flag)
-                    for flag, wanted in zip((interleaved, out_interleaved), pairs, strict=True)
-                ]
-                with builder.if_then(builder.and_(*chosen)):
-                    with builder.if_else(streaming) as (past_caches, through_caches):
-                        with past_caches:
-                            loop(zero, element.lanes, pairs, True)
-                        with through_caches:
-                            loop(zero, element.lanes, pairs, False)
-                    loop(builder.and_(blocks, ir.Constant(_I64, -element.lanes)), 4, pairs, False)
-            builder.store(builder.and_(blocks, ir.Constant(_I64, -4)), done)
+        for number in range(8):
+            pairs, streaming = (number & 1, number >> 1 & 1), number >= 4
+            chosen.add_case(ir.Constant(_I64, 1 + number), block := builder.append_basic_block("dense"))
+            builder.position_at_end(block)
+            loop(element.lanes, pairs, streaming)
+            loop(4, pairs, False)
+            builder.branch(rest)
+        builder.position_at_end(rest)
+        interleaved = [builder.icmp_signed("!=", flag, zero) for flag in (pairing, out_pairing)]
         one = ir.Constant(_I64, 1)
         with cgutils.for_range_slice(builder, builder.load(done), blocks, one, _I64) as (index, _):
-            _turn_one(builder, element, row, index, (interleaved, out_interleaved), (x_step, y_step))
+            _turn_one(builder, element, row, index, interleaved, (x_step, y_step))
         return context.get_dummy_value()
 
     return signature, generate
@@ -440,7 +450,7 @@ def _cos_sin_narrow(high, low):  # type: ignore[no-untyped-def]
     return _fma(square, cos, _M0), sin
 
 
-@njit
+@called
 def _turns_of(frequencies, block_step, axis_step, blocks, axes, turns_1, turns_2):  # type: ignore[no-untyped-def]
     """Frequencies over 2 pi to twice the precision of a float64, axis by axis."""
     for axis in range(axes):
@@ -453,7 +463,7 @@ def _turns_of(frequencies, block_step, axis_step, blocks, axes, turns_1, turns_2
         turns_2[i] = _fma(frequency, _TURN_1, -product) + frequency * _TURN_2
 
 
-@njit
+@called
 def _add_turns(factor, turns_1, turns_2, count, high, low):  # type: ignore[no-untyped-def]
     """Add factor * turns, less whole turns, to an unevaluated sum (Knuth)."""
     for i in range(count):
@@ -466,7 +476,7 @@ def _add_turns(factor, turns_1, turns_2, count, high, low):  # type: ignore[no-u
         high[i] = both
 
 
-@njit
+@called
 def _add_radians(radians, count, high, low):  # type: ignore[no-untyped-def]
     """Add angles in radians, less whole turns, to an unevaluated sum."""
     for i in range(count):
@@ -479,13 +489,13 @@ def _add_radians(radians, count, high, low):  # type: ignore[no-untyped-def]
         high[i] = both
 
 
-@njit
+@called
 def _read(source, step, narrow, count, target):  # type: ignore[no-untyped-def]
     for i in range(count):
         target[i] = _number(source + i * step, narrow)
 
 
-@njit
+@called
 def _fill_one_axis(positions, step, n_rows, turns_1, turns_2, blocks, cos, sin, exact):  # type: ignore[no-untyped-def]
     """Cos and sin of a tile of phases, from positions on one axis: the usual case, without any scratch memory."""
     for row in range(n_rows):
@@ -503,7 +513,7 @@ def _fill_one_axis(positions, step, n_rows, turns_1, turns_2, blocks, cos, sin, 
                 cos_row[i], sin_row[i] = _cos_sin_narrow(product - np.rint(product), rest)
 
 
-@njit
+@called
 def _cos_sin_of_sums(high, low, blocks, cos, sin, exact):  # type: ignore[no-untyped-def]
     if exact:
         for i in range(blocks):
@@ -513,7 +523,7 @@ def _cos_sin_of_sums(high, low, blocks, cos, sin, exact):  # type: ignore[no-unt
             cos[i], sin[i] = _cos_sin_narrow(high[i], low[i])
 
 
-@njit
+@called
 def _cos_sin_of_radians(radians, blocks, high, low, cos, sin, exact):  # type: ignore[no-untyped-def]
     largest = 0.0
     for i in range(blocks):
@@ -528,7 +538,7 @@ def _cos_sin_of_radians(radians, blocks, high, low, cos, sin, exact):  # type: i
             cos[i], sin[i] = math.cos(radians[i]), math.sin(radians[i])
 
 
-@njit
+@called
 def _fill(header, row, a, b, c, e, scale, turns_1, turns_2, high, low, cos, sin, exact):  # type: ignore[no-untyped-def]
     """Cos and sin of one row of phases."""
     blocks, source = header[BLOCKS], header[SOURCE]
@@ -574,7 +584,7 @@ def _fill(header, row, a, b, c, e, scale, turns_1, turns_2, high, low, cos, sin,
 # -- the walk over memory ----------------------------------------------------------------------------------------------
 
 
-@njit
+@called
 def _offsets(header, first_axis, n_axes, index, found):  # type: ignore[no-untyped-def]
     """Add to `found` the bytes from the start of each operand to the row of that index, over some axes of the plan."""
     for axis in range(first_axis + n_axes - 1, first_axis - 1, -1):
@@ -587,39 +597,38 @@ def _offsets(header, first_axis, n_axes, index, found):  # type: ignore[no-untyp
 
 
 @njit(inline="always")
-def _turn_one_row(header, x, y, cos, sin, buffer, like):  # type: ignore[no-untyped-def]
-    """Turn one row and pass its other features through."""
-    size = _sizes(like)[0]
-    blocks, x_step, y_step = header[BLOCKS], header[BLOCK_STRIDES + X], header[BLOCK_STRIDES + Y]
-    if header[IN_PLACE] != 0 and header[PAIRING] != header[OUT_PAIRING]:  # features move: read all before writing
-        _copy(buffer, x, size, x_step, 2 * blocks, like)
-        x, x_step = buffer, size
-    elif header[IN_PLACE] == 0 and header[FEATURES] > 2 * blocks:
-        rest = 2 * blocks
-        _copy(y + rest * y_step, x + rest * x_step, y_step, x_step, header[FEATURES] - rest, like)
-    pairing, out_pairing, streaming = header[PAIRING], header[OUT_PAIRING], header[STREAMING]
-    _turn_row(x, y, x_step, y_step, cos, sin, blocks, pairing, out_pairing, streaming, like)
-
-
-@njit(inline="always")
 def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ignore[no-untyped-def]
-    """Turn rows on two nested axes, given as offsets in x, y and the table."""
-    ahead = _PREFETCH_BYTES // (header[FEATURES] * _sizes(like)[0])
+    """Turn rows on two nested axes, given as offsets in x, y and the table, and pass their other features through."""
+    # read once: for all the compiler knows, a row could lie over the header
+    size, blocks, features = _sizes(like)[0], header[BLOCKS], header[FEATURES]
+    x_step, y_step = header[BLOCK_STRIDES + X], header[BLOCK_STRIDES + Y]
+    pairing, out_pairing, streaming = header[PAIRING], header[OUT_PAIRING], header[STREAMING]
+    manner = 1 + pairing + 2 * out_pairing + 4 * streaming if x_step == size and y_step == size else 0
+    moving = header[IN_PLACE] != 0 and pairing != out_pairing  # features change places: read all before writing
+    rest = 0 if header[IN_PLACE] != 0 else features - 2 * blocks
+    ahead = _PREFETCH_BYTES // (features * size)
     n_outer, n_inner = outer.shape[1], inner.shape[1]
     asked = 0 < ahead <= n_inner
     for i in range(n_outer):
-        following = outer[0, i + 1] if i + 1 < n_outer else outer[0, i]
+        x_outer, y_outer, table_outer = outer[0, i], outer[1, i], outer[2, i]
+        following = outer[0, i + 1] if i + 1 < n_outer else x_outer
         for j in range(n_inner):
             if asked:
                 if j + ahead < n_inner:
-                    coming = x + outer[0, i] + inner[0, j + ahead]
+                    coming = x + x_outer + inner[0, j + ahead]
                 else:
                     coming = x + following + inner[0, j + ahead - n_inner]
-                for byte in range(0, header[FEATURES] * _sizes(like)[0], 64):
+                for byte in range(0, features * size, 64):
                     _prefetch(coming + byte)
-            table = outer[2, i] + inner[2, j]
-            x_row, y_row = x + outer[0, i] + inner[0, j], y + outer[1, i] + inner[1, j]
-            _turn_one_row(header, x_row, y_row, cos + table, sin + table, buffer, like)
+            table = table_outer + inner[2, j]
+            x_row, y_row, step = x + x_outer + inner[0, j], y + y_outer + inner[1, j], x_step
+            if rest > 0:
+                done = 2 * blocks
+                _copy(y_row + done * y_step, x_row + done * step, y_step, step, rest, like)
+            if moving:
+                _copy(buffer, x_row, size, step, 2 * blocks, like)
+                x_row, step = buffer, size
+            _turn_row(x_row, y_row, step, y_step, cos + table, sin + table, blocks, pairing, out_pairing, manner, like)
 
 
 @njit(inline="always")

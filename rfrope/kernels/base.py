@@ -18,6 +18,7 @@ import numpy as np
 
 from rfrope import _array
 from rfrope._array import Array
+from rfrope.kernels.law import Law
 from rfrope.kernels.parameters import along_axes, per_axis, positive, square_matrix, volume
 
 _LARGEST = 2.0**500  # frequencies of extremely heavy tails are cut here, so that phases stay finite
@@ -28,7 +29,8 @@ class Kernel:
 
     A family is a frozen dataclass of its parameters and `ndim`, the number k of position axes, with three formulas:
     ``_phi(delta, xp)`` and ``_density(omega, xp)`` on arrays ``(..., k)`` of any library, and ``_transport(u)`` from
-    NumPy arrays ``(..., draws)`` to ``(..., k)``, whose law must be centrally symmetric.
+    NumPy arrays ``(..., draws)`` to ``(..., k)``, whose law must be centrally symmetric. ``_law()`` may state the
+    transport once more, as data.
     """
 
     name: ClassVar[str]
@@ -162,6 +164,10 @@ class Kernel:
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         raise TypeError(f"{type(self).__name__} defines no transport; a kernel family defines it")
+
+    def _law(self) -> Law | None:
+        """State the transport as data, if it is that simple: compiled loops then need not call it."""
+        return None
 
     def _frequencies(self, u: np.ndarray) -> np.ndarray:
         omega = self._drawn(np.asarray(u, dtype=np.float64))
@@ -362,6 +368,10 @@ class Rescaled(_Wrapper):
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return self.kernel._drawn(u) / np.asarray(self.scale)
+
+    def _law(self) -> Law | None:
+        law = self.kernel._law()
+        return law and law.scaled(self.scale)
 
     def __repr__(self) -> str:
         return f"({self.kernel!r}).rescale({self.scale!r})"

@@ -13,9 +13,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from rfrope import _special
+from rfrope import _array, _special
 from rfrope._array import Array
 from rfrope.kernels.base import Kernel
+from rfrope.kernels.law import Law, Quantile
 from rfrope.kernels.parameters import along_axes, check_ndim, per_axis, positive, radius, volume
 
 
@@ -38,6 +39,10 @@ class _Isotropic(Kernel):
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return self._unit_transport(u) / np.asarray(self.scale)
 
+    def _law(self) -> Law | None:
+        component, radius = self._unit_law()
+        return component and Law(component, (1.0,) * self.ndim, radius).scaled(self.scale)
+
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
         raise TypeError(f"{type(self).__name__} defines no _radial_phi")
 
@@ -46,6 +51,10 @@ class _Isotropic(Kernel):
 
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
         raise TypeError(f"{type(self).__name__} defines no _unit_transport")
+
+    def _unit_law(self) -> tuple[Quantile | None, Quantile | None]:
+        """Component and radius of `Law`; no component where there is no such law."""
+        return None, None
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,6 +78,9 @@ class Gaussian(_Isotropic):
 
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
         return _special.normal_quantile(u)
+
+    def _unit_law(self) -> tuple[Quantile | None, Quantile | None]:
+        return (_special.normal_quantile, ()), None
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,7 +114,16 @@ class Cauchy(_Isotropic):
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
         if self.ndim == 1:
             return _special.laplace_quantile(u)
-        return np.sqrt(2.0 * _special.exponential_quantile(u[..., :1])) * _special.normal_quantile(u[..., 1:])
+        return _root_exponential(u[..., :1]) * _special.normal_quantile(u[..., 1:])
+
+    def _unit_law(self) -> tuple[Quantile | None, Quantile | None]:
+        if self.ndim == 1:
+            return (_special.laplace_quantile, ()), None
+        return (_special.normal_quantile, ()), (_root_exponential, ())
+
+
+def _root_exponential(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
+    return np.sqrt(2.0 * _special.exponential_quantile(u, upper=upper))
 
 
 @dataclass(frozen=True, repr=False)
@@ -138,8 +159,19 @@ class Matern(_Isotropic):
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
         if self.ndim == 1:
             return _special.student_quantile(2.0 * self.nu, u)
-        half_chi2 = np.maximum(_special.gamma_quantile(self.nu, u[..., :1]), np.finfo(np.float64).tiny)
-        return _special.normal_quantile(u[..., 1:]) * np.sqrt(self.nu / half_chi2)
+        return _special.normal_quantile(u[..., 1:]) * _student_radius(self.nu, u[..., :1])
+
+    def _unit_law(self) -> tuple[Quantile | None, Quantile | None]:
+        if self.nu < 0.5:  # tails too heavy for tables
+            return None, None
+        if self.ndim == 1:
+            return (_special.student_quantile, (2.0 * self.nu,)), None
+        return (_special.normal_quantile, ()), (_student_radius, (self.nu,))
+
+
+def _student_radius(nu: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
+    half_chi2 = np.maximum(_special.gamma_quantile(nu, u, upper=upper), np.finfo(np.float64).tiny)
+    return np.sqrt(nu / half_chi2)
 
 
 @dataclass(frozen=True, repr=False)
@@ -165,7 +197,16 @@ class Exponential(_Isotropic):
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
         if self.ndim == 1:
             return _special.student_quantile(1.0, u)
-        return _special.normal_quantile(u[..., 1:]) / np.abs(_special.normal_quantile(0.5 * u[..., :1]))
+        return _special.normal_quantile(u[..., 1:]) * _cauchy_radius(u[..., :1])
+
+    def _unit_law(self) -> tuple[Quantile | None, Quantile | None]:
+        if self.ndim == 1:
+            return (_special.student_quantile, (1.0,)), None
+        return (_special.normal_quantile, ()), (_cauchy_radius, ())
+
+
+def _cauchy_radius(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
+    return 1.0 / _special.half_normal_upper_quantile(u, upper=upper)
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,3 +240,58 @@ class Sinc(Kernel):
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.asarray(self.bandwidth) * (2.0 * u - 1.0)
+
+    def _law(self) -> Law | None:
+        bandwidths = np.broadcast_to(self.bandwidth, self.ndim).tolist()
+        return Law(("uniform", ()), tuple(bandwidths)).scaled(1.0)
+
+
+@dataclass(frozen=True, repr=False)
+class LogUniform(Kernel):
+    """Log-uniform kernel: ``Phi = [Ci(high x) - Ci(low x)]/ln(high/low)``; omega is a random sign times a frequency.
+
+    The frequency is log-uniform on (low, high), radians per unit of position: the continuum of standard RoPE, whose
+    low is one over the base and whose high is 1. There is one axis only.
+    """
+
+    name: ClassVar[str] = "log_uniform"
+    low: float = 1e-4
+    high: float = 1.0
+    ndim: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ndim", check_ndim(self.ndim))
+        if self.ndim != 1:
+            raise ValueError(f"ndim is {self.ndim}; expected 1: a log_uniform law has one axis (combine with axes())")
+        for name in ("low", "high"):
+            object.__setattr__(self, name, positive(name, getattr(self, name)))
+        if not self.low < self.high:
+            raise ValueError(f"low is {self.low} and high {self.high}; expected low < high")
+
+    @property
+    def draws(self) -> int:
+        """One, for sign and size."""
+        return 1
+
+    @property
+    def _log_ratio(self) -> float:
+        """``ln(high/low)``, exact to rounding for close and for distant ends."""
+        excess = (self.high - self.low) / self.low
+        return math.log1p(excess) if excess < 1e300 else math.log(self.high) - math.log(self.low)
+
+    def _phi(self, delta: Array, xp: ModuleType) -> Array:
+        return _array.apply_on_host(
+            lambda x: _special.log_uniform_mean_cos(self.low, self.high, self._log_ratio, x), xp.abs(delta[..., 0]), xp
+        )
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        w = xp.abs(omega[..., 0])
+        inside = (w >= self.low) & (w <= self.high)
+        safe = xp.where(inside, w, xp.ones_like(w))
+        return xp.where(inside, 0.5 / self._log_ratio / safe, xp.zeros_like(w))
+
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        return _special.log_uniform_quantile(self.low, self.high, self._log_ratio, u)
+
+    def _law(self) -> Law | None:
+        return Law(("log_uniform", (self._log_ratio,)), (self.low,)).scaled(1.0)

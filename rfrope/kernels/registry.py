@@ -95,6 +95,14 @@ _RECORDS: list[Record] = [
         "exponential(scale=48.0)",
         ("laplacian",),
     ),
+    Record(
+        "log_uniform",
+        families.LogUniform,
+        "[Ci(high x) - Ci(low x)]/ln(high/low)",
+        "a random sign times low (high/low)^U, U uniform on (0, 1)",
+        "k = 1",
+        "log_uniform(low=0.05, high=0.5)",
+    ),
 ]
 _plugins_loaded = False
 
@@ -190,8 +198,8 @@ def kernel(name: str, **parameters: Any) -> Kernel:
     name : str
         One of `names`, or an alias.
     **parameters
-        As the family names them: ``scale`` (units of position, a number or one for each axis), ``nu``, ``bandwidth``
-        (radians per unit of position), ``ndim`` (axes).
+        As the family names them: ``scale`` (units of position, a number or one for each axis), ``nu``, ``bandwidth``,
+        ``low`` and ``high`` (radians per unit of position), ``ndim`` (axes).
 
     Returns
     -------

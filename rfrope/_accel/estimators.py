@@ -1,0 +1,163 @@
+"""Compiled twins of the score estimator's sums and of the uniforms.
+
+A kernel states its transport as data (`Kernel._law`): each component of a frequency is a one-dimensional quantile,
+times a factor and perhaps a radius that all components share. Quantiles are tabulated once, as piecewise polynomials
+that interpolate the function which the transport itself calls. A kernel that states no law is transported by its own
+NumPy code, in batches, and only the sums are compiled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array
+from rfrope._accel import estimator_loops as loops
+from rfrope._array import Array
+
+Key = tuple[int, int]
+Quantile = tuple[Callable[..., np.ndarray], tuple[float, ...]]
+
+_COMPONENTS = {"uniform": loops.UNIFORM, "log_uniform": loops.LOG_UNIFORM}
+_LANES, _FEWEST_LANES = 512, 16
+_SCORES = 2**17  # that are held at once, where that leaves enough lanes
+_BATCH = 2**16  # uniforms that a kernel's own transport is given at once
+_TABLED, _TRANSPORTED, _LONGEST_CHUNK = 2**21, 2**18, 2**16  # numbers that make a chunk, and trials at most
+_ERROR = 1e-12  # that a table of a quantile may have, in the middle between its nodes
+_NO_TABLE = np.empty(0)
+_NOT_GIVEN = np.empty((0, 0, 0))
+
+
+def uniforms(key: Key, start: int, count: int, columns: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
+    """Twin of `rfrope._philox.uniforms`, equal bit for bit."""
+    out = np.empty((streams, count, columns))
+    loops.fill_uniforms(out, np.uint64(start), np.uint64(stream), *map(np.uint64, key))
+    return out
+
+
+def score_sums(
+    kernel: Any, key: Key, delta: Array, a: Array, b: Array, start: int, length: int
+) -> tuple[Array, Array, Array, Array]:
+    """Twin of `rfrope.montecarlo._score_sums`."""
+    xp, device = _array.namespace(a=a), _array.device(a)
+    lags, shape, rows = _rows(_array.as_numpy(delta), _array.as_numpy(a), _array.as_numpy(b), kernel.ndim)
+    sums = np.zeros((4, rows[-1].size))
+    lanes = min(length, max(_FEWEST_LANES, min(_LANES, _SCORES // max(1, rows[-1].size))))
+    words = tuple(map(np.uint64, key))
+    law = _law(kernel) if isinstance(kernel, Hashable) else _law.__wrapped__(kernel)
+    if law is not None:
+        loops.add_trials(sums, 0, start, length, lanes, *words, *law, _NOT_GIVEN, *rows)
+    else:
+        blocks = a.shape[-1]
+        batch = max(1, _BATCH // max(1, blocks * kernel.draws))
+        for done in range(0, length, batch):
+            n = min(batch, length - done)
+            u = uniforms(key, 0, blocks, kernel.draws, stream=start + done, streams=n)
+            omega = np.array(kernel.transport(u), dtype=np.float64, order="C").reshape(n, blocks, kernel.ndim)
+            nothing = (loops.UNIFORM, 0.0, np.ones(kernel.ndim), _NO_TABLE, _NO_TABLE)
+            loops.add_trials(sums, done, start + done, n, lanes, *words, *nothing, omega, *rows)
+    whole = np.empty_like(sums)
+    whole[:, lags] = sums
+    mean, m2, m3, m4 = (_array.from_host(part.reshape(shape), xp, device=device) for part in whole)
+    return mean, m2, m3, m4
+
+
+def score_chunk_length(kernel: Any, width: int) -> int:
+    """Twin of `rfrope.montecarlo._score_chunk_length`: some milliseconds of work, and never as much as a second."""
+    fitting = max(4, (_TABLED if kernel._law() is not None else _TRANSPORTED) // max(1, width))
+    return min(_LONGEST_CHUNK, 1 << (fitting.bit_length() - 1))
+
+
+def _rows(delta: np.ndarray, a: np.ndarray, b: np.ndarray, ndim: int) -> tuple[np.ndarray, tuple[int, ...], tuple]:
+    """Give every pair of vectors at every lag a row, rows of one lag side by side.
+
+    Returns
+    -------
+    order, shape, (lags, limit, a, b, first, pair)
+        Row r is element order[r] of the flattened result, whose shape is given; the rest is what `add_trials` expects.
+    """
+    shape_of_lags = delta.shape if ndim == 1 else delta.shape[:-1]
+    vectors = np.asarray(delta, dtype=np.float64).reshape(-1, ndim)
+    shape = np.broadcast_shapes(shape_of_lags, a.shape[:-1], b.shape[:-1])
+    lags, which = vectors, np.zeros(len(vectors), int)
+    if len(vectors) > 1:
+        lags, which = np.unique(vectors, axis=0, return_inverse=True)
+    lag = np.broadcast_to(which.reshape(shape_of_lags), shape).reshape(-1)
+    pairs = np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+    pair = np.broadcast_to(np.arange(math.prod(pairs)).reshape(pairs), shape).reshape(-1)
+    order = np.argsort(lag, kind="stable")
+    first = np.searchsorted(lag[order], np.arange(len(lags) + 1))
+    limit = loops.LARGEST_REDUCED / (ndim * max(1e-300, np.max(np.abs(lags), initial=0.0)))
+    a, b = (np.array(np.broadcast_to(x, (*pairs, a.shape[-1])), np.float64).reshape(-1, a.shape[-1]) for x in (a, b))
+    return order, shape, (np.array(lags), limit, a, b, first, pair[order])
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=32)
+def _law(kernel: Any) -> tuple[int, float, np.ndarray, np.ndarray, np.ndarray] | None:
+    """Law, parameter, factors and tables for `add_trials`, or None if the kernel's own transport must be called."""
+    law = kernel._law()
+    if law is None or not _states_transport(law, kernel):
+        return None
+    table: np.ndarray | None = _NO_TABLE
+    radius: np.ndarray | None = _NO_TABLE
+    kind, parameters = law.component
+    if not isinstance(kind, str):
+        table = _component_table(kind, parameters)
+    if law.radius is not None:
+        radius = _radius_table(*law.radius)
+    if table is None or radius is None:
+        return None
+    code = loops.TABLE if table.size else _COMPONENTS[kind]
+    return code, parameters[0] if parameters else 0.0, np.array(law.factors), table, radius
+
+
+def _states_transport(law: Any, kernel: Any) -> bool:
+    """Whether a law and the transport of its kernel agree at a few points: not so if a subclass changed only one."""
+    columns = kernel.ndim + (law.radius is not None)
+    if kernel.draws != columns:
+        return False
+    u = (np.arange(1.0, 8.0)[:, None] * np.arange(1, columns + 1) * 0.381966 + 0.07) % 1.0
+    omega = law.transport(u)
+    return bool(np.all(np.abs(kernel.transport(u).reshape(omega.shape) - omega) <= 1e-12 * np.abs(omega)))
+
+
+@lru_cache(maxsize=32)
+def _component_table(quantile: Callable[..., np.ndarray], parameters: tuple[float, ...]) -> np.ndarray | None:
+    """Table of ``quantile(v)/(2 v - 1)``, smooth and positive up to v = 1/2."""
+    return _table(lambda v: quantile(*parameters, v) / (2.0 * v - 1.0))
+
+
+@lru_cache(maxsize=32)
+def _radius_table(quantile: Callable[..., np.ndarray], parameters: tuple[float, ...]) -> np.ndarray | None:
+    """Tables of a positive quantile at v, then of that at 1 - v."""
+    lower = _table(lambda v: quantile(*parameters, v, upper=False))
+    upper = _table(lambda v: quantile(*parameters, v, upper=True))
+    return None if lower is None or upper is None else np.concatenate([lower, upper])
+
+
+def _table(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | None:
+    """Coefficients of the polynomials through a function's values at Chebyshev's points of every piece.
+
+    None if they are not the function in between, relative to it and beside what its own rounding near 1/2 explains.
+    """
+    nodes = 0.5 * np.cos(np.pi * (np.arange(loops.ROW) + 0.5) / loops.ROW)
+    between = 0.5 * np.cos(np.pi * np.arange(1, loops.ROW) / loops.ROW)
+    octave, piece = np.divmod(np.arange(loops.SIDE), loops.PIECES)
+
+    def values(x: np.ndarray) -> np.ndarray:
+        return function(np.ldexp(1.0 + (piece[:, None] + 0.5 + x) / loops.PIECES, octave[:, None] - 53))
+
+    with np.errstate(all="ignore"):
+        coefficients = np.linalg.solve(np.vander(nodes, increasing=True), values(nodes).T).T
+        exact = values(between)
+        error = np.abs(coefficients @ np.vander(between, loops.ROW, increasing=True).T - exact)
+    if not np.all(error[: -loops.PIECES // 8] <= _ERROR * np.abs(exact[: -loops.PIECES // 8])):
+        return None
+    return np.ascontiguousarray(coefficients).reshape(-1) if np.all(np.isfinite(coefficients)) else None

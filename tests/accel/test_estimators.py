@@ -1,0 +1,561 @@
+"""Compiled twins of the score estimator and of the uniforms: equal to the generic functions, and really at work.
+
+"Equal" for sums means to 1e-9 of their own scale: a mean in units of the standard deviation, a central sum of order p
+in units of n times its p-th power. A mean near 0 has no relative error to speak of.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import mpmath as mp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numba import njit
+
+import rfrope
+from rfrope import _accel, _philox, _special, _threads, estimate_scores, kernels, montecarlo
+from rfrope._accel import estimator_loops, estimators
+from rfrope.kernels import families
+
+TABLED = [
+    "gaussian(scale={s}, ndim={k})",
+    "cauchy(scale={s}, ndim={k})",
+    "sinc(bandwidth=0.1, ndim={k})",
+    "exponential(scale={s}, ndim={k})",
+    "matern(nu=0.5, scale={s}, ndim={k})",
+    "matern(nu=1.5, scale={s}, ndim={k})",
+    "matern(nu=40, scale={s}, ndim={k})",
+]
+KEY = (0x12345678, 0x9ABCDEF0)
+
+
+def texts(k: int) -> list[str]:
+    scale = "7.5" if k == 1 else str(tuple(3.0 + 4.0 * axis for axis in range(k)))
+    return [text.format(s=scale, k=k) for text in TABLED] + (["log_uniform(low=1e-4, high=2)"] if k == 1 else [])
+
+
+EVERY_TABLED = [kernels.parse(text) for k in (1, 2, 3) for text in texts(k)]
+TRANSPORTED = [
+    kernels.parse("matern(nu=0.3, scale=5)"),
+    kernels.parse("matern(nu=0.3, scale=5, ndim=2)"),
+    kernels.parse("gaussian(scale=4)") * kernels.parse("cauchy(scale=9)"),
+    kernels.mixture([0.25, 0.75], [kernels.parse("gaussian(scale=4)"), kernels.parse("sinc")]),
+    kernels.parse("gaussian(ndim=2)").warp([[0.2, 0.1], [0.0, 0.3]]),
+    kernels.axes(kernels.parse("gaussian(scale=4)"), kernels.parse("exponential(scale=9)")),
+]
+EVERY = EVERY_TABLED + TRANSPORTED + [kernels.parse("matern(nu=2.5, scale=2)").rescale(3.0)]
+
+
+def problem(kernel, *, pairs=(3, 1), lags=(5,), blocks=7, seed=0, longest=60.0):
+    """Lags, A and B: some lags equal, one of them 0."""
+    rng = np.random.default_rng(seed)
+    a, b = rng.standard_normal((2, *pairs, blocks))
+    delta = np.round(rng.uniform(-longest, longest, (*lags, kernel.ndim)) / 7.0) * 7.0
+    return (delta[..., 0] if kernel.ndim == 1 else delta), a, b
+
+
+def scaled_error(found, expected, n: int) -> float:
+    """Largest difference of two (mean, m2, m3, m4), each in units of its scale (see above)."""
+    # at lag 0 the score does not spread, and sums are rounding
+    spread = np.sqrt(np.asarray(expected[1]) / n) + 1e-5 * (1.0 + np.abs(np.asarray(expected[0])))
+    return max(
+        float(np.max(np.abs(np.asarray(x) - np.asarray(y)) / (spread * (n * spread ** (p - 1) if p > 1 else 1.0))))
+        for p, (x, y) in enumerate(zip(found, expected, strict=True), start=1)
+    )
+
+
+def both(kernel, *, start=0, length=600, **options):
+    arguments = (kernel, KEY, *problem(kernel, **options), start, length)
+    return estimators.score_sums(*arguments), montecarlo._score_sums(*arguments)
+
+
+# -- the sums ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", EVERY, ids=repr)
+def test_sums_are_those_of_the_generic_function(kernel):
+    found, expected = both(kernel, start=11)
+    assert [x.shape for x in found] == [(3, 5)] * 4
+    assert scaled_error(found, expected, 600) < 1e-9
+
+
+@pytest.mark.parametrize("kernel", EVERY_TABLED, ids=repr)
+def test_laws_are_tabled_and_others_transported(kernel):
+    assert estimators._law(kernel) is not None
+    assert estimators._law(kernel.rescale(2.5)) is not None
+    assert scaled_error(*both(kernel.rescale(2.5), length=64), 64) < 1e-9
+
+
+@pytest.mark.parametrize("kernel", TRANSPORTED, ids=repr)
+def test_kernels_without_such_a_law_are_transported_by_their_own_code(kernel):
+    assert estimators._law(kernel) is None
+
+
+SHAPES = st.sampled_from(
+    [((), ()), ((1,), ()), ((), (1,)), ((3,), ()), ((), (4,)), ((3, 1), (5,)), ((2, 1, 3), (4, 1)), ((5,), (5,)),
+     ((0,), ()), ((), (0,))]
+)  # fmt: skip
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    kernel=st.sampled_from(EVERY),
+    shapes=SHAPES,
+    blocks=st.integers(1, 9),
+    start=st.sampled_from([0, 1, 2**20 + 3]),
+    length=st.integers(2, 1100),
+    longest=st.sampled_from([0.0, 20.0, 500.0]),
+    seed=st.integers(0, 99),
+)
+@example(EVERY[0], ((200,), (90, 1)), 2, 0, 65, 20.0, 0)  # so many rows that lanes are few
+@example(EVERY[0], ((), ()), 1, 0, 1, 20.0, 0)
+def test_sums_agree_for_all_shapes(kernel, shapes, blocks, start, length, longest, seed):
+    pairs, lags = shapes
+    found, expected = both(
+        kernel, start=start, length=length, pairs=pairs, lags=lags, blocks=blocks, longest=longest, seed=seed
+    )
+    assert [x.shape for x in found] == [x.shape for x in expected]
+    if 0 not in found[0].shape:
+        assert scaled_error(found, expected, length) < 1e-9
+
+
+@pytest.mark.parametrize("longest", [1e6, 1e14, 1e140])
+def test_phases_of_any_size_agree_where_the_frequencies_are_the_same_bits(longest):
+    """Uniform laws are not tabled, and a kernel's own transport gives the generic function's frequencies."""
+    for kernel in (kernels.parse("sinc(bandwidth=0.5, ndim=2)"), kernels.parse("matern(nu=0.05, scale=3)")):
+        assert scaled_error(*both(kernel, longest=longest), 600) < 1e-9
+
+
+def test_many_blocks_and_trials():
+    found, expected = both(kernels.parse("gaussian(scale=3)"), blocks=129, length=5000, lags=(2,))
+    assert scaled_error(found, expected, 5000) < 1e-11
+
+
+def test_a_large_mean_does_not_swamp_the_spread():
+    kernel = kernels.parse("gaussian(scale=1e4)")
+    delta, a, b = problem(kernel, longest=7.0)
+    arguments = (kernel, KEY, delta, 1e6 + a, b, 0, 512)
+    found, expected = estimators.score_sums(*arguments), montecarlo._score_sums(*arguments)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=1e-12)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-14)
+
+
+@pytest.mark.parametrize("kernel", [EVERY[0], EVERY[5], EVERY[8]], ids=repr)
+def test_the_comparison_notices_a_table_that_is_off_by_a_millionth(kernel, monkeypatch):
+    right = estimators._component_table
+    monkeypatch.setattr(estimators, "_component_table", lambda *law: right(*law) * (1.0 + 1e-6))
+    monkeypatch.setattr(estimators, "_law", estimators._law.__wrapped__)  # it keeps what it found
+    assert scaled_error(*both(kernel), 600) > 1e-9
+
+
+def test_a_subclass_with_another_transport_is_not_taken_for_its_parent():
+    @dataclasses.dataclass(frozen=True, repr=False)
+    class Wide(families.Gaussian):
+        def _unit_transport(self, u):
+            return 1.001 * super()._unit_transport(u)
+
+    assert estimators._law(Wide(scale=3.0)) is None
+    assert scaled_error(*both(Wide(scale=3.0)), 600) < 1e-9
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_extreme_scales_are_left_to_the_transport(scale):
+    assert estimators._law(rfrope.kernel("gaussian", scale=scale)) is None
+    assert scaled_error(*both(rfrope.kernel("gaussian", scale=scale), length=32), 32) < 1e-9
+
+
+def test_a_quantile_that_no_table_fits_is_refused():
+    assert estimators._table(lambda v: np.sin(1e4 * v)) is None
+    assert estimators._table(lambda v: np.where(v < 0.1, np.nan, v)) is None
+
+
+# -- who works ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spy(monkeypatch):
+    """Names of the twins that were called."""
+    called, original = [], _accel.twin
+
+    def recorded(name):
+        function = original(name)
+        return function and (lambda *args, **options: called.append(name) or function(*args, **options))
+
+    monkeypatch.setattr(_accel, "twin", recorded)
+    return called
+
+
+Q, K = np.random.default_rng(0).standard_normal((2, 3, 1, 16))
+LAGS = np.array([-3.0, 0.0, 8.0])
+
+
+def estimate(text="matern(nu=1.5, scale=8)", **options):
+    return estimate_scores(Q, K, LAGS, text, **{"n_trials": 3000, "rng": 3, **options})
+
+
+def parts(found) -> list[np.ndarray]:
+    return [found.mean.value, found.mean.stderr, found.variance.value, found.variance.stderr]
+
+
+def test_the_twin_works_on_numpy_and_on_torch(spy):
+    expected = estimate()
+    assert "score_sums" in spy
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    spy.clear()
+    found = estimate_scores(*map(torch.from_numpy, (Q, K, LAGS)), "matern(nu=1.5, scale=8)", n_trials=3000, rng=3)
+    assert "score_sums" in spy
+    for x, y in zip(parts(found), parts(expected), strict=True):
+        assert isinstance(x, torch.Tensor)
+        np.testing.assert_array_equal(x.numpy(), y)
+
+
+def test_other_libraries_never_reach_it(spy):
+    import array_api_strict as strict
+
+    found = estimate_scores(*map(strict.asarray, (Q, K, LAGS)), "matern(nu=1.5, scale=8)", n_trials=3000, rng=3)
+    assert "score_sums" not in spy
+    for x, y in zip(parts(found), parts(estimate()), strict=True):
+        np.testing.assert_allclose(np.asarray(x._array), y, rtol=1e-9, atol=1e-12)
+
+
+def test_without_the_leaf_results_are_the_same_to_1e_9(monkeypatch):
+    expected = estimate()
+    monkeypatch.setattr(_accel, "twin", lambda name: None)
+    for x, y in zip(parts(estimate()), parts(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
+
+
+def test_read_only_and_strided_input_compiles_nothing_new():
+    expected = parts(estimate())
+    before = len(estimator_loops.add_trials.signatures)
+    q, k, lags = np.repeat(Q, 2, axis=-1)[..., ::2], np.asfortranarray(K), LAGS.copy()
+    for array in (q, k, lags):
+        array.flags.writeable = False
+    for x, y in zip(parts(estimate_scores(q, k, lags, "matern(nu=1.5, scale=8)", n_trials=3000, rng=3)), expected,
+                    strict=True):  # fmt: skip
+        np.testing.assert_array_equal(x, y)
+    assert len(estimator_loops.add_trials.signatures) == before == 1
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(estimators, "_TABLED", 2**14)
+    monkeypatch.setattr(estimators, "_TRANSPORTED", 2**14)
+
+
+@pytest.mark.parametrize("text", ["matern(nu=1.5, scale=8)", "matern(nu=0.3, scale=8)"])
+def test_bits_are_the_same_for_every_number_of_threads_and_every_executor(text, small_chunks):
+    expected = parts(estimate(text))
+    for n in (1, 2, 3, 4):
+        with _threads.threads(n):
+            for x, y in zip(parts(estimate(text)), expected, strict=True):
+                np.testing.assert_array_equal(x, y)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        for executor in (map, pool, pool.map):
+            for x, y in zip(parts(estimate(text, executor=executor)), expected, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+
+def test_bits_are_the_same_in_other_processes(small_chunks):
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for x, y in zip(parts(estimate(executor=pool)), parts(estimate()), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_chunks_of_a_slow_transport_are_short():
+    fast, slow = EVERY_TABLED[0], TRANSPORTED[0]
+    assert estimators.score_chunk_length(fast, 200) == 2**13
+    assert estimators.score_chunk_length(slow, 200) == 2**10
+    assert estimators.score_chunk_length(fast, 10**9) == 4
+    assert estimators.score_chunk_length(fast, 1) == 2**16
+
+
+# -- cos and sin -------------------------------------------------------------------------------------------------------
+
+
+@njit
+def cos_sin(u, cos, sin):
+    for i in range(u.size):
+        cos[i], sin[i] = estimator_loops._cos_sin(u[i])
+
+
+def test_cos_and_sin_of_reduced_phases_are_good_to_4e_16():
+    rng = np.random.default_rng(5)
+    u = np.concatenate(
+        [np.arange(-64, 65) * (math.pi / 8), rng.uniform(-10, 10, 500), rng.uniform(-(2**40), 2**40, 500)]
+    )
+    cos, sin = np.empty_like(u), np.empty_like(u)
+    cos_sin(u, cos, sin)
+    with mp.workdps(60):
+        for value, c, s in zip(u, cos, sin, strict=True):
+            assert abs(mp.cos(mp.mpf(value)) - mp.mpf(c)) < 4e-16
+            assert abs(mp.sin(mp.mpf(value)) - mp.mpf(s)) < 4e-16
+    assert np.all(np.abs(cos) <= 1.0)
+    assert np.all(np.abs(sin) <= 1.0)
+
+
+def interpolated(function, degree: int, top: float, bottom: float = 0.0) -> list[float]:
+    """Coefficients of the polynomial through a function's values at Chebyshev's points of [bottom, top]."""
+    middle, half = (mp.mpf(top) + mp.mpf(bottom)) / 2, (mp.mpf(top) - mp.mpf(bottom)) / 2
+    nodes = [middle + half * mp.cos(mp.pi * (j + mp.mpf(1) / 2) / (degree + 1)) for j in range(degree + 1)]
+    matrix = mp.matrix([[x**j for j in range(degree + 1)] for x in nodes])
+    return [float(c) for c in mp.lu_solve(matrix, mp.matrix([function(x) for x in nodes]))]
+
+
+def test_the_coefficients_are_those_of_the_interpolation_that_their_comment_names():
+    with mp.workdps(40):
+        sin = interpolated(lambda s: mp.sin(mp.pi / 2 * mp.sqrt(s)) / mp.sqrt(s), 6, 0.25)
+        cos = interpolated(lambda s: mp.cos(mp.pi / 2 * mp.sqrt(s)), 7, 0.25)
+        assert list(estimator_loops.SIN) == sin
+        assert list(estimator_loops.COS) == cos
+        high = float(2 / mp.pi)
+        assert high == estimator_loops._QUARTER_1
+        assert float(2 / mp.pi - mp.mpf(high)) == estimator_loops._QUARTER_2
+        assert list(estimator_loops.EXP) == interpolated(mp.exp, 12, mp.log(2) / 2, -mp.log(2) / 2)
+        assert float(mp.log(2) - mp.mpf(estimator_loops._LN2_1)) == estimator_loops._LN2_2
+        assert float(1 / mp.log(2)) == estimator_loops._PER_LN2
+
+
+# -- quantiles ---------------------------------------------------------------------------------------------------------
+
+
+@njit
+def components(law, parameter, table, u, out):
+    estimator_loops._component(
+        law, parameter, 1.0, table, u, np.empty(u.size, np.uint64), np.empty(u.size), out, u.size
+    )
+
+
+@njit
+def radii(table, u, out):
+    estimator_loops._radius(table, u, np.empty(u.size, np.uint64), np.empty(u.size), out, u.size)
+
+
+def cells(n: int = 20_000) -> np.ndarray:
+    """Uniforms as `_philox` makes them, odd multiples of 2**-53 below 1/2: ordinary ones, and some of every octave."""
+    rng = np.random.default_rng(2)
+    ordinary = rng.integers(0, 2**51, n)
+    octaves = [rng.integers(2 ** (e - 1), 2**e, 40) for e in range(1, 52)]
+    return (np.concatenate([ordinary, np.arange(8), 2**51 - 1 - np.arange(8), *octaves]) + 0.5) * 2.0**-52
+
+
+COMPONENTS = {
+    "normal": (_special.normal_quantile, ()),
+    "laplace": (_special.laplace_quantile, ()),
+    **{f"student {dof}": (_special.student_quantile, (dof,)) for dof in (1.0, 1.6, 2.0, 3.0, 5.0, 80.0)},
+}
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_components_are_scipys_quantiles_and_odd_bit_for_bit(name):
+    function, parameters = COMPONENTS[name]
+    u = cells()
+    below, above = np.empty_like(u), np.empty_like(u)
+    components(estimator_loops.TABLE, 0.0, estimators._component_table(function, parameters), u, below)
+    components(estimator_loops.TABLE, 0.0, estimators._component_table(function, parameters), 1.0 - u, above)
+    np.testing.assert_array_equal(above, -below)
+    exact = function(*parameters, u)
+    # SciPy's Student quantile has an absolute error of some 1e-16 near 0
+    assert np.all(np.abs(below - exact) <= 1e-13 * np.abs(exact) + (3e-16 if "student" in name else 0.0))
+
+
+@pytest.mark.parametrize("u", [2.0**-53, 3.0 * 2.0**-53, 2.0**-30 + 2.0**-53, 0.1 - 2.0**-54, 0.5 - 2.0**-53])
+def test_components_against_mpmath(u):
+    u = math.floor(u * 2.0**52) * 2.0**-52 + 2.0**-53
+    with mp.workdps(40):
+        v = mp.mpf(u)
+        normal = -mp.sqrt(2) * mp.erfinv(1 - 2 * v)
+        exact = {
+            "normal": normal,
+            "laplace": mp.log(2 * v),
+            "student 1.0": -mp.cot(mp.pi * v),
+            "student 2.0": (2 * v - 1) / mp.sqrt(2 * v * (1 - v)),
+        }
+    for name, value in exact.items():
+        out = np.empty(1)
+        components(estimator_loops.TABLE, 0.0, estimators._component_table(*COMPONENTS[name]), np.array([u]), out)
+        assert out[0] == pytest.approx(float(value), rel=1e-13, abs=0.0), name
+
+
+def test_components_of_laws_without_a_table():
+    u = np.concatenate([cells(), 1.0 - cells()])
+    out = np.empty_like(u)
+    components(estimator_loops.UNIFORM, 0.0, np.empty(0), u, out)
+    np.testing.assert_array_equal(out, 2.0 * u - 1.0)
+    for ratio in (1e-3, 1.0, 9.2, 400.0):
+        components(estimator_loops.LOG_UNIFORM, ratio, np.empty(0), u, out)
+        exact = _special.log_uniform_quantile(1.0, math.exp(ratio), ratio, u)
+        np.testing.assert_allclose(out, exact, rtol=1e-15 * (4.0 + ratio))
+        np.testing.assert_array_equal(out[: out.size // 2], -out[out.size // 2 :])
+
+
+RADII = {
+    "student 0.5": (families._student_radius, (0.5,)),
+    "student 1.5": (families._student_radius, (1.5,)),
+    "student 40": (families._student_radius, (40.0,)),
+    "cauchy": (families._cauchy_radius, ()),
+    "root exponential": (families._root_exponential, ()),
+}
+
+
+@pytest.mark.parametrize("name", RADII)
+def test_radii_are_those_of_the_transport(name):
+    function, parameters = RADII[name]
+    u = np.concatenate([cells(), 1.0 - cells()])
+    out = np.empty_like(u)
+    radii(estimators._radius_table(function, parameters), u, out)
+    np.testing.assert_allclose(out, function(*parameters, u), rtol=1e-13)
+
+
+# -- uniforms ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    key=st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)),
+    start=st.one_of(st.integers(0, 2000), st.integers(2**33 - 300, 2**33 + 300), st.integers(0, 2**62)),
+    count=st.integers(0, 1200),
+    columns=st.integers(1, 3),
+    stream=st.one_of(st.integers(0, 9), st.just(2**32 - 3)),
+    streams=st.integers(0, 3),
+)
+def test_uniforms_are_equal_bit_for_bit(key, start, count, columns, stream, streams):
+    options = {"stream": stream, "streams": streams}
+    found = estimators.uniforms(key, start, count, columns, **options)
+    np.testing.assert_array_equal(found, _philox.uniforms(key, start, count, columns, **options))
+
+
+KNOWN = [  # Random123's kat_vectors for philox4x32 with 10 rounds
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "words"), KNOWN)
+def test_philox_gives_the_known_answers(counter, key, words):
+    @njit
+    def philox(c, k):
+        return estimator_loops._philox(c[0], c[1], c[2], c[3], k[0], k[1])
+
+    assert philox(np.array(counter, np.uint64), np.array(key, np.uint64)) == words
+
+
+def test_draws_use_them_where_there_are_many(spy):
+    rfrope.sample("gaussian", 64, rng=0)
+    assert spy == []
+    many = rfrope.sample("gaussian", 2**15, rng=0)
+    assert spy == ["uniforms"]
+    np.testing.assert_array_equal(many[:64], rfrope.sample("gaussian", 64, rng=0))
+
+
+# -- in a process of its own -------------------------------------------------------------------------------------------
+
+SCRIPT = """
+    import sys
+    import numpy as np
+    import rfrope
+    from rfrope import _accel
+    q, k = np.random.default_rng(0).standard_normal((2, 3, 1, 16))
+    found = rfrope.estimate_scores(q, k, [-3.0, 0.0, 8.0], "matern(nu=1.5, scale=8)", n_trials=3000, rng=3)
+    values = np.concatenate([v.ravel() for v in (found.mean.value, found.variance.value)])
+    print(_accel.twin("score_sums") is not None, *values.tolist())
+"""
+
+
+def run(script: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(script)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "compiled"),
+    [({"NUMBA_DISABLE_JIT": "1"}, "False"), ({"NUMBA_NUM_THREADS": "1"}, "True")],
+    ids=["NUMBA_DISABLE_JIT=1", "NUMBA_NUM_THREADS=1"],
+)
+def test_numbas_settings_change_nothing_but_speed(environment, compiled):
+    ran, *values = run(SCRIPT, **environment).split()
+    assert ran == compiled
+    expected = np.concatenate([v.ravel() for v in (estimate().mean.value, estimate().variance.value)])
+    np.testing.assert_allclose(np.array(values, dtype=float), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_import_compiles_nothing_and_imports_no_numba():
+    assert run("import sys, rfrope; print('numba' in sys.modules, 'scipy.special' in sys.modules)").split() == [
+        "False",
+        "False",
+    ]
+
+
+def test_it_compiles_where_no_cache_can_be_written():
+    ran, *_ = run(
+        "import numba.core.caching as c; c.CacheImpl._locator_classes = []\n" + textwrap.dedent(SCRIPT)
+    ).split()
+    assert ran == "True"
+
+
+INTERRUPTED = """
+    import threading, time
+    import numpy as np
+    import rfrope
+    q, k = np.random.default_rng(0).standard_normal((2, 128))
+    rfrope.estimate_scores(q, k, 1.0, {text!r}, n_trials=4, rng=0)
+    with rfrope.threads(2):
+        print("ready", flush=True)
+        try:
+            rfrope.estimate_scores(q, k, np.arange(9.0), {text!r}, n_trials=2**31, rng=0)
+        except KeyboardInterrupt:
+            print("stopped", threading.active_count(), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as on POSIX")
+@pytest.mark.parametrize("text", ["gaussian(scale=8)", "matern(nu=0.3, scale=8)"])
+def test_an_interrupt_stops_it_within_a_second_and_leaves_no_thread(text):
+    script = textwrap.dedent(INTERRUPTED.format(text=text))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline().strip() == "ready"
+            time.sleep(1.0)
+            began = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline().split() == ["stopped", "1"]
+            assert time.monotonic() - began < 1.0
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
+
+
+def test_memory_does_not_grow_with_the_trials():
+    import tracemalloc
+
+    peaks = []
+    for n_trials in (2**16, 2**19):
+        tracemalloc.start()
+        estimate(n_trials=n_trials)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0] + 2**17

@@ -1,0 +1,485 @@
+"""Threads of rfrope's own: how many, in what order, and gone afterwards; forks, interrupts and workers of others."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope import _threads
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+# -- the limit ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, np.int64(3), np.uint8(2), 10_000], ids=repr)
+def test_the_limit_holds_inside_the_block_only(count):
+    outside = _threads.allowed()
+    with rfrope.threads(count) as given:
+        assert given is None
+        assert _threads.allowed() == count
+        assert type(_threads.allowed()) is int
+    assert _threads.allowed() == outside == _threads.available()
+
+
+@pytest.mark.parametrize(
+    ("count", "kind"),
+    [
+        (0, ValueError),
+        (-1, ValueError),
+        (np.int32(0), ValueError),
+        (True, TypeError),
+        (False, TypeError),
+        (2.0, TypeError),
+        (np.float64(2.0), TypeError),
+        ("2", TypeError),
+        (None, TypeError),
+        ([2], TypeError),
+        (np.asarray(2), TypeError),
+        (np.bool(True), TypeError),
+    ],
+    ids=repr,
+)
+def test_bad_limits_are_named(count, kind):
+    with (
+        pytest.raises(kind, match=r"count is .*; expected a whole number of threads, 1 or more"),
+        rfrope.threads(count),
+    ):
+        pass
+    assert _threads.allowed() == _threads.available()
+
+
+def test_limits_nest_and_survive_exceptions():
+    with rfrope.threads(5):
+        with pytest.raises(KeyError), rfrope.threads(2):
+            {}[_threads.allowed()]
+        assert _threads.allowed() == 5
+        with pytest.raises(ValueError, match="count is 0"), rfrope.threads(0):
+            pass
+        assert _threads.allowed() == 5
+        with rfrope.threads(9):
+            assert _threads.allowed() == 9
+        assert _threads.allowed() == 5
+    assert _threads.allowed() == _threads.available()
+
+
+def test_the_limit_is_that_of_one_thread_or_task():
+    found = []
+    with rfrope.threads(3):
+        plain = threading.Thread(target=lambda: found.append(_threads.allowed()))
+        copied = threading.Thread(
+            target=contextvars.copy_context().run, args=(lambda: found.append(_threads.allowed()),)
+        )
+        for thread in (plain, copied):
+            thread.start()
+            thread.join()
+    assert found == [_threads.available(), 3]
+
+    async def limited(count):
+        with rfrope.threads(count):
+            await asyncio.sleep(0.01)
+            return _threads.allowed()
+
+    async def both():
+        return await asyncio.gather(limited(2), limited(4))
+
+    assert asyncio.run(both()) == [2, 4]
+
+
+# -- cores that this process may use -----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity to set")
+def test_affinity_counts():
+    code = (
+        "import os\nfrom rfrope import _threads\n"
+        "cores = sorted(os.sched_getaffinity(0))\n"
+        "os.sched_setaffinity(0, cores[:1])\nprint(_threads.available(), _threads.allowed())"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (run.stdout.split(), run.stderr) == (["1", "1"], "")
+
+
+def test_available_is_the_smaller_of_affinity_and_quota(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    for quota, wanted in ((4, 4), (2**20, 6), (0, 1)):
+        monkeypatch.setattr(_threads, "_quota", lambda quota=quota: quota)
+        assert _threads.available() == wanted
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS and Windows
+    monkeypatch.setattr(_threads, "_quota", lambda: 2**20)
+    for count, wanted in ((5, 5), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
+        assert _threads.available() == wanted
+
+
+UNLIMITED = 2**20
+GROUPS = {
+    "version 2": ("0::/a/b\n", {"a/b/cpu.max": "150000 100000\n"}, 2),
+    "version 2, whole": ("0::/a/b\n", {"a/b/cpu.max": "300000 100000\n"}, 3),
+    "version 2, less than one": ("0::/a/b\n", {"a/b/cpu.max": "5000 100000\n"}, 1),
+    "version 2, none": ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n"}, UNLIMITED),
+    "version 2, of a parent": ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "250000 100000"}, 3),
+    "version 2, the smallest": ("0::/a/b\n", {"a/b/cpu.max": "900000 100000\n", "a/cpu.max": "250000 100000"}, 3),
+    "version 2, of the root": ("0::/\n", {"cpu.max": "200000 100000\n"}, 2),
+    "version 2, path of the host": ("0::/../outside\n", {"cpu.max": "200000 100000\n"}, 2),
+    "version 1": (
+        "5:memory:/a\n4:cpu,cpuacct:/a/b\n",
+        {"cpu/a/b/cpu.cfs_quota_us": "350000\n", "cpu/a/b/cpu.cfs_period_us": "100000\n"},
+        4,
+    ),
+    "version 1, none": (
+        "4:cpuacct,cpu:/a\n",
+        {"cpu/a/cpu.cfs_quota_us": "-1\n", "cpu/a/cpu.cfs_period_us": "100000\n"},
+        UNLIMITED,
+    ),
+    "version 1, seen from inside": (
+        "4:cpu:/docker/0123\n",
+        {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"},
+        2,
+    ),
+    "both versions": (
+        "4:cpu:/a\n0::/a\n",
+        {"cpu/a/cpu.cfs_quota_us": "500000\n", "cpu/a/cpu.cfs_period_us": "100000\n", "a/cpu.max": "300000 100000"},
+        3,
+    ),
+    "another controller": ("4:cpuset:/a\n", {"cpu/a/cpu.max": "100000 100000\n"}, UNLIMITED),
+    "colons in the name": ("0::/a:b\n", {"a:b/cpu.max": "200000 100000\n"}, 2),
+    "no files": ("0::/a/b\n", {}, UNLIMITED),
+    "nonsense": ("what is this\n", {"cpu.max": "1 1"}, UNLIMITED),
+    "nonsense in a limit": ("0::/a\n", {"a/cpu.max": "", "cpu.max": "200000 100000"}, 2),
+    "empty": ("", {}, UNLIMITED),
+}
+
+
+@pytest.mark.parametrize(("told", "files", "wanted"), GROUPS.values(), ids=GROUPS)
+def test_quotas_of_both_versions_of_cgroups(told, files, wanted, tmp_path):
+    own = tmp_path / "own"
+    own.write_text(told)
+    for name, text in files.items():
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text(text)
+    assert _threads._quota.__wrapped__(tmp_path / "root", own) == wanted
+
+
+def test_without_cgroups_there_is_no_quota(tmp_path):
+    assert _threads._quota.__wrapped__(tmp_path, tmp_path / "missing") == UNLIMITED
+
+
+# -- the ordered map ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 5, 50])
+@pytest.mark.parametrize("n_items", [0, 1, 2, 17])
+def test_results_come_in_the_order_of_the_items(n_threads, n_items):
+    def slow_first(i):
+        time.sleep(0.002 * (n_items - i))
+        return i * i
+
+    assert list(_threads.ordered_map(slow_first, range(n_items), n_threads)) == [i * i for i in range(n_items)]
+
+
+def test_the_caller_works_too_and_no_more_threads_than_asked_for():
+    seen, gate = {}, threading.Barrier(3, timeout=20)  # passed only where three are at work together
+
+    def task(i):
+        gate.wait()
+        seen.setdefault(threading.current_thread(), []).append(_threads.allowed())
+        return i
+
+    assert list(_threads.ordered_map(task, range(9), 3)) == list(range(9))
+    assert len(seen) == 3
+    helpers = [limit for thread, limit in seen.items() if thread is not threading.current_thread()]
+    assert all(set(limits) == {1} for limits in helpers), "a helper starts no threads of its own"
+    assert _threads.allowed() == _threads.available()
+
+
+def test_one_thread_is_the_caller_and_lazy():
+    seen = []
+    results = _threads.ordered_map(lambda i: seen.append(threading.current_thread()) or i, range(5), 1)
+    assert next(results) == 0
+    assert seen == [threading.current_thread()]
+
+
+def test_helpers_see_the_context_of_the_caller():
+    word = contextvars.ContextVar("word", default="none")
+    token = word.set("given")
+    gate = threading.Barrier(2, timeout=20)
+    assert list(_threads.ordered_map(lambda _: (gate.wait(), word.get())[1], range(4), 2)) == ["given"] * 4
+    word.reset(token)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 4])
+@pytest.mark.parametrize("bad", [0, 3, 11])
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_exception_comes_out_and_ends_the_others(n_threads, bad, kind):
+    done = []
+
+    def task(i):
+        time.sleep(0.001)
+        if i == bad:
+            raise kind(f"item {i}")
+        done.append(i)
+
+    with pytest.raises(kind, match=f"item {bad}"):
+        list(_threads.ordered_map(task, range(1000), n_threads))
+    assert len(done) < 100
+
+
+def test_an_exception_of_a_helper_comes_out():
+    caller, gate = threading.current_thread(), threading.Barrier(2, timeout=20)
+
+    def task(i):
+        if i < 2:
+            gate.wait()  # both threads are at work
+        if threading.current_thread() is not caller:
+            raise OSError("of a helper")
+        return i
+
+    with pytest.raises(OSError, match="of a helper"):
+        list(_threads.ordered_map(task, range(50), 2))
+
+
+def test_a_consumer_that_stops_early_ends_the_threads():
+    done = []
+
+    def task(i):
+        time.sleep(0.002)
+        done.append(i)
+        return i
+
+    results = _threads.ordered_map(task, range(1000), 3)
+    assert [next(results), next(results)] == [0, 1]
+    results.close()
+    assert not [t for t in threading.enumerate() if t.name == "rfrope"]
+    n = len(done)
+    time.sleep(0.02)
+    assert len(done) == n < 100
+
+
+def test_a_map_that_nobody_reads_starts_nothing():
+    results = _threads.ordered_map(lambda i: i, range(10), 4)
+    assert not [t for t in threading.enumerate() if t.name == "rfrope"]
+    results.close()
+
+
+def test_threads_that_cannot_be_started_leave_none_behind(monkeypatch):
+    start, started = threading.Thread.start, []
+
+    def failing(self):
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(self)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", failing)
+    try:
+        got = list(_threads.ordered_map(lambda i: i, range(20), 5))
+    except RuntimeError as error:
+        got = str(error)
+    assert got in (list(range(20)), "can't start new thread")
+    assert not any(thread.is_alive() for thread in started)
+
+
+# -- public functions, on many threads and in other processes ----------------------------------------------------------
+
+JOB = """
+import os, sys, threading
+import numpy as np
+import rfrope
+from rfrope import _accel
+
+x = np.random.default_rng(0).standard_normal((8, 1024, 128), dtype=np.float32)
+p, w = np.arange(1024), rfrope.geometric(64)
+q, lags = np.arange(8.0), np.arange(3.0)
+
+def job():
+    estimate = rfrope.estimate_scores(q, q[::-1], lags, "gaussian(scale=4)", n_trials=30_000, rng=0)
+    return rfrope.rotate(x, p, w), estimate.mean.value, estimate.mean.stderr, estimate.variance.value
+
+def right(found):
+    turned = (x[..., :64] + 1j * x[..., 64:]) * np.exp(1j * p[:, None] * w)
+    error = np.max(np.abs(found[0] - np.concatenate([turned.real, turned.imag], axis=-1)))
+    away = np.abs(found[1] - rfrope.expected_score(q, q[::-1], lags, "gaussian(scale=4)"))
+    return bool(error < 2e-6 and np.all(away[1:] < 6 * found[2][1:]) and away[0] < 1e-9)
+
+def same(found, wanted):
+    return all(np.array_equal(a, b) for a, b in zip(found, wanted))
+"""
+
+
+def run_script(text: str, folder: pathlib.Path, **environment: str) -> list[str]:
+    """Words that a script prints, in a process of its own; it must end well and by itself."""
+    script = folder / "script.py"
+    script.write_text(JOB + text)
+    known = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    run = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, env=known | environment
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.split()
+
+
+def test_eight_python_threads_at_once():
+    space = {}
+    exec(JOB, space)
+    wanted = space["job"]()
+    assert space["right"](wanted)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: space["job"](), range(16)))
+    assert all(space["same"](one, wanted) for one in found)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_no_number_of_threads_changes_a_bit(count):
+    space = {}
+    exec(JOB, space)
+    with rfrope.threads(2):
+        wanted = space["job"]()
+    with rfrope.threads(count):
+        assert space["same"](space["job"](), wanted)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_fork_after_use(tmp_path):
+    text = """
+import multiprocessing, warnings
+warnings.simplefilter("ignore")  # newer Pythons warn of any fork beside any thread
+wanted = job()
+child = os.fork()
+if child == 0:
+    os._exit(0 if same(job(), wanted) else 1)
+pool = multiprocessing.get_context("fork").Pool(2)
+forked = pool.apply(job), pool.apply(job)
+pool.close()
+pool.join()
+print(right(wanted), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), same(job(), wanted))
+print(*(same(found, wanted) for found in forked))
+"""
+    assert run_script(text, tmp_path) == ["True", "0", "True", "True", "True"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_fork_while_other_threads_are_at_work(tmp_path):
+    text = """
+import warnings
+warnings.simplefilter("ignore")
+wanted = job()
+stop = threading.Event()
+
+def busy():
+    while not stop.is_set():
+        job()
+
+workers = [threading.Thread(target=busy) for _ in range(3)]
+for worker in workers:
+    worker.start()
+codes = []
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if same(job(), wanted) else 1)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+stop.set()
+for worker in workers:
+    worker.join()
+print(*codes)
+"""
+    assert run_script(text, tmp_path) == ["0", "0", "0"]
+
+
+def test_spawned_workers_and_a_process_pool_as_executor(tmp_path):
+    text = """
+import concurrent.futures, multiprocessing
+
+if __name__ == "__main__":
+    wanted = job()
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        print(right(wanted), same(pool.submit(job).result(), wanted))
+        arguments = q, q[::-1], lags, "gaussian(scale=4)"
+        found = rfrope.estimate_scores(*arguments, n_trials=30_000, rng=0, executor=pool)
+        print(np.array_equal(found.mean.value, wanted[1]), np.array_equal(found.variance.value, wanted[3]))
+"""
+    assert run_script(text, tmp_path) == ["True"] * 4
+
+
+CHECK = """
+twins = [_accel.twin(name) is not None for name in ("rotated", "rotated_again", "score_sums", "mean_cos")]
+wanted = job()
+print(right(wanted), same(job(), wanted), all(twins), any(twins), threading.active_count())
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "twins"),
+    [
+        ({"NUMBA_NUM_THREADS": "1"}, True),
+        ({"NUMBA_DISABLE_JIT": "1"}, False),
+        ({"NUMBA_CACHE_DIR": os.path.join(os.devnull, "nowhere")}, True),
+    ],
+    ids=["one thread", "no compiler", "no cache"],
+)
+def test_settings_of_numba(environment, twins, tmp_path):
+    pytest.importorskip("numba", reason="Numba, whose settings these are, is missing")
+    assert run_script(CHECK, tmp_path, **environment) == ["True", "True", str(twins), str(twins), "1"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send an interrupt to one process")
+@pytest.mark.parametrize(
+    "work",
+    [
+        "rfrope.estimate_scores(q, q, np.arange(50.0), 'gaussian', n_trials=2**31, rng=0)",
+        "rfrope.estimate_kernel('gaussian', np.arange(50.0), n_samples=2**31, rng=0)",
+        "[rfrope.rotate(big, p, w, out=big) for _ in range(10**9)]",
+    ],
+    ids=["estimate_scores", "estimate_kernel", "rotate"],
+)
+def test_an_interrupt_ends_long_work_and_all_its_threads(work, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"""{JOB}
+import time
+big = np.ones((64, 1024, 128), np.float32)
+job()
+if threading.active_count() != 1:
+    sys.exit("threads are left behind")
+try:
+    with rfrope.threads(3):
+        print("ready", flush=True)
+        {work}
+except KeyboardInterrupt:
+    print(time.monotonic(), threading.active_count(), flush=True)
+"""
+    )
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        time.sleep(0.5)
+        sent = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, err) == (0, "")
+    caught, alive = out.split()
+    assert alive == "1"
+    assert float(caught) - sent < 2.0  # the promise is a second; the other is for a machine with much to do
