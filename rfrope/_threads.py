@@ -12,8 +12,9 @@ import math
 import os
 import pathlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -21,6 +22,9 @@ import numpy as np
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+_GLANCE = 5e-4  # seconds between looks at whether the threads of an interrupted call have ended
+_PATIENCE = 1000  # looks
 
 _WANTED: contextvars.ContextVar[int | None] = contextvars.ContextVar("rfrope_threads", default=None)
 
@@ -130,19 +134,19 @@ def ordered_map(task: Callable[[Item], Result], items: Sequence[Item], n_threads
     ]
     given = 0
     try:
-        for helper in helpers:
-            helper.start()
+        with suppress(RuntimeError):  # no more threads can be had: those that there are do all the work
+            for helper in helpers:
+                helper.start()
         while work.advance():
             while given in work.results:
                 yield work.results.pop(given)
                 given += 1
         for helper in helpers:
-            helper.join()
-    finally:
-        work.stopped = True
-        for helper in helpers:
             if helper.ident is not None:  # it was started
                 helper.join()
+    except BaseException:
+        work.end(helpers)
+        raise
     if work.failures:
         raise work.failures[0]
     for index in range(given, len(items)):
@@ -155,23 +159,44 @@ class _Work:
     def __init__(self, task: Callable[[Any], Any], items: Sequence[Any]) -> None:
         self.results: dict[int, Any] = {}
         self.failures: list[BaseException] = []
-        self.stopped = False
+        self._stopped = False
+        self._helping: list[None] = []
         self._task, self._items, self._take = task, items, itertools.count().__next__
 
     def advance(self) -> bool:
         """Work on one more item; say whether there was one."""
         index = self._take()
-        if self.stopped or index >= len(self._items):
+        if self._stopped or index >= len(self._items):
             return False
         self.results[index] = self._task(self._items[index])
         return True
 
     def help(self) -> None:
         """Work until nothing is left; what is called from here starts no threads of its own."""
+        self._helping.append(None)
         _WANTED.set(1)
         try:
             while self.advance():
                 pass
         except BaseException as error:  # raised again where the call was made
             self.failures.append(error)
-            self.stopped = True
+            self._stopped = True
+        finally:
+            self._helping.pop()
+
+    def end(self, helpers: list[threading.Thread]) -> None:
+        """Let no item be begun any more and wait for those that are, whatever interrupts.
+
+        An interrupt may have come while a thread was being started, which then finds that there is nothing to do; or
+        even before, and then it never comes: hence the limit.
+        """
+        self._stopped = True
+        interrupt, patience = None, _PATIENCE
+        while self._helping or (patience > 0 and not set(helpers).isdisjoint(threading.enumerate())):
+            try:
+                time.sleep(_GLANCE)
+                patience -= 1
+            except BaseException as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt

@@ -602,7 +602,9 @@ def many_lags_job(**options):
 def transforms(monkeypatch):
     """Counts the transforms that ran; the test is skipped where there can be none."""
     pytest.importorskip("finufft")
-    sums = pytest.importorskip("rfrope._accel.sums", reason="compiled loops need Numba, with its compiler on")
+    sums = pytest.importorskip(
+        "rfrope._accel.sums", reason="compiled loops need Numba, with its compiler on", exc_type=ImportError
+    )
     calls, right = [], sums._transformed
     monkeypatch.setattr(sums, "_transformed", lambda *arguments: calls.append(1) or right(*arguments))
     return calls

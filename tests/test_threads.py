@@ -466,7 +466,10 @@ try:
         print("ready", flush=True)
         {work}
 except KeyboardInterrupt:
-    print(time.monotonic(), threading.active_count(), flush=True)
+    caught = time.monotonic()
+    while threading.active_count() > 1 and time.monotonic() < caught + 1.0:
+        time.sleep(0.001)  # an interrupt may come while a helper is being started, too early to wait for it
+    print(caught, threading.active_count(), flush=True)
 """
     )
     process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

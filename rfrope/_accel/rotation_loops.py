@@ -464,29 +464,35 @@ def _turns_of(frequencies, block_step, axis_step, blocks, axes, turns_1, turns_2
 
 
 @called
-def _add_turns(factor, turns_1, turns_2, count, high, low):  # type: ignore[no-untyped-def]
-    """Add factor * turns, less whole turns, to an unevaluated sum (Knuth)."""
+def _add_turns(factor, turns_1, turns_2, count, high, low, exact):  # type: ignore[no-untyped-def]
+    """Add factor * turns, less whole turns, to a sum: an unevaluated one of two parts (Knuth) if `exact`."""
     for i in range(count):
         product = factor * turns_1[i]
         term = product - np.rint(product)
         rest = _fma(factor, turns_2[i], _fma(factor, turns_1[i], -product))
-        both = high[i] + term
-        shadow = both - high[i]
-        low[i] += ((high[i] - (both - shadow)) + (term - shadow)) + rest
-        high[i] = both
+        if exact:
+            both = high[i] + term
+            shadow = both - high[i]
+            low[i] += ((high[i] - (both - shadow)) + (term - shadow)) + rest
+            high[i] = both
+        else:
+            high[i] += term + rest
 
 
 @called
-def _add_radians(radians, count, high, low):  # type: ignore[no-untyped-def]
-    """Add angles in radians, less whole turns, to an unevaluated sum."""
+def _add_radians(radians, count, high, low, exact):  # type: ignore[no-untyped-def]
+    """Add angles in radians, less whole turns, to such a sum."""
     for i in range(count):
         product = radians[i] * _TURN_1
         term = product - np.rint(product)
         rest = _fma(radians[i], _TURN_2, _fma(radians[i], _TURN_1, -product))
-        both = high[i] + term
-        shadow = both - high[i]
-        low[i] += ((high[i] - (both - shadow)) + (term - shadow)) + rest
-        high[i] = both
+        if exact:
+            both = high[i] + term
+            shadow = both - high[i]
+            low[i] += ((high[i] - (both - shadow)) + (term - shadow)) + rest
+            high[i] = both
+        else:
+            high[i] += term + rest
 
 
 @called
@@ -531,7 +537,7 @@ def _cos_sin_of_radians(radians, blocks, high, low, cos, sin, exact):  # type: i
     if largest <= _LARGEST_EXACT:
         for i in range(blocks):
             high[i], low[i] = 0.0, 0.0
-        _add_radians(radians, blocks, high, low)
+        _add_radians(radians, blocks, high, low, exact)
         _cos_sin_of_sums(high, low, blocks, cos, sin, exact)
     else:  # NaN and infinity too
         for i in range(blocks):
@@ -557,10 +563,10 @@ def _fill(header, row, a, b, c, e, scale, turns_1, turns_2, high, low, cos, sin,
         for axis in range(header[POSITION_AXES]):
             position = _number(a + axis * header[A_AXIS], False)
             these = slice(axis * blocks, (axis + 1) * blocks)
-            _add_turns(position, turns_1[these], turns_2[these], blocks, high, low)
+            _add_turns(position, turns_1[these], turns_2[these], blocks, high, low, exact)
         if header[HAS_SHIFT] != 0:
             _read(c, header[BLOCK_STRIDES + C], False, blocks, row)
-            _add_radians(row, blocks, high, low)
+            _add_radians(row, blocks, high, low, exact)
         _cos_sin_of_sums(high, low, blocks, cos, sin, exact)
     if header[INVERSE] != 0:
         for i in range(blocks):

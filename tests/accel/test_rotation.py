@@ -1,0 +1,933 @@
+"""The compiled rotation: equal to the generic one for any shape, stride and type, and seen to be what ran."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import inspect
+import math
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from conftest import library
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import rfrope
+from rfrope import _accel, _array, rotation
+
+leaf = pytest.importorskip("rfrope._accel.rotation", reason="compiled loops need Numba, with its compiler on")
+loops = pytest.importorskip("rfrope._accel.rotation_loops", reason="compiled loops need Numba, with its compiler on")
+
+PAIRINGS = ("half", "interleaved")
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+SMALLEST = {"float64": 0.0, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
+BLOCKS = (0, 1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 21, 40)  # of 16, 8 and 4 at a time, and what is left
+TWINS = ("rotated", "rotated_by_phases", "rotated_by_table", "table")
+
+
+@contextlib.contextmanager
+def watched(*, without: tuple[str, ...] = ()):
+    """Note which twins gave a result, in order; those of `without` are taken away."""
+    names: list[str] = []
+    find = _accel.twin
+
+    def noting(name):
+        right = None if name in without else find(name)
+        if right is None:
+            return None
+
+        def noted(*arguments):
+            result = right(*arguments)
+            if result is not None:
+                names.append(name)
+            return result
+
+        return noted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_accel, "twin", noting)
+        yield names
+
+
+@contextlib.contextmanager
+def without_twins():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_accel, "twin", lambda name: None)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_known():
+    leaf._KNOWN.clear()
+
+
+@pytest.fixture
+def ran():
+    with watched() as names:
+        yield names
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(11)
+
+
+# -- arrays of any type, library and layout ----------------------------------------------------------------------------
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    if name != "bfloat16":
+        return np.dtype(name)
+    return np.dtype(pytest.importorskip("ml_dtypes", reason="ml_dtypes, the bfloat16 of NumPy, is missing").bfloat16)
+
+
+LAYOUTS = ("dense", "offset", "stepped", "rows stepped", "transposed", "features first", "reversed", "all reversed")
+
+
+def laid(values: np.ndarray, layout: str) -> np.ndarray:
+    """Return the same values in memory of another layout."""
+    shape, n = values.shape, values.ndim
+    if layout == "dense":
+        return np.array(values)
+    if layout == "offset":  # by an odd number of elements: no multiple of 16 bytes
+        target = np.empty(values.size + 3, values.dtype)[3:].reshape(shape)
+    elif layout == "stepped":
+        target = np.empty((*shape[:-1], 2 * shape[-1] + 1), values.dtype)[..., 1::2]
+    elif layout == "rows stepped":
+        target = np.empty((*shape[:-1], shape[-1] + 3), values.dtype)[..., 1:-2]
+    elif layout == "transposed":
+        order = (*range(n - 1)[::-1], n - 1)
+        target = np.empty([shape[i] for i in order], values.dtype).transpose(order)
+    elif layout == "features first":
+        target = np.empty(shape[::-1], values.dtype).T
+    elif layout == "reversed":
+        target = np.empty(shape, values.dtype)[::-1]
+    elif layout == "all reversed":
+        target = np.flip(np.empty(shape, values.dtype))
+    else:  # every row is one row of memory
+        row = np.array(values[(0,) * (n - 1)])
+        return np.lib.stride_tricks.as_strided(row, shape, (*(0,) * (n - 1), row.itemsize))
+    target[...] = values
+    assert target.shape == shape
+    return target
+
+
+def tensor(values: np.ndarray) -> Any:
+    """Torch tensor in the memory of a NumPy array."""
+    torch = library("torch").module
+    if values.dtype.name == "bfloat16":
+        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(values)
+
+
+def doubles(x: Any) -> np.ndarray:
+    """Values of an array of NumPy or torch in float64."""
+    return x.astype(np.float64) if isinstance(x, np.ndarray) else x.detach().double().numpy()
+
+
+def norms(values: np.ndarray, blocks: int, pairing: str) -> np.ndarray:
+    """Norm of each feature's block, at the feature's place; 0 for features that pass through."""
+    turned = values[..., : 2 * blocks]
+    norm = np.abs(rfrope.to_complex(turned, pairing=pairing))
+    both = np.concatenate([norm, norm], axis=-1) if pairing == "half" else np.repeat(norm, 2, axis=-1)
+    return np.concatenate([both, np.zeros_like(values[..., 2 * blocks :])], axis=-1)
+
+
+def check(got: Any, wanted: np.ndarray, dtype: str, blocks: int, pairing: str) -> None:
+    """Hold a result against that of the generic function in float64."""
+    got = doubles(got)
+    assert got.shape == wanted.shape
+    # in float64 both are wrong by little; a narrower type is one rounding of the float64 result
+    factor = 1e-15 if dtype == "float64" else 0.51 * EPSILON[dtype]
+    error = np.abs(got - wanted)
+    allowed = factor * norms(wanted, blocks, pairing) + SMALLEST[dtype]
+    worst = np.max(error - allowed, initial=0.0)
+    assert worst <= 0.0, f"{dtype} differs by {np.max(error):.3g}, {worst:.3g} more than allowed"
+    np.testing.assert_array_equal(got[..., 2 * blocks :], wanted[..., 2 * blocks :])
+
+
+# -- the twins are the generic functions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(name):
+    twin, generic = getattr(leaf, name), getattr(rotation, f"_{name}")
+    assert _accel.twin(name) is twin
+    assert twin.__name__ == name
+    assert list(inspect.signature(twin).parameters) == list(inspect.signature(generic).parameters)
+
+
+class Call(NamedTuple):
+    """A call of a public function, with float64 arrays of NumPy for all but `x`, `out` and the layout."""
+
+    function: str
+    angles: tuple[np.ndarray, ...]
+    options: dict[str, Any]
+    dtype: str
+    layout: str
+    x_shape: tuple[int, ...]
+    out: str
+    out_layout: str
+    blocks: int
+    seed: int
+    torch: bool
+
+
+@st.composite
+def calls(draw, *, functions=("rotate", "rotate_by_phases", "rotate_by_table"), torch=False):
+    full = draw(st.lists(st.integers(0, 4) if draw(st.integers(0, 9)) == 0 else st.integers(1, 4), max_size=3))
+    blocks, extra = draw(st.sampled_from(BLOCKS)), draw(st.sampled_from((0, 0, 1, 3, 8)))
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+
+    def some(lengths):
+        lengths = [1 if draw(st.integers(0, 3)) == 0 else n for n in lengths]
+        return tuple(lengths[draw(st.integers(0, len(lengths))) if draw(st.booleans()) else 0 :])
+
+    def spaced(values):  # strides of their own, for angles too
+        return np.array(values) if not values.ndim else laid(values, draw(st.sampled_from(LAYOUTS)))
+
+    function, options = draw(st.sampled_from(functions)), {}
+    if function == "rotate":
+        whole, far = draw(st.booleans()), 10.0 ** draw(st.integers(0, 12))
+        if draw(st.booleans()):
+            p_shape, w_shape = some(full), (blocks,)
+        else:
+            k = draw(st.integers(1, 3))
+            lone = draw(st.booleans()) or not full
+            heads, tokens = (some(full), ()) if lone else (some(full[:-1]), some(full[-1:]) or (1,))
+            p_shape = (k,) if lone else (*(some(full[:-1]) if tokens else ()), *tokens, k)
+            w_shape = (*heads, blocks, k)
+        p = rng.uniform(-far, far, p_shape)
+        angles = spaced(np.rint(p).astype(np.int64) if whole else p), spaced(rng.standard_normal(w_shape))
+        if draw(st.integers(0, 2)) == 0:
+            options["shift"] = spaced(rng.uniform(-30, 30, draw(st.sampled_from(((), (blocks,), (*full, blocks))))))
+    elif function == "rotate_by_phases":
+        angles = (spaced(rng.uniform(-1e4, 1e4, (*some(full), blocks))),)
+    else:
+        narrow = draw(st.sampled_from(("float64", "float32", "float16")))
+        u = rng.uniform(0, 7, (*some(full), blocks))
+        angles = tuple(spaced(v.astype(narrow)) for v in (np.cos(u), np.sin(u)))
+    if function != "rotate_by_table":
+        options["inverse"] = draw(st.booleans())
+        scales = (1.0, 1.7, rng.uniform(0.5, 2, ()), rng.uniform(0.5, 2, blocks), rng.uniform(0.5, 2, (*full, 1)))
+        scale = draw(st.sampled_from(scales))
+        options["scale"] = scale if isinstance(scale, float) else spaced(scale)
+    options["pairing"] = draw(st.sampled_from(PAIRINGS))
+    options["out_pairing"] = draw(st.sampled_from((None, *PAIRINGS)))
+    layouts = [name for name in LAYOUTS if not (torch and name.endswith("reversed"))]
+    out = draw(st.sampled_from(("none", "given", "in place")))
+    x_shape = (*(tuple(full) if out == "in place" else some(full)), 2 * (blocks + extra))
+    layout = draw(st.sampled_from(layouts if out == "in place" or 0 in x_shape else [*layouts, "broadcast"]))
+    angles = tuple(np.array(v) if torch else v for v in angles)
+    options = {name: np.array(v) if torch and isinstance(v, np.ndarray) else v for name, v in options.items()}
+    dtype = draw(st.sampled_from(DTYPES))
+    return Call(
+        function, angles, options, dtype, layout, x_shape, out, draw(st.sampled_from(layouts)), blocks, seed, torch
+    )
+
+
+TWIN_OF = {"rotate": "rotated", "rotate_by_phases": "rotated_by_phases", "rotate_by_table": "rotated_by_table"}
+
+
+def run(call: Call, *, without: tuple[str, ...] = ("rotated_again",), repeat: int = 1) -> list[str]:
+    """Make a call with its twin, hold the result against the generic function in float64, and say what ran."""
+    values = np.random.default_rng(call.seed + repeat).standard_normal(call.x_shape)
+    x = laid(values.astype(numpy_dtype(call.dtype)), call.layout)
+    exact, function = x.astype(np.float64), getattr(rfrope, call.function)
+    with without_twins():
+        wanted = function(exact, *call.angles, **call.options)
+    own = tensor if call.torch else (lambda v: v)
+    options = {name: own(v) if isinstance(v, np.ndarray) else v for name, v in call.options.items()}
+    angles, x = [own(v) for v in call.angles], own(x)
+    with watched(without=without) as names:
+        plain = function(x, *angles, **options)
+        if call.out != "none":
+            fresh = laid(np.full(wanted.shape, 7.0).astype(numpy_dtype(call.dtype)), call.out_layout)
+            same = call.out == "in place" and tuple(x.shape) == wanted.shape
+            out = x if same else own(fresh)
+            assert function(x, *angles, **options, out=out) is out
+            np.testing.assert_array_equal(doubles(out), doubles(plain))  # the same bits, wherever they are written
+    assert names
+    assert set(names) <= {TWIN_OF[call.function], "rotated_again"}
+    assert type(plain) is type(x)
+    assert plain.dtype == x.dtype
+    check(plain, wanted, call.dtype, call.blocks, call.options["out_pairing"] or call.options["pairing"])
+    if call.out != "in place":
+        np.testing.assert_array_equal(doubles(x), exact)
+    return names if wanted.size else []
+
+
+SLOW = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
+
+
+@settings(max_examples=400, **SLOW)
+@given(calls())
+def test_any_call_on_numpy_is_the_generic_call(call):
+    run(call)
+
+
+@settings(max_examples=120, **SLOW)
+@given(calls(torch=True))
+def test_any_call_on_torch_is_the_generic_call(call):
+    library("torch")
+    run(call)
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("out_pairing", PAIRINGS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("blocks", BLOCKS)
+def test_every_width_type_and_pairing(pairing, out_pairing, dtype, blocks):
+    angles = np.asarray([-7, 0, 131071]), np.random.default_rng(blocks).standard_normal(blocks)
+    options = {"pairing": pairing, "out_pairing": out_pairing, "scale": 1.0, "inverse": False}
+    for layout in ("dense", "offset", "stepped"):
+        for out in ("none", "in place"):
+            shape = (2, 3, 2 * blocks + 6)
+            run(Call("rotate", angles, options, dtype, layout, shape, out, "dense", blocks, 5, False))
+
+
+@pytest.mark.parametrize(
+    ("p_shape", "w_shape"),
+    [
+        ((), (3,)),
+        ((5,), (3,)),
+        ((2, 1, 5), (3,)),
+        ((5, 1), (4, 3, 1)),
+        ((5, 2), (4, 3, 2)),
+        ((5, 2), (2, 1, 3, 2)),
+        ((2, 1, 5, 3), (4, 3, 3)),
+        ((2,), (3, 2)),
+        ((2,), (5, 3, 2)),
+        ((1,), (2, 1, 1, 3, 1)),
+    ],
+)
+def test_tables_and_rotations_of_every_form_of_frequencies(xp, p_shape, w_shape, ran, rng):
+    p, w, x = rng.uniform(-1e6, 1e6, p_shape), rng.standard_normal(w_shape), rng.standard_normal((2, 4, 5, 8))
+    shift = rng.uniform(-9, 9, 3)
+    with without_twins():
+        wanted = [*rfrope.rotation_table(p, w, shift=shift, scale=1.5), rfrope.rotate(x, p, w)]
+    got = [*rfrope.rotation_table(xp(p), xp(w), shift=xp(shift), scale=1.5), rfrope.rotate(xp(x), xp(p), xp(w))]
+    assert set(ran) == ({"table", "rotated"} if xp.name in ("numpy", "read-only numpy", "torch") else set())
+    for one, other in zip(got, wanted, strict=True):
+        assert xp.owns(one)
+        assert one.shape == other.shape
+        np.testing.assert_allclose(xp.host(one), other, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("argument", ["shift", "scale"])
+@pytest.mark.parametrize("blocks", [1, 0])
+def test_a_shift_or_scale_with_more_columns_than_the_frequencies(argument, blocks, ran, rng):
+    """Phases have the broadcast number of blocks: none for 0 with 1, all columns for 1 with 4."""
+    x, p, w = rng.standard_normal((3, 12)), np.arange(3), np.ones(blocks)
+    wide = {argument: np.asarray([1.0, 2.0, 3.0, 4.0][: 4 if blocks else 1])}
+    phase = np.ones((3, blocks))
+    calls = {
+        "rotated": lambda: (rfrope.rotate(x, p, w, **wide),),
+        "table": lambda: rfrope.rotation_table(p, w, **wide),
+        "rotated_by_phases": lambda: (rfrope.rotate_by_phases(x, phase, **wide),),
+    }
+    for call in list(calls.values())[: 2 if argument == "shift" else 3]:
+        got = call()
+        with without_twins():
+            wanted = call()
+        for one, other in zip(got, wanted, strict=True):
+            assert one.shape == other.shape
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("argument", ["shift", "scale"])
+def test_phases_that_are_wider_than_x_are_refused_and_write_nothing(argument):
+    around = np.full(60, 5.0)
+    out = around[24:36].reshape(3, 4)
+    wide = {argument: np.asarray([1.0, 2.0, 3.0, 4.0])}
+    calls = [
+        lambda: rfrope.rotate(np.ones((3, 4)), np.arange(3), np.ones(1), out=out, **wide),
+        lambda: rfrope.rotate_by_phases(np.ones((3, 4)), np.ones((3, 1)), out=out, **wide),
+    ]
+    for call in calls[: 1 if argument == "shift" else 2]:
+        with pytest.raises(ValueError, match=r"4|broadcast"):
+            call()
+        np.testing.assert_array_equal(around, 5.0)
+
+
+def test_out_may_lie_over_the_angles():
+    """The generic function has read them before it writes."""
+    calls = [
+        lambda x: rfrope.rotate(x, x[:, 0], rfrope.geometric(4), out=x),
+        lambda x: rfrope.rotate(x, np.arange(300), x[0, :4], out=x),
+        lambda x: rfrope.rotate_by_phases(x, x[:, 4:], out=x),
+        lambda x: rfrope.rotate_by_phases(x, x[::-1, :4], out=x),
+        lambda x: rfrope.rotate_by_table(x, x[:, :4], x[::-1, 4:], out=x),
+        lambda x: rfrope.rotate(x, np.arange(300), np.ones(4), scale=np.abs(x[-1, 4:]), out=x),
+    ]
+    for call in calls:
+        x = np.random.default_rng(3).standard_normal((300, 8))
+        y = x.copy()
+        got = call(x)
+        with without_twins():
+            wanted = call(y)
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [">f8", "unaligned"])
+def test_memory_that_loops_cannot_read_stays_generic(dtype, ran, rng):
+    x, p, w = rng.standard_normal((3, 8)), np.arange(3), rfrope.geometric(4)
+    wanted = rfrope.rotate(x, p, w)
+    ran.clear()
+    if dtype == "unaligned":
+        odd = np.empty(x.nbytes + 1, np.uint8)[1:].view(np.float64).reshape(3, 8)
+        odd[...] = x
+    else:
+        odd = x.astype(dtype)
+    for _ in range(2):
+        np.testing.assert_allclose(rfrope.rotate(odd, p, w).astype(float), wanted, rtol=0, atol=1e-15)
+    assert ran == []
+    np.testing.assert_allclose(rfrope.rotate(x, p.astype(">i8"), w.astype(">f8")), wanted, rtol=0, atol=1e-15)
+
+
+# -- precision ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("shifted", [False, True])
+def test_cos_and_sin_against_mpmath(dtype, axes, shifted, ran, rng):
+    mpmath = pytest.importorskip("mpmath", reason="mpmath, which holds the digits, is missing")
+    blocks = 16
+    p = (
+        np.asarray([1, -7, 131071, 2**24 + 1, 10**12 + 1, 2**53 - 1, 1 - 2**53])[:, None]
+        // np.asarray([1, 3, 7])[:axes]
+    )
+    w = np.stack([rfrope.geometric(blocks)] * axes, axis=-1) * rng.uniform(0.5, 1.0, (blocks, axes))
+    shift = rng.uniform(-1e4, 1e4, blocks) if shifted else None
+    unit = np.repeat(np.asarray([1.0, 0.0], dtype), blocks)
+    frequencies, positions = (w[:, 0], p[:, 0]) if axes == 1 else (w, p)
+    got = rfrope.rotate(unit, positions, frequencies, shift=shift)
+    table = rfrope.rotation_table(positions, frequencies, shift=shift)
+    with mpmath.workdps(60):
+
+        def phase(row, i):
+            products = (mpmath.mpf(int(p[row, a])) * mpmath.mpf(float(w[i, a])) for a in range(axes))
+            return mpmath.fsum(products) + (mpmath.mpf(float(shift[i])) if shifted else 0)
+
+        exact = np.asarray(
+            [
+                [float(f(phase(row, i))) for f in (mpmath.cos, mpmath.sin) for i in range(blocks)]
+                for row in range(len(p))
+            ]
+        )
+    assert ran == ["rotated", "table"]
+    assert np.max(np.abs(np.concatenate(table, axis=-1) - exact)) <= 1e-15
+    assert np.max(np.abs(got - exact)) <= (1e-15 if dtype == "float64" else 0.51 * 2.0**-23)
+
+
+def polynomial(coefficients, value):
+    total = 0.0
+    for c in reversed(coefficients):
+        total = total * value + c
+    return total
+
+
+@pytest.mark.parametrize(
+    ("sin", "cos", "largest", "bounds"),
+    [
+        ([f"_S{i}" for i in range(7)], [1.0, *(f"_C{i}" for i in range(1, 8))], 0.125, (5e-17, 5e-17)),
+        ([f"_N{i}" for i in range(8)], [f"_M{i}" for i in range(9)], 0.5, (2.2e-11, 9.5e-13)),
+    ],
+    ids=["exact", "narrow"],
+)
+def test_the_polynomials_against_mpmath(sin, cos, largest, bounds):
+    """The coefficients as they stand, in exact arithmetic: what rounding adds is held elsewhere."""
+    mpmath = pytest.importorskip("mpmath", reason="mpmath, which holds the digits, is missing")
+    with mpmath.workdps(40):
+        sin, cos = ([mpmath.mpf(getattr(loops, c) if isinstance(c, str) else c) for c in cs] for cs in (sin, cos))
+        worst = [0, 0]
+        for i in range(401):
+            r = mpmath.mpf(largest) * i / 400
+            found = polynomial(sin, r * r) * r, polynomial(cos, r * r)
+            for j, (value, function) in enumerate(zip(found, (mpmath.sin, mpmath.cos), strict=True)):
+                worst[j] = max(worst[j], abs(value - function(2 * mpmath.pi * r)))
+        assert worst[0] <= bounds[0]
+        assert worst[1] <= bounds[1]
+        turn = 1 / (2 * mpmath.pi)
+        assert float(turn) == loops._TURN_1
+        assert float(turn - mpmath.mpf(loops._TURN_1)) == loops._TURN_2
+
+
+def test_given_phases_beyond_the_reach_of_the_polynomials(ran):
+    """Above 2**53 the library's cos and sin are called, and NaN and infinity stay where they are."""
+    u = np.asarray([[2.0**53, 2.0**60, 1e300, 0.5], [np.nan, np.inf, -np.inf, 1.0]])
+    x = np.concatenate([np.ones((2, 4)), np.zeros((2, 4))], axis=-1)
+    got = rfrope.rotate_by_phases(x, u)
+    assert ran == ["rotated_by_phases"]
+    with np.errstate(invalid="ignore"):
+        wanted = np.concatenate([np.cos(u), np.sin(u)], axis=-1)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-15)
+
+
+# -- NaN and infinity --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("blocks", [3, 16, 21])
+def test_nan_and_infinity_go_where_the_formula_sends_them(dtype, pairing, blocks, ran, rng):
+    d = 2 * blocks + 4
+    x = rng.standard_normal((2 * d, d)).astype(numpy_dtype(dtype))
+    bad = np.array(x)
+    for row in range(2 * d):
+        bad[row, row % d] = (np.nan, np.inf, -np.inf)[row % 3]
+    p, w = np.arange(2 * d) % 7, rfrope.geometric(blocks)  # position 0 too, where sin is 0 and 0 * inf is NaN
+    got, clean = (doubles(rfrope.rotate(v, p, w, pairing=pairing)) for v in (bad, x))
+    assert ran == ["rotated", "rotated_again"]
+    with without_twins(), warnings.catch_warnings(action="ignore"):
+        wanted = doubles(rfrope.rotate(bad, p, w, pairing=pairing))
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+    np.testing.assert_array_equal(got[np.isinf(wanted)], wanted[np.isinf(wanted)])
+    finite = np.isfinite(wanted)
+    np.testing.assert_array_equal(got[finite], clean[finite])
+    assert np.count_nonzero(~finite) <= 4 * d  # at most the two features of one block in each row
+    np.testing.assert_array_equal(got[:, 2 * blocks :], doubles(bad)[:, 2 * blocks :])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_rounding_is_to_nearest_even_over_the_whole_range(dtype, ran):
+    """At position 0 features come back as they were: subnormal, largest, signed zero and NaN with any payload."""
+    kind = numpy_dtype(dtype)
+    bits = np.arange(2**16, dtype=np.uint16) if kind.itemsize == 2 else np.arange(0, 2**32, 65521, dtype=np.uint32)
+    x = np.zeros((bits.size // 8, 16), kind)
+    x[:, :8] = bits[: bits.size // 8 * 8].view(kind).reshape(-1, 8)
+    with np.errstate(invalid="ignore"):  # NaN that signals
+        plain = doubles(x)
+    rows = np.isfinite(plain).all(axis=-1)
+    got = rfrope.rotate(x, 0, rfrope.geometric(8))
+    assert ran == ["rotated"]
+    np.testing.assert_array_equal(doubles(got)[rows], plain[rows])
+    with without_twins(), warnings.catch_warnings(action="ignore"):
+        wanted = rfrope.rotate(x, 0, rfrope.geometric(8), scale=0.3)
+    scaled = rfrope.rotate(x, 0, rfrope.geometric(8), scale=0.3)
+    np.testing.assert_array_equal(np.isnan(doubles(scaled)), np.isnan(doubles(wanted)))
+    np.testing.assert_allclose(doubles(scaled)[rows], doubles(wanted)[rows], rtol=EPSILON[dtype], atol=SMALLEST[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nan_of_any_payload_stays_nan(dtype, ran):
+    """All ones would carry over into a signed zero if it were rounded as a number."""
+    bad = np.full((3, 5), 2**63 - 1, np.uint64).view(np.float64)
+    x = np.ones((3, 10), numpy_dtype(dtype))
+    assert np.isnan(doubles(rfrope.rotate_by_table(x, bad, bad))).all()
+    assert np.isnan(doubles(rfrope.rotate_by_phases(x, bad))).all()
+    assert ran == ["rotated_by_table", "rotated_by_phases"]
+
+
+# -- out ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.parametrize("shift", [-8, -1, 1, 8])
+def test_partial_overlap_is_refused_and_nothing_is_written(dtype, calls, shift, rng):
+    """At the second call too, which has the shapes and strides of one that was allowed."""
+    memory = rng.standard_normal(200).astype(numpy_dtype(dtype))
+    x, out = memory[80:112].reshape(4, 8), memory[80 + shift : 112 + shift].reshape(4, 8)
+    p, w = np.arange(4), rfrope.geometric(4)
+    for _ in range(calls - 1):
+        rfrope.rotate(x, p, w, out=memory[140:172].reshape(4, 8))
+        rfrope.rotate(x.copy(), p, w, out=x.copy())
+    before = memory.copy()
+    with pytest.raises(ValueError, match="out overlaps x in part"):
+        rfrope.rotate(x, p, w, out=out)
+    np.testing.assert_array_equal(memory.view(np.uint8), before.view(np.uint8))
+
+
+def test_a_result_of_its_own_is_never_remembered_memory(rng):
+    x, p, w = rng.standard_normal((3, 8)), np.arange(3), rfrope.geometric(4)
+    first = rfrope.rotate(x, p, w)
+    kept = first.copy()
+    second, third = rfrope.rotate(-x, p, w), rfrope.rotate(2 * x, p, w)
+    assert not np.shares_memory(first, second)
+    assert not np.shares_memory(second, third)
+    np.testing.assert_array_equal(first, kept)
+    np.testing.assert_array_equal(second, -kept)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("out_pairing", PAIRINGS)
+@pytest.mark.parametrize("blocks", [64, 60, 32])
+def test_large_outputs_are_the_small_ones_bit_for_bit(dtype, pairing, out_pairing, blocks, monkeypatch, rng):
+    """Past the caches or through them, aligned or not, on one thread or four."""
+    kind = numpy_dtype(dtype)
+    x = rng.standard_normal((2, 3, 8 * 2**20 // (6 * 128 * kind.itemsize) + 1, 128)).astype(kind)
+    p, w = np.arange(x.shape[2]), rfrope.geometric(blocks)
+    options = {"pairing": pairing, "out_pairing": out_pairing}
+    assert x.nbytes >= leaf._STREAMED_BYTES
+    memory = np.zeros(x.size + 64, kind)
+    start = (-memory.ctypes.data % 64) // kind.itemsize
+    with rfrope.threads(1):
+        wanted = np.stack([[rfrope.rotate(rows, p, w, **options) for rows in heads] for heads in x])
+    streamed = []
+    plan = leaf._plan
+    monkeypatch.setattr(leaf, "_plan", lambda *a: streamed.append(plan(*a)) or streamed[-1])
+    leaf._walk_of.cache_clear()
+    for offset in (0, 1):
+        out = memory[start + offset : start + offset + x.size].reshape(x.shape)
+        for count in (1, 4):
+            memory[:] = 7.0
+            with rfrope.threads(count):
+                rfrope.rotate(x, p, w, out=out, **options)
+            assert np.array_equal(out.view(np.uint8), wanted.view(np.uint8))
+            assert np.all(memory[: start + offset] == 7.0)
+            assert np.all(memory[start + offset + x.size :] == 7.0)
+    assert [int(made.table[loops.STREAMING]) for made in streamed] == [1 if blocks != 60 or kind.itemsize > 2 else 0, 0]
+    same = x.copy()
+    with rfrope.threads(4):
+        rfrope.rotate(same, p, w, out=same, **options)
+    assert np.array_equal(same.view(np.uint8), wanted.view(np.uint8))
+
+
+def test_large_per_head_strided_and_transposed_work_is_cut_without_seams(rng):
+    """Many items of work, of more rows than one tile and more heads than one group."""
+    x = rng.standard_normal((2, 700, 5, 128)).astype(np.float32).transpose(0, 2, 1, 3)
+    p, w = rng.integers(0, 2**31, (2, 1, 700, 1)), rng.standard_normal((5, 64, 1))
+    out = np.empty((2, 700, 5, 128), np.float32).transpose(0, 2, 1, 3)
+    for count in (1, 3):
+        with rfrope.threads(count):
+            rfrope.rotate(x, p, w, out=out)
+        with without_twins():
+            wanted = rfrope.rotate(x.astype(np.float64), p, w)
+        check(out, wanted, "float32", 64, "half")
+    many = rng.standard_normal((9000, 3, 8))  # shares its phases between more rows than one group holds
+    with without_twins():
+        wanted = rfrope.rotate(many, np.arange(3), rfrope.geometric(4))
+    check(rfrope.rotate(many, np.arange(3), rfrope.geometric(4)), wanted, "float64", 4, "half")
+
+
+def test_several_threads_write_their_slices_of_one_out(rng):
+    x, p, w = rng.standard_normal((8, 4000, 64)).astype(np.float32), np.arange(4000), rfrope.geometric(32)
+    wanted, out = rfrope.rotate(x, p, w), np.zeros_like(x)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: rfrope.rotate(x[i], p, w, out=out[i]), range(8)))
+    np.testing.assert_array_equal(out, wanted)
+
+
+# -- the second call of the same kind ----------------------------------------------------------------------------------
+
+AGAIN = {"x": (3, 8), "positions": (3,), "frequencies": (4,)}
+
+
+@pytest.fixture
+def known(rng):
+    """Arguments of a call that was made twice, and an array for `out`."""
+    arguments = {"x": rng.standard_normal((3, 8)), "positions": np.asarray([0.0, 5.0, -9.0])}
+    arguments["frequencies"] = rfrope.geometric(4)
+    with watched() as names:
+        for _ in range(2):
+            rfrope.rotate(**arguments)
+            rfrope.rotate(**arguments, out=np.empty((3, 8)))
+    assert names == ["rotated", "rotated", "rotated_again", "rotated_again"]
+    return arguments
+
+
+def test_the_second_call_is_short_and_sees_new_values(known, ran, rng):
+    for scale, start in ((1.0, 0.0), (0.25, 1e9), (3.0, 2.0**53 - 3)):
+        x, p, w = rng.standard_normal((3, 8)), np.asarray([0.0, 1.0, 2.0]) + start, rng.standard_normal(4)
+        got = rfrope.rotate(x, p, w, scale=scale)
+        assert ran == ["rotated_again"]
+        with without_twins():
+            wanted = rfrope.rotate(x, p, w, scale=scale)
+        check(got, wanted, "float64", 4, "half")
+        ran.clear()
+
+
+@settings(max_examples=60, **SLOW)
+@given(calls(functions=("rotate",)))
+def test_the_second_call_of_any_kind_is_the_generic_call(call):
+    options = {"scale": 1.5} | {name: v for name, v in call.options.items() if name not in ("shift", "scale")}
+    dtype, layout = ("float32", call.layout) if call.seed % 2 else ("bfloat16", "dense")  # each kind is compiled anew
+    angles = tuple(np.array(v) for v in call.angles)
+    call = call._replace(options=options, dtype=dtype, layout=layout, out_layout="dense", angles=angles)
+    run(call, without=())
+    assert set(run(call, without=(), repeat=2)) <= {"rotated_again"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"positions": np.asarray([0.0, np.nan, 1.0])},
+        {"positions": np.asarray([0.0, np.inf, 1.0])},
+        {"positions": np.asarray([0.0, 1e200, 1.0])},
+        {"frequencies": np.asarray([1.0, 1.0, np.nan, 1.0])},
+        {"frequencies": np.asarray([1.0, 1.0, 1.0, -np.inf])},
+        {"frequencies": np.asarray([1e200, 1.0, 1.0, 1.0])},
+        {"scale": 0.0},
+        {"scale": -1.0},
+        {"scale": math.nan},
+        {"scale": math.inf},
+        {"scale": "big"},
+        {"scale": True},
+        {"inverse": 1},
+        {"inverse": 0},
+        {"inverse": 0.0},
+        {"inverse": None},
+        {"inverse": "no"},
+        {"inverse": [False]},
+        {"inverse": np.asarray([False])},
+        {"pairing": "neox"},
+        {"pairing": ["half"]},
+        {"pairing": None},
+        {"out_pairing": "neox"},
+        {"out_pairing": ""},
+        {"out_pairing": 0},
+        {"out_pairing": ["half"]},
+        {"positions": np.asarray([True, False, True])},
+        {"positions": np.asarray([0j, 1j, 2j])},
+        {"positions": np.arange(4.0)},
+        {"positions": None},
+        {"frequencies": np.ones(5)},
+        {"frequencies": np.asarray(["a", "b", "c", "d"])},
+        {"x": np.ones((3, 8), np.int64)},
+        {"x": np.ones((3, 7))},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("with_out", [False, True])
+def test_the_second_call_refuses_what_the_first_refuses(changed, with_out, known, ran):
+    out = np.full((3, 8), 5.0)
+    arguments = known | changed | ({"out": out} if with_out else {})
+    with pytest.raises((ValueError, TypeError)) as second:
+        rfrope.rotate(**arguments)
+    assert ran == []
+    np.testing.assert_array_equal(out, 5.0)
+    with without_twins(), pytest.raises((ValueError, TypeError)) as first:
+        rfrope.rotate(**arguments)
+    assert second.type is first.type
+    assert str(second.value) == str(first.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x: np.broadcast_to(np.empty(8), (3, 8)), "out is read-only"),
+        (
+            lambda x: np.lib.stride_tricks.as_strided(np.empty(8), (3, 8), (0, 8)),
+            "out is read-only or a broadcast view",
+        ),
+        (lambda x: np.empty((3, 8), np.float32), "out has dtype"),
+        (lambda x: np.empty((4, 8)), "out has shape"),
+        (lambda x: [[0.0] * 8] * 3, "out is"),
+    ],
+)
+def test_the_second_call_refuses_an_out_that_the_first_refuses(make, message, known, ran):
+    with pytest.raises((ValueError, TypeError), match=message):
+        rfrope.rotate(**known, out=make(known["x"]))
+    assert ran == []
+
+
+def test_out_that_became_read_only_is_refused(known, ran):
+    out = np.full((3, 8), 5.0)
+    rfrope.rotate(**known, out=out)
+    assert ran == ["rotated_again"]
+    out[...] = 5.0
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="out is read-only"):
+        rfrope.rotate(**known, out=out)
+    assert ran == ["rotated_again"]
+    np.testing.assert_array_equal(out, 5.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_another_type_of_the_same_shape_and_strides_is_another_call(dtype, ran, rng):
+    """Two types of one size share shapes and strides, so the type must tell calls, walks and plans apart."""
+    p, w = np.arange(3), rfrope.geometric(4)
+    values, wide = rng.standard_normal((3, 8)), np.dtype("float64").itemsize
+    for _ in range(2):
+        for other in (*DTYPES, dtype):
+            kind = numpy_dtype(other)
+            step = wide // kind.itemsize  # strides in bytes are the same for all of them
+            x, out = (np.zeros((3, 8 * step), kind)[:, ::step] for _ in range(2))
+            x[...] = values
+            assert x.strides == (64, 8)
+            rfrope.rotate(x, p, w, out=out)
+            with without_twins():
+                wanted = rfrope.rotate(x.astype(np.float64), p, w)
+            check(out, wanted, other, 4, "half")
+            check(rfrope.rotate(x, p, w), wanted, other, 4, "half")
+    assert set(ran) == {"rotated", "rotated_again"}
+
+
+def test_other_arrays_than_plain_ones_take_the_long_way(known, ran):
+    rfrope.rotate(**(known | {"x": known["x"].tolist()}))
+    rfrope.rotate(**(known | {"frequencies": known["frequencies"].tolist()}))
+    rfrope.rotate(**(known | {"scale": 2}))
+    rfrope.rotate(**known, shift=0.0)
+    assert ran == ["rotated"] * 4
+    for position in (3, 2**40):  # the number alone, as at every step of decoding
+        ran.clear()
+        several = [rfrope.rotate(known["x"], position, known["frequencies"]) for _ in range(2)]
+        assert ran[-1] == "rotated_again"
+        np.testing.assert_array_equal(*several)
+
+
+def test_unaligned_or_overlapping_memory_at_the_second_call(known, rng):
+    wanted = rfrope.rotate(**known)
+    odd = np.empty(192 + 1, np.uint8)[1:].view(np.float64).reshape(3, 8)
+    odd[...] = known["x"]
+    np.testing.assert_allclose(rfrope.rotate(**(known | {"x": odd})), wanted, rtol=0, atol=1e-15)
+    out = np.empty(193, np.uint8)[1:].view(np.float64).reshape(3, 8)
+    np.testing.assert_allclose(rfrope.rotate(**known, out=out), wanted, rtol=0, atol=1e-15)
+    x = known["x"].copy()
+    np.testing.assert_array_equal(rfrope.rotate(**(known | {"x": x}), out=x), wanted)
+
+
+def test_what_is_remembered_is_bounded(rng):
+    for n in range(leaf._REMEMBERED + 20):
+        rfrope.rotate(np.ones((1, 2)), np.zeros(1 + n // 2), np.ones(1 - n % 2 + 0))
+        assert len(leaf._KNOWN) <= leaf._REMEMBERED
+
+
+# -- who may use the loops ---------------------------------------------------------------------------------------------
+
+
+def test_torch_on_the_cpu_is_turned_where_it_lies(ran):
+    torch = library("torch").module
+    p, w = torch.arange(3), torch.asarray(rfrope.geometric(4))
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    expected = rfrope.rotate(x, p, w)
+    address = x.data_ptr()
+    assert rfrope.rotate(x, p, w, out=x) is x
+    assert ran == ["rotated", "rotated"]
+    assert x.data_ptr() == address
+    assert torch.equal(x, expected)
+    with torch.no_grad():
+        rfrope.rotate(x.float().requires_grad_(), p, w)
+    with torch.inference_mode():
+        rfrope.rotate(torch.ones(3, 8), p, w, out=torch.ones(3, 8))
+    assert ran == ["rotated"] * 4
+
+
+@pytest.mark.parametrize("argument", ["x", "positions", "frequencies", "shift", "scale"])
+def test_torch_that_asks_for_gradients_stays_generic(argument, ran):
+    torch = library("torch").module
+    arguments = {
+        "x": torch.ones(3, 8, dtype=torch.float64),
+        "positions": torch.arange(3, dtype=torch.float64),
+        "frequencies": torch.ones(4, dtype=torch.float64),
+        "shift": torch.ones(4, dtype=torch.float64),
+        "scale": torch.full((4,), 2.0, dtype=torch.float64),
+    }
+    arguments[argument].requires_grad_()
+    rfrope.rotate(**arguments).sum().backward()
+    assert ran == []
+    assert arguments[argument].grad.abs().sum() > 0.0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own use of torch.jit
+def test_torch_in_forward_mode_stays_generic(ran):
+    torch = library("torch").module
+    import torch.autograd.forward_ad as forward
+
+    p, w, x = torch.arange(3), torch.asarray(rfrope.geometric(4)), torch.ones(3, 8, dtype=torch.float64)
+    with forward.dual_level():
+        turned = rfrope.rotate(forward.make_dual(x, 2.0 * x), p, w)
+        primal, tangent = forward.unpack_dual(turned)
+        assert ran == []
+        torch.testing.assert_close(tangent, 2.0 * primal)
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own warnings
+def test_torch_that_is_traced_stays_generic(ran):
+    torch = library("torch").module
+    p, w, x = torch.arange(3), torch.asarray(rfrope.geometric(4)), torch.ones(3, 8, dtype=torch.float64)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda v: rfrope.rotate(v, p, w), fullgraph=True, backend="eager")(x)
+    mapped = torch.func.vmap(lambda v: rfrope.rotate(v, 3, w))(x)
+    pushed = torch.func.jvp(lambda v: rfrope.rotate(v, p, w), (x,), (x,))[1]
+    traced = torch.jit.trace(lambda v: rfrope.rotate(v, p, w), torch.zeros_like(x), check_trace=False)(x)
+    assert ran == []
+    expected = rfrope.rotate(x, p, w)
+    for got in (compiled, pushed, traced):
+        torch.testing.assert_close(got, expected, rtol=1e-14, atol=1e-14)
+    assert mapped.shape == x.shape
+
+
+def test_torch_notices_what_was_written_in_place():
+    """Autograd counts writes, to refuse gradients through values that are gone."""
+    torch = library("torch").module
+    p, w = torch.arange(3), torch.asarray(rfrope.geometric(4))
+    weight, x = torch.ones(3, 8, dtype=torch.float64, requires_grad=True), torch.ones(3, 8, dtype=torch.float64)
+    total = (weight * x).sum()
+    rfrope.rotate(x, p, w, out=x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+
+
+def test_torch_views_that_negate_stay_right():
+    torch = library("torch").module
+    p, w, x = torch.arange(3), torch.asarray(rfrope.geometric(4)), torch.ones(3, 8, dtype=torch.float64)
+    negative = torch.complex(x, x).conj().imag
+    assert negative.is_neg()
+    torch.testing.assert_close(rfrope.rotate(negative, p, w), -rfrope.rotate(x, p, w), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["array-api-strict", "jax", "dask"])
+def test_other_libraries_never_reach_the_loops(name, ran, rng):
+    lib = library(name)
+    x, p, w = rng.standard_normal((3, 8)), np.arange(3), rfrope.geometric(4)
+    for got in (
+        rfrope.rotate(lib(x), lib(p), lib(w)),
+        rfrope.rotate(lib(x), [0, 1, 2], w.tolist()),
+        rfrope.rotate_by_phases(lib(x), lib(p[:, None] * w)),
+        rfrope.rotate_by_table(lib(x), *rfrope.rotation_table(lib(p), lib(w))),
+    ):
+        lib.host(got)
+    rfrope.scores(lib(x), lib(x), lib(p), lib(p), lib(w))
+    assert ran == []
+    rfrope.scores(x, x, p, p, w)
+    assert ran == ["rotated", "rotated"]
+
+
+# -- the tests can fail ------------------------------------------------------------------------------------------------
+
+
+def spoiled(kind: str) -> Any:
+    """Return the right twin with one thing wrong."""
+
+    def twin(x, positions, frequencies, shift, scale, inverse, pairing, out_pairing, out, xp):
+        if kind == "inverse":
+            inverse = not inverse
+        if kind == "phases in float64":
+            shift, positions, frequencies = positions[:, None] * frequencies, positions * 0, frequencies
+        y = leaf.rotated(x, positions, frequencies, shift, scale, inverse, pairing, out_pairing, out, xp)
+        if kind == "one block":
+            y[-1, 2] *= -1.0
+        if kind == "one unit":
+            y[0, 0] += 20 * EPSILON[_array.dtype_name(x)] * abs(y[0, 0])
+        return y
+
+    return twin
+
+
+@pytest.mark.parametrize("kind", ["inverse", "one block", "one unit", "phases in float64"])
+def test_a_wrong_twin_is_noticed(kind):
+    angles = np.asarray([1, 7, 10**9 + 7]), rfrope.geometric(4)
+    options = {"pairing": "half", "out_pairing": None}
+    call = Call("rotate", angles, options, "float64", "dense", (3, 8), "none", "dense", 4, 3, False)
+    run(call)
+    find = _accel.twin
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_accel, "twin", lambda name: spoiled(kind) if name == "rotated" else find(name))
+        with pytest.raises(AssertionError, match="more than allowed"):
+            run(call)
+
+
+def test_a_twin_that_did_not_run_is_noticed():
+    options = {"pairing": "half", "out_pairing": None}
+    call = Call("rotate", (np.arange(3), np.ones(4)), options, "float64", "dense", (3, 8), "none", "dense", 4, 3, False)
+    with without_twins(), pytest.raises(AssertionError):
+        run(call)
