@@ -1,4 +1,4 @@
-"""Errors that must not grow: cos and sin against mpmath, the Matérn function against mpmath, float32 features."""
+"""Errors that must not grow: cos, sin and the Matérn function against mpmath, narrow features, sums over many lags."""
 
 import math
 from fractions import Fraction
@@ -7,6 +7,7 @@ import numpy as np
 
 import rfrope
 from benchmarks import libraries
+from rfrope import _sums, _turns
 
 POSITIONS = (0, 1, 131071, 2**24 + 1, 10**9, 2**53 - 1, -12345)
 
@@ -31,6 +32,21 @@ def exact_cos_sin(positions, frequencies):
     return np.moveaxis(np.asarray(rows), -1, 0)
 
 
+def exact_cos_sin_of_vectors(positions, frequencies):
+    """Do the same for positions and frequencies of several axes, ``(P, k)`` and ``(D, k)``."""
+    mpmath = _mpmath()
+    with mpmath.workdps(60):
+        rows = []
+        for vector in positions:
+            products = [
+                sum(Fraction(int(p)) * Fraction(float(f)) for p, f in zip(vector, omega, strict=True))
+                for omega in frequencies
+            ]
+            phases = [mpmath.mpf(v.numerator) / v.denominator for v in products]
+            rows.append([(float(mpmath.cos(u)), float(mpmath.sin(u))) for u in phases])
+    return np.moveaxis(np.asarray(rows), -1, 0)
+
+
 class CosSin:
     """Largest error of `rotation_table` for the usual frequencies at positions up to 2^53 - 1; the bound is 1e-15."""
 
@@ -48,6 +64,73 @@ class CosSin:
         phases = np.asarray(rfrope.phases(xp.asarray(np.asarray(POSITIONS)), xp.asarray(frequencies)))
         exact = exact_cos_sin(POSITIONS, frequencies)
         return float(np.max(np.abs(np.stack([np.cos(phases), np.sin(phases)]) - exact)))
+
+
+class Paths:
+    """Largest error of cos and sin as the compiled loop and as the generic code form them; the bound is 1e-15."""
+
+    params = (("compiled", "generic"), ("geometric", "heavy-tailed", "two axes"))
+    param_names = ("path", "frequencies")
+    unit = "absolute error"
+
+    def setup(self, path, frequencies):
+        self.positions = np.asarray(POSITIONS)
+        if frequencies == "geometric":
+            self.frequencies = rfrope.geometric(32)
+        elif frequencies == "heavy-tailed":
+            self.frequencies = np.clip(rfrope.sample("exponential(scale=48)", 32, rng=0), -0.9, 0.9)
+        else:
+            self.frequencies = 0.4 * rfrope.sample("sinc(bandwidth=1, ndim=2)", 32, rng=0)
+            self.positions = np.stack([self.positions, self.positions[::-1]], -1)
+
+    def track_cos_sin(self, path, frequencies):
+        form = rfrope.rotation_table if path == "compiled" else lambda p, f: _turns.cos_sin(p, f, None, np)
+        found = np.stack(form(self.positions, self.frequencies))
+        if frequencies == "two axes":
+            exact = exact_cos_sin_of_vectors(self.positions, self.frequencies)
+        else:
+            exact = exact_cos_sin(POSITIONS, self.frequencies)
+        return float(np.max(np.abs(found - exact)))
+
+
+class Sums:
+    """Largest error of the mean kernel by transform against the generic sum; the bound is 1e-9."""
+
+    params = ((1, 2), ("grid", "scattered"))
+    param_names = ("axes", "lags")
+    unit = "absolute error"
+
+    def setup(self, axes, lags):
+        self.frequencies = rfrope.sample(f"matern(nu=1.5, scale=16, ndim={axes})", 2**13, rng=0)
+        self.delta = np.arange(4096.0)
+        if axes == 2:
+            self.delta = np.stack(np.meshgrid(np.arange(64.0), np.arange(64.0)), -1).reshape(-1, 2)
+        if lags == "scattered":
+            self.delta = self.delta + np.random.default_rng(0).uniform(0.0, 0.9, self.delta.shape)
+
+    def track_mean_kernel(self, axes, lags):
+        chosen = np.random.default_rng(1).permutation(len(self.delta))[:256]
+        exact = _sums.mean_cos(self.frequencies, self.delta[chosen], np)
+        return float(np.max(np.abs(rfrope.analysis.mean_kernel(self.frequencies, self.delta)[chosen] - exact)))
+
+
+class Estimates:
+    """Largest distance of an estimate from its closed form, in its own standard errors: about 3 by chance."""
+
+    params = (("gaussian(scale=32)", "cauchy(scale=24)", "sinc(bandwidth=0.1)", "matern(nu=1.5, scale=16)"),)
+    param_names = ("kernel",)
+    unit = "standard errors"
+
+    def track_estimate_kernel(self, kernel):
+        delta = np.arange(1.0, 65.0)
+        estimate = rfrope.estimate_kernel(kernel, delta, n_samples=2**16, rng=0)
+        return float(np.max(np.abs(estimate.value - rfrope.kernels.parse(kernel).phi(delta)) / estimate.stderr))
+
+    def track_estimate_scores(self, kernel):
+        q, k = np.random.default_rng(0).standard_normal((2, 128))
+        delta = np.arange(1.0, 18.0)
+        mean = rfrope.estimate_scores(q, k, delta, kernel, n_trials=2**13, rng=0).mean
+        return float(np.max(np.abs(mean.value - rfrope.expected_score(q, k, delta, kernel)) / mean.stderr))
 
 
 class Rounding:

@@ -1,35 +1,24 @@
-"""Time and memory of drawing frequencies and of the Monte Carlo estimators."""
+"""Time and memory of the Monte Carlo estimators."""
+
+import contextlib
 
 import numpy as np
 
 import rfrope
+from benchmarks import libraries
 
 KERNELS = ("gaussian(scale=32)", "cauchy(scale=24)", "sinc(bandwidth=0.1)", "matern(nu=1.5, scale=16)")
 
 
-class Sample:
-    """Draw frequencies."""
-
-    params = ((*KERNELS, "matern(nu=1.5, scale=16, ndim=2)"), (64, 2**16))
-    param_names = ("kernel", "n_blocks")
-
-    def setup(self, kernel, n_blocks):
-        self.kernel = rfrope.kernels.parse(kernel)
-        rfrope.sample(self.kernel, 1)  # SciPy is imported at the first call
-
-    def time_sample(self, kernel, n_blocks):
-        rfrope.sample(self.kernel, n_blocks, rng=0)
-
-
 class EstimateKernel:
-    """Estimate Phi at many lags."""
+    """Estimate Phi at few lags; `benchmarks.sums` has many."""
 
     params = (KERNELS, (1, 64))
     param_names = ("kernel", "lags")
 
     def setup(self, kernel, lags):
         self.kernel, self.delta = rfrope.kernels.parse(kernel), np.arange(lags, dtype=np.float64)
-        rfrope.sample(self.kernel, 1)  # SciPy is imported at the first call
+        rfrope.estimate_kernel(self.kernel, self.delta, n_samples=64, rng=0)  # what is slow at the first call
 
     def time_estimate_kernel(self, kernel, lags):
         rfrope.estimate_kernel(self.kernel, self.delta, n_samples=2**16, rng=0)
@@ -38,16 +27,55 @@ class EstimateKernel:
 class EstimateScores:
     """Estimate mean and variance of the score, with 64 blocks."""
 
-    params = (KERNELS, (1, 17))
-    param_names = ("kernel", "lags")
+    params = ((*KERNELS, "gaussian(scale=32, ndim=2)"), (1, 17), (2**12, 2**16))
+    param_names = ("kernel", "lags", "trials")
 
-    def setup(self, kernel, lags):
-        self.kernel, self.delta = rfrope.kernels.parse(kernel), np.arange(lags, dtype=np.float64)
-        rfrope.sample(self.kernel, 1)  # SciPy is imported at the first call
+    def setup(self, kernel, lags, trials):
+        self.kernel = rfrope.kernels.parse(kernel)
+        self.delta = np.stack([np.arange(lags, dtype=np.float64)] * self.kernel.ndim, -1)
+        self.delta = self.delta[:, 0] if self.kernel.ndim == 1 else self.delta
+        self.q, self.k = np.random.default_rng(0).standard_normal((2, 128))
+        rfrope.estimate_scores(self.q, self.k, self.delta, self.kernel, n_trials=64, rng=0)
+
+    def time_estimate_scores(self, kernel, lags, trials):
+        rfrope.estimate_scores(self.q, self.k, self.delta, self.kernel, n_trials=trials, rng=0)
+
+
+class Libraries:
+    """Estimate for arrays of each library, on few trials: the generic code where no compiled loop takes them."""
+
+    params = (libraries.NAMES, (2**8, 2**12))
+    param_names = ("library", "trials")
+
+    def setup(self, library, trials):
+        xp = libraries.module(library)
+        self.q, self.k = (libraries.features(library, (128,), "float32") for _ in range(2))
+        self.delta = xp.asarray(np.arange(17.0))
+        self.time_estimate_scores(library, 64)
+
+    def time_estimate_scores(self, library, trials):
+        np.asarray(rfrope.estimate_scores(self.q, self.k, self.delta, KERNELS[0], n_trials=trials, rng=0).mean.value)
+
+    def time_estimate_kernel(self, library, trials):
+        np.asarray(rfrope.estimate_kernel(KERNELS[0], self.delta, n_samples=64 * trials, rng=0).value)
+
+
+class Threads:
+    """Estimate on one thread and on all."""
+
+    params = ((1, None),)
+    param_names = ("threads",)
+
+    def setup(self, threads):
+        self.limit = rfrope.threads(threads) if threads else contextlib.nullcontext()
+        self.limit.__enter__()
         self.q, self.k = np.random.default_rng(0).standard_normal((2, 128))
 
-    def time_estimate_scores(self, kernel, lags):
-        rfrope.estimate_scores(self.q, self.k, self.delta, self.kernel, n_trials=2**12, rng=0)
+    def teardown(self, threads):
+        self.limit.__exit__(None, None, None)
+
+    def time_estimate_scores(self, threads):
+        rfrope.estimate_scores(self.q, self.k, 8.0, KERNELS[0], n_trials=2**15, rng=0)
 
 
 class Memory:
@@ -71,11 +99,3 @@ class Validate:
 
     def time_validate(self):
         rfrope.validate("gaussian(scale=32)", rng=0)
-
-
-def timeraw_import_rfrope():
-    """Import time beyond NumPy's."""
-    return "import rfrope", "import numpy"
-
-
-timeraw_import_rfrope.repeat = 5

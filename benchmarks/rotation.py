@@ -5,7 +5,7 @@ import numpy as np
 import rfrope
 from benchmarks import libraries
 
-SHAPES = {"prefill": (1, 32, 4096, 128), "decode": (1, 32, 1, 128)}
+SHAPES = {"prefill": (1, 32, 4096, 128), "chunk": (1, 32, 256, 128), "decode": (1, 32, 1, 128)}
 
 
 class Rotate:
@@ -55,7 +55,7 @@ class Peers:
 class RotateInto:
     """Rotate NumPy features into memory that is already there."""
 
-    params = (tuple(SHAPES), ("out", "in place", "by table"), ("float32", "float16"))
+    params = (tuple(SHAPES), ("out", "in place", "by table"), ("float32", "float16", "bfloat16"))
     param_names = ("job", "where", "dtype")
 
     def setup(self, job, where, dtype):
@@ -63,6 +63,7 @@ class RotateInto:
         self.out = self.x if where == "in place" else np.empty_like(self.x)
         self.positions, self.frequencies = np.arange(SHAPES[job][-2]), rfrope.geometric(64)
         self.table = rfrope.rotation_table(self.positions, self.frequencies, dtype=np.float32)
+        self.time_rotate(job, where, dtype), self.time_rotate(job, where, dtype)  # loops are loaded, plans kept
 
     def time_rotate(self, job, where, dtype):
         if where == "by table":
@@ -77,16 +78,37 @@ class RotateInto:
 class PerHead:
     """Rotate with frequencies of their own for each head, ``(H, D, k)``."""
 
-    params = ((1, 2),)
-    param_names = ("axes",)
+    params = ((1, 2), (128, 1024, 4096))
+    param_names = ("axes", "tokens")
 
-    def setup(self, axes):
-        self.x = libraries.features("numpy", (1, 32, 1024, 128), "float32")
+    def setup(self, axes, tokens):
+        self.x = libraries.features("numpy", (1, 32, tokens, 128), "float32")
+        self.out = np.zeros_like(self.x)
         self.frequencies = rfrope.sample(rfrope.kernel("gaussian", scale=32.0, ndim=axes), 64, rng=0, heads=32)
-        self.positions = np.stack([np.arange(1024)] * axes, axis=-1)
+        self.positions = np.stack([np.arange(tokens)] * axes, axis=-1)
+        self.time_rotate(axes, tokens)
 
-    def time_rotate(self, axes):
-        rfrope.rotate(self.x, self.positions, self.frequencies)
+    def time_rotate(self, axes, tokens):
+        rfrope.rotate(self.x, self.positions, self.frequencies, out=self.out)
+
+
+class HeadsLast:
+    """Rotate a transposed view of ``(B, L, H, d)`` into one alike, or into contiguous memory."""
+
+    params = (("alike", "contiguous"), ("half", "interleaved"))
+    param_names = ("out", "pairing")
+
+    def setup(self, out, pairing):
+        self.x = libraries.features("numpy", (1, 4096, 32, 128), "float32").transpose(0, 2, 1, 3)
+        self.out = np.zeros_like(self.x) if out == "alike" else np.zeros(self.x.shape, np.float32)
+        self.positions, self.frequencies = np.arange(4096), rfrope.geometric(64)
+        self.time_rotate(out, pairing)
+
+    def time_rotate(self, out, pairing):
+        rfrope.rotate(self.x, self.positions, self.frequencies, pairing=pairing, out=self.out)
+
+    def peakmem_rotate(self, out, pairing):
+        self.time_rotate(out, pairing)
 
 
 class Tables:

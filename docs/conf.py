@@ -19,7 +19,8 @@ copyright = "The rfrope developers"
 version = release = rfrope.__version__
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.doctest", "sphinx.ext.mathjax", "numpydoc"]
-exclude_patterns = ["_build"]
+extensions += ["myst_parser"]  # the performance page includes tables that a benchmark writes
+exclude_patterns = ["_build", "performance_table.md"]
 templates_path = ["_templates"]
 html_theme = "pydata_sphinx_theme"
 html_title = f"rfrope {version}"

@@ -1,0 +1,162 @@
+"""Ratios to other ways of doing the same, in one run: ``python -m benchmarks.peers [--quick] [--output FILE]``.
+
+Every job is done by rfrope and by its peers in turn, round after round; their results are compared first. The ratio is
+that of the least times; the medians stand beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import pathlib
+import re
+import sys
+import time
+import warnings
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks import machine, timing
+from benchmarks.jobs import FULL, ROWS, TINY, Job, Target, jobs
+from benchmarks.timing import Entry, Missing
+
+TARGETS = ("target for", "job", "measured", "by medians", "target", "verdict")
+HEADINGS = ("who", "least", "median", "unit", "times rfrope")
+_RUNS, _QUICK_RUNS = (15, 5.0), (3, 1.0)  # rounds, and seconds for one entry
+
+
+@dataclass
+class Outcome:
+    """Entries that were measured, and the reasons of those that were not."""
+
+    job: Job
+    entries: list[Entry] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def figures(self, name: str | None) -> np.ndarray:
+        """Return the least and the median figure of an entry in the unit of the job; NaN for what was not measured."""
+        found = [(entry.least, entry.median) for entry in self.entries if entry.name == name]
+        return self.job.factor * np.asarray(found[0] if found else (np.nan, np.nan))
+
+
+def prepare(job: Job, skip: tuple[str, ...] = ()) -> Outcome:
+    """Make ready all that take part in a job, and compare their results with ours."""
+    outcome, expected = Outcome(job), None
+    for name in ("rfrope", *job.peers):
+        try:
+            if name in skip:
+                raise Missing("left out")
+            entry = (job.ours if name == "rfrope" else job.maker(name))(job.problem)
+        except Missing as reason:
+            outcome.missing[name] = str(reason)
+            continue
+        found = entry.result(entry.call()) if entry.result else None
+        if name == "rfrope":
+            expected = found
+        elif found is not None and expected is not None and not (job.same and job.same(expected, found)):
+            raise AssertionError(f"{job.name}: {entry.name} computes something else")
+        outcome.entries.append(entry)
+    return outcome
+
+
+def run(job: Job, rounds: int, most_seconds: float) -> Outcome:
+    """Prepare and measure."""
+    outcome = prepare(job)
+    timing.measure(outcome.entries, rounds, most_seconds)
+    for entry in outcome.entries:  # features and memory of a finished job are let go
+        entry.call = entry.result = None
+    gc.collect()
+    return outcome
+
+
+def number(value: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{value:.3g}" if abs(value) < 100.0 else f"{value:.0f}"
+
+
+def target_rows(outcomes: list[Outcome]) -> list[tuple[str, ...]]:
+    """Return a line for each target, and one for each row without: row, job, measured, by medians, target, verdict."""
+    lines = []
+    for index, row in enumerate(ROWS):
+        found = [(outcome, target) for outcome in outcomes for target in outcome.job.targets if target.row == index]
+        lines += [_target_row(row if i == 0 else "", *pair) for i, pair in enumerate(found)]
+        if not found:
+            lines.append((row, "", "", "", "", "not measured in this run"))
+    return lines
+
+
+def _target_row(row: str, outcome: Outcome, target: Target) -> tuple[str, ...]:
+    job, asked = outcome.job, target.text(outcome.job.unit)
+    least, median = target.measured(outcome.figures("rfrope"), outcome.figures(target.peer))
+    if np.isnan(least):
+        reasons = (outcome.missing[name] for name in ("rfrope", target.peer or "") if name in outcome.missing)
+        return row, job.name, "", "", asked, f"not measured: {next(reasons, '')}"
+    unit = job.unit if target.peer is None else "x"
+    return row, job.name, f"{number(least)} {unit}", number(median), asked, target.verdict(least)
+
+
+def peer_rows(outcome: Outcome) -> list[tuple[str, ...]]:
+    """Return one line for each entry of a job: name, least and median figure, unit, and ratio to our least."""
+    ours, lines = outcome.figures("rfrope")[0], []
+    for entry in outcome.entries:
+        least, median = outcome.figures(entry.name)
+        ratio = number(least / ours) if ours > 0.0 else ""
+        lines.append((entry.name, number(least), number(median), outcome.job.unit, ratio))
+    return lines + [(name, "", "", "", reason) for name, reason in outcome.missing.items()]
+
+
+def aligned(rows: list[tuple[str, ...]], indent: str = "  ") -> str:
+    """Plain text in columns as wide as they need."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(indent + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def markdown(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a table of Markdown."""
+    lines = [headings, tuple("---" for _ in headings), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def page(outcomes: list[Outcome], head: list[str], command: str) -> str:
+    """All of it as a fragment of Markdown."""
+    parts = [f"<!-- Made by: {command} -->", "Made by:", f"```sh\n{command}\n```"]
+    parts.append("\n".join(f"- {line}" for line in head))
+    parts.append(
+        'Targets, held against figures of this run: "measured" is the least time, or the ratio of two least times.'
+    )
+    parts.append(markdown(TARGETS, target_rows(outcomes)))
+    parts.append('All jobs. "Times rfrope" is the least time of a peer over that of rfrope: above 1, rfrope is faster.')
+    rows = [
+        (outcome.job.name if i == 0 else "", *row) for outcome in outcomes for i, row in enumerate(peer_rows(outcome))
+    ]
+    parts.append(markdown(("job", *HEADINGS), rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, the same sizes")
+    parser.add_argument("--tiny", action="store_true", help="tiny problems: a test of the script, no measurement")
+    parser.add_argument("--jobs", metavar="REGEX", default="", help="only the jobs whose names it matches")
+    parser.add_argument("--output", metavar="FILE", type=pathlib.Path, help="write the tables there too, as Markdown")
+    options = parser.parse_args(arguments)
+    # onnxruntime, torch.compile and others warn of what is no concern of a measurement
+    warnings.simplefilter("ignore")
+    started, head, outcomes = time.perf_counter(), machine.description(), []
+    command = machine.command("benchmarks.peers")
+    print(command, *head, sep="\n", flush=True)
+    for job in jobs(TINY if options.tiny else FULL):
+        if re.search(options.jobs, job.name):
+            outcomes.append(run(job, *(_QUICK_RUNS if options.quick or options.tiny else _RUNS)))
+            print(f"\n{job.name}\n{aligned([HEADINGS, *peer_rows(outcomes[-1])])}", flush=True)
+    print(f"\nTargets\n{aligned([TARGETS, *target_rows(outcomes)])}")
+    print(f"\n{time.perf_counter() - started:.0f} s in all")
+    if options.output:
+        options.output.write_text(page(outcomes, head, command), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
