@@ -26,7 +26,13 @@ Result = TypeVar("Result")
 _GLANCE = 5e-4  # seconds between looks at whether the threads of an interrupted call have ended
 _PATIENCE = 1000  # looks
 
+
+class _Abandoned(BaseException):
+    """The call that a thread helps with has ended: nobody waits for the item."""
+
+
 _WANTED: contextvars.ContextVar[int | None] = contextvars.ContextVar("rfrope_threads", default=None)
+_WORK: contextvars.ContextVar[_Work | None] = contextvars.ContextVar("rfrope_work", default=None)
 
 
 @contextmanager
@@ -117,11 +123,18 @@ def _limit(folder: pathlib.Path) -> float:
     return 2.0**20 if quota in ("max", "-1") else int(quota) / int(period)
 
 
+def checkpoint() -> None:
+    """Leave a long task that nobody waits for any more: to be called between its parts, of some 0.1 s at most."""
+    work = _WORK.get()
+    if work is not None and work.stopped:
+        raise _Abandoned
+
+
 def ordered_map(task: Callable[[Item], Result], items: Sequence[Item], n_threads: int) -> Iterator[Result]:
     """Yield ``task(item)`` in the order of the items, worked on by up to `n_threads` threads, the caller's included.
 
     A failed or abandoned run (an exception, KeyboardInterrupt, the consumer gone) ends the other threads before it is
-    reported: they finish the item that they are at.
+    reported: they finish the item that they are at, or leave it at its next `checkpoint`.
     """
     n_threads = min(n_threads, len(items))
     if n_threads <= 1:
@@ -159,14 +172,14 @@ class _Work:
     def __init__(self, task: Callable[[Any], Any], items: Sequence[Any]) -> None:
         self.results: dict[int, Any] = {}
         self.failures: list[BaseException] = []
-        self._stopped = False
+        self.stopped = False
         self._helping: list[None] = []
         self._task, self._items, self._take = task, items, itertools.count().__next__
 
     def advance(self) -> bool:
         """Work on one more item; say whether there was one."""
         index = self._take()
-        if self._stopped or index >= len(self._items):
+        if self.stopped or index >= len(self._items):
             return False
         self.results[index] = self._task(self._items[index])
         return True
@@ -175,12 +188,15 @@ class _Work:
         """Work until nothing is left; what is called from here starts no threads of its own."""
         self._helping.append(None)
         _WANTED.set(1)
+        _WORK.set(self)
         try:
             while self.advance():
                 pass
+        except _Abandoned:
+            pass
         except BaseException as error:  # raised again where the call was made
             self.failures.append(error)
-            self._stopped = True
+            self.stopped = True
         finally:
             self._helping.pop()
 
@@ -190,7 +206,7 @@ class _Work:
         An interrupt may have come while a thread was being started, which then finds that there is nothing to do; or
         even before, and then it never comes: hence the limit.
         """
-        self._stopped = True
+        self.stopped = True
         interrupt, patience = None, _PATIENCE
         while self._helping or (patience > 0 and not set(helpers).isdisjoint(threading.enumerate())):
             try:

@@ -19,11 +19,11 @@ from rfrope._accel import called, compiled, inlined
 UNIFORM, LOG_UNIFORM, TABLE = range(3)
 
 # A table of a quantile has a polynomial for each of PIECES equal parts of each octave of v = min(u, 1 - u)
-OCTAVES, PIECES, ROW = 52, 64, 6
+OCTAVES, PIECES, ROW = 52, 128, 5
 SIDE = OCTAVES * PIECES
 _ROW, _UPPER = np.uint64(ROW), np.uint64(SIDE * ROW)
-_PIECE_BITS, _FIRST_PIECE = np.uint64(46), np.uint64((1023 - 53) * PIECES)
-_PIECE_MASK, _PIECE_SHIFT = np.uint64(2**46 - 1), np.uint64(6)
+_PIECE_BITS, _FIRST_PIECE = np.uint64(45), np.uint64((1023 - 53) * PIECES)
+_PIECE_MASK, _PIECE_SHIFT = np.uint64(2**45 - 1), np.uint64(7)
 
 _MULTIPLIER_0, _MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL_0, _WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
@@ -215,8 +215,7 @@ def _place(u, upper, piece, inside, n):  # type: ignore[no-untyped-def]
 @inlined
 def _look_up(table, at, x):  # type: ignore[no-untyped-def]
     """Value at x of the polynomial that begins at `at`, unsigned so that no index is taken for a negative one."""
-    y = _fma(table[at + np.uint64(5)], x, table[at + np.uint64(4)])
-    y = _fma(y, x, table[at + np.uint64(3)])
+    y = _fma(table[at + np.uint64(4)], x, table[at + np.uint64(3)])
     y = _fma(y, x, table[at + np.uint64(2)])
     y = _fma(y, x, table[at + np.uint64(1)])
     return _fma(y, x, table[at])

@@ -738,11 +738,15 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
 
 
 @compiled
-def prepare(x, out, positions, frequencies):  # type: ignore[no-untyped-def]
-    """Return the addresses of four arrays, and whether all positions and frequencies are at most 2**500."""
+def address(array):  # type: ignore[no-untyped-def]
+    """Address of an array, five times faster than `numpy.ndarray.ctypes`."""
+    return array.ctypes.data
+
+
+@compiled
+def checked_address(array):  # type: ignore[no-untyped-def]
+    """Address of an array, and whether all its values are at most 2**500."""
     fine = True
-    for value in positions.flat:
+    for value in array.flat:
         fine = fine and abs(value) <= _LARGEST
-    for value in frequencies.flat:
-        fine = fine and abs(value) <= _LARGEST
-    return x.ctypes.data, out.ctypes.data, positions.ctypes.data, frequencies.ctypes.data, fine
+    return array.ctypes.data, fine

@@ -15,6 +15,7 @@ kept below 1e-10, frequencies where it is more being summed directly. The bound 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -32,6 +33,7 @@ _LARGEST_PHASE = 2.0**90  # radians: a double-double of turns still tells their 
 _DRAWS = 2**18  # frequencies of one transform
 _MODES = 2**20  # lags of one transform on a grid
 _CELLS = 2**23  # numbers on its finer grid: 128 MB
+_TILE_PHASES = 2**25  # phases between two looks at whether to go on
 _TILE = 2**12  # lags that a thread takes at a time
 
 # Nanoseconds on one thread, by the number of axes (python -m benchmarks.crossover measures them)
@@ -143,8 +145,17 @@ def _direct_ns(axes: int) -> float:
 
 def _direct_moments(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
     mean, m2 = np.empty(len(lags)), np.empty(len(lags))
-    loops.moments(turned.turns, turned.tails, lags, 0, len(lags), odd, mean, m2)
+    for start, stop in _tiles(turned.count, len(lags)):
+        loops.moments(turned.turns, turned.tails, lags, start, stop, odd, mean, m2)
     return mean, m2
+
+
+def _tiles(count: int, n_lags: int) -> Iterator[tuple[int, int]]:
+    """Spans of lags that take some 0.1 s, between which an interrupt is seen."""
+    length = max(1, _TILE_PHASES // max(1, count))
+    for start in range(0, n_lags, length):
+        _threads.checkpoint()
+        yield start, min(start + length, n_lags)
 
 
 def _within(omega: np.ndarray, lags: np.ndarray, bound: float) -> bool:
@@ -168,7 +179,9 @@ def _direct_sums(turned: _Turned, lags: np.ndarray) -> np.ndarray:
     """Sums of ``exp(i u)`` over the frequencies, at every lag, on this thread."""
     sums = np.empty(len(lags), np.complex128)
     cos, sin = np.empty(len(lags)), np.empty(len(lags))
-    loops.totals(turned.turns, turned.tails, np.ascontiguousarray(lags.T), 0, len(lags), cos, sin)
+    across = np.ascontiguousarray(lags.T)
+    for start, stop in _tiles(turned.count, len(lags)):
+        loops.totals(turned.turns, turned.tails, across, start, stop, cos, sin)
     sums.real, sums.imag = cos, sin
     return sums
 

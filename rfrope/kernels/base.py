@@ -21,6 +21,8 @@ from rfrope._array import Array
 from rfrope.kernels.law import Law
 from rfrope.kernels.parameters import along_axes, per_axis, positive, square_matrix, volume
 
+_LAW = {"_law", "_unit_law"}
+_TRANSPORT = {"transport", "draws", "_frequencies", "_drawn", "_transport", "_unit_transport"}
 _LARGEST = 2.0**500  # frequencies of extremely heavy tails are cut here, so that phases stay finite
 
 
@@ -168,6 +170,14 @@ class Kernel:
     def _law(self) -> Law | None:
         """State the transport as data, if it is that simple: compiled loops then need not call it."""
         return None
+
+    def _stated_law(self) -> Law | None:
+        """Law that stands for the transport; None where there is none, or where a subclass changed only the other."""
+        places = [
+            next(place for place, owner in enumerate(type(self).__mro__) if not names.isdisjoint(vars(owner)))
+            for names in (_LAW, _TRANSPORT)
+        ]
+        return self._law() if places[0] <= places[1] else None
 
     def _frequencies(self, u: np.ndarray) -> np.ndarray:
         omega = self._drawn(np.asarray(u, dtype=np.float64))
@@ -370,7 +380,7 @@ class Rescaled(_Wrapper):
         return self.kernel._drawn(u) / np.asarray(self.scale)
 
     def _law(self) -> Law | None:
-        law = self.kernel._law()
+        law = self.kernel._stated_law()
         return law and law.scaled(self.scale)
 
     def __repr__(self) -> str:

@@ -294,4 +294,4 @@ class LogUniform(Kernel):
         return _special.log_uniform_quantile(self.low, self.high, self._log_ratio, u)
 
     def _law(self) -> Law | None:
-        return Law(("log_uniform", (self._log_ratio,)), (self.low,)).scaled(1.0)
+        return Law(("log_uniform", (self._log_ratio,)), (self.low,)).scaled(1.0) if self.high < 1e100 else None

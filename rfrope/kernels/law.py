@@ -40,19 +40,3 @@ class Law:
             factors = tuple((np.asarray(self.factors) / divisors).tolist())
         fits = all(1.0 / _EXTREME < f < _EXTREME for f in factors)
         return dataclasses.replace(self, factors=factors) if fits else None
-
-    def transport(self, u: np.ndarray) -> np.ndarray:
-        """Frequencies ``(..., k)`` of uniforms ``(..., draws)``, from the very functions that the law names."""
-        kind, parameters = self.component
-        columns = u if self.radius is None else u[..., 1:]
-        centred = 2.0 * columns - 1.0
-        if kind == "uniform":
-            omega = centred
-        elif kind == "log_uniform":
-            omega = np.copysign(np.exp(parameters[0] * np.abs(centred)), centred)
-        else:
-            omega = kind(*parameters, columns)  # type: ignore[operator]
-        if self.radius is not None:
-            quantile, parameters = self.radius
-            omega = omega * quantile(*parameters, u[..., :1])
-        return omega * np.asarray(self.factors)
