@@ -23,7 +23,7 @@ import numpy as np
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_GLANCE = 5e-4  # seconds between looks at whether the threads of an interrupted call have ended
+_GLANCE = 5e-4  # seconds between looks at what other threads have done, where they are waited for
 _PATIENCE = 1000  # looks
 
 
@@ -140,20 +140,17 @@ def ordered_map(task: Callable[[Item], Result], items: Sequence[Item], n_threads
     if n_threads <= 1:
         yield from map(task, items)
         return
-    work = _Work(task, items)
+    work = _Work(task, items, 2 * n_threads)
     helpers = [
         threading.Thread(target=contextvars.copy_context().run, args=(work.help,), name="rfrope")
         for _ in range(n_threads - 1)
     ]
-    given = 0
     try:
         with suppress(RuntimeError):  # no more threads can be had: those that there are do all the work
             for helper in helpers:
                 helper.start()
         while work.advance():
-            while given in work.results:
-                yield work.results.pop(given)
-                given += 1
+            yield from work.taken()
         for helper in helpers:
             if helper.ident is not None:  # it was started
                 helper.join()
@@ -162,26 +159,44 @@ def ordered_map(task: Callable[[Item], Result], items: Sequence[Item], n_threads
         raise
     if work.failures:
         raise work.failures[0]
-    for index in range(given, len(items)):
-        yield work.results.pop(index)
+    yield from work.taken()
 
 
 class _Work:
     """What the threads of one call share. One thread at a time holds the interpreter, so every index is taken once."""
 
-    def __init__(self, task: Callable[[Any], Any], items: Sequence[Any]) -> None:
+    def __init__(self, task: Callable[[Any], Any], items: Sequence[Any], room: int) -> None:
         self.results: dict[int, Any] = {}
         self.failures: list[BaseException] = []
-        self.stopped = False
+        self.stopped = self._exhausted = False
+        self._room, self._given = room, 0
         self._helping: list[None] = []
         self._task, self._items, self._take = task, items, itertools.count().__next__
 
     def advance(self) -> bool:
         """Work on one more item; say whether there was one."""
         index = self._take()
-        if self.stopped or index >= len(self._items):
+        self._exhausted = self._exhausted or index >= len(self._items)
+        if self.stopped or self._exhausted:
             return False
         self.results[index] = self._task(self._items[index])
+        return True
+
+    def taken(self) -> Iterator[Any]:
+        """Take results in their order, as far as they are there, and wait for the next one where there are too many."""
+        while True:
+            if self._given in self.results:
+                yield self.results.pop(self._given)
+                self._given += 1
+            elif len(self.results) >= self._room and not self.stopped:
+                time.sleep(_GLANCE)
+            else:
+                return
+
+    def _has_room(self) -> bool:
+        """Wait while results lie there that nobody takes; they would grow with the number of items."""
+        while len(self.results) >= self._room and not (self.stopped or self._exhausted):
+            time.sleep(_GLANCE)
         return True
 
     def help(self) -> None:
@@ -190,7 +205,7 @@ class _Work:
         _WANTED.set(1)
         _WORK.set(self)
         try:
-            while self.advance():
+            while self._has_room() and self.advance():
                 pass
         except _Abandoned:
             pass

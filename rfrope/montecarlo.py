@@ -110,9 +110,9 @@ def estimate_kernel(
     -----
     At many lags of a NumPy array or a torch tensor on the CPU the sums are a non-uniform fast Fourier transform
     (finufft: type 1 where the lags are on a uniform grid, type 3 elsewhere, up to three axes), if that is cheaper than
-    the direct sum: values are then within 1e-9 of it, and standard errors within 1e-3 of theirs, or within
-    ``2e-5 / sqrt(n)`` where the variance of a single draw is below 1e-6 at very many lags. Otherwise, and wherever
-    finufft or Numba is missing, the sum is direct, and phases are good to ``1.1e-16 |u|``.
+    the direct sum: values are then within 1e-9 of it, and standard errors within 1e-4 of theirs (where the variance of
+    a single draw is below 1e-6, a series or the direct sum takes over). Otherwise, and wherever finufft or Numba is
+    missing, the sum is direct, and phases are good to ``1.1e-16 |u|``.
 
     Examples
     --------
@@ -178,8 +178,8 @@ def estimate_scores(
     Source: the decomposition ``S = sum_i A_i cos u_i + B_i sin u_i`` of seed 000, exact for every draw.
 
     For NumPy arrays and torch tensors on the CPU the trials are worked on in one compiled loop, where Numba may be
-    used. Its quantile functions agree with SciPy's to 1e-13, and so its results with those elsewhere to about 1e-9, as
-    long as typical phases are below 1e4.
+    used. Its quantile functions are good to 2e-15, where SciPy's are as good (Student's t near its median is not), and
+    so its results agree with those elsewhere to 1e-9, as long as nearly all phases are below 1e5.
 
     Examples
     --------

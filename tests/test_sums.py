@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 import rfrope
 from rfrope import _accel, _sums, _turns, montecarlo
 
-loops = pytest.importorskip("rfrope._accel.sums_loops", reason="compiled loops need Numba, with its compiler on")
-sums = pytest.importorskip("rfrope._accel.sums")
+NO_LOOPS = "compiled loops need Numba, with its compiler on"
+loops = pytest.importorskip("rfrope._accel.sums_loops", reason=NO_LOOPS, exc_type=ImportError)
+sums = pytest.importorskip("rfrope._accel.sums", reason=NO_LOOPS, exc_type=ImportError)
 
 BOUND = 1e-9  # of a mean, as promised
 LAWS = ("gaussian(scale=4{})", "exponential(scale=4{})")  # the second is a Cauchy law: |omega| far above 1e4
@@ -334,12 +335,25 @@ def test_small_variances_need_the_loop(monkeypatch):
     assert not np.all(np.abs(wrong - exact) <= 1e-3 * exact)
 
 
-def test_flat_lags_are_bounded_work(ran):
-    omega, lags = frequencies(LAWS[0], 1, 2**12)[:, 0], np.linspace(0.0, 1e-3, 20_001)
-    _, m2 = sums.kernel_moments(omega, lags, "phi")
-    assert "direct_moments" in ran
-    exact = montecarlo._kernel_moments(omega, lags, "phi")[1]
-    assert np.max(np.abs(np.sqrt(m2 / 2**12) - np.sqrt(exact / 2**12))) < 2e-5
+@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
+@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize("largest", [1e-3, 0.5])
+def test_moments_at_many_flat_lags_are_those_of_exact_arithmetic(law, largest, quantity, ran):
+    omega, lags = frequencies(law, 1, 2**12)[:, 0], np.linspace(0.0, largest, 20_001)
+    mean, m2 = sums.kernel_moments(omega, lags, quantity)
+    some = np.asarray([1, 2, 3, 5, 100, 3333, 12345, 20_000])
+    u = (2.0 if quantity == "phi2" else 1.0) * lags[some, None] * omega
+    deviation = np.sin(u) if quantity == "sin" else 2.0 * np.sin(0.5 * u) ** 2  # 1 - cos u, without cancellation
+    exact = np.mean(deviation, axis=-1)
+    spread = np.sum((deviation - exact[:, None]) ** 2, axis=-1)
+    np.testing.assert_allclose(m2[some], spread, rtol=2e-5, atol=1e-27)  # cos itself is rounded to 1e-16
+    np.testing.assert_allclose(mean[some], exact if quantity == "sin" else 1.0 - exact, rtol=0, atol=1e-11)
+    assert ran.count("direct_moments") < 40  # not at every flat lag
+
+
+def test_a_right_kernel_passes_at_many_flat_lags():
+    found = rfrope.validate("gaussian(scale=32)", delta=np.linspace(0, 0.5, 3000), n_samples=2**15, rng=0)
+    assert found.passed
 
 
 @pytest.mark.parametrize("size", [1e100, 1e-100])

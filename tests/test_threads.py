@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import _threads
+from rfrope import _accel, _threads
 
 
 @pytest.fixture(autouse=True)
@@ -194,6 +194,17 @@ def test_results_come_in_the_order_of_the_items(n_threads, n_items):
         return i * i
 
     assert list(_threads.ordered_map(slow_first, range(n_items), n_threads)) == [i * i for i in range(n_items)]
+
+
+@pytest.mark.parametrize("n_threads", [2, 4])
+def test_results_that_nobody_takes_do_not_pile_up(n_threads):
+    """A slow consumer holds the helpers back: memory is that of the threads, not that of the items."""
+    begun, most = [], 0
+    for taken, _ in enumerate(_threads.ordered_map(begun.append, range(60), n_threads), start=1):
+        time.sleep(0.003)
+        most = max(most, len(begun) - taken)
+    assert taken == 60
+    assert 0 < most <= 4 * n_threads
 
 
 def test_the_caller_works_too_and_no_more_threads_than_asked_for():
@@ -438,7 +449,8 @@ print(right(wanted), same(job(), wanted), all(twins), any(twins), threading.acti
     ids=["one thread", "no compiler", "no cache"],
 )
 def test_settings_of_numba(environment, twins, tmp_path):
-    pytest.importorskip("numba", reason="Numba, whose settings these are, is missing")
+    if _accel.twin("rotated") is None:
+        pytest.skip("compiled loops, whose settings these are, need Numba with its compiler on")
     assert run_script(CHECK, tmp_path, **environment) == ["True", "True", str(twins), str(twins), "1"]
 
 

@@ -19,7 +19,7 @@ from rfrope._accel import called, compiled, inlined
 UNIFORM, LOG_UNIFORM, TABLE = range(3)
 
 # A table of a quantile has a polynomial for each of PIECES equal parts of each octave of v = min(u, 1 - u)
-OCTAVES, PIECES, ROW = 52, 128, 5
+OCTAVES, PIECES, ROW = 52, 128, 6
 SIDE = OCTAVES * PIECES
 _ROW, _UPPER = np.uint64(ROW), np.uint64(SIDE * ROW)
 _PIECE_BITS, _FIRST_PIECE = np.uint64(45), np.uint64((1023 - 53) * PIECES)
@@ -215,7 +215,8 @@ def _place(u, upper, piece, inside, n):  # type: ignore[no-untyped-def]
 @inlined
 def _look_up(table, at, x):  # type: ignore[no-untyped-def]
     """Value at x of the polynomial that begins at `at`, unsigned so that no index is taken for a negative one."""
-    y = _fma(table[at + np.uint64(4)], x, table[at + np.uint64(3)])
+    y = _fma(table[at + np.uint64(5)], x, table[at + np.uint64(4)])
+    y = _fma(y, x, table[at + np.uint64(3)])
     y = _fma(y, x, table[at + np.uint64(2)])
     y = _fma(y, x, table[at + np.uint64(1)])
     return _fma(y, x, table[at])
@@ -306,10 +307,15 @@ def _correct_large(p, w, cos, sin, n):  # type: ignore[no-untyped-def]
 
 
 @called
-def _add_block(omega, delta, limit, a, b, first, pair, block, u, cos, sin, scores, n):  # type: ignore[no-untyped-def]
-    """Add ``A cos u + B sin u`` of one block to the scores of n trials; cos and sin serve all pairs at a lag."""
-    large = _any_large(omega, limit, n)
-    for lag in range(delta.shape[0]):
+def _add_block(  # type: ignore[no-untyped-def]
+    omega, delta, start, stop, limit, a, b, first, pair, block, u, cos, sin, scores, n
+):
+    """Add ``A cos u + B sin u`` of one block to the scores of n trials at some lags.
+
+    Cos and sin serve all pairs at a lag. The first score is that of the first row at lag `start`.
+    """
+    large, base = _any_large(omega, limit, n), first[start]
+    for lag in range(start, stop):
         p, w = delta[lag, 0], omega[0]
         if delta.shape[1] > 1:
             for lane in range(n):
@@ -322,17 +328,19 @@ def _add_block(omega, delta, limit, a, b, first, pair, block, u, cos, sin, score
         if first[lag + 1] == first[lag] + 1 and not large:
             row = first[lag]
             x, y = a[pair[row], block], b[pair[row], block]
+            mine = scores[row - base]
             for lane in range(n):
                 c, s = _cos_sin(p * w[lane])
-                scores[row, lane] = _fma(x, c, _fma(y, s, scores[row, lane]))
+                mine[lane] = _fma(x, c, _fma(y, s, mine[lane]))
             continue
         _cos_sin_lanes(p, w, cos, sin, n)
         if large:
             _correct_large(p, w, cos, sin, n)
         for row in range(first[lag], first[lag + 1]):
             x, y = a[pair[row], block], b[pair[row], block]
+            mine = scores[row - base]
             for lane in range(n):
-                scores[row, lane] = _fma(x, cos[lane], _fma(y, sin[lane], scores[row, lane]))
+                mine[lane] = _fma(x, cos[lane], _fma(y, sin[lane], mine[lane]))
 
 
 @inlined
@@ -381,6 +389,13 @@ def _merge_moments(sums, row, done, scores, work, n):  # type: ignore[no-untyped
     )
 
 
+@inlined
+def _clear(scores, rows, n):  # type: ignore[no-untyped-def]
+    for row in range(rows):
+        for lane in range(n):
+            scores[row, lane] = 0.0
+
+
 @compiled
 def add_trials(  # type: ignore[no-untyped-def]
     sums,
@@ -402,16 +417,23 @@ def add_trials(  # type: ignore[no-untyped-def]
     b,
     first,
     pair,
+    tiles,
 ):
     """Merge the moments of trials start, ..., start + length - 1 into those of `done` trials.
 
     sums (4, rows); factors (axes,); tables as `estimators` makes them, that of the radius empty if there is none;
     given (length, blocks, axes): frequencies to be used instead of drawn ones, or empty; delta (lags, axes); a and b
-    (pairs, blocks). Row r belongs to pair[r] and to the lag with first[lag] <= r < first[lag + 1].
+    (pairs, blocks). Row r belongs to pair[r] and to the lag with first[lag] <= r < first[lag + 1]. Lags tiles[t], ...,
+    tiles[t + 1] - 1 are worked on together, so that their scores stay in the fastest cache; where there is more than
+    one tile, the frequencies of all blocks are kept for it.
     """
     axes, blocks = delta.shape[1], a.shape[1]
     draws = axes + (1 if radius_table.size else 0)
-    uniform, omega = np.empty((2, lanes)), np.empty((2, axes, lanes))
+    n_tiles, most = tiles.size - 1, 0
+    for tile in range(n_tiles):
+        most = max(most, first[tiles[tile + 1]] - first[tiles[tile]])
+    keep = n_tiles > 1
+    uniform, omega = np.empty((2, lanes)), np.empty((blocks + 1 if keep else 2, axes, lanes))
     radius, u, cos, sin, inside = (
         np.empty((2, lanes)),
         np.empty(lanes),
@@ -419,18 +441,18 @@ def add_trials(  # type: ignore[no-untyped-def]
         np.empty(lanes),
         np.empty(lanes),
     )
-    piece, scores = np.empty(lanes, np.uint64), np.empty((pair.size, lanes))
+    piece, scores = np.empty(lanes, np.uint64), np.empty((most, lanes))
     for begin in range(0, length, lanes):
         n = min(lanes, length - begin)
-        for row in range(pair.size):
-            for lane in range(n):
-                scores[row, lane] = 0.0
+        if not keep:
+            _clear(scores, most, n)
         for two in range((blocks + 1) // 2):
+            here = 2 * two if keep else 0
             if given.size:
                 for side in range(min(2, blocks - 2 * two)):
                     for axis in range(axes):
                         for lane in range(n):
-                            omega[side, axis, lane] = given[begin + lane, 2 * two + side, axis]
+                            omega[here + side, axis, lane] = given[begin + lane, 2 * two + side, axis]
             else:
                 stream = np.uint64(start + begin)
                 for column in range(draws):
@@ -440,12 +462,22 @@ def add_trials(  # type: ignore[no-untyped-def]
                         if axis < 0:
                             _radius(radius_table, uniform[side], piece, inside, radius[side], n)
                             continue
-                        out = omega[side, axis]
+                        out = omega[here + side, axis]
                         _component(law, parameter, factors[axis], table, uniform[side], piece, inside, out, n)
                         if draws > axes:
                             for lane in range(n):
                                 out[lane] *= radius[side, lane]
-            for side in range(min(2, blocks - 2 * two)):
-                _add_block(omega[side], delta, limit, a, b, first, pair, 2 * two + side, u, cos, sin, scores, n)
-        for row in range(pair.size):
-            _merge_moments(sums, row, done + begin, scores[row], u, n)
+            if not keep:
+                for side in range(min(2, blocks - 2 * two)):
+                    block = 2 * two + side
+                    stop = delta.shape[0]
+                    _add_block(omega[side], delta, 0, stop, limit, a, b, first, pair, block, u, cos, sin, scores, n)
+        for tile in range(n_tiles):
+            lag, stop = tiles[tile], tiles[tile + 1]
+            if keep:
+                _clear(scores, first[stop] - first[lag], n)
+                for block in range(blocks):
+                    w = omega[block]
+                    _add_block(w, delta, lag, stop, limit, a, b, first, pair, block, u, cos, sin, scores, n)
+            for row in range(first[lag], first[stop]):
+                _merge_moments(sums, row, done + begin, scores[row - first[lag]], u, n)

@@ -24,9 +24,15 @@ Quantile = tuple[Callable[..., np.ndarray], tuple[float, ...]]
 
 _COMPONENTS = {"uniform": loops.UNIFORM, "log_uniform": loops.LOG_UNIFORM}
 _LANES, _FEWEST_LANES = 512, 16
-_SCORES = 2**17  # that are held at once, where that leaves enough lanes
+_ROWS = 32  # of scores that are worked on together, unless a single lag has more
+_SCORES = 2**15  # that are held at once, where that leaves enough lanes
+_FREQUENCIES = 2**16  # likewise, where there is more than one tile of lags
 _BATCH = 2**16  # uniforms that a kernel's own transport is given at once
 _TABLED, _TRANSPORTED, _LONGEST_CHUNK = 2**21, 2**18, 2**16  # numbers that make a chunk, and trials at most
+_USEFUL_LANES, _LONGEST = (
+    256,
+    2**28,
+)  # trials that a chunk has unless it would take longer than 0.3 s for so many numbers
 _ERROR = 1e-12  # that a table of a quantile may have, in the middle between its nodes
 _NO_TABLE = np.empty(0)
 _NOT_GIVEN = np.empty((0, 0, 0))
@@ -45,8 +51,8 @@ def score_sums(
     """Twin of `rfrope.montecarlo._score_sums`."""
     xp, device = _array.namespace(a=a), _array.device(a)
     lags, shape, rows = _rows(_array.as_numpy(delta), _array.as_numpy(a), _array.as_numpy(b), kernel.ndim)
-    sums = np.zeros((4, rows[-1].size))
-    lanes = min(length, max(_FEWEST_LANES, min(_LANES, _SCORES // max(1, rows[-1].size))))
+    sums = np.zeros((4, math.prod(shape)))
+    lanes = min(length, _lanes(rows, a.shape[-1] * kernel.ndim))
     words = tuple(map(np.uint64, key))
     law = _law(kernel) if isinstance(kernel, Hashable) else _law.__wrapped__(kernel)
     if law is not None:
@@ -63,13 +69,15 @@ def score_sums(
             loops.add_trials(sums, done, start + done, n, lanes, *words, *nothing, omega, *rows)
     whole = np.empty_like(sums)
     whole[:, lags] = sums
-    mean, m2, m3, m4 = (_array.from_host(part.reshape(shape), xp, device=device) for part in whole)
+    mean, m2, m3, m4 = (_array.from_host(part.reshape(shape)[()], xp, device=device) for part in whole)
     return mean, m2, m3, m4
 
 
 def score_chunk_length(kernel: Any, width: int) -> int:
     """Twin of `rfrope.montecarlo._score_chunk_length`: some milliseconds of work, and never as much as a second."""
-    fitting = max(4, (_TABLED if kernel._stated_law() is not None else _TRANSPORTED) // max(1, width))
+    usual = _TABLED if kernel._stated_law() is not None else _TRANSPORTED
+    width = max(1, width)
+    fitting = max(4, usual // width, min(_USEFUL_LANES, _LONGEST // width))
     return min(_LONGEST_CHUNK, 1 << (fitting.bit_length() - 1))
 
 
@@ -78,7 +86,7 @@ def _rows(delta: np.ndarray, a: np.ndarray, b: np.ndarray, ndim: int) -> tuple[n
 
     Returns
     -------
-    order, shape, (lags, limit, a, b, first, pair)
+    order, shape, (lags, limit, a, b, first, pair, tiles)
         Row r is element order[r] of the flattened result, whose shape is given; the rest is what `add_trials` expects.
     """
     shape_of_lags = delta.shape if ndim == 1 else delta.shape[:-1]
@@ -94,7 +102,25 @@ def _rows(delta: np.ndarray, a: np.ndarray, b: np.ndarray, ndim: int) -> tuple[n
     first = np.searchsorted(lag[order], np.arange(len(lags) + 1))
     limit = loops.LARGEST_REDUCED / (ndim * max(1e-300, np.max(np.abs(lags), initial=0.0)))
     a, b = (np.array(np.broadcast_to(x, (*pairs, a.shape[-1])), np.float64).reshape(-1, a.shape[-1]) for x in (a, b))
-    return order, shape, (np.array(lags), limit, a, b, first, pair[order])
+    return order, shape, (np.array(lags), limit, a, b, first, pair[order], _tiles(first))
+
+
+def _tiles(first: np.ndarray) -> np.ndarray:
+    """Cut the lags into runs that have few rows together, or are one lag."""
+    tiles, n_lags = [0], len(first) - 1
+    while tiles[-1] < n_lags:
+        stop = int(np.searchsorted(first, first[tiles[-1]] + _ROWS, side="right")) - 1
+        tiles.append(min(n_lags, max(stop, tiles[-1] + 1)))
+    return np.array(tiles)
+
+
+def _lanes(rows: tuple, components: int) -> int:
+    """How many trials are worked on side by side: as many as leave what they need in the caches."""
+    *_, first, _, tiles = rows
+    lanes = min(_LANES, _SCORES // max(1, int(np.max(np.diff(first[tiles]), initial=0))))
+    if len(tiles) > 2:
+        lanes = min(lanes, _FREQUENCIES // max(1, components))
+    return max(_FEWEST_LANES, lanes)
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ def table(positions: Array, frequencies: Array, shift: Array | None, scale: Any,
     unit = np.repeat([1.0, 0.0], blocks)
     x = _array.from_host(unit, xp, device=_array.device(positions))
     turned = rotated(x, positions, frequencies, shift, scale, False, "half", "half", None, xp)
-    return turned[..., :blocks], turned[..., blocks:]
+    return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
 
 
 def _common(blocks: int, value: Any) -> int:

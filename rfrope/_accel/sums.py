@@ -54,7 +54,7 @@ def mean_cos(frequencies: Array, delta: Array, xp: ModuleType) -> Array:
     if omega.ndim == 1:
         omega, lags = omega[:, None], lags[..., None]
     if omega.ndim == 2:
-        mean = _mean_of_one_set(omega, lags.reshape(-1, lags.shape[-1])).reshape(lags.shape[:-1])
+        mean = _mean_of_one_set(omega, lags.reshape(-1, lags.shape[-1])).reshape(lags.shape[:-1])[()]
         return _array.from_host(mean, xp, device=device)
     alone = lags.ndim == 1
     lags = lags[None, :] if alone else lags
@@ -63,15 +63,14 @@ def mean_cos(frequencies: Array, delta: Array, xp: ModuleType) -> Array:
     mean = np.empty((*heads, lags.shape[-2]))
     for head in np.ndindex(heads):
         mean[head] = _mean_of_one_set(omega[head], lags[head])
-    return _array.from_host(mean[..., 0] if alone else mean, xp, device=device)
+    return _array.from_host((mean[..., 0] if alone else mean)[()], xp, device=device)
 
 
 def kernel_moments(omega: np.ndarray, delta: Array, quantity: str) -> tuple[Array, Array]:
     """Mean and sum of squared deviations of a kernel's cos or sin: the twin of `rfrope.montecarlo._kernel_moments`.
 
     A transform gives means alone, so squares come from doubled angles: ``cos^2 u = (1 + cos 2u)/2``. Where the variance
-    is too small for that, the loop computes it: at as many lags as cost no more than the transform, those of the
-    smallest variance first.
+    is too small for that, a series or the loop computes both moments.
     """
     xp, device = _array.namespace(delta=delta), _array.device(delta)
     host = _array.as_numpy(delta)
@@ -80,7 +79,9 @@ def kernel_moments(omega: np.ndarray, delta: Array, quantity: str) -> tuple[Arra
     lags = _prepared(host.reshape(-1, omega.shape[1]))
     if quantity == "phi2":
         lags = 2.0 * lags
-    mean, m2 = (_array.from_host(v.reshape(shape), xp, device=device) for v in _moments(omega, lags, quantity == "sin"))
+    mean, m2 = (
+        _array.from_host(v.reshape(shape)[()], xp, device=device) for v in _moments(omega, lags, quantity == "sin")
+    )
     return mean, m2
 
 
@@ -458,7 +459,9 @@ def _scattered_sums(turned: _Turned, lags: np.ndarray) -> np.ndarray:
 
 # -- moments -----------------------------------------------------------------------------------------------------------
 
-_LEAST_VARIANCE = 1e-6  # below it, the error of the transform could be 1e-3 of the variance
+_LEAST_VARIANCE = 1e-6  # below it, the error of the transform could be seen beside the variance
+_FEW = 16  # lags at which the direct loop is as fast as the powers
+_TERMS = 14  # of the series: (2u)**28/28! is 1e-21
 
 
 def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -470,7 +473,7 @@ def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray
     if parts is None:
         return _direct_moments(turned, lags, odd)
     sums = np.concatenate([_transformed(turned, part, plan) for part, plan in parts])
-    return _moments_of_sums(turned, lags, sums / turned.count, odd, sum(plan.cost for _, plan in parts))
+    return _moments_of_sums(turned, lags, sums / turned.count, odd)
 
 
 def _parts_for_moments(turned: _Turned, lags: np.ndarray) -> list[tuple[np.ndarray, _Plan]] | None:
@@ -488,9 +491,7 @@ def _parts_for_moments(turned: _Turned, lags: np.ndarray) -> list[tuple[np.ndarr
     return best
 
 
-def _moments_of_sums(
-    turned: _Turned, lags: np.ndarray, means: np.ndarray, odd: bool, cost: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _moments_of_sums(turned: _Turned, lags: np.ndarray, means: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
     """Mean and sum of squared deviations from the means of ``exp(i u)`` and ``exp(2 i u)``, in that order."""
     single, double = means[: len(lags)], means[len(lags) :].real
     mean = (single.imag if odd else single.real).copy()
@@ -499,9 +500,46 @@ def _moments_of_sums(
     zero = ~np.any(lags, axis=1)  # known without a sum
     mean[zero], m2[zero] = (0.0 if odd else 1.0), 0.0
     flat = np.flatnonzero((variance < _LEAST_VARIANCE) & ~zero)
-    affordable = max(16, int(cost / (turned.count * _direct_ns(turned.axes))))
-    if len(flat) > affordable:
-        flat = flat[np.argsort(variance[flat], kind="stable")[:affordable]]
-    if len(flat):
-        mean[flat], m2[flat] = _direct_moments(turned, np.ascontiguousarray(lags[flat]), odd)
+    for group in _octaves(lags[flat, 0]) if turned.axes == 1 else [np.arange(len(flat))]:
+        chosen = np.ascontiguousarray(lags[flat[group]])
+        by = _series_moments if turned.axes == 1 and len(group) > _FEW else _direct_moments
+        mean[flat[group]], m2[flat[group]] = by(turned, chosen, odd)
     return mean, m2
+
+
+def _octaves(lags: np.ndarray) -> list[np.ndarray]:
+    """Group lags other than 0 so that in a group none is more than twice another; indices of each."""
+    exponents = np.frexp(lags)[1]
+    return [np.flatnonzero(exponents == exponent) for exponent in np.unique(exponents)]
+
+
+def _series_moments(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sum of squared deviations at lags of one octave, where nearly all phases are small.
+
+    For phases of at most 1 the Taylor series of ``1 - cos u`` and its square, ``(3 - 4 cos u + cos 2u)/2`` (of
+    ``sin u`` and ``(1 - cos 2u)/2``, if `odd`), lose nothing to cancellation, and one pass for each power gives them at
+    all lags. The other draws are summed directly.
+    """
+    reach = float(np.max(np.abs(lags)))
+    x, share = turned.omega[:, 0] * reach, lags[:, 0] / reach
+    small = np.abs(x) <= 1.0
+    first, second = np.zeros(len(lags)), np.zeros(len(lags))
+    bulk = x[small]
+    square, power = bulk * bulk, np.ones(len(bulk))
+    for k in range(_TERMS):
+        sign, factorial = (-1.0) ** k, math.factorial(2 * k)
+        if odd:
+            first += sign * share ** (2 * k + 1) * float(np.sum(power * bulk)) / math.factorial(2 * k + 1)
+        even = sign * share ** (2 * k) * float(np.sum(power)) / factorial
+        if k > 0:
+            first -= 0.0 if odd else even
+            second += -0.5 * 4.0**k * even if odd else 0.5 * (4.0**k - 4.0) * even
+        power *= square
+    if not np.all(small):
+        outside = turned.those(~small)
+        once, twice = (_direct_sums(outside, v) for v in (lags, 2.0 * lags))
+        first += once.imag if odd else outside.count - once.real
+        squares = outside.count - twice.real if odd else 3.0 * outside.count - 4.0 * once.real + twice.real
+        second += 0.5 * squares
+    m2 = np.clip(second - first * first / turned.count, 0.0, None)
+    return (first if odd else turned.count - first) / turned.count, m2

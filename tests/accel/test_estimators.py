@@ -22,12 +22,15 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numba import njit
 
 import rfrope
 from rfrope import _accel, _philox, _special, _threads, estimate_scores, kernels, montecarlo
-from rfrope._accel import estimator_loops, estimators
 from rfrope.kernels import families
+
+NO_LOOPS = "compiled loops need Numba, with its compiler on"
+estimators = pytest.importorskip("rfrope._accel.estimators", reason=NO_LOOPS, exc_type=ImportError)
+estimator_loops = pytest.importorskip("rfrope._accel.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
+njit = pytest.importorskip("numba", reason=NO_LOOPS).njit
 
 TABLED = [
     "gaussian(scale={s}, ndim={k})",
