@@ -6,20 +6,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
-
-import numpy as np
-
-from benchmarks import machine
 
 LEAST_BURST = 2e-3  # seconds: shorter calls are repeated until they take as long
 PAUSE = 5e-3  # seconds before a burst, in which the idle threads of the one before stop spinning
 SLOW = 0.1  # seconds of which one call a round is enough
-LONG = 5e-4  # seconds from which on a call is made once a turn, with caches that hold nothing of it
-SCRATCH = 2**25  # float32 numbers that are copied to empty the caches, on every core
 
 
 class Missing(Exception):
@@ -59,26 +51,11 @@ def burst(call: Callable[[], Any], number: int) -> float:
     return (time.perf_counter() - start) / number
 
 
-@cache
-def _scratch() -> tuple[np.ndarray, np.ndarray, ThreadPoolExecutor]:
-    return np.ones(SCRATCH, np.float32), np.ones(SCRATCH, np.float32), ThreadPoolExecutor(machine.cores())
-
-
-def empty_caches() -> None:
-    """Fill the caches of all cores with other things, and wake the cores."""
-    source, target, pool = _scratch()
-    edges = np.linspace(0, SCRATCH, machine.cores() + 1).astype(int)
-    for _ in pool.map(
-        lambda i: np.copyto(target[edges[i] : edges[i + 1]], source[edges[i] : edges[i + 1]]), range(edges.size - 1)
-    ):
-        pass
-
-
 def measure(entries: list[Entry], rounds: int, most_seconds: float) -> None:
     """Fill in the figures: every round takes all entries in turn, beginning with another one each time.
 
-    Long calls are made three times a round, each time after the caches were emptied, so that the memory they need has
-    to come from memory, for all alike. Short ones are made many times in a row, three times after one that warms up.
+    In its turn an entry is called in four bursts, the first of which warms up and does not count; a burst is one call,
+    or as many as take two milliseconds. Slow entries have one call.
 
     An entry that has used up `most_seconds` sits out the later rounds, but never before it has two figures (one, if a
     single round is asked for).
@@ -105,17 +82,11 @@ def _number(call: Callable[[], Any]) -> int:
     tried: list[float] = []
     while len(tried) < 8 and sum(tried) < SLOW:
         tried.append(burst(call, 1))
-    return 1 if min(tried) > LONG else math.ceil(LEAST_BURST / max(min(tried), 1e-7))
+    return math.ceil(LEAST_BURST / max(min(tried), 1e-7))
 
 
 def _turn(call: Callable[[], Any], number: int) -> list[float]:
     """Seconds a call, of some bursts."""
-    if number > 1:
-        time.sleep(PAUSE)
-        return [burst(call, number) for _ in range(4)][1:]
-    figures: list[float] = []
-    while sum(figures) < SLOW and len(figures) < 3:
-        time.sleep(PAUSE)
-        empty_caches()
-        figures.append(burst(call, 1))
-    return figures
+    time.sleep(PAUSE)
+    first = burst(call, number)
+    return [first] if first > SLOW else [burst(call, number) for _ in range(3)]

@@ -102,7 +102,6 @@ def test_a_peer_that_is_not_installed_is_listed(monkeypatch):
 
 
 def test_entries_are_measured_in_turn(monkeypatch):
-    monkeypatch.setattr(timing, "SCRATCH", 16)
     calls = []
     entries = [timing.Entry(name, lambda name=name: calls.append(name) or 2.0, value=True) for name in "abc"]
     timing.measure(entries, rounds=3, most_seconds=1.0)
