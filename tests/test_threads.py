@@ -468,7 +468,8 @@ def test_an_interrupt_ends_long_work_and_all_its_threads(work, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         f"""{JOB}
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been told to ignore it
 big = np.ones((64, 1024, 128), np.float32)
 job()
 if threading.active_count() != 1:

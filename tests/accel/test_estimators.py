@@ -521,9 +521,10 @@ def test_it_compiles_where_no_cache_can_be_written():
 
 
 INTERRUPTED = """
-    import threading, time
+    import signal, threading
     import numpy as np
     import rfrope
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been told to ignore it
     q, k = np.random.default_rng(0).standard_normal((2, 128))
     rfrope.estimate_scores(q, k, 1.0, {text!r}, n_trials=4, rng=0)
     with rfrope.threads(2):
