@@ -136,11 +136,11 @@ def _rotations(sizes: Sizes) -> list[Job]:
         ("float32, in place", Rotation(n, into="in place"), (_COPY, _NUMPY), ()),
         ("float32, interleaved, in place", Rotation(n, into="in place", **pairs), (_COPY, _COMPLEX, _NUMPY), ()),
         ("float32, fresh result", Rotation(n, into="fresh"), ("copy to fresh memory", _NUMPY, _EAGER, _COMPILED), ()),
-        ("float32, torch, out=", Rotation(n, library="torch"), (_COPY, _EAGER, _EAGER_OUT), ()),
+        ("float32, torch, out=", Rotation(n, backend="torch"), (_COPY, _EAGER, _EAGER_OUT), ()),
         ("float16, out=", Rotation(n, **f16), (_COPY, _ONNX, _NUMPY, _EAGER, _COMPILED), (narrow,)),
         ("float16, interleaved, out=", Rotation(n, **f16, **pairs), (_COPY, _ONNX), (narrow,)),
         ("bfloat16 of ml_dtypes, out=", Rotation(n, **b16), (_COPY, _NUMPY), (narrow,)),
-        ("bfloat16 of torch, out=", Rotation(n, library="torch", **b16), (_COPY, _EAGER, _COMPILED, _ONNX), (narrow,)),
+        ("bfloat16 of torch, out=", Rotation(n, backend="torch", **b16), (_COPY, _EAGER, _COMPILED, _ONNX), (narrow,)),
         ("float32, frequencies for each head, out=", Rotation(n, per_head=True), half, (heads,)),
         (
             "float32, interleaved, frequencies for each head, out=",

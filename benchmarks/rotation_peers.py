@@ -40,7 +40,7 @@ class Rotation:
 
     tokens: int
     dtype: str = "float32"
-    library: str = "numpy"
+    backend: str = "numpy"
     pairing: str = "half"
     layout: str = "heads first"
     into: str = "out"
@@ -102,12 +102,12 @@ def as_doubles(x: Any) -> np.ndarray:
 
 
 def ours(problem: Rotation) -> Entry:
-    make = problem.torch if problem.library == "torch" else problem.numpy
+    make = problem.torch if problem.backend == "torch" else problem.numpy
     x = make()
     out = {"in place": x, "fresh": None}.get(problem.into, "given")
     out = make(False, problem.target_layout) if isinstance(out, str) else out
     positions, frequencies, pairing = problem.positions, problem.frequencies, problem.pairing
-    if problem.library == "torch":
+    if problem.backend == "torch":
         torch = need("torch")
         positions, frequencies = torch.from_numpy(positions), torch.from_numpy(frequencies)
 
