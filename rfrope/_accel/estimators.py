@@ -29,10 +29,8 @@ _SCORES = 2**15  # that are held at once, where that leaves enough lanes
 _FREQUENCIES = 2**16  # likewise, where there is more than one tile of lags
 _BATCH = 2**16  # uniforms that a kernel's own transport is given at once
 _TABLED, _TRANSPORTED, _LONGEST_CHUNK = 2**21, 2**18, 2**16  # numbers that make a chunk, and trials at most
-_USEFUL_LANES, _LONGEST = (
-    256,
-    2**28,
-)  # trials that a chunk has unless it would take longer than 0.3 s for so many numbers
+_USEFUL_LANES = 256  # trials that a chunk has at least, unless that makes more numbers than the next line allows
+_LONGEST = 2**28
 _ERROR = 1e-12  # that a table of a quantile may have, in the middle between its nodes
 _NO_TABLE = np.empty(0)
 _NOT_GIVEN = np.empty((0, 0, 0))
