@@ -57,11 +57,13 @@ class CosSin:
     def track_rotation_table(self, library):
         xp, frequencies = libraries.module(library), rfrope.geometric(32)
         table = rfrope.rotation_table(xp.asarray(np.asarray(POSITIONS)), xp.asarray(frequencies))
-        return float(np.max(np.abs(np.stack([np.asarray(v) for v in table]) - exact_cos_sin(POSITIONS, frequencies))))
+        return float(
+            np.max(np.abs(np.stack([libraries.host(v) for v in table]) - exact_cos_sin(POSITIONS, frequencies)))
+        )
 
     def track_plain_float64_phases(self, library):
         xp, frequencies = libraries.module(library), rfrope.geometric(32)
-        phases = np.asarray(rfrope.phases(xp.asarray(np.asarray(POSITIONS)), xp.asarray(frequencies)))
+        phases = libraries.host(rfrope.phases(xp.asarray(np.asarray(POSITIONS)), xp.asarray(frequencies)))
         exact = exact_cos_sin(POSITIONS, frequencies)
         return float(np.max(np.abs(np.stack([np.cos(phases), np.sin(phases)]) - exact)))
 

@@ -10,9 +10,9 @@ import time
 import numpy as np
 
 try:
-    from rfrope._accel import sums
+    from rfrope._accel import sums, transforms
 except ImportError:  # asv imports every file of this folder, for versions too that have no such module
-    sums = None
+    sums = transforms = None
 
 CASES = (
     (1, 64, 2**12),
@@ -54,8 +54,11 @@ def problem(axes, count, n_lags, kind):
 
 def transform(turned, lags, kind):
     """Return the plan and the time of the transform, whatever the direct sum would cost."""
-    grid = sums._grid(lags) if kind == "grid" else None
-    plan = sums._grid_plan(turned, len(lags), grid) if grid else sums._scattered_plan(turned, lags)
+    grid = transforms.grid_of(lags) if kind == "grid" else None
+    if grid:
+        plan = transforms.on_grid(turned.omega, len(lags), grid, sums._COSTS)
+    else:
+        plan = transforms.scattered(turned.omega, lags, sums._COSTS)
     return (None, math.nan) if plan is None else (plan, fastest(lambda: sums._transformed(turned, lags, plan)))
 
 
@@ -70,7 +73,7 @@ def constants():
         _, many_points = transform(*problem(axes, points, 64, "grid"), "grid")
         turned, lags = problem(axes, 16, modes, "grid")
         plan, many_modes = transform(turned, lags, "grid")
-        cells = math.prod(sums._cells(axis.count) for axis in plan.grid)
+        cells = math.prod(transforms.finer(axis.count) for axis in plan.grid)
         print(
             f"{axes:4d} {direct:10.2f} {call:10.0f} {(many_points - call) / points:11.1f} "
             f"{(many_modes - call) / cells:10.1f}"
@@ -83,7 +86,7 @@ def table():
     for kind in ("grid", "scattered"):
         for axes, count, n_lags in CASES:
             turned, lags = problem(axes, count, n_lags, kind)
-            expected = turned.count * len(lags) * sums._direct_ns(axes)
+            expected = turned.count * len(lags) * sums._COSTS.pair(axes)
             direct = fastest(lambda turned=turned, lags=lags: sums._direct_sums(turned, lags), 3)
             plan, took = transform(turned, lags, kind)
             planned = math.nan if plan is None else plan.cost

@@ -54,10 +54,12 @@ class Libraries:
         self.time_estimate_scores(library, 64)
 
     def time_estimate_scores(self, library, trials):
-        np.asarray(rfrope.estimate_scores(self.q, self.k, self.delta, KERNELS[0], n_trials=trials, rng=0).mean.value)
+        libraries.host(
+            rfrope.estimate_scores(self.q, self.k, self.delta, KERNELS[0], n_trials=trials, rng=0).mean.value
+        )
 
     def time_estimate_kernel(self, library, trials):
-        np.asarray(rfrope.estimate_kernel(KERNELS[0], self.delta, n_samples=64 * trials, rng=0).value)
+        libraries.host(rfrope.estimate_kernel(KERNELS[0], self.delta, n_samples=64 * trials, rng=0).value)
 
 
 class Threads:

@@ -31,18 +31,23 @@ def processor() -> str:
     return f"{fields.get('model name', platform.machine())}{' with ' + vectors if vectors else ''}"
 
 
+def versions(packages: tuple[str, ...]) -> str:
+    """Return the versions of Python and of some packages."""
+    found = [f"Python {platform.python_version()}"]
+    for package in packages:
+        try:
+            found.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            found.append(f"{package} not installed")
+    return ", ".join(found)
+
+
 def description() -> list[str]:
     """Lines for the head of a table: processor, system, versions, date and load."""
-    versions = [f"Python {platform.python_version()}"]
-    for package in PACKAGES:
-        try:
-            versions.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            versions.append(f"{package} not installed")
     load = f", load {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
     return [
         f"{processor()}, {cores()} cores, {platform.system()}; {cores()} threads for all",
-        ", ".join(versions),
+        versions(PACKAGES),
         f"{time.strftime('%Y-%m-%d')}{load}",
     ]
 

@@ -20,7 +20,7 @@ version = release = rfrope.__version__
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.doctest", "sphinx.ext.mathjax", "numpydoc"]
 extensions += ["myst_parser"]  # the performance page includes tables that a benchmark writes
-exclude_patterns = ["_build", "performance_table.md"]
+exclude_patterns = ["_build", "performance_table.md", "gpu_table.md"]
 templates_path = ["_templates"]
 html_theme = "pydata_sphinx_theme"
 html_title = f"rfrope {version}"

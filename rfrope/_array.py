@@ -6,21 +6,26 @@ setting. Plain NumPy is looked for first, because `array_api_compat.array_namesp
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, wraps
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 Array = Any  # an array of whichever library the caller uses
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 _HOST_SCALARS = (bool, int, float, complex, np.generic)
 _HOST_SEQUENCES = (list, tuple, range)
 _VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 + 1
 _WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
 _COMPLEX = {"float64": "complex128"}
+_MODULES = {"jax": "jax.numpy", "dask": "dask.array"}  # where a library keeps its asarray, if not at the top
 
 
 def namespace(**arrays: Any) -> ModuleType:
@@ -40,10 +45,18 @@ def namespace(**arrays: Any) -> ModuleType:
         if other is not xp:
             raise TypeError(
                 f"{first} is a {_library(xp)} array but {name} is a {_library(other)} array; expected all arrays from "
-                f"one library, so convert {name} with {_library(xp)}'s asarray, or {first} with {_library(other)}'s"
+                f"one library: pass {_converted(name, other, xp)}, or {_converted(first, xp, other)}"
             )
     _check_devices({name: device(value) for name, value in arrays.items() if not _fits_any(value) and value.ndim})
     return xp
+
+
+def _converted(name: str, source: ModuleType, target: ModuleType) -> str:
+    """What to type so that argument `name`, an array of library `source`, becomes one of `target`."""
+    library = _library(target)
+    if _library(source) == "cupy" and library != "torch":  # CuPy refuses to be copied to the host unasked
+        return f"cupy.asnumpy({name})" if target is np else f"{_MODULES.get(library, library)}.asarray({name}.get())"
+    return f"{_MODULES.get(library, library)}.asarray({name})"
 
 
 def _check_devices(devices: dict[str, Any]) -> None:
@@ -171,6 +184,17 @@ def _known_dtype(host: np.ndarray, xp: ModuleType, device: Any) -> str:
     return name if name in supported_dtypes(xp, device) else name.replace("64", "32")
 
 
+def vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
+    """Return a few numbers as an array of the dtype and on the device of another.
+
+    On a device they are filled in one by one: a copy from the host would make some libraries wait for the device, and
+    could not be recorded in a CUDA graph.
+    """
+    if xp is np or is_lazy(like):
+        return from_host(np.asarray(values), xp, dtype=like.dtype)
+    return xp.stack([xp.full((), value, dtype=like.dtype, device=like.device) for value in values])
+
+
 def empty(shape: tuple[int, ...], like: Array, xp: ModuleType) -> Array:
     """Return an array with the dtype and on the device of another, not filled."""
     return np.empty(shape, like.dtype) if xp is np else xp.empty(shape, dtype=like.dtype, device=like.device)
@@ -184,7 +208,7 @@ def to_host(x: Array) -> np.ndarray:
     if library == "torch":
         x = x.detach().cpu()
         return x.float().numpy() if dtype_name(x) == "bfloat16" else x.numpy()
-    if library == "cupy":
+    if is_cupy(x):
         return x.get()
     if library == "array_api_strict":
         x = x.to_device(sys.modules[library].Device("CPU_DEVICE"))
@@ -203,6 +227,38 @@ def is_lazy(x: Array) -> bool:
     return type(x).__module__.partition(".")[0] in ("jax", "jaxlib", "dask")
 
 
+def is_cupy(x: Array) -> bool:
+    """Whether `x` is an array of CuPy, which is not imported to find out."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(x, cupy.__dict__.get("ndarray", ()))  # a CuPy that is broken has none
+
+
+def device_of(*arrays: Array) -> AbstractContextManager[Any]:
+    """Return a context in which the device of some CuPy arrays is the current one of this thread.
+
+    CuPy allocates and launches on the current device, wherever the arrays are. Other libraries need no such help.
+    """
+    devices: list[AbstractContextManager[Any]] = [x.device for x in arrays if is_cupy(x)]
+    return devices[0] if devices else nullcontext()
+
+
+def on_device_of_arrays(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Make a public function run on the device of the CuPy arrays among its arguments, and on its current stream."""
+
+    @wraps(function)
+    def placed(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        cupy = sys.modules.get("cupy")
+        if cupy is not None:
+            kind = cupy.__dict__.get("ndarray", ())
+            for x in (*args, *kwargs.values()):
+                if isinstance(x, kind):
+                    with x.device:
+                        return function(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return placed
+
+
 def is_traced(x: Array) -> bool:
     """Whether `x` is a JAX tracer: inside jit, grad or vmap, with no value yet."""
     jax = sys.modules.get("jax")
@@ -214,13 +270,20 @@ def on_host(x: Array) -> bool:
     if isinstance(x, np.ndarray):
         return True
     if hasattr(x, "data_ptr"):
-        torch = sys.modules["torch"]
-        if torch.compiler.is_compiling() or x.device.type != "cpu":
-            return False
-        plain = type(x) in (torch.Tensor, torch.nn.Parameter)  # a fake tensor, as in tracing, has no values
-        functorch = getattr(torch._C, "_functorch", None)  # there is no public way to ask whether vmap is at work
-        return plain and not (functorch and functorch.is_functorch_wrapped_tensor(x))
-    return not is_lazy(x) and not type(x).__module__.startswith("cupy")
+        return _has_values(x, "cpu")
+    if type(x).__module__.startswith("array_api_strict"):  # whose other devices refuse to be looked at, as a GPU does
+        return x.device == sys.modules["array_api_strict"].Device("CPU_DEVICE")
+    return not is_lazy(x) and not is_cupy(x)
+
+
+def _has_values(x: Array, device_type: str) -> bool:
+    """Whether a torch tensor is on a device of that type and holds values: it is not being compiled or mapped over."""
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling() or x.device.type != device_type:
+        return False
+    plain = type(x) in (torch.Tensor, torch.nn.Parameter)  # a fake tensor, as in tracing, has no values
+    functorch = getattr(torch._C, "_functorch", None)  # there is no public way to ask whether vmap is at work
+    return plain and not (functorch and functorch.is_functorch_wrapped_tensor(x))
 
 
 def needs_gradient(*arrays: Array) -> bool:
@@ -306,7 +369,8 @@ def split(x: Array, xp: ModuleType) -> tuple[Array, Array]:
     """Split a floating array into two halves of at most 26 (float64) or 12 (float32) bits (Veltkamp).
 
     JAX gets an explicit rounding of the mantissa, because a compiler may fuse the classic formula into a
-    multiply-add, which makes the lower half zero.
+    multiply-add, which makes the lower half zero. NumPy, torch and CuPy (outside `cupy.fuse`) run one loop or kernel
+    for each operation, and so round each.
     """
     if _library(xp) == "jax":
         import jax
@@ -334,6 +398,27 @@ def make_complex(real: Array, imag: Array, xp: ModuleType) -> Array:
         out.real, out.imag = real, imag
         return out
     return xp.astype(real, dtype) + 1j * xp.astype(imag, dtype)
+
+
+def special_functions(xp: ModuleType) -> Any:
+    """Return the module of special functions that take the arrays of `xp` where they are, or None."""
+    name = {"numpy": "scipy.special", "cupy": "cupyx.scipy.special"}.get(_library(xp))
+    return name and importlib.import_module(name)
+
+
+def clip(x: Array, low: float, high: float | None, xp: ModuleType) -> Array:
+    """Bound `x` from below, and from above unless `high` is None.
+
+    For CuPy array-api-compat's clip picks elements by a mask, and so makes the host wait for the device.
+    """
+    return x.clip(low, high) if is_cupy(x) else xp.clip(x, low, high)
+
+
+def apply_by_blocks(function: Callable[[Array, ModuleType], Array], x: Array, xp: ModuleType) -> Array:
+    """Return ``function(x, xp)`` for an elementwise function of many operations: one task a block for Dask."""
+    if _library(xp) != "dask":
+        return function(x, xp)
+    return x.map_blocks(lambda block: function(block, namespace(block=block)), dtype=x.dtype)
 
 
 def apply_on_host(
@@ -386,7 +471,7 @@ def check_float_dtype(dtype: Any, xp: ModuleType) -> Any:
         return None
     try:
         known = getattr(xp, dtype) if isinstance(dtype, str) else dtype
-        fits = is_real_floating(xp.zeros(0, dtype=known))
+        fits = is_real_floating(xp.empty(0, dtype=known))
     except (TypeError, ValueError, AttributeError):
         fits = False
     if not fits:
@@ -423,31 +508,58 @@ def same_memory(a: Array, b: Array) -> bool:
     """Whether `a` and `b` are one array: the same memory in the same order, so that in-place work is exact."""
     if a is b:
         return True
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return (a.ctypes.data, a.shape, a.strides) == (b.ctypes.data, b.shape, b.strides)
-    if hasattr(a, "data_ptr") and hasattr(b, "data_ptr"):
-        return (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())
-    return False
+    first, second = _places(a), _places(b)
+    if first is None or second is None or (first.shape, first.strides) != (second.shape, second.strides):
+        return False
+    return first.ctypes.data == second.ctypes.data and first.itemsize == second.itemsize
 
 
 def has_shared_elements(x: Array) -> bool:
     """Whether several elements of `x` are one place in memory, as after broadcasting."""
-    strides = x.strides if isinstance(x, np.ndarray) else x.stride() if hasattr(x, "data_ptr") else ()
-    return 0 not in x.shape and any(s == 0 and n > 1 for s, n in zip(strides, x.shape, strict=False))
+    places = _places(x)
+    if places is None or not places.size:
+        return False
+    return any(step == 0 and length > 1 for step, length in zip(places.strides, places.shape, strict=True))
 
 
 def may_overlap(a: Array, b: Array) -> bool:
     """Whether `a` and `b` may share memory (decided by their address ranges where it cannot be told exactly)."""
-    a, b = _memory(a), _memory(b)
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        try:
-            return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
-        except np.exceptions.TooHardError:
-            return True
-    if hasattr(a, "data_ptr") and hasattr(b, "data_ptr"):
-        (a_low, a_high), (b_low, b_high) = _torch_range(a), _torch_range(b)
-        return a_low < b_high and b_low < a_high
-    return False
+    first, second = _places(a), _places(b)
+    if first is None or second is None:
+        return False
+    try:
+        return np.shares_memory(first, second, max_work=10_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _places(x: Array) -> np.ndarray | None:
+    """NumPy array at the addresses of the elements of `x`, to compare and not to read: they may be on a device.
+
+    None if they cannot be told.
+    """
+    x = getattr(x, "_array", x)  # array-api-strict
+    if isinstance(x, np.ndarray):
+        return x
+    if is_cupy(x):
+        return np.asarray(_Addresses(x.data.ptr, x.shape, x.strides, x.itemsize))
+    if not hasattr(x, "data_ptr") or not x.data_ptr():  # without elements, or without memory
+        return None
+    size = x.element_size()
+    return np.asarray(_Addresses(x.data_ptr(), tuple(x.shape), tuple(size * step for step in x.stride()), size))
+
+
+class _Addresses:
+    """What NumPy asks to make an array of memory that it does not own."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, True),
+            "shape": shape,
+            "strides": strides,
+            "typestr": f"|V{size}",
+        }
 
 
 def in_memory(x: Array) -> bool:
@@ -459,11 +571,27 @@ def in_memory(x: Array) -> bool:
         return True
     if type(x) is np.ndarray:
         return x.flags.aligned and x.dtype.isnative
-    if not hasattr(x, "data_ptr") or not on_host(x) or needs_gradient(x):
+    return hasattr(x, "data_ptr") and _has_values(x, "cpu") and _is_plain(x)
+
+
+def on_cuda(x: Array) -> bool:
+    """Whether CUDA kernels of our own may read and write the memory of `x` behind its library's back.
+
+    None and floats fit: they are not in memory.
+    """
+    if x is None or isinstance(x, float) or is_cupy(x):
+        return True
+    if type(x) is np.ndarray:
         return False
+    return hasattr(x, "data_ptr") and _has_values(x, "cuda") and _is_plain(x)
+
+
+def _is_plain(x: Array) -> bool:
+    """Whether a torch tensor with values is no more than its memory: no gradient, tangent, trace or lazy sign."""
     torch = sys.modules["torch"]
-    plain = x.layout is torch.strided and not x.is_neg() and not torch.jit.is_tracing()
-    return plain and torch.autograd.forward_ad.unpack_dual(x).tangent is None
+    if needs_gradient(x) or x.layout is not torch.strided or x.is_neg() or x.is_conj() or torch.jit.is_tracing():
+        return False
+    return torch.autograd.forward_ad.unpack_dual(x).tangent is None
 
 
 def written(x: Array) -> None:
@@ -474,17 +602,7 @@ def written(x: Array) -> None:
 
 def as_numpy(x: Array) -> np.ndarray:
     """Return the NumPy array that views the memory of `x` (see `in_memory`); bfloat16 of torch as int16."""
-    return x if isinstance(x, np.ndarray) else _memory(x)
-
-
-def _memory(x: Array) -> Array:
-    """The NumPy array that views the memory of `x`, where there is one."""
-    if hasattr(x, "data_ptr") and on_host(x) and not x.is_neg():
-        torch = sys.modules["torch"]
-        return (x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach()).numpy()
-    return getattr(x, "_array", x)  # array-api-strict
-
-
-def _torch_range(x: Array) -> tuple[int, int]:
-    extent = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) if x.numel() else -1
-    return x.data_ptr(), x.data_ptr() + (extent + 1) * x.element_size()
+    if isinstance(x, np.ndarray):
+        return x
+    torch = sys.modules["torch"]
+    return (x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach()).numpy()

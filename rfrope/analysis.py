@@ -9,6 +9,7 @@ from rfrope.rotation import _first_device, _placed
 __all__ = ["mean_kernel"]
 
 
+@_array.on_device_of_arrays
 def mean_kernel(frequencies: Array, delta: Array) -> Array:
     """Mean kernel of given frequencies: the mean over the blocks of ``cos(delta . omega)``.
 
@@ -40,7 +41,7 @@ def mean_kernel(frequencies: Array, delta: Array) -> Array:
     ``C(delta) = (1/D) sum_i cos(delta . omega_i)``: section 5 of the mathematics page, and the score of identical unit
     tokens in seed 002. Phases are exact, so the direct sum is within 1e-15 or so for ``|delta . omega| <= 2**53``
     (see `rotate` for libraries without float64). Where a non-uniform fast Fourier transform is cheaper (many blocks at
-    many lags, in up to three axes, in memory of the CPU) the result is within 1e-9.
+    many lags, in up to three axes, on the CPU or a CUDA device) the result is within 1e-9.
 
     The curve of `geometric` is not that of its continuum: it turns negative far earlier.
 

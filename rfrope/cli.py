@@ -7,16 +7,18 @@ import io
 import json
 import math
 import os
+import platform
 import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 import rfrope
-from rfrope import kernels
+from rfrope import _libraries, _threads, kernels
 from rfrope.validation import Row, Validation, validate
 
 _FEW = 1000
@@ -81,6 +83,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     listing.add_argument("--json", action="store_true", help="print JSON instead of a list")
     listing.set_defaults(run=_kernels)
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="say which array libraries and accelerators are active here, and for the rest why not",
+        description="Say which array libraries and accelerators are active on this machine, and for each that is not, "
+        "why not and what to type next. Each is imported in a process of its own, which takes some seconds. "
+        "Exit code: 0, whatever is found.",
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
+    doctor.set_defaults(run=_doctor)
     return parser
 
 
@@ -198,6 +210,43 @@ def _kernels(options: argparse.Namespace) -> int:
         print(f"    ω ~ {record.law}")
         print(f"    dimensions: {record.dimensions}; example: {record.example}")
     return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    system = f"{platform.system()} {platform.machine()}"
+    threads, cores = _threads.allowed(), os.cpu_count() or 1
+    libraries = _libraries.libraries()
+    accelerators = _libraries.apart("accelerators", "rfrope._accel", "report")
+    if options.json:
+        report = {
+            "rfrope": rfrope.__version__,
+            "python": platform.python_version(),
+            "system": system,
+            "threads": threads,
+            "cores": cores,
+            "libraries": [*map(asdict, libraries)],
+            "accelerators": [*map(asdict, accelerators)],
+        }
+        print(json.dumps(report, indent=1))
+        return 0
+    print(f"rfrope {rfrope.__version__}, Python {platform.python_version()}, {system}")
+    print(f"threads for rfrope's own loops: {threads}; cores: {cores}")
+    for title, findings in (("Array libraries", libraries), ("Accelerators", accelerators)):
+        print(f"\n{title}", flush=True)
+        for finding in findings:
+            _print_finding(finding)
+    return 0
+
+
+def _print_finding(finding: _libraries.Finding) -> None:
+    parts = (finding.detail, finding.reason)
+    print(f"  {'active' if finding.active else '-':6}  {finding.name}: {'; '.join(filter(None, parts)) or 'works'}")
+    for number, device in enumerate(finding.devices):
+        size = f"{device['memory'] / 2**30:.1f} GiB"
+        print(f"{'':10}device {number}: {device['name']}, compute capability {device['compute_capability']}, {size}")
+    if finding.advice:
+        print(f"{'':10}next: {finding.advice}")
+    sys.stdout.flush()
 
 
 def _read_pairs(path: str) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,7 @@ def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: 
         Positive; 10000 in the first models, 500000 in Llama 3.
     xp, device, dtype
         Array library (a module; NumPy unless given), where to put the result, and its dtype (float64 where the library
-        has it unless given).
+        has it unless given). The frequencies are computed on the host and copied to the device.
 
     Returns
     -------

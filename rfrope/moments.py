@@ -12,6 +12,7 @@ from rfrope.rotation import block_coefficients
 from rfrope.sampling import as_kernel
 
 
+@_array.on_device_of_arrays
 def expected_score(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
     """Expected attention score ``E S = (q . k) Phi(delta)``, before softmax and without its scale.
 
@@ -50,6 +51,7 @@ def expected_score(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     return xp.sum(a, axis=-1) * phi
 
 
+@_array.on_device_of_arrays
 def score_variance(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
     """Variance of the attention score over independent frequencies, one for each block.
 
@@ -82,9 +84,10 @@ def score_variance(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     a, b, phi, phi2, xp = _prepare(q, k, delta, kernel, pairing)
     a_squared, b_squared = xp.sum(a * a, axis=-1), xp.sum(b * b, axis=-1)
     variance = a_squared * (0.5 * (1.0 + phi2) - phi * phi) + b_squared * (0.5 * (1.0 - phi2))
-    return xp.clip(variance, 0.0, None)
+    return _array.clip(variance, 0.0, None, xp)
 
 
+@_array.on_device_of_arrays
 def relative_error(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
     """Standard deviation of the score over its mean, ``sqrt(Var S) / (abs(q . k) abs(Phi))``.
 

@@ -64,6 +64,7 @@ class ScoreEstimate:
     n_trials: int
 
 
+@_array.on_device_of_arrays
 def estimate_kernel(
     kernel: Kernel | str,
     delta: Array,
@@ -92,7 +93,9 @@ def estimate_kernel(
     quantity : {"phi", "phi2", "sin"}
         Average ``cos u``, ``cos 2u`` or ``sin u``, u = delta . omega.
     executor : concurrent.futures.Executor or callable, optional
-        Where chunks are worked on: anything with a ``map`` method, or a callable like ``map``.
+        Where chunks are worked on: anything with a ``map`` method, or a callable like ``map``. Arrays of CuPy need
+        none, as their work is queued on the current stream. Streams belong to threads, and so the threads of an
+        executor queue on streams of their own: that is safe as long as the caller's is the default stream.
     progress : callable, optional
         Wraps the iterable of chunks, called as ``progress(iterable, total=n_chunks)``: ``tqdm.tqdm`` for example.
 
@@ -111,8 +114,9 @@ def estimate_kernel(
     At many lags of a NumPy array or a torch tensor on the CPU the sums are a non-uniform fast Fourier transform
     (finufft: type 1 where the lags are on a uniform grid, type 3 elsewhere, up to three axes), if that is cheaper than
     the direct sum: values are then within 1e-9 of it, and standard errors within 1e-4 of theirs (where the variance of
-    a single draw is below 1e-6, a series or the direct sum takes over). Otherwise, and wherever finufft or Numba is
-    missing, the sum is direct, and phases are good to ``1.1e-16 |u|``.
+    a single draw is below 1e-6, a series or the direct sum takes over). So it is on a CUDA device, with cufinufft, for
+    very many lags. Otherwise, and wherever finufft or Numba is missing, the sum is direct, and phases are good to
+    ``1.1e-16 |u|``.
 
     Examples
     --------
@@ -132,6 +136,7 @@ def estimate_kernel(
     return _run(task, n_samples, length, executor, progress, _array.in_memory(delta)).mean_estimate()
 
 
+@_array.on_device_of_arrays
 def estimate_scores(
     q: Array,
     k: Array,
@@ -178,8 +183,9 @@ def estimate_scores(
     Source: the decomposition ``S = sum_i A_i cos u_i + B_i sin u_i`` of seed 000, exact for every draw.
 
     For NumPy arrays and torch tensors on the CPU the trials are worked on in one compiled loop, where Numba may be
-    used. Its quantile functions are good to 2e-15, where SciPy's are as good (Student's t near its median is not), and
-    so its results agree with those elsewhere to 1e-9, as long as nearly all phases are below 1e5.
+    used, and on a CUDA device in one kernel. Their quantile functions are good to 2e-15, where SciPy's are as good
+    (Student's t near its median is not), and so their results agree with those elsewhere to 1e-9, as long as nearly all
+    phases are below 1e5.
 
     Examples
     --------
@@ -252,7 +258,7 @@ class _Sums:
         xp, n = _array.namespace(m2=self.m2), self.n
         variance = self.m2 / (n - 1.0)
         spread = (self.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
-        return Estimate(variance, xp.clip(spread, 0.0, None) ** 0.5, n)
+        return Estimate(variance, _array.clip(spread, 0.0, None, xp) ** 0.5, n)
 
 
 @dataclass(frozen=True)
@@ -289,8 +295,11 @@ class _KernelChunk:
 
     def __call__(self, span: tuple[int, int]) -> _MeanSums:
         start, length = span
-        omega = draw(self.kernel, self.key, start, length)[0]
-        return _MeanSums(length, *_accel.choose(_kernel_moments, self.delta)(omega, self.delta, self.quantity))
+        drawn = _accel.choose(_drawn, self.delta)
+        kernel_moments = _accel.choose(_kernel_moments, self.delta)
+        with _array.device_of(self.delta):
+            omega = drawn(self.kernel, self.key, start, length, self.delta)
+            return _MeanSums(length, *kernel_moments(omega, self.delta, self.quantity))
 
 
 @dataclass(frozen=True)
@@ -306,7 +315,8 @@ class _ScoreChunk:
     def __call__(self, span: tuple[int, int]) -> _Sums:
         start, length = span
         score_sums = _accel.choose(_score_sums, self.delta, self.a, self.b)
-        return _Sums(length, *score_sums(self.kernel, self.key, self.delta, self.a, self.b, start, length))
+        with _array.device_of(self.a):
+            return _Sums(length, *score_sums(self.kernel, self.key, self.delta, self.a, self.b, start, length))
 
 
 def _score_sums(
@@ -330,13 +340,23 @@ def _lags(delta: Array, kernel: Kernel, like: Array | None) -> tuple[Array, tupl
     delta = _array.as_widest(delta, xp)
     if not _array.all_within(delta, _turns.LARGEST, xp):
         raise ValueError("delta holds NaN or infinity, or magnitudes above 2**500; expected finite lags")
-    return delta, tuple(kernel.phi(delta).shape)
+    return delta, tuple(kernel._vectors(delta, "delta")[0].shape[:-1])
 
 
-def _kernel_moments(omega: np.ndarray, delta: Array, quantity: str) -> tuple[Array, Array]:
-    """Mean over the draws `omega`, and central sum of squares, of a kernel's quantity at all lags."""
+def _drawn(kernel: Kernel, key: _philox.Key, start: int, length: int, like: Array) -> Array:
+    """Draws start, ..., start + length - 1 for the lags `like`, on the host or where they are."""
+    return draw(kernel, key, start, length)[0]
+
+
+def _kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
+    """Mean over the draws `omega`, and central sum of squares, of a kernel's quantity at all lags.
+
+    The draws are of NumPy or of the library of the lags.
+    """
     xp = _array.namespace(delta=delta)
-    u = phases(delta, _array.from_host(omega, xp, device=_array.device(delta)))
+    if isinstance(omega, np.ndarray):
+        omega = _array.from_host(omega, xp, device=_array.device(delta))
+    u = phases(delta, omega)
     values = _QUANTITIES[quantity](u, xp)
     mean = xp.mean(values, axis=-1)
     centred = values - mean[..., None]

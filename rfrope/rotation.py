@@ -17,6 +17,7 @@ from rfrope import _accel, _array, _blocks, _turns
 from rfrope._array import Array
 
 
+@_array.on_device_of_arrays
 def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) -> Array:
     """Plain phases ``positions . frequencies + shift``, for people to look at.
 
@@ -64,6 +65,7 @@ def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) 
     return total if shift is None else total + shift
 
 
+@_array.on_device_of_arrays
 def rotate(
     x: Array,
     positions: Array,
@@ -149,6 +151,7 @@ def rotate(
     return turn(x, *angles, inverse, pairing, out_pairing, out, xp)
 
 
+@_array.on_device_of_arrays
 def rotate_by_phases(
     x: Array,
     phases: Array,
@@ -199,6 +202,7 @@ def rotate_by_phases(
     return turn(x, phases, scale, inverse, pairing, out_pairing, out, xp)
 
 
+@_array.on_device_of_arrays
 def rotate_by_table(
     x: Array, cos: Array, sin: Array, *, pairing: str = "half", out_pairing: str | None = None, out: Array | None = None
 ) -> Array:
@@ -242,6 +246,7 @@ def rotate_by_table(
     return turn(x, cos, sin, pairing, out_pairing, out, xp)
 
 
+@_array.on_device_of_arrays
 def rotation_table(
     positions: Array, frequencies: Array, *, shift: Array | None = None, scale: Any = 1.0, dtype: Any = None
 ) -> tuple[Array, Array]:
@@ -279,6 +284,7 @@ def rotation_table(
     return (cos, sin) if dtype is None else (_array.astype(cos, dtype, xp), _array.astype(sin, dtype, xp))
 
 
+@_array.on_device_of_arrays
 def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width: int | None = None) -> Array:
     """Reorder features, or the rows of a weight, from one pairing to the other.
 
@@ -328,6 +334,7 @@ def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width
     return xp.moveaxis(joined, -1, axis)
 
 
+@_array.on_device_of_arrays
 def to_complex(x: Array, *, pairing: str = "half") -> Array:
     """View each block as a complex number, first feature real: rotation is then multiplication by ``exp(i phase)``.
 
@@ -364,6 +371,7 @@ def to_complex(x: Array, *, pairing: str = "half") -> Array:
     return _array.make_complex(*_blocks.pair(x, _blocks.check_pairing(pairing)), xp)
 
 
+@_array.on_device_of_arrays
 def from_complex(z: Array, *, pairing: str = "half") -> Array:
     """Undo `to_complex`: real and imaginary parts become the two features of each block.
 
@@ -398,6 +406,7 @@ def from_complex(z: Array, *, pairing: str = "half") -> Array:
     return _blocks.join(xp.real(z), xp.imag(z), _blocks.check_pairing(pairing), xp)
 
 
+@_array.on_device_of_arrays
 def scores(
     q: Array,
     k: Array,
@@ -461,6 +470,7 @@ def scores(
     return _array.astype(xp.matmul(turned[0], xp.matrix_transpose(turned[1])), q.dtype, xp)
 
 
+@_array.on_device_of_arrays
 def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Array, Array]:
     """Coefficients of the exact decomposition ``S = sum_i A_i cos u_i + B_i sin u_i``, with ``u_i = lag . omega_i``.
 

@@ -45,7 +45,8 @@ def sample(
         Draw an independent set for each of so many heads. Head 0 is the set without `heads`.
     xp, device, dtype
         Array library (a module such as ``torch``; NumPy unless given), where to put the result, and its dtype (float64
-        where the library has it unless given). The draw itself is made by NumPy in float64.
+        where the library has it unless given). The draw itself is made by NumPy in float64 on the host, and copied to
+        the device.
 
     Returns
     -------

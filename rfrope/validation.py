@@ -97,6 +97,7 @@ class Validation:
         return asdict(self) | {"spread": spread, "passed": self.passed, "worst": asdict(self.worst)}
 
 
+@_array.on_device_of_arrays
 def validate(
     kernel: Kernel | str,
     *,
@@ -121,7 +122,8 @@ def validate(
     kernel : Kernel or str
         What to check; a string is read by `rfrope.kernels.parse`.
     q, k : array_like, (d,) or (n, d), optional
-        Pairs of query and key before rotation, row by row. Eight real pairs of SmolLM2 unless given.
+        Pairs of query and key before rotation, row by row. Eight real pairs of SmolLM2 unless given. Arrays on a
+        device are copied to the host, where all is computed.
     delta : array_like, in units of position, optional
         Lags ``(m,)``, or ``(m, ndim)`` for a kernel with several axes. Unless given, five from a quarter to four times
         the lag at which Phi falls to one half.

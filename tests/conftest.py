@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import pathlib
+import warnings
+from collections.abc import Generator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -13,7 +16,9 @@ import numpy as np
 import pytest
 
 LIBRARIES = ("numpy", "read-only numpy", "array-api-strict", "torch", "jax", "dask")
-_MODULES = {"array-api-strict": "array_api_strict", "torch": "torch", "jax": "jax", "dask": "dask"}
+CUDA_LIBRARIES = ("cupy", "torch cuda")  # pytest -m gpu
+NO_DEVICE = "no CUDA device"
+_MODULES = {"array-api-strict": "array_api_strict", "torch cuda": "torch"}
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,16 @@ class Library:
 
     name: str
     module: ModuleType
+
+    @property
+    def on_device(self) -> bool:
+        """Whether arrays are in the memory of a CUDA device."""
+        return self.name in CUDA_LIBRARIES
+
+    @property
+    def device(self) -> Any:
+        """What ``device=`` gives arrays where this fixture has them; None where the library does so unasked."""
+        return self.module.device("cuda", self.module.cuda.current_device()) if self.name == "torch cuda" else None
 
     @property
     def lazy(self) -> bool:
@@ -44,7 +59,7 @@ class Library:
             return host
         if self.name == "dask":
             return self.module.asarray(host, chunks=tuple(max(1, n // 2) for n in host.shape))
-        return self.module.asarray(host)
+        return self.module.asarray(host) if self.device is None else self.module.asarray(host, device=self.device)
 
     def dtype(self, name: str) -> Any:
         return getattr(self.module, name)
@@ -52,26 +67,32 @@ class Library:
     def host(self, x: Any) -> np.ndarray:
         if self.name == "dask":
             return np.asarray(x.compute())
-        if self.name == "torch":
+        if self.name in ("torch", "torch cuda"):
             return x.detach().cpu().numpy()
+        if self.name == "cupy":
+            return self.module.asnumpy(x)
         if self.name == "array-api-strict":
             return np.from_dlpack(x) if x.ndim else np.asarray(x._array)
         return np.asarray(x)
 
     def owns(self, x: Any) -> bool:
-        kinds = {"array-api-strict": "array_api_strict", "jax": "jax"}
         if self.name.endswith("numpy"):
             return isinstance(x, np.ndarray | np.generic)
-        return type(x).__module__.partition(".")[0] in (kinds.get(self.name, self.name), "jaxlib")
+        if type(x).__module__.partition(".")[0] not in (_MODULES.get(self.name, self.name), "jaxlib"):
+            return False
+        return self.name != "torch cuda" or x.is_cuda
 
 
 def library(name: str) -> Library:
     """Return the library of that name, or skip the test where it is not installed."""
     if name.endswith("numpy"):
         return Library(name, np)
-    module = _MODULES[name]
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"{module} is not installed")
+    module = _MODULES.get(name, name)
+    missing = f"{module} is not installed" if importlib.util.find_spec(module) is None else ""
+    if name in CUDA_LIBRARIES and (reason := missing or without_device(module)):
+        pytest.skip(f"{NO_DEVICE}: {reason}")
+    if missing:
+        pytest.skip(missing)
     if name == "jax":
         import jax
 
@@ -84,10 +105,34 @@ def library(name: str) -> Library:
     return Library(name, importlib.import_module(module))
 
 
-@pytest.fixture(params=LIBRARIES)
+@functools.cache
+def without_device(module: str) -> str:
+    """Why CuPy or PyTorch cannot work on a CUDA device here; empty where it can."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            xp = importlib.import_module(module)
+            if module == "torch" and not xp.cuda.is_available():
+                return "torch.cuda.is_available() is False"
+            assert int((xp.ones(3, device="cuda") if module == "torch" else xp.ones(3)).sum()) == 3
+        except Exception as error:
+            return f"{type(error).__name__}: {error}".partition("\n")[0]
+    return ""
+
+
+@pytest.fixture(params=[*LIBRARIES, *(pytest.param(name, marks=pytest.mark.gpu) for name in CUDA_LIBRARIES)])
 def xp(request: pytest.FixtureRequest) -> Library:
-    """Every array library in turn."""
+    """Every array library in turn; those on a CUDA device are skipped, with the reason, where none works."""
     return library(request.param)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Give all tests that need a device one place, so that the summary has one line for them instead of one each."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple) and NO_DEVICE in report.longrepr[2]:
+        report.longrepr = (__file__, without_device.__wrapped__.__code__.co_firstlineno, report.longrepr[2])
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,13 @@
 
 import csv
 import importlib
+import json
 import math
 import pathlib
 import re
 import sys
+import time
+import types
 
 import numpy as np
 import pytest
@@ -15,7 +18,8 @@ if not (ROOT / "benchmarks").is_dir():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import growth, jobs, peers, timing  # noqa: E402
+import rfrope  # noqa: E402
+from benchmarks import gpu, gpu_jobs, growth, jobs, libraries, peers, timing  # noqa: E402
 from benchmarks.process_peers import Process  # noqa: E402
 
 SLOW_TO_PREPARE = ("Hugging Face formula, torch.compile",)
@@ -170,3 +174,181 @@ def test_examples_of_the_page_run():
     for example in examples:
         exec(compile(example, "performance.md", "exec"), {})
     assert "```{include} performance_table.md" in text
+
+
+# -- on a device: all but its clock, run on NumPy and on torch's CPU tensors -------------------------------------------
+
+DEVICE_JOBS = gpu_jobs.all_jobs(gpu_jobs.TINY)
+UNITS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+def stand_in(cache=0):
+    return gpu_jobs.Place({"cupy": lambda: gpu_jobs.Arrays(np), "torch": lambda: gpu_jobs.TorchArrays("cpu")}, cache)
+
+
+def unit_of(job):
+    return next((unit for dtype, unit in UNITS.items() if f" {dtype} " in job.name), 1e-9)
+
+
+@pytest.mark.parametrize("job", DEVICE_JOBS, ids=lambda job: job.name)
+def test_jobs_of_the_device_run_and_are_right(job):
+    lines = gpu.run(job, stand_in(), gpu.HostTimer(), 2, skip=("torch.compile",))
+    assert [line.who for line in lines] == list(job.entries)
+    for line in lines:
+        assert not line.is_wrong, line.reason
+        if line.reason:
+            assert line.who == "torch.compile" or "not installed" in line.reason
+            continue
+        assert 0.0 < line.least <= line.median
+        assert line.rate == pytest.approx(job.work / line.median)
+        assert (line.error is None) == (line.who == gpu_jobs.COPY)
+        # the peers round their tables to the dtype of x
+        assert line.error is None or line.error <= unit_of(job) * (1.0 if line.who == gpu_jobs.OURS else 4.0)
+        assert len(line.cells()) == len(gpu.HEADINGS)
+    if lines[0].reason:
+        return
+    assert (lines[0].met is None) == (job.target is None)
+    assert (lines[0].of_copy is None) == (gpu_jobs.COPY not in job.entries or bool(lines[1].reason))
+
+
+ON_CUPY = [job for job in DEVICE_JOBS if "torch" not in job.name]
+
+
+@pytest.mark.parametrize("job", ON_CUPY, ids=lambda job: job.name)
+def test_jobs_of_the_device_reach_its_kernels(job):
+    """The text of the kernels, run on the CPU in the place of a device."""
+    emulator = pytest.importorskip("emulator", reason="the CUDA kernels' stand-in is not here")
+    with emulator.emulation() as ran:
+        (line, *_) = gpu.run(job, stand_in(), gpu.HostTimer(), 2, skip=(gpu_jobs.COPY,))
+    assert not line.reason
+    assert line.error <= unit_of(job)
+    expected = {"rotate": "rotate<", "estimate_scores": "score_sums<", "estimate_kernel": "frequencies<"}
+    name = expected.get(job.name.split()[0], "sum_")
+    assert any(kernel.startswith(name) for kernel in ran), ran
+
+
+def test_jobs_of_the_device_cover_what_is_promised():
+    full = gpu_jobs.all_jobs(gpu_jobs.FULL)
+    names = [job.name for job in full]
+    assert len(set(names)) == len(names) == len(gpu_jobs.all_jobs(gpu_jobs.QUICK)) == len(DEVICE_JOBS)
+    for dtype in ("float32", "float16", "bfloat16"):
+        for pairing in ("half", "interleaved"):
+            (job,) = [job for job in full if job.name == f"rotate (1,32,4096,128) {dtype} of torch, {pairing}, out="]
+            assert job.target == 0.92
+            assert gpu_jobs.COPY in job.entries
+    for words in ("frequencies for each head", "heads last in memory", "in place"):
+        assert any(words in name for name in names)
+    (scores,) = [job for job in full if job.target == 1e11]
+    assert scores.unit == "(trial, block)/s"
+    assert "estimate_kernel gaussian, 1048576 samples, 131072 lags" in names
+
+
+@pytest.mark.parametrize("spoil", ["sign", "unwritten", "one element"])
+def test_a_wrong_rotation_of_the_device_is_seen(monkeypatch, spoil):
+    right = rfrope.rotate
+
+    def wrong(x, *args, out=None, **options):
+        if spoil == "unwritten":
+            return out
+        found = right(x, *args, out=out, **options)
+        if spoil == "sign":
+            found[..., 64:] *= -1.0
+        else:
+            found[0, 3, 5, 7] = np.nan
+        return found
+
+    monkeypatch.setattr(rfrope, "rotate", wrong)
+    (line, _) = gpu.run(DEVICE_JOBS[0], stand_in(), gpu.HostTimer(), 2)
+    assert math.isnan(line.error) or line.error > 0.1
+    assert line.is_wrong == math.isnan(line.error)
+
+
+def test_a_job_that_fails_is_told_and_does_not_end_the_run(monkeypatch):
+    monkeypatch.setattr(rfrope, "rotate", lambda *args, **options: 1 / 0)
+    ours, copied = gpu.run(DEVICE_JOBS[0], stand_in(), gpu.HostTimer(), 2)
+    assert ours.is_wrong
+    assert ours.cells()[-1] == "not measured: FAILED: ZeroDivisionError: division by zero"
+    assert copied.median > 0.0
+
+
+def test_targets_of_the_device(monkeypatch):
+    class Given(gpu.HostTimer):
+        seconds = iter([0.9, 1.0])
+
+        def times(self, call, rounds):
+            return [next(self.seconds)] * 3
+
+    ours, copied = gpu.run(DEVICE_JOBS[0], stand_in(), Given(), 2)
+    assert (ours.of_copy, ours.met, copied.of_copy) == (0.9, False, None)
+    assert ">= 0.92 of copy: MISSED" in ours.cells()
+
+
+def test_buffers_in_turn_exceed_the_cache():
+    place = stand_in(cache=50 * 2**20)
+    for size in (2**10, 2**22, 2**27):
+        count = place.buffers(size)
+        assert count >= 2
+        assert count * size >= 4 * place.cache or count == 64
+
+
+def fake_cupy():
+    """Events and streams by the clock of the host."""
+
+    class Event:
+        def record(self):
+            self.at = time.perf_counter()
+
+    cuda = types.SimpleNamespace(
+        Event=Event,
+        get_elapsed_time=lambda start, stop: 1e3 * (stop.at - start.at),
+        get_current_stream=lambda: types.SimpleNamespace(synchronize=lambda: None),
+    )
+    return types.SimpleNamespace(cuda=cuda, empty=lambda n, dtype: np.empty(n // 2**16, dtype), uint8=np.uint8)
+
+
+def test_the_timer_of_the_device():
+    calls = []
+    timer = gpu.DeviceTimer(fake_cupy())
+    times = timer.times(lambda i: calls.append(i) or time.sleep(2e-3), 20)
+    assert len(times) == 20
+    assert all(seconds >= 2e-3 for seconds in times)
+    assert calls[-20:] == list(range(20))
+    assert min(timer.launches(lambda i: None)) > 0.0
+
+
+def test_without_a_device_there_is_one_line(capsys):
+    if "cupy" in libraries.NAMES:
+        pytest.skip("there is a device")
+    assert gpu.main(["--quick"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("python -m benchmarks.gpu: no CUDA device: CuPy: ")
+    assert len(err.splitlines()) == 1
+
+
+def test_the_table_of_the_device(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(gpu, "device", lambda: (stand_in(), gpu.HostTimer(), ["a device", "CuPy of the test"]))
+    path = tmp_path / "table.md"
+    arguments = ["--quick", "--jobs", r"rotate \(1,32,1,128\) float32 of cupy"]
+    assert gpu.main([*arguments, "--output", str(path)]) == 0
+    text = path.read_text("utf-8")
+    assert text.startswith("<!-- Made by: python -m benchmarks.gpu")
+    assert "- a device\n- CuPy of the test\n" in text
+    assert text.count("the host's part of a call") == 2  # one line of the table, and the words above it
+    assert "| cupy | 0 |" in text  # on NumPy tables are those of the CPU
+    capsys.readouterr()
+    assert gpu.main([*arguments, "--json"]) == 0
+    held = json.loads(capsys.readouterr().out)
+    assert [line["who"] for line in held["lines"]] == ["rfrope", "rfrope"]
+    assert held["head"] == ["a device", "CuPy of the test"]
+    assert held["accuracy"]["cupy"] == 0.0
+
+
+def test_libraries_of_the_suite_leave_cupy_out_without_a_device(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert not libraries._cupy_works()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(ones=lambda n: 1 / 0))
+    assert not libraries._cupy_works()
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(ones=np.ones))
+    assert libraries._cupy_works()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import kernels
+from rfrope import _accel, _libraries, kernels
 from rfrope.cli import main
 from rfrope.kernels import registry
 from rfrope.kernels.families import Gaussian
@@ -344,6 +344,111 @@ def test_a_single_array_is_not_npz(run, tmp_path):
     assert_refused(run("validate", "gaussian", "--qk", tmp_path / "one.npy"), "not an .npz file")
 
 
+# -- doctor ------------------------------------------------------------------------------------------------------------
+
+# packages that are broken in the ways in which installations break
+BROKEN_PACKAGES = {
+    "torch": "import os\nos.abort()",
+    "jax": "raise ImportError('libtpu.so: cannot open shared object file')",
+    "dask": "raise SystemExit(3)",
+    "cupy": "try:\n    raise ImportError('libcudart.so.12: no such file')\n"
+    "except ImportError as error:\n    raise ImportError('=====\\nFailed to import CuPy.') from error",
+    "numba": "raise ImportError('Numba needs NumPy 2.0 or less')",
+    "finufft": "raise OSError('libfinufft.so: undefined symbol')",
+    "cufinufft": "raise ImportError('Could not find cufinufft library in system path')",
+}
+# what stands in for libraries that take long to import
+QUICK_PACKAGES = {"torch": "raise ImportError", "jax": "raise ImportError", "dask": "raise ImportError"}
+
+
+@pytest.fixture
+def doctor(tmp_path):
+    """``doctor(*options, packages, **environment)`` runs it in a process where some packages are others."""
+
+    def examine(*options, packages=QUICK_PACKAGES, **environment):
+        for name, text in packages.items():
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "__init__.py").write_text(text)
+        done = program("doctor", *options, PYTHONPATH=str(tmp_path), PYTHONIOENCODING="utf-8", **environment)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout.decode()
+
+    return examine
+
+
+def test_doctor_tells_what_is_here(doctor):
+    held = json.loads(doctor("--json"))
+    assert set(held) == {"rfrope", "python", "system", "threads", "cores", "libraries", "accelerators"}
+    assert held["rfrope"] == rfrope.__version__
+    libraries = {one["name"]: one for one in held["libraries"]}
+    assert set(libraries) == {"NumPy", "SciPy", "PyTorch", "JAX", "Dask", "CuPy"}
+    assert libraries["NumPy"] == {
+        "name": "NumPy", "active": True, "detail": np.__version__, "reason": "", "advice": "", "devices": []
+    }  # fmt: skip
+    for one in held["libraries"] + held["accelerators"]:
+        assert set(one) == {"name", "active", "detail", "reason", "advice", "devices"}
+        assert one["active"] or (one["reason"] and one["advice"]), one
+    leaves = {*_accel._LEAVES.values()}
+    loops = [one for one in held["accelerators"] if one["name"].startswith("compiled loops")]
+    assert len(loops) == len(leaves)
+    assert all(one["active"] == (_accel.twin("rotated") is not None) for one in loops)
+    assert sum(one["name"].startswith("CUDA kernels") for one in held["accelerators"]) == len(
+        {*_accel._CUDA_LEAVES.values()}
+    )
+
+
+def test_doctor_prints_what_its_json_holds(doctor):
+    text = doctor()
+    held = json.loads(doctor("--json", packages={}))
+    assert text.splitlines()[0].startswith(f"rfrope {rfrope.__version__}, Python ")
+    for one in held["libraries"] + held["accelerators"]:
+        (line,) = [line for line in text.splitlines() if line[10:].startswith(f"{one['name']}: ")]
+        assert line.startswith("  active" if one["active"] else "  -  ")
+        assert one["detail"] in line
+        assert one["reason"] in line
+        assert not one["advice"] or f"next: {one['advice']}\n" in text
+
+
+def test_doctor_survives_whatever_is_broken(doctor):
+    held = json.loads(doctor("--json", packages=BROKEN_PACKAGES))
+    found = {one["name"].partition(":")[0]: one for one in held["libraries"] + held["accelerators"]}
+    told = {
+        "PyTorch": "importing it ends the process",
+        "JAX": "libtpu.so: cannot open",
+        "Dask": "SystemExit",
+        "CuPy": "libcudart.so.12: no such file",
+        "compiled loops": "Numba needs NumPy 2.0 or less",
+        "finufft": "libfinufft.so: undefined symbol",
+        "CUDA kernels": "libcudart.so.12: no such file",
+        "cufinufft": "Could not find cufinufft",
+    }
+    for name, reason in told.items():
+        assert not found[name]["active"], name
+        assert reason in found[name]["reason"], name
+        assert found[name]["advice"], name
+    assert found["NumPy"]["active"]
+    assert found["SciPy"]["active"]
+
+
+def test_doctor_sees_that_numba_is_switched_off(doctor):
+    pytest.importorskip("numba", reason="Numba is not installed")
+    text = doctor(NUMBA_DISABLE_JIT="1")
+    assert text.count("NUMBA_DISABLE_JIT is set") == text.count("next: unset NUMBA_DISABLE_JIT") == 3
+    assert "active  compiled loops" not in text
+
+
+def test_doctor_prints_devices(run, monkeypatch):
+    device = {"name": "NVIDIA Test", "compute_capability": "9.0", "memory": 3 * 2**30}
+    there = _libraries.Finding("CuPy", True, "14.2.0", devices=(device, device))
+    monkeypatch.setattr(_libraries, "libraries", lambda: iter([there]))
+    monkeypatch.setattr(_libraries, "apart", lambda *names: iter([]))
+    _, out, _ = run("doctor")
+    assert "  active  CuPy: 14.2.0\n" in out
+    assert "device 1: NVIDIA Test, compute capability 9.0, 3.0 GiB" in out
+    held = json.loads(run("doctor", "--json")[1])
+    assert held["libraries"][0]["devices"] == [device, device]
+
+
 # -- other bad input ---------------------------------------------------------------------------------------------------
 
 BAD_ARGUMENTS = [
@@ -390,7 +495,7 @@ def test_bad_arguments(run, arguments, told):
     assert_refused(run("validate", *arguments, *quick), told)
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["kernels", "gaussian"]])
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["kernels", "gaussian"], ["doctor", "cupy"]])
 def test_bad_commands(run, arguments):
     assert_refused(run(*arguments), "usage: rfrope")
 
@@ -432,7 +537,7 @@ def test_version(run):
     assert run("--version")[:2] == (0, f"rfrope {rfrope.__version__}\n")
 
 
-@pytest.mark.parametrize("command", [["--help"], ["validate", "--help"], ["kernels", "--help"]])
+@pytest.mark.parametrize("command", [["--help"], ["validate", "--help"], ["kernels", "--help"], ["doctor", "--help"]])
 def test_help(run, command):
     code, out, _ = run(*command)
     assert code == 0

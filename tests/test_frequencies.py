@@ -58,13 +58,13 @@ class TestBoth:
         assert np.array_equal(make(np.int64(5)), make(5))
 
     def test_in_every_library(self, make, xp):
-        got = make(6, xp=xp.module)
+        got = make(6, xp=xp.module, device=xp.device)
         assert xp.owns(got)
         assert got.dtype == xp.dtype("float64")
         assert np.array_equal(xp.host(got), make(6))
 
     def test_dtype(self, make, xp):
-        got = make(6, xp=xp.module, dtype=xp.dtype("float32"))
+        got = make(6, xp=xp.module, device=xp.device, dtype=xp.dtype("float32"))
         assert got.dtype == xp.dtype("float32")
         assert np.array_equal(xp.host(got), make(6).astype(np.float32))
 

@@ -69,3 +69,39 @@ def test_importing_under_optimisation_is_silent():
         timeout=60,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+WORK = """
+import hashlib, json, sys
+import numpy as np, rfrope
+x = np.random.default_rng(0).standard_normal((3, 8), dtype=np.float32)
+results = [
+    rfrope.rotate(x, range(3), rfrope.sample("matern(nu=0.8)", 4, rng=0)),
+    rfrope.estimate_kernel("gaussian", [0.0, 1.0], n_samples=64, rng=0).value,
+    rfrope.estimate_scores(x[0], x[1], 1.0, "cauchy", n_trials=64, rng=0).mean.value,
+]
+print(hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in results)).hexdigest())
+"""
+CUPY = {
+    "as it is": "",
+    "imported": "import cupy",
+    "missing": "import sys; sys.modules['cupy'] = None",
+    "half imported": "import sys, types; sys.modules['cupy'] = types.ModuleType('cupy')",
+}
+
+
+@pytest.mark.parametrize("cupy", ["imported", "missing", "half imported"])
+def test_work_on_the_cpu_is_the_same_whatever_cupy_is(cupy):
+    if cupy == "imported":
+        pytest.importorskip("cupy", reason="cupy is not installed")
+
+    def digest(before):
+        run = subprocess.run([sys.executable, "-c", before + WORK], capture_output=True, text=True, timeout=120)
+        assert run.returncode == 0, run.stderr
+        return run.stdout
+
+    assert digest(CUPY[cupy]) == digest(CUPY["as it is"])
+
+
+def test_work_on_the_cpu_imports_no_cupy():
+    assert not {"cupy", "cufinufft"} & set(modules_after(WORK))

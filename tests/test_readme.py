@@ -3,6 +3,8 @@
 import doctest
 import pathlib
 import re
+import shlex
+import tomllib
 
 import pytest
 
@@ -10,8 +12,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.rst"))
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+def blocks(language, page="README.md"):
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def test_readme_example_runs(capsys):
@@ -42,3 +44,49 @@ def test_examples_of_documentation_page(page):
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     outcome = doctest.testfile(str(ROOT / "docs" / page), module_relative=False, optionflags=flags, encoding="utf-8")
     assert outcome.failed == 0
+
+
+GPU = ROOT / "docs" / "gpu.md"
+needs_docs = pytest.mark.skipif(not GPU.is_file(), reason="docs/ is not here")
+
+
+@needs_docs
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_examples_for_a_device_run_on_the_cpu(library):
+    (example,) = [text for text in blocks("python", "docs/gpu.md") if text.startswith(f"import {library}\n")]
+    if library == "torch":
+        pytest.importorskip("torch", reason="torch is not installed")
+    exec(compile(example.replace("cupy", "numpy").replace('"cuda"', '"cpu"'), "gpu.md", "exec"), {})
+
+
+@needs_docs
+def test_commands_for_a_device_exist():
+    text = GPU.read_text("utf-8")
+    lines = [line for block in blocks("sh", "docs/gpu.md") for line in block.splitlines()]
+    lines += re.findall(r"`((?:pip|python|rfrope) [^`]+)`", text)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    for line in lines:
+        program, *words = shlex.split(line)
+        if program == "pip":
+            extra = re.fullmatch(r"rfrope\[(\w+)\]", words[-1])
+            assert extra is None or extra[1] in extras, line
+        elif program == "rfrope":
+            assert {"doctor": {"--json"}, "validate": set()}[words[0]] >= set(words[1:]), line
+        elif words[:2] == ["-m", "benchmarks.gpu"]:
+            options = {word for word in words[2:] if word.startswith("--")}
+            source = (ROOT / "benchmarks" / "gpu.py").read_text("utf-8")
+            assert all(f'"{option}"' in source for option in options), line
+        else:
+            assert words[:2] == ["-m", "pytest"], line
+            assert all((ROOT / word).exists() for word in words if word.startswith("tests")), line
+
+
+@needs_docs
+def test_no_speed_of_a_device_is_told_that_was_not_measured():
+    performance = GPU.read_text("utf-8").partition("## Performance")[2]
+    if "{include} gpu_table.md" in performance:
+        table = (GPU.parent / "gpu_table.md").read_text("utf-8")
+        assert table.startswith("<!-- Made by: python -m benchmarks.gpu")
+    else:
+        assert performance.strip().startswith("Not yet measured.")
+        assert not re.search(r"\d", performance)

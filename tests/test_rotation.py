@@ -694,8 +694,9 @@ def test_positions_of_every_type_count_as_they_are(xp, dtype, shape):
     if xp.name == "array-api-strict" and dtype == "float16":
         pytest.skip("array-api-strict has no float16")
     p, w, x = np.full(shape, 3, dtype=dtype), rfrope.geometric(2), np.ones((3, 4))
-    expected = rfrope.rotate(x, p.astype(np.float64), w)
-    np.testing.assert_array_equal(xp.host(rfrope.rotate(xp(x), xp(p), xp(w))), expected)
+    got, expected = (xp.host(rfrope.rotate(xp(x), xp(v), xp(w))) for v in (p, p.astype(np.float64)))
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_allclose(got, rfrope.rotate(x, p.astype(np.float64), w), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])

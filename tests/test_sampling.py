@@ -35,7 +35,7 @@ def test_frozen_frequencies(text):
 @each
 def test_same_seed_same_bits_on_every_library(text, xp):
     expected = sample(text, 33, rng=11, heads=3)
-    found = sample(text, 33, rng=11, heads=3, xp=xp.module)
+    found = sample(text, 33, rng=11, heads=3, xp=xp.module, device=xp.device)
     assert xp.owns(found)
     assert found.dtype == xp.dtype("float64")
     np.testing.assert_array_equal(xp.host(found), expected)
@@ -87,14 +87,14 @@ def test_no_blocks():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_dtype(dtype, xp):
-    found = sample("gaussian", 6, rng=0, xp=xp.module, dtype=xp.dtype(dtype))
+    found = sample("gaussian", 6, rng=0, xp=xp.module, device=xp.device, dtype=xp.dtype(dtype))
     assert found.dtype == xp.dtype(dtype)
     np.testing.assert_array_equal(xp.host(found), sample("gaussian", 6, rng=0).astype(dtype))
 
 
 def test_device(xp):
     device = {"array-api-strict": lambda: xp.module.Device("device1"), "torch": lambda: "cpu"}.get(
-        xp.name, lambda: None
+        xp.name, lambda: xp.device
     )()
     found = sample("gaussian", 6, rng=0, xp=xp.module, device=device)
     if device is not None:

@@ -1,8 +1,11 @@
 """Special functions against mpmath."""
 
+import math
+
 import mpmath as mp
 import numpy as np
 import pytest
+from conftest import library
 from problems import DIGITS, matern_reference
 
 from rfrope import _special
@@ -137,9 +140,54 @@ def test_matern_against_mpmath(nu):
 def test_branches_agree_where_they_meet(nu):
     t = np.linspace(0.0, 60.0, 200)
     uniform = _special._matern_uniform(nu, t, np)
-    np.testing.assert_allclose(uniform, _special._matern_scipy(nu, t), rtol=2e-13)
+    np.testing.assert_allclose(uniform, _special._matern_recurrence(nu, t, np), rtol=2e-13)
     if nu % 1.0:
         np.testing.assert_allclose(uniform, _special._matern_half_integer(nu, t, np), rtol=2e-13)
+
+
+NEAR = [m + off for m in (0.5, 1.0, 1.5, 2.0, 15.5, 16.0) for off in (-1e-9, -1e-15, 1e-15, 1e-9) if m + off != m]
+
+
+@pytest.mark.parametrize("nu", [0.02, 0.1, 0.49, 0.51, 0.7, 1.3, 3.7, 5.0, *NEAR])
+def test_matern_of_orders_near_the_special_ones_and_tiny_arguments(nu):
+    """Close to 1e-14, at the seam of the two series (t = 2) too: far better than `matern` promises."""
+    t = np.concatenate([[1e-300, 1e-100, 1e-20, 1e-6, 1e-3], np.linspace(0.05, 1.95, 9), [2.0, np.nextafter(2.0, 3.0)]])
+    t = np.concatenate([t, np.geomspace(2.1, max(2.2, 40.0 * math.sqrt(2.0 * nu)), 16)])
+    found = _special.matern(nu, t, np)
+    exact = [matern_reference(nu, mp.mpf(float(v))) for v in t]
+    assert max(relative_error(a, b) for a, b in zip(found, exact, strict=True)) < 1e-14
+
+
+@pytest.mark.parametrize("nu", [0.02, 0.3, 1.0, 7.3, 2.5, 25.0])
+def test_matern_of_what_is_no_number_and_of_infinity(nu):
+    found = _special.matern(nu, np.array([np.nan, np.inf]), np)
+    assert np.isnan(found[0])
+    assert found[1] == 0.0
+
+
+@pytest.mark.parametrize("nu", [0.3, 0.8, 1.0, 2.2, 7.3])
+def test_matern_is_differentiable_and_traceable(nu):
+    """Slopes against mpmath, far out and beside 0 too, and a single compiled function of JAX."""
+    t = np.array([1e-6, 0.3, 1.0, 1.9, 2.0, 2.1, 7.0, 30.0])
+    exact = [float(mp.diff(lambda v: matern_reference(nu, v), mp.mpf(float(v)), h=mp.mpf("1e-15"))) for v in t]
+    torch, jnp = library("torch").module, library("jax").module
+    import jax
+
+    x = torch.tensor([0.0, *t], requires_grad=True, dtype=torch.float64)
+    _special.matern(nu, x, space(library("torch"))).sum().backward()
+    assert torch.isfinite(x.grad).all()
+    np.testing.assert_allclose(x.grad[1:], exact, rtol=1e-11)
+    slopes = jax.jit(jax.vmap(jax.grad(lambda v: _special.matern(nu, v, jnp))))(jnp.asarray(t))
+    np.testing.assert_allclose(slopes, exact, rtol=1e-11)
+
+
+@pytest.mark.parametrize("nu", [0.02, 0.3, 0.8, 1.0, 2.2, 19.9])
+def test_matern_in_float32(nu):
+    """Where there is no float64 nothing overflows on the way."""
+    t = np.array([0.0, 1e-38, 1e-20, 1e-3, 0.5, 2.0, 3.0, 20.0, 60.0, 1e4, 3e38], dtype=np.float32)
+    found = _special.matern(nu, t, np)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, _special.matern(nu, t.astype(np.float64), np), rtol=2e-4, atol=1e-30)
 
 
 @pytest.mark.parametrize("nu", [0.8, 1.5, 30.0])

@@ -123,7 +123,7 @@ def test_the_twin_is_the_plain_sum(heads, count, axes, positions, flat, whole, s
     if not flat and len(positions) > 1:  # leading axes of positions broadcast against heads
         positions = (*(1 for _ in positions[:-1]), positions[-1])
     shape = positions if flat else (*positions, axes)
-    lags = rng.integers(-99, 99, shape) if whole else rng.normal(size=shape) * 9.0
+    lags = np.asarray(rng.integers(-99, 99, shape) if whole else rng.normal(size=shape) * 9.0)
     if strided and lags.ndim:
         lags = np.repeat(lags, 2, axis=-1)[..., ::2][::-1]
         lags.flags.writeable = False
@@ -162,7 +162,7 @@ def test_transforms_keep_the_bound(law, axes, kind, ran):
 def test_grids_are_found_in_any_order(axes, indexing):
     lags = grid_of(12, axes, indexing)
     for order in (np.arange(len(lags)), np.arange(len(lags))[::-1], np.random.default_rng(2).permutation(len(lags))):
-        grid = sums._grid(sums._prepared(lags[order] * 0.3 + 5.0))
+        grid = sums.transforms.grid_of(sums._prepared(lags[order] * 0.3 + 5.0))
         assert [axis.count for axis in grid] == [12] * axes
         assert max(axis.loss for axis in grid) < 1e-14
         rebuilt = np.stack([axis.origin + axis.step * axis.index for axis in grid], axis=-1)
@@ -185,7 +185,7 @@ def test_grids_are_found_in_any_order(axes, indexing):
     ],
 )
 def test_uniform_axes(values, step, count):
-    axis = sums._axis(np.asarray(values, dtype=float), 100)
+    axis = sums.transforms.axis_of(np.asarray(values, dtype=float), 100)
     if step is None:
         assert axis is None
     else:
@@ -195,7 +195,7 @@ def test_uniform_axes(values, step, count):
 
 
 def test_lags_of_several_blocks_and_many_frequencies(ran, monkeypatch):
-    monkeypatch.setattr(sums, "_MODES", 1000)
+    monkeypatch.setattr(sums.transforms, "MODES", 1000)
     monkeypatch.setattr(sums, "_DRAWS", 1500)
     for axes, side in ((1, 4567), (2, 67)):
         omega, lags = frequencies(LAWS[0], axes, 4000), grid_of(side, axes)
@@ -241,7 +241,7 @@ def test_a_grid_off_by_little_is_seen(monkeypatch):
     omega, lags = frequencies(LAWS[1], 1, 2**12) * 1e7, np.linspace(0.0, 7.0, 1001)[:, None]
     wanted = exact_mean(omega, lags).real
     assert np.max(np.abs(sums.mean_cos(omega, lags, np) - wanted)) < BOUND
-    monkeypatch.setattr(sums, "_PHASE_LOSS", np.inf)  # and so no frequency is summed directly
+    monkeypatch.setattr(sums.transforms, "PHASE_LOSS", np.inf)  # and so no frequency is summed directly
     assert np.max(np.abs(sums.mean_cos(omega, lags, np) - wanted)) > BOUND
 
 
@@ -297,7 +297,7 @@ def test_without_the_compiler_there_is_no_leaf():
 def test_moments_are_the_plain_moments(count, axes, shape, quantity, seed):
     rng = np.random.default_rng(seed)
     omega = rng.normal(size=(count, axes) if axes > 1 else count)
-    delta = rng.normal(size=(*shape, axes) if axes > 1 else shape) * 5.0
+    delta = np.asarray(rng.normal(size=(*shape, axes) if axes > 1 else shape) * 5.0)
     got = sums.kernel_moments(omega, delta, quantity)
     wanted = montecarlo._kernel_moments(omega, delta, quantity)
     for ours, plain in zip(got, wanted, strict=True):
@@ -330,7 +330,7 @@ def test_small_variances_need_the_loop(monkeypatch):
     omega, lags = frequencies(LAWS[0], 1, 2**14)[:, 0], np.arange(500.0) * 1e-3
     exact = np.sqrt(montecarlo._kernel_moments(omega, lags, "phi")[1])
     assert np.all(np.abs(np.sqrt(sums.kernel_moments(omega, lags, "phi")[1]) - exact) <= 1e-3 * exact)
-    monkeypatch.setattr(sums, "_LEAST_VARIANCE", 0.0)
+    monkeypatch.setattr(sums.transforms, "LEAST_VARIANCE", 0.0)
     wrong = np.sqrt(sums.kernel_moments(omega, lags, "phi")[1])
     assert not np.all(np.abs(wrong - exact) <= 1e-3 * exact)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import cache
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from rfrope import _array
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# name of a generic function, without leading underscore -> leaf that holds its twin
+# name of a generic function, without leading underscore -> leaf that holds its twin for arrays in memory of the CPU
 _LEAVES: dict[str, str] = {
     "rotated": "rotation",
     "rotated_again": "rotation",
@@ -29,22 +30,68 @@ _LEAVES: dict[str, str] = {
     "score_chunk_length": "estimators",
     "uniforms": "estimators",
 }
+# the same for arrays on a CUDA device
+_CUDA_LEAVES: dict[str, str] = {
+    "rotated": "cuda_rotation",
+    "rotated_by_phases": "cuda_rotation",
+    "rotated_by_table": "cuda_rotation",
+    "table": "cuda_rotation",
+    "mean_cos": "cuda_sums",
+    "kernel_moments": "cuda_sums",
+    "kernel_chunk_length": "cuda_sums",
+    "score_sums": "cuda_estimators",
+    "score_chunk_length": "cuda_estimators",
+    "drawn": "cuda_estimators",
+}
 
 
 def choose(generic: Function, *arrays: Any) -> Function:
     """Return the twin of a function where there is one for such arrays (None counts as fitting), else the function."""
+    name = generic.__name__.lstrip("_")
     if all(map(_array.in_memory, arrays)):
-        return cast(Function, twin(generic.__name__.lstrip("_")) or generic)
+        return cast(Function, twin(name) or generic)
+    if all(map(_array.on_cuda, arrays)):
+        return cast(Function, cuda_twin(name) or generic)
     return generic
 
 
 @cache
 def twin(name: str) -> Callable[..., Any] | None:
-    """Return the twin of the generic function of that name, or None where this machine cannot have it."""
+    """Return the twin of the generic function of that name, or None where this machine cannot have it, or nobody."""
+    if name not in _LEAVES:
+        return None
     try:
-        return cast(Callable[..., Any], getattr(importlib.import_module(f"{__name__}.{_LEAVES[name]}"), name))
+        return cast(Callable[..., Any], getattr(_leaf(_LEAVES[name]), name))
     except ImportError:
         return None
+
+
+@cache
+def cuda_twin(name: str) -> Callable[..., Any] | None:
+    """Return the twin for arrays on a CUDA device, or None where there is none or CuPy is missing."""
+    if name not in _CUDA_LEAVES:
+        return None
+    try:
+        return cast(Callable[..., Any], getattr(_cuda_leaf(_CUDA_LEAVES[name]), name))
+    except ImportError:
+        return None
+
+
+def _leaf(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def _cuda_leaf(name: str) -> ModuleType:
+    _leaf("cuda").space()
+    return _leaf(name)
+
+
+def report() -> list[dict[str, Any]]:
+    """Which accelerators this machine has, found by the imports of `twin` and `cuda_twin`: for ``rfrope doctor``."""
+    from rfrope._accel import reports
+
+    leaves, cuda_leaves = (tuple(dict.fromkeys(names.values())) for names in (_LEAVES, _CUDA_LEAVES))
+    return reports.of(leaves, cuda_leaves, _leaf, _cuda_leaf)
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:

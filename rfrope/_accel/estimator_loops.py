@@ -15,10 +15,8 @@ from numba.extending import intrinsic
 
 from rfrope._accel import called, compiled, inlined
 
-# Laws of a component
+# Numbers of `laws`, repeated here because Numba's cache looks at this file alone
 UNIFORM, LOG_UNIFORM, TABLE = range(3)
-
-# A table of a quantile has a polynomial for each of PIECES equal parts of each octave of v = min(u, 1 - u)
 OCTAVES, PIECES, ROW = 52, 128, 6
 SIDE = OCTAVES * PIECES
 _ROW, _UPPER = np.uint64(ROW), np.uint64(SIDE * ROW)
@@ -421,7 +419,7 @@ def add_trials(  # type: ignore[no-untyped-def]
 ):
     """Merge the moments of trials start, ..., start + length - 1 into those of `done` trials.
 
-    sums (4, rows); factors (axes,); tables as `estimators` makes them, that of the radius empty if there is none;
+    sums (4, rows); factors (axes,); tables as `laws` makes them, that of the radius empty if there is none;
     given (length, blocks, axes): frequencies to be used instead of drawn ones, or empty; delta (lags, axes); a and b
     (pairs, blocks). Row r belongs to pair[r] and to the lag with first[lag] <= r < first[lag + 1]. Lags tiles[t], ...,
     tiles[t + 1] - 1 are worked on together, so that their scores stay in the fastest cache; where there is more than

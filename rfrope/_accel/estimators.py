@@ -1,28 +1,23 @@
 """Compiled twins of the score estimator's sums and of the uniforms.
 
-A kernel may state its transport as data (`Kernel._stated_law`): each component of a frequency is a one-dimensional
-quantile, times a factor and perhaps a radius that all components share. Quantiles are tabulated once, as piecewise
-polynomials that interpolate the function which the transport itself calls. A kernel that states no law is transported
-by its own NumPy code, in batches, and only the sums are compiled.
+A kernel that states its law as data is transported by the loops (see `laws`). One that states none is transported by
+its own NumPy code, in batches, and only the sums are compiled.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from rfrope import _array, _threads
 from rfrope._accel import estimator_loops as loops
+from rfrope._accel import laws
 from rfrope._array import Array
 
 Key = tuple[int, int]
-Quantile = tuple[Callable[..., np.ndarray], tuple[float, ...]]
 
-_COMPONENTS = {"uniform": loops.UNIFORM, "log_uniform": loops.LOG_UNIFORM}
 _LANES, _FEWEST_LANES = 512, 16
 _ROWS = 32  # of scores that are worked on together, unless a single lag has more
 _SCORES = 2**15  # that are held at once, where that leaves enough lanes
@@ -31,8 +26,6 @@ _BATCH = 2**16  # uniforms that a kernel's own transport is given at once
 _TABLED, _TRANSPORTED, _LONGEST_CHUNK = 2**21, 2**18, 2**16  # numbers that make a chunk, and trials at most
 _USEFUL_LANES = 256  # trials that a chunk has at least, unless that makes more numbers than the next line allows
 _LONGEST = 2**28
-_ERROR = 1e-12  # that a table of a quantile may have, in the middle between its nodes
-_NO_TABLE = np.empty(0)
 _NOT_GIVEN = np.empty((0, 0, 0))
 
 
@@ -52,7 +45,7 @@ def score_sums(
     sums = np.zeros((4, math.prod(shape)))
     lanes = min(length, _lanes(rows, a.shape[-1] * kernel.ndim))
     words = tuple(map(np.uint64, key))
-    law = _law(kernel) if isinstance(kernel, Hashable) else _law.__wrapped__(kernel)
+    law = laws.stated(kernel)
     if law is not None:
         loops.add_trials(sums, 0, start, length, lanes, *words, *law, _NOT_GIVEN, *rows)
     else:
@@ -63,7 +56,7 @@ def score_sums(
             n = min(batch, length - done)
             u = uniforms(key, 0, blocks, kernel.draws, stream=start + done, streams=n)
             omega = np.array(kernel.transport(u), dtype=np.float64, order="C").reshape(n, blocks, kernel.ndim)
-            nothing = (loops.UNIFORM, 0.0, np.ones(kernel.ndim), _NO_TABLE, _NO_TABLE)
+            nothing = (laws.UNIFORM, 0.0, np.ones(kernel.ndim), laws.NO_TABLE, laws.NO_TABLE)
             loops.add_trials(sums, done, start + done, n, lanes, *words, *nothing, omega, *rows)
     whole = np.empty_like(sums)
     whole[:, lags] = sums
@@ -119,60 +112,3 @@ def _lanes(rows: tuple, components: int) -> int:
     if len(tiles) > 2:
         lanes = min(lanes, _FREQUENCIES // max(1, components))
     return max(_FEWEST_LANES, lanes)
-
-
-# -- laws --------------------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=32)
-def _law(kernel: Any) -> tuple[int, float, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Law, parameter, factors and tables for `add_trials`, or None if the kernel's own transport must be called."""
-    law = kernel._stated_law()
-    if law is None:
-        return None
-    table: np.ndarray | None = _NO_TABLE
-    radius: np.ndarray | None = _NO_TABLE
-    kind, parameters = law.component
-    if not isinstance(kind, str):
-        table = _component_table(kind, parameters)
-    if law.radius is not None:
-        radius = _radius_table(*law.radius)
-    if table is None or radius is None:
-        return None
-    code = loops.TABLE if table.size else _COMPONENTS[kind]
-    return code, parameters[0] if parameters else 0.0, np.array(law.factors), table, radius
-
-
-@lru_cache(maxsize=32)
-def _component_table(quantile: Callable[..., np.ndarray], parameters: tuple[float, ...]) -> np.ndarray | None:
-    """Table of ``quantile(v)/(2 v - 1)``, smooth and positive up to v = 1/2."""
-    return _table(lambda v: quantile(*parameters, v) / (2.0 * v - 1.0))
-
-
-@lru_cache(maxsize=32)
-def _radius_table(quantile: Callable[..., np.ndarray], parameters: tuple[float, ...]) -> np.ndarray | None:
-    """Tables of a positive quantile at v, then of that at 1 - v."""
-    lower = _table(lambda v: quantile(*parameters, v, upper=False))
-    upper = _table(lambda v: quantile(*parameters, v, upper=True))
-    return None if lower is None or upper is None else np.concatenate([lower, upper])
-
-
-def _table(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | None:
-    """Coefficients of the polynomials through a function's values at Chebyshev's points of every piece.
-
-    None if they are not the function in between, relative to it and beside what its own rounding near 1/2 explains.
-    """
-    nodes = 0.5 * np.cos(np.pi * (np.arange(loops.ROW) + 0.5) / loops.ROW)
-    between = 0.5 * np.cos(np.pi * np.arange(1, loops.ROW) / loops.ROW)
-    octave, piece = np.divmod(np.arange(loops.SIDE), loops.PIECES)
-
-    def values(x: np.ndarray) -> np.ndarray:
-        return function(np.ldexp(1.0 + (piece[:, None] + 0.5 + x) / loops.PIECES, octave[:, None] - 53))
-
-    with np.errstate(all="ignore"):
-        coefficients = np.linalg.solve(np.vander(nodes, increasing=True), values(nodes).T).T
-        exact = values(between)
-        error = np.abs(coefficients @ np.vander(between, loops.ROW, increasing=True).T - exact)
-    if not np.all(error[: -loops.PIECES // 8] <= _ERROR * np.abs(exact[: -loops.PIECES // 8])):
-        return None
-    return np.ascontiguousarray(coefficients).reshape(-1) if np.all(np.isfinite(coefficients)) else None

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope import _array, _threads
+from rfrope._accel import layout
 from rfrope._accel import rotation_loops as loops
+from rfrope._accel.layout import Operand, Strides
 from rfrope._array import Array
 
 _TABLE_BYTES = 2**16  # of cos and sin, for one tile of rows: they stay in the second cache
@@ -30,17 +32,7 @@ _LIKE: dict[str, Any] = {
 
 _REMEMBERED = 512  # calls whose checks need not be made again
 
-Strides = tuple[int, ...]
 Layout = tuple[tuple[int, ...], Strides]  # shape, strides
-
-
-class Operand(NamedTuple):
-    """An array that says how to turn: leading axes that broadcast against those of x, and its step along the blocks."""
-
-    address: int = 0
-    shape: tuple[int, ...] = ()
-    strides: Strides = ()
-    step: int = 0
 
 
 class Plan(NamedTuple):
@@ -77,22 +69,16 @@ def rotated(
     """Twin of the generic function: phases are formed and become cos and sin inside the loop."""
     a, b = _doubles(positions, out, xp), _doubles(frequencies, out, xp)
     kept: list[np.ndarray | None] = [a, b]  # their memory must outlive the loops
+    operands = list(layout.positions_and_frequencies(a, b, (a.ctypes.data, b.ctypes.data)))
     if b.ndim == 1:
         blocks, axes = b.shape[0], (1, 0, 0)
-        operands = [Operand(a.ctypes.data, a.shape, a.strides), _operand(b)]
     else:
         blocks, axes = b.shape[-2], (b.shape[-1], a.strides[-1], b.strides[-1])
-        along_tokens = () if a.ndim == 1 else (1,)  # heads come before the axis of the tokens
-        heads = (*b.shape[:-2], *along_tokens), (*b.strides[:-2], *(0 for _ in along_tokens))
-        operands = [
-            Operand(a.ctypes.data, a.shape[:-1], a.strides[:-1]),
-            Operand(b.ctypes.data, *heads, b.strides[-2] if blocks > 1 else 0),
-        ]
     for value in (shift, None if isinstance(scale, float) else scale):
         array = None if value is None else _doubles(value, out, xp)
         kept.append(array)
         operands.append(_operand(array))
-        blocks = _common(blocks, array)
+        blocks = layout.common_blocks(blocks, array)
     source = Source(loops.POSITIONS, blocks, *axes)
     walk = _walk(x, source, operands, inverse, pairing, out_pairing, out)
     repeatable = xp is np and shift is None and isinstance(scale, float) and type(inverse) is bool
@@ -159,7 +145,9 @@ def rotated_by_phases(
     a = _doubles(phases, out, xp)
     e = None if isinstance(scale, float) else _doubles(scale, out, xp)
     operands = [_operand(a), Operand(), Operand(), _operand(e)]
-    walk = _walk(x, Source(loops.PHASES, _common(a.shape[-1], e)), operands, inverse, pairing, out_pairing, out)
+    walk = _walk(
+        x, Source(loops.PHASES, layout.common_blocks(a.shape[-1], e)), operands, inverse, pairing, out_pairing, out
+    )
     return _turned(x, walk, operands, scale, out, xp)
 
 
@@ -179,17 +167,11 @@ def table(positions: Array, frequencies: Array, shift: Array | None, scale: Any,
     """Twin of the generic function: blocks (1, 0) turned are (cos, sin)."""
     blocks = frequencies.shape[0 if frequencies.ndim == 1 else -2]
     for value in (shift, scale):
-        blocks = _common(blocks, value)
+        blocks = layout.common_blocks(blocks, value)
     unit = np.repeat([1.0, 0.0], blocks)
     x = _array.from_host(unit, xp, device=_array.device(positions))
     turned = rotated(x, positions, frequencies, shift, scale, False, "half", "half", None, xp)
     return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
-
-
-def _common(blocks: int, value: Any) -> int:
-    """Return the number of blocks after broadcasting with the last axis of an array, if it has one."""
-    last = getattr(value, "shape", ())[-1:]
-    return int(np.broadcast_shapes((blocks,), tuple(last))[-1])
 
 
 def _doubles(value: Array, out: Array | None, xp: ModuleType) -> np.ndarray:
@@ -204,10 +186,7 @@ def _apart(array: np.ndarray, out: Array | None) -> np.ndarray:
 
 
 def _operand(array: np.ndarray | None) -> Operand:
-    if array is None or array.ndim == 0:
-        return Operand() if array is None else Operand(array.ctypes.data)
-    step = array.strides[-1] if array.shape[-1] > 1 else 0
-    return Operand(array.ctypes.data, array.shape[:-1], array.strides[:-1], step)
+    return Operand() if array is None else layout.operand(array, array.ctypes.data)
 
 
 def _key(x: Any, positions: Any, frequencies: Any, inverse: Any, pairing: str, out_pairing: str, out: Any) -> Any:
@@ -239,7 +218,7 @@ def _walk(
     leading = np.broadcast_shapes(x.shape[:-1], *(operand.shape for operand in operands))
     shape = (*leading, x.shape[-1])
     source_view = _array.as_numpy(x)
-    strides = _dense(shape, source_view.itemsize) if out is None else _array.as_numpy(out).strides
+    strides = layout.dense(shape, source_view.itemsize) if out is None else _array.as_numpy(out).strides
     return _walk_of(
         _array.dtype_name(x),
         source,
@@ -249,11 +228,6 @@ def _walk(
         (operands[2].address != 0, operands[3].address != 0, bool(inverse)),
         (pairing, out_pairing),
     )
-
-
-def _dense(shape: tuple[int, ...], size: int) -> Strides:
-    """Strides of a new array."""
-    return tuple(size * math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _turned(x: Array, walk: Walk, operands: list[Operand], scale: Any, out: Array | None, xp: ModuleType) -> Array:
@@ -334,15 +308,12 @@ def _plan(
 ) -> Plan:
     """Lay out the walk: which axes share their phases, which one is cut into tiles, and in what order memory is met."""
     leading, features = y[0][:-1], y[0][-1]
-    columns = [_spread(x[0][:-1], x[1][:-1], leading), y[1][:-1]]
-    columns += [_spread(shape, strides, leading) for shape, strides, _ in operands]
-    axes = [axis for axis in zip(leading, *columns, strict=True) if axis[0] != 1]
-    shared = _merged([axis for axis in axes if not any(axis[loops.A :])])
-    outer = _merged([axis for axis in axes if any(axis[loops.A :])])
+    where = [(shape, strides) for shape, strides, _ in operands]
+    outer, shared = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[1][:-1], where)
     # frequencies must be the same along a tile; of the others, the axis whose rows lie closest
     rows = min(
-        (axis for axis in outer if source.kind != loops.POSITIONS or axis[loops.B] == 0),
-        key=_reach,
+        (axis for axis in outer if source.kind != loops.POSITIONS or axis[layout.B] == 0),
+        key=layout.reach,
         default=(1, *(0,) * 6),
     )
     outer = [axis for axis in outer if axis is not rows]
@@ -354,40 +325,19 @@ def _plan(
     streaming = aligned and not in_place and math.prod(y[0]) * size >= _STREAMED_BYTES
     streaming = streaming and half % 16 == 0 and all(step % 16 == 0 for step in y[1][:-1])
 
-    table = np.zeros(loops.HEADER + loops.COLUMNS * (len(outer) + len(shared)), np.int64)
+    table = np.zeros(loops.HEADER + layout.COLUMNS * (len(outer) + len(shared)), np.int64)
     table[loops.BLOCKS], table[loops.FEATURES], table[loops.POSITION_AXES] = source.blocks, features, source.axes
     table[loops.SOURCE], table[loops.A_AXIS], table[loops.B_AXIS] = source.kind, source.a_axis, source.b_axis
     table[loops.HAS_SHIFT], table[loops.HAS_SCALE], table[loops.INVERSE] = has
     table[loops.PAIRING], table[loops.OUT_PAIRING] = (pairing == "interleaved" for pairing in pairings)
     table[loops.IN_PLACE], table[loops.STREAMING] = in_place, streaming
-    table[loops.ROWS_INSIDE] = all(_reach(rows) <= _reach(axis) for axis in shared)
+    table[loops.ROWS_INSIDE] = all(layout.reach(rows) <= layout.reach(axis) for axis in shared)
     table[loops.TILE], table[loops.TILES], table[loops.GROUP], table[loops.GROUPS] = tile, tiles, group, groups
     table[loops.SHARED], table[loops.OUTER_AXES], table[loops.SHARED_AXES] = n_shared, len(outer), len(shared)
     steps = [x[1][-1], y[1][-1], *(step for _, _, step in operands)]
-    table[loops.BLOCK_STRIDES + 1 : loops.BLOCK_STRIDES + loops.COLUMNS] = steps
+    table[loops.BLOCK_STRIDES + 1 : loops.BLOCK_STRIDES + layout.COLUMNS] = steps
     table[loops.ROW_AXIS : loops.HEADER] = rows
     for i, axis in enumerate((*outer, *shared)):
-        table[loops.HEADER + loops.COLUMNS * i :][: loops.COLUMNS] = axis
+        table[loops.HEADER + layout.COLUMNS * i :][: layout.COLUMNS] = axis
     items = math.prod(axis[0] for axis in outer) * tiles * groups
     return Plan(table, table.ctypes.data, items, math.prod(y[0]))
-
-
-def _spread(shape: tuple[int, ...], strides: Strides, leading: tuple[int, ...]) -> Strides:
-    """Strides of an array broadcast to the leading axes."""
-    moving = (0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True))
-    return (*(0,) * (len(leading) - len(shape)), *moving)
-
-
-def _reach(axis: tuple[int, ...]) -> tuple[int, int]:
-    """How far apart neighbours on an axis are. Reading in order matters more than writing: stores can be combined."""
-    return abs(axis[loops.X]), abs(axis[loops.Y])
-
-
-def _merged(axes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Order axes as x lies in memory, and make one of neighbours that every array steps through evenly."""
-    merged: list[tuple[int, ...]] = []
-    for length, *steps in sorted(axes, key=_reach, reverse=True):
-        if merged and all(above == length * step for above, step in zip(merged[-1][1:], steps, strict=True)):
-            length *= merged.pop()[0]
-        merged.append((length, *steps))
-    return merged

@@ -18,6 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from rfrope._accel import called, compiled
+from rfrope._accel.layout import COLUMNS, A, B, C, E, X, Y
 
 
 def _converts_half() -> bool:
@@ -32,11 +33,7 @@ def _converts_half() -> bool:
 if not _converts_half():
     raise ImportError("this processor (or NUMBA_CPU_FEATURES) has no F16C: float16 cannot be converted in the loops")
 
-# Rows of a plan's table of axes: length, then the stride of each operand
-COLUMNS = 7
-X, Y, A, B, C, E = range(1, COLUMNS)
-# Fields before that table. Operands a, b, c and e are: positions, frequencies, shift and scale; phases in a; or the
-# cosines in a and the sines in b.
+# Fields of a plan before its table of axes
 (
     BLOCKS,
     FEATURES,

@@ -47,6 +47,7 @@ class Kernel:
         """``kernel(delta)`` is ``kernel.phi(delta)``."""
         return self.phi(delta)
 
+    @_array.on_device_of_arrays
     def phi(self, delta: Array) -> Array:
         """Expected cosine ``Phi(delta) = E cos(delta . omega)``, in closed form.
 
@@ -71,12 +72,14 @@ class Kernel:
         with np.errstate(over="ignore", under="ignore"):  # a lag may be large enough for its square to overflow
             return self._phi(delta, xp)
 
+    @_array.on_device_of_arrays
     def phi2(self, delta: Array) -> Array:
         """Second harmonic ``Phi_2(delta) = E cos(2 delta . omega) = Phi(2 delta)``; see `phi`."""
         delta, xp = self._vectors(delta, "delta")
         with np.errstate(over="ignore", under="ignore"):
             return self._phi(2.0 * delta, xp)
 
+    @_array.on_device_of_arrays
     def density(self, omega: Array) -> Array:
         """Probability density of the frequencies.
 
@@ -101,10 +104,12 @@ class Kernel:
         with np.errstate(over="ignore", under="ignore"):
             return self._density(omega, xp)
 
+    @_array.on_device_of_arrays
     def transport(self, u: Array) -> Array:
         """Frequencies from points of the unit cube; for ndim = 1 and draws = 1 the quantile function.
 
-        Evaluated by NumPy and SciPy on the host for every library, so that equal points give equal bits.
+        Evaluated by NumPy and SciPy on the host for every library, so that equal points give equal bits: points on a
+        device are copied to the host, which waits for them, and frequencies back.
 
         Parameters
         ----------
@@ -455,4 +460,6 @@ def _columns(kernels: Iterable[Kernel], u: np.ndarray) -> Iterable[tuple[Kernel,
 
 
 def _times(vectors: Array, matrix: np.ndarray, xp: ModuleType) -> Array:
-    return xp.matmul(vectors, _array.from_host(matrix, xp, device=_array.device(vectors)))
+    """``vectors @ matrix`` without a copy of the matrix to the device."""
+    columns = [sum(vectors[..., i] * entry for i, entry in enumerate(column)) for column in matrix.T.tolist()]
+    return xp.stack(columns, axis=-1)

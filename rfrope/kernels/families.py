@@ -280,9 +280,15 @@ class LogUniform(Kernel):
         return math.log1p(excess) if excess < 1e300 else math.log(self.high) - math.log(self.low)
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
-        return _array.apply_on_host(
-            lambda x: _special.log_uniform_mean_cos(self.low, self.high, self._log_ratio, x), xp.abs(delta[..., 0]), xp
-        )
+        x = xp.abs(delta[..., 0])
+        special = _array.special_functions(xp)
+        if special is None:
+            return _array.apply_on_host(lambda host: self._mean_cos(host, np), x, xp)
+        return self._mean_cos(x, xp)
+
+    def _mean_cos(self, x: Array, xp: ModuleType) -> Array:
+        sici = _array.special_functions(xp).sici
+        return _special.log_uniform_mean_cos(self.low, self.high, self._log_ratio, x, sici, xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         w = xp.abs(omega[..., 0])

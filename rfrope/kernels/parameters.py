@@ -50,7 +50,7 @@ def along_axes(value: float | tuple[float, ...], like: Array, xp: ModuleType) ->
     """Return a parameter so that it broadcasts against vectors ``(..., k)`` such as `like`."""
     if isinstance(value, float):
         return value
-    return _array.from_host(np.asarray(value), xp, device=_array.device(like))
+    return _array.vector(value, like, xp)
 
 
 def radius(vectors: Array, xp: ModuleType) -> Array:

@@ -1,7 +1,6 @@
 """Compiled twins of the score estimator and of the uniforms: equal to the generic functions, and really at work.
 
-"Equal" for sums means to 1e-9 of their own scale: a mean in units of the standard deviation, a central sum of order p
-in units of n times its p-th power. A mean near 0 has no relative error to speak of.
+"Equal" for sums means to 1e-9 of their own scale (see `score_problems.scaled_error`).
 """
 
 from __future__ import annotations
@@ -22,61 +21,17 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scaled_error
 
 import rfrope
 from rfrope import _accel, _philox, _special, _threads, estimate_scores, kernels, montecarlo
+from rfrope._accel import laws
 from rfrope.kernels import families
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
 estimators = pytest.importorskip("rfrope._accel.estimators", reason=NO_LOOPS, exc_type=ImportError)
 estimator_loops = pytest.importorskip("rfrope._accel.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
 njit = pytest.importorskip("numba", reason=NO_LOOPS).njit
-
-TABLED = [
-    "gaussian(scale={s}, ndim={k})",
-    "cauchy(scale={s}, ndim={k})",
-    "sinc(bandwidth=0.1, ndim={k})",
-    "exponential(scale={s}, ndim={k})",
-    "matern(nu=0.5, scale={s}, ndim={k})",
-    "matern(nu=1.5, scale={s}, ndim={k})",
-    "matern(nu=40, scale={s}, ndim={k})",
-]
-KEY = (0x12345678, 0x9ABCDEF0)
-
-
-def texts(k: int) -> list[str]:
-    scale = "7.5" if k == 1 else str(tuple(3.0 + 4.0 * axis for axis in range(k)))
-    return [text.format(s=scale, k=k) for text in TABLED] + (["log_uniform(low=1e-4, high=2)"] if k == 1 else [])
-
-
-EVERY_TABLED = [kernels.parse(text) for k in (1, 2, 3) for text in texts(k)]
-TRANSPORTED = [
-    kernels.parse("matern(nu=0.3, scale=5)"),
-    kernels.parse("matern(nu=0.3, scale=5, ndim=2)"),
-    kernels.parse("gaussian(scale=4)") * kernels.parse("cauchy(scale=9)"),
-    kernels.mixture([0.25, 0.75], [kernels.parse("gaussian(scale=4)"), kernels.parse("sinc")]),
-    kernels.parse("gaussian(ndim=2)").warp([[0.2, 0.1], [0.0, 0.3]]),
-    kernels.axes(kernels.parse("gaussian(scale=4)"), kernels.parse("exponential(scale=9)")),
-]
-EVERY = EVERY_TABLED + TRANSPORTED + [kernels.parse("matern(nu=2.5, scale=2)").rescale(3.0)]
-
-
-def problem(kernel, *, pairs=(3, 1), lags=(5,), blocks=7, seed=0, longest=60.0):
-    """Lags, A and B: some lags equal, one of them 0."""
-    rng = np.random.default_rng(seed)
-    a, b = rng.standard_normal((2, *pairs, blocks))
-    delta = np.round(rng.uniform(-longest, longest, (*lags, kernel.ndim)) / 7.0) * 7.0
-    return (delta[..., 0] if kernel.ndim == 1 else delta), a, b
-
-
-def scaled_error(found, expected, n: int) -> float:
-    """Largest difference of two (mean, m2, m3, m4), each in units of its scale (see above)."""
-    # at lag 0 the score does not spread, and sums are rounding
-    spread = np.sqrt(np.asarray(expected[1]) / n) + 1e-5 * (1.0 + np.abs(np.asarray(expected[0])))
-    return max(
-        float(np.max(np.abs(np.asarray(x) - np.asarray(y)) / (spread * (n * spread ** (p - 1) if p > 1 else 1.0))))
-        for p, (x, y) in enumerate(zip(found, expected, strict=True), start=1)
-    )
 
 
 def both(kernel, *, start=0, length=600, **options):
@@ -96,14 +51,14 @@ def test_sums_are_those_of_the_generic_function(kernel):
 
 @pytest.mark.parametrize("kernel", EVERY_TABLED, ids=repr)
 def test_laws_are_tabled_and_others_transported(kernel):
-    assert estimators._law(kernel) is not None
-    assert estimators._law(kernel.rescale(2.5)) is not None
+    assert laws.stated(kernel) is not None
+    assert laws.stated(kernel.rescale(2.5)) is not None
     assert scaled_error(*both(kernel.rescale(2.5), length=64), 64) < 1e-9
 
 
 @pytest.mark.parametrize("kernel", TRANSPORTED, ids=repr)
 def test_kernels_without_such_a_law_are_transported_by_their_own_code(kernel):
-    assert estimators._law(kernel) is None
+    assert laws.stated(kernel) is None
 
 
 SHAPES = st.sampled_from(
@@ -157,9 +112,9 @@ def test_a_large_mean_does_not_swamp_the_spread():
 
 @pytest.mark.parametrize("kernel", [EVERY[0], EVERY[5], EVERY[8]], ids=repr)
 def test_the_comparison_notices_a_table_that_is_off_by_a_millionth(kernel, monkeypatch):
-    right = estimators._component_table
-    monkeypatch.setattr(estimators, "_component_table", lambda *law: right(*law) * (1.0 + 1e-6))
-    monkeypatch.setattr(estimators, "_law", estimators._law.__wrapped__)  # it keeps what it found
+    right = laws.component_table
+    monkeypatch.setattr(laws, "component_table", lambda *law: right(*law) * (1.0 + 1e-6))
+    monkeypatch.setattr(laws, "_stated", laws._stated.__wrapped__)  # it keeps what it found
     assert scaled_error(*both(kernel), 600) > 1e-9
 
 
@@ -169,19 +124,28 @@ def test_a_subclass_with_another_transport_is_not_taken_for_its_parent():
         def _unit_transport(self, u):
             return 1.001 * super()._unit_transport(u)
 
-    assert estimators._law(Wide(scale=3.0)) is None
+    assert laws.stated(Wide(scale=3.0)) is None
     assert scaled_error(*both(Wide(scale=3.0)), 600) < 1e-9
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
 def test_extreme_scales_are_left_to_the_transport(scale):
-    assert estimators._law(rfrope.kernel("gaussian", scale=scale)) is None
+    assert laws.stated(rfrope.kernel("gaussian", scale=scale)) is None
     assert scaled_error(*both(rfrope.kernel("gaussian", scale=scale), length=32), 32) < 1e-9
 
 
+def test_the_loops_repeat_the_numbers_of_the_tables():
+    names = ("UNIFORM", "LOG_UNIFORM", "TABLE", "OCTAVES", "PIECES", "ROW", "SIDE")
+    assert [getattr(estimator_loops, name) for name in names] == [getattr(laws, name) for name in names]
+
+
+def test_laws_are_there_without_numba():
+    assert run("import sys, rfrope._accel.laws; print('numba' in sys.modules)").split() == ["False"]
+
+
 def test_a_quantile_that_no_table_fits_is_refused():
-    assert estimators._table(lambda v: np.sin(1e4 * v)) is None
-    assert estimators._table(lambda v: np.where(v < 0.1, np.nan, v)) is None
+    assert laws.table(lambda v: np.sin(1e4 * v)) is None
+    assert laws.table(lambda v: np.where(v < 0.1, np.nan, v)) is None
 
 
 # -- who works ---------------------------------------------------------------------------------------------------------
@@ -366,8 +330,8 @@ def test_components_are_scipys_quantiles_and_odd_bit_for_bit(name):
     function, parameters = COMPONENTS[name]
     u = cells()
     below, above = np.empty_like(u), np.empty_like(u)
-    components(estimator_loops.TABLE, 0.0, estimators._component_table(function, parameters), u, below)
-    components(estimator_loops.TABLE, 0.0, estimators._component_table(function, parameters), 1.0 - u, above)
+    components(laws.TABLE, 0.0, laws.component_table(function, parameters), u, below)
+    components(laws.TABLE, 0.0, laws.component_table(function, parameters), 1.0 - u, above)
     np.testing.assert_array_equal(above, -below)
     exact = function(*parameters, u)
     # SciPy's Student quantile has an absolute error of some 1e-16 near 0
@@ -388,17 +352,17 @@ def test_components_against_mpmath(u):
         }
     for name, value in exact.items():
         out = np.empty(1)
-        components(estimator_loops.TABLE, 0.0, estimators._component_table(*COMPONENTS[name]), np.array([u]), out)
+        components(laws.TABLE, 0.0, laws.component_table(*COMPONENTS[name]), np.array([u]), out)
         assert out[0] == pytest.approx(float(value), rel=1e-13, abs=0.0), name
 
 
 def test_components_of_laws_without_a_table():
     u = np.concatenate([cells(), 1.0 - cells()])
     out = np.empty_like(u)
-    components(estimator_loops.UNIFORM, 0.0, np.empty(0), u, out)
+    components(laws.UNIFORM, 0.0, np.empty(0), u, out)
     np.testing.assert_array_equal(out, 2.0 * u - 1.0)
     for ratio in (1e-3, 1.0, 9.2, 400.0):
-        components(estimator_loops.LOG_UNIFORM, ratio, np.empty(0), u, out)
+        components(laws.LOG_UNIFORM, ratio, np.empty(0), u, out)
         exact = _special.log_uniform_quantile(1.0, math.exp(ratio), ratio, u)
         np.testing.assert_allclose(out, exact, rtol=1e-15 * (4.0 + ratio))
         np.testing.assert_array_equal(out[: out.size // 2], -out[out.size // 2 :])
@@ -418,7 +382,7 @@ def test_radii_are_those_of_the_transport(name):
     function, parameters = RADII[name]
     u = np.concatenate([cells(), 1.0 - cells()])
     out = np.empty_like(u)
-    radii(estimators._radius_table(function, parameters), u, out)
+    radii(laws.radius_table(function, parameters), u, out)
     np.testing.assert_allclose(out, function(*parameters, u), rtol=1e-13)
 
 

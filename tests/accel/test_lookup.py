@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import pathlib
@@ -17,6 +18,7 @@ from conftest import library
 from rfrope import _accel, _array, _philox, _sums, montecarlo, rotation
 
 ROOT = pathlib.Path(__file__).parents[2]
+SHARED = {"cuda", "layout", "laws", "reports", "transforms"}  # what leaves have in common
 HELPERS = {"rotated_again"}  # shortcuts that have no generic function of their own
 
 numba = pytest.importorskip("numba", reason="compiled twins need Numba")
@@ -38,9 +40,19 @@ def generic_of(name: str):
 
 @pytest.mark.parametrize("name", sorted(set(_accel._LEAVES) - HELPERS))
 def test_a_twin_has_the_signature_of_its_generic_function(name):
-    twin, generic = _accel.twin(name), generic_of(name)
+    check_twin(name, _accel.twin(name), _accel._LEAVES[name])
+
+
+@pytest.mark.parametrize("name", sorted(_accel._CUDA_LEAVES))
+def test_a_twin_for_cuda_has_the_signature_of_its_generic_function(name):
+    leaf = importlib.import_module(f"rfrope._accel.{_accel._CUDA_LEAVES[name]}")
+    check_twin(name, getattr(leaf, name), _accel._CUDA_LEAVES[name])
+
+
+def check_twin(name: str, twin, leaf: str) -> None:
+    generic = generic_of(name)
     assert twin.__name__ == name
-    assert twin.__module__ == f"rfrope._accel.{_accel._LEAVES[name]}"
+    assert twin.__module__ == f"rfrope._accel.{leaf}"
     for one, other in zip(
         inspect.signature(twin).parameters.values(), inspect.signature(generic).parameters.values(), strict=True
     ):
@@ -50,7 +62,13 @@ def test_a_twin_has_the_signature_of_its_generic_function(name):
 def test_every_leaf_is_named_by_the_lookup():
     folder = pathlib.Path(_accel.__file__).parent
     leaves = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert {leaf for leaf in leaves if not leaf.endswith("_loops")} == set(_accel._LEAVES.values())
+    leaves -= {name for name in leaves if name.endswith("_loops")} | SHARED
+    assert leaves == {*_accel._LEAVES.values(), *_accel._CUDA_LEAVES.values()}
+
+
+def test_cuda_kernels_have_a_leaf_of_their_name():
+    folder = pathlib.Path(_accel.__file__).parent
+    assert {f"cuda_{path.stem}" for path in folder.glob("*.cu")} == set(_accel._CUDA_LEAVES.values())
 
 
 # -- which arrays ------------------------------------------------------------------------------------------------------
@@ -121,6 +139,17 @@ def test_no_more_is_looked_at_than_the_arrays(monkeypatch):
     assert _accel.choose(rotation._rotated, np.ones(3).astype(">f8")) is rotation._rotated
 
 
+def test_arrays_on_a_device_are_chosen_for_its_twins(monkeypatch):
+    monkeypatch.setattr(_array, "in_memory", lambda x: x is None)
+    monkeypatch.setattr(_array, "on_cuda", lambda x: True)
+    monkeypatch.setattr(_accel, "cuda_twin", lambda name: f"the twin of {name}")
+    assert _accel.choose(rotation._rotated, np.ones(3), None) == "the twin of rotated"
+    monkeypatch.setattr(_accel, "cuda_twin", lambda name: None)
+    assert _accel.choose(rotation._rotated, np.ones(3), None) is rotation._rotated
+    monkeypatch.setattr(_array, "on_cuda", lambda x: x is None)
+    assert _accel.choose(rotation._rotated, np.ones(3), None) is rotation._rotated
+
+
 # -- without the leaves ------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +159,15 @@ def test_a_leaf_that_cannot_be_imported_is_no_twin(monkeypatch):
     assert _accel.twin.__wrapped__("rotated") is None
     monkeypatch.setattr(_accel, "twin", _accel.twin.__wrapped__)
     assert _accel.choose(rotation._rotated, np.ones(3)) is rotation._rotated
+
+
+@pytest.mark.parametrize("missing", ["cupy", "rfrope._accel.cuda_rotation"])
+def test_without_cupy_or_its_leaf_there_is_no_twin_for_cuda(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, "cupy", types.ModuleType("cupy"))
+    assert _accel.cuda_twin.__wrapped__("rotated") is not None
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delattr(_accel, "cuda_rotation", raising=False)
+    assert _accel.cuda_twin.__wrapped__("rotated") is None
 
 
 def test_other_errors_of_a_leaf_are_not_hidden(monkeypatch):

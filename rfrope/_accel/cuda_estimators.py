@@ -1,0 +1,278 @@
+"""Twins of the score estimator's sums and of the draws, for arrays on a CUDA device.
+
+A kernel that states its law as data (see `laws`) is drawn on the device, bit for bit as the compiled loops draw it. One
+that states none is drawn by its own NumPy code: its uniforms travel to the host and its frequencies back, chunk by
+chunk. Nothing else waits for the device, but the first use of a law, whose tables are put there and kept: plans depend
+on shapes and strides alone, and so do the lengths of all sums, which are the same on every device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rfrope import _array
+from rfrope._accel import cuda, laws, layout
+from rfrope._array import Array
+
+Key = tuple[int, int]
+
+_THREADS, _MERGING_THREADS = 256, 32  # in a block
+_LAWS = {laws.UNIFORM: "UNIFORM", laws.LOG_UNIFORM: "LOG_UNIFORM", laws.TABLE: "TABLE"}
+_TILES = ((1, 1), (4, 1), (1, 4))  # lags and pairs of vectors that a thread works on together
+_ROW_AXES = 32
+_COST_OF_DRAW, _COST_OF_LAG, _COST_OF_ROW = 100, 60, 6  # instructions in a block, to choose a tile by
+_ENOUGH_BLOCKS = 2**12  # they fill a device ten times: beyond it a thread works on more trials
+_MOST_TRIALS_OF_THREAD = 64
+_LAID_OUT = 2**22  # pairs {A, B} that are laid out at once: 64 MB
+_MOST_BLOCKS = 2**30  # in a launch
+_TABLED, _TRANSPORTED, _LONGEST_CHUNK = 2**30, 2**22, 2**22  # numbers that make a chunk, and trials at most
+
+KERNELS = (
+    *(f"score_sums<{law}, {lags}, {pairs}>" for law in (*_LAWS.values(), "GIVEN") for lags, pairs in _TILES),
+    *(f"frequencies<{law}>" for law in _LAWS.values()),
+    "uniforms",
+    "lay_out",
+    "merge_parts",
+)
+
+TRANSPORT = np.dtype(
+    [(name, np.int64) for name in ("factors", "table", "radius")]
+    + [("parameter", np.float64), ("key_0", np.uint64), ("key_1", np.uint64), ("axes", np.int64)]
+)
+DRAWS = np.dtype(
+    [("from", TRANSPORT), ("out", np.int64), ("start", np.uint64), ("stream", np.uint64)]
+    + [(name, np.int64) for name in ("count", "columns", "pairs", "threads")]
+)
+SCORES = np.dtype(
+    [("from", TRANSPORT)]
+    + [(name, np.int64) for name in ("given", "pairs", "lags", "partial")]
+    + [(name, np.int64) for name in ("start", "length", "span", "parts", "tiles", "blocks", "even_blocks")]
+)
+_ROW_AXIS = np.dtype([(name, np.int64) for name in ("length", "out", "delta", "a", "b")])
+ROWS = np.dtype(
+    [(name, np.int64) for name in ("out", "delta", "a", "b", "pairs", "lags", "partial")]
+    + [(name, np.int64) for name in ("out_part", "delta_axis", "a_block", "b_block")]
+    + [(name, np.int64) for name in ("n_lags", "n_members", "member_tiles", "tile_lags", "tile_pairs")]
+    + [(name, np.int64) for name in ("first_tile", "tiles", "axes", "blocks", "even_blocks")]
+    + [(name, np.int64) for name in ("length", "span", "parts", "lag_axes", "row_axes")]
+    + [("axis", _ROW_AXIS, _ROW_AXES)]
+)
+
+
+def score_sums(
+    kernel: Any, key: Key, delta: Array, a: Array, b: Array, start: int, length: int
+) -> tuple[Array, Array, Array, Array]:
+    """Twin of `rfrope.montecarlo._score_sums`."""
+    xp = _array.namespace(a=a)
+    with cuda.place(a):
+        views = tuple(cuda.doubles(v, xp) for v in (delta, a, b))
+        shape_of_lags = delta.shape if kernel.ndim == 1 else delta.shape[:-1]
+        shape = np.broadcast_shapes(tuple(shape_of_lags), tuple(a.shape[:-1]), tuple(b.shape[:-1]))
+        sums = _array.empty((4, *shape), a, xp)
+        if math.prod(shape) > 0:
+            law = _law(kernel, key, a, xp)
+            given = None if law else _transported(kernel, key, a.shape[-1], start, length, a, xp)
+            _launch_sums(law or _Law.of_none(kernel.ndim), given, views, cuda.view(sums), (start, length), a, xp)
+            _array.written(sums)
+        return sums[0], sums[1], sums[2], sums[3]
+
+
+def score_chunk_length(kernel: Any, width: int) -> int:
+    """Twin of `rfrope.montecarlo._score_chunk_length`: some milliseconds of work, as only partial sums take memory.
+
+    Without a law, the frequencies of a chunk are drawn on the host, and held there and on the device.
+    """
+    usual = _TABLED if kernel._stated_law() is not None else _TRANSPORTED
+    fitting = max(4, usual // max(1, width))
+    return min(_LONGEST_CHUNK, 1 << (fitting.bit_length() - 1))
+
+
+def drawn(kernel: Any, key: Key, start: int, length: int, like: Array) -> Array:
+    """Twin of `rfrope.montecarlo._drawn`."""
+    xp = _array.namespace(like=like)
+    with cuda.place(like):
+        law = _law(kernel, key, like, xp)
+        if law is None:
+            return kernel.transport(_uniforms(key, start, length, kernel.draws, 0, 1, like, xp))[0]
+        omega = _array.empty((length,) if kernel.ndim == 1 else (length, kernel.ndim), like, xp)
+        plan = _draws(law.plan, omega, start, length, kernel.ndim, 0)
+        plan["threads"] = plan["pairs"]
+        cuda.launch("estimators", f"frequencies<{law.name}>", _blocks(plan["threads"]), _THREADS, plan)
+        _array.written(omega)
+        return omega
+
+
+# -- laws and draws ----------------------------------------------------------------------------------------------------
+
+
+class _Law(NamedTuple):
+    name: str
+    plan: np.ndarray
+    numbers: Any  # on the device; held while they may be read
+
+    @classmethod
+    def of_none(cls, axes: int) -> _Law:
+        """Stand for a law where frequencies are given."""
+        plan = np.zeros((), TRANSPORT)
+        plan["axes"] = axes
+        return cls("GIVEN", plan, None)
+
+
+def _law(kernel: Any, key: Key, like: Array, xp: ModuleType) -> _Law | None:
+    """Law of a kernel with its tables on the device of an array, or None if its own transport must be called."""
+    stated = laws.stated(kernel)
+    if stated is None:
+        return None
+    shelf = _shelf(kernel, xp, str(_array.device(like))) if isinstance(kernel, Hashable) else []
+    if not shelf:
+        shelf.append(_put_on_device(stated, like, xp))
+    numbers = shelf[0]
+    plan = np.zeros((), TRANSPORT)
+    plan["factors"] = address = cuda.address(numbers)
+    address += 8 * _even(stated.factors.size)
+    if stated.table.size:
+        plan["table"] = address
+    if stated.radius.size:
+        plan["radius"] = address + 8 * stated.table.size
+    plan["parameter"], plan["axes"] = stated.parameter, stated.factors.size
+    plan["key_0"], plan["key_1"] = key
+    return _Law(_LAWS[stated.code], plan, numbers)
+
+
+@lru_cache(maxsize=16)
+def _shelf(kernel: Any, xp: ModuleType, device: str) -> list[Any]:
+    """Where the numbers of a law are kept, once for each device."""
+    return []
+
+
+def _put_on_device(stated: laws.Stated, like: Array, xp: ModuleType) -> Any:
+    """Copy factors and tables to a device: rows of a table at multiples of 16 bytes, behind an even number of factors.
+
+    It waits for the copy, so that whoever finds the numbers on the shelf may read them, on any stream.
+    """
+    factors = np.ones(_even(stated.factors.size))
+    factors[: stated.factors.size] = stated.factors
+    numbers = _array.from_host(
+        np.concatenate([factors, stated.table, stated.radius]), xp, device=_array.device(like), dtype=xp.float64
+    )
+    _array.to_host(numbers[:1])
+    return cuda.view(numbers)
+
+
+def _even(n: int) -> int:
+    return n + n % 2
+
+
+def _draws(law: np.ndarray, out: Array, start: int, length: int, columns: int, stream: int) -> np.ndarray:
+    plan = np.zeros((), DRAWS)
+    plan["from"], plan["out"], plan["start"], plan["stream"] = law, cuda.address(cuda.view(out)), start, stream
+    plan["count"], plan["columns"] = length, columns
+    plan["pairs"] = (start + length + 1) // 2 - start // 2 if length else 0
+    return plan
+
+
+def _uniforms(
+    key: Key, start: int, length: int, columns: int, stream: int, streams: int, like: Array, xp: ModuleType
+) -> Array:
+    """Uniforms of `rfrope._philox.uniforms`, on the device of an array."""
+    u = _array.empty((streams, length, columns), like, xp)
+    law = np.zeros((), TRANSPORT)
+    law["key_0"], law["key_1"] = key
+    plan = _draws(law, u, start, length, columns, stream)
+    plan["threads"] = streams * columns * int(plan["pairs"])
+    cuda.launch("estimators", "uniforms", _blocks(plan["threads"]), _THREADS, plan)
+    _array.written(u)
+    return u
+
+
+def _transported(kernel: Any, key: Key, blocks: int, start: int, length: int, like: Array, xp: ModuleType) -> Any:
+    """Frequencies (trials, blocks, axes) by the kernel's own transport, on the host."""
+    omega = kernel.transport(_uniforms(key, 0, blocks, kernel.draws, start, length, like, xp))
+    return cuda.view(xp.reshape(omega, (length, blocks, kernel.ndim)))
+
+
+def _blocks(threads: Any) -> int:
+    return -(-int(threads) // _THREADS)
+
+
+# -- sums --------------------------------------------------------------------------------------------------------------
+
+
+def _launch_sums(
+    law: _Law, given: Any, views: tuple[Any, Any, Any], sums: Any, span: tuple[int, int], like: Array, xp: ModuleType
+) -> None:
+    """Lay vectors and lags out, take partial moments of the scores and merge them, for some tiles of rows at a time."""
+    start, length = span
+    rows = _rows(views, sums, int(law.plan["axes"]))
+    n_lags, n_members, blocks = (int(rows[name]) for name in ("n_lags", "n_members", "blocks"))
+    draws = int(law.plan["axes"]) + bool(law.plan["radius"])
+    tile_lags, tile_pairs = _tile(n_lags, n_members, draws)
+    in_tile = tile_lags * tile_pairs
+    member_tiles = -(-n_members // tile_pairs)
+    n_tiles = -(-n_lags // tile_lags) * member_tiles
+    together = min(n_tiles, max(1, _LAID_OUT // (in_tile * max(1, _even(blocks)))))
+    trials = max(1, min(_MOST_TRIALS_OF_THREAD, _blocks(length) * together // _ENOUGH_BLOCKS))
+    parts = -(-length // (_THREADS * trials))
+    together = max(1, min(together, _MOST_BLOCKS // parts))
+
+    pairs = _array.empty((2 * together * in_tile * _even(blocks),), like, xp)
+    lags = _array.empty((together * int(law.plan["axes"]) * tile_lags,), like, xp)
+    partial = _array.empty((4 * parts * together * in_tile,), like, xp)
+    scores = np.zeros((), SCORES)
+    scores["from"], scores["start"] = law.plan, start
+    scores["given"] = 0 if given is None else cuda.address(given)
+    rows["tile_lags"], rows["tile_pairs"], rows["member_tiles"] = tile_lags, tile_pairs, member_tiles
+    for name, value in (("pairs", pairs), ("lags", lags), ("partial", partial)):
+        rows[name] = scores[name] = cuda.address(cuda.view(value))
+    numbers = {"length": length, "span": _THREADS * trials, "parts": parts, "blocks": blocks}
+    for name, number in (numbers | {"even_blocks": _even(blocks)}).items():
+        rows[name] = scores[name] = number
+    for first in range(0, n_tiles, together):
+        rows["first_tile"] = first
+        rows["tiles"] = scores["tiles"] = tiles = min(together, n_tiles - first)
+        elements = tiles * (in_tile * _even(blocks) + int(law.plan["axes"]) * tile_lags)
+        cuda.launch("estimators", "lay_out", _blocks(elements), _THREADS, rows)
+        kernel = f"score_sums<{law.name}, {tile_lags}, {tile_pairs}>"
+        cuda.launch("estimators", kernel, parts * tiles, _THREADS, scores)
+        cuda.launch("estimators", "merge_parts", tiles * in_tile, _MERGING_THREADS, rows)
+
+
+def _tile(n_lags: int, n_members: int, draws: int) -> tuple[int, int]:
+    """Choose how many lags and pairs of vectors make a tile: the cheapest, rows that are worked on in vain included."""
+
+    def cost(tile: tuple[int, int]) -> int:
+        lags, pairs = tile
+        once = _COST_OF_DRAW * draws + _COST_OF_LAG * lags + _COST_OF_ROW * lags * pairs
+        return -(-n_lags // lags) * -(-n_members // pairs) * once
+
+    return min(_TILES, key=cost)
+
+
+def _rows(views: tuple[Any, Any, Any], sums: Any, ndim: int) -> np.ndarray:
+    """Plan of the rows: axes along which the lag changes first, so that rows which share one are side by side."""
+    delta, a, b = views
+    lagging = (delta.shape, delta.strides) if ndim == 1 else (delta.shape[:-1], delta.strides[:-1])
+    operands = [lagging, *((v.shape[:-1], v.strides[:-1]) for v in (a, b))]
+    shape = sums.shape[1:]
+    columns = [layout.spread(*operand, shape) for operand in operands]
+    axes = [axis for axis in zip(shape, layout.dense(shape, 8), *columns, strict=True) if axis[0] != 1]
+    lag_axes, member_axes = (
+        layout.merged([axis for axis in axes if bool(axis[2]) is moves]) for moves in (True, False)
+    )
+    plan = np.zeros((), ROWS)
+    plan["n_lags"], plan["n_members"] = (math.prod(axis[0] for axis in some) for some in (lag_axes, member_axes))
+    plan["lag_axes"], plan["row_axes"] = len(lag_axes), len(lag_axes) + len(member_axes)
+    for i, axis in enumerate((*lag_axes, *member_axes)):
+        plan["axis"][i] = axis
+    plan["out"], plan["out_part"] = cuda.address(sums), 8 * math.prod(shape)
+    plan["delta"], plan["a"], plan["b"] = map(cuda.address, views)
+    plan["axes"], plan["delta_axis"] = ndim, 0 if ndim == 1 else delta.strides[-1]
+    plan["blocks"] = a.shape[-1]
+    plan["a_block"], plan["b_block"] = (v.strides[-1] if v.shape[-1] > 1 else 0 for v in (a, b))
+    return plan

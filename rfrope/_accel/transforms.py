@@ -1,0 +1,265 @@
+"""Plans of non-uniform fast Fourier transforms: what lags and frequencies allow, and what it would cost.
+
+Nothing here transforms: leaves for the CPU and for CUDA devices do, each at its own prices. Lags and frequencies are
+NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rfrope._array import Array
+
+ACCURACY = 1e-12
+LARGEST = 2.0**500  # products of larger numbers could overflow: the direct sum takes them
+PHASE_LOSS = 1e-10  # radians
+MODES = 2**20  # lags of one transform on a grid
+_CELLS = 2**23  # numbers on its finer grid: 128 MB
+LEAST_VARIANCE = 1e-6  # below it, the error of the transform could be seen beside the variance
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Nanoseconds, by the number of axes where there are three."""
+
+    direct: tuple[float, float, float]  # a frequency at a lag
+    direct_axis: float  # the same, for each axis beyond the third
+    call: tuple[float, float, float]  # a call of the transform
+    point: tuple[float, float, float]  # a frequency, spread on the finer grid
+    cell: tuple[float, float, float]  # a number on the finer grid
+    target: float  # a scattered lag, beside its own spreading
+
+    def pair(self, axes: int) -> float:
+        """Cost of a frequency at a lag, summed directly."""
+        return self.direct[min(axes, 3) - 1] + self.direct_axis * max(0, axes - 3)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Values ``origin + step * index`` on one axis, each up to `loss`."""
+
+    origin: float
+    step: float
+    count: int
+    index: np.ndarray
+    loss: float
+
+
+Grid = tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A transform of the frequencies in `inside` (None: all), on a grid or at scattered lags; the others directly."""
+
+    cost: float
+    grid: Grid | None
+    inside: np.ndarray | None
+
+
+def may_pay(count: int, n_lags: int, axes: int, costs: Costs) -> bool:
+    """Whether a transform could pay at all, on the smallest grid that there can be."""
+    if axes > 3 or not count or not n_lags:
+        return False
+    least = costs.call[axes - 1] + count * costs.point[axes - 1]
+    return least < count * n_lags * costs.pair(axes)
+
+
+# -- grids -------------------------------------------------------------------------------------------------------------
+
+
+def grid_of(lags: np.ndarray) -> Grid | None:
+    """Return the product grid that all lags ``(L, k)`` lie on, if it is not much larger than they are many."""
+    if not np.all(np.abs(lags) <= LARGEST):
+        return None
+    axes, points = [], 1
+    for values in lags.T:
+        axis = axis_of(np.ascontiguousarray(values), 4 * len(lags) + 64)
+        if axis is None:
+            return None
+        axes.append(axis)
+        points *= axis.count
+    return tuple(axes) if points <= 4 * len(lags) + 64 else None
+
+
+def axis_of(values: np.ndarray, most: int) -> Axis | None:
+    """Return the uniform grid of some values, if it has at most so many points."""
+    origin, end = float(np.min(values)), float(np.max(values))
+    span = end - origin
+    if not span:
+        return Axis(origin, 1.0, 1, np.zeros(len(values), np.int64), 0.0)
+    if max(-origin, end, span) <= 2.0**53 and np.all(values == np.rint(values)):
+        step = _whole_step(values)
+    else:
+        step = _fractional_step(values, span)
+    if span / step >= most:
+        return None
+    index = np.rint((values - origin) / step)
+    largest = max(-origin, end)
+    loss = float(np.max(np.abs(values - (origin + step * index))))
+    if loss > 1e-6 * step:
+        return None
+    if not _is_exact(origin, step, largest):
+        loss += 2.0**-51 * largest  # the line above was rounded itself
+    return Axis(origin, step, round(span / step) + 1, index.astype(np.int64), loss)
+
+
+def _whole_step(values: np.ndarray) -> float:
+    gaps = np.abs(values[1:] - values[:-1])
+    return 1.0 if np.any(gaps == 1.0) else float(np.gcd.reduce(gaps.astype(np.int64)))
+
+
+def _fractional_step(values: np.ndarray, span: float) -> float:
+    """Return the smallest gap that is no rounding error, made to divide the span."""
+    gaps = values[1:] - values[:-1]
+    if not np.all(gaps > 0.0):
+        ordered = np.sort(values)
+        gaps = ordered[1:] - ordered[:-1]
+    return span / round(span / float(np.min(gaps[gaps > 1e-9 * span])))
+
+
+def _is_exact(origin: float, step: float, largest: float) -> bool:
+    """Whether all points of a grid are multiples of one power of two, small enough to be floats."""
+    denominator = max(origin.as_integer_ratio()[1], step.as_integer_ratio()[1])
+    return largest <= 2.0**53 / denominator if denominator < 2**1000 else False
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def plan(omega: np.ndarray, lags: np.ndarray, grid: Grid | None, costs: Costs) -> Plan | None:
+    """Return the cheapest transform of ``(n, k)`` frequencies, or None where the direct sum is cheaper or the only way.
+
+    `grid` is that of the lags, if they are on one.
+    """
+    if not np.all(np.abs(omega) <= LARGEST) or not np.all(np.abs(lags) <= LARGEST):
+        return None
+    plans = [] if grid is None else [on_grid(omega, len(lags), grid, costs)]
+    if grid is None or any(axis.loss for axis in grid):
+        plans.append(scattered(omega, lags, costs))
+    direct = omega.shape[0] * len(lags) * costs.pair(omega.shape[1])
+    paying = [plan for plan in plans if plan is not None and plan.cost < direct]
+    return min(paying, key=lambda plan: plan.cost) if paying else None
+
+
+def on_grid(omega: np.ndarray, n_lags: int, grid: Grid, costs: Costs) -> Plan | None:
+    """Type 1: frequencies at which the grid's own rounding would be seen stay outside."""
+    count, k = omega.shape
+    rows = math.prod(axis.count for axis in grid[1:])
+    if rows > MODES:
+        return None
+    blocks = -(-grid[0].count // (MODES // rows))
+    lost = np.zeros(count)
+    for axis, along in zip(grid, omega.T, strict=True):
+        lost = lost + np.abs(along) * axis.loss if axis.loss else lost
+    inside = lost <= PHASE_LOSS
+    outside = count - int(np.count_nonzero(inside))
+    cells = math.prod(finer(axis.count) for axis in grid)
+    cost = blocks * (costs.call[k - 1] + count * costs.point[k - 1]) + cells * costs.cell[k - 1]
+    return Plan(cost + outside * n_lags * costs.pair(k), grid, inside if outside else None)
+
+
+def finer(modes: int) -> int:
+    """Points of finufft's finer grid on one axis: twice as many, and room for its kernel."""
+    return max(2 * modes, 26)
+
+
+def scattered(omega: np.ndarray, lags: np.ndarray, costs: Costs) -> Plan | None:
+    """Type 3: its grid is as large as the product of both ranges, so the largest frequencies may stay outside."""
+    count, k = omega.shape
+    reach = 0.5 * (np.max(lags, axis=0) - np.min(lags, axis=0))
+    radius = np.max(np.abs(omega) * reach, axis=1)  # radians, on the widest axis
+    ranks = sorted({count - 1 - (count >> shift if shift else 0) for shift in (0, 14, 12, 10, 8, 6, 4)})
+    best: tuple[float, float, int] | None = None
+    ordered = np.partition(radius, ranks)
+    widths = np.max(np.abs(omega), axis=0) * reach
+    for rank in ranks:
+        limit = float(ordered[rank])
+        cells = math.prod(4.0 * min(limit, float(width)) / math.pi + 20.0 for width in widths)
+        if cells * 2**k > _CELLS or limit > 2.0**20:
+            continue
+        inside = rank + 1
+        cost = 2.0 * costs.call[k - 1] + (inside + len(lags)) * 1.5 * costs.point[k - 1] + len(lags) * costs.target
+        cost += cells * 2**k * costs.cell[k - 1]
+        cost += (count - inside) * len(lags) * costs.pair(k)
+        if best is None or cost < best[0]:
+            best = (cost, limit, inside)
+    if best is None:
+        return None
+    return Plan(best[0], None, None if best[2] == count else radius <= best[1])
+
+
+def plans_of_moments(
+    omega: np.ndarray, lags: np.ndarray, costs: Costs, planned: Callable[[np.ndarray, Grid | None], Plan | None]
+) -> list[tuple[np.ndarray, Plan]] | None:
+    """Return transforms that give the sums at the lags and then at the doubled lags, or None for the direct sum."""
+    direct = omega.shape[0] * len(lags) * costs.pair(omega.shape[1])
+    if not may_pay(omega.shape[0], len(lags), omega.shape[1], costs) or not np.all(np.abs(lags) <= 0.5 * LARGEST):
+        return None
+    both, best = np.concatenate([lags, 2.0 * lags]), None
+    for choice in ([both], [lags, 2.0 * lags]):
+        plans = [planned(part, grid_of(part)) for part in choice]
+        parts = [(part, plan) for part, plan in zip(choice, plans, strict=True) if plan is not None]
+        cost = sum(plan.cost for _, plan in parts)
+        if len(parts) == len(choice) and cost < direct:
+            best, direct = parts, cost
+    return best
+
+
+# -- what surrounds a transform, on any library like NumPy -------------------------------------------------------------
+
+
+def from_blocks(grid: Grid, n_lags: int, modes: Callable[[int, tuple[int, ...]], Array], xp: ModuleType) -> Array:
+    """Sums at the lags of a grid, from transforms of blocks along its first axis: ``modes(first, shape)``."""
+    shape = tuple(axis.count for axis in grid)
+    rows = math.prod(shape[1:])
+    length = min(shape[0], MODES // rows)
+    if length == shape[0]:
+        return modes(0, shape)[tuple(xp.asarray(axis.index) for axis in grid)]
+    sums = xp.empty(n_lags, xp.complex128)
+    column = np.zeros(n_lags, np.int64)
+    for axis in grid[1:]:
+        column = column * axis.count + axis.index
+    for first, here in _spans(shape[0], length):
+        block = modes(first, (here, *shape[1:])).reshape(here, rows)
+        chosen = np.flatnonzero((grid[0].index >= first) & (grid[0].index < first + here))
+        row = xp.asarray(grid[0].index[chosen] - first)
+        sums[xp.asarray(chosen)] = block[row, xp.asarray(column[chosen])]
+    return sums
+
+
+def _spans(count: int, length: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, count, length):
+        yield start, min(length, count - start)
+
+
+def middle(grid: Grid, first: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Return positions whose phases add to those at the middle of a block, from where finufft counts, exactly."""
+    index = [n // 2 + (first if axis == 0 else 0) for axis, n in enumerate(shape)]
+    origins, steps = (np.asarray([getattr(axis, name) for axis in grid]) for name in ("origin", "step"))
+    return np.stack([origins, *(half * index for half in _halves(steps))])  # these products are floats
+
+
+def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Split numbers into two of at most 27 bits each, whose products with an index below 2**26 are exact."""
+    mantissa, exponent = np.frexp(x)
+    high = np.ldexp(np.rint(mantissa * 2.0**26), exponent - 26)
+    return high, x - high
+
+
+def moments_of_means(means: Array, zero: Array, count: int, odd: bool, xp: ModuleType) -> tuple[Array, Array, Array]:
+    """Mean and sum of squared deviations from the means of ``exp(i u)`` and, after these, of ``exp(2 i u)``.
+
+    `zero` marks lags of nothing, whose moments are known. Returned last is where the variance is too small for this.
+    """
+    single, double = means[: len(zero)], means[len(zero) :].real
+    mean: Any = xp.where(zero, 0.0 if odd else 1.0, single.imag if odd else single.real)
+    variance = xp.clip(0.5 * (1.0 - double if odd else 1.0 + double) - mean * mean, 0.0, None)
+    flat = (variance < LEAST_VARIANCE) & ~zero
+    return mean, xp.where(zero, 0.0, variance * count), flat

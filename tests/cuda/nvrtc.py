@@ -1,0 +1,113 @@
+"""NVIDIA's run-time compiler, which needs no device: machine code and what each kernel takes of the hardware."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import pathlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rfrope._accel import cuda
+
+MISSING = "nvidia-cuda-nvrtc-cu12, of the extra test, is not installed: there is nothing to compile CUDA C++ with"
+# What CuPy adds to a leaf's own options, and the report on each kernel
+_OPTIONS = (*cuda.OPTIONS, "-ftz=true", "--device-as-default-execution-space", "--ptxas-options=-v")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one kernel takes: registers of a thread, bytes of a stack, bytes of registers spilled."""
+
+    registers: int
+    stack: int
+    spilled: int
+
+
+def library() -> ctypes.CDLL | None:
+    """Return the compiler's shared library, of the package from PyPI."""
+    try:
+        found = importlib.util.find_spec("nvidia.cuda_nvrtc")
+    except ModuleNotFoundError:
+        return None
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        for path in sorted(pathlib.Path(folder).glob("lib/libnvrtc.so.*")):
+            if "builtins" not in path.name and ".alt." not in path.name:
+                return ctypes.CDLL(str(path))
+    return None
+
+
+def compiled(text: str, kernels: tuple[str, ...], architecture: int) -> tuple[dict[str, Usage], bytes, str]:
+    """Compile kernels for an architecture such as 90.
+
+    Returns
+    -------
+    usage, cubin, log
+        What each kernel takes, by its name; machine code; all that the compiler printed.
+
+    Raises
+    ------
+    RuntimeError
+        If it does not compile, with the compiler's messages.
+    """
+    found: dict[str, str] = {}
+    with _program(text, kernels, f"-arch=sm_{architecture}") as (nvrtc, program, log):
+        for kernel in kernels:
+            name = ctypes.c_char_p()
+            _check(nvrtc.nvrtcGetLoweredName(program, kernel.encode(), ctypes.byref(name)))
+            found[name.value.decode()] = kernel
+        return _usage(log, found), _bytes(nvrtc, program, "CUBIN"), log
+
+
+def intermediate(text: str, kernel: str, architecture: int = 90) -> str:
+    """Return a kernel in PTX, the code between C++ and machine code."""
+    with _program(text, (kernel,), f"-arch=compute_{architecture}") as (nvrtc, program, _):
+        return _bytes(nvrtc, program, "PTX").decode()
+
+
+@contextlib.contextmanager
+def _program(text: str, kernels: tuple[str, ...], target: str) -> Iterator[tuple[ctypes.CDLL, ctypes.c_void_p, str]]:
+    """Compile with the options that CuPy is given, and those that it adds."""
+    nvrtc = library()
+    assert nvrtc is not None, MISSING
+    program = ctypes.c_void_p()
+    _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None))
+    try:
+        for kernel in kernels:
+            _check(nvrtc.nvrtcAddNameExpression(program, kernel.encode()))
+        options = [option.encode() for option in (*_OPTIONS, target)]
+        failed = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        log = _bytes(nvrtc, program, "ProgramLog").decode()
+        if failed:
+            raise RuntimeError(log)
+        yield nvrtc, program, log
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _check(code: int) -> None:
+    assert code == 0, f"NVRTC answered {code}"
+
+
+def _bytes(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _check(getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
+    return buffer.raw.rstrip(b"\0") if what == "ProgramLog" else buffer.raw
+
+
+def _usage(log: str, mangled: dict[str, str]) -> dict[str, Usage]:
+    """Read ptxas' report, three lines for a kernel."""
+    found = re.findall(
+        r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+        r".*?Used (\d+) registers",
+        log,
+        re.DOTALL,
+    )
+    return {
+        mangled[name]: Usage(int(registers), int(stack), int(stores) + int(loads))
+        for name, stack, stores, loads, registers in found
+    }

@@ -1,0 +1,117 @@
+"""The compile gate: every CUDA kernel becomes machine code for every architecture, within its share of the hardware.
+
+With ``-s`` the compiler's report on each kernel is printed.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import sys
+
+import nvrtc
+import pytest
+from emulator import kernels
+
+from rfrope import _accel
+from rfrope._accel import cuda
+
+pytestmark = pytest.mark.skipif(nvrtc.library() is None, reason=nvrtc.MISSING)
+
+ARCHITECTURES = (70, 80, 90, 100, 120)  # Volta, Ampere, Hopper, Blackwell of data centres and of desktops
+SOURCES = tuple(sorted(path.stem for path in pathlib.Path(_accel.__file__).parent.glob("*.cu")))
+
+# Most registers of a thread, on any architecture: first pattern that fits a kernel's name. Beside each, how many blocks
+# of how many threads a multiprocessor, which has 65536 registers, then holds at least.
+REGISTERS = {
+    "estimators": {
+        r"score_sums<\w+, 1, 1>": 80,  # 3 of 256
+        r"score_sums<.*>": 128,  # 2 of 256
+        r".*": 80,  # 3 of 256
+    },
+    "sums": {
+        r"sum_few<\w+, 1, 2>": 96,  # 2 of 256
+        r"sum_any<\w+>": 112,  # 2 of 256
+        r".*": 80,  # 3 of 256
+    },
+    "rotation": {
+        r"rotate<\w+, 1, \w+>": 64,  # 4 of 256
+        r"rotate<\w+, \d, \w+>": 80,  # 3 of 256
+    },
+}
+# Bytes of a stack: cos and sin of large phases, by the library's reduction with 2/pi to many digits
+STACKS = {
+    "estimators": {r"score_sums<.*>": 40},
+    "rotation": {r"rotate<\w+, \d, PHASES>": 40},
+    "sums": {r"sum_any<\w+>": 40},
+}
+
+
+def limit(table: dict[str, int], kernel: str, otherwise: int | None = None) -> int:
+    """Return the number that a table gives for a kernel."""
+    found = next((number for pattern, number in table.items() if re.fullmatch(pattern, kernel)), otherwise)
+    assert found is not None, f"{kernel} is in no row of the table"
+    return found
+
+
+def test_every_source_is_in_the_table():
+    assert set(REGISTERS) == set(SOURCES)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_kernel_compiles_without_spills_and_within_its_registers(source, architecture):
+    usage, cubin, log = nvrtc.compiled(cuda.text(source), kernels(source), architecture)
+    for name, used in sorted(usage.items()):
+        taken = f"{used.registers} registers, {used.stack} bytes of stack, {used.spilled} bytes spilled"
+        sys.stdout.write(f"sm_{architecture} {source}.cu {name}: {taken}\n")
+    assert set(usage) == set(kernels(source))
+    assert cubin[:4] == b"\x7fELF"
+    assert "error" not in log
+    for name, used in usage.items():
+        assert used.spilled == 0, name
+        assert used.registers <= limit(REGISTERS[source], name), name
+        assert used.stack <= limit(STACKS.get(source, {}), name, 0), name
+
+
+def test_rows_are_read_and_written_16_bytes_at_a_time():
+    """In the intermediate code: loads and stores are of global memory, and 16 bytes wide where rows lie suitably."""
+    for feature, width in (("double", 2), ("float", 4), ("Half", 8), ("Bfloat", 8)):
+        code = nvrtc.intermediate(cuda.text("rotation"), f"rotate<{feature}, {width}, POSITIONS>")
+        assert code.count("ld.global.v4.u32") >= 2
+        assert code.count("st.global.v4.u32") >= 2
+        assert re.findall(r"\b(?:ld|st)\.(?!global|param)[\w.]+", code) == []
+
+
+def test_spills_are_read_from_the_report():
+    """A kernel that keeps more than fits into 32 registers."""
+    body = "".join(f"double x{i} = p[{i}] * p[{i + 1}];" for i in range(64))
+    text = f"""__global__ void __launch_bounds__(1024, 2) many(double* p) {{
+        {body}
+        for (int n = 0; n < 9; ++n) {{ {"".join(f"x{i} = x{i} * x{(i * 7 + 1) % 64} + n;" for i in range(64))} }}
+        {"".join(f"p[{i}] = x{i};" for i in range(64))}
+    }}"""
+    usage, _, _ = nvrtc.compiled(text, ("many",), 90)
+    assert usage["many"].registers <= 32
+    assert usage["many"].spilled > 0
+
+
+def test_a_mistake_in_the_language_is_reported():
+    with pytest.raises(RuntimeError, match="frobnicate"):
+        nvrtc.compiled("__global__ void f() { frobnicate(); }", ("f",), 90)
+
+
+def test_the_options_are_the_ones_of_the_product():
+    """Without --fmad=false a difference of products would be contracted, and phases lose what keeps them exact."""
+    assert "--fmad=false" in cuda.OPTIONS
+    source = "__global__ void f(double* p) { p[0] = p[1] * p[2] - p[3]; }"
+    assert "fma" not in nvrtc.intermediate(source, "f")
+
+
+def test_features_of_16_bits_that_are_subnormal_are_not_flushed():
+    """CuPy asks for it (-ftz=true); a product of features must not obey."""
+    code = nvrtc.intermediate(cuda.text("rotation"), "rotate<Bfloat, 8, TABLES>")
+    assert "mul.rn.f32" in code
+    assert "mul.ftz.f32" not in code
+    assert "add.ftz.f32" not in code
+    assert "sub.ftz.f32" not in code

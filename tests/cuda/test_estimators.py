@@ -1,0 +1,552 @@
+"""The estimators' CUDA kernels, run on the CPU: draws are the CPU's bit for bit, sums are the generic ones."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from emulator import COMPILER, NO_COMPILER, Emulator, emulation, emulator
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scaled_error
+
+import rfrope
+from rfrope import _accel, _array, _philox, estimate_kernel, estimate_scores, kernels, montecarlo
+from rfrope._accel import cuda, laws
+from rfrope._accel import cuda_estimators as leaf
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
+
+NO_LOOPS = "the bits of the compiled loops need Numba, with its compiler on"
+SLOW = {"deadline": None}
+
+
+def sums(kernel, *arguments, backward=False, replaced=None):
+    """Moments by the CUDA twin."""
+    with emulation(backward=backward, replaced=replaced):
+        return leaf.score_sums(kernel, KEY, *arguments)
+
+
+def both(kernel, *, start=0, length=600, backward=False, replaced=None, **options):
+    arguments = (*problem(kernel, **options), start, length)
+    return sums(kernel, *arguments, backward=backward, replaced=replaced), generic(kernel, *arguments)
+
+
+def generic(kernel, *arguments):
+    return montecarlo._score_sums(kernel, KEY, *arguments)
+
+
+def assert_same_bits(found, expected):
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+# -- uniforms and frequencies ------------------------------------------------------------------------------------------
+
+STARTS = st.one_of(st.integers(0, 2000), st.integers(2**33 - 300, 2**33 + 300), st.integers(0, 2**62))
+KEYS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+
+
+def device_uniforms(key, start, count, columns, stream, streams, replaced=None):
+    with emulation(replaced=replaced):
+        return leaf._uniforms(key, start, count, columns, stream, streams, np.empty(0), np)
+
+
+@settings(max_examples=80, **SLOW)
+@given(
+    key=KEYS,
+    start=STARTS,
+    count=st.integers(0, 700),
+    columns=st.integers(1, 3),
+    stream=st.one_of(st.integers(0, 9), st.just(2**32 - 3)),
+    streams=st.integers(0, 3),
+)
+def test_uniforms_are_those_of_the_generic_function_bit_for_bit(key, start, count, columns, stream, streams):
+    found = device_uniforms(key, start, count, columns, stream, streams)
+    np.testing.assert_array_equal(found, _philox.uniforms(key, start, count, columns, stream=stream, streams=streams))
+
+
+def device_frequencies(kernel, key, start, length, replaced=None):
+    with emulation(replaced=replaced) as ran:
+        omega = leaf.drawn(kernel, key, start, length, np.empty(0))
+    return omega, ran
+
+
+@pytest.fixture(scope="module")
+def loop_frequencies():
+    """Frequencies of a stated law by the loops for the CPU."""
+    loops = pytest.importorskip("rfrope._accel.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
+    from numba import njit
+
+    @njit
+    def component(law, parameter, factor, table, u, out):
+        loops._component(law, parameter, factor, table, u, np.empty(u.size, np.uint64), np.empty(u.size), out, u.size)
+
+    @njit
+    def radius(table, u, out):
+        loops._radius(table, u, np.empty(u.size, np.uint64), np.empty(u.size), out, u.size)
+
+    def drawn(kernel, key, start, length):
+        law = laws.stated(kernel)
+        u = _philox.uniforms(key, start, length, kernel.draws)[0]
+        omega = np.empty((kernel.ndim, length))
+        for axis, (out, column) in enumerate(zip(omega, u.T[-kernel.ndim :], strict=True)):
+            component(law.code, law.parameter, law.factors[axis], law.table, np.ascontiguousarray(column), out)
+        if law.radius.size:
+            shared = np.empty(length)
+            radius(law.radius, np.ascontiguousarray(u[:, 0]), shared)
+            omega *= shared
+        return omega[0] if kernel.ndim == 1 else omega.T
+
+    return drawn
+
+
+@settings(max_examples=80, **SLOW)
+@given(kernel=st.sampled_from(EVERY_TABLED), key=KEYS, start=STARTS, length=st.integers(0, 900))
+@example(EVERY_TABLED[0], KEY, 2**32 - 5, 20)
+def test_frequencies_are_those_of_the_compiled_loops_bit_for_bit(loop_frequencies, kernel, key, start, length):
+    omega, _ = device_frequencies(kernel, key, start, length)
+    np.testing.assert_array_equal(omega, loop_frequencies(kernel, key, start, length), strict=True)
+
+
+@pytest.mark.parametrize("kernel", EVERY, ids=repr)
+@pytest.mark.parametrize(("start", "length"), [(0, 2000), (2**40 + 1, 333)])
+def test_frequencies_are_those_of_the_transport(kernel, start, length):
+    omega, ran = device_frequencies(kernel, KEY, start, length)
+    expected = montecarlo._drawn(kernel, KEY, start, length, np.empty(0))
+    stated = laws.stated(kernel)
+    assert ran == (["uniforms"] if stated is None else [f"frequencies<{leaf._LAWS[stated.code]}>"])
+    np.testing.assert_allclose(omega, expected, rtol=1e-13 if stated else 0.0, atol=3e-16 if stated else 0.0)
+
+
+# -- sums --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", EVERY, ids=repr)
+def test_sums_are_those_of_the_generic_function(kernel):
+    found, expected = both(kernel, start=11, length=300)
+    assert [x.shape for x in found] == [(3, 5)] * 4
+    assert scaled_error(found, expected, 300) < 1e-9
+
+
+SHAPES = st.sampled_from(
+    [((), ()), ((1,), ()), ((), (1,)), ((3,), ()), ((6,), (1,)), ((), (4,)), ((), (9,)), ((3, 1), (5,)),
+     ((2, 1, 3), (4, 1)), ((5,), (5,)), ((3, 5), (5,)), ((1, 5), (3, 1)), ((0,), ()), ((), (0,)), ((2, 0), (1,))]
+)  # fmt: skip
+
+
+@settings(max_examples=100, **SLOW)
+@given(
+    kernel=st.sampled_from(EVERY),
+    shapes=SHAPES,
+    blocks=st.integers(0, 9),
+    start=st.sampled_from([0, 1, 2**20 + 3, 2**32 - 2000]),
+    length=st.integers(2, 800),
+    longest=st.sampled_from([0.0, 20.0, 500.0]),
+    seed=st.integers(0, 99),
+    backward=st.booleans(),
+)
+@example(EVERY[0], ((2, 7), (11, 1, 1)), 2, 0, 65, 20.0, 0, False)
+def test_sums_agree_for_all_shapes(kernel, shapes, blocks, start, length, longest, seed, backward):
+    pairs, lags = shapes
+    options = {"pairs": pairs, "lags": lags, "blocks": blocks, "longest": longest, "seed": seed}
+    found, expected = both(kernel, start=start, length=length, backward=backward, **options)
+    assert [np.shape(x) for x in found] == [np.shape(x) for x in expected]
+    if math.prod(np.shape(found[0])):
+        assert scaled_error(found, expected, length) < 1e-9
+
+
+def ways(x, seed: int):
+    """The numbers of an array, lying in memory in many ways."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(x.ndim)
+    wide = np.full([2 * n for n in x.shape], np.nan).transpose(order)
+    view = wide.transpose(np.argsort(order))[tuple(slice(None, None, -2) if rng.random() < 0.5 else slice(1, None, 2)
+                                                   for _ in x.shape)]  # fmt: skip
+    view[...] = x
+    return view
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kernel", [EVERY_TABLED[0], EVERY_TABLED[9], TRANSPORTED[1]], ids=repr)
+def test_strides_of_any_kind_change_no_bit(kernel, seed):
+    delta, a, b = problem(kernel, pairs=(2, 1, 3), lags=(5, 1), blocks=5)
+    expected = sums(kernel, delta, a, b, 3, 300)
+    assert_same_bits(sums(kernel, *(ways(v, seed) for v in (delta, a, b)), 3, 300), expected)
+
+
+def test_broadcast_views_and_arrays_of_their_own_are_the_same_rows():
+    kernel = EVERY_TABLED[0]
+    delta, a, b = problem(kernel, pairs=(1, 3), lags=(5, 1), blocks=4)
+    expected = sums(kernel, delta, a, b, 0, 300)
+    spread = (np.broadcast_to(delta, (5, 3)), np.broadcast_to(a, (5, 3, 4)), np.broadcast_to(b, (5, 3, 4)))
+    for arrays in (spread, [v.copy() for v in spread]):
+        assert_same_bits(sums(kernel, *arrays, 0, 300), expected)
+
+
+@pytest.mark.parametrize("kernel", EVERY, ids=repr)
+def test_the_score_of_a_trial_is_that_of_the_compiled_loops_bit_for_bit(kernel):
+    estimators = pytest.importorskip("rfrope._accel.estimators", reason=NO_LOOPS, exc_type=ImportError)
+    for seed, longest in enumerate((60.0, 1e13, 1e14, 1e100)):
+        delta, a, b = problem(kernel, pairs=(3, 1), lags=(5,), blocks=7, seed=seed, longest=longest)
+        found = sums(kernel, delta, a, b, 12345 * seed, 1)
+        expected = estimators.score_sums(kernel, KEY, delta, a, b, 12345 * seed, 1)
+        np.testing.assert_array_equal(found[0], expected[0])
+        assert not np.any(found[1:])
+
+
+@pytest.mark.parametrize("longest", [1e6, 1e14, 1e140])
+def test_phases_of_any_size_agree_where_the_frequencies_are_the_same_bits(longest):
+    for kernel in (kernels.parse("sinc(bandwidth=0.5, ndim=2)"), kernels.parse("matern(nu=0.05, scale=3)")):
+        assert scaled_error(*both(kernel, longest=longest), 600) < 1e-9
+
+
+@pytest.mark.parametrize("kernel", [EVERY_TABLED[0], EVERY_TABLED[8], TRANSPORTED[0]], ids=repr)
+def test_lags_that_are_no_numbers_spoil_their_own_rows_alone(kernel):
+    """As in the loops for the CPU; the public functions refuse such lags where they can look at them for free."""
+    estimators = pytest.importorskip("rfrope._accel.estimators", reason=NO_LOOPS, exc_type=ImportError)
+    delta, a, b = problem(kernel, pairs=(3, 1), lags=(9,))
+    expected = sums(kernel, delta, a, b, 0, 300)
+    first = delta if kernel.ndim == 1 else delta[:, 0]
+    first[[1, 4, 6]] = np.nan, np.inf, -np.inf
+    wanted = estimators.score_sums(kernel, KEY, delta, a, b, 0, 300)
+    for x, y, before in zip(sums(kernel, delta, a, b, 0, 300), wanted, expected, strict=True):
+        np.testing.assert_array_equal(np.isnan(x), np.isnan(y))
+        np.testing.assert_array_equal(x[:, [0, 2, 3, 5, 7, 8]], before[:, [0, 2, 3, 5, 7, 8]])
+
+
+def test_nothing_beyond_given_frequencies_is_read(monkeypatch):
+    """An odd number of blocks is filled up with one of zeros, which has no frequencies."""
+    kernel, right = TRANSPORTED[0], leaf._transported
+    delta, a, b = problem(kernel, blocks=7)
+    expected = sums(kernel, delta, a, b, 0, 300)
+    monkeypatch.setattr(leaf, "_transported", lambda *arguments: ended_by_nan(right(*arguments)))
+    assert_same_bits(sums(kernel, delta, a, b, 0, 300), expected)
+
+
+def ended_by_nan(x):
+    longer = np.full(x.size + 100, np.nan)
+    longer[: x.size] = x.reshape(-1)
+    return longer[: x.size].reshape(x.shape)
+
+
+# -- moments -----------------------------------------------------------------------------------------------------------
+
+
+class Coin(rfrope.kernels.Kernel):
+    """Frequencies 0 or pi, by a fair coin: scores at lag 1 are a or -a."""
+
+    name, ndim, draws = "coin", 1, 1
+
+    def _transport(self, u):
+        return np.where(u > 0.5, math.pi, 0.0)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 255, 256, 257, 1000, 300 * 256 + 7])
+@pytest.mark.parametrize("most_blocks", [1, 2**12])  # so many trials of a thread, or one
+def test_moments_of_a_coin_are_exact(length, most_blocks, monkeypatch):
+    monkeypatch.setattr(leaf, "_ENOUGH_BLOCKS", most_blocks)
+    found = sums(Coin(), np.array(1.0), np.array([3.0]), np.array([0.0]), 5, length)
+    tails = int(np.sum(_philox.uniforms(KEY, 0, 1, 1, stream=5, streams=length) > 0.5))
+    heads, mean = length - tails, Fraction(3 * (length - 2 * tails), length)
+    exact = [mean] + [heads * (3 - mean) ** p + tails * (-3 - mean) ** p for p in (2, 3, 4)]
+    np.testing.assert_allclose(np.array(found), [float(x) for x in exact], rtol=1e-12, atol=1e-12 * length)
+
+
+def test_equal_scores_have_no_spread():
+    mean, *rest = sums(EVERY_TABLED[0], np.zeros(3), np.full((3, 4), 1.25), np.ones((3, 4)), 0, 5000)
+    np.testing.assert_array_equal(mean, 5.0)
+    assert not np.any(rest)
+
+
+def test_a_large_mean_does_not_swamp_the_spread():
+    kernel = kernels.parse("gaussian(scale=1e4)")
+    delta, a, b = problem(kernel, longest=7.0)
+    arguments = (kernel, delta, 1e6 + a, b, 0, 512)
+    found, expected = sums(*arguments), generic(*arguments)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=1e-12)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-14)
+
+
+def test_many_blocks_and_trials():
+    found, expected = both(kernels.parse("gaussian(scale=3)"), blocks=129, length=5000, lags=(2,))
+    assert scaled_error(found, expected, 5000) < 1e-11
+
+
+@pytest.mark.parametrize("kernel", [EVERY_TABLED[0], EVERY_TABLED[9], TRANSPORTED[0]], ids=repr)
+def test_bits_are_the_same_again_in_any_order_of_threads_and_in_any_groups_of_tiles(kernel, monkeypatch):
+    arguments = (kernel, *problem(kernel, pairs=(5, 1), lags=(3,)), 3, 700)
+    expected = sums(*arguments)
+    assert_same_bits(sums(*arguments), expected)
+    assert_same_bits(sums(*arguments, backward=True), expected)
+    monkeypatch.setattr(leaf, "_LAID_OUT", 100)
+    assert_same_bits(sums(*arguments), expected)
+
+
+# -- mistakes in the text ----------------------------------------------------------------------------------------------
+
+DRAWING = ("uniforms", "frequencies<TABLE>")
+SUMMING = (
+    "lay_out",
+    "merge_parts",
+    *(f"score_sums<{a}>" for a in ("TABLE, 1, 1", "TABLE, 4, 1", "TABLE, 1, 4", "GIVEN, 1, 4")),
+)
+
+
+def mutated(old: str, new: str, more: tuple[str, ...]) -> dict[str, Emulator]:
+    text = cuda.text("estimators")
+    assert text.count(old) == 1, f"the text holds {text.count(old)} times {old!r}"
+    return {"estimators": Emulator(text.replace(old, new), (*DRAWING, *more))}
+
+
+def wrong_uniforms(replaced) -> bool:
+    return any(
+        not np.array_equal(
+            device_uniforms(KEY, start, 40, 2, 1, 2, replaced), _philox.uniforms(KEY, start, 40, 2, stream=1, streams=2)
+        )
+        for start in (3, 4)
+    )
+
+
+def wrong_frequencies(replaced) -> bool:
+    for kernel in (EVERY_TABLED[0], EVERY_TABLED[9]):
+        right, _ = device_frequencies(kernel, KEY, 3, 300)
+        if not np.array_equal(device_frequencies(kernel, KEY, 3, 300, replaced)[0], right):
+            return True
+    return False
+
+
+def wrong_sums(replaced) -> bool:
+    """Whether some sums are not those of the generic function, or not the same bits backwards."""
+    for kernel, pairs, lags, enough in (
+        (EVERY_TABLED[0], (), (), leaf._ENOUGH_BLOCKS),
+        (EVERY_TABLED[0], (), (), 1),  # some trials for each thread
+        (EVERY_TABLED[8], (), (5,), leaf._ENOUGH_BLOCKS),
+        (EVERY_TABLED[9], (5,), (), leaf._ENOUGH_BLOCKS),
+        (TRANSPORTED[1], (3, 1), (2,), leaf._ENOUGH_BLOCKS),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(leaf, "_ENOUGH_BLOCKS", enough)
+            found, expected = both(kernel, pairs=pairs, lags=lags, replaced=replaced)
+            if not scaled_error(found, expected, 600) < 1e-9:
+                return True
+            again, _ = both(kernel, pairs=pairs, lags=lags, backward=True, replaced=replaced)
+            if not np.array_equal(found, again):
+                return True
+    return False
+
+
+MISTAKES = [  # none of them writes where nothing belongs to it
+    (wrong_uniforms, "0xD2511F53u", "0xD2511F51u"),
+    (wrong_uniforms, "round < 10", "round < 9"),
+    (wrong_uniforms, "if (at >= 0) put", "if (at > 0) put"),
+    (wrong_frequencies, "axis + 1 : axis", "axis : axis"),
+    (wrong_frequencies, "(spot.upper ? SIDE * ROW_BYTES : 0)", "0"),
+    (wrong_frequencies, "upper ? 1.0 - u : u", "u"),
+    (wrong_sums, "piece - (SIDE - NEAR);", "piece - (SIDE - NEAR) - 1;"),
+    (wrong_sums, "        __syncthreads();\n    }\n    const uint32 parts", "    }\n    const uint32 parts"),
+    (wrong_sums, "    __syncthreads();  // what was there has been read\n", ""),
+    (wrong_sums, "        __syncthreads();\n        if (threadIdx.x < half)", "        if (threadIdx.x < half)"),
+    (wrong_sums, "lags += 8 * LAGS;", "lags += 8;"),
+    (wrong_sums, "16 * (LAGS * PAIRS + i)", "16 * i"),
+    (wrong_sums, "(whole + 1) << 62", "whole << 62"),
+    (wrong_sums, "a * b * (a - b) * n", "a * b * (a + b) * n"),
+    (wrong_sums, "n * n - 3.0 * n + 3.0", "n * n - 3.0 * n + 2.0"),
+    (wrong_sums, "plan.tile_lags + slot / plan.tile_pairs", "plan.tile_lags + slot / plan.tile_pairs + 1"),
+    (wrong_sums, "slot % plan.tile_pairs, 0, 0", "slot % plan.tile_lags, 0, 0"),
+    (wrong_sums, "part < plan.parts; part += MERGING_THREADS", "part + 1 < plan.parts; part += MERGING_THREADS"),
+    (wrong_sums, "plan.length - part * plan.span", "plan.length"),
+]
+
+
+@pytest.mark.parametrize(("check", "old", "new"), MISTAKES, ids=[old.strip()[:40] for _, old, _ in MISTAKES])
+def test_a_mistake_in_the_text_is_noticed(check, old, new):
+    assert check(mutated(old, new, SUMMING if check is wrong_sums else ()))
+
+
+@pytest.mark.parametrize("check", [wrong_uniforms, wrong_frequencies, wrong_sums])
+def test_the_text_as_it_stands_has_none_of_them(check):
+    assert not check(None)
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def members(struct: str) -> list[str]:
+    """Names in a structure of the text, in their order."""
+    body = re.search(rf"struct {struct} {{(.*?)\n}};", cuda.text("estimators"), re.DOTALL).group(1)
+    declared = re.sub(r"//.*", "", body).split(";")[:-1]
+    return [re.sub(r"\[.*", "", name).split()[-1] for names in declared for name in names.split(",")]
+
+
+@pytest.mark.parametrize("struct", ["TRANSPORT", "DRAWS", "SCORES", "ROWS"])
+def test_a_plan_is_the_structure_of_the_text(struct):
+    dtype = getattr(leaf, struct)
+    assert list(dtype.names) == members(struct.capitalize())
+    if struct == "ROWS":
+        assert list(dtype["axis"].base.names) == members("RowAxis")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [("uniforms", leaf.DRAWS), ("frequencies<TABLE>", leaf.DRAWS), ("lay_out", leaf.ROWS), ("merge_parts", leaf.ROWS)]
+    + [(kernel, leaf.SCORES) for kernel in leaf.KERNELS if kernel.startswith("score_sums")],
+)
+def test_a_plan_has_the_size_of_the_structure(kernel, dtype):
+    emulator("estimators").launch(kernel, 0, 256, np.zeros((), dtype))
+    with pytest.raises(AssertionError, match="another size"):
+        emulator("estimators").launch(kernel, 0, 256, np.zeros((), [("plan", dtype), ("more", np.int64)]))
+
+
+def test_the_text_repeats_the_numbers_of_the_tables():
+    text = cuda.text("estimators")
+    assert f"PIECES = {laws.PIECES}, SIDE = {laws.OCTAVES} * PIECES" in text
+    assert f"#define ROW_BYTES {8 * laws.ROW}\n" in text
+    assert [leaf._LAWS[code] for code in (laws.UNIFORM, laws.LOG_UNIFORM, laws.TABLE)] == re.search(
+        r"enum Law { (.*), GIVEN };", text
+    ).group(1).split(", ")
+
+
+@pytest.mark.parametrize(
+    ("lags", "members", "tile"),
+    [
+        (1, 1, (1, 1)),
+        (2, 1, (1, 1)),
+        (3, 1, (4, 1)),
+        (17, 1, (4, 1)),
+        (1, 2, (1, 4)),
+        (1, 64, (1, 4)),
+        (64, 64, (1, 4)),
+    ],
+)
+def test_tiles_suit_the_rows(lags, members, tile):
+    assert leaf._tile(lags, members, 1) == tile
+
+
+def test_chunks_are_long_unless_the_host_draws():
+    tabled, transported = EVERY_TABLED[0], TRANSPORTED[0]
+    assert leaf.score_chunk_length(tabled, 193) == 2**22
+    assert leaf.score_chunk_length(tabled, 2**12) == 2**18
+    assert leaf.score_chunk_length(transported, 2**12) == 2**10
+    assert leaf.score_chunk_length(tabled, 10**12) == 4
+
+
+def test_memory_is_that_of_partial_sums(monkeypatch):
+    sizes, right = [], _array.empty
+
+    def recorded(shape, like, xp):
+        sizes.append(math.prod(shape))
+        return right(shape, like, xp)
+
+    monkeypatch.setattr(_array, "empty", recorded)
+    monkeypatch.setattr(cuda, "launch", lambda *_: None)
+    kernel = EVERY_TABLED[0]
+    with emulation():
+        monkeypatch.setattr(cuda, "launch", lambda *_: None)
+        leaf.score_sums(kernel, KEY, *problem(kernel, lags=(400,), pairs=(50, 1), blocks=64), 0, 2**16)
+    assert max(sizes) <= 2 * leaf._LAID_OUT
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def test_tables_are_put_on_a_device_once_and_nothing_travels_afterwards(monkeypatch):
+    kernel = kernels.parse("matern(nu=1.25, scale=3, ndim=2)")
+    arguments = (*problem(kernel), 0, 100)
+    expected = sums(kernel, *arguments)
+    for name in ("from_host", "to_host", "as_numpy"):
+        monkeypatch.setattr(_array, name, None)
+    assert_same_bits(sums(kernel, *arguments), expected)
+    assert device_frequencies(kernel, KEY, 0, 10)[1]
+
+
+def test_no_value_of_an_array_is_looked_at(monkeypatch):
+    """Plans are the same for arrays of other values."""
+    plans = []
+    kernel = EVERY_TABLED[0]
+    for seed in (0, 1):
+        delta, a, b = problem(kernel, seed=seed)
+        with emulation():
+            monkeypatch.setattr(cuda, "launch", lambda *call: plans.append(call[1:4]))
+            leaf.score_sums(kernel, KEY, delta * seed, a, b, 0, 700)
+    assert plans[: len(plans) // 2] == plans[len(plans) // 2 :]
+
+
+# -- the public functions ----------------------------------------------------------------------------------------------
+
+Q, K = np.random.default_rng(0).standard_normal((2, 3, 1, 16))
+LAGS = np.array([-3.0, 0.0, 8.0, 100.0])
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """Names of the twins that were called."""
+    names = []
+    for name in ("score_sums", "score_chunk_length", "drawn"):
+        monkeypatch.setattr(leaf, name, recording(names, name, getattr(leaf, name)))
+    return names
+
+
+def recording(names, name, function):
+    return lambda *arguments: names.append(name) or function(*arguments)
+
+
+def parts(found) -> list[np.ndarray]:
+    return [found.mean.value, found.mean.stderr, found.variance.value, found.variance.stderr]
+
+
+@pytest.mark.parametrize("text", ["matern(nu=1.5, scale=8)", "matern(nu=0.3, scale=8)"])
+def test_estimates_of_scores_are_those_on_the_cpu(text, called, monkeypatch):
+    expected = estimate_scores(Q, K, LAGS, text, n_trials=3000, rng=3)
+    assert called == []
+    monkeypatch.setattr(leaf, "_LONGEST_CHUNK", 1024)
+    with emulation() as ran:
+        found = estimate_scores(Q, K, LAGS, text, n_trials=3000, rng=3)
+    assert called == ["score_chunk_length", *["score_sums"] * 3]
+    law = "TABLE" if "1.5" in text else "GIVEN"
+    assert {kernel for kernel in ran if kernel.startswith("score")} == {f"score_sums<{law}, 1, 4>"}
+    for x, y in zip(parts(found), parts(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("text", ["gaussian(scale=8)", "cauchy(scale=8)", "matern(nu=0.3, scale=8)"])
+@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
+def test_estimates_of_kernels_are_those_on_the_cpu(text, quantity, called):
+    expected = estimate_kernel(text, LAGS, n_samples=3001, rng=3, quantity=quantity)
+    assert called == []
+    with emulation():
+        found = estimate_kernel(text, LAGS, n_samples=3001, rng=3, quantity=quantity)
+    assert set(called) == {"drawn"}
+    for x, y in ((found.value, expected.value), (found.stderr, expected.stderr)):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
+
+
+def test_estimates_in_two_axes_are_those_on_the_cpu(called):
+    text, lags = "cauchy(scale=(8, 3), ndim=2)", np.random.default_rng(1).uniform(-9, 9, (4, 2))
+    expected = estimate_kernel(text, lags, n_samples=501, rng=3)
+    with emulation():
+        found = estimate_kernel(text, lags, n_samples=501, rng=3)
+    assert "drawn" in called
+    np.testing.assert_allclose(found.value, expected.value, rtol=1e-9, atol=1e-12)
+
+
+def test_the_generic_moments_take_frequencies_of_the_librarys_own():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    omega = _philox.uniforms(KEY, 0, 50, 1)[0, :, 0]
+    expected = montecarlo._kernel_moments(omega, LAGS, "phi")
+    for draws in (omega, torch.from_numpy(omega)):
+        found = montecarlo._kernel_moments(draws, torch.from_numpy(LAGS), "phi")
+        np.testing.assert_allclose(np.array([x.numpy() for x in found]), np.array(expected), rtol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["score_sums", "score_chunk_length", "drawn"])
+def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(name):
+    import inspect
+
+    twin, function = getattr(leaf, name), getattr(montecarlo, f"_{name}")
+    assert _accel._CUDA_LEAVES[name] == "cuda_estimators"
+    assert twin.__name__ == name
+    assert list(inspect.signature(twin).parameters) == list(inspect.signature(function).parameters)

@@ -1,0 +1,721 @@
+"""Arrays on a device: results stay there, nothing crosses to the host, the host never waits.
+
+Three stand-ins that refuse what would cost a GPU dearly, each in its own way: array-api-strict's second device, which
+shares no memory with NumPy; torch's "meta" device, whose tensors have no values at all; and, where there is one, a real
+device that records every call in a CUDA graph, during which CUDA itself refuses to wait for the stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import inspect
+import pathlib
+import pickle
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import library
+
+import rfrope
+from rfrope import _array, analysis, kernels, montecarlo
+
+Place = Callable[..., Any]  # puts NumPy arrays on a device
+DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "precision.rst"
+
+RNG = np.random.default_rng(0)
+FEATURES = RNG.standard_normal((2, 3, 8))  # heads, tokens, d
+POSITIONS = np.array([0, 5, 131071])
+FREQUENCIES = np.array([1.0, 0.3, 0.01, 1e-4])
+VECTORS = RNG.standard_normal((3, 3))
+TENSOR = RNG.standard_normal((2, 4, 3))  # heads, D, axes
+TABLE = RNG.standard_normal((3, 4))  # tokens, D
+
+
+# -- every public function that takes arrays, with all its options; every array is on the device -----------------------
+
+
+def rotations(a: Place, dtype: str = "float32") -> Iterator[Any]:
+    x, p, w = a(FEATURES, dtype), a(POSITIONS), a(FREQUENCIES)
+    yield rfrope.rotate(x, p, w)
+    yield rfrope.rotate(x, p, w, pairing="interleaved", out_pairing="half", inverse=True, scale=2.0)
+    yield rfrope.rotate(x, p, w, shift=a([0.1, 0.2, 0.3, 0.4]), scale=a([1.0, 2.0, 3.0, 4.0]), out=a(FEATURES, dtype))
+    yield rfrope.rotate(x, a(POSITIONS + 0.5), w[:3], pairing="interleaved", scale=a(2.0))
+    for axes in (1, 2, 3):
+        yield rfrope.rotate(x, a(VECTORS[:, :axes]), a(TENSOR[..., :axes]), scale=a(np.full((2, 1, 4), 0.5)))
+        yield rfrope.rotate(x, a(VECTORS[:, :axes]), a(TENSOR[0, :, :axes]), shift=a(np.ones((3, 4))))
+        yield rfrope.rotate(x[0, 0, ...], a(VECTORS[0, :axes]), a(TENSOR[0, :, :axes]))
+    yield rfrope.rotate(x, p, w, out=x)
+
+
+def by_phases(a: Place) -> Iterator[Any]:
+    x, u = a(FEATURES), a(TABLE)
+    yield rfrope.rotate_by_phases(x, u)
+    yield rfrope.rotate_by_phases(x, u, pairing="interleaved", out_pairing="half", scale=a([2.0]), inverse=True)
+    yield rfrope.rotate_by_phases(x, u[:, :2], scale=0.5, out=x)
+
+
+def by_table(a: Place) -> Iterator[Any]:
+    x, c = a(FEATURES), a(TABLE)
+    yield rfrope.rotate_by_table(x, c, c)
+    yield rfrope.rotate_by_table(x, c[:, :2], c[:, :2], pairing="interleaved", out_pairing="half", out=a(FEATURES))
+
+
+def tables(a: Place) -> Iterator[Any]:
+    p, w = a(POSITIONS), a(FREQUENCIES)
+    yield from rfrope.rotation_table(p, w)
+    yield from rfrope.rotation_table(p, w, shift=w, scale=a([2.0]), dtype="float32")
+    yield from rfrope.rotation_table(a(VECTORS), a(TENSOR), scale=2.0)
+
+
+def plain_phases(a: Place) -> Iterator[Any]:
+    p, w = a(POSITIONS), a(FREQUENCIES)
+    yield rfrope.phases(p, w)
+    yield rfrope.phases(p, w, shift=w)
+    yield rfrope.phases(a(VECTORS), a(TENSOR))
+
+
+def scores(a: Place) -> Iterator[Any]:
+    x, p, w = a(FEATURES, "float32"), a(POSITIONS), a(FREQUENCIES)
+    yield rfrope.scores(x, x, p, p, w)
+    yield rfrope.scores(x[0, ...], x[0, ...], p, p, w[:2], pairing="interleaved", shift=w[:2])
+    yield rfrope.scores(x, x, a(VECTORS), a(VECTORS), a(TENSOR))
+
+
+def rearranged(a: Place) -> Iterator[Any]:
+    x = a(FEATURES)
+    yield rfrope.convert_pairing(x, "half", "interleaved")
+    yield rfrope.convert_pairing(x, "interleaved", "half", axis=0)
+    yield rfrope.convert_pairing(x, "interleaved", "half", width=4)
+
+
+def complex_numbers(a: Place) -> Iterator[Any]:
+    for dtype in ("float32", "float64"):
+        yield rfrope.to_complex(a(FEATURES, dtype))
+        yield rfrope.to_complex(a(FEATURES, dtype), pairing="interleaved")
+
+
+def real_numbers(a: Place) -> Iterator[Any]:
+    for pairing in ("half", "interleaved"):
+        yield rfrope.from_complex(a(FEATURES + 1j * FEATURES), pairing=pairing)
+
+
+def coefficients(a: Place) -> Iterator[Any]:
+    for dtype in ("float32", "float64"):
+        yield from rfrope.block_coefficients(a(FEATURES, dtype), a(FEATURES, dtype), pairing="interleaved")
+
+
+def moments(function: Callable[..., Any], a: Place) -> Iterator[Any]:
+    x = a(FEATURES)
+    for kernel in ("gaussian(scale=2)", "matern(nu=0.8)", "matern(nu=7.3, scale=(1, 2, 3), ndim=3)"):
+        lags = a(VECTORS if "ndim" in kernel else VECTORS[0])
+        yield function(x, x, lags, kernel, pairing="interleaved")
+    yield function(x[0, 0, ...], x[0, 0, ...], a(0.5), "cauchy")
+
+
+def mean_kernels(a: Place) -> Iterator[Any]:
+    yield analysis.mean_kernel(a(FREQUENCIES), a(POSITIONS))
+    for axes in (1, 2, 3):
+        yield analysis.mean_kernel(a(TENSOR[..., :axes]), a(VECTORS[:, :axes]))
+
+
+def every_kernel(axes: int) -> Iterator[rfrope.Kernel]:
+    """One of each registered family that has so many axes, all branches of the Matérn function, and the algebra."""
+    scale = tuple(1.0 + axis for axis in range(axes))
+    for record in kernels.records():
+        with contextlib.suppress(ValueError):
+            yield record.factory(ndim=axes)
+            if "scale" in record.parameters:
+                yield record.factory(ndim=axes, scale=scale)
+    for nu in (0.3, 0.8, 1.0, 2.2, 2.5, 7.3, 25.0):
+        yield rfrope.kernel("matern", nu=nu, scale=scale, ndim=axes)
+    yield rfrope.kernel("sinc", bandwidth=scale, ndim=axes)
+    one, other = rfrope.kernel("gaussian", ndim=axes), rfrope.kernel("cauchy", scale=scale, ndim=axes)
+    yield one * other
+    yield kernels.mixture([0.25, 0.75], [one, other])
+    yield other.rescale(scale)
+    yield other.warp(np.eye(axes) + 0.1)
+    yield kernels.axes(one, other)
+    yield kernels.axes(one, other, one)  # four axes and more
+
+
+def of_kernels(method: str, a: Place) -> Iterator[Any]:
+    for axes in (1, 2, 3):
+        for kernel in every_kernel(axes):
+            k = kernel.ndim
+            for values in (np.array([0.0, 0.5, 3.0]), np.array(0.5)):
+                point = values if k == 1 else values[..., None] * np.linspace(1.0, 2.0, k)
+                if method != "density" or not isinstance(kernel, kernels.base.Product):
+                    yield getattr(kernel, method)(a(point))
+
+
+CALLS: dict[str, Callable[[Place], Iterator[Any]]] = {
+    "rotate": rotations,
+    "rotate_by_phases": by_phases,
+    "rotate_by_table": by_table,
+    "rotation_table": tables,
+    "phases": plain_phases,
+    "scores": scores,
+    "convert_pairing": rearranged,
+    "to_complex": complex_numbers,
+    "from_complex": real_numbers,
+    "block_coefficients": coefficients,
+    "expected_score": functools.partial(moments, rfrope.expected_score),
+    "score_variance": functools.partial(moments, rfrope.score_variance),
+    "relative_error": functools.partial(moments, rfrope.relative_error),
+    "mean_kernel": mean_kernels,
+    **{f"Kernel.{name}": functools.partial(of_kernels, name) for name in ("phi", "phi2", "density")},
+}
+
+
+# -- and those that use the host, as the table in docs/precision.rst says ----------------------------------------------
+
+
+def transports(a: Place) -> Iterator[Any]:
+    yield rfrope.kernel("gaussian").transport(a([0.2, 0.7]))
+
+
+def kernel_estimates(a: Place, executor: Any = None) -> Iterator[Any]:
+    for quantity in ("phi", "phi2", "sin"):
+        lags = a([0.5, 1.0])
+        found = rfrope.estimate_kernel("gaussian", lags, n_samples=100, rng=0, quantity=quantity, executor=executor)
+        yield from (found.value, found.stderr)
+
+
+def score_estimates(a: Place, executor: Any = None) -> Iterator[Any]:
+    x, kernel = a(FEATURES), "matern(nu=0.8, ndim=3)"
+    found = rfrope.estimate_scores(x, x, a(VECTORS), kernel, n_trials=50, rng=0, executor=executor)
+    yield from (v for estimate in (found.mean, found.variance) for v in (estimate.value, estimate.stderr))
+
+
+TO_HOST = {
+    "Kernel.transport": transports,
+    "validate": lambda a: rfrope.validate(
+        "gaussian", q=a(FEATURES[0]), k=a(FEATURES[0]), delta=a([1.0]), n_samples=2, n_trials=4, rng=0
+    ),
+}
+FROM_HOST = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estimates}
+MADE_ON_HOST = {
+    "sample": lambda xp, place: rfrope.sample("gaussian", 4, rng=0, xp=xp, device=place),
+    "geometric": lambda xp, place: rfrope.geometric(4, xp=xp, device=place),
+    "arithmetic": lambda xp, place: rfrope.arithmetic(4, step=0.5, xp=xp, device=place),
+}
+
+
+def takes_arrays(function: Any) -> bool:
+    return any(str(p.annotation).startswith("Array") for p in inspect.signature(function).parameters.values())
+
+
+def public_functions() -> dict[str, Any]:
+    """All functions of the public interface, and the methods of Kernel, by name."""
+    found = {name: getattr(space, name) for space in (rfrope, analysis) for name in space.__all__}
+    found |= {f"kernels.{name}": getattr(kernels, name) for name in kernels.__all__}
+    found |= {f"Kernel.{name}": value for name, value in vars(rfrope.Kernel).items() if not name.startswith("_")}
+    return {name: value for name, value in found.items() if inspect.isfunction(value)}
+
+
+def test_every_public_function_that_takes_arrays_is_called_here():
+    taking = {name for name, function in public_functions().items() if takes_arrays(function)}
+    assert taking == CALLS.keys() | TO_HOST.keys() | FROM_HOST.keys()
+
+
+def test_functions_that_use_the_host_are_those_in_the_documentation():
+    section = DOCUMENT.read_text(encoding="utf-8").partition("Arrays on a device\n---")[2]
+    listed = re.findall(r"^   \* - ``([\w.]+)``$", section, flags=re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == TO_HOST.keys() | FROM_HOST.keys() | MADE_ON_HOST.keys()
+
+
+# -- array-api-strict's second device ----------------------------------------------------------------------------------
+
+# What rfrope calls of a namespace with arrays on a device. In the source of CuPy 14.2 and of array-api-compat 1.16 each
+# only launches kernels or makes a view, without a look at a value. Not so `clip` (of array-api-compat), `nonzero`,
+# `unique_*`, `repeat` and `asarray` of host arrays; `concat` and `stack` are copies by kernels up to eight arrays.
+QUEUED = {
+    *("abs", "all", "astype", "broadcast_to", "concat", "cos", "exp", "expm1", "floor", "full", "full_like", "imag"),
+    *("isinf", "log", "log1p", "matmul", "matrix_transpose", "mean", "moveaxis", "ones_like", "prod", "real"),
+    *("empty", "reshape", "round", "sin", "sqrt", "stack", "sum", "where", "zeros_like"),
+    *("float32", "float64", "complex64", "complex128", "__array_namespace_info__"),
+}
+
+
+class Watched(types.ModuleType):
+    """The namespace of array-api-strict, which notes what is asked of it; `clip` stands beside, as in `_array.clip`."""
+
+    def __init__(self, space: Any) -> None:
+        super().__init__(space.__name__)
+        self.space, self.seen = space, set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.seen.add(name)
+        return getattr(self.space, name)
+
+
+@pytest.fixture
+def strict():
+    return library("array-api-strict").module
+
+
+@pytest.fixture
+def second(strict):
+    place = strict.Device("device1")
+    return lambda values, dtype=None: strict.asarray(np.array(values, dtype=dtype), device=place)
+
+
+@pytest.fixture
+def refusing(strict, monkeypatch):
+    """Second device on which a look at a value raises, as do masks, which need one; returns the watched namespace."""
+    other, kind = strict.Device("device1"), type(strict.asarray(0.0))
+
+    def refuse(name: str, forbidden: Callable[..., bool]) -> None:
+        real = getattr(kind, name)
+
+        def method(self: Any, *args: Any) -> Any:
+            if self.device == other and forbidden(*args):
+                raise RuntimeError(f"{name} of an array on a device")
+            return real(self, *args)
+
+        monkeypatch.setattr(kind, name, method)
+
+    for name in ("__bool__", "__float__", "__int__", "__complex__", "__index__", "__iter__", "__array__"):
+        if hasattr(kind, name):
+            refuse(name, lambda *_: True)
+    for name in ("__getitem__", "__setitem__"):
+        refuse(name, lambda i, *_: any(isinstance(part, kind) for part in (i if isinstance(i, tuple) else (i,))))
+    watched, namespace_of, clip = Watched(strict), _array._namespace_of, _array.clip
+
+    def watch(name: str, value: Any) -> Any:
+        found = namespace_of(name, value)
+        return watched if found is strict else found
+
+    monkeypatch.setattr(_array, "_namespace_of", watch)
+    monkeypatch.setattr(_array, "clip", lambda *args: clip(*args[:-1], strict if args[-1] is watched else args[-1]))
+    return watched
+
+
+def forbid(monkeypatch, *names: str) -> None:
+    for name in names:
+
+        def crossed(*args: Any, name: str = name, **kwargs: Any) -> None:
+            raise RuntimeError(f"_array.{name} was called")
+
+        monkeypatch.setattr(_array, name, crossed)
+
+
+def strict_sici(z: Any) -> Any:
+    from scipy.special import sici
+
+    space = sys.modules["array_api_strict"]
+    return tuple(space.asarray(v, device=z.device) for v in sici(z._array))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_nothing_crosses_to_or_from_the_host(name, second, refusing, monkeypatch):
+    """Equal to the results of the CPU's device too, where what is refused here may happen."""
+    special = types.SimpleNamespace(sici=strict_sici)  # as CuPy has one
+    monkeypatch.setattr(_array, "special_functions", lambda xp: special)
+    expected = list(CALLS[name](lambda values, dtype=None: refusing.space.asarray(np.array(values, dtype=dtype))))
+    refusing.seen.clear()
+    forbid(monkeypatch, "to_host", "from_host", "apply_on_host")
+    results = list(CALLS[name](second))
+    for result in results:
+        assert result.device == second(0.0).device
+    assert refusing.seen <= QUEUED
+    for result, wanted in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result._array, wanted._array)
+
+
+@pytest.mark.parametrize("name", FROM_HOST)
+def test_draws_cross_to_the_device_and_nothing_comes_back(name, second, refusing, monkeypatch):
+    forbid(monkeypatch, "to_host")
+    for result in FROM_HOST[name](second):
+        assert result.device == second(0.0).device
+    forbid(monkeypatch, "from_host")
+    with pytest.raises(RuntimeError, match="from_host was called"):
+        list(FROM_HOST[name](second))
+
+
+@pytest.mark.parametrize("name", TO_HOST)
+def test_what_needs_the_host_does_go_there(name, second, monkeypatch):
+    forbid(monkeypatch, "to_host")
+    with pytest.raises(RuntimeError, match="to_host was called"):
+        list(TO_HOST[name](second))
+
+
+@pytest.mark.parametrize("name", MADE_ON_HOST)
+def test_what_is_made_on_the_host_arrives_on_the_device(name, strict, second):
+    assert MADE_ON_HOST[name](strict, strict.Device("device1")).device == second(0.0).device
+
+
+def test_functions_that_only_queue_work_exist_in_cupys_namespace():
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed")
+    import array_api_compat.cupy
+
+    assert {name for name in QUEUED if not hasattr(array_api_compat.cupy, name)} == set()
+
+
+LOOKS = {
+    "bool": bool,
+    "float": float,
+    "int": int,
+    "copy": np.asarray,
+    "mask": lambda x: x[x > 0.0],
+    "NumPy": lambda x: x + np.ones(1),
+    "CPU": lambda x: x + sys.modules["array_api_strict"].asarray(1.0),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_the_second_device_would_notice(name, second, refusing):
+    with pytest.raises((RuntimeError, TypeError, ValueError)):
+        LOOKS[name](second(1.0))
+
+
+def test_values_on_a_device_are_not_looked_at(second, strict):
+    assert not _array.on_host(second([1.0]))
+    assert _array.on_host(strict.asarray([1.0]))
+
+
+# -- tensors without values --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*CALLS, *FROM_HOST])
+def test_no_value_is_needed(name, monkeypatch):
+    torch = library("torch").module
+    monkeypatch.setattr(_array, "special_functions", lambda xp: types.SimpleNamespace(sici=lambda z: (z, z)))
+    calls = CALLS | FROM_HOST
+    for result in calls[name](lambda values, dtype=None: torch.asarray(np.array(values, dtype=dtype), device="meta")):
+        assert result.device.type == "meta"
+
+
+def test_no_value_of_half_precision_is_needed():
+    torch = library("torch").module
+    for dtype in (torch.float16, torch.bfloat16):
+
+        def place(values, name=None, dtype=dtype):
+            made = torch.asarray(np.array(values), device="meta")
+            return made.to(dtype) if name else made
+
+        for result in rotations(place):
+            assert (result.device.type, result.dtype) == ("meta", dtype)
+
+
+# -- CuPy's arrays without a device: what can be known of them ---------------------------------------------------------
+
+
+@pytest.fixture
+def cupy_array():
+    """Make arrays of CuPy on memory that is not there."""
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed")
+    import cupy
+
+    memory = cupy.cuda.UnownedMemory(4096, 1 << 20, None, 0)
+
+    def make(shape: tuple[int, ...], dtype: str = "float64", offset: int = 0) -> Any:
+        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, offset))
+
+    return make
+
+
+def test_arrays_of_cupy_are_recognised(cupy_array):
+    x = cupy_array((4, 6))
+    assert _array.is_cupy(x)
+    assert _array.on_cuda(x)
+    assert not _array.on_host(x)
+    assert not _array.in_memory(x)
+    assert not _array.is_lazy(x)
+    assert _array.is_writable(x)
+    assert _array.device(x) == x.device
+    assert _array.dtype_name(x) == "float64"
+    assert _array.namespace(x=x, y=[1.0], z=cupy_array((), offset=800)).__name__ == "array_api_compat.cupy"
+    assert _array.special_functions(_array.namespace(x=x)).__name__ == "cupyx.scipy.special"
+    assert _array.all_within(x, 1.0, _array.namespace(x=x))
+
+
+def test_what_cuda_kernels_may_touch(second):
+    torch = library("torch").module
+    assert _array.on_cuda(None)
+    assert _array.on_cuda(1.0)
+    for other in (np.ones(3), second([1.0]), torch.ones(3), torch.ones(3, device="meta"), [1.0], "x"):
+        assert not _array.on_cuda(other)
+
+
+def test_memory_of_cupys_arrays_is_compared(cupy_array):
+    import cupy
+
+    x = cupy_array((4, 6))
+    assert _array.same_memory(x, x[:, :])
+    assert not _array.same_memory(x, cupy_array((4, 6), offset=8))
+    assert not _array.same_memory(x, x.T)
+    assert not _array.same_memory(x, cupy_array((4, 6), "float32"))
+    assert _array.may_overlap(x[:3], x[1:])
+    assert _array.may_overlap(x, cupy_array((4, 6), offset=23 * 8))
+    assert not _array.may_overlap(x, cupy_array((4, 6), offset=24 * 8))
+    assert not _array.may_overlap(x[:, 0::2], x[:, 1::2])
+    assert _array.may_overlap(x[::-1], x[:1])
+    assert _array.has_shared_elements(cupy.broadcast_to(x[:1], (4, 6)))
+    assert not _array.has_shared_elements(x[:1])
+    with pytest.raises(ValueError, match="out overlaps x in part"):
+        rfrope._blocks._check_out(x[1:], x[:3], (3, 6), False)
+    rfrope._blocks._check_out(x[:3], x[:3], (3, 6), False)
+    with pytest.raises(ValueError, match="broadcast view"):
+        rfrope._blocks._check_out(cupy.broadcast_to(x[:1], (4, 6)), x, (4, 6), False)
+
+
+def test_errors_of_mixed_libraries_say_what_to_type(cupy_array, second):
+    x = cupy_array((2, 4))
+    names = (
+        r"x is a cupy array but positions is a numpy array; .*pass cupy\.asarray\(positions\), or cupy\.asnumpy\(x\)"
+    )
+    with pytest.raises(TypeError, match=names):
+        _array.namespace(x=x, positions=np.ones(2))
+    names = r"x is a numpy array but out is a cupy array; .*pass cupy\.asnumpy\(out\), or cupy\.asarray\(x\)"
+    with pytest.raises(TypeError, match=names):
+        _array.namespace(x=np.ones(2), out=x)
+    names = r"x is a cupy array but k is a jax array; .*pass cupy\.asarray\(k\), or jax\.numpy\.asarray\(x\.get\(\)\)"
+    with pytest.raises(TypeError, match=names):
+        _array.namespace(x=x, k=library("jax")([1.0]))
+    names = r"x is a torch array but k is a cupy array; .*pass torch\.asarray\(k\), or cupy\.asarray\(x\)"
+    with pytest.raises(TypeError, match=names):
+        _array.namespace(x=library("torch")([1.0]), k=x)
+
+
+def test_mixing_with_numpy_is_an_error_in_every_public_function(second):
+    """NumPy beside a device, in every function of more than one array; nothing is moved unasked."""
+    x, p, w, host = second(FEATURES), second(POSITIONS), second(FREQUENCIES), FREQUENCIES
+    calls = {
+        "frequencies": [
+            lambda: rfrope.rotate(x, p, host),
+            lambda: rfrope.rotation_table(p, host),
+            lambda: rfrope.phases(p, host),
+            lambda: rfrope.scores(x, x, p, p, host),
+        ],
+        "phases": [lambda: rfrope.rotate_by_phases(x, host)],
+        "sin": [lambda: rfrope.rotate_by_table(x, w, host)],
+        "scale": [lambda: rfrope.rotate(x, p, w, scale=host)],
+        "shift": [lambda: rfrope.rotate(x, p, w, shift=host)],
+        "out": [lambda: rfrope.rotate(x, p, w, out=FEATURES.copy())],
+        "k": [lambda: rfrope.block_coefficients(x, FEATURES)],
+        "delta": [
+            lambda: analysis.mean_kernel(w, host),
+            lambda: rfrope.expected_score(x, x, host, "gaussian"),
+            lambda: rfrope.score_variance(x, x, host, "gaussian"),
+            lambda: rfrope.relative_error(x, x, host, "gaussian"),
+            lambda: rfrope.estimate_scores(x, x, host, "gaussian", n_trials=4),
+        ],
+    }
+    for name, functions in calls.items():
+        for function in functions:
+            with pytest.raises(TypeError, match=rf"but {name} is a numpy array; expected all arrays from one library"):
+                function()
+
+
+def test_two_devices_are_an_error(second, strict):
+    with pytest.raises(ValueError, match=r"x is on device .*device1.* but positions is on .*CPU_DEVICE"):
+        rfrope.rotate(second(FEATURES), strict.asarray(POSITIONS), second(FREQUENCIES))
+
+
+# -- the current device ------------------------------------------------------------------------------------------------
+
+WRAPPER = _array.on_device_of_arrays(lambda: None).__code__
+
+
+@pytest.mark.parametrize("name", [name for name, f in public_functions().items() if takes_arrays(f)])
+def test_public_functions_run_on_the_device_of_their_arrays(name):
+    function = public_functions()[name]
+    assert function.__code__ is WRAPPER
+    assert function.__doc__
+    assert function.__module__ == function.__wrapped__.__module__
+    assert inspect.signature(function) == inspect.signature(function.__wrapped__)
+
+
+@pytest.fixture
+def current(monkeypatch):
+    """A CuPy of arrays that know their device, and the devices that are current, innermost last."""
+    stack: list[str] = []
+
+    class Device:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __enter__(self) -> None:
+            stack.append(self.name)
+
+        def __exit__(self, *_: object) -> None:
+            stack.pop()
+
+    class ndarray:
+        def __init__(self, name: str) -> None:
+            self.device = Device(name)
+
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(ndarray=ndarray))
+    return types.SimpleNamespace(stack=stack, array=ndarray)
+
+
+def test_the_device_of_the_first_array_is_current_inside(current):
+    inside = _array.on_device_of_arrays(lambda *args, **kwargs: list(current.stack))
+    assert inside(1.0, current.array("one"), x=current.array("two")) == ["one"]
+    assert inside([2.0], x=current.array("two")) == ["two"]
+    assert inside(1.0, None, x=np.ones(2)) == []
+    assert current.stack == []
+
+    @_array.on_device_of_arrays
+    def failing(x):
+        raise ValueError(current.stack[-1])
+
+    with pytest.raises(ValueError, match="one"):
+        failing(current.array("one"))
+    assert current.stack == []
+
+
+def test_cupys_own_clip_is_used(current):
+    """That of array-api-compat makes the host wait: it picks elements by a mask."""
+    x = current.array("one")
+    x.clip = lambda low, high: (low, high)
+    assert _array.clip(x, 0.0, None, types.ModuleType("array_api_compat.cupy")) == (0.0, None)
+
+
+def test_without_cupy_nothing_is_done(monkeypatch):
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    assert _array.on_device_of_arrays(lambda x: x)(3) == 3
+    assert "cupy" not in sys.modules
+
+
+def test_chunks_run_on_the_device_of_their_arrays(current, monkeypatch):
+    """A worker's thread has a current device of its own."""
+    seen = []
+    monkeypatch.setattr(montecarlo._accel, "choose", lambda generic, *_: generic)
+    monkeypatch.setattr(montecarlo, "_kernel_moments", lambda *_: seen.append(list(current.stack)) or (0.0, 0.0))
+    monkeypatch.setattr(montecarlo, "_score_sums", lambda *_: seen.append(list(current.stack)) or (0.0,) * 4)
+    kernel, x = rfrope.kernel("gaussian"), current.array("one")
+    tasks = [montecarlo._KernelChunk(kernel, (0, 0), x, "phi"), montecarlo._ScoreChunk(kernel, (0, 0), x, x, x)]
+    with ThreadPoolExecutor(1) as pool:
+        for task in tasks:
+            pool.submit(task, (0, 4)).result()
+    assert seen == [["one"], ["one"]]
+
+
+def test_chunks_travel():
+    task = montecarlo._KernelChunk(rfrope.kernel("gaussian"), (1, 2), np.ones(3), "phi")
+    assert pickle.loads(pickle.dumps(task))((0, 8)).n == 8
+
+
+# -- a real device -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cuda():
+    """CuPy, where there is a device."""
+    return library("cupy").module
+
+
+class Kept:
+    """Arrays on the current device, made in a first run of some calls and given again, with their values, later."""
+
+    def __init__(self, cupy: Any) -> None:
+        self.cupy, self.made, self.originals = cupy, [], []
+
+    def first(self, values: Any, dtype: str | None = None) -> Any:
+        self.made.append(self.cupy.asarray(np.array(values, dtype=dtype)))
+        self.originals.append(self.made[-1].copy())
+        return self.made[-1]
+
+    def again(self) -> Place:
+        for array, original in zip(self.made, self.originals, strict=True):
+            array[...] = original
+        rest = iter(self.made)
+        return lambda values, dtype=None: next(rest)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CALLS)
+def test_every_function_can_be_recorded_in_a_cuda_graph(name, cuda, monkeypatch):
+    """While a stream is captured CUDA refuses to wait for it; the graph then computes what the calls computed."""
+    kept, stream = Kept(cuda), cuda.cuda.Stream(non_blocking=True)
+    host = list(CALLS[name](lambda values, dtype=None: np.array(values, dtype=dtype)))
+    with stream:
+        eager = [result.get() for result in CALLS[name](kept.first)]
+        for _ in range(2):  # kernels are compiled by now; the pool gets all the memory that one run needs
+            list(CALLS[name](kept.again()))
+        place = kept.again()
+        forbid(monkeypatch, "to_host", "from_host", "apply_on_host")
+        stream.synchronize()
+        stream.begin_capture()
+        try:
+            results = list(CALLS[name](place))
+        except BaseException:
+            with contextlib.suppress(cuda.cuda.runtime.CUDARuntimeError):
+                stream.end_capture()
+            raise
+        graph = stream.end_capture()
+        graph.launch(stream)
+        for result, before, reference in zip(results, eager, host, strict=True):
+            assert result.device == cuda.cuda.Device()
+            np.testing.assert_array_equal(result.get(), before)
+            narrow = np.asarray(reference).dtype.name in ("float32", "complex64")
+            np.testing.assert_allclose(before, reference, rtol=1e-11, atol=1e-5 if narrow else 1e-11)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [*CALLS, *FROM_HOST, "Kernel.transport"])
+def test_results_lie_on_the_device_of_the_arrays_and_not_on_the_current_one(name, cuda):
+    if cuda.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("one CUDA device only")
+    kept = Kept(cuda)
+    with cuda.cuda.Device(1):
+        calls = CALLS | FROM_HOST | TO_HOST
+        list(calls[name](kept.first))
+        place = kept.again()
+    for result in calls[name](place):
+        assert result.device.id == 1
+    assert cuda.cuda.Device().id == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CALLS)
+def test_torch_never_waits_for_a_device(name, monkeypatch):
+    lib = library("torch cuda")
+    torch, kept = lib.module, []
+    monkeypatch.setattr(_array, "special_functions", lambda xp: types.SimpleNamespace(sici=lambda z: (z, z)))
+
+    def place(values: Any, dtype: str | None = None) -> Any:
+        kept.append(lib(np.array(values, dtype=dtype)))
+        return kept[-1].clone()
+
+    list(CALLS[name](place))
+    rest = iter(kept)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for result in CALLS[name](lambda values, dtype=None: next(rest).clone()):
+            assert result.is_cuda
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FROM_HOST)
+def test_estimates_come_from_a_device(name, cuda):
+    with ThreadPoolExecutor(2) as pool:
+        for executor in (None, pool):
+            calls = functools.partial(FROM_HOST[name], executor=executor)
+            host = calls(lambda values: np.array(values))
+            for result, reference in zip(calls(lambda values: cuda.asarray(np.array(values))), host, strict=True):
+                np.testing.assert_allclose(result.get(), reference, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.gpu
+def test_what_uses_the_host_returns_to_the_device(cuda):
+    (omega,) = transports(lambda values: cuda.asarray(np.array(values)))
+    assert omega.device == cuda.cuda.Device()
+    assert TO_HOST["validate"](lambda values: cuda.asarray(np.array(values))).rows
+    for made in MADE_ON_HOST.values():
+        assert made(cuda, None).device == cuda.cuda.Device()
