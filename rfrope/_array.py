@@ -47,13 +47,21 @@ def namespace(**arrays: Any) -> ModuleType:
                 f"{first} is a {_library(xp)} array but {name} is a {_library(other)} array; expected all arrays from "
                 f"one library: pass {_converted(name, other, xp)}, or {_converted(first, xp, other)}"
             )
-    _check_devices({name: device(value) for name, value in arrays.items() if not _fits_any(value) and value.ndim})
+    placed = {name: value for name, value in arrays.items() if not (_fits_any(value) or _is_number(value))}
+    _check_devices({name: device(value) for name, value in placed.items()})
     return xp
+
+
+def _is_number(value: Array) -> bool:
+    """Whether an array is a single number in memory of the CPU, which fits beside arrays on any device."""
+    return value.ndim == 0 and "cpu" in str(device(value)).lower()
 
 
 def _converted(name: str, source: ModuleType, target: ModuleType) -> str:
     """What to type so that argument `name`, an array of library `source`, becomes one of `target`."""
     library = _library(target)
+    if _library(source) == "torch" and target is np:  # nor does PyTorch, from a device or with a gradient
+        return f"{name}.detach().cpu().numpy()"
     if _library(source) == "cupy" and library != "torch":  # CuPy refuses to be copied to the host unasked
         return f"cupy.asnumpy({name})" if target is np else f"{_MODULES.get(library, library)}.asarray({name}.get())"
     return f"{_MODULES.get(library, library)}.asarray({name})"

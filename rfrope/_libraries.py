@@ -241,10 +241,10 @@ def _without_device(runtime: int, package: str, extra: str) -> str:
     """What to do where CuPy is there, but no device."""
     if not driver():
         return for_device("nvidia-smi")
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return f"unset CUDA_VISIBLE_DEVICES (it is {os.environ['CUDA_VISIBLE_DEVICES']!r})"
     if driver() // 1000 < runtime // 1000:
         return f"pip uninstall -y {package} && pip install 'rfrope[{extra}]', or install a newer driver"
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return f"unset CUDA_VISIBLE_DEVICES (it is {os.environ['CUDA_VISIBLE_DEVICES']!r})"
     return "nvidia-smi"
 
 

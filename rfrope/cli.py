@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -216,7 +217,10 @@ def _doctor(options: argparse.Namespace) -> int:
     system = f"{platform.system()} {platform.machine()}"
     threads, cores = _threads.allowed(), os.cpu_count() or 1
     libraries = _libraries.libraries()
-    accelerators = _libraries.apart("accelerators", "rfrope._accel", "report")
+    accelerators = chain(
+        _libraries.apart("compiled loops and finufft", "rfrope._accel", "report"),
+        _libraries.apart("CUDA kernels and cufinufft", "rfrope._accel", "cuda_report"),
+    )
     if options.json:
         report = {
             "rfrope": rfrope.__version__,

@@ -93,9 +93,10 @@ def estimate_kernel(
     quantity : {"phi", "phi2", "sin"}
         Average ``cos u``, ``cos 2u`` or ``sin u``, u = delta . omega.
     executor : concurrent.futures.Executor or callable, optional
-        Where chunks are worked on: anything with a ``map`` method, or a callable like ``map``. Arrays of CuPy need
-        none, as their work is queued on the current stream. Streams belong to threads, and so the threads of an
-        executor queue on streams of their own: that is safe as long as the caller's is the default stream.
+        Where chunks are worked on: anything with a ``map`` method, or a callable like ``map``. Arrays on a device need
+        none, as their work is queued on the current stream. Current streams belong to threads, in CuPy and in PyTorch,
+        and so the threads of an executor queue on streams of their own: that is safe as long as the caller's is the
+        default stream.
     progress : callable, optional
         Wraps the iterable of chunks, called as ``progress(iterable, total=n_chunks)``: ``tqdm.tqdm`` for example.
 

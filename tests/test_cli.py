@@ -420,7 +420,7 @@ def test_doctor_survives_whatever_is_broken(doctor):
         "compiled loops": "Numba needs NumPy 2.0 or less",
         "finufft": "libfinufft.so: undefined symbol",
         "CUDA kernels": "libcudart.so.12: no such file",
-        "cufinufft": "Could not find cufinufft",
+        "cufinufft": "libcudart.so.12: no such file",
     }
     for name, reason in told.items():
         assert not found[name]["active"], name

@@ -68,13 +68,13 @@ def twin(name: str) -> Callable[..., Any] | None:
 
 @cache
 def cuda_twin(name: str) -> Callable[..., Any] | None:
-    """Return the twin for arrays on a CUDA device, or None where there is none or CuPy is missing."""
+    """Return the twin for arrays on a CUDA device, or None where there is none or this machine cannot have it."""
     if name not in _CUDA_LEAVES:
         return None
     try:
         return cast(Callable[..., Any], getattr(_cuda_leaf(_CUDA_LEAVES[name]), name))
     except ImportError:
-        return None
+        return None  # `rfrope doctor` says why
 
 
 def _leaf(name: str) -> ModuleType:
@@ -82,16 +82,22 @@ def _leaf(name: str) -> ModuleType:
 
 
 def _cuda_leaf(name: str) -> ModuleType:
-    _leaf("cuda").space()
+    _leaf("cuda").check()
     return _leaf(name)
 
 
 def report() -> list[dict[str, Any]]:
-    """Which accelerators this machine has, found by the imports of `twin` and `cuda_twin`: for ``rfrope doctor``."""
+    """Which accelerators of the CPU this machine has, found by the imports of `twin`: for ``rfrope doctor``."""
     from rfrope._accel import reports
 
-    leaves, cuda_leaves = (tuple(dict.fromkeys(names.values())) for names in (_LEAVES, _CUDA_LEAVES))
-    return reports.of(leaves, cuda_leaves, _leaf, _cuda_leaf)
+    return reports.on_host(dict.fromkeys(_LEAVES.values()), _leaf)
+
+
+def cuda_report() -> list[dict[str, Any]]:
+    """Which accelerators on CUDA devices this machine has, found by the imports of `cuda_twin`."""
+    from rfrope._accel import reports
+
+    return reports.on_cuda(dict.fromkeys(_CUDA_LEAVES.values()), _cuda_leaf)
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import importlib.util
 import pathlib
 import sys
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
@@ -24,6 +26,7 @@ from rfrope._array import Array
 
 # As the kernels expect: templates, and no multiply-add but where fma() asks for one. CuPy adds the architecture.
 OPTIONS = ("--std=c++17", "--fmad=false")
+_OLDEST = 70  # Volta: __grid_constant__
 _INCLUDE = '#include "common.cuh"'
 _TOOLKIT = (("nvidia.cuda_runtime", "libcudart.so.12"), ("nvidia.cufft", "libcufft.so.11"))
 _FOLDER = pathlib.Path(__file__).parent
@@ -42,6 +45,27 @@ def space() -> ModuleType:
     return cupy
 
 
+@cache
+def check() -> None:
+    """See whether the kernels can be compiled and run here, once.
+
+    Raises
+    ------
+    ImportError
+        If not, with the reason: no CuPy, no device that its driver and runtime know, one that is too old, no compiler.
+    """
+    cupy = space()
+    try:
+        runtime = cupy.cuda.runtime
+        found = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
+        oldest = min(10 * one["major"] + one["minor"] for one in found)
+        importlib.import_module("cupy_backends.cuda.libs.nvrtc").getVersion()
+    except Exception as error:  # of CUDA's runtime, or of the loader
+        raise ImportError(f"{type(error).__name__}: {error}") from error
+    if oldest < _OLDEST:
+        raise ImportError(f"compute capability {oldest / 10}; the kernels need {_OLDEST / 10} on every device")
+
+
 @contextlib.contextmanager
 def place(x: Array) -> Iterator[None]:
     """Make the device of `x`, and the stream that its library is using there, the current ones of CuPy."""
@@ -50,9 +74,18 @@ def place(x: Array) -> Iterator[None]:
         with x.device:
             yield
     else:
-        stream = sys.modules["torch"].cuda.current_stream(x.device)
-        with cupy.cuda.Device(x.device.index), cupy.cuda.ExternalStream(stream.cuda_stream, x.device.index):
+        with cupy.cuda.Device(x.device.index), stream_of(sys.modules["torch"].cuda.current_stream(x.device)):
             yield
+
+
+def stream_of(stream: Any) -> Any:
+    """Return the stream of CuPy that is a stream of torch."""
+    cuda = space().cuda
+    if hasattr(cuda.Stream, "from_external") and hasattr(stream, "__cuda_stream__"):
+        return cuda.Stream.from_external(stream)
+    with warnings.catch_warnings():  # what older versions of either library need, newer ones of CuPy warn of
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return cuda.ExternalStream(stream.cuda_stream, stream.device_index)
 
 
 def view(x: Array) -> Any:
@@ -72,6 +105,13 @@ def doubles(x: Array, xp: ModuleType) -> Any:
 def address(x: Any) -> int:
     """Address of the first element of a CuPy array."""
     return int(x.data.ptr)
+
+
+def wait() -> None:
+    """Wait for all that is queued on all devices."""
+    cuda = space().cuda
+    for number in range(cuda.runtime.getDeviceCount()):
+        cuda.Device(number).synchronize()
 
 
 def launch(source: str, kernel: str, blocks: int, threads: int, plan: np.ndarray) -> None:
@@ -96,13 +136,14 @@ def launch(source: str, kernel: str, blocks: int, threads: int, plan: np.ndarray
 def load_toolkit() -> None:
     """Load CUDA's runtime and FFT from NVIDIA's packages, if they are there.
 
-    cufinufft's library is linked with them, but no search path of the system leads into such packages.
+    cufinufft's library is linked with them, but no search path of the system leads into such packages. Once loaded they
+    are found by their names.
     """
     for package, library in _TOOLKIT:
         with contextlib.suppress(ImportError, OSError):
             found = importlib.util.find_spec(package)
             for folder in (found.submodule_search_locations or ()) if found else ():
-                ctypes.CDLL(str(pathlib.Path(folder, "lib", library)), mode=ctypes.RTLD_GLOBAL)
+                ctypes.CDLL(str(pathlib.Path(folder, "lib", library)))
 
 
 @cache

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -29,6 +28,7 @@ _ROW_AXES = 32
 _COST_OF_DRAW, _COST_OF_LAG, _COST_OF_ROW = 100, 60, 6  # instructions in a block, to choose a tile by
 _ENOUGH_BLOCKS = 2**12  # they fill a device ten times: beyond it a thread works on more trials
 _MOST_TRIALS_OF_THREAD = 64
+_MOST_KEPT = 64  # laws whose tables stay on a device: of up to a megabyte each
 _LAID_OUT = 2**22  # pairs {A, B} that are laid out at once: 64 MB
 _MOST_BLOCKS = 2**30  # in a launch
 _TABLED, _TRANSPORTED, _LONGEST_CHUNK = 2**30, 2**22, 2**22  # numbers that make a chunk, and trials at most
@@ -129,10 +129,11 @@ def _law(kernel: Any, key: Key, like: Array, xp: ModuleType) -> _Law | None:
     stated = laws.stated(kernel)
     if stated is None:
         return None
-    shelf = _shelf(kernel, xp, str(_array.device(like))) if isinstance(kernel, Hashable) else []
-    if not shelf:
-        shelf.append(_put_on_device(stated, like, xp))
-    numbers = shelf[0]
+    key_of = (kernel, xp, str(_array.device(like))) if isinstance(kernel, Hashable) else None
+    numbers = None if key_of is None else _SHELF.get(key_of)
+    if numbers is None:
+        numbers = _put_on_device(stated, like, xp)
+        _keep(key_of, numbers)
     plan = np.zeros((), TRANSPORT)
     plan["factors"] = address = cuda.address(numbers)
     address += 8 * _even(stated.factors.size)
@@ -145,10 +146,16 @@ def _law(kernel: Any, key: Key, like: Array, xp: ModuleType) -> _Law | None:
     return _Law(_LAWS[stated.code], plan, numbers)
 
 
-@lru_cache(maxsize=16)
-def _shelf(kernel: Any, xp: ModuleType, device: str) -> list[Any]:
-    """Where the numbers of a law are kept, once for each device."""
-    return []
+_SHELF: dict[Any, Any] = {}  # numbers of laws, once for each device
+
+
+def _keep(key: Any, numbers: Any) -> None:
+    """Put the numbers of a law on the shelf, which is cleared when full, and when nothing on any stream reads it."""
+    if key is not None:
+        if len(_SHELF) >= _MOST_KEPT:
+            cuda.wait()
+            _SHELF.clear()
+        _SHELF[key] = numbers
 
 
 def _put_on_device(stated: laws.Stated, like: Array, xp: ModuleType) -> Any:

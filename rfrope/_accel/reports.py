@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from types import ModuleType
@@ -17,18 +17,14 @@ _TRANSFORMS = "transforms for sums over many lags"
 _WHAT = {"rotation": "rotation, tables", "sums": "sums over lags", "estimators": "score estimates, draws"}
 
 
-def of(
-    leaves: tuple[str, ...],
-    cuda_leaves: tuple[str, ...],
-    leaf: Callable[[str], ModuleType],
-    cuda_leaf: Callable[[str], ModuleType],
-) -> list[dict[str, Any]]:
-    """Findings on all leaves, each loaded as the lookup loads it, and on the transforms that some of them use."""
-    found = [_compiled(name, leaf) for name in leaves]
-    found.append(_finufft())
-    found += [_kernels(name, cuda_leaf) for name in cuda_leaves]
-    found.append(_cufinufft(leaf))
-    return [asdict(one) for one in found]
+def on_host(leaves: Iterable[str], leaf: Callable[[str], ModuleType]) -> list[dict[str, Any]]:
+    """Findings on leaves for the CPU, each loaded as the lookup loads it, and on the transforms that some use."""
+    return [asdict(one) for one in (*(_compiled(name, leaf) for name in leaves), _finufft())]
+
+
+def on_cuda(leaves: Iterable[str], leaf: Callable[[str], ModuleType]) -> list[dict[str, Any]]:
+    """Findings on leaves for CUDA devices, likewise."""
+    return [asdict(one) for one in (*(_kernels(name, leaf) for name in leaves), _cufinufft(leaf))]
 
 
 def _compiled(name: str, leaf: Callable[[str], ModuleType]) -> Finding:
@@ -42,7 +38,7 @@ def _compiled(name: str, leaf: Callable[[str], ModuleType]) -> Finding:
         missing = importlib.util.find_spec("numba") is None
         advice = "pip install numba" if missing else "pip install --upgrade --force-reinstall numba"
         return Finding(title, False, reason="Numba is not installed" if missing else text, advice=advice)
-    except Exception as error:  # the lookup would let it through: all calls of these functions fail
+    except BaseException as error:  # the lookup would let it through: all calls of these functions fail
         return Finding(title, False, reason=told(error), advice="pip install --upgrade --force-reinstall numba")
     return Finding(title, True, f"Numba {version_of('numba')}")
 
@@ -57,13 +53,14 @@ def _kernels(name: str, cuda_leaf: Callable[[str], ModuleType]) -> Finding:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
         reason = "CuPy is not installed" if missing else told(error)
         return Finding(title, False, reason=reason, advice="see CuPy above")
-    except Exception as error:
+    except BaseException as error:
         return Finding(title, False, reason=told(error), advice="see CuPy above")
     try:
         kernel = module.KERNELS[0]
         importlib.import_module("rfrope._accel.cuda")._kernel(source, kernel)
-    except Exception as error:
-        return Finding(title, False, reason=told(error), advice="see CuPy above")
+    except BaseException as error:  # though CuPy may be active: calls of these functions fail
+        advice = "pip install --upgrade 'cupy-cuda12x[ctk]', or 'cupy-cuda13x[ctk]': CuPy with its compiler"
+        return Finding(title, False, reason=told(error), advice=advice)
     return Finding(title, True, f"compiled for this device ({kernel})")
 
 
@@ -85,15 +82,14 @@ def _cufinufft(leaf: Callable[[str], ModuleType]) -> Finding:
         return Finding(title, False, reason="not installed", advice=for_device("pip install cufinufft"))
     try:
         module = leaf("cuda_sums")
+    except BaseException as error:
+        return Finding(title, False, version, told(error), "see CuPy above")
+    try:
         if module._nufft() is not None:
-            try:
-                module.cuda.space().cuda.runtime.getDeviceCount()
-            except Exception as error:
-                return Finding(title, False, version, told(error), "see CuPy above")
             return Finding(title, True, version)
         importlib.import_module("cufinufft")
         reason = "it cannot be used"
-    except Exception as error:
+    except BaseException as error:
         reason = _not_loaded("cufinufft") or told(error)
     advice = for_device("pip install nvidia-cuda-runtime-cu12 nvidia-cufft-cu12")
     return Finding(title, False, version, reason, advice)

@@ -16,6 +16,7 @@ import pytest
 from conftest import library
 
 from rfrope import _accel, _array, _philox, _sums, montecarlo, rotation
+from rfrope._accel import cuda
 
 ROOT = pathlib.Path(__file__).parents[2]
 SHARED = {"cuda", "layout", "laws", "reports", "transforms"}  # what leaves have in common
@@ -163,11 +164,62 @@ def test_a_leaf_that_cannot_be_imported_is_no_twin(monkeypatch):
 
 @pytest.mark.parametrize("missing", ["cupy", "rfrope._accel.cuda_rotation"])
 def test_without_cupy_or_its_leaf_there_is_no_twin_for_cuda(monkeypatch, missing):
-    monkeypatch.setitem(sys.modules, "cupy", types.ModuleType("cupy"))
+    cupy = a_cupy(monkeypatch)
     assert _accel.cuda_twin.__wrapped__("rotated") is not None
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delattr(_accel, "cuda_rotation", raising=False)
+    cuda.check.cache_clear()
     assert _accel.cuda_twin.__wrapped__("rotated") is None
+    assert cupy.asked
+
+
+def a_cupy(monkeypatch, *, capability=(9, 0), devices=1, compiler=True):
+    """Put a CuPy in place that has some devices, and forget what was found out before."""
+
+    def count():
+        cupy.asked = True
+        if not devices:
+            raise RuntimeError("cudaErrorInsufficientDriver")
+        return devices
+
+    def properties(number):
+        return dict(zip(("major", "minor"), capability if number == devices - 1 else (9, 0), strict=True))
+
+    cupy = types.ModuleType("cupy")
+    cupy.asked = False
+    cupy.cuda = types.SimpleNamespace(
+        runtime=types.SimpleNamespace(getDeviceCount=count, getDeviceProperties=properties)
+    )
+    nvrtc = types.ModuleType("nvrtc")
+    if compiler:
+        nvrtc.getVersion = lambda: (12, 9)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.nvrtc", nvrtc)
+    for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.libs"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    cuda.check.cache_clear()
+    return cupy
+
+
+@pytest.mark.parametrize(
+    ("machine", "reason"),
+    [
+        ({"devices": 0}, "RuntimeError: cudaErrorInsufficientDriver"),
+        ({"devices": 2, "capability": (6, 1)}, "compute capability 6.1; the kernels need 7.0 on every device"),
+        ({"compiler": False}, "getVersion"),
+    ],
+)
+def test_a_machine_whose_device_cannot_run_the_kernels_has_no_twin_for_cuda(monkeypatch, machine, reason):
+    a_cupy(monkeypatch, **machine)
+    with pytest.raises(ImportError, match=re.escape(reason)):
+        cuda.check()
+    assert _accel.cuda_twin.__wrapped__("rotated") is None
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_known_of_cuda():
+    yield
+    cuda.check.cache_clear()
 
 
 def test_other_errors_of_a_leaf_are_not_hidden(monkeypatch):

@@ -29,12 +29,13 @@ def works(name):
 
 
 def found(leaf=works, cuda_leaf=works) -> dict[str, Finding]:
-    findings = [Finding(**one) for one in reports.of(("rotation",), ("cuda_rotation",), leaf, cuda_leaf)]
+    all_of_them = reports.on_host(["rotation"], leaf) + reports.on_cuda(["cuda_rotation"], cuda_leaf)
+    findings = [Finding(**one) for one in all_of_them]
     return {one.name.partition(":")[0]: one for one in findings}
 
 
 def test_every_leaf_of_the_lookup_is_reported():
-    names = [one["name"] for one in _accel.report()]
+    names = [one["name"] for one in _accel.report() + _accel.cuda_report()]
     assert sum(name.startswith("compiled loops: ") for name in names) == len({*_accel._LEAVES.values()})
     assert sum(name.startswith("CUDA kernels: ") for name in names) == len({*_accel._CUDA_LEAVES.values()})
     assert len(set(names)) == len(names)
@@ -105,13 +106,14 @@ def test_transforms(monkeypatch, name):
     assert name in one.reason
     assert one.advice
     monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    runtime = types.SimpleNamespace(getDeviceCount=lambda: 1)
-    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(runtime=runtime))
-    leaf = types.SimpleNamespace(_nufft=lambda: print, cuda=types.SimpleNamespace(space=lambda: cupy))
-    assert found(leaf=lambda _: leaf)[name].active
-    if name == "cufinufft":  # it may load where there is no device
-        del runtime.getDeviceCount
-        assert not found(leaf=lambda _: leaf)[name].active
+    leaf = types.SimpleNamespace(_nufft=lambda: print, KERNELS=("none",))
+    assert found(cuda_leaf=lambda _: leaf)[name].active
+
+
+def test_cufinufft_that_loads_where_there_is_no_device(monkeypatch):
+    monkeypatch.setattr(reports, "version_of", lambda *names: "2.5")
+    one = found(cuda_leaf=failing(ImportError("no device")))["cufinufft"]
+    assert (one.active, one.reason, one.advice) == (False, "ImportError: no device", "see CuPy above")
 
 
 def test_a_library_that_does_not_load_is_asked_why(monkeypatch, tmp_path):

@@ -78,6 +78,9 @@ def _built(translation: str) -> pathlib.Path:
     user = os.getuid() if hasattr(os, "getuid") else 0
     folder = pathlib.Path(tempfile.gettempdir()) / f"rfrope-emulated-{user}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    owner = folder.stat()
+    assert not folder.is_symlink()
+    assert (owner.st_uid, owner.st_mode & 0o77) == (user, 0), f"{folder} may be another user's"
     target = folder / f"{key}.so"
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -117,6 +120,8 @@ def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = 
         patch.setattr(_array, "on_cuda", lambda x: True, raising=False)
         patch.setattr(_accel, "twin", lambda name: None)
         patch.setattr(_accel, "cuda_twin", _accel.cuda_twin.__wrapped__)
+        patch.setattr(cuda, "check", lambda: None)
+        patch.setattr(cuda, "wait", lambda: None)
         patch.setattr(cuda, "space", lambda: np)
         patch.setattr(cuda, "place", lambda x: contextlib.nullcontext())
         patch.setattr(cuda, "view", lambda x: x)
