@@ -427,7 +427,7 @@ def cupy_array():
 
 @pytest.mark.parametrize("shape", [(3,), ()])
 def test_arrays_on_two_devices_are_refused_single_numbers_too(shape, cupy_array):
-    with pytest.raises(ValueError, match="x is on device .*0.* but positions is on .*1.*; expected all arrays on one"):
+    with pytest.raises(ValueError, match=r"x is on device .*0.* but positions is on .*1.*; expected all arrays on one"):
         _array.namespace(x=cupy_array((3, 8)), positions=cupy_array(shape, device=1))
 
 
