@@ -92,7 +92,10 @@ def _rows(delta: np.ndarray, a: np.ndarray, b: np.ndarray, ndim: int) -> tuple[n
     order = np.argsort(lag, kind="stable")
     first = np.searchsorted(lag[order], np.arange(len(lags) + 1))
     limit = loops.LARGEST_REDUCED / (ndim * max(1e-300, np.max(np.abs(lags), initial=0.0)))
-    a, b = (np.array(np.broadcast_to(x, (*pairs, a.shape[-1])), np.float64).reshape(-1, a.shape[-1]) for x in (a, b))
+    a, b = (
+        np.array(np.broadcast_to(x, (*pairs, a.shape[-1])), np.float64, order="C").reshape(-1, a.shape[-1])
+        for x in (a, b)
+    )
     return order, shape, (np.array(lags), limit, a, b, first, pair[order], _tiles(first))
 
 

@@ -213,6 +213,8 @@ def test_read_only_and_strided_input_compiles_nothing_new():
     for x, y in zip(parts(estimate_scores(q, k, lags, "matern(nu=1.5, scale=8)", n_trials=3000, rng=3)), expected,
                     strict=True):  # fmt: skip
         np.testing.assert_array_equal(x, y)
+    for x in (np.ones((5, 4)), np.ones((3, 5, 4))):  # features of all pairs side by side in memory
+        rfrope.estimate_scores(np.asfortranarray(x), np.asfortranarray(x), 1.0, "gaussian", n_trials=8, rng=0)
     assert len(estimator_loops.add_trials.signatures) == before == 1
 
 
