@@ -7,11 +7,11 @@ Conventions: frequencies are radians per unit of position, lags are KEY minus QU
 and the backend comes from the arrays.
 """
 
-from rfrope import analysis, kernels
+from rfrope import analysis, bochner, kernels
 from rfrope._threads import threads
 from rfrope.frequencies import arithmetic, geometric
 from rfrope.kernels import Kernel, kernel
-from rfrope.moments import expected_score, relative_error, score_variance
+from rfrope.moments import Band, blocks_for_error, expected_score, mean_kernel_band, relative_error, score_variance
 from rfrope.montecarlo import Estimate, ScoreEstimate, estimate_kernel, estimate_scores
 from rfrope.rotation import (
     block_coefficients,
@@ -25,19 +25,23 @@ from rfrope.rotation import (
     scores,
     to_complex,
 )
-from rfrope.sampling import sample
+from rfrope.sampling import Optimised, optimise, sample
 from rfrope.validation import Validation, validate
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Band",
     "Estimate",
     "Kernel",
+    "Optimised",
     "ScoreEstimate",
     "Validation",
     "analysis",
     "arithmetic",
     "block_coefficients",
+    "blocks_for_error",
+    "bochner",
     "convert_pairing",
     "estimate_kernel",
     "estimate_scores",
@@ -46,6 +50,8 @@ __all__ = [
     "geometric",
     "kernel",
     "kernels",
+    "mean_kernel_band",
+    "optimise",
     "phases",
     "relative_error",
     "rotate",

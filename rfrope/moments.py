@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
 from types import ModuleType
+from typing import Any
 
 from rfrope import _array
 from rfrope._array import Array
+from rfrope.frequencies import count
 from rfrope.kernels import Kernel
 from rfrope.rotation import block_coefficients
-from rfrope.sampling import as_kernel
+from rfrope.sampling import as_kernel, as_range
+
+
+@dataclass(frozen=True)
+class Band:
+    """Where the mean kernel of independent draws lies, lag by lag.
+
+    Attributes
+    ----------
+    value : array, float64 where the library has it
+        Its expectation, Phi.
+    stderr : array
+        Its standard deviation over draws of all frequencies.
+    lower, upper : array
+        An interval, within -1 and 1, that holds it at any one lag with probability `confidence`.
+    confidence : float
+    """
+
+    value: Array
+    stderr: Array
+    lower: Array
+    upper: Array
+    confidence: float
 
 
 @_array.on_device_of_arrays
@@ -120,6 +147,105 @@ def relative_error(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     none = mean == 0.0
     ratio = deviation / xp.abs(xp.where(none, xp.ones_like(mean), mean))
     return xp.where(none & (deviation > 0.0), xp.full_like(ratio, math.inf), ratio)
+
+
+@_array.on_device_of_arrays
+def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confidence: float = 0.95) -> Band:
+    """Pointwise band of ``Phi_D(delta) = (1/D) sum_i cos(delta . omega_i)`` over independent draws of the frequencies.
+
+    Parameters
+    ----------
+    kernel : Kernel or str
+        Law of the frequencies; a string is read by `rfrope.kernels.parse`.
+    delta : array_like, in units of position
+        Lags: any shape for a kernel with one axis, ``(..., ndim)`` with more.
+    n_blocks : int
+        D, at least 1.
+    confidence : float
+        Probability, between 0 and 1, that the band holds Phi_D at ONE lag. For all lags of a range at once give
+        ``1 - (1 - confidence) / n_lags``, or see `blocks_for_error`.
+
+    Returns
+    -------
+    Band
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a kernel, lags or numbers that are not as above.
+
+    Notes
+    -----
+    ``Var Phi_D = ((1 + Phi_2)/2 - Phi^2) / D``: section 2 of the mathematics page, for independent blocks (design
+    "iid"); other designs stay well inside (docs/designs.rst). The interval is that of the normal approximation, fair
+    from some tens of blocks on.
+
+    Examples
+    --------
+    >>> band = mean_kernel_band("gaussian(scale=32)", [0.0, 32.0, 1000.0], n_blocks=64)
+    >>> band.stderr.round(4)
+    array([0.    , 0.0559, 0.0884])
+    >>> band.lower.round(3), band.upper.round(3)
+    (array([ 1.   ,  0.497, -0.173]), array([1.   , 0.716, 0.173]))
+    """
+    kernel, n_blocks, confidence = as_kernel(kernel), count("n_blocks", n_blocks, 1), _probability(confidence)
+    phi, phi2 = kernel.phi(delta), kernel.phi2(delta)
+    xp = _array.namespace(phi=phi)
+    stderr = _array.clip((0.5 * (1.0 + phi2) - phi * phi) / float(n_blocks), 0.0, None, xp) ** 0.5
+    reach = NormalDist().inv_cdf(0.5 + 0.5 * confidence) * stderr
+    return Band(
+        phi, stderr, _array.clip(phi - reach, -1.0, 1.0, xp), _array.clip(phi + reach, -1.0, 1.0, xp), confidence
+    )
+
+
+def blocks_for_error(
+    kernel: Kernel | str, *, max_lag: int | Sequence[int], error: float, confidence: float = 0.95
+) -> int:
+    """Blocks with which the mean kernel of independent draws stays within `error` of Phi, at all lags of a range.
+
+    Parameters
+    ----------
+    kernel : Kernel or str
+        Only its number of axes matters: the bound holds for every law.
+    max_lag : int or sequence of int
+        Largest lag in units of position, at least 1, one number or one for each axis. Whole lags count.
+    error : float
+        Positive.
+    confidence : float
+        Probability, between 0 and 1, that no lag is off by more.
+
+    Returns
+    -------
+    int
+        D.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a kernel or numbers that are not as above.
+
+    Notes
+    -----
+    ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag (Hoeffding's inequality and the
+    union bound; section 2 of the mathematics page). It is safe, not sharp, and the designs "stratified" and
+    "optimised" need far fewer blocks (docs/designs.rst).
+
+    Examples
+    --------
+    >>> blocks_for_error("gaussian(scale=32)", max_lag=1024, error=0.1)
+    2125
+    """
+    kernel, confidence = as_kernel(kernel), _probability(confidence)
+    if isinstance(error, bool | str) or not isinstance(error, int | float) or not error > 0.0:
+        raise ValueError(f"error is {error!r}; expected a positive number")
+    lags = (math.prod(2 * m + 1 for m in as_range(kernel, max_lag)) - 1) // 2
+    return math.ceil(2.0 * (math.log(2.0 * lags) - math.log1p(-confidence)) / error / error)
+
+
+def _probability(value: Any) -> float:
+    if isinstance(value, bool | str) or not isinstance(value, int | float) or not 0.0 < value < 1.0:
+        raise ValueError(f"confidence is {value!r}; expected a number between 0 and 1")
+    return float(value)
 
 
 def _prepare(

@@ -19,7 +19,7 @@ from rfrope._array import Array
 from rfrope.frequencies import count
 from rfrope.kernels import Kernel
 from rfrope.rotation import block_coefficients, phases
-from rfrope.sampling import as_kernel, check_design, draw
+from rfrope.sampling import as_kernel, check_randomised, draw, draw_sets
 
 _CHUNK_ELEMENTS = 2**20
 _LONGEST_CHUNK = 2**16
@@ -32,7 +32,7 @@ _QUANTITIES: dict[str, Callable[[Array, ModuleType], Array]] = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over n independent draws.
+    """A mean over n independent draws, or sets of draws.
 
     Attributes
     ----------
@@ -72,6 +72,7 @@ def estimate_kernel(
     n_samples: int,
     rng: Any = None,
     design: str = "iid",
+    n_blocks: int | None = None,
     quantity: str = "phi",
     executor: Any = None,
     progress: Any = None,
@@ -88,8 +89,12 @@ def estimate_kernel(
         How many frequencies, at least 2.
     rng : None, int, sequence of ints or numpy.random.Generator
         Seed, as SPEC 7 has it.
-    design : {"iid"}
-        How frequencies are drawn.
+    design : str
+        How frequencies are drawn: "iid" or another randomised design of `sample`, or "auto". Frequencies of one set are
+        then not independent, so the mean is over independent sets of `n_blocks`: `Estimate.n` of them, and their
+        spread, ``stderr * n ** 0.5``, is the error of one set.
+    n_blocks : int, optional
+        D of one set, for all designs but "iid". `n_samples` is a multiple of it, at least twice as large.
     quantity : {"phi", "phi2", "sin"}
         Average ``cos u``, ``cos 2u`` or ``sin u``, u = delta . omega.
     executor : concurrent.futures.Executor or callable, optional
@@ -126,11 +131,15 @@ def estimate_kernel(
     True
     """
     kernel = as_kernel(kernel)
-    check_design(design)
+    design = check_randomised(design, kernel)
     if not isinstance(quantity, str) or quantity not in _QUANTITIES:
         raise ValueError(f"quantity is {quantity!r}; expected one of {', '.join(map(repr, _QUANTITIES))}")
     delta, lags = _lags(delta, kernel, None)
-    n_samples = count("n_samples", n_samples, 2)
+    n_samples, n_sets = count("n_samples", n_samples, 2), _n_sets(design, n_samples, n_blocks)
+    if n_sets:
+        sets = _SetChunk(kernel, _philox.key_from_rng(rng), delta, quantity, design, n_samples // n_sets)
+        length = _chunk_length(n_samples // n_sets * (math.prod(lags) + kernel.draws + kernel.ndim))
+        return _run(sets, n_sets, length, executor, progress, _array.in_memory(delta)).mean_estimate()
     task = _KernelChunk(kernel, _philox.key_from_rng(rng), delta, quantity)
     chunk_length = _accel.choose(_kernel_chunk_length, delta)
     length = chunk_length(delta, math.prod(lags), n_samples, kernel.draws, kernel.ndim)
@@ -162,10 +171,13 @@ def estimate_scores(
     delta : array_like, in units of position
         Lags, KEY minus QUERY: ``(...)`` for a kernel with one axis, ``(..., ndim)`` with more. Their shape broadcasts
         against the leading axes of q and k.
-    kernel, rng, design, executor, progress
+    kernel, rng, executor, progress
         As in `estimate_kernel`.
     n_trials : int
         How many independent draws of all frequencies, at least 4. Trial t uses the frequencies of head t of `sample`.
+    design : str
+        "iid" or another randomised design of `sample`, or "auto". A trial is one randomised set, so mean and variance
+        have standard errors for every design; only for "iid" is the variance that of `score_variance`.
     pairing : {"half", "interleaved"}
         Which two features make a block.
 
@@ -195,7 +207,7 @@ def estimate_scores(
     True
     """
     kernel = as_kernel(kernel)
-    check_design(design)
+    design = check_randomised(design, kernel)
     n_trials = count("n_trials", n_trials, 4)
     xp = _array.namespace(q=q, k=k, delta=delta)
     q, k = (_array.asarray(v, xp, name=name) for v, name in ((q, "q"), (k, "k")))
@@ -203,10 +215,10 @@ def estimate_scores(
     a, b = block_coefficients(q, k, pairing=pairing)
     delta, lags = _lags(delta, kernel, q)
     shape = _array.broadcast_shapes({"q and k": a.shape[:-1], "delta": lags})
-    task = _ScoreChunk(kernel, _philox.key_from_rng(rng), delta, a, b)
+    task = _ScoreChunk(kernel, _philox.key_from_rng(rng), delta, a, b, design)
     width = a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape)
-    score_chunk_length = _accel.choose(_score_chunk_length, delta, a, b)
-    length = score_chunk_length(kernel, width)
+    chunk_length = _accel.choose(_score_chunk_length, delta, a, b) if design == "iid" else _score_chunk_length
+    length = chunk_length(kernel, width)
     sums = _run(task, n_trials, length, executor, progress, _array.in_memory(a))
     return ScoreEstimate(sums.mean_estimate(), sums.variance_estimate(), n_trials)
 
@@ -304,6 +316,28 @@ class _KernelChunk:
 
 
 @dataclass(frozen=True)
+class _SetChunk:
+    """Work on randomised sets start, ..., start + length - 1: picklable, so that it can travel to a worker."""
+
+    kernel: Kernel
+    key: _philox.Key
+    delta: Array
+    quantity: str
+    design: str
+    n_blocks: int
+
+    def __call__(self, span: tuple[int, int]) -> _MeanSums:
+        start, length = span
+        xp = _array.namespace(delta=self.delta)
+        with _array.device_of(self.delta):
+            u = _phases_of_sets(self.kernel, self.design, self.key, self.delta, self.n_blocks, start, length)
+            means = xp.mean(_QUANTITIES[self.quantity](u, xp), axis=-1)
+            mean = xp.mean(means, axis=-1)
+            centred = means - mean[..., None]
+            return _MeanSums(length, mean, xp.sum(centred * centred, axis=-1))
+
+
+@dataclass(frozen=True)
 class _ScoreChunk:
     """Work on trials start, ..., start + length - 1: picklable, so that it can travel to a worker."""
 
@@ -312,9 +346,15 @@ class _ScoreChunk:
     delta: Array
     a: Array
     b: Array
+    design: str = "iid"
 
     def __call__(self, span: tuple[int, int]) -> _Sums:
         start, length = span
+        if self.design != "iid":
+            with _array.device_of(self.a):
+                n_blocks = self.a.shape[-1]
+                u = _phases_of_sets(self.kernel, self.design, self.key, self.delta, n_blocks, start, length)
+                return _Sums.of(_scores(u, self.a, self.b), _array.namespace(a=self.a))
         score_sums = _accel.choose(_score_sums, self.delta, self.a, self.b)
         with _array.device_of(self.a):
             return _Sums(length, *score_sums(self.kernel, self.key, self.delta, self.a, self.b, start, length))
@@ -324,14 +364,42 @@ def _score_sums(
     kernel: Kernel, key: _philox.Key, delta: Array, a: Array, b: Array, start: int, length: int
 ) -> tuple[Array, Array, Array, Array]:
     """Mean and central power sums of orders 2 to 4 of the scores of trials start, ..., start + length - 1."""
-    xp, blocks = _array.namespace(a=a), a.shape[-1]
-    omega = draw(kernel, key, 0, blocks, stream=start, streams=length)
-    omega = omega.reshape(length * blocks, *omega.shape[2:])
-    u = phases(delta, _array.from_host(omega, xp, device=_array.device(delta)))
-    u = xp.reshape(u, (*u.shape[:-1], length, blocks))
-    scores = xp.matmul(xp.cos(u), a[..., None]) + xp.matmul(xp.sin(u), b[..., None])
-    sums = _Sums.of(scores[..., 0], xp)
+    xp = _array.namespace(a=a)
+    sums = _Sums.of(_scores(_phases_of_sets(kernel, "iid", key, delta, a.shape[-1], start, length), a, b), xp)
     return sums.mean, sums.m2, sums.m3, sums.m4
+
+
+def _scores(u: Array, a: Array, b: Array) -> Array:
+    """Scores ``(..., trials)`` from phases ``(..., trials, D)``."""
+    xp = _array.namespace(a=a)
+    return (xp.matmul(xp.cos(u), a[..., None]) + xp.matmul(xp.sin(u), b[..., None]))[..., 0]
+
+
+def _phases_of_sets(
+    kernel: Kernel, design: str, key: _philox.Key, delta: Array, n_blocks: int, start: int, length: int
+) -> Array:
+    """Phases ``(..., length, D)`` at all lags, of the sets start, ..., start + length - 1."""
+    xp = _array.namespace(delta=delta)
+    omega = draw_sets(kernel, design, key, n_blocks, stream=start, streams=length)
+    omega = omega.reshape(length * n_blocks, *omega.shape[2:])
+    u = phases(delta, _array.from_host(omega, xp, device=_array.device(delta)))
+    return xp.reshape(u, (*u.shape[:-1], length, n_blocks))
+
+
+def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
+    """How many sets of a design make so many draws; 0 for independent draws."""
+    if design == "iid":
+        if n_blocks is not None:
+            raise ValueError(f"n_blocks is {n_blocks!r} but design is 'iid'; expected it with other designs alone")
+        return 0
+    if n_blocks is None:
+        raise ValueError(f"n_blocks is None; expected with design {design!r} how many frequencies make one set")
+    n_blocks = count("n_blocks", n_blocks, 1)
+    if n_samples % n_blocks or n_samples < 2 * n_blocks:
+        raise ValueError(
+            f"n_samples is {n_samples}; expected a multiple of n_blocks={n_blocks}, at least {2 * n_blocks}"
+        )
+    return n_samples // n_blocks
 
 
 def _lags(delta: Array, kernel: Kernel, like: Array | None) -> tuple[Array, tuple[int, ...]]:

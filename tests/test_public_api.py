@@ -10,7 +10,7 @@ import types
 import pytest
 
 import rfrope
-from rfrope import analysis, kernels
+from rfrope import analysis, bochner, kernels
 
 # Names, kinds and defaults are the contract: parameters may be added, none renamed.
 SIGNATURES = {
@@ -27,13 +27,18 @@ SIGNATURES = {
     "block_coefficients": "(q, k, *, pairing='half')",
     "threads": "(count)",
     "kernel": "(name, **parameters)",
-    "sample": "(kernel, n_blocks, *, rng=None, design='iid', heads=None, xp=None, device=None, dtype=None)",
+    "sample": "(kernel, n_blocks, *, rng=None, design='iid', heads=None, xp=None, device=None, dtype=None, "
+    "max_lag=None, norm=None)",
+    "optimise": "(kernel, n_blocks, *, max_lag, norm='rms', xp=None, device=None, dtype=None)",
     "geometric": "(n_blocks, *, base=10000.0, xp=None, device=None, dtype=None)",
     "arithmetic": "(n_blocks, *, step, xp=None, device=None, dtype=None)",
     "expected_score": "(q, k, delta, kernel, *, pairing='half')",
     "score_variance": "(q, k, delta, kernel, *, pairing='half')",
     "relative_error": "(q, k, delta, kernel, *, pairing='half')",
-    "estimate_kernel": "(kernel, delta, *, n_samples, rng=None, design='iid', quantity='phi', executor=None, "
+    "mean_kernel_band": "(kernel, delta, *, n_blocks, confidence=0.95)",
+    "blocks_for_error": "(kernel, *, max_lag, error, confidence=0.95)",
+    "estimate_kernel": "(kernel, delta, *, n_samples, rng=None, design='iid', n_blocks=None, quantity='phi', "
+    "executor=None, "
     "progress=None)",
     "estimate_scores": "(q, k, delta, kernel, *, n_trials, rng=None, design='iid', pairing='half', executor=None, "
     "progress=None)",
@@ -50,6 +55,13 @@ KERNEL_SIGNATURES = {
     "axes": "(*kernels)",
 }
 ANALYSIS_SIGNATURES = {"mean_kernel": "(frequencies, delta)"}
+BOCHNER_SIGNATURES = {
+    "from_autocorrelation": "(values, *, spacing=1.0, ridge=0.0)",
+    "from_density": "(density, *, ndim=1, support=None, frequency=None, normalise=False)",
+    "from_function": "(phi, *, ndim=1, scale=None, tolerance=1e-09)",
+    "from_series": "(x, *, axis=-1, spacing=1.0, max_lag=None, window=None, remove_mean=True, ridge=0.0)",
+    "nearest": "(phi, *, ndim=1, scale=None, tolerance=1e-09)",
+}
 KERNEL_METHODS = {
     "__call__": "(self, delta)",
     "__mul__": "(self, other)",
@@ -61,6 +73,8 @@ KERNEL_METHODS = {
     "warp": "(self, matrix)",
 }
 FIELDS = {
+    "Band": ("value", "stderr", "lower", "upper", "confidence"),
+    "Optimised": ("frequencies", "norm", "max_lag", "rms", "sup", "start_rms", "start_sup"),
     "Estimate": ("value", "stderr", "n"),
     "ScoreEstimate": ("mean", "variance", "n_trials"),
     "Validation": (
@@ -80,6 +94,7 @@ FUNCTIONS = {
     **{f"rfrope.{name}": getattr(rfrope, name, None) for name in SIGNATURES},
     **{f"rfrope.kernels.{name}": getattr(kernels, name, None) for name in KERNEL_SIGNATURES},
     **{f"rfrope.analysis.{name}": getattr(analysis, name, None) for name in ANALYSIS_SIGNATURES},
+    **{f"rfrope.bochner.{name}": getattr(bochner, name, None) for name in BOCHNER_SIGNATURES},
 }
 
 
@@ -115,6 +130,12 @@ def test_signatures_of_analysis(name):
     assert set(analysis.__all__) == set(ANALYSIS_SIGNATURES)
 
 
+@pytest.mark.parametrize("name", BOCHNER_SIGNATURES)
+def test_signatures_of_bochner(name):
+    assert bare(getattr(bochner, name)) == BOCHNER_SIGNATURES[name]
+    assert set(bochner.__all__) == set(BOCHNER_SIGNATURES) | {"Certificate", "NotPositiveDefiniteError"}
+
+
 @pytest.mark.parametrize("name", KERNEL_METHODS)
 def test_methods_of_a_kernel(name):
     assert bare(getattr(rfrope.Kernel, name)) == KERNEL_METHODS[name]
@@ -128,8 +149,8 @@ def test_a_comparison_of_signatures_sees_a_changed_default():
 
 
 def test_all_of_rfrope_is_what_it_offers():
-    assert set(rfrope.__all__) == public(rfrope) | {"analysis", "kernels"}
-    assert set(rfrope.__all__) == set(SIGNATURES) | set(FIELDS) | {"Kernel", "analysis", "kernels"}
+    assert set(rfrope.__all__) == public(rfrope) | {"analysis", "bochner", "kernels"}
+    assert set(rfrope.__all__) == set(SIGNATURES) | set(FIELDS) | {"Kernel", "analysis", "bochner", "kernels"}
     assert rfrope.__all__ == sorted(set(rfrope.__all__))
 
 

@@ -8,6 +8,7 @@ every design of sampling is only another set of points, and algebra closes. Its 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,15 @@ class Kernel:
     def draws(self) -> int:
         """How many uniforms make one frequency."""
         raise TypeError(f"{type(self).__name__} states no number of draws; a kernel family defines it")
+
+    @property
+    def signed_columns(self) -> tuple[bool, ...]:
+        """Which columns of the cube carry the sign: with u replaced by 1 - u in all of them, omega turns into -omega.
+
+        Designs spread the other half of such a column, the magnitude, evenly. A wrong answer costs them accuracy, never
+        the law. Unless a family says otherwise: the last ndim columns.
+        """
+        return tuple(j >= self.draws - self.ndim for j in range(self.draws))
 
     def __call__(self, delta: Array) -> Array:
         """``kernel(delta)`` is ``kernel.phi(delta)``."""
@@ -172,6 +182,10 @@ class Kernel:
     def _transport(self, u: np.ndarray) -> np.ndarray:
         raise TypeError(f"{type(self).__name__} defines no transport; a kernel family defines it")
 
+    def _isotropy(self) -> np.ndarray | None:
+        """Matrix A, (ndim, ndim), for which omega = A w and the law of w is spherically symmetric, if one is known."""
+        return None
+
     def _law(self) -> Law | None:
         """State the transport as data, if it is that simple: compiled loops then need not call it."""
         return None
@@ -298,11 +312,19 @@ class Product(Kernel):
         """The factors' draws, side by side."""
         return sum(f.draws for f in self.factors)
 
+    @property
+    def signed_columns(self) -> tuple[bool, ...]:
+        """The factors' columns, side by side."""
+        return sum((f.signed_columns for f in self.factors), start=())
+
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return math.prod((f._phi(delta, xp) for f in self.factors), start=1.0)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.sum([f._drawn(part) for f, part in _columns(self.factors, u)], axis=0)
+
+    def _isotropy(self) -> np.ndarray | None:
+        return _common_isotropy(self.factors)
 
     def __repr__(self) -> str:
         return " * ".join(map(repr, self.factors))
@@ -336,6 +358,13 @@ class Mixture(Kernel):
         """One for the choice, and those of the hungriest component."""
         return 1 + max(k.draws for k in self.kernels)
 
+    @property
+    def signed_columns(self) -> tuple[bool, ...]:
+        """The components' columns where these agree, else none; the choice carries no sign."""
+        columns = [set(c) - {None} for c in itertools.zip_longest(*(k.signed_columns for k in self.kernels))]
+        agree = all(len(c) == 1 for c in columns)
+        return (False, *(agree and True in c for c in columns))
+
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return sum(w * k._phi(delta, xp) for w, k in zip(self.weights, self.kernels, strict=True))
 
@@ -346,6 +375,9 @@ class Mixture(Kernel):
         chosen = np.searchsorted(np.cumsum(self.weights)[:-1], u[..., 0], side="right")
         options = [k._drawn(u[..., 1 : 1 + k.draws]) for k in self.kernels]
         return np.select([(chosen == j)[..., None] for j in range(len(options))], options)
+
+    def _isotropy(self) -> np.ndarray | None:
+        return _common_isotropy(self.kernels)
 
     def __repr__(self) -> str:
         return f"mixture({list(self.weights)!r}, [{', '.join(map(repr, self.kernels))}])"
@@ -367,6 +399,11 @@ class _Wrapper(Kernel):
         """Those of the kernel inside."""
         return self.kernel.draws
 
+    @property
+    def signed_columns(self) -> tuple[bool, ...]:
+        """Those of the kernel inside."""
+        return self.kernel.signed_columns
+
 
 @dataclass(frozen=True, repr=False)
 class Rescaled(_Wrapper):
@@ -383,6 +420,10 @@ class Rescaled(_Wrapper):
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return self.kernel._drawn(u) / np.asarray(self.scale)
+
+    def _isotropy(self) -> np.ndarray | None:
+        inside = self.kernel._isotropy()
+        return None if inside is None else inside / np.broadcast_to(self.scale, self.ndim)[:, None]
 
     def _law(self) -> Law | None:
         law = self.kernel._stated_law()
@@ -409,6 +450,10 @@ class Warped(_Wrapper):
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return self.kernel._drawn(u) @ np.asarray(self.matrix)
 
+    def _isotropy(self) -> np.ndarray | None:
+        inside = self.kernel._isotropy()
+        return None if inside is None else np.asarray(self.matrix).T @ inside
+
     def __repr__(self) -> str:
         return f"({self.kernel!r}).warp({[list(row) for row in self.matrix]!r})"
 
@@ -433,6 +478,11 @@ class Axes(Kernel):
         """The kernels' draws, side by side."""
         return sum(k.draws for k in self.kernels)
 
+    @property
+    def signed_columns(self) -> tuple[bool, ...]:
+        """The kernels' columns, side by side."""
+        return sum((k.signed_columns for k in self.kernels), start=())
+
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return math.prod((k._phi(part, xp) for k, part in self._groups(delta)), start=1.0)
 
@@ -450,6 +500,15 @@ class Axes(Kernel):
 
     def __repr__(self) -> str:
         return f"axes({', '.join(map(repr, self.kernels))})"
+
+
+def _common_isotropy(kernels: Iterable[Kernel]) -> np.ndarray | None:
+    """Map of kernels whose ellipsoids are similar: w is then spherically symmetric for their sums and mixtures too."""
+    maps = [k._isotropy() for k in kernels]
+    if any(m is None for m in maps):
+        return None
+    shapes = [m @ m.T / np.max(m @ m.T) for m in maps if m is not None]
+    return maps[0] if all(np.allclose(shapes[0], s, rtol=1e-12, atol=1e-14) for s in shapes) else None
 
 
 def _columns(kernels: Iterable[Kernel], u: np.ndarray) -> Iterable[tuple[Kernel, np.ndarray]]:

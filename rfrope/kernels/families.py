@@ -39,6 +39,9 @@ class _Isotropic(Kernel):
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return self._unit_transport(u) / np.asarray(self.scale)
 
+    def _isotropy(self) -> np.ndarray | None:
+        return np.diag(1.0 / np.broadcast_to(self.scale, self.ndim))
+
     def _law(self) -> Law | None:
         component, radius = self._unit_law()
         return component and Law(component, (1.0,) * self.ndim, radius).scaled(self.scale)

@@ -1,0 +1,257 @@
+"""Kernels from tables and from data: autocorrelations and the series they are estimated from."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array
+from rfrope._array import Array
+from rfrope.bochner.piecewise import build
+from rfrope.bochner.tabulated import Certificate, NotPositiveDefiniteError, Tabulated, compared, tabulated
+from rfrope.kernels import Kernel
+from rfrope.kernels.parameters import positive
+
+WINDOWS = ("bartlett", "parzen")
+_SINGULAR = 1e-12  # prediction error at which autocorrelations are those of spectral lines
+
+
+def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 0.0) -> Kernel:
+    """Make a kernel from its values at lags 0, spacing, 2 spacing, ...
+
+    The law is the one of largest entropy among those that reproduce the values: the spectrum of an autoregression
+    (Burg 1967), on frequencies up to pi/spacing. Between the given lags Phi is band-limited interpolation, beyond them
+    it follows the autoregression.
+
+    Parameters
+    ----------
+    values : array_like, (n + 1,)
+        Autocorrelations, or autocovariances, which are divided by the first value.
+    spacing : float
+        Distance of the lags, in units of position.
+    ridge : float
+        White noise added, as a part of the variance: values at lags other than 0 are divided by 1 + ridge.
+
+    Returns
+    -------
+    Kernel
+        With one axis, and ``.certificate``, whose `sup_error` compares at the given lags.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If no law has such autocorrelations (Herglotz; Caratheodory and Toeplitz). Frequency, density and mass are
+        those of the sequence continued by zeros.
+    ValueError
+        For fewer than two values, a first one that is not positive, NaN; and for values that are, to rounding, those of
+        a few spectral lines, which have no density.
+    TypeError
+        For anything but real numbers.
+
+    Examples
+    --------
+    >>> kernel = from_autocorrelation([1.0, 0.5, 0.25], spacing=4.0)
+    >>> kernel.phi([0.0, 4.0, 8.0, 12.0]).round(6)
+    array([1.   , 0.5  , 0.25 , 0.125])
+    """
+    spacing = positive("spacing", spacing)
+    ridge = positive("ridge", ridge) if ridge != 0 else 0.0
+    given = _host_values("values", values)
+    if given.ndim != 1 or given.size < 2:
+        raise ValueError(f"values has shape {given.shape}; expected (n,) with two values or more")
+    if not given[0] > 0.0:
+        raise ValueError(f"values[0] is {float(given[0])!r}; expected the variance, a positive number")
+    r = given / given[0]
+    r[1:] /= 1.0 + ridge
+    coefficients, error = _levinson(r, spacing)
+    return _autoregression(coefficients, error, r, spacing, "from_autocorrelation", Certificate(0.0, 0.0, 0.0, 0, 1.0))
+
+
+def from_series(
+    x: Array,
+    *,
+    axis: int = -1,
+    spacing: float = 1.0,
+    max_lag: int | None = None,
+    window: str | None = None,
+    remove_mean: bool = True,
+    ridge: float = 0.0,
+) -> Kernel:
+    """Make a kernel from data: the autocorrelation along an axis, averaged over all others.
+
+    Parameters
+    ----------
+    x : array_like
+        Real numbers; an embedded text ``(tokens, features)`` with ``axis=0``, rows of an image, audio.
+    axis : int
+        Along which positions run.
+    spacing : float
+        Distance of neighbours, in units of position.
+    max_lag : int, optional
+        Largest lag, in samples; ``10 log10(n)`` unless given, at most n - 1.
+    window : {None, "bartlett", "parzen"}
+        Taper of the autocorrelations, positive definite and 0 at lag max_lag + 1.
+    remove_mean : bool
+        Subtract each series' own mean.
+    ridge : float
+        As for `from_autocorrelation`.
+
+    Returns
+    -------
+    Kernel
+        With one axis. Its certificate states the bias and the standard errors of the autocorrelations.
+
+    Raises
+    ------
+    ValueError
+        For series that are too short, constant or not finite, and arguments out of range.
+    TypeError
+        For anything but real numbers.
+
+    Notes
+    -----
+    Autocovariances are sums over n - m products, divided by n: they are positive semi-definite, and biased by the
+    factor 1 - m/n. Removing an estimated mean biases them by another -1/n or so of the long-run variance. A window
+    multiplies them by its value. Standard errors come from the spread between the series where there are eight or
+    more (taken as independent), else from Bartlett's formula (1946) for linear processes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> kernel = from_series(np.cumsum(rng.normal(size=(64, 500)), axis=1)[:, 100:], max_lag=8)
+    >>> bool(kernel.phi(1.0) > 0.9)
+    True
+    """
+    host = _host_values("x", x)
+    if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -host.ndim <= axis < host.ndim:
+        raise ValueError(f"axis is {axis!r}; expected an axis of x, whose shape is {host.shape}")
+    series = np.moveaxis(host, axis, -1).reshape(-1, host.shape[axis])
+    n = series.shape[1]
+    if n < 3 or not series.size:
+        raise ValueError(f"x has shape {host.shape}; expected three positions or more along axis {axis}")
+    last = min(n - 1, math.ceil(10.0 * math.log10(n))) if max_lag is None else max_lag
+    if isinstance(last, bool) or not isinstance(last, int | np.integer) or not 1 <= last < n:
+        raise ValueError(f"max_lag is {max_lag!r}; expected a whole number from 1 to {n - 1}")
+    if window is not None and window not in WINDOWS:
+        raise ValueError(f"window is {window!r}; expected None or one of {', '.join(map(repr, WINDOWS))}")
+    if remove_mean:
+        series = series - np.mean(series, axis=1, keepdims=True)
+    largest = float(np.max(np.abs(host)))
+    covariances = _autocovariances(series, int(last))
+    mean = np.mean(covariances, axis=0)
+    if not mean[0] > (1e-14 * largest) ** 2:
+        raise ValueError("x is constant along the axis; expected series that vary")
+    r = mean / mean[0]
+    errors = _standard_errors(covariances, r, n)
+    taper = _lag_window(window, int(last))
+    bias = f"each lag m times (1 - m/{n})" + (f" and the {window} window" if window else "")
+    bias += f"; a mean was removed from {series.shape[0]} series" if remove_mean else ""
+    tapered = r * taper
+    tapered[1:] /= 1.0 + (positive("ridge", ridge) if ridge != 0 else 0.0)
+    certificate = Certificate(0.0, 0.0, 0.0, 0, 1.0, bias=bias, standard_errors=tuple((errors * taper)[1:].tolist()))
+    spacing = positive("spacing", spacing)
+    coefficients, error = _levinson(tapered, spacing)
+    return _autoregression(coefficients, error, tapered, spacing, "from_series", certificate)
+
+
+def _host_values(name: str, value: Any) -> np.ndarray:
+    xp = _array.namespace(**{name: value})
+    host = _array.to_host(_array.as_widest(_array.numbers(value, xp, name=name), xp)).astype(np.float64)
+    if not np.all(np.isfinite(host)):
+        at = tuple(int(i) for i in np.argwhere(~np.isfinite(host))[0])
+        raise ValueError(f"{name}[{', '.join(map(str, at))}] is {host[at]}; expected finite numbers")
+    return host
+
+
+def _levinson(r: np.ndarray, spacing: float) -> tuple[np.ndarray, float]:
+    """Coefficients (1, a_1, ..., a_n) of the autoregression with autocorrelations r, and its error (Durbin 1960)."""
+    a, error = np.ones(1), 1.0
+    for m in range(1, r.size):
+        reflection = -float(np.dot(a, r[m:0:-1])) / error
+        grown = np.append(a, 0.0)
+        a = grown + reflection * grown[::-1]
+        error *= (1.0 - reflection) * (1.0 + reflection)
+        if error <= _SINGULAR:
+            raise _degenerate(r, m, error, spacing)
+    return a, error
+
+
+def _degenerate(r: np.ndarray, step: int, error: float, spacing: float) -> ValueError:
+    """Values that are not positive definite, or only just."""
+    from scipy.linalg import eigh, toeplitz
+
+    size = r.size if error > -_SINGULAR else step + 1
+    lowest = float(eigh(toeplitz(r[:size]), eigvals_only=True, subset_by_index=[0, 0])[0])
+    if lowest > -1e-10:
+        return ValueError(
+            f"values are, to rounding, those of at most {step} spectral lines (prediction error {error:.1e}), which no "
+            f"density describes; expected ridge=1e-9 or so, to add a little white noise, or fewer values"
+        )
+    theta = math.pi * (np.arange(64 * r.size) + 0.5) / (64 * r.size)
+    density = spacing / (2.0 * math.pi) * (1.0 + 2.0 * np.cos(np.outer(theta, np.arange(1, r.size))) @ r[1:])
+    at, mass = int(np.argmin(density)), 2.0 * math.pi / spacing * float(np.mean(np.maximum(-density, 0.0)))
+    frequency = float(theta[at]) / spacing
+    return NotPositiveDefiniteError(
+        f"values are not positive definite: the Toeplitz matrix of the first {size} has eigenvalue {lowest:.3g}; "
+        f"continued by zeros their density is {density[at]:.3g} at frequency {frequency:.6g} (radians per unit of "
+        f"position), and the negative mass {mass:.3g}; expected autocorrelations, such as sums over n - m products "
+        f"divided by n (ridge={-1.01 * lowest / (1.0 + lowest):.2g} would repair these)",
+        frequency=frequency,
+        density=float(density[at]),
+        negative_mass=mass,
+    )
+
+
+def _autoregression(
+    coefficients: np.ndarray, error: float, r: np.ndarray, spacing: float, origin: str, certificate: Certificate
+) -> Tabulated:
+    """The law with density ``error / (2 pi abs(A(exp(i theta)))^2)`` of theta = omega spacing."""
+
+    def law(theta: np.ndarray) -> np.ndarray:
+        return error / math.pi / np.abs(np.polyval(coefficients[::-1], np.exp(-1j * theta))) ** 2
+
+    start = math.pi * np.linspace(0.0, 1.0, 2 + coefficients.size // 8)
+    pieces = build(law, start, lambda _, half: 1e-14 / half, tolerance=1e-13, budget=10**5)
+    certificate = dataclasses.replace(certificate, mass=float(np.sum(pieces.masses)), tail_start=math.pi / spacing)
+    kernel = tabulated(pieces.stretched(1.0 / spacing), 1, 0.0, origin, certificate)
+    return compared(kernel, lambda _: r, spacing * np.arange(r.size))
+
+
+def _autocovariances(series: np.ndarray, last: int) -> np.ndarray:
+    """Sums over products at lags 0, ..., last, over n: (series, last + 1)."""
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    n = series.shape[1]
+    size = next_fast_len(n + last, real=True)
+    spectrum = rfft(series, size, axis=1)
+    return irfft(np.abs(spectrum) ** 2, size, axis=1)[:, : last + 1] / n
+
+
+def _standard_errors(covariances: np.ndarray, r: np.ndarray, n: int) -> np.ndarray:
+    count, size = covariances.shape
+    if count >= 8:  # the ratio of two means, to first order
+        residual = covariances - r * covariances[:, :1]
+        return np.std(residual, axis=0, ddof=1) / (math.sqrt(count) * float(np.mean(covariances[:, 0])))
+    full = np.concatenate([r[:0:-1], r])
+    pad = np.concatenate([np.zeros(2 * size), full, np.zeros(2 * size)])
+    middle = 3 * size - 1
+    j = np.arange(-2 * size + 1, 2 * size)
+    at = lambda k: pad[np.clip(middle + k, 0, pad.size - 1)]  # noqa: E731
+    variances = [
+        np.sum(at(j + k) ** 2 + at(j - k) * at(j + k) - 4 * r[k] * at(j) * at(j - k) + 2 * r[k] ** 2 * at(j) ** 2)
+        for k in range(size)
+    ]
+    return np.sqrt(np.maximum(variances, 0.0) / (n * count))
+
+
+def _lag_window(window: str | None, last: int) -> np.ndarray:
+    t = np.arange(last + 1.0) / (last + 1.0)
+    if window == "bartlett":
+        return 1.0 - t
+    if window == "parzen":
+        return np.where(t <= 0.5, 1.0 - 6.0 * t**2 * (1.0 - t), 2.0 * (1.0 - t) ** 3)
+    return np.ones(last + 1)

@@ -1,0 +1,368 @@
+"""Functions on a half-line as Legendre series on panels: built adaptively, transformed exactly, inverted.
+
+It is what `rfrope.bochner` computes with. The Fourier integral of a Legendre series over a panel is a finite sum of
+spherical Bessel functions, ``int_-1^1 P_n(t) exp(i z t) dt = 2 i^n j_n(z)`` (DLMF 18.17.19; Bakhvalov and Vasil'eva
+1968), so that a function is resolved once, by its own smoothness, and then transformed at any frequency, high or low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.polynomial import legendre
+
+ORDER = 24  # nodes, and coefficients, of a panel that is built here
+NODES, WEIGHTS = legendre.leggauss(ORDER)
+_TO_SERIES = legendre.legvander(NODES, ORDER - 1) * WEIGHTS[:, None] * (np.arange(ORDER) + 0.5)
+_LAST = 4  # coefficients that must have died away: two even ones and two odd ones
+_CELLS = 2**19  # entries of the largest temporary matrix
+_SMALL = 2.0**-6  # arguments below which spherical Bessel functions come from their power series
+_MILLER = 36  # steps above the highest order from which the downward recurrence starts
+_EXACT_BELOW = 64.0  # phases up to which a rounded product of lag and frequency is exact enough
+_BATCH = 2**15  # numbers inverted at a time
+_MOST_STEPS = 120  # of the inversion; bisection alone needs half as many
+
+Function = Callable[[np.ndarray], np.ndarray]
+Level = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+class Unresolved(ArithmeticError):
+    """More panels than allowed would be needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Legendre series on adjacent panels; 0 outside. Equal, and hashed, by content.
+
+    Attributes
+    ----------
+    edges : ndarray, (n + 1,)
+        Ascending, from 0 or more.
+    series : ndarray, (n, order)
+        Coefficients of each panel, in the variable that runs over (-1, 1) there.
+    """
+
+    edges: np.ndarray
+    series: np.ndarray
+
+    def __post_init__(self) -> None:
+        for name in ("edges", "series"):
+            held = np.array(getattr(self, name), dtype=np.float64)
+            held.flags.writeable = False
+            object.__setattr__(self, name, held)
+
+    @cached_property
+    def _content(self) -> tuple[int, bytes, bytes]:
+        return self.series.shape[1], self.edges.tobytes(), self.series.tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return self._content == other._content if isinstance(other, Pieces) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    def __repr__(self) -> str:
+        return f"<{self.halves.size} pieces on ({self.edges[0]:.4g}, {self.edges[-1]:.4g})>"
+
+    def __reduce__(self) -> tuple[type[Pieces], tuple[np.ndarray, np.ndarray]]:
+        return Pieces, (self.edges, self.series)  # without what is cached
+
+    @cached_property
+    def halves(self) -> np.ndarray:
+        """Half the widths of the panels."""
+        return 0.5 * np.diff(self.edges)
+
+    @cached_property
+    def centres(self) -> np.ndarray:
+        """Middles of the panels."""
+        return self.edges[:-1] + self.halves
+
+    @cached_property
+    def masses(self) -> np.ndarray:
+        """Integrals over the panels."""
+        return 2.0 * self.halves * self.series[:, 0]
+
+    @cached_property
+    def nodes(self) -> np.ndarray:
+        """Gauss-Legendre nodes of each panel, (n, ORDER)."""
+        return self.centres[:, None] + self.halves[:, None] * NODES
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """Values at `nodes`."""
+        return self.series @ legendre.legvander(NODES, self.series.shape[1] - 1).T
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Value at any points."""
+        x = np.asarray(x, dtype=np.float64)
+        panel = np.clip(np.searchsorted(self.edges, x, side="right") - 1, 0, self.halves.size - 1)
+        inside = (x >= self.edges[0]) & (x <= self.edges[-1])
+        t = np.where(inside, (x - self.centres[panel]) / self.halves[panel], 0.0)
+        return np.where(inside, legendre.legval(t, np.moveaxis(self.series[panel], -1, 0), tensor=False), 0.0)
+
+    def times(self, factor: float) -> Pieces:
+        """Multiply by a number."""
+        return Pieces(self.edges, factor * self.series)
+
+    def stretched(self, factor: float) -> Pieces:
+        """The function of ``x / factor``: exact for powers of two."""
+        return Pieces(factor * self.edges, self.series)
+
+    def until(self, end: float) -> Pieces:
+        """The panels that lie below an edge."""
+        n = int(np.searchsorted(self.edges, end, side="left"))
+        return Pieces(self.edges[: n + 1], self.series[:n])
+
+    def followed_by(self, other: Pieces) -> Pieces:
+        """Append panels that begin where these end."""
+        return Pieces(np.append(self.edges, other.edges[1:]), np.concatenate([self.series, other.series]))
+
+    def times_argument(self) -> Pieces:
+        """Multiply by x, exactly: one coefficient more."""
+        n = np.arange(self.series.shape[1])  # x P_n = ((n + 1) P_(n+1) + n P_(n-1)) / (2n + 1)
+        scaled = self.halves[:, None] * self.series / (2 * n + 1)
+        wide = np.zeros((self.halves.size, n.size + 1))
+        wide[:, :-1] = self.centres[:, None] * self.series
+        wide[:, 1:] += (n + 1) * scaled
+        wide[:, : n.size - 1] += (n * scaled)[:, 1:]
+        return Pieces(self.edges, wide)
+
+    def integral_above(self) -> Pieces:
+        """The function ``x -> int_x^end``, exactly: one coefficient more."""
+        wide = -self.halves[:, None] * legendre.legint(self.series, axis=1)
+        above = np.append(np.cumsum(self.masses[::-1])[::-1][1:], 0.0)
+        wide[:, 0] += above - wide.sum(axis=1)  # a Legendre series is the sum of its coefficients at the right edge
+        return Pieces(self.edges, wide)
+
+    def cosine_transform(self, x: np.ndarray, *, tails: bool = False) -> np.ndarray:
+        """``int f(w) cos(w x) dw``, exact for the series; with `tails` also where panels cancel to almost nothing."""
+        return self._fourier(x, 0, tails)
+
+    def sine_transform(self, x: np.ndarray, *, tails: bool = False) -> np.ndarray:
+        """``int f(w) sin(w x) dw``, likewise."""
+        return self._fourier(x, 1, tails)
+
+    def _fourier(self, x: np.ndarray, imaginary: int, tails: bool) -> np.ndarray:
+        flat = np.ravel(np.asarray(x, dtype=np.float64))
+        step = max(1, _CELLS // max(ORDER, max((c.size for _, c, _ in self._groups), default=1)))
+        parts = [self._fourier_batch(flat[i : i + step], imaginary, tails) for i in range(0, flat.size, step)]
+        return np.concatenate(parts or [flat]).reshape(np.shape(x))
+
+    def _fourier_batch(self, x: np.ndarray, imaginary: int, tails: bool) -> np.ndarray:
+        """Panels of one width share their Bessel functions, and differ by a phase alone."""
+        total = np.zeros_like(x)
+        for half, centres, series in self._groups:
+            sign = (-1.0) ** (np.arange(series.shape[1]) // 2)
+            bessel = spherical_bessel(series.shape[1], half * x) * sign
+            cos, sin = _cos_sin_of_products(x, centres, tails)
+            even, odd = (sin, cos) if imaginary else (cos, -sin)
+            total += 2.0 * half * np.sum(bessel[:, ::2] * (even @ series[:, ::2]), axis=1)
+            total += 2.0 * half * np.sum(bessel[:, 1::2] * (odd @ series[:, 1::2]), axis=1)
+        return total
+
+    @cached_property
+    def _groups(self) -> list[tuple[float, np.ndarray, np.ndarray]]:
+        """Half-width, centres and series of the panels of each width, without what is zero to rounding."""
+        groups = []
+        mantissa, exponent = np.frexp(self.halves)
+        kinds, kind = np.unique(np.round(mantissa * 2.0**30) * 2.0**exponent, return_inverse=True)  # halved ones differ
+        for i in range(kinds.size):  # by the rounding of their edges
+            chosen = (kind == i) & self.series.any(axis=1)
+            series = self.series[chosen]
+            if series.size:
+                half = np.max(self.halves[chosen])
+                sizes = np.max(np.abs(series), axis=0)
+                kept = int(np.max(np.nonzero(sizes > 1e-18 * sizes.max())[0])) + 1
+                groups.append((float(half), self.centres[chosen], series[:, :kept]))
+        return groups
+
+
+def build(function: Function, edges: np.ndarray, level: Level, *, tolerance: float, budget: int) -> Pieces:
+    """Resolve a function on panels, halving each until the last coefficients of its series have died away.
+
+    Parameters
+    ----------
+    function : callable
+        From points (n,) to values (n,).
+    edges : ndarray
+        Where to begin, ascending.
+    level : callable
+        ``level(centres, halves)``: absolute error that is good enough on a panel.
+    tolerance : float
+        Error that is good enough relative to the largest value on the panel.
+    budget : int
+        Most panels.
+
+    Raises
+    ------
+    Unresolved
+        If `budget` panels are not enough.
+    """
+    low, high = np.asarray(edges[:-1], dtype=np.float64), np.asarray(edges[1:], dtype=np.float64)
+    done: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    count = 0
+    while low.size:
+        if count + low.size > budget:
+            raise Unresolved
+        half = 0.5 * (high - low)
+        centre = low + half
+        values = function((centre[:, None] + half[:, None] * NODES).ravel()).reshape(-1, ORDER)
+        series = values @ _TO_SERIES
+        size = np.max(np.abs(values), axis=1)
+        good = np.max(np.abs(series[:, -_LAST:]), axis=1) <= np.maximum(tolerance * size, level(centre, half))
+        good |= (half <= 2.0**-51 * high) | (high <= 2.0**-100 * edges[-1])  # a jump, or a cusp at 0
+        done.append((low[good], high[good], series[good]))
+        count += int(np.count_nonzero(good))
+        low, centre, high = low[~good], centre[~good], high[~good]
+        low, high = np.stack([low, centre], axis=1).ravel(), np.stack([centre, high], axis=1).ravel()
+    starts, ends, series = (np.concatenate(parts) for parts in zip(*done, strict=True))
+    order = np.argsort(starts)
+    return Pieces(np.append(starts[order], ends[order][-1]), series[order])
+
+
+def abel(pieces: Pieces, w: np.ndarray) -> np.ndarray:
+    """``int_0^inf f(w cosh s) ds = int_w^inf f(v) / sqrt(v^2 - w^2) dv`` at points w > 0, with Gauss nodes in s.
+
+    On panels that at most double their argument the integrand is smooth in s; the first panel is halved towards 0.
+    """
+    first = pieces.edges[1] * 2.0 ** -np.arange(1.0, 61.0)[::-1] if pieces.edges[0] == 0.0 else np.empty(0)
+    edges = np.concatenate([pieces.edges[:1], first, pieces.edges[1:]])
+    series = np.concatenate([np.repeat(pieces.series[:1], first.size, axis=0), pieces.series])
+    panel = np.concatenate([np.zeros(first.size, dtype=int), np.arange(pieces.halves.size)])
+    total = np.zeros(w.shape)
+    for j in range(len(series)):
+        (below,) = np.nonzero(w < edges[j + 1])
+        if not below.size or not series[j].any():
+            continue
+        v = w[below, None]
+        s_low = np.arccosh(np.maximum(edges[j] / v, 1.0))
+        half = 0.5 * (np.arccosh(edges[j + 1] / v) - s_low)
+        s = s_low + half * (1.0 + NODES)
+        t = (v * np.cosh(s) - pieces.centres[panel[j]]) / pieces.halves[panel[j]]
+        total[below] += (half * legendre.legval(t, series[j])) @ WEIGHTS
+    return total
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """Inverse of the distribution function of a nonnegative density (a `Pieces` of mass 1) on the half-line."""
+
+    density: Pieces
+
+    @cached_property
+    def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        masses = np.maximum(self.density.masses, 0.0)
+        below = np.append(0.0, np.cumsum(masses))
+        above = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
+        return below, above, legendre.legint(self.density.series, axis=1, lbnd=-1)
+
+    def __call__(self, upper: np.ndarray) -> np.ndarray:
+        """Points above which the mass is `upper`, in (0, 1); accurate in both tails."""
+        flat = np.ravel(upper)
+        parts = [self._solve(flat[i : i + _BATCH]) for i in range(0, flat.size, _BATCH)]
+        return np.concatenate(parts or [flat]).reshape(np.shape(upper))
+
+    def _solve(self, upper: np.ndarray) -> np.ndarray:
+        """Find the panel by the sums from the nearer end, then Newton's iteration, kept inside its bracket."""
+        below, above, integrals = self._tables
+        pieces, last = self.density, self.density.halves.size - 1
+        by_lower = np.clip(np.searchsorted(below, 1.0 - upper, side="right") - 1, 0, last)
+        by_upper = np.clip(above.size - 1 - np.searchsorted(above[::-1], upper, side="left"), 0, last)
+        panel = np.where(upper > 0.5, by_lower, by_upper)
+        half = pieces.halves[panel]
+        whole = pieces.masses[panel]
+        target = np.where(upper > 0.5, 1.0 - upper - below[panel], whole - (upper - above[panel + 1]))
+        target = np.clip(target, 0.0, whole) / half
+        low, high = np.full(upper.shape, -1.0), np.ones(upper.shape)
+        t = np.clip(2.0 * target * half / np.maximum(whole, 1e-300) - 1.0, -1.0, 1.0)
+        slope_of, value_of = pieces.series[panel].T, integrals[panel].T
+        active = np.arange(upper.size)
+        for _ in range(_MOST_STEPS):
+            here = t[active]
+            excess = legendre.legval(here, value_of[:, active], tensor=False) - target[active]
+            slope = legendre.legval(here, slope_of[:, active], tensor=False)
+            low[active] = np.where(excess < 0.0, here, low[active])
+            high[active] = np.where(excess > 0.0, here, high[active])
+            with np.errstate(divide="ignore", invalid="ignore"):
+                moved = here - excess / slope
+            inside = (moved >= low[active]) & (moved <= high[active])
+            moved = np.where(excess == 0.0, here, np.where(inside, moved, 0.5 * (low[active] + high[active])))
+            t[active] = moved
+            active = active[np.abs(moved - here) > 1e-15]
+            if not active.size:
+                break
+        return pieces.centres[panel] + half * t
+
+
+def _cos_sin_of_products(x: np.ndarray, m: np.ndarray, exact: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine of products, (n, panels); of the exact ones what panels add at a common edge cancels."""
+    product = np.multiply.outer(x, m)
+    cos, sin = np.cos(product), np.sin(product)
+    if not exact or np.max(np.abs(product), initial=0.0) < _EXACT_BELOW:
+        return cos, sin
+    x_high, m_high = _upper_half(x), _upper_half(m)
+    x_low, m_low = (x - x_high)[:, None], m - m_high
+    error = (np.multiply.outer(x_high, m_high) - product) + x_high[:, None] * m_low + x_low * m_high + x_low * m_low
+    cos_error, sin_error = np.cos(error), np.sin(error)
+    return cos * cos_error - sin * sin_error, sin * cos_error + cos * sin_error
+
+
+def _upper_half(x: np.ndarray) -> np.ndarray:
+    """The upper 26 bits (Dekker 1971), so that products of halves are exact."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = x * 134217729.0
+        upper = scaled - (scaled - x)
+    return np.where(np.isfinite(upper), upper, x)
+
+
+def spherical_bessel(count: int, z: np.ndarray) -> np.ndarray:
+    """Spherical Bessel functions j_0, ..., j_(count-1) at points z >= 0 of shape (n,): (n, count).
+
+    By the recurrence of DLMF 10.51.1, upwards where z exceeds the order and downwards (Miller) where it does not;
+    `scipy.special.spherical_jn` takes them one order at a time, and 50 times as long.
+    """
+    found = np.zeros((count, z.size))
+    small, large = z < _SMALL, z >= count
+    middle = ~(small | large)
+    if small.any():
+        found[:, small] = _power_series(count, z[small])
+    if large.any():
+        x = z[large]
+        rows = [np.sin(x) / x]
+        rows.append((rows[0] - np.cos(x)) / x)
+        for n in range(1, count - 1):
+            rows.append((2 * n + 1) / x * rows[n] - rows[n - 1])
+        found[:, large] = rows[:count]
+    if middle.any():
+        found[:, middle] = _downwards(count, z[middle])
+    return found.T
+
+
+def _power_series(count: int, z: np.ndarray) -> np.ndarray:
+    half_square = 0.5 * z * z
+    factor, rows = np.ones_like(z), []
+    for n in range(count):
+        nested = 1.0 - half_square / (3 * (2 * n + 7))
+        nested = 1.0 - half_square / (2 * (2 * n + 5)) * nested
+        rows.append(factor * (1.0 - half_square / (2 * n + 3) * nested))
+        factor = factor * z / (2 * n + 3)
+    return np.array(rows)
+
+
+def _downwards(count: int, z: np.ndarray) -> np.ndarray:
+    above, here = np.zeros_like(z), np.full_like(z, 1e-280)
+    inverse = 1.0 / z
+    rows = np.empty((max(count, 2), z.size))
+    for n in range(count + _MILLER, -1, -1):
+        if n < rows.shape[0]:
+            rows[n] = here
+        above, here = here, (2 * n + 1) * inverse * here - above
+    zeroth = np.sin(z) * inverse
+    first = (zeroth - np.cos(z)) * inverse
+    by_zeroth = np.abs(zeroth) >= np.abs(first)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where(by_zeroth, zeroth / rows[0], first / rows[1])
+    return rows[:count] * scale

@@ -1,0 +1,444 @@
+"""From a kernel function of the lag to its spectral law, by adaptive Fourier and Hankel quadrature.
+
+`read_lags` resolves phi as Legendre series on panels, `transform` turns these into the radial law. In k axes the law of
+the length rho of omega is kept as ``q(rho)``: its density p for k = 1 and ``p / rho`` above. With
+``s(w) = (2/pi) int r phi(r) sin(w r) dr`` it is ``q = s`` for k = 3, and for k = 2 the Abel transform of s, because a
+kernel's density in two axes is the marginal of the one in three. These are the Hankel transforms.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from rfrope.bochner.piecewise import WEIGHTS, Function, Pieces, Unresolved, abel, build
+
+SURFACE = {1: 2.0, 2: 2.0 * math.pi, 3: 4.0 * math.pi}  # of the unit sphere in k axes
+_PROBED = 64  # octaves to either side in which the scale is looked for
+_REACH = 60  # octaves from there to the largest lag, and to the largest frequency that is computed
+_TOLERANCES = (2e-14, 1e-11, 1e-8, 1e-6)  # of phi on a panel: rounded, noisy, and single-precision functions
+_ROUNDING = 1.5e-15  # of phi and its transform, relative to the largest value on a panel
+_LARGEST_MOMENT = 1e5  # of r phi, in units of the scale
+_LAG_PANELS = 12000
+PANELS = {1: 3000, 2: 300, 3: 3000}  # of the spectrum; the Abel transform takes time quadratic in them
+_TRUSTED = (1e4, 10.0)  # signal over noise up to which the spectrum is believed: phi to rounding, noisy phi
+_NOISY = 1e-12  # errors of phi from which on it is noisy
+_FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
+_END = 2.0**490  # of tails
+_LEAST = 1e-40  # mass of a tail
+_STEEPEST = 400.0  # exponent of a tail
+
+
+@dataclass(frozen=True)
+class Lags:
+    """A kernel function, resolved.
+
+    Attributes
+    ----------
+    pieces : Pieces
+        phi - atom, times the taper.
+    scale : float
+        A power of two near the lag where phi has fallen half-way.
+    atom : float
+        The limit of phi at large lags: the mass at frequency 0.
+    errors : ndarray
+        Of phi on each panel: rounding, noise, and what the series leave.
+    reach : float
+        Lag beyond which phi - atom is taken as 0.
+    tapered : bool
+        Whether phi had not died away there, and was multiplied by a gaussian.
+    """
+
+    pieces: Pieces
+    scale: float
+    atom: float
+    errors: np.ndarray
+    reach: float
+    tapered: bool
+
+
+@dataclass(frozen=True)
+class Tail:
+    """A power law beyond what was computed.
+
+    Attributes
+    ----------
+    start : float
+        Frequency from which it holds.
+    exponent, mass : float
+        Of the density of the radius; (inf, 0) where there is none.
+    total : float
+        The mass below and the mass as fitted, before the total is made to be right.
+    """
+
+    start: float
+    exponent: float
+    mass: float
+    total: float
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """A radial law, not yet normalised and possibly negative.
+
+    Attributes
+    ----------
+    pieces : Pieces
+        q, see the module.
+    tail : Tail
+    noise : float
+        Mass that errors of the computation may amount to.
+    """
+
+    pieces: Pieces
+    tail: Tail
+    noise: float
+
+
+def radial(pieces: Pieces, ndim: int) -> Pieces:
+    """Density p of the length of omega, from q."""
+    return pieces if ndim == 1 else pieces.times_argument()
+
+
+def marginal(pieces: Pieces, ndim: int) -> Pieces:
+    """Density on the half-line of the magnitude of one component of omega, whose mean cosine is Phi in any k."""
+    if ndim == 1:
+        return pieces
+    if ndim == 3:
+        return pieces.integral_above()
+    law = pieces.times_argument()
+    floor = 1e-16 * float(np.sum(np.abs(law.masses)))
+    return build(
+        lambda w: 2.0 / math.pi * abel(law, w),
+        pieces.edges,
+        lambda _, half: floor / half,
+        tolerance=1e-13,
+        budget=4 * PANELS[2] + pieces.halves.size,
+    )
+
+
+def density_of(q: np.ndarray, w: np.ndarray, ndim: int) -> np.ndarray:
+    """Density in k axes at distance w from 0."""
+    return q / SURFACE[ndim] if ndim < 3 else q / (SURFACE[ndim] * w)
+
+
+# -- phi ---------------------------------------------------------------------------------------------------------------
+
+
+def read_lags(phi: Function, ndim: int, scale: float | None) -> Lags:
+    """Find the scale, the limit and the reach of phi, and resolve it.
+
+    Raises
+    ------
+    ValueError
+        If phi is constant, jumps at 0, does not settle at large lags or is too rough.
+    """
+    scale = _power_of_two(_half_lag(phi) if scale is None else scale)
+    octaves = np.arange(_REACH + 1)
+    sampled = phi((scale * 2.0 ** octaves[:, None] * (1.0 + _FRACTIONS)).ravel()).reshape(octaves.size, -1)
+    atom = _limit(sampled, scale)
+    sizes = np.max(np.abs(sampled - atom), axis=1)
+    matter = sizes > np.maximum(1e-17 * 2.0 ** (-float(ndim) * octaves), 1e-15 * abs(atom))
+    octaves_needed = int(np.max(np.nonzero(matter)[0], initial=-1)) + 1
+    wanted = octaves_needed
+    if ndim > 1:  # r phi must not grow so large that its rounding shows
+        octaves_needed = min(wanted, int(np.argmax(np.append(sizes * 2.0**octaves > _LARGEST_MOMENT, True))))
+    for tolerance in _TOLERANCES:
+        pieces, reached = _resolve(lambda x: phi(x) - atom, scale, octaves_needed, ndim, tolerance)
+        if reached == octaves_needed or (reached >= 4 and sizes[reached] < 0.5):
+            break
+    else:
+        raise ValueError(
+            "phi is too rough to resolve: it is not smooth on panels to within 1e-6; expected a function that is "
+            "smooth but for some kinks; smooth it, or give values on a grid to from_autocorrelation"
+        )
+    reach, tapered = (
+        scale * 2.0**reached,
+        reached < octaves_needed or min(wanted, _REACH) > octaves_needed or wanted > _REACH,
+    )
+    if tapered:
+        width = reach / 7.0  # a positive definite factor, 2e-11 at the end
+        values = pieces.values * np.exp(-0.5 * (pieces.nodes / width) ** 2)
+        pieces = _from_values(pieces.edges, values)
+    rough = np.max(np.abs(pieces.series[:, -2:]), axis=1)
+    errors = rough + _ROUNDING * (np.max(np.abs(pieces.values), axis=1) + abs(atom))
+    return Lags(pieces, scale, atom, errors, reach, tapered)
+
+
+def _from_values(edges: np.ndarray, values: np.ndarray) -> Pieces:
+    table = iter([values])
+    return build(
+        lambda _: next(table).ravel(), edges, lambda c, _: np.full_like(c, np.inf), tolerance=1.0, budget=10**6
+    )
+
+
+def _power_of_two(value: float) -> float:
+    return 2.0 ** round(math.log2(value))
+
+
+def _half_lag(phi: Function) -> float:
+    lags = 2.0 ** np.arange(-_PROBED, _PROBED + 1.0)
+    fall = 1.0 - phi(lags)
+    depth = float(np.max(fall))
+    if depth < 1e-9:
+        raise ValueError(
+            f"phi is 1 at every lag from {lags[0]:.3g} to {lags[-1]:.3g}; expected a function that falls there, or "
+            "scale=..., about the lag where it does"
+        )
+    first = int(np.argmax(fall >= 0.5 * depth))
+    if first == 0:
+        raise ValueError(
+            f"phi({lags[0]:.3g}) is {1.0 - fall[0]:.6g}, and phi(0) is 1; expected a function continuous at 0"
+        )
+    return float(lags[first])
+
+
+def _limit(sampled: np.ndarray, scale: float) -> float:
+    """The value to which phi settles, from samples in octaves of the lag."""
+    sizes = np.max(np.abs(sampled), axis=1)
+    if np.max(sizes[-6:]) <= 0.75 * np.max(sizes[-20:-14]) or np.max(sizes[-6:]) < 1e-12:
+        return 0.0
+    far = sampled[-20:]
+    spread = float(np.ptp(far))
+    if spread > 1e-9:
+        raise ValueError(
+            f"phi does not settle: beyond lag {scale * 2.0 ** (_REACH - 20):.3g} it still varies by {spread:.3g}; its "
+            "law then has atoms away from frequency 0 (as cos has), which no density describes; expected a phi with "
+            "a limit; mix and multiply kernels for periodic ones, or give values on a grid to from_autocorrelation"
+        )
+    return float(np.mean(far))
+
+
+def _resolve(phi: Function, scale: float, octaves: int, ndim: int, tolerance: float) -> tuple[Pieces, int]:
+    """Panels up to ``scale 2^octaves``, or as many octaves as the budget allows."""
+
+    def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
+        return tolerance * np.minimum(scale / half, 100.0) * np.minimum(1.0, scale / centre) ** (ndim > 1)
+
+    found: Pieces | None = None
+    edges = np.array([0.0, scale])
+    for octave in range(octaves + 1):
+        left = _LAG_PANELS - (found.halves.size if found else 0)
+        try:
+            part = build(phi, edges, level, tolerance=tolerance, budget=left)
+        except Unresolved:
+            return found or part_of_nothing(scale), octave - 1
+        found = found.followed_by(part) if found else part
+        edges = np.linspace(1.0, 2.0, _starting_panels(part) + 1) * found.edges[-1]
+    return found or part_of_nothing(scale), octaves
+
+
+def part_of_nothing(scale: float) -> Pieces:
+    """The zero function on one panel."""
+    return Pieces(np.array([0.0, scale]), np.zeros((1, 1)))
+
+
+def _starting_panels(before: Pieces) -> int:
+    """How many panels to begin an octave with: as many as an evenly resolved one before it needed."""
+    even = bool(np.all(before.halves == before.halves[0]))
+    return before.halves.size if even and before.halves.size > 2 else 1
+
+
+# -- the spectrum ------------------------------------------------------------------------------------------------------
+
+
+def transform(lags: Lags, ndim: int) -> Spectrum:
+    """The radial law of a resolved kernel function: its Fourier transform, or its Hankel transform."""
+    factor = 2.0 / math.pi
+    given = lags.pieces if ndim == 1 else lags.pieces.times_argument()
+
+    def law(w: np.ndarray) -> np.ndarray:
+        return factor * (given.cosine_transform(w, tails=True) if ndim == 1 else given.sine_transform(w, tails=True))
+
+    widths, centres = 2.0 * lags.pieces.halves, lags.pieces.centres
+    weight = 1.0 if ndim == 1 else centres
+
+    def noise(w: np.ndarray) -> np.ndarray:
+        each = weight * lags.errors * np.minimum(widths, 2.0 / w[:, None])
+        return 4.0 * factor * np.sqrt(np.sum(each * each, axis=1))
+
+    noisy = np.max(lags.errors * np.minimum(1.0, widths / lags.scale)) > _NOISY
+    trusted = _TRUSTED[int(noisy)]
+    found, tail, error = collect(law, noise, 1.0 / lags.scale, min(ndim, 2), PANELS[ndim], 1.0 - lags.atom, trusted)
+    if ndim == 2:
+        inner = found
+        floor = 1e-16
+
+        def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
+            return np.maximum(noise(centre), floor / (half * centre))
+
+        found = build(lambda w: abel(inner, w), inner.edges, level, tolerance=1e-13, budget=8 * PANELS[2])
+        error *= 4.0
+    return Spectrum(found, tail, error)
+
+
+def collect(
+    law: Function, noise: Function, unit: float, power: int, budget: int, expected: float, trusted: float = 1.0
+) -> tuple[Pieces, Tail, float]:
+    """Resolve a spectrum octave by octave until it drowns in noise, and continue it by a power law.
+
+    Parameters
+    ----------
+    law, noise : callable
+        The spectrum q and the size of its errors at frequencies w > 0.
+    unit : float
+        A frequency near the middle of the law; a power of two.
+    power : int
+        The mass is the integral of ``w^(power - 1) q``.
+    budget : int
+        Most panels.
+    expected : float
+        The whole mass, if it is known, else 0.
+    trusted : float
+        Signal over noise up to which the spectrum is believed.
+
+    Returns
+    -------
+    pieces, tail
+    error : float
+        Mass that the noise may amount to.
+    """
+
+    def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
+        return np.maximum(3.0 * noise(centre), 1e-16 / (half * centre ** (power - 1.0)))
+
+    found = build(law, np.array([0.0, unit]), level, tolerance=1e-13, budget=budget)
+    part = found
+    mass = np.sum((part if power == 1 else part.times_argument()).masses)
+    for _ in range(_REACH):
+        edges = found.edges[-1] * np.linspace(1.0, 2.0, _starting_panels(part) + 1)
+        try:
+            part = build(law, edges, level, tolerance=1e-13, budget=budget - found.halves.size)
+        except Unresolved:
+            break
+        found = found.followed_by(part)
+        mass += np.sum((part if power == 1 else part.times_argument()).masses)
+        strongest = np.max(np.abs(part.values))
+        faint = strongest <= 3.0 * noise(edges[-1:])[0] or strongest * edges[-1] ** power < 1e-25
+        if faint and mass >= (1.0 - 1e-6) * expected:  # a law may have gaps
+            break
+    found = _cut(found, noise, trusted)
+    end = float(found.edges[-1])
+    error = float(np.sum(noise(found.centres) * 2.0 * found.halves * found.centres ** (power - 1.0)))
+    missing = expected - float(np.sum((found if power == 1 else found.times_argument()).masses))
+    exponent, mass, fitted = _fit_tail(found, power, missing, error)
+    if mass > 0.0:
+        amplitude = mass * (exponent - 1.0) / end
+        octaves = min(max(1, math.ceil(60.0 / (exponent - 1.0))), int(math.log2(_END / end)))
+        tail = build(
+            lambda w: amplitude * (w / end) ** -exponent / w ** (power - 1.0),
+            end * 2.0 ** np.arange(octaves + 1.0),
+            lambda centre, _: np.full_like(centre, 1e-290),
+            tolerance=1e-12,
+            budget=10**5,
+        )
+        found = found.followed_by(tail)
+    return found, Tail(end, exponent, mass, float(expected - missing + fitted)), error
+
+
+def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
+    """Keep what is believed: up to the last node where the spectrum stands out of the noise."""
+    nodes = found.nodes.ravel()
+    strong = np.abs(found.values).ravel() >= trusted * np.repeat(noise(found.centres), found.nodes.shape[1])
+    if not strong.any():
+        raise ValueError(
+            "phi is too noisy: its spectrum does not stand out of its errors; expected a smoother function"
+        )
+    last = int(np.max(np.nonzero(strong)[0]))
+    panel, node = divmod(last, found.nodes.shape[1])
+    if node == found.nodes.shape[1] - 1:
+        return found.until(float(found.edges[panel + 1]))
+    end = float(nodes[last])
+    whole = found.until(end)
+    edges = np.append(whole.edges[:-1], end)
+    part = build(found, edges[-2:], lambda c, _: np.full_like(c, np.inf), tolerance=1.0, budget=1)
+    return Pieces(edges[:-1], whole.series[:-1]).followed_by(part) if edges.size > 2 else part
+
+
+def _fit_tail(found: Pieces, power: int, missing: float, error: float) -> tuple[float, float, float]:
+    """Exponent of the power law that continues the law, its mass, and the mass as fitted.
+
+    A smooth law is continued with its value and slope at the end, one that oscillates by the masses of its last two
+    octaves. Where the mass that is missing contradicts the fit, as it does for steep laws, it takes its place.
+    """
+    law = found if power == 1 else found.times_argument()
+    end = float(found.edges[-1])
+    smooth = bool(np.all(np.diff(law(end * 2.0 ** (np.arange(-8.0, 1.0) / 32.0))) < 0.0))
+    step = 2.0**0.125 if smooth else 2.0
+    above_inner, outer = law.integral_above()(np.array([end / step**2, end / step])).tolist()
+    inner = above_inner - outer
+    if inner <= 0.0 or outer <= 0.0 or outer >= inner * step**-0.005:
+        return math.inf, 0.0, 0.0
+    exponent = min(1.0 - math.log(outer / inner) / math.log(step), _STEEPEST)
+    height = (
+        end * float(law(np.array([end]))[0]) if smooth else outer / (step ** (exponent - 1.0) - 1.0) * (exponent - 1.0)
+    )
+    fitted = height / (exponent - 1.0)
+    if not smooth and abs(missing) < 0.1 * fitted:  # the octaves are not alike: the law ends here
+        fitted = max(missing, 0.0)
+        height = fitted * (exponent - 1.0)
+    if fitted < _LEAST:
+        return math.inf, 0.0, 0.0
+    if not (abs(missing - fitted) > 10.0 * error and 0.0 < missing < 5.0 * fitted):
+        return exponent, fitted, fitted
+    return (min(1.0 + height / missing, _STEEPEST) if smooth else exponent), missing, fitted
+
+
+def negative_part(spectrum: Spectrum, ndim: int) -> tuple[float, float, float]:
+    """Frequency where the density is lowest, the density there, and the negative mass, of what was computed."""
+    known = spectrum.pieces.until(spectrum.tail.start)
+    weight = 1.0 if ndim == 1 else known.nodes
+    mass = float(np.sum(known.halves[:, None] * WEIGHTS * np.maximum(-known.values * weight, 0.0)))
+    density = density_of(known.values, known.nodes, ndim)
+    panel = int(np.argmin(np.min(density, axis=1)))
+    low, high = known.edges[max(panel - 1, 0)], known.edges[min(panel + 2, known.edges.size - 1)]
+    for _ in range(4):
+        w = np.maximum(np.linspace(low, high, 1001), 1e-6 * high if ndim == 3 else 0.0)
+        refined = density_of(known(w), w, ndim)
+        at = int(np.argmin(refined))
+        low, high = w[max(at - 2, 0)], w[min(at + 2, w.size - 1)]
+    return float(w[at]), float(refined[at]), mass
+
+
+def project(spectrum: Spectrum, ndim: int, mass: float) -> Pieces:
+    """The nonnegative law of a given mass whose density is closest in L2.
+
+    By the conditions of Karush, Kuhn and Tucker it is ``max(f - level, 0)`` with the level that makes the mass right.
+    To clip at 0 and renormalise is not closest, and impossible where the positive part has no finite mass (a box).
+    """
+    from scipy.optimize import brentq
+
+    known = spectrum.pieces.until(spectrum.tail.start)
+    weight = 1.0 if ndim == 1 else known.nodes
+    ground = SURFACE[ndim] * (known.nodes if ndim == 3 else np.ones_like(known.nodes))
+    measure = known.halves[:, None] * WEIGHTS * weight
+
+    def excess(level: float) -> float:
+        return float(np.sum(measure * np.maximum(known.values - level * ground, 0.0))) - mass
+
+    def clipped(level: float) -> Pieces:
+        floor = level * SURFACE[ndim]
+        return build(
+            lambda w: np.maximum(known(w) - floor * (w if ndim == 3 else 1.0), 0.0),
+            known.edges,
+            lambda centre, half: 1e-11 * mass / (half * centre ** (ndim > 1)),
+            tolerance=1e-12,
+            budget=10**5,
+        )
+
+    def exact_excess(level: float) -> float:
+        return float(np.sum(radial(clipped(level), ndim).masses)) - mass
+
+    top = float(np.max(known.values / ground))
+    level = 0.0
+    if excess(0.0) > 0.0:  # first by the nodes as they are, then with the kinks resolved
+        level = brentq(excess, 0.0, top, xtol=1e-12 * top)
+        above = np.nonzero(np.any(known.values > 0.5 * level * ground, axis=1))[0]
+        known = known.until(float(known.edges[int(above[-1]) + 1]))
+        low, high = 0.9 * level, min(1.1 * level, top)
+        if exact_excess(low) > 0.0 > exact_excess(high):
+            level = brentq(exact_excess, low, high, xtol=1e-9 * level)
+    pieces = clipped(level)
+    return pieces.until(float(pieces.edges[np.max(np.nonzero(pieces.series.any(axis=1))[0]) + 1]))

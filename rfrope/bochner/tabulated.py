@@ -1,0 +1,210 @@
+"""Kernels that are held as a table of their spectral law, and what is known of their accuracy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rfrope import _array, _special
+from rfrope._array import Array
+from rfrope.bochner import spectrum
+from rfrope.bochner.piecewise import Inverse, Pieces
+from rfrope.kernels import Kernel
+from rfrope.kernels.base import Axes
+from rfrope.kernels.parameters import radius
+
+_FURTHEST = 1e150  # lags beyond it are as good as infinite
+
+
+class NotPositiveDefiniteError(ValueError):
+    """A function is no kernel: its spectral density is negative somewhere.
+
+    Attributes
+    ----------
+    frequency : float
+        Where the density is lowest, radians per unit of position (the length of omega for more axes).
+    density : float
+        The density there; -inf for a negative atom.
+    negative_mass : float
+        The integral of the negative part of the density, as far as it was computed.
+    """
+
+    def __init__(self, message: str, *, frequency: float, density: float, negative_mass: float) -> None:
+        super().__init__(message)
+        self.frequency, self.density, self.negative_mass = frequency, density, negative_mass
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _not_positive, (str(self), self.frequency, self.density, self.negative_mass)
+
+
+def _not_positive(message: str, frequency: float, density: float, negative_mass: float) -> NotPositiveDefiniteError:
+    return NotPositiveDefiniteError(
+        message, frequency=frequency, density=density, negative_mass=negative_mass
+    )  # an exception with keywords cannot be unpickled without help
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How well a tabulated law realises what was given.
+
+    Attributes
+    ----------
+    sup_error : float
+        Largest difference between the kernel's Phi and the given one at the lags that were compared. For `from_density`
+        an estimate of the integral of the density's error, which bounds that of Phi at every lag.
+    lag : float
+        Where it is.
+    reach : float
+        Lags 0 to `reach` were compared; beyond it the given Phi has died away (or was not given).
+    n_lags : int
+        How many.
+    mass : float
+        Mass of the law as computed, before it is made 1: atom, what was captured, and the fitted tail.
+    negative_mass : float
+        Removed by `nearest`; what is within the tolerance elsewhere.
+    atom : float
+        Probability of frequency 0, the limit of Phi at large lags.
+    tail_start, tail_exponent, tail_mass : float
+        Beyond ``tail_start`` (radians per unit of position) the density of the length of omega is a power law.
+    bias : str
+        What is known to differ from the truth, for estimates from data.
+    standard_errors : tuple of float
+        Of the autocorrelations at lags 1, 2, ..., for estimates from data.
+    """
+
+    sup_error: float
+    lag: float
+    reach: float
+    n_lags: int
+    mass: float
+    negative_mass: float = 0.0
+    atom: float = 0.0
+    tail_start: float = math.inf
+    tail_exponent: float = math.inf
+    tail_mass: float = 0.0
+    bias: str = ""
+    standard_errors: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class Tabulated(Kernel):
+    """A spherically symmetric law of frequencies, held as a table; made by the functions of this module.
+
+    Phi and the density are evaluated by NumPy on the host for every library.
+
+    Attributes
+    ----------
+    law : Pieces
+        The density of the length rho of omega for ndim = 1, and that over rho for more.
+    component : Pieces
+        The density of the magnitude of one component of omega.
+    ndim : int
+    atom : float
+        Probability of frequency 0, beside the density.
+    origin : str
+        The function that made it.
+    certificate : Certificate
+    """
+
+    name: ClassVar[str] = "tabulated"
+    law: Pieces
+    component: Pieces
+    ndim: int
+    atom: float
+    origin: str
+    certificate: Certificate
+
+    @property
+    def draws(self) -> int:
+        """One in one axis, else one for the length and one for each axis of the direction."""
+        return 1 if self.ndim == 1 else 1 + self.ndim
+
+    def __repr__(self) -> str:
+        axes = "" if self.ndim == 1 else f"ndim={self.ndim}, "
+        median = float(self._length(np.array([0.5]))[0])
+        error = self.certificate.sup_error
+        return f"{self.origin}({axes}median_frequency={median:.4g}, sup_error={error:.1e})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # without what is cached
+
+    def _phi(self, delta: Array, xp: ModuleType) -> Array:
+        return _array.apply_on_host(self._mean_cosine, radius(delta, xp), xp)
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        if self.atom > 0.0:
+            raise ValueError(f"{self!r} has no density: it has an atom of {self.atom:.4g} at frequency 0")
+        return _array.apply_on_host(self._density_at, radius(omega, xp), xp)
+
+    def _mean_cosine(self, r: np.ndarray) -> np.ndarray:
+        value = self.atom + (1.0 - self.atom) * self.component.cosine_transform(np.minimum(r, _FURTHEST))
+        value = np.where(r == np.inf, self.atom, np.clip(value, -1.0, 1.0))
+        return np.where(r == 0.0, 1.0, value)
+
+    def _density_at(self, w: np.ndarray) -> np.ndarray:
+        nearest = self.law.edges[0] + 2.0**-26 * (self.law.edges[1] - self.law.edges[0])  # below it q / w is rounding
+        w = np.maximum(w, nearest) if self.ndim == 3 and self.law.edges[0] == 0.0 else w
+        return np.maximum(spectrum.density_of(self.law(w), w, self.ndim), 0.0)
+
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        if self.ndim == 1:
+            return _special.symmetric_quantile(u, lambda v: -self._length(2.0 * v))
+        z = _special.normal_quantile(u[..., 1:])
+        norm = np.sqrt(np.sum(z * z, axis=-1, keepdims=True))
+        first = (np.arange(self.ndim) == 0).astype(float)  # the direction of a point in the middle of the cube
+        direction = np.where(norm > 0.0, z, first) / np.where(norm > 0.0, norm, 1.0)
+        return self._length(u[..., :1]) * direction
+
+    def _length(self, upper: np.ndarray) -> np.ndarray:
+        """Length that omega exceeds with probability `upper`."""
+        share = upper / (1.0 - self.atom)
+        return np.where(share < 1.0, self._inverse(np.minimum(share, 1.0)), 0.0)
+
+    @cached_property
+    def _inverse(self) -> Inverse:
+        return Inverse(spectrum.radial(self.law, self.ndim))
+
+
+@dataclass(frozen=True, repr=False)
+class Separable(Axes):
+    """Kernels from functions, one for each axis; as `kernels.axes`, with a certificate."""
+
+    @property
+    def certificate(self) -> Certificate:
+        """Of the product: errors add, masses multiply."""
+        parts: list[Certificate] = [k.certificate for k in self.kernels]  # type: ignore[attr-defined]
+        worst = max(parts, key=lambda part: part.sup_error)
+        return dataclasses.replace(
+            worst,
+            sup_error=math.fsum(part.sup_error for part in parts),
+            reach=min(part.reach for part in parts),
+            n_lags=sum(part.n_lags for part in parts),
+            mass=math.prod(part.mass for part in parts),
+            negative_mass=math.fsum(part.negative_mass for part in parts),
+            atom=math.prod(part.atom for part in parts),
+        )
+
+
+def tabulated(pieces: Pieces, ndim: int, atom: float, origin: str, certificate: Certificate) -> Tabulated:
+    """Normalise a law and add what Phi is computed from."""
+    law = pieces.times(1.0 / float(np.sum(spectrum.radial(pieces, ndim).masses)))
+    component = spectrum.marginal(law, ndim)
+    component = component.times(1.0 / float(np.sum(component.masses)))
+    return Tabulated(law, component, ndim, atom, origin, certificate)
+
+
+def compared(kernel: Tabulated, values: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> Tabulated:
+    """Compare Phi with given values at lags x, and state it in the certificate."""
+    error = np.abs(kernel._mean_cosine(x) - values(x))
+    at = int(np.argmax(error))
+    certificate = dataclasses.replace(
+        kernel.certificate, sup_error=float(error[at]), lag=float(x[at]), reach=float(x[-1]), n_lags=x.size
+    )
+    return dataclasses.replace(kernel, certificate=certificate)

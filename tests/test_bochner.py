@@ -1,0 +1,798 @@
+"""Inverse design: known kernels come back, what is no kernel is refused where it fails, data become kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+import time
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import ALPHA, N_DRAWS, Z_BOUND, ks_bound, ks_distance, moment_z, panels, worst
+from scipy import linalg, special, stats
+
+import rfrope
+from rfrope import bochner, kernels
+from rfrope.bochner import NotPositiveDefiniteError, piecewise
+
+SCALES = (1.0, 37.0, 1e-6, 1e6)
+FAMILIES = {
+    "gaussian": {},
+    "cauchy": {},
+    "matern 3/2": {"nu": 1.5},
+    "matern 5/2": {"nu": 2.5},
+    "matern 0.8": {"nu": 0.8},
+    "exponential": {},
+}
+
+
+def family(name: str, scale: float, ndim: int = 1) -> kernels.Kernel:
+    return rfrope.kernel(name.partition(" ")[0], scale=scale, ndim=ndim, **FAMILIES[name])
+
+
+def triangle(b: float) -> Any:
+    return lambda x: np.maximum(1.0 - np.abs(x) / b, 0.0)
+
+
+def box(b: float) -> Any:
+    return lambda x: (np.abs(x) <= b) * 1.0
+
+
+def damped(b: float) -> Any:
+    return lambda x: np.exp(-np.abs(x) / b) * np.cos(x)
+
+
+def parabola(b: float) -> Any:
+    return lambda x: np.maximum(1.0 - (x / b) ** 2, 0.0)
+
+
+def spherical(b: float) -> Any:
+    return lambda r: np.where(np.abs(r) < b, 1.0 - 1.5 * np.abs(r) / b + 0.5 * (np.abs(r) / b) ** 3, 0.0)
+
+
+def along(r: np.ndarray, ndim: int) -> np.ndarray:
+    """Lags of lengths r, in one direction."""
+    return r if ndim == 1 else r[:, None] * (np.array([0.6, -0.64, 0.48])[:ndim] / math.sqrt([0, 1, 0.7696, 1][ndim]))
+
+
+def timed(phi: Any, **options: Any) -> Any:
+    start = time.perf_counter()
+    made = bochner.from_function(phi, **options)
+    assert time.perf_counter() - start < 15.0, "5 s on an idle machine"
+    return made
+
+
+# -- known kernels come back -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_known_kernels_come_back_in_one_axis(name, scale):
+    exact = family(name, scale)
+    made = timed(exact.phi)
+    x = scale * np.linspace(-20.0, 20.0, 2001)
+    assert np.max(np.abs(made.phi(x) - exact.phi(x))) <= 1e-10
+    assert np.max(np.abs(made.phi2(x) - exact.phi(2.0 * x))) <= 1e-10
+    w = np.geomspace(1e-6, 5.0, 40) / scale
+    np.testing.assert_allclose(made.density(w), exact.density(w), rtol=1e-7)
+    u = np.array([1e-9, 1e-6, 1e-3, 0.1, 0.3, 0.45])
+    np.testing.assert_allclose(made.transport(u), exact.transport(u), rtol=1e-4)
+    np.testing.assert_allclose(made.transport(u[2:]), exact.transport(u[2:]), rtol=1e-8)
+
+
+@pytest.mark.parametrize("scale", SCALES[1:3])
+@pytest.mark.parametrize("name", list(FAMILIES))
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_known_kernels_come_back_in_more_axes(name, scale, ndim):
+    exact, line = family(name, scale, ndim), family(name, scale)
+    made = timed(line.phi, ndim=ndim)
+    assert made.ndim == ndim
+    assert made.draws == 1 + ndim
+    lags = along(scale * np.linspace(0.0, 20.0, 500), ndim)
+    assert np.max(np.abs(made.phi(lags) - exact.phi(lags))) <= 1e-8
+    omega = along(np.geomspace(1e-4, 5.0, 40) / scale, ndim)
+    np.testing.assert_allclose(made.density(omega), exact.density(omega), rtol=1e-6)
+
+
+@pytest.mark.parametrize("b", [3.7, 48.0, 1e-6, 1e6])
+def test_a_triangle_comes_back(b):
+    made = timed(triangle(b))
+    x = b * np.linspace(-20.0, 20.0, 1601)
+    assert np.max(np.abs(made.phi(x) - triangle(b)(x))) <= 1e-4
+    w = np.linspace(0.0, 300.0, 4000) / b
+    exact = b / (2.0 * math.pi) * np.sinc(w * b / (2.0 * math.pi)) ** 2
+    np.testing.assert_allclose(made.density(w), exact, atol=1e-6 * b, rtol=0)
+
+
+@pytest.mark.parametrize("b", [0.5, 1.0, 5.0, 37.0])
+def test_a_damped_cosine_comes_back(b):
+    made = timed(damped(b))
+    x = b * np.linspace(-20.0, 20.0, 4001)
+    assert np.max(np.abs(made.phi(x) - damped(b)(x))) <= 1e-10
+    w = np.linspace(0.0, 3.0, 50)
+    exact = b / (2.0 * math.pi) * (1.0 / (1.0 + b * b * (w - 1.0) ** 2) + 1.0 / (1.0 + b * b * (w + 1.0) ** 2))
+    np.testing.assert_allclose(made.density(w), exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_the_spherical_covariance_is_a_kernel_in_three_axes(ndim):
+    made = timed(spherical(3.0), ndim=ndim)
+    lags = np.linspace(0.0, 60.0, 3000)
+    assert np.max(np.abs(made.phi(along(lags, ndim)) - spherical(3.0)(lags))) <= 1e-6
+
+
+def test_a_spectrum_away_from_zero_comes_back():
+    phi = lambda x: np.exp(-0.5 * x * x) * np.cos(20.0 * x)  # noqa: E731
+    made = bochner.from_function(phi)
+    x = np.linspace(-10.0, 10.0, 1001)
+    assert np.max(np.abs(made.phi(x) - phi(x))) < 1e-12
+    assert made.transport(0.75) == pytest.approx(20.0, abs=1e-9)
+
+
+def test_a_pole_at_frequency_zero_and_a_slow_decay():
+    phi = lambda x: (1.0 + x * x) ** -0.25  # noqa: E731
+    made = bochner.from_function(phi)
+    x = np.geomspace(1e-3, 1e6, 300)
+    assert np.max(np.abs(made.phi(x) - phi(x))) < 1e-9
+    w = np.array([1e-5, 0.1, 1.0, 3.0])
+    exact = (
+        (0.5 * w) ** -0.25 * special.kv(0.25, w) / (math.gamma(0.25) * math.sqrt(math.pi))
+    )  # DLMF 10.32.11, over pi times 2
+    np.testing.assert_allclose(made.density(w), exact, rtol=1e-8)
+
+
+def test_a_tail_of_power_three_halves():
+    phi = lambda x: np.exp(-np.sqrt(np.abs(x)))  # noqa: E731
+    made = bochner.from_function(phi)
+    assert made.certificate.tail_exponent == pytest.approx(1.5, abs=0.01)
+    assert np.max(np.abs(made.phi(np.linspace(0, 20, 999)) - phi(np.linspace(0, 20, 999)))) < 1e-6
+
+
+def test_oscillation_without_end_is_tapered_and_certified():
+    made = bochner.from_function(lambda x: np.sinc(x / math.pi))
+    x = np.linspace(-20.0, 20.0, 999)
+    assert np.max(np.abs(made.phi(x) - np.sinc(x / math.pi))) < 1e-4
+    assert made.certificate.sup_error < 1e-3
+    assert made.transport(0.75) == pytest.approx(0.5, abs=1e-6)
+
+
+def test_single_precision_and_tables_are_functions_too():
+    single = bochner.from_function(lambda x: np.exp(-0.5 * np.minimum(x * x, 200.0).astype(np.float32)))
+    assert single.certificate.sup_error < 2e-6
+    knots = np.arange(60.0)
+    table = bochner.from_function(lambda x: np.interp(np.abs(x), knots, np.exp(-knots / 8.0)))
+    assert table.certificate.sup_error < 1e-4
+
+
+def test_a_limit_above_zero_is_an_atom():
+    phi = lambda x: 0.25 + 0.75 * np.exp(-0.5 * x * x)  # noqa: E731
+    made = bochner.from_function(phi)
+    x = np.linspace(-20.0, 20.0, 999)
+    assert made.certificate.atom == pytest.approx(0.25, abs=1e-12)
+    assert np.max(np.abs(made.phi(x) - phi(x))) < 1e-11
+    assert made.phi(np.inf) == pytest.approx(0.25)
+    omega = rfrope.sample(made, N_DRAWS, rng=0)
+    assert abs(np.mean(omega == 0.0) - 0.25) < Z_BOUND * math.sqrt(0.25 * 0.75 / N_DRAWS)
+    assert worst(moment_z(made, np.array([0.5, 1.0, 2.0]), omega)) < Z_BOUND
+    with pytest.raises(ValueError, match=r"has no density: it has an atom of 0\.25 at frequency 0"):
+        made.density(1.0)
+
+
+@settings(deadline=None, max_examples=8, derandomize=True)
+@given(
+    parts=st.lists(
+        st.tuples(st.sampled_from(list(FAMILIES)), st.floats(0.05, 1.0), st.floats(-1.5, 1.5)), min_size=1, max_size=4
+    ),
+    ndim=st.sampled_from([1, 1, 3]),
+)
+def test_convex_mixtures_of_kernels_are_accepted(parts, ndim):
+    weights = np.array([w for _, w, _ in parts])
+    mixed = kernels.mixture(weights / weights.sum(), [family(name, 10.0**power) for name, _, power in parts])
+    made = bochner.from_function(mixed.phi, ndim=ndim)
+    assert made.certificate.sup_error < 1e-6
+
+
+@pytest.mark.parametrize("hint", [1.0, 7.0, 200.0])
+def test_a_scale_may_be_given(hint):
+    exact = family("matern 3/2", 37.0)
+    assert bochner.from_function(exact.phi, scale=hint).certificate.sup_error < 1e-9
+
+
+# -- the law behind it -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    phi: Any
+    scale: float
+    ndim: int = 1
+
+
+CASES = [
+    *(
+        Case(f"{name}, k={k}", family(name, 21.0).phi, 21.0, k)
+        for name in ("gaussian", "matern 3/2")
+        for k in (1, 2, 3)
+    ),
+    Case("exponential, k=2", family("exponential", 6.5).phi, 6.5, 2),
+    Case("cauchy, k=3", family("cauchy", 6.5).phi, 6.5, 3),
+    Case("triangle", triangle(48.0), 48.0),
+    Case("damped cosine", damped(5.0), 2.0),
+    Case("spherical, k=3", spherical(9.0), 5.0, 3),
+]
+each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@cache
+def made_of(case: Case) -> Any:
+    return bochner.from_function(case.phi, ndim=case.ndim)
+
+
+@lru_cache(maxsize=2)
+def drawn(case: Case, n: int = N_DRAWS) -> np.ndarray:
+    return rfrope.sample(made_of(case), n, rng=20240607)
+
+
+def lags_of(case: Case) -> np.ndarray:
+    return along(case.scale * np.array([0.2, 0.5, 0.9, 1.4, 2.1]), case.ndim)
+
+
+@each
+def test_draws_agree_with_phi_phi2_and_the_sine(case):
+    assert worst(moment_z(made_of(case), lags_of(case), drawn(case))) < Z_BOUND
+
+
+@each
+def test_draws_agree_with_the_given_function(case):
+    r = case.scale * np.array([0.2, 0.5, 0.9, 1.4, 2.1])
+    given_phi, given_phi2 = case.phi(r), case.phi(2.0 * r)
+    lags, omega = lags_of(case), drawn(case)
+    mean = np.cos(np.multiply.outer(lags, omega) if case.ndim == 1 else lags @ omega.T).mean(axis=-1)
+    deviation = np.sqrt(((1.0 + given_phi2) / 2.0 - given_phi**2) / N_DRAWS)
+    assert np.all(np.abs(mean - given_phi) < Z_BOUND * deviation + 1e-4)
+
+
+@each
+def test_draws_follow_the_density(case):
+    made, omega = made_of(case), drawn(case)
+    radius = np.abs(omega) if case.ndim == 1 else np.sqrt(np.sum(omega * omega, axis=-1))
+    edges, log_w, weight = panels(-30.0, 60.0, 3000)
+    w = np.exp(log_w) / case.scale
+    density = made.density(along(w.ravel(), case.ndim)).reshape(w.shape)
+    sphere = 2.0 * math.pi ** (0.5 * case.ndim) / math.gamma(0.5 * case.ndim)
+    cdf = np.cumsum(np.sum(weight * sphere * density * w**case.ndim, axis=-1))
+    if "triangle" not in case.name and "spherical" not in case.name:  # these oscillate between the panels
+        assert cdf[-1] == pytest.approx(1.0, abs=1e-9)
+    known = slice(0, int(np.searchsorted(edges, 4.0)))
+    assert ks_distance(radius, np.exp(edges[1:][known]) / case.scale, cdf[known]) < ks_bound(radius.size)
+    if case.ndim > 1:
+        points = np.linspace(-1.0, 1.0, 201)
+        beta = stats.beta.cdf(0.5 * (1.0 + points), 0.5 * (case.ndim - 1), 0.5 * (case.ndim - 1))
+        for axis in range(case.ndim):
+            assert ks_distance(omega[:, axis] / radius, points, beta) < ks_bound(radius.size)
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[5]], ids=lambda case: case.name)
+def test_a_scale_off_by_one_percent_is_rejected(case):
+    omega = drawn(case, 2**19)
+    assert worst(moment_z(made_of(case), lags_of(case), omega)) < Z_BOUND
+    assert worst(moment_z(made_of(case), lags_of(case), 1.01 * omega)) > Z_BOUND
+
+
+@each
+def test_densities_integrate_to_one(case):
+    made = made_of(case)
+    law = made.law
+    w = law.nodes[:: max(1, law.halves.size // 4000)]
+    halves = law.halves[:: max(1, law.halves.size // 4000), None]
+    if law.halves.size > 4000:
+        pytest.skip("too many panels")
+    sphere = 2.0 * math.pi ** (0.5 * case.ndim) / math.gamma(0.5 * case.ndim)
+    density = made.density(along(w.ravel(), case.ndim)).reshape(w.shape)
+    mass = np.sum(halves * piecewise.WEIGHTS * sphere * density * w ** (case.ndim - 1.0))
+    assert mass == pytest.approx(1.0, abs=1e-9)
+
+
+@each
+def test_validate_passes(case):
+    assert rfrope.validate(made_of(case), n_samples=2**14, n_trials=2**10, rng=1).passed
+
+
+def test_transport_is_odd_to_the_bit_and_monotone():
+    made = made_of(CASES[0])
+    u = np.concatenate([2.0 ** -np.arange(1.0, 54.0), np.arange(1.0, 512.0) / 1024.0])
+    assert np.array_equal(made.transport(u), -made.transport(1.0 - u))
+    assert np.all(np.diff(made.transport(np.linspace(0.001, 0.999, 5000))) > 0.0)
+    assert made.transport(0.5) == 0.0
+    assert np.isfinite(made.transport(2.0**-53))
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_the_law_of_more_axes_is_centrally_symmetric(ndim):
+    made = made_of(next(case for case in CASES if case.name == f"gaussian, k={ndim}"))
+    u = np.random.default_rng(0).uniform(size=(100, 1 + ndim))
+    mirrored = np.concatenate([u[:, :1], 1.0 - u[:, 1:]], axis=1)
+    np.testing.assert_array_equal(made.transport(u), -made.transport(mirrored))
+    assert np.all(np.isfinite(made.transport(np.full((1, 1 + ndim), 0.5))))
+
+
+def test_phi_of_every_library(xp):
+    made = made_of(CASES[3 - 2])
+    host = np.array([[0.0, 1.0], [-21.0, 60.0], [3.0, 4.0]])
+    found = made.phi(xp(host))
+    assert xp.owns(found)
+    np.testing.assert_allclose(xp.host(found), made.phi(host), rtol=1e-12)
+    np.testing.assert_allclose(xp.host(made.density(xp(host * 0.01))), made.density(host * 0.01), rtol=1e-12)
+
+
+def test_phi_far_out():
+    made = made_of(CASES[0])
+    assert made.phi(0.0) == 1.0
+    assert made.phi(np.inf) == 0.0
+    assert np.isnan(made.phi(np.nan))
+    assert np.all(np.abs(made.phi([1e10, 1e100, 1e300])) < 1e-12)
+    assert made.density(1e300) == 0.0
+
+
+def test_a_made_kernel_is_a_value():
+    made = bochner.from_function(triangle(3.0))
+    again = bochner.from_function(triangle(3.0))
+    other = bochner.from_function(triangle(4.0))
+    assert made == again != other
+    assert hash(made) == hash(again)
+    copy = pickle.loads(pickle.dumps(made))
+    assert copy == made
+    np.testing.assert_array_equal(copy.phi([0.0, 1.0]), made.phi([0.0, 1.0]))
+    np.testing.assert_array_equal(rfrope.sample(copy, 8, rng=0), rfrope.sample(made, 8, rng=0))
+    assert repr(made).startswith("from_function(median_frequency=0.56")
+    assert len(repr(made)) < 80
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.atom = 0.5
+    with pytest.raises(ValueError, match="read-only"):
+        made.law.edges[0] = 1.0
+
+
+def test_it_takes_part_in_the_algebra():
+    made = made_of(CASES[0])
+    gaussian = rfrope.kernel("gaussian", scale=21.0)
+    x = np.linspace(0.0, 60.0, 7)
+    np.testing.assert_allclose((made * gaussian).phi(x), gaussian.phi(x) ** 2, atol=1e-12)
+    np.testing.assert_allclose(made.rescale(2.0).phi(x), gaussian.phi(x / 2.0), atol=1e-12)
+    assert kernels.axes(made, gaussian).ndim == 2
+
+
+def test_functions_of_separate_axes():
+    made = bochner.from_function([triangle(8.0), family("gaussian", 4.0).phi])
+    assert made.ndim == 2
+    lags = np.array([[2.0, 1.0], [0.0, 3.0]])
+    np.testing.assert_allclose(
+        made.phi(lags), triangle(8.0)(lags[:, 0]) * family("gaussian", 4.0).phi(lags[:, 1]), atol=1e-4
+    )
+    assert 0.0 < made.certificate.sup_error < 1e-4
+    assert rfrope.sample(made, 5, rng=0).shape == (5, 2)
+
+
+# -- what is no kernel -------------------------------------------------------------------------------------------------
+
+
+def first_root(function: Any, low: float, high: float) -> float:
+    from scipy.optimize import brentq
+
+    return brentq(function, low, high, xtol=1e-14)
+
+
+@pytest.mark.parametrize("b", [3.7, 1e-6])
+def test_a_box_is_refused_where_its_sinc_is_lowest(b):
+    with pytest.raises(
+        NotPositiveDefiniteError, match=r"not positive definite: at frequency .* bochner\.nearest"
+    ) as caught:
+        bochner.from_function(box(b))
+    z = first_root(lambda z: math.tan(z) - z, 4.4, 4.6)
+    assert caught.value.frequency * b == pytest.approx(z, rel=1e-4)
+    assert caught.value.density == pytest.approx(b * math.sin(z) / (math.pi * z), rel=1e-6)
+    assert caught.value.negative_mass > 0.5
+    assert f"{caught.value.frequency:.6g}" in str(caught.value)
+    assert pickle.loads(pickle.dumps(caught.value)).frequency == caught.value.frequency
+
+
+@pytest.mark.parametrize("b", [1.0, 3.7])
+def test_a_clipped_parabola_is_refused(b):
+    with pytest.raises(NotPositiveDefiniteError) as caught:
+        bochner.from_function(parabola(b))
+    z = first_root(lambda z: float(special.spherical_jn(2, z)), 5.0, 6.5)  # j_1(z)/z is lowest there
+    assert caught.value.frequency * b == pytest.approx(z, rel=1e-4)
+    assert caught.value.density == pytest.approx(2.0 * b / math.pi * special.spherical_jn(1, z) / z, rel=1e-6)
+
+
+def test_a_parabola_is_refused():
+    with pytest.raises(NotPositiveDefiniteError, match=r"it is -\d.* at lag .* at most phi\(0\) = 1") as caught:
+        bochner.from_function(lambda x: 1.0 - x * x)
+    assert caught.value.frequency == 0.0
+    assert caught.value.density == -math.inf
+    assert caught.value.negative_mass > 0.0
+
+
+def test_a_limit_below_zero_is_refused():
+    with pytest.raises(
+        NotPositiveDefiniteError, match=r"tends to -0\.2 at large lags.* atom .* at frequency 0"
+    ) as caught:
+        bochner.from_function(lambda x: 1.2 * np.exp(-x * x) - 0.2)
+    assert caught.value.frequency == 0.0
+    assert caught.value.density == -math.inf
+    assert caught.value.negative_mass == pytest.approx(0.2, abs=1e-9)
+
+
+def test_what_is_a_kernel_on_a_line_may_be_none_in_space():
+    bochner.from_function(triangle(1.0))
+    for ndim in (2, 3):
+        with pytest.raises(NotPositiveDefiniteError):
+            bochner.from_function(triangle(1.0), ndim=ndim)
+    with pytest.raises(NotPositiveDefiniteError) as caught:
+        bochner.from_function(damped(1.0), ndim=3)  # int r^2 exp(-r) cos(r) dr = -1/2
+    assert caught.value.frequency == pytest.approx(0.0, abs=1e-3)
+    assert caught.value.density == pytest.approx(4.0 * math.pi * -0.5 / (2.0 * math.pi) ** 3, rel=1e-4)
+
+
+def test_a_small_violation_is_found():
+    lower = lambda x: 1.001 * np.exp(-0.5 * x * x) - 0.001 * np.exp(-0.5 * (x / 3.0) ** 2)  # noqa: E731
+    bochner.from_function(lower)  # the wide gaussian's spectrum lies below the narrow one's
+    with pytest.raises(NotPositiveDefiniteError) as caught:
+        bochner.from_function(lambda x: 1.001 * np.exp(-0.5 * x * x) - 0.001 * np.exp(-4.5 * x * x))
+    assert caught.value.frequency == pytest.approx(math.sqrt(math.log(27027.0) / (4.0 / 9.0)), rel=1e-3)
+    assert 1e-5 < caught.value.negative_mass < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("phi", "kind", "message"),
+    [
+        (lambda x: 2.0 * np.exp(-x * x), ValueError, r"phi\(0\) is 2\.0; expected 1: divide phi by phi\(0\)"),
+        (lambda x: np.exp(-x * x) * (1 + 0j), TypeError, "phi returned complex128; expected real numbers"),
+        (lambda x: np.exp(-np.minimum(x, 700.0)), ValueError,
+         "phi is not even: it is .* expected a function of the magnitude alone"),
+        (lambda x: np.sin(x) / x, ValueError, r"phi\(x\) is nan at x = 0; expected finite numbers"),
+        (lambda x: np.where(np.abs(x) > 3.0, np.nan, np.exp(-x * x)), ValueError, r"phi\(x\) is nan at x = "),
+        (lambda x: 1.0, ValueError, r"phi returned shape \(\) for arguments of shape \(1,\); expected the same shape"),
+        (lambda x: math.exp(-x * x), TypeError, r"phi failed on an array of shape .*numpy\.vectorize"),
+        (3.0, TypeError, r"phi is 3\.0; expected a function of an array"),
+        (lambda x: np.ones_like(x), ValueError, r"phi is 1 at every lag from .* expected a function that falls there"),
+        (np.cos, ValueError, r"phi does not settle: beyond lag .* atoms away from frequency 0"),
+        (lambda x: np.where(x == 0.0, 1.0, 0.8 * np.exp(-x * x)), ValueError, r"has mass 0\.8; expected phi\(0\) = 1"),
+        (lambda x: np.where(x == 0.0, 1.0, 0.0), ValueError, "expected a function continuous at 0"),
+        (lambda x: np.exp(-x * x) * (1 - 1e-3 * np.random.default_rng(0).random(x.shape) * (x != 0)), ValueError,
+         "phi is too rough to resolve"),
+        ([], ValueError, "phi is an empty sequence"),
+    ],
+    ids=["phi(0)", "complex", "uneven", "nan at 0", "nan", "scalar", "math", "number", "constant", "periodic", "nugget",
+         "white", "noise", "empty"],
+)  # fmt: skip
+def test_bad_functions(phi, kind, message):
+    with pytest.raises(kind, match=message):
+        bochner.from_function(phi)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"ndim": 4}, ValueError, "ndim is 4; expected 1, 2 or 3"),
+        ({"ndim": 0}, ValueError, "ndim is 0; expected a whole number"),
+        ({"ndim": 1.5}, TypeError, r"ndim is 1\.5; expected a whole number"),
+        ({"scale": -1.0}, ValueError, r"scale is -1\.0; expected a positive finite number"),
+        ({"tolerance": 0.0}, ValueError, r"tolerance is 0\.0; expected a positive finite number"),
+    ],
+)
+def test_bad_options(options, kind, message):
+    with pytest.raises(kind, match=message):
+        bochner.from_function(lambda x: np.exp(-x * x), **options)
+
+
+def test_a_function_of_vectors_is_explained():
+    with pytest.raises(ValueError, match=r"with ndim=2 it is a function of the length r .*a list of functions"):
+        bochner.from_function(lambda x: np.exp(-np.sum(x * x, axis=-1)), ndim=2)
+    with pytest.raises(ValueError, match="ndim is 3 and phi has 2 functions; expected one for each axis"):
+        bochner.from_function([np.cos, np.cos], ndim=3)
+
+
+# -- the nearest kernel ------------------------------------------------------------------------------------------------
+
+
+def test_nearest_leaves_a_kernel_alone():
+    made, sup_error = bochner.nearest(family("matern 3/2", 37.0).phi)
+    assert sup_error < 1e-10
+    assert sup_error == made.certificate.sup_error
+    assert repr(made).startswith("nearest(")
+
+
+@pytest.mark.parametrize(
+    ("phi", "ndim"),
+    [(box(3.0), 1), (parabola(3.0), 1), (parabola(3.0), 2), (triangle(3.0), 2), (damped(1.0), 3)],
+    ids=["box", "parabola", "parabola 2", "triangle 2", "damped 3"],
+)
+def test_nearest_is_a_kernel(phi, ndim):
+    made, sup_error = bochner.nearest(phi, ndim=ndim)
+    r = np.linspace(0.0, 30.0, 601)
+    found = np.max(np.abs(made.phi(along(r, ndim)) - phi(r)))
+    assert found == pytest.approx(sup_error, rel=0.05)
+    assert 0.0 < sup_error < 0.7
+    assert made.certificate.negative_mass > 1e-3
+    assert np.all(made.density(along(np.linspace(0.01, 20.0, 999), ndim)) >= 0.0)
+    omega = rfrope.sample(made, N_DRAWS, rng=3)
+    assert worst(moment_z(made, along(np.array([0.5, 1.0, 2.0, 4.0]), ndim), omega)) < Z_BOUND
+
+
+def test_nearest_is_nearer_in_l2_than_to_clip_and_renormalise():
+    made, _ = bochner.nearest(parabola(1.0))
+    w = np.linspace(0.0, 400.0, 400_001)
+    with np.errstate(invalid="ignore"):
+        exact = np.where(w > 0.0, 2.0 / math.pi * special.spherical_jn(1, w) / w, 2.0 / (3.0 * math.pi))
+    clipped = np.maximum(exact, 0.0)
+    clipped /= 2.0 * np.sum(clipped) * w[1]
+    projected = made.density(w)
+    assert np.sum((projected - exact) ** 2) < np.sum((clipped - exact) ** 2)
+    level = exact[w < 4.0] - projected[w < 4.0]
+    assert np.ptp(level[projected[w < 4.0] > 0.0]) < 1e-6, "a constant is taken off"
+
+
+def test_nearest_drops_a_negative_limit():
+    made, sup_error = bochner.nearest(lambda x: 1.2 * np.exp(-x * x) - 0.2)
+    assert made.certificate.atom == 0.0
+    assert made.certificate.negative_mass == pytest.approx(0.2)
+    assert 0.1 < sup_error < 0.3
+
+
+# -- from a density ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("exact", "support"),
+    [
+        (rfrope.kernel("gaussian", scale=37.0), None),
+        (rfrope.kernel("cauchy", scale=1e-6), None),
+        (rfrope.kernel("exponential", scale=3.0), None),
+        (rfrope.kernel("matern", nu=0.3, scale=3.0), None),
+        (rfrope.kernel("sinc", bandwidth=0.15), None),
+        (rfrope.kernel("sinc", bandwidth=0.15), (0.0, 0.15)),
+        (rfrope.kernel("log_uniform", low=1e-4, high=1.0), (1e-4, 1.0)),
+        (rfrope.kernel("gaussian", scale=5.0, ndim=2), None),
+        (rfrope.kernel("cauchy", scale=5.0, ndim=3), None),
+    ],
+    ids=str,
+)
+def test_densities_of_known_kernels(exact, support):
+    k = exact.ndim
+    made = bochner.from_density(lambda w: exact.density(along(w, k)), ndim=k, support=support)
+    unit = float(np.abs(1.0 / exact.transport(np.full((1, exact.draws), 0.3))).ravel()[0])
+    r = unit * np.geomspace(1e-3, 50.0, 200)
+    assert np.max(np.abs(made.phi(along(r, k)) - exact.phi(along(r, k)))) < 1e-9
+    assert made.certificate.sup_error < 1e-9
+    assert made.certificate.mass == pytest.approx(1.0, abs=1e-9)
+    if k == 1:
+        u = np.array([1e-12, 1e-6, 0.01, 0.3])
+        np.testing.assert_allclose(made.transport(u), exact.transport(u), rtol=1e-3)
+        np.testing.assert_allclose(made.transport(u[1:]), exact.transport(u[1:]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("density", "options", "kind", "message"),
+    [
+        (lambda w: np.exp(-np.abs(w)), {}, ValueError, r"density integrates to 2; expected 1 \(normalise=True"),
+        (lambda w: (1.0 - w * w) * np.exp(-w * w / 2), {}, NotPositiveDefiniteError, "expected no negative values"),
+        (lambda w: np.exp(-w) * (w > 0), {}, ValueError, "density is not even"),
+        (lambda w: 0.0 * w, {}, ValueError, "density is 0 at every frequency"),
+        (lambda w: np.full(w.shape, np.inf), {}, ValueError, r"density\(x\) is inf"),
+        (lambda w: w, {"support": 3.0}, TypeError, r"support is 3\.0; expected two numbers"),
+        (lambda w: w, {"support": (2.0, 1.0)}, ValueError, "expected 0 <= low < high"),
+    ],
+    ids=["mass 2", "negative", "uneven", "zero", "infinite", "number", "descending"],
+)
+def test_bad_densities(density, options, kind, message):
+    with pytest.raises(kind, match=message):
+        bochner.from_density(density, **options)
+
+
+def test_a_density_may_be_normalised():
+    made = bochner.from_density(lambda w: np.exp(-np.abs(w)), normalise=True)
+    assert made.certificate.mass == pytest.approx(2.0)
+    assert made.phi(1.0) == pytest.approx(0.5, abs=1e-12)
+
+
+# -- from autocorrelations ---------------------------------------------------------------------------------------------
+
+SEQUENCES = {
+    "ar1": 0.9 ** np.arange(30),
+    "white": np.eye(1, 12)[0],
+    "negative": (-0.7) ** np.arange(10),
+    "gaussian": np.exp(-0.5 * (np.arange(7) / 2.0) ** 2),
+    "triangle": np.maximum(1.0 - np.arange(25) / 9.0, 0.0),
+    "cosine in noise": np.where(np.arange(40) == 0, 1.0, 0.9 * np.cos(0.7 * np.arange(40))),
+}
+
+
+@pytest.mark.parametrize("spacing", [1.0, 0.25, 1e6])
+@pytest.mark.parametrize("name", list(SEQUENCES))
+def test_autocorrelations_are_reproduced(name, spacing):
+    values = SEQUENCES[name]
+    made = bochner.from_autocorrelation(3.0 * values, spacing=spacing)
+    assert np.max(np.abs(made.phi(spacing * np.arange(values.size)) - values)) < 1e-10
+    assert made.certificate.sup_error < 1e-10
+    assert made.certificate.n_lags == values.size
+    omega = rfrope.sample(made, N_DRAWS, rng=5)
+    assert np.max(np.abs(omega)) <= math.pi / spacing
+    assert worst(moment_z(made, spacing * np.array([1.0, 2.0, 3.5, 6.0]), omega)) < Z_BOUND
+
+
+def test_the_autoregression_goes_on():
+    made = bochner.from_autocorrelation([1.0, 0.5, 0.25])
+    np.testing.assert_allclose(made.phi(np.arange(10.0)), 0.5 ** np.arange(10.0), atol=1e-12)
+    w = np.linspace(-3.0, 3.0, 9)
+    exact = 0.75 / (2.0 * math.pi) / np.abs(1.0 - 0.5 * np.exp(1j * w)) ** 2
+    np.testing.assert_allclose(made.density(w), exact, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0, 0.9, 0.2], [1.0, 1.2], [1.0, 0.0, -1.5, 0.0], box(3.0)(np.arange(20))], ids=range(4)
+)
+def test_sequences_that_are_none(values):
+    with pytest.raises(NotPositiveDefiniteError, match=r"Toeplitz matrix .*ridge=") as caught:
+        bochner.from_autocorrelation(values, spacing=0.5)
+    assert linalg.eigvalsh(linalg.toeplitz(values))[0] < 0.0
+    assert 0.0 <= caught.value.frequency <= math.pi / 0.5
+    theta = caught.value.frequency * 0.5
+    exact = 0.5 / (2.0 * math.pi) * (1.0 + 2.0 * np.sum(np.cos(theta * np.arange(1, len(values))) * values[1:]))
+    assert caught.value.density == pytest.approx(exact)
+    assert caught.value.density < 0.0 < caught.value.negative_mass
+
+
+def test_spectral_lines_are_explained_and_a_ridge_helps():
+    values = np.cos(0.3 * np.arange(6))
+    with pytest.raises(ValueError, match=r"at most 2 spectral lines .* ridge=1e-9"):
+        bochner.from_autocorrelation(values)
+    made = bochner.from_autocorrelation(values, ridge=1e-6)
+    np.testing.assert_allclose(made.phi(np.arange(6.0)), values, atol=2e-6)
+    assert made.transport(0.75) == pytest.approx(0.3, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "message"),
+    [
+        ([1.0], ValueError, r"values has shape \(1,\); expected \(n,\) with two values or more"),
+        ([[1.0, 0.5]], ValueError, r"values has shape \(1, 2\)"),
+        ([0.0, 0.5], ValueError, r"values\[0\] is 0\.0; expected the variance"),
+        ([1.0, np.nan], ValueError, r"values\[1\] is nan; expected finite numbers"),
+        ([1.0, 0.5j], TypeError, "values has dtype complex128"),
+        (["a", "b"], TypeError, "values"),
+    ],
+    ids=range(6),
+)
+def test_bad_autocorrelations(values, kind, message):
+    with pytest.raises(kind, match=message):
+        bochner.from_autocorrelation(values)
+
+
+def test_bad_spacing_and_ridge():
+    with pytest.raises(ValueError, match="spacing is 0; expected a positive finite number"):
+        bochner.from_autocorrelation([1.0, 0.5], spacing=0)
+    with pytest.raises(ValueError, match="ridge is -1; expected a positive finite number"):
+        bochner.from_autocorrelation([1.0, 0.5], ridge=-1)
+
+
+# -- from series -------------------------------------------------------------------------------------------------------
+
+
+def ar1(n: int, count: int, coefficient: float, seed: int) -> np.ndarray:
+    from scipy.signal import lfilter
+
+    return lfilter([1.0], [1.0, -coefficient], np.random.default_rng(seed).normal(size=(count, n + 200)))[:, 200:]
+
+
+def test_series_of_an_autoregression():
+    x = ar1(4000, 16, 0.8, 0)
+    made = bochner.from_series(x, max_lag=10)
+    lags = np.arange(1.0, 11.0)
+    errors = np.array(made.certificate.standard_errors)
+    assert errors.shape == (10,)
+    assert np.all(np.abs(made.phi(lags) - 0.8**lags) < 6.0 * errors + 10.0 / 4000)
+    bartlett = bochner.from_series(x[:1], max_lag=10).certificate.standard_errors
+    assert bartlett[0] == pytest.approx(math.sqrt((1 - 0.64) / 4000), rel=0.1)  # Bartlett 1946, AR(1) at lag 1
+    assert errors[0] == pytest.approx(bartlett[0] / 4.0, rel=0.6)
+
+
+def test_standard_errors_cover_the_truth():
+    z = []
+    for seed in range(40):
+        made = bochner.from_series(ar1(3000, 12, 0.5, 100 + seed), max_lag=2, remove_mean=False)
+        z.append((float(made.phi(1.0)) - 0.5) / made.certificate.standard_errors[0])
+    assert 0.6 < np.std(z) < 1.6
+
+
+@pytest.mark.parametrize("window", [None, "bartlett", "parzen"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_images_along_an_axis(axis, window):
+    rng = np.random.default_rng(4)
+    image = rng.normal(size=(80, 60, 3)).cumsum(axis=0).cumsum(axis=1)
+    made = bochner.from_series(image, axis=axis, max_lag=12, window=window, spacing=2.0)
+    centred = image - image.mean(axis=axis, keepdims=True)
+    moved = np.moveaxis(centred, axis, 0)
+    n = moved.shape[0]
+    direct = np.array([np.sum(moved[: n - m] * moved[m:]) for m in range(13)])
+    t = np.arange(13) / 13.0
+    taper = {None: 1.0, "bartlett": 1.0 - t, "parzen": np.where(t <= 0.5, 1 - 6 * t**2 + 6 * t**3, 2 * (1 - t) ** 3)}[
+        window
+    ]
+    np.testing.assert_allclose(made.phi(2.0 * np.arange(13.0)), direct / direct[0] * taper, atol=1e-10)
+    assert f"(1 - m/{n})" in made.certificate.bias
+    assert window is None or window in made.certificate.bias
+    assert repr(made).startswith("from_series(")
+
+
+def test_series_of_every_library(xp):
+    x = ar1(200, 2, 0.6, 1)
+    assert bochner.from_series(xp(x), max_lag=3) == bochner.from_series(x, max_lag=3)
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "kind", "message"),
+    [
+        (np.ones((3, 20)), {}, ValueError, "x is constant along the axis"),
+        (np.zeros((2, 2)), {}, ValueError, r"x has shape \(2, 2\); expected three positions or more along axis -1"),
+        (np.arange(20.0), {"axis": 1}, ValueError, r"axis is 1; expected an axis of x, whose shape is \(20,\)"),
+        (np.arange(20.0), {"max_lag": 20}, ValueError, "max_lag is 20; expected a whole number from 1 to 19"),
+        (np.arange(20.0), {"window": "hann"}, ValueError, "window is 'hann'; expected None or one of 'bartlett'"),
+        (np.array([1.0, np.inf, 2.0, 3.0]), {}, ValueError, r"x\[1\] is inf; expected finite numbers"),
+        (np.array([1.0, 1j, 2.0]), {}, TypeError, "x has dtype complex128"),
+        (np.arange(20.0), {"spacing": -1}, ValueError, "spacing is -1; expected a positive finite number"),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_bad_series(x, options, kind, message):
+    with pytest.raises(kind, match=message):
+        bochner.from_series(x, **options)
+
+
+# -- the tools ---------------------------------------------------------------------------------------------------------
+
+
+def test_spherical_bessel_functions():
+    z = np.concatenate([[0.0], np.geomspace(1e-10, 1e6, 2000), np.linspace(0.0, 60.0, 1001)])
+    exact = np.array([special.spherical_jn(n, z) for n in range(25)]).T
+    assert np.max(np.abs(piecewise.spherical_bessel(25, z) - exact)) < 5e-15
+
+
+def pieces_of(function: Any, end: float = 64.0) -> piecewise.Pieces:
+    edges = np.concatenate([[0.0], np.arange(1.0, end + 1.0)])
+    return piecewise.build(function, edges, lambda c, _: 1e-17 + 0.0 * c, tolerance=1e-14, budget=1000)
+
+
+def test_transforms_of_pieces():
+    law = pieces_of(lambda w: np.exp(-w))
+    x = np.linspace(0.0, 50.0, 301)
+    np.testing.assert_allclose(law.cosine_transform(x), 1.0 / (1.0 + x * x), atol=1e-14)
+    np.testing.assert_allclose(law.sine_transform(x), x / (1.0 + x * x), atol=1e-14)
+    np.testing.assert_allclose(law.integral_above()(x), np.exp(-x), atol=1e-14)
+    np.testing.assert_allclose(law.times_argument()(x), x * np.exp(-x), atol=1e-14)
+    w = np.geomspace(1e-6, 20.0, 100)
+    np.testing.assert_allclose(piecewise.abel(law, w), special.k0(w), rtol=1e-11)
+
+
+def test_inverse_of_a_distribution_function():
+    inverse = piecewise.Inverse(pieces_of(lambda w: np.exp(-w)))
+    upper = np.concatenate([np.geomspace(1e-14, 0.999, 500), 1.0 - np.geomspace(1e-12, 0.1, 50)])
+    np.testing.assert_allclose(inverse(upper), -np.log(upper), rtol=1e-9, atol=1e-15)
+    assert inverse(np.array([[0.5, 0.25]])).shape == (1, 2)
+
+
+def test_what_cannot_be_resolved_says_so():
+    with pytest.raises(piecewise.Unresolved):
+        piecewise.build(
+            lambda w: np.sin(1e6 * w), np.array([0.0, 1.0]), lambda c, _: 0.0 * c, tolerance=1e-13, budget=50
+        )
+
+
+def test_alpha_is_small():
+    assert ALPHA <= 1e-6
