@@ -7,7 +7,7 @@ Conventions: frequencies are radians per unit of position, lags are KEY minus QU
 and the backend comes from the arrays.
 """
 
-from rfrope import analysis, bochner, kernels
+from rfrope import analysis, bochner, kernels, plotting
 from rfrope._threads import threads
 from rfrope.frequencies import arithmetic, geometric
 from rfrope.kernels import Kernel, kernel
@@ -26,6 +26,7 @@ from rfrope.rotation import (
     to_complex,
 )
 from rfrope.sampling import Optimised, optimise, sample
+from rfrope.storage import FrequencySet, load, save
 from rfrope.validation import Validation, validate
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Band",
     "Estimate",
+    "FrequencySet",
     "Kernel",
     "Optimised",
     "ScoreEstimate",
@@ -50,15 +52,18 @@ __all__ = [
     "geometric",
     "kernel",
     "kernels",
+    "load",
     "mean_kernel_band",
     "optimise",
     "phases",
+    "plotting",
     "relative_error",
     "rotate",
     "rotate_by_phases",
     "rotate_by_table",
     "rotation_table",
     "sample",
+    "save",
     "score_variance",
     "scores",
     "threads",

@@ -1,4 +1,4 @@
-"""Special functions: quantiles for the samplers and, for the closed forms, Bessel's K on every namespace.
+"""Special functions: quantiles for the samplers and, for the closed forms, Bessel's K and J on every namespace.
 
 SciPy is imported inside the functions, so that `import rfrope` does not pay for it. What takes `xp` runs where its
 arrays are, looks at no value and copies nothing.
@@ -21,7 +21,10 @@ _UNIFORM_ORDER = 20.0  # from this order on the uniform expansion of K_nu is use
 _UNIFORM_TERMS = 12
 _TEMME = 2.0  # arguments up to which Temme's series of K_nu is used
 _TEMME_TERMS = 13
-_LARGE_TERMS = 20  # of the Chebyshev series of K_nu above
+_LARGE_TERMS = 20  # of the Chebyshev series of K_nu, and of those of J_0 and J_1, above
+_SPHERE_SERIES = 5.0  # arguments up to which the series of J_nu is used, for large orders more
+_LARGEST_TABLE = 2.0**16  # concentration up to which the law of a periodic kernel's harmonics is tabulated
+_LARGEST_LOG = 700.0  # logarithm of the largest radius of a stable law
 _VANISHED = 1e6  # t from which on exp(-t) has long been 0, and powers of t are still finite
 _NEGLIGIBLE = 1e-30  # t up to which, for nu > 1/2, the Matérn function is 1 to rounding
 _CIN_SERIES = 2.0  # arguments up to which the series of Cin is used
@@ -107,6 +110,81 @@ def log_uniform_quantile(low: float, high: float, log_ratio: float, u: np.ndarra
     )
 
 
+def stable_root(exponent: float, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """``sqrt(2 S)``, S positive and stable with ``E exp(-x S) = exp(-x^(exponent/2))``, from two uniforms (Kanter).
+
+    With a = exponent/2, ``S = sin(a pi u) / sin(pi u)^(1/a) * (sin((1-a) pi u) / E)^((1-a)/a)``, E exponential: in
+    logarithms, because a tail may reach beyond all floats, and with sines of the smaller of an angle and its
+    supplement, because a may be close to 1. Results are at most exp(700).
+    """
+    a, rest = 0.5 * exponent, 1.0 - 0.5 * exponent
+    if rest == 0.0:
+        return np.full(np.shape(u), math.sqrt(2.0))
+
+    def log_sin(share: np.ndarray, other: np.ndarray) -> np.ndarray:  # share + other = 1
+        return np.log(np.sin(math.pi * np.minimum(share, other)))
+
+    w = 1.0 - u
+    log_s = log_sin(a * u, w + rest * u) - log_sin(u, w) / a
+    log_s = log_s + rest / a * (log_sin(rest * u, w + a * u) - np.log(exponential_quantile(v)))
+    return np.exp(np.minimum(0.5 * (math.log(2.0) + log_s), _LARGEST_LOG))
+
+
+def harmonic_quantile(concentration: float, u: np.ndarray) -> np.ndarray:
+    """Quantile function of the whole numbers n with probabilities ``exp(-z) I_n(z)``, z the concentration.
+
+    Beyond z = 2^16 it is the rounded Cornish-Fisher expansion of the same law smoothed by a uniform of width 1, whose
+    cumulants are ``z - 1/12``, ``z + 1/120`` and ``z - 1/252``; the error of a probability is below 1e-13 there.
+    """
+    if concentration <= _LARGEST_TABLE:
+        tails = _harmonic_tails(concentration)
+        return symmetric_quantile(u, lambda v: np.searchsorted(tails, v, side="right") - float(tails.size))
+    variance = concentration - 1.0 / 12.0
+    fourth = (concentration + 1.0 / 120.0) / variance / variance
+    sixth = (concentration - 1.0 / 252.0) / variance / variance / variance
+
+    def lower(v: np.ndarray) -> np.ndarray:
+        x = normal_quantile(v)
+        x = x + (
+            fourth / 24.0 * (x**3 - 3.0 * x)
+            + sixth / 720.0 * (x**5 - 10.0 * x**3 + 15.0 * x)
+            - fourth**2 / 384.0 * (3.0 * x**5 - 24.0 * x**3 + 29.0 * x)
+        )
+        return np.round(math.sqrt(variance) * x)
+
+    return symmetric_quantile(u, lower)
+
+
+def harmonic_weights(concentration: float) -> np.ndarray | None:
+    """Probabilities ``exp(-z) I_n(z)`` of n = 0, 1, ..., until they are below 1e-20; None where they are too many."""
+    from scipy.special import ive
+
+    if concentration > _LARGEST_TABLE:
+        return None
+    weights = ive(np.arange(64 + int(10.0 * math.sqrt(concentration))), concentration)
+    return weights[: int(np.count_nonzero(weights > 1e-20))]
+
+
+@lru_cache(maxsize=64)
+def _harmonic_tails(concentration: float) -> np.ndarray:
+    """Probabilities of n or more, n = 1, 2, ..., from the largest n on: increasing."""
+    weights = harmonic_weights(concentration)
+    assert weights is not None
+    return np.cumsum(weights[:0:-1])
+
+
+def log_gamma_ratio(a: float, halves: int) -> float:
+    """``ln Gamma(a + halves/2) - ln Gamma(a)`` for a > 0, without the loss of digits of that difference."""
+    odd, step = halves % 2, 0.0
+    if odd and a < 20.0:
+        step = math.lgamma(a + 0.5) - math.lgamma(a)
+    elif odd:  # DLMF 5.11.8
+        z = 1.0 / (a * a)
+        step = 0.5 * math.log(a)
+        step += (-1.0 / 8 + z * (1.0 / 192 + z * (-1.0 / 640 + z * (17.0 / 14336 - z * 31.0 / 18432)))) / a
+    return step + math.fsum(math.log(a + 0.5 * odd + i) for i in range(halves // 2))
+
+
 def log_uniform_mean_cos(
     low: float, high: float, log_ratio: float, x: Array, sici: Callable[[Array], tuple[Array, Array]], xp: ModuleType
 ) -> Array:
@@ -187,6 +265,56 @@ def _matern_recurrence(nu: float, t: Array, xp: ModuleType) -> Array:
     return xp.where(at_peak, one, value)
 
 
+def sphere_mean_cos(order: float, t: Array, xp: ModuleType) -> Array:
+    """``Gamma(order + 1) (2/t)^order J_order(t)`` for t >= 0 and orders 0, 1/2, 1, ...; 1 at 0 and 0 at infinity.
+
+    It is the mean of ``cos(t x)``, x the first coordinate of a point of the unit sphere in 2 order + 2 dimensions, or
+    of the unit ball in 2 order. Small arguments take the power series, others the recurrence from ``cos t`` and
+    ``sin t / t``, or from J_0 and J_1. The absolute error is below 1e-14, beside what the rounding of t means, for
+    orders up to 8.
+    """
+    return _array.apply_by_blocks(partial(_sphere_mean_cos, order), t, xp)
+
+
+def _sphere_mean_cos(order: float, t: Array, xp: ModuleType) -> Array:
+    """Recurrence: ``L_(e+1) = 4 e (e+1) / t^2 (L_e - L_(e-1))`` (DLMF 10.6.1)."""
+    bound = max(_SPHERE_SERIES, order + 2.0)
+    z = 0.25 * _array.clip(t, 0.0, bound, xp) ** 2
+    coefficients = [1.0]
+    while abs(coefficients[-1]) * (0.5 * bound) ** (2 * len(coefficients) - 2) > 1e-19:
+        step = len(coefficients)
+        coefficients.append(-coefficients[-1] / (step * (order + step)))
+    far = (t > bound) & ~xp.isinf(t)
+    large = xp.where(far, t, xp.ones_like(t) * bound)
+    if order % 1.0:
+        e, before, value = 0.5, xp.cos(large), xp.sin(large) / large
+    else:
+        e, (before, value) = 1.0, _bessel_j(large, xp)
+        value = 2.0 * value / large
+    if e > order:
+        value = before
+    for step in range(round(order - e)):
+        scale = 4.0 * (e + step) * (e + step + 1.0) / large / large
+        before, value = value, scale * (value - before)
+    return xp.where(far, value, xp.where(xp.isinf(t), xp.zeros_like(t), _polynomial(coefficients, z)))
+
+
+def _bessel_j(t: Array, xp: ModuleType) -> tuple[Array, Array]:
+    """J_0 and J_1 for t >= 5: ``sqrt(2/(pi t)) [P cos(t - (order/2 + 1/4) pi) - Q sin(...)]`` (DLMF 10.17.3)."""
+    y, cos, sin = 2.0 * _SPHERE_SERIES / t - 1.0, xp.cos(t), xp.sin(t)
+    (p0, q0), (p1, q1) = ([_polynomial(c, y) for c in _hankel_polynomials(order)] for order in (0, 1))
+    size = xp.sqrt(1.0 / (math.pi * t))
+    return size * (p0 * (cos + sin) - q0 * (sin - cos)), size * (p1 * (sin - cos) + q1 * (sin + cos))
+
+
+@lru_cache(maxsize=2)
+def _hankel_polynomials(order: int) -> tuple[list[float], list[float]]:
+    """P and Q as polynomials in 10/t - 1, for t >= 5: ``P + iQ`` is ``sqrt(2z/pi) exp(z) K_order(z)`` at z = -it."""
+    angle = math.pi * (np.arange(_LARGE_TERMS) + 0.5) / _LARGE_TERMS
+    values = _scaled_bessel_k(order, -2j * _SPHERE_SERIES / (1.0 + np.cos(angle))) * math.sqrt(2.0 / math.pi)
+    return _interpolated(values.real), _interpolated(values.imag)
+
+
 def _power_times_bessel_k(
     mu: float, wanted: tuple[bool, bool], t: Array, xp: ModuleType
 ) -> tuple[Array | None, Array | None]:
@@ -249,18 +377,27 @@ def _temme_polynomials(mu: float) -> tuple[_Polynomials, _Polynomials]:
 
 @lru_cache(maxsize=256)
 def _large_polynomial(order: float) -> list[float]:
-    """Polynomial in y = 4/t - 1 that is ``sqrt(t) exp(t) K_order(t)`` for t >= 2, from its values at Chebyshev points.
+    """Polynomial in y = 4/t - 1 that is ``sqrt(t) exp(t) K_order(t)`` for t >= 2, from values at Chebyshev's points."""
+    angle = math.pi * (np.arange(_LARGE_TERMS) + 0.5) / _LARGE_TERMS
+    return _interpolated(_scaled_bessel_k(order, 4.0 / (1.0 + np.cos(angle))))
 
-    They are ``int exp(-x^2) cosh(2 order asinh(x / sqrt(2t))) 2 / sqrt(2t + x^2) dx``, x > 0 (DLMF 10.32.9 with
+
+def _scaled_bessel_k(order: float, t: np.ndarray) -> np.ndarray:
+    """``sqrt(t) exp(t) K_order(t)`` for t >= 2, and for imaginary t from 5i on.
+
+    It is ``sqrt(t) int exp(-x^2) cosh(2 order asinh(x / sqrt(2t))) 2 / sqrt(2t + x^2) dx``, x > 0 (DLMF 10.32.9 with
     ``x = sqrt(2t) sinh(s/2)``), by the trapezoidal rule, whose error is below 1e-19 with this step.
     """
-    angle = math.pi * (np.arange(_LARGE_TERMS) + 0.5) / _LARGE_TERMS
-    t = 4.0 / (1.0 + np.cos(angle))[:, None]
-    x = 0.25 * np.arange(27)
+    x, t = 0.25 * np.arange(27), t[:, None]
     weight = np.where(x == 0.0, 0.125, 0.25) * np.exp(-x * x)
     integrand = np.cosh(2.0 * order * np.arcsinh(x / np.sqrt(2.0 * t))) * 2.0 / np.sqrt(2.0 * t + x * x)
-    values = np.sqrt(t[:, 0]) * (integrand @ weight)
-    series = 2.0 / _LARGE_TERMS * np.cos(np.outer(np.arange(_LARGE_TERMS), angle)) @ values
+    return np.sqrt(t[:, 0]) * (integrand @ weight)
+
+
+def _interpolated(values: np.ndarray) -> list[float]:
+    """Polynomial with given values at Chebyshev's points of (-1, 1)."""
+    order = np.arange(values.size)
+    series = 2.0 / values.size * np.cos(np.outer(order, math.pi * (order + 0.5) / values.size)) @ values
     series[0] *= 0.5
     return np.polynomial.chebyshev.cheb2poly(series).tolist()
 

@@ -6,6 +6,7 @@ registered kernel is missing from it. Below the data stand the two statistical c
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -32,19 +33,22 @@ class Family:
     Attributes
     ----------
     stretch : str
-        The parameter that is a length, or one over a length.
+        The parameter that is a length, or one over a length; "scales" where all of several parameters are.
     lengths : tuple of float
         Values of it: one at a time, and the first k as one for each axis.
     others : tuple of dict
         Values of the other parameters, ndim aside.
     reference : callable
-        Phi from the kernel (for its parameters but the lengths) and the lag in units of the length, in mpmath.
-    shape : {"ellipse", "box", "band"}
-        How the law looks once frequencies are multiplied by the lengths: spherically symmetric, uniform in a box, or
-        on a line and away from 0 and infinity.
+        Phi from the kernel (for its parameters but the lengths) and the lag in units of `stretch`, in mpmath; the lag
+        as it is if that is "scales".
+    shape : {"ellipse", "disc", "sphere", "box", "band", "lattice", "lumps"}
+        How the law looks once frequencies are multiplied by the lengths: spherically symmetric; that and within, or at,
+        distance 1; uniform in a box; on a line and away from 0 and infinity; whole numbers; bumps off the origin.
     source : str
     most_axes : int
         Up to three.
+    unit : float
+        A length in the problem is the parameter times this.
     """
 
     stretch: str
@@ -54,11 +58,22 @@ class Family:
     shape: str
     source: str
     most_axes: int = 3
+    unit: float = 1.0
 
     @property
     def inverse(self) -> bool:
         """Whether `stretch` is one over a length."""
-        return self.stretch in ("bandwidth", "high")
+        return self.stretch in ("bandwidth", "radius", "high")
+
+    def make(self, name: str, ndim: int, value: Any, others: dict[str, Any]) -> Kernel:
+        """Kernel with a length, or one for each axis."""
+        if self.shape != "lumps":
+            return kernels.kernel(name, ndim=ndim, **others, **{self.stretch: value})
+        means, scales = (
+            [row.tolist() if ndim > 1 else row.item() for row in np.outer(size, along[:ndim]) / value]
+            for size, along in (((0.3, 1.6), (1.0, -0.7, 0.4)), ((0.9, 0.6), (1.0, 0.8, 1.2)))
+        )
+        return kernels.kernel(name, ndim=ndim, means=means, scales=scales, **others)
 
 
 @dataclass(frozen=True)
@@ -116,6 +131,35 @@ def log_uniform_reference(low: mp.mpf, x: mp.mpf) -> mp.mpf:
     return (mp.ci(x) - mp.ci(low * x)) / -mp.log(low) if x else mp.mpf(1)
 
 
+def sphere_reference(order: mp.mpf, t: mp.mpf) -> mp.mpf:
+    """Return ``Gamma(order + 1) (2/t)^order J_order(t)`` in mpmath."""
+    return mp.hyp0f1(order + 1, -t * t / 4) if t < 50 else mp.gamma(order + 1) * (2 / t) ** order * mp.besselj(order, t)
+
+
+def _rational_quadratic(kernel: Kernel, lag: tuple[mp.mpf, ...]) -> mp.mpf:
+    alpha = mp.mpf(kernel.alpha)
+    return (1 + _length(lag) ** 2 / (2 * alpha)) ** -alpha
+
+
+def periodic_reference(scale: mp.mpf, turns: mp.mpf) -> mp.mpf:
+    """Return ``exp((cos(2 pi turns) - 1)/scale^2)`` in mpmath."""
+    return mp.exp((mp.cospi(2 * (turns - mp.nint(turns))) - 1) / mp.mpf(scale) ** 2)
+
+
+def spectral_mixture_reference(kernel: Kernel, lag: tuple[mp.mpf, ...]) -> mp.mpf:
+    """Return ``sum_j w_j exp(-sum_a s_ja^2 x_a^2/2) cos(mu_j . x)`` in mpmath."""
+    total = mp.mpf(0)
+    for weight, *parts in zip(kernel.weights, kernel.means, kernel.scales, strict=True):
+        mean, scale = (np.broadcast_to(part, kernel.ndim).tolist() for part in parts)
+        square = mp.fsum((mp.mpf(s) * x) ** 2 for s, x in zip(scale, lag, strict=True))
+        total += (
+            mp.mpf(weight)
+            * mp.exp(-square / 2)
+            * mp.cos(mp.fsum(mp.mpf(m) * x for m, x in zip(mean, lag, strict=True)))
+        )
+    return total
+
+
 _SCALES = (6.5, 48.0, 21.0)
 FAMILIES: dict[str, Family] = {
     "gaussian": Family(
@@ -136,6 +180,51 @@ FAMILIES: dict[str, Family] = {
         "MATH.md 3; Rasmussen and Williams 2006, (4.14)",
     ),
     "exponential": Family("scale", _SCALES, ({},), lambda k, x: mp.exp(-_length(x)), "ellipse", "MATH.md 3"),
+    "rational_quadratic": Family(
+        "scale", _SCALES, ({"alpha": 0.4}, {"alpha": 3.0}), _rational_quadratic, "ellipse", "MATH.md 3; a Gamma mixture"
+    ),
+    "power_exponential": Family(
+        "scale",
+        _SCALES,
+        ({"exponent": 0.5}, {"exponent": 2.0}, {"exponent": 1.0}, {"exponent": 1.6}),
+        lambda k, x: mp.exp(-(_length(x) ** mp.mpf(k.exponent))),
+        "ellipse",
+        "MATH.md 3; Kanter 1975",
+    ),
+    "periodic": Family(
+        "period",
+        (13.0, 96.0),
+        ({"scale": 1.5}, {"scale": 0.6}),
+        lambda k, x: periodic_reference(k.scale, x[0]),
+        "lattice",
+        "MATH.md 3; MacKay 1998",
+        most_axes=1,
+        unit=1.0 / (2.0 * math.pi),
+    ),
+    "spectral_mixture": Family(
+        "scales",
+        _SCALES,
+        ({"weights": (0.25, 0.75)},),
+        spectral_mixture_reference,
+        "lumps",
+        "MATH.md 3; Wilson and Adams 2013, (12)",
+    ),
+    "ball": Family(
+        "bandwidth",
+        (0.15, 0.02, 0.7),
+        ({},),
+        lambda k, x: sphere_reference(mp.mpf(k.ndim) / 2, _length(x)),
+        "disc",
+        "MATH.md 3; DLMF 10.9.4",
+    ),
+    "shell": Family(
+        "radius",
+        (0.15, 0.02, 0.7),
+        ({},),
+        lambda k, x: sphere_reference(mp.mpf(k.ndim) / 2 - 1, _length(x)),
+        "sphere",
+        "MATH.md 3; DLMF 10.9.4",
+    ),
     "log_uniform": Family(
         "high",
         (0.15, 0.02),
@@ -146,7 +235,8 @@ FAMILIES: dict[str, Family] = {
         most_axes=1,
     ),
 }
-MANY_AXES = [name for name, family in FAMILIES.items() if family.most_axes > 1]
+WITHOUT_LENGTH = ("constant",)  # nothing to tell of them: Phi is 1
+MANY_AXES = [name for name, family in FAMILIES.items() if family.most_axes > 1 and family.stretch != "scales"]
 
 _UNIT_LAGS: dict[int, tuple[tuple[float, ...], ...]] = {
     1: ((0.25,), (0.6,), (-1.0,), (1.5,), (2.2,)),
@@ -163,8 +253,8 @@ def kernel_problems() -> Iterator[KernelProblem]:
             continue
         for ndim, others in itertools.product(range(1, 1 + family.most_axes), family.others):
             for value in family.lengths[:2] if ndim == 1 else (family.lengths[0], family.lengths[:ndim]):
-                made = kernels.kernel(record.name, ndim=ndim, **others, **{family.stretch: value})
-                each = np.broadcast_to(value, ndim)
+                made = family.make(record.name, ndim, value, others)
+                each = np.broadcast_to(value, ndim) * family.unit
                 lengths = tuple((1.0 / each if family.inverse else each).tolist())
                 lags = [tuple(x * s for x, s in zip(lag, lengths, strict=True)) for lag in _UNIT_LAGS[ndim]]
                 yield KernelProblem(record.name, made, lengths, tuple(x[0] if ndim == 1 else x for x in lags))
@@ -177,8 +267,10 @@ def phi_reference(problem: KernelProblem, lag: Any) -> mp.mpf:
     """Phi at a lag to `DIGITS` digits, from the exact values of the floats in the problem."""
     with mp.workdps(DIGITS):
         family = FAMILIES[problem.family]
-        values = np.broadcast_to(getattr(problem.kernel, family.stretch), problem.kernel.ndim).tolist()
         components = np.atleast_1d(lag).tolist()
+        if family.stretch == "scales":
+            return family.reference(problem.kernel, tuple(map(mp.mpf, components)))
+        values = np.broadcast_to(getattr(problem.kernel, family.stretch), problem.kernel.ndim).tolist()
         by = mp.fmul if family.inverse else mp.fdiv
         return family.reference(problem.kernel, tuple(by(x, v) for x, v in zip(components, values, strict=True)))
 
@@ -289,9 +381,13 @@ def moment_z(kernel: Kernel, lags: Any, omega: np.ndarray) -> dict[str, np.ndarr
     phases = np.multiply.outer(lags, omega) if kernel.ndim == 1 else lags @ omega.T
     expected = {"cos": phi, "cos 2u": phi2, "sin": 0.0}
     variance = {"cos": (1 + phi2) / 2 - phi**2, "cos 2u": (1 + phi4) / 2 - phi2**2, "sin": (1 - phi2) / 2}
+    least = 1e-26 * omega.shape[0]  # means are rounded, which shows where there are two frequencies only
     cos, sin = np.cos(phases), np.sin(phases)
     means = {"cos": cos.mean(axis=-1), "cos 2u": (1 - 2 * sin * sin).mean(axis=-1), "sin": sin.mean(axis=-1)}
-    return {name: (means[name] - expected[name]) / np.sqrt(variance[name] / omega.shape[0]) for name in means}
+    return {
+        name: (means[name] - expected[name]) / np.sqrt(np.maximum(variance[name], least) / omega.shape[0])
+        for name in means
+    }
 
 
 def worst(scores: dict[str, np.ndarray]) -> float:
@@ -311,7 +407,7 @@ def log_radii(kernel: Kernel, lengths: Any) -> tuple[float, float]:
     """Logarithms of the radii ``abs(lengths * omega)`` between which the law is, or all but nothing of it."""
     if hasattr(kernel, "high"):
         return math.log(kernel.low * lengths[0]), math.log(kernel.high * lengths[0])
-    return -50.0, 100.0
+    return -50.0, 0.0 if kernel.name == "ball" else 100.0
 
 
 def radius_cdf(kernel: Kernel, lengths: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -320,20 +416,21 @@ def radius_cdf(kernel: Kernel, lengths: tuple[float, ...]) -> tuple[np.ndarray, 
     The density is averaged over a few opposite directions and integrated in the logarithm of the radius.
     """
     k, lengths = kernel.ndim, np.asarray(lengths)
-    directions = np.concatenate([np.eye(k), np.ones((1, k)) / math.sqrt(k)])
-    directions = np.concatenate([directions, -directions])
+    both = np.concatenate([directions(k), -directions(k)])
     edges, log_r, weight = panels(*log_radii(kernel, lengths), 1500)
-    omega = np.exp(log_r)[..., None, None] * directions / lengths
+    omega = np.exp(log_r)[..., None, None] * both / lengths
     density = kernel.density(omega[..., 0] if k == 1 else omega).mean(axis=-1) / np.prod(lengths)
     sphere = 2.0 * math.pi ** (0.5 * k) / math.gamma(0.5 * k)
     mass = np.sum(weight * sphere * density * np.exp(k * log_r), axis=-1)
     return np.exp(edges[1:]), np.cumsum(mass)
 
 
-def box_cdf(kernel: Kernel, lengths: tuple[float, ...], axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points in (-1, 1) and the probability that ``lengths[axis] * omega[axis]`` is below them, from the density."""
-    edges, node, weight = panels(-1.0, 1.0, 64)
-    _, other, other_weight = panels(-1.0, 1.0, 2)
+def box_cdf(
+    kernel: Kernel, lengths: tuple[float, ...], axis: int, *, end: float = 1.0, across: int = 2
+) -> tuple[np.ndarray, np.ndarray]:
+    """Points in (-end, end) and the probability that ``lengths[axis] * omega[axis]`` is below, from the density."""
+    edges, node, weight = panels(-end, end, 64)
+    _, other, other_weight = panels(-end, end, across)
     grids = [node.ravel() if a == axis else other.ravel() for a in range(kernel.ndim)]
     weights = [weight.ravel() if a == axis else other_weight.ravel() for a in range(kernel.ndim)]
     omega = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1) / np.asarray(lengths)
@@ -348,16 +445,67 @@ def law_distances(kernel: Kernel, lengths: tuple[float, ...], shape: str, omega:
     """Distances of draws from the kernel's density, each over its bound: all below 1 if the draws follow it."""
     bound, k = ks_bound(omega.shape[0]), kernel.ndim
     scaled = omega.reshape(-1, k) * np.asarray(lengths)
+    if shape == "lattice":
+        return {"counts": lattice_statistic(kernel.scale, scaled[:, 0])}
+    if shape == "lumps":
+        return {f"axis {a}": ks_distance(scaled[:, a], *lumps_cdf(kernel, lengths, a)) / bound for a in range(k)}
     if shape == "box":
         found = {f"axis {a}": ks_distance(scaled[:, a], *box_cdf(kernel, lengths, a)) / bound for a in range(k)}
         return found | {"independence": cells_statistic(scaled)}
     radius = np.sqrt(np.sum(scaled * scaled, axis=-1))
-    found = {"radius": ks_distance(radius, *radius_cdf(kernel, lengths)) / bound}
+    if shape == "sphere":
+        found = {"radius": float(np.max(np.abs(radius - 1.0))) / 1e-15}
+    elif has_density(kernel):
+        found = {"radius": ks_distance(radius, *radius_cdf(kernel, lengths)) / bound}
+    else:
+        found = {"projection": ks_distance(scaled @ directions(k)[-1], *stable_cdf(kernel.exponent)) / bound}
     if k == 1:
         return found | {"sign": abs(float(np.mean(np.sign(scaled)))) * math.sqrt(omega.shape[0]) / Z_BOUND}
     points = np.linspace(-1.0, 1.0, 201)  # a coordinate of a uniform direction has a beta law
     beta = stats.beta.cdf(0.5 * (1.0 + points), 0.5 * (k - 1), 0.5 * (k - 1))
     return found | {f"direction {a}": ks_distance(scaled[:, a] / radius, points, beta) / bound for a in range(k)}
+
+
+@functools.cache
+def has_density(kernel: Kernel) -> bool:
+    """Whether the kernel knows a density."""
+    try:
+        kernel.density(np.ones(kernel.ndim) if kernel.ndim > 1 else 1.0)
+    except ValueError:
+        return False
+    return True
+
+
+def directions(ndim: int) -> np.ndarray:
+    """A few unit vectors ``(n, ndim)``, the last off the axes."""
+    return np.concatenate([np.eye(ndim), np.ones((1, ndim)) / math.sqrt(ndim)])
+
+
+def lumps_cdf(kernel: Kernel, lengths: tuple[float, ...], axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """As `box_cdf`, for a density that is negligible outside (-9, 9)^k."""
+    return box_cdf(kernel, lengths, axis, end=9.0, across=6)
+
+
+@functools.cache
+def stable_cdf(exponent: float) -> tuple[np.ndarray, np.ndarray]:
+    """Points and the distribution function with characteristic function ``exp(-abs(t)^exponent)``, by SciPy."""
+    points = np.concatenate([-np.geomspace(200.0, 0.02, 25), np.geomspace(0.02, 200.0, 25)])
+    return points, stats.levy_stable.cdf(points, exponent, 0.0)
+
+
+def lattice_statistic(scale: float, n: np.ndarray) -> float:
+    """Chi-square of the counts of whole numbers n against ``exp(-z) I_n(z)``, ``z = 1/scale^2``, over its bound."""
+    whole = np.round(n)
+    if np.max(np.abs(n - whole)) > 1e-12 * max(1.0, float(np.max(np.abs(n)))):
+        return math.inf
+    z, expected = 1 / mp.mpf(scale) ** 2, []
+    while not expected or expected[-1] > 20.0:
+        expected.append(float(n.size * mp.exp(-z) * mp.besseli(len(expected), z)))
+    last = len(expected) - 1
+    counts = np.array([np.sum(whole == i) for i in range(1 - last, last)] + [np.sum(np.abs(whole) >= last)])
+    wanted = np.array(expected[last - 1 : 0 : -1] + expected[:last])
+    wanted = np.append(wanted, n.size - np.sum(wanted))
+    return float(np.sum((counts - wanted) ** 2 / wanted) / stats.chi2.isf(ALPHA, counts.size - 1))
 
 
 def cells_statistic(points: np.ndarray) -> float:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import re
+import shlex
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
 
 import rfrope
-from rfrope import _accel, _libraries, kernels
+from rfrope import _accel, _libraries, _report, kernels, sampling, storage
 from rfrope.cli import main
 from rfrope.kernels import registry
 from rfrope.kernels.families import Gaussian
@@ -449,6 +452,291 @@ def test_doctor_prints_devices(run, monkeypatch):
     assert held["libraries"][0]["devices"] == [device, device]
 
 
+# -- design ------------------------------------------------------------------------------------------------------------
+
+SMALL = ["--head-dim", "32", "--context", "256"]
+
+
+def designed(run, *arguments):
+    code, out, err = run("design", *arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def errors_of(kernel, omega, context):
+    return rfrope.analysis.mean_kernel(omega, np.arange(context)) - kernel(np.arange(context))
+
+
+@pytest.mark.parametrize("design", [name for name in sampling.DESIGNS if name != "orthogonal"])
+def test_design_writes_what_sample_gives_and_tells_its_error(run, tmp_path, design):
+    path = tmp_path / "set.npz"
+    held = designed(run, "gaussian(scale=16)", *SMALL, "--design", design, "--seed", 3, "-o", path)
+    kernel, more = rfrope.kernel("gaussian", scale=16.0), {"max_lag": 255} if design == "optimised" else {}
+    omega = rfrope.sample(kernel, 16, rng=3, design=design, **more)
+    loaded = storage.load(path)
+    assert np.array_equal(loaded.frequencies, omega)
+    error = np.abs(errors_of(kernel, omega, 256))
+    (head,) = held["heads"]
+    assert head["rms"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-6)
+    assert (head["sup"], head["sup_lag"]) == (pytest.approx(np.max(error), rel=1e-6), [int(np.argmax(error))])
+    assert head["shortest"] == pytest.approx(2 * np.pi / np.max(np.abs(omega)))
+    assert head["longest"] == pytest.approx(2 * np.pi / np.min(np.abs(omega)))
+    resolved = "stratified" if design == "auto" else design
+    assert loaded.provenance == {
+        "kernel": "gaussian(scale=16.0)", "head_dim": 32, "design": resolved, "context": [256],
+        "norm": "rms" if design == "optimised" else None,
+        "seed": None if design in ("quantile", "optimised") else 3,
+        "error": {"rms": head["rms"], "sup": head["sup"]},
+    }  # fmt: skip
+    assert {name: held[name] for name in ("design", "seed", "shape", "dtype", "output", "plot")} == {
+        "design": resolved, "seed": loaded.provenance["seed"], "shape": [16], "dtype": "float64",
+        "output": str(path), "plot": None,
+    }  # fmt: skip
+
+
+def test_design_tells_bands_and_bounds(run):
+    held = designed(run, "cauchy(scale=24)", *SMALL)
+    kernel = rfrope.kernel("cauchy", scale=24.0)
+    omega = rfrope.sample(kernel, 16, rng=0, design="auto")
+    lags = [at["lag"][0] for at in held["lags"]]
+    assert (lags[0], lags[-1], lags) == (0, 255, sorted(set(lags)))
+    for at, lag in zip(held["lags"], lags, strict=True):
+        assert at["phi"] == pytest.approx(kernel(lag))
+        assert at["mean_kernel"] == pytest.approx(np.mean(np.cos(lag * omega)))
+        assert at["stderr"] == pytest.approx(((0.5 * (1 + kernel.phi2(lag)) - kernel(lag) ** 2) / 16) ** 0.5)
+    assert held["confidence"] == 0.95
+    sup = held["heads"][0]["sup"]
+    assert held["blocks"] == rfrope.moments.blocks_for_error(kernel, max_lag=255, error=sup)
+    assert rfrope.moments.blocks_for_error(kernel, max_lag=255, error=held["bound"] * 1.000001) == 16
+    assert rfrope.moments.blocks_for_error(kernel, max_lag=255, error=held["bound"] * 0.999999) == 17
+
+
+def test_design_of_several_heads(run, tmp_path):
+    path = tmp_path / "set.npz"
+    held = designed(run, "matern(nu=1.5, scale=16)", *SMALL, "--heads", 5, "--dtype", "float32", "-o", path)
+    kernel = rfrope.kernel("matern", nu=1.5, scale=16.0)
+    omega = storage.load(path).frequencies
+    assert (omega.shape, omega.dtype) == ((5, 16, 1), np.float32)
+    assert np.array_equal(omega, rfrope.sample(kernel, 16, rng=0, design="auto", heads=5, dtype="float32"))
+    sups = [np.max(np.abs(errors_of(kernel, one[:, 0], 256))) for one in omega]
+    assert [head["sup"] for head in held["heads"]] == pytest.approx(sups, rel=1e-6)
+    assert held["worst"] == int(np.argmax(sups))
+    assert held["mean"]["sup"] == pytest.approx(np.mean(sups))
+    at = held["lags"][3]
+    assert at["mean_kernel"] == pytest.approx(np.mean(np.cos(at["lag"][0] * omega[held["worst"], :, 0].astype(float))))
+
+
+def test_deterministic_heads_are_all_told(run):
+    held = designed(run, "gaussian(scale=16)", *SMALL, "--heads", 3, "--design", "quantile")
+    assert held["heads"] == [held["heads"][0]] * 3
+    assert (held["shape"], held["worst"]) == ([3, 16, 1], 0)
+
+
+def test_a_kernel_for_each_head(run, tmp_path):
+    path = tmp_path / "set.npz"
+    held = designed(run, "cauchy(scale=64)", "gaussian(scale=4)", *SMALL, "-o", path)
+    laws = [rfrope.kernel("cauchy", scale=64.0), rfrope.kernel("gaussian", scale=4.0)]
+    assert np.array_equal(storage.load(path).frequencies, rfrope.sample(laws, 16, rng=0, design="auto"))
+    assert storage.load(path).provenance["kernel"] == [*map(repr, laws)] == [head["kernel"] for head in held["heads"]]
+    for head, law, omega in zip(held["heads"], laws, storage.load(path).frequencies, strict=True):
+        assert head["sup"] == pytest.approx(np.max(np.abs(errors_of(law, omega[:, 0], 256))), rel=1e-6)
+    assert held["worst"] == 1
+    assert [at["phi"] for at in held["lags"]] == pytest.approx([laws[1](at["lag"][0]) for at in held["lags"]])
+    code, out, _ = run("design", "cauchy(scale=64)", "gaussian(scale=4)", *SMALL)
+    assert code == 0
+    assert out.count("gaussian(scale=4.0)") + out.count("cauchy(scale=64.0)") == 3  # a row each, and the worst's lags
+
+
+def test_a_ladder_of_scales(run, tmp_path):
+    path = tmp_path / "set.npz"
+    designed(run, "matern(nu=2.5)", *SMALL, "--heads", 4, "--ladder", "8:512", "--design", "quantile", "-o", path)
+    loaded = storage.load(path)
+    laws = [rfrope.kernels.parse(text) for text in loaded.provenance["kernel"]]
+    assert laws == [rfrope.kernel("matern", nu=2.5, scale=s) for s in (8.0, 32.0, 128.0, 512.0)]
+    assert np.array_equal(loaded.frequencies, rfrope.sample(laws, 16, design="quantile"))
+
+
+def test_a_design_in_two_axes(run, tmp_path):
+    path = tmp_path / "set.npz"
+    text = "gaussian(scale=(8, 4), ndim=2)"
+    held = designed(run, text, "--head-dim", 32, "--context", "32,16", "--design", "orthogonal", "-o", path)
+    law, omega = rfrope.kernels.parse(text), storage.load(path).frequencies
+    assert np.array_equal(omega, rfrope.sample(law, 16, rng=0, design="orthogonal"))
+    diagonal = [(i, round(15 * i / 31)) for i in range(32)]
+    lags = np.asarray([(i, 0) for i in range(32)] + [(0, i) for i in range(16)] + diagonal)
+    error = np.abs(rfrope.analysis.mean_kernel(omega, lags) - law(lags))
+    (head,) = held["heads"]
+    assert head["sup"] == pytest.approx(np.max(error))
+    assert head["rms"] == pytest.approx(np.sqrt(np.mean(error**2)))
+    assert head["shortest"] == pytest.approx(2 * np.pi / np.max(np.linalg.norm(omega, axis=-1)))
+    assert held["context"] == [32, 16]
+    assert held["lags"][-1]["lag"] == [31, 15]
+    one = designed(run, text, "--head-dim", 32, "--context", "16")
+    assert one["context"] == [16, 16]
+    assert "the axes and the diagonal, up to (15, 15)" in run("design", text, "--head-dim", 32, "--context", 16)[1]
+
+
+def test_long_contexts_are_judged_in_pieces(run, monkeypatch):
+    whole = designed(run, "gaussian(scale=16)", "--head-dim", 16, "--context", 5000)
+    monkeypatch.setattr(_report, "_CHUNK", 512)
+    pieces = designed(run, "gaussian(scale=16)", "--head-dim", 16, "--context", 5000)
+    for name in ("rms", "sup"):
+        assert pieces["heads"][0][name] == pytest.approx(whole["heads"][0][name], rel=1e-6)
+    assert pieces["heads"][0]["sup_lag"] == whole["heads"][0]["sup_lag"]
+
+
+def test_the_text_of_design_says_what_its_json_holds(run, tmp_path):
+    arguments = ["gaussian(scale=16)", *SMALL, "--heads", 3, "--seed", 2]
+    _, text, _ = run("design", *arguments, "-o", tmp_path / "set.npz")
+    held = designed(run, *arguments)
+    worst, mean = held["heads"][held["worst"]], held["mean"]
+    assert text.startswith(
+        "3 heads of 16 frequencies, radians per position: float64 (3, 16, 1), design stratified, seed 2.\n"
+        f"Written: {tmp_path / 'set.npz'}\n"
+    )
+    assert "over lags 0 to 255:" in text
+    wanted = [f"{held['worst']}, worst", f"{worst['rms']:.3g}", "gaussian(scale=16.0)", f"{worst['sup']:.3g}"]
+    wanted += [str(worst["sup_lag"][0]), f"{worst['shortest']:.4g} to {worst['longest']:.4g}"]
+    table = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+    assert wanted in table
+    assert ["mean", f"{mean['rms']:.3g}", f"{mean['sup']:.3g}"] in table
+    for at in held["lags"]:
+        phi, value = at["phi"], at["mean_kernel"]
+        row = [
+            str(at["lag"][0]),
+            f"{phi:.4f}",
+            f"{value:.4f}",
+            f"{value - phi:+.4f}",
+            f"{phi:.4f} ± {at['stderr']:.4f}",
+        ]
+        assert row in table
+    assert f"16 independent draws stay within {held['bound']:.3g} of Φ at all lags with 95% certainty" in text
+    assert f"to stay within {worst['sup']:.3g}, as here, it asks for {held['blocks']} of them." in text
+
+
+def test_a_design_that_is_not_written_says_so(run):
+    _, out, _ = run("design", "gaussian(scale=16)", *SMALL)
+    assert "not written: -o FILE.npz" in out
+    assert out.startswith("16 frequencies, radians per position: float64 (16,), design stratified, seed 0.")
+    assert "\nmean" not in out
+    assert "seed" not in run("design", "gaussian", *SMALL, "--design", "quantile")[1]
+    assert "design optimised (sup)." in run("design", "gaussian", *SMALL, "--design", "optimised", "--norm", "sup")[1]
+
+
+def test_one_seed_one_design(run, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run("design", "gaussian", *SMALL, "--seed", seed, "-o", tmp_path / f"{name}.npz")
+    first, same, other = ((tmp_path / f"{name}.npz").read_bytes() for name in "abc")
+    assert first == same != other
+
+
+@pytest.mark.parametrize(("suffix", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")])
+@pytest.mark.parametrize("kernels_of_heads", [["gaussian"], ["gaussian", "cauchy(scale=8)"], ["gaussian(ndim=2)"]])
+def test_design_draws_a_figure(run, tmp_path, suffix, begins, kernels_of_heads):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    path = tmp_path / f"figure.{suffix}"
+    code, out, err = run("design", *kernels_of_heads, *SMALL, "--plot", path)
+    assert (code, err) == (0, "")
+    assert f"Written: {path}" in out
+    assert path.read_bytes().startswith(begins)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_a_figure_needs_matplotlib(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    refused = run("design", "gaussian", *SMALL, "-o", tmp_path / "set.npz", "--plot", tmp_path / "figure.png")
+    assert_refused(refused, "--plot", "pip install 'rfrope[plot]'")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("option", ["-o", "--plot"])
+def test_files_are_refused_before_the_work(run, tmp_path, monkeypatch, option):
+    def work(*arguments, **more):
+        raise AssertionError("work began")
+
+    monkeypatch.setattr(rfrope, "sample", work)
+    suffix = "npz" if option == "-o" else "png"
+    path = tmp_path / f"taken.{suffix}"
+    path.write_text("precious")
+    assert_refused(run("design", "gaussian", *SMALL, option, path), f"{option} {path}", "exists", "--force")
+    assert_refused(run("design", "gaussian", *SMALL, option, tmp_path), option)
+    (tmp_path / f"folder.{suffix}").mkdir()
+    assert_refused(run("design", "gaussian", *SMALL, option, tmp_path / f"folder.{suffix}", "--force"), "regular file")
+    missing = tmp_path / "none" / f"set.{suffix}"
+    assert_refused(run("design", "gaussian", *SMALL, option, missing), f"{option} {missing}: No such file or directory")
+    assert_refused(run("design", "gaussian", *SMALL, option, tmp_path / "set.txt"), option, f".{suffix}")
+    assert path.read_text() == "precious"
+    assert sorted(os.listdir(tmp_path)) == [f"folder.{suffix}", f"taken.{suffix}"]
+
+
+def test_force_replaces_a_file(run, tmp_path):
+    path = tmp_path / "set.npz"
+    path.write_text("old")
+    assert run("design", "gaussian", *SMALL, "-o", path, "--force")[0] == 0
+    assert storage.load(path).frequencies.shape == (16,)
+
+
+def test_python_m_rfrope_design(tmp_path):
+    path = tmp_path / "set.npz"
+    done = program("design", "gaussian(scale=32)", *SMALL, "-o", str(path), PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert storage.load(path).frequencies.shape == (16,)
+
+
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "command_line.rst"
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not here")
+def test_the_outputs_on_the_documentation_page(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = re.findall(r"^    \$ rfrope (.*)\n((?:    .*\n|\n)+)", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert len(shown) == 2
+    for command, block in shown:
+        code, out, _ = run(*shlex.split(command))
+        wanted, _, _ = textwrap.dedent(block).rstrip("\n").partition("\n...")
+        assert code == 0
+        assert out.startswith(wanted)
+
+
+BAD_DESIGNS = [
+    (["gausian", *SMALL], "gausian"),
+    (["gaussian", "--context", "64"], "--head-dim"),
+    (["gaussian", "--head-dim", "64"], "--context"),
+    (SMALL, "KERNEL"),
+    (["gaussian", "--head-dim", "63", "--context", "64"], "argument --head-dim: 63 is odd; expected an even number"),
+    (["gaussian", "--head-dim", "0", "--context", "64"], "argument --head-dim: 0 is below 2"),
+    (["gaussian", "--head-dim", "x", "--context", "64"], "--head-dim"),
+    (["gaussian", "--head-dim", "64", "--context", "1"], "argument --context: 1 is below 2"),
+    (["gaussian", "--head-dim", "64", "--context", "4k"], "argument --context: '4k' is no whole number"),
+    (["gaussian", "--head-dim", "64", "--context", "64,64"], "--context 64,64: gaussian(scale=1.0) has ndim 1"),
+    (["gaussian(ndim=2)", "--head-dim", "64", "--context", "8,8,8"], "--context 8,8,8"),
+    (["gaussian", *SMALL, "--heads", "0"], "argument --heads: 0 is below 1"),
+    (["gaussian", "cauchy", *SMALL, "--heads", "3"], "--heads 3 with 2 KERNELs"),
+    (["gaussian", "gaussian(ndim=2)", *SMALL], "KERNELs have [1, 2] axes"),
+    (["gaussian", *SMALL, "--design", "random"], "--design"),
+    (["gaussian", *SMALL, "--design", "orthogonal"], "--design orthogonal: "),
+    (["gaussian", *SMALL, "--norm", "sup"], "--norm sup with --design auto"),
+    (["gaussian", *SMALL, "--norm", "max", "--design", "optimised"], "--norm"),
+    (["gaussian", "--head-dim", "4096", "--context", "64", "--design", "optimised"], "--design optimised: "),
+    (["gaussian", *SMALL, "--seed", "-1"], "argument --seed: -1 is below 0"),
+    (["gaussian", *SMALL, "--dtype", "float16"], "--dtype"),
+    (["gaussian", *SMALL, "--ladder", "8:512"], "--ladder: expected with it one KERNEL, and --heads"),
+    (["gaussian", "cauchy", *SMALL, "--heads", "2", "--ladder", "8:512"], "--ladder: expected with it one KERNEL"),
+    (["gaussian", *SMALL, "--heads", "2", "--ladder", "8"], "argument --ladder: '8' is no range"),
+    (["gaussian", *SMALL, "--heads", "2", "--ladder", "0:8"], "argument --ladder: '0:8' is no range"),
+    (["gaussian", *SMALL, "--heads", "2", "--ladder", "nan:8"], "argument --ladder: 'nan:8' is no range"),
+    (["sinc", *SMALL, "--heads", "2", "--ladder", "8:64"], "--ladder: sinc(bandwidth=1.0) has no single scale"),
+    (["gaussian(scale=(1, 2), ndim=2)", *SMALL, "--heads", "2", "--ladder", "8:64"], "has no single scale"),
+    (["gaussian", *SMALL, "-o", "set.txt"], "-o set.txt: path is 'set.txt'; expected a name that ends in .npz"),
+    (["gaussian", *SMALL, "--plot", "set.gif"], "--plot set.gif: expected a name that ends in .png"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), BAD_DESIGNS, ids=[" ".join(a) for a, _ in BAD_DESIGNS])
+def test_bad_designs(run, arguments, told):
+    assert_refused(run("design", *arguments), told)
+
+
 # -- other bad input ---------------------------------------------------------------------------------------------------
 
 BAD_ARGUMENTS = [
@@ -537,7 +825,9 @@ def test_version(run):
     assert run("--version")[:2] == (0, f"rfrope {rfrope.__version__}\n")
 
 
-@pytest.mark.parametrize("command", [["--help"], ["validate", "--help"], ["kernels", "--help"], ["doctor", "--help"]])
+@pytest.mark.parametrize(
+    "command", [["--help"], *([name, "--help"] for name in ("validate", "design", "kernels", "doctor"))]
+)
 def test_help(run, command):
     code, out, _ = run(*command)
     assert code == 0

@@ -11,10 +11,12 @@ import contextlib
 import functools
 import importlib.util
 import inspect
+import os
 import pathlib
 import pickle
 import re
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import library
+from problems import has_density
 
 import rfrope
 from rfrope import _array, analysis, kernels, montecarlo
@@ -120,6 +123,12 @@ def moments(function: Callable[..., Any], a: Place) -> Iterator[Any]:
     yield function(x[0, 0, ...], x[0, 0, ...], a(0.5), "cauchy")
 
 
+def bands(a: Place) -> Iterator[Any]:
+    for kernel in ("gaussian(scale=8)", "matern(nu=0.8, scale=3)"):
+        band = rfrope.mean_kernel_band(kernel, a([0.0, 1.0, 5.0]), n_blocks=32)
+        yield from (v for v in vars(band).values() if hasattr(v, "shape"))
+
+
 def mean_kernels(a: Place) -> Iterator[Any]:
     yield analysis.mean_kernel(a(FREQUENCIES), a(POSITIONS))
     for axes in (1, 2, 3):
@@ -134,6 +143,9 @@ def every_kernel(axes: int) -> Iterator[rfrope.Kernel]:
             yield record.factory(ndim=axes)
             if "scale" in record.parameters:
                 yield record.factory(ndim=axes, scale=scale)
+    yield from (rfrope.kernel("power_exponential", exponent=a, scale=scale, ndim=axes) for a in (0.5, 2.0))
+    yield from (rfrope.kernel("rational_quadratic", alpha=a, scale=scale, ndim=axes) for a in (0.3, 0.5 * axes, 7.0))
+    yield rfrope.kernel("shell", radius=scale, ndim=axes) * rfrope.kernel("gaussian", ndim=axes)
     for nu in (0.3, 0.8, 1.0, 2.2, 2.5, 7.3, 25.0):
         yield rfrope.kernel("matern", nu=nu, scale=scale, ndim=axes)
     yield rfrope.kernel("sinc", bandwidth=scale, ndim=axes)
@@ -152,7 +164,7 @@ def of_kernels(method: str, a: Place) -> Iterator[Any]:
             k = kernel.ndim
             for values in (np.array([0.0, 0.5, 3.0]), np.array(0.5)):
                 point = values if k == 1 else values[..., None] * np.linspace(1.0, 2.0, k)
-                if method != "density" or not isinstance(kernel, kernels.base.Product):
+                if method != "density" or has_density(kernel):
                     yield getattr(kernel, method)(a(point))
 
 
@@ -171,6 +183,7 @@ CALLS: dict[str, Callable[[Place], Iterator[Any]]] = {
     "score_variance": functools.partial(moments, rfrope.score_variance),
     "relative_error": functools.partial(moments, rfrope.relative_error),
     "mean_kernel": mean_kernels,
+    "mean_kernel_band": bands,
     **{f"Kernel.{name}": functools.partial(of_kernels, name) for name in ("phi", "phi2", "density")},
 }
 
@@ -200,9 +213,19 @@ TO_HOST = {
     "validate": lambda a: rfrope.validate(
         "gaussian", q=a(FEATURES[0]), k=a(FEATURES[0]), delta=a([1.0]), n_samples=2, n_trials=4, rng=0
     ),
+    "save": lambda a: rfrope.save(os.path.join(tempfile.mkdtemp(), "frequencies.npz"), a(FREQUENCIES)),
 }
+
+
+def stored() -> str:
+    path = os.path.join(tempfile.mkdtemp(), "frequencies.npz")
+    rfrope.save(path, FREQUENCIES)
+    return path
+
+
 FROM_HOST = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estimates}
 MADE_ON_HOST = {
+    "load": lambda xp, place: rfrope.load(stored(), xp=xp, device=place).frequencies,
     "sample": lambda xp, place: rfrope.sample("gaussian", 4, rng=0, xp=xp, device=place),
     "geometric": lambda xp, place: rfrope.geometric(4, xp=xp, device=place),
     "arithmetic": lambda xp, place: rfrope.arithmetic(4, step=0.5, xp=xp, device=place),
@@ -240,8 +263,8 @@ def test_functions_that_use_the_host_are_those_in_the_documentation():
 # `unique_*`, `repeat` and `asarray` of host arrays; `concat` and `stack` are copies by kernels up to eight arrays.
 QUEUED = {
     *("abs", "all", "astype", "broadcast_to", "concat", "cos", "exp", "expm1", "floor", "full", "full_like", "imag"),
-    *("isinf", "log", "log1p", "matmul", "matrix_transpose", "mean", "moveaxis", "ones_like", "prod", "real"),
-    *("empty", "reshape", "round", "sin", "sqrt", "stack", "sum", "where", "zeros_like"),
+    *("isinf", "log", "log1p", "matmul", "matrix_transpose", "max", "mean", "moveaxis", "ones_like", "prod", "real"),
+    *("remainder", "finfo", "empty", "reshape", "round", "sin", "sqrt", "stack", "sum", "where", "zeros_like"),
     *("float32", "float64", "complex64", "complex128", "__array_namespace_info__"),
 }
 

@@ -14,8 +14,9 @@ from rfrope import kernels
 
 
 def test_every_registered_kernel_has_problems_and_no_other():
-    assert set(problems.FAMILIES) == set(kernels.names()), "a new registry entry needs a row in problems.FAMILIES"
-    assert {p.family for p in problems.KERNELS} == set(kernels.names())
+    known = set(problems.FAMILIES) | set(problems.WITHOUT_LENGTH)
+    assert known == set(kernels.names()), "a new registry entry needs a row in problems.FAMILIES"
+    assert {p.family for p in problems.KERNELS} == set(problems.FAMILIES)
 
 
 def test_the_table_would_notice_a_new_registry_entry(monkeypatch):
@@ -25,7 +26,7 @@ def test_the_table_would_notice_a_new_registry_entry(monkeypatch):
         test_every_registered_kernel_has_problems_and_no_other()
 
 
-@pytest.mark.parametrize(("name", "ndim"), list(itertools.product(kernels.names(), (1, 2, 3))))
+@pytest.mark.parametrize(("name", "ndim"), list(itertools.product(problems.FAMILIES, (1, 2, 3))))
 def test_each_has_two_non_unit_scales_and_five_lags_for_one_two_and_three_axes(name, ndim):
     found = [p for p in problems.KERNELS if p.family == name and p.kernel.ndim == ndim]
     if ndim > problems.FAMILIES[name].most_axes:
@@ -34,6 +35,7 @@ def test_each_has_two_non_unit_scales_and_five_lags_for_one_two_and_three_axes(n
         assert not found
         return
     assert len({p.lengths for p in found}) == 2
+    assert len(found) == 2 * len(problems.FAMILIES[name].others)
     for p in found:
         assert len(p.lengths) == ndim
         assert all(length != 1.0 for length in p.lengths)
@@ -67,6 +69,21 @@ def test_matern_reference_is_mpmath_besselk(nu, t):
         ("exponential", {"scale": 2.0}, 6.0, math.exp(-3.0)),
         ("matern", {"nu": 0.5, "scale": 2.0}, 6.0, math.exp(-3.0)),
         ("matern", {"nu": 1.5, "scale": 2.0}, 2.0, (1 + math.sqrt(3.0)) * math.exp(-math.sqrt(3.0))),
+        ("rational_quadratic", {"alpha": 2.0, "scale": 3.0}, 6.0, 0.25),
+        ("power_exponential", {"exponent": 0.5, "scale": 2.0}, 8.0, math.exp(-2.0)),
+        ("power_exponential", {"exponent": 2.0, "scale": 2.0}, 8.0, math.exp(-16.0)),
+        ("periodic", {"period": 8.0, "scale": 0.5}, 2.0, math.exp(-4.0)),
+        ("periodic", {"period": 8.0, "scale": 0.5}, 12.0, math.exp(-8.0)),
+        (
+            "spectral_mixture",
+            {"weights": (0.5, 0.5), "means": (0.0, 3.0), "scales": (1.0, 2.0)},
+            1.0,
+            0.5 * math.exp(-0.5) + 0.5 * math.exp(-2.0) * math.cos(3.0),
+        ),
+        ("ball", {"bandwidth": 0.5}, math.pi, 2.0 / math.pi),
+        ("ball", {"bandwidth": 0.5, "ndim": 3}, (0.0, 0.0, 2.0 * math.pi), 3.0 / math.pi**2),
+        ("shell", {"radius": 0.5}, 2.0 * math.pi, -1.0),
+        ("shell", {"radius": 0.5, "ndim": 3}, (0.0, math.pi, 0.0), 2.0 / math.pi),
         ("gaussian", {"scale": (2.0, 4.0), "ndim": 2}, (2.0, 4.0), math.exp(-1.0)),
         ("sinc", {"bandwidth": (0.5, 1.0), "ndim": 2}, (math.pi, math.pi / 2), (2.0 / math.pi) ** 2),
     ],
@@ -135,6 +152,38 @@ def test_radius_cdf_is_an_adaptive_integral_of_the_density():
     radius, cdf = problems.radius_cdf(made, (3.0,))
     for r, value in zip(radius[480:560:20], cdf[480:560:20], strict=True):
         assert integrate.quad(made.density, -r / 3.0, r / 3.0)[0] == pytest.approx(value, abs=1e-9)
+
+
+def test_lattice_statistic_notices_another_law():
+    n = rfrope.kernel("periodic", period=2.0 * math.pi, scale=0.7).transport((np.arange(2**16) + 0.5) / 2**16)
+    assert problems.lattice_statistic(0.7, n) < 1.0
+    assert problems.lattice_statistic(0.72, n) > 1.0
+    assert problems.lattice_statistic(0.7, np.abs(n)) > 1.0
+    assert problems.lattice_statistic(0.7, 1.01 * n) == math.inf
+
+
+def test_lumps_cdf_is_the_normal_laws():
+    from scipy import stats
+
+    made = rfrope.kernel("spectral_mixture", means=[(1.0, 0.5)], scales=[(0.6, 0.8)], weights=[1.0], ndim=2)
+    points, cdf = problems.lumps_cdf(made, (1.0, 1.0), 0)
+    np.testing.assert_allclose(
+        cdf, (stats.norm.cdf(points, 1.0, 0.6) + stats.norm.cdf(points, -1.0, 0.6)) / 2, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize(("exponent", "law"), [(2.0, "norm"), (1.0, "cauchy")])
+def test_stable_cdf_is_that_of_the_known_laws(exponent, law):
+    from scipy import stats
+
+    points, cdf = problems.stable_cdf(exponent)
+    known = stats.norm(scale=math.sqrt(2.0)) if law == "norm" else stats.cauchy()
+    np.testing.assert_allclose(cdf, known.cdf(points), rtol=0, atol=1e-6)
+
+
+def test_has_density():
+    assert problems.has_density(rfrope.kernel("gaussian", ndim=2))
+    assert not problems.has_density(rfrope.kernel("constant"))
 
 
 def test_cells_statistic_notices_dependent_axes():

@@ -10,7 +10,7 @@ import types
 import pytest
 
 import rfrope
-from rfrope import analysis, bochner, kernels
+from rfrope import analysis, bochner, kernels, plotting
 
 # Names, kinds and defaults are the contract: parameters may be added, none renamed.
 SIGNATURES = {
@@ -26,6 +26,8 @@ SIGNATURES = {
     "scores": "(q, k, q_positions, k_positions, frequencies, *, pairing='half', shift=None)",
     "block_coefficients": "(q, k, *, pairing='half')",
     "threads": "(count)",
+    "save": "(path, frequencies, /, *, overwrite=False, **provenance)",
+    "load": "(path, *, xp=None, device=None, dtype=None)",
     "kernel": "(name, **parameters)",
     "sample": "(kernel, n_blocks, *, rng=None, design='iid', heads=None, xp=None, device=None, dtype=None, "
     "max_lag=None, norm=None)",
@@ -72,7 +74,13 @@ KERNEL_METHODS = {
     "rescale": "(self, scale)",
     "warp": "(self, matrix)",
 }
+PLOTTING_SIGNATURES = {
+    "kernel": "(kernel, max_lag, *, frequencies=None, n_blocks=None, ax=None)",
+    "frequencies": "(frequencies, *, ax=None)",
+    "validation": "(result, *, ax=None)",
+}
 FIELDS = {
+    "FrequencySet": ("frequencies", "provenance", "version"),
     "Band": ("value", "stderr", "lower", "upper", "confidence"),
     "Optimised": ("frequencies", "norm", "max_lag", "rms", "sup", "start_rms", "start_sup"),
     "Estimate": ("value", "stderr", "n"),
@@ -95,6 +103,7 @@ FUNCTIONS = {
     **{f"rfrope.kernels.{name}": getattr(kernels, name, None) for name in KERNEL_SIGNATURES},
     **{f"rfrope.analysis.{name}": getattr(analysis, name, None) for name in ANALYSIS_SIGNATURES},
     **{f"rfrope.bochner.{name}": getattr(bochner, name, None) for name in BOCHNER_SIGNATURES},
+    **{f"rfrope.plotting.{name}": getattr(plotting, name, None) for name in PLOTTING_SIGNATURES},
 }
 
 
@@ -136,6 +145,12 @@ def test_signatures_of_bochner(name):
     assert set(bochner.__all__) == set(BOCHNER_SIGNATURES) | {"Certificate", "NotPositiveDefiniteError"}
 
 
+@pytest.mark.parametrize("name", PLOTTING_SIGNATURES)
+def test_signatures_of_plotting(name):
+    assert bare(getattr(plotting, name)) == PLOTTING_SIGNATURES[name]
+    assert set(plotting.__all__) == set(PLOTTING_SIGNATURES)
+
+
 @pytest.mark.parametrize("name", KERNEL_METHODS)
 def test_methods_of_a_kernel(name):
     assert bare(getattr(rfrope.Kernel, name)) == KERNEL_METHODS[name]
@@ -149,8 +164,14 @@ def test_a_comparison_of_signatures_sees_a_changed_default():
 
 
 def test_all_of_rfrope_is_what_it_offers():
-    assert set(rfrope.__all__) == public(rfrope) | {"analysis", "bochner", "kernels"}
-    assert set(rfrope.__all__) == set(SIGNATURES) | set(FIELDS) | {"Kernel", "analysis", "bochner", "kernels"}
+    assert set(rfrope.__all__) == public(rfrope) | {"analysis", "bochner", "kernels", "plotting"}
+    assert set(rfrope.__all__) == set(SIGNATURES) | set(FIELDS) | {
+        "Kernel",
+        "analysis",
+        "bochner",
+        "kernels",
+        "plotting",
+    }
     assert rfrope.__all__ == sorted(set(rfrope.__all__))
 
 

@@ -6,7 +6,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 from conftest import library
-from problems import DIGITS, matern_reference
+from problems import DIGITS, matern_reference, sphere_reference
 
 from rfrope import _special
 
@@ -239,6 +239,82 @@ def test_bessel_k0(xp):
     for value, v in zip(xp.host(found), t, strict=True):
         assert relative_error(value, mp.besselk(0, mp.mpf(float(v)))) < 1e-14
     assert xp.host(_special.bessel_k0(xp([0.0]), space(xp)))[0] == np.inf
+
+
+# -- J, and the laws of spheres, stable variables and harmonics --------------------------------------------------------
+
+SPHERES = np.array([0.0, 1e-300, 1e-8, 0.1, 1.0, 3.0, 4.999999, 5.0, 5.000001, 8.0, 9.9, 12.0, 40.0, 1e3, 1e6])
+
+
+@pytest.mark.parametrize("order", [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 5.5, 8.0, 16.0])
+def test_sphere_mean_cos_against_mpmath(order):
+    found = _special.sphere_mean_cos(order, SPHERES, np)
+    for value, t in zip(found, SPHERES, strict=True):
+        exact = float(sphere_reference(mp.mpf(order), mp.mpf(float(t))))
+        assert abs(value - exact) < 1e-14 + 1e-12 * abs(exact)
+
+
+@pytest.mark.parametrize("order", [0.0, 0.5, 3.0, 3.5])
+def test_sphere_mean_cos_on_every_library(order, xp):
+    found = _special.sphere_mean_cos(order, xp(SPHERES), space(xp))
+    assert xp.owns(found)
+    np.testing.assert_allclose(xp.host(found), _special.sphere_mean_cos(order, SPHERES, np), rtol=0, atol=1e-15)
+    limits = xp.host(_special.sphere_mean_cos(order, xp([np.inf, np.nan]), space(xp)))
+    assert limits[0] == 0.0
+    assert np.isnan(limits[1])
+
+
+@pytest.mark.parametrize("order", [0.0, 1.0, 1.5])
+def test_sphere_mean_cos_is_differentiable(order):
+    """The derivative is ``-t L_(order+1)(t) / (2 order + 2)`` (DLMF 10.6.6)."""
+    import jax
+
+    jnp = library("jax").module
+    t = np.array([0.0, 0.3, 4.0, 6.0, 30.0])
+    slopes = jax.vmap(jax.grad(lambda v: _special.sphere_mean_cos(order, v, jnp)))(jnp.asarray(t))
+    exact = -t * _special.sphere_mean_cos(order + 1.0, t, np) / (2.0 * order + 2.0)
+    np.testing.assert_allclose(slopes, exact, atol=1e-13)
+
+
+@pytest.mark.parametrize("exponent", [0.02, 0.5, 1.0, 1.5, 1.99, 1.999999999])
+def test_stable_root_is_kanters_formula(exponent):
+    u = np.array([1e-15, 0.01, 0.3, 0.5, 0.9, 1.0 - 2.0**-53])
+    v = np.array([0.3, 1e-10, 0.9, 0.5, 1.0 - 2.0**-53, 0.7])
+    a = mp.mpf(exponent) / 2
+    for found, *point in zip(_special.stable_root(exponent, u, v), u, v, strict=True):
+        angle, e = mp.pi * mp.mpf(float(point[0])), -mp.log1p(-mp.mpf(float(point[1])))
+        s = mp.sin(a * angle) / mp.sin(angle) ** (1 / a) * (mp.sin((1 - a) * angle) / e) ** ((1 - a) / a)
+        exact = min(mp.sqrt(2 * s), mp.exp(700))
+        assert relative_error(found, exact) < 1e-13 / exponent
+
+
+def test_stable_root_of_exponents_1_and_2():
+    """For exponent 1 it is Levy's law: ``S = 1/(2 z^2)``; for 2 it is 1."""
+    from scipy import stats
+
+    u, v = np.random.default_rng(0).uniform(size=(2, 2**16))
+    z = 1.0 / _special.stable_root(1.0, u, v)
+    assert stats.kstest(z, stats.halfnorm.cdf).pvalue > 1e-6
+    assert stats.kstest(1.02 * z, stats.halfnorm.cdf).pvalue < 1e-6
+    assert np.all(_special.stable_root(2.0, u, v) == math.sqrt(2.0))
+
+
+@pytest.mark.parametrize("concentration", [0.0, 1e-12, 0.3, 2.0, 400.0, 3000.0, 6e4])
+def test_harmonic_weights_against_mpmath(concentration):
+    weights = _special.harmonic_weights(concentration)
+    n = np.arange(len(weights))
+    assert 2.0 * math.fsum(weights) - weights[0] == pytest.approx(1.0, abs=1e-13)
+    assert 2.0 * math.fsum(n * n * weights) == pytest.approx(concentration, rel=1e-12)  # the variance
+    if concentration <= 3000.0:  # mpmath goes no further
+        for i in {0, 1, len(weights) // 2, len(weights) - 1} & set(range(len(weights))):
+            assert relative_error(weights[i], mp.exp(-concentration) * mp.besseli(i, concentration)) < 1e-12
+
+
+@pytest.mark.parametrize("a", [1e-9, 0.3, 1.0, 7.5, 500.0, 1e6, 1e12])
+@pytest.mark.parametrize("halves", [1, 2, 3, 8, 31])
+def test_log_gamma_ratio(a, halves):
+    exact = mp.loggamma(mp.mpf(a) + mp.mpf(halves) / 2) - mp.loggamma(mp.mpf(a))
+    assert abs(_special.log_gamma_ratio(a, halves) - exact) < 3e-14 * max(1.0, abs(exact))
 
 
 def test_debye_polynomials_are_the_published_ones():

@@ -20,11 +20,14 @@ import numpy as np
 from rfrope import _array
 from rfrope._array import Array
 from rfrope.kernels.law import Law
-from rfrope.kernels.parameters import along_axes, per_axis, positive, square_matrix, volume
+from rfrope.kernels.parameters import along_axes, per_axis, shares, square_matrix, volume
+
+Atoms = tuple[np.ndarray, np.ndarray]  # frequencies (n, k) and their probabilities (n,)
 
 _LAW = {"_law", "_unit_law"}
-_TRANSPORT = {"transport", "draws", "_frequencies", "_drawn", "_transport", "_unit_transport"}
+_TRANSPORT = {"transport", "draws", "_frequencies", "_drawn", "_transport", "_unit_transport", "_mapped"}
 _LARGEST = 2.0**500  # frequencies of extremely heavy tails are cut here, so that phases stay finite
+_MOST_ATOMS = 2**12  # of a factor, in the density of a product
 
 
 class Kernel:
@@ -38,6 +41,7 @@ class Kernel:
 
     name: ClassVar[str]
     ndim: int
+    is_one: ClassVar[bool] = False  # whether Phi = 1, so that it may be left out of products
 
     @property
     def draws(self) -> int:
@@ -106,7 +110,7 @@ class Kernel:
         Raises
         ------
         ValueError
-            If the law has no density in closed form, or the last axis of `omega` is not `ndim` long.
+            If the law has no density, or none in closed form, or the last axis of `omega` is not `ndim` long.
         TypeError
             If `omega` does not hold real numbers.
         """
@@ -151,17 +155,17 @@ class Kernel:
 
     def rescale(self, scale: float | Sequence[float]) -> Kernel:
         """Stretch to ``Phi(delta / scale)``: frequencies divided by `scale`, a number or one for each axis."""
-        return Rescaled(self, per_axis("scale", scale, self.ndim))
+        return Rescaled(self, scale)  # type: ignore[arg-type]
 
     def warp(self, matrix: Any) -> Kernel:
         """Warp to ``Phi(M delta)``: frequencies ``M^T omega``, for an invertible (ndim, ndim) matrix M."""
-        return Warped(self, tuple(tuple(float(v) for v in row) for row in square_matrix("matrix", matrix, self.ndim)))
+        return Warped(self, matrix)
 
     def __mul__(self, other: object) -> Kernel:
-        """Product of kernels: independent frequencies add."""
+        """Product of kernels: independent frequencies add. Constants drop out, and products of products are flat."""
         if isinstance(other, Kernel):
-            factors = [f for k in (self, other) for f in (k.factors if isinstance(k, Product) else (k,))]
-            return Product(tuple(factors))
+            _check_same_axes((self, other))
+            return other if self.is_one else self if other.is_one else Product((self, other))
         raise TypeError(
             f"a kernel times {type(other).__name__} is not a kernel: Phi(0) must stay 1; expected another kernel; use "
             "rescale() to stretch it and kernels.mixture() to weigh several"
@@ -178,6 +182,10 @@ class Kernel:
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         raise ValueError(f"{self!r} has no density in closed form; sample it, or estimate the density from draws")
+
+    def _atoms(self) -> Atoms | None:
+        """Frequencies and their probabilities, if the law has a few thousand at most and no other."""
+        return None
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         raise TypeError(f"{type(self).__name__} defines no transport; a kernel family defines it")
@@ -250,9 +258,7 @@ def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
     >>> mixture([0.75, 0.25], [kernel("gaussian"), kernel("gaussian", scale=2.0)]).phi(2.0).round(4)
     np.float64(0.2531)
     """
-    if not isinstance(weights, list | tuple | np.ndarray) or np.ndim(weights) != 1:
-        raise TypeError(f"weights is {weights!r:.80}; expected a sequence of positive numbers with sum 1")
-    return Mixture(tuple(weights), tuple(kernels) if isinstance(kernels, Iterable) else kernels)
+    return Mixture(weights, tuple(kernels) if isinstance(kernels, Iterable) else kernels)  # type: ignore[arg-type]
 
 
 def axes(*kernels: Kernel) -> Kernel:
@@ -301,6 +307,8 @@ class Product(Kernel):
 
     def __post_init__(self) -> None:
         _check_same_axes(self.factors)
+        flat = [f for k in self.factors for f in (k.factors if isinstance(k, Product) else (k,))]
+        object.__setattr__(self, "factors", tuple(flat))
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
@@ -319,6 +327,21 @@ class Product(Kernel):
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return math.prod((f._phi(delta, xp) for f in self.factors), start=1.0)
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        """Sum of shifted densities, where all factors but one are of atoms."""
+        smooth, places, weights = [], np.zeros((1, self.ndim)), np.ones(1)
+        for factor in self.factors:
+            atoms = factor._atoms() if len(weights) <= _MOST_ATOMS else None
+            if atoms is None:
+                smooth.append(factor)
+            else:
+                places = (places[:, None] + atoms[0]).reshape(-1, self.ndim)
+                weights = np.multiply.outer(weights, atoms[1]).reshape(-1)
+        if len(smooth) != 1:
+            return super()._density(omega, xp)
+        terms = zip(weights.tolist(), places.tolist(), strict=True)
+        return sum(w * smooth[0]._density(omega - along_axes(tuple(p), omega, xp), xp) for w, p in terms)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.sum([f._drawn(part) for f, part in _columns(self.factors, u)], axis=0)
@@ -340,13 +363,10 @@ class Mixture(Kernel):
 
     def __post_init__(self) -> None:
         _check_same_axes(self.kernels)
-        shares = [positive("weights", w) for w in self.weights]
-        total = math.fsum(shares)
-        if len(shares) != len(self.kernels):
-            raise ValueError(f"weights has {len(shares)} entries and kernels {len(self.kernels)}; expected as many")
-        if abs(total - 1.0) > 1e-9:
-            raise ValueError(f"weights is {shares}, with sum {total}; expected sum 1 so that Phi(0) = 1")
-        object.__setattr__(self, "weights", tuple(w / total for w in shares))
+        weights = shares("weights", self.weights)
+        if len(weights) != len(self.kernels):
+            raise ValueError(f"weights has {len(weights)} entries and kernels {len(self.kernels)}; expected as many")
+        object.__setattr__(self, "weights", weights)
 
     @property
     def ndim(self) -> int:  # type: ignore[override]
@@ -385,7 +405,7 @@ class Mixture(Kernel):
 
 @dataclass(frozen=True, repr=False)
 class _Wrapper(Kernel):
-    """A kernel whose frequencies are those of another, mapped."""
+    """A kernel whose frequencies are those of another, mapped by a linear map."""
 
     kernel: Kernel
 
@@ -404,6 +424,16 @@ class _Wrapper(Kernel):
         """Those of the kernel inside."""
         return self.kernel.signed_columns
 
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        return self._mapped(self.kernel._drawn(u))
+
+    def _atoms(self) -> Atoms | None:
+        atoms = self.kernel._atoms()
+        return atoms and (self._mapped(atoms[0]), atoms[1])
+
+    def _mapped(self, omega: np.ndarray) -> np.ndarray:
+        raise TypeError(f"{type(self).__name__} defines no map")
+
 
 @dataclass(frozen=True, repr=False)
 class Rescaled(_Wrapper):
@@ -412,14 +442,17 @@ class Rescaled(_Wrapper):
     name: ClassVar[str] = "rescaled"
     scale: float | tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", per_axis("scale", self.scale, self.ndim))
+
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return self.kernel._phi(delta / along_axes(self.scale, delta, xp), xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         return volume(self.scale, self.ndim) * self.kernel._density(omega * along_axes(self.scale, omega, xp), xp)
 
-    def _transport(self, u: np.ndarray) -> np.ndarray:
-        return self.kernel._drawn(u) / np.asarray(self.scale)
+    def _mapped(self, omega: np.ndarray) -> np.ndarray:
+        return omega / np.asarray(self.scale)
 
     def _isotropy(self) -> np.ndarray | None:
         inside = self.kernel._isotropy()
@@ -440,6 +473,10 @@ class Warped(_Wrapper):
     name: ClassVar[str] = "warped"
     matrix: tuple[tuple[float, ...], ...]
 
+    def __post_init__(self) -> None:
+        matrix = square_matrix("matrix", self.matrix, self.ndim)
+        object.__setattr__(self, "matrix", tuple(map(tuple, matrix.tolist())))
+
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return self.kernel._phi(_times(delta, np.asarray(self.matrix).T, xp), xp)
 
@@ -447,8 +484,12 @@ class Warped(_Wrapper):
         inverse = np.linalg.inv(np.asarray(self.matrix))
         return abs(float(np.linalg.det(inverse))) * self.kernel._density(_times(omega, inverse, xp), xp)
 
-    def _transport(self, u: np.ndarray) -> np.ndarray:
-        return self.kernel._drawn(u) @ np.asarray(self.matrix)
+    def _mapped(self, omega: np.ndarray) -> np.ndarray:
+        matrix = np.asarray(self.matrix)
+        size = 2.0 ** min(
+            max(0, math.frexp(np.max(np.abs(matrix)))[1]), 1023
+        )  # sums of the largest frequencies stay finite
+        return (omega @ (matrix / size)) * size
 
     def _isotropy(self) -> np.ndarray | None:
         inside = self.kernel._isotropy()

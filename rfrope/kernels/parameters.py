@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -14,27 +15,52 @@ from rfrope._array import Array
 
 def positive(name: str, value: Any) -> float:
     """Return a parameter as a float, or say why it is not a positive finite number."""
-    try:
-        number = float("no number" if isinstance(value, bool | np.bool | str | bytes | list | tuple) else value)
-    except OverflowError:
-        number = math.inf
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} is {value!r:.80}; expected a positive number") from None
+    number = _number(name, value, "a positive number")
     if not (number > 0.0 and math.isfinite(number)):
         raise ValueError(f"{name} is {value!r:.80}; expected a positive finite number")
     return number
 
 
-def per_axis(name: str, value: Any, ndim: int) -> float | tuple[float, ...]:
-    """Return a length that is one number, or one for each axis, in its normal form."""
+def finite(name: str, value: Any) -> float:
+    """Return a parameter as a float, or say why it is not a finite number."""
+    number = _number(name, value, "a finite number")
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {value!r:.80}; expected a finite number")
+    return number
+
+
+def _number(name: str, value: Any, expected: str) -> float:
+    try:
+        return float("no number" if isinstance(value, bool | np.bool | str | bytes | list | tuple) else value)
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {value!r:.80}; expected {expected}") from None
+
+
+def per_axis(
+    name: str, value: Any, ndim: int, check: Callable[[str, Any], float] = positive
+) -> float | tuple[float, ...]:
+    """Return a length, or what else passes `check`, that is one number or one for each axis, in its normal form."""
     if not isinstance(value, list | tuple | np.ndarray) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        return positive(name, value)
+        return check(name, value)
     if any(isinstance(v, list | tuple | np.ndarray) for v in value):
-        raise TypeError(f"{name} is {value!r:.80}; expected a positive number, or one for each of {ndim} axes")
-    values = tuple(positive(name, v) for v in value)
+        raise TypeError(f"{name} is {value!r:.80}; expected a {check.__name__} number, or one for each of {ndim} axes")
+    values = tuple(check(name, v) for v in value)
     if len(values) != ndim:
         raise ValueError(f"{name} is {value!r}, {len(values)} values; expected one number or {ndim} (ndim={ndim})")
     return values[0] if ndim == 1 else values
+
+
+def shares(name: str, values: Any) -> tuple[float, ...]:
+    """Return positive weights whose sum is 1 to rounding, as those it returns are, which it returns unchanged."""
+    if not isinstance(values, list | tuple | np.ndarray) or np.ndim(np.asarray(values, dtype=object)) != 1:
+        raise TypeError(f"{name} is {values!r:.80}; expected a sequence of positive numbers with sum 1")
+    checked = tuple(positive(name, value) for value in values)
+    total = math.fsum(checked)
+    if abs(total - 1.0) > 1e-9:
+        raise ValueError(f"{name} is {list(checked)!r:.80}, with sum {total}; expected sum 1 so that Phi(0) = 1")
+    return checked if abs(total - 1.0) <= 2.0**-51 else tuple(value / total for value in checked)
 
 
 def check_ndim(ndim: Any) -> int:
@@ -54,10 +80,15 @@ def along_axes(value: float | tuple[float, ...], like: Array, xp: ModuleType) ->
 
 
 def radius(vectors: Array, xp: ModuleType) -> Array:
-    """Euclidean length along the last axis."""
+    """Euclidean length along the last axis; components so large or small that squares fail are divided before."""
     if vectors.shape[-1] == 1:
         return xp.abs(vectors[..., 0])
-    return xp.sqrt(xp.sum(vectors * vectors, axis=-1))
+    largest = xp.max(xp.abs(vectors), axis=-1, keepdims=True)
+    bound = float(xp.finfo(vectors.dtype).max) ** 0.45
+    fits = (largest > 1.0 / bound) & (largest < bound)
+    divisor = xp.where(fits | (largest == 0.0) | xp.isinf(largest), xp.ones_like(largest), largest)
+    vectors = vectors / divisor
+    return divisor[..., 0] * xp.sqrt(xp.sum(vectors * vectors, axis=-1))
 
 
 def volume(scale: float | tuple[float, ...], ndim: int) -> float:

@@ -10,10 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rfrope.kernels import families
-from rfrope.kernels.base import Kernel
+from rfrope.kernels import families, spectra
+from rfrope.kernels.base import Kernel, axes, mixture
 
 ENTRY_POINT_GROUP = "rfrope.kernels"
+_LONGEST = 2**16  # characters of a specification
+_DEEPEST = 40  # operations of the algebra inside one another
+_RESERVED = ("axes", "mixture")  # names of the algebra
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ _RECORDS: list[Record] = [
     ),
     Record(
         "sinc",
-        families.Sinc,
+        spectra.Sinc,
         "prod_j sin(W_j x_j)/(W_j x_j)",
         "uniform on (-W_j, W_j) on each axis",
         "any k",
@@ -96,13 +99,64 @@ _RECORDS: list[Record] = [
         ("laplacian",),
     ),
     Record(
+        "rational_quadratic",
+        families.RationalQuadratic,
+        "(1 + r^2/(2 alpha s^2))^-alpha",
+        "sqrt(g) z/s, one g ~ Gamma(alpha, rate alpha) for all axes",
+        "any k",
+        "rational_quadratic(alpha=1.5, scale=24.0)",
+    ),
+    Record(
+        "power_exponential",
+        families.PowerExponential,
+        "exp(-(r/s)^exponent), exponent in (0, 2]",
+        "sqrt(2 S) z/s, one S positive (exponent/2)-stable for all axes",
+        "any k",
+        "power_exponential(exponent=1.5, scale=32.0)",
+        ("stable",),
+    ),
+    Record(
         "log_uniform",
-        families.LogUniform,
+        spectra.LogUniform,
         "[Ci(high x) - Ci(low x)]/ln(high/low)",
         "a random sign times low (high/low)^U, U uniform on (0, 1)",
         "k = 1",
         "log_uniform(low=0.05, high=0.5)",
     ),
+    Record(
+        "periodic",
+        spectra.Periodic,
+        "exp((cos(2 pi x/period) - 1)/s^2)",
+        "2 pi n/period, n whole with probability exp(-1/s^2) I_n(1/s^2)",
+        "k = 1",
+        "periodic(period=96.0, scale=0.7)",
+        ("exp_sine_squared",),
+    ),
+    Record(
+        "spectral_mixture",
+        spectra.SpectralMixture,
+        "sum_j w_j exp(-sum_a s_ja^2 x_a^2/2) cos(mu_j . x)",
+        "component j with probability w_j, then a random sign times mu_j, plus s_j z",
+        "any k",
+        "spectral_mixture(weights=(0.75, 0.25), means=(0.01, 0.2), scales=(0.04, 0.02))",
+    ),
+    Record(
+        "ball",
+        spectra.Ball,
+        "Gamma(k/2+1) (2/t)^(k/2) J_(k/2)(t), t = W r",
+        "uniform in the ball of radius W",
+        "any k",
+        "ball(bandwidth=0.1)",
+    ),
+    Record(
+        "shell",
+        spectra.Shell,
+        "Gamma(k/2) (2/t)^(k/2-1) J_(k/2-1)(t), t = W r; cos t for k = 1",
+        "uniform on the sphere of radius W; -W or W for k = 1",
+        "any k",
+        "shell(radius=0.1)",
+    ),
+    Record("constant", spectra.Constant, "1", "0", "any k", "constant()"),
 ]
 _plugins_loaded = False
 
@@ -199,7 +253,7 @@ def kernel(name: str, **parameters: Any) -> Kernel:
         One of `names`, or an alias.
     **parameters
         As the family names them: ``scale`` (units of position, a number or one for each axis), ``nu``, ``bandwidth``,
-        ``low`` and ``high`` (radians per unit of position), ``ndim`` (axes).
+        ``low`` and ``high`` (radians per unit of position), ``ndim`` (axes); `records` lists them.
 
     Returns
     -------
@@ -237,7 +291,9 @@ def parse(text: str) -> Kernel:
     Parameters
     ----------
     text : str
-        ``name`` or ``name(parameter=number, ...)``; numbers, or tuples of numbers, one for each axis.
+        ``name`` or ``name(parameter=number, ...)``; numbers, or tuples of numbers, one for each axis. Combined as in
+        Python, nested freely: ``a * b``, ``mixture([0.3, 0.7], [a, b])``, ``axes(a, b)``, ``(a).rescale(2)`` and
+        ``(a).warp([[1, 0.5], [0, 1]])``. ``repr`` of a kernel is such a text.
 
     Returns
     -------
@@ -246,7 +302,7 @@ def parse(text: str) -> Kernel:
     Raises
     ------
     ValueError
-        If the text is not of that form, or as `kernel`.
+        If the text is not of that form, longer than 65536 characters or nested more than 40 deep, or as `kernel`.
     TypeError
         As `kernel`.
 
@@ -254,36 +310,88 @@ def parse(text: str) -> Kernel:
     --------
     >>> parse("matern(nu=1.5, scale=(8, 4), ndim=2)")
     matern(nu=1.5, scale=(8.0, 4.0), ndim=2)
+    >>> parse("mixture([0.25, 0.75], [constant, gaussian(scale=8) * periodic(period=24)])").phi([0.0, 24.0]).round(4)
+    array([1.    , 0.2583])
     """
     if not isinstance(text, str):
         raise TypeError(f"text is {text!r}; expected a string such as 'gaussian(scale=32)'")
+    if len(text) > _LONGEST:
+        raise ValueError(f"text has {len(text)} characters; expected a specification of at most {_LONGEST}")
     try:
         node: ast.expr = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise _malformed(text) from None
-    if isinstance(node, ast.Name):
+    return _read(node, text, 0)
+
+
+def _read(node: ast.expr, text: str, depth: int) -> Kernel:
+    """Kernel of an expression inside a specification."""
+    if depth > _DEEPEST:
+        raise ValueError(f"{text!r:.80} is nested more than {_DEEPEST} deep; expected less")
+    if isinstance(node, ast.Name) and node.id not in _RESERVED:
         return kernel(node.id)
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return _read_product(node, text, depth)
+    if not isinstance(node, ast.Call):
         raise _malformed(text)
+    if isinstance(node.func, ast.Attribute) and node.func.attr in ("rescale", "warp"):
+        (value,) = _arguments(node, 1, text)
+        return getattr(_read(node.func.value, text, depth + 1), node.func.attr)(_literal(value, node.func.attr, text))
+    if not isinstance(node.func, ast.Name):
+        raise _malformed(text)
+    if node.func.id == "axes":
+        return axes(*(_read(part, text, depth + 1) for part in _arguments(node, None, text)))
+    if node.func.id == "mixture":
+        weights, parts = _arguments(node, 2, text)
+        if not isinstance(parts, ast.List | ast.Tuple):
+            raise _malformed(text)
+        members = [_read(part, text, depth + 1) for part in parts.elts]
+        return mixture(_literal(weights, "weights", text), members)
+    return _read_family(node, node.func.id, text)
+
+
+def _read_product(node: ast.expr, text: str, depth: int) -> Kernel:
+    """Product of any number of factors, which are nested to the left."""
+    factors = []
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        factors.append(node.right)
+        node = node.left
+    product = _read(node, text, depth + 1)
+    for factor in reversed(factors):
+        product = product * _read(factor, text, depth + 1)
+    return product
+
+
+def _read_family(node: ast.Call, name: str, text: str) -> Kernel:
     if node.args:
-        expected = ", ".join(f"{p}=..." for p in _find(node.func.id).parameters)
-        raise ValueError(f"{text!r:.80} has a parameter without a name; expected {node.func.id}({expected})")
+        expected = ", ".join(f"{p}=..." for p in _find(name).parameters)
+        raise ValueError(f"{text!r:.80} has a parameter without a name; expected {name}({expected})")
     parameters: dict[str, Any] = {}
     for keyword in node.keywords:
         if keyword.arg is None or keyword.arg in parameters:
             raise _malformed(text)
-        try:
-            parameters[keyword.arg] = ast.literal_eval(keyword.value)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            raise ValueError(
-                f"{keyword.arg} in {text!r:.80} is not a number; expected a number or a tuple of numbers"
-            ) from None
-    return kernel(node.func.id, **parameters)
+        parameters[keyword.arg] = _literal(keyword.value, keyword.arg, text)
+    return kernel(name, **parameters)
+
+
+def _arguments(node: ast.Call, count: int | None, text: str) -> list[ast.expr]:
+    """Positional arguments of an operation, as many as expected."""
+    if node.keywords or (count is not None and len(node.args) != count):
+        raise _malformed(text)
+    return node.args
+
+
+def _literal(node: ast.expr, name: str, text: str) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        raise ValueError(f"{name} in {text!r:.80} is not a number; expected a number or a tuple of numbers") from None
 
 
 def _malformed(text: str) -> ValueError:
     return ValueError(
         f"cannot read kernel {text!r:.80}; expected name or name(parameter=number, ...), as 'matern(nu=1.5, scale=64)'"
+        ", or such kernels combined: a * b, mixture([weights], [a, b]), axes(a, b), (a).rescale(s), (a).warp([[...]])"
     )
 
 
@@ -299,7 +407,7 @@ def _find(name: str) -> Record:
 
 
 def _add(record: Record) -> Record:
-    taken = {n for r in _RECORDS for n in (r.name, *r.aliases)}
+    taken = {n for r in _RECORDS for n in (r.name, *r.aliases)} | set(_RESERVED)
     for name in (record.name, *record.aliases):
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"name is {name!r}; expected a Python identifier")

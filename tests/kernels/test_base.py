@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
 import math
 import pickle
@@ -10,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from problems import N_DRAWS, Z_BOUND, ks_bound, ks_distance, moment_z, panels, worst
 from scipy import integrate
 
@@ -72,6 +76,28 @@ COMBINATIONS = (
         density=False,
     ),
 )
+P = rfrope.kernel("periodic", period=7.0, scale=0.8)
+Q = rfrope.kernel("rational_quadratic", alpha=0.8, scale=4.0)
+W = rfrope.kernel("power_exponential", exponent=1.3, scale=4.0)
+L = rfrope.kernel("spectral_mixture", weights=(0.3, 0.7), means=(0.1, 1.2), scales=(0.3, 0.2))
+B2 = rfrope.kernel("ball", bandwidth=(0.7, 0.4), ndim=2)
+H2 = rfrope.kernel("shell", radius=0.8, ndim=2)
+ONE = rfrope.kernel("constant")
+COMBINATIONS += (
+    Combination("locally periodic", G * P, lambda x: G(x) * P(x)),
+    Combination("line and lumps", rfrope.kernel("shell", radius=0.6) * L, lambda x: np.cos(0.6 * np.array(x)) * L(x)),
+    Combination("stretched lattice", P.rescale(0.5) * G, lambda x: P(2.0 * np.array(x)) * G(x)),
+    Combination("heavy tails", Q * W, lambda x: Q(x) * W(x), density=False),
+    Combination("floor", mixture([0.2, 0.8], [ONE, W]), lambda x: 0.2 + 0.8 * W(x), density=False),
+    Combination("ball and shell", B2 * H2, lambda x: B2(x) * H2(x), density=False),
+    Combination("warped ball", B2.warp(MATRIX), lambda x: B2(np.asarray(x) @ MATRIX.T), density=False),
+    Combination("one axis only", axes(ONE, Q), lambda x: Q(np.asarray(x)[..., 1]), density=False),
+    Combination(
+        "mixture of mixtures",
+        mixture([0.4, 0.6], [mixture([0.5, 0.5], [L, G * P]), Q]),
+        lambda x: 0.4 * (0.5 * L(x) + 0.5 * G(x) * P(x)) + 0.6 * Q(x),
+    ),
+)
 each = pytest.mark.parametrize("case", COMBINATIONS, ids=lambda c: c.name)
 with_density = pytest.mark.parametrize("case", [c for c in COMBINATIONS if c.density], ids=lambda c: c.name)
 
@@ -86,8 +112,8 @@ def lags_of(kernel):
 @each
 def test_phi_is_the_combination_of_the_parts(case):
     lags = lags_of(case.kernel)
-    np.testing.assert_allclose(case.kernel.phi(lags), case.phi(lags), rtol=1e-14)
-    np.testing.assert_allclose(case.kernel.phi2(lags), case.phi(2.0 * lags), rtol=1e-14)
+    np.testing.assert_allclose(case.kernel.phi(lags), case.phi(lags), rtol=1e-14, atol=1e-16)
+    np.testing.assert_allclose(case.kernel.phi2(lags), case.phi(2.0 * lags), rtol=1e-14, atol=1e-16)
     np.testing.assert_array_equal(case.kernel(lags), case.kernel.phi(lags))
     np.testing.assert_allclose(case.kernel.phi(0.0 * lags), 1.0, rtol=1e-15)
     np.testing.assert_array_equal(case.kernel.phi(-lags), case.kernel.phi(lags))
@@ -376,6 +402,8 @@ def test_combinations_are_values(case):
     lags = lags_of(case.kernel)
     np.testing.assert_array_equal(again.phi(lags), case.kernel.phi(lags))
     assert eval(repr(case.kernel), {"axes": axes, "mixture": mixture} | FACTORIES) == case.kernel, "repr is no recipe"
+    assert kernels.parse(repr(case.kernel)) == case.kernel
+    assert copy.deepcopy(case.kernel) == dataclasses.replace(case.kernel) == case.kernel
 
 
 FACTORIES = {name: functools.partial(rfrope.kernel, name) for name in kernels.names()}
@@ -385,6 +413,112 @@ def test_products_are_flat():
     assert (G * C) * M == G * (C * M)
     assert len((G * C * M).factors) == 3
     assert repr(G * C) == "gaussian(scale=4.0) * cauchy(scale=3.0)"
+
+
+POSITIVE = st.floats(1e-3, 1e3)
+FAMILIES = {
+    "gaussian": {"scale": POSITIVE},
+    "matern": {"nu": st.floats(0.3, 50.0), "scale": POSITIVE},
+    "rational_quadratic": {"alpha": POSITIVE, "scale": POSITIVE},
+    "power_exponential": {"exponent": st.floats(0.1, 2.0), "scale": POSITIVE},
+    "sinc": {"bandwidth": POSITIVE},
+    "ball": {"bandwidth": POSITIVE},
+    "shell": {"radius": POSITIVE},
+    "constant": {},
+    "periodic": {"period": POSITIVE, "scale": st.floats(0.05, 10.0)},
+    "log_uniform": {"low": st.floats(1e-3, 0.1), "high": st.floats(0.2, 10.0)},
+}
+
+
+@st.composite
+def weighted(draw, part, most=3):
+    """Weights that sum to 1, and as many of something."""
+    shares = draw(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=most))
+    return [share / math.fsum(shares) for share in shares], [draw(part) for _ in shares]
+
+
+@st.composite
+def leaf(draw, ndim):
+    names = [name for name in FAMILIES if ndim == 1 or name not in ("periodic", "log_uniform")]
+    name = draw(st.sampled_from([*names, "spectral_mixture"]))
+    if name == "spectral_mixture":
+        each = st.tuples(*[st.floats(-5.0, 5.0)] * ndim) if ndim > 1 else st.floats(-5.0, 5.0)
+        weights, means = draw(weighted(each))
+        scales = [draw(st.floats(0.01, 5.0)) for _ in weights]
+        return rfrope.kernel(name, weights=weights, means=means, scales=scales, ndim=ndim)
+    return rfrope.kernel(name, ndim=ndim, **{key: draw(value) for key, value in FAMILIES[name].items()})
+
+
+@st.composite
+def expression(draw, ndim=None, depth=3):
+    """Kernels of the algebra, nested at random."""
+    ndim = ndim or draw(st.integers(1, 3))
+    kind = draw(st.sampled_from(["leaf", "product", "mixture", "rescaled", "warped", "axes"])) if depth else "leaf"
+    inner = expression(ndim=ndim, depth=depth - 1)
+    if kind == "product":
+        return draw(inner) * draw(inner)
+    if kind == "mixture":
+        return mixture(*draw(weighted(inner)))
+    if kind == "rescaled":
+        return draw(inner).rescale(draw(st.one_of(POSITIVE, st.tuples(*[POSITIVE] * ndim))))
+    if kind == "warped":
+        return draw(inner).warp(np.eye(ndim) * draw(POSITIVE) + draw(st.floats(0.0, 1.0)) * np.tri(ndim, k=-1))
+    if kind == "axes" and ndim > 1:
+        return axes(draw(expression(ndim=1, depth=depth - 1)), draw(expression(ndim=ndim - 1, depth=depth - 1)))
+    return draw(leaf(ndim))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(expression())
+def test_any_expression_is_read_back_from_its_repr_and_is_a_kernel(kernel):
+    again = kernels.parse(repr(kernel))
+    assert again == kernel
+    assert hash(again) == hash(kernel)
+    assert repr(again) == repr(kernel)
+    assert pickle.loads(pickle.dumps(kernel)) == kernel
+    lags = np.array([0.0, 0.3, -2.0])[:, None] * np.linspace(1.0, 0.5, kernel.ndim)
+    phi = kernel.phi(lags[:, 0] if kernel.ndim == 1 else lags)
+    assert phi[0] == pytest.approx(1.0, abs=1e-14)
+    assert np.all(np.abs(phi) <= 1.0 + 1e-14)
+    omega = kernel.transport(np.random.default_rng(0).uniform(size=(5, kernel.draws)))
+    assert np.all(np.isfinite(omega))
+    assert omega.shape == ((5,) if kernel.ndim == 1 else (5, kernel.ndim))
+
+
+def test_weights_are_normalised_once():
+    rng = np.random.default_rng(0)
+    for n in range(2, 60):
+        weights = rng.dirichlet(np.ones(n)) * (1.0 + 1e-10)
+        made = mixture(weights, [G] * n)
+        assert mixture(made.weights, [G] * n) == made
+        assert abs(math.fsum(made.weights) - 1.0) < 1e-15
+
+
+def test_constants_drop_out_of_products():
+    assert ONE * G == G * ONE == G
+    assert ONE * ONE == ONE
+    assert (ONE * G * ONE * C * ONE).factors == (G, C)
+    with pytest.raises(ValueError, match=r"^kernels have \[1, 2\] axes"):
+        ONE * G2
+
+
+def test_products_with_too_many_atoms_have_no_density():
+    narrow = rfrope.kernel("periodic", scale=0.002)
+    for kernel in (narrow * G, P * P, P * P * P * P * P * G):
+        with pytest.raises(ValueError, match="has no density"):
+            kernel.density([0.1])
+    assert np.isfinite((P * P * G).density([0.1]))
+
+
+def test_a_warp_of_the_heaviest_tail_by_huge_numbers_is_finite():
+    heavy = rfrope.kernel("power_exponential", exponent=0.01, ndim=2)
+    assert np.all(np.isfinite(rfrope.sample(heavy.warp([[1e300, -1e300], [1e300, 1e299]]), 4096, rng=0)))
+
+
+def test_nodes_check_what_replaces_their_parts():
+    for node, change in ((G.rescale(2.0), {"scale": -1.0}), (G2.warp(MATRIX), {"matrix": [[0.0, 0.0], [0.0, 0.0]]})):
+        with pytest.raises(ValueError, match="expected"):
+            dataclasses.replace(node, **change)
 
 
 def test_identities():

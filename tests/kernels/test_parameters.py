@@ -23,6 +23,29 @@ def test_lengths_are_positive_and_finite(bad):
         parameters.per_axis("scale", bad, 1)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 10**400])
+def test_numbers_are_finite(bad):
+    assert parameters.finite("means", -3) == -3.0
+    with pytest.raises(ValueError, match=r"^means is .*; expected a finite number"):
+        parameters.finite("means", bad)
+
+
+def test_shares_keep_what_sums_to_one_and_normalise_the_rest():
+    assert parameters.shares("weights", [0.1] * 10) == (0.1,) * 10
+    third = parameters.shares("weights", np.full(3, 0.33333333333))
+    assert sum(third) == pytest.approx(1.0, abs=1e-15)
+    assert parameters.shares("weights", third) == third
+    for bad, kind in (([0.5], ValueError), ("ab", TypeError), (3.0, TypeError), ([[1.0]], TypeError)):
+        with pytest.raises(kind, match=r"^weights is "):
+            parameters.shares("weights", bad)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-150, 1.0, 1e150, 1e300])
+def test_radius_at_any_size(size):
+    found = parameters.radius(size * np.array([[3.0, -4.0], [0.0, 0.0], [0.0, np.inf], [1.0, np.nan]]), np)
+    np.testing.assert_allclose(found, [5.0 * size, 0.0, np.inf, np.nan], rtol=1e-15)
+
+
 def test_volume_and_radius():
     assert parameters.volume(3.0, 2) == 9.0
     assert parameters.volume((3.0, 5.0), 2) == 15.0

@@ -1,0 +1,180 @@
+"""What frequencies reach against their kernel over a context, and what independent draws would."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope.analysis import mean_kernel
+from rfrope.kernels import Kernel
+from rfrope.moments import blocks_for_error, mean_kernel_band
+
+_CHUNK = 2**20  # lags at once
+_SHOWN = 7  # lags that a reader sees
+
+
+@dataclass(frozen=True)
+class Reached:
+    """One head: errors of its mean kernel ``(1/D) sum_i cos(lag . omega_i)`` against Phi, and its wavelengths.
+
+    Attributes
+    ----------
+    kernel : str
+    rms, sup : float
+        Root mean square and largest error.
+    sup_lag : tuple of int
+        Where the largest is, one number for each axis.
+    shortest, longest : float, in units of position
+        Wavelengths; infinite for a frequency of 0.
+    """
+
+    kernel: str
+    rms: float
+    sup: float
+    sup_lag: tuple[int, ...]
+    shortest: float
+    longest: float
+
+
+@dataclass(frozen=True)
+class AtLag:
+    """One lag, for the head with the largest error.
+
+    Attributes
+    ----------
+    lag : tuple of int
+    phi, mean_kernel : float
+        What was asked for, and what these frequencies give.
+    stderr : float
+        Standard deviation of the mean kernel of as many independent draws.
+    """
+
+    lag: tuple[int, ...]
+    phi: float
+    mean_kernel: float
+    stderr: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a set reaches over the whole lags 0, ..., context - 1; with several axes on each of them and the diagonal.
+
+    Attributes
+    ----------
+    context : tuple of int
+        One number for each axis.
+    heads : tuple of Reached
+    worst : int
+        The head with the largest error.
+    lags : tuple of AtLag
+        A few lags, with several axes on the diagonal.
+    confidence : float
+        Of the two bounds below, which hold for one head of independent draws, and with several axes for all lags of
+        the box.
+    bound : float
+        Hoeffding's bound for as many blocks.
+    blocks : int or None
+        Blocks with which Hoeffding's bound is the worst head's largest error; None if that is 0.
+    """
+
+    context: tuple[int, ...]
+    heads: tuple[Reached, ...]
+    worst: int
+    lags: tuple[AtLag, ...]
+    confidence: float
+    bound: float
+    blocks: int | None
+
+    @property
+    def mean(self) -> tuple[float, float]:
+        """Means over the heads of `Reached.rms` and `Reached.sup`."""
+        n = len(self.heads)
+        return math.fsum(h.rms for h in self.heads) / n, math.fsum(h.sup for h in self.heads) / n
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON; None for an infinite wavelength."""
+        told = asdict(self) | {"mean": dict(zip(("rms", "sup"), self.mean, strict=True))}
+        for head in told["heads"]:
+            head |= {name: v if math.isfinite(v := head[name]) else None for name in ("shortest", "longest")}
+        return told
+
+
+def report(
+    kernels: Sequence[Kernel], frequencies: np.ndarray, context: tuple[int, ...], *, confidence: float = 0.95
+) -> Report:
+    """Judge frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)`` against one kernel, or one for each head."""
+    ndim = kernels[0].ndim
+    sets = frequencies if frequencies.ndim == 3 else frequencies.reshape(1, -1, ndim)
+    copies = len(sets) if len(kernels) == 1 and np.all(sets == sets[0]) else 1  # of a deterministic design
+    sets = sets[::copies]
+    squares, sups = np.zeros(len(sets)), np.full(len(sets), -1.0)
+    places = np.zeros((len(sets), ndim), dtype=np.int64)
+    n_lags = 0
+    for lags in _paths(context):
+        n_lags += len(lags)
+        vectors = lags[:, 0] if ndim == 1 else lags
+        targets = [kernel.phi(vectors) for kernel in kernels]
+        for head, omega in enumerate(sets):
+            error = np.abs(_curve(omega, vectors) - targets[head % len(targets)])
+            largest = int(np.argmax(error))
+            squares[head] += float(error @ error)
+            if error[largest] > sups[head]:
+                sups[head], places[head] = error[largest], lags[largest]
+    rms = np.sqrt(squares / n_lags)
+    heads = tuple(
+        Reached(repr(kernels[h % len(kernels)]), float(rms[h]), float(sups[h]), _whole(places[h]), *_wavelengths(omega))
+        for h, omega in enumerate(sets)
+    )
+    worst = int(np.argmax(sups))
+    kernel, reach, n_blocks = kernels[worst % len(kernels)], [c - 1 for c in context], sets.shape[1]
+    n_half = (math.prod(2 * m + 1 for m in reach) - 1) // 2
+    bound = math.sqrt(2.0 * (math.log(2.0 * n_half) - math.log1p(-confidence)) / n_blocks)
+    sup = float(sups[worst])
+    blocks = blocks_for_error(kernel, max_lag=reach, error=sup, confidence=confidence) if sup > 0.0 else None
+    return Report(context, heads * copies, worst, _at_lags(kernel, sets[worst], context), confidence, bound, blocks)
+
+
+def _paths(context: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """Whole lags ``(n, k)`` along each axis, and along the diagonal of several, in chunks."""
+    for axis, length in enumerate(context):
+        for start in range(0, length, _CHUNK):
+            steps = np.arange(start, min(start + _CHUNK, length))
+            yield steps[:, None] * (np.arange(len(context)) == axis)
+    if len(context) > 1:
+        for start in range(0, max(context), _CHUNK):
+            yield _diagonal(np.arange(start, min(start + _CHUNK, max(context))), context)
+
+
+def _diagonal(steps: np.ndarray, context: tuple[int, ...]) -> np.ndarray:
+    """Whole lags nearest to the diagonal of a box, at steps along its longest side."""
+    slopes = (np.asarray(context) - 1) / (max(context) - 1)
+    return np.rint(steps[:, None] * slopes).astype(np.int64)
+
+
+def _at_lags(kernel: Kernel, omega: np.ndarray, context: tuple[int, ...]) -> tuple[AtLag, ...]:
+    steps = np.unique(np.rint(np.geomspace(1, max(context) - 1, _SHOWN)).astype(np.int64))
+    lags = _diagonal(np.concatenate([[0], steps]), context)
+    vectors = lags[:, 0] if kernel.ndim == 1 else lags
+    band, curve = mean_kernel_band(kernel, vectors, n_blocks=len(omega)), _curve(omega, vectors)
+    return tuple(
+        AtLag(_whole(lag), float(band.value[i]), float(curve[i]), float(band.stderr[i])) for i, lag in enumerate(lags)
+    )
+
+
+def _curve(omega: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    curve: np.ndarray = mean_kernel(omega[:, 0] if vectors.ndim == 1 else omega, vectors)
+    return curve
+
+
+def _wavelengths(omega: np.ndarray) -> tuple[float, float]:
+    lengths = np.linalg.norm(omega.astype(np.float64), axis=-1)
+    shortest, longest = (2.0 * math.pi / float(v) if v > 0.0 else math.inf for v in (lengths.max(), lengths.min()))
+    return shortest, longest
+
+
+def _whole(lag: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(v) for v in lag)

@@ -1,0 +1,239 @@
+"""Figures from kernels, frequencies and results; matplotlib is imported inside."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array
+from rfrope._array import Array
+from rfrope.analysis import mean_kernel
+from rfrope.frequencies import count
+from rfrope.kernels import Kernel
+from rfrope.moments import mean_kernel_band
+from rfrope.sampling import as_kernel
+
+__all__ = ["frequencies", "kernel", "validation"]
+
+_ALL_LAGS = 2048  # up to so many every lag is drawn, and as many more beyond
+
+
+def kernel(
+    kernel: Kernel | str,
+    max_lag: int,
+    *,
+    frequencies: Array | None = None,
+    n_blocks: int | None = None,
+    ax: Any = None,
+) -> Any:
+    """Draw Phi over lags, the mean kernel of given frequencies, and the band of independent draws.
+
+    Parameters
+    ----------
+    kernel : Kernel or str
+        What was asked for; a string is read by `rfrope.kernels.parse`. With several axes the lags run along the
+        diagonal ``(1, 1, ...)``.
+    max_lag : int
+        Largest lag, at least 1, in units of position.
+    frequencies : array_like, radians per unit of position, optional
+        ``(D,)`` or ``(*H, D, k)``: one curve for each head.
+    n_blocks : int, optional
+        D of the band, one standard deviation to either side of Phi at each lag; that of `frequencies` unless given.
+        Without either there is no band.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure of pyplot unless given.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Without matplotlib.
+    ValueError, TypeError
+        For a kernel, frequencies or numbers that are not as above.
+
+    Notes
+    -----
+    Only whole lags are drawn: all of them up to 2048, and some 2048 beyond. The band is that of
+    `rfrope.mean_kernel_band`.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> ax = kernel("gaussian(scale=32)", 256, frequencies=rfrope.sample("gaussian(scale=32)", 64, rng=0))
+    >>> ax.get_xlabel(), [line.get_label() for line in ax.lines]
+    ('lag (positions)', ['these frequencies', 'Φ'])
+    """
+    law, max_lag = as_kernel(kernel), count("max_lag", max_lag, 1)
+    lags = _drawn_lags(max_lag)
+    vectors = lags if law.ndim == 1 else np.repeat(lags[:, None], law.ndim, axis=1)
+    curves = np.empty((0, len(lags)))
+    if frequencies is not None:
+        omega = _host("frequencies", frequencies)
+        curves, n_blocks = _curves(omega, vectors, law), n_blocks or _n_blocks(omega)
+    phi = law.phi(vectors)
+    band = None if n_blocks is None else mean_kernel_band(law, vectors, n_blocks=n_blocks)
+    ax = _axes(ax)
+    if band is not None:
+        label = f"one standard deviation of {n_blocks} independent draws"
+        ax.fill_between(lags, phi - band.stderr, phi + band.stderr, alpha=0.2, color="tab:blue", lw=0, label=label)
+    for number, curve in enumerate(curves):
+        label = "" if number else "these frequencies" + (f" ({len(curves)} heads)" if len(curves) > 1 else "")
+        ax.plot(lags, curve, color="tab:orange", lw=0.8, alpha=1.0 if len(curves) < 5 else 0.4, label=label or None)
+    ax.plot(lags, phi, color="black", lw=1.2, label="Φ")
+    ax.set(xlabel="lag (positions)" if law.ndim == 1 else "lag on every axis (positions)", ylabel="mean kernel")
+    ax.set_title(repr(law))
+    ax.legend()
+    return ax
+
+
+def frequencies(frequencies: Array, *, ax: Any = None) -> Any:
+    """Draw frequencies: in two axes as points of the plane, else their magnitudes in order, one line for each head.
+
+    Parameters
+    ----------
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``, with at least one block.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure of pyplot unless given.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Without matplotlib.
+    ValueError, TypeError
+        For frequencies that are not as above.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> ax = frequencies(rfrope.geometric(64))
+    >>> ax.get_yscale(), len(ax.lines[0].get_xdata())
+    ('log', 64)
+    """
+    omega = _host("frequencies", frequencies)
+    _n_blocks(omega)
+    sets = omega.reshape(1, -1, 1) if omega.ndim == 1 else omega.reshape(-1, *omega.shape[-2:])
+    ax = _axes(ax)
+    if sets.shape[-1] == 2:
+        for points in sets:
+            ax.plot(points[:, 0], points[:, 1], ".", ms=4)
+        ax.set(xlabel="ω, first axis (radians per position)", ylabel="ω, second axis (radians per position)")
+        ax.set_aspect("equal", adjustable="datalim")
+        return ax
+    magnitudes = np.sort(np.linalg.norm(sets, axis=-1), axis=-1)[:, ::-1]
+    for curve in magnitudes:
+        ax.plot(np.arange(1, curve.size + 1), np.where(curve > 0.0, curve, np.nan), ".-", ms=3, lw=0.8)
+    ax.set(xlabel="block, by size of its frequency", ylabel="|ω| (radians per position)")
+    if np.any(magnitudes > 0.0):
+        ax.set_yscale("log")
+    return ax
+
+
+def validation(result: Any, *, ax: Any = None) -> Any:
+    """Draw the z of every comparison of `rfrope.validate`, and the bound that they must keep.
+
+    Parameters
+    ----------
+    result : Validation
+        What `rfrope.validate` returned.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure of pyplot unless given.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Without matplotlib.
+    TypeError
+        For another kind of result.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> ax = validation(rfrope.validate("cauchy(scale=24)", n_samples=10_000, n_trials=1000, rng=0))
+    >>> ax.get_ylabel(), ax.get_title()
+    ('z = (estimate - closed form) / std. error', 'cauchy(scale=24.0): passed')
+    """
+    if not all(hasattr(result, name) for name in ("kernel", "rows", "bound", "passed")):
+        raise TypeError(f"result is {result!r:.80}; expected what rfrope.validate returns")
+    ax, start = _axes(ax), 0
+    for quantity in dict.fromkeys(row.quantity for row in result.rows):
+        z = [row.z for row in result.rows if row.quantity == quantity]
+        ax.plot(range(start, start + len(z)), z, ".", label=quantity)
+        start += len(z)
+    for bound in (-result.bound, result.bound):
+        ax.axhline(bound, color="black", ls="--", lw=0.8)
+    ax.set(xlabel="comparison", ylabel="z = (estimate - closed form) / std. error")
+    ax.set_title(f"{result.kernel}: {'passed' if result.passed else 'failed'}")
+    ax.legend()
+    return ax
+
+
+def check_available() -> None:
+    """Say before the work that matplotlib is missing, without importing it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'")
+
+
+def new_figure(columns: int) -> tuple[Any, Any]:
+    """Return a figure that pyplot does not know, for a file, and its axes side by side."""
+    figure = _matplotlib("matplotlib.figure").Figure(figsize=(6.4 * columns, 4.8), layout="constrained")
+    return figure, figure.subplots(1, columns)
+
+
+def _axes(ax: Any) -> Any:
+    return _matplotlib("matplotlib.pyplot").subplots(layout="constrained")[1] if ax is None else ax
+
+
+def _matplotlib(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'") from None
+
+
+def _host(name: str, value: Array) -> np.ndarray:
+    """Finite numbers in float64 on the host."""
+    xp = _array.namespace(**{name: value})
+    host = _array.to_host(_array.numbers(value, xp, name=name)).astype(np.float64)
+    if not np.all(np.isfinite(host)):
+        raise ValueError(f"{name} holds NaN or infinity; expected finite numbers")
+    return host
+
+
+def _n_blocks(omega: np.ndarray) -> int:
+    if not omega.ndim or not omega.size:
+        raise ValueError(f"frequencies has shape {omega.shape}; expected (D,) or (..., D, k) with at least one block")
+    return int(omega.shape[-1 if omega.ndim == 1 else -2])
+
+
+def _drawn_lags(max_lag: int) -> np.ndarray:
+    """Whole lags: all of the smaller ones, and beyond as many again at equal ratios."""
+    near = np.arange(min(max_lag, _ALL_LAGS) + 1)
+    far = np.geomspace(_ALL_LAGS, max_lag, _ALL_LAGS) if max_lag > _ALL_LAGS else near
+    return np.unique(np.concatenate([near, np.rint(far).astype(np.int64)]))
+
+
+def _curves(omega: np.ndarray, vectors: np.ndarray, law: Kernel) -> np.ndarray:
+    """Mean kernels ``(heads, lags)`` of one set or one for each head."""
+    _n_blocks(omega)
+    axes = 1 if omega.ndim == 1 else omega.shape[-1]
+    if axes != law.ndim:
+        raise ValueError(f"frequencies has shape {omega.shape}; expected {law.ndim} axes, as {law!r} has")
+    sets = omega.reshape(-1, *omega.shape[-2:]) if omega.ndim > 1 else omega.reshape(1, -1, 1)
+    return np.stack([mean_kernel(one[:, 0] if vectors.ndim == 1 else one, vectors) for one in sets])

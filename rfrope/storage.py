@@ -1,0 +1,351 @@
+"""A frequency set on disk, with where it came from."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import secrets
+import stat
+import sys
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array
+from rfrope._array import Array
+from rfrope.kernels import Kernel
+
+SUFFIXES = (".npz", ".safetensors")
+_FORMAT = 1
+_UNITS = "radians per unit of position"
+_DTYPES = ("float16", "float32", "float64")
+# what a file that is not as `save` wrote it makes NumPy and zipfile raise
+_UNREADABLE = (
+    ValueError,
+    EOFError,
+    AttributeError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class FrequencySet:
+    """Frequencies that `load` has read, and where they came from.
+
+    Attributes
+    ----------
+    frequencies : array, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``, as they were saved.
+    provenance : dict
+        What `save` was told, as plain numbers, strings, lists and dicts; a kernel is its text.
+    version : str
+        The version of rfrope that wrote the file.
+    """
+
+    frequencies: Array
+    provenance: dict[str, Any]
+    version: str
+
+
+@_array.on_device_of_arrays
+def save(path: str | os.PathLike[str], frequencies: Array, /, *, overwrite: bool = False, **provenance: Any) -> None:
+    """Write frequencies to a file, with where they came from.
+
+    The file appears complete or not at all: it is written under another name in the same folder, and then renamed.
+
+    Parameters
+    ----------
+    path : str or path
+        A name that ends in ``.npz`` (NumPy's archive), or in ``.safetensors`` where that package is installed.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``, of float16, float32 or float64; bfloat16 is stored as float32.
+    overwrite : bool
+        Replace an existing file.
+    **provenance
+        Whatever tells how they were made (``kernel=``, ``design=``, ``seed=``, ...): numbers, strings, None, and lists
+        and dicts of these; a kernel is stored as its text.
+
+    Returns
+    -------
+    None
+
+    Raises
+    ------
+    FileExistsError
+        If there is such a file, unless told to overwrite it.
+    OSError
+        If the folder is missing or cannot be written to.
+    ValueError
+        For another suffix, frequencies that are not finite or have no axis, and numbers in the provenance that are
+        not finite.
+    TypeError
+        For frequencies or a provenance of another kind.
+    ModuleNotFoundError
+        For ``.safetensors`` without that package.
+
+    Notes
+    -----
+    Inside are two arrays, neither pickled: ``frequencies``, and ``metadata``, a string of JSON with the format's
+    number, the version of rfrope, units, shape, dtype and the provenance. There is no time of writing: the same
+    arguments give the same bytes. Safetensors files hold the same string among their metadata, under ``rfrope``.
+
+    Examples
+    --------
+    >>> import os, tempfile, rfrope
+    >>> kernel = rfrope.kernel("gaussian", scale=32.0)
+    >>> path = os.path.join(tempfile.mkdtemp(), "gaussian.npz")
+    >>> save(path, rfrope.sample(kernel, 64, rng=0), kernel=kernel, seed=0)
+    >>> rfrope.storage.load(path).provenance
+    {'kernel': 'gaussian(scale=32.0)', 'seed': 0}
+    """
+    path = os.fspath(path)
+    check_target(path, overwrite=overwrite)
+    write(path, packed(path, frequencies, provenance), overwrite=overwrite)
+
+
+def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dtype: Any = None) -> FrequencySet:
+    """Read what `save` has written.
+
+    Parameters
+    ----------
+    path : str or path
+        The file; its first bytes tell which of the two formats it has.
+    xp, device, dtype
+        Array library (a module; NumPy unless given), where to put the frequencies, and their dtype (as they were
+        saved unless given).
+
+    Returns
+    -------
+    FrequencySet
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is damaged, of another kind, or of a later format.
+    ModuleNotFoundError
+        For a safetensors file without that package.
+    TypeError
+        If `xp` is no array library or `dtype` none of its real floating types.
+
+    Notes
+    -----
+    Nothing in a file is executed: pickled arrays are refused.
+
+    Examples
+    --------
+    >>> import os, tempfile, rfrope
+    >>> path = os.path.join(tempfile.mkdtemp(), "standard.npz")
+    >>> rfrope.storage.save(path, rfrope.geometric(4), base=10_000.0)
+    >>> load(path).frequencies
+    array([1.   , 0.1  , 0.01 , 0.001])
+    """
+    path, space = os.fspath(path), _array.named_namespace(xp)
+    dtype = _array.check_float_dtype(dtype, space)
+    with open(path, "rb") as file:
+        beginning = file.read(9)
+    # after eight bytes, the length of its header, a safetensors file begins with JSON
+    frequencies, text = _from_safetensors(path) if beginning[8:] == b"{" else _from_npz(path)
+    metadata = _checked_metadata(path, text, frequencies)
+    if dtype is None and space is not np:
+        dtype = _array.check_float_dtype(_narrowed(frequencies.dtype.name, space, device), space)
+    placed = _array.from_host(frequencies, space, device=device, dtype=dtype)
+    return FrequencySet(placed, metadata["provenance"], metadata["rfrope"])
+
+
+def check_target(path: str, *, overwrite: bool = False) -> None:
+    """Say before the work why a file could not be written: its name, what is there, its folder."""
+    if not path.endswith(SUFFIXES):
+        raise ValueError(f"path is {path!r}; expected a name that ends in {' or '.join(SUFFIXES)}")
+    if path.endswith(SUFFIXES[1]):
+        _safetensors(path)
+    check_writable(path, overwrite=overwrite)
+
+
+def check_writable(path: str, *, overwrite: bool = False) -> None:
+    """Say why `write` would fail, by writing an empty file beside `path` for a moment."""
+    os.remove(_written_beside(_free(path, overwrite), b""))
+
+
+def write(path: str, content: bytes, *, overwrite: bool = False) -> None:
+    """Make a file appear with its whole content, or leave everything as it was."""
+    path = _free(path, overwrite)
+    temporary = _written_beside(path, content)
+    try:
+        if overwrite:
+            os.replace(temporary, path)
+        else:
+            _rename_to_new(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+
+
+def packed(path: str, frequencies: Array, provenance: Mapping[str, Any]) -> bytes:
+    """Content of a file: frequencies, and a JSON text that describes them."""
+    host = _checked_frequencies(frequencies)
+    metadata = {
+        "format": _FORMAT,
+        "rfrope": sys.modules["rfrope"].__version__,  # the package stands above this module, which may not import it
+        "units": _UNITS,
+        "shape": list(host.shape),
+        "dtype": host.dtype.name,
+        "provenance": {name: _plain(name, value) for name, value in provenance.items()},
+    }
+    text = json.dumps(metadata, allow_nan=False)
+    if path.endswith(SUFFIXES[1]):
+        content: bytes = _safetensors(path).save({"frequencies": host}, metadata={"rfrope": text})
+        return content
+    file = io.BytesIO()
+    np.savez(file, frequencies=host, metadata=np.asarray(text))
+    return file.getvalue()
+
+
+def _free(path: str, overwrite: bool) -> str:
+    """Return the path of the file to make: the one that a link leads to is replaced, not the link."""
+    path = os.path.realpath(path)
+    if os.path.lexists(path):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise FileExistsError(f"{path} is no regular file; expected the name of a file")
+        if not overwrite:
+            raise FileExistsError(f"{path} exists; expected a new name, or overwrite=True")
+    return path
+
+
+def _written_beside(path: str, content: bytes) -> str:
+    """Name of a new file with some content in the folder of `path`, safely on the disk."""
+    temporary = os.path.join(os.path.dirname(path), f".rfrope-{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException as error:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, path) from None  # under the name that the user knows
+        raise
+    return temporary
+
+
+def _rename_to_new(temporary: str, path: str) -> None:
+    """Rename a file unless the name was taken meanwhile; a hard link tells that without a gap, where there are any."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise FileExistsError(f"{path} exists; expected a new name, or overwrite=True") from None
+    except (OSError, NotImplementedError, AttributeError):
+        os.replace(temporary, path)
+
+
+def _checked_frequencies(frequencies: Array) -> np.ndarray:
+    """Frequencies on the host, in C order and the machine's own byte order."""
+    xp = _array.namespace(frequencies=frequencies)
+    value = _array.asarray(frequencies, xp, name="frequencies")
+    host = _array.to_host(value)
+    if host.dtype.name == "bfloat16":
+        host = host.astype(np.float32)
+    if host.dtype.name not in _DTYPES:
+        raise TypeError(f"frequencies has dtype {host.dtype}; expected one of {', '.join(_DTYPES)}")
+    if host.ndim == 0:
+        raise ValueError("frequencies has shape (); expected (D,) or (..., D, k)")
+    if not np.all(np.isfinite(host)):
+        raise ValueError("frequencies holds NaN or infinity; expected finite frequencies")
+    return np.ascontiguousarray(host, dtype=host.dtype.newbyteorder("="))
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a value of the provenance as JSON has it, or say which one cannot be stored."""
+    if isinstance(value, Kernel):
+        return repr(value)
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} is {value}; expected a finite number in the provenance")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(f"{name}[{i}]", v) for i, v in enumerate(value)]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(f"{name}[{key!r}]", v) for key, v in value.items()}
+    raise TypeError(f"{name} is {value!r:.80}; expected numbers, strings, None, kernels, or lists and dicts of them")
+
+
+def _from_npz(path: str) -> tuple[np.ndarray, str]:
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            held = archive.files
+            if {"frequencies", "metadata"} <= set(held):
+                return archive["frequencies"], str(archive["metadata"][()])
+    except _UNREADABLE as error:
+        raise ValueError(f"{path} is damaged or no file of frequencies ({type(error).__name__}: {error})") from None
+    raise ValueError(f"{path} holds {', '.join(held) or 'nothing'}; expected what rfrope.save writes")
+
+
+def _from_safetensors(path: str) -> tuple[np.ndarray, str]:
+    import importlib
+
+    _safetensors(path)
+    library = importlib.import_module("safetensors")
+    try:
+        with library.safe_open(path, framework="numpy") as file:
+            names, text = list(file.keys()), (file.metadata() or {}).get("rfrope")
+            if text is not None and "frequencies" in names:
+                return file.get_tensor("frequencies"), text
+    except (library.SafetensorError, *_UNREADABLE) as error:
+        raise ValueError(f"{path} is damaged or no file of frequencies ({type(error).__name__}: {error})") from None
+    raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}; expected what rfrope.save writes")
+
+
+def _safetensors(path: str) -> ModuleType:
+    """Return the optional package's module for NumPy, or say how to get it."""
+    import importlib
+
+    try:
+        return importlib.import_module("safetensors.numpy")
+    except ImportError:
+        raise ModuleNotFoundError(
+            f"{path} needs the package safetensors: pip install safetensors (or use the suffix .npz)"
+        ) from None
+
+
+def _checked_metadata(path: str, text: str, frequencies: np.ndarray) -> dict[str, Any]:
+    """Read the JSON text, and hold it against the frequencies that lie beside it."""
+    try:
+        metadata = json.loads(text)
+        number, later = metadata["format"], metadata["format"] > _FORMAT
+        told = () if later else (number, metadata["units"], tuple(metadata["shape"]), metadata["dtype"])
+        kinds = later or (isinstance(metadata["provenance"], dict) and isinstance(metadata["rfrope"], str))
+    except (ValueError, RecursionError, KeyError, TypeError):
+        raise ValueError(f"{path} does not say what it holds; expected what rfrope.save writes") from None
+    if later:
+        raise ValueError(f"{path} has format {number}; expected at most {_FORMAT}: a newer rfrope wrote it")
+    found = (_FORMAT, _UNITS, frequencies.shape, frequencies.dtype.name)
+    if told != found or not kinds or found[3] not in _DTYPES or not frequencies.ndim:
+        raise ValueError(f"{path} says that it holds {told}, but holds {found}; expected what rfrope.save writes")
+    if not np.all(np.isfinite(frequencies)):
+        raise ValueError(f"{path} holds NaN or infinite frequencies; expected what rfrope.save writes")
+    checked: dict[str, Any] = metadata
+    return checked
+
+
+def _narrowed(name: str, xp: ModuleType, device: Any) -> str:
+    """Name of the dtype that a library has on a device for frequencies that were saved in another."""
+    return name if name != "float64" or _array.has_float64(xp, device) else "float32"

@@ -1,0 +1,187 @@
+"""Figures: what is drawn is what was computed, and pyplot is left alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+
+import matplotlib as mpl
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+
+import rfrope
+from rfrope import analysis, plotting
+
+KERNEL = rfrope.kernel("gaussian", scale=16.0)
+
+
+@pytest.fixture(autouse=True)
+def backend():
+    """A backend without a window, and no figures left over."""
+    before = mpl.get_backend()
+    pyplot.switch_backend("agg")
+    yield
+    pyplot.close("all")
+    pyplot.switch_backend(before)
+
+
+@pytest.fixture
+def ax():
+    return Figure().subplots()
+
+
+def lines(ax):
+    return {line.get_label(): np.asarray(line.get_ydata()) for line in ax.lines}
+
+
+def test_a_kernel(ax):
+    assert plotting.kernel(KERNEL, 100, ax=ax) is ax
+    assert np.array_equal(lines(ax)["Φ"], KERNEL(np.arange(101)))
+    assert ax.get_title() == "gaussian(scale=16.0)"
+    assert not ax.collections
+
+
+def test_a_kernel_and_its_frequencies(ax):
+    omega = rfrope.sample(KERNEL, 32, rng=0)
+    plotting.kernel("gaussian(scale=16)", 64, frequencies=omega, ax=ax)
+    assert np.array_equal(lines(ax)["these frequencies"], analysis.mean_kernel(omega, np.arange(65)))
+    (band,) = ax.collections
+    edges = band.get_paths()[0].vertices
+    half = np.max(edges[edges[:, 0] == 40.0, 1]) - KERNEL(40.0)
+    assert half == pytest.approx(((0.5 * (1.0 + KERNEL.phi2(40.0)) - KERNEL(40.0) ** 2) / 32) ** 0.5)
+    assert "32 independent draws" in band.get_label()
+
+
+def test_heads(ax):
+    omega = rfrope.sample(KERNEL, 8, rng=0, heads=6)
+    plotting.kernel(KERNEL, 64, frequencies=omega, ax=ax)
+    assert len(ax.lines) == 7
+    told = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert told == ["one standard deviation of 8 independent draws", "these frequencies (6 heads)", "Φ"]
+
+
+def test_a_band_alone(ax):
+    plotting.kernel(KERNEL, 64, n_blocks=8, ax=ax)
+    assert len(ax.lines) == len(ax.collections) == 1
+
+
+def test_several_axes_run_along_the_diagonal(ax):
+    law = rfrope.kernel("gaussian", scale=(8.0, 4.0), ndim=2)
+    omega = rfrope.sample(law, 8, rng=0)
+    plotting.kernel(law, 32, frequencies=omega, ax=ax)
+    diagonal = np.stack([np.arange(33)] * 2, axis=-1)
+    assert np.array_equal(lines(ax)["Φ"], law(diagonal))
+    assert np.array_equal(lines(ax)["these frequencies"], analysis.mean_kernel(omega, diagonal))
+    assert "every axis" in ax.get_xlabel()
+
+
+def test_long_ranges_are_thinned_to_whole_lags(ax):
+    plotting.kernel(KERNEL, 2**20, ax=ax)
+    x = ax.lines[0].get_xdata()
+    assert len(x) < 4200
+    assert x[-1] == 2**20
+    assert np.array_equal(x, np.unique(np.rint(x)))
+    assert np.array_equal(x[:2049], np.arange(2049))
+
+
+@pytest.mark.parametrize("shape", [(16,), (16, 1), (3, 16, 1), (2, 3, 16, 3)])
+def test_frequencies_in_order(ax, shape):
+    omega = np.random.default_rng(0).normal(size=shape)
+    assert plotting.frequencies(omega, ax=ax) is ax
+    sizes = np.abs(omega)[None] if omega.ndim == 1 else np.linalg.norm(omega, axis=-1).reshape(-1, 16)
+    for line, size in zip(ax.lines, sizes, strict=True):
+        np.testing.assert_allclose(line.get_ydata(), np.sort(size)[::-1], rtol=1e-15)
+    assert ax.get_yscale() == "log"
+
+
+def test_frequencies_of_the_plane(ax):
+    omega = np.random.default_rng(0).normal(size=(3, 16, 2))
+    plotting.frequencies(omega, ax=ax)
+    for line, points in zip(ax.lines, omega, strict=True):
+        assert np.array_equal(np.stack(line.get_data(), axis=-1), points)
+
+
+def test_frequencies_of_zero_have_no_logarithm(ax):
+    plotting.frequencies([0.0, 0.0], ax=ax)
+    assert ax.get_yscale() == "linear"
+    ax.figure.canvas.draw()
+
+
+def test_a_validation(ax):
+    result = rfrope.validate(KERNEL, n_samples=1000, n_trials=200, rng=0)
+    assert plotting.validation(result, ax=ax) is ax
+    drawn = np.concatenate([y for label, y in lines(ax).items() if not label.startswith("_")])
+    assert sorted(drawn) == sorted(row.z for row in result.rows)
+    assert {float(line.get_ydata()[0]) for line in ax.lines[-2:]} == {-result.bound, result.bound}
+    assert ("passed" if result.passed else "failed") in ax.get_title()
+
+
+def test_arrays_of_other_libraries(ax):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    plotting.frequencies(torch.asarray([0.5, 0.25], dtype=torch.float32, requires_grad=True), ax=ax)
+    assert ax.lines[0].get_ydata().tolist() == [0.5, 0.25]
+
+
+DRAWN = {
+    "kernel": lambda **ax: plotting.kernel(KERNEL, 8, frequencies=[0.5], **ax),
+    "frequencies": lambda **ax: plotting.frequencies([0.5], **ax),
+    "validation": lambda **ax: plotting.validation(rfrope.validate(KERNEL, n_samples=64, n_trials=16, rng=0), **ax),
+}
+
+
+@pytest.mark.parametrize("name", plotting.__all__)
+def test_pyplot_is_left_alone_when_axes_are_given(ax, name):
+    before = dict(mpl.rcParams)
+    DRAWN[name](ax=ax)
+    assert pyplot.get_fignums() == []
+    assert dict(mpl.rcParams) == before
+
+
+@pytest.mark.parametrize("name", plotting.__all__)
+def test_a_new_figure_of_pyplot_without_axes(name):
+    drawn = DRAWN[name]()
+    assert pyplot.gcf() is drawn.figure
+    drawn.figure.canvas.draw()
+
+
+BAD = {
+    "a lag of 0": (lambda: plotting.kernel(KERNEL, 0), ValueError, "max_lag is 0"),
+    "half a lag": (lambda: plotting.kernel(KERNEL, 1.5), TypeError, "max_lag is 1.5"),
+    "no kernel": (lambda: plotting.kernel("gausian", 8), ValueError, "gausian"),
+    "two axes for one": (
+        lambda: plotting.kernel(KERNEL, 8, frequencies=np.ones((4, 2))),
+        ValueError,
+        r"shape \(4, 2\); expected 1 axes",
+    ),
+    "no blocks": (lambda: plotting.kernel(KERNEL, 8, frequencies=[]), ValueError, "at least one block"),
+    "no blocks at all": (lambda: plotting.frequencies([]), ValueError, "at least one block"),
+    "NaN": (lambda: plotting.frequencies([np.nan]), ValueError, "NaN"),
+    "complex": (lambda: plotting.frequencies([1j]), TypeError, "frequencies"),
+    "text": (lambda: plotting.frequencies("0.5"), TypeError, "frequencies"),
+    "a number": (lambda: plotting.frequencies(1.0), ValueError, r"shape \(\)"),
+    "no result": (lambda: plotting.validation("passed"), TypeError, "result is 'passed'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_opens_no_figure(case):
+    call, kind, told = BAD[case]
+    with pytest.raises(kind, match=told):
+        call()
+    assert pyplot.get_fignums() == []
+
+
+def test_without_matplotlib():
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "import rfrope.plotting\n"
+        "try:\n    rfrope.plotting.frequencies([1.0])\n"
+        "except ModuleNotFoundError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("figures need matplotlib: pip install 'rfrope[plot]'\n", "")

@@ -1,0 +1,426 @@
+"""Frequency sets on disk: round trips, provenance, damaged files, and files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import zipfile
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope import storage
+from rfrope.storage import FrequencySet, load, save
+
+OMEGA = np.linspace(0.1, 0.7, 4)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "set.npz"
+
+
+def rewritten(path, *, frequencies=None, **changes):
+    """Write a file whose metadata is not as `save` has it; None removes an entry."""
+    with np.load(path, allow_pickle=False) as archive:
+        held, metadata = archive["frequencies"], json.loads(str(archive["metadata"]))
+    metadata = {name: value for name, value in (metadata | changes).items() if value is not None}
+    np.savez(path, frequencies=held if frequencies is None else frequencies, metadata=json.dumps(metadata))
+
+
+# -- round trips -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 2), (3, 4, 1), (2, 3, 4, 2), (0,)])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_round_trip(path, shape, dtype):
+    omega = np.random.default_rng(0).normal(size=shape).astype(dtype)
+    save(path, omega)
+    loaded = load(path)
+    assert isinstance(loaded, FrequencySet)
+    assert (loaded.frequencies.dtype, loaded.frequencies.shape) == (omega.dtype, shape)
+    assert np.array_equal(loaded.frequencies, omega)
+    assert (loaded.provenance, loaded.version) == ({}, rfrope.__version__)
+
+
+def test_provenance_comes_back_as_plain_values(path):
+    kernel = rfrope.kernel("matern", nu=1.5, scale=(8.0, 4.0), ndim=2)
+    save(path, OMEGA, kernel=kernel, seed=np.int64(3), rms=np.float32(0.5), note="Φ, \ud800", none=None, yes=True,
+         path="p", frequencies=(1, 2), nested={"kernels": [kernel], "x": np.arange(2)})  # fmt: skip
+    held = load(path).provenance
+    assert held == {"kernel": repr(kernel), "seed": 3, "rms": 0.5, "note": "Φ, \ud800", "none": None, "yes": True,
+                    "path": "p", "frequencies": [1, 2], "nested": {"kernels": [repr(kernel)], "x": [0, 1]}}  # fmt: skip
+    assert type(held["seed"]) is int
+    assert rfrope.kernels.parse(held["kernel"]) == kernel
+
+
+def test_metadata_tells_units_and_version_to_a_reader_without_rfrope(path):
+    save(path, OMEGA, seed=1)
+    with np.load(path, allow_pickle=False) as archive:
+        metadata = json.loads(str(archive["metadata"]))
+    assert metadata == {"format": 1, "rfrope": rfrope.__version__, "units": "radians per unit of position",
+                        "shape": [4], "dtype": "float64", "provenance": {"seed": 1}}  # fmt: skip
+
+
+def test_one_set_one_file(tmp_path):
+    for name in ("a.npz", "b.npz"):
+        save(tmp_path / name, OMEGA, seed=1)
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+@pytest.mark.parametrize("omega", [OMEGA[::-2], np.asfortranarray(np.arange(6.0).reshape(2, 3)), OMEGA.astype(">f8")])
+def test_strides_and_byte_order_do_not_matter(path, omega):
+    save(path, omega)
+    assert np.array_equal(load(path).frequencies, omega)
+    assert load(path).frequencies.dtype == np.float64
+
+
+def test_lists_are_frequencies(path):
+    save(path, [0.5, 0.25])
+    assert load(path).frequencies.tolist() == [0.5, 0.25]
+
+
+def test_strings_are_paths(path):
+    save(str(path), OMEGA)
+    assert np.array_equal(load(str(path)).frequencies, OMEGA)
+
+
+@pytest.mark.parametrize("library", ["torch", "array_api_strict", "jax.numpy"])
+def test_other_libraries(path, library):
+    xp = pytest.importorskip(library, reason=f"{library} is not installed")
+    save(path, xp.asarray(OMEGA.astype(np.float32)))
+    loaded = load(path, xp=xp).frequencies
+    assert type(loaded) is type(xp.asarray([0.0]))
+    assert loaded.dtype == xp.float32
+    assert np.array_equal(np.asarray(loaded), OMEGA.astype(np.float32))
+
+
+def test_bfloat16_is_stored_as_float32(path):
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    omega = OMEGA.astype(ml_dtypes.bfloat16)
+    save(path, omega)
+    assert load(path).frequencies.dtype == np.float32
+    assert np.array_equal(load(path).frequencies, omega.astype(np.float32))
+
+
+def test_a_dtype_on_loading(path):
+    save(path, OMEGA)
+    assert load(path, dtype="float32").frequencies.dtype == np.float32
+    with pytest.raises(TypeError, match="dtype is 'int32'"):
+        load(path, dtype="int32")
+
+
+def test_results_are_frozen(path):
+    save(path, OMEGA)
+    with pytest.raises(AttributeError):
+        load(path).version = "0"
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+BAD_FREQUENCIES = {
+    "NaN": (np.asarray([np.nan]), ValueError, "NaN or infinity"),
+    "infinity": (np.asarray([1.0, np.inf]), ValueError, "NaN or infinity"),
+    "a number": (np.asarray(1.0), ValueError, r"shape \(\)"),
+    "integers": (np.arange(4), TypeError, "dtype int64"),
+    "complex": (OMEGA + 1j, TypeError, "dtype complex128"),
+    "text": ("0.1", TypeError, "frequencies"),
+    "none": (None, TypeError, "frequencies"),
+    "objects": (np.asarray([object()]), TypeError, "frequencies"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FREQUENCIES)
+def test_bad_frequencies(path, case):
+    omega, kind, told = BAD_FREQUENCIES[case]
+    with pytest.raises(kind, match=told):
+        save(path, omega)
+    assert os.listdir(path.parent) == []
+
+
+BAD_PROVENANCE = {
+    "an object": (object(), TypeError, "x is <object"),
+    "NaN": (float("nan"), ValueError, "x is nan"),
+    "infinity deep inside": ({"a": [1.0, np.inf]}, ValueError, r"x\['a'\]\[1\] is inf"),
+    "keys that are numbers": ({1: 2}, TypeError, "x is {1: 2}"),
+    "bytes": (b"a", TypeError, "x is b'a'"),
+    "complex": (np.asarray([1j]), TypeError, r"x\[0\] is 1j"),
+    "a set": ({1, 2}, TypeError, "x is {1, 2}"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PROVENANCE)
+def test_bad_provenance(path, case):
+    value, kind, told = BAD_PROVENANCE[case]
+    with pytest.raises(kind, match=told):
+        save(path, OMEGA, x=value)
+    assert os.listdir(path.parent) == []
+
+
+@pytest.mark.parametrize("name", ["set", "set.npy", "set.NPZ", "set.npz.gz", ""])
+def test_other_suffixes(tmp_path, name):
+    with pytest.raises(ValueError, match=r"expected a name that ends in \.npz or \.safetensors"):
+        save(str(tmp_path / name), OMEGA)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_missing_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none/set\.npz"):
+        save(tmp_path / "none" / "set.npz", OMEGA)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise PermissionError(13, "Permission denied", arguments[0])
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(PermissionError, match=r"set\.npz") as caught:
+        storage.check_target(str(tmp_path / "set.npz"))
+    assert ".tmp" not in str(caught.value)
+
+
+def test_a_folder_of_that_name(tmp_path):
+    (tmp_path / "set.npz").mkdir()
+    for overwrite in (False, True):
+        with pytest.raises(FileExistsError, match="no regular file"):
+            save(tmp_path / "set.npz", OMEGA, overwrite=overwrite)
+
+
+# -- whole or not at all -----------------------------------------------------------------------------------------------
+
+
+def test_an_existing_file_stays(path):
+    path.write_text("precious")
+    with pytest.raises(FileExistsError, match="exists; expected a new name, or overwrite=True"):
+        save(path, OMEGA)
+    assert path.read_text() == "precious"
+    save(path, OMEGA, overwrite=True)
+    assert np.array_equal(load(path).frequencies, OMEGA)
+    assert os.listdir(path.parent) == ["set.npz"]
+
+
+def test_a_file_that_appears_meanwhile_stays(path, monkeypatch):
+    beside = storage._written_beside
+
+    def slow(target, content):
+        name = beside(target, content)
+        if content:
+            path.write_text("precious")
+        return name
+
+    monkeypatch.setattr(storage, "_written_beside", slow)
+    with pytest.raises(FileExistsError):
+        save(path, OMEGA)
+    assert path.read_text() == "precious"
+    assert os.listdir(path.parent) == ["set.npz"]
+
+
+def test_without_hard_links(path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    save(path, OMEGA)
+    assert np.array_equal(load(path).frequencies, OMEGA)
+    assert os.listdir(path.parent) == ["set.npz"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_write_that_stops_leaves_all_as_it_was(path, monkeypatch, overwrite, error):
+    if overwrite:
+        path.write_text("precious")
+    before = os.listdir(path.parent)
+    calls = []
+
+    def fail(descriptor):
+        calls.append(descriptor)
+        if len(calls) > 1:  # the first is the trial before the work
+            raise error
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(type(error)):
+        save(path, OMEGA, overwrite=overwrite)
+    assert os.listdir(path.parent) == before
+    assert not overwrite or path.read_text() == "precious"
+
+
+def test_the_file_has_the_usual_permissions(path):
+    (path.parent / "usual").write_text("")
+    save(path, OMEGA)
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((path.parent / "usual").stat().st_mode)
+
+
+def test_the_file_behind_a_link_is_replaced(tmp_path):
+    save(tmp_path / "real.npz", OMEGA)
+    (tmp_path / "link.npz").symlink_to(tmp_path / "real.npz")
+    save(tmp_path / "link.npz", 2.0 * OMEGA, overwrite=True)
+    assert (tmp_path / "link.npz").is_symlink()
+    assert np.array_equal(load(tmp_path / "real.npz").frequencies, 2.0 * OMEGA)
+
+
+# -- damaged and foreign files -----------------------------------------------------------------------------------------
+
+DAMAGED = {
+    "nothing": lambda good: b"",
+    "text": lambda good: b"hello, world",
+    "a zip's first bytes": lambda good: b"PK\x03\x04 and no more",
+    "cut off": lambda good: good[: len(good) // 2],
+    "a changed byte": lambda good: good.replace(OMEGA[1].tobytes(), OMEGA[2].tobytes(), 1),
+    "a pickle": lambda good: b"\x80\x04N.",
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damaged_files(path, case):
+    save(path, OMEGA)
+    good = path.read_bytes()
+    path.write_bytes(DAMAGED[case](good))
+    assert path.read_bytes() != good
+    with pytest.raises(ValueError, match=r"set\.npz is damaged or no file of frequencies"):
+        load(path)
+
+
+def test_a_missing_file(path):
+    with pytest.raises(FileNotFoundError, match=r"set\.npz"):
+        load(path)
+
+
+def test_pickled_objects_are_not_loaded(path, tmp_path):
+    class Loud:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "loaded"),))
+
+    np.savez(path, frequencies=np.asarray([Loud()], dtype=object), metadata="{}")
+    with pytest.raises(ValueError, match="damaged or no file of frequencies"):
+        load(path)
+    assert not (tmp_path / "loaded").exists()
+
+
+def test_nothing_is_pickled(path):
+    save(path, OMEGA, kernel=rfrope.kernel("gaussian"))
+    with zipfile.ZipFile(path) as archive:
+        assert sorted(archive.namelist()) == ["frequencies.npy", "metadata.npy"]
+        for name in archive.namelist():
+            assert np.load(io.BytesIO(archive.read(name)), allow_pickle=False).dtype.kind in "fU"
+
+
+@pytest.mark.parametrize("held", [{}, {"frequencies": OMEGA}, {"metadata": np.asarray("{}")}, {"a": OMEGA}])
+def test_files_of_others(path, held):
+    np.savez(path, **held)
+    with pytest.raises(ValueError, match=r"set\.npz holds (.+); expected what rfrope.save writes"):
+        load(path)
+
+
+def test_a_single_array(path):
+    with open(path, "wb") as file:
+        np.save(file, OMEGA)
+    with pytest.raises(ValueError, match="damaged or no file of frequencies"):
+        load(path)
+
+
+FOREIGN = {
+    "a later format": ({"format": 2}, "has format 2; expected at most 1"),
+    "an earlier format": ({"format": 0}, "says that it holds"),
+    "a format that is text": ({"format": "1"}, "does not say what it holds"),
+    "no format": ({"format": None}, "does not say what it holds"),
+    "no units": ({"units": None}, "does not say what it holds"),
+    "cycles": ({"units": "cycles per unit of position"}, "says that it holds"),
+    "another shape": ({"shape": [3]}, "says that it holds"),
+    "no shape": ({"shape": 4}, "does not say what it holds"),
+    "another dtype": ({"dtype": "float32"}, "says that it holds"),
+    "no provenance": ({"provenance": None}, "does not say what it holds"),
+    "a provenance that is text": ({"provenance": "me"}, "says that it holds"),
+    "a version that is a number": ({"rfrope": 1}, "says that it holds"),
+    "integers": ({"frequencies": np.arange(4), "dtype": "int64"}, "says that it holds"),
+    "NaN": ({"frequencies": np.full(4, np.nan)}, "holds NaN or infinite frequencies"),
+    "a number": ({"frequencies": np.asarray(1.0), "shape": []}, "says that it holds"),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_files_that_contradict_themselves(path, case):
+    changes, told = FOREIGN[case]
+    save(path, OMEGA)
+    rewritten(path, **changes)
+    with pytest.raises(ValueError, match=told):
+        load(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "1", "null", "{", "[" * 100_000, '{"format": 1e999}', "9" * 5000])
+def test_metadata_that_is_no_record(path, text):
+    np.savez(path, frequencies=OMEGA, metadata=text)
+    with pytest.raises(ValueError, match="expected"):
+        load(path)
+
+
+def test_a_rewritten_file_loads(path):
+    """The files of the tests above are refused for what was changed alone."""
+    save(path, OMEGA, seed=1)
+    rewritten(path)
+    assert load(path).provenance == {"seed": 1}
+
+
+def test_a_header_that_claims_more_than_memory(path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**40, 64)})
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("frequencies.npy", header.getvalue())
+        archive.writestr("metadata.npy", header.getvalue())
+    with pytest.raises(ValueError, match="damaged or no file of frequencies"):
+        load(path)
+
+
+# -- safetensors -------------------------------------------------------------------------------------------------------
+
+
+def test_without_safetensors(tmp_path, monkeypatch):
+    for name in ("safetensors", "safetensors.numpy"):
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+    with pytest.raises(ModuleNotFoundError, match="pip install safetensors"):
+        save(tmp_path / "set.safetensors", OMEGA)
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "set.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    with pytest.raises(ModuleNotFoundError, match="pip install safetensors"):
+        load(tmp_path / "set.safetensors")
+
+
+@pytest.fixture
+def tensors(tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    return tmp_path / "set.safetensors"
+
+
+@pytest.mark.parametrize("omega", [OMEGA, OMEGA[::-2], np.ones((3, 4, 1), np.float32), OMEGA.astype(np.float16)])
+def test_safetensors_round_trip(tensors, omega):
+    save(tensors, omega, kernel=rfrope.kernel("gaussian"), seed=3)
+    loaded = load(tensors)
+    assert np.array_equal(loaded.frequencies, omega)
+    assert (loaded.frequencies.dtype, loaded.version) == (omega.dtype, rfrope.__version__)
+    assert loaded.provenance == {"kernel": "gaussian(scale=1.0)", "seed": 3}
+
+
+def test_the_content_tells_the_format(tensors, path):
+    save(tensors, OMEGA)
+    tensors.rename(path)
+    assert np.array_equal(load(path).frequencies, OMEGA)
+
+
+@pytest.mark.parametrize("part", [9, 40, -8])
+def test_damaged_safetensors(tensors, part):
+    save(tensors, OMEGA)
+    tensors.write_bytes(tensors.read_bytes()[:part])
+    with pytest.raises(ValueError, match="damaged or no file of frequencies"):
+        load(tensors)
+
+
+def test_safetensors_of_others(tensors):
+    from safetensors.numpy import save_file
+
+    save_file({"weight": OMEGA}, tensors)
+    with pytest.raises(ValueError, match="holds weight; expected what"):
+        load(tensors)
