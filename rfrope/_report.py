@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from rfrope import _designs
 from rfrope.analysis import mean_kernel
 from rfrope.kernels import Kernel
 from rfrope.moments import blocks_for_error, mean_kernel_band
 
+_JUDGED = 2**20  # lags that are looked at, unless there are fewer
 _CHUNK = 2**20  # lags at once
 _SHOWN = 7  # lags that a reader sees
 
@@ -61,7 +63,9 @@ class AtLag:
 
 @dataclass(frozen=True)
 class Report:
-    """What a set reaches over the whole lags 0, ..., context - 1; with several axes on each of them and the diagonal.
+    """What a set reaches over the whole lags of a context: below it in size on every axis, one of each pair +-lag.
+
+    Of more than 2**20 lags a subset is looked at: the smaller ones, and a spread over the rest.
 
     Attributes
     ----------
@@ -113,18 +117,18 @@ def report(
     sets = sets[::copies]
     squares, sups = np.zeros(len(sets)), np.full(len(sets), -1.0)
     places = np.zeros((len(sets), ndim), dtype=np.int64)
-    n_lags = 0
-    for lags in _paths(context):
-        n_lags += len(lags)
+    all_lags, all_weights = _designs.lags_within(tuple(c - 1 for c in context), _JUDGED)
+    for start in range(0, len(all_lags), _CHUNK):
+        lags, weights = (v[start : start + _CHUNK] for v in (all_lags, all_weights))
         vectors = lags[:, 0] if ndim == 1 else lags
         targets = [kernel.phi(vectors) for kernel in kernels]
         for head, omega in enumerate(sets):
             error = np.abs(_curve(omega, vectors) - targets[head % len(targets)])
             largest = int(np.argmax(error))
-            squares[head] += float(error @ error)
+            squares[head] += float(weights @ (error * error))
             if error[largest] > sups[head]:
                 sups[head], places[head] = error[largest], lags[largest]
-    rms = np.sqrt(squares / n_lags)
+    rms = np.sqrt(squares / np.sum(all_weights))
     heads = tuple(
         Reached(repr(kernels[h % len(kernels)]), float(rms[h]), float(sups[h]), _whole(places[h]), *_wavelengths(omega))
         for h, omega in enumerate(sets)
@@ -136,17 +140,6 @@ def report(
     sup = float(sups[worst])
     blocks = blocks_for_error(kernel, max_lag=reach, error=sup, confidence=confidence) if sup > 0.0 else None
     return Report(context, heads * copies, worst, _at_lags(kernel, sets[worst], context), confidence, bound, blocks)
-
-
-def _paths(context: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """Whole lags ``(n, k)`` along each axis, and along the diagonal of several, in chunks."""
-    for axis, length in enumerate(context):
-        for start in range(0, length, _CHUNK):
-            steps = np.arange(start, min(start + _CHUNK, length))
-            yield steps[:, None] * (np.arange(len(context)) == axis)
-    if len(context) > 1:
-        for start in range(0, max(context), _CHUNK):
-            yield _diagonal(np.arange(start, min(start + _CHUNK, max(context))), context)
 
 
 def _diagonal(steps: np.ndarray, context: tuple[int, ...]) -> np.ndarray:

@@ -159,7 +159,12 @@ def _even(text: str) -> int:
 def _context(text: str) -> tuple[int, ...]:
     """Argument type: one whole number, or one for each axis."""
     try:
-        return tuple(map(_whole(2), text.split(",")))
+        context = tuple(map(_whole(2), text.split(",")))
+        if max(context) > 2**32 or math.prod(2 * c - 1 for c in context) > 2**52:
+            raise argparse.ArgumentTypeError(
+                f"{text:.40} is too long; expected at most 2**32 positions on an axis, and 2**52 lags"
+            )
+        return context
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no whole number; expected one, or one for each axis: 64,64"
@@ -280,12 +285,12 @@ def _design(options: argparse.Namespace) -> int:
             rng=options.seed,
             design=options.design,
             heads=options.heads,
-            dtype=options.dtype,
             max_lag=reach,
             norm=norm,
         )
     except ValueError as error:
         raise ValueError(f"--design {options.design}: {error}") from None
+    frequencies = _narrowed(frequencies, options.dtype)
     told = _report.report(chosen, frequencies, context)
     provenance = {
         "kernel": [*map(repr, chosen)] if several else repr(chosen[0]),
@@ -304,6 +309,17 @@ def _design(options: argparse.Namespace) -> int:
     else:
         _print_design(options, about, told)
     return 0
+
+
+def _narrowed(frequencies: np.ndarray, dtype: str) -> np.ndarray:
+    """Frequencies in a dtype, if it can hold them."""
+    limits, sizes = np.finfo(dtype), np.abs(frequencies)
+    smallest = np.min(sizes, where=sizes > 0.0, initial=np.inf)
+    if np.max(sizes, initial=0.0) > limits.max or smallest < limits.tiny:
+        raise ValueError(
+            f"--dtype {dtype}: the frequencies go from {smallest:.3g} to {np.max(sizes):.3g}; expected float64 for them"
+        )
+    return frequencies.astype(dtype)
 
 
 def _chosen_kernels(options: argparse.Namespace) -> list[kernels.Kernel]:
@@ -414,7 +430,7 @@ def _print_design(options: argparse.Namespace, about: dict[str, Any], told: _rep
     if options.output is None:
         print("The frequencies were not written: -o FILE.npz does it.")
     reach = _place(tuple(c - 1 for c in told.context))
-    where = f"lags 0 to {reach}" if len(told.context) == 1 else f"lags on the axes and the diagonal, up to {reach}"
+    where = f"lags 0 to {reach}" if len(told.context) == 1 else f"lags up to {reach} in size on every axis"
     print(f"\nError of the mean kernel (1/D) Σ cos(lag ω), which is to be Φ, over {where}:")
     _print_table(_error_rows(told))
     worst = told.heads[told.worst]

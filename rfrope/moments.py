@@ -13,8 +13,11 @@ from rfrope import _array
 from rfrope._array import Array
 from rfrope.frequencies import count
 from rfrope.kernels import Kernel
+from rfrope.kernels.parameters import positive
 from rfrope.rotation import block_coefficients
 from rfrope.sampling import as_kernel, as_range
+
+_UNKNOWN = 2.0**-50  # variance of one block that rounding of Phi and Phi_2 leaves unknown
 
 
 @dataclass(frozen=True)
@@ -177,8 +180,9 @@ def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confi
     Notes
     -----
     ``Var Phi_D = ((1 + Phi_2)/2 - Phi^2) / D``: section 2 of the mathematics page, for independent blocks (design
-    "iid"); other designs stay well inside (docs/designs.rst). The interval is that of the normal approximation, fair
-    from some tens of blocks on.
+    "iid"); other designs stay well inside (docs/designs.rst). Near lag 0, where it vanishes, rounding leaves the
+    difference unknown: `stderr` is not taken to be below ``3e-8 / sqrt(D)`` but at 0. The interval is that of the
+    normal approximation, fair from some tens of blocks on.
 
     Examples
     --------
@@ -191,7 +195,9 @@ def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confi
     kernel, n_blocks, confidence = as_kernel(kernel), count("n_blocks", n_blocks, 1), _probability(confidence)
     phi, phi2 = kernel.phi(delta), kernel.phi2(delta)
     xp = _array.namespace(phi=phi)
-    stderr = _array.clip((0.5 * (1.0 + phi2) - phi * phi) / float(n_blocks), 0.0, None, xp) ** 0.5
+    variance = _array.clip(0.5 * (1.0 + phi2) - phi * phi, _UNKNOWN, None, xp)
+    at_zero = xp.all(kernel._vectors(delta, "delta")[0] == 0.0, axis=-1)
+    stderr = (xp.where(at_zero, xp.zeros_like(variance), variance) / float(n_blocks)) ** 0.5
     reach = NormalDist().inv_cdf(0.5 + 0.5 * confidence) * stderr
     return Band(
         phi, stderr, _array.clip(phi - reach, -1.0, 1.0, xp), _array.clip(phi + reach, -1.0, 1.0, xp), confidence
@@ -236,16 +242,26 @@ def blocks_for_error(
     2125
     """
     kernel, confidence = as_kernel(kernel), _probability(confidence)
-    if isinstance(error, bool | str) or not isinstance(error, int | float) or not error > 0.0:
-        raise ValueError(f"error is {error!r}; expected a positive number")
+    error = _number("error", error, "a positive number that is finite")
     lags = (math.prod(2 * m + 1 for m in as_range(kernel, max_lag)) - 1) // 2
-    return math.ceil(2.0 * (math.log(2.0 * lags) - math.log1p(-confidence)) / error / error)
+    blocks = 2.0 * (math.log(2.0 * lags) - math.log1p(-confidence)) / error / error
+    if not blocks < 2.0**62:
+        raise ValueError(f"error is {error}; expected one that fewer than 2**62 blocks can reach")
+    return max(1, math.ceil(blocks))
 
 
 def _probability(value: Any) -> float:
-    if isinstance(value, bool | str) or not isinstance(value, int | float) or not 0.0 < value < 1.0:
+    confidence = _number("confidence", value, "a number between 0 and 1")
+    if not confidence < 1.0:
         raise ValueError(f"confidence is {value!r}; expected a number between 0 and 1")
-    return float(value)
+    return confidence
+
+
+def _number(name: str, value: Any, expected: str) -> float:
+    try:
+        return positive(name, value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r:.80}; expected {expected}") from None
 
 
 def _prepare(

@@ -277,7 +277,8 @@ def as_kernel(kernel: Kernel | str) -> Kernel:
 
 def as_range(kernel: Kernel, max_lag: Any) -> tuple[int, ...]:
     """Largest lag on each axis, from one number or one for each, or say what is wrong with it."""
-    reach = tuple(max_lag) if isinstance(max_lag, list | tuple) else (max_lag,) * kernel.ndim
+    several = isinstance(max_lag, list | tuple) or (isinstance(max_lag, np.ndarray) and max_lag.ndim == 1)
+    reach = tuple(max_lag) if several else (max_lag,) * kernel.ndim
     reach = tuple(count("max_lag", m, 1) for m in reach)
     if len(reach) != kernel.ndim:
         raise ValueError(f"max_lag is {max_lag!r}; expected one number or {kernel.ndim}, one for each axis")

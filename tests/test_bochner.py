@@ -796,3 +796,25 @@ def test_what_cannot_be_resolved_says_so():
 
 def test_alpha_is_small():
     assert ALPHA <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "phi",
+    [
+        lambda x: np.where((x < -1.5) & (x > -2.7), -0.9, 1 / (1 + x * x)),
+        lambda x: np.where((x < -2.95) & (x > -10.5), 0.0, 1 / (1 + x * x)),
+        lambda x: np.where(x < -12.0, 0.0, 1 / (1 + x * x)),
+        lambda x: np.exp(-0.5 * x * x) * (1 + 0.1 * np.tanh(x)),
+    ],
+    ids=["between two lags", "over a wide range", "far out", "everywhere"],
+)
+def test_a_function_that_is_not_even_somewhere_is_refused(phi):
+    with pytest.raises(ValueError, match="phi is not even"):
+        bochner.from_function(phi)
+
+
+@pytest.mark.parametrize("size", [1e-170, 1.0, 1e170])
+def test_a_series_of_any_magnitude(size):
+    x = np.random.default_rng(0).standard_normal(500)
+    wanted = bochner.from_series(x).phi(np.arange(4.0))
+    np.testing.assert_allclose(bochner.from_series(size * x).phi(np.arange(4.0)), wanted, rtol=0, atol=1e-12)

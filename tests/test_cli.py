@@ -562,8 +562,8 @@ def test_a_design_in_two_axes(run, tmp_path):
     held = designed(run, text, "--head-dim", 32, "--context", "32,16", "--design", "orthogonal", "-o", path)
     law, omega = rfrope.kernels.parse(text), storage.load(path).frequencies
     assert np.array_equal(omega, rfrope.sample(law, 16, rng=0, design="orthogonal"))
-    diagonal = [(i, round(15 * i / 31)) for i in range(32)]
-    lags = np.asarray([(i, 0) for i in range(32)] + [(0, i) for i in range(16)] + diagonal)
+    box = [(i, j) for i in range(-31, 32) for j in range(-15, 16)]
+    lags = np.asarray([lag for lag in box if lag >= (0, 0)])  # one of each pair
     error = np.abs(rfrope.analysis.mean_kernel(omega, lags) - law(lags))
     (head,) = held["heads"]
     assert head["sup"] == pytest.approx(np.max(error))
@@ -573,7 +573,7 @@ def test_a_design_in_two_axes(run, tmp_path):
     assert held["lags"][-1]["lag"] == [31, 15]
     one = designed(run, text, "--head-dim", 32, "--context", "16")
     assert one["context"] == [16, 16]
-    assert "the axes and the diagonal, up to (15, 15)" in run("design", text, "--head-dim", 32, "--context", 16)[1]
+    assert "lags up to (15, 15) in size on every axis" in run("design", text, "--head-dim", 32, "--context", 16)[1]
 
 
 def test_long_contexts_are_judged_in_pieces(run, monkeypatch):
@@ -907,3 +907,23 @@ def test_narrow_vectors_of_ones_own(run, npz, dtype):
     q, k = (v.astype(dtype) for v in example_pairs())
     code, _, err = run("validate", "gaussian", *FAST, "--qk", npz(q=q, k=k))
     assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("text", ["gaussian(scale=1e-60)", "gaussian(scale=1e50)"])
+def test_frequencies_that_a_dtype_cannot_hold(run, text):
+    code, _, err = run("design", text, "--head-dim", 8, "--context", 16, "--dtype", "float32")
+    assert code == 2
+    assert "--dtype float32: the frequencies go from" in err
+
+
+def test_a_context_of_too_many_lags(run):
+    for context in (10**18, 2**33, f"{2**27},{2**27}"):
+        kernel = "gaussian(ndim=2)" if isinstance(context, str) else "gaussian"
+        code, _, err = run("design", kernel, "--head-dim", 8, "--context", context)
+        assert code == 2
+        assert "too long; expected at most" in err
+
+
+def test_a_very_long_context_is_judged_by_a_part_of_its_lags(run):
+    held = designed(run, "gaussian(scale=64)", "--head-dim", 8, "--context", 2**31)
+    assert 0.0 < held["heads"][0]["rms"] < held["heads"][0]["sup"] < 1.0

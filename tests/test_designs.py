@@ -591,3 +591,19 @@ def test_documented_errors_are_reproduced():
             written = documented[tuple(row[h] for h in designs.HEADER[:4])]
             for quantity in ("rms", "sup"):
                 assert float(row[quantity]) == pytest.approx(float(written[quantity]), rel=0.02), row
+
+
+def test_ellipsoids_that_differ_on_a_tiny_axis_are_not_similar():
+    """Isotropy is compared free of scale: here the small axes differ tenfold, beside one 1e8 times as large."""
+    parts = [rfrope.kernel("gaussian", scale=(1.0, s), ndim=2) for s in (1e8, 1e9)]
+    with pytest.raises(ValueError, match="not known to be spherically symmetric"):
+        rfrope.sample(rfrope.kernels.mixture([0.5, 0.5], parts), 8, rng=0, design="orthogonal")
+    same = rfrope.kernels.mixture([0.5, 0.5], [parts[0], parts[0].rescale(3.0)])
+    assert rfrope.sample(same, 8, rng=0, design="orthogonal").shape == (8, 2)
+
+
+def test_a_constant_part_leaves_the_orthogonal_design_allowed():
+    parts = [rfrope.kernel("constant", ndim=2), rfrope.kernel("gaussian", scale=(8.0, 4.0), ndim=2)]
+    law = rfrope.kernels.mixture([0.25, 0.75], parts)
+    sets = draw_sets(law, "orthogonal", KEY, N_BLOCKS, streams=N_SETS)
+    assert scores_of_mean(law, sets) < Z_BOUND

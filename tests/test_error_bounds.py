@@ -113,3 +113,31 @@ def test_bad_bands_are_refused():
         mean_kernel_band("gaussian", 1.0, n_blocks=0)
     with pytest.raises(ValueError, match=r"^confidence is 2; expected"):
         mean_kernel_band("gaussian", 1.0, n_blocks=4, confidence=2)
+
+
+def test_a_band_is_never_narrower_than_rounding():
+    """Near lag 0 the closed form is a difference of equal numbers: a band of width 0 would hold no realisation."""
+    law = rfrope.kernel("gaussian", scale=1e5)
+    omega = rfrope.sample(law, 64, rng=0)
+    lags = np.arange(5.0)
+    band = mean_kernel_band(law, lags, n_blocks=64)
+    found = rfrope.analysis.mean_kernel(omega, lags)
+    assert np.all((band.lower <= found) & (found <= band.upper))
+    assert np.all(band.stderr[1:] >= 3e-9)
+
+
+@pytest.mark.parametrize("error", [math.inf, 0.0, -1.0, True, "0.1", math.nan, 1e-200, 10**400])
+def test_errors_that_cannot_be_asked_for(error):
+    with pytest.raises((ValueError, TypeError), match=r"error is .*; expected"):
+        rfrope.blocks_for_error("gaussian", max_lag=16, error=error)
+
+
+def test_numbers_of_numpy_count_as_numbers():
+    wanted = rfrope.blocks_for_error("gaussian", max_lag=16, error=0.5, confidence=0.75)
+    assert rfrope.blocks_for_error(
+        "gaussian", max_lag=np.int64(16), error=np.float32(0.5), confidence=np.float32(0.75)
+    ) == pytest.approx(wanted)
+    assert rfrope.blocks_for_error("gaussian(ndim=2)", max_lag=np.array([3, 4]), error=0.5) == rfrope.blocks_for_error(
+        "gaussian(ndim=2)", max_lag=(3, 4), error=0.5
+    )
+    assert rfrope.blocks_for_error("gaussian", max_lag=1, error=1e9) == 1

@@ -28,7 +28,7 @@ def test_readme_has_the_two_commands_that_ci_runs():
     assert len(commands) == 2
     assert all(command.startswith("python3 -m venv .venv && .venv/bin/pip install ") for command in commands)
     assert commands[0].endswith("&& .venv/bin/rfrope validate\n")
-    assert commands[1].endswith("&& .venv/bin/python -m pytest\n")
+    assert commands[1].endswith("&& OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto\n")
 
 
 def test_readme_links_lead_somewhere():

@@ -138,12 +138,13 @@ def from_series(
         raise ValueError(f"max_lag is {max_lag!r}; expected a whole number from 1 to {n - 1}")
     if window is not None and window not in WINDOWS:
         raise ValueError(f"window is {window!r}; expected None or one of {', '.join(map(repr, WINDOWS))}")
+    largest = float(np.max(np.abs(host)))
+    series = series / (largest or 1.0)  # squares of very large or small values would leave the range of floats
     if remove_mean:
         series = series - np.mean(series, axis=1, keepdims=True)
-    largest = float(np.max(np.abs(host)))
     covariances = _autocovariances(series, int(last))
     mean = np.mean(covariances, axis=0)
-    if not mean[0] > (1e-14 * largest) ** 2:
+    if not mean[0] > 1e-28:
         raise ValueError("x is constant along the axis; expected series that vary")
     r = mean / mean[0]
     errors = _standard_errors(covariances, r, n)

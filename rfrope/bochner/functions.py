@@ -164,6 +164,8 @@ def _analysed(
     at_zero = float(values(np.zeros(1))[0])
     if abs(at_zero - 1.0) > _NORMAL:
         raise ValueError(f"phi(0) is {at_zero!r}; expected 1: divide phi by phi(0)")
+    if ndim == 1:
+        _check_even("phi", _checked("phi", phi, ndim, bounded=False), scale or 1.0)
     lags = spectrum_.read_lags(values, ndim, scale)
     if ndim == 1:
         _check_even("phi", _checked("phi", phi, ndim, bounded=False), lags.scale)
@@ -227,14 +229,16 @@ def _check_bounded(x: np.ndarray, found: np.ndarray) -> None:
 
 
 def _check_even(name: str, values: Callable[[np.ndarray], np.ndarray], scale: float) -> None:
-    x = scale * np.array([0.07, 0.31, 0.83, 1.37, 2.9, 11.0])
-    right, left = values(x), values(-x)
-    at = int(np.argmax(np.abs(right - left)))
-    if abs(right[at] - left[at]) > 1e-9 * max(1.0, abs(right[at])):
-        raise ValueError(
-            f"{name} is not even: it is {right[at]:.6g} at {x[at]:.6g} and {left[at]:.6g} at {-x[at]:.6g}; expected a "
-            "function of the magnitude alone, such as one of numpy.abs(x)"
-        )
+    near = np.array([0.07, 0.31, 0.83, 1.37, 2.9, 11.0])  # first: what is not even may be no number farther out
+    far = np.concatenate([np.geomspace(1e-6, 1e6, 4096), np.linspace(0.0, 32.0, 4097)[1:]])
+    for x in (scale * near, scale * far):
+        right, left = values(x), values(-x)
+        at = int(np.argmax(np.abs(right - left)))
+        if abs(right[at] - left[at]) > 1e-9 * max(1.0, abs(right[at])):
+            raise ValueError(
+                f"{name} is not even: it is {right[at]:.6g} at {x[at]:.6g} and {left[at]:.6g} at {-x[at]:.6g}; "
+                "expected a function of the magnitude alone, such as one of numpy.abs(x)"
+            )
 
 
 def _refusal(atom: float, frequency: float, density: float, negative: float, limit: float) -> NotPositiveDefiniteError:
@@ -265,8 +269,8 @@ def _finished(
     mass = lags.atom + spectrum.tail.total
     if not projected and abs(mass - 1.0) > _MASS:
         raise ValueError(
-            f"the spectrum of phi has mass {mass:.6g}; expected phi(0) = 1: phi jumps at 0, or its spectrum decays too "
-            "slowly to be integrated"
+            f"the spectrum of phi has mass {mass:.6g}; expected phi(0) = 1: phi jumps at 0, has detail too fine to be "
+            "seen, or its spectrum decays too slowly to be integrated"
         )
     tail = spectrum.tail
     found = Certificate(
@@ -280,7 +284,10 @@ def _lags_to_compare(lags: spectrum_.Lags) -> np.ndarray:
     pieces = lags.pieces
     thinned = slice(None, None, 1 + pieces.halves.size // 500)
     close = lags.scale * np.linspace(0.0, _CHECKED, 801)[1:]
-    return np.unique(np.concatenate([pieces.edges[1:][thinned], pieces.centres[thinned], close]))
+    far = float(pieces.edges[-1])  # and places that the panels know nothing of
+    spread = far * ((np.arange(512) + 0.5) * (0.5 * (math.sqrt(5.0) - 1.0)) % 1.0)
+    octaves = np.geomspace(1e-4 * min(lags.scale, far), far, 257)[:-1] * 1.01
+    return np.unique(np.concatenate([pieces.edges[1:][thinned], pieces.centres[thinned], close, spread, octaves]))
 
 
 # -- from a density ----------------------------------------------------------------------------------------------------

@@ -205,8 +205,9 @@ def _limit(sampled: np.ndarray, scale: float) -> float:
     if spread > 1e-9:
         raise ValueError(
             f"phi does not settle: beyond lag {scale * 2.0 ** (_REACH - 20):.3g} it still varies by {spread:.3g}; its "
-            "law then has atoms away from frequency 0 (as cos has), which no density describes; expected a phi with "
-            "a limit; mix and multiply kernels for periodic ones, or give values on a grid to from_autocorrelation"
+            "law then has atoms away from frequency 0 (as cos has), which no density describes, or it decays too "
+            "slowly to be resolved; expected a phi that comes to its limit; mix and multiply kernels for periodic "
+            "ones, or give values on a grid to from_autocorrelation"
         )
     return float(np.mean(far))
 

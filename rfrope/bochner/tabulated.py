@@ -57,8 +57,9 @@ class Certificate:
     Attributes
     ----------
     sup_error : float
-        Largest difference between the kernel's Phi and the given one at the lags that were compared. For `from_density`
-        an estimate of the integral of the density's error, which bounds that of Phi at every lag.
+        Largest difference between the kernel's Phi and the given one at the lags that were compared; what is narrower
+        than the gaps between them, far from lag 0, is not seen. For `from_density` an estimate of the integral of the
+        density's error, which bounds that of Phi at every lag.
     lag : float
         Where it is.
     reach : float

@@ -545,11 +545,20 @@ class Axes(Kernel):
 
 def _common_isotropy(kernels: Iterable[Kernel]) -> np.ndarray | None:
     """Map of kernels whose ellipsoids are similar: w is then spherically symmetric for their sums and mixtures too."""
-    maps = [k._isotropy() for k in kernels]
-    if any(m is None for m in maps):
+    kernels = list(kernels)
+    found = [k._isotropy() for k in kernels if not k.is_one] or [np.eye(kernels[0].ndim)]  # those at 0 have any shape
+    maps = [m for m in found if m is not None]
+    if len(maps) < len(found):
         return None
-    shapes = [m @ m.T / np.max(m @ m.T) for m in maps if m is not None]
-    return maps[0] if all(np.allclose(shapes[0], s, rtol=1e-12, atol=1e-14) for s in shapes) else None
+    with np.errstate(all="ignore"):
+        inverse = np.linalg.inv(maps[0])
+        for other in maps[1:]:
+            seen = inverse @ other
+            shape = seen @ seen.T  # a multiple of the identity, if the ellipsoids are similar: at any anisotropy
+            size = np.trace(shape) / len(shape)
+            if not np.all(np.abs(shape - size * np.eye(len(shape))) <= 1e-12 * size):
+                return None
+    return maps[0]
 
 
 def _columns(kernels: Iterable[Kernel], u: np.ndarray) -> Iterable[tuple[Kernel, np.ndarray]]:
