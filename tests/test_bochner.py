@@ -62,9 +62,9 @@ def along(r: np.ndarray, ndim: int) -> np.ndarray:
 
 
 def timed(phi: Any, **options: Any) -> Any:
-    start = time.perf_counter()
+    start = time.process_time()  # whatever else the machine is doing
     made = bochner.from_function(phi, **options)
-    assert time.perf_counter() - start < 15.0, "5 s on an idle machine"
+    assert time.process_time() - start < 5.0
     return made
 
 
