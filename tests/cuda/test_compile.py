@@ -1,10 +1,11 @@
 """The compile gate: every CUDA kernel becomes machine code for every architecture, within its share of the hardware.
 
-With ``-s`` the compiler's report on each kernel is printed.
+With ``-s`` the compiler's report on each kernel is printed; the file that RFROPE_COMPILE_LOG names gets it, too.
 """
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import sys
@@ -62,9 +63,15 @@ def test_every_source_is_in_the_table():
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_kernel_compiles_without_spills_and_within_its_registers(source, architecture):
     usage, cubin, log = nvrtc.compiled(cuda.text(source), kernels(source), architecture)
-    for name, used in sorted(usage.items()):
-        taken = f"{used.registers} registers, {used.stack} bytes of stack, {used.spilled} bytes spilled"
-        sys.stdout.write(f"sm_{architecture} {source}.cu {name}: {taken}\n")
+    lines = [
+        f"sm_{architecture} {source}.cu {name}: {used.registers} registers, {used.stack} bytes of stack, "
+        f"{used.spilled} bytes spilled\n"
+        for name, used in sorted(usage.items())
+    ]
+    sys.stdout.writelines(lines)
+    if path := os.environ.get("RFROPE_COMPILE_LOG"):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("".join(lines))
     assert set(usage) == set(kernels(source))
     assert cubin[:4] == b"\x7fELF"
     assert "error" not in log
