@@ -163,11 +163,11 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Features (1, 32, tokens, 128) of a dtype and library."""
+    """Features (1, 32, tokens, 128) of a dtype, for an array library (`backend`)."""
 
     tokens: int
     dtype: str = "float32"
-    library: str = "cupy"
+    backend: str = "cupy"
     pairing: str = "half"
     heads_last: bool = False
     in_place: bool = False
@@ -219,7 +219,7 @@ Turn = Callable[[Any, Any], Any]  # x, memory for the result -> the result
 
 def _rotation_entry(problem: Rotation, place: Place, prepare: Callable[[Arrays], Turn], checked: bool = True) -> Entry:
     """Give a way to rotate several buffers to work on in turn, and a check on features of their own."""
-    arrays, rng = place.arrays(problem.library), np.random.default_rng(0)
+    arrays, rng = place.arrays(problem.backend), np.random.default_rng(0)
     turn = prepare(arrays)
     count = place.buffers(2 * problem.size)
     sources = [problem.features(arrays, rng)]
@@ -249,7 +249,7 @@ def ours(problem: Rotation) -> Callable[[Place], Entry]:
 
 def copy(problem: Rotation) -> Callable[[Place], Entry]:
     """Copy x, by the library's own copy from device memory to device memory."""
-    dense = Rotation(problem.tokens, problem.dtype, problem.library)
+    dense = Rotation(problem.tokens, problem.dtype, problem.backend)
 
     def prepare(arrays: Arrays) -> Turn:
         return lambda x, out: arrays.copy(out, x)
@@ -328,7 +328,7 @@ def rotations(sizes: Sizes) -> list[Job]:
         {"in_place": True, "dtype": "float16"},
     ]
     for library, extra in itertools.product(("cupy", "torch"), options):
-        problem = Rotation(n, library=library, **extra)
+        problem = Rotation(n, backend=library, **extra)
         entries = {OURS: ours(problem), COPY: copy(problem)}
         if library == "torch" and not (problem.in_place or problem.heads_last):
             if problem.pairing == "half":
@@ -338,7 +338,7 @@ def rotations(sizes: Sizes) -> list[Job]:
         target = 0.92 if problem.dtype != "float64" else None
         jobs.append(Job(_name(problem), "rotation", entries, 2e-9 * problem.size, "GB/s", target))
     for library in ("cupy", "torch"):
-        step = Rotation(1, library=library)
+        step = Rotation(1, backend=library)
         entries = {OURS: ours(step)} | ({"torch, eager": torch_eager(step)} if library == "torch" else {})
         jobs.append(Job(f"{_name(step)}: the host's part of a call", "launch", entries, 1.0, "calls/s", launch=True))
         jobs.append(Job(f"{_name(step)}: the device's part", "launch", entries, 1.0, "calls/s"))
@@ -346,7 +346,7 @@ def rotations(sizes: Sizes) -> list[Job]:
 
 
 def _name(problem: Rotation) -> str:
-    words = [f"rotate (1,{HEADS},{problem.tokens},{WIDTH}) {problem.dtype} of {problem.library}", problem.pairing]
+    words = [f"rotate (1,{HEADS},{problem.tokens},{WIDTH}) {problem.dtype} of {problem.backend}", problem.pairing]
     words += ["frequencies for each head"] * problem.per_head + ["heads last in memory"] * problem.heads_last
     return ", ".join([*words, "in place" if problem.in_place else "out="])
 

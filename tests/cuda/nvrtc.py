@@ -26,7 +26,7 @@ class Usage:
     spilled: int
 
 
-def library() -> ctypes.CDLL | None:
+def compiler() -> ctypes.CDLL | None:
     """Return the compiler's shared library, of the package from PyPI."""
     try:
         found = importlib.util.find_spec("nvidia.cuda_nvrtc")
@@ -70,7 +70,7 @@ def intermediate(text: str, kernel: str, architecture: int = 90) -> str:
 @contextlib.contextmanager
 def _program(text: str, kernels: tuple[str, ...], target: str) -> Iterator[tuple[ctypes.CDLL, ctypes.c_void_p, str]]:
     """Compile with the options that CuPy is given, and those that it adds."""
-    nvrtc = library()
+    nvrtc = compiler()
     assert nvrtc is not None, MISSING
     program = ctypes.c_void_p()
     _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None))

@@ -17,7 +17,7 @@ from emulator import kernels
 from rfrope import _accel
 from rfrope._accel import cuda
 
-pytestmark = pytest.mark.skipif(nvrtc.library() is None, reason=nvrtc.MISSING)
+pytestmark = pytest.mark.skipif(nvrtc.compiler() is None, reason=nvrtc.MISSING)
 
 ARCHITECTURES = (70, 80, 90, 100, 120)  # Volta, Ampere, Hopper, Blackwell of data centres and of desktops
 SOURCES = tuple(sorted(path.stem for path in pathlib.Path(_accel.__file__).parent.glob("*.cu")))
