@@ -1,4 +1,4 @@
-"""Reads a given set of frequencies and reports: nothing here draws or assumes a law."""
+"""Curves over lags: the mean kernel of given frequencies, and what it is compared with."""
 
 from __future__ import annotations
 
