@@ -226,7 +226,7 @@ class _Work:
         while self._helping or (patience > 0 and not set(helpers).isdisjoint(threading.enumerate())):
             try:
                 time.sleep(_GLANCE)
-                patience -= 1
+                patience -= not self._helping  # it is for threads on their way in or out, not for long items
             except BaseException as error:
                 interrupt = error
         if interrupt is not None:

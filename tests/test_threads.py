@@ -285,6 +285,32 @@ def test_a_consumer_that_stops_early_ends_the_threads():
     assert len(done) == n < 100
 
 
+def test_a_thread_is_waited_for_to_its_end_after_a_long_item_too(monkeypatch):
+    gate, looks, enumerate_threads = threading.Barrier(2, timeout=20), [], threading.enumerate
+
+    def lingering():
+        """The helper is still listed for some looks after its work has ended, as on a busy machine."""
+        looks.append(None)
+        return [*enumerate_threads(), *helpers] if len(looks) < 5 else enumerate_threads()
+
+    def task(i):
+        if i < 2:
+            gate.wait()
+            helpers.update(t for t in enumerate_threads() if t.name == "rfrope")
+        if threading.current_thread() in helpers:
+            time.sleep(100 * _threads._GLANCE)  # longer than the patience for threads that come and go
+        else:
+            raise KeyboardInterrupt
+        return i
+
+    helpers = set()
+    monkeypatch.setattr(_threads, "_PATIENCE", 20)
+    monkeypatch.setattr(threading, "enumerate", lingering)
+    with pytest.raises(KeyboardInterrupt):
+        list(_threads.ordered_map(task, range(1000), 2))
+    assert len(looks) >= 5
+
+
 def test_a_map_that_nobody_reads_starts_nothing():
     results = _threads.ordered_map(lambda i: i, range(10), 4)
     assert not [t for t in threading.enumerate() if t.name == "rfrope"]
