@@ -58,3 +58,30 @@ class EstimateKernelAtManyLags:
 
     def peakmem_estimate_kernel(self, samples, lags):
         self.time_estimate_kernel(samples, lags)
+
+
+class FirstNegativeLag:
+    """First negative lag of a set that has none among 2**20 lags, and of one that has an early one."""
+
+    params = ((64, 4096), (1e4, 1e12))
+    param_names = ("blocks", "base")
+
+    def setup(self, blocks, base):
+        self.frequencies = rfrope.geometric(blocks, base=base)
+        rfrope.analysis.first_negative_lag(self.frequencies, 4096)
+
+    def time_first_negative_lag(self, blocks, base):
+        rfrope.analysis.first_negative_lag(self.frequencies, 2**20)
+
+
+class BaseForContext:
+    """Bases whose mean kernel stays non-negative in a context, 64 blocks."""
+
+    params = (4096, 131072)
+    param_names = ("context",)
+
+    def setup(self, context):
+        rfrope.analysis.first_negative_lag(rfrope.geometric(64), 4096)
+
+    def time_base_for_context(self, context):
+        rfrope.analysis.base_for_context(context, 64)

@@ -7,9 +7,12 @@ Conventions: frequencies are radians per unit of position, lags are KEY minus QU
 and the backend comes from the arrays.
 """
 
-from rfrope import analysis, bochner, kernels, plotting
+from rfrope import analysis, bochner, kernels, plotting, scaling
 from rfrope._threads import threads
-from rfrope.frequencies import arithmetic, geometric
+from rfrope.axes import axial, golden_gate, mixed, mrope
+from rfrope.configs import ModelRope, from_config
+from rfrope.embedding import shift_matrix, sinusoidal
+from rfrope.frequencies import arithmetic, from_wavelengths, geometric, pixel, xpos_scales
 from rfrope.kernels import Kernel, kernel
 from rfrope.moments import Band, blocks_for_error, expected_score, mean_kernel_band, relative_error, score_variance
 from rfrope.montecarlo import Estimate, ScoreEstimate, estimate_kernel, estimate_scores
@@ -26,6 +29,7 @@ from rfrope.rotation import (
     to_complex,
 )
 from rfrope.sampling import Optimised, optimise, sample
+from rfrope.scaling import Scaled, from_rope_parameters
 from rfrope.storage import FrequencySet, load, save
 from rfrope.validation import Validation, validate
 
@@ -36,11 +40,14 @@ __all__ = [
     "Estimate",
     "FrequencySet",
     "Kernel",
+    "ModelRope",
     "Optimised",
+    "Scaled",
     "ScoreEstimate",
     "Validation",
     "analysis",
     "arithmetic",
+    "axial",
     "block_coefficients",
     "blocks_for_error",
     "bochner",
@@ -49,13 +56,20 @@ __all__ = [
     "estimate_scores",
     "expected_score",
     "from_complex",
+    "from_config",
+    "from_rope_parameters",
+    "from_wavelengths",
     "geometric",
+    "golden_gate",
     "kernel",
     "kernels",
     "load",
     "mean_kernel_band",
+    "mixed",
+    "mrope",
     "optimise",
     "phases",
+    "pixel",
     "plotting",
     "relative_error",
     "rotate",
@@ -64,9 +78,13 @@ __all__ = [
     "rotation_table",
     "sample",
     "save",
+    "scaling",
     "score_variance",
     "scores",
+    "shift_matrix",
+    "sinusoidal",
     "threads",
     "to_complex",
     "validate",
+    "xpos_scales",
 ]

@@ -186,25 +186,35 @@ def log_gamma_ratio(a: float, halves: int) -> float:
 
 
 def log_uniform_mean_cos(
-    low: float, high: float, log_ratio: float, x: Array, sici: Callable[[Array], tuple[Array, Array]], xp: ModuleType
+    small: Array,
+    large: Array,
+    log_ratio: float,
+    sici: Callable[[Array], tuple[Array, Array]],
+    xp: ModuleType,
+    small_rest: Array | float = 0.0,
 ) -> Array:
-    """Mean cosine ``[Ci(high x) - Ci(low x)] / log_ratio`` of a log-uniform frequency, for x >= 0; 1 at 0.
+    """Mean cosine ``[Ci(large) - Ci(small)] / log_ratio`` of a log-uniform phase; 1 where both ends are 0.
 
     Where the cosine integrals would cancel another form is taken: ``Cin(z) = gamma + ln z - Ci(z)`` and its series at
     small z, and for a narrow law that few waves fit into its integral, by 20 Gauss-Legendre nodes. The error is below
-    1e-12 for ``high / low >= 1.001``.
+    1e-15, and what the rounding of the ends means: for a narrow law one ulp of `small` moves the result by up to
+    ``1e-16 / log_ratio``, so `small_rest` takes what its rounding took away.
     """
-    small, large = low * x, high * x
-    direct = (sici(large)[1] - sici(_array.clip(small, _CIN_SERIES, None, xp))[1]) / log_ratio
-    value = xp.where(small > _CIN_SERIES, direct, 1.0 - (_cin(large, sici, xp) - _cin(small, sici, xp)) / log_ratio)
+    clipped = _array.clip(small, _CIN_SERIES, None, xp)
+    direct = (sici(large)[1] - sici(clipped)[1]) / log_ratio
     if log_ratio > 1.0:
-        return value
-    narrow = (high - low) * x <= 2.0
-    half = xp.where(narrow, 0.5 * small, xp.zeros_like(small))
-    integral = xp.ones_like(small)
+        cin = 1.0 - (_cin(large, sici, xp) - _cin(small, sici, xp)) / log_ratio
+        return xp.where(small > _CIN_SERIES, direct, cin)
+    if not isinstance(small_rest, float):
+        shift = xp.cos(clipped) * xp.sin(small_rest) - 2.0 * xp.sin(clipped) * xp.sin(0.5 * small_rest) ** 2
+        direct = direct - shift / clipped / log_ratio
+    narrow = -math.expm1(-log_ratio) * large <= 4.0  # elsewhere small is above 4 / (e - 1), which exceeds that 2
+    half = xp.where(narrow, 0.5 * large, xp.zeros_like(large))
+    sin, cos, integral = xp.sin(half), xp.cos(half), xp.ones_like(half)
     for node, weight in zip(*(v.tolist() for v in np.polynomial.legendre.leggauss(20)), strict=True):
-        integral = integral - weight * xp.sin(half * math.exp(log_ratio * (0.5 + 0.5 * node))) ** 2
-    return xp.where(narrow, integral, value)
+        away = half * math.expm1(-log_ratio * (0.5 + 0.5 * node))  # small, so that its rounding is
+        integral = integral - weight * (sin * xp.cos(away) + cos * xp.sin(away)) ** 2
+    return xp.where(narrow, integral, direct)
 
 
 def _cin(z: Array, sici: Callable[[Array], tuple[Array, Array]], xp: ModuleType) -> Array:

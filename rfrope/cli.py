@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 
 import rfrope
-from rfrope._commands import design, doctor, kernels, validate
+from rfrope._commands import design, doctor, inspect, kernels, validate
 
-_COMMANDS = (validate, design, kernels, doctor)
+_COMMANDS = (validate, design, inspect, kernels, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

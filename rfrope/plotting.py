@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from rfrope import _array
+from rfrope import _array, analysis
 from rfrope._array import Array
 from rfrope.analysis import mean_kernel
 from rfrope.frequencies import count
@@ -16,7 +17,7 @@ from rfrope.kernels import Kernel
 from rfrope.moments import mean_kernel_band
 from rfrope.sampling import as_kernel
 
-__all__ = ["frequencies", "kernel", "validation"]
+__all__ = ["frequencies", "kernel", "mean_kernels", "validation", "wavelengths"]
 
 _ALL_LAGS = 2048  # up to so many every lag is drawn, and as many more beyond
 
@@ -139,6 +140,101 @@ def frequencies(frequencies: Array, *, ax: Any = None) -> Any:
     return ax
 
 
+def mean_kernels(sets: Mapping[str, Array], max_lag: int, *, ax: Any = None) -> Any:
+    """Draw the mean kernels of several sets of frequencies over lags, on a logarithmic axis.
+
+    Parameters
+    ----------
+    sets : mapping of str to array_like, radians per unit of position
+        ``(D,)`` or ``(D, k)`` for each label, with at least one block. With several axes the lags run along the
+        diagonal ``(1, 1, ...)``.
+    max_lag : int
+        Largest lag, at least 1, in units of position.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure of pyplot unless given.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Without matplotlib.
+    ValueError, TypeError
+        For sets or numbers that are not as above.
+
+    Notes
+    -----
+    Only whole lags are drawn: all of them up to 2048, and some 2048 beyond.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> bases = {f"base {base:g}": rfrope.geometric(64, base=base) for base in (1e4, 5e5)}
+    >>> ax = mean_kernels(bases, 8192)
+    >>> [line.get_label() for line in ax.lines[:2]], ax.get_xscale()
+    (['base 10000', 'base 500000'], 'symlog')
+    """
+    checked, lags = _checked_sets(sets), _drawn_lags(count("max_lag", max_lag, 1))
+    ax = _axes(ax)
+    for label, omega in checked.items():
+        vectors = lags if omega.shape[-1] == 1 else np.repeat(lags[:, None], omega.shape[-1], axis=1)
+        ax.plot(lags, mean_kernel(omega[:, 0] if omega.shape[-1] == 1 else omega, vectors), lw=0.9, label=label)
+    ax.axhline(0.0, color="black", lw=0.6)
+    ax.set_xscale("symlog", linthresh=1.0)
+    ax.set(xlabel="lag (positions)", ylabel="mean kernel")
+    ax.legend()
+    return ax
+
+
+def wavelengths(sets: Mapping[str, Array], *, context: int | None = None, ax: Any = None) -> Any:
+    """Draw the wavelengths of the blocks of several sets of frequencies, and the context beyond which none completes.
+
+    Parameters
+    ----------
+    sets : mapping of str to array_like, radians per unit of position
+        ``(D,)`` or ``(D, k)`` for each label, with at least one block. Blocks of frequency 0 are left out.
+    context : int, optional
+        Drawn as a line: blocks above it complete no turn within so many positions.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure of pyplot unless given.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Without matplotlib.
+    ValueError, TypeError
+        For sets or numbers that are not as above.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> ax = wavelengths({"base 500000": rfrope.geometric(64, base=5e5)}, context=131072)
+    >>> ax.get_ylabel(), [line.get_label() for line in ax.lines]
+    ('wavelength (positions)', ['base 500000', 'context 131072'])
+    """
+    checked = _checked_sets(sets)
+    context = None if context is None else count("context", context, 1)
+    ax = _axes(ax)
+    for label, omega in checked.items():
+        lengths = analysis.wavelengths(omega)
+        ax.plot(
+            np.arange(len(lengths)), np.where(np.isfinite(lengths), lengths, np.nan), ".-", ms=3, lw=0.8, label=label
+        )
+    if context is not None:
+        ax.axhline(context, color="black", ls="--", lw=0.8, label=f"context {context}")
+    if any(np.any(omega) for omega in checked.values()):
+        ax.set_yscale("log")
+    ax.set(xlabel="block", ylabel="wavelength (positions)")
+    ax.legend()
+    return ax
+
+
 def validation(result: Any, *, ax: Any = None) -> Any:
     """Draw the z of every comparison of `rfrope.validate`, and the bound that they must keep.
 
@@ -214,6 +310,19 @@ def _host(name: str, value: Array) -> np.ndarray:
     if not np.all(np.isfinite(host)):
         raise ValueError(f"{name} holds NaN or infinity; expected finite numbers")
     return host
+
+
+def _checked_sets(sets: Mapping[str, Array]) -> dict[str, np.ndarray]:
+    """Sets of frequencies ``(D, k)`` by their labels."""
+    if not isinstance(sets, Mapping) or not sets:
+        raise TypeError(f"sets is {sets!r:.80}; expected labels with frequencies: {{'base 10000': frequencies}}")
+    held = {str(label): _host(f"sets[{label!r}]", omega) for label, omega in sets.items()}
+    for label, omega in held.items():
+        if omega.ndim not in (1, 2) or not omega.size:
+            raise ValueError(
+                f"sets[{label!r}] has shape {omega.shape}; expected (D,) or (D, k) with at least one block"
+            )
+    return {label: omega if omega.ndim == 2 else omega[:, None] for label, omega in held.items()}
 
 
 def _n_blocks(omega: np.ndarray) -> int:

@@ -142,3 +142,49 @@ def cases() -> pathlib.Path:
     if not folder:
         pytest.skip("RFROPE_CASES is not set: it names the folder with outputs of other projects' code")
     return pathlib.Path(folder)
+
+
+@pytest.fixture
+def run(capsys):
+    """``run(arguments) -> (exit code, stdout, stderr)``, in this process."""
+    from rfrope.cli import main
+
+    def call(*arguments):
+        try:
+            code = main([*map(str, arguments)])
+        except SystemExit as stop:  # argparse's own way out
+            code = stop.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+# CI runs the suite again with more libraries installed: what has passed without them need not pass twice
+PASSED_TO, PASSED_IN = "RFROPE_PASSED_TO", "RFROPE_PASSED_IN"  # files with a test's name in each line
+
+
+class _Passed:
+    """Writes the names of the tests that passed."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.names = pathlib.Path(path), []
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" and report.passed:
+            self.names.append(report.nodeid)
+
+    def pytest_sessionfinish(self):
+        self.path.write_text("\n".join(self.names), encoding="utf-8")
+
+
+def pytest_configure(config):
+    if PASSED_TO in os.environ and not hasattr(config, "workerinput"):  # the one process that hears of every test
+        config.pluginmanager.register(_Passed(os.environ[PASSED_TO]))
+
+
+def pytest_collection_modifyitems(config, items):
+    if PASSED_IN in os.environ:
+        passed = set(pathlib.Path(os.environ[PASSED_IN]).read_text("utf-8").splitlines())
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
+        items[:] = [item for item in items if item.nodeid not in passed]

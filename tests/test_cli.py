@@ -41,21 +41,6 @@ def wrong_kernel(monkeypatch):
 
 
 @pytest.fixture
-def run(capsys):
-    """``run(arguments) -> (exit code, stdout, stderr)``, in this process."""
-
-    def call(*arguments):
-        try:
-            code = main([*map(str, arguments)])
-        except SystemExit as stop:  # argparse's own way out
-            code = stop.code
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
-@pytest.fixture
 def npz(tmp_path):
     """``npz(name=array, ...)`` writes a file and returns its path."""
 

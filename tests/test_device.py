@@ -28,7 +28,7 @@ from conftest import library
 from problems import has_density
 
 import rfrope
-from rfrope import _array, analysis, kernels, montecarlo
+from rfrope import _array, analysis, kernels, montecarlo, scaling
 
 Place = Callable[..., Any]  # puts NumPy arrays on a device
 DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "precision.rst"
@@ -123,6 +123,41 @@ def moments(function: Callable[..., Any], a: Place) -> Iterator[Any]:
     yield function(x[0, 0, ...], x[0, 0, ...], a(0.5), "cauchy")
 
 
+def wavelengths(a: Place) -> Iterator[Any]:
+    yield rfrope.from_wavelengths(a([2.0, np.inf]))
+    yield rfrope.from_wavelengths(a(np.exp(TENSOR)))
+
+
+def scales_of_xpos(a: Place) -> Iterator[Any]:
+    yield rfrope.xpos_scales(a(POSITIONS), 4)
+    yield rfrope.xpos_scales(a(VECTORS), 3, scale_base=2.0, centre=0.5)
+
+
+def several_axes(a: Place) -> Iterator[Any]:
+    for order in ("chunked", "interleaved"):
+        yield rfrope.axial(a(FREQUENCIES), order=order)
+        yield rfrope.axial(a(FREQUENCIES), a(FREQUENCIES[:2]), a([1.0]), order=order)
+        yield rfrope.axial(a(FREQUENCIES), a(TENSOR), a(TENSOR[0, :1, :2]), order=order)
+
+
+def mixed_axes(a: Place) -> Iterator[Any]:
+    yield rfrope.mixed(6, a([0.0, 0.5, 4.0]))
+    yield rfrope.mixed(2, a(0.5), base=100.0)
+
+
+def sections_of_axes(a: Place) -> Iterator[Any]:
+    yield rfrope.mrope(a(FREQUENCIES), (2, 1, 1))
+    yield rfrope.mrope(a(FREQUENCIES), (2, 1, 1), interleaved=True)
+
+
+def embeddings(function: Callable[..., Any], a: Place) -> Iterator[Any]:
+    p, w = a(POSITIONS), a(FREQUENCIES)
+    yield function(p, w)
+    yield function(p, w, pairing="half", dtype="float32")
+    yield function(a(VECTORS), a(TENSOR))
+    yield function(a(VECTORS[0]), a(TENSOR))
+
+
 def bands(a: Place) -> Iterator[Any]:
     for kernel in ("gaussian(scale=8)", "matern(nu=0.8, scale=3)"):
         band = rfrope.mean_kernel_band(kernel, a([0.0, 1.0, 5.0]), n_blocks=32)
@@ -133,6 +168,77 @@ def mean_kernels(a: Place) -> Iterator[Any]:
     yield analysis.mean_kernel(a(FREQUENCIES), a(POSITIONS))
     for axes in (1, 2, 3):
         yield analysis.mean_kernel(a(TENSOR[..., :axes]), a(VECTORS[:, :axes]))
+
+
+def closed_curves(a: Place) -> Iterator[Any]:
+    for lags in (POSITIONS, VECTORS, 0.0):
+        yield from (analysis.log_uniform_kernel(a(lags), base, n_blocks=n) for base in (1.5, 1e4) for n in (None, 64))
+
+
+def dirichlets(a: Place) -> Iterator[Any]:
+    for lags in (POSITIONS, VECTORS, 0.0):
+        yield analysis.dirichlet(a(lags), 64, step=0.3)
+
+
+def turning(a: Place) -> Iterator[Any]:
+    for omega in (FREQUENCIES, TENSOR, TENSOR[..., :1]):
+        yield analysis.wavelengths(a(omega))
+        yield analysis.turns(a(omega), 4096)
+
+
+def likenesses(a: Place) -> Iterator[Any]:
+    for cosine in (1.0, -0.3):
+        for omega, lags in ((FREQUENCIES, POSITIONS), (TENSOR, VECTORS)):
+            found = analysis.similarity(a(omega), a(lags), cosine=cosine)
+            yield from (found.mean, found.std, found.radius)
+
+
+def sines(a: Place) -> Iterator[Any]:
+    x = a(FEATURES, "float32")
+    yield analysis.sine_share(x, x, a(FREQUENCIES), a(POSITIONS))
+    yield analysis.sine_share(x, x, a(FREQUENCIES[:2]), a(0.5), pairing="interleaved")
+    yield analysis.sine_share(x, x, a(TENSOR), a(VECTORS))
+
+
+def departures(a: Place) -> Iterator[Any]:
+    x = a(FEATURES[0])
+    for omega, lags in ((FREQUENCIES, POSITIONS), (FREQUENCIES[:2], POSITIONS[0]), (TENSOR[0], VECTORS)):
+        yield from vars(analysis.departure(x, x, a(omega), a(lags), pairing="interleaved")).values()
+
+
+def effects(a: Place) -> Iterator[Any]:
+    yield from vars(analysis.scaling_effect(a(FREQUENCIES), a(0.5 * FREQUENCIES), a(POSITIONS))).values()
+    scaled = types.SimpleNamespace(frequencies=a(FREQUENCIES[:2]), attention_factor=1.5)
+    yield from list(vars(analysis.scaling_effect(a(FREQUENCIES), scaled, a(VECTORS))).values())[:-1]
+
+
+def stretched(name: str, a: Place) -> Iterator[Any]:
+    lengths = {"max_position_embeddings": 2048}
+    original = {"original_max_position_embeddings": 512}
+    lists = {"short_factor": a([1.0, 2.0, 3.0, 4.0]), "long_factor": a([4.0, 5.0, 6.0, 7.0])}
+    for omega in (a(FREQUENCIES), a(FREQUENCIES, "float32")):
+        if name == "linear":
+            yield scaling.linear(omega, 4.0).frequencies
+            yield scaling.linear(a(TENSOR), 4.0).frequencies
+        elif name == "ntk":
+            yield scaling.ntk(omega, 4.0).frequencies
+        elif name == "dynamic_ntk":
+            yield from (scaling.dynamic_ntk(omega, 4.0, seq_len=n, **lengths).frequencies for n in (None, 5000))
+        elif name == "yarn":
+            for truncate in (True, False):
+                yield scaling.yarn(omega, 4.0, base=1e4, truncate=truncate, **original).frequencies
+        elif name == "longrope":
+            yield from (
+                scaling.longrope(omega, factor=4.0, seq_len=n, **lists, **original).frequencies for n in (8, 999)
+            )
+        elif name == "llama3":
+            for low in (1.0, 4.0):
+                yield scaling.llama3(omega, 4.0, low_freq_factor=low, high_freq_factor=4.0, **original).frequencies
+        else:
+            yield scaling.proportional(omega, partial_rotary_factor=0.5, factor=2.0).frequencies
+
+
+SCHEMES = ("linear", "ntk", "dynamic_ntk", "yarn", "longrope", "llama3", "proportional")
 
 
 def every_kernel(axes: int) -> Iterator[rfrope.Kernel]:
@@ -183,7 +289,23 @@ CALLS: dict[str, Callable[[Place], Iterator[Any]]] = {
     "score_variance": functools.partial(moments, rfrope.score_variance),
     "relative_error": functools.partial(moments, rfrope.relative_error),
     "mean_kernel": mean_kernels,
+    "log_uniform_kernel": closed_curves,
+    "dirichlet": dirichlets,
+    "wavelengths": turning,
+    "turns": turning,
+    "similarity": likenesses,
+    "sine_share": sines,
+    "departure": departures,
+    "scaling_effect": effects,
     "mean_kernel_band": bands,
+    "from_wavelengths": wavelengths,
+    "xpos_scales": scales_of_xpos,
+    "axial": several_axes,
+    "mixed": mixed_axes,
+    "mrope": sections_of_axes,
+    "sinusoidal": functools.partial(embeddings, rfrope.sinusoidal),
+    "shift_matrix": functools.partial(embeddings, rfrope.shift_matrix),
+    **{f"scaling.{name}": functools.partial(stretched, name) for name in SCHEMES},
     **{f"Kernel.{name}": functools.partial(of_kernels, name) for name in ("phi", "phi2", "density")},
 }
 
@@ -213,6 +335,10 @@ TO_HOST = {
     "validate": lambda a: rfrope.validate(
         "gaussian", q=a(FEATURES[0]), k=a(FEATURES[0]), delta=a([1.0]), n_samples=2, n_trials=4, rng=0
     ),
+    "density_of_states": lambda a: vars(analysis.density_of_states(a(FREQUENCIES))).values(),
+    "first_negative_lag": lambda a: analysis.first_negative_lag(a(FREQUENCIES), 64),
+    "aliasing_distance": lambda a: analysis.aliasing_distance(a(FREQUENCIES), 64),
+    "fit_kernel": lambda a: analysis.fit_kernel(a(FREQUENCIES), 64, names=["gaussian"]),
     "save": lambda a: rfrope.save(os.path.join(tempfile.mkdtemp(), "frequencies.npz"), a(FREQUENCIES)),
 }
 
@@ -229,6 +355,14 @@ MADE_ON_HOST = {
     "sample": lambda xp, place: rfrope.sample("gaussian", 4, rng=0, xp=xp, device=place),
     "geometric": lambda xp, place: rfrope.geometric(4, xp=xp, device=place),
     "arithmetic": lambda xp, place: rfrope.arithmetic(4, step=0.5, xp=xp, device=place),
+    "pixel": lambda xp, place: rfrope.pixel(4, xp=xp, device=place),
+    "from_rope_parameters": lambda xp, place: (
+        rfrope.from_rope_parameters({"rope_type": "linear", "factor": 2.0}, head_dim=8, xp=xp, device=place).frequencies
+    ),
+    "from_config": lambda xp, place: (
+        rfrope.from_config({"rope_theta": 1e4, "head_dim": 8}, xp=xp, device=place)[0].frequencies
+    ),
+    "golden_gate": lambda xp, place: rfrope.golden_gate(4, low=0.1, high=1.0, xp=xp, device=place),
 }
 
 
@@ -240,6 +374,7 @@ def public_functions() -> dict[str, Any]:
     """All functions of the public interface, and the methods of Kernel, by name."""
     found = {name: getattr(space, name) for space in (rfrope, analysis) for name in space.__all__}
     found |= {f"kernels.{name}": getattr(kernels, name) for name in kernels.__all__}
+    found |= {f"scaling.{name}": getattr(scaling, name) for name in SCHEMES}
     found |= {f"Kernel.{name}": value for name, value in vars(rfrope.Kernel).items() if not name.startswith("_")}
     return {name: value for name, value in found.items() if inspect.isfunction(value)}
 
@@ -262,10 +397,25 @@ def test_functions_that_use_the_host_are_those_in_the_documentation():
 # only launches kernels or makes a view, without a look at a value. Not so `clip` (of array-api-compat), `nonzero`,
 # `unique_*`, `repeat` and `asarray` of host arrays; `concat` and `stack` are copies by kernels up to eight arrays.
 QUEUED = {
-    *("abs", "all", "astype", "broadcast_to", "concat", "cos", "exp", "expm1", "floor", "full", "full_like", "imag"),
+    *(
+        "abs",
+        "all",
+        "arange",
+        "astype",
+        "atan2",
+        "broadcast_to",
+        "concat",
+        "cos",
+        "exp",
+        "expm1",
+        "floor",
+        "full",
+        "full_like",
+        "imag",
+    ),
     *("isinf", "log", "log1p", "matmul", "matrix_transpose", "max", "mean", "moveaxis", "ones_like", "prod", "real"),
     *("remainder", "finfo", "empty", "reshape", "round", "sin", "sqrt", "stack", "sum", "where", "zeros_like"),
-    *("float32", "float64", "complex64", "complex128", "__array_namespace_info__"),
+    *("int32", "float32", "float64", "complex64", "complex128", "__array_namespace_info__"),
 }
 
 
@@ -535,6 +685,10 @@ def test_mixing_with_numpy_is_an_error_in_every_public_function(second):
         "k": [lambda: rfrope.block_coefficients(x, FEATURES)],
         "delta": [
             lambda: analysis.mean_kernel(w, host),
+            lambda: analysis.similarity(w, host),
+            lambda: analysis.sine_share(x, x, w, host),
+            lambda: analysis.departure(x[0, ...], x[0, ...], w, host),
+            lambda: analysis.scaling_effect(w, w, host),
             lambda: rfrope.expected_score(x, x, host, "gaussian"),
             lambda: rfrope.score_variance(x, x, host, "gaussian"),
             lambda: rfrope.relative_error(x, x, host, "gaussian"),

@@ -112,6 +112,31 @@ def test_frequencies_of_zero_have_no_logarithm(ax):
     ax.figure.canvas.draw()
 
 
+def test_mean_kernels_of_several_sets(ax):
+    sets = {"slow": rfrope.geometric(8, base=1e6), "axial": rfrope.axial(rfrope.geometric(4), rfrope.geometric(4))}
+    assert plotting.mean_kernels(sets, 5000, ax=ax) is ax
+    drawn = {line.get_label(): line for line in ax.lines}
+    lags = drawn["slow"].get_xdata()
+    assert (lags[0], lags[-1], len(lags) > 2048) == (0, 5000, True)
+    np.testing.assert_allclose(drawn["slow"].get_ydata(), analysis.mean_kernel(sets["slow"], lags), atol=1e-12)
+    diagonal = np.stack([lags, lags], axis=-1)
+    np.testing.assert_allclose(drawn["axial"].get_ydata(), analysis.mean_kernel(sets["axial"], diagonal), atol=1e-12)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["slow", "axial"]
+
+
+def test_wavelengths_of_several_sets(ax):
+    sets = {"ladder": rfrope.geometric(8), "with zeros": [0.5, 0.0]}
+    assert plotting.wavelengths(sets, context=512, ax=ax) is ax
+    drawn = lines(ax)
+    np.testing.assert_allclose(drawn["ladder"], 2 * np.pi / rfrope.geometric(8), rtol=1e-15)
+    assert drawn["with zeros"][0] == 4 * np.pi
+    assert np.isnan(drawn["with zeros"][1])
+    assert set(drawn["context 512"]) == {512}
+    assert ax.get_yscale() == "log"
+    plotting.wavelengths({"none": [0.0]}, ax=ax.figure.add_subplot())
+    ax.figure.canvas.draw()
+
+
 def test_a_validation(ax):
     result = rfrope.validate(KERNEL, n_samples=1000, n_trials=200, rng=0)
     assert plotting.validation(result, ax=ax) is ax
@@ -130,6 +155,8 @@ def test_arrays_of_other_libraries(ax):
 DRAWN = {
     "kernel": lambda **ax: plotting.kernel(KERNEL, 8, frequencies=[0.5], **ax),
     "frequencies": lambda **ax: plotting.frequencies([0.5], **ax),
+    "mean_kernels": lambda **ax: plotting.mean_kernels({"one": [0.5]}, 8, **ax),
+    "wavelengths": lambda **ax: plotting.wavelengths({"one": [0.5]}, context=9, **ax),
     "validation": lambda **ax: plotting.validation(rfrope.validate(KERNEL, n_samples=64, n_trials=16, rng=0), **ax),
 }
 
@@ -164,6 +191,12 @@ BAD = {
     "complex": (lambda: plotting.frequencies([1j]), TypeError, "frequencies"),
     "text": (lambda: plotting.frequencies("0.5"), TypeError, "frequencies"),
     "a number": (lambda: plotting.frequencies(1.0), ValueError, r"shape \(\)"),
+    "no sets": (lambda: plotting.mean_kernels({}, 8), TypeError, "sets is {}; expected labels with frequencies"),
+    "a list of sets": (lambda: plotting.wavelengths([[0.5]]), TypeError, "sets is"),
+    "heads in a set": (lambda: plotting.wavelengths({"h": np.ones((2, 3, 1))}), ValueError, r"sets\['h'\] has shape"),
+    "NaN in a set": (lambda: plotting.mean_kernels({"h": [np.nan]}, 8), ValueError, r"sets\['h'\] holds NaN"),
+    "no lags": (lambda: plotting.mean_kernels({"h": [1.0]}, 0), ValueError, "max_lag is 0"),
+    "no context": (lambda: plotting.wavelengths({"h": [1.0]}, context=0), ValueError, "context is 0"),
     "no result": (lambda: plotting.validation("passed"), TypeError, "result is 'passed'"),
 }
 

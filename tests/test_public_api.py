@@ -10,7 +10,7 @@ import types
 import pytest
 
 import rfrope
-from rfrope import analysis, bochner, kernels, plotting
+from rfrope import analysis, bochner, kernels, plotting, scaling
 
 # Names, kinds and defaults are the contract: parameters may be added, none renamed.
 SIGNATURES = {
@@ -34,6 +34,18 @@ SIGNATURES = {
     "optimise": "(kernel, n_blocks, *, max_lag, norm='rms', xp=None, device=None, dtype=None)",
     "geometric": "(n_blocks, *, base=10000.0, xp=None, device=None, dtype=None)",
     "arithmetic": "(n_blocks, *, step, xp=None, device=None, dtype=None)",
+    "pixel": "(n_blocks, *, max_freq=10.0, xp=None, device=None, dtype=None)",
+    "from_wavelengths": "(wavelengths)",
+    "xpos_scales": "(positions, n_blocks, *, scale_base=512.0, centre=0.0)",
+    "axial": "(*sets, order='chunked')",
+    "mixed": "(n_blocks, angles, *, base=10.0)",
+    "golden_gate": "(n_blocks, *, low, high, ndim=2, heads=None, zero_blocks=0, xp=None, device=None, dtype=None)",
+    "mrope": "(frequencies, sections, *, interleaved=False)",
+    "sinusoidal": "(positions, frequencies, *, pairing='interleaved', dtype=None)",
+    "shift_matrix": "(offset, frequencies, *, pairing='interleaved', dtype=None)",
+    "from_rope_parameters": "(rope_parameters, *, head_dim, max_position_embeddings=None, seq_len=None, "
+    "rope_theta=None, partial_rotary_factor=None, xp=None, device=None, dtype=None)",
+    "from_config": "(config, *, seq_len=None, xp=None, device=None, dtype=None)",
     "expected_score": "(q, k, delta, kernel, *, pairing='half')",
     "score_variance": "(q, k, delta, kernel, *, pairing='half')",
     "relative_error": "(q, k, delta, kernel, *, pairing='half')",
@@ -56,7 +68,68 @@ KERNEL_SIGNATURES = {
     "mixture": "(weights, kernels)",
     "axes": "(*kernels)",
 }
-ANALYSIS_SIGNATURES = {"mean_kernel": "(frequencies, delta)"}
+ANALYSIS_SIGNATURES = {
+    "mean_kernel": "(frequencies, delta)",
+    "log_uniform_kernel": "(delta, base=10000.0, *, n_blocks=None)",
+    "dirichlet": "(delta, n_blocks, *, step=1.0)",
+    "first_negative_lag": "(frequencies, max_lag)",
+    "aliasing_distance": "(frequencies, max_lag, *, threshold=0.9)",
+    "base_for_context": "(context, n_blocks, *, max_base=None, n_grid=1200)",
+    "wavelengths": "(frequencies)",
+    "turns": "(frequencies, context)",
+    "density_of_states": "(frequencies, *, n_bins=None)",
+    "sine_share": "(q, k, frequencies, delta, *, pairing='half')",
+    "similarity": "(frequencies, delta, *, cosine=1.0)",
+    "departure": "(q, k, frequencies, delta, *, pairing='half')",
+    "fit_kernel": "(frequencies, max_lag, *, names=None)",
+    "scaling_effect": "(before, after, delta)",
+    "summarise": "(frequencies, context=None, *, attention_factor=None, name=None)",
+}
+ANALYSIS_FIELDS = {
+    "AxisSummary": (
+        "axis",
+        "n_turning",
+        "shortest",
+        "longest",
+        "n_dead",
+        "base",
+        "curve",
+        "half_lag",
+        "first_negative_lag",
+        "negative_share",
+        "lowest",
+        "lowest_lag",
+        "aliasing_distance",
+        "integral_rule",
+        "fit",
+    ),
+    "Summary": ("name", "n_blocks", "context", "attention_factor", "random_std", "axes"),
+    "BaseForContext": (
+        "context",
+        "n_blocks",
+        "integral_rule",
+        "smallest",
+        "islands",
+        "always_above",
+        "grid",
+    ),
+    "DensityOfStates": ("magnitudes", "zeros", "edges", "share", "low", "high", "distance"),
+    "Departure": ("phi", "residual", "overall"),
+    "KernelFit": ("kernel", "rms", "sup"),
+    "ScalingEffect": ("before", "after", "change", "largest", "largest_at", "wavelength_ratio"),
+    "Similarity": ("mean", "std", "random_std", "radius"),
+}
+SCALING_SIGNATURES = {
+    "linear": "(frequencies, factor)",
+    "ntk": "(frequencies, factor)",
+    "dynamic_ntk": "(frequencies, factor, *, seq_len, max_position_embeddings)",
+    "yarn": "(frequencies, factor, *, original_max_position_embeddings, base=None, beta_fast=32.0, beta_slow=1.0, "
+    "truncate=True, attention_factor=None, mscale=None, mscale_all_dim=None)",
+    "longrope": "(frequencies, *, short_factor, long_factor, original_max_position_embeddings, factor, seq_len=None, "
+    "attention_factor=None)",
+    "llama3": "(frequencies, factor, *, low_freq_factor, high_freq_factor, original_max_position_embeddings)",
+    "proportional": "(frequencies, *, partial_rotary_factor=1.0, factor=1.0)",
+}
 BOCHNER_SIGNATURES = {
     "from_autocorrelation": "(values, *, spacing=1.0, ridge=0.0)",
     "from_density": "(density, *, ndim=1, support=None, frequency=None, normalise=False)",
@@ -77,11 +150,26 @@ KERNEL_METHODS = {
 PLOTTING_SIGNATURES = {
     "kernel": "(kernel, max_lag, *, frequencies=None, n_blocks=None, ax=None)",
     "frequencies": "(frequencies, *, ax=None)",
+    "mean_kernels": "(sets, max_lag, *, ax=None)",
+    "wavelengths": "(sets, *, context=None, ax=None)",
     "validation": "(result, *, ax=None)",
 }
 FIELDS = {
     "FrequencySet": ("frequencies", "provenance", "version"),
     "Band": ("value", "stderr", "lower", "upper", "confidence"),
+    "Scaled": ("frequencies", "attention_factor"),
+    "ModelRope": (
+        "name",
+        "model_type",
+        "head_dim",
+        "rotary_dim",
+        "context",
+        "rope_parameters",
+        "frequencies",
+        "attention_factor",
+        "sections",
+        "interleaved",
+    ),
     "Optimised": ("frequencies", "norm", "max_lag", "rms", "sup", "start_rms", "start_sup"),
     "Estimate": ("value", "stderr", "n"),
     "ScoreEstimate": ("mean", "variance", "n_trials"),
@@ -103,6 +191,7 @@ FUNCTIONS = {
     **{f"rfrope.kernels.{name}": getattr(kernels, name, None) for name in KERNEL_SIGNATURES},
     **{f"rfrope.analysis.{name}": getattr(analysis, name, None) for name in ANALYSIS_SIGNATURES},
     **{f"rfrope.bochner.{name}": getattr(bochner, name, None) for name in BOCHNER_SIGNATURES},
+    **{f"rfrope.scaling.{name}": getattr(scaling, name, None) for name in SCALING_SIGNATURES},
     **{f"rfrope.plotting.{name}": getattr(plotting, name, None) for name in PLOTTING_SIGNATURES},
 }
 
@@ -136,7 +225,13 @@ def test_signatures_of_kernels(name):
 @pytest.mark.parametrize("name", ANALYSIS_SIGNATURES)
 def test_signatures_of_analysis(name):
     assert bare(getattr(analysis, name)) == ANALYSIS_SIGNATURES[name]
-    assert set(analysis.__all__) == set(ANALYSIS_SIGNATURES)
+    assert set(analysis.__all__) == set(ANALYSIS_SIGNATURES) | set(ANALYSIS_FIELDS)
+
+
+@pytest.mark.parametrize("name", SCALING_SIGNATURES)
+def test_signatures_of_scaling(name):
+    assert bare(getattr(scaling, name)) == SCALING_SIGNATURES[name]
+    assert set(scaling.__all__) == set(SCALING_SIGNATURES) | {"Scaled", "from_rope_parameters"}
 
 
 @pytest.mark.parametrize("name", BOCHNER_SIGNATURES)
@@ -164,13 +259,14 @@ def test_a_comparison_of_signatures_sees_a_changed_default():
 
 
 def test_all_of_rfrope_is_what_it_offers():
-    assert set(rfrope.__all__) == public(rfrope) | {"analysis", "bochner", "kernels", "plotting"}
+    assert set(rfrope.__all__) == public(rfrope) | {"analysis", "bochner", "kernels", "plotting", "scaling"}
     assert set(rfrope.__all__) == set(SIGNATURES) | set(FIELDS) | {
         "Kernel",
         "analysis",
         "bochner",
         "kernels",
         "plotting",
+        "scaling",
     }
     assert rfrope.__all__ == sorted(set(rfrope.__all__))
 
@@ -196,6 +292,14 @@ def test_results_are_frozen_dataclasses_with_these_fields(name):
     result = getattr(rfrope, name)
     assert tuple(field.name for field in dataclasses.fields(result)) == FIELDS[name]
     assert result.__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize("name", ANALYSIS_FIELDS)
+def test_results_of_analysis_are_frozen_dataclasses_with_these_fields(name):
+    result = getattr(analysis, name)
+    assert tuple(field.name for field in dataclasses.fields(result)) == ANALYSIS_FIELDS[name]
+    assert result.__dataclass_params__.frozen
+    assert len(inspect.getdoc(result).splitlines()) > 2
 
 
 def test_properties_of_results():

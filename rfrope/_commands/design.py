@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import math
-import os
 from dataclasses import is_dataclass, replace
 from typing import Any
 
@@ -14,9 +12,7 @@ import numpy as np
 
 import rfrope
 from rfrope import _report, kernels, plotting, sampling, storage
-from rfrope._commands.shared import even, naming, place, print_table, whole
-
-_FIGURES = (".png", ".svg", ".pdf")
+from rfrope._commands.shared import add_plot, check_figure, drawn, even, naming, place, print_table, whole
 
 
 def add(commands: Any) -> None:
@@ -52,8 +48,7 @@ def add(commands: Any) -> None:
     design.add_argument("--seed", type=whole(0), default=0, help="of the randomised designs (default: 0)")
     design.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
     design.add_argument("-o", "--output", metavar="FILE.npz", help="write the frequencies (or FILE.safetensors)")
-    design.add_argument("--plot", metavar="FILE.png", help="write a figure (or FILE.svg, FILE.pdf)")
-    design.add_argument("--force", action="store_true", help="replace files that exist")
+    add_plot(design)
     design.add_argument("--json", action="store_true", help="print JSON instead of text")
     design.set_defaults(run=_design)
 
@@ -182,12 +177,7 @@ def _check_files(options: argparse.Namespace) -> None:
     if options.output is not None:
         with naming("-o", options.output):
             storage.check_target(options.output, overwrite=options.force)
-    if options.plot is not None:
-        if not options.plot.lower().endswith(_FIGURES):
-            raise ValueError(f"--plot {options.plot}: expected a name that ends in {', '.join(_FIGURES)}")
-        with naming("--plot", options.plot):
-            plotting.check_available()
-            storage.check_writable(options.plot, overwrite=options.force)
+    check_figure(options)
 
 
 def _write_files(
@@ -216,9 +206,7 @@ def _figure(path: str, frequencies: np.ndarray, chosen: list[kernels.Kernel], to
     plotting.kernel(chosen[told.worst if several else 0], max(told.context) - 1, frequencies=shown, ax=left)
     left.set_xscale("symlog", linthresh=1.0)
     plotting.frequencies(frequencies, ax=right)
-    file = io.BytesIO()
-    figure.savefig(file, format=os.path.splitext(path)[1][1:].lower())
-    return file.getvalue()
+    return drawn(path, figure)
 
 
 def _print_design(options: argparse.Namespace, about: dict[str, Any], told: _report.Report) -> None:

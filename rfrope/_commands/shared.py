@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
+
+from rfrope import plotting, storage
+
+_FIGURES = (".png", ".svg", ".pdf")
 
 
 def whole(least: int) -> Callable[[str], int]:
@@ -33,6 +40,36 @@ def naming(option: str, path: str) -> Iterator[None]:
     except (ValueError, OSError, ModuleNotFoundError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ValueError(f"{option} {path}: {reason.replace('overwrite=True', '--force')}") from None
+
+
+def add_plot(command: Any) -> None:
+    """Add the options of a command that can draw."""
+    command.add_argument("--plot", metavar="FILE.png", help="write a figure (or FILE.svg, FILE.pdf)")
+    command.add_argument("--force", action="store_true", help="replace files that exist")
+
+
+def check_figure(options: argparse.Namespace) -> None:
+    """Say before the work why a figure could not be written."""
+    if options.plot is None:
+        return
+    if not options.plot.lower().endswith(_FIGURES):
+        raise ValueError(f"--plot {options.plot}: expected a name that ends in {', '.join(_FIGURES)}")
+    with naming("--plot", options.plot):
+        plotting.check_available()
+        storage.check_writable(options.plot, overwrite=options.force)
+
+
+def drawn(path: str, figure: Any) -> bytes:
+    """Return a figure as the content of a file with such a name."""
+    file = io.BytesIO()
+    figure.savefig(file, format=os.path.splitext(path)[1][1:].lower())
+    return file.getvalue()
+
+
+def write_figure(options: argparse.Namespace, figure: Any) -> None:
+    """Write a figure where ``--plot`` says."""
+    with naming("--plot", options.plot):
+        storage.write(options.plot, drawn(options.plot, figure), overwrite=options.force)
 
 
 def place(lag: tuple[int, ...]) -> str:

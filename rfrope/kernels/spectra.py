@@ -99,7 +99,7 @@ class LogUniform(Kernel):
 
     def _mean_cos(self, x: Array, xp: ModuleType) -> Array:
         sici = _array.special_functions(xp).sici
-        return _special.log_uniform_mean_cos(self.low, self.high, self._log_ratio, x, sici, xp)
+        return _special.log_uniform_mean_cos(self.low * x, self.high * x, self._log_ratio, sici, xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         w = xp.abs(omega[..., 0])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
+import time
 
+import mpmath as mp
 import numpy as np
 import pytest
 
 import rfrope
-from rfrope import _accel, _sums, analysis
+from rfrope import _accel, _special, _sums, analysis
+from rfrope.analysis import curves
 
 
 def by_hand(omega, delta) -> np.ndarray:
@@ -62,11 +66,10 @@ def test_the_first_negative_lag_of_geometric_frequencies(base, lag):
 
 
 def test_large_whole_lags_are_exact(xp):
-    mpmath = pytest.importorskip("mpmath")
     omega, lags = rfrope.geometric(16), [2**53 - 1, 2**24 + 1, -(10**9), 131071]
     got = xp.host(analysis.mean_kernel(xp(omega), xp(np.asarray(lags))))
-    with mpmath.workdps(60):
-        wanted = [float(mpmath.fsum(mpmath.cos(lag * mpmath.mpf(float(w))) for w in omega) / 16) for lag in lags]
+    with mp.workdps(60):
+        wanted = [float(mp.fsum(mp.cos(lag * mp.mpf(float(w))) for w in omega) / 16) for lag in lags]
     assert np.max(np.abs(got - wanted)) < 1e-15
     assert np.max(np.abs(by_hand(omega, lags) - wanted)) > 1e-6  # plain phases are not
 
@@ -131,3 +134,392 @@ def test_gradients_flow():
 def test_bad_input_is_named(frequencies, delta, error, message):
     with pytest.raises(error, match=message):
         analysis.mean_kernel(frequencies, delta)
+
+
+# -- the continuum of standard RoPE ------------------------------------------------------------------------------------
+
+
+def continuum(lag: float, base: float) -> float:
+    with mp.workdps(50):
+        m, b = mp.mpf(lag), mp.mpf(base)
+        return float((mp.ci(m) - mp.ci(m / b)) / mp.log(b))
+
+
+@pytest.mark.parametrize("base", [1.0001, 1.01, 1.3, 2.0, 2.7, 2.72, 10.0, 1e4, 5e5, 1e12])
+def test_the_continuum_to_1e_13(base):
+    lags = np.concatenate([np.geomspace(1e-6, 1e15, 85), [1.99, 2.01, 2.0 * base, 4.0 / (1.0 - 1.0 / base), 123457.0]])
+    wanted = np.asarray([continuum(float(lag), base) for lag in lags])
+    assert np.max(np.abs(analysis.log_uniform_kernel(lags, base) - wanted)) < 1e-13
+    assert np.max(np.abs(analysis.log_uniform_kernel(lags, base * 1.0001) - wanted)) > 1e-9
+
+
+def test_a_narrow_continuum_needs_what_rounding_took_from_the_smaller_phase():
+    """One ulp of m / base moves the result by 1e-12: the check above would see it."""
+    base = 1.0001
+    lags = np.geomspace(1e5, 1e15, 200)
+    from scipy.special import sici
+
+    plain = _special.log_uniform_mean_cos(lags / base, lags, math.log(base), sici, np)
+    assert np.max(np.abs(plain - analysis.log_uniform_kernel(lags, base))) > 2e-13
+
+
+def test_the_continuum_is_phi_of_the_log_uniform_kernel(xp):
+    lags = np.asarray([0.0, -3.0, 0.5, 7.0, 4096.0, -1e6])
+    got = analysis.log_uniform_kernel(xp(lags), 1024.0)
+    assert xp.owns(got)
+    assert got.dtype == xp.dtype("float64")
+    np.testing.assert_allclose(xp.host(got), rfrope.kernel("log_uniform", low=1 / 1024, high=1).phi(lags), atol=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float32", "float64"])
+def test_the_continuum_at_lags_of_any_shape_and_dtype(shape, dtype, xp):
+    if (xp.name, dtype) == ("dask", "uint8"):
+        pytest.skip("the same path as int64")
+    lags = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
+    got = analysis.log_uniform_kernel(xp(lags), n_blocks=32)
+    assert got.shape == shape
+    wanted = np.asarray(
+        [1.0, *(continuum(float(m), 1e4) + (math.cos(m) - math.cos(m * 1e-4)) / 64 for m in range(1, 6))]
+    )
+    np.testing.assert_allclose(xp.host(got), wanted[lags.astype(int)], atol=1e-14)
+
+
+def test_the_continuum_is_1_at_0_and_even():
+    for base in (1.0001, 2.0, 1e4):
+        for n_blocks in (None, 1, 64):
+            assert float(analysis.log_uniform_kernel(0, base, n_blocks=n_blocks)) == 1.0
+            lags = np.geomspace(1e-9, 1e9, 50)
+            left, right = (analysis.log_uniform_kernel(sign * lags, base, n_blocks=n_blocks) for sign in (-1, 1))
+            assert np.array_equal(left, right)
+
+
+def test_whole_lags_up_to_2_53_are_not_rounded():
+    assert analysis.log_uniform_kernel(2**53 - 1, 1.01) == analysis.log_uniform_kernel(float(2**53 - 1), 1.01)
+
+
+def test_the_end_correction_brings_the_continuum_nearer_to_the_sum():
+    for blocks in (32, 64, 128):
+        lags = np.arange(1, blocks // 4 + 1)
+        curve = analysis.mean_kernel(rfrope.geometric(blocks), lags)
+        plain, corrected = (analysis.log_uniform_kernel(lags, n_blocks=n) for n in (None, blocks))
+        error, left = np.abs(plain - curve), np.abs(corrected - curve)
+        assert np.max(left) < 0.5 * np.max(error)
+        assert np.max(np.abs(2.0 * plain - corrected - curve)) > np.max(error)  # of the other sign it takes away
+
+
+def test_the_next_term_of_euler_and_maclaurin_is_what_the_correction_leaves():
+    """At small lags the rest is (ln base)/(12 D^2) times the difference of t f'(t) at the ends, f = cos(m t)."""
+    for m in (0.5, 1.0, 2.0):
+        small = m / 1e4
+        wanted = -math.log(1e4) / 12.0 * (m * math.sin(m) - small * math.sin(small))
+        for blocks in (256, 512):
+            rest = analysis.mean_kernel(rfrope.geometric(blocks), m) - analysis.log_uniform_kernel(m, n_blocks=blocks)
+            assert float(rest) * blocks**2 == pytest.approx(wanted, rel=1e-3)
+
+
+def test_the_continuum_falls_with_the_logarithm():
+    lags = np.geomspace(100.0, 1e5, 20)
+    line = 1.0 - (np.euler_gamma + np.log(lags)) / math.log(1e9)
+    np.testing.assert_allclose(analysis.log_uniform_kernel(lags, 1e9), line, atol=1e-3)
+
+
+def test_a_gradient_of_the_continuum_is_refused():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    with pytest.raises(TypeError, match="no gradient"):
+        analysis.log_uniform_kernel(torch.ones(2, dtype=torch.float64, requires_grad=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (([1.0], 1.0), {}, ValueError, r"base is 1\.0; expected a number above 1"),
+        (([1.0], 0.5), {}, ValueError, "base is 0.5"),
+        (([1.0], -2.0), {}, ValueError, "base is -2.0"),
+        (([1.0], math.inf), {}, ValueError, "base is inf"),
+        (([1.0], math.nan), {}, ValueError, "base is nan"),
+        (([1.0], "1e4"), {}, TypeError, "base is '1e4'"),
+        (([1.0], True), {}, TypeError, "base is True"),
+        (([1.0], None), {}, TypeError, "base is None"),
+        (([1.0],), {"n_blocks": 0}, ValueError, "n_blocks is 0"),
+        (([1.0],), {"n_blocks": True}, ValueError, "n_blocks is True"),
+        (([1.0],), {"n_blocks": 6.0}, TypeError, "n_blocks is 6.0"),
+        (([1.0, math.nan],), {}, ValueError, "delta holds NaN or infinity"),
+        ((-math.inf,), {}, ValueError, "delta holds NaN or infinity"),
+        ((1e200,), {}, ValueError, r"delta holds .* above 2\*\*500"),
+        (([1j],), {}, TypeError, "delta has dtype complex128"),
+        (([True],), {}, TypeError, "delta has dtype bool"),
+        (("far",), {}, TypeError, "delta has type builtins.str"),
+    ],
+)
+def test_bad_input_of_the_continuum(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        analysis.log_uniform_kernel(*arguments, **options)
+
+
+# -- Dirichlet's kernel ------------------------------------------------------------------------------------------------
+
+
+def dirichlet_exactly(lag: float, step: float, blocks: int) -> float:
+    with mp.workdps(60):
+        x = mp.mpf(lag) * mp.mpf(step)
+        half = mp.sin(x / 2)
+        return float((mp.sin((blocks + mp.mpf(0.5)) * x) / (2 * half) - mp.mpf(0.5)) / blocks) if half else 1.0
+
+
+@pytest.mark.parametrize("step", [1.0, 0.3, 2.0 * math.pi / 100.0, 1e-3, 40.0])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 64, 1000, 10**6])
+def test_dirichlet_to_1e_12_at_and_around_multiples_of_2_pi(blocks, step):
+    turns = np.arange(1, 20) * (2.0 * math.pi / step)
+    away = np.geomspace(1e-12, 10.0, 19) / blocks / step
+    lags = np.concatenate(
+        [
+            *(turns, turns * (1.0 + 1e-15), turns + away, turns - away, away, -away, turns + math.pi / step),
+            *([1e6, 2.0**40, 2.0**40 + 1.0, 1e-300, 5e-324, 0.0], np.asarray([0.0199, 0.02, 0.0201]) / blocks / step),
+        ]
+    )
+    wanted = [dirichlet_exactly(float(lag), step, blocks) for lag in lags]
+    assert np.max(np.abs(analysis.dirichlet(lags, blocks, step=step) - wanted)) < 1e-14
+    with mp.workdps(40):
+        plain = [float(mp.mpf(float(lag * step))) for lag in lags]  # the rounded product
+    if blocks == 10**6 and step == 0.3:
+        rounded = [dirichlet_exactly(x, 1.0, blocks) for x in plain]
+        assert np.max(np.abs(np.subtract(rounded, wanted))) > 1e-9  # is not good enough
+
+
+@pytest.mark.parametrize("step", [1.0, 0.25, 2.0**-7])
+def test_dirichlet_is_the_mean_kernel_of_arithmetic_frequencies(step, xp):
+    """Steps that are powers of two: then the frequencies i * step are not rounded."""
+    lags = np.asarray([0.0, 1.0, -2.5, 6.283185307179586, 99.0, 1e6, 2.0**40])
+    got = analysis.dirichlet(xp(lags), 48, step=step)
+    assert xp.owns(got)
+    assert got.dtype == xp.dtype("float64")
+    wanted = analysis.mean_kernel(rfrope.arithmetic(48, step=step), lags)
+    np.testing.assert_allclose(xp.host(got), wanted, atol=3e-15)
+    assert np.max(np.abs(analysis.dirichlet(lags, 48, step=1.01 * step) - wanted)) > 1e-3
+
+
+def test_dirichlet_by_a_direct_sum():
+    x = np.linspace(-10.0, 10.0, 401).reshape(1, 401)
+    direct = np.mean(np.cos(np.arange(1, 18)[:, None, None] * x), axis=0)
+    np.testing.assert_allclose(analysis.dirichlet(x, 17), direct, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64", "float32"])
+def test_dirichlet_at_lags_of_any_dtype(dtype, xp):
+    lags = np.arange(6).astype(dtype).reshape(2, 3)
+    got = analysis.dirichlet(xp(lags), 5, step=0.7)
+    np.testing.assert_allclose(xp.host(got), analysis.dirichlet(lags.astype(float), 5, step=0.7), atol=1e-15)
+
+
+def test_dirichlet_at_a_single_lag(xp):
+    assert analysis.dirichlet(xp(0), 7).shape == ()
+    assert float(xp.host(analysis.dirichlet(xp(0), 7))) == 1.0
+
+
+def test_closed_curves_without_float64():
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    lags = np.asarray([0, 1, 5, 1000, 2**24])
+    with jax.experimental.disable_x64() if not hasattr(jax, "enable_x64") else jax.enable_x64(False):
+        for curve in (lambda x: analysis.dirichlet(x, 64, step=0.3), analysis.log_uniform_kernel):
+            got = curve(jax.numpy.asarray(lags))
+            assert got.dtype == jax.numpy.float32
+            np.testing.assert_allclose(np.asarray(got), curve(lags), atol=2e-7)
+            np.testing.assert_allclose(np.asarray(jax.jit(curve)(jax.numpy.asarray(lags))), got, atol=1e-7)
+
+
+@pytest.mark.parametrize("blocks", [1, 64, 10**6])
+def test_gradients_of_dirichlet_are_finite_and_right(blocks):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    host = np.concatenate([[0.0, 1e-300], np.asarray([1e-9, 1e-3, 0.019, 0.021, 0.5, 3.0]) / blocks, [1.0, 1e3]])
+    lags = torch.tensor(host, requires_grad=True)
+    (gradient,) = torch.autograd.grad(analysis.dirichlet(lags, blocks).sum(), lags)
+    with mp.workdps(40):
+        wanted = [_slope(mp.mpf(x), blocks) if x else 0.0 for x in host.tolist()]
+    assert np.max(np.abs(gradient.numpy() - wanted)) < 1e-11 * blocks
+
+
+def _slope(x: mp.mpf, n: int) -> float:
+    """Derivative of sin(n x/2) cos((n + 1) x/2) / (n sin(x/2)), or of its series."""
+    if n * x < 1e-10:
+        return float(-x * (n + 1) * (2 * n + 1) / 6)
+    a = x / 2
+    upper, lower = mp.sin(n * a) * mp.cos((n + 1) * a), n * mp.sin(a)
+    upper_slope = n * mp.cos(n * a) * mp.cos((n + 1) * a) - (n + 1) * mp.sin(n * a) * mp.sin((n + 1) * a)
+    return float((upper_slope * lower - upper * n * mp.cos(a)) / lower**2 / 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (([1.0], 0), {}, ValueError, "n_blocks is 0"),
+        (([1.0], -3), {}, ValueError, "n_blocks is -3"),
+        (([1.0], True), {}, ValueError, "n_blocks is True"),
+        (([1.0], 2.0), {}, TypeError, "n_blocks is 2.0"),
+        (([1.0], "2"), {}, TypeError, "n_blocks is '2'"),
+        (([1.0], 2), {"step": 0.0}, ValueError, "step is 0.0"),
+        (([1.0], 2), {"step": -1.0}, ValueError, "step is -1.0"),
+        (([1.0], 2), {"step": math.inf}, ValueError, "step is inf"),
+        (([1.0], 2), {"step": 1e200}, ValueError, r"step is 1e\+200; expected a number of at most 2\*\*500"),
+        (([1.0], 2), {"step": "1"}, TypeError, "step is '1'"),
+        (([1.0], 2), {"step": True}, TypeError, "step is True"),
+        (([math.nan], 2), {}, ValueError, "delta holds NaN"),
+        (([math.inf], 2), {}, ValueError, "delta holds NaN or infinity"),
+        (([[1.0], [2.0, 3.0]], 2), {}, TypeError, "delta is"),
+        ((None, 2), {}, TypeError, "delta is None"),
+    ],
+)
+def test_bad_input_of_dirichlet(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        analysis.dirichlet(*arguments, **options)
+
+
+# -- where the mean kernel turns ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("base", "lag"), [(1e4, 1707), (150_000.0, 10_791), (5e5, 18_438), (1e6, 27_115)])
+def test_first_negative_lag_of_geometric_frequencies(base, lag):
+    omega = rfrope.geometric(64, base=base)
+    assert analysis.first_negative_lag(omega, 2**20) == lag
+    assert analysis.first_negative_lag(omega, lag) == lag
+    assert analysis.first_negative_lag(omega, lag - 1) is None
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 64, 5000])  # 5000 frequencies go in two parts
+def test_turns_are_those_of_the_curve(blocks):
+    rng = np.random.default_rng(blocks)
+    for _ in range(10):
+        omega = rng.normal(size=blocks) * 10.0 ** rng.uniform(-4.0, 0.0)
+        last = int(rng.integers(1, 400 if blocks > 64 else 20_000))
+        level = float(rng.uniform(0.05, 0.95))
+        curve = np.concatenate([_sums.mean_cos(omega, part, np) for part in np.array_split(np.arange(last + 1), 8)])
+        negative = np.flatnonzero(curve < 0.0)
+        assert analysis.first_negative_lag(omega, last) == (int(negative[0]) if negative.size else None)
+        below = np.flatnonzero(curve < level)
+        again = np.flatnonzero(curve[below[0] :] >= level) + below[0] if below.size else below
+        assert analysis.aliasing_distance(omega, last, threshold=level) == (int(again[0]) if again.size else None)
+
+
+def test_one_set_of_any_library(xp):
+    omega = rfrope.geometric(64)
+    for frequencies in (xp(omega), xp(omega[:, None])):
+        found = analysis.first_negative_lag(frequencies, 4096), analysis.aliasing_distance(frequencies, 4096)
+        assert found == (1707, None)
+        assert type(found[0]) is int
+    assert analysis.aliasing_distance(xp(np.full(4, 2.0 * math.pi / 100.0)), 200, threshold=0.999) == 100
+    assert analysis.first_negative_lag(omega.tolist(), 4096) == 1707
+
+
+def test_signs_are_exact_where_a_transform_could_not_tell():
+    """cos(lag pi/2 (1 + e)) - cos(that of 1 + 2e) is 0 but for a term of second order."""
+    for shift, wanted in ((1e-11, 1), (-1e-11, None)):
+        omega = np.asarray([0.5 * math.pi + shift, 0.5 * math.pi])  # C(1) = -shift / 2
+        assert analysis.first_negative_lag(omega, 1) == wanted
+    assert analysis.first_negative_lag([0.5 * math.pi + 1e-14] * 2, 1) == 1
+    assert analysis.first_negative_lag([0.5 * math.pi - 1e-14] * 2, 1) is None
+
+
+def test_what_rounding_leaves_unknown_is_no_negative_value():
+    """Zeros of the exact kernel, at all odd lags, that float frequencies move by 1e-16 and less."""
+    omega = np.concatenate([np.zeros(32), np.full(32, math.pi)])
+    assert analysis.first_negative_lag(omega, 2**12) is None
+    assert analysis.first_negative_lag(omega + np.repeat([0.0, 1e-6], 32), 2**12) is None  # cos(lag (pi + e)) >= -1
+    assert analysis.first_negative_lag(np.append(omega, math.pi), 2**12) == 1
+
+
+def test_a_lattice_looks_the_same_after_each_period():
+    omega = rfrope.arithmetic(8, step=2.0 * math.pi / 100.0)
+    curve = analysis.mean_kernel(omega, np.arange(300))
+    for level in (0.5, 0.9, 0.98, 0.9999):
+        back = analysis.aliasing_distance(omega, 2**20, threshold=level)
+        assert back <= 100
+        assert curve[back] >= level > curve[back - 1]
+        assert np.all(curve[int(np.argmax(curve < level)) : back] < level)
+    assert analysis.aliasing_distance(omega, 2**20, threshold=0.9999) == 100
+    assert analysis.aliasing_distance(omega, 99, threshold=0.9999) is None
+    assert analysis.aliasing_distance([2.0 * math.pi / 3.0], 10, threshold=0.999) == 3
+
+
+def test_a_value_at_the_threshold_is_not_below_it():
+    assert analysis.aliasing_distance([math.pi / 3.0], 5, threshold=0.5) == 5  # 0.5 at lag 1, below from 2 to 4
+    assert analysis.aliasing_distance([math.pi / 3.0], 4, threshold=0.5) is None
+
+
+def test_sets_that_never_turn():
+    for omega in (np.zeros(64), np.zeros((1, 1)), rfrope.geometric(64, base=1e12)):
+        assert analysis.first_negative_lag(omega, 2**20) is None
+    assert analysis.aliasing_distance(np.zeros(3), 2**20) is None
+    assert analysis.first_negative_lag([math.pi], 0) is None
+    assert analysis.aliasing_distance([math.pi], 0) is None
+
+
+def test_a_million_lags_take_less_than_a_second():
+    omega = rfrope.geometric(64, base=1e12)
+    analysis.first_negative_lag(omega, 4096)  # compile first
+    start = time.perf_counter()
+    assert analysis.first_negative_lag(omega, 2**20) is None
+    assert time.perf_counter() - start < 1.0
+
+
+def test_the_scan_is_the_mean_kernel(monkeypatch):
+    omega = np.random.default_rng(5).normal(size=70)
+    monkeypatch.setattr(curves, "_FREQUENCIES", 32)
+    seen = {}
+    for first, means in curves._scan(omega, 3, 30_000):
+        seen |= dict(enumerate(means.tolist(), first))
+    assert list(seen) == list(range(3, 30_001))
+    wanted = _sums.mean_cos(omega, np.arange(3, 30_001), np)
+    assert np.max(np.abs(np.asarray(list(seen.values())) - wanted)) < 1e-14
+
+
+def test_few_lags_are_summed_when_the_kernel_turns_early(monkeypatch):
+    asked = []
+    scan = curves._scan
+
+    def counted(*arguments):
+        for first, means in scan(*arguments):
+            asked.append(len(means))
+            yield first, means
+
+    monkeypatch.setattr(curves, "_scan", counted)
+    assert analysis.first_negative_lag([2.0], 2**20) == 1
+    assert sum(asked) <= 4096
+
+
+HOSTILE = [
+    ((1.0, 5), ValueError, r"frequencies has shape \(\); expected one set, \(D,\) or \(D, 1\)"),
+    (([], 5), ValueError, r"frequencies has shape \(0,\)"),
+    ((np.ones((0, 1)), 5), ValueError, r"frequencies has shape \(0, 1\)"),
+    ((np.ones((3, 2)), 5), ValueError, r"frequencies has shape \(3, 2\)"),
+    ((np.ones((4, 3, 1)), 5), ValueError, r"frequencies has shape \(4, 3, 1\).*call the function for each head"),
+    (([1.0, np.nan], 5), ValueError, "frequencies holds NaN or infinity"),
+    (([np.inf], 5), ValueError, "frequencies holds NaN or infinity"),
+    (([1e200], 5), ValueError, r"frequencies holds .* above 2\*\*500"),
+    (([1j], 5), TypeError, "frequencies has dtype complex128"),
+    (([True], 5), TypeError, "frequencies has dtype bool"),
+    (("slow", 5), TypeError, "frequencies has type builtins.str"),
+    ((None, 5), TypeError, "frequencies is None"),
+    (([1.0], -1), ValueError, "max_lag is -1"),
+    (([1.0], 2**40), ValueError, "max_lag is"),
+    (([1.0], True), ValueError, "max_lag is True"),
+    (([1.0], 5.0), TypeError, "max_lag is 5.0"),
+    (([1.0], "5"), TypeError, "max_lag is '5'"),
+    (([1.0], None), TypeError, "max_lag is None"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), HOSTILE)
+def test_bad_input_of_turns(arguments, error, message):
+    for function in (analysis.first_negative_lag, analysis.aliasing_distance):
+        with pytest.raises(error, match=message):
+            function(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "error"),
+    [(0.0, ValueError), (1.0, ValueError), (-0.5, ValueError), (2.0, ValueError), (math.nan, ValueError),
+     ("high", TypeError), (True, TypeError), (None, TypeError)],
+)  # fmt: skip
+def test_bad_thresholds(threshold, error):
+    with pytest.raises(error, match="threshold is"):
+        analysis.aliasing_distance([1.0], 5, threshold=threshold)

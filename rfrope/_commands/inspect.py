@@ -1,0 +1,226 @@
+"""``rfrope inspect``: what the RoPE of a model, a base or a file of frequencies does over its context."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import rfrope
+from rfrope import analysis, plotting
+from rfrope._commands.shared import add_plot, check_figure, even, print_table, whole, write_figure
+
+_FREQUENCY_FILES = (".npz", ".safetensors")
+
+
+@dataclass(frozen=True, eq=False)
+class _Set:
+    """Frequencies of one head or one part of a model, with what is known of them."""
+
+    label: str
+    frequencies: np.ndarray
+    context: int
+    attention_factor: float = 1.0
+    model: rfrope.ModelRope | None = None
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "inspect",
+        help="say what the frequencies of a model, of a base or of a file do over a context",
+        description="Read the RoPE of models from their config.json files, or frequencies from files or bases, and say "
+        "what they do over a context: wavelengths, channels that never turn, the score of equal content against "
+        "distance, the base they imply and the kernel they are nearest to. Several are put side by side. "
+        "Exit code: 0, or 2 for bad input.",
+        epilog="Examples: rfrope inspect config.json; rfrope inspect --base 500000 --head-dim 128 --context 131072",
+    )
+    command.add_argument(
+        "sources",
+        nargs="*",
+        metavar="SOURCE",
+        help="a Hugging Face config.json, its folder, or a file that `rfrope design` or rfrope.save wrote",
+    )
+    command.add_argument("--base", type=_base, action="append", metavar="B", help="standard RoPE; may be given again")
+    command.add_argument("--head-dim", type=even, metavar="d", help="rotated width of a head, for --base")
+    command.add_argument(
+        "--context", type=whole(2), metavar="N", help="how many positions (default: what the SOURCE says)"
+    )
+    command.add_argument(
+        "--seq-len", type=whole(1), metavar="n", help="length at which dynamic and longrope schemes are read"
+    )
+    add_plot(command)
+    command.add_argument("--json", action="store_true", help="print JSON instead of text")
+    command.set_defaults(run=_run)
+
+
+def _base(text: str) -> float:
+    """Argument type: a positive number."""
+    value = float(text)
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no base; expected a positive number")
+    return value
+
+
+def _run(options: argparse.Namespace) -> int:
+    sets = [*_of_bases(options), *(one for source in options.sources for one in _of_source(source, options))]
+    if not sets:
+        raise ValueError("nothing to inspect; expected a config.json, a file of frequencies, or --base with --head-dim")
+    check_figure(options)
+    told = [
+        analysis.summarise(one.frequencies, one.context, attention_factor=one.attention_factor, name=one.label)
+        for one in sets
+    ]
+    if options.plot is not None:
+        write_figure(options, _figure(sets))
+    if options.json:
+        held = [_about(one) | summary.to_dict() for one, summary in zip(sets, told, strict=True)]
+        print(json.dumps({"sets": held, "plot": options.plot}, indent=1, allow_nan=False))
+        return 0
+    if len(told) == 1:
+        print(told[0])
+        for line in _scheme(sets[0]):
+            print(line)
+    else:
+        _print_side_by_side(sets, told)
+    if options.plot is not None:
+        print(f"\nWritten: {options.plot}")
+    return 0
+
+
+def _of_bases(options: argparse.Namespace) -> Iterator[_Set]:
+    if options.head_dim is not None and not options.base:
+        raise ValueError(f"--head-dim {options.head_dim}: expected it with --base; a SOURCE tells its own")
+    for base in options.base or ():
+        if options.head_dim is None or options.context is None:
+            raise ValueError(f"--base {base:g}: expected with it --head-dim and --context")
+        yield _Set(f"base {base:.12g}", rfrope.geometric(options.head_dim // 2, base=base), options.context)
+
+
+def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
+    if source.lower().endswith(_FREQUENCY_FILES):
+        yield from _of_frequency_file(source, options)
+        return
+    for part in rfrope.from_config(source, seq_len=options.seq_len):
+        context = part.context if options.context is None else options.context
+        if context is None:
+            raise ValueError(f"{source} does not tell a context; expected --context")
+        label = f"{source}: {part.name}" if part.name else source
+        yield _Set(label, part.frequencies, context, part.attention_factor, part)
+
+
+def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Set]:
+    held = rfrope.load(source)
+    context = held.provenance.get("context") if options.context is None else options.context
+    context = max(context) if isinstance(context, list) and context else context
+    if not isinstance(context, int) or isinstance(context, bool) or context < 2:
+        raise ValueError(f"{source} does not tell a context; expected --context")
+    omega = held.frequencies.astype(np.float64)
+    if omega.ndim < 3:
+        yield _Set(source, omega, context)
+        return
+    for head, one in enumerate(omega.reshape(-1, *omega.shape[-2:])):
+        yield _Set(f"{source}, head {head}", one, context)
+
+
+def _scheme(one: _Set) -> Iterator[str]:
+    """Lines of text on what a scheme for longer contexts has changed."""
+    if one.model is None or (one.model.sections is None and one.model.rope_parameters["rope_type"] == "default"):
+        return
+    yield ""
+    if one.model.sections is not None:
+        order = "interleaved" if one.model.interleaved else "one after the other"
+        shares = list(one.model.sections)
+        yield f"Axes: the blocks are shared as {shares} among the axes of the positions, {order}; above, all move."
+    effect = _effect(one)
+    if effect is not None:
+        name = one.model.rope_parameters["rope_type"]
+        ratio = np.asarray(effect.wavelength_ratio)
+        stopped, slowed = int(np.sum(np.isinf(ratio))), int(np.sum(np.isfinite(ratio) & (ratio > 1.0)))
+        done = [f"stops {stopped} of {len(ratio)} blocks"] if stopped else []
+        if slowed:
+            slowest = np.max(ratio, where=np.isfinite(ratio), initial=1.0)
+            done.append(f"slows {slowed} of {len(ratio)} blocks, at most {slowest:.4g} times")
+        yield (
+            f"Scheme: {name} {' and '.join(done) or 'changes no block'}. It moves the curve above by up to "
+            f"{effect.largest:.3f}, at distance {effect.largest_at:.0f}."
+        )
+
+
+def _effect(one: _Set) -> Any:
+    """What the scheme of a model has changed against the ladder of its base, or None without one."""
+    if one.model is None or one.model.rope_parameters["rope_type"] in ("default", "axial"):
+        return None
+    held = one.model.rope_parameters
+    plain: dict[str, Any] = {name: held[name] for name in ("rope_theta", "partial_rotary_factor") if name in held}
+    if held["rope_type"] == "proportional":  # of which the fraction is a part, not what it is made from
+        plain.pop("partial_rotary_factor", None)
+    before = rfrope.from_rope_parameters(plain, head_dim=one.model.head_dim).frequencies
+    lags = np.unique(np.rint(np.geomspace(1, one.context - 1, 4096)))
+    return analysis.scaling_effect(before, rfrope.Scaled(one.frequencies, one.attention_factor), lags)
+
+
+def _about(one: _Set) -> dict[str, Any]:
+    if one.model is None:
+        return {"scheme": None}
+    effect = _effect(one)
+    changed = None if effect is None else {"largest_change": effect.largest, "at_lag": effect.largest_at}
+    names = ("model_type", "head_dim", "rotary_dim", "rope_parameters", "sections", "interleaved")
+    return {"scheme": {name: getattr(one.model, name) for name in names} | {"effect": changed}}
+
+
+def _print_side_by_side(sets: list[_Set], told: list[analysis.Summary]) -> None:
+    rows: list[tuple[str, ...]] = [
+        (
+            "frequencies",
+            "D",
+            "context",
+            "score x",
+            "wavelengths",
+            "never turn",
+            "< 1/2",
+            "< 0",
+            "lowest",
+            "nearest kernel",
+        )
+    ]
+    for one, summary in zip(sets, told, strict=True):
+        for along in summary.axes:
+            label = f"{one.label}, axis {along.axis}" if len(summary.axes) > 1 else one.label
+            still = summary.n_blocks - along.n_turning + along.n_dead
+            places = ["never" if lag is None else str(lag) for lag in (along.half_lag, along.first_negative_lag)]
+            rows.append(
+                (
+                    label,
+                    str(summary.n_blocks),
+                    str(summary.context),
+                    f"{summary.attention_factor**2:.4g}",
+                    f"{along.shortest:.4g} to {along.longest:.4g}",
+                    str(still),
+                    *places,
+                    f"{along.lowest:.3f}",
+                    "-" if along.fit is None else along.fit.label,
+                )
+            )
+    print_table(rows, left=(0, 9))
+    print(
+        "\nnever turn: blocks that complete no turn within the context. < 1/2, < 0: the first distance at which a token"
+        "\nscores less than one half, or less than 0, with its own like (1 at the same place, averaged over contents);"
+        "\nlowest: the smallest such score within the context. Wavelengths in positions."
+    )
+
+
+def _figure(sets: list[_Set]) -> Any:
+    """Two panels: mean kernels over the longest context, and wavelengths of the blocks."""
+    figure, (left, right) = plotting.new_figure(2)
+    held = {os.path.normpath(one.label) if os.sep in one.label else one.label: one.frequencies for one in sets}
+    context = max(one.context for one in sets)
+    plotting.mean_kernels(held, context - 1, ax=left)
+    plotting.wavelengths(held, context=context, ax=right)
+    return figure

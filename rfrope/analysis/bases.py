@@ -1,0 +1,257 @@
+"""Which bases of standard RoPE keep the mean kernel from turning negative inside a context."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from rfrope.analysis.curves import first_lag
+from rfrope.frequencies import count, geometric
+from rfrope.kernels.parameters import positive
+
+__all__ = ["BaseForContext", "base_for_context"]
+
+_TOP = 2e5, 4096  # the grid's top, and the context that it is for
+_LARGEST_TOP = 1e15
+_WIDTH = 1e-6  # relative, to which the ends of islands are refined
+_SHOWN = 12  # islands in the text
+
+
+@dataclass(frozen=True)
+class BaseForContext:
+    """Bases that keep the mean kernel of `geometric` from turning negative inside a context.
+
+    `integral_rule` is about the continuum of frequencies, everything else about the sum over D blocks: two different
+    questions. For 64 blocks the answers differ by a factor of 4 at 4096 positions, and of 40 at 131072.
+
+    Attributes
+    ----------
+    context : int
+        Number of positions; lags are 0, ..., context - 1.
+    n_blocks : int
+        D.
+    integral_rule : float
+        The base at which the continuum's leading term Ci(context / base) is 0: ``context / 0.6165``. NOT sufficient for
+        D blocks.
+    smallest : float or None
+        The smallest base found whose mean kernel is nowhere negative: the low end of the first island. Larger bases may
+        fail again. None if no base of the grid holds.
+    islands : tuple of (low, high)
+        Ranges of the grid in which every base on it holds, in order; between them the mean kernel turns negative. The
+        ends are bases that hold, refined beyond the grid. The last may end at the grid's top, and is then
+        ``(always_above, top)``.
+    always_above : float or None
+        The base above which every one on the grid holds. None if the grid's top itself does not hold.
+    grid : tuple of (low, high, n)
+        The bases that were looked at: n of them, logarithmically spaced.
+    """
+
+    context: int
+    n_blocks: int
+    integral_rule: float
+    smallest: float | None
+    islands: tuple[tuple[float, float], ...]
+    always_above: float | None
+    grid: tuple[float, float, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain numbers, lists and None, for JSON."""
+        fields = asdict(self)
+        return fields | {"islands": [list(island) for island in self.islands], "grid": list(self.grid)}
+
+    def __str__(self) -> str:
+        low, high, n = self.grid
+        begin = ", where the bases looked at begin" if self.smallest == low else ""
+        return "\n".join(
+            [
+                f"Bases for a context of {self.context} positions with {self.n_blocks} blocks (head width "
+                f"{2 * self.n_blocks}).",
+                "A base holds if the mean over the blocks of cos(lag * frequency) is nowhere negative inside the",
+                "context; where it is negative, a token that far away scores the lower the more alike it is.",
+                f"  integral rule      {_told(self.integral_rule)}: an estimate for infinitely many blocks, which does "
+                "not decide",
+                f"                     for {self.n_blocks}",
+                f"  smallest found     {_told(self.smallest)}{begin}",
+                f"  all hold from      {_told(self.always_above)}{self._top()}",
+                *self._ranges(),
+                f"  looked at          {n} bases from {_told(low)} to {_told(high)}, at equal ratios; ranges and gaps "
+                "that are",
+                "                     narrower may be missed (the ends of ranges are refined to 1e-6)",
+            ]
+        )
+
+    def _top(self) -> str:
+        top = _told(self.grid[1])
+        if self.always_above is None:
+            return f": {top}, the largest base looked at, does not"
+        return f" on, up to {top}, where the bases looked at end"
+
+    def _ranges(self) -> list[str]:
+        ranges = self.islands if self.always_above is None else self.islands[:-1]
+        lines = [f"{_told(low)} to {_told(high)}" for low, high in ranges[:_SHOWN]]
+        if len(ranges) > _SHOWN:
+            lines.append(f"and {len(ranges) - _SHOWN} more")
+        titles = ["  below, only        ", *["                     "] * len(lines)]
+        return [title + line for title, line in zip(titles, lines, strict=False)]
+
+
+def base_for_context(
+    context: int, n_blocks: int, *, max_base: float | None = None, n_grid: int = 1200
+) -> BaseForContext:
+    """Bases of standard RoPE whose mean kernel is nowhere negative inside a context: the integral rule and the truth.
+
+    Parameters
+    ----------
+    context : int
+        Number of positions, at least 1; lags are 0, ..., context - 1.
+    n_blocks : int
+        D, half the rotated width, at least 1.
+    max_base : float, optional
+        Top of the grid of bases. Unless given it is 200000 for contexts up to 4096 and grows with the power 1.5 of
+        longer ones; then it is multiplied by 4, up to 1e15, until all bases on the upper half of the grid hold (those
+        above half its top).
+    n_grid : int
+        Number of bases on the grid, at least 2. It begins at half the integral rule, or at 1 if that is more.
+
+    Returns
+    -------
+    BaseForContext
+        ``print`` it for a text.
+
+    Raises
+    ------
+    ValueError
+        If `context` or `n_blocks` is below 1, `n_grid` below 2, or `max_base` not above the low end of the grid.
+    TypeError
+        For numbers of another kind.
+
+    Notes
+    -----
+    The mean kernel of `geometric` has the continuum ``[Ci(m) - Ci(m / base)] / ln base`` (`log_uniform_kernel`), which
+    turns negative near ``m = 0.6165 base``: the integral rule ``base >= context / 0.6165`` asks that this lie outside
+    the context. The sum over D blocks swings about the continuum and is negative far earlier; the bases that hold for
+    it form islands (section 5 of the mathematics page).
+
+    Each base of the grid is decided as by `first_negative_lag`. The ends of islands are then refined to a relative
+    1e-6, so that they are properties of the sum and not of the grid; which islands are found, and so `smallest` and
+    `always_above`, still depends on the grid: islands and gaps narrower than its spacing may be missed. For 4096
+    positions and 64 blocks `n_grid` = 5000 finds six more than the default, from 26952 to 26973 the first of them.
+
+    Examples
+    --------
+    >>> found = base_for_context(4096, 64)
+    >>> round(found.integral_rule), round(found.smallest, -2), round(found.always_above, -2)
+    (6644, 28600.0, 58800.0)
+    >>> [(round(low, -2), round(high, -2)) for low, high in found.islands[:2]]
+    [(28600.0, 29100.0), (43100.0, 43300.0)]
+    """
+    context, n_blocks = count("context", context, 1), count("n_blocks", n_blocks, 1)
+    n_grid = count("n_grid", n_grid, 2)
+    rule, search = integral_rule(context), _Search(context, n_blocks)
+    low = max(1.0, 0.5 * rule)
+    top = None if max_base is None else positive("max_base", max_base)
+    if top is not None and not top > low:
+        raise ValueError(f"max_base is {max_base}; expected more than {low}, where the grid of bases begins")
+    grid = search.default_grid(low, n_grid) if top is None else np.geomspace(low, top, n_grid).tolist()
+    holding = [search.holds(base) for base in grid]
+    islands = []
+    for held, group in itertools.groupby(range(n_grid), key=holding.__getitem__):
+        if held:
+            indices = list(group)
+            first, last = indices[0], indices[-1]
+            start = search.edge(grid[first], grid[first - 1]) if first else grid[first]
+            end = search.edge(grid[last], grid[last + 1]) if last + 1 < n_grid else grid[last]
+            islands.append((start, end))
+    return BaseForContext(
+        context=context,
+        n_blocks=n_blocks,
+        integral_rule=rule,
+        smallest=islands[0][0] if islands else None,
+        islands=tuple(islands),
+        always_above=islands[-1][0] if holding[-1] else None,
+        grid=(grid[0], grid[-1], n_grid),
+    )
+
+
+def integral_rule(context: int) -> float:
+    """Base at which the cosine integral of ``context / base`` is 0; it says nothing certain of a sum over blocks."""
+    return context / _zero_of_ci()
+
+
+@cache
+def _zero_of_ci() -> float:
+    """First zero of the cosine integral, 0.6165..."""
+    from scipy.optimize import brentq
+    from scipy.special import sici
+
+    return float(brentq(lambda x: sici(x)[1], 0.5, 0.7, xtol=1e-16))
+
+
+class _Search:
+    """Looks for negative lags, base after base: first near the last one found, which moves little from base to base."""
+
+    def __init__(self, context: int, n_blocks: int) -> None:
+        self.last, self.n_blocks = context - 1, n_blocks
+        self.found = 0
+        self.holds = cache(self._holds)
+
+    def _holds(self, base: float) -> bool:
+        """Whether the mean kernel is nowhere negative inside the context."""
+        return self.negative_lag(base) is None
+
+    def negative_lag(self, base: float) -> int | None:
+        """A lag, not always the first, at which the mean kernel is negative; None if there is none in the context."""
+        omega, near = geometric(self.n_blocks, base=base), max(16, self.found // 64)
+        spans = [(max(1, self.found - near), min(self.last, self.found + near))] if self.found else []
+        for start, stop in (*spans, (1, self.last)):
+            lag = first_lag(omega, start, stop, 0.0, below=True)
+            if lag is not None:
+                self.found = lag
+                return lag
+        return None
+
+    def default_grid(self, low: float, n_grid: int) -> list[float]:
+        """Grid whose top is so high that the upper half of it holds, if there is one."""
+        top, length = _TOP
+        top = max(4.0 * low, top * max(1.0, (self.last + 1) / length) ** 1.5)
+        while True:
+            grid = np.geomspace(low, top, n_grid).tolist()
+            if 4.0 * top > _LARGEST_TOP or all(self.holds(base) for base in grid if base >= 0.5 * top):
+                return grid
+            top *= 4.0
+
+    def edge(self, inside: float, outside: float) -> float:
+        """End of an island, between a base that holds and one that does not: one that holds, `_WIDTH` from the others.
+
+        Bisection, which first tries both sides of the base where the lag that fails outside ceases to: if no other lag
+        fails there, that is the end.
+        """
+        while abs(outside - inside) > _WIDTH * inside:
+            crossing = self._crossing(self.negative_lag(outside), inside, outside)
+            step = math.copysign(0.25 * _WIDTH * inside, inside - outside)
+            for base in (crossing + step, crossing - step, 0.5 * (inside + outside)):
+                if min(inside, outside) < base < max(inside, outside):
+                    inside, outside = (base, outside) if self.holds(base) else (inside, base)
+        return inside
+
+    def _crossing(self, lag: int | None, inside: float, outside: float) -> float:
+        """Base at which the mean kernel at one lag, negative outside, is 0."""
+        from scipy.optimize import brentq
+
+        def value(base: float) -> float:
+            return float(np.mean(np.cos(lag * geometric(self.n_blocks, base=base))))
+
+        if lag is None or not value(outside) < 0.0 < value(inside):  # one of them is 0, to rounding
+            return inside
+        return float(brentq(value, inside, outside, xtol=0.01 * _WIDTH * inside))
+
+
+def _told(base: float | None) -> str:
+    if base is None:
+        return "none"
+    return f"{base:.4g}" if base >= 1e10 or base < 1e3 else f"{base:.0f}"

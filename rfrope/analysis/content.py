@@ -1,0 +1,315 @@
+"""What frequencies make of content: how much of the score is no kernel, for given q and k or for random tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from rfrope import _array, _turns
+from rfrope._array import Array
+from rfrope.kernels.parameters import finite
+from rfrope.rotation import _check_width, _first_device, _placed, block_coefficients
+
+__all__ = ["Departure", "Similarity", "departure", "similarity", "sine_share"]
+
+_ELEMENTS = 2**20  # phases that are held at once, unless one block has more
+
+
+@dataclass(frozen=True, eq=False)
+class Similarity:
+    """Score of a random unit token and a unit key that resembles it, by lag.
+
+    Attributes
+    ----------
+    mean : array
+        Expected score: the cosine between token and key times the mean kernel.
+    std : array
+        Its standard deviation over tokens.
+    random_std : float
+        Standard deviation of the score of a wholly random unit key, ``1/sqrt(d)``; the mean of that score is 0 at every
+        lag.
+    radius : array
+        How far from the token itself a key may lie, as a distance in the space of features, and still be sure to score
+        above a random key in the mean: the mean kernel, or 0 where it is negative.
+    """
+
+    mean: Array
+    std: Array
+    random_std: float
+    radius: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Departure:
+    """How far scores are from content times one kernel.
+
+    Attributes
+    ----------
+    phi : array
+        At each lag, the number Phi for which ``(q . k) Phi`` is nearest to the scores; 0 where all q . k are 0.
+    residual : array
+        At each lag, what is left over: the norm of ``S - (q . k) Phi`` over the pairs, as a part of the norm of S. It
+        lies between 0, where one kernel tells all, and 1, where it tells nothing; 0 where all scores are 0.
+    overall : array, ()
+        The same over all pairs and lags together.
+    """
+
+    phi: Array
+    residual: Array
+    overall: Array
+
+
+@_array.on_device_of_arrays
+def sine_share(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: str = "half") -> Array:
+    """Part of the score that comes from sines, ``|sum B sin u| / (|sum A cos u| + |sum B sin u|)``, by pair and lag.
+
+    The cosines are what a kernel averages; the sines have opposite signs at opposite lags and do not cancel, because
+    standard RoPE has positive frequencies only.
+
+    Parameters
+    ----------
+    q, k : array_like, (..., d)
+        Query and key before rotation, d even and at least 2D. Features beyond 2D are not turned, and count among the
+        cosines.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``.
+    delta : array_like, in units of position
+        Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise. What
+        ``delta @ frequencies^T`` broadcasts to, without the axis of the blocks, broadcasts against the leading axes of
+        q and k: for n pairs at m lags give q and k as ``(n, 1, d)``.
+    pairing : {"half", "interleaved"}
+        Which two features make a block.
+
+    Returns
+    -------
+    array, float64 where the library has it
+        The broadcast shape, values between 0 and 1; 0 where both parts vanish.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For shapes that do not fit, features that are not real floating, and NaN or infinite lags or frequencies.
+
+    Notes
+    -----
+    ``S = sum_i A_i cos u_i + B_i sin u_i``, with `rfrope.block_coefficients` A and B and exact phases ``u_i``: section
+    1 of the mathematics page. That the sines do not cancel: seed 000, on deterministic RoPE.
+
+    Examples
+    --------
+    A query and key of equal direction have no sines, at a right angle in the block nothing else:
+
+    >>> import rfrope
+    >>> q, k = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]
+    >>> sine_share(q, k, [0.1], -5).round(3)
+    array([0., 1.])
+
+    Each token before the one that looks at it, in the previous-token head of SmolLM2; and put further back:
+
+    >>> import numpy as np
+    >>> from rfrope.data import smollm2_heads
+    >>> heads = smollm2_heads()
+    >>> q, k = heads["previous_q"][1:, None], heads["previous_k"][:-1, None]
+    >>> np.median(sine_share(q, k, heads["inv_freq"], [-1, -8, -64]), axis=0).round(2)
+    array([0.62, 0.27, 0.29])
+    """
+    a, b, rest, frequencies, delta, xp = _prepare(q, k, frequencies, delta, pairing)
+    shape = _turns.phases_shape(delta.shape, frequencies.shape)
+    lead = _array.broadcast_shapes({"q and k": a.shape[:-1], "delta": shape[:-1]})
+    cosines, sines = rest, xp.zeros_like(rest)
+    for span, part in _parts(frequencies, math.prod(lead)):
+        cos, sin = _turns.cos_sin(delta, part, None, xp)
+        cosines = cosines + xp.sum(a[..., span] * cos, axis=-1)
+        sines = sines + xp.sum(b[..., span] * sin, axis=-1)
+    cosines, sines = xp.abs(cosines), xp.abs(sines)
+    none = sines == 0.0
+    return xp.where(none, xp.zeros_like(cosines), sines / xp.where(none, xp.ones_like(sines), cosines + sines))
+
+
+@_array.on_device_of_arrays
+def similarity(frequencies: Array, delta: Array, *, cosine: float = 1.0) -> Similarity:
+    """Score of a unit token, in a random direction, and a unit key that resembles it.
+
+    The token q is uniform on the unit sphere in d = 2D features. The key k has ``q . k = cosine`` and is otherwise in
+    a uniformly random direction. All d features are rotated.
+
+    Parameters
+    ----------
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``, with at least one block.
+    delta : array_like, in units of position
+        Lags: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for ``(*H, D, k)``.
+    cosine : float
+        Between -1 and 1; 1 for a key that is the token itself.
+
+    Returns
+    -------
+    Similarity
+        Arrays of shape ``P``, or what ``delta @ frequencies^T`` broadcasts to without the axis of the blocks; float64
+        where the library has it.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit together, no blocks, NaN or infinite values, and a `cosine` outside [-1, 1].
+    TypeError
+        For arrays of different libraries or of a dtype without numbers on a line.
+
+    Notes
+    -----
+    Let C be the mean and V the variance, over the blocks, of ``c_i = cos(delta . omega_i)``. The squared lengths of
+    the blocks of q are uniform on the simplex, so ``(R q) . q = sum_i c_i |q_i|^2`` has mean C and variance
+    ``v = V/(D+1)``; a random direction w at a right angle to q adds ``(R q) . w``, with mean 0 and, given q, variance
+    ``(1 - ((R q) . q)^2) / (d - 1)``. Hence::
+
+        mean = cosine C,    variance = cosine^2 v + (1 - cosine^2) (1 - C^2 - v) / (d - 1)
+
+    Over all keys this is a variance of 1/d and a mean of 0 at every lag, `random_std`.
+
+    Seed 002 asks that nearby tokens beat random ones: for every unit key with ``|k - q| < eps``,
+    ``E (R q) . k >= C - eps``, so a C above 0 leaves a positive `radius`. This is a statement about the mean, and about
+    the worst key, one that leans the wrong way for every q: a key that is only somewhat like q, as above, has the mean
+    ``cosine C``, which is positive whenever C is. It says nothing of one token and one key, whose score varies by
+    `std`: where `mean` is not several times `random_std` a random key often scores higher.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> omega = rfrope.geometric(64, base=10_000.0)
+    >>> near = similarity(omega, [0, 1, 100, 1000], cosine=0.8)
+    >>> near.mean.round(3), near.std.round(3), round(near.random_std, 3)
+    (array([0.8  , 0.776, 0.382, 0.127]), array([0.   , 0.015, 0.08 , 0.087]), 0.088)
+    >>> near.radius.round(3)
+    array([1.   , 0.97 , 0.477, 0.159])
+    """
+    cosine = finite("cosine", cosine)
+    if not -1.0 <= cosine <= 1.0:
+        raise ValueError(f"cosine is {cosine}; expected a number from -1 to 1")
+    xp = _array.namespace(frequencies=frequencies, delta=delta)
+    delta, frequencies, _ = _placed(delta, frequencies, None, xp, _first_device(delta, frequencies), "delta")
+    blocks = frequencies.shape[-1 if frequencies.ndim == 1 else -2]
+    if blocks == 0:
+        raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected at least one block")
+    lead = _turns.phases_shape(delta.shape, frequencies.shape)[:-1]
+    total: Array = 0.0
+    squares: Array = 0.0
+    for _, part in _parts(0.5 * frequencies, math.prod(lead)):
+        fall = 2.0 * _turns.cos_sin(delta, part, None, xp)[1] ** 2  # 1 - c, which keeps its digits near lag 0
+        total, squares = total + xp.sum(fall, axis=-1), squares + xp.sum(fall * fall, axis=-1)
+    fall, features = total / blocks, 2 * blocks
+    kernel = 1.0 - fall
+    own = _array.clip(squares / blocks - fall * fall, 0.0, None, xp) / (blocks + 1)
+    other = _array.clip(fall * (2.0 - fall) - own, 0.0, None, xp) / (features - 1)
+    std = xp.sqrt(cosine**2 * own + (1.0 - cosine**2) * other)
+    return Similarity(cosine * kernel, std, features**-0.5, _array.clip(kernel, 0.0, None, xp))
+
+
+@_array.on_device_of_arrays
+def departure(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: str = "half") -> Departure:
+    """How far the scores of given pairs are from ``(q . k) Phi(lag)``, whatever the kernel Phi.
+
+    At each lag the best number Phi is found by least squares over the pairs, and what is left over is reported. Random
+    frequencies have a kernel on average, over their draws; one set of frequencies, such as standard RoPE, need not have
+    any.
+
+    Parameters
+    ----------
+    q, k : array_like, (n, d)
+        n pairs of query and key before rotation, row by row, d even and at least 2D. Features beyond 2D count
+        unrotated.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(D, k)``.
+    delta : array_like, in units of position
+        Lags, KEY minus QUERY, at which every pair is scored: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)``
+        otherwise.
+    pairing : {"half", "interleaved"}
+        Which two features make a block.
+
+    Returns
+    -------
+    Departure
+        Arrays of shape ``P``, and ``()``; float64 where the library has it.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For shapes that do not fit, no pairs, features that are not real floating, and NaN or infinite lags or
+        frequencies.
+
+    Notes
+    -----
+    ``Phi = sum (q . k) S / sum (q . k)^2`` over the pairs, and ``|S - (q . k) Phi| / |S|``. Source: seed 000, on
+    deterministic RoPE. For independent normal features the best number is the mean kernel C in the limit of many pairs,
+    and ``sqrt(1 - C^2)`` is left over. In real heads all pairs may share a few large features; then one number fits
+    them, Phi need not be the mean kernel, and it may exceed 1. With one pair alone a number always fits: give many.
+
+    Examples
+    --------
+    Pairs of neighbours in the previous-token head of SmolLM2, put at other lags too. The best numbers are no kernel's:
+
+    >>> from rfrope.data import smollm2_heads
+    >>> heads = smollm2_heads()
+    >>> q, k = heads["previous_q"][1:], heads["previous_k"][:-1]
+    >>> found = departure(q, k, heads["inv_freq"], [0, -1, -8, -64])
+    >>> found.phi.round(2), found.residual.round(2)
+    (array([ 1.  , -0.99,  2.46,  2.75]), array([0.  , 0.53, 0.37, 0.38]))
+    """
+    a, b, rest, frequencies, delta, xp = _prepare(q, k, frequencies, delta, pairing)
+    if a.ndim != 2 or a.shape[0] == 0:
+        raise ValueError(f"q and k have leading axes {tuple(a.shape[:-1])}; expected n pairs, shape (n, d), n >= 1")
+    if frequencies.ndim > 2:
+        raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected one set, (D,) or (D, k)")
+    shape = _turns.phases_shape(delta.shape, frequencies.shape)[:-1]
+    lags = xp.reshape(delta, (-1,) if frequencies.ndim == 1 else (-1, frequencies.shape[-1]))
+    content = xp.sum(a, axis=-1) + rest
+    score = rest[:, None] + xp.zeros_like(lags[..., 0] if lags.ndim > 1 else lags, dtype=a.dtype)
+    for span, part in _parts(frequencies, math.prod(shape)):
+        cos, sin = _turns.cos_sin(lags, part, None, xp)
+        for weight, wave in ((a, cos), (b, sin)):
+            score = score + xp.matmul(weight[:, span], xp.matrix_transpose(wave))
+    weights = xp.sum(content * content)
+    empty = weights == 0.0
+    phi = xp.sum(content[:, None] * score, axis=0) / xp.where(empty, xp.ones_like(weights), weights)
+    left = xp.sum((score - content[:, None] * phi) ** 2, axis=0)
+    whole = xp.sum(score * score, axis=0)
+    return Departure(
+        xp.reshape(phi, shape),
+        xp.reshape(_root_ratio(left, whole, xp), shape),
+        _root_ratio(xp.sum(left), xp.sum(whole), xp),
+    )
+
+
+def _root_ratio(part: Array, whole: Array, xp: ModuleType) -> Array:
+    none = whole == 0.0
+    return xp.where(none, xp.zeros_like(whole), xp.sqrt(part / xp.where(none, xp.ones_like(whole), whole)))
+
+
+def _parts(frequencies: Array, lags: int) -> Iterator[tuple[slice, Array]]:
+    """Frequencies in parts of so few blocks that their phases fit into memory, and which blocks these are."""
+    one_axis = frequencies.ndim == 1
+    blocks = frequencies.shape[-1 if one_axis else -2]
+    length = max(1, _ELEMENTS // max(1, lags))
+    for start in range(0, blocks, length):
+        span = slice(start, min(start + length, blocks))
+        yield span, frequencies[span] if one_axis else frequencies[..., span, :]
+
+
+def _prepare(
+    q: Any, k: Any, frequencies: Any, delta: Any, pairing: str
+) -> tuple[Array, Array, Array, Array, Array, ModuleType]:
+    """Block coefficients of the rotated features, q . k of the others, frequencies and lags, of one library."""
+    xp = _array.namespace(q=q, k=k, frequencies=frequencies, delta=delta)
+    device = _first_device(q, k, frequencies, delta)
+    q, k = (_array.asarray(v, xp, name=name, device=device) for v, name in ((q, "q"), (k, "k")))
+    q, k = (_array.as_widest(v, xp) if _array.is_real_floating(v) else v for v in (q, k))
+    delta, frequencies, _ = _placed(delta, frequencies, None, xp, device, "delta")
+    a, b = block_coefficients(q, k, pairing=pairing)
+    width = 2 * frequencies.shape[-1 if frequencies.ndim == 1 else -2]
+    _check_width(q, width // 2, "frequencies", "q")
+    rest = xp.sum(q[..., width:] * k[..., width:], axis=-1)
+    if width < q.shape[-1]:
+        a, b = block_coefficients(q[..., :width], k[..., :width], pairing=pairing)
+    return a, b, rest, frequencies, delta, xp

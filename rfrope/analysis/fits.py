@@ -1,0 +1,397 @@
+"""Frequencies beside others: the registry's kernel that is nearest to them, and what a scaling scheme does to them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array, _sums, _turns, kernels
+from rfrope._array import Array
+from rfrope.analysis.curves import _one_set, mean_kernel
+from rfrope.frequencies import count
+from rfrope.kernels import Kernel
+from rfrope.kernels.parameters import positive
+
+__all__ = ["KernelFit", "ScalingEffect", "fit_kernel", "scaling_effect"]
+
+_DENSE, _PER_OCTAVE = 256, 128  # every whole lag up to the first, and so many in each octave beyond
+_COARSE = 96  # lags on which the grids are searched
+_TIGHTEST, _WIDEST = 0.1, 100.0  # lengths are sought from so many positions to so many contexts
+_SHORTEST_PERIOD = 2.0  # whole lags do not see shorter ones
+_SLOWEST, _FASTEST = 0.01, 10.0  # frequencies from so many radians over the context to so many per position
+_POINTS, _SHAPE_POINTS = {1: 64, 2: 24}, 8  # of grids, by the number of parameters; of parameters of shape
+_OWN = 33  # quantiles of the given frequencies that are tried
+_PHASE = 0.3  # step of a single frequency, as the phase at the largest lag
+_TURN = math.log(2.0 * math.pi)
+_EVALUATIONS = 120  # of Phi, at most, in each refinement
+_STARTS = 3  # points of a grid from which the search is refined
+_DIGITS = 9  # of fitted parameters
+_EVEN = 1e-6  # errors below are alike
+_LEFT_OUT = ("ball",)  # in one axis the same as sinc
+_Point = tuple[tuple[float, float], ...]  # logarithms of parameters, each with a step to go on with
+_NONE = 1e300  # error where there is no such kernel
+_SHAPES = {"nu": (0.05, 30.0), "alpha": (0.02, 100.0), "exponent": (0.05, 2.0)}  # where shapes are sought
+_PERIODIC_SCALE = (0.05, 20.0)
+_LENGTHS, _FREQUENCIES = ("scale", "period"), ("bandwidth", "radius", "low", "high")
+
+
+@dataclass(frozen=True)
+class KernelFit:
+    """A kernel of the registry, fitted to the mean kernel of given frequencies.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        With parameters of nine significant digits.
+    rms, sup : float
+        Root mean square and largest difference between the mean kernel and Phi over the lags of the fit.
+    """
+
+    kernel: Kernel
+    rms: float
+    sup: float
+
+    @property
+    def label(self) -> str:
+        """The kernel's text with its parameters to four digits, for people."""
+        return re.sub(r"\d+\.\d+(e[+-]?\d+)?", lambda number: f"{float(number[0]):.4g}", repr(self.kernel))
+
+
+@dataclass(frozen=True, eq=False)
+class ScalingEffect:
+    """What a change of frequencies does to the mean kernel and to the wavelengths.
+
+    Attributes
+    ----------
+    before, after : array
+        Mean kernels over the given lags, times the square of the attention factor, as scores have it.
+    change : array
+        ``after - before``.
+    largest : array, ()
+        The largest magnitude of `change`.
+    largest_at : array, (), units of position
+        The lag where it is; the least of them if there are several.
+    wavelength_ratio : array, (D,), or None
+        Wavelength after over wavelength before, block by block: 1 where nothing changed, blocks that never turn
+        included. None where the number of blocks changed.
+    """
+
+    before: Array
+    after: Array
+    change: Array
+    largest: Array
+    largest_at: Array
+    wavelength_ratio: Array | None
+
+
+@_array.on_device_of_arrays
+def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None = None) -> tuple[KernelFit, ...]:
+    """Kernels of the registry that come nearest to the mean kernel of given frequencies, best first.
+
+    The first one tells in a word what a list of frequencies does, and its `rms` how far to trust that word.
+
+    Parameters
+    ----------
+    frequencies : array_like, radians per unit of position
+        One set: ``(D,)``, or ``(D, 1)``, with at least one block. Arrays on a device are copied to the host, where all
+        is computed.
+    max_lag : int
+        Largest lag that matters, at least 1, in units of position.
+    names : sequence of str, optional
+        Families to try; see below for what they are unless given.
+
+    Returns
+    -------
+    tuple of KernelFit
+        One for each family. Errors that agree in two significant digits, or are below 1e-6, count as equal; then fewer
+        parameters come first, and then the order of the registry.
+
+    Raises
+    ------
+    ValueError
+        For several heads or axes (call it for each), no blocks, NaN or infinite frequencies, `max_lag` below 1, and
+        families that are unknown, have several axes only, or parameters that this search does not know.
+    TypeError
+        For frequencies that are not real numbers, and `max_lag` that is no whole number.
+
+    Notes
+    -----
+    Least squares in all parameters, each lag with equal weight: the whole lags from 0 to 256, and 128 in each octave
+    beyond up to `max_lag`, so that every scale of a long context counts.
+
+    Lengths are sought from 0.1 to 100 `max_lag` (periods from 2), frequencies from 0.01/`max_lag` to 10, ``nu`` from
+    0.05 to 30, ``alpha`` from 0.02 to 100, ``exponent`` from 0.05 to 2 and the scale of a periodic kernel from 0.05 to
+    20. The search starts from the best points of a grid, for single frequencies and periods also from those of the
+    given list, and is SciPy's Nelder-Mead method. Equal calls give equal results.
+    Where the error has several minima of nearly one depth, as for few frequencies over a long context, another one may
+    be a little deeper.
+
+    All families of the registry with such parameters are tried, those of plug-ins included. Not tried: ``ball``, which
+    in one axis is ``sinc``; ``spectral_mixture``, mixtures and products, which with enough parts represent anything.
+    ``gaussian`` and ``exponential`` are also members of ``power_exponential`` and ``matern``.
+
+    Examples
+    --------
+    Standard RoPE is log-uniform, from one over the base to 1. How near one comes is a matter of the number of blocks:
+    64 of them are off by 0.05, and a stretched exponential does nearly as well; with 512 it is told apart.
+
+    >>> import rfrope
+    >>> for blocks in (64, 512):
+    ...     first, second, *_ = fit_kernel(rfrope.geometric(blocks, base=10_000.0), 4096)
+    ...     first.kernel.name, round(first.kernel.low, 5), round(first.kernel.high, 2), round(first.rms, 3)
+    ...     second.kernel.name, round(second.rms, 3)
+    ('log_uniform', 0.00011, 1.05, 0.051)
+    ('power_exponential', 0.052)
+    ('log_uniform', 0.0001, 1.0, 0.011)
+    ('power_exponential', 0.016)
+    """
+    omega, max_lag = _one_set(frequencies), count("max_lag", max_lag, 1)
+    lags = _lags(max_lag)
+    curve = _Curve(lags, _sums.mean_cos(omega, lags, np), max_lag, np.abs(omega))
+    found = [(_fitted(record, curve), len(_searched(record))) for record in _records(names)]
+    found.sort(key=lambda one: (float(f"{max(one[0].rms, _EVEN):.1e}"), one[1]))
+    return tuple(fit for fit, _ in found)
+
+
+@_array.on_device_of_arrays
+def scaling_effect(before: Array, after: Array, delta: Array) -> ScalingEffect:
+    """What a scheme that changes frequencies, such as YaRN, does to the mean kernel and to the wavelengths.
+
+    Parameters
+    ----------
+    before, after : array_like, (D,), radians per unit of position, or objects that hold them
+        Frequencies before and after. Anything with an attribute ``frequencies`` will do, and its ``attention_factor``
+        is taken with it; without one it is 1. The two may differ in D.
+    delta : array_like, in units of position
+        Lags, any shape, at least one.
+
+    Returns
+    -------
+    ScalingEffect
+        Arrays of the shape of `delta`; float64 where the library has it.
+
+    Raises
+    ------
+    ValueError
+        For frequencies that are not ``(D,)``, no blocks or lags, NaN or infinite values, and attention factors that are
+        not positive.
+    TypeError
+        For arrays of different libraries or of a dtype without numbers on a line.
+
+    Notes
+    -----
+    An attention factor multiplies cos and sin of both query and key, so scores by its square: section 5 of the
+    mathematics page.
+
+    Examples
+    --------
+    Linear scaling by 4 stretches the mean kernel by 4, and every wavelength:
+
+    >>> import numpy as np
+    >>> import rfrope
+    >>> omega = rfrope.geometric(64)
+    >>> effect = scaling_effect(omega, omega / 4.0, [0, 1, 40, 400])
+    >>> bool(np.allclose(effect.after, rfrope.analysis.mean_kernel(omega, [0.0, 0.25, 10.0, 100.0])))
+    True
+    >>> effect.change.round(3), float(effect.largest_at)
+    (array([0.   , 0.028, 0.16 , 0.199]), 400.0)
+    >>> set(effect.wavelength_ratio.tolist())
+    {4.0}
+    """
+    held = {name: getattr(value, "frequencies", value) for name, value in (("before", before), ("after", after))}
+    xp = _array.namespace(**held, delta=delta)
+    with _array.device_of(*held.values()):
+        place = next((d for d in map(_array.device, (*held.values(), delta)) if d is not None), None)
+        delta = _array.numbers(delta, xp, name="delta", device=place)
+        if 0 in delta.shape:
+            raise ValueError(f"delta has shape {tuple(delta.shape)}; expected at least one lag")
+        magnitudes = [xp.abs(_one_axis(name, omega, xp, place)) for name, omega in held.items()]
+        factors = [_factor("before", before), _factor("after", after)]
+        first, second = (f**2 * mean_kernel(omega, delta) for f, omega in zip(factors, held.values(), strict=True))
+        change = second - first
+        largest, lags = xp.max(xp.abs(change)), _array.astype(delta, change.dtype, xp)
+        lag = -xp.max(xp.where(xp.abs(change) == largest, -lags, xp.full_like(lags, -math.inf)))
+        return ScalingEffect(first, second, change, largest, lag, _stretch(magnitudes[0], magnitudes[1], xp))
+
+
+def _factor(name: str, value: Any) -> float:
+    return positive(f"attention_factor of {name}", getattr(value, "attention_factor", 1.0))
+
+
+def _stretch(before: Array, after: Array, xp: ModuleType) -> Array | None:
+    """Ratio of wavelengths: that of magnitudes the other way round."""
+    if before.shape != after.shape:
+        return None
+    stopped = after == 0.0
+    with np.errstate(over="ignore", under="ignore"):
+        ratio = before / xp.where(stopped, xp.ones_like(after), after)
+    still = xp.where(before == 0.0, xp.ones_like(ratio), xp.full_like(ratio, math.inf))
+    return xp.where(stopped, still, ratio)
+
+
+def _one_axis(name: str, frequencies: Any, xp: ModuleType, device: Any = None) -> Array:
+    """Check frequencies that must be ``(D,)``."""
+    omega = _array.as_widest(_array.numbers(frequencies, xp, name=name, device=device), xp)
+    if omega.ndim != 1 or omega.shape[0] == 0:
+        raise ValueError(f"{name} has shape {tuple(omega.shape)}; expected frequencies (D,), D at least 1")
+    if not _array.all_within(omega, _turns.LARGEST, xp):
+        raise ValueError(f"{name} holds NaN or infinity, or magnitudes above 2**500; expected finite numbers")
+    return omega
+
+
+# -- the search for a kernel -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Curve:
+    """What a kernel is fitted to: the mean kernel at some lags, and the magnitudes of the frequencies it came from."""
+
+    lags: np.ndarray
+    target: np.ndarray
+    max_lag: int
+    magnitudes: np.ndarray
+
+    def thinned(self) -> _Curve:
+        """Few lags, spread over all."""
+        index = np.unique(np.linspace(0, self.lags.size - 1, _COARSE).round().astype(np.int64))
+        return _Curve(self.lags[index], self.target[index], self.max_lag, self.magnitudes)
+
+    def error(self, kernel: Kernel) -> np.ndarray:
+        """Difference at each lag."""
+        return kernel.phi(self.lags) - self.target
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Where a parameter is sought: logarithms of its bounds, and of values to try with a step to go on from each."""
+
+    name: str
+    low: float
+    high: float
+    starts: tuple[tuple[float, float], ...]
+
+
+def _range(name: str, family: str, points: int, curve: _Curve) -> _Range:
+    """Range of a parameter, by its name."""
+    low, high = (_TIGHTEST, _WIDEST * curve.max_lag) if name in _LENGTHS else (_SLOWEST / curve.max_lag, _FASTEST)
+    low = _SHORTEST_PERIOD if name == "period" else low
+    if shape := {**_SHAPES, **({"scale": _PERIODIC_SCALE} if family == "periodic" else {})}.get(name):
+        (low, high), points = shape, min(points, _SHAPE_POINTS)
+    values = np.linspace(math.log(low), math.log(high), points)
+    steps = np.full(points, 0.5 * (values[1] - values[0]))
+    moving = curve.magnitudes[curve.magnitudes > 0.0]
+    if name in ("radius", "period"):  # one frequency: the error has as many minima as there are turns in the range
+        if moving.size:
+            own = np.log(np.quantile(moving, np.linspace(0.0, 1.0, _OWN), method="nearest"))
+            values = np.unique(
+                np.concatenate([values, np.clip(own if name == "radius" else _TURN - own, *np.log((low, high)))])
+            )
+        phase = np.exp(values if name == "radius" else _TURN - values) * curve.max_lag
+        steps = np.minimum(steps[0], _PHASE / phase)
+    return _Range(name, math.log(low), math.log(high), tuple(zip(values.tolist(), steps.tolist(), strict=True)))
+
+
+def _fitted(record: kernels.Record, curve: _Curve) -> KernelFit:
+    """Best kernel of one family."""
+    names, coarse = _searched(record), curve.thinned()
+    if not names:
+        return _judged(record.factory(), curve)
+    ranges = tuple(_range(name, record.name, _POINTS.get(len(names), _SHAPE_POINTS), curve) for name in names)
+    grid = sorted(
+        itertools.product(*(r.starts for r in ranges)),
+        key=lambda point: _mean_square([x for x, _ in point], record, ranges, coarse),
+    )
+    candidates: list[_Point] = []
+    for start in grid[:_STARTS]:
+        near = _refined(start, record, ranges, coarse, 1e-3)
+        candidates.append(_refined(near, record, ranges, curve, 1e-3))
+    best = min(candidates, key=lambda point: _mean_square([x for x, _ in point], record, ranges, curve))
+    kernel = _made([x for x, _ in _refined(best, record, ranges, curve, 1e-9)], record, ranges)
+    assert kernel is not None  # the search begins with a kernel, and never leaves for a point without one
+    return _judged(kernel, curve)
+
+
+def _judged(kernel: Kernel, curve: _Curve) -> KernelFit:
+    error = np.abs(curve.error(kernel))
+    return KernelFit(kernel, math.sqrt(float(np.mean(error**2))), float(np.max(error)))
+
+
+def _refined(
+    point: _Point, record: kernels.Record, ranges: tuple[_Range, ...], curve: _Curve, tolerance: float
+) -> _Point:
+    """Nelder-Mead search from a point, up to a relative tolerance; steps to go on with are a tenth of those before.
+
+    None of its arithmetic may differ between equal calls, as that of BLAS may.
+    """
+    from scipy.optimize import minimize
+
+    simplex = np.tile([x for x, _ in point], (len(point) + 1, 1))
+    for i, ((x, step), r) in enumerate(zip(point, ranges, strict=True)):
+        simplex[i + 1, i] += step if x + step <= r.high else -step
+    found = minimize(
+        lambda x: _mean_square(x.tolist(), record, ranges, curve),
+        simplex[0],
+        method="Nelder-Mead",
+        bounds=[(r.low, r.high) for r in ranges],
+        options={"initial_simplex": simplex, "xatol": tolerance, "fatol": 1e-6 * tolerance, "maxfev": _EVALUATIONS},
+    )
+    return tuple((x, 0.1 * step) for x, (_, step) in zip(found.x.tolist(), point, strict=True))
+
+
+def _mean_square(
+    logarithms: Sequence[float], record: kernels.Record, ranges: tuple[_Range, ...], curve: _Curve
+) -> float:
+    kernel = _made(logarithms, record, ranges)
+    return _NONE if kernel is None else float(np.mean(curve.error(kernel) ** 2))
+
+
+def _made(logarithms: Sequence[float], record: kernels.Record, ranges: tuple[_Range, ...]) -> Kernel | None:
+    """Kernel of the parameters with these logarithms, or None where the family has none."""
+    values = {r.name: float(f"{math.exp(x):.{_DIGITS}g}") for x, r in zip(logarithms, ranges, strict=True)}
+    if "low" in values and not 1.001 * values["low"] < values["high"]:
+        return None
+    if values.get("exponent", 0.0) > 2.0:  # by rounding
+        values["exponent"] = 2.0
+    return record.factory(**values)
+
+
+def _searched(record: kernels.Record) -> tuple[str, ...]:
+    return tuple(name for name in record.parameters if name != "ndim")
+
+
+def _records(names: Sequence[str] | None) -> list[kernels.Record]:
+    """Families to try, or say why one cannot be."""
+    if names is None:
+        return [r for r in kernels.records() if r.name not in _LEFT_OUT and not _obstacle(r)]
+    chosen = []
+    for name in (names,) if isinstance(names, str) else names:
+        kernels.kernel(name)  # says what is known, if this is not
+        record = next(r for r in kernels.records() if name in (r.name, *r.aliases))
+        if obstacle := _obstacle(record):
+            raise ValueError(f"names holds {name!r}, which has {obstacle}; expected families that can be fitted")
+        chosen.append(record)
+    return chosen
+
+
+def _obstacle(record: kernels.Record) -> str:
+    """Why a family cannot be fitted; empty where it can."""
+    known = (*_SHAPES, *_LENGTHS, *_FREQUENCIES)
+    if unknown := [name for name in _searched(record) if name not in known]:
+        return f"a parameter {unknown[0]!r} that no search is known for"
+    return "" if record.factory().ndim == 1 else "several axes"
+
+
+def _lags(max_lag: int) -> np.ndarray:
+    """Whole lags from 0 to `max_lag`: all small ones, and equally many in each octave beyond."""
+    dense = np.arange(min(max_lag, _DENSE) + 1)
+    if max_lag <= _DENSE:
+        return dense
+    number = math.ceil(_PER_OCTAVE * math.log2(max_lag / _DENSE))
+    return np.union1d(dense, np.geomspace(_DENSE, max_lag, number + 1).round().astype(np.int64))

@@ -1,0 +1,334 @@
+"""Everything that given frequencies say over a context, in one result and in plain words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array
+from rfrope._array import Array
+from rfrope.analysis.bases import integral_rule
+from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel
+from rfrope.analysis.fits import KernelFit, fit_kernel
+from rfrope.frequencies import count
+
+_CHUNK = 2**20  # lags at once
+_SHOWN = 7  # lags that a reader sees, beside 0
+_LADDER = 1e-6  # largest relative departure of a geometric ladder from its base
+_HIGH = 0.9  # of the mean kernel, from which two positions look the same
+
+
+@dataclass(frozen=True)
+class AxisSummary:
+    """What the frequencies of one axis do over a context.
+
+    Attributes
+    ----------
+    axis : int
+    n_turning : int
+        Blocks that turn on this axis; the others have frequency 0 on it.
+    shortest, longest : float, in positions
+        Wavelengths of the blocks that turn; infinite if none does.
+    n_dead : int
+        Of the blocks that turn, those that complete no turn within the context ("dead channels").
+    base : float or None
+        Base of the geometric ladder that the frequencies are, 1 first; None for other sets.
+    curve : tuple of (int, float)
+        The mean kernel at a few lags: the expected score of a unit vector with itself.
+    half_lag : int or None
+        The first lag at which the mean kernel is below 1/2; None if there is none within the context.
+    first_negative_lag : int or None
+        The first lag at which it is below 0, what content without any likeness scores on average.
+    negative_share : float
+        Share of the lags 1, ..., context - 1 at which it is below 0.
+    lowest, lowest_lag : float, int
+        Its smallest value, and where.
+    aliasing_distance : int or None
+        The first lag at which it is 0.9 or more again, having been below.
+    integral_rule : float
+        The base that the integral rule asks for the context; it is necessary, not sufficient.
+    fit : KernelFit or None
+        The registered kernel whose Phi is nearest to the mean kernel; None if no block turns.
+    """
+
+    axis: int
+    n_turning: int
+    shortest: float
+    longest: float
+    n_dead: int
+    base: float | None
+    curve: tuple[tuple[int, float], ...]
+    half_lag: int | None
+    first_negative_lag: int | None
+    negative_share: float
+    lowest: float
+    lowest_lag: int
+    aliasing_distance: int | None
+    integral_rule: float
+    fit: KernelFit | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What given frequencies do over a context; ``str(summary)`` says it in plain words.
+
+    Attributes
+    ----------
+    name : str or None
+    n_blocks : int
+        D; a head has 2D rotated features.
+    context : int
+        Positions; lags are 0, ..., context - 1.
+    attention_factor : float
+        What multiplies cos and sin, so that scores are multiplied by its square.
+    random_std : float
+        Standard deviation of the score of a unit query with a random unit key, ``1/sqrt(2D)`` at every lag; its mean
+        is 0.
+    axes : tuple of AxisSummary
+        One for each axis of the positions, for lags along that axis.
+    """
+
+    name: str | None
+    n_blocks: int
+    context: int
+    attention_factor: float
+    random_std: float
+    axes: tuple[AxisSummary, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON: kernels as text, None for an infinite wavelength."""
+        told = asdict(self)
+        for axis, held in zip(self.axes, told["axes"], strict=True):
+            held |= {name: v if math.isfinite(v := held[name]) else None for name in ("shortest", "longest")}
+            held["curve"] = [list(point) for point in axis.curve]
+            if axis.fit is not None:
+                held["fit"] = {"kernel": repr(axis.fit.kernel), "rms": axis.fit.rms, "sup": axis.fit.sup}
+        return told | {"axes": list(told["axes"])}
+
+    def __str__(self) -> str:
+        head = f"{self.name}: " if self.name else ""
+        lines = [
+            f"{head}{_n(self.n_blocks, 'frequency', 'frequencies')}, two features of a head each, over a context of "
+            f"{self.context} positions."
+        ]
+        if self.attention_factor != 1.0:
+            lines.append(
+                f"cos and sin are multiplied by {self.attention_factor:.6g}, so every score by "
+                f"{self.attention_factor**2:.6g}."
+            )
+        for axis in self.axes:
+            several = len(self.axes) > 1
+            lines += ["", *([f"Lags along axis {axis.axis}"] if several else []), *_told(axis, self)]
+        return "\n".join(lines)
+
+
+@_array.on_device_of_arrays
+def summarise(
+    frequencies: Any, context: int | None = None, *, attention_factor: float | None = None, name: str | None = None
+) -> Summary:
+    """Read frequencies over a context: wavelengths, dead channels, mean kernel, base, and the kernel nearest to it.
+
+    Parameters
+    ----------
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(D, k)``, with at least one block; or what `from_rope_parameters`, `load` or an entry of
+        `from_config` gives, with its attention factor.
+    context : int, optional
+        Number of positions, at least 2. May be left out for an entry of `from_config`, which has one.
+    attention_factor : float, optional
+        Positive; that of `frequencies` or 1 unless given.
+    name : str, optional
+        For the text.
+
+    Returns
+    -------
+    Summary
+        ``print`` it, or take its fields.
+
+    Raises
+    ------
+    ValueError
+        For NaN or infinite frequencies, no blocks, more axes of the array than two, a context below 2, or an attention
+        factor that is not positive and finite.
+    TypeError
+        For what is no array of numbers, and for a context that is no whole number.
+
+    Notes
+    -----
+    All whole lags 0, ..., context - 1 are looked at. The mean kernel ``C(lag) = (1/D) sum cos(lag theta)`` is the score
+    of a unit vector in a random direction with itself (seed 002): what equal content scores, averaged over contents.
+    Trained queries and keys weigh the blocks unequally; `sine_share` and `departure` read those.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> llama = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+    ...          "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    >>> summary = summarise(rfrope.from_rope_parameters(llama, head_dim=128), 131072)
+    >>> along = summary.axes[0]
+    >>> along.n_dead, along.first_negative_lag
+    (25, 85133)
+    """
+    frequencies, context, attention_factor = _unpacked(frequencies, context, attention_factor)
+    xp = _array.namespace(frequencies=frequencies)
+    value = _array.numbers(frequencies, xp, name="frequencies")
+    omega = _array.to_host(value).astype(np.float64)
+    if omega.ndim not in (1, 2) or not omega.size:
+        raise ValueError(
+            f"frequencies has shape {omega.shape}; expected (D,) or (D, k) with at least one block: one head at a time"
+        )
+    if not np.all(np.isfinite(omega)):
+        raise ValueError("frequencies holds NaN or infinity; expected finite frequencies")
+    context = count("context", context, 2)
+    if not (name is None or isinstance(name, str)):
+        raise TypeError(f"name is {name!r}; expected a string")
+    columns = omega.T if omega.ndim == 2 else omega[None]
+    axes = tuple(_along(axis, np.abs(column), context) for axis, column in enumerate(columns))
+    return Summary(name, len(omega), context, attention_factor, 1.0 / math.sqrt(2 * len(omega)), axes)
+
+
+def _unpacked(frequencies: Any, context: Any, attention_factor: Any) -> tuple[Array, Any, float]:
+    """Take frequencies, context and attention factor out of an object that holds them, unless they are given."""
+    if hasattr(frequencies, "frequencies"):
+        context = getattr(frequencies, "context", None) if context is None else context
+        factor = getattr(frequencies, "attention_factor", 1.0) if attention_factor is None else attention_factor
+        frequencies = frequencies.frequencies
+    else:
+        factor = 1.0 if attention_factor is None else attention_factor
+    if context is None:
+        raise ValueError("context is missing; expected a number of positions, such as 4096")
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0.0 < factor < math.inf:
+        raise ValueError(f"attention_factor is {factor!r}; expected a positive finite number")
+    return frequencies, context, float(factor)
+
+
+def _along(axis: int, theta: np.ndarray, context: int) -> AxisSummary:
+    """Read the sizes of the frequencies of one axis."""
+    turning = theta[theta > 0.0]
+    lengths = 2.0 * math.pi / turning if turning.size else np.array([math.inf])
+    n_negative, lowest, lowest_lag = _scan(theta, context)
+    lags = np.unique(np.concatenate([[0], np.rint(np.geomspace(1, context - 1, _SHOWN)).astype(np.int64)]))
+    values = mean_kernel(theta, lags)
+    return AxisSummary(
+        axis=axis,
+        n_turning=int(turning.size),
+        shortest=float(lengths.min()),
+        longest=float(lengths.max()),
+        n_dead=int(np.sum(turning * context < 2.0 * math.pi)),
+        base=_base(theta),
+        curve=tuple((int(lag), float(value)) for lag, value in zip(lags, values, strict=True)),
+        half_lag=first_lag(theta, 1, context - 1, 0.5, below=True),
+        first_negative_lag=first_negative_lag(theta, context - 1),
+        negative_share=n_negative / (context - 1),
+        lowest=lowest,
+        lowest_lag=lowest_lag,
+        aliasing_distance=aliasing_distance(theta, context - 1, threshold=_HIGH),
+        integral_rule=integral_rule(context),
+        fit=fit_kernel(theta, context - 1)[0] if turning.size else None,
+    )
+
+
+def _scan(theta: np.ndarray, context: int) -> tuple[int, float, int]:
+    """Return the number of lags below 0, the smallest value and its lag, over 1, ..., context - 1."""
+    n_negative, lowest, lowest_lag = 0, math.inf, 0
+    for start in range(1, context, _CHUNK):
+        curve = mean_kernel(theta, np.arange(start, min(start + _CHUNK, context)))
+        n_negative += int(np.sum(curve < 0.0))
+        at = int(np.argmin(curve))
+        if curve[at] < lowest:
+            lowest, lowest_lag = float(curve[at]), start + at
+    return n_negative, lowest, lowest_lag
+
+
+def _base(theta: np.ndarray) -> float | None:
+    """Base of which the frequencies are the geometric ladder ``base ** (-i / D)``, or None."""
+    n = len(theta)
+    if n < 2 or theta[-1] <= 0.0 or theta[0] != 1.0 or not theta[0] > theta[-1]:
+        return None
+    log_base = -math.log(theta[-1]) * n / (n - 1)
+    ladder = np.exp(-log_base * np.arange(n) / n)
+    if not np.all(np.abs(theta - ladder) <= _LADDER * ladder):
+        return None
+    base = math.exp(log_base)
+    near = float(f"{base:.6g}")
+    return near if abs(near - base) <= _LADDER * base else base
+
+
+def _told(axis: AxisSummary, summary: Summary) -> Iterator[str]:
+    """Lines of text on one axis."""
+    if not axis.n_turning:
+        yield "No block turns: positions are not seen at all on this axis."
+        return
+    yield from _told_of_blocks(axis, summary)
+    yield ""
+    yield from _told_of_curve(axis, summary)
+    yield ""
+    yield from _told_of_origin(axis, summary)
+
+
+def _told_of_blocks(axis: AxisSummary, summary: Summary) -> Iterator[str]:
+    still = summary.n_blocks - axis.n_turning
+    yield (
+        f"Blocks: {axis.n_turning} turn, once in {_length(axis.shortest)} positions (the fastest) to "
+        f"{_length(axis.longest)} (the slowest)"
+        + (f"; {_n(still, 'stands still and sees', 'stand still and see')} no position." if still else ".")
+    )
+    if axis.n_dead:
+        many = _n(axis.n_dead, "block completes", "blocks complete")
+        yield f'  {many} no turn within the context ("dead channels"): what they see of a position changes little, and'
+        yield "  training never shows all their angles."
+    else:
+        yield "  All of them complete a turn within the context."
+
+
+def _told_of_curve(axis: AxisSummary, summary: Summary) -> Iterator[str]:
+    yield "What a token scores with its own like at a distance (1 at the same place, averaged over contents):"
+    lags, values = ([str(lag) for lag, _ in axis.curve], [f"{value:.3f}" for _, value in axis.curve])
+    widths = [max(map(len, pair)) for pair in zip(lags, values, strict=True)]
+    for title, cells in (("distance", lags), ("score", values)):
+        yield f"  {title:8}  " + "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    half = "never within the context" if axis.half_lag is None else f"first at distance {axis.half_lag}"
+    yield f"  It is below one half {half}."
+    if axis.first_negative_lag is None:
+        yield f"  It is never below 0 within the context; its lowest value is {axis.lowest:.3f}, at {axis.lowest_lag}."
+    else:
+        yield (
+            f"  It is below 0 first at distance {axis.first_negative_lag}, and at {100.0 * axis.negative_share:.2g} % "
+            f"of all distances in the context; lowest {axis.lowest:.3f}, at {axis.lowest_lag}."
+        )
+        yield "  There its own like scores less than a token without any likeness does on average:"
+    yield f"  such a token scores 0 ± {summary.random_std:.3f} (one standard deviation) at every distance."
+    if axis.aliasing_distance is not None:
+        yield (
+            f"  At distance {axis.aliasing_distance} it is {_HIGH} or more again: positions so far apart look "
+            "nearly the same."
+        )
+
+
+def _told_of_origin(axis: AxisSummary, summary: Summary) -> Iterator[str]:
+    if axis.base is None:
+        yield "Origin: no geometric ladder that begins at 1 (the frequencies were rescaled, or made otherwise)."
+    else:
+        yield f"Origin: the geometric ladder of base {axis.base:.6g}, as in standard RoPE."
+        meets = "meets" if axis.base >= axis.integral_rule else "misses"
+        yield (
+            f"  The rule of thumb base >= 1.622 x context asks for {axis.integral_rule:.6g}, which it {meets}. The "
+            "rule is about an integral;"
+        )
+        yield "  the sum over these few blocks is what counts, and it is the score shown above."
+    if axis.fit is not None:
+        yield f"Kernel of the registry nearest to this curve: {axis.fit.label},"
+        yield f"  off by {axis.fit.rms:.2g} (root mean square) and at most {axis.fit.sup:.2g}."
+
+
+def _length(value: float) -> str:
+    """Positions in digits, as far as they can be read."""
+    return f"{value:.4g}" if value < 1e4 or value >= 1e12 else f"{value:.0f}"
+
+
+def _n(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

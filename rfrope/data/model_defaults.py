@@ -1,0 +1,32 @@
+"""What a model's config may leave out, because the class that reads it in transformers has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+
+@cache
+def rope_defaults() -> Mapping[str, Mapping[str, Any]]:
+    """Defaults of transformers 5.23 by ``model_type``; tests hold them against the installed one.
+
+    Returns
+    -------
+    mapping of str to dict
+        ``rope_parameters`` (flat, or one dict for each kind of layer), ``head_dim`` where it does not follow from the
+        next two, ``hidden_size``, ``num_attention_heads``, ``max_position_embeddings``, ``global_head_dim``. ``needs``:
+        keys without which a config of this type has no RoPE. ``axial``: how a vision model uses its ladder; "halves":
+        one ladder for each of two axes, "alternating": one dealt out to both, "turns": as halves, in turns and not in
+        radians, "unknown": another way.
+
+    Examples
+    --------
+    >>> rope_defaults()["mixtral"]["rope_parameters"]
+    {'rope_theta': 1000000.0, 'rope_type': 'default'}
+    """
+    with files(__package__).joinpath("rope_defaults.json").open(encoding="utf-8") as file:
+        return MappingProxyType(json.load(file))

@@ -1,0 +1,474 @@
+"""The schemes: functions of frequencies that return other frequencies and the factor that goes with them."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+import numpy as np
+
+from rfrope import _array
+from rfrope._array import Array
+from rfrope.frequencies import count
+from rfrope.scaling.scaled import LARGEST, Scaled, number, placed, positive
+
+_LADDER = 1e-5  # how far, relatively, frequencies may be from a geometric ladder whose base is looked for
+
+
+@_array.on_device_of_arrays
+def linear(frequencies: Array, factor: float) -> Scaled:
+    """Position interpolation: every frequency divided by `factor`.
+
+    Position ``factor * p`` gets the phases that position p had: the trained range is stretched, and neighbours move
+    closer together.
+
+    Parameters
+    ----------
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``.
+    factor : float
+        Positive.
+
+    Returns
+    -------
+    Scaled
+        Frequencies of the same shape, float64 where the library has it; attention factor 1.
+
+    Raises
+    ------
+    ValueError
+        If `factor` is not positive and finite, or frequencies are NaN, infinite or above 2**500 (looked at only where
+        that costs nothing).
+    TypeError
+        If they are no numbers.
+
+    Notes
+    -----
+    Source: section 5 of the mathematics page; kaiokendev, and Chen et al. 2023 (arXiv 2306.15595).
+
+    Examples
+    --------
+    >>> linear([1.0, 0.1], 8.0).frequencies
+    array([0.125 , 0.0125])
+    """
+    theta, _ = placed(frequencies, one_axis=False)
+    return Scaled(theta / positive("factor", factor), 1.0)
+
+
+@_array.on_device_of_arrays
+def ntk(frequencies: Array, factor: float) -> Scaled:
+    """NTK-aware scaling: the first frequency stays, the last is divided by `factor`, those between geometrically.
+
+    Parameters
+    ----------
+    frequencies : array_like, (D,), radians per position
+        At least two, from the fastest to the slowest.
+    factor : float
+        Positive.
+
+    Returns
+    -------
+    Scaled
+        ``theta_i * factor ** (-i / (D - 1))``, float64 where the library has it; attention factor 1.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two frequencies, and as `linear`.
+    TypeError
+        As `linear`.
+
+    Notes
+    -----
+    For a geometric ladder it is the same as another base, ``base * factor ** (d / (d - 2))`` with d = 2D. Source:
+    section 5 of the mathematics page; bloc97.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> ntk(rfrope.geometric(3, base=1000.0), 4.0).frequencies
+    array([1.    , 0.05  , 0.0025])
+    >>> rfrope.geometric(3, base=1000.0 * 4.0 ** (6 / 4))
+    array([1.    , 0.05  , 0.0025])
+    """
+    theta, xp = placed(frequencies)
+    return Scaled(_slowed(theta, positive("factor", factor), xp), 1.0)
+
+
+@_array.on_device_of_arrays
+def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_position_embeddings: int) -> Scaled:
+    """NTK-aware scaling by as much as the sequence at hand needs.
+
+    Up to `max_position_embeddings` positions nothing changes. A sequence of n positions gets `ntk` with the factor
+    ``factor * n / max_position_embeddings - (factor - 1)``.
+
+    Parameters
+    ----------
+    frequencies : array_like, (D,), radians per position
+        At least two, from the fastest to the slowest.
+    factor : float
+        Positive.
+    seq_len : int or None
+        Positions in the sequence; None for a short one.
+    max_position_embeddings : int
+        Positions that the model was trained with.
+
+    Returns
+    -------
+    Scaled
+        As `ntk`.
+
+    Raises
+    ------
+    ValueError
+        As `ntk`, and if a length is not positive.
+    TypeError
+        As `linear`, and if a length is no whole number.
+
+    Notes
+    -----
+    Keys that were rotated for a shorter sequence keep their old frequencies unless they are rotated again. Source:
+    section 5 of the mathematics page; emozilla.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> omega = rfrope.geometric(3, base=1000.0)
+    >>> dynamic_ntk(omega, 3.0, seq_len=2048, max_position_embeddings=2048).frequencies
+    array([1.  , 0.1 , 0.01])
+    >>> dynamic_ntk(omega, 3.0, seq_len=4096, max_position_embeddings=2048).frequencies  # as ntk(omega, 4.0)
+    array([1.    , 0.05  , 0.0025])
+    """
+    theta, xp = placed(frequencies)
+    factor = positive("factor", factor)
+    return Scaled(_slowed(theta, stretch(factor, seq_len, max_position_embeddings), xp), 1.0)
+
+
+@_array.on_device_of_arrays
+def yarn(
+    frequencies: Array,
+    factor: float,
+    *,
+    original_max_position_embeddings: int,
+    base: float | None = None,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    truncate: bool = True,
+    attention_factor: float | None = None,
+    mscale: float | None = None,
+    mscale_all_dim: float | None = None,
+) -> Scaled:
+    """YaRN: fast frequencies stay, slow ones are divided by `factor`, with a straight ramp over the blocks between.
+
+    The ramp goes from the block that completes `beta_fast` turns in the original context to the one that completes
+    `beta_slow`. Scores are sharpened by an attention factor that grows with ``ln factor``.
+
+    Parameters
+    ----------
+    frequencies : array_like, (D,), radians per position
+        From the fastest to the slowest.
+    factor : float
+        Positive.
+    original_max_position_embeddings : int
+        Positions that the model was trained with before.
+    base : float, optional
+        Of the geometric ladder; it says where in it a number of turns is. Found from `frequencies` if they are such a
+        ladder and are at hand; needed for other frequencies, and for arrays on a device, of JAX or of Dask.
+    beta_fast, beta_slow : float
+        Turns in the original context at the ends of the ramp.
+    truncate : bool
+        Round the ends of the ramp outwards to whole blocks.
+    attention_factor : float, optional
+        Instead of the one that follows from `factor`, `mscale` and `mscale_all_dim`.
+    mscale, mscale_all_dim : float, optional
+        If both are given and not 0, the attention factor is ``m(mscale) / m(mscale_all_dim)`` with ``m(c) = 0.1 c ln
+        factor + 1``; otherwise ``m(1)``. For a factor up to 1 all these are 1.
+
+    Returns
+    -------
+    Scaled
+        Frequencies ``(D,)``, float64 where the library has it, and the attention factor.
+
+    Raises
+    ------
+    ValueError
+        If `base` is needed and missing or not above 1, if numbers are not positive (`mscale` and `mscale_all_dim`: are
+        negative), if `beta_fast` is below `beta_slow`, and as `linear`.
+    TypeError
+        As `linear`, and if `truncate` is neither True nor False.
+
+    Notes
+    -----
+    As transformers has it, `mscale` alone has no effect. Source: section 5 of the mathematics page; Peng et al. 2023
+    (arXiv 2309.00071).
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> frequencies, factor = yarn(rfrope.geometric(4), 8.0, original_max_position_embeddings=4096)
+    >>> frequencies.tolist(), round(factor, 4)
+    ([1.0, 0.1, 0.005625, 0.000125], 1.2079)
+    """
+    theta, xp = placed(frequencies)
+    factor, n_blocks = positive("factor", factor), theta.shape[0]
+    if not isinstance(truncate, bool | np.bool):
+        raise TypeError(f"truncate is {truncate!r}; expected True or False")
+    base = _base_of(theta, xp) if base is None else positive("base", base)
+    if base <= 1.0:
+        raise ValueError(f"base is {base}; expected a number above 1")
+    low, high = _ramp_ends(
+        2 * n_blocks,
+        math.log(base),
+        count("original_max_position_embeddings", original_max_position_embeddings, 1),
+        positive("beta_fast", beta_fast),
+        positive("beta_slow", beta_slow),
+        truncate,
+    )
+    index = xp.arange(n_blocks, dtype=theta.dtype, device=_array.device(theta))
+    kept = 1.0 - _array.clip((index - low) / (high - low), 0.0, 1.0, xp)
+    return Scaled(
+        theta / factor * (1.0 - kept) + theta * kept, _yarn_factor(factor, attention_factor, mscale, mscale_all_dim)
+    )
+
+
+@_array.on_device_of_arrays
+def longrope(
+    frequencies: Array,
+    *,
+    short_factor: Array,
+    long_factor: Array,
+    original_max_position_embeddings: int,
+    factor: float,
+    seq_len: int | None = None,
+    attention_factor: float | None = None,
+) -> Scaled:
+    """LongRoPE: every frequency divided by a factor of its own, from one list or, for long sequences, another.
+
+    Parameters
+    ----------
+    frequencies : array_like, (D,), radians per position
+    short_factor, long_factor : array_like, (D,)
+        Positive; found by a search, and published with the model.
+    original_max_position_embeddings : int
+        Up to so many positions `short_factor` is used, beyond it `long_factor`. At least 2.
+    factor : float
+        Positive; how many times longer the context is. It only enters the attention factor.
+    seq_len : int, optional
+        Positions in the sequence; None for a short one.
+    attention_factor : float, optional
+        Instead of ``sqrt(1 + ln factor / ln original_max_position_embeddings)``, or 1 for a factor up to 1.
+
+    Returns
+    -------
+    Scaled
+        Frequencies ``(D,)``, float64 where the library has it, and the attention factor, the same for both lists.
+
+    Raises
+    ------
+    ValueError
+        If the three arrays differ in length, numbers are not positive, and as `linear`.
+    TypeError
+        As `linear`, and for arrays of different libraries.
+
+    Notes
+    -----
+    Source: section 5 of the mathematics page; Ding et al. 2024 (arXiv 2402.13753), as in Phi-3.
+
+    Examples
+    --------
+    >>> short, long = [1.0, 1.5], [2.0, 10.0]
+    >>> options = dict(short_factor=short, long_factor=long, original_max_position_embeddings=4096, factor=32.0)
+    >>> longrope([1.0, 0.03], **options).frequencies
+    array([1.  , 0.02])
+    >>> frequencies, factor = longrope([1.0, 0.03], seq_len=4097, **options)
+    >>> frequencies, round(factor, 4)
+    (array([0.5  , 0.003]), 1.1902)
+    """
+    theta, xp = placed(frequencies, short_factor=short_factor, long_factor=long_factor)
+    original = count("original_max_position_embeddings", original_max_position_embeddings, 2)
+    divisors = {}
+    for name, value in (("short_factor", short_factor), ("long_factor", long_factor)):
+        divisors[name] = _array.as_widest(_array.numbers(value, xp, name=name, device=_array.device(theta)), xp)
+        if divisors[name].shape != theta.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(divisors[name].shape)}; expected {tuple(theta.shape)}, one number for each "
+                "frequency"
+            )
+        if _array.on_host(divisors[name]) and not bool(xp.all((divisors[name] > 0.0) & (divisors[name] < LARGEST))):
+            raise ValueError(f"{name} holds numbers that are not positive and finite; expected positive numbers")
+    if attention_factor is None:
+        factor = positive("factor", factor)
+        attention_factor = 1.0 if factor <= 1.0 else math.sqrt(1 + math.log(factor) / math.log(original))
+    else:
+        attention_factor = positive("attention_factor", attention_factor)
+    is_long = seq_len is not None and count("seq_len", seq_len, 1) > original
+    return Scaled(theta / divisors["long_factor" if is_long else "short_factor"], attention_factor)
+
+
+@_array.on_device_of_arrays
+def llama3(
+    frequencies: Array,
+    factor: float,
+    *,
+    low_freq_factor: float,
+    high_freq_factor: float,
+    original_max_position_embeddings: int,
+) -> Scaled:
+    """Llama 3.1's scaling: frequencies with many turns in the original context stay, those with few are divided.
+
+    ``turns = original_max_position_embeddings * theta / 2 pi``. From `high_freq_factor` turns on a frequency stays, up
+    to `low_freq_factor` it is divided by `factor`, between them it is interpolated.
+
+    Parameters
+    ----------
+    frequencies : array_like, (D,), radians per position
+    factor : float
+        Positive.
+    low_freq_factor, high_freq_factor : float
+        Positive; turns in the original context, the first not above the second. If they are equal, as in Llama 4, it is
+        a step.
+    original_max_position_embeddings : int
+        Positions that the model was trained with before.
+
+    Returns
+    -------
+    Scaled
+        Frequencies ``(D,)``, float64 where the library has it; attention factor 1.
+
+    Raises
+    ------
+    ValueError
+        If numbers are not positive, if `low_freq_factor` is above `high_freq_factor`, and as `linear`.
+    TypeError
+        As `linear`.
+
+    Notes
+    -----
+    Source: section 5 of the mathematics page; Meta's Llama 3.1. The sign of a frequency does not matter.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> options = dict(low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
+    >>> llama3([1.0, 0.002, 0.0005], 8.0, **options).frequencies.round(7)
+    array([1.0000e+00, 1.1878e-03, 6.2500e-05])
+    """
+    theta, xp = placed(frequencies)
+    factor = positive("factor", factor)
+    low, high = positive("low_freq_factor", low_freq_factor), positive("high_freq_factor", high_freq_factor)
+    if low > high:
+        raise ValueError(f"low_freq_factor is {low}, high_freq_factor {high}; expected the first not above the second")
+    original = count("original_max_position_embeddings", original_max_position_embeddings, 1)
+    turns = xp.abs(theta) * (original / (2.0 * math.pi))
+    if low == high:
+        return Scaled(xp.where(turns < low, theta / factor, theta), 1.0)
+    kept = _array.clip((turns - low) / (high - low), 0.0, 1.0, xp)
+    return Scaled((1.0 - kept) * theta / factor + kept * theta, 1.0)
+
+
+@_array.on_device_of_arrays
+def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, factor: float = 1.0) -> Scaled:
+    """Rotate by the first part of a ladder that spans the whole head; the other blocks stand still.
+
+    Unlike partial rotary factors elsewhere, which build a shorter ladder, exponents here are divided by the width of
+    the head, so the frequencies that remain are those of the full ladder.
+
+    Parameters
+    ----------
+    frequencies : array_like, (D,), radians per position
+        The ladder of the whole head, D = head_dim / 2.
+    partial_rotary_factor : float
+        From 0 to 1; the first ``int(partial_rotary_factor * 2D // 2)`` frequencies are kept, the others become 0.
+    factor : float
+        Positive; divides all of them.
+
+    Returns
+    -------
+    Scaled
+        Frequencies ``(D,)``, float64 where the library has it; attention factor 1.
+
+    Raises
+    ------
+    ValueError
+        If `partial_rotary_factor` is not from 0 to 1, and as `linear`.
+    TypeError
+        As `linear`.
+
+    Notes
+    -----
+    Source: section 5 of the mathematics page; Gemma 4's global layers.
+
+    Examples
+    --------
+    >>> proportional([1.0, 0.1, 0.01, 0.001], partial_rotary_factor=0.5).frequencies
+    array([1. , 0.1, 0. , 0. ])
+    """
+    theta, xp = placed(frequencies)
+    part = number("partial_rotary_factor", partial_rotary_factor)
+    if not 0.0 <= part <= 1.0:
+        raise ValueError(f"partial_rotary_factor is {part}; expected a number from 0 to 1")
+    kept = int(part * (2 * theta.shape[0]) // 2)
+    index = xp.arange(theta.shape[0], dtype=theta.dtype, device=_array.device(theta))
+    theta = theta / positive("factor", factor)
+    return Scaled(xp.where(index < kept, theta, xp.zeros_like(theta)), 1.0)
+
+
+# -- shared ------------------------------------------------------------------------------------------------------------
+
+
+def stretch(factor: float, seq_len: int | None, max_position_embeddings: int) -> float:
+    """By what dynamic NTK scaling stretches the slowest wavelength for a sequence; 1 for a short one."""
+    longest = count("max_position_embeddings", max_position_embeddings, 1)
+    length = longest if seq_len is None else max(count("seq_len", seq_len, 1), longest)
+    return factor * length / longest - (factor - 1)
+
+
+def _slowed(theta: Array, factor: float, xp: ModuleType) -> Array:
+    n_blocks = theta.shape[0]
+    if n_blocks < 2:
+        raise ValueError(f"frequencies has shape {tuple(theta.shape)}; expected at least two: the first stays")
+    exponents = xp.arange(n_blocks, dtype=theta.dtype, device=_array.device(theta)) / float(1 - n_blocks)
+    return theta * factor**exponents
+
+
+def _base_of(theta: Array, xp: ModuleType) -> float:
+    """Base of a geometric ladder."""
+    if not _array.on_host(theta):
+        raise ValueError(
+            "base is None, and frequencies are lazy or on a device, where no value is looked at; pass base="
+        )
+    host = _array.to_host(theta)
+    n_blocks = host.shape[0]
+    if n_blocks > 1 and host[-1] > 0.0:
+        base = float(host[-1]) ** (-n_blocks / (n_blocks - 1))
+        if np.allclose(host, base ** (-np.arange(n_blocks) / n_blocks), rtol=_LADDER, atol=0.0):
+            return base
+    raise ValueError("base is None, and frequencies are no ladder base ** (-i / D) of two or more; pass base=")
+
+
+def _ramp_ends(
+    width: int, log_base: float, original: int, beta_fast: float, beta_slow: float, truncate: bool
+) -> tuple[float, float]:
+    """Blocks where YaRN's ramp begins and ends; clamped as transformers has it, to the width and not to the blocks."""
+    if beta_fast < beta_slow:
+        raise ValueError(f"beta_fast is {beta_fast}, beta_slow {beta_slow}; expected the first not below the second")
+    low, high = (width * math.log(original / (beta * 2 * math.pi)) / (2 * log_base) for beta in (beta_fast, beta_slow))
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
+    return float(low), float(high + 0.001 if low == high else high)
+
+
+def _yarn_factor(
+    factor: float, attention_factor: float | None, mscale: float | None, mscale_all_dim: float | None
+) -> float:
+    if attention_factor is not None:
+        return positive("attention_factor", attention_factor)
+    for name, value in (("mscale", mscale), ("mscale_all_dim", mscale_all_dim)):
+        if value is not None and number(name, value) < 0.0:
+            raise ValueError(f"{name} is {value}; expected a number that is not negative")
+    if factor <= 1.0:
+        return 1.0
+    if mscale and mscale_all_dim:
+        return (0.1 * mscale * math.log(factor) + 1.0) / (0.1 * mscale_all_dim * math.log(factor) + 1.0)
+    return 0.1 * math.log(factor) + 1.0

@@ -1,0 +1,302 @@
+"""Frequencies beside others: known laws are found again, and scaling does what it must."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import types
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope import analysis, kernels
+from rfrope.analysis import fits
+
+# -- fit_kernel: what was put in comes out -----------------------------------------------------------------------------
+
+LAWS = [  # at scales that no grid holds
+    "gaussian(scale=31.7)",
+    "cauchy(scale=23.3)",
+    "exponential(scale=47.1)",
+    "sinc(bandwidth=0.0917)",
+    "matern(nu=1.57, scale=16.9)",
+    "rational_quadratic(alpha=1.43, scale=24.7)",
+    "power_exponential(exponent=1.37, scale=33.3)",
+    "log_uniform(low=0.00123, high=0.87)",
+    "periodic(period=97.3, scale=0.71)",
+    "shell(radius=0.1234)",
+    "constant()",
+]
+ALSO = {  # other families that have the law too, or come within rounding of the two digits
+    "gaussian": {"power_exponential", "matern", "rational_quadratic", "periodic"},
+    "cauchy": {"rational_quadratic"},
+    "exponential": {"matern", "power_exponential"},
+}
+
+
+@pytest.mark.parametrize("max_lag", [250, 4096])
+@pytest.mark.parametrize("text", LAWS)
+def test_a_law_is_found_from_its_frequencies(text, max_lag):
+    law = kernels.parse(text)
+    found = analysis.fit_kernel(rfrope.sample(law, 256, design="quantile"), max_lag)
+    names = [fit.kernel.name for fit in found]
+    assert names.index(law.name) <= (1 if law.name == "power_exponential" and max_lag > 1000 else 0), names
+    fit = found[names.index(law.name)]
+    for field in dataclasses.fields(law):
+        assert getattr(fit.kernel, field.name) == pytest.approx(getattr(law, field.name), rel=0.03)
+    assert fit.rms <= 0.02
+    distinct = [other for other in found[1:] if other.kernel.name not in ALSO.get(law.name, set())]
+    assert distinct[0].rms >= fit.rms
+
+
+@pytest.mark.parametrize("base", [1e4, 5e5])
+def test_standard_rope_is_log_uniform(base):
+    best = analysis.fit_kernel(rfrope.geometric(64, base=base), 131072)[0]
+    assert best.kernel.name == "log_uniform"
+    assert best.kernel.low == pytest.approx(1.0 / base, rel=0.2)
+    assert best.kernel.high == pytest.approx(1.0, rel=0.15)
+    many = analysis.fit_kernel(rfrope.geometric(4096, base=base), 131072, names=["log_uniform"])[0]
+    assert many.kernel.low == pytest.approx(1.0 / base, rel=0.01)
+    assert many.rms < 0.1 * best.rms
+
+
+def test_the_fit_is_a_least_squares_minimum():
+    """No step away from it is better, and its errors are those at the lags that the documentation names."""
+    omega, max_lag = rfrope.geometric(48, base=3000.0), 3000
+    lags = np.unique(np.rint(np.concatenate([np.arange(257), 256.0 * (3000.0 / 256.0) ** (np.arange(456) / 455.0)])))
+    curve = analysis.mean_kernel(omega, lags)
+    for fit in analysis.fit_kernel(omega, max_lag, names=["gaussian", "matern", "power_exponential", "log_uniform"]):
+        error = np.abs(fit.kernel(lags) - curve)
+        assert fit.rms == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-9)
+        assert fit.sup == pytest.approx(np.max(error), rel=1e-9)
+        for field in dataclasses.fields(fit.kernel):
+            if field.name != "ndim":
+                for factor in (0.99, 1.01):
+                    value = factor * getattr(fit.kernel, field.name)
+                    moved = dataclasses.replace(fit.kernel, **{field.name: value})
+                    assert np.mean((moved(lags) - curve) ** 2) > np.mean(error**2)
+
+
+@pytest.mark.parametrize("max_lag", [1, 2, 255, 256, 257, 1000, 131072])
+def test_lags_of_a_fit(max_lag):
+    lags = fits._lags(max_lag)
+    assert lags[[0, -1]].tolist() == [0, max_lag]
+    assert np.all(np.diff(lags) > 0)
+    assert lags[: min(max_lag, 256) + 1].tolist() == list(range(min(max_lag, 256) + 1))
+    octaves = np.histogram(lags, [512 * 2**i for i in range(9)])[0]
+    assert max_lag < 131072 or np.all(np.abs(octaves[:-1] - 128) <= 2)
+
+
+def test_equal_calls_give_equal_results():
+    omega = rfrope.geometric(64)
+    first = analysis.fit_kernel(omega, 4096)
+    for copied in (omega.copy(), np.concatenate([[7.0], omega])[1:], omega.tolist(), omega[:, None]):
+        assert analysis.fit_kernel(copied, 4096) == first
+    assert analysis.fit_kernel(omega * (1.0 + 1e-3), 4096) != first
+
+
+def test_a_fit_over_a_long_context_takes_less_than_two_seconds():
+    spent = []
+    for _ in range(2):
+        start = time.process_time()
+        analysis.fit_kernel(rfrope.geometric(64, base=5e5), 131072)
+        spent.append(time.process_time() - start)
+    assert min(spent) < 2.0
+
+
+def test_signs_do_not_matter_and_order_hardly():
+    omega = rfrope.geometric(32)
+    first = analysis.fit_kernel(omega, 500)
+    assert analysis.fit_kernel(-omega, 500) == first
+    for one, other in zip(first, analysis.fit_kernel(omega[::-1], 500), strict=True):
+        assert one.kernel.name == other.kernel.name
+        assert one.rms == pytest.approx(other.rms, rel=1e-6)
+
+
+def test_the_list_is_sorted_and_names_choose():
+    omega = rfrope.geometric(64)
+    found = analysis.fit_kernel(omega, 4096)
+    assert {fit.kernel.name for fit in found} == set(kernels.names()) - {"ball", "spectral_mixture"}
+    two_digits = [float(f"{fit.rms:.1e}") for fit in found]
+    assert two_digits == sorted(two_digits)
+    assert all(fit.rms <= fit.sup for fit in found)
+    some = analysis.fit_kernel(omega, 4096, names=["rbf", "matern"])
+    assert some == tuple(fit for fit in found if fit.kernel.name in ("gaussian", "matern"))
+    assert analysis.fit_kernel(omega, 4096, names="matern") == some[:1]
+
+
+def test_ball_in_one_axis_is_sinc():
+    (ball,) = analysis.fit_kernel(rfrope.geometric(64), 4096, names=["ball"])
+    (sinc,) = analysis.fit_kernel(rfrope.geometric(64), 4096, names=["sinc"])
+    assert ball.kernel.bandwidth == pytest.approx(sinc.kernel.bandwidth, rel=1e-6)
+    assert ball.rms == pytest.approx(sinc.rms, rel=1e-9)
+
+
+def test_fewer_parameters_come_first_among_equals():
+    omega = rfrope.sample("exponential(scale=40)", 512, design="quantile")
+    found = analysis.fit_kernel(omega, 400, names=["power_exponential", "matern", "exponential"])
+    assert found[0].kernel.name == "exponential"
+    assert min(found[1].rms, found[2].rms) <= found[0].rms  # which the others contain
+
+
+def test_frequencies_that_never_turn():
+    best = analysis.fit_kernel(np.zeros(8), 1000)[0]
+    assert (best.kernel, best.rms, best.sup) == (rfrope.kernel("constant"), 0.0, 0.0)
+
+
+@pytest.mark.parametrize("omega", [[2.0**500, 1.0], [5e-324, 0.5], [100.0, 250.0]])
+@pytest.mark.parametrize("max_lag", [1, 50])
+def test_frequencies_far_from_all_ranges(omega, max_lag):
+    for fit in analysis.fit_kernel(omega, max_lag):
+        assert np.isfinite([fit.rms, fit.sup]).all()
+        assert fit.rms <= 2.0
+
+
+def test_every_library_gives_the_same_fit(xp):
+    names = ["gaussian", "log_uniform"]
+    assert analysis.fit_kernel(xp(rfrope.geometric(16)), 300, names=names) == analysis.fit_kernel(
+        rfrope.geometric(16), 300, names=names
+    )
+
+
+def test_families_of_others_are_fitted_too(monkeypatch):
+    """A family that was registered is found by the names of its parameters."""
+    monkeypatch.setattr(kernels.registry, "_RECORDS", list(kernels.records()))
+
+    def squared_cauchy(scale: float = 1.0, ndim: int = 1) -> rfrope.Kernel:
+        made = rfrope.kernel("cauchy", scale=scale, ndim=ndim)
+        return made * made
+
+    def unknown(warmth: float = 1.0) -> rfrope.Kernel:
+        return rfrope.kernel("gaussian", scale=warmth)
+
+    def plane(scale: float = 1.0) -> rfrope.Kernel:
+        return rfrope.kernel("gaussian", scale=scale, ndim=2)
+
+    for factory in (squared_cauchy, unknown, plane):
+        kernels.register(factory.__name__, factory, formula="", law="")
+    law = squared_cauchy(77.0)
+    found = analysis.fit_kernel(rfrope.sample(law, 256, design="quantile"), 1000)
+    assert len(found) == 12  # neither `unknown` nor `plane`
+    (product,) = (fit for fit in found if fit.kernel.name == "product")
+    assert product.kernel.factors[0].scale == pytest.approx(77.0, rel=0.02)
+    assert product.rms <= 0.02
+    with pytest.raises(
+        ValueError, match="names holds 'unknown', which has a parameter 'warmth' that no search is known"
+    ):
+        analysis.fit_kernel([1.0], 10, names=["unknown"])
+    with pytest.raises(ValueError, match="names holds 'plane', which has several axes; expected families"):
+        analysis.fit_kernel([1.0], 10, names=["plane"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((1.0, 10), ValueError, r"frequencies has shape \(\); expected one set"),
+        (([], 10), ValueError, r"frequencies has shape \(0,\); expected one set"),
+        ((np.ones((3, 2)), 10), ValueError, r"frequencies has shape \(3, 2\); expected one set"),
+        (([np.nan], 10), ValueError, "frequencies holds NaN"),
+        (([1.0], 0), ValueError, "max_lag is 0; expected a whole number from 1"),
+        (([1.0], 2.5), TypeError, r"max_lag is 2\.5; expected a whole number"),
+        (([1.0], 10, ["gausian"]), ValueError, "unknown kernel 'gausian'; did you mean 'gaussian'"),
+        (([1.0], 10, ["spectral_mixture"]), ValueError, "'spectral_mixture', which has a parameter 'weights' that no"),
+    ],
+)
+def test_bad_input_of_a_fit_is_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        analysis.fit_kernel(*arguments[:2], names=arguments[2] if len(arguments) > 2 else None)
+
+
+# -- scaling_effect ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [2.0, 4.0, 3.7])
+def test_linear_scaling_stretches_the_mean_kernel(factor, xp):
+    omega, lags = rfrope.geometric(24), np.arange(-10.0, 500.0)
+    scaled = rfrope.scaling.linear(omega, factor)
+    held = types.SimpleNamespace(frequencies=xp(scaled.frequencies), attention_factor=scaled.attention_factor)
+    effect = analysis.scaling_effect(xp(omega), held, xp(lags))
+    assert all(xp.owns(value) for value in vars(effect).values())
+    wanted = analysis.mean_kernel(omega, lags / factor)
+    atol = 1e-15 if factor in (2.0, 4.0) else 1e-12  # else the frequencies are rounded
+    np.testing.assert_allclose(xp.host(effect.after), wanted, atol=atol, rtol=0.0)
+    np.testing.assert_allclose(xp.host(effect.before), analysis.mean_kernel(omega, lags), atol=1e-15)
+    np.testing.assert_allclose(xp.host(effect.wavelength_ratio), factor, rtol=1e-15)
+    change = wanted - analysis.mean_kernel(omega, lags)
+    np.testing.assert_allclose(xp.host(effect.change), change, atol=1e-12)
+    assert xp.host(effect.largest) == pytest.approx(np.max(np.abs(change)))
+    assert xp.host(effect.largest_at) == lags[np.argmax(np.abs(change))]
+
+
+def test_the_largest_change_is_at_the_least_of_its_lags():
+    effect = analysis.scaling_effect([0.5], [0.25], [[3, -3], [0, 3]])
+    assert effect.largest_at == -3.0
+    assert effect.largest == abs(effect.change[0, 0])
+    assert effect.change.shape == (2, 2)
+    same = analysis.scaling_effect([0.5], [0.5], 7)
+    assert (same.largest, same.largest_at, same.change.shape) == (0.0, 7.0, ())
+
+
+def test_attention_factors_count_squared():
+    omega, lags = rfrope.geometric(16), np.arange(50)
+    made = rfrope.scaling.yarn(omega, 4.0, original_max_position_embeddings=64, base=10_000.0)
+    assert made.attention_factor > 1.1
+    effect = analysis.scaling_effect(omega, made, lags)
+    wanted = made.attention_factor**2 * analysis.mean_kernel(made.frequencies, lags)
+    np.testing.assert_allclose(effect.after, wanted, rtol=1e-15)
+    assert effect.before[0] == 1.0
+    assert effect.after[0] == pytest.approx(made.attention_factor**2)
+    back = analysis.scaling_effect(made, omega, lags)
+    np.testing.assert_allclose(back.change, -effect.change)
+    np.testing.assert_allclose(back.wavelength_ratio * effect.wavelength_ratio, 1.0, rtol=1e-15)
+
+
+def test_a_saved_set_has_no_attention_factor(tmp_path):
+    rfrope.save(tmp_path / "set.npz", rfrope.geometric(8))
+    effect = analysis.scaling_effect(rfrope.load(tmp_path / "set.npz"), rfrope.geometric(8), [0, 1])
+    assert effect.largest == 0.0
+    assert effect.wavelength_ratio.tolist() == [1.0] * 8
+
+
+def test_blocks_that_stop_start_or_never_turn():
+    effect = analysis.scaling_effect([1.0, 0.0, 0.0, -2.0], [0.0, 1.0, 0.0, 1.0], [0, 1])
+    assert effect.wavelength_ratio.tolist() == [np.inf, 0.0, 1.0, 2.0]
+
+
+def test_another_number_of_blocks():
+    effect = analysis.scaling_effect(rfrope.geometric(64), rfrope.geometric(32), [0, 10, 100])
+    assert effect.wavelength_ratio is None
+    np.testing.assert_allclose(effect.after, analysis.mean_kernel(rfrope.geometric(32), [0, 10, 100]))
+
+
+W = [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((1.0, W, [1]), ValueError, r"before has shape \(\); expected frequencies \(D,\), D at least 1"),
+        ((W, [], [1]), ValueError, r"after has shape \(0,\); expected frequencies \(D,\)"),
+        ((W, np.ones((2, 1)), [1]), ValueError, r"after has shape \(2, 1\); expected frequencies \(D,\)"),
+        ((W, [np.nan], [1]), ValueError, "after holds NaN or infinity"),
+        ((["x"], W, [1]), TypeError, "before is .*; expected numbers"),
+        ((W, W, []), ValueError, r"delta has shape \(0,\); expected at least one lag"),
+        ((W, W, [np.inf]), ValueError, "delta holds NaN or infinity"),
+        ((W, None, [1]), TypeError, "after is None"),
+        (
+            (W, types.SimpleNamespace(frequencies=W, attention_factor=-1.0), [1]),
+            ValueError,
+            r"attention_factor of after is -1\.0; expected a positive finite number",
+        ),
+    ],
+)
+def test_bad_input_of_an_effect_is_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        analysis.scaling_effect(*arguments)
+
+
+def test_libraries_are_not_mixed():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="before is a numpy array but after is a torch array"):
+        analysis.scaling_effect(np.ones(2), torch.ones(2), [1])

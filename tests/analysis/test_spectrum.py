@@ -1,0 +1,242 @@
+"""How fast blocks turn and how frequencies are spread: by hand, at the ends of the floats, and on every library."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope import analysis, scaling
+
+PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494")
+
+
+# -- wavelengths -------------------------------------------------------------------------------------------------------
+
+
+def test_wavelengths_on_every_library(xp):
+    omega = np.array([1.0, -0.25, 0.0, 1e-4])
+    got = analysis.wavelengths(xp(omega))
+    assert xp.owns(got)
+    assert got.dtype == xp.dtype("float64")
+    np.testing.assert_allclose(xp.host(got), [2.0 * np.pi, 8.0 * np.pi, np.inf, 2e4 * np.pi], rtol=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(5,), (0,), (5, 1), (5, 3), (4, 5, 2), (2, 4, 5, 3)])
+def test_shapes_of_wavelengths(shape, xp):
+    if xp.name == "dask" and 0 in shape:
+        pytest.skip("Dask cannot chunk an array without elements")
+    omega = np.random.default_rng(0).normal(size=shape)
+    wanted = 2.0 * np.pi / (np.abs(omega) if len(shape) == 1 else np.linalg.norm(omega, axis=-1))
+    for got, right in (
+        (analysis.wavelengths(xp(omega)), wanted),
+        (analysis.turns(xp(omega), 7.0), 7.0 / wanted),
+    ):
+        assert got.shape == (shape if len(shape) == 1 else shape[:-1])
+        np.testing.assert_allclose(xp.host(got), right, rtol=1e-15)
+
+
+def test_wavelengths_are_right_to_an_ulp():
+    rng = np.random.default_rng(1)
+    omega = np.concatenate([[2.0**500, 2.0**-1018, 1e-300, 1.0], np.exp(rng.uniform(-300.0, 300.0, 500))])
+    for value, got in zip(omega.tolist(), analysis.wavelengths(omega).tolist(), strict=True):
+        exact = 2 * PI / Fraction(value)
+        assert abs(Fraction(got) - exact) <= Fraction(math.ulp(got))
+        made = analysis.turns([value], 131072.0).item()
+        assert abs(Fraction(made) - 131072 * Fraction(value) / (2 * PI)) <= 2 * Fraction(math.ulp(made))
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1.0, 1e149])
+def test_wavelengths_of_several_axes_neither_overflow_nor_vanish(size):
+    got = analysis.wavelengths([[3.0 * size, 4.0 * size], [0.0, size], [0.0, 0.0]])
+    np.testing.assert_allclose(got, [2.0 * np.pi / 5.0 / size, 2.0 * np.pi / size, np.inf], rtol=5e-16)
+
+
+def test_wavelengths_beyond_all_floats_are_infinite():
+    assert analysis.wavelengths([5e-324, -1e-309, 1e-307]).tolist() == [math.inf, math.inf, 2.0 * math.pi / 1e-307]
+
+
+def test_gradients_of_wavelengths_pass_by_blocks_that_never_turn():
+    torch = pytest.importorskip("torch")
+    omega = torch.tensor([2.0, 0.0], dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(analysis.wavelengths(omega)[0], omega)
+    np.testing.assert_allclose(gradient, [-0.5 * np.pi, 0.0])
+
+
+def test_turns_and_wavelengths_are_two_sides_of_one():
+    omega = rfrope.geometric(64, base=5e5)
+    np.testing.assert_allclose(analysis.turns(omega, 131072) * analysis.wavelengths(omega), 131072.0, rtol=4e-16)
+    assert analysis.turns([0.0, 1.0], 10).tolist() == [0.0, 10.0 / (2.0 * math.pi)]
+
+
+def test_dead_channels_are_those_longer_than_the_context():
+    omega = rfrope.geometric(64)
+    assert (analysis.turns(omega, 4096) < 1.0).tolist() == (analysis.wavelengths(omega) > 4096).tolist()
+    assert int((analysis.turns(omega, 4096) < 1.0).sum()) == sum(
+        10_000 ** (i / 64) * 2 * np.pi > 4096 for i in range(64)
+    )
+
+
+# -- density of states -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_blocks", [2, 3, 64, 1000])
+@pytest.mark.parametrize("base", [10.0, 1e4, 5e5, 1e9])
+def test_a_geometric_ladder_is_fitted_exactly(base, n_blocks):
+    states = analysis.density_of_states(rfrope.geometric(n_blocks, base=base))
+    assert states.low == pytest.approx(1.0 / base, rel=1e-12)
+    assert states.high == pytest.approx(1.0, rel=1e-12)
+    assert states.distance == pytest.approx(1.0 / n_blocks, rel=1e-9)
+    assert states.zeros == 0
+    assert states.magnitudes.tolist() == sorted(rfrope.geometric(n_blocks, base=base))
+
+
+def test_octaves_hold_the_same_share_each():
+    states = analysis.density_of_states(2.0 ** -(np.arange(60) / 6.0))  # six an octave, ten octaves
+    assert states.edges.tolist() == [2.0**-i for i in range(10, -1, -1)]
+    np.testing.assert_allclose(states.share, 0.1, rtol=1e-15)
+
+
+def test_bins_count_every_magnitude_once():
+    omega = np.random.default_rng(2).normal(size=(3, 7, 2)) ** 3
+    magnitudes = np.linalg.norm(omega, axis=-1).reshape(-1)
+    for n_bins in (None, 1, 5, 100):
+        states = analysis.density_of_states(omega, n_bins=n_bins)
+        assert n_bins is None or len(states.share) == n_bins
+        inside = (magnitudes > states.edges[:-1, None]) & (magnitudes <= states.edges[1:, None])
+        inside[0] |= magnitudes == states.edges[0]
+        assert (21.0 * states.share).round(9).tolist() == np.sum(inside, axis=1).tolist()
+        assert np.sum(states.share) == pytest.approx(1.0)
+        np.testing.assert_allclose(states.magnitudes, np.sort(magnitudes), rtol=1e-15)
+    widths = np.diff(np.log(analysis.density_of_states(omega, n_bins=5).edges))
+    np.testing.assert_allclose(widths, widths[0])
+
+
+def test_zeros_are_counted_apart(xp):
+    omega = np.concatenate([rfrope.geometric(24), np.zeros(8)])
+    states = analysis.density_of_states(xp(omega))
+    without = analysis.density_of_states(rfrope.geometric(24))
+    assert states.zeros == 8
+    assert (states.low, states.high, states.distance) == (without.low, without.high, without.distance)
+    assert np.array_equal(states.share, without.share)
+
+
+def test_frequencies_that_never_turn_have_no_band():
+    states = analysis.density_of_states(np.zeros((2, 4, 3)))
+    assert states.zeros == 8
+    assert math.isnan(states.low)
+    assert math.isnan(states.high)
+    assert math.isnan(states.distance)
+    assert states.edges.size == states.share.size == states.magnitudes.size == 0
+    assert analysis.density_of_states([0.0], n_bins=4).share.size == 0
+
+
+@pytest.mark.parametrize("n_bins", [None, 3])
+def test_equal_frequencies_are_one_point(n_bins):
+    states = analysis.density_of_states([-2.0, 2.0, 2.0], n_bins=n_bins)
+    assert (states.low, states.high, states.distance) == (pytest.approx(2.0), pytest.approx(2.0), 0.0)
+    assert states.share.tolist() == ([1.0] if n_bins is None else [0.0, 1.0, 0.0])
+
+
+def test_the_ends_of_the_floats():
+    states = analysis.density_of_states([5e-324, 2.0**500])
+    assert states.edges[0] == 0.0
+    assert states.edges[-1] == 2.0**500
+    assert states.share[[0, -1]].tolist() == [0.5, 0.5]
+    assert analysis.density_of_states([5e-324, 2.0**500], n_bins=2).share.tolist() == [0.5, 0.5]
+
+
+def test_a_log_uniform_sample_is_near_its_law_and_others_are_not():
+    rng = np.random.default_rng(3)
+    sample = np.exp(rng.uniform(np.log(1e-3), np.log(2.0), 20_000))
+    states = analysis.density_of_states(sample)
+    assert states.low == pytest.approx(1e-3, rel=0.05)
+    assert states.high == pytest.approx(2.0, rel=0.05)
+    assert states.distance < 0.02
+    assert analysis.density_of_states(np.abs(rng.normal(size=20_000))).distance > 0.05
+    assert analysis.density_of_states(rng.uniform(size=20_000)).distance > 0.05
+
+
+def test_the_distance_is_kolmogorovs():
+    """Against scipy's statistic for the fitted law."""
+    from scipy.stats import kstest, loguniform
+
+    omega = np.random.default_rng(4).gamma(2.0, size=500)
+    states = analysis.density_of_states(omega)
+    wanted = kstest(omega, loguniform(states.low, states.high).cdf).statistic
+    assert states.distance == pytest.approx(wanted, rel=1e-9)
+
+
+def test_the_band_is_the_least_squares_ladder():
+    omega = np.sort(np.random.default_rng(5).gamma(2.0, size=50))[::-1]
+    slope, top = np.polyfit(np.arange(50), np.log(omega), 1)
+    states = analysis.density_of_states(omega)
+    assert states.high == pytest.approx(np.exp(top))
+    assert states.low == pytest.approx(np.exp(top + 50 * slope))
+
+
+def test_scaled_sets_are_no_ladder():
+    omega = rfrope.geometric(64, base=5e5)
+    plain = analysis.density_of_states(omega).distance
+    context = {"factor": 8.0, "original_max_position_embeddings": 8192}
+    for made in (
+        scaling.from_rope_parameters(
+            {"rope_type": "llama3", "rope_theta": 5e5, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **context},
+            head_dim=128,
+        ),
+        scaling.from_rope_parameters({"rope_type": "yarn", "rope_theta": 5e5, **context}, head_dim=128),
+    ):
+        assert analysis.density_of_states(made.frequencies).distance > 3.0 * plain
+    stretched = analysis.density_of_states(omega / 8.0)  # linear scaling moves the ladder as a whole
+    assert stretched.distance == pytest.approx(plain)
+    assert stretched.high == pytest.approx(0.125)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frequencies", "error", "message"),
+    [
+        (1.0, ValueError, r"frequencies is a single number; expected \(D,\)"),
+        (np.ones((3, 0)), ValueError, r"frequencies has shape \(3, 0\); expected at least one position axis"),
+        ([1.0, np.nan], ValueError, "frequencies holds NaN or infinity"),
+        ([1.0, np.inf], ValueError, "frequencies holds NaN or infinity"),
+        ([1e200], ValueError, r"magnitudes above 2\*\*500"),
+        ([1j], TypeError, "frequencies has dtype complex128"),
+        ("fast", TypeError, "frequencies has type builtins.str"),
+        (None, TypeError, "frequencies is None"),
+    ],
+)
+def test_bad_frequencies_are_named(frequencies, error, message):
+    for function in (analysis.wavelengths, lambda w: analysis.turns(w, 1), analysis.density_of_states):
+        with pytest.raises(error, match=message):
+            function(frequencies)
+
+
+@pytest.mark.parametrize(
+    ("context", "error"),
+    [
+        (0, ValueError),
+        (-1.0, ValueError),
+        (math.inf, ValueError),
+        (math.nan, ValueError),
+        ("4k", TypeError),
+        (True, TypeError),
+    ],
+)
+def test_bad_contexts_are_named(context, error):
+    with pytest.raises(error, match=r"context is .*; expected a positive"):
+        analysis.turns([1.0], context)
+
+
+def test_bad_bins_are_named():
+    with pytest.raises(ValueError, match="n_bins is 0; expected a whole number from 1"):
+        analysis.density_of_states([1.0], n_bins=0)
+    with pytest.raises(TypeError, match=r"n_bins is 2\.5; expected a whole number"):
+        analysis.density_of_states([1.0], n_bins=2.5)
+    with pytest.raises(ValueError, match=r"holds no frequency, in the shape \(0,\); expected at least one"):
+        analysis.density_of_states([])

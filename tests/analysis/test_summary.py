@@ -1,0 +1,196 @@
+"""The summary of frequencies: every number against a plain computation, and a text that says them."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope import analysis
+
+LLAMA = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+SETS = {
+    "standard": (rfrope.geometric(64), 4096),
+    "long": (rfrope.geometric(64, base=5e5), 131_072),
+    "llama3": (rfrope.from_rope_parameters(LLAMA, head_dim=128).frequencies, 131_072),
+    "few": (np.array([0.7, 0.03]), 100),
+    "one": (np.array([0.01]), 50),
+    "with zeros": (np.array([1.0, 0.1, 0.0, 0.0]), 300),
+    "lattice": (2.0 * np.pi / 100.0 * np.arange(1, 9), 150),
+    "both signs": (np.array([-0.3, 0.02, 0.5]), 77),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_number(name):
+    omega, context = SETS[name]
+    summary = analysis.summarise(omega, context)
+    (axis,) = summary.axes
+    lags = np.arange(context)
+    curve = np.concatenate(
+        [np.mean(np.cos(part[:, None] * omega), axis=1) for part in np.array_split(lags, 1 + context // 4096)]
+    )
+    turning = np.abs(omega[omega != 0.0])
+
+    def first(where, start=1):
+        hits = np.flatnonzero(where[start:])
+        return int(hits[0]) + start if hits.size else None
+
+    below = first(curve < 0.9)
+    assert (summary.n_blocks, summary.context, summary.attention_factor) == (len(omega), context, 1.0)
+    assert summary.random_std == pytest.approx((2 * len(omega)) ** -0.5, rel=1e-15)
+    assert axis.n_turning == len(turning)
+    assert axis.shortest == pytest.approx(2 * np.pi / turning.max(), rel=1e-14)
+    assert axis.longest == pytest.approx(2 * np.pi / turning.min(), rel=1e-14)
+    assert axis.n_dead == np.sum(2 * np.pi / turning > context)
+    assert axis.half_lag == first(curve < 0.5)
+    assert axis.first_negative_lag == first(curve < 0.0)
+    assert axis.negative_share == np.mean(curve[1:] < 0.0)
+    assert axis.lowest == pytest.approx(curve[1:].min(), abs=1e-9)
+    assert curve[axis.lowest_lag] == pytest.approx(curve[1:].min(), abs=1e-9)
+    assert axis.aliasing_distance == (None if below is None else first(curve >= 0.9, below))
+    assert axis.integral_rule == pytest.approx(context / 0.61650548562, rel=1e-10)
+    assert [lag for lag, _ in axis.curve][:2] == [0, 1]
+    assert axis.curve[-1][0] == context - 1
+    for lag, value in axis.curve:
+        assert value == pytest.approx(curve[lag], abs=1e-9)
+    assert axis.fit == analysis.fit_kernel(np.abs(omega), context - 1)[0]
+
+
+def test_numbers_that_are_known():
+    axis = analysis.summarise(rfrope.geometric(64), 4096).axes[0]
+    assert (axis.first_negative_lag, round(axis.integral_rule), axis.base) == (1707, 6644, 1e4)
+    assert axis.fit.kernel.name == "log_uniform"
+    assert analysis.summarise(rfrope.geometric(64, base=1e6), 32768).axes[0].first_negative_lag == 27_115
+
+
+@pytest.mark.parametrize("base", [100.0, 1e4, 150_000.0, 1_234_567.0, 1e12])
+def test_the_base_of_a_ladder_is_found(base):
+    for n in (2, 16, 64):
+        assert analysis.summarise(rfrope.geometric(n, base=base), 64).axes[0].base == pytest.approx(base, rel=1e-6)
+    narrow = rfrope.geometric(64, base=base).astype(np.float32)
+    assert analysis.summarise(narrow, 64).axes[0].base == pytest.approx(base, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama3", "few", "one", "with zeros", "lattice", "both signs"])
+def test_other_sets_have_no_base(name):
+    assert analysis.summarise(*SETS[name]).axes[0].base is None
+
+
+def test_llama_is_read_in_two_seconds():
+    began = time.process_time()
+    analysis.summarise(*SETS["llama3"])
+    assert time.process_time() - began < 2.0
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_text_says_what_the_fields_hold(name):
+    summary = analysis.summarise(*SETS[name], name="these")
+    text, axis = " ".join(str(summary).split()), summary.axes[0]
+    assert text.startswith(f"these: {summary.n_blocks} frequenc")
+    assert f"over a context of {summary.context} positions" in text
+    assert (f"{axis.n_dead} block" in text) == bool(axis.n_dead)
+    assert ("no position." in text) == (axis.n_turning < summary.n_blocks)
+    assert (f"below one half first at distance {axis.half_lag}." in text) == (axis.half_lag is not None)
+    assert (f"below 0 first at distance {axis.first_negative_lag}," in text) == (axis.first_negative_lag is not None)
+    assert ("never below 0" in text) == (axis.first_negative_lag is None)
+    assert (f"At distance {axis.aliasing_distance} it is 0.9" in text) == (axis.aliasing_distance is not None)
+    assert ("ladder of base" in text) == (axis.base is not None)
+    assert axis.fit.label in text
+    for lag, value in axis.curve:
+        assert f" {lag} " in text
+        assert f" {value:.3f} " in text
+    for term in ("Bochner", "spectral", "positive definite", " lag", "Φ", "theta"):
+        assert term not in text  # it is for someone who has not read the paper
+    assert max(map(len, str(summary).splitlines())) <= 120
+
+
+def test_a_rule_that_is_met_is_not_told_as_enough():
+    text = str(analysis.summarise(rfrope.geometric(64), 4096))
+    assert "asks for 6643.9, which it meets" in text
+    assert "below 0 first at distance 1707" in text
+    assert "the sum over these few blocks is what counts" in text
+    assert "which it misses" in str(analysis.summarise(rfrope.geometric(64), 8192))
+
+
+def test_blocks_that_stand_still():
+    summary = analysis.summarise(np.zeros(4), 16)
+    axis = summary.axes[0]
+    assert (axis.n_turning, axis.n_dead, axis.fit, axis.lowest) == (0, 0, None, 1.0)
+    assert "No block turns" in str(summary)
+    assert json.loads(json.dumps(summary.to_dict(), allow_nan=False))["axes"][0]["longest"] is None
+    assert "1 stands still" in str(analysis.summarise([1.0, 0.0], 16))
+
+
+def test_several_axes():
+    sets = rfrope.geometric(8, base=100.0), rfrope.geometric(4, base=50.0)
+    summary = analysis.summarise(rfrope.axial(*sets), 32)
+    assert [axis.n_turning for axis in summary.axes] == [8, 4]
+    for number, (axis, one) in enumerate(zip(summary.axes, sets, strict=True)):
+        padded = np.concatenate([one, np.zeros(12 - len(one))])
+        alone = analysis.summarise(padded, 32).axes[0]
+        np.testing.assert_allclose(axis.curve, alone.curve, atol=1e-15)
+        assert (axis.axis, axis.half_lag, axis.lowest_lag) == (number, alone.half_lag, alone.lowest_lag)
+    assert "Lags along axis 0" in str(summary)
+    assert "Lags along axis 1" in str(summary)
+
+
+def test_objects_that_hold_frequencies(tmp_path):
+    scaled = rfrope.from_rope_parameters(
+        {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 512}, head_dim=32
+    )
+    summary = analysis.summarise(scaled, 4096)
+    assert summary.attention_factor == scaled.attention_factor == pytest.approx(0.1 * math.log(8) + 1)
+    assert f"every score by {scaled.attention_factor**2:.6g}" in str(summary)
+    assert analysis.summarise(scaled, 4096, attention_factor=1.0).attention_factor == 1.0
+    rfrope.save(tmp_path / "set.npz", scaled.frequencies)
+    assert analysis.summarise(rfrope.load(tmp_path / "set.npz"), 4096).axes == summary.axes
+    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "max_position_embeddings": 2048}
+    (part,) = rfrope.from_config(config | {"rope_theta": 1e4})
+    assert analysis.summarise(part) == analysis.summarise(rfrope.geometric(16), 2048)
+
+
+def test_any_library(xp):
+    got = analysis.summarise(xp(np.array([1.0, 0.1, 0.01])), 100)
+    assert got == analysis.summarise(np.array([1.0, 0.1, 0.01]), 100)
+
+
+def test_to_dict_is_plain():
+    summary = analysis.summarise(rfrope.geometric(4), 64, name="four")
+    held = json.loads(json.dumps(summary.to_dict(), allow_nan=False))
+    assert held["name"] == "four"
+    assert held["axes"][0]["fit"]["kernel"] == repr(summary.axes[0].fit.kernel)
+    assert held["axes"][0]["curve"] == [list(point) for point in summary.axes[0].curve]
+
+
+BAD = [
+    (([], 8), {}, ValueError, r"frequencies has shape \(0,\); expected \(D,\) or \(D, k\) with at least one block"),
+    ((1.0, 8), {}, ValueError, r"frequencies has shape \(\)"),
+    ((np.ones((2, 3, 1)), 8), {}, ValueError, "one head at a time"),
+    (([1.0, math.nan], 8), {}, ValueError, "frequencies holds NaN or infinity"),
+    (("ladder", 8), {}, TypeError, "frequencies"),
+    (([True], 8), {}, TypeError, "frequencies has dtype bool"),
+    (([1.0],), {}, ValueError, "context is missing"),
+    (([1.0], 1), {}, ValueError, "context is 1; expected a whole number from 2"),
+    (([1.0], 2.5), {}, TypeError, "context is 2.5"),
+    (([1.0], 8), {"attention_factor": 0.0}, ValueError, "attention_factor is 0.0; expected a positive finite number"),
+    (([1.0], 8), {"attention_factor": True}, ValueError, "attention_factor is True"),
+    (([1.0], 8), {"name": 3}, TypeError, "name is 3; expected a string"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "keywords", "kind", "message"), BAD)
+def test_bad_input_is_named(arguments, keywords, kind, message):
+    with pytest.raises(kind, match=message):
+        analysis.summarise(*arguments, **keywords)

@@ -1,0 +1,430 @@
+"""Frequency sets of several axes: exact values, scores that depend on the lag alone, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from conftest import library
+
+import rfrope
+from rfrope import analysis, axial, geometric, golden_gate, mixed, mrope
+
+RNG = np.random.default_rng(6)
+
+
+def by_hand(sets, order):
+    """Axial frequencies block by block."""
+    sets = [np.asarray(s)[:, None] if np.ndim(s) == 1 else np.asarray(s) for s in sets]
+    starts = np.cumsum([0, *(s.shape[1] for s in sets)])
+    queues = [[(j, row) for row in s] for j, s in enumerate(sets)]
+    if order == "chunked":
+        taken = [item for queue in queues for item in queue]
+    else:
+        taken = []
+        while any(queues):
+            taken += [queue.pop(0) for queue in queues if queue]
+    result = np.zeros((len(taken), starts[-1]))
+    for i, (j, row) in enumerate(taken):
+        result[i, starts[j] : starts[j + 1]] = row
+    return result
+
+
+SETS = {
+    "one axis": ([1.0, 0.5, 0.25],),
+    "image": (geometric(3), geometric(3)),
+    "unequal": ([1.0, 0.1, 0.01], [1.0]),
+    "video": ([3.0], geometric(4), geometric(2)),
+    "plane and time": (RNG.standard_normal((3, 2)), geometric(5)),
+    "an axis without blocks": (geometric(2), [], geometric(1)),
+    "no blocks": ([], []),
+}
+
+
+# -- axial -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["chunked", "interleaved"])
+@pytest.mark.parametrize("sets", SETS.values(), ids=SETS)
+def test_axial_puts_every_block_in_its_place(xp, sets, order):
+    got = axial(*(xp(np.asarray(s, dtype=np.float64)) for s in sets), order=order)
+    assert xp.owns(got)
+    assert got.dtype == xp.dtype("float64")
+    np.testing.assert_array_equal(xp.host(got), by_hand(sets, order))
+
+
+def test_axial_is_chunked_unless_told():
+    assert np.array_equal(axial([1.0, 2.0], [3.0]), by_hand(([1.0, 2.0], [3.0]), "chunked"))
+
+
+def test_axial_takes_lists_beside_arrays_whole_numbers_and_narrow_ones(xp):
+    got = axial(xp(np.array([1.0, 0.5]), "float32"), [2], xp(np.array([3])))
+    assert got.dtype == xp.dtype("float64")
+    np.testing.assert_array_equal(xp.host(got), by_hand(([1.0, 0.5], [2.0], [3.0]), "chunked"))
+
+
+@pytest.mark.parametrize("order", ["chunked", "interleaved"])
+def test_axial_joins_sets_of_each_head_with_a_common_one(xp, order):
+    heads, common = RNG.standard_normal((3, 4, 2)), geometric(2)
+    got = xp.host(axial(xp(heads), xp(common), order=order))
+    assert got.shape == (3, 6, 3)
+    for one, of_head in zip(got, heads, strict=True):
+        np.testing.assert_array_equal(one, by_hand((of_head, common), order))
+
+
+def test_the_mean_kernel_of_an_axial_set_is_the_weighted_mean_of_its_axes():
+    rows, columns = geometric(6), geometric(2, base=50.0)
+    lags = np.array([[0, 0], [3, 0], [0, -4], [7, 11]])
+    parts = [analysis.mean_kernel(w, lags[:, j]) for j, w in enumerate((rows, columns))]
+    expected = 0.75 * parts[0] + 0.25 * parts[1]
+    for order in ("chunked", "interleaved"):
+        got = analysis.mean_kernel(axial(rows, columns, order=order), lags)
+        np.testing.assert_allclose(got, expected, atol=1e-15)
+
+
+BAD_AXIAL = {
+    "nothing": (ValueError, "axial got no set", (), {}),
+    "number": (ValueError, r"set 1 is a single number; expected \(D,\)", ([1.0], 2.0), {}),
+    "order": (ValueError, "order is 'mixed'; expected one of 'chunked', 'interleaved'", ([1.0],), {"order": "mixed"}),
+    "text": (TypeError, "set 0 has type builtins.str; expected an array", ("geometric",), {}),
+    "None": (TypeError, "set 1 is None; expected numbers", ([1.0], None), {}),
+    "complex": (TypeError, "set 0 has dtype complex128; expected integers or real", ([1j],), {}),
+    "heads": (ValueError, r"do not broadcast: \(2,\) of those before and \(3,\) of the leading axes of set 1",
+              (np.ones((2, 4, 1)), np.ones((3, 4, 1))), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "message", "sets", "options"), BAD_AXIAL.values(), ids=BAD_AXIAL)
+def test_bad_axial(kind, message, sets, options):
+    with pytest.raises(kind, match=message):
+        axial(*sets, **options)
+
+
+def test_sets_of_two_libraries_are_named():
+    torch = library("torch").module
+    with pytest.raises(TypeError, match=r"set 0 is a numpy array but set 2 is a torch array; expected all arrays from"):
+        axial(geometric(2), [1.0], torch.ones(2))
+
+
+# -- mixed -------------------------------------------------------------------------------------------------------------
+
+
+def test_mixed_are_two_perpendicular_ladders(xp):
+    angles = np.array([0.0, 1.0, -2.5, 7.0])
+    got = mixed(8, xp(angles), base=100.0)
+    assert xp.owns(got)
+    assert got.shape == (4, 8, 2)
+    turned = np.concatenate([np.exp(1j * angles), 1j * np.exp(1j * angles)]).reshape(2, 4)
+    sizes = np.array([100.0 ** (-4.0 * j / 16.0) for j in range(4)])
+    expected = np.concatenate([turned[0][:, None] * sizes, turned[1][:, None] * sizes], axis=-1)
+    np.testing.assert_allclose(xp.host(got), np.stack([expected.real, expected.imag], axis=-1), rtol=0, atol=1e-15)
+
+
+def test_mixed_shapes_and_default_base():
+    assert mixed(4, 0.5).shape == (4, 2)
+    assert mixed(4, np.zeros((2, 3))).shape == (2, 3, 4, 2)
+    assert mixed(0, [0.0]).shape == (1, 0, 2)
+    assert np.array_equal(mixed(4, [0.3]), mixed(4, [0.3], base=10.0))
+
+
+def test_mixed_without_angle_is_axial():
+    """Up to the ladder: base ** (-4j / d) is the ladder of d/2 features."""
+    np.testing.assert_allclose(
+        mixed(6, 0.0, base=30.0), axial(geometric(3, base=30.0), geometric(3, base=30.0)), rtol=1e-15
+    )
+
+
+def test_gradients_reach_the_angles():
+    torch = library("torch").module
+    angles = torch.tensor([0.3, 1.2], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda v: mixed(4, v), angles)
+
+
+BAD_MIXED = {
+    "odd": (ValueError, "n_blocks is 3; expected an even number", (3, [0.0]), {}),
+    "negative": (ValueError, "n_blocks is -2", (-2, [0.0]), {}),
+    "float": (TypeError, "n_blocks is 4.0", (4.0, [0.0]), {}),
+    "base": (ValueError, "base is 0.0; expected a positive", (4, [0.0]), {"base": 0}),
+    "base NaN": (ValueError, "base is nan", (4, [0.0]), {"base": math.nan}),
+    "NaN": (ValueError, "angles holds NaN or infinity", (4, [math.nan]), {}),
+    "infinite": (ValueError, "angles holds NaN or infinity", (4, [math.inf]), {}),
+    "heads": (TypeError, "angles is None", (4, None), {}),
+}
+
+
+@pytest.mark.parametrize(("kind", "message", "arguments", "options"), BAD_MIXED.values(), ids=BAD_MIXED)
+def test_bad_mixed(kind, message, arguments, options):
+    with pytest.raises(kind, match=message):
+        mixed(*arguments, **options)
+
+
+# -- golden gate -------------------------------------------------------------------------------------------------------
+
+
+def exact_directions(ndim: int, n: int) -> np.ndarray:
+    """The published formulas in many digits."""
+    with mpmath.workdps(50):
+        if ndim == 2:
+            angles = [i * mpmath.pi * (mpmath.sqrt(5) - 1) / 2 for i in range(n)]
+            return np.array([[float(mpmath.cos(a)), float(mpmath.sin(a))] for a in angles])
+        g = mpmath.findroot(lambda v: v ** (ndim + 1) - v - 1, 1.5)
+        rows = []
+        for i in range(1, n + 1):
+            z = [mpmath.frac(i * g**-j) for j in range(1, ndim + 1)]
+            row = [mpmath.erfinv(2 * v - 1) for v in z]
+            norm = mpmath.sqrt(sum(v * v for v in row))
+            rows.append([float(v / norm) for v in row])
+        return np.array(rows)
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize(("heads", "zeros"), [(None, 0), (3, 0), (2, 5), (1, 16)])
+def test_golden_gate_is_the_published_formula(ndim, heads, zeros):
+    got = golden_gate(16, low=0.2, high=20.0, ndim=ndim, heads=heads, zero_blocks=zeros)
+    count = 16 * (heads or 1)
+    sizes = np.concatenate([np.zeros(zeros), np.geomspace(0.2, 20.0, 16 - zeros)])
+    expected = np.reshape(exact_directions(ndim, count), (heads or 1, 16, ndim)) * sizes[:, None]
+    np.testing.assert_allclose(got, expected if heads else expected[0], rtol=0, atol=2e-11)
+
+
+def test_golden_gate_spreads_directions_evenly():
+    """Axes seen to a cosine, so over half a turn: no gap is far from the mean one, through all heads."""
+    w = golden_gate(32, low=1.0, high=1.0, heads=4).reshape(-1, 2)
+    angles = np.sort(np.arctan2(w[:, 1], w[:, 0]) % math.pi)
+    gaps = np.diff([*angles, angles[0] + math.pi])
+    assert gaps.max() < 1.7 * math.pi / 128
+    assert gaps.min() > 0.6 * math.pi / 128
+
+
+def test_golden_gate_directions_are_isotropic_in_three_axes():
+    w = golden_gate(4096, low=1.0, high=1.0, ndim=3)
+    np.testing.assert_allclose(w.T @ w / 4096, np.eye(3) / 3, atol=5e-3)
+    np.testing.assert_allclose(w.mean(axis=0), 0.0, atol=3e-3)
+
+
+def test_golden_gate_with_one_block_has_the_low_magnitude():
+    assert golden_gate(1, low=0.5, high=3.0).tolist() == [[0.5, 0.0]]
+    assert golden_gate(0, low=0.5, high=3.0, ndim=3).shape == (0, 3)
+    assert golden_gate(2, low=0.5, high=3.0, heads=0).shape == (0, 2, 2)
+
+
+def test_golden_gate_in_every_library(xp):
+    made = golden_gate(5, low=0.1, high=2.0, ndim=3, heads=2, xp=xp.module, device=xp.device)
+    assert xp.owns(made)
+    np.testing.assert_array_equal(xp.host(made), golden_gate(5, low=0.1, high=2.0, ndim=3, heads=2))
+    narrow = golden_gate(5, low=0.1, high=2.0, xp=xp.module, device=xp.device, dtype=xp.dtype("float32"))
+    assert narrow.dtype == xp.dtype("float32")
+
+
+BAD_GOLDEN = {
+    "low 0": (ValueError, "low is 0.0; expected a positive", {"low": 0}),
+    "low nan": (ValueError, "low is nan", {"low": math.nan}),
+    "high text": (TypeError, "high is 'x'", {"high": "x"}),
+    "order": (ValueError, "low is 3.0 and high is 2.0; expected low <= high", {"low": 3.0}),
+    "ndim 0": (ValueError, "ndim is 0", {"ndim": 0}),
+    "ndim float": (TypeError, "ndim is 2.0", {"ndim": 2.0}),
+    "heads": (ValueError, "heads is -1", {"heads": -1}),
+    "blocks": (ValueError, "n_blocks is -4", {"n_blocks": -4}),
+    "zeros": (ValueError, "zero_blocks is 5; expected at most n_blocks, 4", {"zero_blocks": 5}),
+    "zeros negative": (ValueError, "zero_blocks is -1", {"zero_blocks": -1}),
+    "xp": (TypeError, "xp is 'numpy'", {"xp": "numpy"}),
+    "dtype": (TypeError, "dtype is", {"dtype": "int32"}),
+}
+
+
+@pytest.mark.parametrize(("kind", "message", "options"), BAD_GOLDEN.values(), ids=BAD_GOLDEN)
+def test_bad_golden_gate(kind, message, options):
+    arguments = {"n_blocks": 4, "low": 1.0, "high": 2.0} | options
+    with pytest.raises(kind, match=message):
+        golden_gate(arguments.pop("n_blocks"), **arguments)
+
+
+def test_golden_gate_has_no_limits_of_its_own():
+    with pytest.raises(TypeError, match="low"):
+        golden_gate(4)
+
+
+# -- M-RoPE ------------------------------------------------------------------------------------------------------------
+
+
+def owners_by_hand(sections, interleaved):
+    """Axis of each block, in the words of the models' code."""
+    n = sum(sections)
+    if not interleaved:
+        return [axis for axis, length in enumerate(sections) for _ in range(length)]
+    owners = [0] * n
+    for axis in range(1, len(sections)):
+        for i in list(range(n))[axis : sections[axis] * len(sections) : len(sections)]:
+            owners[i] = axis
+    return owners
+
+
+@pytest.mark.parametrize(
+    ("sections", "interleaved"),
+    [
+        ((16, 24, 24), False),
+        ((8, 12, 12), False),
+        ((24, 20, 20), True),
+        ((11, 11, 10), True),
+        ((4, 0, 1), True),
+        ((2, 1, 1, 1), True),
+        ((4, 4), True),
+        ((0, 3, 0), False),
+        ((5,), True),
+        ((5,), False),
+    ],
+)
+def test_mrope_gives_each_block_to_its_axis(xp, sections, interleaved):
+    ladder = geometric(sum(sections), base=1e6)
+    got = mrope(xp(ladder), sections, interleaved=interleaved)
+    assert xp.owns(got)
+    assert got.dtype == xp.dtype("float64")
+    expected = np.zeros((len(ladder), len(sections)))
+    expected[np.arange(len(ladder)), owners_by_hand(sections, interleaved)] = ladder
+    np.testing.assert_array_equal(xp.host(got), expected)
+    assert np.count_nonzero(expected, axis=0).tolist() == list(sections)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_text_has_the_phases_of_the_ladder(xp, interleaved):
+    """All coordinates equal."""
+    ladder, positions = xp(geometric(64, base=1e6)), np.array([0, 5, 131071])
+    several = rfrope.rotation_table(
+        xp(np.stack([positions] * 3, axis=-1)), mrope(ladder, (24, 20, 20), interleaved=True)
+    )
+    for got, expected in zip(several, rfrope.rotation_table(xp(positions), ladder), strict=True):
+        np.testing.assert_allclose(xp.host(got), xp.host(expected), rtol=0, atol=1e-15)
+
+
+def test_mrope_takes_sections_of_any_kind():
+    expected = mrope(geometric(4), (2, 1, 1))
+    for sections in ([2, 1, 1], np.array([2, 1, 1]), (np.int64(2), 1, 1)):
+        assert np.array_equal(mrope(geometric(4), sections), expected)
+    assert mrope([], (0, 0)).shape == (0, 2)
+
+
+def test_mrope_and_axial_make_the_layout_of_ernie():
+    """Height and width by turns over the fast blocks, then time."""
+    ladder = geometric(8)
+    got = axial(mrope(ladder[:6], (3, 3), interleaved=True), ladder[6:])
+    expected = np.zeros((8, 3))
+    expected[np.arange(8), [0, 1, 0, 1, 0, 1, 2, 2]] = ladder
+    assert np.array_equal(got, expected)
+
+
+def test_jax_compiles_the_sets_and_torch_differentiates_them():
+    lib = library("jax")
+    import jax
+
+    ladder = lib(geometric(4))
+    for interleaved in (False, True):
+        made = jax.jit(lambda w, i=interleaved: mrope(w, (2, 1, 1), interleaved=i))(ladder)
+        assert np.array_equal(np.asarray(made), mrope(geometric(4), (2, 1, 1), interleaved=interleaved))
+    assert np.array_equal(
+        np.asarray(jax.jit(lambda a, b: axial(a, b, order="interleaved"))(ladder, ladder)),
+        axial(geometric(4), geometric(4), order="interleaved"),
+    )
+    torch = library("torch").module
+    w = torch.asarray(geometric(4)).requires_grad_()
+    (axial(w, w) + mrope(torch.cat([w, w]), (6, 2), interleaved=False)).sum().backward()
+    assert w.grad.tolist() == [4.0] * 4
+
+
+BAD_MROPE = {
+    "sum": (ValueError, r"sections \(2, 1\) sum to 3; expected D = 4", ([1.0] * 4, (2, 1)), {}),
+    "none": (ValueError, r"sections \(\) sum to 0; expected D = 4", ([1.0] * 4, ()), {}),
+    "negative": (ValueError, r"sections\[1\] is -1", ([1.0] * 4, (5, -1)), {}),
+    "fraction": (TypeError, r"sections\[0\] is 2.0", ([1.0] * 4, (2.0, 2)), {}),
+    "number": (TypeError, r"sections is 4; expected a whole number for each axis", ([1.0] * 4, 4), {}),
+    "text": (TypeError, "sections is '22'; expected a whole number for each", ([1.0] * 4, "22"), {}),
+    "shape": (ValueError, r"frequencies has shape \(4, 1\); expected \(D,\)", (np.ones((4, 1)), (2, 2)), {}),
+    "one number": (ValueError, r"frequencies has shape \(\); expected \(D,\)", (1.0, (1,)), {}),
+    "kind": (TypeError, "frequencies is None", (None, (1,)), {}),
+    "switch": (TypeError, "interleaved is 1; expected True or False", ([1.0] * 4, (2, 2)), {"interleaved": 1}),
+    "overflow": (ValueError, r"sections \(8, 12, 12\) interleaved put block 34 on axis 1, but D is 32",
+                 (np.ones(32), (8, 12, 12)), {"interleaved": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "message", "arguments", "options"), BAD_MROPE.values(), ids=BAD_MROPE)
+def test_bad_mrope(kind, message, arguments, options):
+    with pytest.raises(kind, match=message):
+        mrope(*arguments, **options)
+
+
+# -- end to end --------------------------------------------------------------------------------------------------------
+
+EVERY = {
+    "axial": lambda: axial(geometric(4), geometric(4)),
+    "axial interleaved": lambda: axial(geometric(4), geometric(4), order="interleaved"),
+    "axial of three": lambda: axial(geometric(2), geometric(3), geometric(3)),
+    "pixel": lambda: axial(rfrope.pixel(4), rfrope.pixel(4)),
+    "mixed": lambda: mixed(8, np.array([0.3, 2.0])),
+    "golden gate": lambda: golden_gate(8, low=0.1, high=2.0, heads=2, zero_blocks=1),
+    "golden gate of three": lambda: golden_gate(8, low=0.1, high=2.0, ndim=3),
+    "M-RoPE": lambda: mrope(geometric(8), (4, 2, 2)),
+    "M-RoPE interleaved": lambda: mrope(geometric(8), (4, 2, 2), interleaved=True),
+    "heads and time": lambda: axial(mixed(6, np.array([0.3, 2.0])), geometric(2)),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_scores_depend_on_the_lag_vector_alone(xp, name):
+    """And are its sum of A cos u + B sin u, wherever the tokens are: in the middle, far away, between the grid."""
+    w = EVERY[name]()
+    ndim = w.shape[-1]
+    rng = np.random.default_rng(5)
+    q, k = rng.standard_normal((2, 2, 1, 16))  # heads, tokens, features; every token holds the same
+    lag = rng.integers(-6, 7, ndim) + 0.5 * rng.integers(0, 2, ndim)
+    a, b = rfrope.block_coefficients(q, k, pairing="interleaved")
+    u = np.broadcast_to(np.sum(w * lag, axis=-1), (2, 8))
+    expected = np.sum(a[:, 0] * np.cos(u) + b[:, 0] * np.sin(u), axis=-1)
+    here = np.stack([np.zeros(ndim), rng.integers(-50, 50, ndim), np.full(ndim, 131071.25)])
+    turned = [rfrope.rotate(xp(v), xp(p), xp(w), pairing="interleaved") for v, p in ((q, here), (k, here + lag))]
+    scores = rfrope.scores(
+        xp(np.tile(q, (3, 1))), xp(np.tile(k, (3, 1))), xp(here), xp(here + lag), xp(w), pairing="interleaved"
+    )
+    for got in (xp.host(turned[0]) @ np.swapaxes(xp.host(turned[1]), -1, -2), xp.host(scores)):
+        np.testing.assert_allclose(np.diagonal(got, axis1=-2, axis2=-1), expected[:, None] * np.ones(3), atol=1e-12)
+        assert np.max(np.abs(got[:, 0, 1] - expected)) > 1e-3, "another lag is another score"
+
+
+# -- other people's outputs --------------------------------------------------------------------------------------------
+
+
+def load(cases, name):
+    told = json.loads((cases / f"05_rope_vit/{name}.json").read_text())
+    with np.load(cases / f"05_rope_vit/{name}.npz", allow_pickle=False) as archive:
+        return told, {key: archive[key] for key in archive.files}
+
+
+def check_rope_vit(told, arrays, w, tolerance):
+    for key in ("q", "k"):
+        got = rfrope.rotate(arrays[key], arrays["positions"], w, pairing="interleaved")
+        np.testing.assert_allclose(got, arrays[f"{key}_out"], rtol=0, atol=told["tolerance"]["q_out"]["atol"])
+        exact = rfrope.rotate(arrays[key].astype(np.float64), arrays["positions"], w, pairing="interleaved")
+        np.testing.assert_allclose(exact, arrays[f"{key}_out_f64"], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["axial_deit_s_14x14", "axial_hd32_8x8", "axial_rect_7x4"])
+def test_axial_rope_vit(cases, name):
+    """Published functions, executed: columns on the first half of the blocks, rows on the second."""
+    told, arrays = load(cases, name)
+    head_dim, theta = told["params"]["head_dim"], told["params"]["theta"]
+    ladder = geometric(head_dim // 4, base=theta)
+    w = axial(ladder, ladder)
+    np.testing.assert_allclose(w.T, arrays["W"], rtol=1e-14)
+    check_rope_vit(told, arrays, w, 1e-11)
+
+
+@pytest.mark.parametrize("name", ["mixed_deit_s_10x10", "mixed_no_rotate_5x3"])
+def test_mixed_rope_vit(cases, name):
+    """Published functions, executed; they drew their angles in float32, and no angle makes sin(pi/2 + angle) exact."""
+    told, arrays = load(cases, name)
+    drawn = arrays["W"][:, :, 0]
+    w = mixed(told["params"]["head_dim"] // 2, np.arctan2(drawn[:, 1], drawn[:, 0]), base=told["params"]["theta"])
+    np.testing.assert_allclose(np.swapaxes(w, -1, -2), arrays["W"], rtol=0, atol=3e-7)
+    check_rope_vit(told, arrays, w, 2e-5)

@@ -1,0 +1,447 @@
+"""What `from_config` finds where, in published configurations and in made-up ones, and what it says of bad ones."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from published import BY_MODEL, GEMMA4_ROPE, PUBLISHED, Place, lists, llama3
+
+import rfrope
+from rfrope import from_config
+from rfrope.data.model_defaults import rope_defaults
+
+LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 2048}
+
+
+def place(part: rfrope.ModelRope) -> Place:
+    told = part.rope_parameters
+    return Place(part.name, told["rope_type"], part.head_dim, len(part.frequencies), told["rope_theta"], part.context)
+
+
+# -- published configurations ------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_wide_and_each_model_in_it_once():
+    assert len({one.model for one in PUBLISHED}) == len(PUBLISHED) >= 60
+    assert len({one.config["model_type"] for one in PUBLISHED}) >= 40
+    schemes = {one.rope_type for entry in PUBLISHED for one in entry.places}
+    assert schemes == {"default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "axial"}
+
+
+@pytest.mark.parametrize("model", BY_MODEL)
+def test_published(model):
+    found = from_config(BY_MODEL[model].config)
+    assert tuple(place(part) for part in found) == BY_MODEL[model].places
+    for part in found:
+        assert part.frequencies.dtype == np.float64
+        assert np.all(np.isfinite(part.frequencies))
+        assert part.rotary_dim == 2 * len(part.frequencies) <= part.head_dim
+        if part.rope_parameters["rope_type"] == "default":
+            exact = part.rope_parameters["rope_theta"] ** (-np.arange(len(part.frequencies)) / len(part.frequencies))
+            np.testing.assert_allclose(part.frequencies, exact, rtol=1e-14)
+        json.dumps(part.rope_parameters)
+
+
+@pytest.mark.parametrize("model", BY_MODEL)
+def test_a_config_is_only_read(model):
+    before = json.dumps(BY_MODEL[model].config)
+    from_config(BY_MODEL[model].config)
+    assert json.dumps(BY_MODEL[model].config) == before
+
+
+@pytest.mark.parametrize("model", BY_MODEL)
+def test_files_folders_and_objects_are_as_dicts(model, tmp_path):
+    class Config:
+        def to_dict(self):
+            return BY_MODEL[model].config
+
+    (tmp_path / "config.json").write_text(json.dumps(BY_MODEL[model].config))
+    expected = from_config(BY_MODEL[model].config)
+    for source in (tmp_path, tmp_path / "config.json", str(tmp_path / "config.json"), Config()):
+        for one, other in zip(from_config(source), expected, strict=True):
+            assert place(one) == place(other)
+            assert np.array_equal(one.frequencies, other.frequencies)
+
+
+@pytest.mark.parametrize("model", ["Llama 3.1 8B", "Gemma 3 4B", "Qwen2-VL 7B"])
+def test_in_every_library(model, xp):
+    expected = from_config(BY_MODEL[model].config)
+    found = from_config(BY_MODEL[model].config, xp=xp.module, device=xp.device)
+    for one, other in zip(found, expected, strict=True):
+        assert xp.owns(one.frequencies)
+        assert np.array_equal(xp.host(one.frequencies), other.frequencies)
+    narrow = from_config(BY_MODEL[model].config, xp=xp.module, dtype="float32")
+    assert all(one.frequencies.dtype == xp.dtype("float32") for one in narrow)
+
+
+def test_sections():
+    by_model = {model: from_config(BY_MODEL[model].config) for model in ("Qwen2-VL 7B", "Qwen3-VL 8B", "Llama 3 8B")}
+    (chunked, vision), (interleaved, _), (plain,) = by_model.values()
+    assert (chunked.sections, chunked.interleaved) == ((16, 24, 24), False)
+    assert (interleaved.sections, interleaved.interleaved) == ((24, 20, 20), True)
+    assert (plain.sections, plain.interleaved) == (None, False)
+    assert (vision.sections, vision.interleaved) == ((20, 20), False)
+    assert rfrope.mrope(vision.frequencies, vision.sections).shape == (40, 2)
+
+
+def test_pictures():
+    (_, qwen), (_, pixtral), (dino,) = (
+        from_config(BY_MODEL[model].config) for model in ("Qwen2-VL 7B", "Mistral Small 3.1 24B", "DINOv3 ViT-S/16")
+    )
+    half = 10_000.0 ** (-np.arange(20) / 20)
+    np.testing.assert_allclose(qwen.frequencies, [*half, *half], rtol=1e-14)
+    whole = 10_000.0 ** (-np.arange(32) / 32)
+    np.testing.assert_allclose(pixtral.frequencies, [*whole[0::2], *whole[1::2]], rtol=1e-14)
+    turns = 100.0 ** (-np.arange(16) / 16)
+    np.testing.assert_allclose(dino.frequencies, 2 * math.pi * np.array([*turns, *turns]), rtol=1e-14)
+
+
+def test_a_proportional_head_stands_still_in_part():
+    full, _ = from_config(BY_MODEL["Gemma 4 E2B"].config)
+    assert np.count_nonzero(full.frequencies) == int(0.25 * 512 // 2)
+    assert full.rotary_dim == 512
+
+
+def test_two_ladders_of_gemma_3():
+    full, sliding = from_config(BY_MODEL["Gemma 3 4B"].config)
+    np.testing.assert_allclose(full.frequencies, 1e6 ** (-np.arange(128) / 128) / 8.0, rtol=1e-14)
+    np.testing.assert_allclose(sliding.frequencies, 1e4 ** (-np.arange(128) / 128), rtol=1e-14)
+
+
+def test_results_are_frozen():
+    (part,) = from_config(LLAMA)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        part.head_dim = 3
+
+
+# -- where things stand ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (LLAMA, Place("", "default", 16, 8, 1e4, 2048)),
+        ({**LLAMA, "rope_theta": 5e5}, Place("", "default", 16, 8, 5e5, 2048)),
+        ({**LLAMA, "rope_parameters": {"rope_theta": 5e5}}, Place("", "default", 16, 8, 5e5, 2048)),
+        # the dict counts, as in transformers
+        ({**LLAMA, "rope_theta": 7.0, "rope_parameters": {"rope_theta": 5e5}}, Place("", "default", 16, 8, 5e5, 2048)),
+        ({**LLAMA, "head_dim": 32}, Place("", "default", 32, 16, 1e4, 2048)),
+        ({**LLAMA, "head_dim": None}, Place("", "default", 16, 8, 1e4, 2048)),
+        ({**LLAMA, "partial_rotary_factor": 0.5}, Place("", "default", 16, 4, 1e4, 2048)),
+        ({"model_type": "llama"}, Place("", "default", 128, 64, 1e4, 2048)),
+        ({"model_type": "mixtral"}, Place("", "default", 128, 64, 1e6, 131072)),
+        ({"model_type": "gpt_oss"}, Place("", "yarn", 64, 32, 150_000.0, 131072)),
+        ({"model_type": "gpt_neox"}, Place("", "default", 96, 12, 1e4, 2048)),
+        ({"rope_theta": 5e5, "head_dim": 8}, Place("", "default", 8, 4, 5e5, None)),
+        # Qwen's first, whose code is not in transformers
+        (
+            {
+                "model_type": "qwen",
+                "hidden_size": 4096,
+                "kv_channels": 128,
+                "num_attention_heads": 32,
+                "rotary_emb_base": 10000,
+                "rotary_pct": 1.0,
+                "seq_length": 8192,
+            },
+            Place("", "default", 128, 64, 1e4, 8192),
+        ),
+        ({"n_embd": 64, "n_head": 4, "n_positions": 99, "rotary_dim": 8}, Place("", "default", 16, 4, 1e4, 99)),
+        ({"model_type": "esm", "position_embedding_type": "rotary"}, Place("", "default", 64, 32, 1e4, 1026)),
+    ],
+)
+def test_one_place(config, expected):
+    (part,) = from_config(config)
+    assert place(part) == expected
+
+
+@pytest.mark.parametrize("key", ["text_config", "llm_config", "language_config", "thinker_config"])
+def test_parts(key):
+    inner = {**LLAMA, "rope_theta": 5e5}
+    (part,) = from_config({"model_type": "made_up", key: inner})
+    assert place(part) == Place(key, "default", 16, 8, 5e5, 2048)
+    (deep,) = from_config({"thinker_config": {key: inner}})
+    assert deep.name == f"thinker_config.{key}"
+    assert deep.model_type == "llama"
+
+
+def test_a_top_that_repeats_its_text_is_not_a_place_of_its_own():
+    found = from_config({**LLAMA, "text_config": {**LLAMA, "rope_theta": 5e5}})
+    assert [place(part) for part in found] == [Place("text_config", "default", 16, 8, 5e5, 2048)]
+
+
+def test_other_parts_beside_the_top():
+    codec = {"model_type": "mimi", "rope_theta": 10000.0}
+    found = from_config({**LLAMA, "codec_config": codec, "quantization_config": {"rope_theta": 3.0}})
+    assert [part.name for part in found] == ["", "codec_config"]
+
+
+def test_talkers_and_thinkers():
+    found = from_config(
+        {
+            "model_type": "qwen2_5_omni",
+            "thinker_config": {
+                "model_type": "qwen2_5_omni_thinker",
+                "text_config": {"model_type": "qwen2_5_omni_text", "hidden_size": 3584, "num_attention_heads": 28},
+                "vision_config": {"model_type": "qwen2_5_omni_vision_encoder", "hidden_size": 1280, "num_heads": 16},
+                "audio_config": {"model_type": "qwen2_5_omni_audio_encoder", "d_model": 1280},
+            },
+            "talker_config": {"model_type": "qwen2_5_omni_talker", "head_dim": 128, "rope_theta": 1000000.0},
+        }
+    )
+    assert [place(part) for part in found] == [
+        Place("thinker_config.text_config", "default", 128, 64, 1e6, 32768),
+        Place("thinker_config.vision_config", "axial", 80, 40, 1e4, None),
+        Place("talker_config", "default", 128, 64, 1e6, 32768),
+    ]
+
+
+def test_layers_in_dicts_of_their_own():
+    config = {
+        **LLAMA,
+        "rope_parameters": {
+            "chunked_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5},
+            "full_attention": None,
+            "sliding_attention": {"rope_type": "default"},
+        },
+    }
+    assert [place(part) for part in from_config(config)] == [
+        Place("chunked_attention", "linear", 16, 8, 5e5, 2048),
+        Place("sliding_attention", "default", 16, 8, 1e4, 2048),
+    ]
+
+
+def test_heads_of_their_own_for_a_kind_of_layer():
+    config = {
+        "model_type": "gemma4_text",
+        "head_dim": 256,
+        "rope_parameters": GEMMA4_ROPE,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "per_layer_config": {"01": {"head_dim": 384}},
+    }
+    assert {part.name: part.head_dim for part in from_config(config)} == {
+        "full_attention": 384,
+        "sliding_attention": 256,
+    }
+
+
+def test_a_base_for_local_layers_makes_two_ladders_of_any_model():
+    found = from_config({**LLAMA, "rope_theta": 5e5, "swa_rope_theta": 2e4, "swa_head_dim": 32})
+    assert [place(part) for part in found] == [
+        Place("full_attention", "default", 16, 8, 5e5, 2048),
+        Place("sliding_attention", "default", 32, 16, 2e4, 2048),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key", "local"),
+    [("gemma3_text", "rope_theta", 1e4), ("modernbert", "global_rope_theta", 1e4), ("olmo3", "rope_theta", 7e5)],
+)
+def test_the_base_of_local_layers_where_only_the_other_is_told(model_type, key, local):
+    full, sliding = from_config({"model_type": model_type, key: 7e5})
+    assert full.rope_parameters["rope_theta"] == 7e5
+    assert sliding.rope_parameters["rope_theta"] == local
+
+
+def test_rotary_dim_is_of_older_configs():
+    (old,) = from_config({**LLAMA, "rotary_dim": 8})
+    (new,) = from_config({**LLAMA, "rotary_dim": 8, "rope_parameters": {"rope_theta": 1e4}})
+    assert (old.rotary_dim, new.rotary_dim) == (8, 16)
+
+
+def test_modernberts_scaling_is_for_both_kinds_of_layer():
+    found = from_config({"model_type": "modernbert", "rope_scaling": {"rope_type": "linear", "factor": 2.0}})
+    assert [(part.rope_parameters["rope_type"], part.rope_parameters["rope_theta"]) for part in found] == [
+        ("linear", 160_000.0),
+        ("linear", 10_000.0),
+    ]
+
+
+def test_latent_attention_saved_by_transformers_5():
+    told = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    latent = {"model_type": "mistral4", "qk_nope_head_dim": 64, "qk_rope_head_dim": 64, "rope_parameters": told}
+    (part,) = from_config(latent)
+    assert (part.head_dim, part.rotary_dim) == (128, 64)
+
+
+def test_old_and_new_dicts_side_by_side():
+    (part,) = from_config({**LLAMA, "rope_scaling": llama3(8.0), "rope_parameters": {"rope_theta": 5e5, **llama3(8.0)}})
+    assert place(part) == Place("", "llama3", 16, 8, 5e5, 2048)
+
+
+def test_the_original_context_at_the_top_counts_more():
+    told = {"type": "su", **lists(8), "original_max_position_embeddings": 512}
+    (part,) = from_config({**LLAMA, "rope_scaling": told, "original_max_position_embeddings": 1024})
+    assert part.rope_parameters["original_max_position_embeddings"] == 1024
+    assert part.attention_factor == math.sqrt(1 + math.log(2.0) / math.log(1024))
+
+
+def test_yarn_with_lists_is_longrope():
+    told = {"type": "yarn", **lists(8), "original_max_position_embeddings": 512}
+    (part,) = from_config({**LLAMA, "rope_scaling": told})
+    assert part.rope_parameters["rope_type"] == "longrope"
+
+
+def test_a_length_reaches_the_scheme():
+    told = {"type": "dynamic", "factor": 2.0}
+    (short,), (long,) = (from_config({**LLAMA, "rope_scaling": told}, seq_len=n) for n in (2048, 8192))
+    assert np.array_equal(short.frequencies, rfrope.geometric(8))
+    assert long.frequencies[-1] < short.frequencies[-1]
+
+
+def test_sections_that_are_in_no_order_of_mrope_are_not_given():
+    (part,) = from_config({"model_type": "ernie4_5_vl_moe_text", "rope_scaling": {"mrope_section": [22, 22, 20]}})
+    assert part.sections is None
+    assert part.rope_parameters["mrope_section"] == [22, 22, 20]
+
+
+# -- nothing, or nothing that can be read ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"model_type": "bert", "hidden_size": 768, "num_attention_heads": 12, "position_embedding_type": "absolute"},
+        {"model_type": "gpt2", "n_embd": 768, "n_head": 12},
+        {"model_type": "falcon", "alibi": True},
+        {"model_type": "mpt", "attn_config": {"alibi": True, "rope": False, "rope_theta": 10000}},
+        {"model_type": "esm", "position_embedding_type": "absolute"},
+        {"model_type": "granitemoehybrid", "position_embedding_type": "nope", "rope_theta": 10000},
+        {"model_type": "zamba2", "use_mem_rope": False, "rope_theta": 10000},
+        {**LLAMA, "model_type": "made_up"},
+    ],
+)
+def test_models_without_rope(config):
+    with pytest.raises(
+        ValueError, match="config tells of no RoPE; looked for rope_parameters, rope_scaling, rope_theta"
+    ):
+        from_config(config)
+
+
+def test_where_was_looked():
+    with pytest.raises(ValueError, match=r"at the top, text_config, vision_config$"):
+        from_config({"text_config": {"model_type": "bert"}, "vision_config": {"model_type": "vit"}})
+
+
+@pytest.mark.parametrize(
+    "vision",
+    [
+        {"model_type": "gemma4_vision", "rope_theta": 100.0},
+        {"model_type": "made_up", "rope_theta": 100.0},
+    ],
+)
+def test_a_vision_part_that_the_config_does_not_determine(vision):
+    with pytest.raises(ValueError, match=r"vision_config \(there is one, but the config alone does not tell"):
+        from_config({"vision_config": vision})
+    (text,) = from_config({"text_config": LLAMA, "vision_config": vision})
+    assert text.name == "text_config"
+
+
+BAD = [
+    ({**LLAMA, "rope_scaling": {"type": "yarm"}}, ValueError, "rope_parameters['type'] is 'yarm'"),
+    ({**LLAMA, "rope_scaling": {"type": "linear"}}, ValueError, "rope_parameters lacks factor; 'linear' needs factor"),
+    (
+        {"text_config": {**LLAMA, "rope_scaling": {"factor": 2}}},
+        ValueError,
+        "text_config: rope_parameters holds 'factor'",
+    ),
+    ({**LLAMA, "rope_scaling": "yarn"}, TypeError, "rope_scaling is 'yarn'; expected a dict or None"),
+    ({**LLAMA, "rope_parameters": [1]}, TypeError, "rope_parameters is [1]; expected a dict or None"),
+    (
+        {**LLAMA, "rope_scaling": {"rope_theta": 1e4}, "rope_parameters": {"rope_theta": 5e5}},
+        ValueError,
+        "rope_scaling['rope_theta'] is 10000.0, but rope_parameters['rope_theta'] is 500000.0; expected one of them",
+    ),
+    ({"rope_theta": 1e4}, ValueError, "head_dim is missing; expected it, or hidden_size and num_attention_heads"),
+    ({"rope_theta": 1e4, "hidden_size": 64}, ValueError, "head_dim is missing"),
+    ({**LLAMA, "hidden_size": "64"}, TypeError, "hidden_size is '64'; expected a whole number"),
+    ({**LLAMA, "num_attention_heads": 0}, ValueError, "num_attention_heads is 0; expected a whole number from 1"),
+    ({**LLAMA, "head_dim": 16.0}, TypeError, "head_dim is 16.0; expected a whole number"),
+    ({**LLAMA, "max_position_embeddings": "2k"}, TypeError, "max_position_embeddings is '2k'; expected a whole number"),
+    ({**LLAMA, "rope_theta": "10000"}, TypeError, "rope_parameters['rope_theta'] is '10000'; expected a number"),
+    ({**LLAMA, "rotary_dim": 8.5}, TypeError, "rotary_dim is 8.5; expected a whole number"),
+    (
+        {"model_type": "gemma4_text", "rope_theta": 1e4},
+        ValueError,
+        "rope_parameters is one dict; expected for this model one in it for each of full_attention, sliding_attention",
+    ),
+    (
+        {"model_type": "pixtral", "head_dim": 66},
+        ValueError,
+        "head_dim is 66; expected a multiple of 4: two axes, and two features a block",
+    ),
+    ({"model_type": "pixtral", "rope_theta": -1}, ValueError, "rope_theta is -1.0; expected a positive number"),
+    ([LLAMA], TypeError, "expected a dict, the path of a config.json, or a config object"),
+    (None, TypeError, "config is None; expected a dict, the path of a config.json, or a config object"),
+    (7, TypeError, "config is 7; expected a dict"),
+]
+
+
+@pytest.mark.parametrize("index", range(len(BAD)))
+def test_bad_config(index):
+    config, error, message = BAD[index]
+    with pytest.raises(error) as caught:
+        from_config(copy.deepcopy(config))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("seq_len", [0, -1, True])
+def test_bad_length(seq_len):
+    with pytest.raises(ValueError, match="seq_len is"):
+        from_config(LLAMA, seq_len=seq_len)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no JSON"),
+        ("{", "is no JSON"),
+        ("\udcff", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("[1, 2]", "holds a list; expected a model's config, which is an object"),
+        ("3", "holds a int; expected a model's config"),
+        ("{}", "tells of no RoPE"),
+        ('{"model_type": "llama", "head_dim": -2}', "head_dim is -2; expected a whole number from 1"),
+        ('{"text_config": {"rope_theta": 1}}', "text_config: head_dim is missing"),
+    ],
+)
+def test_bad_files(text, message, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ValueError, match="^" + str(path).replace("\\", "\\\\")) as caught:
+        from_config(path)
+    assert message in str(caught.value)
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        from_config(tmp_path / "none.json")
+    with pytest.raises(FileNotFoundError):
+        from_config(tmp_path)
+
+
+# -- the table of defaults ---------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_defaults_is_well_formed():
+    table = rope_defaults()
+    known = {
+        *("rope_parameters", "head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings"),
+        *("global_head_dim", "needs", "axial"),
+    }
+    for name, defaults in table.items():
+        assert name
+        assert set(defaults) <= known
+        assert defaults.get("axial", "halves") in ("halves", "alternating", "turns", "unknown")
+        assert "rope_parameters" in defaults or defaults == {"axial": "unknown"}
+
+
+def test_the_table_of_defaults_cannot_be_changed():
+    with pytest.raises(TypeError):
+        rope_defaults()["llama"] = {}

@@ -1,0 +1,271 @@
+"""``rfrope inspect``: what it reads, what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shlex
+import textwrap
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope import analysis
+
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "command_line.rst"
+BASE = ["--base", "1e4", "--head-dim", "32", "--context", "512"]
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 131_072,
+    "rope_theta": 500_000.0,
+    "rope_scaling": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+}
+SMALL = {"model_type": "llama", "head_dim": 32, "max_position_embeddings": 512, "rope_theta": 1e4}
+GEMMA = {
+    "model_type": "gemma3_text",
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    """``config(dict, name)`` writes a config.json into a folder of that name and returns the file's path."""
+
+    def write(content, name="model"):
+        folder = tmp_path / name
+        folder.mkdir()
+        path = folder / "config.json"
+        path.write_text(json.dumps(content), encoding="utf-8")
+        return path
+
+    return write
+
+
+def sets(out: str) -> list[dict]:
+    return json.loads(out)["sets"]
+
+
+def test_a_base(run):
+    code, out, err = run("inspect", *BASE)
+    assert (code, err) == (0, "")
+    assert out.strip() == str(analysis.summarise(rfrope.geometric(16), 512, name="base 10000"))
+
+
+def test_a_config_and_its_folder(run, config):
+    path = config(LLAMA)
+    code, out, err = run("inspect", path)
+    assert (code, err) == (0, "")
+    (part,) = rfrope.from_config(path)
+    assert out.startswith(str(analysis.summarise(part, name=str(path))))
+    assert "Scheme: llama3 slows 35 of 64 blocks, at most 8 times." in out
+    assert run("inspect", path.parent)[1] == out.replace(str(path), str(path.parent))
+
+
+def test_the_scheme_is_told_against_the_ladder_of_its_base(run, config):
+    path = config(LLAMA)
+    (held,) = sets(run("inspect", path, "--json")[1])
+    (part,) = rfrope.from_config(path)
+    lags = np.unique(np.rint(np.geomspace(1, 131_071, 4096)))
+    before, after = (analysis.mean_kernel(w, lags) for w in (rfrope.geometric(64, base=5e5), part.frequencies))
+    change = np.abs(after - before)
+    assert held["scheme"]["effect"]["largest_change"] == pytest.approx(change.max(), abs=1e-9)
+    assert held["scheme"]["effect"]["at_lag"] == lags[np.argmax(change)]
+    assert held["scheme"]["rope_parameters"]["rope_type"] == "llama3"
+    assert f"up to {change.max():.3f}, at distance {lags[np.argmax(change)]:.0f}." in run("inspect", path)[1]
+
+
+def test_the_attention_factor_is_in_the_effect(run, config):
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
+    (held,) = sets(run("inspect", config(SMALL | {"rope_parameters": yarn} | {"rope_theta": None}), "--json")[1])
+    assert held["attention_factor"] == pytest.approx(0.1 * np.log(4.0) + 1.0)
+    assert held["scheme"]["effect"]["largest_change"] >= held["attention_factor"] ** 2 - 1.0 - 1e-3
+
+
+def test_a_model_with_several_parts(run, config):
+    path = config(GEMMA)
+    _, out, _ = run("inspect", path)
+    assert f"{path}: sliding_attention" in out
+    assert f"{path}: full_attention" in out
+    held = {one["name"]: one for one in sets(run("inspect", path, "--json")[1])}
+    parts = {part.name: part for part in rfrope.from_config(path)}
+    for name, part in parts.items():
+        told = held[f"{path}: {name}"]
+        assert told["axes"][0]["longest"] == pytest.approx(2 * np.pi / part.frequencies[-1])
+        assert told["context"] == 1024
+    assert held[f"{path}: sliding_attention"]["scheme"]["effect"] is None
+    assert held[f"{path}: full_attention"]["scheme"]["effect"]["largest_change"] > 0.1
+
+
+def test_sections_of_m_rope_are_told(run, config):
+    scaling = {"type": "mrope", "mrope_section": [4, 6, 6]}
+    _, out, _ = run("inspect", config(SMALL | {"rope_scaling": scaling}))
+    assert "Axes: the blocks are shared as [4, 6, 6] among the axes of the positions, one after the other" in out
+
+
+@pytest.mark.parametrize(
+    ("changes", "slowed"),
+    [
+        ({"rope_type": "linear", "factor": 4.0}, "linear slows 16 of 16 blocks, at most 4 times"),
+        ({"rope_type": "linear", "factor": 4.0, "partial_rotary_factor": 0.5}, "linear slows 8 of 8 blocks"),
+        ({"rope_type": "proportional", "partial_rotary_factor": 0.25}, "proportional stops 12 of 16 blocks"),
+        ({"rope_type": "proportional", "factor": 2.0}, "proportional slows 16 of 16 blocks, at most 2 times"),
+        ({"rope_type": "linear", "factor": 1.0}, "linear changes no block"),
+    ],
+)
+def test_what_schemes_change(run, config, changes, slowed):
+    held = SMALL | {"rope_theta": None, "rope_parameters": {"rope_theta": 1e4} | changes}
+    code, out, _ = run("inspect", config(held))
+    assert code == 0
+    assert f"Scheme: {slowed}" in out
+
+
+def test_the_length_of_a_sequence(run, config):
+    scaling = {"rope_type": "dynamic", "factor": 4.0}
+    path = config(SMALL | {"rope_scaling": scaling})
+    short, long = (sets(run("inspect", path, "--json", *more)[1])[0] for more in ([], ["--seq-len", "2048"]))
+    assert long["axes"][0]["longest"] > 1.5 * short["axes"][0]["longest"]
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+def test_a_file_of_frequencies(run, tmp_path, suffix):
+    if suffix == "safetensors":
+        pytest.importorskip("safetensors", reason="safetensors is not installed")
+    path = tmp_path / f"set.{suffix}"
+    assert run("design", "gaussian(scale=8)", "--head-dim", 32, "--context", 128, "-o", path)[0] == 0
+    code, out, _ = run("inspect", path)
+    assert code == 0
+    assert out.strip() == str(analysis.summarise(rfrope.load(path), 128, name=str(path)))
+    assert "over a context of 99 positions" in run("inspect", path, "--context", 99)[1]
+
+
+def test_every_head_of_a_file(run, tmp_path):
+    path = tmp_path / "heads.npz"
+    assert run("design", "cauchy", "--head-dim", 8, "--heads", 3, "--context", 64, "-o", path)[0] == 0
+    held = sets(run("inspect", path, "--json")[1])
+    assert [one["name"] for one in held] == [f"{path}, head {head}" for head in range(3)]
+    omega = rfrope.load(path).frequencies
+    for head, one in enumerate(held):
+        assert one["axes"][0]["longest"] == pytest.approx(2 * np.pi / np.abs(omega[head]).min())
+
+
+def test_frequencies_in_two_axes(run, tmp_path):
+    path = tmp_path / "axial.npz"
+    rfrope.save(path, rfrope.axial(rfrope.geometric(4, base=100.0), rfrope.geometric(4, base=100.0)))
+    _, out, _ = run("inspect", path, "--context", 16)
+    assert "Lags along axis 0" in out
+    assert "Lags along axis 1" in out
+    table = run("inspect", path, path, "--context", 16)[1]
+    assert table.count(f"{path}, axis 1") == 2
+
+
+def test_several_are_put_side_by_side(run, config):
+    paths = [config(LLAMA, "llama"), config(SMALL, "small")]
+    code, out, err = run("inspect", "--base", "1e5", "--head-dim", 64, "--context", 4096, *paths)
+    assert (code, err) == (0, "")
+    rows = re.split(r"\n", out)
+    assert rows[0].split()[:3] == ["frequencies", "D", "context"]
+    assert [row.split("  ")[0] for row in rows[2:5]] == ["base 100000", *map(str, paths)]
+    held = sets(run("inspect", "--base", "1e5", "--head-dim", 64, "--context", 4096, *paths, "--json")[1])
+    for row, one in zip(rows[2:5], held, strict=True):
+        axis = one["axes"][0]
+        name, shown = axis["fit"]["kernel"].partition("(")[0], row.split("  ")[-1]
+        assert shown.startswith(name)
+        np.testing.assert_allclose(
+            rfrope.kernels.parse(shown)(np.arange(99.0)),
+            rfrope.kernels.parse(axis["fit"]["kernel"])(np.arange(99.0)),
+            atol=1e-3,
+        )
+        for value in (one["n_blocks"], one["context"], axis["half_lag"], f"{axis['lowest']:.3f}"):
+            assert f" {value} " in row
+        assert f" {axis['first_negative_lag'] or 'never'} " in row
+        assert f" {axis['n_dead']} " in row
+
+
+def test_json_holds_the_summary(run):
+    (held,) = sets(run("inspect", *BASE, "--json")[1])
+    wanted = analysis.summarise(rfrope.geometric(16), 512, name="base 10000").to_dict()
+    assert held == json.loads(json.dumps({"scheme": None} | wanted))
+
+
+@pytest.mark.parametrize(("suffix", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")])
+def test_a_figure(run, tmp_path, config, suffix, begins):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    path = tmp_path / f"figure.{suffix}"
+    code, out, _ = run("inspect", config(SMALL), *BASE, "--plot", path)
+    assert code == 0
+    assert path.read_bytes().startswith(begins)
+    assert f"Written: {path}" in out
+    assert run("inspect", *BASE, "--plot", path)[0] == 2
+    assert run("inspect", *BASE, "--plot", path, "--force")[0] == 0
+
+
+BAD = [
+    ([], "nothing to inspect; expected a config.json, a file of frequencies, or --base with --head-dim"),
+    (["--base", "1e4", "--head-dim", "8"], "--base 10000: expected with it --head-dim and --context"),
+    (["--base", "1e4", "--context", "8"], "--base 10000: expected with it --head-dim and --context"),
+    (["--base", "0", "--head-dim", "8", "--context", "8"], "0 is no base; expected a positive number"),
+    (["--base", "nan", "--head-dim", "8", "--context", "8"], "nan is no base"),
+    (["--base", "ten", "--head-dim", "8", "--context", "8"], "--base"),
+    (["--base", "1e4", "--head-dim", "7", "--context", "8"], "7 is odd"),
+    (["--base", "1e4", "--head-dim", "8", "--context", "1"], "1 is below 2"),
+    (["--head-dim", "8"], "--head-dim 8: expected it with --base"),
+    (["no-such-file.npz"], "no-such-file.npz"),
+    (["no-such-file.json"], "no-such-file.json"),
+    ([*BASE, "--plot", "figure.txt"], "--plot figure.txt: expected a name that ends in .png, .svg, .pdf"),
+    ([*BASE, "--seq-len", "0"], "0 is below 1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), BAD, ids=[" ".join(a) or "empty" for a, _ in BAD])
+def test_bad_arguments(run, arguments, told):
+    code, out, err = run("inspect", *arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+def test_files_that_do_not_tell_a_context(run, tmp_path, config):
+    rfrope.save(tmp_path / "set.npz", [1.0, 0.1])
+    for path in (tmp_path / "set.npz", config({"model_type": "llama", "head_dim": 8} | {"rope_theta": 10.0})):
+        code, out, err = run("inspect", path)
+        if path.suffix == ".npz":
+            assert (code, out) == (2, "")
+            assert f"{path} does not tell a context; expected --context" in err
+        assert run("inspect", path, "--context", 16)[0] == 0
+
+
+def test_a_config_that_is_none(run, tmp_path, config):
+    broken = tmp_path / "broken.json"
+    broken.write_text("{", encoding="utf-8")
+    for path, told in ((broken, str(broken)), (config({"model_type": "bert", "hidden_size": 8}), "RoPE")):
+        code, out, err = run("inspect", path)
+        assert (code, out) == (2, "")
+        assert told in err
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not here")
+def test_the_outputs_on_the_documentation_page(run, config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config(LLAMA, "llama-3.1-8b")
+    shown = re.findall(
+        r"^    \$ rfrope (inspect .*)\n((?:(?:    .*)?\n)+?)(?=^\S)", PAGE.read_text("utf-8"), re.MULTILINE
+    )
+    assert len(shown) >= 2
+    for command, output in shown:
+        code, out, _ = run(*shlex.split(command))
+        assert code == 0
+        assert out.strip() == textwrap.dedent(output).strip()

@@ -1,0 +1,485 @@
+"""Frequencies of configs against transformers itself: its own source in float64, and its models' own classes.
+
+transformers computes in float32. To compare to 1e-14 its functions are run in float64: their source is read from the
+installed package, every float32 in it is written as float64, and it is executed beside the original.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import inspect
+import json
+import re
+import textwrap
+import types
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from published import BY_MODEL, PUBLISHED, lists
+
+import rfrope
+from rfrope.data.model_defaults import rope_defaults
+
+with warnings.catch_warnings():  # importing them raises a few of their own
+    warnings.simplefilter("ignore")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    rope_utils = importlib.import_module("transformers.modeling_rope_utils")
+    CONFIGS = importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+transformers.logging.set_verbosity(transformers.logging.CRITICAL)  # it warns of keys that are under test here
+FLOAT32 = 3e-6  # what exponents in float32 cost at a base of 1e9
+
+
+# -- transformers in float64 -------------------------------------------------------------------------------------------
+
+
+def in_float64(source: str) -> str:
+    """Source with every float32 as float64."""
+    for narrow, wide in ((r"torch\.float32\b", "torch.float64"), (r"torch\.float\b", "torch.float64")):
+        source = re.sub(narrow, wide, source)
+    return source.replace(".float()", ".double()")
+
+
+def rope_utils_in_float64() -> types.ModuleType:
+    module = types.ModuleType(rope_utils.__name__)
+    module.__package__ = rope_utils.__package__
+    exec(compile(in_float64(inspect.getsource(rope_utils)), "rope utilities in float64", "exec"), vars(module))
+    return module
+
+
+FUNCTIONS = rope_utils_in_float64().ROPE_INIT_FUNCTIONS
+
+
+def method_in_float64(rotary: type, name: str) -> Any:
+    """A static method of a model's class, such as ``compute_default_rope_parameters``."""
+    source = textwrap.dedent(inspect.getsource(getattr(rotary, name))).removeprefix("@staticmethod\n")
+    space = dict(vars(importlib.import_module(rotary.__module__)))
+    exec(compile("from __future__ import annotations\n" + in_float64(source), name, "exec"), space)
+    return space[name]
+
+
+def rotary_classes(config: Any) -> list[type]:
+    """The classes that make tables of cos and sin, of the model that a config belongs to; the config's own first."""
+    try:
+        module = importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
+    except ModuleNotFoundError:
+        return []
+    found = [
+        kind
+        for name, kind in vars(module).items()
+        if isinstance(kind, type) and kind.__module__ == module.__name__ and re.search("Rotary|RopePosition", name)
+    ]
+    found = [kind for kind in found if "config" in inspect.signature(kind.__init__).parameters]
+    own = [k for k in found if type(config).__name__ in str(inspect.signature(k.__init__).parameters["config"])]
+    return own or [kind for kind in found if "Vision" not in kind.__name__]
+
+
+def reference(config: Any, layer: str, seq_len: int | None = None) -> tuple[np.ndarray, float]:
+    """Frequencies and attention factor by transformers' own source in float64."""
+    told = config.rope_parameters[layer] if layer else config.rope_parameters
+    options = {"layer_type": layer} if layer else {}
+    config = config.per_layer_config[layer] if layer and "gemma4" in type(config).__module__ else config
+    if told["rope_type"] == "default" or told.get("alpha"):
+        name = "compute_ntk_alpha_rope_parameters" if told.get("alpha") else "compute_default_rope_parameters"
+        frequencies, factor = method_in_float64(rotary_classes(config)[0], name)(config, **options)
+    else:
+        frequencies, factor = FUNCTIONS[told["rope_type"]](config, seq_len=seq_len, **options)
+    assert frequencies.dtype == torch.float64
+    return frequencies.numpy(), factor
+
+
+def own_buffers(config: Any) -> dict[str, np.ndarray]:
+    """Frequencies in float32 as the model's own class holds them, by kind of layer."""
+    (kind, *_) = rotary_classes(config)
+    held = {name: buffer for name, buffer in kind(config).named_buffers() if "original" not in name}
+    return {name.removesuffix("inv_freq").rstrip("_"): v.numpy() for name, v in held.items() if "inv_freq" in name}
+
+
+def test_a_float32_function_is_run_in_float64():
+    narrow = "x = torch.arange(3, dtype=torch.float32) + torch.zeros(3, dtype=torch.float) + torch.ones(3).float()"
+    assert "float32" not in in_float64(narrow)
+    assert in_float64(narrow).count("float64") == 2
+    assert in_float64(narrow).count("double") == 1
+    assert "float32" not in in_float64(inspect.getsource(rope_utils))
+
+
+# -- published configurations ------------------------------------------------------------------------------------------
+
+
+def config_at(whole: Any, place: str) -> tuple[Any, str]:
+    """The config of transformers for a place that `from_config` names, and the kind of layer."""
+    *parts, last = place.split(".")
+    layer = "" if last.endswith("_config") else last
+    for part in [*parts, *([last] if last.endswith("_config") else [])]:
+        whole = getattr(whole, part)
+    # a config that is flat in the file is filed under text_config
+    return (whole if getattr(whole, "text_config", None) is None else whole.text_config), layer
+
+
+def built(config: dict[str, Any]) -> Any:
+    kinds = {config["model_type"], *(part.get("model_type") for part in config.values() if isinstance(part, dict))}
+    if missing := {kind for kind in kinds - {None} if kind not in CONFIGS and kind not in every_class()}:
+        pytest.skip(f"this transformers, {transformers.__version__}, has no {', '.join(sorted(missing))}")
+    return CONFIGS[config["model_type"]].from_dict(copy.deepcopy(config))
+
+
+PLACES = [
+    (one.model, index)
+    for one in PUBLISHED
+    for index, place in enumerate(one.places)
+    if place.rope_type != "axial" and one.config["model_type"] not in ("gptj", "codegen")
+]
+
+
+def test_there_are_enough():
+    assert len({model for model, _ in PLACES}) >= 50
+
+
+@pytest.mark.parametrize(("model", "index"), PLACES)
+def test_published(model, index):
+    part = rfrope.from_config(BY_MODEL[model].config)[index]
+    config, layer = config_at(built(BY_MODEL[model].config), part.name)
+    expected, factor = reference(config, layer)
+    assert part.frequencies.shape == expected.shape
+    np.testing.assert_allclose(part.frequencies, expected, rtol=1e-14, atol=0.0)
+    if part.model_type != "phimoe":  # whose class has its own, see below
+        assert part.attention_factor == factor
+    np.testing.assert_allclose(part.frequencies, own_buffers(config)[layer], rtol=FLOAT32, atol=0.0)
+    told = config.rope_parameters[layer] if layer else config.rope_parameters
+    assert part.rope_parameters["rope_theta"] == told["rope_theta"]
+    assert part.context == config.max_position_embeddings
+
+
+@pytest.mark.parametrize("model", ["Phi-3 mini 128k", "Phi-4 mini", "Phi-4 multimodal", "Phi-3.5 MoE"])
+@pytest.mark.parametrize("seq_len", [None, 1, 4095, 4096, 4097, 131072])
+def test_published_longrope_at_lengths(model, seq_len):
+    (part,) = rfrope.from_config(BY_MODEL[model].config, seq_len=seq_len)
+    expected, factor = reference(built(BY_MODEL[model].config), "", seq_len)
+    np.testing.assert_allclose(part.frequencies, expected, rtol=1e-14, atol=0.0)
+    assert part.attention_factor == (factor if model != "Phi-3.5 MoE" else 1.243163121016122)
+
+
+@pytest.mark.parametrize(("seq_len", "factor"), [(None, 1.25), (4096, 1.25), (4097, 1.5)])
+def test_phi_35_moe_has_a_factor_for_each_regime(seq_len, factor):
+    config = copy.deepcopy(BY_MODEL["Phi-3.5 MoE"].config)
+    config["rope_scaling"] |= {"short_mscale": 1.25, "long_mscale": 1.5}
+    (part,) = rfrope.from_config(config, seq_len=seq_len)
+    assert part.attention_factor == factor
+    rotary = rotary_classes(built(config))[0](built(config))
+    cos, _ = rotary(torch.ones(1), torch.tensor([[0, (seq_len or 1) - 1]]))
+    assert float(cos[0, 0, 0]) == factor  # position 0
+
+
+DYNAMIC = {
+    "InternVL3 8B": {
+        "model_type": "qwen2",
+        "hidden_size": 3584,
+        "num_attention_heads": 28,
+        "max_position_embeddings": 32768,
+        "rope_scaling": {"factor": 2.0, "rope_type": "dynamic", "type": "dynamic"},
+        "rope_theta": 1000000.0,
+    },
+    "partial": {
+        "model_type": "phi",
+        "hidden_size": 2560,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 2048,
+        "partial_rotary_factor": 0.4,
+        "rope_scaling": {"factor": 4.0, "type": "dynamic"},
+    },
+}
+
+
+@pytest.mark.parametrize("model", DYNAMIC)
+@pytest.mark.parametrize("seq_len", [None, 1, 2047, 2048, 2049, 32768, 32769, 100_000])
+def test_dynamic_at_lengths(model, seq_len):
+    (part,) = rfrope.from_config(DYNAMIC[model], seq_len=seq_len)
+    expected, factor = reference(built(DYNAMIC[model]), "", seq_len)
+    np.testing.assert_allclose(part.frequencies, expected, rtol=1e-14, atol=0.0)
+    assert part.attention_factor == factor
+
+
+@pytest.mark.parametrize("model", ["GPT-J 6B", "CodeGen 350M"])
+def test_models_with_a_table_of_sinusoids(model):
+    (part,) = rfrope.from_config(BY_MODEL[model].config)
+    module = importlib.import_module(
+        type(built(BY_MODEL[model].config)).__module__.replace("configuration", "modeling")
+    )
+    table = module.create_sinusoidal_positions(64, part.rotary_dim).numpy()
+    cos, sin = rfrope.rotation_table(np.arange(64), part.frequencies)
+    np.testing.assert_allclose(np.concatenate([sin, cos], axis=-1), table, atol=1e-5)
+
+
+AXIAL = [(one.model, i) for one in PUBLISHED for i, place in enumerate(one.places) if place.rope_type == "axial"]
+
+
+def turned(kind: type, config: Any, rows: np.ndarray) -> np.ndarray:
+    """Angle of the first half of the features at patches (row, column), from a vision model's cos and sin."""
+    cos, sin = kind(config)(torch.ones(1), torch.tensor(rows))
+    half = cos.shape[-1] // 2
+    assert torch.equal(cos[:, :half], cos[:, half:])  # pairing "half"
+    return np.arctan2(sin[:, :half].numpy(), cos[:, :half].numpy())
+
+
+@pytest.mark.parametrize(("model", "index"), AXIAL)
+def test_published_vision(model, index):
+    part = rfrope.from_config(BY_MODEL[model].config)[index]
+    whole = built(BY_MODEL[model].config)
+    config = whole if not part.name else whole.vision_config
+    frequencies = rfrope.mrope(part.frequencies, part.sections)
+    if part.model_type == "llama4_vision_model":
+        patches = config.image_size // config.patch_size
+        kind = importlib.import_module("transformers.models.llama4.modeling_llama4").Llama4VisionRotaryEmbedding
+        held = kind(config).freqs_ci[:-1, 0].angle().numpy()  # without the class token; columns count first, from 1
+        rows = np.stack([np.arange(patches**2) % patches + 1, np.arange(patches**2) // patches + 1], axis=-1)
+    elif part.model_type == "dinov3_vit":
+        module = importlib.import_module("transformers.models.dinov3_vit.modeling_dinov3_vit")
+        cos, sin = module.DINOv3ViTRopePositionEmbedding(config).eval()(torch.zeros(1, 3, 48, 80))
+        held = torch.atan2(sin, cos)[:, : part.head_dim // 2].numpy()
+        y, x = (2 * (np.arange(n) + 0.5) / n - 1 for n in (3, 5))
+        rows = np.stack(np.meshgrid(y, x, indexing="ij"), axis=-1).reshape(-1, 2)
+    else:
+        rows = np.stack(np.meshgrid(np.arange(3), np.arange(5), indexing="ij"), axis=-1).reshape(-1, 2)
+        (kind,) = [one for one in rotary_classes(config) if type(config).__name__ in str(inspect.signature(one))]
+        held = turned(kind, config, rows)
+    exact = np.angle(np.exp(1j * rfrope.phases(rows, frequencies)))
+    np.testing.assert_allclose(np.angle(np.exp(1j * (held - exact))), 0.0, atol=2e-5)
+
+
+@pytest.mark.parametrize("model", ["Qwen2-VL 7B", "Qwen3-VL 8B"])
+def test_sections_are_those_that_the_model_uses(model):
+    part = rfrope.from_config(BY_MODEL[model].config)[0]
+    config, _ = config_at(built(BY_MODEL[model].config), part.name)
+    positions = np.array([[3, 1, 2], [7, 0, 5], [4, 4, 4]])  # time, height, width
+    cos, _ = rotary_classes(config)[0](config)(torch.ones(1), torch.tensor(positions.T[:, None, :]))
+    frequencies = rfrope.mrope(part.frequencies, part.sections, interleaved=part.interleaved)
+    np.testing.assert_allclose(np.cos(rfrope.phases(positions, frequencies)), cos[0, :, :64].numpy(), atol=2e-6)
+
+
+# -- every model type that the table of defaults knows -----------------------------------------------------------------
+
+
+ODD_OUT = {
+    "internlm3": "transformers has its config and no model",
+    "iquestcoder": "transformers has its config and no model",
+    "llama4_vision_model": "has no inv_freq; see test_published_vision",
+    "qwen3_omni_moe_text": "its class has an odd head_dim by default, which no model has",
+}
+KNOWN = [name for name, defaults in rope_defaults().items() if defaults.get("axial") != "unknown"]
+
+
+@functools.cache
+def every_class() -> dict[str, type]:
+    """Config classes by model type, those of parts included."""
+    found: dict[str, type] = {}
+
+    def add(kind: type) -> None:
+        if kind.model_type not in found:
+            found[kind.model_type] = kind
+            for spec in (getattr(kind, "sub_configs_defaults", None) or {}).values():
+                part = getattr(spec, "config_class", spec)
+                if isinstance(part, type) and part is not transformers.AutoConfig:
+                    add(part)
+
+    for name in CONFIGS:
+        add(CONFIGS[name])
+    return found
+
+
+@pytest.fixture(scope="module")
+def classes():
+    return every_class()
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["model_type alone", "as saved"])
+@pytest.mark.parametrize("model_type", [name for name in KNOWN if name not in ODD_OUT])
+def test_what_a_config_leaves_out_is_what_the_class_has(model_type, saved, classes):
+    if model_type not in classes:
+        pytest.skip(f"this transformers, {transformers.__version__}, has no {model_type}")
+    defaults = rope_defaults()[model_type]
+    config = classes[model_type]()
+    told = json.loads(json.dumps(config.to_dict(), default=str)) if saved else {"model_type": model_type}
+    parts = {one.name: one for one in rfrope.from_config(told | defaults.get("needs", {}))}
+    for layer, expected in own_buffers(config).items():
+        got = parts[layer].frequencies
+        if parts[layer].rope_parameters["rope_type"] == "axial":
+            got = got[: len(expected)] / (2 * np.pi if defaults["axial"] == "turns" else 1.0)
+        if model_type == "ernie4_5_vl_moe_text":  # sorted by axis there
+            got, expected = np.sort(got), np.sort(expected)
+        np.testing.assert_allclose(got, expected, rtol=FLOAT32, atol=0.0)
+
+
+# -- drawn parameters --------------------------------------------------------------------------------------------------
+
+
+def compare(told: dict[str, Any], head_dim: int, context: int, seq_len: int | None = None) -> None:
+    config = transformers.LlamaConfig(
+        head_dim=head_dim, max_position_embeddings=context, rope_parameters=copy.deepcopy(told)
+    )
+    expected, factor = FUNCTIONS[told["rope_type"]](config, seq_len=seq_len)
+    got = rfrope.from_rope_parameters(told, head_dim=head_dim, max_position_embeddings=context, seq_len=seq_len)
+    assert got.frequencies.shape == tuple(expected.shape)
+    np.testing.assert_allclose(got.frequencies, expected.numpy(), rtol=1e-14, atol=0.0)
+    assert got.attention_factor == factor
+
+
+HEAD_DIMS = st.integers(2, 128).map(lambda n: 2 * n)
+CONTEXTS = st.integers(64, 2**20)
+FACTORS = st.floats(1.0, 64.0) | st.integers(1, 64)
+COMMON = {
+    "rope_theta": st.floats(2.0, 1e9),
+    "partial_rotary_factor": st.sampled_from([1.0, 0.9, 0.75, 0.5, 0.4, 0.334, 0.25]),
+}
+DRAWN = settings(max_examples=150, deadline=None)
+
+
+def dicts(scheme: str, optional: dict[str, Any] | None = None, **required: Any) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({"rope_type": st.just(scheme), **COMMON, **required}, optional=optional or {})
+
+
+@DRAWN
+@given(told=dicts("linear", factor=FACTORS), head_dim=HEAD_DIMS, context=CONTEXTS)
+def test_linear(told, head_dim, context):
+    compare(told, head_dim, context)
+
+
+@DRAWN
+@given(told=dicts("proportional", {"factor": FACTORS}), head_dim=HEAD_DIMS, context=CONTEXTS)
+def test_proportional(told, head_dim, context):
+    compare(told, head_dim, context)
+
+
+@DRAWN
+@given(
+    told=dicts("dynamic", factor=FACTORS),
+    head_dim=HEAD_DIMS,
+    context=CONTEXTS,
+    seq_len=st.none() | st.integers(1, 2**21),
+)
+def test_dynamic(told, head_dim, context, seq_len):
+    assume(int(head_dim * told["partial_rotary_factor"]) > 2)
+    compare(told, head_dim, context, seq_len)
+
+
+@DRAWN
+@given(
+    told=dicts(
+        "yarn",
+        {
+            "beta_fast": st.floats(8.0, 64.0) | st.integers(8, 64),
+            "beta_slow": st.floats(0.25, 8.0),
+            "truncate": st.booleans(),
+            "attention_factor": st.none() | st.floats(0.5, 2.0),
+            "mscale": st.floats(0.0, 2.0),
+            "mscale_all_dim": st.floats(0.0, 2.0),
+        },
+        factor=FACTORS | st.none(),
+        original_max_position_embeddings=st.integers(64, 2**17),
+    ),
+    head_dim=HEAD_DIMS,
+    context=CONTEXTS,
+)
+def test_yarn(told, head_dim, context):
+    assume(int(head_dim * told["partial_rotary_factor"]) % 2 == 0)  # transformers cannot
+    compare(told, head_dim, context)
+
+
+@DRAWN
+@given(data=st.data(), head_dim=HEAD_DIMS, context=CONTEXTS, seq_len=st.none() | st.integers(1, 2**18))
+def test_longrope(data, head_dim, context, seq_len):
+    told = data.draw(
+        dicts(
+            "longrope",
+            {"attention_factor": st.floats(0.5, 2.0)},
+            factor=FACTORS | st.none(),
+            original_max_position_embeddings=st.integers(64, 2**17),
+        )
+    )
+    n_blocks = -(-int(head_dim * told["partial_rotary_factor"]) // 2)
+    for key in ("short_factor", "long_factor"):
+        told[key] = data.draw(st.lists(st.floats(0.5, 64.0), min_size=n_blocks, max_size=n_blocks))
+    compare(told, head_dim, context, seq_len)
+
+
+@DRAWN
+@given(
+    told=dicts(
+        "llama3",
+        factor=FACTORS,
+        low_freq_factor=st.floats(0.25, 2.0),
+        high_freq_factor=st.floats(2.0, 16.0) | st.integers(2, 16),
+        original_max_position_embeddings=st.integers(64, 2**17),
+    ),
+    head_dim=HEAD_DIMS,
+    context=CONTEXTS,
+)
+def test_llama3(told, head_dim, context):
+    compare(told, head_dim, context)
+
+
+@pytest.mark.parametrize("scheme", ["yarn", "longrope", "llama3"])
+def test_a_missing_original_context_is_the_context(scheme):
+    more = {
+        "yarn": {"factor": 4.0},
+        "longrope": {"factor": 4.0, **lists(32)},
+        "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    }[scheme]
+    compare({"rope_type": scheme, "rope_theta": 10_000.0, **more}, 64, 4096)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"truncate": False},
+        {"factor": 8.0000001},
+        {"beta_fast": 24.0},
+        {"rope_theta": 10_000.001},
+        {"original_max_position_embeddings": 8192},
+        {"mscale": 0.7, "mscale_all_dim": 1.0},
+    ],
+)
+def test_the_comparison_notices_a_small_change(change):
+    told = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 8.0, "original_max_position_embeddings": 4096}
+    compare(told, 64, 32768)
+    config = transformers.LlamaConfig(head_dim=64, max_position_embeddings=32768, rope_parameters=dict(told))
+    expected, factor = FUNCTIONS["yarn"](config)
+    got = rfrope.from_rope_parameters(told | change, head_dim=64, max_position_embeddings=32768)
+    same = np.allclose(got.frequencies, expected.numpy(), rtol=1e-14, atol=0.0)
+    assert not (same and got.attention_factor == factor)
+
+
+def test_the_dict_of_the_layer_says_whether_yarn_truncates():
+    """Where layers differ, transformers 5 looks for ``truncate`` beside the layers' dicts; here it belongs to each."""
+    told = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096, "truncate": False}
+    config = {"model_type": "olmo3", "hidden_size": 4096, "num_attention_heads": 32, "rope_scaling": told}
+    full, _ = rfrope.from_config(config | {"rope_theta": 500_000.0, "max_position_embeddings": 32768})
+    alone = rfrope.from_rope_parameters(told, head_dim=128, rope_theta=500_000.0)
+    assert np.array_equal(full.frequencies, alone.frequencies)
+
+
+# -- configs of transformers as objects, and back ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [one.model for one in PUBLISHED])
+def test_a_config_object_tells_the_same_as_its_file(model):
+    config = BY_MODEL[model].config
+    from_file = {one.name: one for one in rfrope.from_config(config)}
+    from_object = {one.name: one for one in rfrope.from_config(built(config))}
+    for name, one in from_file.items():
+        other = from_object.get(name) or from_object[f"text_config.{name}".rstrip(".")]
+        np.testing.assert_array_equal(one.frequencies, other.frequencies)
+        assert one.attention_factor == other.attention_factor
+        assert one.sections == other.sections
+        assert one.context == other.context
