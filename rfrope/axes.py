@@ -170,7 +170,7 @@ def golden_gate(
 
     Returns
     -------
-    array, (D, k), or (H, D, k) with `heads`, radians per unit of position
+    array, (D, k), or (H, D, k) with heads given, radians per unit of position
 
     Raises
     ------

@@ -183,6 +183,7 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int, *, ax: Any = None) -> 
         ax.plot(lags, mean_kernel(omega[:, 0] if omega.shape[-1] == 1 else omega, vectors), lw=0.9, label=label)
     ax.axhline(0.0, color="black", lw=0.6)
     ax.set_xscale("symlog", linthresh=1.0)
+    ax.set_xlim(0, lags[-1])
     ax.set(xlabel="lag (positions)", ylabel="mean kernel")
     ax.legend()
     return ax

@@ -134,6 +134,23 @@ def test_what_schemes_change(run, config, changes, slowed):
     assert f"Scheme: {slowed}" in out
 
 
+def test_a_vision_part_tells_no_context(run, config):
+    vision = {"depth": 32, "hidden_size": 1280, "num_heads": 16, "model_type": "qwen2_5_vl"}
+    scaling = {"type": "mrope", "mrope_section": [16, 24, 24]}
+    text = {"model_type": "qwen2_5_vl", "hidden_size": 3584, "num_attention_heads": 28, "max_position_embeddings": 2048}
+    path = config(text | {"rope_theta": 1e6, "rope_scaling": scaling, "vision_config": vision})
+    code, out, err = run("inspect", path)
+    assert code == 0
+    assert "64 frequencies" in out
+    assert f"{path}: vision_config is left out, because it tells no context: --context N reads it." in err
+    code, out, err = run("inspect", path, "--context", 64, "--json")
+    assert (code, err) == (0, "")
+    _, eye = sets(out)
+    assert eye["name"] == f"{path}: vision_config"
+    assert [axis["n_turning"] for axis in eye["axes"]] == [20, 20]
+    assert eye["axes"][0]["longest"] == pytest.approx(2 * np.pi * 1e4 ** (19 / 20))
+
+
 def test_the_length_of_a_sequence(run, config):
     scaling = {"rope_type": "dynamic", "factor": 4.0}
     path = config(SMALL | {"rope_scaling": scaling})

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -107,12 +108,19 @@ def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
     if source.lower().endswith(_FREQUENCY_FILES):
         yield from _of_frequency_file(source, options)
         return
-    for part in rfrope.from_config(source, seq_len=options.seq_len):
-        context = part.context if options.context is None else options.context
-        if context is None:
-            raise ValueError(f"{source} does not tell a context; expected --context")
+    parts = rfrope.from_config(source, seq_len=options.seq_len)
+    contexts = [part.context if options.context is None else options.context for part in parts]
+    if not any(contexts):
+        raise ValueError(f"{source} does not tell a context; expected --context")
+    for part, context in zip(parts, contexts, strict=True):
         label = f"{source}: {part.name}" if part.name else source
-        yield _Set(label, part.frequencies, context, part.attention_factor, part)
+        if context is None:  # a vision encoder, whose positions are patches of an image
+            print(f"{label} is left out, because it tells no context: --context N reads it.", file=sys.stderr)
+            continue
+        omega = part.frequencies
+        if part.sections is not None and part.rope_parameters["rope_type"] == "axial":
+            omega = rfrope.mrope(omega, part.sections, interleaved=part.interleaved)
+        yield _Set(label, omega, context, part.attention_factor, part)
 
 
 def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Set]:
@@ -131,9 +139,10 @@ def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Se
 
 def _scheme(one: _Set) -> Iterator[str]:
     """Lines of text on what a scheme for longer contexts has changed."""
-    if one.model is None or (one.model.sections is None and one.model.rope_parameters["rope_type"] == "default"):
+    if one.model is None or one.frequencies.ndim > 1:
         return
-    yield ""
+    if one.model.sections is not None or one.model.rope_parameters["rope_type"] != "default":
+        yield ""
     if one.model.sections is not None:
         order = "interleaved" if one.model.interleaved else "one after the other"
         shares = list(one.model.sections)
@@ -155,7 +164,7 @@ def _scheme(one: _Set) -> Iterator[str]:
 
 def _effect(one: _Set) -> Any:
     """What the scheme of a model has changed against the ladder of its base, or None without one."""
-    if one.model is None or one.model.rope_parameters["rope_type"] in ("default", "axial"):
+    if one.model is None or one.frequencies.ndim > 1 or one.model.rope_parameters["rope_type"] == "default":
         return None
     held = one.model.rope_parameters
     plain: dict[str, Any] = {name: held[name] for name in ("rope_theta", "partial_rotary_factor") if name in held}
