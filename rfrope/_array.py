@@ -212,6 +212,10 @@ def to_host(x: Array) -> np.ndarray:
     """Return `x` as a NumPy array, waiting for it and copying it from its device if need be."""
     if isinstance(x, np.ndarray):
         return x
+    if is_traced(x):
+        raise TypeError(
+            "an array is being traced by JAX and has no values yet; expected a call outside jit, grad or vmap"
+        )
     library = type(x).__module__.partition(".")[0]
     if library == "torch":
         x = x.detach().cpu()
@@ -459,7 +463,9 @@ def apply_on_host(
 
         shape = x.shape if last_axis is None else x.shape[:-1] + ((last_axis,) if last_axis else ())
         result = jax.ShapeDtypeStruct(shape, x.dtype)
-        return jax.pure_callback(lambda v: np.asarray(function(np.asarray(v)), dtype=x.dtype), result, x)
+        return jax.pure_callback(
+            lambda v: np.asarray(function(np.asarray(v)), dtype=x.dtype), result, x, vmap_method="expand_dims"
+        )
     host = np.asarray(function(to_host(x)))
     return from_host(host, xp, device=device(x), dtype=x.dtype)
 

@@ -151,7 +151,8 @@ def golden_gate(
 ) -> Array:
     """Golden gate RoPE: magnitudes equally spaced in their logarithm, directions spread evenly over all blocks.
 
-    No axis is special, and no two blocks of any head share a direction, so few blocks see an image from many sides.
+    No axis is special, and with two axes or more no two blocks of any head share a direction: few blocks see an image
+    from many sides.
 
     Parameters
     ----------
@@ -208,7 +209,8 @@ def golden_gate(
         raise ValueError(f"low is {low} and high is {high}; expected low <= high")
     if zeros > n_blocks:
         raise ValueError(f"zero_blocks is {zeros}; expected at most n_blocks, {n_blocks}")
-    sizes = np.concatenate([np.zeros(zeros), low * (high / low) ** np.linspace(0.0, 1.0, n_blocks - zeros)])
+    share = np.linspace(0.0, 1.0, n_blocks - zeros)
+    sizes = np.concatenate([np.zeros(zeros), low ** (1.0 - share) * high**share])
     directions = (_directions_2d if ndim == 2 else _directions)(n_heads * n_blocks, ndim)
     vectors = sizes[:, None] * np.reshape(directions, (n_heads, n_blocks, ndim))
     return _placed(vectors[0] if heads is None else vectors, xp, device, dtype)
@@ -265,6 +267,7 @@ def mrope(frequencies: Array, sections: Sequence[int], *, interleaved: bool = Fa
     frequencies = _array.as_widest(_array.numbers(frequencies, xp, name="frequencies"), xp)
     if frequencies.ndim != 1:
         raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected (D,), one ladder for all axes")
+    _check_finite("frequencies", frequencies, xp)
     if not isinstance(interleaved, bool | np.bool):
         raise TypeError(f"interleaved is {interleaved!r}; expected True or False")
     lengths = _checked_sections(sections, frequencies.shape[0], bool(interleaved))
@@ -286,6 +289,7 @@ def _padded(sets: Sequence[Array], xp: ModuleType) -> list[Array]:
     for j, values in enumerate(arrays):
         if values.ndim == 0:
             raise ValueError(f"set {j} is a single number; expected (D,), or (*H, D, k) for k axes")
+        _check_finite(f"set {j}", values, xp)
     arrays = [values[:, None] if values.ndim == 1 else values for values in arrays]
     leading: tuple[int, ...] = ()
     for j, values in enumerate(arrays):
@@ -301,6 +305,11 @@ def _padded(sets: Sequence[Array], xp: ModuleType) -> list[Array]:
         padded.append(xp.concat(columns, axis=-1))
         before += axes
     return padded
+
+
+def _check_finite(name: str, values: Array, xp: ModuleType) -> None:
+    if not _array.all_within(values, 2.0**500, xp):
+        raise ValueError(f"{name} holds NaN, infinity or numbers above 2**500; expected finite frequencies")
 
 
 def _directions_2d(n: int, ndim: int) -> np.ndarray:

@@ -190,7 +190,8 @@ def xpos_scales(positions: Array, n_blocks: int, *, scale_base: float = 512.0, c
     ------
     ValueError
         If `n_blocks` is negative, `scale_base` not positive and finite, `centre` not finite, or a position is not
-        finite or more than 565 `scale_base` from the centre, where the scales leave the range of float64. Positions
+        finite or more than 565 `scale_base` from the centre, where the scales leave the range of float64 (in a library
+        without float64, 69 `scale_base`: beyond that the result of lazy arrays is infinite or 0). Positions
         are looked at only where that costs nothing: not on devices, in JAX or in Dask.
     TypeError
         If `n_blocks` is no whole number, or positions have a dtype without numbers on a line.
@@ -215,8 +216,9 @@ def xpos_scales(positions: Array, n_blocks: int, *, scale_base: float = 512.0, c
     xp = _array.namespace(positions=positions)
     positions = _array.as_widest(_array.numbers(positions, xp, name="positions"), xp)
     powers = (positions - centre) / scale_base
-    if not _array.all_within(powers, 565.0, xp):
-        raise ValueError(f"positions holds NaN or infinity, or numbers more than 565 * {scale_base} from {centre}")
+    most = 565.0 if _array.dtype_name(powers) == "float64" else 69.0
+    if not _array.all_within(powers, most, xp):
+        raise ValueError(f"positions holds NaN or infinity, or numbers more than {most:g} * {scale_base} from {centre}")
     index = xp.arange(n_blocks, dtype=powers.dtype, device=_array.device(powers))
     zeta = (index + 0.4 * n_blocks) / (1.4 * max(n_blocks, 1))
     return xp.exp(powers[..., None] * xp.log(zeta))

@@ -180,7 +180,8 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int, *, ax: Any = None) -> 
     ax = _axes(ax)
     for label, omega in checked.items():
         vectors = lags if omega.shape[-1] == 1 else np.repeat(lags[:, None], omega.shape[-1], axis=1)
-        ax.plot(lags, mean_kernel(omega[:, 0] if omega.shape[-1] == 1 else omega, vectors), lw=0.9, label=label)
+        curve = mean_kernel(omega[:, 0] if omega.shape[-1] == 1 else omega, vectors)
+        ax.plot(lags, curve, lw=0.9, label=_plain(label))
     ax.axhline(0.0, color="black", lw=0.6)
     ax.set_xscale("symlog", linthresh=1.0)
     ax.set_xlim(0, lags[-1])
@@ -324,6 +325,11 @@ def _checked_sets(sets: Mapping[str, Array]) -> dict[str, np.ndarray]:
                 f"sets[{label!r}] has shape {omega.shape}; expected (D,) or (D, k) with at least one block"
             )
     return {label: omega if omega.ndim == 2 else omega[:, None] for label, omega in held.items()}
+
+
+def _plain(label: str) -> str:
+    """Return a label that is drawn as it is: between dollars is mathematics, and what begins with _ is hidden."""
+    return (" " if label.startswith("_") else "") + label.replace("$", r"\$")
 
 
 def _n_blocks(omega: np.ndarray) -> int:

@@ -428,3 +428,19 @@ def test_mixed_rope_vit(cases, name):
     w = mixed(told["params"]["head_dim"] // 2, np.arctan2(drawn[:, 1], drawn[:, 0]), base=told["params"]["theta"])
     np.testing.assert_allclose(np.swapaxes(w, -1, -2), arrays["W"], rtol=0, atol=3e-7)
     check_rope_vit(told, arrays, w, 2e-5)
+
+
+def test_frequencies_that_are_not_finite_are_refused():
+    for call, name in (
+        (lambda: rfrope.axial([1.0], [1.0, np.nan]), "set 1 holds NaN"),
+        (lambda: rfrope.axial([np.inf]), "set 0 holds NaN, infinity"),
+        (lambda: rfrope.mrope([1.0, 2.0**600], [1, 1]), "frequencies holds NaN, infinity or numbers above"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            call()
+
+
+def test_magnitudes_far_apart_do_not_overflow():
+    sizes = np.linalg.norm(rfrope.golden_gate(3, low=1e-150, high=1e150), axis=-1)
+    np.testing.assert_allclose(sizes, [1e-150, 1.0, 1e150], rtol=1e-13)
+    assert np.all(np.isfinite(rfrope.golden_gate(5, low=1e-320, high=1e300, ndim=3)))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import analysis
+from rfrope import analysis, plotting
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "command_line.rst"
 BASE = ["--base", "1e4", "--head-dim", "32", "--context", "512"]
@@ -80,20 +80,75 @@ def test_the_scheme_is_told_against_the_ladder_of_its_base(run, config):
     path = config(LLAMA)
     (held,) = sets(run("inspect", path, "--json")[1])
     (part,) = rfrope.from_config(path)
-    lags = np.unique(np.rint(np.geomspace(1, 131_071, 4096)))
+    lags = np.arange(1, 131_072)
     before, after = (analysis.mean_kernel(w, lags) for w in (rfrope.geometric(64, base=5e5), part.frequencies))
     change = np.abs(after - before)
     assert held["scheme"]["effect"]["largest_change"] == pytest.approx(change.max(), abs=1e-9)
     assert held["scheme"]["effect"]["at_lag"] == lags[np.argmax(change)]
     assert held["scheme"]["rope_parameters"]["rope_type"] == "llama3"
-    assert f"up to {change.max():.3f}, at distance {lags[np.argmax(change)]:.0f}." in run("inspect", path)[1]
+    told = f"It moves the scores above by up to {change.max():.3f}, at distance {lags[np.argmax(change)]}."
+    assert told in run("inspect", path)[1]
 
 
-def test_the_attention_factor_is_in_the_effect(run, config):
+def test_the_attention_factor_is_told_apart_from_the_curve(run, config):
     yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128}
-    (held,) = sets(run("inspect", config(SMALL | {"rope_parameters": yarn} | {"rope_theta": None}), "--json")[1])
-    assert held["attention_factor"] == pytest.approx(0.1 * np.log(4.0) + 1.0)
-    assert held["scheme"]["effect"]["largest_change"] >= held["attention_factor"] ** 2 - 1.0 - 1e-3
+    path = config(SMALL | {"rope_parameters": yarn} | {"rope_theta": None})
+    (held,) = sets(run("inspect", path, "--json")[1])
+    (part,) = rfrope.from_config(path)
+    assert held["attention_factor"] == part.attention_factor == pytest.approx(0.1 * np.log(4.0) + 1.0)
+    lags = np.arange(1, 512)
+    change = np.abs(analysis.mean_kernel(part.frequencies, lags) - analysis.mean_kernel(rfrope.geometric(16), lags))
+    assert held["scheme"]["effect"]["largest_change"] == pytest.approx(change.max(), abs=1e-9)
+    table = run("inspect", path, path)[1].splitlines()
+    assert f" {part.attention_factor**2:.4g} " in table[2]
+
+
+def test_partial_rotary_is_read_as_the_whole_head(run, config):
+    path = config(SMALL | {"partial_rotary_factor": 0.25, "rope_scaling": {"rope_type": "linear", "factor": 4.0}})
+    _, out, _ = run("inspect", path)
+    assert "4 frequencies for 8 of the 32 features of a head" in out
+    (part,) = rfrope.from_config(path)
+    wanted = analysis.summarise(part.frequencies, 512, head_dim=32)
+    (held,) = sets(run("inspect", path, "--json")[1])
+    assert held["axes"] == json.loads(json.dumps(wanted.to_dict()["axes"]))
+    lags = np.arange(1, 512)
+    curves = [
+        0.75 + 0.25 * analysis.mean_kernel(omega, lags) for omega in (rfrope.geometric(4), rfrope.geometric(4) / 4.0)
+    ]
+    assert held["scheme"]["effect"]["largest_change"] == pytest.approx(np.max(np.abs(curves[1] - curves[0])), abs=1e-9)
+    row = run("inspect", path, path)[1].splitlines()[2]
+    assert f" {12 + wanted.axes[0].n_dead} " in row  # of the 16 blocks of the head
+
+
+def test_latent_attention_is_read_as_the_whole_head(run, config):
+    latent = {"model_type": "deepseek_v3", "qk_rope_head_dim": 8, "qk_nope_head_dim": 24, "rope_theta": 1e4}
+    _, out, _ = run("inspect", config(latent | {"max_position_embeddings": 512}))
+    assert "4 frequencies for 8 of the 32 features of a head" in out
+
+
+def test_schemes_that_depend_on_the_length_are_read_for_the_context(run, config):
+    factors = {"short_factor": [1.0] * 16, "long_factor": [4.0] * 16, "original_max_position_embeddings": 128}
+    path = config(SMALL | {"rope_scaling": {"rope_type": "longrope", "factor": 4.0} | factors})
+    longest = 2 * np.pi * 1e4 ** (15 / 16)
+    for more, stretch, told in (
+        ([], 4.0, "read for a text of 512 positions, slows 16 of 16 blocks, at most 4 times"),
+        (["--context", 64], 1.0, "read for a text of 64 positions, changes no block."),
+        (["--seq-len", 100], 1.0, "read for a text of 100 positions, changes no block."),
+        (["--context", 64, "--seq-len", 129], 4.0, "read for a text of 129 positions, slows 16"),
+    ):
+        (held,) = sets(run("inspect", path, "--json", *more)[1])
+        assert held["axes"][0]["longest"] == pytest.approx(stretch * longest)
+        assert told in run("inspect", path, *more)[1]
+
+
+def test_layers_with_a_window_are_read_over_it(run, config):
+    held = {
+        one["name"].split()[-1]: one
+        for one in sets(run("inspect", config(GEMMA | {"sliding_window": 256}), "--json")[1])
+    }
+    assert {name: one["context"] for name, one in held.items()} == {"sliding_attention": 256, "full_attention": 1024}
+    shorter = sets(run("inspect", config(GEMMA | {"sliding_window": 4096}, "other"), "--json")[1])
+    assert {one["context"] for one in shorter} == {1024}
 
 
 def test_a_model_with_several_parts(run, config):
@@ -113,8 +168,14 @@ def test_a_model_with_several_parts(run, config):
 
 def test_sections_of_m_rope_are_told(run, config):
     scaling = {"type": "mrope", "mrope_section": [4, 6, 6]}
-    _, out, _ = run("inspect", config(SMALL | {"rope_scaling": scaling}))
-    assert "Axes: the blocks are shared as [4, 6, 6] among the axes of the positions, one after the other" in out
+    path = config(SMALL | {"rope_scaling": scaling})
+    _, out, _ = run("inspect", path)
+    assert "Axes: the blocks are shared as [4, 6, 6] among the axes of the positions, one after the other." in out
+    for axis in analysis.summarise(rfrope.mrope(rfrope.geometric(16), [4, 6, 6]), 512).axes:
+        told = f"axis {axis.axis}: {axis.n_turning} blocks turn, {axis.n_dead} of them complete no turn"
+        assert told in out
+        assert f"the score is never below {axis.lowest:.3f}." in out
+    assert run("inspect", path, path)[1].count("Axes: the blocks are shared") == 2
 
 
 @pytest.mark.parametrize(
@@ -154,7 +215,7 @@ def test_a_vision_part_tells_no_context(run, config):
 def test_the_length_of_a_sequence(run, config):
     scaling = {"rope_type": "dynamic", "factor": 4.0}
     path = config(SMALL | {"rope_scaling": scaling})
-    short, long = (sets(run("inspect", path, "--json", *more)[1])[0] for more in ([], ["--seq-len", "2048"]))
+    short, long = (sets(run("inspect", path, "--json", *more)[1])[0] for more in ([], ["--seq-len", 2048]))
     assert long["axes"][0]["longest"] > 1.5 * short["axes"][0]["longest"]
 
 
@@ -187,7 +248,7 @@ def test_frequencies_in_two_axes(run, tmp_path):
     assert "Lags along axis 0" in out
     assert "Lags along axis 1" in out
     table = run("inspect", path, path, "--context", 16)[1]
-    assert table.count(f"{path}, axis 1") == 2
+    assert table.count(", axis 1") == 2
 
 
 def test_several_are_put_side_by_side(run, config):
@@ -211,6 +272,12 @@ def test_several_are_put_side_by_side(run, config):
             assert f" {value} " in row
         assert f" {axis['first_negative_lag'] or 'never'} " in row
         assert f" {axis['n_dead']} " in row
+    assert "Scheme: llama3 slows 35 of 64 blocks" in out
+
+
+def test_labels_that_are_given_twice_are_numbered(run, tmp_path):
+    _, out, _ = run("inspect", *BASE, "--base", "1e4", "--json")
+    assert [one["name"] for one in sets(out)] == ["base 10000 (1)", "base 10000 (2)"]
 
 
 def test_json_holds_the_summary(run):
@@ -220,11 +287,19 @@ def test_json_holds_the_summary(run):
 
 
 @pytest.mark.parametrize(("suffix", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")])
-def test_a_figure(run, tmp_path, config, suffix, begins):
+def test_a_figure(run, tmp_path, config, suffix, begins, monkeypatch):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     path = tmp_path / f"figure.{suffix}"
-    code, out, _ = run("inspect", config(SMALL), *BASE, "--plot", path)
+    drawn = []
+    wavelengths = plotting.wavelengths
+    monkeypatch.setattr(
+        plotting, "wavelengths", lambda held, **more: drawn.append((held, more)) or wavelengths(held, **more)
+    )
+    longer = config(SMALL | {"max_position_embeddings": 700}, "_a$b$")
+    code, out, _ = run("inspect", config(SMALL), longer, "--plot", path)
     assert code == 0
+    assert len(drawn[0][0]) == 2
+    assert drawn[0][1]["context"] == 700
     assert path.read_bytes().startswith(begins)
     assert f"Written: {path}" in out
     assert run("inspect", *BASE, "--plot", path)[0] == 2
@@ -232,7 +307,7 @@ def test_a_figure(run, tmp_path, config, suffix, begins):
 
 
 BAD = [
-    ([], "nothing to inspect; expected a config.json, a file of frequencies, or --base with --head-dim"),
+    ([], "no frequencies to inspect; expected a config.json, a file of frequencies, or --base with --head-dim"),
     (["--base", "1e4", "--head-dim", "8"], "--base 10000: expected with it --head-dim and --context"),
     (["--base", "1e4", "--context", "8"], "--base 10000: expected with it --head-dim and --context"),
     (["--base", "0", "--head-dim", "8", "--context", "8"], "0 is no base; expected a positive number"),
@@ -241,10 +316,12 @@ BAD = [
     (["--base", "1e4", "--head-dim", "7", "--context", "8"], "7 is odd"),
     (["--base", "1e4", "--head-dim", "8", "--context", "1"], "1 is below 2"),
     (["--head-dim", "8"], "--head-dim 8: expected it with --base"),
+    (["--base", "1e4", "--head-dim", "8", "--context", "x"], "'x' is no whole number"),
     (["no-such-file.npz"], "no-such-file.npz"),
     (["no-such-file.json"], "no-such-file.json"),
     ([*BASE, "--plot", "figure.txt"], "--plot figure.txt: expected a name that ends in .png, .svg, .pdf"),
     ([*BASE, "--seq-len", "0"], "0 is below 1"),
+    ([*BASE, "--seq-len", "9"], "--seq-len 9: expected it with a SOURCE"),
 ]
 
 
@@ -257,6 +334,9 @@ def test_bad_arguments(run, arguments, told):
 
 def test_files_that_do_not_tell_a_context(run, tmp_path, config):
     rfrope.save(tmp_path / "set.npz", [1.0, 0.1])
+    for number, context in enumerate((["a", 3], [], True, 1, 2.5)):
+        rfrope.save(tmp_path / f"{number}.npz", [1.0, 0.1], context=context)
+        assert "does not tell a context" in run("inspect", tmp_path / f"{number}.npz")[2]
     for path in (tmp_path / "set.npz", config({"model_type": "llama", "head_dim": 8} | {"rope_theta": 10.0})):
         code, out, err = run("inspect", path)
         if path.suffix == ".npz":

@@ -124,6 +124,12 @@ def test_mean_kernels_of_several_sets(ax):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["slow", "axial"]
 
 
+def test_labels_are_drawn_as_they_are(ax):
+    plotting.mean_kernels({"_hidden": [0.5], "a$\\foo$b": [0.5]}, 8, ax=ax)
+    assert len(ax.get_legend().get_texts()) == 2
+    ax.figure.canvas.draw()
+
+
 def test_wavelengths_of_several_sets(ax):
     sets = {"ladder": rfrope.geometric(8), "with zeros": [0.5, 0.0]}
     assert plotting.wavelengths(sets, context=512, ax=ax) is ax

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,8 @@ from rfrope import analysis, plotting
 from rfrope._commands.shared import add_plot, check_figure, even, print_table, whole, write_figure
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
+_BY_LENGTH = ("dynamic", "longrope")  # schemes that depend on the length of the text
+_CHUNK = 2**20  # lags at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,12 @@ class _Set:
     context: int
     attention_factor: float = 1.0
     model: rfrope.ModelRope | None = None
+    seq_len: int | None = None
+
+    @property
+    def head_dim(self) -> int | None:
+        """Features that a score compares, where a model tells them."""
+        return None if self.model is None else self.model.qk_head_dim
 
 
 def add(commands: Any) -> None:
@@ -54,7 +61,10 @@ def add(commands: Any) -> None:
         "--context", type=whole(2), metavar="N", help="how many positions (default: what the SOURCE says)"
     )
     command.add_argument(
-        "--seq-len", type=whole(1), metavar="n", help="length at which dynamic and longrope schemes are read"
+        "--seq-len",
+        type=whole(1),
+        metavar="n",
+        help="length of text for which dynamic and longrope schemes are read (default: the context)",
     )
     add_plot(command)
     command.add_argument("--json", action="store_true", help="print JSON instead of text")
@@ -63,19 +73,30 @@ def add(commands: Any) -> None:
 
 def _base(text: str) -> float:
     """Argument type: a positive number."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 0.0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no base; expected a positive number")
     return value
 
 
 def _run(options: argparse.Namespace) -> int:
-    sets = [*_of_bases(options), *(one for source in options.sources for one in _of_source(source, options))]
+    sets = _distinct([*_of_bases(options), *(one for source in options.sources for one in _of_source(source, options))])
     if not sets:
-        raise ValueError("nothing to inspect; expected a config.json, a file of frequencies, or --base with --head-dim")
+        raise ValueError(
+            "no frequencies to inspect; expected a config.json, a file of frequencies, or --base with --head-dim"
+        )
     check_figure(options)
     told = [
-        analysis.summarise(one.frequencies, one.context, attention_factor=one.attention_factor, name=one.label)
+        analysis.summarise(
+            one.frequencies,
+            one.context,
+            attention_factor=one.attention_factor,
+            head_dim=one.head_dim,
+            name=one.label,
+        )
         for one in sets
     ]
     if options.plot is not None:
@@ -85,9 +106,7 @@ def _run(options: argparse.Namespace) -> int:
         print(json.dumps({"sets": held, "plot": options.plot}, indent=1, allow_nan=False))
         return 0
     if len(told) == 1:
-        print(told[0])
-        for line in _scheme(sets[0]):
-            print(line)
+        print("\n".join([str(told[0]), *(line for part in _scheme(sets[0]) for line in ("", part))]))
     else:
         _print_side_by_side(sets, told)
     if options.plot is not None:
@@ -95,9 +114,24 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _distinct(sets: list[_Set]) -> list[_Set]:
+    """Number the labels that are given twice."""
+    seen: dict[str, int] = {}
+    for one in sets:
+        seen[one.label] = seen.get(one.label, 0) + 1
+    again: dict[str, int] = {}
+    for index, one in enumerate(sets):
+        if seen[one.label] > 1:
+            again[one.label] = again.get(one.label, 0) + 1
+            sets[index] = replace(one, label=f"{one.label} ({again[one.label]})")
+    return sets
+
+
 def _of_bases(options: argparse.Namespace) -> Iterator[_Set]:
     if options.head_dim is not None and not options.base:
         raise ValueError(f"--head-dim {options.head_dim}: expected it with --base; a SOURCE tells its own")
+    if options.seq_len is not None and not options.sources:
+        raise ValueError(f"--seq-len {options.seq_len}: expected it with a SOURCE whose scheme depends on it")
     for base in options.base or ():
         if options.head_dim is None or options.context is None:
             raise ValueError(f"--base {base:g}: expected with it --head-dim and --context")
@@ -109,26 +143,39 @@ def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
         yield from _of_frequency_file(source, options)
         return
     parts = rfrope.from_config(source, seq_len=options.seq_len)
-    contexts = [part.context if options.context is None else options.context for part in parts]
+    contexts = [_context_of(part, options) for part in parts]
     if not any(contexts):
         raise ValueError(f"{source} does not tell a context; expected --context")
-    for part, context in zip(parts, contexts, strict=True):
+    for index, (part, context) in enumerate(zip(parts, contexts, strict=True)):
         label = f"{source}: {part.name}" if part.name else source
         if context is None:  # a vision encoder, whose positions are patches of an image
             print(f"{label} is left out, because it tells no context: --context N reads it.", file=sys.stderr)
             continue
+        if context < 2:
+            raise ValueError(f"{label} tells a context of {context}; expected 2 or more, or --context")
+        if part.rope_parameters["rope_type"] in _BY_LENGTH and options.seq_len is None:
+            part = rfrope.from_config(source, seq_len=context)[index]
         omega = part.frequencies
         if part.sections is not None and part.rope_parameters["rope_type"] == "axial":
-            omega = rfrope.mrope(omega, part.sections, interleaved=part.interleaved)
-        yield _Set(label, omega, context, part.attention_factor, part)
+            omega = rfrope.mrope(omega, part.sections)
+        yield _Set(label, omega, context, part.attention_factor, part, options.seq_len or context)
+
+
+def _context_of(part: rfrope.ModelRope, options: argparse.Namespace) -> int | None:
+    """How many positions are looked at: what was asked for, else what the layers see."""
+    if options.context is not None or part.context is None:
+        context: int | None = options.context
+        return context
+    return part.context if part.window is None else min(part.context, part.window)
 
 
 def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Set]:
     held = rfrope.load(source)
     context = held.provenance.get("context") if options.context is None else options.context
-    context = max(context) if isinstance(context, list) and context else context
-    if not isinstance(context, int) or isinstance(context, bool) or context < 2:
+    lengths = context if isinstance(context, list) else [context]
+    if not lengths or any(isinstance(n, bool) or not isinstance(n, int) or n < 2 for n in lengths):
         raise ValueError(f"{source} does not tell a context; expected --context")
+    context = max(lengths)
     omega = held.frequencies.astype(np.float64)
     if omega.ndim < 3:
         yield _Set(source, omega, context)
@@ -138,31 +185,41 @@ def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Se
 
 
 def _scheme(one: _Set) -> Iterator[str]:
-    """Lines of text on what a scheme for longer contexts has changed."""
+    """Paragraphs on axes that share the blocks, and on what a scheme for longer contexts has changed."""
     if one.model is None or one.frequencies.ndim > 1:
         return
-    if one.model.sections is not None or one.model.rope_parameters["rope_type"] != "default":
-        yield ""
     if one.model.sections is not None:
-        order = "interleaved" if one.model.interleaved else "one after the other"
-        shares = list(one.model.sections)
-        yield f"Axes: the blocks are shared as {shares} among the axes of the positions, {order}; above, all move."
+        yield "\n".join(_told_of_sections(one))
     effect = _effect(one)
-    if effect is not None:
-        name = one.model.rope_parameters["rope_type"]
-        ratio = np.asarray(effect.wavelength_ratio)
-        stopped, slowed = int(np.sum(np.isinf(ratio))), int(np.sum(np.isfinite(ratio) & (ratio > 1.0)))
-        done = [f"stops {stopped} of {len(ratio)} blocks"] if stopped else []
-        if slowed:
-            slowest = np.max(ratio, where=np.isfinite(ratio), initial=1.0)
-            done.append(f"slows {slowed} of {len(ratio)} blocks, at most {slowest:.4g} times")
+    if effect is None:
+        return
+    name = one.model.rope_parameters["rope_type"]
+    read = f", read for a text of {one.seq_len} positions," if name in _BY_LENGTH else ""
+    ratio = effect["wavelength_ratio"]
+    stopped, slowed = int(np.sum(np.isinf(ratio))), int(np.sum(np.isfinite(ratio) & (ratio > 1.0)))
+    done = [f"stops {stopped} of {len(ratio)} blocks"] if stopped else []
+    if slowed:
+        slowest = np.max(ratio, where=np.isfinite(ratio), initial=1.0)
+        done.append(f"slows {slowed} of {len(ratio)} blocks, at most {slowest:.4g} times")
+    moved = f"\n  It moves the scores above by up to {effect['largest_change']:.3f}, at distance {effect['at_lag']}."
+    yield f"Scheme: {name}{read} {' and '.join(done) or 'changes no block'}.{moved if done else ''}"
+
+
+def _told_of_sections(one: _Set) -> Iterator[str]:
+    assert one.model is not None
+    assert one.model.sections is not None
+    order = "interleaved" if one.model.interleaved else "one after the other"
+    yield f"Axes: the blocks are shared as {list(one.model.sections)} among the axes of the positions, {order}."
+    yield "Above all axes move together, as they do along text. Along one axis alone, as within an image or a video:"
+    omega = rfrope.mrope(one.frequencies, one.model.sections, interleaved=one.model.interleaved)
+    for along in analysis.summarise(omega, one.context, head_dim=one.head_dim).axes:
         yield (
-            f"Scheme: {name} {' and '.join(done) or 'changes no block'}. It moves the curve above by up to "
-            f"{effect.largest:.3f}, at distance {effect.largest_at:.0f}."
+            f"  axis {along.axis}: {along.n_turning} blocks turn, {along.n_dead} of them complete no turn within the "
+            f"context; the score is never below {along.lowest:.3f}."
         )
 
 
-def _effect(one: _Set) -> Any:
+def _effect(one: _Set) -> dict[str, Any] | None:
     """What the scheme of a model has changed against the ladder of its base, or None without one."""
     if one.model is None or one.frequencies.ndim > 1 or one.model.rope_parameters["rope_type"] == "default":
         return None
@@ -171,17 +228,26 @@ def _effect(one: _Set) -> Any:
     if held["rope_type"] == "proportional":  # of which the fraction is a part, not what it is made from
         plain.pop("partial_rotary_factor", None)
     before = rfrope.from_rope_parameters(plain, head_dim=one.model.head_dim).frequencies
-    lags = np.unique(np.rint(np.geomspace(1, one.context - 1, 4096)))
-    return analysis.scaling_effect(before, rfrope.Scaled(one.frequencies, one.attention_factor), lags)
+    still = np.zeros((one.model.qk_head_dim + 1) // 2 - len(before))
+    whole, changed = (np.concatenate([omega, still]) for omega in (before, one.frequencies))
+    largest, at_lag = -1.0, 0
+    for start in range(1, one.context, _CHUNK):
+        effect = analysis.scaling_effect(whole, changed, np.arange(start, min(start + _CHUNK, one.context)))
+        if float(effect.largest) > largest:
+            largest, at_lag = float(effect.largest), int(effect.largest_at)
+    ratio = np.asarray(analysis.wavelengths(one.frequencies)) / analysis.wavelengths(before)
+    return {"largest_change": largest, "at_lag": at_lag, "wavelength_ratio": ratio}
 
 
 def _about(one: _Set) -> dict[str, Any]:
     if one.model is None:
         return {"scheme": None}
     effect = _effect(one)
-    changed = None if effect is None else {"largest_change": effect.largest, "at_lag": effect.largest_at}
-    names = ("model_type", "head_dim", "rotary_dim", "rope_parameters", "sections", "interleaved")
-    return {"scheme": {name: getattr(one.model, name) for name in names} | {"effect": changed}}
+    if effect is not None:
+        ratio = effect["wavelength_ratio"].tolist()
+        effect |= {"wavelength_ratio": [value if math.isfinite(value) else None for value in ratio]}
+    names = ("model_type", "head_dim", "rotary_dim", "window", "rope_parameters", "sections", "interleaved")
+    return {"scheme": {name: getattr(one.model, name) for name in names} | {"seq_len": one.seq_len, "effect": effect}}
 
 
 def _print_side_by_side(sets: list[_Set], told: list[analysis.Summary]) -> None:
@@ -202,7 +268,7 @@ def _print_side_by_side(sets: list[_Set], told: list[analysis.Summary]) -> None:
     for one, summary in zip(sets, told, strict=True):
         for along in summary.axes:
             label = f"{one.label}, axis {along.axis}" if len(summary.axes) > 1 else one.label
-            still = summary.n_blocks - along.n_turning + along.n_dead
+            still = (summary.head_dim + 1) // 2 - along.n_turning + along.n_dead
             places = ["never" if lag is None else str(lag) for lag in (along.half_lag, along.first_negative_lag)]
             rows.append(
                 (
@@ -219,16 +285,20 @@ def _print_side_by_side(sets: list[_Set], told: list[analysis.Summary]) -> None:
             )
     print_table(rows, left=(0, 9))
     print(
-        "\nnever turn: blocks that complete no turn within the context. < 1/2, < 0: the first distance at which a token"
-        "\nscores less than one half, or less than 0, with its own like (1 at the same place, averaged over contents);"
-        "\nlowest: the smallest such score within the context. Wavelengths in positions."
+        "\nnever turn: blocks, of all features of a head, that complete no turn within the context. < 1/2, < 0: the"
+        "\nfirst distance at which a token scores less than one half, or less than 0, with its own like (1 at the same"
+        "\nplace, averaged over contents); lowest: the smallest such score within the context, without the factor of"
+        "\nscore x. Wavelengths in positions. Nearest kernel: to the curve of the blocks that turn."
     )
+    for one in sets:
+        for part in _scheme(one):
+            print(f"\n{one.label}\n{part}")
 
 
 def _figure(sets: list[_Set]) -> Any:
     """Two panels: mean kernels over the longest context, and wavelengths of the blocks."""
     figure, (left, right) = plotting.new_figure(2)
-    held = {os.path.normpath(one.label) if os.sep in one.label else one.label: one.frequencies for one in sets}
+    held = {one.label: one.frequencies for one in sets}
     context = max(one.context for one in sets)
     plotting.mean_kernels(held, context - 1, ax=left)
     plotting.wavelengths(held, context=context, ax=right)

@@ -18,7 +18,11 @@ def whole(least: int) -> Callable[[str], int]:
     """Return an argument type: a whole number from `least` on."""
 
     def whole_number(text: str) -> int:
-        if (value := int(text)) < least:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        if value < least:
             raise argparse.ArgumentTypeError(f"{value} is below {least}")
         return value
 

@@ -203,7 +203,7 @@ def similarity(frequencies: Array, delta: Array, *, cosine: float = 1.0) -> Simi
     kernel = 1.0 - fall
     own = _array.clip(squares / blocks - fall * fall, 0.0, None, xp) / (blocks + 1)
     other = _array.clip(fall * (2.0 - fall) - own, 0.0, None, xp) / (features - 1)
-    std = xp.sqrt(cosine**2 * own + (1.0 - cosine**2) * other)
+    std = _root(cosine**2 * own + (1.0 - cosine**2) * other, xp)
     return Similarity(cosine * kernel, std, features**-0.5, _array.clip(kernel, 0.0, None, xp))
 
 
@@ -282,9 +282,14 @@ def departure(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: 
     )
 
 
+def _root(x: Array, xp: ModuleType) -> Array:
+    """Square root, with the gradient 0 at 0 instead of none."""
+    none = x == 0.0
+    return xp.where(none, xp.zeros_like(x), xp.sqrt(xp.where(none, xp.ones_like(x), x)))
+
+
 def _root_ratio(part: Array, whole: Array, xp: ModuleType) -> Array:
-    none = whole == 0.0
-    return xp.where(none, xp.zeros_like(whole), xp.sqrt(part / xp.where(none, xp.ones_like(whole), whole)))
+    return _root(part / xp.where(whole == 0.0, xp.ones_like(whole), whole), xp)
 
 
 def _parts(frequencies: Array, lags: int) -> Iterator[tuple[slice, Array]]:

@@ -36,6 +36,7 @@ _DIGITS = 9  # of fitted parameters
 _EVEN = 1e-6  # errors below are alike
 _LEFT_OUT = ("ball",)  # in one axis the same as sinc
 _Point = tuple[tuple[float, float], ...]  # logarithms of parameters, each with a step to go on with
+_AT_LIMIT = 1e-3  # of a logarithm, from the end of its range
 _NONE = 1e300  # error where there is no such kernel
 _SHAPES = {"nu": (0.05, 30.0), "alpha": (0.02, 100.0), "exponent": (0.05, 2.0)}  # where shapes are sought
 _PERIODIC_SCALE = (0.05, 20.0)
@@ -52,11 +53,14 @@ class KernelFit:
         With parameters of nine significant digits.
     rms, sup : float
         Root mean square and largest difference between the mean kernel and Phi over the lags of the fit.
+    at_limit : tuple of str
+        Parameters that ended where the search ends; beyond it the fit might be better.
     """
 
     kernel: Kernel
     rms: float
     sup: float
+    at_limit: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -110,8 +114,8 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
     Returns
     -------
     tuple of KernelFit
-        One for each family. Errors that agree in two significant digits, or are below 1e-6, count as equal; then fewer
-        parameters come first, and then the order of the registry.
+        One for each family. Errors that agree in two significant digits, or are below 1e-6, count as equal; then those
+        come first that did not end where the search ends, those with fewer parameters, and the order of the registry.
 
     Raises
     ------
@@ -156,7 +160,7 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
     lags = _lags(max_lag)
     curve = _Curve(lags, _sums.mean_cos(omega, lags, np), max_lag, np.abs(omega))
     found = [(_fitted(record, curve), len(_searched(record))) for record in _records(names)]
-    found.sort(key=lambda one: (float(f"{max(one[0].rms, _EVEN):.1e}"), one[1]))
+    found.sort(key=lambda one: (float(f"{max(one[0].rms, _EVEN):.1e}"), bool(one[0].at_limit), one[1]))
     return tuple(fit for fit, _ in found)
 
 
@@ -313,14 +317,20 @@ def _fitted(record: kernels.Record, curve: _Curve) -> KernelFit:
         near = _refined(start, record, ranges, coarse, 1e-3)
         candidates.append(_refined(near, record, ranges, curve, 1e-3))
     best = min(candidates, key=lambda point: _mean_square([x for x, _ in point], record, ranges, curve))
-    kernel = _made([x for x, _ in _refined(best, record, ranges, curve, 1e-9)], record, ranges)
+    found = [x for x, _ in _refined(best, record, ranges, curve, 1e-9)]
+    kernel = _made(found, record, ranges)
     assert kernel is not None  # the search begins with a kernel, and never leaves for a point without one
-    return _judged(kernel, curve)
+    limits = [
+        r.name
+        for x, r in zip(found, ranges, strict=True)
+        if x - r.low < _AT_LIMIT or (r.high - x < _AT_LIMIT and r.name != "exponent")  # which ends there by its nature
+    ]
+    return _judged(kernel, curve, tuple(limits))
 
 
-def _judged(kernel: Kernel, curve: _Curve) -> KernelFit:
+def _judged(kernel: Kernel, curve: _Curve, at_limit: tuple[str, ...] = ()) -> KernelFit:
     error = np.abs(curve.error(kernel))
-    return KernelFit(kernel, math.sqrt(float(np.mean(error**2))), float(np.max(error)))
+    return KernelFit(kernel, math.sqrt(float(np.mean(error**2))), float(np.max(error)), at_limit)
 
 
 def _refined(

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from rfrope import _array
-from rfrope._array import Array
 from rfrope.analysis.bases import integral_rule
-from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel
+from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
 from rfrope.analysis.fits import KernelFit, fit_kernel
 from rfrope.frequencies import count
 
-_CHUNK = 2**20  # lags at once
 _SHOWN = 7  # lags that a reader sees, beside 0
 _LADDER = 1e-6  # largest relative departure of a geometric ladder from its base
+_FAR = 0.15  # root mean square from which a fitted kernel is no description
 _HIGH = 0.9  # of the mean kernel, from which two positions look the same
 
 
@@ -35,10 +34,13 @@ class AxisSummary:
         Wavelengths of the blocks that turn; infinite if none does.
     n_dead : int
         Of the blocks that turn, those that complete no turn within the context ("dead channels").
+    n_still : int
+        Of those, the ones that complete not even a quarter of one.
     base : float or None
         Base of the geometric ladder that the frequencies are, 1 first; None for other sets.
     curve : tuple of (int, float)
-        The mean kernel at a few lags: the expected score of a unit vector with itself.
+        The mean kernel at a few lags: the expected score of a unit vector with itself, attention factor left out.
+        Features of the head that are not rotated are blocks of frequency 0 in it.
     half_lag : int or None
         The first lag at which the mean kernel is below 1/2; None if there is none within the context.
     first_negative_lag : int or None
@@ -50,9 +52,9 @@ class AxisSummary:
     aliasing_distance : int or None
         The first lag at which it is 0.9 or more again, having been below.
     integral_rule : float
-        The base that the integral rule asks for the context; it is necessary, not sufficient.
+        The base that the integral rule asks for the context. The sum over few blocks mostly asks for a larger one.
     fit : KernelFit or None
-        The registered kernel whose Phi is nearest to the mean kernel; None if no block turns.
+        The registered kernel whose Phi is nearest to the mean kernel of the blocks that turn; None if none does.
     """
 
     axis: int
@@ -60,6 +62,7 @@ class AxisSummary:
     shortest: float
     longest: float
     n_dead: int
+    n_still: int
     base: float | None
     curve: tuple[tuple[int, float], ...]
     half_lag: int | None
@@ -80,20 +83,23 @@ class Summary:
     ----------
     name : str or None
     n_blocks : int
-        D; a head has 2D rotated features.
+        D; 2D features of a head are rotated.
+    head_dim : int
+        Features of a query and a key that a score compares, 2D or more.
     context : int
         Positions; lags are 0, ..., context - 1.
     attention_factor : float
         What multiplies cos and sin, so that scores are multiplied by its square.
     random_std : float
-        Standard deviation of the score of a unit query with a random unit key, ``1/sqrt(2D)`` at every lag; its mean
-        is 0.
+        Standard deviation of the score of a unit query with a random unit key, ``1/sqrt(head_dim)`` at every lag; its
+        mean is 0.
     axes : tuple of AxisSummary
         One for each axis of the positions, for lags along that axis.
     """
 
     name: str | None
     n_blocks: int
+    head_dim: int
     context: int
     attention_factor: float
     random_std: float
@@ -110,15 +116,19 @@ class Summary:
         return told | {"axes": list(told["axes"])}
 
     def __str__(self) -> str:
-        head = f"{self.name}: " if self.name else ""
+        rotated, name = 2 * self.n_blocks, f"{self.name}: " if self.name else ""
+        share = "features" if rotated >= self.head_dim else f"of the {self.head_dim} features"
         lines = [
-            f"{head}{_n(self.n_blocks, 'frequency', 'frequencies')}, two features of a head each, over a context of "
+            f"{name}{_n(self.n_blocks, 'frequency', 'frequencies')} for {rotated} {share} of a head, over a context of "
             f"{self.context} positions."
         ]
+        if rotated < self.head_dim:
+            lines.append("The other features are not turned; below they count as blocks that stand still.")
         if self.attention_factor != 1.0:
+            part = "every score" if rotated >= self.head_dim else "what turned features add to a score"
             lines.append(
-                f"cos and sin are multiplied by {self.attention_factor:.6g}, so every score by "
-                f"{self.attention_factor**2:.6g}."
+                f"cos and sin are multiplied by {self.attention_factor:.6g}, so {part} by "
+                f"{self.attention_factor**2:.6g}; the scores below are without it."
             )
         for axis in self.axes:
             several = len(self.axes) > 1
@@ -128,7 +138,12 @@ class Summary:
 
 @_array.on_device_of_arrays
 def summarise(
-    frequencies: Any, context: int | None = None, *, attention_factor: float | None = None, name: str | None = None
+    frequencies: Any,
+    context: int | None = None,
+    *,
+    attention_factor: float | None = None,
+    head_dim: int | None = None,
+    name: str | None = None,
 ) -> Summary:
     """Read frequencies over a context: wavelengths, dead channels, mean kernel, base, and the kernel nearest to it.
 
@@ -136,11 +151,14 @@ def summarise(
     ----------
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(D, k)``, with at least one block; or what `from_rope_parameters`, `load` or an entry of
-        `from_config` gives, with its attention factor.
+        `from_config` gives, with its attention factor and the width of its head.
     context : int, optional
-        Number of positions, at least 2. May be left out for an entry of `from_config`, which has one.
+        Number of positions, at least 2. May be left out for an entry of `from_config` that has one.
     attention_factor : float, optional
         Positive; that of `frequencies` or 1 unless given.
+    head_dim : int, optional
+        Features that a score compares; those beyond 2D are not rotated, and count as blocks of frequency 0. That of
+        `frequencies` or 2D unless given.
     name : str, optional
         For the text.
 
@@ -152,16 +170,17 @@ def summarise(
     Raises
     ------
     ValueError
-        For NaN or infinite frequencies, no blocks, more axes of the array than two, a context below 2, or an attention
-        factor that is not positive and finite.
+        For NaN or infinite frequencies, no blocks, more axes of the array than two, a context below 2, a head narrower
+        than 2D, or an attention factor that is not positive and finite.
     TypeError
-        For what is no array of numbers, and for a context that is no whole number.
+        For what is no array of numbers, and for numbers that are not whole.
 
     Notes
     -----
-    All whole lags 0, ..., context - 1 are looked at. The mean kernel ``C(lag) = (1/D) sum cos(lag theta)`` is the score
-    of a unit vector in a random direction with itself (seed 002): what equal content scores, averaged over contents.
-    Trained queries and keys weigh the blocks unequally; `sine_share` and `departure` read those.
+    All whole lags 0, ..., context - 1 are looked at: positions are tokens or patches, one apart. The mean kernel
+    ``C(lag) = (1/D) sum cos(lag theta)`` is the score of a unit vector in a random direction with itself (seed 002):
+    what equal content scores, averaged over contents. Trained queries and keys weigh the blocks unequally; `sine_share`
+    and `departure` read those.
 
     Examples
     --------
@@ -173,44 +192,39 @@ def summarise(
     >>> along.n_dead, along.first_negative_lag
     (25, 85133)
     """
-    frequencies, context, attention_factor = _unpacked(frequencies, context, attention_factor)
+    given, frequencies = frequencies, getattr(frequencies, "frequencies", frequencies)
     xp = _array.namespace(frequencies=frequencies)
-    value = _array.numbers(frequencies, xp, name="frequencies")
-    omega = _array.to_host(value).astype(np.float64)
+    omega = _array.to_host(_array.numbers(frequencies, xp, name="frequencies")).astype(np.float64)
     if omega.ndim not in (1, 2) or not omega.size:
         raise ValueError(
             f"frequencies has shape {omega.shape}; expected (D,) or (D, k) with at least one block: one head at a time"
         )
     if not np.all(np.isfinite(omega)):
         raise ValueError("frequencies holds NaN or infinity; expected finite frequencies")
-    context = count("context", context, 2)
+    context = getattr(given, "context", None) if context is None else context
+    if context is None:
+        raise ValueError("context is missing; expected a number of positions, such as 4096")
+    context, n_blocks = count("context", context, 2), len(omega)
+    head_dim = getattr(given, "qk_head_dim", 2 * n_blocks) if head_dim is None else head_dim
+    head_dim = max(count("head_dim", head_dim, 2 * n_blocks - 1), 2 * n_blocks)  # an odd width is rounded up
+    factor = getattr(given, "attention_factor", 1.0) if attention_factor is None else attention_factor
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0.0 < factor < math.inf:
+        raise ValueError(f"attention_factor is {factor!r}; expected a positive finite number")
     if not (name is None or isinstance(name, str)):
         raise TypeError(f"name is {name!r}; expected a string")
     columns = omega.T if omega.ndim == 2 else omega[None]
-    axes = tuple(_along(axis, np.abs(column), context) for axis, column in enumerate(columns))
-    return Summary(name, len(omega), context, attention_factor, 1.0 / math.sqrt(2 * len(omega)), axes)
+    still = np.zeros((head_dim + 1) // 2 - n_blocks)
+    axes = tuple(
+        _along(axis, np.concatenate([column, still]), n_blocks, context) for axis, column in enumerate(columns)
+    )
+    return Summary(name, n_blocks, head_dim, context, float(factor), 1.0 / math.sqrt(head_dim), axes)
 
 
-def _unpacked(frequencies: Any, context: Any, attention_factor: Any) -> tuple[Array, Any, float]:
-    """Take frequencies, context and attention factor out of an object that holds them, unless they are given."""
-    if hasattr(frequencies, "frequencies"):
-        context = getattr(frequencies, "context", None) if context is None else context
-        factor = getattr(frequencies, "attention_factor", 1.0) if attention_factor is None else attention_factor
-        frequencies = frequencies.frequencies
-    else:
-        factor = 1.0 if attention_factor is None else attention_factor
-    if context is None:
-        raise ValueError("context is missing; expected a number of positions, such as 4096")
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0.0 < factor < math.inf:
-        raise ValueError(f"attention_factor is {factor!r}; expected a positive finite number")
-    return frequencies, context, float(factor)
-
-
-def _along(axis: int, theta: np.ndarray, context: int) -> AxisSummary:
-    """Read the sizes of the frequencies of one axis."""
-    turning = theta[theta > 0.0]
+def _along(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> AxisSummary:
+    """Read the frequencies of one axis; those beyond the first `n_blocks` are 0."""
+    turning = np.abs(theta[theta != 0.0])
     lengths = 2.0 * math.pi / turning if turning.size else np.array([math.inf])
-    n_negative, lowest, lowest_lag = _scan(theta, context)
+    n_negative, lowest, lowest_lag = _lowest(theta, context)
     lags = np.unique(np.concatenate([[0], np.rint(np.geomspace(1, context - 1, _SHOWN)).astype(np.int64)]))
     values = mean_kernel(theta, lags)
     return AxisSummary(
@@ -219,7 +233,8 @@ def _along(axis: int, theta: np.ndarray, context: int) -> AxisSummary:
         shortest=float(lengths.min()),
         longest=float(lengths.max()),
         n_dead=int(np.sum(turning * context < 2.0 * math.pi)),
-        base=_base(theta),
+        n_still=int(np.sum(turning * context < 0.5 * math.pi)),
+        base=_base(theta[:n_blocks]),
         curve=tuple((int(lag), float(value)) for lag, value in zip(lags, values, strict=True)),
         half_lag=first_lag(theta, 1, context - 1, 0.5, below=True),
         first_negative_lag=first_negative_lag(theta, context - 1),
@@ -228,30 +243,32 @@ def _along(axis: int, theta: np.ndarray, context: int) -> AxisSummary:
         lowest_lag=lowest_lag,
         aliasing_distance=aliasing_distance(theta, context - 1, threshold=_HIGH),
         integral_rule=integral_rule(context),
-        fit=fit_kernel(theta, context - 1)[0] if turning.size else None,
+        fit=fit_kernel(turning, context - 1)[0] if turning.size else None,
     )
 
 
-def _scan(theta: np.ndarray, context: int) -> tuple[int, float, int]:
-    """Return the number of lags below 0, the smallest value and its lag, over 1, ..., context - 1."""
-    n_negative, lowest, lowest_lag = 0, math.inf, 0
-    for start in range(1, context, _CHUNK):
-        curve = mean_kernel(theta, np.arange(start, min(start + _CHUNK, context)))
-        n_negative += int(np.sum(curve < 0.0))
+def _lowest(theta: np.ndarray, context: int) -> tuple[int, float, int]:
+    """Return the number of lags below 0, the smallest value and its lag, over 1, ..., context - 1.
+
+    Values that cannot be told from 0 count as 0.
+    """
+    n_negative, lowest, lowest_lag, rounded = 0, math.inf, 0, 1e-14 + 4e-16 * len(theta)
+    for start, curve in scan_lags(theta, 1, context - 1):
+        n_negative += int(np.sum(curve < -rounded))
         at = int(np.argmin(curve))
         if curve[at] < lowest:
             lowest, lowest_lag = float(curve[at]), start + at
-    return n_negative, lowest, lowest_lag
+    return n_negative, 0.0 if abs(lowest) <= rounded else lowest, lowest_lag
 
 
 def _base(theta: np.ndarray) -> float | None:
-    """Base of which the frequencies are the geometric ladder ``base ** (-i / D)``, or None."""
-    n = len(theta)
-    if n < 2 or theta[-1] <= 0.0 or theta[0] != 1.0 or not theta[0] > theta[-1]:
+    """Base of which the frequencies, but for zeros at their end, are the ladder ``base ** (-i / D)``, or None."""
+    n = int(np.count_nonzero(theta))
+    if n < 2 or theta[0] != 1.0 or not 1.0 > theta[n - 1] > 0.0:
         return None
-    log_base = -math.log(theta[-1]) * n / (n - 1)
-    ladder = np.exp(-log_base * np.arange(n) / n)
-    if not np.all(np.abs(theta - ladder) <= _LADDER * ladder):
+    log_base = -math.log(theta[n - 1]) * len(theta) / (n - 1)
+    ladder = np.exp(-log_base * np.arange(n) / len(theta))
+    if not np.all(np.abs(theta[:n] - ladder) <= _LADDER * ladder):
         return None
     base = math.exp(log_base)
     near = float(f"{base:.6g}")
@@ -271,18 +288,22 @@ def _told(axis: AxisSummary, summary: Summary) -> Iterator[str]:
 
 
 def _told_of_blocks(axis: AxisSummary, summary: Summary) -> Iterator[str]:
-    still = summary.n_blocks - axis.n_turning
+    still = (summary.head_dim + 1) // 2 - axis.n_turning
     yield (
-        f"Blocks: {axis.n_turning} turn, once in {_length(axis.shortest)} positions (the fastest) to "
-        f"{_length(axis.longest)} (the slowest)"
-        + (f"; {_n(still, 'stands still and sees', 'stand still and see')} no position." if still else ".")
+        f"Blocks (two features each): {axis.n_turning} turn, once in {_length(axis.shortest)} positions (the fastest) "
+        f"to {_length(axis.longest)} (the slowest)."
     )
-    if axis.n_dead:
-        many = _n(axis.n_dead, "block completes", "blocks complete")
-        yield f'  {many} no turn within the context ("dead channels"): what they see of a position changes little, and'
-        yield "  training never shows all their angles."
-    else:
-        yield "  All of them complete a turn within the context."
+    if axis.shortest < 2.0:
+        yield "  Some make over half a turn from one position to the next, which whole positions see as a slower one."
+        yield "  If positions are coordinates, such as from -1 to 1, what follows is not about them."
+    if still:
+        yield f"  {_n(still, 'stands still and sees', 'stand still and see')} no position."
+    if not axis.n_dead:
+        yield "  All that turn complete a turn within the context."
+        return
+    quarter = f", {axis.n_still} of them not even a quarter of one" if axis.n_still else ""
+    yield f'  {_n(axis.n_dead, "completes", "complete")} no turn within the context ("dead channels"){quarter}:'
+    yield "  a text of this length never shows all their angles, and the slowest hardly tell one position from another."
 
 
 def _told_of_curve(axis: AxisSummary, summary: Summary) -> Iterator[str]:
@@ -291,8 +312,10 @@ def _told_of_curve(axis: AxisSummary, summary: Summary) -> Iterator[str]:
     widths = [max(map(len, pair)) for pair in zip(lags, values, strict=True)]
     for title, cells in (("distance", lags), ("score", values)):
         yield f"  {title:8}  " + "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-    half = "never within the context" if axis.half_lag is None else f"first at distance {axis.half_lag}"
-    yield f"  It is below one half {half}."
+    if axis.half_lag is None:
+        yield "  This score is never below one half within the context."
+    else:
+        yield f"  This score is below one half first at distance {axis.half_lag}."
     if axis.first_negative_lag is None:
         yield f"  It is never below 0 within the context; its lowest value is {axis.lowest:.3f}, at {axis.lowest_lag}."
     else:
@@ -300,8 +323,12 @@ def _told_of_curve(axis: AxisSummary, summary: Summary) -> Iterator[str]:
             f"  It is below 0 first at distance {axis.first_negative_lag}, and at {100.0 * axis.negative_share:.2g} % "
             f"of all distances in the context; lowest {axis.lowest:.3f}, at {axis.lowest_lag}."
         )
-        yield "  There its own like scores less than a token without any likeness does on average:"
-    yield f"  such a token scores 0 ± {summary.random_std:.3f} (one standard deviation) at every distance."
+    yield (
+        f"  For comparison: a token without any likeness scores 0 on average at every distance, give or take "
+        f"{summary.random_std:.3f}."
+    )
+    if axis.first_negative_lag is not None:
+        yield "  So where the score is below 0, a token finds its own like less than it finds any other."
     if axis.aliasing_distance is not None:
         yield (
             f"  At distance {axis.aliasing_distance} it is {_HIGH} or more again: positions so far apart look "
@@ -310,8 +337,10 @@ def _told_of_curve(axis: AxisSummary, summary: Summary) -> Iterator[str]:
 
 
 def _told_of_origin(axis: AxisSummary, summary: Summary) -> Iterator[str]:
-    if axis.base is None:
-        yield "Origin: no geometric ladder that begins at 1 (the frequencies were rescaled, or made otherwise)."
+    if axis.n_turning < 2:
+        pass  # one frequency is every ladder
+    elif axis.base is None:
+        yield "Origin: no geometric ladder from 1 downwards, as standard RoPE has (rescaled, or made otherwise)."
     else:
         yield f"Origin: the geometric ladder of base {axis.base:.6g}, as in standard RoPE."
         meets = "meets" if axis.base >= axis.integral_rule else "misses"
@@ -320,9 +349,13 @@ def _told_of_origin(axis: AxisSummary, summary: Summary) -> Iterator[str]:
             "rule is about an integral;"
         )
         yield "  the sum over these few blocks is what counts, and it is the score shown above."
-    if axis.fit is not None:
-        yield f"Kernel of the registry nearest to this curve: {axis.fit.label},"
-        yield f"  off by {axis.fit.rms:.2g} (root mean square) and at most {axis.fit.sup:.2g}."
+    if axis.fit is None:
+        return
+    what = "this curve" if axis.n_turning == (summary.head_dim + 1) // 2 else "the curve of the blocks that turn"
+    far = f"None of the kernels that rfrope knows is near to {what}; the nearest is"
+    yield far if axis.fit.rms > _FAR else f"Of the kernels that rfrope knows, the nearest to {what} is"
+    limits = f" (sought no further in {', '.join(axis.fit.at_limit)})" if axis.fit.at_limit else ""
+    yield f"  {axis.fit.label}, off by {axis.fit.rms:.2g} (root mean square) and at most {axis.fit.sup:.2g}{limits}."
 
 
 def _length(value: float) -> str:

@@ -345,3 +345,23 @@ def test_bad_frequencies_of_similarity_are_named():
         analysis.similarity([], 1)
     with pytest.raises(ValueError, match="delta holds NaN"):
         analysis.similarity(W, math.nan)
+
+
+def test_gradients_are_finite_at_lag_0():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    rng = np.random.default_rng(0)
+    q, k = (torch.asarray(rng.standard_normal((5, 6))) for _ in range(2))
+    for value in (
+        lambda w: analysis.similarity(w, torch.asarray([0.0, 3.0])).std.sum(),
+        lambda w: analysis.departure(q, k, w, torch.asarray([0.0, 3.0])).residual.sum(),
+    ):
+        omega = torch.asarray([1.0, 0.3, 0.1], dtype=torch.float64, requires_grad=True)
+        value(omega).backward()
+        assert torch.all(torch.isfinite(omega.grad))
+        step, base = 1e-6, omega.detach()
+        for i in range(3):
+            moved = [base.clone(), base.clone()]
+            moved[0][i] -= step
+            moved[1][i] += step
+            slope = (value(moved[1]) - value(moved[0])) / (2 * step)
+            assert float(omega.grad[i]) == pytest.approx(float(slope), rel=1e-6, abs=1e-7)

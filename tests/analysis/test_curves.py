@@ -465,7 +465,7 @@ def test_the_scan_is_the_mean_kernel(monkeypatch):
     omega = np.random.default_rng(5).normal(size=70)
     monkeypatch.setattr(curves, "_FREQUENCIES", 32)
     seen = {}
-    for first, means in curves._scan(omega, 3, 30_000):
+    for first, means in curves.scan_lags(omega, 3, 30_000):
         seen |= dict(enumerate(means.tolist(), first))
     assert list(seen) == list(range(3, 30_001))
     wanted = _sums.mean_cos(omega, np.arange(3, 30_001), np)
@@ -474,14 +474,14 @@ def test_the_scan_is_the_mean_kernel(monkeypatch):
 
 def test_few_lags_are_summed_when_the_kernel_turns_early(monkeypatch):
     asked = []
-    scan = curves._scan
+    scan = curves.scan_lags
 
     def counted(*arguments):
         for first, means in scan(*arguments):
             asked.append(len(means))
             yield first, means
 
-    monkeypatch.setattr(curves, "_scan", counted)
+    monkeypatch.setattr(curves, "scan_lags", counted)
     assert analysis.first_negative_lag([2.0], 2**20) == 1
     assert sum(asked) <= 4096
 
@@ -523,3 +523,23 @@ def test_bad_input_of_turns(arguments, error, message):
 def test_bad_thresholds(threshold, error):
     with pytest.raises(error, match="threshold is"):
         analysis.aliasing_distance([1.0], 5, threshold=threshold)
+
+
+def test_the_end_correction_is_worth_what_the_docstring_says():
+    lags, omega = np.arange(17), rfrope.geometric(64)
+    curve = analysis.mean_kernel(omega, lags)
+    plain, corrected = (np.max(np.abs(analysis.log_uniform_kernel(lags, n_blocks=n) - curve)) for n in (None, 64))
+    assert (round(plain, 3), round(corrected, 3)) == (0.016, 0.003)
+
+
+def test_scipys_functions_can_be_mapped_by_jax():
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    lags = jax.numpy.arange(6.0).reshape(2, 3)
+    got = jax.vmap(analysis.log_uniform_kernel)(lags)
+    np.testing.assert_allclose(got, analysis.log_uniform_kernel(np.arange(6.0).reshape(2, 3)), atol=1e-6)
+
+
+def test_what_reads_values_says_so_under_jit():
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    with pytest.raises(TypeError, match="being traced by JAX and has no values yet; expected a call outside jit"):
+        jax.jit(lambda w: analysis.first_negative_lag(w, 10))(jax.numpy.ones(3))
