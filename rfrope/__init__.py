@@ -7,7 +7,7 @@ Conventions: frequencies are radians per unit of position, lags are KEY minus QU
 and the backend comes from the arrays.
 """
 
-from rfrope import analysis, bochner, kernels, plotting, scaling
+from rfrope import analysis, bochner, heads, kernels, plotting, scaling
 from rfrope._threads import threads
 from rfrope.axes import axial, golden_gate, mixed, mrope
 from rfrope.configs import ModelRope, from_config
@@ -61,6 +61,7 @@ __all__ = [
     "from_wavelengths",
     "geometric",
     "golden_gate",
+    "heads",
     "kernel",
     "kernels",
     "load",

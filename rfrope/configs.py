@@ -52,8 +52,13 @@ class ModelRope:
         Width of a query or key; for latent attention (DeepSeek) of the part that carries positions.
     rotary_dim : int
         Features that are rotated, twice the number of frequencies; with ``proportional`` some of these are 0.
+    qk_head_dim : int
+        Features of a query and a key that a score compares: `head_dim`, and with latent attention also those that carry
+        no position.
     context : int or None
         Positions that the model is made for (``max_position_embeddings``); None where the config does not say.
+    window : int or None
+        How many positions these layers see, where the config names a sliding window for them; None for all.
     rope_parameters : dict
         The scheme and its values under the names of transformers 5, with defaults filled in. ``rope_type`` is
         ``"axial"`` for the two axes of vision models.
@@ -71,7 +76,9 @@ class ModelRope:
     model_type: str
     head_dim: int
     rotary_dim: int
+    qk_head_dim: int
     context: int | None
+    window: int | None
     rope_parameters: dict[str, Any]
     frequencies: Array
     attention_factor: float
@@ -165,7 +172,7 @@ def _read(config: Any) -> tuple[Mapping[str, Any], str]:
     path = os.fspath(config)
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8-sig") as file:
         try:
             held = json.load(file)
         except (ValueError, RecursionError) as error:
@@ -256,7 +263,9 @@ def _of_part(
             model_type=model_type,
             head_dim=head_dim,
             rotary_dim=2 * scaled.frequencies.shape[0],
+            qk_head_dim=_qk_head_dim(part, head_dim),
             context=context,
+            window=_window(part, layer),
             rope_parameters={"rope_type": scheme.partition(" ")[0], **values},
             frequencies=scaled.frequencies,
             attention_factor=scaled.attention_factor,
@@ -342,6 +351,17 @@ def _head_dim(part: Mapping[str, Any], layer: str, told: Mapping[str, Any], defa
     return count("hidden_size", width, 1) // count("num_attention_heads", heads, 1)
 
 
+def _qk_head_dim(part: Mapping[str, Any], head_dim: int) -> int:
+    """Width of a score; latent attention adds features without positions to those with."""
+    apart = part.get("qk_rope_head_dim") == head_dim and part.get("qk_nope_head_dim") is not None
+    return head_dim + count("qk_nope_head_dim", part["qk_nope_head_dim"]) if apart else head_dim
+
+
+def _window(part: Mapping[str, Any], layer: str) -> int | None:
+    told = part.get("sliding_window") if layer == "sliding_attention" else None
+    return None if told is None else count("sliding_window", told, 1)
+
+
 def _of_layer(part: Mapping[str, Any], layer: str, key: str) -> Any:
     """What transformers 5 saves of the first layer of a kind, where layers differ in more than their RoPE."""
     apart, kinds = part.get("per_layer_config"), part.get("layer_types")
@@ -405,7 +425,9 @@ def _axial(
         model_type=model_type,
         head_dim=head_dim,
         rotary_dim=head_dim,
+        qk_head_dim=head_dim,
         context=None,
+        window=None,
         rope_parameters={"rope_type": "axial", "rope_theta": theta},
         frequencies=_array.from_host(host, space, device=reading.device, dtype=dtype),
         attention_factor=1.0,

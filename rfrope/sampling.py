@@ -101,8 +101,8 @@ def sample(
         - "optimised", deterministic: `optimise`, which also tells what was reached.
         - "auto": "stratified" where one uniform makes a frequency (`Kernel.draws`), else "sobol".
     heads : int, optional
-        Draw an independent set for each of so many heads. Head 0 is the set without `heads`. Deterministic designs give
-        all heads the same set.
+        Draw an independent set for each of so many heads. Head 0 is the set without ``heads``. Deterministic designs
+        give all heads the same set.
     xp, device, dtype
         Array library (a module such as ``torch``; NumPy unless given), where to put the result, and its dtype (float64
         where the library has it unless given). The draw itself is made by NumPy in float64 on the host, and copied to

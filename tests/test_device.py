@@ -28,7 +28,7 @@ from conftest import library
 from problems import has_density
 
 import rfrope
-from rfrope import _array, analysis, kernels, montecarlo, scaling
+from rfrope import _array, analysis, heads, kernels, montecarlo, scaling
 
 Place = Callable[..., Any]  # puts NumPy arrays on a device
 DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "precision.rst"
@@ -200,6 +200,13 @@ def sines(a: Place) -> Iterator[Any]:
     yield analysis.sine_share(x, x, a(TENSOR), a(VECTORS))
 
 
+def profiles(a: Place) -> Iterator[Any]:
+    q, k = a(FEATURES, "float32"), a(FEATURES[:, :2], "float32")
+    for omega, lags in ((FREQUENCIES, POSITIONS), (FREQUENCIES[:3], POSITIONS[0]), (TENSOR[0], VECTORS)):
+        yield from vars(heads.profile(q, k, a(omega), a(lags), pairing="interleaved", scale=0.5)).values()
+        yield from vars(heads.profile(q, q, a(omega), a(lags))).values()
+
+
 def departures(a: Place) -> Iterator[Any]:
     x = a(FEATURES[0])
     for omega, lags in ((FREQUENCIES, POSITIONS), (FREQUENCIES[:2], POSITIONS[0]), (TENSOR[0], VECTORS)):
@@ -239,6 +246,52 @@ def stretched(name: str, a: Place) -> Iterator[Any]:
 
 
 SCHEMES = ("linear", "ntk", "dynamic_ntk", "yarn", "longrope", "llama3", "proportional")
+
+
+def head_weights(a: Place) -> Iterator[Any]:
+    several = ((FREQUENCIES, [-1.0, -2.5]), (TENSOR, VECTORS[0]), (TENSOR, TENSOR[:, :2]))
+    for omega, offset in ((FREQUENCIES, -1), *several):
+        yield from heads.positional_weights(a(omega), d_model=6, offset=a(offset), constant_index=3, head_dim=12)
+    options = {"offset_weights": a([0.5, 2.0]), "pairing": "interleaved", "dtype": "float32"}
+    yield from heads.positional_weights(a(FREQUENCIES), d_model=1, offset=a([0, -4]), **options)
+
+
+def head_scores(a: Place) -> Iterator[Any]:
+    yield heads.score_profile(a(FREQUENCIES), a(POSITIONS), scaled=False)
+    yield heads.score_profile(a(TENSOR), a(VECTORS), offset=a(VECTORS[0]), temperature=3.0)
+    yield heads.score_profile(a(TENSOR), a(VECTORS[1]), offset=a(VECTORS[:2]), offset_weights=a([1.0, 2.0]))
+
+
+def head_attention(a: Place) -> Iterator[Any]:
+    yield from vars(heads.attention_profile(a(FREQUENCIES), 20, temperature=9.0)).values()
+    yield from vars(heads.attention_profile(a(FREQUENCIES), 20, offset=a([-1, -3]), causal=False, window=7)).values()
+    yield from vars(heads.attention_profile(a(TENSOR), (4, 2, 3), offset=a(VECTORS), causal=False)).values()
+
+
+def shifts(a: Place) -> Iterator[Any]:
+    yield heads.phase_shift(a(FREQUENCIES), a(-1))
+    yield heads.phase_shift(a(TENSOR), a(TENSOR[:, :1]))
+    yield heads.aligned_shift(a(FREQUENCIES), a(-3.5), a(TABLE))
+    yield heads.aligned_shift(a(FREQUENCIES), a(-3.5), a(TABLE), a(TABLE[0]))
+
+
+def shifted(a: Place) -> Iterator[Any]:
+    x, p, w = a(FEATURES, "float32"), a(POSITIONS), a(FREQUENCIES)
+    yield heads.shifted_scores(x, x, p, w, w)
+    yield heads.shifted_scores(x, x, a(VECTORS), a(TENSOR), a(TENSOR[:, None, :, 0]), pairing="interleaved")
+    yield from vars(heads.shifted_terms(x, x, p, w[:2], a(0.5))).values()
+    yield heads.shifted_mean_kernel(w, p, a(TABLE))
+    yield heads.shifted_mean_kernel(a(TENSOR), a(VECTORS), a(0.5))
+
+
+def recentred(a: Place) -> Iterator[Any]:
+    yield heads.recentred_kernel("gaussian(scale=8)", a(POSITIONS), a(-1))
+    yield heads.recentred_kernel("matern(nu=0.8, ndim=3)", a(VECTORS), a(VECTORS[0]))
+
+
+def alignments(a: Place) -> Iterator[Any]:
+    yield from vars(heads.alignment(a(FREQUENCIES), a(TABLE), a(-1))).values()
+    yield from vars(heads.alignment(a(TENSOR), a(0.5), a(VECTORS), weights=a(np.abs(TABLE)))).values()
 
 
 def every_kernel(axes: int) -> Iterator[rfrope.Kernel]:
@@ -296,7 +349,18 @@ CALLS: dict[str, Callable[[Place], Iterator[Any]]] = {
     "similarity": likenesses,
     "sine_share": sines,
     "departure": departures,
+    "profile": profiles,
     "scaling_effect": effects,
+    "positional_weights": head_weights,
+    "score_profile": head_scores,
+    "attention_profile": head_attention,
+    "phase_shift": shifts,
+    "aligned_shift": shifts,
+    "shifted_scores": shifted,
+    "shifted_terms": shifted,
+    "shifted_mean_kernel": shifted,
+    "recentred_kernel": recentred,
+    "alignment": alignments,
     "mean_kernel_band": bands,
     "from_wavelengths": wavelengths,
     "xpos_scales": scales_of_xpos,
@@ -339,6 +403,15 @@ TO_HOST = {
     "first_negative_lag": lambda a: analysis.first_negative_lag(a(FREQUENCIES), 64),
     "aliasing_distance": lambda a: analysis.aliasing_distance(a(FREQUENCIES), 64),
     "fit_kernel": lambda a: analysis.fit_kernel(a(FREQUENCIES), 64, names=["gaussian"]),
+    "profile": lambda a: heads.profile(
+        a(FEATURES), a(FEATURES), a(FREQUENCIES), a([0, -1, -5]), pairs="occurring", q_positions=a(POSITIONS)
+    ),
+    "effective_offset": lambda a: heads.effective_offset(a(FEATURES), a(FEATURES), a(FREQUENCIES), max_lag=8),
+    "offset_from_weights": lambda a: heads.offset_from_weights(
+        a(TABLE.T), a(TABLE.T), a(FREQUENCIES[:2]), max_lag=8, mean=a(TABLE[:, 0])
+    ),
+    "offset_of": lambda a: heads.offset_of(a(FREQUENCIES), a(TABLE), low=-64.0),
+    "temperature_for_mass": lambda a: heads.temperature_for_mass(0.5, a(FREQUENCIES), context=8),
     "save": lambda a: rfrope.save(os.path.join(tempfile.mkdtemp(), "frequencies.npz"), a(FREQUENCIES)),
 }
 
@@ -372,7 +445,7 @@ def takes_arrays(function: Any) -> bool:
 
 def public_functions() -> dict[str, Any]:
     """All functions of the public interface, and the methods of Kernel, by name."""
-    found = {name: getattr(space, name) for space in (rfrope, analysis) for name in space.__all__}
+    found = {name: getattr(space, name) for space in (rfrope, analysis, heads) for name in space.__all__}
     found |= {f"kernels.{name}": getattr(kernels, name) for name in kernels.__all__}
     found |= {f"scaling.{name}": getattr(scaling, name) for name in SCHEMES}
     found |= {f"Kernel.{name}": value for name, value in vars(rfrope.Kernel).items() if not name.startswith("_")}
@@ -415,7 +488,7 @@ QUEUED = {
     ),
     *("isinf", "log", "log1p", "matmul", "matrix_transpose", "max", "mean", "moveaxis", "ones_like", "prod", "real"),
     *("remainder", "finfo", "empty", "reshape", "round", "sin", "sqrt", "stack", "sum", "where", "zeros_like"),
-    *("int32", "float32", "float64", "complex64", "complex128", "__array_namespace_info__"),
+    *("int32", "int64", "float32", "float64", "complex64", "complex128", "__array_namespace_info__"),
 }
 
 

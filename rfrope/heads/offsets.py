@@ -1,0 +1,259 @@
+"""The offset that a trained head prefers, read from its queries and keys.
+
+A score depends on two contents and one lag. Averaged over contents it is a sum of waves of the lag, one for each block,
+and what a head does by position is in that sum. `offset` is the lag, key minus query, of its peak: -1 is the previous
+token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array, _philox
+from rfrope._array import Array
+from rfrope.frequencies import count
+from rfrope.heads.peaks import peak_of_waves
+from rfrope.heads.reading import Tokens, centred, tokens_of
+from rfrope.kernels.parameters import positive
+from rfrope.rotation import _first_device, _placed, rotation_table
+
+__all__ = ["EffectiveOffset", "effective_offset", "lag_range", "one_axis", "preferred_lag"]
+
+_NEAR = 0.5  # positions by which a peak may move and still be the same one: lags between tokens are whole
+_GRID = (8, 32)  # points to a position, and to a turn of the fastest block, where resamples look for their peak
+_ELEMENTS = 2**22  # values that are held at once
+
+
+@dataclass(frozen=True, eq=False)
+class EffectiveOffset:
+    """The lag that a head prefers, content averaged; see `effective_offset`.
+
+    NumPy arrays of the shape of the leading axes of q and k.
+
+    Attributes
+    ----------
+    offset : ndarray, in units of position
+        Real lag, KEY minus QUERY, at which the mean score over all pairs of contents peaks.
+    stderr : ndarray
+        Its standard error, as long as the peak stays the highest: the delta method, tokens being taken as independent
+        draws. NaN where the peak is at an end of the range.
+    confidence : ndarray
+        Part, from 0 to 1, of resamples of the tokens in which the peak stays within half a position of `offset`.
+    value : ndarray
+        Mean score at the offset, with the scale.
+    runner_up, runner_up_value : ndarray
+        Where the next local maximum is, and how high; NaN if there is none.
+    lag : ndarray of int
+        The whole lag with the highest mean score.
+    mass : ndarray
+        Attention that position alone puts on `lag`: the softmax of the mean scores at all whole lags of the range.
+    """
+
+    offset: np.ndarray
+    stderr: np.ndarray
+    confidence: np.ndarray
+    value: np.ndarray
+    runner_up: np.ndarray
+    runner_up_value: np.ndarray
+    lag: np.ndarray
+    mass: np.ndarray
+
+
+@_array.on_device_of_arrays
+def effective_offset(
+    q: Array,
+    k: Array,
+    frequencies: Array,
+    *,
+    max_lag: int | None = None,
+    pairing: str = "half",
+    causal: bool = True,
+    scale: float | None = None,
+    n_resamples: int = 1000,
+    rng: Any = 0,
+) -> EffectiveOffset:
+    """Lag that a head prefers by position, from its queries and keys on some text, and how sure that is.
+
+    Parameters
+    ----------
+    q, k : array_like, (..., n, d) and (..., m, d)
+        As in `heads.profile`: before rotation.
+    frequencies : array_like, radians per position
+        One set: ``(D,)`` or ``(D, 1)``.
+    max_lag : int, optional
+        Furthest lag that is looked at, at least 1: as far as the given tokens reach, unless given.
+    pairing : {"half", "interleaved"}
+        Which two features make a block.
+    causal : bool
+        Whether only lags from -max_lag to 0 count, else those to max_lag too.
+    scale : float, optional
+        Positive; multiplies the scores. ``1 / sqrt(d)`` unless given.
+    n_resamples : int
+        How many times the tokens are drawn anew, with replacement, for `confidence`.
+    rng : None, int or numpy.random.Generator
+        Where these draws come from; the same on every call unless given otherwise.
+
+    Returns
+    -------
+    EffectiveOffset
+
+    Raises
+    ------
+    ValueError
+        As `heads.profile`, for fewer than two tokens, and where no block with a score turns: all lags are alike then.
+    TypeError
+        As `heads.profile`.
+
+    Notes
+    -----
+    The mean score over all pairs, `heads.profile`, is ``f(x) = sum_i A_i cos(omega_i x) + B_i sin(omega_i x)`` with the
+    coefficients of the mean query and the mean key; its peak over real x is found globally. The `offset` is what
+    position does, and only that: a head that looks for content, such as an induction head, has a peak too, which does
+    not say where the head looks. `mass` tells these apart: it is near 1 only if position alone is enough.
+
+    `confidence` is a bootstrap over tokens: it says whether other tokens of the same kind would have given the same
+    offset. It knows nothing of another kind of text, and takes tokens as independent.
+
+    Examples
+    --------
+    >>> from rfrope.data import smollm2_heads
+    >>> heads = smollm2_heads()
+    >>> found = effective_offset(heads["previous_q"], heads["previous_k"], heads["inv_freq"])
+    >>> int(found.lag), round(float(found.offset), 2), round(float(found.stderr), 3), float(found.confidence)
+    (-1, -1.17, 0.005, 1.0)
+    >>> round(float(found.mass), 2)
+    0.91
+
+    An induction head follows content, and what it does by position is next to nothing:
+
+    >>> found = effective_offset(heads["induction_q"], heads["induction_k"], heads["inv_freq"])
+    >>> round(float(found.mass), 2)
+    0.01
+    """
+    xp = _array.namespace(q=q, k=k, frequencies=frequencies)
+    device = _first_device(q, k, frequencies)
+    q, k, omega = (
+        _array.to_host(_array.asarray(value, xp, name=name, device=device))
+        for name, value in (("q", q), ("k", k), ("frequencies", frequencies))
+    )
+    omega = one_axis(omega)
+    tokens = tokens_of(q, k, len(omega), pairing, np, None)
+    n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
+    if min(n, m) < 2:
+        raise ValueError(f"q has {n} tokens and k {m}; expected at least two of each")
+    low, high = lag_range(max(n, m) - 1 if max_lag is None else max_lag, causal)
+    scale = q.shape[-1] ** -0.5 if scale is None else positive("scale", scale)
+    draws = _resamples(n, m, count("n_resamples", n_resamples, 1), rng)
+    shape = _array.broadcast_shapes({"q": tokens.q_1.shape[:-2], "k": tokens.k_1.shape[:-2]})
+    rows = [_read(one, omega, low, high, scale, draws) for one in _each(tokens)]
+    found = np.asarray(rows).reshape(*shape, 8)
+    offset, stderr, confidence, value, runner_up, runner_up_value, lag, mass = (found[..., i] for i in range(8))
+    return EffectiveOffset(offset, stderr, confidence, value, runner_up, runner_up_value, lag.astype(np.int64), mass)
+
+
+def one_axis(omega: np.ndarray) -> np.ndarray:
+    """Frequencies ``(D,)`` or ``(D, 1)`` of the host as ``(D,)`` float64, or say why they are none."""
+    if omega.ndim == 2 and omega.shape[1] == 1:
+        omega = omega[:, 0]
+    if omega.ndim != 1 or omega.size == 0:
+        raise ValueError(f"frequencies has shape {omega.shape}; expected one set, (D,) or (D, 1), with D >= 1")
+    return np.asarray(_placed(0.0, omega, None, np, None)[1])
+
+
+def lag_range(max_lag: Any, causal: Any) -> tuple[int, int]:
+    """First and last whole lag."""
+    furthest = count("max_lag", max_lag, 1)
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal is {causal!r}; expected True or False")
+    return -furthest, 0 if causal else furthest
+
+
+def preferred_lag(omega: np.ndarray, a: np.ndarray, b: np.ndarray, low: int, high: int) -> tuple[int, float]:
+    """Whole lag with the highest score, and the softmax of the scores at all whole lags there."""
+    lags = np.arange(low, high + 1)
+    cos, sin = rotation_table(lags, omega)
+    score = cos @ a + sin @ b
+    best = int(np.argmax(score))
+    return int(lags[best]), float(1.0 / np.sum(np.exp(score - score[best])))
+
+
+def _each(tokens: Tokens) -> Iterator[Tokens]:
+    """Heads one by one."""
+    parts = (tokens.q_1, tokens.q_2, tokens.k_1, tokens.k_2)
+    lead = np.broadcast_shapes(tokens.q_1.shape[:-2], tokens.k_1.shape[:-2])
+    flat = [np.broadcast_to(p, (*lead, *p.shape[-2:])).reshape(-1, *p.shape[-2:]) for p in parts]
+    return (Tokens(*heads) for heads in zip(*flat, strict=True))
+
+
+def _resamples(n: int, m: int, number: int, rng: Any) -> tuple[np.ndarray, np.ndarray]:
+    """How often each query and each key is in each resample, as parts of 1: ``(resamples, tokens)``.
+
+    Where there are as many queries as keys they are of the same tokens, and are drawn together.
+    """
+    key = _philox.key_from_rng(rng)
+    weights = []
+    for stream, tokens in enumerate((n,) if n == m else (n, m)):
+        drawn = np.floor(_philox.uniforms(key, 0, tokens, number, stream=stream)[0] * tokens).astype(np.int64)
+        cell = drawn + tokens * np.arange(number)
+        times = np.bincount(cell.reshape(-1), minlength=tokens * number)
+        weights.append(times.reshape(number, tokens) / tokens)
+    return weights[0], weights[-1]
+
+
+def _read(
+    tokens: Tokens, omega: np.ndarray, low: int, high: int, scale: float, draws: tuple[np.ndarray, np.ndarray]
+) -> tuple[float, ...]:
+    """Everything that `EffectiveOffset` holds, for one head."""
+    turned = len(omega)
+    mean, apart = centred(tokens, np)
+    a, b = (value[0] for value in mean.coefficients())
+    peak = peak_of_waves(omega, a[:turned], b[:turned], float(low), float(high))
+    stderr = _offset_error(mean, apart, omega, peak.offset, peak.offset in (low, high))
+    weights_q, weights_k = draws
+    again = Tokens(weights_q @ tokens.q_1, weights_q @ tokens.q_2, weights_k @ tokens.k_1, weights_k @ tokens.k_2)
+    again_a, again_b = again.coefficients()
+    stays = _near(omega, again_a[:, :turned], again_b[:, :turned], peak.offset, low, high)
+    lag, mass = preferred_lag(omega, scale * a[:turned], scale * b[:turned], low, high)
+    rest = float(np.sum(a[turned:]))
+    value, other = scale * (peak.value + rest), scale * (peak.runner_up_value + rest)
+    return peak.offset, stderr, stays, value, peak.runner_up, other, lag, mass
+
+
+def _offset_error(mean: Tokens, apart: Tokens, omega: np.ndarray, offset: float, at_end: bool) -> float:
+    """Delta method: tokens move the slope of the mean score at its peak, and the peak moves by slope over bend."""
+    cos, sin = rotation_table(offset, omega)
+    a, b = (value[0, : len(omega)] for value in mean.coefficients())
+    bend = -float(np.sum(omega * omega * (a * cos + b * sin)))
+    if at_end or not bend < 0.0:
+        return math.nan
+
+    def slopes(rows: Tokens) -> np.ndarray:
+        a, b = (value[:, : len(omega)] for value in rows.coefficients())
+        return np.asarray((b * cos - a * sin) @ omega)
+
+    from_q = slopes(Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2))
+    from_k = slopes(Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2))
+    sides = (from_q + from_k,) if len(from_q) == len(from_k) else (from_q, from_k)
+    variance = sum(float(np.sum(side * side)) / (len(side) * (len(side) - 1.0)) for side in sides)
+    return math.sqrt(variance) / -bend
+
+
+def _near(omega: np.ndarray, a: np.ndarray, b: np.ndarray, offset: float, low: int, high: int) -> float:
+    """Part of the rows of coefficients whose highest place is near the offset."""
+    per_position = max(_GRID[0], math.ceil(_GRID[1] * float(np.max(np.abs(omega))) / (2.0 * math.pi)))
+    points = np.linspace(low, high, (high - low) * per_position + 1)
+    best, top = np.full(len(a), -math.inf), np.zeros(len(a))
+    length = max(1, _ELEMENTS // max(len(a), len(omega)))
+    for start in range(0, len(points), length):
+        part = points[start : start + length]
+        cos, sin = rotation_table(part, omega)
+        values = a @ cos.T + b @ sin.T
+        at = np.argmax(values, axis=1)
+        value = values[np.arange(len(a)), at]
+        best, top = np.maximum(best, value), np.where(value > best, part[at], top)
+    return float(np.mean(np.abs(top - offset) <= _NEAR + 0.5 / per_position))

@@ -1,0 +1,299 @@
+"""Which offset shifts point at, and how well: the highest place of a sum of waves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array, _turns
+from rfrope._array import Array
+from rfrope.heads.shifts import blocks_of, per_block
+from rfrope.kernels.parameters import finite
+from rfrope.rotation import _first_device, _placed, rotation_table
+
+__all__ = ["Alignment", "Peak", "alignment", "offset_of", "peak_of_waves"]
+
+_GRID = 16  # points of the first grid to a turn of the fastest block
+_FINER = 16  # by how much each of the later grids is finer
+_LEVELS = 4  # of them; from there Newton's steps on the slope gain what values cannot tell
+_POINTS = 2**24  # of the first grid, at most
+_EQUAL = 1e-13  # peaks whose values differ by less, as a part of all weights, are equally high
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """How well shifts point at an offset.
+
+    Attributes
+    ----------
+    overall : array
+        The weighted mean of `blocks`, from -1 to 1: the score at the offset as a part of ``sum weights``, the highest
+        that any shifts can reach. 0 where all weights are 0.
+    blocks : array, (..., D)
+        ``cos(shift_i + offset . omega_i)``: 1 for a block that peaks at the offset, -1 for one that is lowest there.
+    angles : array, (..., D), radians
+        ``shift_i + offset . omega_i`` between -pi and pi, by which each block misses.
+    """
+
+    overall: Array
+    blocks: Array
+    angles: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Peak:
+    """The highest place of a sum of waves over a range of offsets.
+
+    Attributes
+    ----------
+    offset : float or array, in units of position
+        Where it is.
+    value : float or array
+        How high it is.
+    runner_up : float or array
+        Where the highest of the other local maxima is (an end of the range counts); NaN if there is none.
+    runner_up_value : float or array
+        How high that one is; NaN if there is none.
+    """
+
+    offset: Any
+    value: Any
+    runner_up: Any
+    runner_up_value: Any
+
+
+@_array.on_device_of_arrays
+def alignment(frequencies: Array, shift: Array, offset: Array, *, weights: Array | None = None) -> Alignment:
+    """How well shifts point at an offset, when some blocks follow it and some do not.
+
+    Parameters
+    ----------
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``, with at least one block.
+    shift : array_like, radians
+        One for each block, measured or learned; broadcasts against the phases of `offset`.
+    offset : array_like, in units of position
+        As in `rfrope.heads.phase_shift`.
+    weights : array_like, optional
+        How much each block counts, not negative: for instance the amplitude ``sqrt(C^2 + E^2)`` of its part of the
+        score. True and False do, too. Broadcasts against the phases of `offset`. All count the same unless given.
+
+    Returns
+    -------
+    Alignment
+        Arrays in float64 where the library has it.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, no blocks, NaN or infinite values, and weights that are negative. Values are looked
+        at only where that costs nothing: not on devices, in JAX or in Dask.
+    TypeError
+        For arrays of different libraries or of a dtype without numbers on a line.
+
+    Notes
+    -----
+    With weights ``w_i`` the score at the offset is ``sum_i w_i cos(shift_i + offset . omega_i)``, and no shifts reach
+    more than ``sum_i w_i``. If blocks with a part f of the weight follow, and the angles of the others are random, it
+    is f on average.
+
+    Examples
+    --------
+    The 16 fastest of 64 blocks follow, the others stay where they were:
+
+    >>> import numpy as np, rfrope
+    >>> from rfrope import heads
+    >>> omega = rfrope.geometric(64)
+    >>> shift = np.where(np.arange(64) < 16, heads.phase_shift(omega, -8), 0.0)
+    >>> [round(float(alignment(omega, shift, offset).overall), 3) for offset in (-8, 0)]
+    [0.981, 0.734]
+    >>> round(float(alignment(omega, shift, -8, weights=np.arange(64) < 32).overall), 3)
+    0.962
+    """
+    xp = _array.namespace(frequencies=frequencies, shift=shift, offset=offset, weights=weights)
+    device = _first_device(frequencies, shift, offset, weights)
+    shift = _array.numbers(shift, xp, name="shift", device=device)  # which may not be None, as it may elsewhere
+    offset, frequencies, shift = _placed(offset, frequencies, shift, xp, device, "offset")
+    blocks_of(frequencies)
+    cos, sin = _turns.cos_sin(offset, frequencies, shift, xp)
+    angles = xp.atan2(sin, cos)
+    if weights is None:
+        return Alignment(xp.mean(cos, axis=-1), cos, angles)
+    weights = _checked_weights(weights, cos, xp)
+    total = xp.sum(weights, axis=-1)
+    empty = total == 0.0
+    overall = xp.sum(weights * cos, axis=-1) / xp.where(empty, xp.ones_like(total), total)
+    return Alignment(overall, cos, angles)
+
+
+@_array.on_device_of_arrays
+def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0, weights: Array | None = None) -> Peak:
+    """Real offset that given shifts point at best: the peak of ``sum_i w_i cos(shift_i + offset omega_i)``.
+
+    Parameters
+    ----------
+    frequencies : array_like, radians per unit of position
+        One set: ``(D,)``, or ``(D, 1)``.
+    shift : array_like, radians, (..., D)
+        Measured or learned ones; leading axes are separate problems, such as heads.
+    low, high : float, in units of position
+        Range of offsets, ``low < high``. Up to 0 unless given, as behind a causal mask.
+    weights : array_like, (..., D), optional
+        As in `alignment`; broadcasts against `shift`.
+
+    Returns
+    -------
+    Peak
+        NumPy arrays of the leading shape. The values are those of ``alignment(...).overall``. Of peaks that are equally
+        high, to 1e-13, the offset nearest to 0 is taken.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, NaN or infinite values, negative weights, an empty range or one of more than 2**20
+        turns of the fastest block, and where no block with a weight turns, so that all offsets are alike.
+    TypeError
+        For arrays of different libraries or of a dtype without numbers on a line.
+
+    Notes
+    -----
+    The search is global: a grid of 16 points to a turn of the fastest block, finer grids about all of its local maxima
+    that might be the highest or the second, and Newton's method on the slope. Frequencies on a lattice have many equal
+    peaks; slow blocks alone have a broad one.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> from rfrope import heads
+    >>> omega = rfrope.geometric(64)
+    >>> found = offset_of(omega, heads.phase_shift(omega, [-1.0, -7.25]), low=-1024.0)
+    >>> found.offset.round(9), found.value.round(9)
+    (array([-1.  , -7.25]), array([1., 1.]))
+    >>> found.runner_up.round(2), found.runner_up_value.round(2)
+    (array([ -7.11, -13.36]), array([0.74, 0.74]))
+    """
+    low, high = finite("low", low), finite("high", high)
+    if not low < high:
+        raise ValueError(f"low is {low} and high {high}; expected low < high")
+    xp = _array.namespace(frequencies=frequencies, shift=shift, weights=weights)
+    device = _first_device(frequencies, shift, weights)
+    omega = _array.to_host(_array.numbers(frequencies, xp, name="frequencies", device=device))
+    shift = _array.to_host(_array.numbers(shift, xp, name="shift", device=device))
+    if omega.ndim == 2 and omega.shape[1] == 1:
+        omega = omega[:, 0]
+    if omega.ndim != 1 or omega.size == 0:
+        raise ValueError(f"frequencies has shape {omega.shape}; expected one set, (D,) or (D, 1), with D >= 1")
+    _, omega, shift = _placed(0.0, omega, shift, np, None)
+    if weights is None:
+        weights = np.ones_like(omega)
+    else:
+        weights = _array.to_host(_array.asarray(weights, xp, name="weights", device=device))
+    shape = _array.broadcast_shapes({"shift": shift.shape, "frequencies": omega.shape})
+    weights = _checked_weights(weights, np.empty(shape), np)
+    cos, sin = rotation_table(np.zeros(shape[:-1]), np.zeros_like(omega), shift=shift)
+    return _each_peak(omega, weights * cos, -weights * sin, np.sum(weights, axis=-1), low, high)
+
+
+# -- the highest place of a sum of waves -------------------------------------------------------------------------------
+
+
+def peak_of_waves(omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: float, high: float) -> Peak:
+    """Peak of ``f(x) = sum_i cosine_i cos(omega_i x) + sine_i sin(omega_i x)`` for real x from low to high.
+
+    All arrays are ``(D,)``, float64 and of NumPy. Raises
+    ValueError where no wave with an amplitude turns, and for too long a range.
+    """
+    amplitude = np.hypot(cosine, sine)
+    fastest = float(np.max(np.abs(omega) * (amplitude > 0.0), initial=0.0))
+    if fastest == 0.0:
+        raise ValueError("no block that counts turns, so all offsets are alike; expected a frequency that is not 0")
+    turns = (high - low) * fastest / (2.0 * math.pi)
+    if not turns * _GRID < _POINTS:
+        raise ValueError(
+            f"offsets from {low} to {high} are {turns:.3g} turns of the fastest block; "
+            f"expected at most {_POINTS // _GRID}: a shorter range"
+        )
+    step = (high - low) / max(4, math.ceil(turns * _GRID))
+    values = _on_grid(omega, cosine, sine, low, step, round((high - low) / step) + 1)
+    before, after = np.append(-np.inf, values[:-1]), np.append(values[1:], -np.inf)
+    tops = np.flatnonzero((values > before) & (values >= after))
+    # a maximum is above the point of the grid next to it by at most this
+    missed = 0.125 * step * step * float(np.sum(amplitude * omega * omega))
+    second = np.sort(values[tops])[-2:][0]
+    tops = tops[values[tops] >= second - missed]
+    x, value = _climbed(omega, cosine, sine, np.clip(low + step * tops, low, high), step, low, high)
+    high_enough = value >= np.max(value) - _EQUAL * float(np.sum(amplitude))
+    best = int(np.flatnonzero(high_enough)[np.argmin(np.abs(x[high_enough]))])
+    others = np.flatnonzero(np.abs(x - x[best]) > 0.5 * step)
+    if not others.size:
+        return Peak(float(x[best]), float(value[best]), math.nan, math.nan)
+    other = int(others[np.argmax(value[others])])
+    return Peak(float(x[best]), float(value[best]), float(x[other]), float(value[other]))
+
+
+def _on_grid(
+    omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: float, step: float, points: int
+) -> np.ndarray:
+    """Values at ``low + step * i``: waves at the sum of two numbers are products of their tables."""
+    columns = max(1, math.isqrt(points))
+    rows = -(-points // columns)
+    cos_row, sin_row = rotation_table(low + step * columns * np.arange(rows), omega)
+    cos_column, sin_column = rotation_table(step * np.arange(columns), omega)
+    even, odd = cosine * cos_row + sine * sin_row, sine * cos_row - cosine * sin_row
+    return np.ravel(even @ cos_column.T + odd @ sin_column.T)[:points]
+
+
+def _climbed(
+    omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, x: np.ndarray, step: float, low: float, high: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Local maxima next to points of a grid: finer and finer grids, then Newton's method on the slope."""
+    for _ in range(_LEVELS):
+        step /= _FINER
+        near = np.clip(x[:, None] + step * np.arange(-_FINER, _FINER + 1), low, high)
+        values = np.stack([_derivatives(omega, cosine, sine, part)[0] for part in near])
+        x = near[np.arange(len(x)), np.argmax(values, axis=1)]
+    for _ in range(3):
+        _, slope, bend = _derivatives(omega, cosine, sine, x)
+        move = np.where(bend < 0.0, -slope / np.where(bend < 0.0, bend, 1.0), 0.0)
+        x = np.clip(x + np.where(np.abs(move) <= 2.0 * step, move, 0.0), low, high)
+    return x, _derivatives(omega, cosine, sine, x)[0]
+
+
+def _derivatives(
+    omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, x: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return f, f' and f''."""
+    cos, sin = rotation_table(x, omega)
+    return (
+        cos @ cosine + sin @ sine,
+        cos @ (omega * sine) - sin @ (omega * cosine),
+        -(cos @ (omega * omega * cosine) + sin @ (omega * omega * sine)),
+    )
+
+
+def _each_peak(
+    omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, total: np.ndarray, low: float, high: float
+) -> Peak:
+    """Peaks of many sums of the same waves, in parts of the sums of their weights."""
+    shape, blocks = cosine.shape[:-1], len(omega)
+    pairs = zip(cosine.reshape(-1, blocks), sine.reshape(-1, blocks), strict=True)
+    found = [peak_of_waves(omega, c, s, low, high) for c, s in pairs]
+    offset, value, other, other_value = (
+        np.asarray([getattr(peak, name) for peak in found], dtype=np.float64).reshape(shape)
+        for name in ("offset", "value", "runner_up", "runner_up_value")
+    )
+    return Peak(offset, np.asarray(value / total), other, np.asarray(other_value / total))
+
+
+def _checked_weights(weights: Any, like: Array, xp: ModuleType) -> Array:
+    value = _array.asarray(weights, xp, name="weights", device=_array.device(like))
+    if _array.dtype_name(value) == "bool":  # which blocks count at all
+        value = _array.astype(value, like.dtype, xp)
+    value = per_block("weights", value, like, xp)
+    if not _array.all_within(value, _turns.LARGEST, xp) or (_array.on_host(value) and not bool(xp.all(value >= 0.0))):
+        raise ValueError("weights holds NaN, infinity or negative numbers; expected finite weights of at least 0")
+    return value

@@ -1,0 +1,471 @@
+"""Heads that look at position alone: their weights and their attention.
+
+`offset` is the lag, key minus query, that the head looks at: -1 is the previous token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array, _blocks, _turns
+from rfrope._array import Array
+from rfrope.frequencies import count
+from rfrope.kernels.parameters import finite, positive
+from rfrope.rotation import _first_device, _placed
+
+__all__ = ["AttentionProfile", "attention_profile", "positional_weights", "score_profile"]
+
+_ELEMENTS = 2**20  # phases that are held at once, unless one block has more
+_EQUAL = 64.0  # units in the last place of the highest score by which rounding may tell equal scores apart
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionProfile:
+    """What one query of a positional head sees.
+
+    Attributes
+    ----------
+    lags : array
+        Key minus query position of each key that the mask leaves, whole numbers in ascending order: ``(n,)``, or
+        ``(n, k)`` for k axes, the last axis running fastest.
+    scores : array, ``(*H, n)``
+        Before softmax, with ``temperature`` and, if scaled, ``1/sqrt(d)``.
+    weights : array, ``(*H, n)``
+        Attention: softmax of the scores.
+    mass : array, ``(*H,)``
+        Attention on the keys at an offset; 0 where no key is there.
+    rival : array, ``(*H,)`` or ``(*H, k)``
+        Lag of the tightest rival: the key with the highest score among those at no offset; of scores that are equal,
+        but for rounding, that of the key nearest to the query.
+    gap : array, ``(*H,)``
+        Margin to it: the score at the offset (the lowest, if there are several) minus that of the rival. Infinite if
+        there is no other key, and then `rival` says nothing.
+    """
+
+    lags: Array
+    scores: Array
+    weights: Array
+    mass: Array
+    rival: Array
+    gap: Array
+
+
+@_array.on_device_of_arrays
+def positional_weights(
+    frequencies: Array,
+    *,
+    d_model: int,
+    offset: Array = -1,
+    temperature: float = 1.0,
+    offset_weights: Array | None = None,
+    pairing: str = "half",
+    constant_index: int = 0,
+    constant: float = 1.0,
+    head_dim: int | None = None,
+    dtype: Any = None,
+) -> tuple[Array, Array]:
+    """Weights of a head whose scores depend on the lag alone and are highest at `offset`.
+
+    They need one feature of the token vectors to be the same number everywhere, and read no other: ``q = W_q x`` and
+    ``k = W_k x`` are then the same for all tokens, and only the rotation by position tells them apart.
+
+    Parameters
+    ----------
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``, with at least one block.
+    d_model : int
+        Length of the token vectors x.
+    offset : array_like, in units of position
+        The lag to look at, KEY minus QUERY, or several, among which the head splits its attention: ``()`` or ``(J,)``
+        for frequencies ``(D,)``; ``(k,)``, ``(J, k)`` or, for each head its own, ``(*H, J, k)`` otherwise. Negative and
+        fractional ones too.
+    temperature : float
+        Positive: a factor of all scores. The larger, the sharper (in physics it would be one over the temperature).
+        See `temperature_for_mass`.
+    offset_weights : array_like, (..., J), optional
+        Factor of each of several offsets, 1 unless given.
+    pairing : {"half", "interleaved"}
+        Which two features of the head make a block.
+    constant_index : int
+        Which entry of x is the same everywhere.
+    constant : float
+        Its value, not 0.
+    head_dim : int, optional
+        Width of the head, even, at least 2D (the default). Features beyond 2D are not rotated, and get zeros.
+    dtype : dtype of the caller's library, optional
+        Of the result: float64 where the library has it, unless given.
+
+    Returns
+    -------
+    W_q, W_k : arrays, ``(*H, head_dim, d_model)``
+        To be used as ``x @ W.T``, the layout of a linear layer in PyTorch. Rotate q and k by position afterwards.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, no blocks, NaN or infinite values, an index outside x, a constant of 0, a
+        temperature that is not positive, a width that is odd or too small, or an unknown pairing.
+    TypeError
+        For arrays of different libraries or of a dtype without numbers on a line, and for a `dtype` that is not real
+        floating.
+
+    Notes
+    -----
+    W_k writes (1, 0) into every block, and ``W_q = temperature * R(offset) W_k``, so that the score at lag delta is
+    ``temperature * sum_i cos((delta - offset) . omega_i)``, at most ``temperature * D`` and that at the offset; see
+    `score_profile`. With several offsets W_q is the SUM of those for each, times their weights, and so are the scores:
+    at an offset stands what it would have alone plus what the others add. Weights multiply scores; the attention
+    depends on them exponentially. Source: seed 003, whose "i even" is i odd, counted from 1; section 6 of the
+    mathematics page.
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> omega = rfrope.geometric(4)
+    >>> W_q, W_k = positional_weights(omega, d_model=16, offset=-1)
+    >>> x = np.random.default_rng(0).standard_normal((6, 16))
+    >>> x[:, 0] = 1.0
+    >>> at = np.arange(6)
+    >>> rfrope.scores(x @ W_q.T, x @ W_k.T, at, at, omega)[3].round(3)  # of the query at 3: highest at 2
+    array([2.564, 3.535, 4.   , 3.535, 2.564, 1.965])
+    """
+    d_model, constant_index = count("d_model", d_model, 1), count("constant_index", constant_index)
+    temperature, constant = positive("temperature", temperature), finite("constant", constant)
+    if constant_index >= d_model:
+        raise ValueError(
+            f"constant_index is {constant_index}; expected an index into the d_model = {d_model} entries of x"
+        )
+    if constant == 0.0 or not math.isfinite(temperature / constant):
+        raise ValueError(f"constant is {constant}; expected a number that is not 0, nor too small to divide by")
+    _blocks.check_pairing(pairing)
+    cos, sin, _, xp = _turned_query(frequencies, offset, offset_weights)
+    width = _head_width(head_dim, cos.shape[-1])
+    query = _blocks.join(cos, sin, pairing, xp) * (temperature / constant)
+    key = _blocks.join(xp.ones_like(cos), xp.zeros_like(sin), pairing, xp) / constant
+    dtype = _array.check_float_dtype(dtype, xp) or cos.dtype
+    return _as_column(query, width, d_model, constant_index, dtype, xp), _as_column(
+        key, width, d_model, constant_index, dtype, xp
+    )
+
+
+@_array.on_device_of_arrays
+def score_profile(
+    frequencies: Array,
+    delta: Array,
+    *,
+    offset: Array = -1,
+    temperature: float = 1.0,
+    offset_weights: Array | None = None,
+    scaled: bool = True,
+    head_dim: int | None = None,
+) -> Array:
+    """Scores of a positional head by lag, in closed form: ``temperature * sum_i cos((delta - offset) . omega_i)``.
+
+    Parameters
+    ----------
+    frequencies, offset, temperature, offset_weights, head_dim
+        As in `positional_weights`.
+    delta : array_like, in units of position
+        Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` otherwise.
+    scaled : bool
+        Divide by ``sqrt(head_dim)``, as attention does before its softmax.
+
+    Returns
+    -------
+    array, float64 where the library has it
+        ``P``, or what ``delta @ frequencies^T`` broadcasts to, without the axis of the blocks.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `positional_weights`.
+
+    Notes
+    -----
+    At a single offset it is ``temperature * D``, before the division. With exact phases it is good to some 1e-15 of
+    that for ``|delta . omega|`` up to 2**53. Source: seed 003; section 6 of the mathematics page.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> score_profile(rfrope.geometric(64), [-2, -1, 0], scaled=False).round(3)
+    array([62.094, 64.   , 62.094])
+    """
+    temperature = positive("temperature", temperature)
+    cos, sin, omega, xp = _turned_query(frequencies, offset, offset_weights, delta=delta)
+    delta, omega, _ = _placed(delta, omega, None, xp, _array.device(cos), "delta")
+    factor = temperature * softmax_scale(scaled, head_dim, cos.shape[-1])
+    return factor * _waves(delta, omega, cos, sin, xp)
+
+
+@_array.on_device_of_arrays
+def attention_profile(
+    frequencies: Array,
+    context: int | Sequence[int],
+    *,
+    offset: Array = -1,
+    temperature: float = 1.0,
+    offset_weights: Array | None = None,
+    scaled: bool = True,
+    causal: bool = True,
+    window: int | None = None,
+    query_position: int | Sequence[int] | None = None,
+    head_dim: int | None = None,
+) -> AttentionProfile:
+    """Attention of a positional head: the closed form, the mask and the softmax, for one query in a context.
+
+    Parameters
+    ----------
+    frequencies, offset, temperature, offset_weights, head_dim
+        As in `positional_weights`.
+    context : int or sequence of int
+        Number of keys, at positions 0, 1, ...; for k axes the number along each.
+    scaled : bool
+        Divide scores by ``sqrt(head_dim)``, as attention does before its softmax.
+    causal : bool
+        Hide keys after the query. Several axes have no order: give False for them.
+    window : int, optional
+        Sliding window: hide keys whose distance from the query is `window` or more, on any axis.
+    query_position : int or sequence of int, optional
+        Where the query is: the last position unless given.
+
+    Returns
+    -------
+    AttentionProfile
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `positional_weights`, and for a context, window or position that are no whole numbers or do not fit.
+
+    Notes
+    -----
+    Source: seed 003, which leaves out ``1/sqrt(d)`` and compares the previous token with keys further back alone: under
+    a causal mask the token itself is there too, and is as tight a rival as the key at lag -2, to which it is the mirror
+    image. Section 6 of the mathematics page.
+
+    Examples
+    --------
+    A previous-token head in a context of 1024, of width 128 with base 10000:
+
+    >>> import rfrope
+    >>> omega = rfrope.geometric(64)
+    >>> for alpha in (1.0, 10.0, 50.0):
+    ...     found = attention_profile(omega, 1024, temperature=alpha)
+    ...     print(alpha, round(float(found.mass), 5), int(found.rival), round(float(found.gap), 3))
+    1.0 0.03762 0 0.168
+    10.0 0.7279 0 1.685
+    50.0 0.99956 0 8.425
+    >>> round(float(attention_profile(omega, 1024, scaled=False).gap), 3)
+    1.906
+    """
+    temperature = positive("temperature", temperature)
+    cos, sin, omega, xp = _turned_query(frequencies, offset, offset_weights)
+    axes = 1 if omega.ndim == 1 else omega.shape[-1]
+    lags = lags_of_keys(ranges_of_lags(context, axes, causal, window, query_position), cos, xp)
+    vectors = lags[..., None] if lags.ndim == 1 else lags
+    factor = temperature * softmax_scale(scaled, head_dim, cos.shape[-1])
+    scores = factor * _waves(lags if omega.ndim == 1 else vectors, omega, cos, sin, xp)
+    offset = _on_device(offset, xp, _array.device(cos))
+    offset = _array.as_widest(_array.numbers(offset, xp, name="offset", device=_array.device(cos)), xp)
+    at_offset = factor * _waves(offset, omega, cos, sin, xp)
+    offset, at_offset = _listed(offset, at_offset, omega, xp)
+    hit = _meets(_array.astype(vectors, offset.dtype, xp), offset, xp)
+    powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+    weights = powers / xp.sum(powers, axis=-1, keepdims=True)
+    mass = xp.sum(xp.where(hit, weights, xp.zeros_like(weights)), axis=-1)
+    others = xp.where(hit, xp.full_like(scores, -math.inf), scores)
+    best = xp.max(others, axis=-1)
+    doubt = _EQUAL * xp.finfo(scores.dtype).eps * xp.max(xp.abs(at_offset), axis=-1)
+    rival = _nearest(others >= (best - doubt)[..., None], vectors, xp)
+    gap = -xp.max(-at_offset, axis=-1) - best
+    return AttentionProfile(lags, scores, weights, mass, rival if lags.ndim > 1 else rival[..., 0], gap)
+
+
+# -- closed forms ------------------------------------------------------------------------------------------------------
+
+
+def _turned_query(
+    frequencies: Any, offset: Any, offset_weights: Any, **others: Any
+) -> tuple[Array, Array, Array, ModuleType]:
+    """The query of each block, ``sum_j weight_j R(offset_j) (1, 0)``, as ``(*H, D)``, and the checked frequencies."""
+    xp = _array.namespace(frequencies=frequencies, offset=offset, offset_weights=offset_weights, **others)
+    device = _first_device(frequencies, offset, offset_weights, *others.values())
+    offset, omega, _ = _placed(_on_device(offset, xp, device), frequencies, None, xp, device, "offset")
+    if omega.shape[-1 if omega.ndim == 1 else -2] == 0:
+        raise ValueError(f"frequencies has shape {tuple(omega.shape)}; expected at least one block")
+    single = 0 if omega.ndim == 1 else 1
+    if 0 in offset.shape:
+        raise ValueError(f"offset has shape {tuple(offset.shape)}; expected at least one")
+    if omega.ndim == 1 and offset.ndim > 1:
+        raise ValueError(f"offset has shape {tuple(offset.shape)}; expected () or (J,) for frequencies of one axis")
+    if omega.ndim > 1 and offset.ndim > max(omega.ndim, 2):
+        raise ValueError(
+            f"offset has shape {tuple(offset.shape)}; expected (k,), (J, k) or (*H, J, k) for frequencies "
+            f"{tuple(omega.shape)}"
+        )
+    cos, sin = _turns.cos_sin(offset, omega, None, xp)
+    if offset.ndim == single:
+        if offset_weights is not None:
+            raise ValueError("offset_weights was given for a single offset; expected None: use temperature")
+        return cos, sin, omega, xp
+    if offset_weights is not None:
+        factor = _checked_factors(offset_weights, cos, xp)[..., None]
+        cos, sin = cos * factor, sin * factor
+    return xp.sum(cos, axis=-2), xp.sum(sin, axis=-2), omega, xp
+
+
+def _checked_factors(offset_weights: Any, like: Array, xp: ModuleType) -> Array:
+    """Return one factor for each of several offsets, beside waves ``(..., J, D)``."""
+    factor = _array.numbers(offset_weights, xp, name="offset_weights", device=_array.device(like))
+    factor, shape = _array.as_widest(factor, xp), tuple(like.shape[:-1])
+    if _array.broadcast_shapes({"offset_weights": factor.shape, "offset": shape}) != shape:
+        raise ValueError(
+            f"offset_weights has shape {tuple(factor.shape)}; expected one number for each offset, {shape}"
+        )
+    if not _array.all_within(factor, _turns.LARGEST, xp):
+        raise ValueError("offset_weights holds NaN or infinity, or magnitudes above 2**500; expected finite numbers")
+    return factor
+
+
+def _on_device(offset: Any, xp: ModuleType, device: Any) -> Any:
+    """Put a single whole number, such as the default, where the arrays are, without a copy from the host."""
+    if xp is np or type(offset) is not int or abs(offset) >= 2**31:
+        return offset
+    return xp.full((), offset, dtype=xp.int32, device=device)
+
+
+def _waves(delta: Array, omega: Array, cos: Array, sin: Array, xp: ModuleType) -> Array:
+    """Sum over the blocks of ``cos cos(delta . omega) + sin sin(delta . omega)``, for a query ``(*H, D)``."""
+    single = omega.ndim > 1 and delta.ndim == 1
+    if omega.ndim > 1 and not single:  # the axis of the lags
+        cos, sin = cos[..., None, :], sin[..., None, :]
+    lead, total = _turns.phases_shape(delta.shape, omega.shape)[:-1], 0.0
+    length = max(1, _ELEMENTS // max(1, math.prod(lead)))
+    for start in range(0, cos.shape[-1], length):
+        span = slice(start, min(start + length, cos.shape[-1]))
+        part = omega[span] if omega.ndim == 1 else omega[..., span, :]
+        wave_cos, wave_sin = _turns.cos_sin(delta, part, None, xp)
+        total = total + xp.sum(cos[..., span] * wave_cos + sin[..., span] * wave_sin, axis=-1)
+    return total
+
+
+def _as_column(values: Array, width: int, d_model: int, index: int, dtype: Any, xp: ModuleType) -> Array:
+    """Weights ``(*H, width, d_model)`` that are 0 but for one column, whose first rows are given."""
+    rows, lead = values.shape[-1], values.shape[:-1]
+    if rows < width:
+        rest = xp.zeros_like(values[..., :1])
+        values = xp.concat([values, xp.broadcast_to(rest, (*lead, width - rows))], axis=-1)
+    own = xp.arange(d_model, dtype=xp.int32, device=_array.device(values)) == index
+    column = _array.astype(values, dtype, xp)[..., None]
+    return xp.where(own, column, xp.zeros_like(column))
+
+
+# -- which keys there are ----------------------------------------------------------------------------------------------
+
+
+def ranges_of_lags(context: Any, axes: int, causal: Any, window: Any, query_position: Any) -> list[tuple[int, int]]:
+    """First lag that the query sees and the one after the last, for each axis."""
+    if not isinstance(causal, bool | np.bool):
+        raise TypeError(f"causal is {causal!r}; expected True or False")
+    if causal and axes > 1:
+        raise ValueError(
+            f"causal is True, but frequencies have k = {axes} axes, which have no order; expected causal=False"
+        )
+    lengths = whole_numbers("context", context, axes, least=1)
+    query = [n - 1 for n in lengths]
+    if query_position is not None:
+        query = whole_numbers("query_position", query_position, axes, least=0)
+    if any(at >= n for at, n in zip(query, lengths, strict=True)):
+        raise ValueError(f"query_position is {query_position!r}; expected one in the context of {context!r}")
+    reach = max(lengths) if window is None else count("window", window, 1)
+    return [(max(-at, 1 - reach), min(1 if causal else n - at, reach)) for at, n in zip(query, lengths, strict=True)]
+
+
+def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> Array:
+    """All lags in the ranges, the last axis running fastest, as ``(n,)`` or ``(n, k)`` integers beside an array."""
+    dtype = xp.int64 if _array.has_float64(xp, _array.device(like)) else xp.int32
+    total = math.prod(stop - start for start, stop in ranges)
+    if total >= 2**31:
+        raise ValueError(f"the query sees {total} keys; expected fewer than 2**31")
+    index = xp.arange(total, dtype=dtype, device=_array.device(like))
+    if len(ranges) == 1:
+        return index + ranges[0][0]
+    columns, fold = [], total
+    for start, stop in ranges:
+        above, fold = fold, fold // (stop - start)
+        columns.append(index % above // fold + start)
+    return xp.stack(columns, axis=-1)
+
+
+def _listed(offset: Array, at_offset: Array, omega: Array, xp: ModuleType) -> tuple[Array, Array]:
+    """Offsets as ``(..., J, k)`` and the scores there as ``(..., J)``."""
+    if omega.ndim == 1:
+        offset = offset[..., None]
+    if offset.ndim == 1:
+        return offset[None, :], at_offset[..., None]
+    return offset, at_offset
+
+
+def _meets(vectors: Array, offset: Array, xp: ModuleType) -> Array:
+    """Which of the lags ``(n, k)`` are among the offsets ``(..., J, k)``: ``(..., n)``."""
+    same: Array = vectors[:, None, 0] == offset[..., None, :, 0]
+    for axis in range(1, vectors.shape[-1]):
+        same = same & (vectors[:, None, axis] == offset[..., None, :, axis])
+    return xp.max(xp.astype(same, xp.int32), axis=-1) > 0
+
+
+def _nearest(hits: Array, vectors: Array, xp: ModuleType) -> Array:
+    """Return the smallest of the vectors ``(n, k)`` that are hit, for each row of hits ``(..., n)``.
+
+    `argmax` and indices would do, but that is one more pair of functions in which libraries differ.
+    """
+    distance = xp.sum(xp.abs(vectors), axis=-1, dtype=vectors.dtype)
+    far = xp.max(distance) + 1
+    least = -xp.max(xp.where(hits, -distance, -far), axis=-1)
+    hits = hits & (distance == least[..., None])
+    n = vectors.shape[0]
+    index = xp.arange(n, dtype=vectors.dtype, device=_array.device(vectors))
+    first = -xp.max(xp.where(hits, -index, xp.full_like(index, -n)), axis=-1)
+    own = index == first[..., None]
+    rows = [xp.where(own, vectors[:, axis], xp.zeros_like(index)) for axis in range(vectors.shape[-1])]
+    return xp.stack([xp.sum(row, axis=-1, dtype=vectors.dtype) for row in rows], axis=-1)
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def _head_width(head_dim: Any, blocks: int) -> int:
+    if head_dim is None:
+        return 2 * blocks
+    width = count("head_dim", head_dim)
+    if width % 2 or width < 2 * blocks:
+        raise ValueError(f"head_dim is {width}; expected an even number of at least 2D = {2 * blocks}")
+    return width
+
+
+def softmax_scale(scaled: Any, head_dim: Any, blocks: int) -> float:
+    if not isinstance(scaled, bool | np.bool):
+        raise TypeError(f"scaled is {scaled!r}; expected True or False")
+    width = _head_width(head_dim, blocks)
+    return 1.0 / math.sqrt(width) if scaled else 1.0
+
+
+def whole_numbers(name: str, value: Any, axes: int, *, least: int = -(2**32) + 1, kinds: str = "iu") -> list[int]:
+    """Return one whole number for each axis, or say what came instead; kinds "iuf" takes floats that are whole."""
+    expected = f"a whole number{'' if axes == 1 else f' for each of {axes} axes'} from {least} to 2**32 - 1"
+    listed = isinstance(value, list | tuple | int | float | np.ndarray | np.integer)
+    host = _array.host_numbers(value, name) if listed else None
+    if host is None or host.dtype.kind not in kinds:
+        raise TypeError(f"{name} is {value!r:.80}; expected {expected}")
+    if host.ndim > 1 or host.size != axes or (axes > 1 and host.ndim == 0):
+        raise ValueError(f"{name} is {value!r:.80}; expected {expected}")
+    if not np.all((host == np.floor(host)) & (host >= least) & (host < 2.0**32)):
+        raise ValueError(f"{name} is {value!r:.80}; expected {expected}")
+    return [int(number) for number in host.reshape(-1)]

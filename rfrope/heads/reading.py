@@ -1,0 +1,347 @@
+"""Mean scores of real queries and keys by lag: what is left of a head when contents are averaged out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rfrope import _array, _blocks, _turns
+from rfrope._array import Array
+from rfrope.heads.shifts import blocks_of
+from rfrope.kernels.parameters import positive
+from rfrope.rotation import _check_width, _first_device, _placed, _query_and_key
+
+__all__ = ["Profile", "Tokens", "centred", "halves", "profile", "tokens_of"]
+
+_PAIRS = ("all", "occurring")
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Mean scores by lag, before softmax; see `heads.profile`.
+
+    For lags of shape P (for k axes without the last one) and q and k with leading axes, such as heads, all but `lags`
+    and `count` have the shape ``(..., *P)``. Everything contains the `scale` that was given.
+
+    Attributes
+    ----------
+    lags : array, in units of position
+        The lags that were asked for, KEY minus QUERY.
+    mean : array
+        Mean score: ``cosine + sine``.
+    spread : array
+        Standard deviation of the score over the pairs.
+    stderr : array
+        Standard error of the mean, tokens being taken as independent draws; NaN for fewer than two.
+    count : array, P
+        How many pairs the mean is over, as floats.
+    cosine, sine : array
+        Mean of ``sum_i A_i cos u_i`` and of ``sum_i B_i sin u_i``. Features that are not turned are among the cosines.
+    blocks : array, ``(..., D, *P)``
+        Mean of ``A_i cos u_i + B_i sin u_i`` for each block.
+    """
+
+    lags: Array
+    mean: Array
+    spread: Array
+    stderr: Array
+    count: Array
+    cosine: Array
+    sine: Array
+    blocks: Array
+
+
+@_array.on_device_of_arrays
+def profile(
+    q: Array,
+    k: Array,
+    frequencies: Array,
+    delta: Array,
+    *,
+    pairing: str = "half",
+    pairs: str = "all",
+    q_positions: Array | None = None,
+    k_positions: Array | None = None,
+    scale: float = 1.0,
+) -> Profile:
+    """Mean score by lag of given queries and keys, with its spread, its cosines and sines, and its blocks.
+
+    Parameters
+    ----------
+    q, k : array_like, (..., n, d) and (..., m, d)
+        Queries and keys before rotation, of one head or, with leading axes that broadcast, of several. d is even and at
+        least 2D; features beyond 2D count unrotated.
+    frequencies : array_like, radians per unit of position
+        One set: ``(D,)`` or ``(D, k)``.
+    delta : array_like, in units of position
+        Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise.
+    pairing : {"half", "interleaved"}
+        Which two features make a block.
+    pairs : {"all", "occurring"}
+        Which pairs a mean is over. "all": every query with every key, put at that lag, whatever their own positions:
+        what the lag does, content averaged. "occurring": those pairs that are at that lag, ``k_position - q_position ==
+        delta``: what the head sees in this text, where lag and content go together.
+    q_positions, k_positions : array_like, optional
+        For "occurring" pairs: ``(n,)`` and ``(m,)``, or ``(n, k)`` and ``(m, k)``. ``0, 1, 2, ...`` unless given, for
+        one axis.
+    scale : float
+        Positive; multiplies all scores. Models have ``1 / sqrt(d)`` before their softmax.
+
+    Returns
+    -------
+    Profile
+        Arrays in float64 where the library has it. Lags at which no pair occurs have NaN.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, no tokens, no blocks, more than one set of frequencies, NaN or infinite lags or
+        positions, positions that are given for all pairs or lacking for several axes, and unknown options.
+    TypeError
+        For features that are not real floating, or arrays of different libraries.
+
+    Notes
+    -----
+    ``S = sum_i A_i cos u_i + B_i sin u_i`` is bilinear in q and k, so its mean over all pairs is the score of the mean
+    query and the mean key, whatever the number of pairs. Its variance is that of its parts: the mean key with what
+    queries vary by, the mean query with what keys vary by, and both together. Rows of q and k belong to the same
+    tokens where there are as many of each, and `stderr` counts them once; it is too small for text whose neighbouring
+    tokens resemble each other.
+
+    Source: the exact decomposition of seed 000. With "occurring" pairs lags and positions come to the host.
+
+    Examples
+    --------
+    The previous-token head of SmolLM2: 169 tokens, all pairs at each lag. The peak is at -1:
+
+    >>> from rfrope.data import smollm2_heads
+    >>> heads = smollm2_heads()
+    >>> q, k, omega = heads["previous_q"], heads["previous_k"], heads["inv_freq"]
+    >>> found = profile(q, k, omega, [0, -1, -2, -3], scale=1 / 8)
+    >>> found.mean.round(1), found.spread.round(1), found.stderr.round(2)
+    (array([-2.2,  2.7,  0.2, -7.5]), array([0.9, 0.9, 1.1, 1.6]), array([0.05, 0.08, 0.08, 0.12]))
+
+    A peak off lag 0 needs sines, and pairs that are neighbours score as any others do there:
+
+    >>> found.cosine.round(1), found.sine.round(1)
+    (array([ -2.2,  -4. ,  -7.9, -11.1]), array([0. , 6.7, 8.1, 3.6]))
+    >>> profile(q, k, omega, [0, -1, -2, -3], pairs="occurring", scale=1 / 8).mean.round(1)
+    array([-1.9,  2.7,  0.2, -7.5])
+    """
+    if pairs not in _PAIRS:
+        raise ValueError(f"pairs is {pairs!r}; expected one of {', '.join(map(repr, _PAIRS))}")
+    scale = positive("scale", scale)
+    arrays = {"q": q, "k": k, "frequencies": frequencies, "delta": delta}
+    xp = _array.namespace(**arrays, q_positions=q_positions, k_positions=k_positions)
+    device = _first_device(q, k, frequencies, delta)
+    delta, frequencies, _ = _placed(delta, frequencies, None, xp, device, "delta")
+    _one_set(frequencies)
+    tokens = tokens_of(q, k, blocks_of(frequencies), pairing, xp, device)
+    shape = _turns.phases_shape(delta.shape, frequencies.shape)[:-1]
+    lags = xp.reshape(delta, (-1,) if frequencies.ndim == 1 else (-1, frequencies.shape[-1]))
+    waves = _waves(lags, frequencies, tokens, xp)
+    if pairs == "all":
+        if q_positions is not None or k_positions is not None:
+            raise ValueError("q_positions or k_positions is given, but pairs is 'all'; expected pairs='occurring'")
+        parts = _over_all_pairs(tokens, waves, xp)
+    else:
+        parts = _over_occurring_pairs(tokens, waves, _row_pairs(q_positions, k_positions, lags, tokens), xp)
+    number, spread, stderr, cosines, sines = parts
+    cosine, sine = scale * xp.sum(cosines, axis=-2), scale * xp.sum(sines, axis=-2)
+    blocks = scale * (cosines + sines)[..., : blocks_of(frequencies), :]
+    values = (cosine + sine, scale * spread, scale * stderr, number, cosine, sine, blocks)
+    return Profile(delta, *(xp.reshape(value, (*value.shape[:-1], *shape)) for value in values))
+
+
+# -- the mean over all pairs -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """First and second features of every block of queries and keys, ``(..., tokens, D)``, in the widest float.
+
+    Features that are not turned are blocks too, with a second feature and a frequency of 0.
+    """
+
+    q_1: Array
+    q_2: Array
+    k_1: Array
+    k_2: Array
+
+    def coefficients(self) -> tuple[Array, Array]:
+        """A and B of each block, row by row."""
+        return self.q_1 * self.k_1 + self.q_2 * self.k_2, self.q_2 * self.k_1 - self.q_1 * self.k_2
+
+
+def tokens_of(q: Any, k: Any, blocks: int, pairing: str, xp: ModuleType, device: Any) -> Tokens:
+    """Queries and keys ``(..., n, d)`` as blocks, or say why they are none."""
+    q, k = (_array.asarray(value, xp, name=name, device=device) for value, name in ((q, "q"), (k, "k")))
+    q, k = (_array.as_widest(value, xp) if _array.is_real_floating(value) else value for value in (q, k))
+    q, k = _query_and_key(q, k, xp)
+    _blocks.check_pairing(pairing)
+    for name, value in (("q", q), ("k", k)):
+        if value.ndim < 2 or value.shape[-2] == 0:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d) with tokens")
+    _array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
+    _check_width(q, blocks, "frequencies", "q")
+    return Tokens(*halves(q, blocks, pairing, xp), *halves(k, blocks, pairing, xp))
+
+
+def halves(x: Array, blocks: int, pairing: str, xp: ModuleType) -> tuple[Array, Array]:
+    """First and second features of each block of ``(..., d)``, and of those that are not turned."""
+    first, second = _blocks.pair(x[..., : 2 * blocks], pairing)
+    if x.shape[-1] == 2 * blocks:
+        return first, second
+    rest = x[..., 2 * blocks :]
+    return xp.concat([first, rest], axis=-1), xp.concat([second, xp.zeros_like(rest)], axis=-1)
+
+
+def _waves(lags: Array, frequencies: Array, tokens: Tokens, xp: ModuleType) -> tuple[Array, Array]:
+    """Cos and sin ``(L, blocks)`` at the lags, with those of the features that are not turned."""
+    cos, sin = _turns.cos_sin(lags, frequencies, None, xp)
+    still = tokens.q_1.shape[-1] - cos.shape[-1]
+    if still:
+        ones = xp.broadcast_to(xp.ones_like(cos[..., :1]), (*cos.shape[:-1], still))
+        cos, sin = xp.concat([cos, ones], axis=-1), xp.concat([sin, xp.zeros_like(ones)], axis=-1)
+    return cos, sin
+
+
+def _over_all_pairs(
+    tokens: Tokens, waves: tuple[Array, Array], xp: ModuleType
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Count, spread, standard error, and the means ``(..., blocks, L)`` of cosines and sines."""
+    n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
+    cos, sin = (xp.matrix_transpose(wave) for wave in waves)  # (blocks, L)
+    mean, apart = centred(tokens, xp)
+    a, b = (xp.matrix_transpose(value) for value in mean.coefficients())
+    # the scores by lag of each token's deviation with the mean of the other side
+    from_q = _scores(Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2), cos, sin, xp)
+    from_k = _scores(Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2), cos, sin, xp)
+    joint = _joint_variance(apart, cos, sin, xp)
+    variance = xp.mean(from_q * from_q, axis=-2) + xp.mean(from_k * from_k, axis=-2) + joint
+    if min(n, m) < 2:
+        error = xp.full_like(variance, math.nan)
+    elif n == m:
+        error = xp.sum((from_q + from_k) ** 2, axis=-2) / (n * (n - 1.0))
+    else:
+        error = xp.sum(from_q**2, axis=-2) / (n * (n - 1.0)) + xp.sum(from_k**2, axis=-2) / (m * (m - 1.0))
+    if min(n, m) > 1:  # both parts hold the joint one, because the means are those of these tokens
+        once = joint / ((n - 1.0) * (m - 1.0))
+        error = xp.where(error > 2.0 * once, error - once, once)
+    number = xp.full_like(cos[0, ...], float(n) * float(m))
+    return number, xp.sqrt(variance), xp.sqrt(error), a * cos, b * sin
+
+
+def centred(tokens: Tokens, xp: ModuleType) -> tuple[Tokens, Tokens]:
+    """Means over the tokens, and what is left of each."""
+    parts = (tokens.q_1, tokens.q_2, tokens.k_1, tokens.k_2)
+    means = [xp.mean(part, axis=-2, keepdims=True) for part in parts]
+    return Tokens(*means), Tokens(*(part - mean for part, mean in zip(parts, means, strict=True)))
+
+
+def _scores(tokens: Tokens, cos: Array, sin: Array, xp: ModuleType) -> Array:
+    """Scores ``(..., rows, L)``, row by row, where one side has a single row or both have as many."""
+    a, b = tokens.coefficients()
+    return xp.matmul(a, cos) + xp.matmul(b, sin)
+
+
+def _joint_variance(apart: Tokens, cos: Array, sin: Array, xp: ModuleType) -> Array:
+    """Mean over all pairs of the squared score of two deviations, from the second moments of each side."""
+    n, m = apart.q_1.shape[-2], apart.k_1.shape[-2]
+    q, k = (apart.q_1, apart.q_2), (apart.k_1, apart.k_2)
+    (q_11, q_12), (q_21, q_22) = ([xp.matmul(xp.matrix_transpose(one), other) / float(n) for other in q] for one in q)
+    (k_11, k_12), (k_21, k_22) = ([xp.matmul(xp.matrix_transpose(one), other) / float(m) for other in k] for one in k)
+    both_a = q_11 * k_11 + q_12 * k_12 + q_21 * k_21 + q_22 * k_22
+    both_b = q_22 * k_11 - q_21 * k_12 - q_12 * k_21 + q_11 * k_22
+    a_and_b = q_12 * k_11 - q_11 * k_12 + q_22 * k_21 - q_21 * k_22
+    value = xp.sum(cos * (xp.matmul(both_a, cos) + 2.0 * xp.matmul(a_and_b, sin)), axis=-2)
+    value = value + xp.sum(sin * xp.matmul(both_b, sin), axis=-2)
+    return _array.clip(value, 0.0, None, xp)  # rounding may leave less than nothing
+
+
+# -- the mean over pairs that occur ------------------------------------------------------------------------------------
+
+
+def _over_occurring_pairs(
+    tokens: Tokens, waves: tuple[Array, Array], rows: Iterator[tuple[np.ndarray, np.ndarray]], xp: ModuleType
+) -> tuple[Array, Array, Array, Array, Array]:
+    """As `_over_all_pairs`, for the rows of q and k that are at each lag."""
+    device = _array.device(tokens.q_1)
+    found = []
+    for cos, sin, (i, j) in zip(*(_rows(wave) for wave in waves), rows, strict=True):
+        at = [_array.from_host(index, xp, device=device) for index in (i, j)]
+        taken = Tokens(
+            *(xp.take(part, at[0], axis=-2) for part in (tokens.q_1, tokens.q_2)),
+            *(xp.take(part, at[1], axis=-2) for part in (tokens.k_1, tokens.k_2)),
+        )
+        a, b = taken.coefficients()
+        pairs = a.shape[-2]
+        score = xp.sum(a * cos + b * sin, axis=-1)
+        divisor = float(pairs) or math.nan
+        apart = score - xp.sum(score, axis=-1, keepdims=True) / divisor
+        squares = xp.sum(apart * apart, axis=-1)
+        error = xp.sqrt(squares / (divisor * (pairs - 1.0 if pairs > 1 else math.nan)))
+        number = xp.full((), float(pairs), dtype=score.dtype, device=device)
+        sums = (xp.sum(part, axis=-2) / divisor for part in (a * cos, b * sin))
+        found.append((number, xp.sqrt(squares / divisor), error, *sums))
+    if not found:
+        return _over_all_pairs(tokens, waves, xp)  # no lags: arrays without elements, of the same shapes
+    number, spread, error, cosines, sines = (xp.stack(list(column), axis=-1) for column in zip(*found, strict=True))
+    return number, spread, error, cosines, sines
+
+
+def _rows(wave: Array) -> list[Array]:
+    """Rows of an array, for libraries whose arrays do not iterate."""
+    return [wave[row, ...] for row in range(wave.shape[0])]
+
+
+def _row_pairs(
+    q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows of q and k that are at each lag, on the host."""
+    steps = _array.to_host(lags)
+    axes = 1 if steps.ndim == 1 else steps.shape[-1]
+    q, k = (
+        _host_positions(name, value, rows, axes)
+        for name, value, rows in (
+            ("q_positions", q_positions, tokens.q_1.shape[-2]),
+            ("k_positions", k_positions, tokens.k_1.shape[-2]),
+        )
+    )
+    return (_matches(q + step, k) for step in steps.reshape(-1, axes))
+
+
+def _host_positions(name: str, value: Any, rows: int, axes: int) -> np.ndarray:
+    if value is None:
+        if axes > 1:
+            raise ValueError(f"{name} is None; expected positions, as the frequencies have {axes} axes")
+        return np.arange(rows, dtype=np.float64)[:, None]
+    xp = _array.namespace(positions=value)
+    host = _array.to_host(_array.numbers(value, xp, name=name)).astype(np.float64)
+    wanted = [(rows, axes)] if axes > 1 else [(rows,), (rows, 1)]
+    if host.shape not in wanted or not np.all(np.isfinite(host)):
+        raise ValueError(
+            f"{name} has shape {host.shape}; expected finite positions {' or '.join(map(str, wanted))}, one a token"
+        )
+    return host.reshape(rows, axes)
+
+
+def _matches(targets: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows i, j with ``targets[i] == places[j]``, both ``(rows, axes)``."""
+    _, names = np.unique(np.concatenate([targets, places]), axis=0, return_inverse=True)
+    wanted, held = names.reshape(-1)[: len(targets)], names.reshape(-1)[len(targets) :]
+    order = np.argsort(held, kind="stable")
+    first, last = (np.searchsorted(held[order], wanted, side=side) for side in ("left", "right"))
+    i = np.repeat(np.arange(len(targets)), last - first)
+    within = np.arange(len(i)) - np.repeat(np.cumsum(last - first) - (last - first), last - first)
+    return i, order[np.repeat(first, last - first) + within]
+
+
+def _one_set(frequencies: Array) -> None:
+    if frequencies.ndim > 2:
+        raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected one set, (D,) or (D, k)")

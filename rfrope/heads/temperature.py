@@ -1,0 +1,157 @@
+"""How sharp a head that looks at position alone has to be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from rfrope import _array
+from rfrope._array import Array
+from rfrope.heads.positional import lags_of_keys, ranges_of_lags, softmax_scale, whole_numbers
+from rfrope.kernels.parameters import finite
+from rfrope.rotation import rotation_table
+
+__all__ = ["temperature_for_mass"]
+
+_ELEMENTS = 2**20  # phases that are held at once, unless one lag has more
+_UNSURE = 4.0 * 2.0**-53  # relative error that a frequency which was computed and rounded may have
+_LISTED = 4  # lags that a message names
+
+
+@_array.on_device_of_arrays
+def temperature_for_mass(
+    mass: float,
+    frequencies: Array,
+    *,
+    context: int | Sequence[int],
+    offset: int | Sequence[int] = -1,
+    scaled: bool = True,
+    causal: bool = True,
+    window: int | None = None,
+    query_position: int | Sequence[int] | None = None,
+    head_dim: int | None = None,
+) -> float:
+    """Temperature with which a positional head puts a wanted part of its attention on its offset.
+
+    Parameters
+    ----------
+    mass : float
+        The part, above one over the number of keys and below 1.
+    frequencies : array_like, radians per position
+        One set: ``(D,)`` or ``(D, k)``, with at least one block.
+    context, causal, window, query_position, scaled, head_dim
+        As in `attention_profile`.
+    offset : int, or sequence of int for k axes
+        Lag of a key that the query sees.
+
+    Returns
+    -------
+    float
+        ``temperature`` of `positional_weights` and `attention_profile`, to a relative 1e-12.
+
+    Raises
+    ------
+    ValueError
+        If there is none: other lags score as much as the offset, whatever the temperature, or no key is at the offset
+        (it is masked, outside the context, or not whole). The message says which. And for frequencies or numbers that
+        are not as above.
+    TypeError
+        For arguments of another kind.
+
+    Notes
+    -----
+    With the deficits ``d = sum_i 1 - cos((delta - offset) . omega_i)`` of the other keys the mass is
+    ``1 / (1 + sum exp(-temperature d))``. All deficits are at least 0, so it rises with the temperature, strictly if
+    one is positive: there is one solution, which lies between bounds that the smallest deficit gives. If m keys have no
+    deficit, the offset itself among them, the mass stays below 1/m. That happens where every frequency is 0, where all
+    blocks make whole turns over a distance within the context (a lattice, such as `arithmetic`, after ``2 pi / step``),
+    and where an axis has no frequency. A deficit that is smaller than what rounding the frequencies could make counts
+    as none. Computed on the host, in deficits that keep all their digits. For a mass very near its lower limit the
+    temperature goes to 0, and depends on the last digits of the mass.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> from rfrope import heads
+    >>> omega = rfrope.geometric(64)
+    >>> alpha = temperature_for_mass(0.9, omega, context=1024)
+    >>> round(alpha, 3)
+    17.156
+    >>> round(float(heads.attention_profile(omega, 1024, temperature=alpha).mass), 12)
+    0.9
+    """
+    mass = finite("mass", mass)
+    xp = _array.namespace(frequencies=frequencies)
+    omega = _array.to_host(_array.numbers(frequencies, xp, name="frequencies")).astype(np.float64)
+    if omega.ndim not in (1, 2) or 0 in omega.shape:
+        raise ValueError(f"frequencies has shape {omega.shape}; expected one set, (D,) or (D, k), with D >= 1")
+    axes = 1 if omega.ndim == 1 else omega.shape[1]
+    target = np.asarray(whole_numbers("offset", offset, axes, kinds="iuf"), dtype=np.int64)
+    ranges = ranges_of_lags(context, axes, causal, window, query_position)
+    for at, (start, stop) in zip(target.tolist(), ranges, strict=True):
+        if not start <= at < stop:
+            raise ValueError(f"offset is {offset!r}, but the query sees lags from {start} to {stop - 1} alone")
+    lags = lags_of_keys(ranges, omega, np).reshape(-1, axes)
+    steps = (lags - target)[np.any(lags != target, axis=1)]
+    if not 1.0 / len(lags) < mass < 1.0:
+        raise ValueError(
+            f"mass is {mass}; expected a number above 1/{len(lags)}, what each key has at temperature 0, and below 1"
+        )
+    scale = softmax_scale(scaled, head_dim, len(omega))
+    deficits = _deficits(omega.reshape(-1, axes), steps)
+    apart = deficits[deficits > 0.0]
+    left = (1.0 - mass) / mass - (
+        deficits.size - apart.size
+    )  # what the keys with a deficit may have, to 1 at the offset
+    if left <= 0.0 or not apart.size:
+        raise ValueError(_why_not(mass, (steps + target)[deficits == 0.0], omega))
+    return _solved(left, apart) / scale
+
+
+def _deficits(omega: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """``sum_i 1 - cos(step . omega_i)`` without cancellation, and 0 where rounded frequencies cannot tell."""
+    half, sizes = 0.5 * omega, np.abs(omega)
+    out, length = np.empty(len(steps)), max(1, _ELEMENTS // len(omega))
+    for start in range(0, len(steps), length):
+        part = steps[start : start + length]
+        sin = rotation_table(part, half)[1]
+        unsure = _UNSURE * (np.abs(part) @ sizes.T)
+        deficit = 2.0 * np.sum(sin * sin, axis=1)
+        out[start : start + length] = np.where(deficit > 0.5 * np.sum(unsure * unsure, axis=1), deficit, 0.0)
+    return out
+
+
+def _why_not(mass: float, equal: np.ndarray, omega: np.ndarray) -> str:
+    """Why a mass is out of reach: which lags score as much as the offset, and what makes them."""
+    if not np.any(omega):
+        why = "all frequencies are 0"
+    elif omega.ndim == 2 and not np.all(np.any(omega, axis=0)):
+        why = "an axis has no frequency but 0"
+    else:
+        why = "all blocks make whole turns between these lags and the offset"
+    named = [lag[0] if len(lag) == 1 else tuple(lag) for lag in equal[-_LISTED:].tolist()]
+    keys = "1 other key scores" if len(equal) == 1 else f"{len(equal)} other keys score"
+    more = f" and {len(equal) - len(named)} more" if len(equal) > len(named) else ""
+    return (
+        f"mass is {mass}, but {keys} as much as the offset at any temperature: {why} (lag "
+        f"{', '.join(map(str, named))}{more}); expected a mass below 1/{len(equal) + 1}"
+    )
+
+
+def _solved(left: float, apart: np.ndarray) -> float:
+    """Return the alpha at which ``sum exp(-alpha apart)``, which falls, is what is left."""
+    from scipy.optimize import brentq
+    from scipy.special import logsumexp
+
+    least, level = float(np.min(apart)), math.log(left)
+
+    def excess(alpha: float) -> float:
+        return float(logsumexp(-alpha * apart)) - level
+
+    # as if only the smallest were there, and as if all were as small as that
+    low, high = max(0.0, -level / least), (math.log(apart.size) - level) / least
+    if excess(low) <= 0.0 or excess(high) >= 0.0:  # a solution at an end, which rounding puts outside
+        return low if excess(low) <= 0.0 else high
+    return float(brentq(excess, low, high, xtol=1e-300, rtol=4.0 * np.finfo(float).eps, maxiter=1000))

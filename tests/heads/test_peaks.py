@@ -1,0 +1,208 @@
+"""Which offset shifts point at: against brute force, and where blocks do not agree."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope import heads
+from rfrope.heads.peaks import peak_of_waves
+
+RNG = np.random.default_rng(0)
+OMEGA = rfrope.geometric(64, base=10_000.0)
+
+
+# -- alignment ---------------------------------------------------------------------------------------------------------
+
+
+def test_alignment_is_the_score_at_the_offset_as_a_part_of_the_highest(xp):
+    omega, shift = rfrope.geometric(8), RNG.uniform(-9.0, 9.0, size=8)
+    weights = np.abs(RNG.normal(size=8))
+    q = np.concatenate([np.sqrt(weights), np.zeros(8)])  # C_i = weight_i, E_i = 0
+    offsets = np.array([-1.0, -2.5, 100.0])
+    found = heads.alignment(xp(omega), xp(shift), xp(offsets), weights=xp(weights))
+    wanted = heads.shifted_scores(q, q, offsets, omega, shift) / np.sum(weights)
+    for value, shape in ((found.overall, (3,)), (found.blocks, (3, 8)), (found.angles, (3, 8))):
+        assert xp.owns(value)
+        assert value.shape == shape
+    np.testing.assert_allclose(xp.host(found.overall), wanted, atol=1e-14)
+    np.testing.assert_allclose(xp.host(found.blocks), np.cos(shift + offsets[:, None] * omega), atol=1e-13)
+    np.testing.assert_allclose(np.cos(xp.host(found.angles)), xp.host(found.blocks), atol=1e-14)
+    np.testing.assert_allclose(np.sin(xp.host(found.angles)), np.sin(shift + offsets[:, None] * omega), atol=1e-13)
+    assert np.max(np.abs(xp.host(found.angles))) <= math.pi
+
+
+def test_alignment_lies_between_minus_1_and_1():
+    shift = heads.phase_shift(OMEGA, -9)
+    assert heads.alignment(OMEGA, shift, -9).overall == pytest.approx(1.0, abs=1e-15)
+    np.testing.assert_allclose(heads.alignment(OMEGA, shift, -9).angles, 0.0, atol=1e-15)
+    assert heads.alignment(OMEGA, shift + math.pi, -9).overall == pytest.approx(-1.0, abs=1e-15)
+    assert heads.alignment(OMEGA, shift + 2.0 * math.pi, -9).overall == pytest.approx(1.0, abs=1e-15)
+    assert heads.alignment(OMEGA, shift, 9).overall < 0.9
+    assert heads.alignment([0.5], [1.0], -2, weights=[0.0]).overall == 0.0
+
+
+def test_where_some_blocks_follow_it_is_their_share():
+    """The others at random angles add nothing on average, and 1/sqrt(2 (D - followers)) of noise."""
+    followers = np.arange(64) % 4 == 0
+    shift = np.where(followers, heads.phase_shift(OMEGA, -5), RNG.uniform(-np.pi, np.pi, size=(20_000, 64)))
+    found = heads.alignment(OMEGA, shift, -5).overall
+    assert np.mean(found) == pytest.approx(0.25, abs=6.0 * np.std(found) / math.sqrt(20_000))
+    assert np.std(found) == pytest.approx(math.sqrt(48 / 2.0) / 64, rel=0.05)
+    alone = heads.alignment(OMEGA, shift, -5, weights=followers)
+    np.testing.assert_allclose(alone.overall, 1.0, atol=1e-15)
+    np.testing.assert_allclose(alone.blocks[:, followers], 1.0, atol=1e-15)
+
+
+def test_alignment_of_heads_and_axes(xp):
+    omega, offset = RNG.normal(size=(3, 6, 2)), RNG.normal(size=(3, 1, 2))
+    shift = heads.phase_shift(omega, offset)
+    weights = np.abs(RNG.normal(size=(3, 1, 6)))
+    found = heads.alignment(xp(omega), xp(shift), xp(offset), weights=xp(weights))
+    np.testing.assert_allclose(xp.host(found.overall), np.ones((3, 1)), atol=1e-13)
+
+
+# -- the offset that shifts point at -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [0.0, -1.0, -7.25, -500.0, -1023.9, -1e-3])
+def test_the_offset_of_phase_shifts_is_found(offset):
+    found = heads.offset_of(OMEGA, heads.phase_shift(OMEGA, offset), low=-1024.0)
+    assert found.offset == pytest.approx(offset, abs=1e-12)
+    assert found.value == pytest.approx(1.0, abs=1e-14)
+    assert found.runner_up_value < 0.8
+    turns = heads.phase_shift(OMEGA, offset) + 2.0 * np.pi * RNG.integers(-3, 4, size=64)
+    assert heads.offset_of(OMEGA, turns, low=-1024.0).offset == pytest.approx(offset, abs=1e-12)
+
+
+def test_shapes_and_libraries(xp):
+    offsets = np.array([[-1.0, -20.5, -3.0], [4.0, -60.0, 0.5]])
+    shift = heads.phase_shift(OMEGA, offsets)
+    for omega in (OMEGA, OMEGA[:, None]):
+        found = heads.offset_of(xp(omega), xp(shift), low=-100.0, high=10.0)
+        for value in vars(found).values():
+            assert isinstance(value, np.ndarray)
+            assert value.shape == (2, 3)
+        np.testing.assert_allclose(found.offset, offsets, atol=1e-12)
+    single = heads.offset_of(OMEGA.tolist(), shift[0, 1].tolist(), low=-100.0)
+    assert single.offset.shape == single.value.shape == ()
+    assert single.offset == pytest.approx(-20.5, abs=1e-12)
+
+
+def test_noisy_shifts_and_weights():
+    shift = heads.phase_shift(OMEGA, -8.0) + RNG.normal(size=(50, 64)) * 0.3
+    found = heads.offset_of(OMEGA, shift, low=-256.0)
+    assert np.max(np.abs(found.offset + 8.0)) < 0.6
+    np.testing.assert_allclose(found.value, math.exp(-0.045), atol=0.05)
+    for i in range(3):
+        at = heads.alignment(OMEGA, shift[i], found.offset[i])
+        assert found.value[i] == pytest.approx(at.overall, abs=1e-14)
+    mixed = np.where(np.arange(64) < 20, heads.phase_shift(OMEGA, -3.0), heads.phase_shift(OMEGA, -90.0))
+    fast = heads.offset_of(OMEGA, mixed, low=-256.0, weights=np.arange(64) < 20)
+    slow = heads.offset_of(OMEGA, mixed, low=-256.0, weights=np.where(np.arange(64) < 20, 0.0, 2.0))
+    assert fast.offset == pytest.approx(-3.0, abs=1e-10)
+    assert slow.offset == pytest.approx(-90.0, abs=1e-10)
+    assert fast.value == pytest.approx(1.0, abs=1e-14)
+
+
+def test_of_equal_peaks_the_nearest_is_taken():
+    lattice = rfrope.arithmetic(8, step=2.0 * math.pi / 100.0)
+    found = heads.offset_of(lattice, heads.phase_shift(lattice, -403.0), low=-1000.0)
+    assert found.offset == pytest.approx(-3.0, abs=1e-9)
+    assert found.runner_up_value == pytest.approx(1.0, abs=1e-12)
+    assert (found.runner_up + 3.0) % 100.0 == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_peak_outside_the_range_leaves_an_end():
+    found = heads.offset_of([0.01], heads.phase_shift([0.01], 5.0), low=-50.0)
+    assert found.offset == 0.0
+    assert found.value == pytest.approx(math.cos(0.05), abs=1e-15)
+    assert np.isnan(found.runner_up)
+    assert np.isnan(found.runner_up_value)
+
+
+def brute_force(omega, cosine, sine, low, high, points):
+    x = np.linspace(low, high, points)
+    f = np.cos(x[:, None] * omega) @ cosine + np.sin(x[:, None] * omega) @ sine
+    tops = np.flatnonzero((f > np.append(-np.inf, f[:-1])) & (f >= np.append(f[1:], -np.inf)))
+    tops = tops[np.argsort(-f[tops])]
+    return x[tops], f[tops], x[1] - x[0]
+
+
+def test_peaks_are_those_of_brute_force():
+    for trial in range(150):
+        blocks = int(RNG.integers(1, 30))
+        omega = RNG.normal(size=blocks) * 10.0 ** RNG.uniform(-3.0, 0.5, blocks)
+        cosine, sine = RNG.normal(size=(2, blocks))
+        low, high = -RNG.uniform(1.0, 200.0), RNG.uniform(0.0, 50.0)
+        found = peak_of_waves(omega, cosine, sine, low, high)
+        x, f, spacing = brute_force(omega, cosine, sine, low, high, 50_001)
+        bend = 0.125 * spacing**2 * np.sum(np.hypot(cosine, sine) * omega**2)
+        assert -1e-12 < found.value - f[0] <= bend + 1e-12, trial
+        if len(f) == 1:
+            assert math.isnan(found.runner_up)
+        else:
+            assert -1e-12 < found.runner_up_value - f[1] <= bend + 1e-12, trial
+        if len(f) == 1 or f[0] - f[1] > 2.0 * bend:
+            assert abs(found.offset - x[0]) <= 2.0 * spacing, trial
+        inside = low + 1e-9 < found.offset < high - 1e-9
+        slope = np.sum(omega * (sine * np.cos(omega * found.offset) - cosine * np.sin(omega * found.offset)))
+        assert not inside or abs(slope) < 1e-10 * np.sum(np.abs(omega) * np.hypot(cosine, sine)), trial
+
+
+def test_fast_blocks_far_away():
+    """A million turns: phases are exact, so the place is too."""
+    omega = np.sqrt([4.0, 3.0, 2.0, 0.7, 0.5, 0.1])
+    found = heads.offset_of(omega, heads.phase_shift(omega, -250_000.125), low=-300_000.0)
+    assert found.offset == pytest.approx(-250_000.125, abs=1e-9)
+    assert found.value == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"low": 0.0}, ValueError, r"low is 0\.0 and high 0\.0; expected low < high"),
+        ({"low": math.nan}, ValueError, "low is nan"),
+        ({"high": math.inf}, ValueError, "high is inf"),
+        ({"low": "far"}, TypeError, "low is 'far'"),
+        ({"low": -1e9}, ValueError, "1.59e.08 turns of the fastest block; expected at most 1048576"),
+        ({"frequencies": [0.0, 0.0]}, ValueError, "no block that counts turns"),
+        ({"weights": [0.0, 0.0]}, ValueError, "no block that counts turns"),
+        ({"frequencies": [1.0, 0.0], "weights": [0.0, 1.0]}, ValueError, "no block that counts turns"),
+        ({"frequencies": []}, ValueError, r"frequencies has shape \(0,\); expected one set"),
+        ({"frequencies": np.ones((2, 2))}, ValueError, r"frequencies has shape \(2, 2\); expected one set"),
+        ({"frequencies": [1.0, math.nan]}, ValueError, "frequencies holds NaN"),
+        ({"shift": [0.0] * 3}, ValueError, "do not broadcast"),
+        ({"shift": [0.0, math.inf]}, ValueError, "shift holds NaN or infinity"),
+        ({"shift": None}, TypeError, "shift is None"),
+        ({"weights": [1.0, -1.0]}, ValueError, "weights holds NaN, infinity or negative numbers"),
+        ({"weights": [1.0, math.nan]}, ValueError, "weights holds NaN"),
+        ({"weights": ["a", "b"]}, TypeError, "weights is"),
+    ],
+)
+def test_bad_input_of_the_search(given, error, message):
+    arguments = {"frequencies": [1.0, 0.5], "shift": [0.1, 0.2], "low": -10.0} | given
+    with pytest.raises(error, match=message):
+        heads.offset_of(arguments.pop("frequencies"), arguments.pop("shift"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"weights": [1.0, -1.0]}, ValueError, "weights holds NaN, infinity or negative numbers"),
+        ({"weights": [1.0, math.inf]}, ValueError, "weights holds NaN, infinity"),
+        ({"weights": [1.0, 1.0, 1.0]}, ValueError, "weights and the phases do not broadcast"),
+        ({"shift": [1.0] * 3}, ValueError, "shift and the phases do not broadcast"),
+        ({"offset": math.nan}, ValueError, "offset holds NaN"),
+        ({"shift": None}, TypeError, "shift is None"),
+        ({"frequencies": []}, ValueError, "expected at least one block"),
+        ({"frequencies": [[1.0, 2.0]]}, ValueError, r"offset has shape \(\)"),
+    ],
+)
+def test_bad_input_of_alignment(given, error, message):
+    arguments = {"frequencies": [1.0, 0.5], "shift": 0.2, "offset": -1} | given
+    with pytest.raises(error, match=message):
+        heads.alignment(arguments.pop("frequencies"), arguments.pop("shift"), arguments.pop("offset"), **arguments)

