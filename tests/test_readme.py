@@ -22,7 +22,7 @@ def test_readme_examples_run(capsys):
         exec(compile(example, "README.md", "exec"), names)
         assert len(example.splitlines()) <= 12
     told = capsys.readouterr().out
-    assert re.match(r"this draw: .*; all draws: mean .*, standard deviation .*\n64 frequencies, two features", told)
+    assert re.match(r"this draw: .*; all draws: mean .*, standard deviation .*\n64 frequencies for 128 features of a head, over a context of 131072", told)
     assert len(examples) == 2
 
 

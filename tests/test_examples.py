@@ -1,0 +1,153 @@
+"""Examples: the short versions of what they show, and what they write."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+from conftest import library
+
+import rfrope
+from rfrope import heads
+
+ROOT = pathlib.Path(__file__).parents[1]
+if not (ROOT / "examples").is_dir():
+    pytest.skip("examples/ is not here", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """Return the module examples/learned_offset.py."""
+    torch = library("torch").module
+    spec = importlib.util.spec_from_file_location("learned_offset", ROOT / "examples" / "learned_offset.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield module
+    torch.set_num_threads(threads)
+    del sys.modules[spec.name]
+
+
+@pytest.fixture(scope="module")
+def two_sided(learned):
+    return learned.train(rfrope.geometric(16, base=200.0), 5, causal=False, steps=150)
+
+
+def missed(run, offset):
+    """Weighted mean distance of the phases from those that peak at an offset, in radians."""
+    angles = np.abs(heads.alignment(run.omega, run.phases, offset).angles)
+    return np.sum(run.weights * angles) / np.sum(run.weights)
+
+
+def test_phases_converge_to_the_offset_times_the_frequency(two_sided):
+    wanted = heads.phase_shift(two_sided.omega, -5)
+    apart = (two_sided.phases - wanted) / (2.0 * np.pi)
+    apart = 2.0 * np.pi * np.abs(apart - np.round(apart))
+    heavy = two_sided.weights >= 0.5
+    assert np.sum(heavy) >= 8
+    assert np.max(apart[heavy]) < 0.15
+    np.testing.assert_allclose(apart, np.abs(two_sided.misses), atol=1e-12)
+    assert two_sided.alignment > 0.98
+    assert two_sided.learned == pytest.approx(two_sided.at_claim, abs=0.02)
+    assert two_sided.peak == pytest.approx(-5.0, abs=0.1)
+    assert missed(two_sided, -5.0) < 0.1
+
+
+@pytest.mark.parametrize("offset", [5.0, -4.0, -6.0, 0.0])
+def test_no_other_offset_fits_nor_the_other_sign(two_sided, offset):
+    assert missed(two_sided, offset) > 0.2
+
+
+def test_training_helped(two_sided):
+    assert two_sided.losses[-20:].mean() < two_sided.losses[0] - 1.0
+    at = two_sided.lags == -5
+    assert two_sided.after[at] == two_sided.after.max() > 4.0 * two_sided.before[at]
+
+
+def test_keys_on_one_side_move_phases_to_the_closed_form(learned):
+    run = learned.train(rfrope.geometric(16, base=200.0), 1, causal=True, steps=150)
+    apart = np.abs(np.angle(np.exp(1j * (run.misses - run.settled))))
+    heavy = run.weights >= 0.5
+    assert np.max(apart[heavy]) < 0.15
+    assert np.max(np.abs(run.misses[heavy])) > 0.4, "docs/learning.rst says that these are not at L omega"
+    assert run.learned < run.at_claim - 0.05, "docs/learning.rst says that they are better than those"
+    assert run.lags.max() == 0
+
+
+def test_the_gradient_that_the_closed_form_is_the_zero_of(learned, monkeypatch):
+    """For contents that are all alike, each query's gradient is the imaginary part that the page has."""
+    torch = library("torch").module
+    monkeypatch.setattr(learned, "NOISE", 0.0)
+    omega, generator = rfrope.geometric(8), torch.Generator().manual_seed(3)
+    head = learned.Head(omega, True, generator)
+    q, k = learned.contents(8, generator), learned.contents(8, generator)
+    attention = head(q, k)
+    rows = torch.arange(4, learned.LENGTH)
+    torch.log(attention[0, rows, rows - 4]).mean().backward()
+    z = learned.mean_turn(omega, 4, attention[0].detach().numpy()[4:])
+    miss = heads.alignment(omega, head.phases.detach().numpy(), -4).angles
+    np.testing.assert_allclose(head.phases.grad, np.imag(np.exp(1j * miss) * (z - 1.0)) / 4.0, atol=1e-13)
+
+
+def test_the_loss_is_the_cross_entropy_of_the_copied_token(learned):
+    torch = library("torch").module
+    tokens = torch.arange(learned.LENGTH)[None] % 7
+    attention = torch.zeros(1, learned.LENGTH, learned.LENGTH, dtype=torch.float64)
+    rows = torch.arange(3, learned.LENGTH)
+    attention[0, rows, rows - 3], attention[0, rows, rows - 2] = 0.25, 0.75
+    assert float(learned.copy_loss(attention, tokens, 3)) == pytest.approx(np.log(4.0))
+    attention[0, 7:] = 0.0
+    attention[0, rows, (rows - 3) % 7] += 0.5  # another place with the same token counts, too
+    attention[0, 3:7, :] *= 0.0
+    attention[0, torch.arange(3, 7), torch.arange(4)] = 0.5
+    assert float(learned.copy_loss(attention, tokens, 3)) == pytest.approx(np.log(2.0))
+
+
+def test_the_command_is_deterministic_and_writes_all_its_files(learned, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(learned, "EVALUATED", 2)
+    monkeypatch.setattr(learned, "DISTANCES", (2,))
+    printed = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        assert learned.main(["--output", "figure.svg", "--steps", "21"]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert "gaussian(scale=4)  up to the query" in printed[0]
+    for suffix in (".svg", ".inc", ".csv"):
+        first, second = ((tmp_path / folder / f"figure{suffix}").read_text("utf-8") for folder in ("a", "b"))
+        assert first == second
+        assert "python examples/learned_offset.py --output figure.svg --steps 21" in first
+    rows = list(csv.DictReader((tmp_path / "a" / "figure.csv").read_text("utf-8").splitlines()[1:]))
+    assert len(rows) == 2 * 2 * 32
+    assert (tmp_path / "a" / "figure.inc").read_text("utf-8").count("   * - ") == 1 + 4
+
+
+def test_what_the_page_says_is_what_the_command_found():
+    """The sentences of docs/learning.rst against the table that the command wrote."""
+    page, table = (ROOT / "docs" / name for name in ("learning.rst", "learned_offset.inc"))
+    if not page.is_file():
+        pytest.skip("docs/ is not here")
+    cells = [line.partition("- ")[2] for line in table.read_text("utf-8").splitlines() if line.startswith("     - ")]
+    firsts = [line.removeprefix("   * - ") for line in table.read_text("utf-8").splitlines() if "   * - " in line]
+    width = len(cells) // len(firsts)
+    names, *rows = ([first, *cells[i * width : (i + 1) * width]] for i, first in enumerate(firsts))
+    runs = [dict(zip(names, row, strict=True)) for row in rows]
+    assert len(runs) == 12
+    for run in runs:
+        near = run["keys"] == "up to the query" and run["L"] == "1"
+        if run["keys"] == "on both sides":
+            assert float(run["largest miss"]) < 0.25
+            assert float(run["alignment"]) > 0.98
+        if near:
+            assert f"{run['peak']}" in page.read_text("utf-8")
+            assert float(run["largest miss"]) > 3.0 * float(run["from closed form"])
+            assert float(run["learned"]) < float(run["at L ω"])
+        else:
+            assert abs(float(run["peak"]) + float(run["L"])) < 0.1
