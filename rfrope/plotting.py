@@ -17,7 +17,7 @@ from rfrope.kernels import Kernel
 from rfrope.moments import mean_kernel_band
 from rfrope.sampling import as_kernel
 
-__all__ = ["frequencies", "kernel", "mean_kernels", "validation", "wavelengths"]
+__all__ = ["attention", "frequencies", "kernel", "mean_kernels", "validation", "wavelengths"]
 
 _ALL_LAGS = 2048  # up to so many every lag is drawn, and as many more beyond
 
@@ -137,6 +137,61 @@ def frequencies(frequencies: Array, *, ax: Any = None) -> Any:
     ax.set(xlabel="block, by size of its frequency", ylabel="|ω| (radians per position)")
     if np.any(magnitudes > 0.0):
         ax.set_yscale("log")
+    return ax
+
+
+def attention(result: Any, *, ax: Any = None) -> Any:
+    """Draw what a head attends to by lag, or the mean score of a real one with its spread.
+
+    Parameters
+    ----------
+    result : AttentionProfile or Profile
+        What `heads.attention_profile` or `heads.profile` returned, for lags along one axis.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure of pyplot unless given.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Without matplotlib.
+    ValueError, TypeError
+        For lags of several axes, and for another kind of result.
+
+    Notes
+    -----
+    One line for each head. Of a `Profile` the band is one standard deviation of the score over the pairs, drawn for a
+    single head.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> profile = rfrope.heads.attention_profile(rfrope.geometric(64), 128, temperature=10.0)
+    >>> ax = attention(profile)
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('lag, key minus query (positions)', 'attention')
+    """
+    real = all(hasattr(result, name) for name in ("lags", "mean", "spread"))
+    if not real and not all(hasattr(result, name) for name in ("lags", "weights", "mass")):
+        raise TypeError(f"result is {result!r:.80}; expected what heads.attention_profile or heads.profile returns")
+    lags = _array.to_host(result.lags).astype(np.float64)
+    if lags.ndim != 1:
+        raise ValueError(f"result has lags of shape {lags.shape}; expected lags along one axis")
+    order = np.argsort(lags)
+    curves = _array.to_host(result.mean if real else result.weights).reshape(-1, lags.size)
+    ax = _axes(ax)
+    if real and len(curves) == 1:
+        spread = _array.to_host(result.spread).reshape(-1)[order]
+        label = "one standard deviation over pairs"
+        ax.fill_between(lags[order], curves[0][order] - spread, curves[0][order] + spread, alpha=0.2, lw=0, label=label)
+    for number, curve in enumerate(curves):
+        label = f"head {number}" if len(curves) > 1 else "mean score" if real else "attention"
+        ax.plot(lags[order], curve[order], ".-" if lags.size < 100 else "-", ms=3, lw=0.9, label=label)
+    ax.set(xlabel="lag, key minus query (positions)", ylabel="mean score" if real else "attention")
+    ax.legend()
     return ax
 
 

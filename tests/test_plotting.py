@@ -15,7 +15,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 import rfrope
-from rfrope import analysis, plotting
+from rfrope import analysis, heads, plotting
 
 KERNEL = rfrope.kernel("gaussian", scale=16.0)
 
@@ -124,6 +124,29 @@ def test_mean_kernels_of_several_sets(ax):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["slow", "axial"]
 
 
+def test_attention_by_lag(ax):
+    held = heads.attention_profile(rfrope.geometric(16), 32, temperature=20.0)
+    assert plotting.attention(held, ax=ax) is ax
+    (line,) = ax.lines
+    assert np.array_equal(np.sort(held.lags), line.get_xdata())
+    assert line.get_xdata()[np.argmax(line.get_ydata())] == -1.0
+    assert np.sum(line.get_ydata()) == pytest.approx(1.0)
+
+
+def test_the_mean_score_of_a_real_head(ax):
+    rng = np.random.default_rng(0)
+    q, k = rng.standard_normal((2, 9, 32))
+    held = heads.profile(q, k, rfrope.geometric(16), np.arange(-5, 6))
+    plotting.attention(held, ax=ax)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), held.mean)
+    edges = ax.collections[0].get_paths()[0].vertices
+    assert np.max(edges[edges[:, 0] == -3.0, 1]) == pytest.approx(held.mean[2] + held.spread[2])
+    several = heads.profile(np.stack([q, k]), np.stack([k, q]), rfrope.geometric(16), np.arange(-5, 6))
+    drawn = plotting.attention(several, ax=ax.figure.add_subplot())
+    assert [line.get_label() for line in drawn.lines] == ["head 0", "head 1"]
+    assert not drawn.collections
+
+
 def test_labels_are_drawn_as_they_are(ax):
     plotting.mean_kernels({"_hidden": [0.5], "a$\\foo$b": [0.5]}, 8, ax=ax)
     assert len(ax.get_legend().get_texts()) == 2
@@ -161,6 +184,7 @@ def test_arrays_of_other_libraries(ax):
 DRAWN = {
     "kernel": lambda **ax: plotting.kernel(KERNEL, 8, frequencies=[0.5], **ax),
     "frequencies": lambda **ax: plotting.frequencies([0.5], **ax),
+    "attention": lambda **ax: plotting.attention(heads.attention_profile(rfrope.geometric(4), 8), **ax),
     "mean_kernels": lambda **ax: plotting.mean_kernels({"one": [0.5]}, 8, **ax),
     "wavelengths": lambda **ax: plotting.wavelengths({"one": [0.5]}, context=9, **ax),
     "validation": lambda **ax: plotting.validation(rfrope.validate(KERNEL, n_samples=64, n_trials=16, rng=0), **ax),
@@ -197,6 +221,12 @@ BAD = {
     "complex": (lambda: plotting.frequencies([1j]), TypeError, "frequencies"),
     "text": (lambda: plotting.frequencies("0.5"), TypeError, "frequencies"),
     "a number": (lambda: plotting.frequencies(1.0), ValueError, r"shape \(\)"),
+    "no profile": (lambda: plotting.attention([0.5]), TypeError, "result is"),
+    "lags of a plane": (
+        lambda: plotting.attention(heads.attention_profile(np.eye(2), (4, 4), offset=(-1, 0), causal=False)),
+        ValueError,
+        "expected lags along one axis",
+    ),
     "no sets": (lambda: plotting.mean_kernels({}, 8), TypeError, "sets is {}; expected labels with frequencies"),
     "a list of sets": (lambda: plotting.wavelengths([[0.5]]), TypeError, "sets is"),
     "heads in a set": (lambda: plotting.wavelengths({"h": np.ones((2, 3, 1))}), ValueError, r"sets\['h'\] has shape"),

@@ -195,6 +195,7 @@ KERNEL_METHODS = {
 PLOTTING_SIGNATURES = {
     "kernel": "(kernel, max_lag, *, frequencies=None, n_blocks=None, ax=None)",
     "frequencies": "(frequencies, *, ax=None)",
+    "attention": "(result, *, ax=None)",
     "mean_kernels": "(sets, max_lag, *, ax=None)",
     "wavelengths": "(sets, *, context=None, ax=None)",
     "validation": "(result, *, ax=None)",
