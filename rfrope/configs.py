@@ -6,36 +6,29 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rfrope import _array
+from rfrope import _array, _config_values
 from rfrope._array import Array
+from rfrope._config_values import DICTS, NAMES, first, given, is_nested
 from rfrope.data.model_defaults import rope_defaults
 from rfrope.frequencies import count
-from rfrope.scaling.parameters import DEFAULT_THETA, from_rope_parameters, ladder, read
+from rfrope.scaling.parameters import from_rope_parameters, ladder, read
 from rfrope.scaling.scaled import positive
 
-# Names that models have for one thing, the usual one first. The first that a config holds counts.
-_NAMES = {
-    "rope_theta": ("rope_theta", "rotary_emb_base", "global_rope_theta"),
-    "local_theta": ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta"),
-    "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct", "rope_pct"),
-    "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
-    "hidden_size": ("hidden_size", "n_embd", "d_model", "embed_dim"),
-    "num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
-    "max_position_embeddings": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx"),
-}
-_DICTS = ("rope_parameters", "rope_scaling")
-_SIGNS = (*_DICTS, *_NAMES["rope_theta"], *_NAMES["local_theta"], "rotary_pct", "rotary_dim")
+_SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], "rotary_pct", "rotary_dim", "rope_ratio")
+# whose code has no RoPE, whatever their configs carry; that of BLT is in its parts
+_WITHOUT = ("nemotron_h", "kimi_linear", "blt")
 _SCALED_EVERYWHERE = ("modernbert", "modernbert-decoder")  # their rope_scaling is for both kinds of layer
-_OWN_ORDER = "ernie4_5_vl"  # whose mrope_section alternates two axes and then has the third
+_OWN_ORDER = ("ernie4_5_vl", "hunyuan_vl")  # which do not deal their mrope_section out in the order of `mrope`
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # repeats what a part says around it
-_NO_PARTS = ("per_layer_config", "quantization_config", "attn_config", "ffn_config")
 _PERCEPTION = ("vision", "visual", "vit", "image", "audio")  # read only where their type is known
-_MOVED = ("llama3", "yarn", "longrope", "su")  # which take original_max_position_embeddings from beside the dict
+_PLAIN = ("rope_type", "default")  # which says nothing, and which transformers itself wrote beside dicts of layers
+_DEEPEST = 8  # parts inside parts; models have three
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +158,11 @@ def _read(config: Any) -> tuple[Mapping[str, Any], str]:
     """Return a config as a dict, and what errors call it."""
     if isinstance(config, Mapping):
         return config, ""
-    if hasattr(config, "to_dict"):
-        return config.to_dict(), ""
+    if hasattr(config, "to_dict") and not isinstance(config, type):
+        held = config.to_dict()
+        if not isinstance(held, Mapping):
+            raise TypeError(f"config.to_dict() gave a {type(held).__name__}; expected a dict")
+        return held, ""
     if not isinstance(config, str | os.PathLike):
         raise TypeError(f"config is {config!r:.80}; expected a dict, the path of a config.json, or a config object")
     path = os.fspath(config)
@@ -174,12 +170,21 @@ def _read(config: Any) -> tuple[Mapping[str, Any], str]:
         path = os.path.join(path, "config.json")
     with open(path, encoding="utf-8-sig") as file:
         try:
-            held = json.load(file)
+            held = json.load(file, object_pairs_hook=_without_repeats)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is no JSON ({error}); expected a model's config.json") from None
     if not isinstance(held, dict):
         raise ValueError(f"{path} holds a {type(held).__name__}; expected a model's config, which is an object")
     return held, path
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    held: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in held:
+            raise ValueError(f"{key!r} stands in it twice in one object")
+        held[key] = value
+    return held
 
 
 # -- parts and kinds of layers -----------------------------------------------------------------------------------------
@@ -189,226 +194,196 @@ def _all_parts(name: str, part: Mapping[str, Any], parent: str, reading: _Readin
     """The RoPE of a part and of the parts inside it; a part that holds its text model only repeats what that says."""
     looked = len(reading.looked)
     reading.looked.append(name or "the top")
+    if name.count(".") >= _DEEPEST:
+        raise ValueError(f"{reading.source or 'config'} has parts nested deeper than {_DEEPEST}, as {name:.80}...")
     model_type, defaults = _known(name, part, parent)
+    with _named(reading, name):
+        part = _with_inner_base(part, model_type)
     inner = {
         f"{name}.{key}" if name else key: key
         for key, value in part.items()
-        if isinstance(value, Mapping) and _is_part(key)
+        if isinstance(value, Mapping) and _is_part(key, value)
     }
     found = [one for path, key in inner.items() for one in _all_parts(path, part[key], model_type, reading)]
     has_text = any(key in _TEXT and one.name.startswith(path) for path, key in inner.items() for one in found)
     if not has_text and _has_rope(part, defaults, bool(inner)):
-        if defaults.get("axial") == "unknown" or (_perceives(name) and not defaults):
+        if _is_unknown(name, part, defaults):
             reading.looked[looked] += " (there is one, but the config alone does not tell its frequencies)"
         else:
-            try:
-                yield from _of_part(name, part, model_type, defaults, reading)
-            except (ValueError, TypeError) as error:
-                place = ": ".join(told for told in (reading.source, name, str(error)) if told)
-                raise (TypeError if isinstance(error, TypeError) else ValueError)(place) from None
+            yield from _of_part(name, part, model_type, defaults, reading)
     yield from found
 
 
-def _is_part(key: str) -> bool:
-    return key in ("encoder", "decoder") or (key.endswith("config") and key not in _NO_PARTS)
+def _is_part(key: Any, value: Mapping[str, Any]) -> bool:
+    """Whether a dict in a config is one of a model: those of quantization and the like have no type."""
+    if not isinstance(key, str) or not (key in ("encoder", "decoder") or key.endswith("config")):
+        return False
+    return key in (*_TEXT, "encoder", "decoder") or key.startswith(_PERCEPTION) or bool(value.get("model_type"))
 
 
-def _perceives(name: str) -> bool:
-    return name.rpartition(".")[2].startswith(_PERCEPTION)
+def _is_unknown(name: str, part: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
+    """Whether there is a RoPE, of a picture or sound, that the config alone does not determine."""
+    if "axial" in defaults or not defaults:
+        dicts = [part[key] for key in DICTS if isinstance(part.get(key), Mapping)]
+        is_axial = any(told.get(key) == "axial" for told in dicts for key in ("rope_type", "type"))
+        perceives = any(one.startswith(_PERCEPTION) for one in name.split("."))
+        return defaults.get("axial", "unknown" if is_axial or perceives else "") == "unknown"
+    return False
 
 
 def _known(name: str, part: Mapping[str, Any], parent: str) -> tuple[str, Mapping[str, Any]]:
     """Model type of a part, and what is known of it: its own type, else its parent's with what the part is called."""
     told, key = part.get("model_type") or "", name.rpartition(".")[2]
+    if not isinstance(told, str):
+        raise TypeError(f"{name + ': ' if name else ''}model_type is {told!r:.80}; expected a name")
     table = rope_defaults()
     kind = key.removesuffix("_config")
     names = [f"{parent}_{kind}", f"{parent}_{kind}_encoder"] if kind in ("text", "vision") else []
     # Qwen2-VL's first configs call their vision part by the name of the whole
     names = [*names, told, f"{told}_text"] if told in ("", parent) else [told, f"{told}_text", *names]
-    return str(told), next((table[one] for one in names if one in table), {})
+    return told, next((table[one] for one in names if one in table), {})
 
 
 def _has_rope(part: Mapping[str, Any], defaults: Mapping[str, Any], composite: bool) -> bool:
     if part.get("alibi") is True or any(part.get(key) != value for key, value in defaults.get("needs", {}).items()):
+        return False
+    if part.get("mla_use_nope") is True or part.get("position_embeddings_type", "rotary") != "rotary":
+        return False
+    if part.get("model_type") in _WITHOUT or _has_null_base(part):
         return False
     if any(part.get(key) is not None for key in _SIGNS):
         return True
     return bool(defaults) and (not composite or part.get("model_type") in rope_defaults())
 
 
+def _has_null_base(part: Mapping[str, Any]) -> bool:
+    """OLMo Hybrid says so that it has no RoPE."""
+    dicts = [part[key] for key in DICTS if isinstance(part.get(key), Mapping)]
+    return part.get("model_type") == "olmo_hybrid" and any(told.get("rope_theta", 0) is None for told in dicts)
+
+
 def _of_part(
     name: str, part: Mapping[str, Any], model_type: str, defaults: Mapping[str, Any], reading: _Reading
 ) -> Iterator[ModelRope]:
-    if "axial" in defaults:
-        yield _axial(name, part, model_type, defaults, reading)
-        return
-    context = _first(part, "max_position_embeddings", defaults)
-    context = None if context is None else count("max_position_embeddings", context, 1)
-    for layer, told in _layers(part, defaults).items():
-        head_dim = _head_dim(part, layer, told, defaults)
-        filled = _filled(told, part, head_dim, layer, defaults)
-        scaled = from_rope_parameters(
-            filled,
-            head_dim=head_dim,
-            max_position_embeddings=context,
-            seq_len=reading.seq_len,
-            xp=reading.xp,
-            device=reading.device,
-            dtype=reading.dtype,
+    with _named(reading, name):
+        if "axial" in defaults:
+            yield _axial(name, part, model_type, defaults, reading)
+            return
+        context = first(part, "max_position_embeddings", defaults)
+        context = None if context is None else count("max_position_embeddings", context, 1)
+        layers = _layers(part, defaults)
+    for layer, told in layers.items():
+        place = ".".join(one for one in (name, layer) if one)
+        with _named(reading, place):
+            yield _of_kind(place, layer, told, part, model_type, context, defaults, reading)
+
+
+@contextmanager
+def _named(reading: _Reading, place: str) -> Iterator[None]:
+    """Begin what errors say with the file and the place."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        message = ": ".join(told for told in (reading.source, place, str(error)) if told)
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(message) from None
+
+
+def _of_kind(
+    place: str,
+    layer: str,
+    told: Mapping[str, Any],
+    part: Mapping[str, Any],
+    model_type: str,
+    context: int | None,
+    defaults: Mapping[str, Any],
+    reading: _Reading,
+) -> ModelRope:
+    head_dim = _config_values.head_dim(part, layer, told, defaults)
+    filled = _config_values.filled(told, part, head_dim, layer, defaults)
+    scaled = from_rope_parameters(
+        filled,
+        head_dim=head_dim,
+        max_position_embeddings=context,
+        seq_len=reading.seq_len,
+        xp=reading.xp,
+        device=reading.device,
+        dtype=reading.dtype,
+    )
+    scheme, values = read(filled)
+    sections = values.get("mrope_section") if not model_type.startswith(_OWN_ORDER) else None
+    return ModelRope(
+        name=place,
+        model_type=model_type,
+        head_dim=head_dim,
+        rotary_dim=2 * scaled.frequencies.shape[0],
+        qk_head_dim=_config_values.qk_head_dim(part, head_dim),
+        context=context,
+        window=_config_values.window(part, layer),
+        rope_parameters={"rope_type": scheme.partition(" ")[0], **values},
+        frequencies=scaled.frequencies,
+        attention_factor=scaled.attention_factor,
+        sections=None if sections is None else tuple(sections),
+        interleaved=bool(values.get("mrope_interleaved", False)),
+    )
+
+
+def _with_inner_base(part: Mapping[str, Any], model_type: str) -> Mapping[str, Any]:
+    """DBRX has its base in a dict of its attention; models whose own code makes it of other values are refused."""
+    if part.get("rope_ratio") is not None:
+        raise ValueError(
+            f"rope_ratio is {part['rope_ratio']!r:.80}, of ChatGLM's own code, which is not read; expected rope_theta"
         )
-        scheme, values = read(filled)
-        sections = values.get("mrope_section") if not model_type.startswith(_OWN_ORDER) else None
-        yield ModelRope(
-            name=".".join(one for one in (name, layer) if one),
-            model_type=model_type,
-            head_dim=head_dim,
-            rotary_dim=2 * scaled.frequencies.shape[0],
-            qk_head_dim=_qk_head_dim(part, head_dim),
-            context=context,
-            window=_window(part, layer),
-            rope_parameters={"rope_type": scheme.partition(" ")[0], **values},
-            frequencies=scaled.frequencies,
-            attention_factor=scaled.attention_factor,
-            sections=None if sections is None else tuple(sections),
-            interleaved=bool(values.get("mrope_interleaved", False)),
-        )
+    inner = part.get("attn_config")
+    if not isinstance(inner, Mapping) or part.get("rope_theta") is not None:
+        return part
+    if inner.get("rope") is True:
+        raise ValueError(f"attn_config tells of a RoPE, which is not read of {model_type!r}; expected rope_theta")
+    return part if model_type != "dbrx" else {**part, "rope_theta": inner.get("rope_theta")}
 
 
 def _layers(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What is told of each kind of layer; a single one is called ``""``."""
-    given = _given(part)
+    told = given(part)
     usual = defaults.get("rope_parameters", {})
-    if _is_nested(given):
-        return {layer: dict(told) for layer, told in given.items() if isinstance(told, Mapping)}
-    local = _first(part, "local_theta")
-    if not _is_nested(usual) and local is None:
+    if is_nested(told):
+        flat = [key for key, value in told.items() if not isinstance(value, Mapping) and (key, value) != _PLAIN]
+        if flat:
+            raise ValueError(
+                f"rope_parameters holds {', '.join(flat)} beside dicts of layers; expected {flat[0]} in each dict that "
+                "it is for"
+            )
+        return {layer: dict(one) for layer, one in told.items() if isinstance(one, Mapping)}
+    theta, local = _config_values.base(part), _config_values.base(part, "local_theta")
+    if not is_nested(usual) and local is None:
         beside = ("rope_theta", "partial_rotary_factor")  # which the config may say outside the dict
-        return {"": given or {key: value for key, value in usual.items() if key not in beside}}
-    layers = {layer: dict(told) for layer, told in usual.items() if told is not None} if _is_nested(usual) else {}
-    if not given and local is None and _first(part, "rope_theta") is None:
+        return {"": told or {key: value for key, value in usual.items() if key not in beside}}
+    layers = {layer: dict(one) for layer, one in usual.items() if one is not None} if is_nested(usual) else {}
+    if not told and local is None and theta is None:
         return layers
     if layers and (
         set(layers) != {"full_attention", "sliding_attention"}
-        or any(told["rope_type"] != "default" for told in layers.values())
+        or any(one["rope_type"] != "default" for one in layers.values())
     ):
         raise ValueError(
             f"rope_parameters is one dict; expected for this model one in it for each of {', '.join(sorted(layers))}"
         )
     everywhere = part.get("model_type") in _SCALED_EVERYWHERE
     return {
-        "full_attention": dict(given),
-        "sliding_attention": (dict(given) if everywhere else {}) | ({"rope_theta": local} if local is not None else {}),
+        "full_attention": dict(told),
+        "sliding_attention": (dict(told) if everywhere else {}) | ({"rope_theta": local} if local is not None else {}),
     }
-
-
-def _given(part: Mapping[str, Any]) -> dict[str, Any]:
-    """``rope_parameters`` and the older ``rope_scaling`` in one; where both say something they must agree."""
-    joined: dict[str, Any] = {}
-    for key in _DICTS:
-        told = part.get(key)
-        if told is not None and not isinstance(told, Mapping):
-            raise TypeError(f"{key} is {told!r:.80}; expected a dict or None")
-        for inner, value in (told or {}).items():
-            if value is not None and joined.setdefault(inner, value) != value:
-                raise ValueError(
-                    f"rope_scaling[{inner!r}] is {value!r:.80}, but rope_parameters[{inner!r}] is "
-                    f"{joined[inner]!r:.80}; expected one of them, or equal"
-                )
-    return joined
-
-
-def _is_nested(told: Mapping[str, Any]) -> bool:
-    return any(isinstance(value, Mapping) for value in told.values())
-
-
-# -- values of one kind of layer ---------------------------------------------------------------------------------------
-
-
-def _first(part: Mapping[str, Any], what: str, defaults: Mapping[str, Any] | None = None) -> Any:
-    """Value of the first of a thing's names that a config holds, else the usual one of its type, else None."""
-    found = next((part[name] for name in _NAMES[what] if part.get(name) is not None), None)
-    return found if found is not None or defaults is None else defaults.get(what)
-
-
-def _head_dim(part: Mapping[str, Any], layer: str, told: Mapping[str, Any], defaults: Mapping[str, Any]) -> int:
-    own = {"full_attention": "global_head_dim", "sliding_attention": "swa_head_dim"}.get(layer, "")
-    found = _of_layer(part, layer, "head_dim")
-    if found is None:
-        found = part.get(own) if part.get(own) is not None else defaults.get(own)
-    if found is None and part.get("qk_rope_head_dim") and "partial_rotary_factor" not in told:
-        found = part["qk_rope_head_dim"]  # latent attention: only this part of a head carries positions
-    if found is None:
-        found = _first(part, "head_dim", defaults)
-    if found is not None:
-        return count("head_dim", found, 1)
-    if told.get("partial_rotary_factor") is not None and part.get("qk_rope_head_dim"):
-        return count("qk_nope_head_dim", part.get("qk_nope_head_dim"), 0) + count(
-            "qk_rope_head_dim", part["qk_rope_head_dim"], 1
-        )
-    width, heads = (_first(part, what, defaults) for what in ("hidden_size", "num_attention_heads"))
-    if width is None or heads is None:
-        raise ValueError("head_dim is missing; expected it, or hidden_size and num_attention_heads")
-    return count("hidden_size", width, 1) // count("num_attention_heads", heads, 1)
-
-
-def _qk_head_dim(part: Mapping[str, Any], head_dim: int) -> int:
-    """Width of a score; latent attention adds features without positions to those with."""
-    apart = part.get("qk_rope_head_dim") == head_dim and part.get("qk_nope_head_dim") is not None
-    return head_dim + count("qk_nope_head_dim", part["qk_nope_head_dim"]) if apart else head_dim
-
-
-def _window(part: Mapping[str, Any], layer: str) -> int | None:
-    told = part.get("sliding_window") if layer == "sliding_attention" else None
-    return None if told is None else count("sliding_window", told, 1)
-
-
-def _of_layer(part: Mapping[str, Any], layer: str, key: str) -> Any:
-    """What transformers 5 saves of the first layer of a kind, where layers differ in more than their RoPE."""
-    apart, kinds = part.get("per_layer_config"), part.get("layer_types")
-    if not isinstance(apart, Mapping) or not isinstance(kinds, list | tuple) or layer not in kinds:
-        return None
-    first = kinds.index(layer)
-    own: Any = next((told for index, told in apart.items() if str(index).isdecimal() and int(index) == first), {})
-    return own.get(key, part.get(key)) if isinstance(own, Mapping) else None
-
-
-def _filled(
-    told: dict[str, Any], part: Mapping[str, Any], head_dim: int, layer: str, defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What a config says beside the dict of a layer, put into it under the names of transformers 5."""
-    filled = {key: value for key, value in told.items() if value is not None}
-    usual = defaults.get("rope_parameters", {})
-    usual = usual.get(layer) or {} if _is_nested(usual) else usual
-    theta = _first(part, "rope_theta")
-    # the base beside the dict is for all kinds of layer, but where the type has local layers with a base of their own
-    if theta is not None and not (layer == "sliding_attention" and usual.get("rope_theta") == DEFAULT_THETA):
-        filled.setdefault("rope_theta", theta)
-    filled.setdefault("rope_theta", usual.get("rope_theta", DEFAULT_THETA))
-    fraction = _first(part, "partial_rotary_factor")
-    if fraction is None and part.get("rotary_dim") is not None and part.get("rope_parameters") is None:
-        fraction = count("rotary_dim", part["rotary_dim"], 1) / head_dim
-    if fraction is None:
-        fraction = usual.get("partial_rotary_factor", 1.0)
-    filled.setdefault("partial_rotary_factor", fraction)
-    scheme = filled.get("rope_type", filled.get("type"))
-    if scheme == "yarn" and "short_factor" in filled:  # Phi-3's second name for it
-        scheme = "longrope"
-        filled = {key: value for key, value in filled.items() if key != "type"} | {"rope_type": scheme}
-    if scheme in _MOVED and part.get("original_max_position_embeddings") is not None:
-        filled["original_max_position_embeddings"] = part["original_max_position_embeddings"]
-    return filled
 
 
 def _axial(
     name: str, part: Mapping[str, Any], model_type: str, defaults: Mapping[str, Any], reading: _Reading
 ) -> ModelRope:
     """Two axes of a picture: the first half of the frequencies turns by one coordinate, the second by the other."""
-    given = _given(part)
-    told = given.get("rope_theta", _first(part, "rope_theta"))
+    values = given(part)
+    told = values.get("rope_theta", first(part, "rope_theta"))
     theta = positive("rope_theta", defaults["rope_parameters"]["rope_theta"] if told is None else told)
     if part.get("embed_dim") is not None:  # Qwen2-VL, whose hidden_size is that of the text model
         part = {**part, "hidden_size": part["embed_dim"]}
-    head_dim = _head_dim(part, "", given, defaults)
+    head_dim = _config_values.head_dim(part, "", values, defaults)
     if head_dim % 4:
         raise ValueError(f"head_dim is {head_dim}; expected a multiple of 4: two axes, and two features a block")
     if defaults["axial"] == "alternating":  # Pixtral deals out one ladder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import math
@@ -15,6 +14,7 @@ import rfrope
 from rfrope import from_config
 from rfrope.data.model_defaults import rope_defaults
 
+OTHER = {"model_type": "made_up", "rope_theta": 1e4, "head_dim": 16, "max_position_embeddings": 2048}
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 2048}
 
 
@@ -132,7 +132,72 @@ def test_results_are_frozen():
         ({**LLAMA, "rope_theta": 7.0, "rope_parameters": {"rope_theta": 5e5}}, Place("", "default", 16, 8, 5e5, 2048)),
         ({**LLAMA, "head_dim": 32}, Place("", "default", 32, 16, 1e4, 2048)),
         ({**LLAMA, "head_dim": None}, Place("", "default", 16, 8, 1e4, 2048)),
-        ({**LLAMA, "partial_rotary_factor": 0.5}, Place("", "default", 16, 4, 1e4, 2048)),
+        # what a model's class passes over is passed over, and what other models have is read
+        ({**LLAMA, "partial_rotary_factor": 0.5}, Place("", "default", 16, 8, 1e4, 2048)),
+        ({**LLAMA, "rotary_dim": 8}, Place("", "default", 16, 8, 1e4, 2048)),
+        ({**LLAMA, "model_type": "phi", "partial_rotary_factor": 0.5}, Place("", "default", 16, 4, 1e4, 2048)),
+        ({**OTHER, "partial_rotary_factor": 0.5}, Place("", "default", 16, 4, 1e4, 2048)),
+        ({**OTHER, "rope_pct": 0.25}, Place("", "default", 16, 2, 1e4, 2048)),
+        ({"model_type": "minimax", "head_dim": 128, "rotary_dim": 64}, Place("", "default", 128, 64, 1e6, 131072)),
+        ({"model_type": "minimax_m2", "head_dim": 128, "rotary_dim": 64}, Place("", "default", 128, 32, 5e6, 196608)),
+        (
+            {"model_type": "bailing_hybrid", "qk_rope_head_dim": 64, "head_dim": 128, "partial_rotary_factor": 0.5},
+            Place("", "default", 64, 32, 6e6, 262144),
+        ),
+        # null is what follows from the rest, whatever the type has
+        (
+            {"model_type": "ernie4_5", "hidden_size": 512, "num_attention_heads": 8, "head_dim": None},
+            Place("", "default", 64, 32, 5e5, 131072),
+        ),
+        # DeepSeek-V2 without latent attention
+        (
+            {
+                "model_type": "deepseek_v2",
+                "hidden_size": 1280,
+                "num_attention_heads": 10,
+                "qk_rope_head_dim": 0,
+                "qk_nope_head_dim": 0,
+                "use_mla": False,
+            },
+            Place("", "default", 128, 64, 1e4, 2048),
+        ),
+        # what a dict lacks is not always what the type has without one
+        (
+            {"model_type": "ministral3", "rope_parameters": {"rope_type": "default"}},
+            Place("", "default", 128, 64, 1e4, 262144),
+        ),
+        (
+            {"model_type": "moonshine_streaming", "rope_parameters": {"rope_theta": 1e4}},
+            Place("", "default", 40, 20, 1e4, 4096),
+        ),
+        (
+            {"model_type": "mistral4", "hidden_size": 512, "num_attention_heads": 8},
+            Place("", "yarn", 128, 32, 1e4, 1048576),
+        ),
+        ({**OTHER, "head_dim": 32, "attention_head_dim": 8, "kv_channels": 4}, Place("", "default", 32, 16, 1e4, 2048)),
+        ({"rope_theta": 1e4, "attention_head_dim": 8, "kv_channels": 4}, Place("", "default", 8, 4, 1e4, None)),
+        ({"rope_theta": 1e4, "head_dim": 8, "max_seq_len": 77}, Place("", "default", 8, 4, 1e4, 77)),
+        # DBRX
+        (
+            {
+                "model_type": "dbrx",
+                "d_model": 6144,
+                "n_heads": 48,
+                "max_seq_len": 32768,
+                "attn_config": {"clip_qkv": 8, "kv_n_heads": 8, "model_type": "", "rope_theta": 500000},
+            },
+            Place("", "default", 128, 64, 5e5, 32768),
+        ),
+        (
+            {
+                "model_type": "wav2vec2-conformer",
+                "position_embeddings_type": "rotary",
+                "rotary_embedding_base": 20000,
+                "hidden_size": 1024,
+                "num_attention_heads": 16,
+            },
+            Place("", "default", 64, 32, 2e4, None),
+        ),
         ({"model_type": "llama"}, Place("", "default", 128, 64, 1e4, 2048)),
         ({"model_type": "mixtral"}, Place("", "default", 128, 64, 1e6, 131072)),
         ({"model_type": "gpt_oss"}, Place("", "yarn", 64, 32, 150_000.0, 131072)),
@@ -249,13 +314,28 @@ def test_the_base_of_local_layers_where_only_the_other_is_told(model_type, key, 
 
 
 def test_rotary_dim_is_of_older_configs():
-    (old,) = from_config({**LLAMA, "rotary_dim": 8})
-    (new,) = from_config({**LLAMA, "rotary_dim": 8, "rope_parameters": {"rope_theta": 1e4}})
+    (old,) = from_config({**OTHER, "rotary_dim": 8})
+    (new,) = from_config({**OTHER, "rotary_dim": 8, "rope_parameters": {"rope_theta": 1e4}})
     assert (old.rotary_dim, new.rotary_dim) == (8, 16)
 
 
-def test_modernberts_scaling_is_for_both_kinds_of_layer():
-    found = from_config({"model_type": "modernbert", "rope_scaling": {"rope_type": "linear", "factor": 2.0}})
+@pytest.mark.parametrize(("head_dim", "rotary_dim"), [(d, r) for d in (44, 80, 98, 112) for r in range(2, d + 1, 2)])
+def test_rotary_dim_is_exact(head_dim, rotary_dim):
+    (part,) = from_config({"rope_theta": 1e4, "head_dim": head_dim, "rotary_dim": rotary_dim})
+    assert part.rotary_dim == rotary_dim
+    again = rfrope.from_rope_parameters(part.rope_parameters, head_dim=head_dim)
+    np.testing.assert_allclose(again.frequencies, 1e4 ** (-np.arange(0, rotary_dim, 2) / rotary_dim), rtol=1e-14)
+
+
+def test_a_scheme_reads_the_fraction_that_the_default_passes_over():
+    told = {"rope_type": "linear", "factor": 2.0}
+    (part,) = from_config({**LLAMA, "partial_rotary_factor": 0.5, "rope_scaling": told})
+    assert (part.rope_parameters["partial_rotary_factor"], part.rotary_dim) == (0.5, 8)
+
+
+@pytest.mark.parametrize("model_type", ["modernbert", "modernbert-decoder"])
+def test_modernberts_scaling_is_for_both_kinds_of_layer(model_type):
+    found = from_config({"model_type": model_type, "rope_scaling": {"rope_type": "linear", "factor": 2.0}})
     assert [(part.rope_parameters["rope_type"], part.rope_parameters["rope_theta"]) for part in found] == [
         ("linear", 160_000.0),
         ("linear", 10_000.0),
@@ -314,6 +394,11 @@ def test_sections_that_are_in_no_order_of_mrope_are_not_given():
         {"model_type": "esm", "position_embedding_type": "absolute"},
         {"model_type": "granitemoehybrid", "position_embedding_type": "nope", "rope_theta": 10000},
         {"model_type": "zamba2", "use_mem_rope": False, "rope_theta": 10000},
+        {"model_type": "nemotron_h", "rope_theta": 10000, "head_dim": 128},
+        {"model_type": "kimi_linear", "rope_theta": 10000, "qk_rope_head_dim": 64},
+        {**LLAMA, "mla_use_nope": True},
+        {"model_type": "olmo_hybrid", "rope_parameters": {"rope_theta": None, "rope_type": "default"}},
+        {"model_type": "wav2vec2-conformer", "position_embeddings_type": "relative", "rotary_embedding_base": 10000},
         {**LLAMA, "model_type": "made_up"},
     ],
 )
@@ -343,6 +428,92 @@ def test_a_vision_part_that_the_config_does_not_determine(vision):
     assert text.name == "text_config"
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "sapiens2", "rope_theta": 100.0, "hidden_size": 1024, "num_attention_heads": 16},
+        {"model_type": "sam3_vit_model", "rope_theta": 10000.0, "hidden_size": 1024, "num_attention_heads": 16},
+        {"model_type": "made_up", "head_dim": 64, "rope_parameters": {"rope_type": "axial", "rope_theta": 1e4}},
+        {"model_type": "made_up", "head_dim": 64, "rope_scaling": {"type": "axial"}},
+        {"vision_config": {"backbone_config": {"model_type": "made_up", "rope_theta": 1e4, "head_dim": 64}}},
+    ],
+)
+def test_pictures_that_the_config_does_not_determine_wherever_they_are(config):
+    with pytest.raises(ValueError, match=r"\(there is one, but the config alone does not tell its frequencies\)"):
+        from_config(config)
+
+
+def test_eomt_is_read_as_dinov3():
+    (one,), (other,) = (
+        from_config({"model_type": model_type, "hidden_size": 1024, "num_attention_heads": 16})
+        for model_type in ("eomt_dinov3", "dinov3_vit")
+    )
+    assert np.array_equal(one.frequencies, other.frequencies)
+    assert one.sections == other.sections == (16, 16)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("per_layer_config", "quantization_config", "attn_config", "ffn_config", "mlp_config", "linear_attn_config"),
+        *("generation_config", "speculator_config"),
+    ],
+)
+def test_dicts_that_are_no_parts(key):
+    (part,) = from_config({**LLAMA, key: {"rope_theta": 5.0, "head_dim": 8}})
+    assert part.name == ""
+
+
+def test_blt_has_its_rope_in_its_parts():
+    part = {"model_type": "blt_patcher", "hidden_size": 768, "num_attention_heads": 12, "rope_theta": 1e4}
+    (found,) = from_config({"model_type": "blt", "rope_theta": 5e5, "patcher_config": part})
+    assert place(found) == Place("patcher_config", "default", 64, 32, 1e4, 8192)
+
+
+@pytest.mark.parametrize("scheme", ["llama3", "yarn", "longrope", "su"])
+def test_schemes_that_take_the_original_context_from_the_top(scheme):
+    told = {"llama3": llama3(8.0), "yarn": {"factor": 2.0}}.get(scheme, {**lists(8), "factor": 2.0})
+    config = {**LLAMA, "original_max_position_embeddings": 256, "rope_scaling": {**told, "rope_type": scheme}}
+    (part,) = from_config(config)
+    assert part.rope_parameters["original_max_position_embeddings"] == 256
+
+
+def test_xdrope_of_hunyuan():
+    told = {"type": "xdrope", "alpha": 1000.0, "factor": 1.0, "xdrope_section": [2, 2, 2, 2]}
+    (part,) = from_config({**OTHER, "model_type": "hunyuan_vl_text", "rope_scaling": told})
+    (plain,) = from_config({**OTHER, "rope_scaling": {"type": "dynamic", "alpha": 1000.0}})
+    assert part.rope_parameters["rope_type"] == "dynamic"
+    assert part.rope_parameters["mrope_section"] == [2, 2, 2, 2]
+    assert part.sections is None
+    assert np.array_equal(part.frequencies, plain.frequencies)
+
+
+def test_the_other_word_of_qwen3_omni():
+    told = {"mrope_section": [4, 2, 2], "mrope_interleaved": True, "interleaved": True, "rope_type": "default"}
+    (part,) = from_config({**OTHER, "rope_scaling": told})
+    assert (part.sections, part.interleaved) == ((4, 2, 2), True)
+
+
+def test_results_can_be_changed_and_the_table_stays():
+    (part,) = from_config({"model_type": "apertus"})
+    part.rope_parameters["factor"] = 99.0
+    (sections,) = from_config({"model_type": "cosmos3_edge_text"})
+    sections.rope_parameters["mrope_section"].append(1)
+    assert from_config({"model_type": "apertus"})[0].rope_parameters["factor"] == 8.0
+    assert from_config({"model_type": "cosmos3_edge_text"})[0].sections == (24, 20, 20)
+
+
+class Listed:
+    def to_dict(self):
+        return [1]
+
+
+CYCLE: dict = {}
+CYCLE["text_config"] = CYCLE
+DEEP: dict = {}
+for _ in range(900):
+    DEEP = {"text_config": DEEP}
+
 BAD = [
     ({**LLAMA, "rope_scaling": {"type": "yarm"}}, ValueError, "rope_parameters['type'] is 'yarm'"),
     ({**LLAMA, "rope_scaling": {"type": "linear"}}, ValueError, "rope_parameters lacks factor; 'linear' needs factor"),
@@ -364,8 +535,107 @@ BAD = [
     ({**LLAMA, "num_attention_heads": 0}, ValueError, "num_attention_heads is 0; expected a whole number from 1"),
     ({**LLAMA, "head_dim": 16.0}, TypeError, "head_dim is 16.0; expected a whole number"),
     ({**LLAMA, "max_position_embeddings": "2k"}, TypeError, "max_position_embeddings is '2k'; expected a whole number"),
-    ({**LLAMA, "rope_theta": "10000"}, TypeError, "rope_parameters['rope_theta'] is '10000'; expected a number"),
-    ({**LLAMA, "rotary_dim": 8.5}, TypeError, "rotary_dim is 8.5; expected a whole number"),
+    # the name that the config has, and the kind of layer
+    ({**LLAMA, "rope_theta": "10000"}, TypeError, "rope_theta is '10000'; expected a number"),
+    ({**OTHER, "rotary_dim": 8.5}, TypeError, "rotary_dim is 8.5; expected a whole number"),
+    ({**OTHER, "rotary_dim": 18}, ValueError, "rotary_dim is 18; expected at most head_dim = 16"),
+    ({**LLAMA, "model_type": "gpt_neox", "rotary_emb_base": -1}, ValueError, "rotary_emb_base is -1.0; expected a pos"),
+    ({**LLAMA, "model_type": "gpt_neox", "rotary_pct": "0.25"}, TypeError, "rotary_pct is '0.25'; expected a number"),
+    (
+        {**LLAMA, "model_type": "gpt_neox", "rotary_pct": 2},
+        ValueError,
+        "rotary_pct is 2.0; expected a number from 0 to",
+    ),
+    (
+        {"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "yarm"}}},
+        ValueError,
+        "full_attention: rope_parameters['rope_type'] is 'yarm'",
+    ),
+    (
+        {"text_config": {**LLAMA, "rope_theta": 5e5, "swa_rope_theta": 2e4, "rope_scaling": {"type": "linear"}}},
+        ValueError,
+        "text_config.full_attention: rope_parameters lacks factor",
+    ),
+    # contradictions
+    (
+        {
+            "model_type": "gemma3_text",
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            "rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}},
+        },
+        ValueError,
+        "rope_parameters holds rope_type, factor beside dicts of layers; expected rope_type in each dict that it",
+    ),
+    (
+        {"model_type": "gemma3_text", "rope_parameters": {"full_attention": {}, "rope_theta": 5e5, "factor": 3}},
+        ValueError,
+        "rope_parameters holds rope_theta, factor beside dicts of layers; expected rope_theta in each dict",
+    ),
+    (
+        {**OTHER, "rotary_emb_base": 5e5},
+        ValueError,
+        "rope_theta is 10000.0, rotary_emb_base is 500000.0; expected one of them, or equal",
+    ),
+    (
+        {"model_type": "apertus", "rope_theta": 77777.0},
+        ValueError,
+        "rope_theta is 77777.0, which this model_type does not read without rope_parameters; expected such a dict",
+    ),
+    (
+        {**LLAMA, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}},
+        ValueError,
+        "rope_parameters['mrope_section'] is [16, 24, 24], which sums to 64; expected 8, the number of frequencies",
+    ),
+    (
+        {**LLAMA, "rope_scaling": {"mrope_section": []}},
+        ValueError,
+        "rope_parameters['mrope_section'] is [], which sums",
+    ),
+    (
+        {**OTHER, "rope_scaling": {"type": "xdrope", "alpha": 2.0, "xdrope_section": [4, 4], "mrope_section": [6, 2]}},
+        ValueError,
+        "rope_parameters['xdrope_section'] is [4, 4], but rope_parameters['mrope_section'] is [6, 2]; expected one of",
+    ),
+    # what is not read
+    (
+        {"model_type": "new", "head_dim": 64, "rope_theta": 5e5, "rope_scaling": {"type": "ntk", "factor": 2.0}},
+        ValueError,
+        "the scheme 'ntk' of 'new' is not that of rfrope",
+    ),
+    (
+        {"model_type": "step3p5", "rope_theta": [5e6, 1e4], "head_dim": 128, "swa_rope_theta": 1e4},
+        ValueError,
+        "rope_theta is [5000000.0, 10000.0], one for each layer, which is not read; expected a number",
+    ),
+    (
+        {"model_type": "mpt", "d_model": 64, "n_heads": 4, "attn_config": {"rope": True, "rope_theta": 10000}},
+        ValueError,
+        "attn_config tells of a RoPE, which is not read of 'mpt'; expected rope_theta",
+    ),
+    (
+        {"model_type": "chatglm", "rope_ratio": 500, "kv_channels": 128},
+        ValueError,
+        "rope_ratio is 500, of ChatGLM's own",
+    ),
+    (
+        {**OTHER, "head_dim": None, "qk_rope_head_dim": 64, "rope_parameters": {"partial_rotary_factor": 0.5}},
+        ValueError,
+        "qk_nope_head_dim is missing; expected it or head_dim beside qk_rope_head_dim and partial_rotary_factor",
+    ),
+    # what is no config
+    ({**LLAMA, "model_type": ["llama"]}, TypeError, "model_type is ['llama']; expected a name"),
+    ({"text_config": {"model_type": 3}}, TypeError, "text_config: model_type is 3; expected a name"),
+    (
+        {"model_type": "gptj", "n_embd": 8, "n_head": 16, "rotary_dim": 4},
+        ValueError,
+        "hidden_size is 8, num_attention_heads 16; expected at least one feature a head",
+    ),
+    ({**LLAMA, "rope_scaling": {3: {}}}, TypeError, "rope_scaling holds the key 3; expected names of parameters"),
+    ({**LLAMA, "rope_theta": 5e-324}, ValueError, "rope_theta is 5e-324; expected a number from 2**-100"),
+    (CYCLE, ValueError, "config has parts nested deeper than 8, as text_config.text_config"),
+    (DEEP, ValueError, "config has parts nested deeper than 8"),
+    (Listed(), TypeError, "config.to_dict() gave a list; expected a dict"),
+    (Listed, TypeError, "expected a dict, the path of a config.json, or a config object"),
     (
         {"model_type": "gemma4_text", "rope_theta": 1e4},
         ValueError,
@@ -387,7 +657,7 @@ BAD = [
 def test_bad_config(index):
     config, error, message = BAD[index]
     with pytest.raises(error) as caught:
-        from_config(copy.deepcopy(config))
+        from_config(config)
     assert message in str(caught.value)
 
 
@@ -404,6 +674,10 @@ def test_bad_length(seq_len):
         ("{", "is no JSON"),
         ("\udcff", "is no JSON"),
         ("[" * 100_000, "is no JSON"),
+        (
+            '{"model_type": "llama", "rope_theta": 1e4, "rope_theta": 5e5}',
+            "is no JSON ('rope_theta' stands in it twice",
+        ),
         ("[1, 2]", "holds a list; expected a model's config, which is an object"),
         ("3", "holds a int; expected a model's config"),
         ("{}", "tells of no RoPE"),
@@ -433,7 +707,7 @@ def test_the_table_of_defaults_is_well_formed():
     table = rope_defaults()
     known = {
         *("rope_parameters", "head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings"),
-        *("global_head_dim", "needs", "axial"),
+        *("global_head_dim", "needs", "axial", "partial", "beside", "whole"),
     }
     for name, defaults in table.items():
         assert name
@@ -445,3 +719,7 @@ def test_the_table_of_defaults_is_well_formed():
 def test_the_table_of_defaults_cannot_be_changed():
     with pytest.raises(TypeError):
         rope_defaults()["llama"] = {}
+    with pytest.raises(TypeError):
+        rope_defaults()["apertus"]["rope_parameters"]["factor"] = 99.0
+    with pytest.raises(AttributeError):
+        rope_defaults()["cosmos3_edge_text"]["rope_parameters"]["mrope_section"].append(1)

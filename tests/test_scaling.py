@@ -300,6 +300,71 @@ def test_the_attention_factor_multiplies_scores_by_its_square():
     assert scaled == pytest.approx(factor**2 * rfrope.scores([q], [k], [5], [9], frequencies)[0, 0], rel=1e-13)
 
 
+# -- where one value ends and the next begins --------------------------------------------------------------------------
+
+
+def test_a_frequency_exactly_at_the_step_of_llama3_stays():
+    theta = np.array([2.0, 1.0, 0.5]) * (2 * math.pi / 1024)  # turns in 1024 positions: 2, 1, 0.5
+    got = scaling.llama3(
+        theta, 8.0, low_freq_factor=1.0, high_freq_factor=1.0, original_max_position_embeddings=1024
+    ).frequencies
+    assert (theta * (1024 / (2 * math.pi)))[1] == 1.0
+    np.testing.assert_allclose(got, theta / [1.0, 1.0, 8.0], rtol=1e-15)
+
+
+@pytest.mark.parametrize(("off", "found"), [(1e-7, True), (9e-6, True), (1.2e-5, False), (1e-3, False)])
+def test_how_far_frequencies_may_be_from_a_ladder(off, found):
+    theta = rfrope.geometric(8)
+    theta[3] *= 1.0 + off
+    if found:
+        got = scaling.yarn(theta, 4.0, original_max_position_embeddings=4096).frequencies
+        told = scaling.yarn(theta, 4.0, original_max_position_embeddings=4096, base=10_000.0).frequencies
+        np.testing.assert_allclose(got, told, rtol=1e-9)
+    else:
+        with pytest.raises(ValueError, match="frequencies are no ladder"):
+            scaling.yarn(theta, 4.0, original_max_position_embeddings=4096)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0])
+def test_a_factor_up_to_one_does_not_sharpen(factor):
+    options = {"mscale": 1.0, "mscale_all_dim": 0.5}
+    for given in ({}, options):
+        got = scaling.yarn(rfrope.geometric(8), factor, original_max_position_embeddings=4096, **given)
+        assert got.attention_factor == 1.0
+
+
+def test_a_ramp_of_yarn_without_width_is_a_step_after_its_block():
+    theta = rfrope.geometric(8)
+    turns = 4096 * theta[3] / (2 * math.pi)  # of block 3, where both ends are
+    got = scaling.yarn(
+        theta, 4.0, original_max_position_embeddings=4096, base=1e4, beta_fast=turns, beta_slow=turns, truncate=False
+    ).frequencies
+    np.testing.assert_allclose(got, theta / [1, 1, 1, 1, 4, 4, 4, 4], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("part", "kept"), [(0.0, 0), (0.124, 0), (0.125, 1), (0.99, 7), (1.0, 8), (0.375, 3), (0.49, 3)]
+)
+def test_how_many_frequencies_proportional_keeps(part, kept):
+    got = scaling.proportional(rfrope.geometric(8), partial_rotary_factor=part).frequencies
+    assert np.count_nonzero(got) == kept
+
+
+@pytest.mark.parametrize("factor", [5e-324, 1e-300, 1e300])
+def test_factors_without_measure_are_refused_and_nothing_overflows(factor):
+    theta, more = rfrope.geometric(8), {"original_max_position_embeddings": 4096}
+    lists_of = {"short_factor": [factor] * 8, "long_factor": [1.0] * 8}
+    for call in (
+        lambda: scaling.linear(theta, factor),
+        lambda: scaling.ntk(theta, factor),
+        lambda: scaling.yarn(theta, factor, **more),
+        lambda: scaling.proportional(theta, factor=factor),
+        lambda: scaling.longrope(theta, factor=2.0, **lists_of, **more),
+    ):
+        with pytest.raises(ValueError, match=r"expected (a number (from 2\*\*-100|up to 2\*\*100)|positive numbers)"):
+            call()
+
+
 # -- bad input of the functions ----------------------------------------------------------------------------------------
 
 
@@ -567,6 +632,9 @@ LONGROPE = {"rope_type": "longrope", **lists(16), "original_max_position_embeddi
 BAD_DICTS = [
     # names
     ({"rope_type": "yarm"}, {}, ValueError, "rope_parameters['rope_type'] is 'yarm'; expected one of default, linear"),
+    ({"type": np.array(["yarn", "x"])}, {}, ValueError, "rope_parameters['type'] is array(['yarn', 'x']"),
+    ({"rope_type": ["yarn"]}, {}, ValueError, "rope_parameters['rope_type'] is ['yarn']; expected one of"),
+    ({3: {}}, {}, TypeError, "rope_parameters holds the key 3; expected names of parameters"),
     ({"type": 3}, {}, ValueError, "rope_parameters['type'] is 3; expected one of"),
     ({"rope_type": "axial"}, {}, ValueError, "'axial' turns by two axes; rfrope.from_config reads it"),
     (
@@ -686,6 +754,26 @@ BAD_DICTS = [
         "rope_parameters['short_factor'][15] is 0.0; expected a positive number",
     ),
     (LONGROPE | {"short_factor": 2.0}, {}, TypeError, "rope_parameters['short_factor'] is 2.0; expected a list of"),
+    # sizes
+    ({"rope_theta": 5e-324}, {}, ValueError, "['rope_theta'] is 5e-324; expected a number from 2**-100"),
+    ({"rope_type": "linear", "factor": 1e300}, {}, ValueError, "['factor'] is 1e+300; expected a number up to 2**100"),
+    ({"rope_type": "ntk", "factor": 1e300}, {}, ValueError, "['factor'] is 1e+300; expected a number up to 2**100"),
+    ({"rope_type": "dynamic", "alpha": 1e300}, {}, ValueError, "['alpha'] is 1e+300; expected a number up to 2**100"),
+    (YARN | {"beta_fast": 1e308}, {}, ValueError, "rope_parameters['beta_fast'] is 1e+308; expected a number up to"),
+    (YARN | {"beta_slow": 5e-324}, {}, ValueError, "['beta_slow'] is 5e-324; expected a number from 2**-100"),
+    (
+        {"rope_type": "yarn", "original_max_position_embeddings": 4096},
+        {"max_position_embeddings": 1024},
+        ValueError,
+        "lacks factor, and max_position_embeddings is 1024, below original_max_position_embeddings = 4096",
+    ),
+    (
+        {"mrope_section": [16, 24, 24]},
+        {},
+        ValueError,
+        "rope_parameters['mrope_section'] is [16, 24, 24], which sums to 64; expected 16, the number of frequencies",
+    ),
+    ({"mrope_section": []}, {}, ValueError, "rope_parameters['mrope_section'] is [], which sums to 0; expected 16"),
     ({"mrope_section": [16, 24.5]}, {}, TypeError, "rope_parameters['mrope_section'][1] is 24.5; expected a whole"),
     ({"mrope_interleaved": 1}, {}, TypeError, "rope_parameters['mrope_interleaved'] is 1; expected True or False"),
     # arguments

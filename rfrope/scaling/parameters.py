@@ -14,7 +14,8 @@ from rfrope.scaling import schemes
 from rfrope.scaling.scaled import Scaled, number, positive
 
 DEFAULT_THETA = 10_000.0
-_ALIASES = {"su": "longrope", "mrope": "default"}  # Phi-3's first name for it; the axes of M-RoPE are no scheme
+# Phi-3's first name for it; the axes of M-RoPE and of HunYuan's XD-RoPE are no scheme
+_ALIASES = {"su": "longrope", "mrope": "default", "xdrope": "dynamic"}
 _EVERYWHERE = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
 
 
@@ -32,7 +33,7 @@ class _Scheme:
 
 
 _SCHEMES = {
-    "default": _Scheme(),
+    "default": _Scheme(idle={"interleaved": "Qwen3-Omni carries it beside mrope_interleaved, which says it"}),
     "linear": _Scheme(("factor",)),
     "ntk": _Scheme(("factor",)),
     "dynamic": _Scheme(("factor",)),
@@ -83,8 +84,8 @@ def from_rope_parameters(
     ----------
     rope_parameters : dict or None
         As in a Hugging Face config: ``rope_type`` (or ``type``) is one of default, linear, ntk, dynamic, yarn, longrope
-        (or su), llama3, proportional (mrope is default), beside the keys of that scheme, ``rope_theta`` and
-        ``partial_rotary_factor``. Keys that hold None count as absent; None or an empty dict is default.
+        (or su), llama3, proportional (mrope is default, xdrope dynamic), beside the keys of that scheme, ``rope_theta``
+        and ``partial_rotary_factor``. Keys that hold None count as absent; None or an empty dict is default.
     head_dim : int
         Width of a query or key; ``int(head_dim * partial_rotary_factor)`` features are rotated.
     max_position_embeddings : int, optional
@@ -136,6 +137,7 @@ partial_rotary_factor, mrope_section, mrope_interleaved
         count("seq_len", seq_len, 1)
     name, values = read(rope_parameters, rope_theta=rope_theta, partial_rotary_factor=partial_rotary_factor)
     scaled = _MAKERS[name](values, head_dim, context, seq_len)
+    _check_sections(values, scaled.frequencies.shape[0])
     space = _array.named_namespace(xp)
     dtype = _array.check_float_dtype(dtype, space)
     return Scaled(_array.from_host(scaled.frequencies, space, device=device, dtype=dtype), scaled.attention_factor)
@@ -151,6 +153,10 @@ def read(
     if not isinstance(rope_parameters, Mapping | None):
         raise TypeError(f"rope_parameters is {rope_parameters!r:.80}; expected a dict or None")
     given = {key: value for key, value in (rope_parameters or {}).items() if value is not None}
+    if strange := [key for key in given if not isinstance(key, str)]:
+        raise TypeError(f"rope_parameters holds the key {strange[0]!r:.80}; expected names of parameters")
+    if "xdrope_section" in given:
+        given = _renamed(given, "xdrope_section", "mrope_section")
     nested = [str(key) for key, value in given.items() if isinstance(value, Mapping)]
     if nested:
         raise ValueError(
@@ -174,12 +180,23 @@ def read(
     return name, values
 
 
+def _renamed(given: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    value = _KINDS[new](f"rope_parameters[{old!r}]", given[old])
+    if new in given and _KINDS[new](f"rope_parameters[{new!r}]", given[new]) != value:
+        raise ValueError(
+            f"rope_parameters[{old!r}] is {value!r:.80}, but rope_parameters[{new!r}] is {given[new]!r:.80}; expected "
+            "one of them, or equal"
+        )
+    return {key: told for key, told in given.items() if key != old} | {new: value}
+
+
 def _scheme_of(given: dict[str, Any]) -> str:
     told = {}
     for key in ("rope_type", "type"):
         value = given.pop(key, None)
-        if value is not None and value not in (*NAMES, *_ALIASES):
-            hint = ": 'axial' turns by two axes; rfrope.from_config reads it" if value == "axial" else ""
+        if value is not None and not (isinstance(value, str) and value in (*NAMES, *_ALIASES)):
+            axial = isinstance(value, str) and value == "axial"
+            hint = ": 'axial' turns by two axes; rfrope.from_config reads it" if axial else ""
             raise ValueError(
                 f"rope_parameters[{key!r}] is {value!r:.80}; expected one of {', '.join((*NAMES, *_ALIASES))}{hint}"
             )
@@ -228,7 +245,8 @@ def _not_negative(name: str, value: Any) -> float:
     return found
 
 
-def _fraction(name: str, value: Any) -> float:
+def fraction(name: str, value: Any) -> float:
+    """Return a number from 0 to 1, or say what came instead."""
     found = number(name, value)
     if not 0.0 <= found <= 1.0:
         raise ValueError(f"{name} is {found}; expected a number from 0 to 1")
@@ -256,7 +274,7 @@ def _list_of(kind: Callable[[str, Any], Any], what: str) -> Callable[[str, Any],
 
 _KINDS: dict[str, Callable[[str, Any], Any]] = {
     "rope_theta": positive,
-    "partial_rotary_factor": _fraction,
+    "partial_rotary_factor": fraction,
     "mrope_section": _list_of(lambda name, value: count(name, value, 0), "whole numbers"),
     "mrope_interleaved": _flag,
     "factor": _at_least_one,
@@ -277,16 +295,23 @@ _KINDS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
+def _check_sections(values: dict[str, Any], n_blocks: int) -> None:
+    sections = values.get("mrope_section")
+    if sections is not None and sum(sections) != n_blocks:
+        raise ValueError(
+            f"rope_parameters['mrope_section'] is {sections!r:.80}, which sums to {sum(sections)}; expected "
+            f"{n_blocks}, the number of frequencies"
+        )
+
+
 # -- from checked values to frequencies --------------------------------------------------------------------------------
 
 
-def rotated_width(head_dim: int, fraction: float) -> int:
+def rotated_width(head_dim: int, part: float) -> int:
     """Features that are rotated; an odd number is rounded up by the ladder, and must then still fit into the head."""
-    width = int(head_dim * fraction)
+    width = int(head_dim * part)
     if width < 1:
-        raise ValueError(
-            f"partial_rotary_factor is {fraction}; expected enough of head_dim = {head_dim} for one feature"
-        )
+        raise ValueError(f"partial_rotary_factor is {part}; expected enough of head_dim = {head_dim} for one feature")
     if width == head_dim and width % 2:
         raise ValueError(f"head_dim is {head_dim}; expected an even number, or a partial_rotary_factor below 1")
     return width
@@ -318,7 +343,13 @@ def _factor(values: dict[str, Any], context: int | None, name: str) -> float:
             f"rope_parameters lacks factor; '{name}' needs it, or original_max_position_embeddings in the dict and "
             "max_position_embeddings=, whose ratio it is"
         )
-    return context / int(values["original_max_position_embeddings"])
+    original = int(values["original_max_position_embeddings"])
+    if context < original:
+        raise ValueError(
+            f"rope_parameters lacks factor, and max_position_embeddings is {context}, below "
+            f"original_max_position_embeddings = {original}; expected a factor, or a ratio of at least 1"
+        )
+    return context / original
 
 
 def _default(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Scaled:

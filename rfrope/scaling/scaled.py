@@ -12,6 +12,7 @@ from rfrope import _array
 from rfrope._array import Array
 
 LARGEST = 2.0**500  # as `rotate` has it
+_MODERATE = 2.0**100  # cubed and divided it stays a float64; no parameter of a model comes near
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +42,7 @@ class Scaled:
 
 
 def number(name: str, value: Any) -> float:
-    """Return a finite Python float, or say what came instead."""
+    """Return a finite Python float of moderate size, or say what came instead."""
     if isinstance(value, bool | str):
         value = repr(value)  # which no float is read from
     try:
@@ -50,6 +51,8 @@ def number(name: str, value: Any) -> float:
         raise TypeError(f"{name} is {value if isinstance(value, str) else repr(value)}; expected a number") from None
     if not math.isfinite(found):
         raise ValueError(f"{name} is {found}; expected a finite number")
+    if abs(found) > _MODERATE:
+        raise ValueError(f"{name} is {found}; expected a number up to 2**100")
     return found
 
 
@@ -58,6 +61,8 @@ def positive(name: str, value: Any) -> float:
     found = number(name, value)
     if found <= 0.0:
         raise ValueError(f"{name} is {found}; expected a positive number")
+    if found < 1.0 / _MODERATE:
+        raise ValueError(f"{name} is {found}; expected a number from 2**-100")
     return found
 
 

@@ -294,7 +294,9 @@ def longrope(
                 f"{name} has shape {tuple(divisors[name].shape)}; expected {tuple(theta.shape)}, one number for each "
                 "frequency"
             )
-        if _array.on_host(divisors[name]) and not bool(xp.all((divisors[name] > 0.0) & (divisors[name] < LARGEST))):
+        if _array.on_host(divisors[name]) and not bool(
+            xp.all((divisors[name] >= 1.0 / LARGEST) & (divisors[name] < LARGEST))
+        ):
             raise ValueError(f"{name} holds numbers that are not positive and finite; expected positive numbers")
     if attention_factor is None:
         factor = positive("factor", factor)
