@@ -674,7 +674,7 @@ PAGE = pathlib.Path(__file__).parents[1] / "docs" / "command_line.rst"
 @pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not here")
 def test_the_outputs_on_the_documentation_page(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shown = re.findall(r"^    \$ rfrope (.*)\n((?:    .*\n|\n)+)", PAGE.read_text("utf-8"), re.MULTILINE)
+    shown = re.findall(r"^    \$ rfrope (design .*)\n((?:    .*\n|\n)+)", PAGE.read_text("utf-8"), re.MULTILINE)
     assert len(shown) == 2
     for command, block in shown:
         code, out, _ = run(*shlex.split(command))
