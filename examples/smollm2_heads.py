@@ -151,6 +151,13 @@ def at_offset(attention: np.ndarray, offset: int) -> np.ndarray:
     return np.diagonal(attention, offset, axis1=-2, axis2=-1).mean(axis=-1)
 
 
+def previous_heads(reading: Reading, truth: np.ndarray) -> tuple[int, int, int]:
+    """How many heads have lag -1, how many of them surely, and how many of these attend less than 0.1 there."""
+    found = reading.lag == -1
+    sure = found & (reading.confidence > 0.99)
+    return int(np.sum(found)), int(np.sum(sure)), int(np.sum(sure & (truth < 0.1)))
+
+
 def repeated(length: int, seed: int = 0) -> np.ndarray:
     """Random tokens, twice."""
     half = np.random.default_rng(seed).integers(1000, 40_000, length)
@@ -195,10 +202,13 @@ def main() -> None:
             for r in readings.values()
         ]
         print(f"{place[0]:5d} {place[1]:4d}  {truth[place]:9.3f}" + "".join(cells))
+    print("\nFirst by each reading, with attention at offset -1 and confidence:")
     for name, reading in readings.items():
         first = reading.order[:8]
-        places = ", ".join(f"{layer}.{head}" for layer, head in first)
+        places = ", ".join(f"{p[0]}.{p[1]} ({truth[p]:.2f}, {reading.confidence[p]:.2f})" for p in first)
         print(f"\n{name}: {places}; {len(set(first) & set(strongest[:8]))} of the 8 strongest")
+        heads, sure, idle = previous_heads(reading, truth)
+        print(f"{heads} heads with lag -1; confidence above 0.99: {sure}, of which attention below 0.1: {idle}")
     print("\nInduction head, layer 18 head 6, on random tokens repeated after L:")
     for length in (20, 40, 60):
         looks, lag, still, mass = induction(model, length)

@@ -203,8 +203,8 @@ def sines(a: Place) -> Iterator[Any]:
 def profiles(a: Place) -> Iterator[Any]:
     q, k = a(FEATURES, "float32"), a(FEATURES[:, :2], "float32")
     for omega, lags in ((FREQUENCIES, POSITIONS), (FREQUENCIES[:3], POSITIONS[0]), (TENSOR[0], VECTORS)):
-        yield from vars(heads.profile(q, k, a(omega), a(lags), pairing="interleaved", scale=0.5)).values()
-        yield from vars(heads.profile(q, q, a(omega), a(lags))).values()
+        yield from vars(heads.profile(q, k, a(omega), a(lags), pairing="interleaved", paired=False)).values()
+        yield from vars(heads.profile(q, q, a(omega), a(lags), scale=0.5)).values()
 
 
 def departures(a: Place) -> Iterator[Any]:
@@ -277,9 +277,9 @@ def shifts(a: Place) -> Iterator[Any]:
 
 def shifted(a: Place) -> Iterator[Any]:
     x, p, w = a(FEATURES, "float32"), a(POSITIONS), a(FREQUENCIES)
-    yield heads.shifted_scores(x, x, p, w, w)
-    yield heads.shifted_scores(x, x, a(VECTORS), a(TENSOR), a(TENSOR[:, None, :, 0]), pairing="interleaved")
-    yield from vars(heads.shifted_terms(x, x, p, w[:2], a(0.5))).values()
+    yield heads.shifted_scores(x, x, w, p, w)
+    yield heads.shifted_scores(x, x, a(TENSOR), a(VECTORS), a(TENSOR[:, None, :, 0]), pairing="interleaved")
+    yield from vars(heads.shifted_terms(x, x, w[:2], p, a(0.5))).values()
     yield heads.shifted_mean_kernel(w, p, a(TABLE))
     yield heads.shifted_mean_kernel(a(TENSOR), a(VECTORS), a(0.5))
 

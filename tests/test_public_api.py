@@ -137,7 +137,7 @@ HEADS_SIGNATURES = {
     "attention_profile": "(frequencies, context, *, offset=-1, temperature=1.0, offset_weights=None, scaled=True, "
     "causal=True, window=None, query_position=None, head_dim=None)",
     "effective_offset": "(q, k, frequencies, *, max_lag=None, pairing='half', causal=True, scale=None, "
-    "n_resamples=1000, rng=0)",
+    "paired=True, n_resamples=1000, rng=0)",
     "offset_from_weights": "(w_q, w_k, frequencies, *, max_lag, mean=None, second_moment=None, pairing='half', "
     "causal=True, scale=None)",
     "offset_of": "(frequencies, shift, *, low, high=0.0, weights=None)",
@@ -145,13 +145,13 @@ HEADS_SIGNATURES = {
     "positional_weights": "(frequencies, *, d_model, offset=-1, temperature=1.0, offset_weights=None, pairing='half', "
     "constant_index=0, constant=1.0, head_dim=None, dtype=None)",
     "profile": "(q, k, frequencies, delta, *, pairing='half', pairs='all', q_positions=None, k_positions=None, "
-    "scale=1.0)",
+    "paired=True, scale=1.0)",
     "recentred_kernel": "(kernel, delta, offset)",
     "score_profile": "(frequencies, delta, *, offset=-1, temperature=1.0, offset_weights=None, scaled=True, "
     "head_dim=None)",
     "shifted_mean_kernel": "(frequencies, delta, shift)",
-    "shifted_scores": "(q, k, delta, frequencies, shift, *, pairing='half')",
-    "shifted_terms": "(q, k, delta, frequencies, shift, *, pairing='half')",
+    "shifted_scores": "(q, k, frequencies, delta, shift, *, pairing='half')",
+    "shifted_terms": "(q, k, frequencies, delta, shift, *, pairing='half')",
     "temperature_for_mass": "(mass, frequencies, *, context, offset=-1, scaled=True, causal=True, window=None, "
     "query_position=None, head_dim=None)",
 }

@@ -18,7 +18,7 @@ from rfrope import _array, _philox
 from rfrope._array import Array
 from rfrope.frequencies import count
 from rfrope.heads.peaks import peak_of_waves
-from rfrope.heads.reading import Tokens, centred, tokens_of
+from rfrope.heads.reading import Tokens, centred, check_paired, tokens_of
 from rfrope.kernels.parameters import positive
 from rfrope.rotation import _first_device, _placed, rotation_table
 
@@ -43,7 +43,8 @@ class EffectiveOffset:
         Its standard error, as long as the peak stays the highest: the delta method, tokens being taken as independent
         draws. NaN where the peak is at an end of the range.
     confidence : ndarray
-        Part, from 0 to 1, of resamples of the tokens in which the peak stays within half a position of `offset`.
+        Part, from 0 to 1, of resamples of the tokens in which the peak stays within half a position of `offset`. It is
+        looked for on a grid of 8 points to a position, or 32 to a turn of the fastest block where that is finer.
     value : ndarray
         Mean score at the offset, with the scale.
     runner_up, runner_up_value : ndarray
@@ -74,6 +75,7 @@ def effective_offset(
     pairing: str = "half",
     causal: bool = True,
     scale: float | None = None,
+    paired: bool = True,
     n_resamples: int = 1000,
     rng: Any = 0,
 ) -> EffectiveOffset:
@@ -93,6 +95,8 @@ def effective_offset(
         Whether only lags from -max_lag to 0 count, else those to max_lag too.
     scale : float, optional
         Positive; multiplies the scores. ``1 / sqrt(d)`` unless given.
+    paired : bool
+        Whether row i of q and row i of k are of the same token, so that they are drawn together; they are as many then.
     n_resamples : int
         How many times the tokens are drawn anew, with replacement, for `confidence`.
     rng : None, int or numpy.random.Generator
@@ -117,7 +121,8 @@ def effective_offset(
     not say where the head looks. `mass` tells these apart: it is near 1 only if position alone is enough.
 
     `confidence` is a bootstrap over tokens: it says whether other tokens of the same kind would have given the same
-    offset. It knows nothing of another kind of text, and takes tokens as independent.
+    offset. It knows nothing of another kind of text, and takes tokens as independent. It says nothing of how much the
+    head cares for that offset: `mass` does, and heads are to be ranked by it.
 
     Examples
     --------
@@ -144,11 +149,12 @@ def effective_offset(
     omega = one_axis(omega)
     tokens = tokens_of(q, k, len(omega), pairing, np, None)
     n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
+    check_paired(paired, tokens)
     if min(n, m) < 2:
         raise ValueError(f"q has {n} tokens and k {m}; expected at least two of each")
     low, high = lag_range(max(n, m) - 1 if max_lag is None else max_lag, causal)
     scale = q.shape[-1] ** -0.5 if scale is None else positive("scale", scale)
-    draws = _resamples(n, m, count("n_resamples", n_resamples, 1), rng)
+    draws = _resamples((n,) if paired else (n, m), count("n_resamples", n_resamples, 1), rng)
     shape = _array.broadcast_shapes({"q": tokens.q_1.shape[:-2], "k": tokens.k_1.shape[:-2]})
     rows = [_read(one, omega, low, high, scale, draws) for one in _each(tokens)]
     found = np.asarray(rows).reshape(*shape, 8)
@@ -190,31 +196,29 @@ def _each(tokens: Tokens) -> Iterator[Tokens]:
     return (Tokens(*heads) for heads in zip(*flat, strict=True))
 
 
-def _resamples(n: int, m: int, number: int, rng: Any) -> tuple[np.ndarray, np.ndarray]:
-    """How often each query and each key is in each resample, as parts of 1: ``(resamples, tokens)``.
-
-    Where there are as many queries as keys they are of the same tokens, and are drawn together.
-    """
+def _resamples(sizes: tuple[int, ...], number: int, rng: Any) -> list[np.ndarray]:
+    """How often each token is in each resample, as parts of 1: ``(resamples, tokens)``, for each of the sizes."""
     key = _philox.key_from_rng(rng)
     weights = []
-    for stream, tokens in enumerate((n,) if n == m else (n, m)):
+    for stream, tokens in enumerate(sizes):
         drawn = np.floor(_philox.uniforms(key, 0, tokens, number, stream=stream)[0] * tokens).astype(np.int64)
         cell = drawn + tokens * np.arange(number)
         times = np.bincount(cell.reshape(-1), minlength=tokens * number)
         weights.append(times.reshape(number, tokens) / tokens)
-    return weights[0], weights[-1]
+    return weights
 
 
 def _read(
-    tokens: Tokens, omega: np.ndarray, low: int, high: int, scale: float, draws: tuple[np.ndarray, np.ndarray]
+    tokens: Tokens, omega: np.ndarray, low: int, high: int, scale: float, draws: list[np.ndarray]
 ) -> tuple[float, ...]:
-    """Everything that `EffectiveOffset` holds, for one head."""
+    """Everything that `EffectiveOffset` holds, for one head; one array of draws where queries and keys are paired."""
     turned = len(omega)
     mean, apart = centred(tokens, np)
     a, b = (value[0] for value in mean.coefficients())
     peak = peak_of_waves(omega, a[:turned], b[:turned], float(low), float(high))
-    stderr = _offset_error(mean, apart, omega, peak.offset, peak.offset in (low, high))
-    weights_q, weights_k = draws
+    stderr = _offset_error(mean, apart, omega, peak.offset, len(draws) == 1)
+    stderr = math.nan if peak.offset in (low, high) else stderr
+    weights_q, weights_k = draws[0], draws[-1]
     again = Tokens(weights_q @ tokens.q_1, weights_q @ tokens.q_2, weights_k @ tokens.k_1, weights_k @ tokens.k_2)
     again_a, again_b = again.coefficients()
     stays = _near(omega, again_a[:, :turned], again_b[:, :turned], peak.offset, low, high)
@@ -224,12 +228,12 @@ def _read(
     return peak.offset, stderr, stays, value, peak.runner_up, other, lag, mass
 
 
-def _offset_error(mean: Tokens, apart: Tokens, omega: np.ndarray, offset: float, at_end: bool) -> float:
+def _offset_error(mean: Tokens, apart: Tokens, omega: np.ndarray, offset: float, paired: bool) -> float:
     """Delta method: tokens move the slope of the mean score at its peak, and the peak moves by slope over bend."""
     cos, sin = rotation_table(offset, omega)
     a, b = (value[0, : len(omega)] for value in mean.coefficients())
     bend = -float(np.sum(omega * omega * (a * cos + b * sin)))
-    if at_end or not bend < 0.0:
+    if not bend < 0.0:
         return math.nan
 
     def slopes(rows: Tokens) -> np.ndarray:
@@ -238,7 +242,7 @@ def _offset_error(mean: Tokens, apart: Tokens, omega: np.ndarray, offset: float,
 
     from_q = slopes(Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2))
     from_k = slopes(Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2))
-    sides = (from_q + from_k,) if len(from_q) == len(from_k) else (from_q, from_k)
+    sides = (from_q + from_k,) if paired else (from_q, from_k)
     variance = sum(float(np.sum(side * side)) / (len(side) * (len(side) - 1.0)) for side in sides)
     return math.sqrt(variance) / -bend
 
@@ -256,4 +260,4 @@ def _near(omega: np.ndarray, a: np.ndarray, b: np.ndarray, offset: float, low: i
         at = np.argmax(values, axis=1)
         value = values[np.arange(len(a)), at]
         best, top = np.maximum(best, value), np.where(value > best, part[at], top)
-    return float(np.mean(np.abs(top - offset) <= _NEAR + 0.5 / per_position))
+    return float(np.mean(np.abs(top - offset) <= _NEAR))

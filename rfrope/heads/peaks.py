@@ -20,6 +20,7 @@ __all__ = ["Alignment", "Peak", "alignment", "offset_of", "peak_of_waves"]
 _GRID = 16  # points of the first grid to a turn of the fastest block
 _FINER = 16  # by how much each of the later grids is finer
 _LEVELS = 4  # of them; from there Newton's steps on the slope gain what values cannot tell
+_ELEMENTS = 2**20  # phases of the finer ones that are held at once, unless one peak has more
 _POINTS = 2**24  # of the first grid, at most
 _EQUAL = 1e-13  # peaks whose values differ by less, as a part of all weights, are equally high
 
@@ -251,11 +252,15 @@ def _climbed(
     omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, x: np.ndarray, step: float, low: float, high: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Local maxima next to points of a grid: finer and finer grids, then Newton's method on the slope."""
+    length = max(1, _ELEMENTS // ((2 * _FINER + 1) * len(omega)))
     for _ in range(_LEVELS):
         step /= _FINER
-        near = np.clip(x[:, None] + step * np.arange(-_FINER, _FINER + 1), low, high)
-        values = np.stack([_derivatives(omega, cosine, sine, part)[0] for part in near])
-        x = near[np.arange(len(x)), np.argmax(values, axis=1)]
+        steps, found = step * np.arange(-_FINER, _FINER + 1), []
+        for start in range(0, len(x), length):
+            near = np.clip(x[start : start + length, None] + steps, low, high)
+            cos, sin = rotation_table(near, omega)
+            found.append(near[np.arange(len(near)), np.argmax(cos @ cosine + sin @ sine, axis=1)])
+        x = np.concatenate(found)
     for _ in range(3):
         _, slope, bend = _derivatives(omega, cosine, sine, x)
         move = np.where(bend < 0.0, -slope / np.where(bend < 0.0, bend, 1.0), 0.0)

@@ -16,6 +16,7 @@ import numpy as np
 from rfrope import _array, _blocks, _turns
 from rfrope._array import Array
 from rfrope.frequencies import count
+from rfrope.heads.masks import head_width, lags_of_keys, ranges_of_lags, softmax_scale
 from rfrope.kernels.parameters import finite, positive
 from rfrope.rotation import _first_device, _placed
 
@@ -45,7 +46,8 @@ class AttentionProfile:
         but for rounding, that of the key nearest to the query.
     gap : array, ``(*H,)``
         Margin to it: the score at the offset (the lowest, if there are several) minus that of the rival. Infinite if
-        there is no other key, and then `rival` says nothing.
+        there is no other key, and then `rival` says nothing. Where the mask leaves no key at an offset it is by how
+        much a key there would win, and says nothing of the attention.
     """
 
     lags: Array
@@ -87,7 +89,7 @@ def positional_weights(
         fractional ones too.
     temperature : float
         Positive: a factor of all scores. The larger, the sharper (in physics it would be one over the temperature).
-        See `temperature_for_mass`.
+        See `temperature_for_mass`. A number, not an array: it has no gradient.
     offset_weights : array_like, (..., J), optional
         Factor of each of several offsets, 1 unless given.
     pairing : {"half", "interleaved"}
@@ -136,7 +138,7 @@ def positional_weights(
     array([2.564, 3.535, 4.   , 3.535, 2.564, 1.965])
     """
     d_model, constant_index = count("d_model", d_model, 1), count("constant_index", constant_index)
-    temperature, constant = positive("temperature", temperature), finite("constant", constant)
+    temperature, constant = _temperature(temperature), finite("constant", _plain("constant", constant))
     if constant_index >= d_model:
         raise ValueError(
             f"constant_index is {constant_index}; expected an index into the d_model = {d_model} entries of x"
@@ -145,7 +147,7 @@ def positional_weights(
         raise ValueError(f"constant is {constant}; expected a number that is not 0, nor too small to divide by")
     _blocks.check_pairing(pairing)
     cos, sin, _, xp = _turned_query(frequencies, offset, offset_weights)
-    width = _head_width(head_dim, cos.shape[-1])
+    width = head_width(head_dim, cos.shape[-1])
     query = _blocks.join(cos, sin, pairing, xp) * (temperature / constant)
     key = _blocks.join(xp.ones_like(cos), xp.zeros_like(sin), pairing, xp) / constant
     dtype = _array.check_float_dtype(dtype, xp) or cos.dtype
@@ -197,7 +199,7 @@ def score_profile(
     >>> score_profile(rfrope.geometric(64), [-2, -1, 0], scaled=False).round(3)
     array([62.094, 64.   , 62.094])
     """
-    temperature = positive("temperature", temperature)
+    temperature = _temperature(temperature)
     cos, sin, omega, xp = _turned_query(frequencies, offset, offset_weights, delta=delta)
     delta, omega, _ = _placed(delta, omega, None, xp, _array.device(cos), "delta")
     factor = temperature * softmax_scale(scaled, head_dim, cos.shape[-1])
@@ -265,7 +267,7 @@ def attention_profile(
     >>> round(float(attention_profile(omega, 1024, scaled=False).gap), 3)
     1.906
     """
-    temperature = positive("temperature", temperature)
+    temperature = _temperature(temperature)
     cos, sin, omega, xp = _turned_query(frequencies, offset, offset_weights)
     axes = 1 if omega.ndim == 1 else omega.shape[-1]
     lags = lags_of_keys(ranges_of_lags(context, axes, causal, window, query_position), cos, xp)
@@ -297,7 +299,10 @@ def _turned_query(
     """The query of each block, ``sum_j weight_j R(offset_j) (1, 0)``, as ``(*H, D)``, and the checked frequencies."""
     xp = _array.namespace(frequencies=frequencies, offset=offset, offset_weights=offset_weights, **others)
     device = _first_device(frequencies, offset, offset_weights, *others.values())
-    offset, omega, _ = _placed(_on_device(offset, xp, device), frequencies, None, xp, device, "offset")
+    offset = _array.numbers(_on_device(offset, xp, device), xp, name="offset", device=device)
+    if len(heads := tuple(getattr(frequencies, "shape", ()))[:-2]):  # so that errors say "offset"
+        _array.broadcast_shapes({"offset": tuple(offset.shape[:-2]), "the heads of frequencies": heads})
+    offset, omega, _ = _placed(offset, frequencies, None, xp, device, "offset")
     if omega.shape[-1 if omega.ndim == 1 else -2] == 0:
         raise ValueError(f"frequencies has shape {tuple(omega.shape)}; expected at least one block")
     single = 0 if omega.ndim == 1 else 1
@@ -367,41 +372,7 @@ def _as_column(values: Array, width: int, d_model: int, index: int, dtype: Any, 
     return xp.where(own, column, xp.zeros_like(column))
 
 
-# -- which keys there are ----------------------------------------------------------------------------------------------
-
-
-def ranges_of_lags(context: Any, axes: int, causal: Any, window: Any, query_position: Any) -> list[tuple[int, int]]:
-    """First lag that the query sees and the one after the last, for each axis."""
-    if not isinstance(causal, bool | np.bool):
-        raise TypeError(f"causal is {causal!r}; expected True or False")
-    if causal and axes > 1:
-        raise ValueError(
-            f"causal is True, but frequencies have k = {axes} axes, which have no order; expected causal=False"
-        )
-    lengths = whole_numbers("context", context, axes, least=1)
-    query = [n - 1 for n in lengths]
-    if query_position is not None:
-        query = whole_numbers("query_position", query_position, axes, least=0)
-    if any(at >= n for at, n in zip(query, lengths, strict=True)):
-        raise ValueError(f"query_position is {query_position!r}; expected one in the context of {context!r}")
-    reach = max(lengths) if window is None else count("window", window, 1)
-    return [(max(-at, 1 - reach), min(1 if causal else n - at, reach)) for at, n in zip(query, lengths, strict=True)]
-
-
-def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> Array:
-    """All lags in the ranges, the last axis running fastest, as ``(n,)`` or ``(n, k)`` integers beside an array."""
-    dtype = xp.int64 if _array.has_float64(xp, _array.device(like)) else xp.int32
-    total = math.prod(stop - start for start, stop in ranges)
-    if total >= 2**31:
-        raise ValueError(f"the query sees {total} keys; expected fewer than 2**31")
-    index = xp.arange(total, dtype=dtype, device=_array.device(like))
-    if len(ranges) == 1:
-        return index + ranges[0][0]
-    columns, fold = [], total
-    for start, stop in ranges:
-        above, fold = fold, fold // (stop - start)
-        columns.append(index % above // fold + start)
-    return xp.stack(columns, axis=-1)
+# -- the offset and its rival ------------------------------------------------------------------------------------------
 
 
 def _listed(offset: Array, at_offset: Array, omega: Array, xp: ModuleType) -> tuple[Array, Array]:
@@ -441,31 +412,12 @@ def _nearest(hits: Array, vectors: Array, xp: ModuleType) -> Array:
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
-def _head_width(head_dim: Any, blocks: int) -> int:
-    if head_dim is None:
-        return 2 * blocks
-    width = count("head_dim", head_dim)
-    if width % 2 or width < 2 * blocks:
-        raise ValueError(f"head_dim is {width}; expected an even number of at least 2D = {2 * blocks}")
-    return width
+def _temperature(value: Any) -> float:
+    return positive("temperature", _plain("temperature", value))
 
 
-def softmax_scale(scaled: Any, head_dim: Any, blocks: int) -> float:
-    if not isinstance(scaled, bool | np.bool):
-        raise TypeError(f"scaled is {scaled!r}; expected True or False")
-    width = _head_width(head_dim, blocks)
-    return 1.0 / math.sqrt(width) if scaled else 1.0
-
-
-def whole_numbers(name: str, value: Any, axes: int, *, least: int = -(2**32) + 1, kinds: str = "iu") -> list[int]:
-    """Return one whole number for each axis, or say what came instead; kinds "iuf" takes floats that are whole."""
-    expected = f"a whole number{'' if axes == 1 else f' for each of {axes} axes'} from {least} to 2**32 - 1"
-    listed = isinstance(value, list | tuple | int | float | np.ndarray | np.integer)
-    host = _array.host_numbers(value, name) if listed else None
-    if host is None or host.dtype.kind not in kinds:
-        raise TypeError(f"{name} is {value!r:.80}; expected {expected}")
-    if host.ndim > 1 or host.size != axes or (axes > 1 and host.ndim == 0):
-        raise ValueError(f"{name} is {value!r:.80}; expected {expected}")
-    if not np.all((host == np.floor(host)) & (host >= least) & (host < 2.0**32)):
-        raise ValueError(f"{name} is {value!r:.80}; expected {expected}")
-    return [int(number) for number in host.reshape(-1)]
+def _plain(name: str, value: Any) -> Any:
+    """Refuse arrays but NumPy's, whose gradient would be lost."""
+    if hasattr(value, "shape") and not isinstance(value, np.ndarray | np.generic):
+        raise TypeError(f"{name} is a {type(value).__name__}; expected a number: gradients do not go through it")
+    return value

@@ -16,9 +16,10 @@ from rfrope.heads.shifts import blocks_of
 from rfrope.kernels.parameters import positive
 from rfrope.rotation import _check_width, _first_device, _placed, _query_and_key
 
-__all__ = ["Profile", "Tokens", "centred", "halves", "profile", "tokens_of"]
+__all__ = ["Profile", "Tokens", "centred", "check_paired", "halves", "profile", "tokens_of"]
 
 _PAIRS = ("all", "occurring")
+_ELEMENTS = 2**20  # scores of tokens that are held at once, unless one lag has more
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,7 @@ def profile(
     pairs: str = "all",
     q_positions: Array | None = None,
     k_positions: Array | None = None,
+    paired: bool = True,
     scale: float = 1.0,
 ) -> Profile:
     """Mean score by lag of given queries and keys, with its spread, its cosines and sines, and its blocks.
@@ -89,6 +91,9 @@ def profile(
     q_positions, k_positions : array_like, optional
         For "occurring" pairs: ``(n,)`` and ``(m,)``, or ``(n, k)`` and ``(m, k)``. ``0, 1, 2, ...`` unless given, for
         one axis.
+    paired : bool
+        Whether row i of q and row i of k are of the same token, as in self-attention, so that they vary together; they
+        are as many then. It changes `stderr` alone.
     scale : float
         Positive; multiplies all scores. Models have ``1 / sqrt(d)`` before their softmax.
 
@@ -100,8 +105,10 @@ def profile(
     Raises
     ------
     ValueError
-        For shapes that do not fit, no tokens, no blocks, more than one set of frequencies, NaN or infinite lags or
-        positions, positions that are given for all pairs or lacking for several axes, and unknown options.
+        For shapes that do not fit, no tokens, no blocks, more than one set of frequencies, NaN or infinite features,
+        lags or positions (features are looked at only where that costs nothing: not on devices, in JAX or in Dask),
+        unequal numbers of q and k that are paired, positions that are given for all pairs or lacking for several axes,
+        and unknown options.
     TypeError
         For features that are not real floating, or arrays of different libraries.
 
@@ -109,9 +116,11 @@ def profile(
     -----
     ``S = sum_i A_i cos u_i + B_i sin u_i`` is bilinear in q and k, so its mean over all pairs is the score of the mean
     query and the mean key, whatever the number of pairs. Its variance is that of its parts: the mean key with what
-    queries vary by, the mean query with what keys vary by, and both together. Rows of q and k belong to the same
-    tokens where there are as many of each, and `stderr` counts them once; it is too small for text whose neighbouring
-    tokens resemble each other.
+    queries vary by, the mean query with what keys vary by, and both together.
+
+    `stderr` adds up what each token does to the mean, as a query and as a key in all of its pairs, and then what is
+    left of each pair: pairs that have a token in common are not independent draws, tokens are taken to be. It is too
+    small for text whose neighbouring tokens resemble each other.
 
     Source: the exact decomposition of seed 000. With "occurring" pairs lags and positions come to the host.
 
@@ -142,15 +151,16 @@ def profile(
     delta, frequencies, _ = _placed(delta, frequencies, None, xp, device, "delta")
     _one_set(frequencies)
     tokens = tokens_of(q, k, blocks_of(frequencies), pairing, xp, device)
+    check_paired(paired, tokens)
     shape = _turns.phases_shape(delta.shape, frequencies.shape)[:-1]
     lags = xp.reshape(delta, (-1,) if frequencies.ndim == 1 else (-1, frequencies.shape[-1]))
     waves = _waves(lags, frequencies, tokens, xp)
     if pairs == "all":
         if q_positions is not None or k_positions is not None:
             raise ValueError("q_positions or k_positions is given, but pairs is 'all'; expected pairs='occurring'")
-        parts = _over_all_pairs(tokens, waves, xp)
+        parts = _over_all_pairs(tokens, waves, paired, xp)
     else:
-        parts = _over_occurring_pairs(tokens, waves, _row_pairs(q_positions, k_positions, lags, tokens), xp)
+        parts = _over_occurring_pairs(tokens, waves, _row_pairs(q_positions, k_positions, lags, tokens), paired, xp)
     number, spread, stderr, cosines, sines = parts
     cosine, sine = scale * xp.sum(cosines, axis=-2), scale * xp.sum(sines, axis=-2)
     blocks = scale * (cosines + sines)[..., : blocks_of(frequencies), :]
@@ -187,9 +197,23 @@ def tokens_of(q: Any, k: Any, blocks: int, pairing: str, xp: ModuleType, device:
     for name, value in (("q", q), ("k", k)):
         if value.ndim < 2 or value.shape[-2] == 0:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d) with tokens")
+        if not _array.all_within(value, _turns.LARGEST, xp):
+            raise ValueError(f"{name} holds NaN or infinity, or magnitudes above 2**500; expected finite features")
     _array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
     _check_width(q, blocks, "frequencies", "q")
     return Tokens(*halves(q, blocks, pairing, xp), *halves(k, blocks, pairing, xp))
+
+
+def check_paired(paired: Any, tokens: Tokens) -> None:
+    """Say what is wrong where queries and keys cannot be of the same tokens but are said to be."""
+    n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
+    if not isinstance(paired, bool):
+        raise TypeError(f"paired is {paired!r:.80}; expected True or False")
+    if paired and n != m:
+        raise ValueError(
+            f"q has {n} tokens and k {m}, but paired is True; expected as many of each, or paired=False for queries "
+            "and keys of other tokens"
+        )
 
 
 def halves(x: Array, blocks: int, pairing: str, xp: ModuleType) -> tuple[Array, Array]:
@@ -212,29 +236,47 @@ def _waves(lags: Array, frequencies: Array, tokens: Tokens, xp: ModuleType) -> t
 
 
 def _over_all_pairs(
-    tokens: Tokens, waves: tuple[Array, Array], xp: ModuleType
+    tokens: Tokens, waves: tuple[Array, Array], paired: bool, xp: ModuleType
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Count, spread, standard error, and the means ``(..., blocks, L)`` of cosines and sines."""
     n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
     cos, sin = (xp.matrix_transpose(wave) for wave in waves)  # (blocks, L)
     mean, apart = centred(tokens, xp)
     a, b = (xp.matrix_transpose(value) for value in mean.coefficients())
-    # the scores by lag of each token's deviation with the mean of the other side
-    from_q = _scores(Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2), cos, sin, xp)
-    from_k = _scores(Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2), cos, sin, xp)
     joint = _joint_variance(apart, cos, sin, xp)
-    variance = xp.mean(from_q * from_q, axis=-2) + xp.mean(from_k * from_k, axis=-2) + joint
+    of_q, of_k, together = _token_squares(mean, apart, cos, sin, paired, xp)
+    variance = of_q / float(n) + of_k / float(m) + joint
     if min(n, m) < 2:
         error = xp.full_like(variance, math.nan)
-    elif n == m:
-        error = xp.sum((from_q + from_k) ** 2, axis=-2) / (n * (n - 1.0))
     else:
-        error = xp.sum(from_q**2, axis=-2) / (n * (n - 1.0)) + xp.sum(from_k**2, axis=-2) / (m * (m - 1.0))
-    if min(n, m) > 1:  # both parts hold the joint one, because the means are those of these tokens
-        once = joint / ((n - 1.0) * (m - 1.0))
+        error = together / (n * (n - 1.0)) if paired else of_q / (n * (n - 1.0)) + of_k / (m * (m - 1.0))
+        once = joint / ((n - 1.0) * (m - 1.0))  # which both parts hold, because the means are those of these tokens
         error = xp.where(error > 2.0 * once, error - once, once)
     number = xp.full_like(cos[0, ...], float(n) * float(m))
-    return number, xp.sqrt(variance), xp.sqrt(error), a * cos, b * sin
+    return number, _root(variance, xp), _root(error, xp), a * cos, b * sin
+
+
+def _token_squares(
+    mean: Tokens, apart: Tokens, cos: Array, sin: Array, paired: bool, xp: ModuleType
+) -> tuple[Array, Array, Array]:
+    """Sums over the tokens of squared scores with the mean of the other side: as queries, as keys, and as both."""
+    lead = math.prod(_array.broadcast_shapes({"q": apart.q_1.shape[:-2], "k": apart.k_1.shape[:-2]}))
+    length = max(1, _ELEMENTS // max(1, lead * max(apart.q_1.shape[-2], apart.k_1.shape[-2])))
+    found = []
+    for start in range(0, max(1, cos.shape[-1]), length):
+        span = slice(start, min(start + length, cos.shape[-1]))
+        from_q = _scores(Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2), cos[:, span], sin[:, span], xp)
+        from_k = _scores(Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2), cos[:, span], sin[:, span], xp)
+        sides = (from_q, from_k, from_q + from_k if paired else from_q)
+        found.append([xp.sum(side * side, axis=-2) for side in sides])
+    of_q, of_k, together = (xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
+    return of_q, of_k, together
+
+
+def _root(value: Array, xp: ModuleType) -> Array:
+    """Square root, whose gradient is 0 at 0 and not NaN."""
+    none = value <= 0.0
+    return xp.where(none, xp.zeros_like(value), xp.sqrt(xp.where(none, xp.ones_like(value), value)))
 
 
 def centred(tokens: Tokens, xp: ModuleType) -> tuple[Tokens, Tokens]:
@@ -268,11 +310,17 @@ def _joint_variance(apart: Tokens, cos: Array, sin: Array, xp: ModuleType) -> Ar
 
 
 def _over_occurring_pairs(
-    tokens: Tokens, waves: tuple[Array, Array], rows: Iterator[tuple[np.ndarray, np.ndarray]], xp: ModuleType
+    tokens: Tokens,
+    waves: tuple[Array, Array],
+    rows: Iterator[tuple[np.ndarray, np.ndarray]],
+    paired: bool,
+    xp: ModuleType,
 ) -> tuple[Array, Array, Array, Array, Array]:
     """As `_over_all_pairs`, for the rows of q and k that are at each lag."""
-    device = _array.device(tokens.q_1)
-    found = []
+    device, found = _array.device(tokens.q_1), []
+    mean, apart = centred(tokens, xp)
+    as_q = Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2).coefficients()
+    as_k = Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2).coefficients()
     for cos, sin, (i, j) in zip(*(_rows(wave) for wave in waves), rows, strict=True):
         at = [_array.from_host(index, xp, device=device) for index in (i, j)]
         taken = Tokens(
@@ -280,19 +328,49 @@ def _over_occurring_pairs(
             *(xp.take(part, at[1], axis=-2) for part in (tokens.k_1, tokens.k_2)),
         )
         a, b = taken.coefficients()
-        pairs = a.shape[-2]
-        score = xp.sum(a * cos + b * sin, axis=-1)
-        divisor = float(pairs) or math.nan
-        apart = score - xp.sum(score, axis=-1, keepdims=True) / divisor
-        squares = xp.sum(apart * apart, axis=-1)
-        error = xp.sqrt(squares / (divisor * (pairs - 1.0 if pairs > 1 else math.nan)))
-        number = xp.full((), float(pairs), dtype=score.dtype, device=device)
-        sums = (xp.sum(part, axis=-2) / divisor for part in (a * cos, b * sin))
-        found.append((number, xp.sqrt(squares / divisor), error, *sums))
+        score, from_q, from_k = (xp.matmul(c, cos) + xp.matmul(d, sin) for c, d in ((a, b), as_q, as_k))
+        divisor = float(len(i)) or math.nan
+        apart_score = score - xp.sum(score, axis=-1, keepdims=True) / divisor
+        spread = _root(xp.sum(apart_score * apart_score, axis=-1) / divisor, xp)
+        error = _root(_error_of_pairs(score, from_q, from_k, (i, j), at, paired, xp), xp)
+        number = xp.full((), float(len(i)), dtype=score.dtype, device=device)
+        sums = (xp.sum(part, axis=-2) * wave / divisor for part, wave in ((a, cos), (b, sin)))
+        found.append((number, spread, error, *sums))
     if not found:
-        return _over_all_pairs(tokens, waves, xp)  # no lags: arrays without elements, of the same shapes
+        return _over_all_pairs(tokens, waves, paired, xp)  # no lags: arrays without elements, of the same shapes
     number, spread, error, cosines, sines = (xp.stack(list(column), axis=-1) for column in zip(*found, strict=True))
     return number, spread, error, cosines, sines
+
+
+def _error_of_pairs(
+    score: Array,
+    from_q: Array,
+    from_k: Array,
+    rows: tuple[np.ndarray, np.ndarray],
+    at: list[Array],
+    paired: bool,
+    xp: ModuleType,
+) -> Array:
+    """Squared standard error of the mean score of some pairs, of which several may have a token in common.
+
+    A score is what its query adds, what its key adds, and a rest. The rests are uncorrelated; a token adds its part as
+    often as it is in a pair.
+    """
+    n, m, pairs = from_q.shape[-1], from_k.shape[-1], score.shape[-1]
+    if min(n, m, pairs) < 2:
+        return xp.full_like(xp.sum(score, axis=-1), math.nan)
+    times = [np.bincount(index, minlength=count).astype(np.float64) for index, count in zip(rows, (n, m), strict=True)]
+    of_q, of_k = (
+        part * _array.astype(_array.from_host(often, xp, device=_array.device(part)), part.dtype, xp)
+        for part, often in zip((from_q, from_k), times, strict=True)
+    )
+    sides = (of_q + of_k,) if paired else (of_q, of_k)
+    rest = score - xp.take(from_q, at[0], axis=-1) - xp.take(from_k, at[1], axis=-1)
+    rest = rest - xp.mean(rest, axis=-1, keepdims=True)
+    squares = xp.sum(rest * rest, axis=-1) * (pairs / (pairs - 1.0))
+    for side in sides:
+        squares = squares + xp.sum(side * side, axis=-1) * (side.shape[-1] / (side.shape[-1] - 1.0))
+    return squares / float(pairs) ** 2
 
 
 def _rows(wave: Array) -> list[Array]:

@@ -152,13 +152,13 @@ def aligned_shift(frequencies: Array, offset: Array, cosine: Array, sine: Array 
 
 @_array.on_device_of_arrays
 def shifted_terms(
-    q: Array, k: Array, delta: Array, frequencies: Array, shift: Array, *, pairing: str = "half"
+    q: Array, k: Array, frequencies: Array, delta: Array, shift: Array, *, pairing: str = "half"
 ) -> ShiftedTerms:
     """Both terms of the score with learned shifts, block by block: those of the cosines and those of the sines.
 
     Parameters
     ----------
-    q, k, delta, frequencies, shift, pairing
+    q, k, frequencies, delta, shift, pairing
         As in `shifted_scores`.
 
     Returns
@@ -179,18 +179,18 @@ def shifted_terms(
     --------
     At a right angle there is no first term, the only one that seed 000 keeps:
 
-    >>> terms = shifted_terms([1.0, 0.0], [0.0, 1.0], [0, -1], [0.5], [0.25])
+    >>> terms = shifted_terms([1.0, 0.0], [0.0, 1.0], [0.5], [0, -1], [0.25])
     >>> terms.cosine.round(4).ravel(), terms.sine.round(4).ravel()
     (array([0., 0.]), array([-0.2474,  0.2474]))
     """
-    c, e, rest, delta, frequencies, shift, xp = _prepare(q, k, delta, frequencies, shift, pairing)
+    c, e, rest, delta, frequencies, shift, xp = _prepare(q, k, frequencies, delta, shift, pairing)
     cos, sin = _turns.cos_sin(delta, frequencies, shift, xp)
     return ShiftedTerms(c * cos, e * sin, rest)
 
 
 @_array.on_device_of_arrays
 def shifted_scores(
-    q: Array, k: Array, delta: Array, frequencies: Array, shift: Array, *, pairing: str = "half"
+    q: Array, k: Array, frequencies: Array, delta: Array, shift: Array, *, pairing: str = "half"
 ) -> Array:
     """Exact scores by lag with learned shifts, before softmax and without its scale.
 
@@ -199,11 +199,11 @@ def shifted_scores(
     q, k : array_like, (..., d)
         Content of query and key: before rotation by position, and before the learned rotations. d is even and at least
         2D; features beyond 2D count unrotated.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``, with at least one block.
     delta : array_like, in units of position
         Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise. Integers count exactly
         up to 2**53.
-    frequencies : array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``, with at least one block.
     shift : array_like, radians
         The key's learned angle minus the query's, one for each block; broadcasts against the phases, which are
         ``P + (D,)`` or what ``delta @ frequencies^T`` broadcasts to. What they broadcast to, without the axis of the
@@ -231,7 +231,7 @@ def shifted_scores(
     --------
     >>> import numpy as np, rfrope
     >>> omega, q, k = rfrope.geometric(2), [1.0, 2.0, 0.5, -1.0], [0.3, 1.0, 2.0, 0.1]
-    >>> shifted_scores(q, k, [0, -1], omega, [0.4, -0.2]).round(4)
+    >>> shifted_scores(q, k, omega, [0, -1], [0.4, -0.2]).round(4)
     array([2.5775, 4.2259])
 
     The same by turning both sides:
@@ -240,7 +240,7 @@ def shifted_scores(
     >>> (key @ q).round(4)
     array([2.5775, 4.2259])
     """
-    c, e, rest, delta, frequencies, shift, xp = _prepare(q, k, delta, frequencies, shift, pairing)
+    c, e, rest, delta, frequencies, shift, xp = _prepare(q, k, frequencies, delta, shift, pairing)
     return _summed(delta, frequencies, shift, c, e, xp) + rest
 
 
@@ -365,7 +365,7 @@ def per_block(name: str, value: Any, like: Array, xp: ModuleType) -> Array:
 
 
 def _prepare(
-    q: Any, k: Any, delta: Any, frequencies: Any, shift: Any, pairing: str
+    q: Any, k: Any, frequencies: Any, delta: Any, shift: Any, pairing: str
 ) -> tuple[Array, Array, Array, Array, Array, Array, ModuleType]:
     """Block coefficients of the rotated features, q . k of the others, lags, frequencies and shifts, of one library."""
     xp = _array.namespace(q=q, k=k, delta=delta, frequencies=frequencies, shift=shift)

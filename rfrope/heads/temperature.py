@@ -9,14 +9,15 @@ import numpy as np
 
 from rfrope import _array
 from rfrope._array import Array
-from rfrope.heads.positional import lags_of_keys, ranges_of_lags, softmax_scale, whole_numbers
+from rfrope.heads.masks import lags_of_keys, ranges_of_lags, softmax_scale, whole_numbers
 from rfrope.kernels.parameters import finite
 from rfrope.rotation import rotation_table
 
 __all__ = ["temperature_for_mass"]
 
 _ELEMENTS = 2**20  # phases that are held at once, unless one lag has more
-_UNSURE = 4.0 * 2.0**-53  # relative error that a frequency which was computed and rounded may have
+_UNSURE = 2.0  # units in the last place by which a frequency that was computed and rounded may be wrong
+_LEAST = 1e-290  # deficits below it are lost to underflow, or their temperature is to overflow
 _LISTED = 4  # lags that a message names
 
 
@@ -67,9 +68,9 @@ def temperature_for_mass(
     one is positive: there is one solution, which lies between bounds that the smallest deficit gives. If m keys have no
     deficit, the offset itself among them, the mass stays below 1/m. That happens where every frequency is 0, where all
     blocks make whole turns over a distance within the context (a lattice, such as `arithmetic`, after ``2 pi / step``),
-    and where an axis has no frequency. A deficit that is smaller than what rounding the frequencies could make counts
-    as none. Computed on the host, in deficits that keep all their digits. For a mass very near its lower limit the
-    temperature goes to 0, and depends on the last digits of the mass.
+    and where an axis has no frequency. A deficit that is smaller than what rounding the frequencies to their dtype
+    could make counts as none, and so does one below 1e-290. Computed on the host, in deficits that keep all their
+    digits. For a mass very near its lower limit the temperature goes to 0, and depends on the last digits of the mass.
 
     Examples
     --------
@@ -84,7 +85,9 @@ def temperature_for_mass(
     """
     mass = finite("mass", mass)
     xp = _array.namespace(frequencies=frequencies)
-    omega = _array.to_host(_array.numbers(frequencies, xp, name="frequencies")).astype(np.float64)
+    given = _array.numbers(frequencies, xp, name="frequencies")
+    unsure = _UNSURE * float(xp.finfo(given.dtype).eps if _array.is_real_floating(given) else np.finfo(np.float64).eps)
+    omega = _array.to_host(given).astype(np.float64)
     if omega.ndim not in (1, 2) or 0 in omega.shape:
         raise ValueError(f"frequencies has shape {omega.shape}; expected one set, (D,) or (D, k), with D >= 1")
     axes = 1 if omega.ndim == 1 else omega.shape[1]
@@ -100,37 +103,42 @@ def temperature_for_mass(
             f"mass is {mass}; expected a number above 1/{len(lags)}, what each key has at temperature 0, and below 1"
         )
     scale = softmax_scale(scaled, head_dim, len(omega))
-    deficits = _deficits(omega.reshape(-1, axes), steps)
+    deficits = _deficits(omega.reshape(-1, axes), steps, unsure)
     apart = deficits[deficits > 0.0]
     left = (1.0 - mass) / mass - (
         deficits.size - apart.size
     )  # what the keys with a deficit may have, to 1 at the offset
     if left <= 0.0 or not apart.size:
-        raise ValueError(_why_not(mass, (steps + target)[deficits == 0.0], omega))
+        raise ValueError(_why_not(mass, steps[deficits == 0.0], target, omega))
     return _solved(left, apart) / scale
 
 
-def _deficits(omega: np.ndarray, steps: np.ndarray) -> np.ndarray:
+def _deficits(omega: np.ndarray, steps: np.ndarray, relative: float) -> np.ndarray:
     """``sum_i 1 - cos(step . omega_i)`` without cancellation, and 0 where rounded frequencies cannot tell."""
     half, sizes = 0.5 * omega, np.abs(omega)
     out, length = np.empty(len(steps)), max(1, _ELEMENTS // len(omega))
     for start in range(0, len(steps), length):
         part = steps[start : start + length]
         sin = rotation_table(part, half)[1]
-        unsure = _UNSURE * (np.abs(part) @ sizes.T)
+        unsure = relative * (np.abs(part) @ sizes.T)
         deficit = 2.0 * np.sum(sin * sin, axis=1)
-        out[start : start + length] = np.where(deficit > 0.5 * np.sum(unsure * unsure, axis=1), deficit, 0.0)
+        out[start : start + length] = np.where(
+            deficit > np.maximum(0.5 * np.sum(unsure * unsure, axis=1), _LEAST), deficit, 0.0
+        )
     return out
 
 
-def _why_not(mass: float, equal: np.ndarray, omega: np.ndarray) -> str:
+def _why_not(mass: float, steps: np.ndarray, offset: np.ndarray, omega: np.ndarray) -> str:
     """Why a mass is out of reach: which lags score as much as the offset, and what makes them."""
     if not np.any(omega):
         why = "all frequencies are 0"
     elif omega.ndim == 2 and not np.all(np.any(omega, axis=0)):
         why = "an axis has no frequency but 0"
+    elif np.max(np.abs(steps) @ np.abs(omega.reshape(-1, steps.shape[1])).T) < 1e-100:
+        why = "frequencies are too small to tell these lags from the offset in float64"
     else:
         why = "all blocks make whole turns between these lags and the offset"
+    equal = steps + offset
     named = [lag[0] if len(lag) == 1 else tuple(lag) for lag in equal[-_LISTED:].tolist()]
     keys = "1 other key scores" if len(equal) == 1 else f"{len(equal)} other keys score"
     more = f" and {len(equal) - len(named)} more" if len(equal) > len(named) else ""

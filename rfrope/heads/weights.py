@@ -17,6 +17,8 @@ from rfrope.rotation import _check_width, _first_device, rotation_table
 
 __all__ = ["WeightOffset", "offset_from_weights"]
 
+_ROUNDED = 1e-6  # of the largest eigenvalue: what float32 may leave of symmetry and of eigenvalues that are 0
+
 
 @dataclass(frozen=True, eq=False)
 class WeightOffset:
@@ -91,8 +93,9 @@ def offset_from_weights(
         Mean input x. Queries and keys are then those of the mean input, which is what scores are on average over tokens
         that have nothing to do with each other.
     second_moment : array_like, (..., d_model, d_model), optional
-        ``E x_query x_key^T`` over pairs of tokens. Not both this and `mean`, which is the same as ``mean mean^T``; the
-        identity unless one is given: a query and a key of equal content, any direction of which is as likely.
+        ``E x x^T`` over tokens x, each compared with its like: symmetric, and no ``v^T M v`` is negative. Not both this
+        and `mean`, which is the same as ``mean mean^T``; the identity unless one is given: a query and a key of equal
+        content, any direction of which is as likely.
     pairing : {"half", "interleaved"}
         Which two features make a block.
     causal : bool
@@ -107,10 +110,12 @@ def offset_from_weights(
     Raises
     ------
     ValueError
-        For shapes that do not fit, NaN or infinite values, both of `mean` and `second_moment`, and where no block with
-        a weight turns, so that all lags are alike.
+        For shapes that do not fit, NaN or infinite values, both of `mean` and `second_moment`, a second moment that is
+        not symmetric or has a negative eigenvalue (both to 1e-6 of its largest, as moments are often in float32), and
+        where no block with a weight turns, so that all lags are alike.
     TypeError
-        For weights that are not real floating, or arrays of different libraries.
+        For weights that are not real floating, a `mean` or `second_moment` that is not real, or arrays of different
+        libraries.
 
     Notes
     -----
@@ -124,7 +129,8 @@ def offset_from_weights(
     `confidence` compares the score at `lag` with its mean over all whole lags of the range, so that blocks that hardly
     turn, whose part is nearly constant, count for nothing. The difference is a sum of terms ``Re(c_b y_b)``, one for
     each block; with random angles it is above t with probability ``exp(-t^2 / sum_b |c_b y_b|^2)`` at most, as a cosine
-    is sub-Gaussian with variance 1/2. `confidence` is 1 minus that bound times the number of lags, or 0.
+    is sub-Gaussian with variance 1/2. `confidence` is 1 minus that bound times the number of lags, or 0. It does
+    not rank heads: a few strong blocks may make a head that chance could have made as well.
 
     Which input is right depends on the head. One that compares equal contents at an offset shows with the identity. One
     that looks at position alone acts through what all inputs share, as in `rfrope.heads.positional_weights`, and that
@@ -193,22 +199,44 @@ def _joined(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Complex coefficient of each block, and how much of the key's row the query's explains."""
     width = query.shape[-1]
-    for name, value, shape in (("mean", mean, (width,)), ("second_moment", moment, (width, width))):
-        if value is not None and (value.shape[-len(shape) :] != shape or not np.all(np.isfinite(value))):
-            raise ValueError(
-                f"{name} has shape {value.shape}; expected finite numbers (..., {', '.join(map(str, shape))})"
-            )
-        if value is not None:
-            _array.broadcast_shapes({name: value.shape[: -len(shape)], "w_q": query.shape[:-2]})
+    mean = _of_inputs("mean", mean, (width,), query)
+    moment = _of_inputs("second_moment", moment, (width, width), query)
     if mean is not None:  # M = mean mean^T
-        query, key = (rows @ mean.astype(np.float64)[..., :, None] for rows in (query, key))
-    seen = query if moment is None else np.conj(np.conj(query) @ moment.astype(np.float64))
+        query, key = (rows @ mean[..., :, None] for rows in (query, key))
+    if moment is not None:
+        _check_moment(moment)
+    seen = query if moment is None else np.conj(np.conj(query) @ moment)
     c = np.sum(np.conj(seen) * key, axis=-1)
     of_q = np.sum(np.conj(seen) * query, axis=-1).real
     of_k = np.sum(np.conj(key if moment is None else np.conj(np.conj(key) @ moment)) * key, axis=-1).real
     energy = of_q * of_k
     explained = np.where(energy > 0.0, np.abs(c) ** 2 / np.where(energy > 0.0, energy, 1.0), 0.0)
     return c, np.minimum(explained, 1.0)
+
+
+def _of_inputs(name: str, value: np.ndarray | None, shape: tuple[int, ...], query: np.ndarray) -> np.ndarray | None:
+    """What is known of the inputs, ``(..., *shape)`` in float64, or say why it is none."""
+    if value is None:
+        return None
+    if value.dtype.kind not in "iuf":
+        raise TypeError(f"{name} has dtype {value.dtype.name}; expected real numbers")
+    if value.shape[-len(shape) :] != shape or not np.all(np.isfinite(value)):
+        raise ValueError(f"{name} has shape {value.shape}; expected finite numbers (..., {', '.join(map(str, shape))})")
+    _array.broadcast_shapes({name: value.shape[: -len(shape)], "w_q": query.shape[:-2]})
+    return value.astype(np.float64)
+
+
+def _check_moment(moment: np.ndarray) -> None:
+    apart = np.max(np.abs(moment - np.swapaxes(moment, -1, -2)), axis=(-2, -1))
+    if np.any(apart > _ROUNDED * np.max(np.abs(moment), axis=(-2, -1))):
+        raise ValueError(
+            "second_moment is not symmetric; expected E x x^T, for which queries and keys are of inputs that are alike"
+        )
+    eigenvalues = np.linalg.eigvalsh(moment)
+    if np.any(eigenvalues[..., 0] < -_ROUNDED * eigenvalues[..., -1]):
+        raise ValueError(
+            f"second_moment has the eigenvalue {np.min(eigenvalues):.3g}; expected E x x^T, which has no negative ones"
+        )
 
 
 def _read_waves(c: np.ndarray, omega: np.ndarray, low: int, high: int) -> tuple[float, ...]:

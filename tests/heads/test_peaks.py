@@ -9,6 +9,7 @@ import pytest
 
 import rfrope
 from rfrope import heads
+from rfrope.heads import peaks
 from rfrope.heads.peaks import peak_of_waves
 
 RNG = np.random.default_rng(0)
@@ -24,7 +25,7 @@ def test_alignment_is_the_score_at_the_offset_as_a_part_of_the_highest(xp):
     q = np.concatenate([np.sqrt(weights), np.zeros(8)])  # C_i = weight_i, E_i = 0
     offsets = np.array([-1.0, -2.5, 100.0])
     found = heads.alignment(xp(omega), xp(shift), xp(offsets), weights=xp(weights))
-    wanted = heads.shifted_scores(q, q, offsets, omega, shift) / np.sum(weights)
+    wanted = heads.shifted_scores(q, q, omega, offsets, shift) / np.sum(weights)
     for value, shape in ((found.overall, (3,)), (found.blocks, (3, 8)), (found.angles, (3, 8))):
         assert xp.owns(value)
         assert value.shape == shape
@@ -76,6 +77,18 @@ def test_the_offset_of_phase_shifts_is_found(offset):
     assert found.runner_up_value < 0.8
     turns = heads.phase_shift(OMEGA, offset) + 2.0 * np.pi * RNG.integers(-3, 4, size=64)
     assert heads.offset_of(OMEGA, turns, low=-1024.0).offset == pytest.approx(offset, abs=1e-12)
+
+
+def test_many_equal_peaks_in_parts(monkeypatch):
+    """Each whole turn has one: the nearest to 0 is taken, and parts of them are put together."""
+    whole = heads.offset_of([1.0, 2.0], [0.5, 1.0], low=-3000.0)
+    assert whole.offset == pytest.approx(-0.5, abs=1e-9)
+    assert whole.value == whole.runner_up_value == pytest.approx(1.0, abs=1e-14)
+    monkeypatch.setattr(peaks, "_ELEMENTS", 700)
+    parts = heads.offset_of([1.0, 2.0], [0.5, 1.0], low=-3000.0)
+    for name, value in vars(whole).items():
+        assert getattr(parts, name) == pytest.approx(value, abs=1e-9 if "value" in name else 3000.0)
+    assert parts.offset == pytest.approx(-0.5, abs=1e-9)
 
 
 def test_shapes_and_libraries(xp):

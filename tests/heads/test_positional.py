@@ -369,6 +369,11 @@ SHARED = [
     ({"temperature": -1.0}, ValueError, "temperature is -1.0"),
     ({"temperature": math.inf}, ValueError, "temperature is inf"),
     ({"temperature": "hot"}, TypeError, "temperature is 'hot'"),
+    (
+        {"frequencies": np.ones((3, 4, 1)), "offset": np.ones((5, 1, 1))},
+        ValueError,
+        "offset and the heads of frequencies do not broadcast",
+    ),
     ({"head_dim": 2}, ValueError, r"head_dim is 2; expected an even number of at least 2D = 4"),
     ({"head_dim": 5}, ValueError, "head_dim is 5"),
     ({"head_dim": 4.0}, TypeError, "head_dim is 4.0"),
@@ -423,3 +428,18 @@ def test_bad_input_of_scores(given, error, message):
     lags = [1, 2] if isinstance(omega, list) and omega and isinstance(omega[0], list) else 3
     with pytest.raises(error, match=message):
         heads.score_profile(omega, lags, **arguments)
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_numbers_that_are_arrays_would_lose_their_gradient(name):
+    xp = library(name)
+    calls = [
+        ("temperature", lambda **more: heads.positional_weights(OMEGA, d_model=2, **more)),
+        ("constant", lambda **more: heads.positional_weights(OMEGA, d_model=2, **more)),
+        ("temperature", lambda **more: heads.score_profile(OMEGA, 3, **more)),
+        ("temperature", lambda **more: heads.attention_profile(OMEGA, 3, **more)),
+    ]
+    for argument, call in calls:
+        with pytest.raises(TypeError, match=f"{argument} is a .*; expected a number: gradients do not go through it"):
+            call(**{argument: xp(np.asarray(2.0))})
+        call(**{argument: np.float64(2.0)})

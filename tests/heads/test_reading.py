@@ -10,6 +10,7 @@ import pytest
 import rfrope
 from rfrope import heads
 from rfrope.data import smollm2_heads
+from rfrope.heads import reading, weights
 from rfrope.rotation import convert_pairing
 
 RNG = np.random.default_rng(16)
@@ -36,7 +37,7 @@ def block_part(q, k, block):
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 @pytest.mark.parametrize("width", [4, 2], ids=["all turned", "partial"])
 def test_profile_is_mean_and_deviation_of_the_scores_of_all_pairs(pairing, width):
-    found = heads.profile(Q, K, OMEGA[:width], LAGS, pairing=pairing, scale=0.5)
+    found = heads.profile(Q, K, OMEGA[:width], LAGS, pairing=pairing, scale=0.5, paired=False)
     scores = np.stack([0.5 * put_at(Q, K, lag, OMEGA[:width], pairing) for lag in LAGS])
     back = np.stack([0.5 * put_at(Q, K, -lag, OMEGA[:width], pairing) for lag in LAGS])  # sines change their sign
     np.testing.assert_allclose(found.mean, scores.mean(axis=(1, 2)), rtol=1e-12, atol=1e-12)
@@ -49,48 +50,71 @@ def test_profile_is_mean_and_deviation_of_the_scores_of_all_pairs(pairing, width
 
 
 def test_blocks_of_a_profile_are_those_of_the_features():
-    found = heads.profile(Q, K, OMEGA, LAGS)
+    found = heads.profile(Q, K, OMEGA, LAGS, paired=False)
     for block in range(4):
-        alone = heads.profile(*block_part(Q, K, block), OMEGA, LAGS).mean
+        alone = heads.profile(*block_part(Q, K, block), OMEGA, LAGS, paired=False).mean
         np.testing.assert_allclose(found.blocks[block], alone, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(found.blocks.sum(axis=0), found.mean, rtol=1e-12, atol=1e-12)
 
 
 def test_features_that_are_not_turned_are_in_the_mean_and_in_no_block():
-    found = heads.profile(Q, K, OMEGA[:2], [0.0, -3.0])
+    found = heads.profile(Q, K, OMEGA[:2], [0.0, -3.0], paired=False)
     rest = np.mean(Q[:, 4:] @ K[:, 4:].T)
     np.testing.assert_allclose(found.mean - found.blocks.sum(axis=0), rest, rtol=1e-12)
-    flat = heads.profile(Q, K, OMEGA[:2] * 0.0, [0.0, -3.0])
+    flat = heads.profile(Q, K, OMEGA[:2] * 0.0, [0.0, -3.0], paired=False)
     np.testing.assert_allclose(flat.cosine, np.mean(Q @ K.T), rtol=1e-12)
 
 
 def test_profile_takes_several_axes_heads_that_share_keys_and_any_shape_of_lags():
     q, k = RNG.standard_normal((2, 3, 7, 8)), RNG.standard_normal((2, 1, 5, 8))
     omega, lags = RNG.standard_normal((4, 2)), RNG.standard_normal((3, 1, 2))
-    found = heads.profile(q, k, omega, lags)
+    found = heads.profile(q, k, omega, lags, paired=False)
     assert found.mean.shape == found.spread.shape == found.stderr.shape == (2, 3, 3, 1)
     assert (found.blocks.shape, found.count.shape) == ((2, 3, 4, 3, 1), (3, 1))
     expected = put_at(q[1, 2], k[1, 0], lags[2, 0], omega)
     assert found.mean[1, 2, 2, 0] == pytest.approx(expected.mean(), rel=1e-12)
     assert found.spread[1, 2, 2, 0] == pytest.approx(expected.std(), rel=1e-12)
-    single = heads.profile(q[1, 2], k[1, 0], omega, lags[2, 0])
+    single = heads.profile(q[1, 2], k[1, 0], omega, lags[2, 0], paired=False)
     assert single.mean.shape == single.count.shape == ()
     assert float(single.mean) == pytest.approx(expected.mean(), rel=1e-12)
 
 
+def stated_over_true(q, k, lags, **options):
+    """Standard errors that are stated, over the standard deviation of the mean score in repetition."""
+    found = heads.profile(q, k, OMEGA, lags, **options)
+    return np.sqrt(np.mean(found.stderr**2, axis=0)) / found.mean.std(axis=0)
+
+
+@pytest.mark.parametrize("pairs", ["all", "occurring"])
+@pytest.mark.parametrize("sizes", [(30, 30), (30, 20)], ids=["as many keys", "fewer keys"])
 @pytest.mark.parametrize("together", [True, False], ids=["the same tokens", "other tokens"])
-def test_standard_error_is_that_of_repetition(together):
+def test_standard_error_is_that_of_repetition(together, sizes, pairs):
     """Queries and keys of the same tokens vary together; the error of the mean score knows it."""
-    rng, repeats, n, m = np.random.default_rng(2), 4000, 30, 30 if together else 20
+    if together and sizes[0] != sizes[1]:
+        return
+    rng, repeats, (n, m) = np.random.default_rng(2), 3000, sizes
     x = rng.standard_normal((repeats, n, 8))
     y = x if together else rng.standard_normal((repeats, m, 8))
-    q, k = x + 0.7, y + 0.3
-    found = heads.profile(q, k, OMEGA, [0.0, -2.0])
-    spread = found.mean.std(axis=0)
-    np.testing.assert_allclose(np.sqrt(np.mean(found.stderr**2, axis=0)), spread, rtol=0.05)
-    if together:  # a mutation: as if they were of other tokens
-        apart = heads.profile(q, k[:, : n - 1], OMEGA, [0.0, -2.0]).stderr
-        assert np.max(np.abs(np.sqrt(np.mean(apart**2, axis=0)) / spread - 1.0)) > 0.1
+    for of_q, of_k in ((0.7, 0.3), (2.0, 2.0), (2.0, -1.0)):
+        q, k, lags = x + of_q, y + of_k, [0.0, -1.0, -2.0, -5.0]
+        ratios = stated_over_true(q, k, lags, pairs=pairs, paired=together)
+        np.testing.assert_allclose(ratios, 1.0, atol=0.06)
+        if together:  # a mutation: as if they were of other tokens
+            assert np.max(np.abs(stated_over_true(q, k, lags, pairs=pairs, paired=False) - 1.0)) > 0.08
+    if together and pairs == "occurring":  # and another: as if all pairs were independent draws
+        found = heads.profile(q, k, OMEGA, lags, pairs=pairs)
+        of_pairs = np.sqrt(np.mean(found.spread**2 / (found.count - 1.0), axis=0)) / found.mean.std(axis=0)
+        assert np.max(np.abs(of_pairs - 1.0)) > 0.15
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["the same tokens", "other tokens"])
+def test_standard_error_counts_the_joint_part_once(together):
+    """The joint part of queries and keys is in what either adds, too; it is counted once."""
+    q, k = np.random.default_rng(8).standard_normal((2, 20_000, 3, 8)) + 0.7
+    np.testing.assert_allclose(stated_over_true(q, k, [0.0, -2.0], paired=together), 1.0, atol=0.08)
+    q, k = np.random.default_rng(9).standard_normal((2, 5000, 20, 8))  # there is no other part
+    ratios = stated_over_true(q, k, [0.0, -2.0], paired=together)
+    assert np.all((ratios > 0.97) & (ratios < 1.25))
 
 
 def test_profile_of_one_token_has_no_standard_error():
@@ -103,8 +127,8 @@ def test_profile_of_one_token_has_no_standard_error():
 def test_profile_on_every_library(xp):
     for dtype, tolerance in (("float64", 1e-12), ("float32", 2e-6)):
         q, k = xp(Q, dtype), xp(K, dtype)
-        found = heads.profile(q, k, xp(OMEGA), xp(LAGS[:4]))
-        wanted = heads.profile(Q, K, OMEGA, LAGS[:4])
+        found = heads.profile(q, k, xp(OMEGA), xp(LAGS[:4]), paired=False)
+        wanted = heads.profile(Q, K, OMEGA, LAGS[:4], paired=False)
         for name, value in vars(wanted).items():
             result = getattr(found, name)
             assert xp.owns(result)
@@ -113,16 +137,37 @@ def test_profile_on_every_library(xp):
 
 
 def test_profile_of_narrow_features_is_computed_in_float64():
-    narrow = heads.profile(Q.astype("float16"), K.astype("float16"), OMEGA, LAGS)
-    wide = heads.profile(Q.astype("float16").astype(float), K.astype("float16").astype(float), OMEGA, LAGS)
+    narrow = heads.profile(Q.astype("float16"), K.astype("float16"), OMEGA, LAGS, paired=False)
+    wide = heads.profile(
+        Q.astype("float16").astype(float), K.astype("float16").astype(float), OMEGA, LAGS, paired=False
+    )
     assert np.array_equal(narrow.mean, wide.mean)
+
+
+def test_gradients_where_nothing_varies_are_zero_and_not_nan():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    for pairs in ("all", "occurring"):
+        q, k = (torch.tensor(np.full((3, 8), value), requires_grad=True) for value in (0.5, 0.25))
+        found = heads.profile(q, k, torch.tensor(OMEGA), torch.tensor([0.0, -1.0]), pairs=pairs)
+        assert torch.all(found.spread == 0.0)
+        (found.spread.sum() + found.stderr.sum()).backward()
+        for x in (q, k):
+            assert torch.all(x.grad == 0.0)
+
+
+def test_parts_of_the_lags_are_put_together(monkeypatch):
+    x, lags = RNG.standard_normal((2, 7, 8)), np.arange(-9.0, 1.0)
+    whole = heads.profile(x, x + 1.0, OMEGA, lags)
+    monkeypatch.setattr(reading, "_ELEMENTS", 50)
+    for name, value in vars(heads.profile(x, x + 1.0, OMEGA, lags)).items():
+        np.testing.assert_allclose(value, getattr(whole, name), rtol=1e-12)
 
 
 def test_gradients_of_a_profile():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     q, k = (torch.tensor(x, requires_grad=True) for x in (Q, K))
     lags = torch.tensor([0.0, -2.0], dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda *x: heads.profile(*x, torch.tensor(OMEGA), lags).mean, (q, k))
+    assert torch.autograd.gradcheck(lambda *x: heads.profile(*x, torch.tensor(OMEGA), lags, paired=False).mean, (q, k))
 
 
 # -- profile, pairs that occur -----------------------------------------------------------------------------------------
@@ -136,7 +181,7 @@ def test_occurring_pairs_are_the_diagonals_of_the_scores(positions):
         q_at, k_at = np.array([3, 3, 9, 0, 1, 20, 4]), np.array([2, 0, 2, 8, -1])
         given = {"q_positions": q_at, "k_positions": k_at}
     lags = np.arange(-8, 6)
-    found = heads.profile(Q, K, OMEGA, lags, pairs="occurring", scale=0.5, **given)
+    found = heads.profile(Q, K, OMEGA, lags, pairs="occurring", scale=0.5, paired=False, **given)
     scores = 0.5 * rfrope.scores(Q, K, q_at, k_at, OMEGA)
     for i, lag in enumerate(lags):
         here = scores[k_at[None, :] - q_at[:, None] == lag]
@@ -147,10 +192,25 @@ def test_occurring_pairs_are_the_diagonals_of_the_scores(positions):
             continue
         assert found.mean[i] == pytest.approx(here.mean(), rel=1e-12)
         assert found.spread[i] == pytest.approx(here.std(), rel=1e-9, abs=1e-12)
-        wanted = here.std(ddof=1) / math.sqrt(len(here)) if len(here) > 1 else math.nan
-        assert found.stderr[i] == pytest.approx(wanted, rel=1e-9, nan_ok=True)
         assert found.cosine[i] + found.sine[i] == pytest.approx(found.mean[i], rel=1e-12)
         assert found.blocks[:, i].sum() == pytest.approx(found.mean[i], rel=1e-9)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_standard_error_of_occurring_pairs_pair_by_pair(paired):
+    """A token adds its part as often as it is in a pair, as a query and as a key; the rests of pairs add up alone."""
+    at, lag = np.array([0, 1, 1, 2, 5, 2, 3]), -1
+    q, k = RNG.standard_normal((2, 7, 8)) + 0.5
+    found = heads.profile(q, k, OMEGA, lag, pairs="occurring", q_positions=at, k_positions=at, paired=paired, scale=0.5)
+    everything, i, j = 0.5 * put_at(q, k, lag, OMEGA), *np.nonzero(at[None] - at[:, None] == lag)
+    of_q, of_k = (everything.mean(axis=axis) - everything.mean() for axis in (1, 0))
+    rest = everything[i, j] - of_q[i] - of_k[j]
+    total = np.var(rest, ddof=1) * len(i)
+    as_q, as_k = ([np.sum(index == token) for token in range(7)] for index in (i, j))
+    for side in (as_q * of_q + as_k * of_k,) if paired else (as_q * of_q, as_k * of_k):
+        total += np.sum(side**2) * 7 / 6
+    assert len(i) == 8
+    assert float(found.stderr) == pytest.approx(math.sqrt(total) / len(i), rel=1e-10)
 
 
 def test_occurring_pairs_of_two_axes():
@@ -166,8 +226,8 @@ def test_occurring_pairs_of_two_axes():
 
 
 def test_occurring_pairs_on_every_library(xp):
-    found = heads.profile(xp(Q), xp(K), xp(OMEGA), xp([0, -2, 2]), pairs="occurring")
-    wanted = heads.profile(Q, K, OMEGA, [0, -2, 2], pairs="occurring")
+    found = heads.profile(xp(Q), xp(K), xp(OMEGA), xp([0, -2, 2]), pairs="occurring", paired=False)
+    wanted = heads.profile(Q, K, OMEGA, [0, -2, 2], pairs="occurring", paired=False)
     for name, value in vars(wanted).items():
         assert xp.owns(getattr(found, name))
         np.testing.assert_allclose(xp.host(getattr(found, name)), value, rtol=1e-9, atol=1e-12)
@@ -175,7 +235,7 @@ def test_occurring_pairs_on_every_library(xp):
 
 def test_no_lags_give_empty_results():
     for pairs in ("all", "occurring"):
-        found = heads.profile(Q, K, OMEGA, np.zeros(0), pairs=pairs)
+        found = heads.profile(Q, K, OMEGA, np.zeros(0), pairs=pairs, paired=False)
         assert (found.mean.shape, found.blocks.shape, found.count.shape) == ((0,), (4, 0), (0,))
 
 
@@ -232,10 +292,29 @@ def test_standard_error_of_an_offset_is_that_of_repetition():
     rng, omega = np.random.default_rng(3), rfrope.geometric(16)
     for same in (True, False):
         q, k = by_position(600, 80, offset=-3.4, noise=1.0, omega=omega, rng=rng)
-        found = heads.effective_offset(q, k if same else k[:, :60], omega, max_lag=32, n_resamples=1)
+        k = k if same else k[:, :60]
+        found = heads.effective_offset(q, k, omega, max_lag=32, paired=same, n_resamples=1)
         z = (found.offset + 3.4) / found.stderr
         assert np.std(z) == pytest.approx(1.0, abs=0.13)  # 4.5 standard errors
         assert abs(np.mean(z)) < 0.2
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["the same tokens", "other tokens"])
+def test_error_and_confidence_know_which_rows_are_of_the_same_token(together):
+    """Noise turns query and key of a token opposite ways, so that both move the peak alike; or keys have their own."""
+    rng, omega, quarter = np.random.default_rng(13), rfrope.geometric(16), np.full(16, np.pi / 2.0)
+    w_q, w_k = (w[:, 0] for w in heads.positional_weights(omega, d_model=1, offset=-3.4))
+    of_q, of_k = (np.tile(rng.standard_normal((600, 40, 16)), 2) for _ in range(2))
+    q = w_q + of_q * rfrope.rotate_by_phases(w_q, quarter)
+    k = w_k + (of_q if together else of_k) * rfrope.rotate_by_phases(w_k, -quarter)
+    right, wrong = (
+        heads.effective_offset(q, k, omega, max_lag=32, paired=paired, n_resamples=200)
+        for paired in (together, not together)
+    )
+    assert np.std((right.offset + 3.4) / right.stderr) == pytest.approx(1.0, abs=0.13)
+    if together:
+        assert np.std((wrong.offset + 3.4) / wrong.stderr) > 1.25
+    assert not np.array_equal(right.confidence, wrong.confidence)
 
 
 def test_confidence_is_no_more_than_the_part_that_is_right():
@@ -279,8 +358,8 @@ def test_heads_that_share_keys_are_read_as_each_alone():
 
 
 def test_offsets_of_every_library(xp):
-    found = heads.effective_offset(xp(Q), xp(K), xp(OMEGA))
-    wanted = heads.effective_offset(Q, K, OMEGA)
+    found = heads.effective_offset(xp(Q), xp(K), xp(OMEGA), paired=False)
+    wanted = heads.effective_offset(Q, K, OMEGA, paired=False)
     for name, value in vars(wanted).items():
         np.testing.assert_allclose(vars(found)[name], value, rtol=1e-9)
     w_q, w_k = Q[:5].T[:, :5], K.T
@@ -400,6 +479,15 @@ def test_quality_is_what_least_squares_explains():
     assert empty.weight[0] == 0.0
 
 
+def test_a_second_moment_in_float32_is_symmetric_enough():
+    x = RNG.standard_normal((3, 5)).astype("float32")  # three tokens: two eigenvalues are 0, but for rounding
+    w_q, w_k = RNG.standard_normal((2, 8, 5))
+    moment = x.T @ x
+    moment[0, 1] *= np.float32(1.0 + 2e-7)
+    found = heads.offset_from_weights(w_q, w_k, OMEGA, max_lag=30, second_moment=moment)
+    assert np.all((found.quality > 0.0) & (found.quality <= 1.0))
+
+
 def test_heads_of_weights_broadcast():
     w_q, w_k = RNG.standard_normal((2, 3, 8, 5)), RNG.standard_normal((2, 1, 8, 5))
     means = RNG.standard_normal((2, 1, 5))
@@ -431,6 +519,29 @@ def test_confidence_from_weights_is_a_bound_on_chance():
     np.testing.assert_allclose(signal.offset, -2.0, atol=1e-6)
 
 
+def test_confidence_from_weights_is_the_tail_at_the_height():
+    rng, omega = np.random.default_rng(11), rfrope.geometric(32)
+    w_q, w_k = rng.standard_normal((2, 64, 5)) + 2.0 * np.stack(heads.positional_weights(omega, d_model=5, offset=-2))
+    found = heads.offset_from_weights(w_q, w_k, omega, max_lag=20)
+    waves = found.weight * np.exp(1j * (omega * np.arange(-20, 1)[:, None] + found.angle))
+    waves = waves[found.lag + 20] - np.mean(waves, axis=0)
+    height = np.sum(waves.real) / np.sqrt(np.sum(np.abs(waves) ** 2))
+    assert 0.2 < float(found.confidence) < 0.98
+    assert float(found.confidence) == pytest.approx(1.0 - 21.0 * math.exp(-(height**2)), rel=1e-9)
+
+
+def test_random_angles_reach_a_height_as_often_as_a_normal_law_says():
+    """And so less often than the bound exp(-h^2) that confidence has, but more often than exp(-2 h^2)."""
+    rng, omega = np.random.default_rng(12), rfrope.geometric(32)
+    c = np.exp(2j * math.pi * rng.random((20_000, 32)))
+    height = np.array([weights._height(row, omega, -3, -32, 0) for row in c])
+    for level in (1.5, 1.8):
+        share = np.mean(height > level)
+        error = math.sqrt(0.5 * math.erfc(level) / 20_000)
+        assert share == pytest.approx(0.5 * math.erfc(level), abs=5.0 * error)
+        assert math.exp(-2.0 * level**2) < share < math.exp(-(level**2))
+
+
 def test_blocks_that_do_not_turn_give_no_confidence():
     omega = np.concatenate([np.linspace(0.5, 3.0, 8), np.full(24, 1e-9)])
     w_q, w_k = heads.positional_weights(omega[:8], d_model=3, offset=-3)
@@ -447,7 +558,20 @@ def test_blocks_that_do_not_turn_give_no_confidence():
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 GOOD = {"q": Q, "k": K, "frequencies": OMEGA, "delta": [0, -1]}
+
+
+def with_one(x, value):
+    return np.concatenate([x[:-1], np.append(x[-1, :-1], value)[None]])
+
+
+OF_FEATURES = [
+    ({"q": with_one(Q, math.nan)}, ValueError, "q holds NaN or infinity"),
+    ({"k": with_one(K, -math.inf)}, ValueError, "k holds NaN or infinity"),
+    ({"paired": True}, ValueError, "q has 7 tokens and k 5, but paired is True; expected as many of each, or paired=F"),
+    ({"paired": 0}, TypeError, "paired is 0; expected True or False"),
+]
 BAD_PROFILES = [
+    *OF_FEATURES,
     ({"pairs": "most"}, ValueError, "pairs is 'most'; expected one of 'all', 'occurring'"),
     ({"pairing": "quarter"}, ValueError, "pairing is 'quarter'"),
     ({"scale": 0.0}, ValueError, "scale is 0.0"),
@@ -473,7 +597,7 @@ BAD_PROFILES = [
 @pytest.mark.parametrize(("change", "error", "message"), BAD_PROFILES, ids=range(len(BAD_PROFILES)))
 def test_bad_profiles(change, error, message):
     arguments = GOOD | change
-    rest = {name: value for name, value in arguments.items() if name not in GOOD}
+    rest = {"paired": False} | {name: value for name, value in arguments.items() if name not in GOOD}
     with pytest.raises(error, match=message):
         heads.profile(*(arguments[name] for name in GOOD), **rest)
 
@@ -481,6 +605,7 @@ def test_bad_profiles(change, error, message):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
+        *OF_FEATURES,
         ({"q": Q[:1]}, ValueError, "q has 1 tokens and k 5; expected at least two of each"),
         ({"max_lag": 0}, ValueError, "max_lag is 0"),
         ({"causal": 1}, TypeError, "causal is 1; expected True or False"),
@@ -492,7 +617,7 @@ def test_bad_profiles(change, error, message):
     ],
 )
 def test_bad_offsets(change, error, message):
-    arguments = {"q": Q, "k": K, "frequencies": OMEGA} | change
+    arguments = {"q": Q, "k": K, "frequencies": OMEGA, "paired": False} | change
     with pytest.raises(error, match=message):
         heads.effective_offset(**arguments)
 
@@ -510,6 +635,11 @@ def test_bad_offsets(change, error, message):
         ({"w_q": np.full((8, 5), math.nan)}, ValueError, "w_q holds NaN or infinity"),
         ({"mean": np.ones(4)}, ValueError, r"mean has shape \(4,\); expected finite numbers \(\.\.\., 5\)"),
         ({"second_moment": np.ones(5)}, ValueError, r"second_moment has shape \(5,\); expected finite .*5, 5\)"),
+        ({"mean": np.ones(5) + 1j}, TypeError, "mean has dtype complex128; expected real numbers"),
+        ({"second_moment": np.eye(5) * 1j}, TypeError, "second_moment has dtype complex128; expected real numbers"),
+        ({"second_moment": np.eye(5) + np.eye(5, k=1)}, ValueError, "second_moment is not symmetric; expected E x x"),
+        ({"second_moment": np.diag([1.0, 1, 1, 1, -0.01])}, ValueError, "second_moment has the eigenvalue -0.01"),
+        ({"second_moment": -np.eye(5)}, ValueError, "second_moment has the eigenvalue -1"),
         ({"mean": np.ones(5), "second_moment": np.eye(5)}, ValueError, "are both given; expected at most one"),
         ({"max_lag": 0}, ValueError, "max_lag is 0"),
         ({"w_q": np.zeros((8, 5))}, ValueError, "all offsets are alike"),

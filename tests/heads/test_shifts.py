@@ -93,7 +93,7 @@ def test_scores_are_those_of_vectors_that_are_turned(blocks, pairing, xp):
     q, k = RNG.normal(size=(2, 20, 8))
     q_angles, k_angles = RNG.uniform(-9.0, 9.0, size=(2, blocks))
     omega, lags = rfrope.geometric(blocks), np.array([1, -7, 1000])
-    arguments = xp(q[:, None]), xp(k[:, None]), xp(lags), xp(omega), xp(k_angles - q_angles)
+    arguments = xp(q[:, None]), xp(k[:, None]), xp(omega), xp(lags), xp(k_angles - q_angles)
     got = heads.shifted_scores(*arguments, pairing=pairing)
     assert xp.owns(got)
     assert got.shape == (20, 3)
@@ -119,7 +119,7 @@ def test_without_the_second_term_scores_are_wrong():
     w = RNG.normal(size=32)
     scales = np.tile(RNG.normal(size=16), 2)  # parallel in each block, some of them the other way round
     for other, right in ((v, True), (v * scales, True), (w, False)):
-        terms = heads.shifted_terms(v, other, lags, omega, shift)
+        terms = heads.shifted_terms(v, other, omega, lags, shift)
         exact = turned_scores(v, other, lags, omega, np.zeros(16), shift)
         seed = np.sum(terms.cosine, axis=-1)
         np.testing.assert_allclose(seed + np.sum(terms.sine, axis=-1), exact, atol=1e-12)
@@ -150,9 +150,9 @@ def test_shapes_of_scores(q, omega, delta, shift, shape):
     w, lags, phi = RNG.normal(size=omega), RNG.normal(size=delta), RNG.normal(size=shift)
     if shape is None:
         with pytest.raises(ValueError, match="do not broadcast"):
-            heads.shifted_scores(a, b, lags, w, phi)
+            heads.shifted_scores(a, b, w, lags, phi)
         return
-    got = heads.shifted_scores(a, b, lags, w, phi)
+    got = heads.shifted_scores(a, b, w, lags, phi)
     assert got.shape == shape
     key = rfrope.rotate(b, lags, w, shift=phi)
     np.testing.assert_allclose(got, np.sum(a * key, axis=-1), atol=1e-12)
@@ -164,7 +164,7 @@ def test_phases_are_exact():
         u = mp.mpf(omega) * lag + mp.mpf(shift)
         wanted = float(mp.cos(u) - mp.sin(u))
         kernel = float(mp.cos(u))
-    got = heads.shifted_scores([1.0, 0.0], [1.0, 1.0], lag, [omega], [shift])  # C = 1, E = -1
+    got = heads.shifted_scores([1.0, 0.0], [1.0, 1.0], [omega], lag, [shift])  # C = 1, E = -1
     assert got == pytest.approx(wanted, abs=2e-15)
     assert heads.shifted_mean_kernel([omega], lag, [shift]) == pytest.approx(kernel, abs=1e-15)
 
@@ -172,17 +172,17 @@ def test_phases_are_exact():
 def test_parts_of_the_blocks_add_up(monkeypatch):
     q, k = RNG.normal(size=(2, 6, 5, 16))
     sets = (OMEGA[:7], np.arange(5), RNG.normal(size=7)), (RNG.normal(size=(6, 7, 2)), RNG.normal(size=(5, 2)), 0.3)
-    whole = [(heads.shifted_scores(q, k, d, w, s), heads.shifted_mean_kernel(w, d, s)) for w, d, s in sets]
+    whole = [(heads.shifted_scores(q, k, w, d, s), heads.shifted_mean_kernel(w, d, s)) for w, d, s in sets]
     monkeypatch.setattr(shifts, "_ELEMENTS", 100)
     for (w, d, s), wanted in zip(sets, whole, strict=True):
-        np.testing.assert_allclose(heads.shifted_scores(q, k, d, w, s), wanted[0], atol=1e-13)
+        np.testing.assert_allclose(heads.shifted_scores(q, k, w, d, s), wanted[0], atol=1e-13)
         np.testing.assert_allclose(heads.shifted_mean_kernel(w, d, s), wanted[1], atol=1e-14)
 
 
 def test_narrow_features_are_read_in_float64(xp):
     q, k = RNG.normal(size=(2, 8)).astype("float32")
-    got = heads.shifted_scores(xp(q), xp(k), 5, xp(OMEGA[:4]), 0.5)
-    wanted = heads.shifted_scores(q.astype(float), k.astype(float), 5, OMEGA[:4], 0.5)
+    got = heads.shifted_scores(xp(q), xp(k), xp(OMEGA[:4]), 5, 0.5)
+    wanted = heads.shifted_scores(q.astype(float), k.astype(float), OMEGA[:4], 5, 0.5)
     assert xp.host(got) == pytest.approx(wanted, abs=1e-14)
 
 
@@ -191,7 +191,7 @@ def test_gradients_with_respect_to_shifts_and_frequencies():
     q, k = torch.tensor(RNG.normal(size=(2, 8)))
     omega, shift = (torch.tensor(v, requires_grad=True) for v in (rfrope.geometric(4), RNG.normal(size=4)))
     lags = torch.arange(-5, 3)
-    assert torch.autograd.gradcheck(lambda w, s: heads.shifted_scores(q, k, lags, w, s), (omega, shift))
+    assert torch.autograd.gradcheck(lambda w, s: heads.shifted_scores(q, k, w, lags, s), (omega, shift))
     assert torch.autograd.gradcheck(lambda w, s: heads.shifted_mean_kernel(w, lags, s), (omega, shift))
 
 
@@ -241,7 +241,7 @@ def test_the_expected_score_is_the_content_times_the_recentred_kernel():
     kernel, offset, lags = "gaussian(scale=8)", -5.0, np.array([0.0, -5.0, -12.0])
     q, k = RNG.normal(size=(2, 8))
     omega = rfrope.sample(kernel, 4 * 20_000, rng=1).reshape(20_000, 4)
-    each = np.stack([heads.shifted_scores(q, k, lags, w, heads.phase_shift(w, offset)) for w in omega[:4000]])
+    each = np.stack([heads.shifted_scores(q, k, w, lags, heads.phase_shift(w, offset)) for w in omega[:4000]])
     error = np.std(each, axis=0) / math.sqrt(len(each))
     wanted = np.dot(q, k) * heads.recentred_kernel(kernel, lags, offset)
     assert np.all(np.abs(np.mean(each, axis=0) - wanted) <= 6.0 * error + 1e-12)
@@ -267,7 +267,7 @@ def test_every_block_peaks_at_the_offset(offset, xp):
     assert np.any(c > 0.0)
     lags = np.append(np.linspace(offset - 2000.0, offset + 2000.0, 4001), offset)
     plain, signed, full = (
-        heads.shifted_terms(q, k, lags, omega, xp.host(shift))
+        heads.shifted_terms(q, k, omega, lags, xp.host(shift))
         for shift in (
             heads.phase_shift(xp(omega), offset),
             heads.aligned_shift(xp(omega), offset, xp(c)),
@@ -287,8 +287,8 @@ def test_no_shifts_score_higher_than_aligned_ones():
     q, k = RNG.normal(size=(2, 32))
     omega = rfrope.geometric(16)
     c, e = rfrope.block_coefficients(q, k)
-    best = heads.shifted_scores(q, k, -3, omega, heads.aligned_shift(omega, -3, c, e))
-    others = heads.shifted_scores(q, k, np.arange(-50, 50), omega, RNG.uniform(-4.0, 4.0, size=(200, 1, 16)))
+    best = heads.shifted_scores(q, k, omega, -3, heads.aligned_shift(omega, -3, c, e))
+    others = heads.shifted_scores(q, k, omega, np.arange(-50, 50), RNG.uniform(-4.0, 4.0, size=(200, 1, 16)))
     assert np.max(others) < best
     assert best == pytest.approx(np.sum(np.hypot(c, e)), rel=1e-13)
 
@@ -320,18 +320,18 @@ def test_aligned_shifts_of_many_pairs_and_of_zeros():
             r"cosine has shape \(2,\); expected \(..., 1\)",
         ),
         (lambda: heads.aligned_shift([1.0], -1, [1.0], ["a"]), TypeError, "sine is"),
-        (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [], 0.0), ValueError, "expected at least one block"),
-        (lambda: heads.shifted_scores([1, 2], [1, 2], 1, [0.5], 0.0), TypeError, "q has dtype int64"),
-        (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [0.5, 0.1], 0.0), ValueError, "2 blocks.* but q has"),
-        (lambda: heads.shifted_scores([1.0, 2.0], [1.0], 1, [0.5], 0.0), ValueError, "k has shape"),
-        (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [0.5], None), TypeError, "shift is None"),
+        (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], [], 1, 0.0), ValueError, "expected at least one block"),
+        (lambda: heads.shifted_scores([1, 2], [1, 2], [0.5], 1, 0.0), TypeError, "q has dtype int64"),
+        (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], [0.5, 0.1], 1, 0.0), ValueError, "2 blocks.* but q has"),
+        (lambda: heads.shifted_scores([1.0, 2.0], [1.0], [0.5], 1, 0.0), ValueError, "k has shape"),
+        (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], [0.5], 1, None), TypeError, "shift is None"),
         (
-            lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [0.5], math.inf),
+            lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], [0.5], 1, math.inf),
             ValueError,
             "shift holds NaN or inf",
         ),
-        (lambda: heads.shifted_terms([1.0, 2.0], [1.0, 2.0], [math.nan], [0.5], 0.0), ValueError, "delta holds NaN"),
-        (lambda: heads.shifted_terms([1.0, 2.0], [1.0, 2.0], 1, [0.5], 0.0, pairing="x"), ValueError, "pairing is 'x'"),
+        (lambda: heads.shifted_terms([1.0, 2.0], [1.0, 2.0], [0.5], [math.nan], 0.0), ValueError, "delta holds NaN"),
+        (lambda: heads.shifted_terms([1.0, 2.0], [1.0, 2.0], [0.5], 1, 0.0, pairing="x"), ValueError, "pairing is 'x'"),
         (lambda: heads.shifted_mean_kernel([], 1, 0.0), ValueError, r"frequencies has shape \(0,\); expected at least"),
         (lambda: heads.shifted_mean_kernel([1.0], 1, None), TypeError, "shift is None; expected"),
         (lambda: heads.shifted_mean_kernel([1.0, 2.0], 1, [0.0] * 3), ValueError, "shift and the phases do not broad"),

@@ -90,6 +90,25 @@ def test_weights_and_mean_input_say_the_same(example, model, seen):
     np.testing.assert_allclose(by_weights.mass, by_tokens.mass, atol=1e-3)
 
 
+def test_confidence_does_not_rank_heads(example, model, seen, truth):
+    """The figures of docs/heads.rst: many a head surely has lag -1 and does not look there, and the first may fail."""
+    by_tokens = example.from_activations(model, seen)
+    heads, sure, idle = example.previous_heads(by_tokens, truth)
+    assert heads == 94
+    assert sure == pytest.approx(85, abs=2)
+    assert idle == pytest.approx(42, abs=2)
+    assert truth[19, 8] == pytest.approx(0.27, abs=0.006)
+    assert by_tokens.order.index((19, 8)) == 4
+    by_mean = example.from_weights(model, seen.x.shape[1] - 1, seen).confidence
+    alone = example.from_weights(model, seen.x.shape[1] - 1)
+    assert by_mean[16, 0] < 0.2
+    assert [*alone.order[:3], alone.order[6]] == [(0, 5), (11, 4), (10, 3), (16, 0)]
+    assert np.sum(alone.lag == -1) == 12
+    for place in alone.order[:3]:
+        assert alone.confidence[place] > 0.9
+        assert truth[place] < 0.09
+
+
 def test_weights_alone_find_the_strongest_head_and_miss_those_that_act_through_the_mean(example, model, seen, truth):
     found = example.from_weights(model, seen.x.shape[1] - 1)
     assert found.lag[16, 0] == -1

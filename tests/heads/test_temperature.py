@@ -152,6 +152,24 @@ def test_a_lattice_reaches_one_over_its_copies():
     assert heads.temperature_for_mass(0.9, almost, context=102) > 1e12
 
 
+@pytest.mark.parametrize(("dtype", "apart"), [("float64", 1e-13), ("float32", 1e-4)])
+def test_a_lattice_is_one_to_the_rounding_of_its_dtype(dtype, apart, xp):
+    lattice = rfrope.arithmetic(8, step=2.0 * math.pi / 100.0)
+    with pytest.raises(ValueError, match=r"1 other key scores as much .*\(lag -101\)"):
+        heads.temperature_for_mass(0.9, xp(lattice, dtype), context=102)
+    lattice[3] *= 1.0 + apart
+    alpha = heads.temperature_for_mass(0.9, xp(lattice, dtype), context=102, scaled=False)
+    missed = np.mod(np.asarray(lattice.astype(dtype), float) * 100.0 + math.pi, 2.0 * math.pi) - math.pi
+    assert alpha == pytest.approx(math.log(9.0) / np.sum(0.5 * missed**2), rel=0.1)
+
+
+@pytest.mark.parametrize("size", [1e-155, 1e-200, 1e-320])
+def test_frequencies_that_are_too_small_say_so(size):
+    with pytest.raises(ValueError, match=r"3 other keys score .*: frequencies are too small to tell these lags .*1/4"):
+        heads.temperature_for_mass(0.9, [size], context=4)
+    assert math.isfinite(heads.temperature_for_mass(0.9, [1e-140], context=4))
+
+
 def test_slow_frequencies_are_no_lattice():
     """Deficits of 1e-24 are small but known: nothing is lost to the rounding of cosines near 1."""
     alpha = heads.temperature_for_mass(0.9, [1e-12], context=2, scaled=False)
