@@ -144,6 +144,14 @@ def cases() -> pathlib.Path:
     return pathlib.Path(folder)
 
 
+@pytest.fixture(autouse=True)
+def same_draws(request):
+    """A module's generator RNG starts anew for each test, whichever tests ran before it in this process."""
+    rng = getattr(getattr(request.node, "module", None), "RNG", None)
+    if isinstance(rng, np.random.Generator):
+        rng.bit_generator.state = np.random.default_rng(0).bit_generator.state
+
+
 @pytest.fixture
 def run(capsys):
     """``run(arguments) -> (exit code, stdout, stderr)``, in this process."""

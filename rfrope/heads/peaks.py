@@ -22,6 +22,7 @@ _FINER = 16  # by how much each of the later grids is finer
 _LEVELS = 4  # of them; from there Newton's steps on the slope gain what values cannot tell
 _ELEMENTS = 2**20  # phases of the finer ones that are held at once, unless one peak has more
 _POINTS = 2**24  # of the first grid, at most
+_APART = 0.01  # steps of the grid between two peaks; nearer ones are one, up to rounding
 _EQUAL = 1e-13  # peaks whose values differ by less, as a part of all weights, are equally high
 
 
@@ -227,9 +228,13 @@ def peak_of_waves(omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: 
     second = np.sort(values[tops])[-2:][0]
     tops = tops[values[tops] >= second - missed]
     x, value = _climbed(omega, cosine, sine, np.clip(low + step * tops, low, high), step, low, high)
+    ends = np.array([low, high])  # one of which may be a peak of its own beside one that is nearer than a step
+    at_ends, slopes, _ = _derivatives(omega, cosine, sine, ends)
+    falls = slopes * np.array([-1.0, 1.0]) > 0.0
+    x, value = np.concatenate([x, ends[falls]]), np.concatenate([value, at_ends[falls]])
     high_enough = value >= np.max(value) - _EQUAL * float(np.sum(amplitude))
     best = int(np.flatnonzero(high_enough)[np.argmin(np.abs(x[high_enough]))])
-    others = np.flatnonzero(np.abs(x - x[best]) > 0.5 * step)
+    others = np.flatnonzero(np.abs(x - x[best]) > _APART * step)
     if not others.size:
         return Peak(float(x[best]), float(value[best]), math.nan, math.nan)
     other = int(others[np.argmax(value[others])])
