@@ -509,12 +509,12 @@ def test_llama3(told, head_dim, context):
 def narrow(told: dict[str, Any]) -> float:
     """Tolerance for llama3: the ramp multiplies the rounding of the turns, ever more the narrower it is.
 
-    A turn is known to some 1e-16 of itself. On the ramp there are at most ``high`` of them; their place on it, divided
+    A turn is known to some 1e-15 of itself. On the ramp there are at most ``high`` of them; their place on it, divided
     by its width, has that error times ``high / (high - low)``, and an error in the place moves a frequency by up to
     ``factor`` times as much relatively.
     """
     low, high = told["low_freq_factor"], told["high_freq_factor"]
-    return 1e-14 * max(1.0, told["factor"] * high / (high - low)) if high > low else 1e-14
+    return max(1e-14, 1e-15 * told["factor"] * high / (high - low)) if high > low else 1e-14
 
 
 @pytest.mark.parametrize("width", [1e-3, 1e-9])

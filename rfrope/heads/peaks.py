@@ -164,7 +164,8 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     Notes
     -----
     The search is global: a grid of 16 points to a turn of the fastest block, finer grids about all of its local maxima
-    that might be the highest or the second, and Newton's method on the slope. Frequencies on a lattice have many equal
+    that might be the highest or the second, and Newton's method on the slope. A lower maximum nearer to higher values
+    than a step of the first grid may be missed as the runner-up. Frequencies on a lattice have many equal
     peaks; slow blocks alone have a broad one.
 
     Examples
