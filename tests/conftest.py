@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import hashlib
 import importlib.util
 import os
 import pathlib
@@ -168,6 +170,24 @@ def run(capsys):
     return call
 
 
+# -- the suite and the campaign ----------------------------------------------------------------------------------------
+
+
+def covering(grid):
+    """A few of the combinations of a parametrised test that hold every value of every parameter at least once.
+
+    These are the suite of everyday use; the other combinations are marked as the campaign. The choice depends on the
+    test's name and its values alone.
+    """
+    order = sorted(grid, key=lambda item: hashlib.blake2b(item.name.encode(), digest_size=8).digest())
+    values = {item: {(name, id(value)) for name, value in item.callspec.params.items()} for item in order}
+    left, chosen = set().union(*values.values()), []
+    while left:
+        chosen.append(max(order, key=lambda item: len(left & values[item])))
+        left -= values[chosen[-1]]
+    return chosen
+
+
 # CI runs the suite again with more libraries installed: what has passed without them need not pass twice
 PASSED_TO, PASSED_IN = "RFROPE_PASSED_TO", "RFROPE_PASSED_IN"  # files with a test's name in each line
 
@@ -191,7 +211,15 @@ def pytest_configure(config):
         config.pluginmanager.register(_Passed(os.environ[PASSED_TO]))
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
 def pytest_collection_modifyitems(config, items):
+    by_function = collections.defaultdict(list)
+    for item in items:
+        if hasattr(item, "callspec"):
+            by_function[item.module, item.cls, item.originalname].append(item)
+    for grid in by_function.values():
+        for item in set(grid) - set(covering(grid)):
+            item.add_marker("campaign")
     if PASSED_IN in os.environ:
         passed = set(pathlib.Path(os.environ[PASSED_IN]).read_text("utf-8").splitlines())
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
