@@ -7,7 +7,7 @@ import numpy as np
 
 import rfrope
 from benchmarks import libraries
-from rfrope import _sums, _turns
+from rfrope._core import sums, turns
 
 POSITIONS = (0, 1, 131071, 2**24 + 1, 10**9, 2**53 - 1, -12345)
 
@@ -63,7 +63,7 @@ class CosSin:
 
     def track_plain_float64_phases(self, library):
         xp, frequencies = libraries.module(library), rfrope.geometric(32)
-        phases = libraries.host(rfrope.phases(xp.asarray(np.asarray(POSITIONS)), xp.asarray(frequencies)))
+        phases = libraries.host(rfrope.rotation.phases(xp.asarray(np.asarray(POSITIONS)), xp.asarray(frequencies)))
         exact = exact_cos_sin(POSITIONS, frequencies)
         return float(np.max(np.abs(np.stack([np.cos(phases), np.sin(phases)]) - exact)))
 
@@ -86,7 +86,7 @@ class Paths:
             self.positions = np.stack([self.positions, self.positions[::-1]], -1)
 
     def track_cos_sin(self, path, frequencies):
-        form = rfrope.rotation_table if path == "compiled" else lambda p, f: _turns.cos_sin(p, f, None, np)
+        form = rfrope.rotation_table if path == "compiled" else lambda p, f: turns.cos_sin(p, f, None, np)
         found = np.stack(form(self.positions, self.frequencies))
         if frequencies == "two axes":
             exact = exact_cos_sin_of_vectors(self.positions, self.frequencies)
@@ -112,7 +112,7 @@ class Sums:
 
     def track_mean_kernel(self, axes, lags):
         chosen = np.random.default_rng(1).permutation(len(self.delta))[:256]
-        exact = _sums.mean_cos(self.frequencies, self.delta[chosen], np)
+        exact = sums.mean_cos(self.frequencies, self.delta[chosen], np)
         return float(np.max(np.abs(rfrope.analysis.mean_kernel(self.frequencies, self.delta)[chosen] - exact)))
 
 

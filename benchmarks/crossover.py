@@ -1,6 +1,6 @@
 """Where a sum over lags is cheaper as a transform: ``python -m benchmarks.crossover`` measures, on one thread.
 
-The first part prints the constants that `rfrope._accel.sums` chooses by, in nanoseconds; the second, for some numbers
+The first part prints the constants that `rfrope._accel.cpu.sums` chooses by, in nanoseconds; the second, for some numbers
 of frequencies and lags, what its formula expects and what direct loop and transform take.
 """
 

@@ -22,9 +22,10 @@ import numpy as np
 
 import rfrope
 from benchmarks import machine
-from rfrope import _designs, kernels
+from rfrope.designs import sets
+from rfrope import kernels
 from rfrope.kernels import Kernel
-from rfrope.sampling import RANDOMISED, check_design
+from rfrope.designs.sampling import RANDOMISED, check_design
 
 SIZES = (8, 16, 32, 48, 64, 128, 256)
 TICKS = (8, 16, 32, 64, 128, 256)
@@ -47,7 +48,7 @@ def cases() -> list[Kernel]:
 
 def lags_of(kernel: Kernel) -> np.ndarray:
     """All whole lags of the range, one of each pair +-lag ``(lags, k)``."""
-    return _designs.lags_within((MAX_LAGS[kernel.ndim],) * kernel.ndim, 2**20)[0]
+    return sets.lags_within((MAX_LAGS[kernel.ndim],) * kernel.ndim, 2**20)[0]
 
 
 def sets_of(kernel: Kernel, design: str, n_blocks: int, n_sets: int) -> np.ndarray:

@@ -54,10 +54,10 @@ def ours_scores(problem: Scores) -> Entry:
     q, k = problem.vectors
     lags = problem.lags[0] if problem.n_lags == 1 else problem.lags
 
-    def call() -> rfrope.ScoreEstimate:
+    def call() -> rfrope.montecarlo.ScoreEstimate:
         return rfrope.estimate_scores(q, k, lags, problem.law, n_trials=problem.trials, rng=0)
 
-    def result(estimate: rfrope.ScoreEstimate) -> np.ndarray:
+    def result(estimate: rfrope.montecarlo.ScoreEstimate) -> np.ndarray:
         return _moments(
             *(np.atleast_1d(v) for v in (estimate.mean.value, estimate.mean.stderr)),
             *(np.atleast_1d(v) for v in (estimate.variance.value, estimate.variance.stderr)),
@@ -185,7 +185,7 @@ class Lags:
 def ours_kernel(problem: Lags) -> Entry:
     lags = np.arange(float(problem.n_lags))
 
-    def call() -> rfrope.Estimate:
+    def call() -> rfrope.montecarlo.Estimate:
         return rfrope.estimate_kernel(problem.kernel, lags, n_samples=problem.samples, rng=0)
 
     return Entry("rfrope", call, lambda estimate: np.asarray(estimate.value))

@@ -244,7 +244,7 @@ def accuracies(place: Place) -> dict[str, float | str]:
 
 def device() -> tuple[Place, Timer, list[str]]:
     """Return the current CUDA device, and lines that say what it is, or raise `Missing` with the reason."""
-    from rfrope._libraries import probe_cupy
+    from rfrope._core.libraries import probe_cupy
 
     (found,) = probe_cupy()
     if not found["active"]:

@@ -9,14 +9,14 @@ import platform
 import sys
 import time
 
-from rfrope import _threads
+from rfrope._core import threads
 
 PACKAGES = ("numpy", "numba", "finufft", "scipy", "torch", "onnxruntime", "scikit-learn", "ml_dtypes")
 
 
 def cores() -> int:
     """How many threads everybody gets."""
-    return _threads.available()
+    return threads.available()
 
 
 def processor() -> str:

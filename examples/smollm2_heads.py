@@ -80,7 +80,7 @@ def load() -> Any:
 def frequencies(model: Any) -> np.ndarray:
     """Frequencies of all heads, from the model's configuration."""
     config = model.config
-    return rfrope.from_rope_parameters(config.rope_parameters, head_dim=config.head_dim).frequencies
+    return rfrope.models.from_rope_parameters(config.rope_parameters, head_dim=config.head_dim).frequencies
 
 
 def record(model: Any, token_ids: Sequence[int]) -> Recording:

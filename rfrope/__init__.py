@@ -7,44 +7,71 @@ Conventions: frequencies are radians per unit of position, lags are KEY minus QU
 and the backend comes from the arrays.
 """
 
-from rfrope import analysis, bochner, heads, kernels, plotting, scaling
-from rfrope._threads import threads
-from rfrope.axes import axial, golden_gate, mixed, mrope
-from rfrope.configs import ModelRope, from_config
-from rfrope.embedding import shift_matrix, sinusoidal
-from rfrope.frequencies import arithmetic, from_wavelengths, geometric, pixel, xpos_scales
-from rfrope.kernels import Kernel, kernel
-from rfrope.moments import Band, blocks_for_error, expected_score, mean_kernel_band, relative_error, score_variance
-from rfrope.montecarlo import Estimate, ScoreEstimate, estimate_kernel, estimate_scores
-from rfrope.rotation import (
-    block_coefficients,
-    convert_pairing,
-    from_complex,
-    phases,
-    rotate,
-    rotate_by_phases,
-    rotate_by_table,
-    rotation_table,
-    scores,
-    to_complex,
-)
-from rfrope.sampling import Optimised, optimise, sample
-from rfrope.scaling import Scaled, from_rope_parameters
-from rfrope.storage import FrequencySet, load, save
-from rfrope.validation import Validation, validate
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rfrope import (
+        analysis,
+        bochner,
+        designs,
+        frequencies,
+        heads,
+        kernels,
+        models,
+        moments,
+        montecarlo,
+        plotting,
+        rotation,
+        scaling,
+        storage,
+        validation,
+    )
+    from rfrope._core.threads import threads
+    from rfrope.designs import design, sample
+    from rfrope.frequencies import arithmetic, axial, geometric, golden_gate, mixed, mrope
+    from rfrope.kernels import Kernel, kernel
+    from rfrope.models import from_config
+    from rfrope.moments import blocks_for_error, expected_score, score_variance
+    from rfrope.montecarlo import estimate_kernel, estimate_scores
+    from rfrope.rotation import (
+        Rope,
+        block_coefficients,
+        convert_pairing,
+        rotate,
+        rotate_by_phases,
+        rotate_by_table,
+        rotation_table,
+        scores,
+        sinusoidal,
+    )
+    from rfrope.storage import load, save
+    from rfrope.validation import validate
 
 __version__ = "0.1.0"
 
+# Where the names of every day are, imported when they are first asked for; all others are in these modules.
+_HOMES = {
+    "rotation": (
+        *("Rope", "block_coefficients", "convert_pairing", "rotate", "rotate_by_phases", "rotate_by_table"),
+        *("rotation_table", "scores", "sinusoidal"),
+    ),
+    "designs": ("design", "sample"),
+    "frequencies": ("arithmetic", "axial", "geometric", "golden_gate", "mixed", "mrope"),
+    "kernels": ("Kernel", "kernel"),
+    "models": ("from_config",),
+    "moments": ("blocks_for_error", "expected_score", "score_variance"),
+    "montecarlo": ("estimate_kernel", "estimate_scores"),
+    "storage": ("load", "save"),
+    "validation": ("validate",),
+    "_core.threads": ("threads",),
+}
+_MODULES = ("analysis", "bochner", "heads", "plotting", "scaling", *(home for home in _HOMES if "." not in home))
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
 __all__ = [
-    "Band",
-    "Estimate",
-    "FrequencySet",
     "Kernel",
-    "ModelRope",
-    "Optimised",
-    "Scaled",
-    "ScoreEstimate",
-    "Validation",
+    "Rope",
     "analysis",
     "arithmetic",
     "axial",
@@ -52,40 +79,51 @@ __all__ = [
     "blocks_for_error",
     "bochner",
     "convert_pairing",
+    "design",
+    "designs",
     "estimate_kernel",
     "estimate_scores",
     "expected_score",
-    "from_complex",
+    "frequencies",
     "from_config",
-    "from_rope_parameters",
-    "from_wavelengths",
     "geometric",
     "golden_gate",
     "heads",
     "kernel",
     "kernels",
     "load",
-    "mean_kernel_band",
     "mixed",
+    "models",
+    "moments",
+    "montecarlo",
     "mrope",
-    "optimise",
-    "phases",
-    "pixel",
     "plotting",
-    "relative_error",
     "rotate",
     "rotate_by_phases",
     "rotate_by_table",
+    "rotation",
     "rotation_table",
     "sample",
     "save",
     "scaling",
     "score_variance",
     "scores",
-    "shift_matrix",
     "sinusoidal",
+    "storage",
     "threads",
-    "to_complex",
     "validate",
-    "xpos_scales",
+    "validation",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"rfrope.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'rfrope' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f"rfrope.{_HOME[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

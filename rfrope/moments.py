@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from types import ModuleType
-from typing import Any
 
-from rfrope import _array
-from rfrope._array import Array
-from rfrope.frequencies import count
+from rfrope._core import array, blocks
+from rfrope._core.arguments import positive, probability, whole
+from rfrope._core.array import Array
+from rfrope.designs.optimising import as_range
 from rfrope.kernels import Kernel
-from rfrope.kernels.parameters import positive
-from rfrope.rotation import block_coefficients
-from rfrope.sampling import as_kernel, as_range
+from rfrope.kernels.text import as_kernel
 
 _UNKNOWN = 2.0**-50  # variance of one block that rounding of Phi and Phi_2 leaves unknown
 
@@ -42,7 +40,7 @@ class Band:
     confidence: float
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def expected_score(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
     """Expected attention score ``E S = (q . k) Phi(delta)``, before softmax and without its scale.
 
@@ -81,7 +79,7 @@ def expected_score(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     return xp.sum(a, axis=-1) * phi
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def score_variance(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
     """Variance of the attention score over independent frequencies, one for each block.
 
@@ -114,10 +112,10 @@ def score_variance(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     a, b, phi, phi2, xp = _prepare(q, k, delta, kernel, pairing)
     a_squared, b_squared = xp.sum(a * a, axis=-1), xp.sum(b * b, axis=-1)
     variance = a_squared * (0.5 * (1.0 + phi2) - phi * phi) + b_squared * (0.5 * (1.0 - phi2))
-    return _array.clip(variance, 0.0, None, xp)
+    return array.clip(variance, 0.0, None, xp)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def relative_error(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
     """Standard deviation of the score over its mean, ``sqrt(Var S) / (abs(q . k) abs(Phi))``.
 
@@ -146,13 +144,13 @@ def relative_error(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     """
     mean = expected_score(q, k, delta, kernel, pairing=pairing)
     deviation = score_variance(q, k, delta, kernel, pairing=pairing) ** 0.5
-    xp = _array.namespace(mean=mean)
+    xp = array.namespace(mean=mean)
     none = mean == 0.0
     ratio = deviation / xp.abs(xp.where(none, xp.ones_like(mean), mean))
     return xp.where(none & (deviation > 0.0), xp.full_like(ratio, math.inf), ratio)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confidence: float = 0.95) -> Band:
     """Pointwise band of ``Phi_D(delta) = (1/D) sum_i cos(delta . omega_i)`` over independent draws of the frequencies.
 
@@ -192,15 +190,16 @@ def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confi
     >>> band.lower.round(3), band.upper.round(3)
     (array([ 1.   ,  0.497, -0.173]), array([1.   , 0.716, 0.173]))
     """
-    kernel, n_blocks, confidence = as_kernel(kernel), count("n_blocks", n_blocks, 1), _probability(confidence)
+    kernel, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks, 1)
+    confidence = probability("confidence", confidence)
     phi, phi2 = kernel.phi(delta), kernel.phi2(delta)
-    xp = _array.namespace(phi=phi)
-    variance = _array.clip(0.5 * (1.0 + phi2) - phi * phi, _UNKNOWN, None, xp)
-    at_zero = xp.all(kernel._vectors(delta, "delta")[0] == 0.0, axis=-1)
+    xp = array.namespace(phi=phi)
+    variance = array.clip(0.5 * (1.0 + phi2) - phi * phi, _UNKNOWN, None, xp)
+    at_zero = xp.all(kernel.as_vectors(delta, "delta")[0] == 0.0, axis=-1)
     stderr = (xp.where(at_zero, xp.zeros_like(variance), variance) / float(n_blocks)) ** 0.5
     reach = NormalDist().inv_cdf(0.5 + 0.5 * confidence) * stderr
     return Band(
-        phi, stderr, _array.clip(phi - reach, -1.0, 1.0, xp), _array.clip(phi + reach, -1.0, 1.0, xp), confidence
+        phi, stderr, array.clip(phi - reach, -1.0, 1.0, xp), array.clip(phi + reach, -1.0, 1.0, xp), confidence
     )
 
 
@@ -241,8 +240,8 @@ def blocks_for_error(
     >>> blocks_for_error("gaussian(scale=32)", max_lag=1024, error=0.1)
     2125
     """
-    kernel, confidence = as_kernel(kernel), _probability(confidence)
-    error = _number("error", error, "a positive number that is finite")
+    kernel, confidence = as_kernel(kernel), probability("confidence", confidence)
+    error = positive("error", error)
     lags = (math.prod(2 * m + 1 for m in as_range(kernel, max_lag)) - 1) // 2
     blocks = 2.0 * (math.log(2.0 * lags) - math.log1p(-confidence)) / error / error
     if not blocks < 2.0**62:
@@ -250,30 +249,14 @@ def blocks_for_error(
     return max(1, math.ceil(blocks))
 
 
-def _probability(value: Any) -> float:
-    confidence = _number("confidence", value, "a number between 0 and 1")
-    if not confidence < 1.0:
-        raise ValueError(f"confidence is {value!r}; expected a number between 0 and 1")
-    return confidence
-
-
-def _number(name: str, value: Any, expected: str) -> float:
-    try:
-        return positive(name, value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} is {value!r:.80}; expected {expected}") from None
-
-
 def _prepare(
     q: Array, k: Array, delta: Array, kernel: Kernel | str, pairing: str
 ) -> tuple[Array, Array, Array, Array, ModuleType]:
     """Block coefficients in float64, Phi and Phi_2, all of one library and broadcastable."""
     kernel = as_kernel(kernel)
-    xp = _array.namespace(q=q, k=k, delta=delta)
-    q, k = (_array.asarray(v, xp, name=name) for v, name in ((q, "q"), (k, "k")))
-    delta = _array.asarray(delta, xp, name="delta", device=_array.device(q))
-    q, k = (_array.as_widest(v, xp) if _array.is_real_floating(v) else v for v in (q, k))
-    a, b = block_coefficients(q, k, pairing=pairing)
+    xp, device = array.shared(q=q, k=k, delta=delta)
+    a, b, _ = blocks.content(q, k, xp, device, pairing)
+    delta = array.asarray(delta, xp, name="delta", device=device)
     phi, phi2 = kernel.phi(delta), kernel.phi2(delta)
-    _array.broadcast_shapes({"q and k": a.shape[:-1], "delta": phi.shape})
+    array.broadcast_shapes({"q and k": a.shape[:-1], "delta": phi.shape})
     return a, b, phi, phi2, xp

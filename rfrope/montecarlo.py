@@ -7,22 +7,20 @@ and memory is that of a chunk.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-
-from rfrope import _accel, _array, _philox, _threads, _turns
-from rfrope._array import Array
-from rfrope.frequencies import count
+from rfrope._accel import schedules
+from rfrope._core import angles, array, blocks, chunks, memory, philox, sums, turns, twins
+from rfrope._core.arguments import choice, whole
+from rfrope._core.array import Array
+from rfrope._core.twins import twinned
+from rfrope.designs.sampling import check_randomised, draw, draw_sets
 from rfrope.kernels import Kernel
-from rfrope.rotation import block_coefficients, phases
-from rfrope.sampling import as_kernel, check_randomised, draw, draw_sets
+from rfrope.kernels.text import as_kernel
 
-_CHUNK_ELEMENTS = 2**20
-_LONGEST_CHUNK = 2**16
 _QUANTITIES: dict[str, Callable[[Array, ModuleType], Array]] = {
     "phi": lambda u, xp: xp.cos(u),
     "phi2": lambda u, xp: xp.cos(2.0 * u),
@@ -64,7 +62,7 @@ class ScoreEstimate:
     n_trials: int
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def estimate_kernel(
     kernel: Kernel | str,
     delta: Array,
@@ -132,21 +130,23 @@ def estimate_kernel(
     """
     kernel = as_kernel(kernel)
     design = check_randomised(design, kernel)
-    if not isinstance(quantity, str) or quantity not in _QUANTITIES:
-        raise ValueError(f"quantity is {quantity!r}; expected one of {', '.join(map(repr, _QUANTITIES))}")
-    delta, lags = _lags(delta, kernel, None)
-    n_samples, n_sets = count("n_samples", n_samples, 2), _n_sets(design, n_samples, n_blocks)
+    choice("quantity", quantity, tuple(_QUANTITIES))
+    xp, _ = array.shared(delta=delta)
+    delta = _lags(delta, kernel, xp, None)
+    n_samples, n_sets = whole("n_samples", n_samples, 2), _n_sets(design, n_samples, n_blocks)
+    key, n_lags, threaded = philox.key_from_rng(rng), math.prod(delta.shape[:-1]), memory.in_memory(delta)
     if n_sets:
-        sets = _SetChunk(kernel, _philox.key_from_rng(rng), delta, quantity, design, n_samples // n_sets)
-        length = _chunk_length(n_samples // n_sets * (math.prod(lags) + kernel.draws + kernel.ndim))
-        return _run(sets, n_sets, length, executor, progress, _array.in_memory(delta)).mean_estimate()
-    task = _KernelChunk(kernel, _philox.key_from_rng(rng), delta, quantity)
-    chunk_length = _accel.choose(_kernel_chunk_length, delta)
-    length = chunk_length(delta, math.prod(lags), n_samples, kernel.draws, kernel.ndim)
-    return _run(task, n_samples, length, executor, progress, _array.in_memory(delta)).mean_estimate()
+        sets = _SetChunk(kernel, key, delta, quantity, design, n_samples // n_sets)
+        length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.draws + kernel.ndim))
+        return chunks.run(sets, n_sets, length, executor, progress, threaded).mean_estimate()
+    where = twins.where("kernel_moments", delta)
+    lags = memory.as_numpy(delta).reshape(-1, kernel.ndim) if where == "cpu" else None
+    length = schedules.of_draws(where, lags, n_lags, n_samples, kernel.draws, kernel.ndim)
+    task = _KernelChunk(kernel, key, delta, quantity)
+    return chunks.run(task, n_samples, length, executor, progress, threaded).mean_estimate()
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def estimate_scores(
     q: Array,
     k: Array,
@@ -208,19 +208,18 @@ def estimate_scores(
     """
     kernel = as_kernel(kernel)
     design = check_randomised(design, kernel)
-    n_trials = count("n_trials", n_trials, 4)
-    xp = _array.namespace(q=q, k=k, delta=delta)
-    q, k = (_array.asarray(v, xp, name=name) for v, name in ((q, "q"), (k, "k")))
-    q, k = (_array.as_widest(v, xp) if _array.is_real_floating(v) else v for v in (q, k))
-    a, b = block_coefficients(q, k, pairing=pairing)
-    delta, lags = _lags(delta, kernel, q)
-    shape = _array.broadcast_shapes({"q and k": a.shape[:-1], "delta": lags})
-    task = _ScoreChunk(kernel, _philox.key_from_rng(rng), delta, a, b, design)
+    n_trials = whole("n_trials", n_trials, 4)
+    xp, device = array.shared(q=q, k=k, delta=delta)
+    a, b, _ = blocks.content(q, k, xp, device, pairing)
+    delta = _lags(delta, kernel, xp, device)
+    lags = delta.shape[:-1]
+    shape = array.broadcast_shapes({"q and k": a.shape[:-1], "delta": lags})
+    task = _ScoreChunk(kernel, philox.key_from_rng(rng), delta, a, b, design)
     width = a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape)
-    chunk_length = _accel.choose(_score_chunk_length, delta, a, b) if design == "iid" else _score_chunk_length
-    length = chunk_length(kernel, width)
-    sums = _run(task, n_trials, length, executor, progress, _array.in_memory(a))
-    return ScoreEstimate(sums.mean_estimate(), sums.variance_estimate(), n_trials)
+    where = twins.where("score_sums", delta, a, b) if design == "iid" else ""
+    length = schedules.of_trials(where, kernel.stated_law() is not None, width)
+    found = chunks.run(task, n_trials, length, executor, progress, memory.in_memory(a))
+    return ScoreEstimate(found.mean_estimate(), found.variance_estimate(), n_trials)
 
 
 @dataclass(frozen=True)
@@ -268,10 +267,10 @@ class _Sums:
 
     def variance_estimate(self) -> Estimate:
         """Unbiased sample variance; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n`` gives its standard error."""
-        xp, n = _array.namespace(m2=self.m2), self.n
+        xp, n = array.namespace(m2=self.m2), self.n
         variance = self.m2 / (n - 1.0)
         spread = (self.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
-        return Estimate(variance, _array.clip(spread, 0.0, None, xp) ** 0.5, n)
+        return Estimate(variance, array.clip(spread, 0.0, None, xp) ** 0.5, n)
 
 
 @dataclass(frozen=True)
@@ -294,25 +293,20 @@ class _MeanSums:
         return Estimate(self.mean, (self.m2 / (self.n - 1.0) / self.n) ** 0.5, self.n)
 
 
-_Part = TypeVar("_Part", _Sums, _MeanSums)
-
-
 @dataclass(frozen=True)
 class _KernelChunk:
     """Work on frequencies start, ..., start + length - 1: picklable, so that it can travel to a worker."""
 
     kernel: Kernel
-    key: _philox.Key
+    key: philox.Key
     delta: Array
     quantity: str
 
     def __call__(self, span: tuple[int, int]) -> _MeanSums:
         start, length = span
-        drawn = _accel.choose(_drawn, self.delta)
-        kernel_moments = _accel.choose(_kernel_moments, self.delta)
-        with _array.device_of(self.delta):
-            omega = drawn(self.kernel, self.key, start, length, self.delta)
-            return _MeanSums(length, *kernel_moments(omega, self.delta, self.quantity))
+        with array.device_of(self.delta):
+            omega = _drawn(self.kernel, self.key, start, length, self.delta)
+            return _MeanSums(length, *_kernel_moments(omega, self.delta, self.quantity))
 
 
 @dataclass(frozen=True)
@@ -320,7 +314,7 @@ class _SetChunk:
     """Work on randomised sets start, ..., start + length - 1: picklable, so that it can travel to a worker."""
 
     kernel: Kernel
-    key: _philox.Key
+    key: philox.Key
     delta: Array
     quantity: str
     design: str
@@ -328,8 +322,8 @@ class _SetChunk:
 
     def __call__(self, span: tuple[int, int]) -> _MeanSums:
         start, length = span
-        xp = _array.namespace(delta=self.delta)
-        with _array.device_of(self.delta):
+        xp = array.namespace(delta=self.delta)
+        with array.device_of(self.delta):
             u = _phases_of_sets(self.kernel, self.design, self.key, self.delta, self.n_blocks, start, length)
             means = xp.mean(_QUANTITIES[self.quantity](u, xp), axis=-1)
             mean = xp.mean(means, axis=-1)
@@ -342,7 +336,7 @@ class _ScoreChunk:
     """Work on trials start, ..., start + length - 1: picklable, so that it can travel to a worker."""
 
     kernel: Kernel
-    key: _philox.Key
+    key: philox.Key
     delta: Array
     a: Array
     b: Array
@@ -350,40 +344,67 @@ class _ScoreChunk:
 
     def __call__(self, span: tuple[int, int]) -> _Sums:
         start, length = span
-        if self.design != "iid":
-            with _array.device_of(self.a):
-                n_blocks = self.a.shape[-1]
-                u = _phases_of_sets(self.kernel, self.design, self.key, self.delta, n_blocks, start, length)
-                return _Sums.of(_scores(u, self.a, self.b), _array.namespace(a=self.a))
-        score_sums = _accel.choose(_score_sums, self.delta, self.a, self.b)
-        with _array.device_of(self.a):
-            return _Sums(length, *score_sums(self.kernel, self.key, self.delta, self.a, self.b, start, length))
+        with array.device_of(self.a):
+            if self.design != "iid":
+                u = _phases_of_sets(
+                    self.kernel, self.design, self.key, self.delta, self.a.shape[-1], start, length
+                )
+                return _Sums.of(_scores(u, self.a, self.b), array.namespace(a=self.a))
+            return _Sums(length, *_score_sums(self.kernel, self.key, self.delta, self.a, self.b, start, length))
 
 
+# -- the mathematics, for lags (*S, k) and frequencies (n, k) ----------------------------------------------------------
+
+
+@twinned(cpu="estimators", cuda="estimators")
 def _score_sums(
-    kernel: Kernel, key: _philox.Key, delta: Array, a: Array, b: Array, start: int, length: int
+    kernel: Kernel, key: philox.Key, delta: Array, a: Array, b: Array, start: int, length: int
 ) -> tuple[Array, Array, Array, Array]:
     """Mean and central power sums of orders 2 to 4 of the scores of trials start, ..., start + length - 1."""
-    xp = _array.namespace(a=a)
-    sums = _Sums.of(_scores(_phases_of_sets(kernel, "iid", key, delta, a.shape[-1], start, length), a, b), xp)
-    return sums.mean, sums.m2, sums.m3, sums.m4
+    u = _phases_of_sets(kernel, "iid", key, delta, a.shape[-1], start, length)
+    found = _Sums.of(_scores(u, a, b), array.namespace(a=a))
+    return found.mean, found.m2, found.m3, found.m4
 
 
 def _scores(u: Array, a: Array, b: Array) -> Array:
     """Scores ``(..., trials)`` from phases ``(..., trials, D)``."""
-    xp = _array.namespace(a=a)
-    return (xp.matmul(xp.cos(u), a[..., None]) + xp.matmul(xp.sin(u), b[..., None]))[..., 0]
+    xp = array.namespace(a=a)
+    a, b = a[..., None, :], b[..., None, :]  # the same in every trial
+    return sums.combined(a, b, xp.cos(u), xp.sin(u), xp)
 
 
 def _phases_of_sets(
-    kernel: Kernel, design: str, key: _philox.Key, delta: Array, n_blocks: int, start: int, length: int
+    kernel: Kernel, design: str, key: philox.Key, delta: Array, n_blocks: int, start: int, length: int
 ) -> Array:
-    """Phases ``(..., length, D)`` at all lags, of the sets start, ..., start + length - 1."""
-    xp = _array.namespace(delta=delta)
-    omega = draw_sets(kernel, design, key, n_blocks, stream=start, streams=length)
-    omega = omega.reshape(length * n_blocks, *omega.shape[2:])
-    u = phases(delta, _array.from_host(omega, xp, device=_array.device(delta)))
+    """Phases ``(*S, length, D)`` at all lags, of the sets start, ..., start + length - 1."""
+    xp = array.namespace(delta=delta)
+    omega = draw_sets(kernel, design, key, n_blocks, stream=start, streams=length).reshape(-1, kernel.ndim)
+    u = _phases(delta, array.from_host(omega, xp, device=array.device(delta)), xp)
     return xp.reshape(u, (*u.shape[:-1], length, n_blocks))
+
+
+def _phases(delta: Array, omega: Array, xp: ModuleType) -> Array:
+    return turns.phases(angles.Angles(delta, omega, None, xp))
+
+
+@twinned(cuda="estimators")
+def _drawn(kernel: Kernel, key: philox.Key, start: int, length: int, like: Array) -> Array:
+    """Draws start, ..., start + length - 1 beside the lags `like`: ``(length, k)``."""
+    xp = array.namespace(like=like)
+    return array.from_host(draw(kernel, key, start, length)[0], xp, device=array.device(like))
+
+
+@twinned(cpu="sums", cuda="sums")
+def _kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
+    """Mean over the draws ``(n, k)``, and central sum of squares, of a kernel's quantity at all lags."""
+    xp = array.namespace(delta=delta)
+    values = _QUANTITIES[quantity](_phases(delta, omega, xp), xp)
+    mean = xp.mean(values, axis=-1)
+    centred = values - mean[..., None]
+    return mean, xp.sum(centred * centred, axis=-1)
+
+
+# -- what is allowed in ------------------------------------------------------------------------------------------------
 
 
 def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
@@ -394,7 +415,7 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
         return 0
     if n_blocks is None:
         raise ValueError(f"n_blocks is None; expected with design {design!r} how many frequencies make one set")
-    n_blocks = count("n_blocks", n_blocks, 1)
+    n_blocks = whole("n_blocks", n_blocks, 1)
     if n_samples % n_blocks or n_samples < 2 * n_blocks:
         raise ValueError(
             f"n_samples is {n_samples}; expected a multiple of n_blocks={n_blocks}, at least {2 * n_blocks}"
@@ -402,78 +423,8 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
     return n_samples // n_blocks
 
 
-def _lags(delta: Array, kernel: Kernel, like: Array | None) -> tuple[Array, tuple[int, ...]]:
-    """Return lags in the widest float beside `like`, and their shape without the vector axis."""
-    xp = _array.namespace(delta=delta, q=like)
-    delta = _array.numbers(delta, xp, name="delta", device=None if like is None else _array.device(like))
-    delta = _array.as_widest(delta, xp)
-    if not _array.all_within(delta, _turns.LARGEST, xp):
-        raise ValueError("delta holds NaN or infinity, or magnitudes above 2**500; expected finite lags")
-    return delta, tuple(kernel._vectors(delta, "delta")[0].shape[:-1])
-
-
-def _drawn(kernel: Kernel, key: _philox.Key, start: int, length: int, like: Array) -> Array:
-    """Draws start, ..., start + length - 1 for the lags `like`, on the host or where they are."""
-    return draw(kernel, key, start, length)[0]
-
-
-def _kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
-    """Mean over the draws `omega`, and central sum of squares, of a kernel's quantity at all lags.
-
-    The draws are of NumPy or of the library of the lags.
-    """
-    xp = _array.namespace(delta=delta)
-    if isinstance(omega, np.ndarray):
-        omega = _array.from_host(omega, xp, device=_array.device(delta))
-    u = phases(delta, omega)
-    values = _QUANTITIES[quantity](u, xp)
-    mean = xp.mean(values, axis=-1)
-    centred = values - mean[..., None]
-    return mean, xp.sum(centred * centred, axis=-1)
-
-
-def _kernel_chunk_length(delta: Array, n_lags: int, n_samples: int, draws: int, axes: int) -> int:
-    """How many draws make a chunk of `estimate_kernel`; the arguments alone decide."""
-    return _chunk_length(n_lags + draws + axes)
-
-
-def _chunk_length(width: int) -> int:
-    """How many draws make a chunk, if each needs `width` numbers: a power of two that the arguments alone decide."""
-    fitting = max(2, _CHUNK_ELEMENTS // max(1, width))
-    return min(_LONGEST_CHUNK, 1 << (fitting.bit_length() - 1))
-
-
-def _score_chunk_length(kernel: Kernel, width: int) -> int:
-    """How many trials of a kernel make a chunk, if each needs `width` numbers."""
-    return _chunk_length(width)
-
-
-def _run(
-    task: Callable[[tuple[int, int]], _Part], total: int, length: int, executor: Any, progress: Any, threaded: bool
-) -> _Part:
-    """Map a task over fixed spans and merge in their order; on threads of our own if no executor is given."""
-    spans = [(start, min(length, total - start)) for start in range(0, total, length)]
-    if progress is not None and not callable(progress):
-        raise TypeError(f"progress is {progress!r}; expected a callable such as tqdm.tqdm, that wraps an iterable")
-    if executor is None:
-        results: Iterable[_Part] = _threads.ordered_map(task, spans, _threads.allowed() if threaded else 1)
-    else:
-        results = _mapper(executor)(task, spans)
-    if progress is not None:
-        results = progress(results, total=len(spans))
-    merged: _Part | None = None
-    for part in results:
-        merged = part if merged is None else merged.merge(part)
-    if merged is None or merged.n != total:
-        raise ValueError(
-            f"executor gave back {0 if merged is None else merged.n} of {total} draws; expected all, in order"
-        )
-    return merged
-
-
-def _mapper(executor: Any) -> Callable[..., Iterable[Any]]:
-    if callable(getattr(executor, "map", None)):
-        return executor.map
-    if callable(executor):
-        return executor
-    raise TypeError(f"executor is {executor!r}; expected a concurrent.futures.Executor, or a callable like map")
+def _lags(delta: Any, kernel: Kernel, xp: ModuleType, device: Any) -> Array:
+    """Lags ``(*S, k)`` in the widest float."""
+    delta = array.as_widest(array.numbers(delta, xp, name="delta", device=device), xp)
+    angles.check_values("delta", delta, xp)
+    return kernel.as_vectors(delta, "delta")[0]

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _array, analysis
-from rfrope._array import Array
-from rfrope.analysis import mean_kernel
-from rfrope.frequencies import count
+from rfrope import analysis
+from rfrope._core import angles, array
+from rfrope._core.arguments import whole
+from rfrope._core.array import Array
 from rfrope.kernels import Kernel
+from rfrope.kernels.text import as_kernel
 from rfrope.moments import mean_kernel_band
-from rfrope.sampling import as_kernel
 
 __all__ = ["attention", "frequencies", "kernel", "mean_kernels", "validation", "wavelengths"]
 
@@ -23,7 +23,7 @@ _ALL_LAGS = 2048  # up to so many every lag is drawn, and as many more beyond
 
 
 def kernel(
-    kernel: Kernel | str,
+    law: Kernel | str,
     max_lag: int,
     *,
     frequencies: Array | None = None,
@@ -34,12 +34,12 @@ def kernel(
 
     Parameters
     ----------
-    kernel : Kernel or str
-        What was asked for; a string is read by `rfrope.kernels.parse`. With several axes the lags run along the
+    law : Kernel or str
+        The kernel that was asked for; a string is read by `rfrope.kernels.parse`. With several axes the lags run along the
         diagonal ``(1, 1, ...)``.
     max_lag : int
         Largest lag, at least 1, in units of position.
-    frequencies : array_like, radians per unit of position, optional
+    frequencies : Rope or array_like, radians per unit of position, optional
         ``(D,)`` or ``(*H, D, k)``: one curve for each head.
     n_blocks : int, optional
         D of the band, one standard deviation to either side of Phi at each lag; that of `frequencies` unless given.
@@ -61,7 +61,7 @@ def kernel(
     Notes
     -----
     Only whole lags are drawn: all of them up to 2048, and some 2048 beyond. The band is that of
-    `rfrope.mean_kernel_band`.
+    `rfrope.moments.mean_kernel_band`.
 
     Examples
     --------
@@ -70,13 +70,13 @@ def kernel(
     >>> ax.get_xlabel(), [line.get_label() for line in ax.lines]
     ('lag (positions)', ['these frequencies', 'Φ'])
     """
-    law, max_lag = as_kernel(kernel), count("max_lag", max_lag, 1)
+    law, max_lag = as_kernel(law), whole("max_lag", max_lag, 1)
     lags = _drawn_lags(max_lag)
     vectors = lags if law.ndim == 1 else np.repeat(lags[:, None], law.ndim, axis=1)
     curves = np.empty((0, len(lags)))
     if frequencies is not None:
-        omega = _host("frequencies", frequencies)
-        curves, n_blocks = _curves(omega, vectors, law), n_blocks or _n_blocks(omega)
+        omega = _sets("frequencies", frequencies)
+        curves, n_blocks = _curves(omega, lags, law), n_blocks or omega.shape[1]
     phi = law.phi(vectors)
     band = None if n_blocks is None else mean_kernel_band(law, vectors, n_blocks=n_blocks)
     ax = _axes(ax)
@@ -93,13 +93,13 @@ def kernel(
     return ax
 
 
-def frequencies(frequencies: Array, *, ax: Any = None) -> Any:
+def frequencies(rope: Array, *, ax: Any = None) -> Any:
     """Draw frequencies: in two axes as points of the plane, else their magnitudes in order, one line for each head.
 
     Parameters
     ----------
-    frequencies : array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``, with at least one block.
+    rope : Rope or array_like, radians per unit of position
+        Frequencies ``(D,)`` or ``(*H, D, k)``, with at least one block.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a new figure of pyplot unless given.
 
@@ -121,9 +121,7 @@ def frequencies(frequencies: Array, *, ax: Any = None) -> Any:
     >>> ax.get_yscale(), len(ax.lines[0].get_xdata())
     ('log', 64)
     """
-    omega = _host("frequencies", frequencies)
-    _n_blocks(omega)
-    sets = omega.reshape(1, -1, 1) if omega.ndim == 1 else omega.reshape(-1, *omega.shape[-2:])
+    sets = _sets("rope", rope)
     ax = _axes(ax)
     if sets.shape[-1] == 2:
         for points in sets:
@@ -177,14 +175,14 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     real = all(hasattr(result, name) for name in ("lags", "mean", "spread"))
     if not real and not all(hasattr(result, name) for name in ("lags", "weights", "mass")):
         raise TypeError(f"result is {result!r:.80}; expected what heads.attention_profile or heads.profile returns")
-    lags = _array.to_host(result.lags).astype(np.float64)
+    lags = array.to_host(result.lags).astype(np.float64)
     if lags.ndim != 1:
         raise ValueError(f"result has lags of shape {lags.shape}; expected lags along one axis")
     order = np.argsort(lags)
-    curves = _array.to_host(result.mean if real else result.weights).reshape(-1, lags.size)
+    curves = array.to_host(result.mean if real else result.weights).reshape(-1, lags.size)
     ax = _axes(ax)
     if real and len(curves) == 1:
-        spread = _array.to_host(result.spread).reshape(-1)[order]
+        spread = array.to_host(result.spread).reshape(-1)[order]
         label = "one standard deviation over pairs"
         ax.fill_between(lags[order], curves[0][order] - spread, curves[0][order] + spread, alpha=0.2, lw=0, label=label)
     for number, curve in enumerate(curves):
@@ -200,7 +198,7 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int, *, ax: Any = None) -> 
 
     Parameters
     ----------
-    sets : mapping of str to array_like, radians per unit of position
+    sets : mapping of str to Rope or array_like, radians per unit of position
         ``(D,)`` or ``(D, k)`` for each label, with at least one block. With several axes the lags run along the
         diagonal ``(1, 1, ...)``.
     max_lag : int
@@ -231,12 +229,10 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int, *, ax: Any = None) -> 
     >>> [line.get_label() for line in ax.lines[:2]], ax.get_xscale()
     (['base 10000', 'base 500000'], 'symlog')
     """
-    checked, lags = _checked_sets(sets), _drawn_lags(count("max_lag", max_lag, 1))
+    checked, lags = _checked_sets(sets), _drawn_lags(whole("max_lag", max_lag, 1))
     ax = _axes(ax)
     for label, omega in checked.items():
-        vectors = lags if omega.shape[-1] == 1 else np.repeat(lags[:, None], omega.shape[-1], axis=1)
-        curve = mean_kernel(omega[:, 0] if omega.shape[-1] == 1 else omega, vectors)
-        ax.plot(lags, curve, lw=0.9, label=_plain(label))
+        ax.plot(lags, analysis.mean_kernel(omega, np.repeat(lags[:, None], omega.shape[-1], axis=1)), lw=0.9, label=_plain(label))
     ax.axhline(0.0, color="black", lw=0.6)
     ax.set_xscale("symlog", linthresh=1.0)
     ax.set_xlim(0, lags[-1])
@@ -250,7 +246,7 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | None = None, ax: An
 
     Parameters
     ----------
-    sets : mapping of str to array_like, radians per unit of position
+    sets : mapping of str to Rope or array_like, radians per unit of position
         ``(D,)`` or ``(D, k)`` for each label, with at least one block. Blocks of frequency 0 are left out.
     context : int, optional
         Drawn as a line: blocks above it complete no turn within so many positions.
@@ -276,7 +272,7 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | None = None, ax: An
     ('wavelength (positions)', ['base 500000', 'context 131072'])
     """
     checked = _checked_sets(sets)
-    context = None if context is None else count("context", context, 1)
+    context = None if context is None else whole("context", context, 1)
     ax = _axes(ax)
     for label, omega in checked.items():
         lengths = analysis.wavelengths(omega)
@@ -360,37 +356,29 @@ def _matplotlib(module: str) -> Any:
         raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'") from None
 
 
-def _host(name: str, value: Array) -> np.ndarray:
-    """Finite numbers in float64 on the host."""
-    xp = _array.namespace(**{name: value})
-    host = _array.to_host(_array.numbers(value, xp, name=name)).astype(np.float64)
-    if not np.all(np.isfinite(host)):
-        raise ValueError(f"{name} holds NaN or infinity; expected finite numbers")
-    return host
+def _sets(name: str, value: Any) -> np.ndarray:
+    """Frequencies on the host, ``(heads, D, k)``."""
+    value = angles.given(value)
+    xp, device = array.shared(**{name: value})
+    host = array.to_host(array.numbers(value, xp, name=name, device=device))
+    omega = angles.frequencies(host, np, name=name, least=1)
+    return omega.reshape(-1, *omega.shape[-2:])
 
 
-def _checked_sets(sets: Mapping[str, Array]) -> dict[str, np.ndarray]:
+def _checked_sets(sets: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Sets of frequencies ``(D, k)`` by their labels."""
     if not isinstance(sets, Mapping) or not sets:
         raise TypeError(f"sets is {sets!r:.80}; expected labels with frequencies: {{'base 10000': frequencies}}")
-    held = {str(label): _host(f"sets[{label!r}]", omega) for label, omega in sets.items()}
+    held = {str(label): _sets(f"sets[{label!r}]", omega) for label, omega in sets.items()}
     for label, omega in held.items():
-        if omega.ndim not in (1, 2) or not omega.size:
-            raise ValueError(
-                f"sets[{label!r}] has shape {omega.shape}; expected (D,) or (D, k) with at least one block"
-            )
-    return {label: omega if omega.ndim == 2 else omega[:, None] for label, omega in held.items()}
+        if len(omega) != 1:
+            raise ValueError(f"sets[{label!r}] has {len(omega)} heads; expected (D,) or (D, k), one set")
+    return {label: omega[0] for label, omega in held.items()}
 
 
 def _plain(label: str) -> str:
     """Return a label that is drawn as it is: between dollars is mathematics, and what begins with _ is hidden."""
     return (" " if label.startswith("_") else "") + label.replace("$", r"\$")
-
-
-def _n_blocks(omega: np.ndarray) -> int:
-    if not omega.ndim or not omega.size:
-        raise ValueError(f"frequencies has shape {omega.shape}; expected (D,) or (..., D, k) with at least one block")
-    return int(omega.shape[-1 if omega.ndim == 1 else -2])
 
 
 def _drawn_lags(max_lag: int) -> np.ndarray:
@@ -400,11 +388,10 @@ def _drawn_lags(max_lag: int) -> np.ndarray:
     return np.unique(np.concatenate([near, np.rint(far).astype(np.int64)]))
 
 
-def _curves(omega: np.ndarray, vectors: np.ndarray, law: Kernel) -> np.ndarray:
-    """Mean kernels ``(heads, lags)`` of one set or one for each head."""
-    _n_blocks(omega)
-    axes = 1 if omega.ndim == 1 else omega.shape[-1]
+def _curves(sets: np.ndarray, lags: np.ndarray, law: Kernel) -> np.ndarray:
+    """Mean kernels ``(heads, lags)`` along the diagonal."""
+    axes = sets.shape[-1]
     if axes != law.ndim:
-        raise ValueError(f"frequencies has shape {omega.shape}; expected {law.ndim} axes, as {law!r} has")
-    sets = omega.reshape(-1, *omega.shape[-2:]) if omega.ndim > 1 else omega.reshape(1, -1, 1)
-    return np.stack([mean_kernel(one[:, 0] if vectors.ndim == 1 else one, vectors) for one in sets])
+        raise ValueError(f"frequencies have {axes} axes; expected {law.ndim}, as {law!r} has")
+    found: np.ndarray = analysis.mean_kernel(sets, np.repeat(lags[:, None], axes, axis=1))
+    return found

@@ -1,4 +1,4 @@
-"""A frequency set on disk, with where it came from."""
+"""A Rope on disk: its frequencies, what belongs to them, and where they came from."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import stat
 import sys
 import zipfile
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from rfrope import _array
-from rfrope._array import Array
+from rfrope._core import array
+from rfrope._core.array import Array
 from rfrope.kernels import Kernel
+from rfrope.rotation.rope import Rope, of
 
 SUFFIXES = (".npz", ".safetensors")
-_FORMAT = 1
+_FORMAT = 2  # 1, of version 0.1, has no "rope"
 _UNITS = "radians per unit of position"
 _DTYPES = ("float16", "float32", "float64")
+_FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context")  # of a Rope
 # what a file that is not as `save` wrote it makes NumPy and zipfile raise
 _UNREADABLE = (
     ValueError,
@@ -43,28 +43,9 @@ _UNREADABLE = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class FrequencySet:
-    """Frequencies that `load` has read, and where they came from.
-
-    Attributes
-    ----------
-    frequencies : array, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``, as they were saved.
-    provenance : dict
-        What `save` was told, as plain numbers, strings, lists and dicts; a kernel is its text.
-    version : str
-        The version of rfrope that wrote the file.
-    """
-
-    frequencies: Array
-    provenance: dict[str, Any]
-    version: str
-
-
-@_array.on_device_of_arrays
-def save(path: str | os.PathLike[str], frequencies: Array, /, *, overwrite: bool = False, **provenance: Any) -> None:
-    """Write frequencies to a file, with where they came from.
+@array.on_device_of_arrays
+def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool = False, **source: Any) -> None:
+    """Write a Rope to a file, or bare frequencies, with where they came from.
 
     The file appears complete or not at all: it is written under another name in the same folder, and then renamed.
 
@@ -72,13 +53,13 @@ def save(path: str | os.PathLike[str], frequencies: Array, /, *, overwrite: bool
     ----------
     path : str or path
         A name that ends in ``.npz`` (NumPy's archive), or in ``.safetensors`` where that package is installed.
-    frequencies : array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``, of float16, float32 or float64; bfloat16 is stored as float32.
+    rope : Rope or array_like, radians per unit of position
+        Frequencies ``(D,)`` or ``(*H, D, k)``, of float16, float32 or float64; bfloat16 is stored as float32.
     overwrite : bool
         Replace an existing file.
-    **provenance
-        Whatever tells how they were made (``kernel=``, ``design=``, ``seed=``, ...): numbers, strings, None, and lists
-        and dicts of these; a kernel is stored as its text.
+    **source
+        What is added to the Rope's ``source`` (``kernel=``, ``design=``, ``seed=``, ...): numbers, strings, None, and
+        lists and dicts of these; a kernel is stored as its text.
 
     Returns
     -------
@@ -91,18 +72,18 @@ def save(path: str | os.PathLike[str], frequencies: Array, /, *, overwrite: bool
     OSError
         If the folder is missing or cannot be written to.
     ValueError
-        For another suffix, frequencies that are not finite or have no axis, and numbers in the provenance that are
-        not finite.
+        For another suffix, frequencies that are not finite or have no axis, and numbers in the source that are not
+        finite.
     TypeError
-        For frequencies or a provenance of another kind.
+        For frequencies or a source of another kind.
     ModuleNotFoundError
         For ``.safetensors`` without that package.
 
     Notes
     -----
     Inside are two arrays, neither pickled: ``frequencies``, and ``metadata``, a string of JSON with the format's
-    number, the version of rfrope, units, shape, dtype and the provenance. There is no time of writing: the same
-    arguments give the same bytes. Safetensors files hold the same string among their metadata, under ``rfrope``.
+    number, the version of rfrope, units, shape, dtype, the Rope's other fields and its source. There is no time of
+    writing: the same arguments give the same bytes. Safetensors files hold the same string among their metadata, under ``rfrope``.
 
     Examples
     --------
@@ -110,15 +91,16 @@ def save(path: str | os.PathLike[str], frequencies: Array, /, *, overwrite: bool
     >>> kernel = rfrope.kernel("gaussian", scale=32.0)
     >>> path = os.path.join(tempfile.mkdtemp(), "gaussian.npz")
     >>> save(path, rfrope.sample(kernel, 64, rng=0), kernel=kernel, seed=0)
-    >>> rfrope.storage.load(path).provenance
+    >>> rfrope.storage.load(path).source
     {'kernel': 'gaussian(scale=32.0)', 'seed': 0}
     """
     path = os.fspath(path)
     check_target(path, overwrite=overwrite)
-    write(path, packed(path, frequencies, provenance), overwrite=overwrite)
+    held = rope if isinstance(rope, Rope) else Rope(rope)
+    write(path, packed(path, of(held, source=held.source | source)), overwrite=overwrite)
 
 
-def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dtype: Any = None) -> FrequencySet:
+def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dtype: Any = None) -> Rope:
     """Read what `save` has written.
 
     Parameters
@@ -131,7 +113,8 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
 
     Returns
     -------
-    FrequencySet
+    Rope
+        As it was saved; files of version 0.1 hold frequencies and their source alone.
 
     Raises
     ------
@@ -156,17 +139,20 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     >>> load(path).frequencies
     array([1.   , 0.1  , 0.01 , 0.001])
     """
-    path, space = os.fspath(path), _array.named_namespace(xp)
-    dtype = _array.check_float_dtype(dtype, space)
+    path, space = os.fspath(path), array.named_namespace(xp)
+    dtype = array.check_float_dtype(dtype, space)
     with open(path, "rb") as file:
         beginning = file.read(9)
     # after eight bytes, the length of its header, a safetensors file begins with JSON
     frequencies, text = _from_safetensors(path) if beginning[8:] == b"{" else _from_npz(path)
     metadata = _checked_metadata(path, text, frequencies)
     if dtype is None and space is not np:
-        dtype = _array.check_float_dtype(_narrowed(frequencies.dtype.name, space, device), space)
-    placed = _array.from_host(frequencies, space, device=device, dtype=dtype)
-    return FrequencySet(placed, metadata["provenance"], metadata["rfrope"])
+        dtype = array.check_float_dtype(_narrowed(frequencies.dtype.name, space, device), space)
+    placed = array.from_host(frequencies, space, device=device, dtype=dtype)
+    try:
+        return Rope(placed, **_fields(metadata))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} holds no Rope ({error}); expected what rfrope.save writes") from None
 
 
 def check_target(path: str, *, overwrite: bool = False) -> None:
@@ -197,16 +183,18 @@ def write(path: str, content: bytes, *, overwrite: bool = False) -> None:
             os.remove(temporary)
 
 
-def packed(path: str, frequencies: Array, provenance: Mapping[str, Any]) -> bytes:
+def packed(path: str, rope: Rope) -> bytes:
     """Content of a file: frequencies, and a JSON text that describes them."""
-    host = _checked_frequencies(frequencies)
+    host = _checked_frequencies(rope.frequencies)
+    fields = {name: _plain(name, getattr(rope, name)) for name in _FIELDS}
     metadata = {
         "format": _FORMAT,
         "rfrope": sys.modules["rfrope"].__version__,  # the package stands above this module, which may not import it
         "units": _UNITS,
         "shape": list(host.shape),
         "dtype": host.dtype.name,
-        "provenance": {name: _plain(name, value) for name, value in provenance.items()},
+        "rope": fields,
+        "source": {name: _plain(name, value) for name, value in rope.source.items()},
     }
     text = json.dumps(metadata, allow_nan=False)
     if path.endswith(SUFFIXES[1]):
@@ -257,9 +245,9 @@ def _rename_to_new(temporary: str, path: str) -> None:
 
 def _checked_frequencies(frequencies: Array) -> np.ndarray:
     """Frequencies on the host, in C order and the machine's own byte order."""
-    xp = _array.namespace(frequencies=frequencies)
-    value = _array.asarray(frequencies, xp, name="frequencies")
-    host = _array.to_host(value)
+    xp = array.namespace(frequencies=frequencies)
+    value = array.asarray(frequencies, xp, name="frequencies")
+    host = array.to_host(value)
     if host.dtype.name == "bfloat16":
         host = host.astype(np.float32)
     if host.dtype.name not in _DTYPES:
@@ -272,13 +260,13 @@ def _checked_frequencies(frequencies: Array) -> np.ndarray:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a value of the provenance as JSON has it, or say which one cannot be stored."""
+    """Return a value of the source as JSON has it, or say which one cannot be stored."""
     if isinstance(value, Kernel):
         return repr(value)
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name} is {value}; expected a finite number in the provenance")
+        raise ValueError(f"{name} is {value}; expected a finite number in the source")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
@@ -331,21 +319,42 @@ def _checked_metadata(path: str, text: str, frequencies: np.ndarray) -> dict[str
     try:
         metadata = json.loads(text)
         number, later = metadata["format"], metadata["format"] > _FORMAT
-        told = () if later else (number, metadata["units"], tuple(metadata["shape"]), metadata["dtype"])
-        kinds = later or (isinstance(metadata["provenance"], dict) and isinstance(metadata["rfrope"], str))
+        said = () if later else (metadata["units"], tuple(metadata["shape"]), metadata["dtype"])
+        kinds = later or (_described(metadata) and isinstance(metadata["rfrope"], str))
     except (ValueError, RecursionError, KeyError, TypeError):
         raise ValueError(f"{path} does not say what it holds; expected what rfrope.save writes") from None
     if later:
         raise ValueError(f"{path} has format {number}; expected at most {_FORMAT}: a newer rfrope wrote it")
-    found = (_FORMAT, _UNITS, frequencies.shape, frequencies.dtype.name)
-    if told != found or not kinds or found[3] not in _DTYPES or not frequencies.ndim:
-        raise ValueError(f"{path} says that it holds {told}, but holds {found}; expected what rfrope.save writes")
+    found = (_UNITS, frequencies.shape, frequencies.dtype.name)
+    if said != found or not kinds or found[2] not in _DTYPES or not frequencies.ndim:
+        raise ValueError(f"{path} says that it holds {said}, but holds {found}; expected what rfrope.save writes")
     if not np.all(np.isfinite(frequencies)):
         raise ValueError(f"{path} holds NaN or infinite frequencies; expected what rfrope.save writes")
     checked: dict[str, Any] = metadata
     return checked
 
 
+def _described(metadata: dict[str, Any]) -> bool:
+    """Whether the parts of a format are there."""
+    if metadata["format"] == 1:
+        return isinstance(metadata["provenance"], dict)
+    return metadata["format"] == _FORMAT and isinstance(metadata["source"], dict) and isinstance(metadata["rope"], dict)
+
+
+def _fields(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a Rope, beside its frequencies; those of version 0.1 had a context in what they came from, or none."""
+    if metadata["format"] == 1:
+        source = metadata["provenance"]
+        context = source.get("context")
+        lengths = context if isinstance(context, list) else [context]
+        whole = bool(lengths) and all(type(n) is int and 0 < n < 2**32 for n in lengths)
+        return {"source": source, "context": (lengths[0] if len(lengths) == 1 else tuple(lengths)) if whole else None}
+    held = metadata["rope"]
+    if unknown := set(held) - set(_FIELDS):
+        raise ValueError(f"unknown fields {', '.join(sorted(unknown))}")
+    return {**held, "source": metadata["source"]}
+
+
 def _narrowed(name: str, xp: ModuleType, device: Any) -> str:
     """Name of the dtype that a library has on a device for frequencies that were saved in another."""
-    return name if name != "float64" or _array.has_float64(xp, device) else "float32"
+    return name if name != "float64" or array.has_float64(xp, device) else "float32"

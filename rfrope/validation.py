@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _array, _philox, data
-from rfrope._array import Array
-from rfrope._blocks import check_pairing
-from rfrope._special import normal_quantile
-from rfrope.frequencies import count
+from rfrope._core import array, philox
+from rfrope import data
+from rfrope._core.array import Array
+from rfrope._core.blocks import check_pairing
+from rfrope._core.special import normal_quantile
+from rfrope._core.arguments import probability, whole
 from rfrope.kernels import Kernel
 from rfrope.moments import expected_score, relative_error, score_variance
 from rfrope.montecarlo import Estimate, estimate_kernel, estimate_scores
-from rfrope.rotation import convert_pairing
-from rfrope.sampling import as_kernel
+from rfrope.rotation.pairings import convert_pairing
+from rfrope.kernels.text import as_kernel
 
 QUANTITIES = ("Φ", "Φ₂", "E sin", "E S", "Var S")
 _LAGS = (0.25, 0.5, 1.0, 2.0, 4.0)  # default lags, in units of the lag where Phi falls to one half
@@ -97,7 +98,7 @@ class Validation:
         return asdict(self) | {"spread": spread, "passed": self.passed, "worst": asdict(self.worst)}
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def validate(
     kernel: Kernel | str,
     *,
@@ -156,13 +157,13 @@ def validate(
     (True, 95)
     """
     kernel = as_kernel(kernel)
-    n_samples, n_trials = count("n_samples", n_samples, 2), count("n_trials", n_trials, 4)
+    n_samples, n_trials = whole("n_samples", n_samples, 2), whole("n_trials", n_trials, 4)
     check_pairing(pairing)
     q, k = _pairs(q, k)
     q, k, pairing = _first_blocks(q, k, n_blocks, pairing)
     lags = default_lags(kernel) if delta is None else _checked_lags(delta, kernel)
-    alpha = _probability("alpha", alpha)
-    key = _philox.key_from_rng(rng)
+    alpha = probability("alpha", alpha)
+    key = philox.key_from_rng(rng)
 
     vectors = lags[:, 0] if kernel.ndim == 1 else lags
     common = {"n_samples": n_samples, "rng": [*key, 0], "executor": executor}
@@ -229,18 +230,18 @@ def _pairs(q: Array | None, k: Array | None) -> tuple[np.ndarray, np.ndarray]:
         return example_pairs()
     host = []
     for name, value in (("q", q), ("k", k)):
-        xp = _array.namespace(**{name: value})
-        array = np.atleast_2d(_array.to_host(_array.asarray(value, xp, name=name)))
-        if array.dtype.kind != "f" or array.ndim != 2 or not array.size or array.shape[-1] % 2:
+        xp = array.namespace(**{name: value})
+        rows = np.atleast_2d(array.to_host(array.asarray(value, xp, name=name)))
+        if rows.dtype.kind != "f" or rows.ndim != 2 or not rows.size or rows.shape[-1] % 2:
             raise ValueError(
-                f"{name} has shape {array.shape} and dtype {array.dtype}; expected real vectors (d,) or (n, d), d even"
+                f"{name} has shape {rows.shape} and dtype {rows.dtype}; expected real vectors (d,) or (n, d), d even"
             )
-        if not np.all(np.isfinite(array)):
+        if not np.all(np.isfinite(rows)):
             raise ValueError(f"{name} holds NaN or infinity; expected finite vectors")
-        array = array.astype(np.float64)
-        if np.max(np.abs(array)) > _LARGEST_FEATURE:
-            raise ValueError(f"{name} holds magnitudes up to {np.max(np.abs(array)):.2g}; expected at most 1e30")
-        host.append(array)
+        rows = rows.astype(np.float64)
+        if np.max(np.abs(rows)) > _LARGEST_FEATURE:
+            raise ValueError(f"{name} holds magnitudes up to {np.max(np.abs(rows)):.2g}; expected at most 1e30")
+        host.append(rows)
     if host[0].shape != host[1].shape:
         raise ValueError(f"q has shape {host[0].shape} but k has {host[1].shape}; expected pairs, row by row")
     return host[0], host[1]
@@ -263,15 +264,15 @@ def _first_blocks(
     if n_blocks is None:
         return q, k, pairing
     available = q.shape[-1] // 2
-    if count("n_blocks", n_blocks, 1) > available:
+    if whole("n_blocks", n_blocks, 1) > available:
         raise ValueError(f"n_blocks is {n_blocks}; expected 1 to {available}, the blocks that q and k have")
     q, k = (convert_pairing(v, pairing, "interleaved")[:, : 2 * n_blocks] for v in (q, k))
     return q, k, "interleaved"
 
 
 def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
-    xp = _array.namespace(delta=delta)
-    lags = _array.to_host(_array.asarray(delta, xp, name="delta"))
+    xp = array.namespace(delta=delta)
+    lags = array.to_host(array.asarray(delta, xp, name="delta"))
     if lags.dtype.kind not in "iuf" or not np.all(np.isfinite(lags)):
         raise ValueError(f"delta is {lags!r:.80}; expected finite lags")
     shape: tuple[int, ...] = (-1, 1) if kernel.ndim == 1 else lags.shape
@@ -280,12 +281,6 @@ def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
         wanted = "(m,)" if kernel.ndim == 1 else f"(m, {kernel.ndim})"
         raise ValueError(f"delta has shape {lags.shape}; expected {wanted} for {kernel!r}")
     return lags
-
-
-def _probability(name: str, value: Any) -> float:
-    if not isinstance(value, float | int | np.floating) or not 0.0 < value < 1.0:
-        raise ValueError(f"{name} is {value!r}; expected a probability between 0 and 1")
-    return float(value)
 
 
 def _at(estimate: Estimate, index: Any) -> tuple[float, float]:

@@ -91,7 +91,7 @@ def doubles(x: Any) -> np.ndarray:
 def norms(values: np.ndarray, blocks: int, pairing: str) -> np.ndarray:
     """Norm of each feature's block, at the feature's place; 0 for features that pass through."""
     turned = values[..., : 2 * blocks]
-    norm = np.abs(rfrope.to_complex(turned, pairing=pairing))
+    norm = np.abs(rfrope.rotation.to_complex(turned, pairing=pairing))
     both = np.concatenate([norm, norm], axis=-1) if pairing == "half" else np.repeat(norm, 2, axis=-1)
     return np.concatenate([both, np.zeros_like(values[..., 2 * blocks :])], axis=-1)
 

@@ -9,65 +9,65 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope import _array
+from rfrope._core import array
 
 
 def test_numpy_needs_no_compatibility_layer():
-    assert _array.namespace(x=np.ones(3), y=[1.0], z=None, s=2) is np
-    assert _array.namespace(x=[1, 2]) is np
+    assert array.namespace(x=np.ones(3), y=[1.0], z=None, s=2) is np
+    assert array.namespace(x=[1, 2]) is np
 
 
 def test_namespace_comes_from_the_arrays(xp):
-    space = _array.namespace(x=xp([1.0]), y=[2.0], z=None)
+    space = array.namespace(x=xp([1.0]), y=[2.0], z=None)
     assert xp.owns(space.asarray([1.0], device=xp.device))
 
 
 @pytest.mark.parametrize("value", ["text", object(), {1: 2}, lambda: None, b"bytes"])
 def test_what_is_no_array_is_named(value):
     with pytest.raises(TypeError, match=r"q has type .*; expected an array of NumPy, CuPy"):
-        _array.namespace(q=value)
+        array.namespace(q=value)
 
 
 @pytest.mark.parametrize("value", [[1, [2]], ["a"], [None], None, [object()]])
 def test_lists_must_hold_numbers(value):
     with pytest.raises(TypeError, match=r"q is .*expected numbers"):
-        _array.asarray(value, np, name="q")
+        array.asarray(value, np, name="q")
 
 
 def test_host_and_back(xp):
     for values in ([1.0, 2.5], [[1, 2], [3, 4]], 7.0, []):
         array = xp(values)
-        host = _array.to_host(array)
+        host = array.to_host(array)
         assert isinstance(host, np.ndarray)
         np.testing.assert_array_equal(host, values)
-        assert xp.owns(_array.from_host(host, _array.namespace(x=array), device=_array.device(array)))
+        assert xp.owns(array.from_host(host, array.namespace(x=array), device=array.device(array)))
 
 
 def test_bfloat16_tensors_reach_the_host_as_float32():
     torch = library("torch").module
-    np.testing.assert_array_equal(_array.to_host(torch.tensor([1.5], dtype=torch.bfloat16)), np.float32([1.5]))
+    np.testing.assert_array_equal(array.to_host(torch.tensor([1.5], dtype=torch.bfloat16)), np.float32([1.5]))
 
 
 def test_widest_float(xp):
-    assert _array.widest_float(_array.namespace(x=xp([1.0]))) == xp.dtype("float64")
-    assert _array.has_float64(_array.namespace(x=xp([1.0])))
+    assert array.widest_float(array.namespace(x=xp([1.0]))) == xp.dtype("float64")
+    assert array.has_float64(array.namespace(x=xp([1.0])))
 
 
 def test_explicit_namespaces(xp):
-    space = _array.named_namespace(xp.module)
+    space = array.named_namespace(xp.module)
     assert xp.owns(space.asarray([1.0], device=xp.device))
-    assert _array.named_namespace(None) is np
+    assert array.named_namespace(None) is np
     import math
 
     for wrong in ("torch", 3, math):
         with pytest.raises(TypeError, match="xp is"):
-            _array.named_namespace(wrong)
+            array.named_namespace(wrong)
 
 
 def test_what_is_lazy(xp):
-    assert _array.is_lazy(xp([1.0])) == xp.lazy
-    assert _array.on_host(xp([1.0])) == (not xp.lazy and not xp.on_device)
-    assert not _array.is_traced(xp([1.0]))
+    assert array.is_lazy(xp([1.0])) == xp.lazy
+    assert array.on_host(xp([1.0])) == (not xp.lazy and not xp.on_device)
+    assert not array.is_traced(xp([1.0]))
 
 
 def test_tracers_are_recognised():
@@ -75,7 +75,7 @@ def test_tracers_are_recognised():
     import jax
 
     seen = []
-    jax.jit(lambda x: seen.append((_array.is_traced(x), _array.is_lazy(x))) or x)(lib([1.0]))
+    jax.jit(lambda x: seen.append((array.is_traced(x), array.is_lazy(x))) or x)(lib([1.0]))
     assert seen == [(True, True)]
 
 
@@ -83,7 +83,7 @@ def test_tracers_are_recognised():
 def test_split_is_exact_and_its_halves_multiply_exactly(xp, dtype):
     x = np.random.default_rng(0).standard_normal(1000).astype(dtype) * 2.0 ** np.arange(-50, 50).repeat(10)
     x = x.astype(dtype)
-    high, low = (xp.host(v) for v in _array.split(xp(x), _array.namespace(x=xp(x))))
+    high, low = (xp.host(v) for v in array.split(xp(x), array.namespace(x=xp(x))))
     assert high.dtype == low.dtype == np.dtype(dtype)
     np.testing.assert_array_equal(high.astype(np.longdouble) + low, x)
     bits = 26 if dtype == "float64" else 12
@@ -97,7 +97,7 @@ def test_split_survives_a_compiler():
     import jax
 
     x = lib(np.random.default_rng(1).standard_normal(100))
-    high, low = jax.jit(lambda v: _array.split(v, lib.module))(x)
+    high, low = jax.jit(lambda v: array.split(v, lib.module))(x)
     assert np.count_nonzero(low) > 90
     np.testing.assert_array_equal(np.asarray(high) + np.asarray(low), np.asarray(x))
 
@@ -106,28 +106,28 @@ def test_split_survives_a_compiler():
 def test_memory_is_compared(name):
     lib = library(name)
     buffer = lib(np.arange(24.0).reshape(4, 6))
-    assert _array.same_memory(buffer, buffer)
-    assert _array.may_overlap(buffer[:3, :], buffer[1:, :])
-    assert not _array.same_memory(buffer[:3, :], buffer[1:, :])
-    assert not _array.may_overlap(buffer[:2, :], buffer[2:, :])
-    assert not _array.may_overlap(buffer, lib(np.ones((4, 6))))
+    assert memory.same_memory(buffer, buffer)
+    assert memory.may_overlap(buffer[:3, :], buffer[1:, :])
+    assert not memory.same_memory(buffer[:3, :], buffer[1:, :])
+    assert not memory.may_overlap(buffer[:2, :], buffer[2:, :])
+    assert not memory.may_overlap(buffer, lib(np.ones((4, 6))))
     if name != "array-api-strict":
-        assert _array.same_memory(buffer, buffer[:, :])
+        assert memory.same_memory(buffer, buffer[:, :])
 
 
 def test_lazy_libraries_cannot_be_written_to(xp):
-    assert _array.is_writable(xp([1.0])) == xp.writable
+    assert memory.is_writable(xp([1.0])) == xp.writable
 
 
 def test_broadcast_error_names_both():
     with pytest.raises(ValueError, match=r"q and k and delta do not broadcast: \(3,\) of q and k and \(2,\) of delta"):
-        _array.broadcast_shapes({"q and k": (3,), "delta": (2,)})
+        array.broadcast_shapes({"q and k": (3,), "delta": (2,)})
 
 
 class TestApplyOnHost:
     def test_elementwise(self, xp):
         x = xp(np.linspace(0.0, 1.0, 6).reshape(2, 3))
-        got = _array.apply_on_host(np.sinh, x, _array.namespace(x=x))
+        got = elementwise.on_host(np.sinh, x, array.namespace(x=x))
         assert xp.owns(got)
         np.testing.assert_allclose(xp.host(got), np.sinh(xp.host(x)))
 
@@ -137,7 +137,7 @@ class TestApplyOnHost:
             return v.sum(axis=-1) if last_axis == 0 else v[..., :2] * 2.0
 
         x = xp(np.arange(12.0).reshape(4, 3))
-        got = _array.apply_on_host(function, x, _array.namespace(x=x), last_axis=last_axis)
+        got = elementwise.on_host(function, x, array.namespace(x=x), last_axis=last_axis)
         np.testing.assert_allclose(xp.host(got), function(xp.host(x)))
 
     def test_gradients_are_not_dropped_silently(self):
@@ -171,14 +171,14 @@ class TestDevices:
             *rfrope.rotation_table(p, w),
             rfrope.scores(x, x, p, p, w),
             rfrope.convert_pairing(x, "half", "interleaved"),
-            rfrope.to_complex(x),
-            rfrope.phases(p, w),
+            rfrope.rotation.to_complex(x),
+            rfrope.rotation.phases(p, w),
             rfrope.kernel("matern", nu=0.8, scale=(1.0, 2.0), ndim=2).phi(other(np.ones((5, 2)))),
             rfrope.kernel("sinc", bandwidth=(1.0, 2.0), ndim=2).density(other(np.ones((5, 2)))),
             rfrope.kernel("gaussian").transport(other([0.2, 0.7])),
             rfrope.sample("cauchy", 3, rng=0, xp=library("array-api-strict").module, device=x.device),
             rfrope.expected_score(x, x, [0.5, 1.0, 2.0], "gaussian"),
-            rfrope.relative_error(x, x, [0.5, 1.0, 2.0], "gaussian"),
+            rfrope.moments.relative_error(x, x, [0.5, 1.0, 2.0], "gaussian"),
             rfrope.estimate_kernel("gaussian", other([0.5, 1.0]), n_samples=100, rng=0).stderr,
             rfrope.estimate_scores(x, x, [0.5, 1.0, 2.0], "gaussian", n_trials=50, rng=0).variance.stderr,
         ]

@@ -361,7 +361,7 @@ EVERY = {
     "axial": lambda: axial(geometric(4), geometric(4)),
     "axial interleaved": lambda: axial(geometric(4), geometric(4), order="interleaved"),
     "axial of three": lambda: axial(geometric(2), geometric(3), geometric(3)),
-    "pixel": lambda: axial(rfrope.pixel(4), rfrope.pixel(4)),
+    "pixel": lambda: axial(rfrope.frequencies.pixel(4), rfrope.frequencies.pixel(4)),
     "mixed": lambda: mixed(8, np.array([0.3, 2.0])),
     "golden gate": lambda: golden_gate(8, low=0.1, high=2.0, heads=2, zero_blocks=1),
     "golden gate of three": lambda: golden_gate(8, low=0.1, high=2.0, ndim=3),

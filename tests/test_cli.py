@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import _accel, _libraries, _report, kernels, sampling, storage
+from rfrope import _accel, kernels, storage
+from rfrope._core import libraries
+from rfrope.designs import errors, sampling
 from rfrope.cli import main
 from rfrope.kernels import registry
 from rfrope.kernels.families import Gaussian
@@ -427,7 +429,7 @@ def test_doctor_sees_that_numba_is_switched_off(doctor):
 
 def test_doctor_prints_devices(run, monkeypatch):
     device = {"name": "NVIDIA Test", "compute_capability": "9.0", "memory": 3 * 2**30}
-    there = _libraries.Finding("CuPy", True, "14.2.0", devices=(device, device))
+    there = libraries.Finding("CuPy", True, "14.2.0", devices=(device, device))
     monkeypatch.setattr(_libraries, "libraries", lambda: iter([there]))
     monkeypatch.setattr(_libraries, "apart", lambda *names: iter([]))
     _, out, _ = run("doctor")

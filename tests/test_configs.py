@@ -323,7 +323,7 @@ def test_rotary_dim_is_of_older_configs():
 def test_rotary_dim_is_exact(head_dim, rotary_dim):
     (part,) = from_config({"rope_theta": 1e4, "head_dim": head_dim, "rotary_dim": rotary_dim})
     assert part.rotary_dim == rotary_dim
-    again = rfrope.from_rope_parameters(part.rope_parameters, head_dim=head_dim)
+    again = rfrope.models.from_rope_parameters(part.rope_parameters, head_dim=head_dim)
     np.testing.assert_allclose(again.frequencies, 1e4 ** (-np.arange(0, rotary_dim, 2) / rotary_dim), rtol=1e-14)
 
 

@@ -14,9 +14,10 @@ import pytest
 from problems import KERNELS, Z_BOUND, law_distances
 
 import rfrope
-from rfrope import _designs, analysis, kernels, sample, sampling
+from rfrope.designs import sets, sampling
+from rfrope import analysis, kernels, sample
 from rfrope.kernels import Kernel
-from rfrope.sampling import RANDOMISED, draw_sets, optimise
+from rfrope.designs.sampling import RANDOMISED, draw_sets, optimise
 
 N_SETS, N_BLOCKS = 10_000, 6
 KEY = (20240607, 4)
@@ -40,7 +41,7 @@ LAWS = {str(p): p.kernel for p in {(p.family, p.kernel.ndim): p for p in KERNELS
 
 
 def allowed(design: str, kernel: Kernel) -> bool:
-    return design != "orthogonal" or (kernel.ndim > 1 and kernel._isotropy() is not None)
+    return design != "orthogonal" or (kernel.ndim > 1 and kernel.isotropy() is not None)
 
 
 CASES = [(design, name) for design in RANDOMISED for name in LAWS if allowed(design, LAWS[name])]
@@ -125,7 +126,7 @@ def test_strata_that_are_not_permuted_are_seen(monkeypatch):
 
 @pytest.mark.parametrize("design", ["stratified", "halton"])
 def test_strata_filled_unevenly_are_seen(design, monkeypatch):
-    right = _designs.uniforms
+    right = sets.uniforms
 
     def wrong(*arguments):
         u = right(*arguments).copy()
@@ -137,7 +138,7 @@ def test_strata_filled_unevenly_are_seen(design, monkeypatch):
 
 
 def test_a_sobol_sequence_that_is_not_scrambled_is_seen(monkeypatch):
-    right = _designs.uniforms
+    right = sets.uniforms
     monkeypatch.setattr(
         _designs, "uniforms", lambda *a: np.concatenate([0.0 * right(*a)[..., :1], right(*a)[..., 1:]], -1)
     )
@@ -167,7 +168,7 @@ def test_heads_are_independent(design):
 @each_design
 def test_heads_that_share_their_strata_are_seen(design, monkeypatch):
     """Pairs of heads that are given the same uniforms fail the test above."""
-    right, kernel = _designs.uniforms, plain(design)
+    right, kernel = sets.uniforms, plain(design)
     monkeypatch.setattr(_designs, "uniforms", lambda *a: np.repeat(right(*a)[: a[5] // 2], 2, axis=0))
     assert dependence(kernel, draw_sets(kernel, design, KEY, N_BLOCKS, streams=N_SETS)) > 5 * Z_BOUND
 
@@ -423,7 +424,7 @@ def errors_sup(kernel: Kernel, sets: np.ndarray, max_lag: int) -> np.ndarray:
 
 @pytest.mark.parametrize("max_lag", [(10,), (3000,), (100_000,), (40, 3), (200, 300), (30, 20, 10)])
 def test_lags_of_a_range(max_lag):
-    lags, weights = _designs.lags_within(max_lag, 500)
+    lags, weights = sets.lags_within(max_lag, 500)
     total = (np.prod([2 * m + 1 for m in max_lag]) + 1) // 2
     assert len(lags) == len(weights) <= 500
     assert weights.sum() == pytest.approx(total)

@@ -28,7 +28,8 @@ from conftest import library
 from problems import has_density
 
 import rfrope
-from rfrope import _array, analysis, heads, kernels, montecarlo, scaling
+from rfrope._core import array
+from rfrope import analysis, heads, kernels, montecarlo, scaling
 
 Place = Callable[..., Any]  # puts NumPy arrays on a device
 DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "precision.rst"
@@ -80,9 +81,9 @@ def tables(a: Place) -> Iterator[Any]:
 
 def plain_phases(a: Place) -> Iterator[Any]:
     p, w = a(POSITIONS), a(FREQUENCIES)
-    yield rfrope.phases(p, w)
-    yield rfrope.phases(p, w, shift=w)
-    yield rfrope.phases(a(VECTORS), a(TENSOR))
+    yield rfrope.rotation.phases(p, w)
+    yield rfrope.rotation.phases(p, w, shift=w)
+    yield rfrope.rotation.phases(a(VECTORS), a(TENSOR))
 
 
 def scores(a: Place) -> Iterator[Any]:
@@ -101,13 +102,13 @@ def rearranged(a: Place) -> Iterator[Any]:
 
 def complex_numbers(a: Place) -> Iterator[Any]:
     for dtype in ("float32", "float64"):
-        yield rfrope.to_complex(a(FEATURES, dtype))
-        yield rfrope.to_complex(a(FEATURES, dtype), pairing="interleaved")
+        yield rfrope.rotation.to_complex(a(FEATURES, dtype))
+        yield rfrope.rotation.to_complex(a(FEATURES, dtype), pairing="interleaved")
 
 
 def real_numbers(a: Place) -> Iterator[Any]:
     for pairing in ("half", "interleaved"):
-        yield rfrope.from_complex(a(FEATURES + 1j * FEATURES), pairing=pairing)
+        yield rfrope.rotation.from_complex(a(FEATURES + 1j * FEATURES), pairing=pairing)
 
 
 def coefficients(a: Place) -> Iterator[Any]:
@@ -124,13 +125,13 @@ def moments(function: Callable[..., Any], a: Place) -> Iterator[Any]:
 
 
 def wavelengths(a: Place) -> Iterator[Any]:
-    yield rfrope.from_wavelengths(a([2.0, np.inf]))
-    yield rfrope.from_wavelengths(a(np.exp(TENSOR)))
+    yield rfrope.frequencies.from_wavelengths(a([2.0, np.inf]))
+    yield rfrope.frequencies.from_wavelengths(a(np.exp(TENSOR)))
 
 
 def scales_of_xpos(a: Place) -> Iterator[Any]:
-    yield rfrope.xpos_scales(a(POSITIONS), 4)
-    yield rfrope.xpos_scales(a(VECTORS), 3, scale_base=2.0, centre=0.5)
+    yield rfrope.frequencies.xpos_scales(a(POSITIONS), 4)
+    yield rfrope.frequencies.xpos_scales(a(VECTORS), 3, scale_base=2.0, centre=0.5)
 
 
 def several_axes(a: Place) -> Iterator[Any]:
@@ -160,7 +161,7 @@ def embeddings(function: Callable[..., Any], a: Place) -> Iterator[Any]:
 
 def bands(a: Place) -> Iterator[Any]:
     for kernel in ("gaussian(scale=8)", "matern(nu=0.8, scale=3)"):
-        band = rfrope.mean_kernel_band(kernel, a([0.0, 1.0, 5.0]), n_blocks=32)
+        band = rfrope.moments.mean_kernel_band(kernel, a([0.0, 1.0, 5.0]), n_blocks=32)
         yield from (v for v in vars(band).values() if hasattr(v, "shape"))
 
 
@@ -340,7 +341,7 @@ CALLS: dict[str, Callable[[Place], Iterator[Any]]] = {
     "block_coefficients": coefficients,
     "expected_score": functools.partial(moments, rfrope.expected_score),
     "score_variance": functools.partial(moments, rfrope.score_variance),
-    "relative_error": functools.partial(moments, rfrope.relative_error),
+    "relative_error": functools.partial(moments, rfrope.moments.relative_error),
     "mean_kernel": mean_kernels,
     "log_uniform_kernel": closed_curves,
     "dirichlet": dirichlets,
@@ -368,7 +369,7 @@ CALLS: dict[str, Callable[[Place], Iterator[Any]]] = {
     "mixed": mixed_axes,
     "mrope": sections_of_axes,
     "sinusoidal": functools.partial(embeddings, rfrope.sinusoidal),
-    "shift_matrix": functools.partial(embeddings, rfrope.shift_matrix),
+    "shift_matrix": functools.partial(embeddings, rfrope.rotation.shift_matrix),
     **{f"scaling.{name}": functools.partial(stretched, name) for name in SCHEMES},
     **{f"Kernel.{name}": functools.partial(of_kernels, name) for name in ("phi", "phi2", "density")},
 }
@@ -428,9 +429,9 @@ MADE_ON_HOST = {
     "sample": lambda xp, place: rfrope.sample("gaussian", 4, rng=0, xp=xp, device=place),
     "geometric": lambda xp, place: rfrope.geometric(4, xp=xp, device=place),
     "arithmetic": lambda xp, place: rfrope.arithmetic(4, step=0.5, xp=xp, device=place),
-    "pixel": lambda xp, place: rfrope.pixel(4, xp=xp, device=place),
+    "pixel": lambda xp, place: rfrope.frequencies.pixel(4, xp=xp, device=place),
     "from_rope_parameters": lambda xp, place: (
-        rfrope.from_rope_parameters({"rope_type": "linear", "factor": 2.0}, head_dim=8, xp=xp, device=place).frequencies
+        rfrope.models.from_rope_parameters({"rope_type": "linear", "factor": 2.0}, head_dim=8, xp=xp, device=place).frequencies
     ),
     "from_config": lambda xp, place: (
         rfrope.from_config({"rope_theta": 1e4, "head_dim": 8}, xp=xp, device=place)[0].frequencies
@@ -493,7 +494,7 @@ QUEUED = {
 
 
 class Watched(types.ModuleType):
-    """The namespace of array-api-strict, which notes what is asked of it; `clip` stands beside, as in `_array.clip`."""
+    """The namespace of array-api-strict, which notes what is asked of it; `clip` stands beside, as in `array.clip`."""
 
     def __init__(self, space: Any) -> None:
         super().__init__(space.__name__)
@@ -535,7 +536,7 @@ def refusing(strict, monkeypatch):
             refuse(name, lambda *_: True)
     for name in ("__getitem__", "__setitem__"):
         refuse(name, lambda i, *_: any(isinstance(part, kind) for part in (i if isinstance(i, tuple) else (i,))))
-    watched, namespace_of, clip = Watched(strict), _array._namespace_of, _array.clip
+    watched, namespace_of, clip = Watched(strict), array._namespace_of, array.clip
 
     def watch(name: str, value: Any) -> Any:
         found = namespace_of(name, value)
@@ -550,7 +551,7 @@ def forbid(monkeypatch, *names: str) -> None:
     for name in names:
 
         def crossed(*args: Any, name: str = name, **kwargs: Any) -> None:
-            raise RuntimeError(f"_array.{name} was called")
+            raise RuntimeError(f"array.{name} was called")
 
         monkeypatch.setattr(_array, name, crossed)
 
@@ -626,8 +627,8 @@ def test_the_second_device_would_notice(name, second, refusing):
 
 
 def test_values_on_a_device_are_not_looked_at(second, strict):
-    assert not _array.on_host(second([1.0]))
-    assert _array.on_host(strict.asarray([1.0]))
+    assert not array.on_host(second([1.0]))
+    assert array.on_host(strict.asarray([1.0]))
 
 
 # -- tensors without values --------------------------------------------------------------------------------------------
@@ -674,52 +675,52 @@ def cupy_array():
 @pytest.mark.parametrize("shape", [(3,), ()])
 def test_arrays_on_two_devices_are_refused_single_numbers_too(shape, cupy_array):
     with pytest.raises(ValueError, match=r"x is on device .*0.* but positions is on .*1.*; expected all arrays on one"):
-        _array.namespace(x=cupy_array((3, 8)), positions=cupy_array(shape, device=1))
+        array.namespace(x=cupy_array((3, 8)), positions=cupy_array(shape, device=1))
 
 
 def test_arrays_of_cupy_are_recognised(cupy_array):
     x = cupy_array((4, 6))
-    assert _array.is_cupy(x)
-    assert _array.on_cuda(x)
-    assert not _array.on_host(x)
-    assert not _array.in_memory(x)
-    assert not _array.is_lazy(x)
-    assert _array.is_writable(x)
-    assert _array.device(x) == x.device
-    assert _array.dtype_name(x) == "float64"
-    assert _array.namespace(x=x, y=[1.0], z=cupy_array((), offset=800)).__name__ == "array_api_compat.cupy"
-    assert _array.special_functions(_array.namespace(x=x)).__name__ == "cupyx.scipy.special"
-    assert _array.all_within(x, 1.0, _array.namespace(x=x))
+    assert array.is_cupy(x)
+    assert memory.on_cuda(x)
+    assert not array.on_host(x)
+    assert not memory.in_memory(x)
+    assert not array.is_lazy(x)
+    assert memory.is_writable(x)
+    assert array.device(x) == x.device
+    assert array.dtype_name(x) == "float64"
+    assert array.namespace(x=x, y=[1.0], z=cupy_array((), offset=800)).__name__ == "array_api_compat.cupy"
+    assert elementwise.special_functions(array.namespace(x=x)).__name__ == "cupyx.scipy.special"
+    assert array.all_within(x, 1.0, array.namespace(x=x))
 
 
 def test_what_cuda_kernels_may_touch(second):
     torch = library("torch").module
-    assert _array.on_cuda(None)
-    assert _array.on_cuda(1.0)
+    assert memory.on_cuda(None)
+    assert memory.on_cuda(1.0)
     for other in (np.ones(3), second([1.0]), torch.ones(3), torch.ones(3, device="meta"), [1.0], "x"):
-        assert not _array.on_cuda(other)
+        assert not memory.on_cuda(other)
 
 
 def test_memory_of_cupys_arrays_is_compared(cupy_array):
     import cupy
 
     x = cupy_array((4, 6))
-    assert _array.same_memory(x, x[:, :])
-    assert not _array.same_memory(x, cupy_array((4, 6), offset=8))
-    assert not _array.same_memory(x, x.T)
-    assert not _array.same_memory(x, cupy_array((4, 6), "float32"))
-    assert _array.may_overlap(x[:3], x[1:])
-    assert _array.may_overlap(x, cupy_array((4, 6), offset=23 * 8))
-    assert not _array.may_overlap(x, cupy_array((4, 6), offset=24 * 8))
-    assert not _array.may_overlap(x[:, 0::2], x[:, 1::2])
-    assert _array.may_overlap(x[::-1], x[:1])
-    assert _array.has_shared_elements(cupy.broadcast_to(x[:1], (4, 6)))
-    assert not _array.has_shared_elements(x[:1])
+    assert memory.same_memory(x, x[:, :])
+    assert not memory.same_memory(x, cupy_array((4, 6), offset=8))
+    assert not memory.same_memory(x, x.T)
+    assert not memory.same_memory(x, cupy_array((4, 6), "float32"))
+    assert memory.may_overlap(x[:3], x[1:])
+    assert memory.may_overlap(x, cupy_array((4, 6), offset=23 * 8))
+    assert not memory.may_overlap(x, cupy_array((4, 6), offset=24 * 8))
+    assert not memory.may_overlap(x[:, 0::2], x[:, 1::2])
+    assert memory.may_overlap(x[::-1], x[:1])
+    assert memory.has_shared_elements(cupy.broadcast_to(x[:1], (4, 6)))
+    assert not memory.has_shared_elements(x[:1])
     with pytest.raises(ValueError, match="out overlaps x in part"):
-        rfrope._blocks._check_out(x[1:], x[:3], (3, 6), False)
-    rfrope._blocks._check_out(x[:3], x[:3], (3, 6), False)
+        rfrope._core.blocks._check_out(x[1:], x[:3], (3, 6), False)
+    rfrope._core.blocks._check_out(x[:3], x[:3], (3, 6), False)
     with pytest.raises(ValueError, match="broadcast view"):
-        rfrope._blocks._check_out(cupy.broadcast_to(x[:1], (4, 6)), x, (4, 6), False)
+        rfrope._core.blocks._check_out(cupy.broadcast_to(x[:1], (4, 6)), x, (4, 6), False)
 
 
 def test_errors_of_mixed_libraries_say_what_to_type(cupy_array, second):
@@ -728,16 +729,16 @@ def test_errors_of_mixed_libraries_say_what_to_type(cupy_array, second):
         r"x is a cupy array but positions is a numpy array; .*pass cupy\.asarray\(positions\), or cupy\.asnumpy\(x\)"
     )
     with pytest.raises(TypeError, match=names):
-        _array.namespace(x=x, positions=np.ones(2))
+        array.namespace(x=x, positions=np.ones(2))
     names = r"x is a numpy array but out is a cupy array; .*pass cupy\.asnumpy\(out\), or cupy\.asarray\(x\)"
     with pytest.raises(TypeError, match=names):
-        _array.namespace(x=np.ones(2), out=x)
+        array.namespace(x=np.ones(2), out=x)
     names = r"x is a cupy array but k is a jax array; .*pass cupy\.asarray\(k\), or jax\.numpy\.asarray\(x\.get\(\)\)"
     with pytest.raises(TypeError, match=names):
-        _array.namespace(x=x, k=library("jax")([1.0]))
+        array.namespace(x=x, k=library("jax")([1.0]))
     names = r"x is a torch array but k is a cupy array; .*pass torch\.asarray\(k\), or cupy\.asarray\(x\)"
     with pytest.raises(TypeError, match=names):
-        _array.namespace(x=library("torch")([1.0]), k=x)
+        array.namespace(x=library("torch")([1.0]), k=x)
 
 
 def test_mixing_with_numpy_is_an_error_in_every_public_function(second):
@@ -747,7 +748,7 @@ def test_mixing_with_numpy_is_an_error_in_every_public_function(second):
         "frequencies": [
             lambda: rfrope.rotate(x, p, host),
             lambda: rfrope.rotation_table(p, host),
-            lambda: rfrope.phases(p, host),
+            lambda: rfrope.rotation.phases(p, host),
             lambda: rfrope.scores(x, x, p, p, host),
         ],
         "phases": [lambda: rfrope.rotate_by_phases(x, host)],
@@ -764,7 +765,7 @@ def test_mixing_with_numpy_is_an_error_in_every_public_function(second):
             lambda: analysis.scaling_effect(w, w, host),
             lambda: rfrope.expected_score(x, x, host, "gaussian"),
             lambda: rfrope.score_variance(x, x, host, "gaussian"),
-            lambda: rfrope.relative_error(x, x, host, "gaussian"),
+            lambda: rfrope.moments.relative_error(x, x, host, "gaussian"),
             lambda: rfrope.estimate_scores(x, x, host, "gaussian", n_trials=4),
         ],
     }
@@ -781,7 +782,7 @@ def test_two_devices_are_an_error(second, strict):
 
 # -- the current device ------------------------------------------------------------------------------------------------
 
-WRAPPER = _array.on_device_of_arrays(lambda: None).__code__
+WRAPPER = array.on_device_of_arrays(lambda: None).__code__
 
 
 @pytest.mark.parametrize("name", [name for name, f in public_functions().items() if takes_arrays(f)])
@@ -817,13 +818,13 @@ def current(monkeypatch):
 
 
 def test_the_device_of_the_first_array_is_current_inside(current):
-    inside = _array.on_device_of_arrays(lambda *args, **kwargs: list(current.stack))
+    inside = array.on_device_of_arrays(lambda *args, **kwargs: list(current.stack))
     assert inside(1.0, current.array("one"), x=current.array("two")) == ["one"]
     assert inside([2.0], x=current.array("two")) == ["two"]
     assert inside(1.0, None, x=np.ones(2)) == []
     assert current.stack == []
 
-    @_array.on_device_of_arrays
+    @array.on_device_of_arrays
     def failing(x):
         raise ValueError(current.stack[-1])
 
@@ -836,12 +837,12 @@ def test_cupys_own_clip_is_used(current):
     """That of array-api-compat makes the host wait: it picks elements by a mask."""
     x = current.array("one")
     x.clip = lambda low, high: (low, high)
-    assert _array.clip(x, 0.0, None, types.ModuleType("array_api_compat.cupy")) == (0.0, None)
+    assert array.clip(x, 0.0, None, types.ModuleType("array_api_compat.cupy")) == (0.0, None)
 
 
 def test_without_cupy_nothing_is_done(monkeypatch):
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    assert _array.on_device_of_arrays(lambda x: x)(3) == 3
+    assert array.on_device_of_arrays(lambda x: x)(3) == 3
     assert "cupy" not in sys.modules
 
 
@@ -996,7 +997,7 @@ def test_our_kernels_are_what_runs(name, of, monkeypatch):
     lib = library(of)
     if importlib.util.find_spec("cupy") is None:
         pytest.skip("CuPy is not installed")
-    door, launched = importlib.import_module("rfrope._accel.cuda"), []
+    door, launched = importlib.import_module("rfrope._accel.cuda.door"), []
     launch = door.launch
     monkeypatch.setattr(door, "launch", lambda source, *rest: (launched.append(source), launch(source, *rest)))
     x, p, w = lib(np.ones((3, 8))), lib(np.arange(3.0)), lib(np.ones(4))

@@ -98,7 +98,7 @@ def problems(form: str, pairing: str) -> dict[str, Problem]:
         "rotate_by_phases": Problem(rfrope.rotate_by_phases, {"x": x, "phases": phases, "scale": (3,)}, options=paired),
         "rotate_by_table": Problem(rfrope.rotate_by_table, table, options=paired),
         "rotation_table": Problem(_table, {"positions": p, **angles, "scale": phases}),
-        "phases": Problem(rfrope.phases, {"positions": p, **angles}),
+        "phases": Problem(rfrope.rotation.phases, {"positions": p, **angles}),
         "scores": Problem(rfrope.scores, scores, options=paired),
         "mean_kernel": Problem(analysis.mean_kernel, {"frequencies": w, "delta": p}),
         "phase_shift": Problem(heads.phase_shift, {"frequencies": w, "offset": offset}),

@@ -11,8 +11,8 @@ from importlib import metadata
 import numpy as np
 import pytest
 
-from rfrope import _libraries
-from rfrope._libraries import Finding
+from rfrope._core import libraries
+from rfrope._core.libraries import Finding
 
 
 class Failure(RuntimeError):
@@ -50,7 +50,7 @@ def cupy(monkeypatch):
         monkeypatch.setattr(_libraries, "_cupy_packages", lambda: list(packages))
         monkeypatch.setattr(_libraries, "_installed", lambda *names: bool(packages))
         monkeypatch.setitem(sys.modules, "cupy", module or fake_cupy(**changes))
-        (found,) = _libraries.probe_cupy()
+        (found,) = libraries.probe_cupy()
         return Finding(**found)
 
     return probe
@@ -125,7 +125,7 @@ def test_packages_of_cupy_are_told_from_others(monkeypatch):
     names = ("cupy-cuda12x", "CuPy-CUDA12x", "cupy-xarray", "cupy-rocm-5-0", "cupy", "numpy", None)
     listed = [types.SimpleNamespace(metadata={"Name": name}) for name in names]
     monkeypatch.setattr(metadata, "distributions", lambda: [*listed, object()])
-    assert _libraries._cupy_packages() == ["cupy", "cupy-cuda12x", "cupy-rocm-5-0"]
+    assert libraries._cupy_packages() == ["cupy", "cupy-cuda12x", "cupy-rocm-5-0"]
 
 
 def fake_torch(cuda):
@@ -141,7 +141,7 @@ def fake_torch(cuda):
 def torch_findings(monkeypatch, torch):
     monkeypatch.setattr(_libraries, "_installed", lambda *names: True)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    return [Finding(**found) for found in _libraries.probe_torch()]
+    return [Finding(**found) for found in libraries.probe_torch()]
 
 
 def test_torch_with_and_without_cuda(monkeypatch):
@@ -164,9 +164,9 @@ def test_torch_with_and_without_cuda(monkeypatch):
 def test_the_first_cause_is_told():
     error = ImportError("\n=====\nFailed to import CuPy.\n")
     error.__cause__ = OSError("libcudart.so.12: cannot open")
-    assert _libraries.told(error) == "OSError: libcudart.so.12: cannot open"
-    assert _libraries.told(ImportError("\n=====\nFailed to import CuPy.\n")) == "ImportError: Failed to import CuPy."
-    assert _libraries.told(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert libraries.told(error) == "OSError: libcudart.so.12: cannot open"
+    assert libraries.told(ImportError("\n=====\nFailed to import CuPy.\n")) == "ImportError: Failed to import CuPy."
+    assert libraries.told(KeyboardInterrupt()) == "KeyboardInterrupt"
 
 
 # -- in a process of their own -----------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def nothing():
 def probes(tmp_path, monkeypatch):
     (tmp_path / "made_up_probes.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    return lambda function: list(_libraries.apart("it", "made_up_probes", function))
+    return lambda function: list(libraries.apart("it", "made_up_probes", function))
 
 
 def test_what_libraries_print_is_no_answer(probes):
@@ -229,7 +229,7 @@ def test_no_process_can_be_started(probes, monkeypatch):
 
 @pytest.mark.parametrize("name", ["numpy", "scipy", "torch", "jax", "dask", "cupy"])
 def test_every_probe_answers_here(name):
-    found = list(_libraries.apart("it", "rfrope._libraries", f"probe_{name}"))
+    found = list(libraries.apart("it", "rfrope._core.libraries", f"probe_{name}"))
     assert found
     for one in found:
         assert one.active or (one.reason and one.advice)

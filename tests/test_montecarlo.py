@@ -208,7 +208,7 @@ def test_a_single_draw_is_rotate_dot_rotate(text):
     q, k = example_pairs()
     omega, lags = rfrope.sample(text, 32, rng=3), np.asarray([-1.0, 7.0, -59.0])
     a, b = rfrope.block_coefficients(q[:, None], k[:, None])
-    u = rfrope.phases(lags, omega)
+    u = rfrope.rotation.phases(lags, omega)
     decomposed = np.sum(a * np.cos(u) + b * np.sin(u), axis=-1)
     size = np.linalg.norm(q, axis=-1, keepdims=True) * np.linalg.norm(k, axis=-1, keepdims=True)
     start = 100.0
@@ -605,7 +605,7 @@ def transforms(monkeypatch):
     """Counts the transforms that ran; the test is skipped where there can be none."""
     pytest.importorskip("finufft")
     sums = pytest.importorskip(
-        "rfrope._accel.sums", reason="compiled loops need Numba, with its compiler on", exc_type=ImportError
+        "rfrope._accel.cpu.sums", reason="compiled loops need Numba, with its compiler on", exc_type=ImportError
     )
     calls, right = [], sums._transformed
     monkeypatch.setattr(sums, "_transformed", lambda *arguments: calls.append(1) or right(*arguments))

@@ -7,8 +7,8 @@ import pytest
 from problems import Z_BOUND, ks_bound, ks_distance
 from scipy import stats
 
-from rfrope import _philox
-from rfrope._philox import key_from_rng, philox4x32, uniforms
+from rfrope._core import philox
+from rfrope._core.philox import key_from_rng, philox4x32, uniforms
 
 KEY = (0x1234ABCD, 0xDEADBEEF)
 
@@ -112,7 +112,7 @@ def test_values_are_odd_multiples_of_two_to_the_minus_53():
     ("low", "high", "value"), [(0, 0, 2.0**-53), (2**32 - 1, 2**32 - 1, 1.0 - 2.0**-53), (0, 2**31, 0.5 + 2.0**-53)]
 )
 def test_extreme_words_stay_inside_the_unit_interval(low, high, value):
-    assert _philox._to_unit(np.uint64(low), np.uint64(high)) == value
+    assert philox._to_unit(np.uint64(low), np.uint64(high)) == value
     assert 0.0 < value < 1.0
 
 

@@ -368,7 +368,7 @@ def test_results_of_heads_are_frozen_dataclasses_with_these_fields(name):
 
 def test_properties_of_results():
     for name in ("passed", "worst"):
-        assert isinstance(getattr(rfrope.Validation, name), property)
+        assert isinstance(getattr(rfrope.validation.Validation, name), property)
     assert bare(rfrope.Validation.to_dict) == "(self)"
 
 

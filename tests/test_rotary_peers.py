@@ -103,7 +103,7 @@ def test_the_language_set_of_lucidrains_is_geometric(lucid, base, factor):
 @pytest.mark.parametrize("max_freq", [10, 256])
 def test_the_pixel_set_of_lucidrains_is_pixel(lucid, max_freq):
     made = lucid.package.RotaryEmbedding(dim=24, freqs_for="pixel", max_freq=max_freq)
-    np.testing.assert_allclose(made.freqs.detach().numpy(), rfrope.pixel(12, max_freq=max_freq), rtol=1e-6)
+    np.testing.assert_allclose(made.freqs.detach().numpy(), rfrope.frequencies.pixel(12, max_freq=max_freq), rtol=1e-6)
 
 
 @pytest.mark.parametrize("width", [16, 10])
@@ -125,7 +125,7 @@ def test_rotations_of_lucidrains(lucid, width, offset, factor):
 @pytest.mark.parametrize("kind", ["lang", "pixel"])
 def test_axial_sets_of_lucidrains(lucid, dims, kind):
     """Axes one after the other; pixel positions go from -1 to 1 on every axis."""
-    torch, one = lucid.torch, rfrope.geometric(4) if kind == "lang" else rfrope.pixel(4)
+    torch, one = lucid.torch, rfrope.geometric(4) if kind == "lang" else rfrope.frequencies.pixel(4)
     made = lucid.make(8, one, freqs_for=kind)
     table = made.get_axial_freqs(*dims).detach()
     x = features(torch, 2, *dims, 8 * len(dims))
@@ -133,7 +133,7 @@ def test_axial_sets_of_lucidrains(lucid, dims, kind):
     lines = [torch.linspace(-1, 1, n) if kind == "pixel" else torch.arange(n, dtype=torch.float64) for n in dims]
     positions = torch.stack(torch.meshgrid(*lines, indexing="ij"), dim=-1)
     w = rfrope.axial(*[torch.asarray(one)] * len(dims))
-    np.testing.assert_allclose(rfrope.phases(positions, w).numpy(), table[..., 0::2].numpy(), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(rfrope.rotation.phases(positions, w).numpy(), table[..., 0::2].numpy(), rtol=1e-6, atol=1e-6)
     got = rfrope.rotate(x, positions, w, pairing="interleaved")
     np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=0, atol=1e-5)
 
@@ -146,7 +146,7 @@ def test_xpos_of_lucidrains(lucid, scale_base):
     made = lucid.make(16, w, use_xpos=True, xpos_scale_base=scale_base)
     expected = [v.detach().numpy() for v in made.rotate_queries_and_keys(q, k)]
     positions, w = torch.arange(n), torch.asarray(w)
-    scale = rfrope.xpos_scales(positions, 8, scale_base=scale_base, centre=n // 2)
+    scale = rfrope.frequencies.xpos_scales(positions, 8, scale_base=scale_base, centre=n // 2)
     got = [rfrope.rotate(v, positions, w, pairing="interleaved", scale=s) for v, s in ((q, scale), (k, 1.0 / scale))]
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_allclose(one.numpy(), other, rtol=0, atol=1e-5)
@@ -253,7 +253,7 @@ def test_dinov3_of_transformers():
     torch = found.torch
     config = found.configs.DINOv3ViTConfig(hidden_size=384, num_attention_heads=6, patch_size=16, rope_theta=100.0)
     theirs = found.code.DINOv3ViTRopePositionEmbedding(config).eval()(torch.zeros(1, 3, 7 * 16, 4 * 16))
-    one = rfrope.from_wavelengths(100.0 ** (np.arange(16) / 16.0))
+    one = rfrope.frequencies.from_wavelengths(100.0 ** (np.arange(16) / 16.0))
     rows, columns = ((2.0 * np.arange(n) + 1.0) / n - 1.0 for n in (7, 4))
     positions = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2)
     for ours, other in zip(rfrope.rotation_table(positions, rfrope.axial(one, one)), theirs, strict=True):

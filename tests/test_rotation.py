@@ -74,7 +74,7 @@ def test_shapes_follow_matmul_and_nothing_is_guessed(xp, x_shape, p_shape, w_sha
     x, p, w = (rng.standard_normal(s) for s in (x_shape, p_shape, w_shape))
     u = p[..., None] * w if w.ndim == 1 else p @ np.swapaxes(w, -1, -2)
     assert u.shape == u_shape
-    np.testing.assert_allclose(xp.host(rfrope.phases(xp(p), xp(w))), u, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(xp.host(rfrope.rotation.phases(xp(p), xp(w))), u, rtol=1e-13, atol=1e-13)
     got = xp.host(rfrope.rotate(xp(x), xp(p), xp(w)))
     np.testing.assert_allclose(got, reference(x, u), rtol=1e-12, atol=1e-12)
     cos, sin = rfrope.rotation_table(xp(p), xp(w))
@@ -158,15 +158,15 @@ def test_convert_pairing_of_features_and_weight_rows(xp, rng):
 def test_complex_view_turns_by_multiplication(xp, rng):
     x, p, w = rng.standard_normal((3, 8)), np.asarray([2, -5, 40]), rfrope.geometric(4)
     for pairing in PAIRINGS:
-        z = rfrope.to_complex(xp(x), pairing=pairing)
+        z = rfrope.rotation.to_complex(xp(x), pairing=pairing)
         turned = xp.host(z) * np.exp(1j * p[:, None] * w)
         expected = xp.host(rfrope.rotate(xp(x), xp(p), xp(w), pairing=pairing))
-        np.testing.assert_allclose(xp.host(rfrope.to_complex(xp(expected), pairing=pairing)), turned, atol=1e-13)
-        np.testing.assert_array_equal(xp.host(rfrope.from_complex(z, pairing=pairing)), x)
+        np.testing.assert_allclose(xp.host(rfrope.rotation.to_complex(xp(expected), pairing=pairing)), turned, atol=1e-13)
+        np.testing.assert_array_equal(xp.host(rfrope.rotation.from_complex(z, pairing=pairing)), x)
 
 
 def test_complex_view_keeps_infinities_apart():
-    z = rfrope.to_complex(np.asarray([1.0, np.inf]))
+    z = rfrope.rotation.to_complex(np.asarray([1.0, np.inf]))
     assert (z[0].real, z[0].imag) == (1.0, np.inf)
 
 
@@ -225,9 +225,9 @@ def test_narrow_features_are_within_one_unit_in_the_last_place(xp, dtype, pairin
     got = rfrope.rotate(xp(x), xp(p), xp(w), pairing=pairing)
     assert str(got.dtype).rpartition(".")[2] == dtype
     exact = rfrope.rotate(x.astype(np.float64), p, w, pairing=pairing)
-    blocks = rfrope.to_complex(exact, pairing=pairing)
+    blocks = rfrope.rotation.to_complex(exact, pairing=pairing)
     unit = np.finfo(dtype).eps * np.abs(blocks)
-    error = rfrope.to_complex(xp.host(got).astype(np.float64) - exact.astype(dtype), pairing=pairing)
+    error = rfrope.rotation.to_complex(xp.host(got).astype(np.float64) - exact.astype(dtype), pairing=pairing)
     assert np.all(np.abs(error.real) <= unit)
     assert np.all(np.abs(error.imag) <= unit)
 
@@ -427,7 +427,7 @@ BAD_OTHERS = {
     "convert pairing": (ValueError, "target is 'gptj'", lambda: rfrope.convert_pairing(X, "half", "gptj")),
     "convert axis": (ValueError, "axis is 2, but x has 2 axes", lambda: rfrope.convert_pairing(X, "half", "half", axis=2)),
     "convert odd": (ValueError, "width is 3", lambda: rfrope.convert_pairing(X, "half", "interleaved", axis=0)),
-    "from_complex real": (TypeError, "z has dtype float64", lambda: rfrope.from_complex(X)),
+    "from_complex real": (TypeError, "z has dtype float64", lambda: rfrope.rotation.from_complex(X)),
     "q and k width": (ValueError, r"q has shape \(3, 8\) but k has \(3, 6\)", lambda: rfrope.scores(X, X[:, :6], P, P, W)),
     "q and k dtype": (TypeError, "q has dtype float64 but k has float32", lambda: rfrope.block_coefficients(X, X.astype("f4"))),
     "one vector": (ValueError, r"q has shape \(8,\); expected \(..., tokens, d\)", lambda: rfrope.scores(X[0], X, P, P, W)),
@@ -669,7 +669,7 @@ def test_numeric_example_of_seed_004(cases):
     turned_q, turned_k = rfrope.rotate(q, t_1, [1.0]), rfrope.rotate(k, t_2, [1.0])
     np.testing.assert_allclose(turned_q, arrays["q_t1"], atol=1e-12)
     np.testing.assert_allclose(turned_k, arrays["k_t2"], atol=1e-12)
-    inner = rfrope.to_complex(turned_q)[0] * np.conj(rfrope.to_complex(turned_k)[0])
+    inner = rfrope.rotation.to_complex(turned_q)[0] * np.conj(rfrope.rotation.to_complex(turned_k)[0])
     assert inner.real == pytest.approx(float(arrays["dot"]), abs=1e-12)
     assert inner.imag == pytest.approx(float(arrays["inner_imag"]), abs=1e-12)
 

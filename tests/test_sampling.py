@@ -7,7 +7,8 @@ import pytest
 from problems import KERNELS, N_DRAWS, Z_BOUND, moment_z, worst
 
 import rfrope
-from rfrope import sample, sampling
+from rfrope import sample
+from rfrope.designs import sampling
 
 SPECIFICATIONS = (
     "gaussian(scale=32)",

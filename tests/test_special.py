@@ -8,7 +8,7 @@ import pytest
 from conftest import library
 from problems import DIGITS, matern_reference, sphere_reference
 
-from rfrope import _special
+from rfrope._core import special
 
 LOWER = np.array([2.0**-53, 2.0**-45, 1e-12, 1e-6, 0.01, 0.1, 0.25, 0.4, 0.49, 0.5 - 2.0**-20, 0.5 - 2.0**-50, 0.5])
 LOWER = np.ceil(LOWER * 2.0**53) * 2.0**-53  # so that 1 - u is exact
@@ -43,9 +43,9 @@ def student_cdf(dof):
 
 STUDENT = (0.3, 0.6, 1.0, 1.6, 2.0, 3.0, 5.0, 14.6, 100.0, 1000.0, 1e6)
 SYMMETRIC = {
-    "normal": (_special.normal_quantile, normal_cdf),
-    "laplace": (_special.laplace_quantile, laplace_cdf),
-    **{f"student {d}": (lambda u, d=d: _special.student_quantile(d, u), student_cdf(d)) for d in STUDENT},
+    "normal": (special.normal_quantile, normal_cdf),
+    "laplace": (special.laplace_quantile, laplace_cdf),
+    **{f"student {d}": (lambda u, d=d: special.student_quantile(d, u), student_cdf(d)) for d in STUDENT},
 }
 
 
@@ -68,7 +68,7 @@ def test_symmetric_quantiles_are_odd_bit_for_bit_and_increase(name):
 
 @pytest.mark.parametrize("shape", [0.1, 0.3, 0.8, 1.5, 30.0, 200.0])
 def test_gamma_quantile_inverts_the_cdf_in_both_tails(shape):
-    for u, x in zip(UNIT, _special.gamma_quantile(shape, UNIT), strict=True):
+    for u, x in zip(UNIT, special.gamma_quantile(shape, UNIT), strict=True):
         x = mp.mpf(float(x))
         if u <= 0.5:
             assert relative_error(u, mp.gammainc(shape, 0, x, regularized=True)) < 5e-13
@@ -77,7 +77,7 @@ def test_gamma_quantile_inverts_the_cdf_in_both_tails(shape):
 
 
 def test_exponential_quantile_inverts_the_cdf_in_both_tails():
-    for u, x in zip(UNIT, _special.exponential_quantile(UNIT), strict=True):
+    for u, x in zip(UNIT, special.exponential_quantile(UNIT), strict=True):
         x = mp.mpf(float(x))
         assert relative_error(u, -mp.expm1(-x)) < 1e-15
         assert relative_error(1.0 - u, mp.exp(-x)) < 1e-14
@@ -85,13 +85,13 @@ def test_exponential_quantile_inverts_the_cdf_in_both_tails():
 
 @pytest.mark.parametrize("dof", [1e-3, 0.02, 0.1, 1.0, 1e3, 1e8])
 def test_student_quantile_never_fails(dof):
-    found = _special.student_quantile(dof, UNIT)
+    found = special.student_quantile(dof, UNIT)
     assert not np.any(np.isnan(found))
     assert np.all(np.diff(found) >= 0.0)
 
 
 def test_a_wrong_quantile_would_be_noticed():
-    x = mp.mpf(float(_special.student_quantile(3.0, np.array([0.01]))[0]))
+    x = mp.mpf(float(special.student_quantile(3.0, np.array([0.01]))[0]))
     assert relative_error(0.01, student_cdf(3.0)(x * (1 + mp.mpf("1e-12")))) > 5e-13
 
 
@@ -130,19 +130,19 @@ def radii_and_reference(nu):
 @pytest.mark.parametrize("nu", ORDERS)
 def test_matern_against_mpmath(nu):
     t, exact = radii_and_reference(nu)
-    found = _special.matern(nu, t, np)
+    found = special.matern(nu, t, np)
     worst = max(relative_error(a, b) for a, b in zip(found, exact, strict=True))
     assert worst < 5e-13
-    assert _special.matern(nu, np.zeros(2), np).tolist() == [1.0, 1.0]
+    assert special.matern(nu, np.zeros(2), np).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("nu", [19.0, 20.0, 20.5, 25.5])
 def test_branches_agree_where_they_meet(nu):
     t = np.linspace(0.0, 60.0, 200)
-    uniform = _special._matern_uniform(nu, t, np)
-    np.testing.assert_allclose(uniform, _special._matern_recurrence(nu, t, np), rtol=2e-13)
+    uniform = special._matern_uniform(nu, t, np)
+    np.testing.assert_allclose(uniform, special._matern_recurrence(nu, t, np), rtol=2e-13)
     if nu % 1.0:
-        np.testing.assert_allclose(uniform, _special._matern_half_integer(nu, t, np), rtol=2e-13)
+        np.testing.assert_allclose(uniform, special._matern_half_integer(nu, t, np), rtol=2e-13)
 
 
 NEAR = [m + off for m in (0.5, 1.0, 1.5, 2.0, 15.5, 16.0) for off in (-1e-9, -1e-15, 1e-15, 1e-9) if m + off != m]
@@ -153,14 +153,14 @@ def test_matern_of_orders_near_the_special_ones_and_tiny_arguments(nu):
     """Close to 1e-14, at the seam of the two series (t = 2) too: far better than `matern` promises."""
     t = np.concatenate([[1e-300, 1e-100, 1e-20, 1e-6, 1e-3], np.linspace(0.05, 1.95, 9), [2.0, np.nextafter(2.0, 3.0)]])
     t = np.concatenate([t, np.geomspace(2.1, max(2.2, 40.0 * math.sqrt(2.0 * nu)), 16)])
-    found = _special.matern(nu, t, np)
+    found = special.matern(nu, t, np)
     exact = [matern_reference(nu, mp.mpf(float(v))) for v in t]
     assert max(relative_error(a, b) for a, b in zip(found, exact, strict=True)) < 1e-14
 
 
 @pytest.mark.parametrize("nu", [0.02, 0.3, 1.0, 7.3, 2.5, 25.0])
 def test_matern_of_what_is_no_number_and_of_infinity(nu):
-    found = _special.matern(nu, np.array([np.nan, np.inf]), np)
+    found = special.matern(nu, np.array([np.nan, np.inf]), np)
     assert np.isnan(found[0])
     assert found[1] == 0.0
 
@@ -174,10 +174,10 @@ def test_matern_is_differentiable_and_traceable(nu):
     import jax
 
     x = torch.tensor([0.0, *t], requires_grad=True, dtype=torch.float64)
-    _special.matern(nu, x, space(library("torch"))).sum().backward()
+    special.matern(nu, x, space(library("torch"))).sum().backward()
     assert torch.isfinite(x.grad).all()
     np.testing.assert_allclose(x.grad[1:], exact, rtol=1e-11)
-    slopes = jax.jit(jax.vmap(jax.grad(lambda v: _special.matern(nu, v, jnp))))(jnp.asarray(t))
+    slopes = jax.jit(jax.vmap(jax.grad(lambda v: special.matern(nu, v, jnp))))(jnp.asarray(t))
     np.testing.assert_allclose(slopes, exact, rtol=1e-11)
 
 
@@ -185,15 +185,15 @@ def test_matern_is_differentiable_and_traceable(nu):
 def test_matern_in_float32(nu):
     """Where there is no float64 nothing overflows on the way."""
     t = np.array([0.0, 1e-38, 1e-20, 1e-3, 0.5, 2.0, 3.0, 20.0, 60.0, 1e4, 3e38], dtype=np.float32)
-    found = _special.matern(nu, t, np)
+    found = special.matern(nu, t, np)
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, _special.matern(nu, t.astype(np.float64), np), rtol=2e-4, atol=1e-30)
+    np.testing.assert_allclose(found, special.matern(nu, t.astype(np.float64), np), rtol=2e-4, atol=1e-30)
 
 
 @pytest.mark.parametrize("nu", [0.8, 1.5, 30.0])
 def test_an_order_off_by_a_part_in_1e9_would_be_noticed(nu):
     t, exact = radii_and_reference(nu)
-    found = _special.matern(nu * (1 + 1e-9), t, np)
+    found = special.matern(nu * (1 + 1e-9), t, np)
     assert max(relative_error(a, b) for a, b in zip(found, exact, strict=True)) > 1e-11
 
 
@@ -203,7 +203,7 @@ RADII = np.concatenate([RADII, np.geomspace(3.0, 1e6, 40)])
 
 @pytest.mark.parametrize("nu", sorted({*np.geomspace(0.05, 500.0, 41).tolist(), *ORDERS}))
 def test_matern_is_never_nan_and_falls_from_one_to_zero(nu):
-    value = _special.matern(nu, RADII, np)
+    value = special.matern(nu, RADII, np)
     assert np.all(np.isfinite(value))
     assert value[0] == 1.0
     assert value[-1] == 0.0
@@ -214,31 +214,31 @@ def test_matern_is_never_nan_and_falls_from_one_to_zero(nu):
 @pytest.mark.parametrize("nu", [0.05, 0.3, 0.8, 1.0, 1.3])
 def test_matern_at_subnormal_arguments(nu):
     t = np.array([5e-324, 1e-310])
-    for found, v in zip(_special.matern(nu, t, np), t, strict=True):
+    for found, v in zip(special.matern(nu, t, np), t, strict=True):
         assert relative_error(found, matern_reference(nu, mp.mpf(float(v)))) < 1e-12
 
 
 @pytest.mark.parametrize("nu", [0.5, 2.5, 0.8, 20.0])
 def test_matern_on_every_library(nu, xp):
     t = np.array([[0.0, 1e-8, 0.5], [3.0, 20.0, 400.0]])
-    found = _special.matern(nu, xp(t), space(xp))
+    found = special.matern(nu, xp(t), space(xp))
     assert xp.owns(found)
-    np.testing.assert_allclose(xp.host(found), _special.matern(nu, t, np), rtol=1e-13, atol=0)
+    np.testing.assert_allclose(xp.host(found), special.matern(nu, t, np), rtol=1e-13, atol=0)
 
 
 def space(xp):
     from rfrope import _array
 
-    return _array.named_namespace(xp.module)
+    return array.named_namespace(xp.module)
 
 
 def test_bessel_k0(xp):
     t = np.array([1e-300, 1e-5, 0.3, 2.0, 50.0])
-    found = _special.bessel_k0(xp(t), space(xp))
+    found = special.bessel_k0(xp(t), space(xp))
     assert xp.owns(found)
     for value, v in zip(xp.host(found), t, strict=True):
         assert relative_error(value, mp.besselk(0, mp.mpf(float(v)))) < 1e-14
-    assert xp.host(_special.bessel_k0(xp([0.0]), space(xp)))[0] == np.inf
+    assert xp.host(special.bessel_k0(xp([0.0]), space(xp)))[0] == np.inf
 
 
 # -- J, and the laws of spheres, stable variables and harmonics --------------------------------------------------------
@@ -248,7 +248,7 @@ SPHERES = np.array([0.0, 1e-300, 1e-8, 0.1, 1.0, 3.0, 4.999999, 5.0, 5.000001, 8
 
 @pytest.mark.parametrize("order", [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 5.5, 8.0, 16.0])
 def test_sphere_mean_cos_against_mpmath(order):
-    found = _special.sphere_mean_cos(order, SPHERES, np)
+    found = special.sphere_mean_cos(order, SPHERES, np)
     for value, t in zip(found, SPHERES, strict=True):
         exact = float(sphere_reference(mp.mpf(order), mp.mpf(float(t))))
         assert abs(value - exact) < 1e-14 + 1e-12 * abs(exact)
@@ -256,10 +256,10 @@ def test_sphere_mean_cos_against_mpmath(order):
 
 @pytest.mark.parametrize("order", [0.0, 0.5, 3.0, 3.5])
 def test_sphere_mean_cos_on_every_library(order, xp):
-    found = _special.sphere_mean_cos(order, xp(SPHERES), space(xp))
+    found = special.sphere_mean_cos(order, xp(SPHERES), space(xp))
     assert xp.owns(found)
-    np.testing.assert_allclose(xp.host(found), _special.sphere_mean_cos(order, SPHERES, np), rtol=0, atol=1e-15)
-    limits = xp.host(_special.sphere_mean_cos(order, xp([np.inf, np.nan]), space(xp)))
+    np.testing.assert_allclose(xp.host(found), special.sphere_mean_cos(order, SPHERES, np), rtol=0, atol=1e-15)
+    limits = xp.host(special.sphere_mean_cos(order, xp([np.inf, np.nan]), space(xp)))
     assert limits[0] == 0.0
     assert np.isnan(limits[1])
 
@@ -271,8 +271,8 @@ def test_sphere_mean_cos_is_differentiable(order):
     import jax
 
     t = np.array([0.0, 0.3, 4.0, 6.0, 30.0])
-    slopes = jax.vmap(jax.grad(lambda v: _special.sphere_mean_cos(order, v, jnp)))(jnp.asarray(t))
-    exact = -t * _special.sphere_mean_cos(order + 1.0, t, np) / (2.0 * order + 2.0)
+    slopes = jax.vmap(jax.grad(lambda v: special.sphere_mean_cos(order, v, jnp)))(jnp.asarray(t))
+    exact = -t * special.sphere_mean_cos(order + 1.0, t, np) / (2.0 * order + 2.0)
     np.testing.assert_allclose(slopes, exact, atol=1e-13)
 
 
@@ -281,7 +281,7 @@ def test_stable_root_is_kanters_formula(exponent):
     u = np.array([1e-15, 0.01, 0.3, 0.5, 0.9, 1.0 - 2.0**-53])
     v = np.array([0.3, 1e-10, 0.9, 0.5, 1.0 - 2.0**-53, 0.7])
     a = mp.mpf(exponent) / 2
-    for found, *point in zip(_special.stable_root(exponent, u, v), u, v, strict=True):
+    for found, *point in zip(special.stable_root(exponent, u, v), u, v, strict=True):
         angle, e = mp.pi * mp.mpf(float(point[0])), -mp.log1p(-mp.mpf(float(point[1])))
         s = mp.sin(a * angle) / mp.sin(angle) ** (1 / a) * (mp.sin((1 - a) * angle) / e) ** ((1 - a) / a)
         exact = min(mp.sqrt(2 * s), mp.exp(700))
@@ -293,15 +293,15 @@ def test_stable_root_of_exponents_1_and_2():
     from scipy import stats
 
     u, v = np.random.default_rng(0).uniform(size=(2, 2**16))
-    z = 1.0 / _special.stable_root(1.0, u, v)
+    z = 1.0 / special.stable_root(1.0, u, v)
     assert stats.kstest(z, stats.halfnorm.cdf).pvalue > 1e-6
     assert stats.kstest(1.02 * z, stats.halfnorm.cdf).pvalue < 1e-6
-    assert np.all(_special.stable_root(2.0, u, v) == math.sqrt(2.0))
+    assert np.all(special.stable_root(2.0, u, v) == math.sqrt(2.0))
 
 
 @pytest.mark.parametrize("concentration", [0.0, 1e-12, 0.3, 2.0, 400.0, 3000.0, 6e4])
 def test_harmonic_weights_against_mpmath(concentration):
-    weights = _special.harmonic_weights(concentration)
+    weights = special.harmonic_weights(concentration)
     n = np.arange(len(weights))
     assert 2.0 * math.fsum(weights) - weights[0] == pytest.approx(1.0, abs=1e-13)
     assert 2.0 * math.fsum(n * n * weights) == pytest.approx(concentration, rel=1e-12)  # the variance
@@ -314,12 +314,12 @@ def test_harmonic_weights_against_mpmath(concentration):
 @pytest.mark.parametrize("halves", [1, 2, 3, 8, 31])
 def test_log_gamma_ratio(a, halves):
     exact = mp.loggamma(mp.mpf(a) + mp.mpf(halves) / 2) - mp.loggamma(mp.mpf(a))
-    assert abs(_special.log_gamma_ratio(a, halves) - exact) < 3e-14 * max(1.0, abs(exact))
+    assert abs(special.log_gamma_ratio(a, halves) - exact) < 3e-14 * max(1.0, abs(exact))
 
 
 def test_debye_polynomials_are_the_published_ones():
     """DLMF 10.41.10: u_1 = (3p - 5p^3)/24, u_2 = (81p^2 - 462p^4 + 385p^6)/1152."""
-    u = _special._debye_polynomials()
+    u = special._debye_polynomials()
     np.testing.assert_allclose(u[0], [1.0])
     np.testing.assert_allclose(u[1], [3 / 24, -5 / 24], rtol=1e-15)
     np.testing.assert_allclose(u[2], [81 / 1152, -462 / 1152, 385 / 1152], rtol=1e-15)

@@ -14,11 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import rfrope
-from rfrope import _accel, _sums, _turns, montecarlo
+from rfrope import _accel, montecarlo
+from rfrope._core import sums, turns
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
-loops = pytest.importorskip("rfrope._accel.sums_loops", reason=NO_LOOPS, exc_type=ImportError)
-sums = pytest.importorskip("rfrope._accel.sums", reason=NO_LOOPS, exc_type=ImportError)
+loops = pytest.importorskip("rfrope._accel.cpu.sums_loops", reason=NO_LOOPS, exc_type=ImportError)
+sums = pytest.importorskip("rfrope._accel.cpu.sums", reason=NO_LOOPS, exc_type=ImportError)
 
 BOUND = 1e-9  # of a mean, as promised
 LAWS = ("gaussian(scale=4{})", "exponential(scale=4{})")  # the second is a Cauchy law: |omega| far above 1e4
@@ -36,7 +37,7 @@ def grid_of(side: int, axes: int, indexing: str = "ij") -> np.ndarray:
 
 def exact_mean(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     """Mean of exp(i u) from exact phases and NumPy's cos and sin."""
-    parts = [_turns.cos_sin(part, omega, None, np) for part in np.array_split(lags, max(1, len(lags) // 64))]
+    parts = [turns.cos_sin(part, omega, None, np) for part in np.array_split(lags, max(1, len(lags) // 64))]
     return np.concatenate([np.mean(cos + 1j * sin, axis=-1) for cos, sin in parts])
 
 
@@ -127,8 +128,8 @@ def test_the_twin_is_the_plain_sum(heads, count, axes, positions, flat, whole, s
     if strided and lags.ndim:
         lags = np.repeat(lags, 2, axis=-1)[..., ::2][::-1]
         lags.flags.writeable = False
-    got, wanted = (f(omega, lags, np) for f in (sums.mean_cos, _sums.mean_cos))
-    assert got.shape == wanted.shape == _turns.phases_shape(lags.shape, omega.shape)[:-1]
+    got, wanted = (f(omega, lags, np) for f in (sums.mean_cos, sums.mean_cos))
+    assert got.shape == wanted.shape == turns.phases_shape(lags.shape, omega.shape)[:-1]
     assert got.dtype == wanted.dtype == np.float64
     np.testing.assert_allclose(got, wanted, atol=5e-15)
 
@@ -415,7 +416,7 @@ def test_transforms_warn_of_nothing():
 
 
 def test_the_twins_are_registered():
-    assert _accel.choose(_sums.mean_cos, np.ones(2)) is sums.mean_cos
+    assert _accel.choose(sums.mean_cos, np.ones(2)) is sums.mean_cos
     assert _accel.choose(montecarlo._kernel_moments, np.ones(2)) is sums.kernel_moments
     assert _accel.choose(montecarlo._kernel_chunk_length, np.ones(2)) is sums.kernel_chunk_length
 

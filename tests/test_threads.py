@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import _accel, _threads
+from rfrope import _accel
+from rfrope._core import threads
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +33,12 @@ def _no_thread_is_left():
 
 @pytest.mark.parametrize("count", [1, 2, 7, np.int64(3), np.uint8(2), 10_000], ids=repr)
 def test_the_limit_holds_inside_the_block_only(count):
-    outside = _threads.allowed()
+    outside = threads.allowed()
     with rfrope.threads(count) as given:
         assert given is None
-        assert _threads.allowed() == count
-        assert type(_threads.allowed()) is int
-    assert _threads.allowed() == outside == _threads.available()
+        assert threads.allowed() == count
+        assert type(threads.allowed()) is int
+    assert threads.allowed() == outside == threads.available()
 
 
 @pytest.mark.parametrize(
@@ -64,39 +65,39 @@ def test_bad_limits_are_named(count, kind):
         rfrope.threads(count),
     ):
         pass
-    assert _threads.allowed() == _threads.available()
+    assert threads.allowed() == threads.available()
 
 
 def test_limits_nest_and_survive_exceptions():
     with rfrope.threads(5):
         with pytest.raises(KeyError), rfrope.threads(2):
-            {}[_threads.allowed()]
-        assert _threads.allowed() == 5
+            {}[threads.allowed()]
+        assert threads.allowed() == 5
         with pytest.raises(ValueError, match="count is 0"), rfrope.threads(0):
             pass
-        assert _threads.allowed() == 5
+        assert threads.allowed() == 5
         with rfrope.threads(9):
-            assert _threads.allowed() == 9
-        assert _threads.allowed() == 5
-    assert _threads.allowed() == _threads.available()
+            assert threads.allowed() == 9
+        assert threads.allowed() == 5
+    assert threads.allowed() == threads.available()
 
 
 def test_the_limit_is_that_of_one_thread_or_task():
     found = []
     with rfrope.threads(3):
-        plain = threading.Thread(target=lambda: found.append(_threads.allowed()))
+        plain = threading.Thread(target=lambda: found.append(threads.allowed()))
         copied = threading.Thread(
-            target=contextvars.copy_context().run, args=(lambda: found.append(_threads.allowed()),)
+            target=contextvars.copy_context().run, args=(lambda: found.append(threads.allowed()),)
         )
         for thread in (plain, copied):
             thread.start()
             thread.join()
-    assert found == [_threads.available(), 3]
+    assert found == [threads.available(), 3]
 
     async def limited(count):
         with rfrope.threads(count):
             await asyncio.sleep(0.01)
-            return _threads.allowed()
+            return threads.allowed()
 
     async def both():
         return await asyncio.gather(limited(2), limited(4))
@@ -112,7 +113,7 @@ def test_affinity_counts():
     code = (
         "import os\nfrom rfrope import _threads\n"
         "cores = sorted(os.sched_getaffinity(0))\n"
-        "os.sched_setaffinity(0, cores[:1])\nprint(_threads.available(), _threads.allowed())"
+        "os.sched_setaffinity(0, cores[:1])\nprint(threads.available(), threads.allowed())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (run.stdout.split(), run.stderr) == (["1", "1"], "")
@@ -122,12 +123,12 @@ def test_available_is_the_smaller_of_affinity_and_quota(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
     for quota, wanted in ((4, 4), (2**20, 6), (0, 1)):
         monkeypatch.setattr(_threads, "_quota", lambda quota=quota: quota)
-        assert _threads.available() == wanted
+        assert threads.available() == wanted
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS and Windows
     monkeypatch.setattr(_threads, "_quota", lambda: 2**20)
     for count, wanted in ((5, 5), (None, 1)):
         monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
-        assert _threads.available() == wanted
+        assert threads.available() == wanted
 
 
 UNLIMITED = 2**20
@@ -176,11 +177,11 @@ def test_quotas_of_both_versions_of_cgroups(told, files, wanted, tmp_path):
     for name, text in files.items():
         (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / name).write_text(text)
-    assert _threads._quota.__wrapped__(tmp_path / "root", own) == wanted
+    assert threads._quota.__wrapped__(tmp_path / "root", own) == wanted
 
 
 def test_without_cgroups_there_is_no_quota(tmp_path):
-    assert _threads._quota.__wrapped__(tmp_path, tmp_path / "missing") == UNLIMITED
+    assert threads._quota.__wrapped__(tmp_path, tmp_path / "missing") == UNLIMITED
 
 
 # -- the ordered map ---------------------------------------------------------------------------------------------------
@@ -193,14 +194,14 @@ def test_results_come_in_the_order_of_the_items(n_threads, n_items):
         time.sleep(0.002 * (n_items - i))
         return i * i
 
-    assert list(_threads.ordered_map(slow_first, range(n_items), n_threads)) == [i * i for i in range(n_items)]
+    assert list(threads.ordered_map(slow_first, range(n_items), n_threads)) == [i * i for i in range(n_items)]
 
 
 @pytest.mark.parametrize("n_threads", [2, 4])
 def test_results_that_nobody_takes_do_not_pile_up(n_threads):
     """A slow consumer holds the helpers back: memory is that of the threads, not that of the items."""
     begun, most = [], 0
-    for taken, _ in enumerate(_threads.ordered_map(begun.append, range(60), n_threads), start=1):
+    for taken, _ in enumerate(threads.ordered_map(begun.append, range(60), n_threads), start=1):
         time.sleep(0.003)
         most = max(most, len(begun) - taken)
     assert taken == 60
@@ -212,19 +213,19 @@ def test_the_caller_works_too_and_no_more_threads_than_asked_for():
 
     def task(i):
         gate.wait()
-        seen.setdefault(threading.current_thread(), []).append(_threads.allowed())
+        seen.setdefault(threading.current_thread(), []).append(threads.allowed())
         return i
 
-    assert list(_threads.ordered_map(task, range(9), 3)) == list(range(9))
+    assert list(threads.ordered_map(task, range(9), 3)) == list(range(9))
     assert len(seen) == 3
     helpers = [limit for thread, limit in seen.items() if thread is not threading.current_thread()]
     assert all(set(limits) == {1} for limits in helpers), "a helper starts no threads of its own"
-    assert _threads.allowed() == _threads.available()
+    assert threads.allowed() == threads.available()
 
 
 def test_one_thread_is_the_caller_and_lazy():
     seen = []
-    results = _threads.ordered_map(lambda i: seen.append(threading.current_thread()) or i, range(5), 1)
+    results = threads.ordered_map(lambda i: seen.append(threading.current_thread()) or i, range(5), 1)
     assert next(results) == 0
     assert seen == [threading.current_thread()]
 
@@ -233,7 +234,7 @@ def test_helpers_see_the_context_of_the_caller():
     word = contextvars.ContextVar("word", default="none")
     token = word.set("given")
     gate = threading.Barrier(2, timeout=20)
-    assert list(_threads.ordered_map(lambda _: (gate.wait(), word.get())[1], range(4), 2)) == ["given"] * 4
+    assert list(threads.ordered_map(lambda _: (gate.wait(), word.get())[1], range(4), 2)) == ["given"] * 4
     word.reset(token)
 
 
@@ -250,7 +251,7 @@ def test_an_exception_comes_out_and_ends_the_others(n_threads, bad, kind):
         done.append(i)
 
     with pytest.raises(kind, match=f"item {bad}"):
-        list(_threads.ordered_map(task, range(1000), n_threads))
+        list(threads.ordered_map(task, range(1000), n_threads))
     assert len(done) < 100
 
 
@@ -265,7 +266,7 @@ def test_an_exception_of_a_helper_comes_out():
         return i
 
     with pytest.raises(OSError, match="of a helper"):
-        list(_threads.ordered_map(task, range(50), 2))
+        list(threads.ordered_map(task, range(50), 2))
 
 
 def test_a_consumer_that_stops_early_ends_the_threads():
@@ -276,7 +277,7 @@ def test_a_consumer_that_stops_early_ends_the_threads():
         done.append(i)
         return i
 
-    results = _threads.ordered_map(task, range(1000), 3)
+    results = threads.ordered_map(task, range(1000), 3)
     assert [next(results), next(results)] == [0, 1]
     results.close()
     assert not [t for t in threading.enumerate() if t.name == "rfrope"]
@@ -298,7 +299,7 @@ def test_a_thread_is_waited_for_to_its_end_after_a_long_item_too(monkeypatch):
             gate.wait()
             helpers.update(t for t in enumerate_threads() if t.name == "rfrope")
         if threading.current_thread() in helpers:
-            time.sleep(100 * _threads._GLANCE)  # longer than the patience for threads that come and go
+            time.sleep(100 * threads._GLANCE)  # longer than the patience for threads that come and go
         else:
             raise KeyboardInterrupt
         return i
@@ -307,12 +308,12 @@ def test_a_thread_is_waited_for_to_its_end_after_a_long_item_too(monkeypatch):
     monkeypatch.setattr(_threads, "_PATIENCE", 20)
     monkeypatch.setattr(threading, "enumerate", lingering)
     with pytest.raises(KeyboardInterrupt):
-        list(_threads.ordered_map(task, range(1000), 2))
+        list(threads.ordered_map(task, range(1000), 2))
     assert len(looks) >= 5
 
 
 def test_a_map_that_nobody_reads_starts_nothing():
-    results = _threads.ordered_map(lambda i: i, range(10), 4)
+    results = threads.ordered_map(lambda i: i, range(10), 4)
     assert not [t for t in threading.enumerate() if t.name == "rfrope"]
     results.close()
 
@@ -328,7 +329,7 @@ def test_threads_that_cannot_be_started_leave_none_behind(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", failing)
     try:
-        got = list(_threads.ordered_map(lambda i: i, range(20), 5))
+        got = list(threads.ordered_map(lambda i: i, range(20), 5))
     except RuntimeError as error:
         got = str(error)
     assert got in (list(range(20)), "can't start new thread")

@@ -256,7 +256,7 @@ def test_published_vision(model, index):
         rows = np.stack(np.meshgrid(np.arange(3), np.arange(5), indexing="ij"), axis=-1).reshape(-1, 2)
         (kind,) = [one for one in rotary_classes(config) if type(config).__name__ in str(inspect.signature(one))]
         held = turned(kind, config, rows)
-    exact = np.angle(np.exp(1j * rfrope.phases(rows, frequencies)))
+    exact = np.angle(np.exp(1j * rfrope.rotation.phases(rows, frequencies)))
     np.testing.assert_allclose(np.angle(np.exp(1j * (held - exact))), 0.0, atol=2e-5)
 
 
@@ -267,7 +267,7 @@ def test_sections_are_those_that_the_model_uses(model):
     positions = np.array([[3, 1, 2], [7, 0, 5], [4, 4, 4]])  # time, height, width
     cos, _ = rotary_classes(config)[0](config)(torch.ones(1), torch.tensor(positions.T[:, None, :]))
     frequencies = rfrope.mrope(part.frequencies, part.sections, interleaved=part.interleaved)
-    np.testing.assert_allclose(np.cos(rfrope.phases(positions, frequencies)), cos[0, :, :64].numpy(), atol=2e-6)
+    np.testing.assert_allclose(np.cos(rfrope.rotation.phases(positions, frequencies)), cos[0, :, :64].numpy(), atol=2e-6)
 
 
 # -- every model type that the table of defaults knows -----------------------------------------------------------------
@@ -404,7 +404,7 @@ def compare(
         head_dim=head_dim, max_position_embeddings=context, rope_parameters=copy.deepcopy(told)
     )
     expected, factor = FUNCTIONS[told["rope_type"]](config, seq_len=seq_len)
-    got = rfrope.from_rope_parameters(told, head_dim=head_dim, max_position_embeddings=context, seq_len=seq_len)
+    got = rfrope.models.from_rope_parameters(told, head_dim=head_dim, max_position_embeddings=context, seq_len=seq_len)
     assert got.frequencies.shape == tuple(expected.shape)
     np.testing.assert_allclose(got.frequencies, expected.numpy(), rtol=tolerance, atol=0.0)
     assert got.attention_factor == factor
@@ -551,7 +551,7 @@ def test_the_comparison_notices_a_small_change(change):
     compare(told, 64, 32768)
     config = transformers.LlamaConfig(head_dim=64, max_position_embeddings=32768, rope_parameters=dict(told))
     expected, factor = FUNCTIONS["yarn"](config)
-    got = rfrope.from_rope_parameters(told | change, head_dim=64, max_position_embeddings=32768)
+    got = rfrope.models.from_rope_parameters(told | change, head_dim=64, max_position_embeddings=32768)
     same = np.allclose(got.frequencies, expected.numpy(), rtol=1e-14, atol=0.0)
     assert not (same and got.attention_factor == factor)
 
@@ -561,7 +561,7 @@ def test_the_dict_of_the_layer_says_whether_yarn_truncates():
     told = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096, "truncate": False}
     config = {"model_type": "olmo3", "hidden_size": 4096, "num_attention_heads": 32, "rope_scaling": told}
     full, _ = rfrope.from_config(config | {"rope_theta": 500_000.0, "max_position_embeddings": 32768})
-    alone = rfrope.from_rope_parameters(told, head_dim=128, rope_theta=500_000.0)
+    alone = rfrope.models.from_rope_parameters(told, head_dim=128, rope_theta=500_000.0)
     assert np.array_equal(full.frequencies, alone.frequencies)
 
 

@@ -52,7 +52,7 @@ def test_contract_up_to_2_to_the_53(xp, positions):
 def test_plain_phases_break_the_contract():
     """Why `phases` is for people only."""
     p, w = np.asarray(POSITIONS), np.asarray(FREQUENCIES)
-    u = rfrope.phases(p, w)
+    u = rfrope.rotation.phases(p, w)
     assert worst_error(np.cos(u), np.sin(u), product(p, w)) > 1e-3
 
 

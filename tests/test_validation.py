@@ -197,7 +197,7 @@ def test_spread_is_the_median_of_the_relative_error():
     q, k = example_pairs()
     result = seeded("gaussian(scale=32)", **SMALL)
     for lag, spread in zip(result.lags, result.spread, strict=True):
-        wanted = np.median(rfrope.relative_error(q, k, lag[0], "gaussian(scale=32)"))
+        wanted = np.median(rfrope.moments.relative_error(q, k, lag[0], "gaussian(scale=32)"))
         assert spread == pytest.approx(float(wanted))
     assert min(result.spread) > 1.0  # one draw says little on real vectors, and the result says so
 

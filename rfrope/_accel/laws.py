@@ -1,6 +1,6 @@
 """Stated laws as numbers, for compiled loops and CUDA kernels: which law, its parameter, factors and tables.
 
-A kernel may state its transport as data (`Kernel._stated_law`): each component of a frequency is a one-dimensional
+A kernel may state its transport as data (`Kernel.stated_law`): each component of a frequency is a one-dimensional
 quantile, times a factor and perhaps a radius that all components share. Quantiles are tabulated once, as piecewise
 polynomials that interpolate the function which the transport itself calls.
 """
@@ -43,7 +43,7 @@ def stated(kernel: Any) -> Stated | None:
 
 @lru_cache(maxsize=32)
 def _stated(kernel: Any) -> Stated | None:
-    law = kernel._stated_law()
+    law = kernel.stated_law()
     if law is None:
         return None
     table: np.ndarray | None = NO_TABLE

@@ -24,20 +24,18 @@ class Operand(NamedTuple):
     step: int = 0
 
 
-def operand(array: Any, address: int) -> Operand:
+def operand(values: Any, address: int) -> Operand:
     """Describe an array whose last axis runs over the blocks, or a single number."""
-    if array.ndim == 0:
+    if values.ndim == 0:
         return Operand(address)
-    step = array.strides[-1] if array.shape[-1] > 1 else 0
-    return Operand(address, array.shape[:-1], array.strides[:-1], step)
+    step = values.strides[-1] if values.shape[-1] > 1 else 0
+    return Operand(address, values.shape[:-1], values.strides[:-1], step)
 
 
 def positions_and_frequencies(a: Any, b: Any, addresses: tuple[int, int]) -> tuple[Operand, Operand]:
     """Describe positions and frequencies; heads of the frequencies come before the axis of the tokens."""
-    if b.ndim == 1:
-        return Operand(addresses[0], a.shape, a.strides), operand(b, addresses[1])
-    along_tokens = () if a.ndim == 1 else (1,)
-    heads = (*b.shape[:-2], *along_tokens), (*b.strides[:-2], *(0 for _ in along_tokens))
+    tokens = () if a.ndim == 1 else (1,)
+    heads = (*b.shape[:-2], *tokens), (*b.strides[:-2], *(0 for _ in tokens))
     step = b.strides[-2] if b.shape[-2] > 1 else 0
     return Operand(addresses[0], a.shape[:-1], a.strides[:-1]), Operand(addresses[1], *heads, step)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._array import Array
+from rfrope._core.array import Array
 
 ACCURACY = 1e-12
 LARGEST = 2.0**500  # products of larger numbers could overflow: the direct sum takes them
@@ -38,6 +38,26 @@ class Costs:
     def pair(self, axes: int) -> float:
         """Cost of a frequency at a lag, summed directly."""
         return self.direct[min(axes, 3) - 1] + self.direct_axis * max(0, axes - 3)
+
+
+CPU = Costs(  # on one thread: python -m benchmarks.crossover measures them
+    direct=(1.6, 1.9, 2.2),
+    direct_axis=0.3,
+    call=(3e5, 4e5, 7e5),
+    point=(50.0, 120.0, 820.0),
+    cell=(25.0, 13.0, 13.0),
+    target=100.0,
+)
+# ESTIMATES, not measured: a device of a data centre, from its peak in float64 and from what is published on cufinufft.
+# Reading and planning on the host is in the price of a point.
+CUDA = Costs(
+    direct=(1.7e-3, 2.8e-3, 3.9e-3),
+    direct_axis=2e-3,
+    call=(5e6, 5e6, 5e6),
+    point=(25.0, 50.0, 250.0),
+    cell=(0.05, 0.05, 0.05),
+    target=30.0,
+)
 
 
 @dataclass(frozen=True)

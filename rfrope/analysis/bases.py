@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from rfrope.analysis.curves import first_lag
-from rfrope.frequencies import count, geometric
-from rfrope.kernels.parameters import positive
-
-__all__ = ["BaseForContext", "base_for_context"]
+from rfrope._core.arguments import whole
+from rfrope.frequencies.ladders import geometric
+from rfrope._core.arguments import positive
 
 _TOP = 2e5, 4096  # the grid's top, and the context that it is for
 _LARGEST_TOP = 1e15
@@ -150,8 +149,8 @@ def base_for_context(
     >>> [(round(low, -2), round(high, -2)) for low, high in found.islands[:2]]
     [(28600.0, 29100.0), (43100.0, 43300.0)]
     """
-    context, n_blocks = count("context", context, 1), count("n_blocks", n_blocks, 1)
-    n_grid = count("n_grid", n_grid, 2)
+    context, n_blocks = whole("context", context, 1), whole("n_blocks", n_blocks, 1)
+    n_grid = whole("n_grid", n_grid, 2)
     rule, search = integral_rule(context), _Search(context, n_blocks)
     low = max(1.0, 0.5 * rule)
     top = None if max_base is None else positive("max_base", max_base)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from rfrope import _array, _turns
-from rfrope._array import Array
-from rfrope.kernels.parameters import finite
-from rfrope.rotation import _check_width, _first_device, _placed, block_coefficients
-
-__all__ = ["Departure", "Similarity", "departure", "similarity", "sine_share"]
-
-_ELEMENTS = 2**20  # phases that are held at once, unless one block has more
+from rfrope._core import angles, array, blocks, sums
+from rfrope._core.angles import Angles
+from rfrope._core.arguments import finite
+from rfrope._core.array import Array
+from rfrope._core.blocks import Content
+from rfrope._core.sums import root
+from rfrope._core.turns import cos_sin
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +60,7 @@ class Departure:
     overall: Array
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def sine_share(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: str = "half") -> Array:
     """Part of the score that comes from sines, ``|sum B sin u| / (|sum A cos u| + |sum B sin u|)``, by pair and lag.
 
@@ -116,20 +114,15 @@ def sine_share(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing:
     >>> np.median(sine_share(q, k, heads["inv_freq"], [-1, -8, -64]), axis=0).round(2)
     array([0.62, 0.27, 0.29])
     """
-    a, b, rest, frequencies, delta, xp = _prepare(q, k, frequencies, delta, pairing)
-    shape = _turns.phases_shape(delta.shape, frequencies.shape)
-    lead = _array.broadcast_shapes({"q and k": a.shape[:-1], "delta": shape[:-1]})
-    cosines, sines = rest, xp.zeros_like(rest)
-    for span, part in _parts(frequencies, math.prod(lead)):
-        cos, sin = _turns.cos_sin(delta, part, None, xp)
-        cosines = cosines + xp.sum(a[..., span] * cos, axis=-1)
-        sines = sines + xp.sum(b[..., span] * sin, axis=-1)
-    cosines, sines = xp.abs(cosines), xp.abs(sines)
+    content, read = _prepare(q, k, frequencies, delta, pairing)
+    xp = read.xp
+    cosines, sines = sums.over_blocks(read, content.cosine, content.sine)
+    cosines, sines = xp.abs(cosines + content.rest), xp.abs(sines)
     none = sines == 0.0
     return xp.where(none, xp.zeros_like(cosines), sines / xp.where(none, xp.ones_like(sines), cosines + sines))
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def similarity(frequencies: Array, delta: Array, *, cosine: float = 1.0) -> Similarity:
     """Score of a unit token, in a random direction, and a unit key that resembles it.
 
@@ -185,29 +178,25 @@ def similarity(frequencies: Array, delta: Array, *, cosine: float = 1.0) -> Simi
     >>> near.radius.round(3)
     array([1.   , 0.97 , 0.477, 0.159])
     """
-    cosine = finite("cosine", cosine)
-    if not -1.0 <= cosine <= 1.0:
-        raise ValueError(f"cosine is {cosine}; expected a number from -1 to 1")
-    xp = _array.namespace(frequencies=frequencies, delta=delta)
-    delta, frequencies, _ = _placed(delta, frequencies, None, xp, _first_device(delta, frequencies), "delta")
-    blocks = frequencies.shape[-1 if frequencies.ndim == 1 else -2]
-    if blocks == 0:
-        raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected at least one block")
-    lead = _turns.phases_shape(delta.shape, frequencies.shape)[:-1]
+    cosine, frequencies = finite("cosine", cosine, least=-1.0, most=1.0), angles.given(frequencies)
+    xp, device = array.shared({"frequencies": frequencies, "delta": delta})
+    angles.frequencies(frequencies, xp, device, least=1)
+    read = angles.read(delta, frequencies, None, xp, device, "delta")
+    half = read._replace(frequencies=0.5 * read.frequencies)
     total: Array = 0.0
     squares: Array = 0.0
-    for _, part in _parts(0.5 * frequencies, math.prod(lead)):
-        fall = 2.0 * _turns.cos_sin(delta, part, None, xp)[1] ** 2  # 1 - c, which keeps its digits near lag 0
+    for span in sums.parts(read.blocks, math.prod(read.shape[:-1])):
+        fall = 2.0 * cos_sin(half.part(span))[1] ** 2  # 1 - c, which keeps its digits near lag 0
         total, squares = total + xp.sum(fall, axis=-1), squares + xp.sum(fall * fall, axis=-1)
-    fall, features = total / blocks, 2 * blocks
+    fall, features = total / read.blocks, 2 * read.blocks
     kernel = 1.0 - fall
-    own = _array.clip(squares / blocks - fall * fall, 0.0, None, xp) / (blocks + 1)
-    other = _array.clip(fall * (2.0 - fall) - own, 0.0, None, xp) / (features - 1)
-    std = _root(cosine**2 * own + (1.0 - cosine**2) * other, xp)
-    return Similarity(cosine * kernel, std, features**-0.5, _array.clip(kernel, 0.0, None, xp))
+    own = array.clip(squares / read.blocks - fall * fall, 0.0, None, xp) / (read.blocks + 1)
+    other = array.clip(fall * (2.0 - fall) - own, 0.0, None, xp) / (features - 1)
+    std = root(cosine**2 * own + (1.0 - cosine**2) * other, xp)
+    return Similarity(cosine * kernel, std, features**-0.5, array.clip(kernel, 0.0, None, xp))
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def departure(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: str = "half") -> Departure:
     """How far the scores of given pairs are from ``(q . k) Phi(lag)``, whatever the kernel Phi.
 
@@ -257,23 +246,20 @@ def departure(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: 
     >>> found.phi.round(2), found.residual.round(2)
     (array([ 1.  , -0.99,  2.46,  2.75]), array([0.  , 0.53, 0.37, 0.38]))
     """
-    a, b, rest, frequencies, delta, xp = _prepare(q, k, frequencies, delta, pairing)
+    content, read = _prepare(q, k, frequencies, delta, pairing)
+    (a, b, rest), xp = content, read.xp
     if a.ndim != 2 or a.shape[0] == 0:
         raise ValueError(f"q and k have leading axes {tuple(a.shape[:-1])}; expected n pairs, shape (n, d), n >= 1")
-    if frequencies.ndim > 2:
-        raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected one set, (D,) or (D, k)")
-    shape = _turns.phases_shape(delta.shape, frequencies.shape)[:-1]
-    lags = xp.reshape(delta, (-1,) if frequencies.ndim == 1 else (-1, frequencies.shape[-1]))
-    content = xp.sum(a, axis=-1) + rest
-    score = rest[:, None] + xp.zeros_like(lags[..., 0] if lags.ndim > 1 else lags, dtype=a.dtype)
-    for span, part in _parts(frequencies, math.prod(shape)):
-        cos, sin = _turns.cos_sin(lags, part, None, xp)
-        for weight, wave in ((a, cos), (b, sin)):
-            score = score + xp.matmul(weight[:, span], xp.matrix_transpose(wave))
-    weights = xp.sum(content * content)
+    angles.frequencies(read.frequencies, xp, sets="one")
+    shape = read.shape[:-1]
+    read = read._replace(positions=xp.reshape(read.positions, (-1, read.positions.shape[-1])))
+    equal = xp.sum(a, axis=-1) + rest  # q . k
+    cosines, sines = sums.over_blocks(read, a[:, None, :], b[:, None, :])
+    score = cosines + sines + rest[:, None]
+    weights = xp.sum(equal * equal)
     empty = weights == 0.0
-    phi = xp.sum(content[:, None] * score, axis=0) / xp.where(empty, xp.ones_like(weights), weights)
-    left = xp.sum((score - content[:, None] * phi) ** 2, axis=0)
+    phi = xp.sum(equal[:, None] * score, axis=0) / xp.where(empty, xp.ones_like(weights), weights)
+    left = xp.sum((score - equal[:, None] * phi) ** 2, axis=0)
     whole = xp.sum(score * score, axis=0)
     return Departure(
         xp.reshape(phi, shape),
@@ -282,39 +268,13 @@ def departure(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: 
     )
 
 
-def _root(x: Array, xp: ModuleType) -> Array:
-    """Square root, with the gradient 0 at 0 instead of none."""
-    none = x == 0.0
-    return xp.where(none, xp.zeros_like(x), xp.sqrt(xp.where(none, xp.ones_like(x), x)))
-
-
 def _root_ratio(part: Array, whole: Array, xp: ModuleType) -> Array:
-    return _root(part / xp.where(whole == 0.0, xp.ones_like(whole), whole), xp)
+    return root(part / xp.where(whole == 0.0, xp.ones_like(whole), whole), xp)
 
 
-def _parts(frequencies: Array, lags: int) -> Iterator[tuple[slice, Array]]:
-    """Frequencies in parts of so few blocks that their phases fit into memory, and which blocks these are."""
-    one_axis = frequencies.ndim == 1
-    blocks = frequencies.shape[-1 if one_axis else -2]
-    length = max(1, _ELEMENTS // max(1, lags))
-    for start in range(0, blocks, length):
-        span = slice(start, min(start + length, blocks))
-        yield span, frequencies[span] if one_axis else frequencies[..., span, :]
-
-
-def _prepare(
-    q: Any, k: Any, frequencies: Any, delta: Any, pairing: str
-) -> tuple[Array, Array, Array, Array, Array, ModuleType]:
-    """Block coefficients of the rotated features, q . k of the others, frequencies and lags, of one library."""
-    xp = _array.namespace(q=q, k=k, frequencies=frequencies, delta=delta)
-    device = _first_device(q, k, frequencies, delta)
-    q, k = (_array.asarray(v, xp, name=name, device=device) for v, name in ((q, "q"), (k, "k")))
-    q, k = (_array.as_widest(v, xp) if _array.is_real_floating(v) else v for v in (q, k))
-    delta, frequencies, _ = _placed(delta, frequencies, None, xp, device, "delta")
-    a, b = block_coefficients(q, k, pairing=pairing)
-    width = 2 * frequencies.shape[-1 if frequencies.ndim == 1 else -2]
-    _check_width(q, width // 2, "frequencies", "q")
-    rest = xp.sum(q[..., width:] * k[..., width:], axis=-1)
-    if width < q.shape[-1]:
-        a, b = block_coefficients(q[..., :width], k[..., :width], pairing=pairing)
-    return a, b, rest, frequencies, delta, xp
+def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, pairing: str) -> tuple[Content, Angles]:
+    """Content of the queries and keys, and the angles of their lags."""
+    frequencies = angles.given(frequencies)
+    xp, device = array.shared({"frequencies": frequencies, "delta": delta}, q=q, k=k)
+    read = angles.read(delta, frequencies, None, xp, device, "delta")
+    return blocks.content(q, k, xp, device, pairing, read.blocks), read

@@ -9,23 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _accel, _array, _special, _sums, _threads, _turns
-from rfrope._array import Array
-from rfrope.frequencies import count
-from rfrope.kernels.parameters import positive
-from rfrope.rotation import _first_device, _placed, rotation_table
-
-__all__ = ["aliasing_distance", "dirichlet", "first_negative_lag", "log_uniform_kernel", "mean_kernel"]
+from rfrope._core import angles, array, elementwise, special, sums, threads, turns
+from rfrope._core.angles import Angles
+from rfrope._core.arguments import LARGEST, positive, probability, whole
+from rfrope._core.array import Array
 
 _ROUNDED = 1e-15  # what the direct sum of a mean cosine leaves unknown
 _FREQUENCIES = 2**12  # whose tables are held at once
-_PHASES = 2**18  # of a direct sum that are held at once
 _COLUMNS = 512  # lags of a row of a scan, at most
 _ROWS = (8, 128)  # of the first and of the largest parts of a scan: these fit into a core's cache
 _SERIES = 0.02  # D times the angle up to which Dirichlet's quotient is summed as a series
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def mean_kernel(frequencies: Array, delta: Array) -> Array:
     """Mean kernel of given frequencies: the mean over the blocks of ``cos(delta . omega)``.
 
@@ -68,14 +64,13 @@ def mean_kernel(frequencies: Array, delta: Array) -> Array:
     >>> mean_kernel(omega, [0, 1, 1706, 1707]).round(4)
     array([ 1.    ,  0.9702,  0.0011, -0.0078])
     """
-    xp = _array.namespace(frequencies=frequencies, delta=delta)
-    delta, frequencies, _ = _placed(delta, frequencies, None, xp, _first_device(delta, frequencies), "delta")
-    if frequencies.shape[-1 if frequencies.ndim == 1 else -2] == 0:
-        raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected at least one block")
-    return _accel.choose(_sums.mean_cos, delta, frequencies)(frequencies, delta, xp)
+    frequencies = angles.given(frequencies)
+    xp, device = array.shared({"frequencies": frequencies, "delta": delta})
+    angles.frequencies(frequencies, xp, device, least=1)
+    return sums.mean_cos(angles.read(delta, frequencies, None, xp, device, "delta"))
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def log_uniform_kernel(delta: Array, base: float = 10_000.0, *, n_blocks: int | None = None) -> Array:
     """Continuum of standard RoPE, ``[Ci(m) - Ci(m / base)] / ln base``: its mean kernel with infinitely many blocks.
 
@@ -126,15 +121,15 @@ def log_uniform_kernel(delta: Array, base: float = 10_000.0, *, n_blocks: int | 
     base = positive("base", base)
     if base <= 1.0:
         raise ValueError(f"base is {base}; expected a number above 1")
-    blocks = None if n_blocks is None else count("n_blocks", n_blocks, 1)
-    xp = _array.namespace(delta=delta)
-    lags = xp.abs(_array.as_widest(_checked_lags(delta, xp), xp))
-    if _array.special_functions(xp) is None:
-        return _array.apply_on_host(lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp)
+    blocks = None if n_blocks is None else whole("n_blocks", n_blocks, 1)
+    xp, _ = array.shared(delta=delta)
+    lags = xp.abs(array.as_widest(_checked_lags(delta, xp), xp))
+    if elementwise.special_functions(xp) is None:
+        return elementwise.on_host(lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp)
     return _log_uniform(lags, base, blocks, xp)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def dirichlet(delta: Array, n_blocks: int, *, step: float = 1.0) -> Array:
     """Mean kernel of equally spaced frequencies, ``(1/D) sum_{i=1..D} cos(i step delta)``, in closed form.
 
@@ -179,15 +174,13 @@ def dirichlet(delta: Array, n_blocks: int, *, step: float = 1.0) -> Array:
     >>> float(dirichlet(2.0 * math.pi, 10**6))
     1.0
     """
-    blocks, step = count("n_blocks", n_blocks, 1), positive("step", step)
-    if step > _turns.LARGEST:
-        raise ValueError(f"step is {step}; expected a number of at most 2**500")
-    xp = _array.namespace(delta=delta)
+    blocks, step = whole("n_blocks", n_blocks, 1), positive("step", step, most=LARGEST)
+    xp, _ = array.shared(delta=delta)
     delta = _checked_lags(delta, xp)
     return _dirichlet(_reduced(delta, step, xp), blocks, xp)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def first_negative_lag(frequencies: Array, max_lag: int) -> int | None:
     """Smallest whole lag at which the mean kernel is negative.
 
@@ -229,10 +222,10 @@ def first_negative_lag(frequencies: Array, max_lag: int) -> int | None:
     >>> first_negative_lag(rfrope.geometric(64, base=5e5), 8192) is None
     True
     """
-    return first_lag(_one_set(frequencies), 1, count("max_lag", max_lag), 0.0, below=True)
+    return first_lag(one_set(frequencies), 1, whole("max_lag", max_lag), 0.0, below=True)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def aliasing_distance(frequencies: Array, max_lag: int, *, threshold: float = 0.9) -> int | None:
     """First whole lag at which the mean kernel is as high as `threshold` again, after it has been below.
 
@@ -273,9 +266,8 @@ def aliasing_distance(frequencies: Array, max_lag: int, *, threshold: float = 0.
     >>> aliasing_distance(rfrope.geometric(64), 2**20) is None
     True
     """
-    if not (level := positive("threshold", threshold)) < 1.0:
-        raise ValueError(f"threshold is {threshold!r}; expected a number between 0 and 1")
-    omega, last = _one_set(frequencies), count("max_lag", max_lag)
+    level = probability("threshold", threshold)
+    omega, last = one_set(frequencies), whole("max_lag", max_lag)
     fallen = first_lag(omega, 1, last, level, below=True)
     return None if fallen is None else first_lag(omega, fallen + 1, last, level, below=False)
 
@@ -294,9 +286,8 @@ def first_lag(omega: np.ndarray, start: int, stop: int, level: float, *, below: 
         sure = np.flatnonzero(means < level - doubt if below else means > level + doubt)
         end = int(sure[0]) if sure.size else len(means)
         open_ = np.flatnonzero(np.abs(means[:end] - level) <= doubt)
-        length = max(1, _PHASES // len(omega))
-        for group in (first + open_[i : i + length] for i in range(0, len(open_), length)):
-            exact = np.mean(rotation_table(group, omega)[0], axis=1)
+        for group in (first + open_[span] for span in sums.parts(len(open_), 4 * len(omega))):
+            exact = np.mean(_table(group, omega)[0], axis=1)
             hits = np.flatnonzero(exact < level if below else exact >= level)
             if hits.size:
                 return int(group[hits[0]])
@@ -313,45 +304,40 @@ def scan_lags(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, n
     columns = min(_COLUMNS, max(16, 1 << (max(0, stop - start).bit_length() // 2)))
     rows, most = _ROWS
     out, parts = np.empty((most, columns)), range(0, len(omega), _FREQUENCIES)
-    kept = _table(-np.arange(float(columns)), omega) if len(parts) == 1 else None
+    kept = _table(np.arange(float(columns)), omega) if len(parts) == 1 else None
     while start <= stop:
-        _threads.checkpoint()
+        threads.checkpoint()
         length = min(rows * columns, stop - start + 1)
         lags = start + columns * np.arange(float(-(-length // columns)))
         means = out[: len(lags)]
         means[:] = 0.0
         for index in parts:
             part = omega[index : index + _FREQUENCIES]
-            near = _table(-np.arange(float(columns)), part) if kept is None else kept
-            means += (_table(lags, part) * (1.0 / len(omega))) @ near.T
+            near = _table(np.arange(float(columns)), part) if kept is None else kept
+            cos, sin = (wave[:, None] * (1.0 / len(omega)) for wave in _table(lags, part))
+            means += sums.combined(cos, -sin, *near, np)
         yield start, means.reshape(-1)[:length]
         start, rows = start + length, min(2 * rows, most)
 
 
-def _table(lags: np.ndarray, omega: np.ndarray) -> np.ndarray:
-    """Cos, and beside it sin, of lags times frequencies."""
-    return np.concatenate(rotation_table(lags, omega), axis=1)
+def _table(lags: np.ndarray, omega: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Cos and sin of lags times frequencies ``(D,)``."""
+    found: tuple[np.ndarray, np.ndarray] = turns.cos_sin(Angles(lags[:, None], omega[:, None], None, np))
+    return found
 
 
-def _one_set(frequencies: Array) -> np.ndarray:
+def one_set(frequencies: Any) -> np.ndarray:
     """Return one set of frequencies in one axis as ``(D,)`` of NumPy."""
-    xp = _array.namespace(frequencies=frequencies)
-    omega = _array.to_host(_array.numbers(frequencies, xp, name="frequencies")).astype(np.float64)
-    if not omega.size or not (omega.ndim == 1 or (omega.ndim == 2 and omega.shape[1] == 1)):
-        raise ValueError(
-            f"frequencies has shape {omega.shape}; expected one set, (D,) or (D, 1) with D at least 1: call the "
-            "function for each head"
-        )
-    if not np.all(np.abs(omega) <= _turns.LARGEST):
-        raise ValueError("frequencies holds NaN or infinity, or magnitudes above 2**500; expected finite numbers")
-    return omega.reshape(-1)
+    frequencies = angles.given(frequencies)
+    xp, device = array.shared(frequencies=frequencies)
+    host = array.to_host(array.numbers(frequencies, xp, name="frequencies", device=device))
+    return np.asarray(angles.frequencies(host, np, sets="one axis", least=1)[:, 0])
 
 
 def _checked_lags(delta: Array, xp: ModuleType) -> Array:
     """Return lags as an array of numbers of any shape."""
-    delta = _array.numbers(delta, xp, name="delta")
-    if not _array.is_integer(delta) and not _array.all_within(delta, _turns.LARGEST, xp):
-        raise ValueError("delta holds NaN or infinity, or magnitudes above 2**500; expected finite numbers")
+    delta = array.numbers(delta, xp, name="delta")
+    angles.check_values("delta", delta, xp)
     return delta
 
 
@@ -359,24 +345,24 @@ def _log_uniform(lags: Array, base: float, n_blocks: int | None, xp: ModuleType)
     """Continuum and end correction at lags >= 0 in the widest float, where `xp` has a cosine integral."""
     small, rest, log_ratio = lags / base, 0.0, math.log(base)
     if log_ratio <= 1.0:  # one ulp of the smaller phase would be seen
-        high, low = _array.split(small, xp)
-        base_high, base_low = (float(half) for half in _array.split(np.float64(base), np))
+        high, low = array.split(small, xp)
+        base_high, base_low = (float(half) for half in array.split(np.float64(base), np))
         product = small * base
         lost = ((high * base_high - product) + high * base_low + low * base_high) + low * base_low
         rest = ((lags - product) - lost) / base
-    sici = _array.special_functions(xp).sici
-    curve = _special.log_uniform_mean_cos(small, lags, log_ratio, sici, xp, rest)
+    sici = elementwise.special_functions(xp).sici
+    curve = special.log_uniform_mean_cos(small, lags, log_ratio, sici, xp, rest)
     return curve if n_blocks is None else curve + (xp.cos(lags) - xp.cos(small)) / (2.0 * n_blocks)
 
 
 def _reduced(delta: Array, step: float, xp: ModuleType) -> Array:
     """Step * delta, the exact product, in (-pi, pi): to rounding, relative to itself."""
-    device = _array.device(delta)
-    if xp is np or _array.is_lazy(delta):
+    device = array.device(delta)
+    if xp is np or array.is_lazy(delta):
         frequency: Any = np.asarray([step])
     else:  # a copy from the host would make some libraries wait for the device
-        frequency = xp.full((1,), step, dtype=_array.widest_float(xp, device), device=device)
-    cos, sin = _turns.cos_sin(delta, frequency, None, xp)
+        frequency = xp.full((1,), step, dtype=array.widest_float(xp, device), device=device)
+    cos, sin = turns.cos_sin(Angles(delta[..., None], frequency[:, None], None, xp))
     return xp.atan2(sin[..., 0], cos[..., 0])
 
 

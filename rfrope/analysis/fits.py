@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _array, _sums, _turns, kernels
-from rfrope._array import Array
-from rfrope.analysis.curves import _one_set, mean_kernel
-from rfrope.frequencies import count
+from rfrope import kernels
+from rfrope._core import angles, array
+from rfrope._core.angles import Angles
+from rfrope._core.arguments import positive, whole
+from rfrope._core.array import Array
+from rfrope._core.sums import mean_cos
+from rfrope.analysis.curves import mean_kernel, one_set
 from rfrope.kernels import Kernel
-from rfrope.kernels.parameters import positive
-
-__all__ = ["KernelFit", "ScalingEffect", "fit_kernel", "scaling_effect"]
+from rfrope.kernels.parameters import Sought
 
 _DENSE, _PER_OCTAVE = 256, 128  # every whole lag up to the first, and so many in each octave beyond
 _COARSE = 96  # lags on which the grids are searched
 _TIGHTEST, _WIDEST = 0.1, 100.0  # lengths are sought from so many positions to so many contexts
-_SHORTEST_PERIOD = 2.0  # whole lags do not see shorter ones
 _SLOWEST, _FASTEST = 0.01, 10.0  # frequencies from so many radians over the context to so many per position
 _POINTS, _SHAPE_POINTS = {1: 64, 2: 24}, 8  # of grids, by the number of parameters; of parameters of shape
 _OWN = 33  # quantiles of the given frequencies that are tried
@@ -38,9 +38,6 @@ _LEFT_OUT = ("ball",)  # in one axis the same as sinc
 _Point = tuple[tuple[float, float], ...]  # logarithms of parameters, each with a step to go on with
 _AT_LIMIT = 1e-3  # of a logarithm, from the end of its range
 _NONE = 1e300  # error where there is no such kernel
-_SHAPES = {"nu": (0.05, 30.0), "alpha": (0.02, 100.0), "exponent": (0.05, 2.0)}  # where shapes are sought
-_PERIODIC_SCALE = (0.05, 20.0)
-_LENGTHS, _FREQUENCIES = ("scale", "period"), ("bandwidth", "radius", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ class ScalingEffect:
     wavelength_ratio: Array | None
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None = None) -> tuple[KernelFit, ...]:
     """Kernels of the registry that come nearest to the mean kernel of given frequencies, best first.
 
@@ -156,23 +153,23 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
     ('log_uniform', 0.0001, 1.0, 0.011)
     ('power_exponential', 0.016)
     """
-    omega, max_lag = _one_set(frequencies), count("max_lag", max_lag, 1)
+    omega, max_lag = one_set(frequencies), whole("max_lag", max_lag, 1)
     lags = _lags(max_lag)
-    curve = _Curve(lags, _sums.mean_cos(omega, lags, np), max_lag, np.abs(omega))
-    found = [(_fitted(record, curve), len(_searched(record))) for record in _records(names)]
+    mean = mean_cos.generic(Angles(lags[:, None], omega[:, None], None, np))
+    curve = _Curve(lags, mean, max_lag, np.abs(omega))
+    found = [(_fitted(record, curve), len(record.sought)) for record in _records(names)]
     found.sort(key=lambda one: (float(f"{max(one[0].rms, _EVEN):.1e}"), bool(one[0].at_limit), one[1]))
     return tuple(fit for fit, _ in found)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def scaling_effect(before: Array, after: Array, delta: Array) -> ScalingEffect:
     """What a scheme that changes frequencies, such as YaRN, does to the mean kernel and to the wavelengths.
 
     Parameters
     ----------
-    before, after : array_like, (D,), radians per unit of position, or objects that hold them
-        Frequencies before and after. Anything with an attribute ``frequencies`` will do, and its ``attention_factor``
-        is taken with it; without one it is 1. The two may differ in D.
+    before, after : Rope or array_like, (D,), radians per unit of position
+        Before and after, with the attention factor of a Rope; that of an array is 1. The two may differ in D.
     delta : array_like, in units of position
         Lags, any shape, at least one.
 
@@ -209,18 +206,21 @@ def scaling_effect(before: Array, after: Array, delta: Array) -> ScalingEffect:
     >>> set(effect.wavelength_ratio.tolist())
     {4.0}
     """
-    held = {name: getattr(value, "frequencies", value) for name, value in (("before", before), ("after", after))}
-    xp = _array.namespace(**held, delta=delta)
-    with _array.device_of(*held.values()):
-        place = next((d for d in map(_array.device, (*held.values(), delta)) if d is not None), None)
-        delta = _array.numbers(delta, xp, name="delta", device=place)
+    held = {name: angles.given(value) for name, value in (("before", before), ("after", after))}
+    xp, place = array.shared({**held, "delta": delta})
+    with array.device_of(*held.values()):
+        delta = array.numbers(delta, xp, name="delta", device=place)
         if 0 in delta.shape:
             raise ValueError(f"delta has shape {tuple(delta.shape)}; expected at least one lag")
-        magnitudes = [xp.abs(_one_axis(name, omega, xp, place)) for name, omega in held.items()]
+        checked = {
+            name: angles.frequencies(omega, xp, place, name=name, sets="one axis", least=1)[:, 0]
+            for name, omega in held.items()
+        }
+        magnitudes = [xp.abs(omega) for omega in checked.values()]
         factors = [_factor("before", before), _factor("after", after)]
-        first, second = (f**2 * mean_kernel(omega, delta) for f, omega in zip(factors, held.values(), strict=True))
+        first, second = (f**2 * mean_kernel(omega, delta) for f, omega in zip(factors, checked.values(), strict=True))
         change = second - first
-        largest, lags = xp.max(xp.abs(change)), _array.astype(delta, change.dtype, xp)
+        largest, lags = xp.max(xp.abs(change)), array.astype(delta, change.dtype, xp)
         lag = -xp.max(xp.where(xp.abs(change) == largest, -lags, xp.full_like(lags, -math.inf)))
         return ScalingEffect(first, second, change, largest, lag, _stretch(magnitudes[0], magnitudes[1], xp))
 
@@ -238,16 +238,6 @@ def _stretch(before: Array, after: Array, xp: ModuleType) -> Array | None:
         ratio = before / xp.where(stopped, xp.ones_like(after), after)
     still = xp.where(before == 0.0, xp.ones_like(ratio), xp.full_like(ratio, math.inf))
     return xp.where(stopped, still, ratio)
-
-
-def _one_axis(name: str, frequencies: Any, xp: ModuleType, device: Any = None) -> Array:
-    """Check frequencies that must be ``(D,)``."""
-    omega = _array.as_widest(_array.numbers(frequencies, xp, name=name, device=device), xp)
-    if omega.ndim != 1 or omega.shape[0] == 0:
-        raise ValueError(f"{name} has shape {tuple(omega.shape)}; expected frequencies (D,), D at least 1")
-    if not _array.all_within(omega, _turns.LARGEST, xp):
-        raise ValueError(f"{name} holds NaN or infinity, or magnitudes above 2**500; expected finite numbers")
-    return omega
 
 
 # -- the search for a kernel -------------------------------------------------------------------------------------------
@@ -274,40 +264,49 @@ class _Curve:
 
 @dataclass(frozen=True)
 class _Range:
-    """Where a parameter is sought: logarithms of its bounds, and of values to try with a step to go on from each."""
+    """Where a parameter is sought: logarithms of its bounds, and of values to try with a step to go on from each.
+
+    `end` is the value at which the family itself ends, if it does.
+    """
 
     name: str
     low: float
     high: float
     starts: tuple[tuple[float, float], ...]
+    end: float | None
 
 
-def _range(name: str, family: str, points: int, curve: _Curve) -> _Range:
-    """Range of a parameter, by its name."""
-    low, high = (_TIGHTEST, _WIDEST * curve.max_lag) if name in _LENGTHS else (_SLOWEST / curve.max_lag, _FASTEST)
-    low = _SHORTEST_PERIOD if name == "period" else low
-    if shape := {**_SHAPES, **({"scale": _PERIODIC_SCALE} if family == "periodic" else {})}.get(name):
-        (low, high), points = shape, min(points, _SHAPE_POINTS)
+def _range(name: str, sought: Sought, points: int, curve: _Curve) -> _Range:
+    """Range of a parameter."""
+    low, high = {
+        "length": (max(sought.least, _TIGHTEST), _WIDEST * curve.max_lag),
+        "frequency": (_SLOWEST / curve.max_lag, _FASTEST),
+        "shape": (sought.least, sought.most),
+    }[sought.kind]
+    points = min(points, _SHAPE_POINTS) if sought.kind == "shape" else points
     values = np.linspace(math.log(low), math.log(high), points)
     steps = np.full(points, 0.5 * (values[1] - values[0]))
     moving = curve.magnitudes[curve.magnitudes > 0.0]
-    if name in ("radius", "period"):  # one frequency: the error has as many minima as there are turns in the range
+    if sought.single:  # one frequency: the error has as many minima as there are turns in the range
+        of_lengths = sought.kind == "length"
         if moving.size:
             own = np.log(np.quantile(moving, np.linspace(0.0, 1.0, _OWN), method="nearest"))
             values = np.unique(
-                np.concatenate([values, np.clip(own if name == "radius" else _TURN - own, *np.log((low, high)))])
+                np.concatenate([values, np.clip(_TURN - own if of_lengths else own, *np.log((low, high)))])
             )
-        phase = np.exp(values if name == "radius" else _TURN - values) * curve.max_lag
+        phase = np.exp(_TURN - values if of_lengths else values) * curve.max_lag
         steps = np.minimum(steps[0], _PHASE / phase)
-    return _Range(name, math.log(low), math.log(high), tuple(zip(values.tolist(), steps.tolist(), strict=True)))
+    starts = tuple(zip(values.tolist(), steps.tolist(), strict=True))
+    return _Range(name, math.log(low), math.log(high), starts, sought.most if sought.ends else None)
 
 
 def _fitted(record: kernels.Record, curve: _Curve) -> KernelFit:
     """Best kernel of one family."""
-    names, coarse = _searched(record), curve.thinned()
-    if not names:
+    searched, coarse = record.sought, curve.thinned()
+    if not searched:
         return _judged(record.factory(), curve)
-    ranges = tuple(_range(name, record.name, _POINTS.get(len(names), _SHAPE_POINTS), curve) for name in names)
+    points = _POINTS.get(len(searched), _SHAPE_POINTS)
+    ranges = tuple(_range(name, sought, points, curve) for name, sought in searched.items() if sought is not None)
     grid = sorted(
         itertools.product(*(r.starts for r in ranges)),
         key=lambda point: _mean_square([x for x, _ in point], record, ranges, coarse),
@@ -323,7 +322,7 @@ def _fitted(record: kernels.Record, curve: _Curve) -> KernelFit:
     limits = [
         r.name
         for x, r in zip(found, ranges, strict=True)
-        if x - r.low < _AT_LIMIT or (r.high - x < _AT_LIMIT and r.name != "exponent")  # which ends there by its nature
+        if x - r.low < _AT_LIMIT or (r.high - x < _AT_LIMIT and r.end is None)
     ]
     return _judged(kernel, curve, tuple(limits))
 
@@ -367,13 +366,8 @@ def _made(logarithms: Sequence[float], record: kernels.Record, ranges: tuple[_Ra
     values = {r.name: float(f"{math.exp(x):.{_DIGITS}g}") for x, r in zip(logarithms, ranges, strict=True)}
     if "low" in values and not 1.001 * values["low"] < values["high"]:
         return None
-    if values.get("exponent", 0.0) > 2.0:  # by rounding
-        values["exponent"] = 2.0
-    return record.factory(**values)
-
-
-def _searched(record: kernels.Record) -> tuple[str, ...]:
-    return tuple(name for name in record.parameters if name != "ndim")
+    ends = {r.name: r.end for r in ranges if r.end is not None}
+    return record.factory(**values | {name: min(values[name], end) for name, end in ends.items()})
 
 
 def _records(names: Sequence[str] | None) -> list[kernels.Record]:
@@ -392,8 +386,7 @@ def _records(names: Sequence[str] | None) -> list[kernels.Record]:
 
 def _obstacle(record: kernels.Record) -> str:
     """Why a family cannot be fitted; empty where it can."""
-    known = (*_SHAPES, *_LENGTHS, *_FREQUENCIES)
-    if unknown := [name for name in _searched(record) if name not in known]:
+    if unknown := [name for name, sought in record.sought.items() if sought is None]:
         return f"a parameter {unknown[0]!r} that no search is known for"
     return "" if record.factory().ndim == 1 else "several axes"
 

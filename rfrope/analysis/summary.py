@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _array
+from rfrope._core import angles, array
 from rfrope.analysis.bases import integral_rule
 from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
 from rfrope.analysis.fits import KernelFit, fit_kernel
-from rfrope.frequencies import count
+from rfrope._core.arguments import positive, whole
+from rfrope.rotation.rope import Rope
 
 _SHOWN = 7  # lags that a reader sees, beside 0
 _LADDER = 1e-6  # largest relative departure of a geometric ladder from its base
@@ -136,7 +137,7 @@ class Summary:
         return "\n".join(lines)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def summarise(
     frequencies: Any,
     context: int | None = None,
@@ -149,11 +150,11 @@ def summarise(
 
     Parameters
     ----------
-    frequencies : array_like, radians per unit of position
-        ``(D,)`` or ``(D, k)``, with at least one block; or what `from_rope_parameters`, `load` or an entry of
-        `from_config` gives, with its attention factor and the width of its head.
+    frequencies : Rope or array_like, radians per unit of position
+        ``(D,)`` or ``(D, k)``, with at least one block. Of a Rope its attention factor and the width of its head count
+        too; sections do not: all axes move together, as they do along text.
     context : int, optional
-        Number of positions, at least 2. May be left out for an entry of `from_config` that has one.
+        Number of positions, at least 2. May be left out for a Rope that has one.
     attention_factor : float, optional
         Positive; that of `frequencies` or 1 unless given.
     head_dim : int, optional
@@ -187,37 +188,34 @@ def summarise(
     >>> import rfrope
     >>> llama = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
     ...          "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-    >>> summary = summarise(rfrope.from_rope_parameters(llama, head_dim=128), 131072)
+    >>> summary = summarise(rfrope.models.from_rope_parameters(llama, head_dim=128), 131072)
     >>> along = summary.axes[0]
     >>> along.n_dead, along.first_negative_lag
     (25, 85133)
     """
-    given, frequencies = frequencies, getattr(frequencies, "frequencies", frequencies)
-    xp = _array.namespace(frequencies=frequencies)
-    omega = _array.to_host(_array.numbers(frequencies, xp, name="frequencies")).astype(np.float64)
-    if omega.ndim not in (1, 2) or not omega.size:
-        raise ValueError(
-            f"frequencies has shape {omega.shape}; expected (D,) or (D, k) with at least one block: one head at a time"
-        )
-    if not np.all(np.isfinite(omega)):
-        raise ValueError("frequencies holds NaN or infinity; expected finite frequencies")
-    context = getattr(given, "context", None) if context is None else context
+    given = frequencies if isinstance(frequencies, Rope) else None
+    held = frequencies if given is None else given.frequencies
+    xp, device = array.shared(frequencies=held)
+    host = array.to_host(array.numbers(held, xp, name="frequencies", device=device))
+    omega = angles.frequencies(host, np, sets="one", least=1)
+    if context is None and given is not None:
+        context = max(given.context) if isinstance(given.context, tuple) else given.context
     if context is None:
         raise ValueError("context is missing; expected a number of positions, such as 4096")
-    context, n_blocks = count("context", context, 2), len(omega)
-    head_dim = getattr(given, "qk_head_dim", 2 * n_blocks) if head_dim is None else head_dim
-    head_dim = max(count("head_dim", head_dim, 2 * n_blocks - 1), 2 * n_blocks)  # an odd width is rounded up
-    factor = getattr(given, "attention_factor", 1.0) if attention_factor is None else attention_factor
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0.0 < factor < math.inf:
-        raise ValueError(f"attention_factor is {factor!r}; expected a positive finite number")
+    context, n_blocks = whole("context", context, 2), len(omega)
+    if head_dim is None:
+        head_dim = 2 * n_blocks if given is None else given.source.get("qk_head_dim", given.head_dim)
+    head_dim = max(whole("head_dim", head_dim, 2 * n_blocks - 1), 2 * n_blocks)  # an odd width is rounded up
+    if attention_factor is None:
+        attention_factor = 1.0 if given is None else given.attention_factor
+    factor = positive("attention_factor", attention_factor)
     if not (name is None or isinstance(name, str)):
         raise TypeError(f"name is {name!r}; expected a string")
-    columns = omega.T if omega.ndim == 2 else omega[None]
     still = np.zeros((head_dim + 1) // 2 - n_blocks)
     axes = tuple(
-        _along(axis, np.concatenate([column, still]), n_blocks, context) for axis, column in enumerate(columns)
+        _along(axis, np.concatenate([column, still]), n_blocks, context) for axis, column in enumerate(omega.T)
     )
-    return Summary(name, n_blocks, head_dim, context, float(factor), 1.0 / math.sqrt(head_dim), axes)
+    return Summary(name, n_blocks, head_dim, context, factor, 1.0 / math.sqrt(head_dim), axes)
 
 
 def _along(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> AxisSummary:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _array
-from rfrope._array import Array
+from rfrope._core import array
+from rfrope._core.array import Array
 from rfrope.bochner.piecewise import build
 from rfrope.bochner.tabulated import Certificate, NotPositiveDefiniteError, Tabulated, compared, tabulated
 from rfrope.kernels import Kernel
-from rfrope.kernels.parameters import positive
+from rfrope._core.arguments import positive
 
 WINDOWS = ("bartlett", "parzen")
 _SINGULAR = 1e-12  # prediction error at which autocorrelations are those of spectral lines
@@ -160,8 +160,8 @@ def from_series(
 
 
 def _host_values(name: str, value: Any) -> np.ndarray:
-    xp = _array.namespace(**{name: value})
-    host = _array.to_host(_array.as_widest(_array.numbers(value, xp, name=name), xp)).astype(np.float64)
+    xp = array.namespace(**{name: value})
+    host = array.to_host(array.as_widest(array.numbers(value, xp, name=name), xp)).astype(np.float64)
     if not np.all(np.isfinite(host)):
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(host))[0])
         raise ValueError(f"{name}[{', '.join(map(str, at))}] is {host[at]}; expected finite numbers")

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from rfrope.bochner import spectrum as spectrum_
+from rfrope.bochner import inversion
 from rfrope.bochner.piecewise import Pieces, Unresolved, build
 from rfrope.bochner.tabulated import Certificate, NotPositiveDefiniteError, Separable, Tabulated, compared, tabulated
 from rfrope.kernels import Kernel
-from rfrope.kernels.parameters import check_ndim, positive
+from rfrope.kernels.parameters import check_ndim
+from rfrope._core.arguments import positive
 
 _MOST_AXES = 3
 _NORMAL = 1e-9  # by how much Phi(0) may differ from 1
@@ -81,7 +82,7 @@ def from_function(
         return _separable(phi, ndim, scale, tolerance)
     ndim, tolerance = _few_axes(ndim), positive("tolerance", tolerance)
     lags, spectrum, values = _analysed(phi, ndim, scale, bounded=True)
-    frequency, density, negative = spectrum_.negative_part(spectrum, ndim)
+    frequency, density, negative = inversion.negative_part(spectrum, ndim)
     limit = max(tolerance, 10.0 * spectrum.noise)
     if lags.atom < 0.0 or negative > limit:
         raise _refusal(lags.atom, frequency, density, negative, limit)
@@ -127,12 +128,12 @@ def nearest(
     """
     ndim, tolerance = _few_axes(ndim), positive("tolerance", tolerance)
     lags, spectrum, values = _analysed(phi, ndim, scale, bounded=False)
-    _, _, negative = spectrum_.negative_part(spectrum, ndim)
+    _, _, negative = inversion.negative_part(spectrum, ndim)
     if lags.atom < 0.0 or negative > max(tolerance, 10.0 * spectrum.noise):
         negative += max(-lags.atom, 0.0)
         atom = max(lags.atom, 0.0)
-        pieces = spectrum_.project(spectrum, ndim, 1.0 - atom)
-        tail = spectrum_.Tail(float(pieces.edges[-1]), math.inf, 0.0, spectrum.tail.total)
+        pieces = inversion.project(spectrum, ndim, 1.0 - atom)
+        tail = inversion.Tail(float(pieces.edges[-1]), math.inf, 0.0, spectrum.tail.total)
         lags = dataclasses.replace(lags, atom=atom)
         spectrum = dataclasses.replace(spectrum, pieces=pieces, tail=tail)
         kernel = _finished(lags, spectrum, values, ndim, negative, origin="nearest", projected=True)
@@ -158,7 +159,7 @@ def _few_axes(ndim: Any) -> int:
 
 def _analysed(
     phi: Any, ndim: int, scale: Any, *, bounded: bool
-) -> tuple[spectrum_.Lags, spectrum_.Spectrum, Callable[[np.ndarray], np.ndarray]]:
+) -> tuple[inversion.Lags, inversion.Spectrum, Callable[[np.ndarray], np.ndarray]]:
     scale = None if scale is None else positive("scale", scale)
     values = _checked("phi", phi, ndim, bounded=bounded)
     at_zero = float(values(np.zeros(1))[0])
@@ -166,10 +167,10 @@ def _analysed(
         raise ValueError(f"phi(0) is {at_zero!r}; expected 1: divide phi by phi(0)")
     if ndim == 1:
         _check_even("phi", _checked("phi", phi, ndim, bounded=False), scale or 1.0)
-    lags = spectrum_.read_lags(values, ndim, scale)
+    lags = inversion.read_lags(values, ndim, scale)
     if ndim == 1:
         _check_even("phi", _checked("phi", phi, ndim, bounded=False), lags.scale)
-    return lags, spectrum_.transform(lags, ndim), values
+    return lags, inversion.transform(lags, ndim), values
 
 
 def _checked(name: str, function: Any, ndim: int, *, bounded: bool) -> Callable[[np.ndarray], np.ndarray]:
@@ -257,8 +258,8 @@ def _refusal(atom: float, frequency: float, density: float, negative: float, lim
 
 
 def _finished(
-    lags: spectrum_.Lags,
-    spectrum: spectrum_.Spectrum,
+    lags: inversion.Lags,
+    spectrum: inversion.Spectrum,
     values: Callable[[np.ndarray], np.ndarray],
     ndim: int,
     negative: float,
@@ -280,7 +281,7 @@ def _finished(
     return compared(kernel, values, _lags_to_compare(lags))
 
 
-def _lags_to_compare(lags: spectrum_.Lags) -> np.ndarray:
+def _lags_to_compare(lags: inversion.Lags) -> np.ndarray:
     pieces = lags.pieces
     thinned = slice(None, None, 1 + pieces.halves.size // 500)
     close = lags.scale * np.linspace(0.0, _CHECKED, 801)[1:]
@@ -344,7 +345,7 @@ def from_density(
     power = min(ndim, 2)
 
     def law(w: np.ndarray) -> np.ndarray:
-        return spectrum_.SURFACE[ndim] * values(w) * (w if ndim == 3 else 1.0)
+        return inversion.SURFACE[ndim] * values(w) * (w if ndim == 3 else 1.0)
 
     try:
         if support is not None:
@@ -353,13 +354,13 @@ def from_density(
             unit = _middle(values, ndim) if frequency is None else positive("frequency", frequency)
             unit = 2.0 ** round(math.log2(unit))
             expected = 0.0 if normalise else 1.0
-            limits = spectrum_.PANELS[ndim]
-            pieces, tail, _ = spectrum_.collect(law, lambda w: np.full(w.shape, 1e-290), unit, power, limits, expected)
+            limits = inversion.PANELS[ndim]
+            pieces, tail, _ = inversion.collect(law, lambda w: np.full(w.shape, 1e-290), unit, power, limits, expected)
     except Unresolved:
         raise ValueError(
             "density is too rough to resolve; expected a function that is smooth but for some jumps and kinks"
         ) from None
-    radial = spectrum_.radial(pieces, ndim)
+    radial = inversion.radial(pieces, ndim)
     if ndim == 1:
         _check_even("density", values, float(pieces.edges[-1]) if support else unit)
     lowest = int(np.argmin(pieces.values))
@@ -393,9 +394,9 @@ def _ends(support: Any) -> tuple[float, float]:
     return low, high
 
 
-def _on_support(law: Callable[[np.ndarray], np.ndarray], ends: tuple[float, float]) -> tuple[Pieces, spectrum_.Tail]:
-    pieces = build(law, np.array(ends), lambda _, half: 1e-15 / half, tolerance=1e-13, budget=spectrum_.PANELS[1])
-    return pieces, spectrum_.Tail(ends[1], math.inf, 0.0, 1.0)
+def _on_support(law: Callable[[np.ndarray], np.ndarray], ends: tuple[float, float]) -> tuple[Pieces, inversion.Tail]:
+    pieces = build(law, np.array(ends), lambda _, half: 1e-15 / half, tolerance=1e-13, budget=inversion.PANELS[1])
+    return pieces, inversion.Tail(ends[1], math.inf, 0.0, 1.0)
 
 
 def _middle(values: Callable[[np.ndarray], np.ndarray], ndim: int) -> float:

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rfrope import _array, _special
-from rfrope._array import Array
-from rfrope.bochner import spectrum
+from rfrope._core import array, elementwise, special
+from rfrope._core.array import Array
+from rfrope.bochner import inversion
 from rfrope.bochner.piecewise import Inverse, Pieces
 from rfrope.kernels import Kernel
-from rfrope.kernels.base import Axes
+from rfrope.kernels.algebra import Axes
 from rfrope.kernels.parameters import radius
 
 _FURTHEST = 1e150  # lags beyond it are as good as infinite
@@ -137,12 +137,12 @@ class Tabulated(Kernel):
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # without what is cached
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
-        return _array.apply_on_host(self._mean_cosine, radius(delta, xp), xp)
+        return elementwise.on_host(self._mean_cosine, radius(delta, xp), xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         if self.atom > 0.0:
             raise ValueError(f"{self!r} has no density: it has an atom of {self.atom:.4g} at frequency 0")
-        return _array.apply_on_host(self._density_at, radius(omega, xp), xp)
+        return elementwise.on_host(self._density_at, radius(omega, xp), xp)
 
     def _mean_cosine(self, r: np.ndarray) -> np.ndarray:
         value = self.atom + (1.0 - self.atom) * self.component.cosine_transform(np.minimum(r, _FURTHEST))
@@ -152,12 +152,12 @@ class Tabulated(Kernel):
     def _density_at(self, w: np.ndarray) -> np.ndarray:
         nearest = self.law.edges[0] + 2.0**-26 * (self.law.edges[1] - self.law.edges[0])  # below it q / w is rounding
         w = np.maximum(w, nearest) if self.ndim == 3 and self.law.edges[0] == 0.0 else w
-        return np.maximum(spectrum.density_of(self.law(w), w, self.ndim), 0.0)
+        return np.maximum(inversion.density_of(self.law(w), w, self.ndim), 0.0)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         if self.ndim == 1:
-            return _special.symmetric_quantile(u, lambda v: -self._length(2.0 * v))
-        z = _special.normal_quantile(u[..., 1:])
+            return special.symmetric_quantile(u, lambda v: -self._length(2.0 * v))
+        z = special.normal_quantile(u[..., 1:])
         norm = np.sqrt(np.sum(z * z, axis=-1, keepdims=True))
         first = (np.arange(self.ndim) == 0).astype(float)  # the direction of a point in the middle of the cube
         direction = np.where(norm > 0.0, z, first) / np.where(norm > 0.0, norm, 1.0)
@@ -170,7 +170,7 @@ class Tabulated(Kernel):
 
     @cached_property
     def _inverse(self) -> Inverse:
-        return Inverse(spectrum.radial(self.law, self.ndim))
+        return Inverse(inversion.radial(self.law, self.ndim))
 
 
 @dataclass(frozen=True, repr=False)
@@ -195,8 +195,8 @@ class Separable(Axes):
 
 def tabulated(pieces: Pieces, ndim: int, atom: float, origin: str, certificate: Certificate) -> Tabulated:
     """Normalise a law and add what Phi is computed from."""
-    law = pieces.times(1.0 / float(np.sum(spectrum.radial(pieces, ndim).masses)))
-    component = spectrum.marginal(law, ndim)
+    law = pieces.times(1.0 / float(np.sum(inversion.radial(pieces, ndim).masses)))
+    component = inversion.marginal(law, ndim)
     component = component.times(1.0 / float(np.sum(component.masses)))
     return Tabulated(law, component, ndim, atom, origin, certificate)
 

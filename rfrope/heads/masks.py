@@ -8,18 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _array
-from rfrope._array import Array
-from rfrope.frequencies import count
-
-__all__ = ["head_width", "lags_of_keys", "ranges_of_lags", "softmax_scale", "whole_numbers"]
+from rfrope._core import array
+from rfrope._core.array import Array
+from rfrope._core.arguments import flag, whole
 
 
 def ranges_of_lags(context: Any, axes: int, causal: Any, window: Any, query_position: Any) -> list[tuple[int, int]]:
     """First lag that the query sees and the one after the last, for each axis."""
-    if not isinstance(causal, bool | np.bool):
-        raise TypeError(f"causal is {causal!r}; expected True or False")
-    if causal and axes > 1:
+    if (causal := flag("causal", causal)) and axes > 1:
         raise ValueError(
             f"causal is True, but frequencies have k = {axes} axes, which have no order; expected causal=False"
         )
@@ -29,19 +25,17 @@ def ranges_of_lags(context: Any, axes: int, causal: Any, window: Any, query_posi
         query = whole_numbers("query_position", query_position, axes, least=0)
     if any(at >= n for at, n in zip(query, lengths, strict=True)):
         raise ValueError(f"query_position is {query_position!r}; expected one in the context of {context!r}")
-    reach = max(lengths) if window is None else count("window", window, 1)
+    reach = max(lengths) if window is None else whole("window", window, 1)
     return [(max(-at, 1 - reach), min(1 if causal else n - at, reach)) for at, n in zip(query, lengths, strict=True)]
 
 
 def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> Array:
-    """All lags in the ranges, the last axis running fastest, as ``(n,)`` or ``(n, k)`` integers beside an array."""
-    dtype = xp.int64 if _array.has_float64(xp, _array.device(like)) else xp.int32
+    """All lags in the ranges, the last axis running fastest, as ``(n, k)`` integers beside an array."""
+    dtype = xp.int64 if array.has_float64(xp, array.device(like)) else xp.int32
     total = math.prod(stop - start for start, stop in ranges)
     if total >= 2**31:
         raise ValueError(f"the query sees {total} keys; expected fewer than 2**31")
-    index = xp.arange(total, dtype=dtype, device=_array.device(like))
-    if len(ranges) == 1:
-        return index + ranges[0][0]
+    index = xp.arange(total, dtype=dtype, device=array.device(like))
     columns, fold = [], total
     for start, stop in ranges:
         above, fold = fold, fold // (stop - start)
@@ -53,7 +47,7 @@ def head_width(head_dim: Any, blocks: int) -> int:
     """Width of a head: the given one, if it has room for the blocks."""
     if head_dim is None:
         return 2 * blocks
-    width = count("head_dim", head_dim)
+    width = whole("head_dim", head_dim)
     if width % 2 or width < 2 * blocks:
         raise ValueError(f"head_dim is {width}; expected an even number of at least 2D = {2 * blocks}")
     return width
@@ -61,17 +55,15 @@ def head_width(head_dim: Any, blocks: int) -> int:
 
 def softmax_scale(scaled: Any, head_dim: Any, blocks: int) -> float:
     """Factor of the scores before softmax."""
-    if not isinstance(scaled, bool | np.bool):
-        raise TypeError(f"scaled is {scaled!r}; expected True or False")
     width = head_width(head_dim, blocks)
-    return 1.0 / math.sqrt(width) if scaled else 1.0
+    return 1.0 / math.sqrt(width) if flag("scaled", scaled) else 1.0
 
 
 def whole_numbers(name: str, value: Any, axes: int, *, least: int = -(2**32) + 1, kinds: str = "iu") -> list[int]:
     """Return one whole number for each axis, or say what came instead; kinds "iuf" takes floats that are whole."""
     expected = f"a whole number{'' if axes == 1 else f' for each of {axes} axes'} from {least} to 2**32 - 1"
     listed = isinstance(value, list | tuple | int | float | np.ndarray | np.integer)
-    host = _array.host_numbers(value, name) if listed else None
+    host = array.host_numbers(value, name) if listed else None
     if host is None or host.dtype.kind not in kinds:
         raise TypeError(f"{name} is {value!r:.80}; expected {expected}")
     if host.ndim > 1 or host.size != axes or (axes > 1 and host.ndim == 0):

@@ -14,19 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _array, _philox
-from rfrope._array import Array
-from rfrope.frequencies import count
-from rfrope.heads.peaks import peak_of_waves
-from rfrope.heads.reading import Tokens, centred, check_paired, tokens_of
-from rfrope.kernels.parameters import positive
-from rfrope.rotation import _first_device, _placed, rotation_table
-
-__all__ = ["EffectiveOffset", "effective_offset", "lag_range", "one_axis", "preferred_lag"]
+from rfrope._core import angles, array, blocks, philox, sums
+from rfrope._core.arguments import flag, positive, whole
+from rfrope._core.array import Array
+from rfrope._core.blocks import Tokens
+from rfrope.heads.peaks import at_lags, peak_of_waves, waves
+from rfrope.heads.reading import centred, check_paired
 
 _NEAR = 0.5  # positions by which a peak may move and still be the same one: lags between tokens are whole
 _GRID = (8, 32)  # points to a position, and to a turn of the fastest block, where resamples look for their peak
-_ELEMENTS = 2**22  # values that are held at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +61,7 @@ class EffectiveOffset:
     mass: np.ndarray
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def effective_offset(
     q: Array,
     k: Array,
@@ -140,50 +136,44 @@ def effective_offset(
     >>> round(float(found.mass), 2)
     0.01
     """
-    xp = _array.namespace(q=q, k=k, frequencies=frequencies)
-    device = _first_device(q, k, frequencies)
-    q, k, omega = (
-        _array.to_host(_array.asarray(value, xp, name=name, device=device))
-        for name, value in (("q", q), ("k", k), ("frequencies", frequencies))
-    )
+    q, k, omega = on_host(q=q, k=k, frequencies=angles.given(frequencies))
     omega = one_axis(omega)
-    tokens = tokens_of(q, k, len(omega), pairing, np, None)
+    tokens = blocks.tokens(q, k, np, None, pairing, len(omega))
     n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
     check_paired(paired, tokens)
     if min(n, m) < 2:
         raise ValueError(f"q has {n} tokens and k {m}; expected at least two of each")
     low, high = lag_range(max(n, m) - 1 if max_lag is None else max_lag, causal)
     scale = q.shape[-1] ** -0.5 if scale is None else positive("scale", scale)
-    draws = _resamples((n,) if paired else (n, m), count("n_resamples", n_resamples, 1), rng)
-    shape = _array.broadcast_shapes({"q": tokens.q_1.shape[:-2], "k": tokens.k_1.shape[:-2]})
+    draws = _resamples((n,) if paired else (n, m), whole("n_resamples", n_resamples, 1), rng)
+    shape = array.broadcast_shapes({"q": tokens.q_1.shape[:-2], "k": tokens.k_1.shape[:-2]})
     rows = [_read(one, omega, low, high, scale, draws) for one in _each(tokens)]
     found = np.asarray(rows).reshape(*shape, 8)
     offset, stderr, confidence, value, runner_up, runner_up_value, lag, mass = (found[..., i] for i in range(8))
     return EffectiveOffset(offset, stderr, confidence, value, runner_up, runner_up_value, lag.astype(np.int64), mass)
 
 
+def on_host(**arrays: Any) -> Iterator[np.ndarray]:
+    """Arrays of one library, brought to the host."""
+    xp, device = array.shared(**arrays)
+    return (array.to_host(array.asarray(value, xp, name=name, device=device)) for name, value in arrays.items())
+
+
 def one_axis(omega: np.ndarray) -> np.ndarray:
-    """Frequencies ``(D,)`` or ``(D, 1)`` of the host as ``(D,)`` float64, or say why they are none."""
-    if omega.ndim == 2 and omega.shape[1] == 1:
-        omega = omega[:, 0]
-    if omega.ndim != 1 or omega.size == 0:
-        raise ValueError(f"frequencies has shape {omega.shape}; expected one set, (D,) or (D, 1), with D >= 1")
-    return np.asarray(_placed(0.0, omega, None, np, None)[1])
+    """Frequencies ``(D,)`` or ``(D, 1)`` of the host as ``(D,)`` float64."""
+    return np.asarray(angles.frequencies(omega, np, sets="one axis", least=1)[:, 0])
 
 
 def lag_range(max_lag: Any, causal: Any) -> tuple[int, int]:
     """First and last whole lag."""
-    furthest = count("max_lag", max_lag, 1)
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal is {causal!r}; expected True or False")
-    return -furthest, 0 if causal else furthest
+    furthest = whole("max_lag", max_lag, 1)
+    return -furthest, 0 if flag("causal", causal) else furthest
 
 
 def preferred_lag(omega: np.ndarray, a: np.ndarray, b: np.ndarray, low: int, high: int) -> tuple[int, float]:
     """Whole lag with the highest score, and the softmax of the scores at all whole lags there."""
     lags = np.arange(low, high + 1)
-    cos, sin = rotation_table(lags, omega)
-    score = cos @ a + sin @ b
+    score = at_lags(lags, omega, a, b)
     best = int(np.argmax(score))
     return int(lags[best]), float(1.0 / np.sum(np.exp(score - score[best])))
 
@@ -198,10 +188,10 @@ def _each(tokens: Tokens) -> Iterator[Tokens]:
 
 def _resamples(sizes: tuple[int, ...], number: int, rng: Any) -> list[np.ndarray]:
     """How often each token is in each resample, as parts of 1: ``(resamples, tokens)``, for each of the sizes."""
-    key = _philox.key_from_rng(rng)
+    key = philox.key_from_rng(rng)
     weights = []
     for stream, tokens in enumerate(sizes):
-        drawn = np.floor(_philox.uniforms(key, 0, tokens, number, stream=stream)[0] * tokens).astype(np.int64)
+        drawn = np.floor(philox.uniforms(key, 0, tokens, number, stream=stream)[0] * tokens).astype(np.int64)
         cell = drawn + tokens * np.arange(number)
         times = np.bincount(cell.reshape(-1), minlength=tokens * number)
         weights.append(times.reshape(number, tokens) / tokens)
@@ -230,7 +220,7 @@ def _read(
 
 def _offset_error(mean: Tokens, apart: Tokens, omega: np.ndarray, offset: float, paired: bool) -> float:
     """Delta method: tokens move the slope of the mean score at its peak, and the peak moves by slope over bend."""
-    cos, sin = rotation_table(offset, omega)
+    cos, sin = waves(np.asarray(offset), omega)
     a, b = (value[0, : len(omega)] for value in mean.coefficients())
     bend = -float(np.sum(omega * omega * (a * cos + b * sin)))
     if not bend < 0.0:
@@ -252,11 +242,9 @@ def _near(omega: np.ndarray, a: np.ndarray, b: np.ndarray, offset: float, low: i
     per_position = max(_GRID[0], math.ceil(_GRID[1] * float(np.max(np.abs(omega))) / (2.0 * math.pi)))
     points = np.linspace(low, high, (high - low) * per_position + 1)
     best, top = np.full(len(a), -math.inf), np.zeros(len(a))
-    length = max(1, _ELEMENTS // max(len(a), len(omega)))
-    for start in range(0, len(points), length):
-        part = points[start : start + length]
-        cos, sin = rotation_table(part, omega)
-        values = a @ cos.T + b @ sin.T
+    for span in sums.parts(len(points), max(len(a), len(omega))):
+        part = points[span]
+        values = at_lags(part, omega, a[:, None], b[:, None])
         at = np.argmax(values, axis=1)
         value = values[np.arange(len(a)), at]
         best, top = np.maximum(best, value), np.where(value > best, part[at], top)

@@ -9,18 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _array, _turns
-from rfrope._array import Array
-from rfrope.heads.shifts import blocks_of, per_block
-from rfrope.kernels.parameters import finite
-from rfrope.rotation import _first_device, _placed, rotation_table
-
-__all__ = ["Alignment", "Peak", "alignment", "offset_of", "peak_of_waves"]
+from rfrope._core import angles, array, sums, turns
+from rfrope._core.angles import Angles
+from rfrope._core.arguments import LARGEST, finite
+from rfrope._core.array import Array
+from rfrope.heads.shifts import per_block, read_shifted
 
 _GRID = 16  # points of the first grid to a turn of the fastest block
 _FINER = 16  # by how much each of the later grids is finer
 _LEVELS = 4  # of them; from there Newton's steps on the slope gain what values cannot tell
-_ELEMENTS = 2**20  # phases of the finer ones that are held at once, unless one peak has more
 _POINTS = 2**24  # of the first grid, at most
 _APART = 0.01  # steps of the grid between two peaks; nearer ones are one, up to rounding
 _EQUAL = 1e-13  # peaks whose values differ by less, as a part of all weights, are equally high
@@ -68,7 +65,7 @@ class Peak:
     runner_up_value: Any
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def alignment(frequencies: Array, shift: Array, offset: Array, *, weights: Array | None = None) -> Alignment:
     """How well shifts point at an offset, when some blocks follow it and some do not.
 
@@ -116,23 +113,20 @@ def alignment(frequencies: Array, shift: Array, offset: Array, *, weights: Array
     >>> round(float(alignment(omega, shift, -8, weights=np.arange(64) < 32).overall), 3)
     0.962
     """
-    xp = _array.namespace(frequencies=frequencies, shift=shift, offset=offset, weights=weights)
-    device = _first_device(frequencies, shift, offset, weights)
-    shift = _array.numbers(shift, xp, name="shift", device=device)  # which may not be None, as it may elsewhere
-    offset, frequencies, shift = _placed(offset, frequencies, shift, xp, device, "offset")
-    blocks_of(frequencies)
-    cos, sin = _turns.cos_sin(offset, frequencies, shift, xp)
-    angles = xp.atan2(sin, cos)
+    read = read_shifted(offset, frequencies, shift, "offset", weights=weights)
+    xp = read.xp
+    cos, sin = turns.cos_sin(read)
+    angle = xp.atan2(sin, cos)
     if weights is None:
-        return Alignment(xp.mean(cos, axis=-1), cos, angles)
+        return Alignment(xp.mean(cos, axis=-1), cos, angle)
     weights = _checked_weights(weights, cos, xp)
     total = xp.sum(weights, axis=-1)
     empty = total == 0.0
     overall = xp.sum(weights * cos, axis=-1) / xp.where(empty, xp.ones_like(total), total)
-    return Alignment(overall, cos, angles)
+    return Alignment(overall, cos, angle)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0, weights: Array | None = None) -> Peak:
     """Real offset that given shifts point at best: the peak of ``sum_i w_i cos(shift_i + offset omega_i)``.
 
@@ -182,23 +176,19 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     low, high = finite("low", low), finite("high", high)
     if not low < high:
         raise ValueError(f"low is {low} and high {high}; expected low < high")
-    xp = _array.namespace(frequencies=frequencies, shift=shift, weights=weights)
-    device = _first_device(frequencies, shift, weights)
-    omega = _array.to_host(_array.numbers(frequencies, xp, name="frequencies", device=device))
-    shift = _array.to_host(_array.numbers(shift, xp, name="shift", device=device))
-    if omega.ndim == 2 and omega.shape[1] == 1:
-        omega = omega[:, 0]
-    if omega.ndim != 1 or omega.size == 0:
-        raise ValueError(f"frequencies has shape {omega.shape}; expected one set, (D,) or (D, 1), with D >= 1")
-    _, omega, shift = _placed(0.0, omega, shift, np, None)
+    frequencies = angles.given(frequencies)
+    xp, device = array.shared({"frequencies": frequencies, "shift": shift, "weights": weights})
+    omega = array.to_host(array.numbers(frequencies, xp, name="frequencies", device=device))
+    shift = array.to_host(array.numbers(shift, xp, name="shift", device=device))
+    one_set = angles.frequencies(omega, np, sets="one axis", least=1)
+    shape = array.broadcast_shapes({"shift": shift.shape, "frequencies": one_set.shape[:1]})
+    cos, sin = turns.cos_sin(angles.read(np.zeros((*shape[:-1], 1)), np.zeros_like(one_set), shift, np, None))
     if weights is None:
-        weights = np.ones_like(omega)
+        weights = np.ones_like(one_set[:, 0])
     else:
-        weights = _array.to_host(_array.asarray(weights, xp, name="weights", device=device))
-    shape = _array.broadcast_shapes({"shift": shift.shape, "frequencies": omega.shape})
+        weights = array.to_host(array.asarray(weights, xp, name="weights", device=device))
     weights = _checked_weights(weights, np.empty(shape), np)
-    cos, sin = rotation_table(np.zeros(shape[:-1]), np.zeros_like(omega), shift=shift)
-    return _each_peak(omega, weights * cos, -weights * sin, np.sum(weights, axis=-1), low, high)
+    return _each_peak(one_set[:, 0], weights * cos, -weights * sin, np.sum(weights, axis=-1), low, high)
 
 
 # -- the highest place of a sum of waves -------------------------------------------------------------------------------
@@ -248,24 +238,22 @@ def _on_grid(
     """Values at ``low + step * i``: waves at the sum of two numbers are products of their tables."""
     columns = max(1, math.isqrt(points))
     rows = -(-points // columns)
-    cos_row, sin_row = rotation_table(low + step * columns * np.arange(rows), omega)
-    cos_column, sin_column = rotation_table(step * np.arange(columns), omega)
+    cos_row, sin_row = waves(low + step * columns * np.arange(rows), omega)
+    cos_column, sin_column = waves(step * np.arange(columns), omega)
     even, odd = cosine * cos_row + sine * sin_row, sine * cos_row - cosine * sin_row
-    return np.ravel(even @ cos_column.T + odd @ sin_column.T)[:points]
+    return np.ravel(sums.combined(even[:, None], odd[:, None], cos_column, sin_column, np))[:points]
 
 
 def _climbed(
     omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, x: np.ndarray, step: float, low: float, high: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Local maxima next to points of a grid: finer and finer grids, then Newton's method on the slope."""
-    length = max(1, _ELEMENTS // ((2 * _FINER + 1) * len(omega)))
     for _ in range(_LEVELS):
         step /= _FINER
         steps, found = step * np.arange(-_FINER, _FINER + 1), []
-        for start in range(0, len(x), length):
-            near = np.clip(x[start : start + length, None] + steps, low, high)
-            cos, sin = rotation_table(near, omega)
-            found.append(near[np.arange(len(near)), np.argmax(cos @ cosine + sin @ sine, axis=1)])
+        for span in sums.parts(len(x), len(steps) * len(omega)):
+            near = np.clip(x[span, None] + steps, low, high)
+            found.append(near[np.arange(len(near)), np.argmax(at_lags(near, omega, cosine, sine), axis=1)])
         x = np.concatenate(found)
     for _ in range(3):
         _, slope, bend = _derivatives(omega, cosine, sine, x)
@@ -278,12 +266,27 @@ def _derivatives(
     omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, x: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return f, f' and f''."""
-    cos, sin = rotation_table(x, omega)
-    return (
-        cos @ cosine + sin @ sine,
-        cos @ (omega * sine) - sin @ (omega * cosine),
-        -(cos @ (omega * omega * cosine) + sin @ (omega * omega * sine)),
-    )
+    cos, sin = waves(x, omega)
+
+    def summed(of_cos: np.ndarray, of_sin: np.ndarray) -> np.ndarray:
+        total: np.ndarray = sums.combined(of_cos, of_sin, cos, sin, np)
+        return total
+
+    square = omega * omega
+    return summed(cosine, sine), summed(omega * sine, -omega * cosine), -summed(square * cosine, square * sine)
+
+
+def waves(x: np.ndarray, omega: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Cos and sin of ``x omega``, exact, for real lags of any shape and frequencies ``(D,)``."""
+    found: tuple[np.ndarray, np.ndarray] = turns.cos_sin(Angles(x[..., None], omega[:, None], None, np))
+    return found
+
+
+def at_lags(x: np.ndarray, omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
+    """``sum_i cosine_i cos(omega_i x) + sine_i sin(omega_i x)`` at real lags of any shape; coefficients ``(..., D)``."""
+    cosines, sines = sums.over_blocks(Angles(x[..., None], omega[:, None], None, np), cosine, sine)
+    total: np.ndarray = cosines + sines
+    return total
 
 
 def _each_peak(
@@ -301,10 +304,10 @@ def _each_peak(
 
 
 def _checked_weights(weights: Any, like: Array, xp: ModuleType) -> Array:
-    value = _array.asarray(weights, xp, name="weights", device=_array.device(like))
-    if _array.dtype_name(value) == "bool":  # which blocks count at all
-        value = _array.astype(value, like.dtype, xp)
+    value = array.asarray(weights, xp, name="weights", device=array.device(like))
+    if array.dtype_name(value) == "bool":  # which blocks count at all
+        value = array.astype(value, like.dtype, xp)
     value = per_block("weights", value, like, xp)
-    if not _array.all_within(value, _turns.LARGEST, xp) or (_array.on_host(value) and not bool(xp.all(value >= 0.0))):
+    if not array.all_within(value, LARGEST, xp) or (array.on_host(value) and not bool(xp.all(value >= 0.0))):
         raise ValueError("weights holds NaN, infinity or negative numbers; expected finite weights of at least 0")
     return value

@@ -13,16 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _array, _blocks, _turns
-from rfrope._array import Array
-from rfrope.frequencies import count
+from rfrope._core import angles, array, blocks, sums, turns
+from rfrope._core.angles import Angles
+from rfrope._core.arguments import finite, positive, whole
+from rfrope._core.array import Array
 from rfrope.heads.masks import head_width, lags_of_keys, ranges_of_lags, softmax_scale
-from rfrope.kernels.parameters import finite, positive
-from rfrope.rotation import _first_device, _placed
 
-__all__ = ["AttentionProfile", "attention_profile", "positional_weights", "score_profile"]
-
-_ELEMENTS = 2**20  # phases that are held at once, unless one block has more
 _EQUAL = 64.0  # units in the last place of the highest score by which rounding may tell equal scores apart
 
 
@@ -58,7 +54,7 @@ class AttentionProfile:
     gap: Array
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def positional_weights(
     frequencies: Array,
     *,
@@ -137,26 +133,27 @@ def positional_weights(
     >>> rfrope.scores(x @ W_q.T, x @ W_k.T, at, at, omega)[3].round(3)  # of the query at 3: highest at 2
     array([2.564, 3.535, 4.   , 3.535, 2.564, 1.965])
     """
-    d_model, constant_index = count("d_model", d_model, 1), count("constant_index", constant_index)
-    temperature, constant = _temperature(temperature), finite("constant", _plain("constant", constant))
+    d_model, constant_index = whole("d_model", d_model, 1), whole("constant_index", constant_index)
+    temperature, constant = positive("temperature", temperature), finite("constant", constant)
     if constant_index >= d_model:
         raise ValueError(
             f"constant_index is {constant_index}; expected an index into the d_model = {d_model} entries of x"
         )
     if constant == 0.0 or not math.isfinite(temperature / constant):
         raise ValueError(f"constant is {constant}; expected a number that is not 0, nor too small to divide by")
-    _blocks.check_pairing(pairing)
-    cos, sin, _, xp = _turned_query(frequencies, offset, offset_weights)
+    blocks.check_pairing(pairing)
+    cos, sin, read = _turned_query(frequencies, offset, offset_weights)
+    xp = read.xp
     width = head_width(head_dim, cos.shape[-1])
-    query = _blocks.join(cos, sin, pairing, xp) * (temperature / constant)
-    key = _blocks.join(xp.ones_like(cos), xp.zeros_like(sin), pairing, xp) / constant
-    dtype = _array.check_float_dtype(dtype, xp) or cos.dtype
+    query = blocks.join(cos, sin, pairing, xp) * (temperature / constant)
+    key = blocks.join(xp.ones_like(cos), xp.zeros_like(sin), pairing, xp) / constant
+    dtype = array.check_float_dtype(dtype, xp) or cos.dtype
     return _as_column(query, width, d_model, constant_index, dtype, xp), _as_column(
         key, width, d_model, constant_index, dtype, xp
     )
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def score_profile(
     frequencies: Array,
     delta: Array,
@@ -199,14 +196,13 @@ def score_profile(
     >>> score_profile(rfrope.geometric(64), [-2, -1, 0], scaled=False).round(3)
     array([62.094, 64.   , 62.094])
     """
-    temperature = _temperature(temperature)
-    cos, sin, omega, xp = _turned_query(frequencies, offset, offset_weights, delta=delta)
-    delta, omega, _ = _placed(delta, omega, None, xp, _array.device(cos), "delta")
-    factor = temperature * softmax_scale(scaled, head_dim, cos.shape[-1])
-    return factor * _waves(delta, omega, cos, sin, xp)
+    temperature, frequencies = positive("temperature", temperature), angles.given(frequencies)
+    cos, sin, read = _turned_query(frequencies, offset, offset_weights, delta=delta)
+    at = angles.read(delta, frequencies, None, read.xp, array.device(cos), "delta")
+    return temperature * softmax_scale(scaled, head_dim, at.blocks) * _waves(at, cos, sin)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def attention_profile(
     frequencies: Array,
     context: int | Sequence[int],
@@ -267,18 +263,17 @@ def attention_profile(
     >>> round(float(attention_profile(omega, 1024, scaled=False).gap), 3)
     1.906
     """
-    temperature = _temperature(temperature)
-    cos, sin, omega, xp = _turned_query(frequencies, offset, offset_weights)
-    axes = 1 if omega.ndim == 1 else omega.shape[-1]
-    lags = lags_of_keys(ranges_of_lags(context, axes, causal, window, query_position), cos, xp)
-    vectors = lags[..., None] if lags.ndim == 1 else lags
+    temperature = positive("temperature", temperature)
+    cos, sin, read = _turned_query(frequencies, offset, offset_weights)
+    xp, axes = read.xp, read.frequencies.shape[-1]
+    vectors = lags_of_keys(ranges_of_lags(context, axes, causal, window, query_position), cos, xp)
     factor = temperature * softmax_scale(scaled, head_dim, cos.shape[-1])
-    scores = factor * _waves(lags if omega.ndim == 1 else vectors, omega, cos, sin, xp)
-    offset = _on_device(offset, xp, _array.device(cos))
-    offset = _array.as_widest(_array.numbers(offset, xp, name="offset", device=_array.device(cos)), xp)
-    at_offset = factor * _waves(offset, omega, cos, sin, xp)
-    offset, at_offset = _listed(offset, at_offset, omega, xp)
-    hit = _meets(_array.astype(vectors, offset.dtype, xp), offset, xp)
+    scores = factor * _waves(read._replace(positions=vectors), cos, sin)
+    at_offset = factor * _waves(read, cos, sin)
+    offset = array.as_widest(read.positions, xp)
+    if offset.ndim == 1:
+        offset, at_offset = offset[None, :], at_offset[..., None]
+    hit = _meets(array.astype(vectors, offset.dtype, xp), offset, xp)
     powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
     weights = powers / xp.sum(powers, axis=-1, keepdims=True)
     mass = xp.sum(xp.where(hit, weights, xp.zeros_like(weights)), axis=-1)
@@ -287,55 +282,51 @@ def attention_profile(
     doubt = _EQUAL * xp.finfo(scores.dtype).eps * xp.max(xp.abs(at_offset), axis=-1)
     rival = _nearest(others >= (best - doubt)[..., None], vectors, xp)
     gap = -xp.max(-at_offset, axis=-1) - best
-    return AttentionProfile(lags, scores, weights, mass, rival if lags.ndim > 1 else rival[..., 0], gap)
+    lags = vectors if axes > 1 else vectors[:, 0]
+    return AttentionProfile(lags, scores, weights, mass, rival if axes > 1 else rival[..., 0], gap)
 
 
 # -- closed forms ------------------------------------------------------------------------------------------------------
 
 
-def _turned_query(
-    frequencies: Any, offset: Any, offset_weights: Any, **others: Any
-) -> tuple[Array, Array, Array, ModuleType]:
-    """The query of each block, ``sum_j weight_j R(offset_j) (1, 0)``, as ``(*H, D)``, and the checked frequencies."""
-    xp = _array.namespace(frequencies=frequencies, offset=offset, offset_weights=offset_weights, **others)
-    device = _first_device(frequencies, offset, offset_weights, *others.values())
-    offset = _array.numbers(_on_device(offset, xp, device), xp, name="offset", device=device)
-    if len(heads := tuple(getattr(frequencies, "shape", ()))[:-2]):  # so that errors say "offset"
-        _array.broadcast_shapes({"offset": tuple(offset.shape[:-2]), "the heads of frequencies": heads})
-    offset, omega, _ = _placed(offset, frequencies, None, xp, device, "offset")
-    if omega.shape[-1 if omega.ndim == 1 else -2] == 0:
-        raise ValueError(f"frequencies has shape {tuple(omega.shape)}; expected at least one block")
-    single = 0 if omega.ndim == 1 else 1
+def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: Any) -> tuple[Array, Array, Angles]:
+    """The query of each block, ``sum_j weight_j R(offset_j) (1, 0)``, as ``(*H, D)``, and the angles of the offsets."""
+    frequencies = angles.given(frequencies)
+    constants = {"frequencies": frequencies, "offset": offset, "offset_weights": offset_weights, **others}
+    xp, device = array.shared(constants)
+    offset = array.numbers(_on_device(offset, xp, device), xp, name="offset", device=device)
+    if heads := tuple(getattr(frequencies, "shape", ()))[:-2]:  # so that errors say "offset"
+        array.broadcast_shapes({"offset": tuple(offset.shape[:-2]), "the heads of frequencies": heads})
+    read = angles.read(offset, frequencies, None, xp, device, "offset")
+    if read.blocks == 0:
+        raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected at least one block")
     if 0 in offset.shape:
         raise ValueError(f"offset has shape {tuple(offset.shape)}; expected at least one")
-    if omega.ndim == 1 and offset.ndim > 1:
-        raise ValueError(f"offset has shape {tuple(offset.shape)}; expected () or (J,) for frequencies of one axis")
-    if omega.ndim > 1 and offset.ndim > max(omega.ndim, 2):
+    if read.positions.ndim > read.frequencies.ndim:
         raise ValueError(
-            f"offset has shape {tuple(offset.shape)}; expected (k,), (J, k) or (*H, J, k) for frequencies "
-            f"{tuple(omega.shape)}"
+            f"offset has shape {tuple(offset.shape)}; expected () or (J,) for frequencies of one axis (D,), and (k,), "
+            f"(J, k) or (*H, J, k) for frequencies (*H, D, k)"
         )
-    cos, sin = _turns.cos_sin(offset, omega, None, xp)
-    if offset.ndim == single:
+    cos, sin = turns.cos_sin(read)
+    if read.positions.ndim == 1:
         if offset_weights is not None:
             raise ValueError("offset_weights was given for a single offset; expected None: use temperature")
-        return cos, sin, omega, xp
+        return cos, sin, read
     if offset_weights is not None:
         factor = _checked_factors(offset_weights, cos, xp)[..., None]
         cos, sin = cos * factor, sin * factor
-    return xp.sum(cos, axis=-2), xp.sum(sin, axis=-2), omega, xp
+    return xp.sum(cos, axis=-2), xp.sum(sin, axis=-2), read
 
 
 def _checked_factors(offset_weights: Any, like: Array, xp: ModuleType) -> Array:
     """Return one factor for each of several offsets, beside waves ``(..., J, D)``."""
-    factor = _array.numbers(offset_weights, xp, name="offset_weights", device=_array.device(like))
-    factor, shape = _array.as_widest(factor, xp), tuple(like.shape[:-1])
-    if _array.broadcast_shapes({"offset_weights": factor.shape, "offset": shape}) != shape:
+    factor = array.numbers(offset_weights, xp, name="offset_weights", device=array.device(like))
+    factor, shape = array.as_widest(factor, xp), tuple(like.shape[:-1])
+    if array.broadcast_shapes({"offset_weights": factor.shape, "offset": shape}) != shape:
         raise ValueError(
             f"offset_weights has shape {tuple(factor.shape)}; expected one number for each offset, {shape}"
         )
-    if not _array.all_within(factor, _turns.LARGEST, xp):
-        raise ValueError("offset_weights holds NaN or infinity, or magnitudes above 2**500; expected finite numbers")
+    angles.check_values("offset_weights", factor, xp)
     return factor
 
 
@@ -346,19 +337,12 @@ def _on_device(offset: Any, xp: ModuleType, device: Any) -> Any:
     return xp.full((), offset, dtype=xp.int32, device=device)
 
 
-def _waves(delta: Array, omega: Array, cos: Array, sin: Array, xp: ModuleType) -> Array:
-    """Sum over the blocks of ``cos cos(delta . omega) + sin sin(delta . omega)``, for a query ``(*H, D)``."""
-    single = omega.ndim > 1 and delta.ndim == 1
-    if omega.ndim > 1 and not single:  # the axis of the lags
+def _waves(at: Angles, cos: Array, sin: Array) -> Array:
+    """Sum over the blocks of ``cos cos u + sin sin u`` at some lags, for a query ``(*H, D)``."""
+    if at.positions.ndim > 1:  # the axis of the lags
         cos, sin = cos[..., None, :], sin[..., None, :]
-    lead, total = _turns.phases_shape(delta.shape, omega.shape)[:-1], 0.0
-    length = max(1, _ELEMENTS // max(1, math.prod(lead)))
-    for start in range(0, cos.shape[-1], length):
-        span = slice(start, min(start + length, cos.shape[-1]))
-        part = omega[span] if omega.ndim == 1 else omega[..., span, :]
-        wave_cos, wave_sin = _turns.cos_sin(delta, part, None, xp)
-        total = total + xp.sum(cos[..., span] * wave_cos + sin[..., span] * wave_sin, axis=-1)
-    return total
+    cosines, sines = sums.over_blocks(at, cos, sin)
+    return cosines + sines
 
 
 def _as_column(values: Array, width: int, d_model: int, index: int, dtype: Any, xp: ModuleType) -> Array:
@@ -367,21 +351,12 @@ def _as_column(values: Array, width: int, d_model: int, index: int, dtype: Any, 
     if rows < width:
         rest = xp.zeros_like(values[..., :1])
         values = xp.concat([values, xp.broadcast_to(rest, (*lead, width - rows))], axis=-1)
-    own = xp.arange(d_model, dtype=xp.int32, device=_array.device(values)) == index
-    column = _array.astype(values, dtype, xp)[..., None]
+    own = xp.arange(d_model, dtype=xp.int32, device=array.device(values)) == index
+    column = array.astype(values, dtype, xp)[..., None]
     return xp.where(own, column, xp.zeros_like(column))
 
 
 # -- the offset and its rival ------------------------------------------------------------------------------------------
-
-
-def _listed(offset: Array, at_offset: Array, omega: Array, xp: ModuleType) -> tuple[Array, Array]:
-    """Offsets as ``(..., J, k)`` and the scores there as ``(..., J)``."""
-    if omega.ndim == 1:
-        offset = offset[..., None]
-    if offset.ndim == 1:
-        return offset[None, :], at_offset[..., None]
-    return offset, at_offset
 
 
 def _meets(vectors: Array, offset: Array, xp: ModuleType) -> Array:
@@ -402,22 +377,8 @@ def _nearest(hits: Array, vectors: Array, xp: ModuleType) -> Array:
     least = -xp.max(xp.where(hits, -distance, -far), axis=-1)
     hits = hits & (distance == least[..., None])
     n = vectors.shape[0]
-    index = xp.arange(n, dtype=vectors.dtype, device=_array.device(vectors))
+    index = xp.arange(n, dtype=vectors.dtype, device=array.device(vectors))
     first = -xp.max(xp.where(hits, -index, xp.full_like(index, -n)), axis=-1)
     own = index == first[..., None]
     rows = [xp.where(own, vectors[:, axis], xp.zeros_like(index)) for axis in range(vectors.shape[-1])]
     return xp.stack([xp.sum(row, axis=-1, dtype=vectors.dtype) for row in rows], axis=-1)
-
-
-# -- arguments ---------------------------------------------------------------------------------------------------------
-
-
-def _temperature(value: Any) -> float:
-    return positive("temperature", _plain("temperature", value))
-
-
-def _plain(name: str, value: Any) -> Any:
-    """Refuse arrays but NumPy's, whose gradient would be lost."""
-    if hasattr(value, "shape") and not isinstance(value, np.ndarray | np.generic):
-        raise TypeError(f"{name} is a {type(value).__name__}; expected a number: gradients do not go through it")
-    return value

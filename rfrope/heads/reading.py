@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import _array, _blocks, _turns
-from rfrope._array import Array
-from rfrope.heads.shifts import blocks_of
-from rfrope.kernels.parameters import positive
-from rfrope.rotation import _check_width, _first_device, _placed, _query_and_key
-
-__all__ = ["Profile", "Tokens", "centred", "check_paired", "halves", "profile", "tokens_of"]
+from rfrope._core import angles, array, blocks, sums
+from rfrope._core.arguments import choice, flag, positive
+from rfrope._core.array import Array
+from rfrope._core.blocks import Tokens
+from rfrope._core.sums import root
+from rfrope._core.turns import cos_sin
 
 _PAIRS = ("all", "occurring")
-_ELEMENTS = 2**20  # scores of tokens that are held at once, unless one lag has more
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +55,7 @@ class Profile:
     blocks: Array
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def profile(
     q: Array,
     k: Array,
@@ -142,92 +140,47 @@ def profile(
     >>> profile(q, k, omega, [0, -1, -2, -3], pairs="occurring", scale=1 / 8).mean.round(1)
     array([-1.9,  2.7,  0.2, -7.5])
     """
-    if pairs not in _PAIRS:
-        raise ValueError(f"pairs is {pairs!r}; expected one of {', '.join(map(repr, _PAIRS))}")
-    scale = positive("scale", scale)
-    arrays = {"q": q, "k": k, "frequencies": frequencies, "delta": delta}
-    xp = _array.namespace(**arrays, q_positions=q_positions, k_positions=k_positions)
-    device = _first_device(q, k, frequencies, delta)
-    delta, frequencies, _ = _placed(delta, frequencies, None, xp, device, "delta")
-    _one_set(frequencies)
-    tokens = tokens_of(q, k, blocks_of(frequencies), pairing, xp, device)
+    choice("pairs", pairs, _PAIRS)
+    scale, frequencies = positive("scale", scale), angles.given(frequencies)
+    constants = {"frequencies": frequencies, "delta": delta, "q_positions": q_positions, "k_positions": k_positions}
+    xp, device = array.shared(constants, q=q, k=k)
+    angles.frequencies(frequencies, xp, device, sets="one", least=1)
+    read = angles.read(delta, frequencies, None, xp, device, "delta")
+    tokens = blocks.tokens(q, k, xp, device, pairing, read.blocks)
     check_paired(paired, tokens)
-    shape = _turns.phases_shape(delta.shape, frequencies.shape)[:-1]
-    lags = xp.reshape(delta, (-1,) if frequencies.ndim == 1 else (-1, frequencies.shape[-1]))
-    waves = _waves(lags, frequencies, tokens, xp)
+    shape = read.shape[:-1]
+    read = read._replace(positions=xp.reshape(read.positions, (-1, read.positions.shape[-1])))
+    waves = _waves(*cos_sin(read), tokens, xp)
     if pairs == "all":
         if q_positions is not None or k_positions is not None:
             raise ValueError("q_positions or k_positions is given, but pairs is 'all'; expected pairs='occurring'")
-        parts = _over_all_pairs(tokens, waves, paired, xp)
+        found = _over_all_pairs(tokens, waves, paired, xp)
     else:
-        parts = _over_occurring_pairs(tokens, waves, _row_pairs(q_positions, k_positions, lags, tokens), paired, xp)
-    number, spread, stderr, cosines, sines = parts
+        rows = _row_pairs(q_positions, k_positions, read.positions, tokens)
+        found = _over_occurring_pairs(tokens, waves, rows, paired, xp)
+    number, spread, stderr, cosines, sines = found
     cosine, sine = scale * xp.sum(cosines, axis=-2), scale * xp.sum(sines, axis=-2)
-    blocks = scale * (cosines + sines)[..., : blocks_of(frequencies), :]
-    values = (cosine + sine, scale * spread, scale * stderr, number, cosine, sine, blocks)
-    return Profile(delta, *(xp.reshape(value, (*value.shape[:-1], *shape)) for value in values))
+    by_block = scale * (cosines + sines)[..., : read.blocks, :]
+    values = (cosine + sine, scale * spread, scale * stderr, number, cosine, sine, by_block)
+    lags = array.numbers(delta, xp, name="delta", device=device)
+    return Profile(lags, *(xp.reshape(value, (*value.shape[:-1], *shape)) for value in values))
 
 
 # -- the mean over all pairs -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Tokens:
-    """First and second features of every block of queries and keys, ``(..., tokens, D)``, in the widest float.
-
-    Features that are not turned are blocks too, with a second feature and a frequency of 0.
-    """
-
-    q_1: Array
-    q_2: Array
-    k_1: Array
-    k_2: Array
-
-    def coefficients(self) -> tuple[Array, Array]:
-        """A and B of each block, row by row."""
-        return self.q_1 * self.k_1 + self.q_2 * self.k_2, self.q_2 * self.k_1 - self.q_1 * self.k_2
-
-
-def tokens_of(q: Any, k: Any, blocks: int, pairing: str, xp: ModuleType, device: Any) -> Tokens:
-    """Queries and keys ``(..., n, d)`` as blocks, or say why they are none."""
-    q, k = (_array.asarray(value, xp, name=name, device=device) for value, name in ((q, "q"), (k, "k")))
-    q, k = (_array.as_widest(value, xp) if _array.is_real_floating(value) else value for value in (q, k))
-    q, k = _query_and_key(q, k, xp)
-    _blocks.check_pairing(pairing)
-    for name, value in (("q", q), ("k", k)):
-        if value.ndim < 2 or value.shape[-2] == 0:
-            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d) with tokens")
-        if not _array.all_within(value, _turns.LARGEST, xp):
-            raise ValueError(f"{name} holds NaN or infinity, or magnitudes above 2**500; expected finite features")
-    _array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
-    _check_width(q, blocks, "frequencies", "q")
-    return Tokens(*halves(q, blocks, pairing, xp), *halves(k, blocks, pairing, xp))
-
-
 def check_paired(paired: Any, tokens: Tokens) -> None:
     """Say what is wrong where queries and keys cannot be of the same tokens but are said to be."""
     n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
-    if not isinstance(paired, bool):
-        raise TypeError(f"paired is {paired!r:.80}; expected True or False")
-    if paired and n != m:
+    if flag("paired", paired) and n != m:
         raise ValueError(
             f"q has {n} tokens and k {m}, but paired is True; expected as many of each, or paired=False for queries "
             "and keys of other tokens"
         )
 
 
-def halves(x: Array, blocks: int, pairing: str, xp: ModuleType) -> tuple[Array, Array]:
-    """First and second features of each block of ``(..., d)``, and of those that are not turned."""
-    first, second = _blocks.pair(x[..., : 2 * blocks], pairing)
-    if x.shape[-1] == 2 * blocks:
-        return first, second
-    rest = x[..., 2 * blocks :]
-    return xp.concat([first, rest], axis=-1), xp.concat([second, xp.zeros_like(rest)], axis=-1)
-
-
-def _waves(lags: Array, frequencies: Array, tokens: Tokens, xp: ModuleType) -> tuple[Array, Array]:
+def _waves(cos: Array, sin: Array, tokens: Tokens, xp: ModuleType) -> tuple[Array, Array]:
     """Cos and sin ``(L, blocks)`` at the lags, with those of the features that are not turned."""
-    cos, sin = _turns.cos_sin(lags, frequencies, None, xp)
     still = tokens.q_1.shape[-1] - cos.shape[-1]
     if still:
         ones = xp.broadcast_to(xp.ones_like(cos[..., :1]), (*cos.shape[:-1], still))
@@ -244,7 +197,7 @@ def _over_all_pairs(
     mean, apart = centred(tokens, xp)
     a, b = (xp.matrix_transpose(value) for value in mean.coefficients())
     joint = _joint_variance(apart, cos, sin, xp)
-    of_q, of_k, together = _token_squares(mean, apart, cos, sin, paired, xp)
+    of_q, of_k, together = _token_squares(mean, apart, *waves, paired, xp)
     variance = of_q / float(n) + of_k / float(m) + joint
     if min(n, m) < 2:
         error = xp.full_like(variance, math.nan)
@@ -253,30 +206,22 @@ def _over_all_pairs(
         once = joint / ((n - 1.0) * (m - 1.0))  # which both parts hold, because the means are those of these tokens
         error = xp.where(error > 2.0 * once, error - once, once)
     number = xp.full_like(cos[0, ...], float(n) * float(m))
-    return number, _root(variance, xp), _root(error, xp), a * cos, b * sin
+    return number, root(variance, xp), root(error, xp), a * cos, b * sin
 
 
 def _token_squares(
     mean: Tokens, apart: Tokens, cos: Array, sin: Array, paired: bool, xp: ModuleType
 ) -> tuple[Array, Array, Array]:
     """Sums over the tokens of squared scores with the mean of the other side: as queries, as keys, and as both."""
-    lead = math.prod(_array.broadcast_shapes({"q": apart.q_1.shape[:-2], "k": apart.k_1.shape[:-2]}))
-    length = max(1, _ELEMENTS // max(1, lead * max(apart.q_1.shape[-2], apart.k_1.shape[-2])))
+    lead = math.prod(array.broadcast_shapes({"q": apart.q_1.shape[:-2], "k": apart.k_1.shape[:-2]}))
     found = []
-    for start in range(0, max(1, cos.shape[-1]), length):
-        span = slice(start, min(start + length, cos.shape[-1]))
-        from_q = _scores(Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2), cos[:, span], sin[:, span], xp)
-        from_k = _scores(Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2), cos[:, span], sin[:, span], xp)
+    for span in sums.parts(max(1, cos.shape[0]), lead * max(apart.q_1.shape[-2], apart.k_1.shape[-2])):
+        from_q = _scores(Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2), cos[span], sin[span], xp)
+        from_k = _scores(Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2), cos[span], sin[span], xp)
         sides = (from_q, from_k, from_q + from_k if paired else from_q)
         found.append([xp.sum(side * side, axis=-2) for side in sides])
     of_q, of_k, together = (xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
     return of_q, of_k, together
-
-
-def _root(value: Array, xp: ModuleType) -> Array:
-    """Square root, whose gradient is 0 at 0 and not NaN."""
-    none = value <= 0.0
-    return xp.where(none, xp.zeros_like(value), xp.sqrt(xp.where(none, xp.ones_like(value), value)))
 
 
 def centred(tokens: Tokens, xp: ModuleType) -> tuple[Tokens, Tokens]:
@@ -287,9 +232,9 @@ def centred(tokens: Tokens, xp: ModuleType) -> tuple[Tokens, Tokens]:
 
 
 def _scores(tokens: Tokens, cos: Array, sin: Array, xp: ModuleType) -> Array:
-    """Scores ``(..., rows, L)``, row by row, where one side has a single row or both have as many."""
+    """Scores ``(..., rows, L)`` at waves ``(L, blocks)``, where one side has a single row or both have as many."""
     a, b = tokens.coefficients()
-    return xp.matmul(a, cos) + xp.matmul(b, sin)
+    return sums.combined(a[..., None, :], b[..., None, :], cos, sin, xp)
 
 
 def _joint_variance(apart: Tokens, cos: Array, sin: Array, xp: ModuleType) -> Array:
@@ -303,7 +248,7 @@ def _joint_variance(apart: Tokens, cos: Array, sin: Array, xp: ModuleType) -> Ar
     a_and_b = q_12 * k_11 - q_11 * k_12 + q_22 * k_21 - q_21 * k_22
     value = xp.sum(cos * (xp.matmul(both_a, cos) + 2.0 * xp.matmul(a_and_b, sin)), axis=-2)
     value = value + xp.sum(sin * xp.matmul(both_b, sin), axis=-2)
-    return _array.clip(value, 0.0, None, xp)  # rounding may leave less than nothing
+    return array.clip(value, 0.0, None, xp)  # rounding may leave less than nothing
 
 
 # -- the mean over pairs that occur ------------------------------------------------------------------------------------
@@ -317,25 +262,25 @@ def _over_occurring_pairs(
     xp: ModuleType,
 ) -> tuple[Array, Array, Array, Array, Array]:
     """As `_over_all_pairs`, for the rows of q and k that are at each lag."""
-    device, found = _array.device(tokens.q_1), []
+    device, found = array.device(tokens.q_1), []
     mean, apart = centred(tokens, xp)
     as_q = Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2).coefficients()
     as_k = Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2).coefficients()
     for cos, sin, (i, j) in zip(*(_rows(wave) for wave in waves), rows, strict=True):
-        at = [_array.from_host(index, xp, device=device) for index in (i, j)]
+        at = [array.from_host(index, xp, device=device) for index in (i, j)]
         taken = Tokens(
             *(xp.take(part, at[0], axis=-2) for part in (tokens.q_1, tokens.q_2)),
             *(xp.take(part, at[1], axis=-2) for part in (tokens.k_1, tokens.k_2)),
         )
         a, b = taken.coefficients()
-        score, from_q, from_k = (xp.matmul(c, cos) + xp.matmul(d, sin) for c, d in ((a, b), as_q, as_k))
+        score, from_q, from_k = (sums.combined(*each, cos, sin, xp) for each in ((a, b), as_q, as_k))
         divisor = float(len(i)) or math.nan
         apart_score = score - xp.sum(score, axis=-1, keepdims=True) / divisor
-        spread = _root(xp.sum(apart_score * apart_score, axis=-1) / divisor, xp)
-        error = _root(_error_of_pairs(score, from_q, from_k, (i, j), at, paired, xp), xp)
+        spread = root(xp.sum(apart_score * apart_score, axis=-1) / divisor, xp)
+        error = root(_error_of_pairs(score, from_q, from_k, (i, j), at, paired, xp), xp)
         number = xp.full((), float(len(i)), dtype=score.dtype, device=device)
-        sums = (xp.sum(part, axis=-2) * wave / divisor for part, wave in ((a, cos), (b, sin)))
-        found.append((number, spread, error, *sums))
+        by_block = (xp.sum(part, axis=-2) * wave / divisor for part, wave in ((a, cos), (b, sin)))
+        found.append((number, spread, error, *by_block))
     if not found:
         return _over_all_pairs(tokens, waves, paired, xp)  # no lags: arrays without elements, of the same shapes
     number, spread, error, cosines, sines = (xp.stack(list(column), axis=-1) for column in zip(*found, strict=True))
@@ -361,7 +306,7 @@ def _error_of_pairs(
         return xp.full_like(xp.sum(score, axis=-1), math.nan)
     times = [np.bincount(index, minlength=count).astype(np.float64) for index, count in zip(rows, (n, m), strict=True)]
     of_q, of_k = (
-        part * _array.astype(_array.from_host(often, xp, device=_array.device(part)), part.dtype, xp)
+        part * array.astype(array.from_host(often, xp, device=array.device(part)), part.dtype, xp)
         for part, often in zip((from_q, from_k), times, strict=True)
     )
     sides = (of_q + of_k,) if paired else (of_q, of_k)
@@ -382,8 +327,8 @@ def _row_pairs(
     q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Rows of q and k that are at each lag, on the host."""
-    steps = _array.to_host(lags)
-    axes = 1 if steps.ndim == 1 else steps.shape[-1]
+    steps = array.to_host(lags)
+    axes = steps.shape[-1]
     q, k = (
         _host_positions(name, value, rows, axes)
         for name, value, rows in (
@@ -391,7 +336,7 @@ def _row_pairs(
             ("k_positions", k_positions, tokens.k_1.shape[-2]),
         )
     )
-    return (_matches(q + step, k) for step in steps.reshape(-1, axes))
+    return (_matches(q + step, k) for step in steps)
 
 
 def _host_positions(name: str, value: Any, rows: int, axes: int) -> np.ndarray:
@@ -399,8 +344,8 @@ def _host_positions(name: str, value: Any, rows: int, axes: int) -> np.ndarray:
         if axes > 1:
             raise ValueError(f"{name} is None; expected positions, as the frequencies have {axes} axes")
         return np.arange(rows, dtype=np.float64)[:, None]
-    xp = _array.namespace(positions=value)
-    host = _array.to_host(_array.numbers(value, xp, name=name)).astype(np.float64)
+    xp = array.namespace(positions=value)
+    host = array.to_host(array.numbers(value, xp, name=name)).astype(np.float64)
     wanted = [(rows, axes)] if axes > 1 else [(rows,), (rows, 1)]
     if host.shape not in wanted or not np.all(np.isfinite(host)):
         raise ValueError(
@@ -418,8 +363,3 @@ def _matches(targets: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.nd
     i = np.repeat(np.arange(len(targets)), last - first)
     within = np.arange(len(i)) - np.repeat(np.cumsum(last - first) - (last - first), last - first)
     return i, order[np.repeat(first, last - first) + within]
-
-
-def _one_set(frequencies: Array) -> None:
-    if frequencies.ndim > 2:
-        raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected one set, (D,) or (D, k)")

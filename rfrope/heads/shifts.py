@@ -10,30 +10,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from rfrope import _array, _turns
-from rfrope._array import Array
+from rfrope._core import angles, array, blocks, sums, turns
+from rfrope._core.angles import Angles
+from rfrope._core.array import Array
+from rfrope._core.blocks import Content
 from rfrope.kernels import Kernel
-from rfrope.rotation import (
-    _check_width,
-    _first_device,
-    _phases_shape,
-    _placed,
-    block_coefficients,
-    phases,
-)
-from rfrope.sampling import as_kernel
-
-__all__ = [
-    "ShiftedTerms",
-    "aligned_shift",
-    "phase_shift",
-    "recentred_kernel",
-    "shifted_mean_kernel",
-    "shifted_scores",
-    "shifted_terms",
-]
-
-_ELEMENTS = 2**20  # phases that are held at once, unless one block has more
+from rfrope.kernels.text import as_kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +37,7 @@ class ShiftedTerms:
     rest: Array
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def phase_shift(frequencies: Array, offset: Array) -> Array:
     """Shifts that move the peak of every block to lag `offset`: ``-offset . omega``, to be added to the KEY's phases.
 
@@ -95,12 +77,12 @@ def phase_shift(frequencies: Array, offset: Array) -> Array:
     >>> rfrope.scores(x, x, at, at, omega, shift=phase_shift(omega, -2)).argmax(axis=-1)[2:]
     array([0, 1, 2])
     """
-    xp = _array.namespace(frequencies=frequencies, offset=offset)
-    _placed(offset, frequencies, None, xp, _first_device(frequencies, offset), "offset")  # so that errors say "offset"
-    return 0.0 - phases(offset, frequencies)
+    frequencies = angles.given(frequencies)
+    xp, device = array.shared({"frequencies": frequencies, "offset": offset})
+    return 0.0 - turns.phases(angles.read(offset, frequencies, None, xp, device, "offset"))
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def aligned_shift(frequencies: Array, offset: Array, cosine: Array, sine: Array | None = None) -> Array:
     """Shifts with which every block of given content peaks at lag `offset`, whatever the signs of its coefficients.
 
@@ -142,15 +124,16 @@ def aligned_shift(frequencies: Array, offset: Array, cosine: Array, sine: Array 
     >>> aligned_shift([1.0, 0.1], -1, C, E).round(4)
     array([-1.3562, -0.5435])
     """
-    xp = _array.namespace(frequencies=frequencies, offset=offset, cosine=cosine, sine=sine)
-    shift = phase_shift(frequencies, offset)
+    frequencies = angles.given(frequencies)
+    xp, device = array.shared({"frequencies": frequencies, "offset": offset}, cosine=cosine, sine=sine)
+    shift = 0.0 - turns.phases(angles.read(offset, frequencies, None, xp, device, "offset"))
     cosine = per_block("cosine", cosine, shift, xp)
     if sine is not None:
         return shift + xp.atan2(per_block("sine", sine, shift, xp) + xp.zeros_like(cosine), cosine)
     return shift + xp.where(cosine < 0.0, xp.full_like(cosine, math.pi), xp.zeros_like(cosine))
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def shifted_terms(
     q: Array, k: Array, frequencies: Array, delta: Array, shift: Array, *, pairing: str = "half"
 ) -> ShiftedTerms:
@@ -183,12 +166,12 @@ def shifted_terms(
     >>> terms.cosine.round(4).ravel(), terms.sine.round(4).ravel()
     (array([0., 0.]), array([-0.2474,  0.2474]))
     """
-    c, e, rest, delta, frequencies, shift, xp = _prepare(q, k, frequencies, delta, shift, pairing)
-    cos, sin = _turns.cos_sin(delta, frequencies, shift, xp)
-    return ShiftedTerms(c * cos, e * sin, rest)
+    content, read = _prepare(q, k, frequencies, delta, shift, pairing)
+    cos, sin = turns.cos_sin(read)
+    return ShiftedTerms(content.cosine * cos, content.sine * sin, content.rest)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def shifted_scores(
     q: Array, k: Array, frequencies: Array, delta: Array, shift: Array, *, pairing: str = "half"
 ) -> Array:
@@ -240,11 +223,12 @@ def shifted_scores(
     >>> (key @ q).round(4)
     array([2.5775, 4.2259])
     """
-    c, e, rest, delta, frequencies, shift, xp = _prepare(q, k, frequencies, delta, shift, pairing)
-    return _summed(delta, frequencies, shift, c, e, xp) + rest
+    content, read = _prepare(q, k, frequencies, delta, shift, pairing)
+    cosines, sines = sums.over_blocks(read, content.cosine, content.sine)
+    return cosines + sines + content.rest
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def shifted_mean_kernel(frequencies: Array, delta: Array, shift: Array) -> Array:
     """Mean kernel of given frequencies with shifts: the mean over the blocks of ``cos(delta . omega + shift)``.
 
@@ -279,14 +263,11 @@ def shifted_mean_kernel(frequencies: Array, delta: Array, shift: Array) -> Array
     >>> shifted_mean_kernel(omega, [0, -1, -2, -3], phase_shift(omega, -2)).round(4)
     array([0.8966, 0.9702, 1.    , 0.9702])
     """
-    xp = _array.namespace(frequencies=frequencies, delta=delta, shift=shift)
-    device = _first_device(delta, frequencies, shift)
-    shift = _array.numbers(shift, xp, name="shift", device=device)
-    delta, frequencies, shift = _placed(delta, frequencies, shift, xp, device, "delta")
-    return _summed(delta, frequencies, shift, None, None, xp) / blocks_of(frequencies)
+    read = read_shifted(delta, frequencies, shift, "delta")
+    return sums.over_blocks(read)[0] / float(read.blocks)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def recentred_kernel(kernel: Kernel | str, delta: Array, offset: Array) -> Array:
     """Kernel that shifts by ``phase_shift(frequencies, offset)`` make, on average over random frequencies.
 
@@ -318,68 +299,42 @@ def recentred_kernel(kernel: Kernel | str, delta: Array, offset: Array) -> Array
     array([0.1353, 0.6065, 1.    , 0.6065])
     """
     kernel = as_kernel(kernel)
-    xp = _array.namespace(delta=delta, offset=offset)
-    device = _first_device(delta, offset)
+    xp, device = array.shared(delta=delta, offset=offset)
     delta, offset = (
-        _array.as_widest(_array.numbers(value, xp, name=name, device=device), xp)
+        array.as_widest(array.numbers(value, xp, name=name, device=device), xp)
         for value, name in ((delta, "delta"), (offset, "offset"))
     )
-    _array.broadcast_shapes({"delta": delta.shape, "offset": offset.shape})
+    array.broadcast_shapes({"delta": delta.shape, "offset": offset.shape})
     return kernel.phi(delta - offset)
 
 
-# -- preparation -------------------------------------------------------------------------------------------------------
+# -- what is allowed in ------------------------------------------------------------------------------------------------
 
 
-def _summed(delta: Array, frequencies: Array, shift: Array, c: Array | None, e: Array | None, xp: ModuleType) -> Array:
-    """Sum over the blocks of ``c cos(u + shift) + e sin(u + shift)``, of the cosines alone if c and e are None."""
-    blocks = blocks_of(frequencies)
-    lead = _phases_shape(delta, frequencies, shift)[:-1]
-    if c is not None:
-        lead = _array.broadcast_shapes({"q and k": c.shape[:-1], "delta": lead})
-    shift = xp.broadcast_to(shift, (*shift.shape[:-1], blocks))
-    length = max(1, _ELEMENTS // max(1, math.prod(lead)))
-    total: Array = 0.0
-    for start in range(0, blocks, length):
-        span = slice(start, min(start + length, blocks))
-        part = frequencies[span] if frequencies.ndim == 1 else frequencies[..., span, :]
-        cos, sin = _turns.cos_sin(delta, part, shift[..., span], xp)
-        total = total + xp.sum(cos if c is None or e is None else c[..., span] * cos + e[..., span] * sin, axis=-1)
-    return total
-
-
-def blocks_of(frequencies: Array) -> int:
-    blocks: int = frequencies.shape[-1 if frequencies.ndim == 1 else -2]
-    if blocks == 0:
+def read_shifted(positions: Any, frequencies: Any, shift: Any, name: str, **others: Any) -> Angles:
+    """Read angles with at least one block and a shift, which may not be None here; `others` are arrays beside them."""
+    frequencies = angles.given(frequencies)
+    constants = {name: positions, "frequencies": frequencies, "shift": shift}
+    xp, device = array.shared(constants, **others)
+    shift = array.numbers(shift, xp, name="shift", device=device)
+    read = angles.read(positions, frequencies, shift, xp, device, name)
+    if read.blocks == 0:
         raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected at least one block")
-    return blocks
+    return read
 
 
 def per_block(name: str, value: Any, like: Array, xp: ModuleType) -> Array:
     """Return numbers, one for each block, in the dtype of an array ``(..., D)`` that they broadcast against."""
-    value = _array.as_widest(_array.numbers(value, xp, name=name, device=_array.device(like)), xp)
-    shape = _array.broadcast_shapes({name: value.shape, "the phases": like.shape})
+    value = array.as_widest(array.numbers(value, xp, name=name, device=array.device(like)), xp)
+    shape = array.broadcast_shapes({name: value.shape, "the phases": like.shape})
     if shape[-1] != like.shape[-1]:
         raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., {like.shape[-1]}), one for each block")
     return value
 
 
-def _prepare(
-    q: Any, k: Any, frequencies: Any, delta: Any, shift: Any, pairing: str
-) -> tuple[Array, Array, Array, Array, Array, Array, ModuleType]:
-    """Block coefficients of the rotated features, q . k of the others, lags, frequencies and shifts, of one library."""
-    xp = _array.namespace(q=q, k=k, delta=delta, frequencies=frequencies, shift=shift)
-    device = _first_device(q, k, delta, frequencies, shift)
-    q, k = (_array.asarray(value, xp, name=name, device=device) for value, name in ((q, "q"), (k, "k")))
-    q, k = (_array.as_widest(value, xp) if _array.is_real_floating(value) else value for value in (q, k))
-    shift = _array.numbers(shift, xp, name="shift", device=device)  # which may not be None, as it may elsewhere
-    delta, frequencies, shift = _placed(delta, frequencies, shift, xp, device, "delta")
-    c, e = block_coefficients(q, k, pairing=pairing)
-    width = 2 * blocks_of(frequencies)
-    _check_width(q, width // 2, "frequencies", "q")
-    rest = xp.sum(q[..., width:] * k[..., width:], axis=-1)
-    if width < q.shape[-1]:
-        c, e = block_coefficients(q[..., :width], k[..., :width], pairing=pairing)
-    lead = _phases_shape(delta, frequencies, shift)[:-1]
-    _array.broadcast_shapes({"q and k": c.shape[:-1], "delta": lead})
-    return c, e, rest, delta, frequencies, shift, xp
+def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, shift: Any, pairing: str) -> tuple[Content, Angles]:
+    """Content of the queries and keys, and the angles of their lags."""
+    read = read_shifted(delta, frequencies, shift, "delta", q=q, k=k)
+    content = blocks.content(q, k, read.xp, array.device(read.positions), pairing, read.blocks)
+    array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "delta": read.shape[:-1]})
+    return content, read

@@ -7,21 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rfrope import _array
-from rfrope._array import Array
+from rfrope._core import angles, array, sums
+from rfrope._core.angles import Angles
+from rfrope._core.array import Array
+from rfrope._core.turns import cos_sin
 from rfrope.heads.masks import lags_of_keys, ranges_of_lags, softmax_scale, whole_numbers
-from rfrope.kernels.parameters import finite
-from rfrope.rotation import rotation_table
+from rfrope._core.arguments import finite
 
-__all__ = ["temperature_for_mass"]
-
-_ELEMENTS = 2**20  # phases that are held at once, unless one lag has more
 _UNSURE = 2.0  # units in the last place by which a frequency that was computed and rounded may be wrong
 _LEAST = 1e-290  # deficits below it are lost to underflow, or their temperature is to overflow
 _LISTED = 4  # lags that a message names
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def temperature_for_mass(
     mass: float,
     frequencies: Array,
@@ -84,26 +82,25 @@ def temperature_for_mass(
     0.9
     """
     mass = finite("mass", mass)
-    xp = _array.namespace(frequencies=frequencies)
-    given = _array.numbers(frequencies, xp, name="frequencies")
-    unsure = _UNSURE * float(xp.finfo(given.dtype).eps if _array.is_real_floating(given) else np.finfo(np.float64).eps)
-    omega = _array.to_host(given).astype(np.float64)
-    if omega.ndim not in (1, 2) or 0 in omega.shape:
-        raise ValueError(f"frequencies has shape {omega.shape}; expected one set, (D,) or (D, k), with D >= 1")
-    axes = 1 if omega.ndim == 1 else omega.shape[1]
+    frequencies = angles.given(frequencies)
+    xp, _ = array.shared(frequencies=frequencies)
+    held = array.numbers(frequencies, xp, name="frequencies")
+    unsure = _UNSURE * float(xp.finfo(held.dtype).eps if array.is_real_floating(held) else np.finfo(np.float64).eps)
+    omega = angles.frequencies(array.to_host(held), np, sets="one", least=1)
+    axes = omega.shape[1]
     target = np.asarray(whole_numbers("offset", offset, axes, kinds="iuf"), dtype=np.int64)
     ranges = ranges_of_lags(context, axes, causal, window, query_position)
     for at, (start, stop) in zip(target.tolist(), ranges, strict=True):
         if not start <= at < stop:
             raise ValueError(f"offset is {offset!r}, but the query sees lags from {start} to {stop - 1} alone")
-    lags = lags_of_keys(ranges, omega, np).reshape(-1, axes)
+    lags = lags_of_keys(ranges, omega, np)
     steps = (lags - target)[np.any(lags != target, axis=1)]
     if not 1.0 / len(lags) < mass < 1.0:
         raise ValueError(
             f"mass is {mass}; expected a number above 1/{len(lags)}, what each key has at temperature 0, and below 1"
         )
     scale = softmax_scale(scaled, head_dim, len(omega))
-    deficits = _deficits(omega.reshape(-1, axes), steps, unsure)
+    deficits = _deficits(omega, steps, unsure)
     apart = deficits[deficits > 0.0]
     left = (1.0 - mass) / mass - (
         deficits.size - apart.size
@@ -116,15 +113,13 @@ def temperature_for_mass(
 def _deficits(omega: np.ndarray, steps: np.ndarray, relative: float) -> np.ndarray:
     """``sum_i 1 - cos(step . omega_i)`` without cancellation, and 0 where rounded frequencies cannot tell."""
     half, sizes = 0.5 * omega, np.abs(omega)
-    out, length = np.empty(len(steps)), max(1, _ELEMENTS // len(omega))
-    for start in range(0, len(steps), length):
-        part = steps[start : start + length]
-        sin = rotation_table(part, half)[1]
+    out = np.empty(len(steps))
+    for span in sums.parts(len(steps), len(omega)):
+        part = steps[span]
+        sin = cos_sin(Angles(part, half, None, np))[1]
         unsure = relative * (np.abs(part) @ sizes.T)
         deficit = 2.0 * np.sum(sin * sin, axis=1)
-        out[start : start + length] = np.where(
-            deficit > np.maximum(0.5 * np.sum(unsure * unsure, axis=1), _LEAST), deficit, 0.0
-        )
+        out[span] = np.where(deficit > np.maximum(0.5 * np.sum(unsure * unsure, axis=1), _LEAST), deficit, 0.0)
     return out
 
 
@@ -132,9 +127,9 @@ def _why_not(mass: float, steps: np.ndarray, offset: np.ndarray, omega: np.ndarr
     """Why a mass is out of reach: which lags score as much as the offset, and what makes them."""
     if not np.any(omega):
         why = "all frequencies are 0"
-    elif omega.ndim == 2 and not np.all(np.any(omega, axis=0)):
+    elif not np.all(np.any(omega, axis=0)):
         why = "an axis has no frequency but 0"
-    elif np.max(np.abs(steps) @ np.abs(omega.reshape(-1, steps.shape[1])).T) < 1e-100:
+    elif np.max(np.abs(steps) @ np.abs(omega).T) < 1e-100:
         why = "frequencies are too small to tell these lags from the offset in float64"
     else:
         why = "all blocks make whole turns between these lags and the offset"

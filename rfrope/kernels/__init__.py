@@ -1,6 +1,8 @@
 """Spectral kernels: Phi, the law of its frequencies, and the algebra that combines them."""
 
-from rfrope.kernels.base import Kernel, axes, mixture
-from rfrope.kernels.registry import Record, kernel, names, parse, records, register
+from rfrope.kernels.algebra import axes, mixture
+from rfrope.kernels.base import Kernel
+from rfrope.kernels.registry import Record, kernel, names, records, register
+from rfrope.kernels.text import parse
 
 __all__ = ["Kernel", "Record", "axes", "kernel", "mixture", "names", "parse", "records", "register"]

@@ -7,17 +7,19 @@ position. ``t`` below is the lag in units of the scale, ``w`` the frequency time
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
-from rfrope import _special
-from rfrope._array import Array
+from rfrope._core import special
+from rfrope._core.array import Array
 from rfrope.kernels.base import Kernel
 from rfrope.kernels.law import Law, Quantile
-from rfrope.kernels.parameters import along_axes, check_ndim, per_axis, positive, radius, volume
+from rfrope._core.arguments import positive
+from rfrope.kernels.parameters import along_axes, check_ndim, length, per_axis, radius, shape, volume
 
 
 class _Isotropic(Kernel):
@@ -32,40 +34,53 @@ class _Isotropic(Kernel):
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return self._radial_phi(radius(delta / along_axes(self.scale, delta, xp), xp), xp)
 
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        return self._unit_transport(u) / np.asarray(self.scale)
+
+    def isotropy(self) -> np.ndarray | None:
+        return np.diag(1.0 / np.broadcast_to(self.scale, self.ndim))
+
+    @abstractmethod
+    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
+        """Phi at distance t."""
+
+    @abstractmethod
+    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
+        """Transport of w."""
+
+
+class _Stated(_Isotropic):
+    """An isotropic family whose transport and law for compiled loops are one statement, `_unit_law`."""
+
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         w = radius(omega * along_axes(self.scale, omega, xp), xp)
         return volume(self.scale, self.ndim) * self._radial_density(w, xp)
 
-    def _transport(self, u: np.ndarray) -> np.ndarray:
-        return self._unit_transport(u) / np.asarray(self.scale)
-
-    def _isotropy(self) -> np.ndarray | None:
-        return np.diag(1.0 / np.broadcast_to(self.scale, self.ndim))
+    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
+        (quantile, parameters), shared = self._unit_law()
+        if shared is None:
+            return quantile(*parameters, u)
+        return shared[0](*shared[1], u[..., :1]) * quantile(*parameters, u[..., 1:])
 
     def _law(self) -> Law | None:
-        component, radius = self._unit_law()
-        return component and Law(component, (1.0,) * self.ndim, radius).scaled(self.scale)
+        component, shared = self._unit_law()
+        return Law(component, (1.0,) * self.ndim, shared).scaled(self.scale)
 
-    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
-        raise TypeError(f"{type(self).__name__} defines no _radial_phi")
-
+    @abstractmethod
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
-        raise TypeError(f"{type(self).__name__} defines no _radial_density")
+        """Density of w at distance w."""
 
-    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
-        raise TypeError(f"{type(self).__name__} defines no _unit_transport")
-
-    def _unit_law(self) -> tuple[Quantile | None, Quantile | None]:
-        """Component and radius of `Law`; no component where there is no such law."""
-        return None, None
+    @abstractmethod
+    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
+        """Component and shared radius of the law of w, as `Law` has them."""
 
 
 @dataclass(frozen=True, repr=False)
-class Gaussian(_Isotropic):
+class Gaussian(_Stated):
     """Gaussian kernel: ``Phi = exp(-t^2/2)``; w is standard normal."""
 
     name: ClassVar[str] = "gaussian"
-    scale: float | tuple[float, ...] = 1.0
+    scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
     @property
@@ -79,19 +94,16 @@ class Gaussian(_Isotropic):
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         return (2.0 * math.pi) ** (-0.5 * self.ndim) * xp.exp(-0.5 * w * w)
 
-    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
-        return _special.normal_quantile(u)
-
-    def _unit_law(self) -> tuple[Quantile | None, Quantile | None]:
-        return (_special.normal_quantile, ()), None
+    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
+        return (special.normal_quantile, ()), None
 
 
 @dataclass(frozen=True, repr=False)
-class Cauchy(_Isotropic):
+class Cauchy(_Stated):
     """Cauchy kernel: ``Phi = 1/(1 + t^2)``; w is Laplace in one axis, ``sqrt(2E) z`` with E exponential in more."""
 
     name: ClassVar[str] = "cauchy"
-    scale: float | tuple[float, ...] = 1.0
+    scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
     @property
@@ -107,23 +119,18 @@ class Cauchy(_Isotropic):
             return 0.5 * xp.exp(-w)
         return 0.5 ** (0.5 * self.ndim) * _normal_gamma_density(1.0, self.ndim, math.sqrt(0.5) * w, xp)
 
-    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
+    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
         if self.ndim == 1:
-            return _special.laplace_quantile(u)
-        return _root_exponential(u[..., :1]) * _special.normal_quantile(u[..., 1:])
-
-    def _unit_law(self) -> tuple[Quantile | None, Quantile | None]:
-        if self.ndim == 1:
-            return (_special.laplace_quantile, ()), None
-        return (_special.normal_quantile, ()), (_root_exponential, ())
+            return (special.laplace_quantile, ()), None
+        return (special.normal_quantile, ()), (_root_exponential, ())
 
 
 def _root_exponential(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    return np.sqrt(2.0 * _special.exponential_quantile(u, upper=upper))
+    return np.sqrt(2.0 * special.exponential_quantile(u, upper=upper))
 
 
 @dataclass(frozen=True, repr=False)
-class Matern(_Isotropic):
+class Matern(_Stated):
     """Matérn kernel: ``Phi = 2^(1-nu)/Gamma(nu) s^nu K_nu(s)``, ``s = sqrt(2 nu) t``; w is multivariate Student t.
 
     The law has 2 nu degrees of freedom, and one chi-square shared by all axes. Below nu = 0.02 more than 1e-6 of it
@@ -131,8 +138,8 @@ class Matern(_Isotropic):
     """
 
     name: ClassVar[str] = "matern"
-    nu: float = 1.5
-    scale: float | tuple[float, ...] = 1.0
+    nu: float = shape(1.5, 0.05, 30.0)
+    scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
     def __post_init__(self) -> None:
@@ -145,37 +152,33 @@ class Matern(_Isotropic):
         return 1 if self.ndim == 1 else 1 + self.ndim
 
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
-        return _special.matern(self.nu, math.sqrt(2.0 * self.nu) * t, xp)
+        return special.matern(self.nu, math.sqrt(2.0 * self.nu) * t, xp)
 
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         power = self.nu + 0.5 * self.ndim
-        log_peak = _special.log_gamma_ratio(self.nu, self.ndim) - 0.5 * self.ndim * math.log(2.0 * math.pi * self.nu)
+        log_peak = special.log_gamma_ratio(self.nu, self.ndim) - 0.5 * self.ndim * math.log(2.0 * math.pi * self.nu)
         return xp.exp(log_peak - power * xp.log1p(w * w / (2.0 * self.nu)))
 
-    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
-        if self.ndim == 1:
-            return _special.student_quantile(2.0 * self.nu, u)
-        return _special.normal_quantile(u[..., 1:]) * _student_radius(self.nu, u[..., :1])
+    def _law(self) -> Law | None:
+        return super()._law() if self.nu >= 0.5 else None  # tails too heavy for tables
 
-    def _unit_law(self) -> tuple[Quantile | None, Quantile | None]:
-        if self.nu < 0.5:  # tails too heavy for tables
-            return None, None
+    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
         if self.ndim == 1:
-            return (_special.student_quantile, (2.0 * self.nu,)), None
-        return (_special.normal_quantile, ()), (_student_radius, (self.nu,))
+            return (special.student_quantile, (2.0 * self.nu,)), None
+        return (special.normal_quantile, ()), (_student_radius, (self.nu,))
 
 
 def _student_radius(nu: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    half_chi2 = np.maximum(_special.gamma_quantile(nu, u, upper=upper), np.finfo(np.float64).tiny)
+    half_chi2 = np.maximum(special.gamma_quantile(nu, u, upper=upper), np.finfo(np.float64).tiny)
     return np.sqrt(nu / half_chi2)
 
 
 @dataclass(frozen=True, repr=False)
-class Exponential(_Isotropic):
+class Exponential(_Stated):
     """Exponential kernel: ``Phi = exp(-t)``, Matérn with nu = 1/2; w is multivariate Cauchy."""
 
     name: ClassVar[str] = "exponential"
-    scale: float | tuple[float, ...] = 1.0
+    scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
     @property
@@ -190,31 +193,26 @@ class Exponential(_Isotropic):
         power = 0.5 * (self.ndim + 1)
         return xp.exp(math.lgamma(power) - power * math.log(math.pi) - power * xp.log1p(w * w))
 
-    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
+    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
         if self.ndim == 1:
-            return _special.student_quantile(1.0, u)
-        return _special.normal_quantile(u[..., 1:]) * _cauchy_radius(u[..., :1])
-
-    def _unit_law(self) -> tuple[Quantile | None, Quantile | None]:
-        if self.ndim == 1:
-            return (_special.student_quantile, (1.0,)), None
-        return (_special.normal_quantile, ()), (_cauchy_radius, ())
+            return (special.student_quantile, (1.0,)), None
+        return (special.normal_quantile, ()), (_cauchy_radius, ())
 
 
 def _cauchy_radius(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    return 1.0 / _special.half_normal_upper_quantile(u, upper=upper)
+    return 1.0 / special.half_normal_upper_quantile(u, upper=upper)
 
 
 @dataclass(frozen=True, repr=False)
-class RationalQuadratic(_Isotropic):
+class RationalQuadratic(_Stated):
     """Rational quadratic kernel: ``Phi = (1 + t^2/(2 alpha))^-alpha``; w is ``sqrt(g) z``.
 
     The variance g ~ Gamma(alpha, rate alpha) is shared by all axes.
     """
 
     name: ClassVar[str] = "rational_quadratic"
-    alpha: float = 1.0
-    scale: float | tuple[float, ...] = 1.0
+    alpha: float = shape(1.0, 0.02, 100.0)
+    scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
     def __post_init__(self) -> None:
@@ -234,15 +232,12 @@ class RationalQuadratic(_Isotropic):
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         return _normal_gamma_density(self.alpha, self.ndim, w, xp)
 
-    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
-        return _gamma_radius(self.alpha, u[..., :1]) * _special.normal_quantile(u[..., 1:])
-
-    def _unit_law(self) -> tuple[Quantile | None, Quantile | None]:
-        return (_special.normal_quantile, ()), (_gamma_radius, (self.alpha,))
+    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
+        return (special.normal_quantile, ()), (_gamma_radius, (self.alpha,))
 
 
 def _gamma_radius(alpha: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    return np.sqrt(_special.gamma_quantile(alpha, u, upper=upper) / alpha)
+    return np.sqrt(special.gamma_quantile(alpha, u, upper=upper) / alpha)
 
 
 def _normal_gamma_density(alpha: float, ndim: int, w: Array, xp: ModuleType) -> Array:
@@ -250,13 +245,13 @@ def _normal_gamma_density(alpha: float, ndim: int, w: Array, xp: ModuleType) -> 
     order, x = alpha - 0.5 * ndim, math.sqrt(2.0 * alpha) * w
     log_factor = 0.5 * ndim * math.log(0.5 * alpha / math.pi)
     if order > 0.0:
-        return math.exp(log_factor - _special.log_gamma_ratio(order, ndim)) * _special.matern(order, x, xp)
+        return math.exp(log_factor - special.log_gamma_ratio(order, ndim)) * special.matern(order, x, xp)
     if order == 0.0:
-        return 2.0 * math.exp(log_factor - math.lgamma(alpha)) * _special.bessel_k0(x, xp)
+        return 2.0 * math.exp(log_factor - math.lgamma(alpha)) * special.bessel_k0(x, xp)
     pole = x == 0.0
     safe = xp.where(pole, xp.ones_like(x), x)
     log_factor += math.lgamma(-order) - math.lgamma(alpha)
-    value = xp.exp(log_factor + 2.0 * order * xp.log(0.5 * safe)) * _special.matern(-order, safe, xp)
+    value = xp.exp(log_factor + 2.0 * order * xp.log(0.5 * safe)) * special.matern(-order, safe, xp)
     return xp.where(pole, xp.full_like(x, math.inf), value)
 
 
@@ -269,8 +264,8 @@ class PowerExponential(_Isotropic):
     """
 
     name: ClassVar[str] = "power_exponential"
-    exponent: float = 1.0
-    scale: float | tuple[float, ...] = 1.0
+    exponent: float = shape(1.0, 0.05, 2.0, ends=True)
+    scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
     def __post_init__(self) -> None:
@@ -295,5 +290,5 @@ class PowerExponential(_Isotropic):
         return Kernel._density(self, omega, xp)
 
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
-        root = _special.stable_root(self.exponent, u[..., :1], u[..., 1:2])
-        return root * _special.normal_quantile(u[..., 2:])
+        root = special.stable_root(self.exponent, u[..., :1], u[..., 1:2])
+        return root * special.normal_quantile(u[..., 2:])

@@ -4,38 +4,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from rfrope import _array
-from rfrope._array import Array
+from rfrope._core import array
+from rfrope._core.arguments import MOST, positive, whole
+from rfrope._core.array import Array
 
 
-def positive(name: str, value: Any) -> float:
-    """Return a parameter as a float, or say why it is not a positive finite number."""
-    number = _number(name, value, "a positive number")
-    if not (number > 0.0 and math.isfinite(number)):
-        raise ValueError(f"{name} is {value!r:.80}; expected a positive finite number")
-    return number
+@dataclass(frozen=True)
+class Sought:
+    """Where `rfrope.analysis.fit_kernel` looks for a parameter.
+
+    Attributes
+    ----------
+    kind : {"length", "frequency", "shape"}
+        In positions, in radians per position, or a number without unit.
+    least, most : float
+        Bounds: of a shape, and of a length that cannot be shorter.
+    single : bool
+        Whether it is one frequency, or its period: a fit then has as many minima as there are turns in its range.
+    ends : bool
+        Whether `most` is where the family ends, and not only the search.
+    """
+
+    kind: str
+    least: float = 0.0
+    most: float = math.inf
+    single: bool = False
+    ends: bool = False
 
 
-def finite(name: str, value: Any) -> float:
-    """Return a parameter as a float, or say why it is not a finite number."""
-    number = _number(name, value, "a finite number")
-    if not math.isfinite(number):
-        raise ValueError(f"{name} is {value!r:.80}; expected a finite number")
-    return number
+def length(default: float, *, least: float = 0.0, single: bool = False) -> Any:
+    """Field of a family that is a length, in positions."""
+    return field(default=default, metadata={"sought": Sought("length", least=least, single=single)})
 
 
-def _number(name: str, value: Any, expected: str) -> float:
-    try:
-        return float("no number" if isinstance(value, bool | np.bool | str | bytes | list | tuple) else value)
-    except OverflowError:
-        return math.inf
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} is {value!r:.80}; expected {expected}") from None
+def frequency(default: float, *, single: bool = False) -> Any:
+    """Field of a family that is a frequency, in radians per position."""
+    return field(default=default, metadata={"sought": Sought("frequency", single=single)})
+
+
+def shape(default: float, least: float, most: float, *, ends: bool = False) -> Any:
+    """Field of a family that is a number without unit, which a fit looks for between bounds."""
+    return field(default=default, metadata={"sought": Sought("shape", least=least, most=most, ends=ends)})
 
 
 def per_axis(
@@ -64,19 +79,15 @@ def shares(name: str, values: Any) -> tuple[float, ...]:
 
 
 def check_ndim(ndim: Any) -> int:
-    """Return the number of axes, or say why it is none."""
-    if isinstance(ndim, bool) or not isinstance(ndim, int | np.integer):
-        raise TypeError(f"ndim is {ndim!r}; expected a whole number of position axes, 1 or more")
-    if ndim < 1:
-        raise ValueError(f"ndim is {ndim}; expected a whole number of position axes, 1 or more")
-    return int(ndim)
+    """Return the number of axes."""
+    return whole("ndim", ndim, 1, MOST)
 
 
 def along_axes(value: float | tuple[float, ...], like: Array, xp: ModuleType) -> float | Array:
     """Return a parameter so that it broadcasts against vectors ``(..., k)`` such as `like`."""
     if isinstance(value, float):
         return value
-    return _array.vector(value, like, xp)
+    return array.vector(value, like, xp)
 
 
 def radius(vectors: Array, xp: ModuleType) -> Array:
@@ -98,7 +109,7 @@ def volume(scale: float | tuple[float, ...], ndim: int) -> float:
 
 def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:
     """Return an invertible matrix, or say why it is none."""
-    host = _array.host_numbers(matrix, name)
+    host = array.host_numbers(matrix, name)
     if host.dtype.kind not in "iuf":
         raise TypeError(f"{name} is {matrix!r:.80}; expected real numbers of shape ({size}, {size})")
     host = host.astype(np.float64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import inspect
 import warnings
@@ -11,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rfrope.kernels import families, spectra
-from rfrope.kernels.base import Kernel, axes, mixture
+from rfrope.kernels.base import Kernel
+from rfrope.kernels.parameters import Sought
 
 ENTRY_POINT_GROUP = "rfrope.kernels"
-_LONGEST = 2**16  # characters of a specification
-_DEEPEST = 40  # operations of the algebra inside one another
-_RESERVED = ("axes", "mixture")  # names of the algebra
+RESERVED = ("axes", "mixture")  # names of the algebra
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,13 @@ class Record:
     def parameters(self) -> dict[str, Any]:
         """Parameter names and their defaults, in order."""
         return {p.name: p.default for p in inspect.signature(self.factory).parameters.values()}
+
+    @property
+    def sought(self) -> dict[str, Sought | None]:
+        """Parameters but ndim, and where a fit looks for them; None where the factory's fields do not say."""
+        fields = getattr(self.factory, "__dataclass_fields__", {})
+        said = {name: fields[name].metadata.get("sought") for name in self.parameters if name in fields}
+        return {name: said.get(name) for name in self.parameters if name != "ndim"}
 
 
 _RECORDS: list[Record] = [
@@ -271,7 +276,7 @@ def kernel(name: str, **parameters: Any) -> Kernel:
     >>> kernel("gaussian", scale=32.0).phi([0.0, 32.0]).round(4)
     array([1.    , 0.6065])
     """
-    record = _find(name)
+    record = find(name)
     unknown = [p for p in parameters if p not in record.parameters]
     if unknown:
         raise TypeError(
@@ -285,117 +290,7 @@ def kernel(name: str, **parameters: Any) -> Kernel:
     return made
 
 
-def parse(text: str) -> Kernel:
-    """Make a kernel from a specification such as ``"matern(nu=1.5, scale=64)"``; nothing is evaluated.
-
-    Parameters
-    ----------
-    text : str
-        ``name`` or ``name(parameter=number, ...)``; numbers, or tuples of numbers, one for each axis. Combined as in
-        Python, nested freely: ``a * b``, ``mixture([0.3, 0.7], [a, b])``, ``axes(a, b)``, ``(a).rescale(2)`` and
-        ``(a).warp([[1, 0.5], [0, 1]])``. ``repr`` of a kernel is such a text.
-
-    Returns
-    -------
-    Kernel
-
-    Raises
-    ------
-    ValueError
-        If the text is not of that form, longer than 65536 characters or nested more than 40 deep, or as `kernel`.
-    TypeError
-        As `kernel`.
-
-    Examples
-    --------
-    >>> parse("matern(nu=1.5, scale=(8, 4), ndim=2)")
-    matern(nu=1.5, scale=(8.0, 4.0), ndim=2)
-    >>> parse("mixture([0.25, 0.75], [constant, gaussian(scale=8) * periodic(period=24)])").phi([0.0, 24.0]).round(4)
-    array([1.    , 0.2583])
-    """
-    if not isinstance(text, str):
-        raise TypeError(f"text is {text!r}; expected a string such as 'gaussian(scale=32)'")
-    if len(text) > _LONGEST:
-        raise ValueError(f"text has {len(text)} characters; expected a specification of at most {_LONGEST}")
-    try:
-        node: ast.expr = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise _malformed(text) from None
-    return _read(node, text, 0)
-
-
-def _read(node: ast.expr, text: str, depth: int) -> Kernel:
-    """Kernel of an expression inside a specification."""
-    if depth > _DEEPEST:
-        raise ValueError(f"{text!r:.80} is nested more than {_DEEPEST} deep; expected less")
-    if isinstance(node, ast.Name) and node.id not in _RESERVED:
-        return kernel(node.id)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return _read_product(node, text, depth)
-    if not isinstance(node, ast.Call):
-        raise _malformed(text)
-    if isinstance(node.func, ast.Attribute) and node.func.attr in ("rescale", "warp"):
-        (value,) = _arguments(node, 1, text)
-        return getattr(_read(node.func.value, text, depth + 1), node.func.attr)(_literal(value, node.func.attr, text))
-    if not isinstance(node.func, ast.Name):
-        raise _malformed(text)
-    if node.func.id == "axes":
-        return axes(*(_read(part, text, depth + 1) for part in _arguments(node, None, text)))
-    if node.func.id == "mixture":
-        weights, parts = _arguments(node, 2, text)
-        if not isinstance(parts, ast.List | ast.Tuple):
-            raise _malformed(text)
-        members = [_read(part, text, depth + 1) for part in parts.elts]
-        return mixture(_literal(weights, "weights", text), members)
-    return _read_family(node, node.func.id, text)
-
-
-def _read_product(node: ast.expr, text: str, depth: int) -> Kernel:
-    """Product of any number of factors, which are nested to the left."""
-    factors = []
-    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        factors.append(node.right)
-        node = node.left
-    product = _read(node, text, depth + 1)
-    for factor in reversed(factors):
-        product = product * _read(factor, text, depth + 1)
-    return product
-
-
-def _read_family(node: ast.Call, name: str, text: str) -> Kernel:
-    if node.args:
-        expected = ", ".join(f"{p}=..." for p in _find(name).parameters)
-        raise ValueError(f"{text!r:.80} has a parameter without a name; expected {name}({expected})")
-    parameters: dict[str, Any] = {}
-    for keyword in node.keywords:
-        if keyword.arg is None or keyword.arg in parameters:
-            raise _malformed(text)
-        parameters[keyword.arg] = _literal(keyword.value, keyword.arg, text)
-    return kernel(name, **parameters)
-
-
-def _arguments(node: ast.Call, count: int | None, text: str) -> list[ast.expr]:
-    """Positional arguments of an operation, as many as expected."""
-    if node.keywords or (count is not None and len(node.args) != count):
-        raise _malformed(text)
-    return node.args
-
-
-def _literal(node: ast.expr, name: str, text: str) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        raise ValueError(f"{name} in {text!r:.80} is not a number; expected a number or a tuple of numbers") from None
-
-
-def _malformed(text: str) -> ValueError:
-    return ValueError(
-        f"cannot read kernel {text!r:.80}; expected name or name(parameter=number, ...), as 'matern(nu=1.5, scale=64)'"
-        ", or such kernels combined: a * b, mixture([weights], [a, b]), axes(a, b), (a).rescale(s), (a).warp([[...]])"
-    )
-
-
-def _find(name: str) -> Record:
+def find(name: str) -> Record:
     if not isinstance(name, str):
         raise TypeError(f"name is {name!r}; expected the name of a kernel, one of {', '.join(names())}")
     for record in records():
@@ -407,7 +302,7 @@ def _find(name: str) -> Record:
 
 
 def _add(record: Record) -> Record:
-    taken = {n for r in _RECORDS for n in (r.name, *r.aliases)} | set(_RESERVED)
+    taken = {n for r in _RECORDS for n in (r.name, *r.aliases)} | set(RESERVED)
     for name in (record.name, *record.aliases):
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"name is {name!r}; expected a Python identifier")

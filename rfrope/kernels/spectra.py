@@ -14,12 +14,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rfrope import _array, _special, _turns
-from rfrope._array import Array
+from rfrope._core import array, elementwise, special, turns
+from rfrope._core.angles import Angles
+from rfrope._core.arguments import LARGEST, finite, positive
+from rfrope._core.array import Array
 from rfrope.kernels import parameters
 from rfrope.kernels.base import Atoms, Kernel
 from rfrope.kernels.law import Law
-from rfrope.kernels.parameters import along_axes, check_ndim, finite, per_axis, positive, shares, volume
+from rfrope.kernels.parameters import (
+    along_axes,
+    check_ndim,
+    frequency,
+    length,
+    per_axis,
+    shape,
+    shares,
+    volume,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,7 +38,7 @@ class Sinc(Kernel):
     """Sinc kernel: ``Phi = prod_j sin(W_j x_j)/(W_j x_j)``, no pi as in numpy.sinc; omega_j uniform on (-W_j, W_j)."""
 
     name: ClassVar[str] = "sinc"
-    bandwidth: float | tuple[float, ...] = 1.0
+    bandwidth: float | tuple[float, ...] = frequency(1.0)
     ndim: int = 1
 
     def __post_init__(self) -> None:
@@ -68,8 +79,8 @@ class LogUniform(Kernel):
     """
 
     name: ClassVar[str] = "log_uniform"
-    low: float = 1e-4
-    high: float = 1.0
+    low: float = frequency(1e-4)
+    high: float = frequency(1.0)
     ndim: int = 1
 
     def __post_init__(self) -> None:
@@ -92,14 +103,14 @@ class LogUniform(Kernel):
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         x = xp.abs(delta[..., 0])
-        special = _array.special_functions(xp)
+        special = elementwise.special_functions(xp)
         if special is None:
-            return _array.apply_on_host(lambda host: self._mean_cos(host, np), x, xp)
+            return elementwise.on_host(lambda host: self._mean_cos(host, np), x, xp)
         return self._mean_cos(x, xp)
 
     def _mean_cos(self, x: Array, xp: ModuleType) -> Array:
-        sici = _array.special_functions(xp).sici
-        return _special.log_uniform_mean_cos(self.low * x, self.high * x, self._log_ratio, sici, xp)
+        sici = elementwise.special_functions(xp).sici
+        return special.log_uniform_mean_cos(self.low * x, self.high * x, self._log_ratio, sici, xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         w = xp.abs(omega[..., 0])
@@ -108,7 +119,7 @@ class LogUniform(Kernel):
         return xp.where(inside, 0.5 / self._log_ratio / safe, xp.zeros_like(w))
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
-        return _special.log_uniform_quantile(self.low, self.high, self._log_ratio, u)
+        return special.log_uniform_quantile(self.low, self.high, self._log_ratio, u)
 
     def _law(self) -> Law | None:
         return Law(("log_uniform", (self._log_ratio,)), (self.low,)).scaled(1.0) if self.high < 1e100 else None
@@ -122,7 +133,7 @@ class Ball(Kernel):
     """
 
     name: ClassVar[str] = "ball"
-    bandwidth: float | tuple[float, ...] = 1.0
+    bandwidth: float | tuple[float, ...] = frequency(1.0)
     ndim: int = 1
 
     def __post_init__(self) -> None:
@@ -136,7 +147,7 @@ class Ball(Kernel):
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         t = parameters.radius(delta * along_axes(self.bandwidth, delta, xp), xp)
-        return _special.sphere_mean_cos(0.5 * self.ndim, t, xp)
+        return special.sphere_mean_cos(0.5 * self.ndim, t, xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         inside = parameters.radius(omega / along_axes(self.bandwidth, omega, xp), xp) <= 1.0
@@ -148,7 +159,7 @@ class Ball(Kernel):
             return np.asarray(self.bandwidth) * (2.0 * u - 1.0)
         return np.asarray(self.bandwidth) * (u[..., :1] ** (1.0 / self.ndim) * _direction(u[..., 1:]))
 
-    def _isotropy(self) -> np.ndarray | None:
+    def isotropy(self) -> np.ndarray | None:
         return np.diag(np.broadcast_to(self.bandwidth, self.ndim))
 
     def _law(self) -> Law | None:
@@ -165,7 +176,7 @@ class Shell(Kernel):
     """
 
     name: ClassVar[str] = "shell"
-    radius: float | tuple[float, ...] = 1.0
+    radius: float | tuple[float, ...] = frequency(1.0, single=True)
     ndim: int = 1
 
     def __post_init__(self) -> None:
@@ -181,7 +192,7 @@ class Shell(Kernel):
         if self.ndim == 1:
             return _mean_cos((self.radius,), delta, xp)
         t = parameters.radius(delta * along_axes(self.radius, delta, xp), xp)
-        return _special.sphere_mean_cos(0.5 * self.ndim - 1.0, t, xp)
+        return special.sphere_mean_cos(0.5 * self.ndim - 1.0, t, xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         raise ValueError(f"{self!r} has no density: its frequencies lie on a sphere")
@@ -192,7 +203,7 @@ class Shell(Kernel):
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.asarray(self.radius) * _direction(u)
 
-    def _isotropy(self) -> np.ndarray | None:
+    def isotropy(self) -> np.ndarray | None:
         return np.diag(np.broadcast_to(self.radius, self.ndim))
 
 
@@ -200,16 +211,17 @@ def _direction(u: np.ndarray) -> np.ndarray:
     """Uniform directions from a uniform for each axis."""
     if u.shape[-1] == 1:
         return np.where(u > 0.5, 1.0, -1.0)
-    z = _special.normal_quantile(u)
+    z = special.normal_quantile(u)
     z = np.where(z == 0.0, -1e-16, z)  # the middle of the cube has no direction; this is less than all others
     return z / np.sqrt(np.sum(z * z, axis=-1, keepdims=True))
 
 
-def _mean_cos(frequency: tuple[Any, ...], delta: Array, xp: ModuleType) -> Array:
-    """Return ``cos(delta . frequency)`` to 1e-15 wherever the phase is known, NaN where it overflows."""
-    omega = _array.vector(frequency, delta, xp)
-    known = xp.all((xp.abs(delta) < _turns.LARGEST) & (xp.abs(delta * omega) < _turns.LARGEST), axis=-1)
-    cos, _ = _turns.cos_sin(xp.where(known[..., None], delta, xp.zeros_like(delta)), omega[None, :], None, xp)
+def _mean_cos(mean: tuple[Any, ...], delta: Array, xp: ModuleType) -> Array:
+    """Return ``cos(delta . mean)`` to 1e-15 wherever the phase is known, NaN where it overflows."""
+    omega = array.vector(mean, delta, xp)
+    known = xp.all((xp.abs(delta) < LARGEST) & (xp.abs(delta * omega) < LARGEST), axis=-1)
+    positions = xp.where(known[..., None], delta, xp.zeros_like(delta))
+    cos, _ = turns.cos_sin.generic(Angles(positions, omega[None, :], None, xp))  # a call too small for compiled loops
     return xp.where(known, cos[..., 0], xp.full_like(delta[..., 0], math.nan))
 
 
@@ -221,8 +233,8 @@ class Periodic(Kernel):
     """
 
     name: ClassVar[str] = "periodic"
-    period: float = 1.0
-    scale: float = 1.0
+    period: float = length(1.0, least=2.0, single=True)  # whole lags do not see shorter ones
+    scale: float = shape(1.0, 0.05, 20.0)
     ndim: int = 1
 
     def __post_init__(self) -> None:
@@ -251,14 +263,14 @@ class Periodic(Kernel):
         raise ValueError(f"{self!r} has no density: its frequencies are whole multiples of one")
 
     def _atoms(self) -> Atoms | None:
-        half = _special.harmonic_weights(self._concentration)
+        half = special.harmonic_weights(self._concentration)
         if half is None:
             return None
         n = np.arange(1 - half.size, half.size, dtype=np.float64)
         return 2.0 * math.pi / self.period * n[:, None], np.concatenate([half[:0:-1], half])
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
-        return 2.0 * math.pi / self.period * _special.harmonic_quantile(self._concentration, u)
+        return 2.0 * math.pi / self.period * special.harmonic_quantile(self._concentration, u)
 
 
 @dataclass(frozen=True, repr=False)
@@ -322,7 +334,7 @@ class SpectralMixture(Kernel):
     def _transport(self, u: np.ndarray) -> np.ndarray:
         chosen = np.searchsorted(np.cumsum(self.weights)[:-1], np.abs(2.0 * u[..., 0] - 1.0), side="right")
         means, scales = (np.array([np.broadcast_to(v, self.ndim) for v in each]) for each in (self.means, self.scales))
-        return _direction(u[..., :1]) * means[chosen] + scales[chosen] * _special.normal_quantile(u[..., 1:])
+        return _direction(u[..., :1]) * means[chosen] + scales[chosen] * special.normal_quantile(u[..., 1:])
 
 
 @dataclass(frozen=True, repr=False)
@@ -353,7 +365,7 @@ class Constant(Kernel):
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.zeros((*u.shape[:-1], self.ndim))
 
-    def _isotropy(self) -> np.ndarray | None:
+    def isotropy(self) -> np.ndarray | None:
         return np.eye(self.ndim)
 
 

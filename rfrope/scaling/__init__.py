@@ -1,16 +1,16 @@
 """Context extension: the schemes that models use to reach further than they were trained, as maps on frequencies.
 
-Each scheme is a function of given frequencies; `from_rope_parameters` reads the dict of a config that names one.
+Each scheme is a function of given frequencies; `SCHEMES` has one record for each, from which
+`rfrope.models.from_rope_parameters` reads the dict of a config.
 """
 
-from rfrope.scaling.parameters import from_rope_parameters
-from rfrope.scaling.scaled import Scaled
+from rfrope.scaling.records import SCHEMES, Scheme
 from rfrope.scaling.schemes import dynamic_ntk, linear, llama3, longrope, ntk, proportional, yarn
 
 __all__ = [
-    "Scaled",
+    "SCHEMES",
+    "Scheme",
     "dynamic_ntk",
-    "from_rope_parameters",
     "linear",
     "llama3",
     "longrope",

@@ -1,22 +1,23 @@
-"""The schemes: functions of frequencies that return other frequencies and the factor that goes with them."""
+"""The schemes: maps on frequencies, each with the attention factor that goes with it."""
 
 from __future__ import annotations
 
 import math
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from rfrope import _array
-from rfrope._array import Array
-from rfrope.frequencies import count
-from rfrope.scaling.scaled import LARGEST, Scaled, number, placed, positive
+from rfrope._core import angles, arguments, array
+from rfrope._core.arguments import LARGEST, finite, flag, fraction, whole
+from rfrope._core.array import Array
+from rfrope.rotation.rope import Rope, of
 
 _LADDER = 1e-5  # how far, relatively, frequencies may be from a geometric ladder whose base is looked for
 
 
-@_array.on_device_of_arrays
-def linear(frequencies: Array, factor: float) -> Scaled:
+@array.on_device_of_arrays
+def linear(frequencies: Array, factor: float) -> Rope:
     """Position interpolation: every frequency divided by `factor`.
 
     Position ``factor * p`` gets the phases that position p had: the trained range is stretched, and neighbours move
@@ -24,14 +25,14 @@ def linear(frequencies: Array, factor: float) -> Scaled:
 
     Parameters
     ----------
-    frequencies : array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``.
+    frequencies : Rope or array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``. What else a Rope holds stays.
     factor : float
         Positive.
 
     Returns
     -------
-    Scaled
+    Rope
         Frequencies of the same shape, float64 where the library has it; attention factor 1.
 
     Raises
@@ -51,24 +52,25 @@ def linear(frequencies: Array, factor: float) -> Scaled:
     >>> linear([1.0, 0.1], 8.0).frequencies
     array([0.125 , 0.0125])
     """
-    theta, _ = placed(frequencies, one_axis=False)
-    return Scaled(theta / positive("factor", factor), 1.0)
+    theta, _ = _read(frequencies, sets="any")
+    factor = positive("factor", factor)
+    return _scaled(frequencies, theta / factor, 1.0, "linear", factor=factor)
 
 
-@_array.on_device_of_arrays
-def ntk(frequencies: Array, factor: float) -> Scaled:
+@array.on_device_of_arrays
+def ntk(frequencies: Array, factor: float) -> Rope:
     """NTK-aware scaling: the first frequency stays, the last is divided by `factor`, those between geometrically.
 
     Parameters
     ----------
-    frequencies : array_like, (D,), radians per position
+    frequencies : Rope or array_like, (D,), radians per position
         At least two, from the fastest to the slowest.
     factor : float
         Positive.
 
     Returns
     -------
-    Scaled
+    Rope
         ``theta_i * factor ** (-i / (D - 1))``, float64 where the library has it; attention factor 1.
 
     Raises
@@ -91,12 +93,13 @@ def ntk(frequencies: Array, factor: float) -> Scaled:
     >>> rfrope.geometric(3, base=1000.0 * 4.0 ** (6 / 4))
     array([1.    , 0.05  , 0.0025])
     """
-    theta, xp = placed(frequencies)
-    return Scaled(_slowed(theta, positive("factor", factor), xp), 1.0)
+    theta, xp = _read(frequencies)
+    factor = positive("factor", factor)
+    return _scaled(frequencies, _slowed(theta, factor, xp), 1.0, "ntk", factor=factor)
 
 
-@_array.on_device_of_arrays
-def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_position_embeddings: int) -> Scaled:
+@array.on_device_of_arrays
+def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_position_embeddings: int) -> Rope:
     """NTK-aware scaling by as much as the sequence at hand needs.
 
     Up to `max_position_embeddings` positions nothing changes. A sequence of n positions gets `ntk` with the factor
@@ -104,7 +107,7 @@ def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_p
 
     Parameters
     ----------
-    frequencies : array_like, (D,), radians per position
+    frequencies : Rope or array_like, (D,), radians per position
         At least two, from the fastest to the slowest.
     factor : float
         Positive.
@@ -115,7 +118,7 @@ def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_p
 
     Returns
     -------
-    Scaled
+    Rope
         As `ntk`.
 
     Raises
@@ -139,12 +142,13 @@ def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_p
     >>> dynamic_ntk(omega, 3.0, seq_len=4096, max_position_embeddings=2048).frequencies  # as ntk(omega, 4.0)
     array([1.    , 0.05  , 0.0025])
     """
-    theta, xp = placed(frequencies)
+    theta, xp = _read(frequencies)
     factor = positive("factor", factor)
-    return Scaled(_slowed(theta, stretch(factor, seq_len, max_position_embeddings), xp), 1.0)
+    slowed = _slowed(theta, stretch(factor, seq_len, max_position_embeddings), xp)
+    return _scaled(frequencies, slowed, 1.0, "dynamic", factor=factor, seq_len=seq_len)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def yarn(
     frequencies: Array,
     factor: float,
@@ -157,7 +161,7 @@ def yarn(
     attention_factor: float | None = None,
     mscale: float | None = None,
     mscale_all_dim: float | None = None,
-) -> Scaled:
+) -> Rope:
     """YaRN: fast frequencies stay, slow ones are divided by `factor`, with a straight ramp over the blocks between.
 
     The ramp goes from the block that completes `beta_fast` turns in the original context to the one that completes
@@ -165,7 +169,7 @@ def yarn(
 
     Parameters
     ----------
-    frequencies : array_like, (D,), radians per position
+    frequencies : Rope or array_like, (D,), radians per position
         From the fastest to the slowest.
     factor : float
         Positive.
@@ -186,7 +190,7 @@ def yarn(
 
     Returns
     -------
-    Scaled
+    Rope
         Frequencies ``(D,)``, float64 where the library has it, and the attention factor.
 
     Raises
@@ -209,29 +213,26 @@ def yarn(
     >>> frequencies.tolist(), round(factor, 4)
     ([1.0, 0.1, 0.005625, 0.000125], 1.2079)
     """
-    theta, xp = placed(frequencies)
-    factor, n_blocks = positive("factor", factor), theta.shape[0]
-    if not isinstance(truncate, bool | np.bool):
-        raise TypeError(f"truncate is {truncate!r}; expected True or False")
+    theta, xp = _read(frequencies)
+    factor, n_blocks, truncate = positive("factor", factor), theta.shape[0], flag("truncate", truncate)
     base = _base_of(theta, xp) if base is None else positive("base", base)
     if base <= 1.0:
         raise ValueError(f"base is {base}; expected a number above 1")
     low, high = _ramp_ends(
         2 * n_blocks,
         math.log(base),
-        count("original_max_position_embeddings", original_max_position_embeddings, 1),
+        whole("original_max_position_embeddings", original_max_position_embeddings, 1),
         positive("beta_fast", beta_fast),
         positive("beta_slow", beta_slow),
         truncate,
     )
-    index = xp.arange(n_blocks, dtype=theta.dtype, device=_array.device(theta))
-    kept = 1.0 - _array.clip((index - low) / (high - low), 0.0, 1.0, xp)
-    return Scaled(
-        theta / factor * (1.0 - kept) + theta * kept, _yarn_factor(factor, attention_factor, mscale, mscale_all_dim)
-    )
+    index = xp.arange(n_blocks, dtype=theta.dtype, device=array.device(theta))
+    kept = 1.0 - array.clip((index - low) / (high - low), 0.0, 1.0, xp)
+    sharpened = _yarn_factor(factor, attention_factor, mscale, mscale_all_dim)
+    return _scaled(frequencies, theta / factor * (1.0 - kept) + theta * kept, sharpened, "yarn", factor=factor)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def longrope(
     frequencies: Array,
     *,
@@ -241,12 +242,12 @@ def longrope(
     factor: float,
     seq_len: int | None = None,
     attention_factor: float | None = None,
-) -> Scaled:
+) -> Rope:
     """LongRoPE: every frequency divided by a factor of its own, from one list or, for long sequences, another.
 
     Parameters
     ----------
-    frequencies : array_like, (D,), radians per position
+    frequencies : Rope or array_like, (D,), radians per position
     short_factor, long_factor : array_like, (D,)
         Positive; found by a search, and published with the model.
     original_max_position_embeddings : int
@@ -260,7 +261,7 @@ def longrope(
 
     Returns
     -------
-    Scaled
+    Rope
         Frequencies ``(D,)``, float64 where the library has it, and the attention factor, the same for both lists.
 
     Raises
@@ -284,17 +285,17 @@ def longrope(
     >>> frequencies, round(factor, 4)
     (array([0.5  , 0.003]), 1.1902)
     """
-    theta, xp = placed(frequencies, short_factor=short_factor, long_factor=long_factor)
-    original = count("original_max_position_embeddings", original_max_position_embeddings, 2)
+    theta, xp = _read(frequencies, short_factor=short_factor, long_factor=long_factor)
+    original = whole("original_max_position_embeddings", original_max_position_embeddings, 2)
     divisors = {}
     for name, value in (("short_factor", short_factor), ("long_factor", long_factor)):
-        divisors[name] = _array.as_widest(_array.numbers(value, xp, name=name, device=_array.device(theta)), xp)
+        divisors[name] = array.as_widest(array.numbers(value, xp, name=name, device=array.device(theta)), xp)
         if divisors[name].shape != theta.shape:
             raise ValueError(
                 f"{name} has shape {tuple(divisors[name].shape)}; expected {tuple(theta.shape)}, one number for each "
                 "frequency"
             )
-        if _array.on_host(divisors[name]) and not bool(
+        if array.on_host(divisors[name]) and not bool(
             xp.all((divisors[name] >= 1.0 / LARGEST) & (divisors[name] < LARGEST))
         ):
             raise ValueError(f"{name} holds numbers that are not positive and finite; expected positive numbers")
@@ -303,11 +304,12 @@ def longrope(
         attention_factor = 1.0 if factor <= 1.0 else math.sqrt(1 + math.log(factor) / math.log(original))
     else:
         attention_factor = positive("attention_factor", attention_factor)
-    is_long = seq_len is not None and count("seq_len", seq_len, 1) > original
-    return Scaled(theta / divisors["long_factor" if is_long else "short_factor"], attention_factor)
+    is_long = seq_len is not None and whole("seq_len", seq_len, 1) > original
+    divided = theta / divisors["long_factor" if is_long else "short_factor"]
+    return _scaled(frequencies, divided, attention_factor, "longrope", seq_len=seq_len)
 
 
-@_array.on_device_of_arrays
+@array.on_device_of_arrays
 def llama3(
     frequencies: Array,
     factor: float,
@@ -315,7 +317,7 @@ def llama3(
     low_freq_factor: float,
     high_freq_factor: float,
     original_max_position_embeddings: int,
-) -> Scaled:
+) -> Rope:
     """Llama 3.1's scaling: frequencies with many turns in the original context stay, those with few are divided.
 
     ``turns = original_max_position_embeddings * theta / 2 pi``. From `high_freq_factor` turns on a frequency stays, up
@@ -323,7 +325,7 @@ def llama3(
 
     Parameters
     ----------
-    frequencies : array_like, (D,), radians per position
+    frequencies : Rope or array_like, (D,), radians per position
     factor : float
         Positive.
     low_freq_factor, high_freq_factor : float
@@ -334,7 +336,7 @@ def llama3(
 
     Returns
     -------
-    Scaled
+    Rope
         Frequencies ``(D,)``, float64 where the library has it; attention factor 1.
 
     Raises
@@ -355,21 +357,21 @@ def llama3(
     >>> llama3([1.0, 0.002, 0.0005], 8.0, **options).frequencies.round(7)
     array([1.0000e+00, 1.1878e-03, 6.2500e-05])
     """
-    theta, xp = placed(frequencies)
+    theta, xp = _read(frequencies)
     factor = positive("factor", factor)
     low, high = positive("low_freq_factor", low_freq_factor), positive("high_freq_factor", high_freq_factor)
     if low > high:
         raise ValueError(f"low_freq_factor is {low}, high_freq_factor {high}; expected the first not above the second")
-    original = count("original_max_position_embeddings", original_max_position_embeddings, 1)
+    original = whole("original_max_position_embeddings", original_max_position_embeddings, 1)
     turns = xp.abs(theta) * (original / (2.0 * math.pi))
     if low == high:
-        return Scaled(xp.where(turns < low, theta / factor, theta), 1.0)
-    kept = _array.clip((turns - low) / (high - low), 0.0, 1.0, xp)
-    return Scaled((1.0 - kept) * theta / factor + kept * theta, 1.0)
+        return _scaled(frequencies, xp.where(turns < low, theta / factor, theta), 1.0, "llama3", factor=factor)
+    kept = array.clip((turns - low) / (high - low), 0.0, 1.0, xp)
+    return _scaled(frequencies, (1.0 - kept) * theta / factor + kept * theta, 1.0, "llama3", factor=factor)
 
 
-@_array.on_device_of_arrays
-def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, factor: float = 1.0) -> Scaled:
+@array.on_device_of_arrays
+def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, factor: float = 1.0) -> Rope:
     """Rotate by the first part of a ladder that spans the whole head; the other blocks stand still.
 
     Unlike partial rotary factors elsewhere, which build a shorter ladder, exponents here are divided by the width of
@@ -377,7 +379,7 @@ def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, fact
 
     Parameters
     ----------
-    frequencies : array_like, (D,), radians per position
+    frequencies : Rope or array_like, (D,), radians per position
         The ladder of the whole head, D = head_dim / 2.
     partial_rotary_factor : float
         From 0 to 1; the first ``int(partial_rotary_factor * 2D // 2)`` frequencies are kept, the others become 0.
@@ -386,7 +388,7 @@ def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, fact
 
     Returns
     -------
-    Scaled
+    Rope
         Frequencies ``(D,)``, float64 where the library has it; attention factor 1.
 
     Raises
@@ -405,23 +407,50 @@ def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, fact
     >>> proportional([1.0, 0.1, 0.01, 0.001], partial_rotary_factor=0.5).frequencies
     array([1. , 0.1, 0. , 0. ])
     """
-    theta, xp = placed(frequencies)
-    part = number("partial_rotary_factor", partial_rotary_factor)
-    if not 0.0 <= part <= 1.0:
-        raise ValueError(f"partial_rotary_factor is {part}; expected a number from 0 to 1")
+    theta, xp = _read(frequencies)
+    part, factor = fraction("partial_rotary_factor", partial_rotary_factor), positive("factor", factor)
     kept = int(part * (2 * theta.shape[0]) // 2)
-    index = xp.arange(theta.shape[0], dtype=theta.dtype, device=_array.device(theta))
-    theta = theta / positive("factor", factor)
-    return Scaled(xp.where(index < kept, theta, xp.zeros_like(theta)), 1.0)
+    index = xp.arange(theta.shape[0], dtype=theta.dtype, device=array.device(theta))
+    theta = theta / factor
+    turning = xp.where(index < kept, theta, xp.zeros_like(theta))
+    return _scaled(frequencies, turning, 1.0, "proportional", factor=factor, partial_rotary_factor=part)
 
 
 # -- shared ------------------------------------------------------------------------------------------------------------
 
 
+def positive(name: str, value: Any) -> float:
+    """Return a positive number that stays a float64 cubed and divided; no parameter of a model comes near the bounds."""
+    return arguments.positive(name, value, least=2.0**-100, most=2.0**100)
+
+
+def _read(frequencies: Any, *, sets: str = "one axis", **beside: Any) -> tuple[Array, ModuleType]:
+    """Check frequencies, and return them in the shape they have and the widest float of their library."""
+    theta = frequencies.frequencies if isinstance(frequencies, Rope) else frequencies
+    xp, device = array.shared({**beside}, frequencies=theta)
+    checked = angles.frequencies(theta, xp, device, sets=sets)
+    theta = array.as_widest(array.numbers(theta, xp, name="frequencies", device=device), xp)
+    if sets == "one axis" and theta.ndim > 1:
+        raise ValueError(f"frequencies has shape {tuple(theta.shape)}; expected (D,)")
+    return (checked[:, 0] if theta.ndim == 1 else checked), xp
+
+
+def _scaled(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:
+    """Return the Rope of a scheme's result, which keeps what else a Rope held that was given."""
+    held = given if isinstance(given, Rope) else Rope(frequencies)
+    told = {"scheme": scheme, **{name: value for name, value in parameters.items() if value is not None}}
+    return of(
+        given,
+        frequencies=frequencies,
+        attention_factor=held.attention_factor * attention_factor,
+        source=held.source | {"scaled_by": told},
+    )
+
+
 def stretch(factor: float, seq_len: int | None, max_position_embeddings: int) -> float:
     """By what dynamic NTK scaling stretches the slowest wavelength for a sequence; 1 for a short one."""
-    longest = count("max_position_embeddings", max_position_embeddings, 1)
-    length = longest if seq_len is None else max(count("seq_len", seq_len, 1), longest)
+    longest = whole("max_position_embeddings", max_position_embeddings, 1)
+    length = longest if seq_len is None else max(whole("seq_len", seq_len, 1), longest)
     return factor * length / longest - (factor - 1)
 
 
@@ -429,17 +458,17 @@ def _slowed(theta: Array, factor: float, xp: ModuleType) -> Array:
     n_blocks = theta.shape[0]
     if n_blocks < 2:
         raise ValueError(f"frequencies has shape {tuple(theta.shape)}; expected at least two: the first stays")
-    exponents = xp.arange(n_blocks, dtype=theta.dtype, device=_array.device(theta)) / float(1 - n_blocks)
+    exponents = xp.arange(n_blocks, dtype=theta.dtype, device=array.device(theta)) / float(1 - n_blocks)
     return theta * factor**exponents
 
 
 def _base_of(theta: Array, xp: ModuleType) -> float:
     """Base of a geometric ladder."""
-    if not _array.on_host(theta):
+    if not array.on_host(theta):
         raise ValueError(
             "base is None, and frequencies are lazy or on a device, where no value is looked at; pass base="
         )
-    host = _array.to_host(theta)
+    host = array.to_host(theta)
     n_blocks = host.shape[0]
     if n_blocks > 1 and host[-1] > 0.0:
         base = float(host[-1]) ** (-n_blocks / (n_blocks - 1))
@@ -466,11 +495,13 @@ def _yarn_factor(
 ) -> float:
     if attention_factor is not None:
         return positive("attention_factor", attention_factor)
+    given = {}
     for name, value in (("mscale", mscale), ("mscale_all_dim", mscale_all_dim)):
-        if value is not None and number(name, value) < 0.0:
-            raise ValueError(f"{name} is {value}; expected a number that is not negative")
+        if value is not None:
+            given[name] = finite(name, value, least=0.0, most=2.0**100)
     if factor <= 1.0:
         return 1.0
-    if mscale and mscale_all_dim:
-        return (0.1 * mscale * math.log(factor) + 1.0) / (0.1 * mscale_all_dim * math.log(factor) + 1.0)
+    if given.get("mscale") and given.get("mscale_all_dim"):
+        first, second = (0.1 * given[name] * math.log(factor) + 1.0 for name in ("mscale", "mscale_all_dim"))
+        return first / second
     return 0.1 * math.log(factor) + 1.0

@@ -24,13 +24,14 @@ from hypothesis import strategies as st
 from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scaled_error
 
 import rfrope
-from rfrope import _accel, _philox, _special, _threads, estimate_scores, kernels, montecarlo
+from rfrope import _accel, estimate_scores, kernels, montecarlo
+from rfrope._core import philox, special, threads
 from rfrope._accel import laws
 from rfrope.kernels import families
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
-estimators = pytest.importorskip("rfrope._accel.estimators", reason=NO_LOOPS, exc_type=ImportError)
-estimator_loops = pytest.importorskip("rfrope._accel.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
+estimators = pytest.importorskip("rfrope._accel.cpu.estimators", reason=NO_LOOPS, exc_type=ImportError)
+estimator_loops = pytest.importorskip("rfrope._accel.cpu.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
 njit = pytest.importorskip("numba", reason=NO_LOOPS).njit
 
 
@@ -228,7 +229,7 @@ def small_chunks(monkeypatch):
 def test_bits_are_the_same_for_every_number_of_threads_and_every_executor(text, small_chunks):
     expected = parts(estimate(text))
     for n in (1, 2, 3, 4):
-        with _threads.threads(n):
+        with threads.threads(n):
             for x, y in zip(parts(estimate(text)), expected, strict=True):
                 np.testing.assert_array_equal(x, y)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -321,9 +322,9 @@ def cells(n: int = 20_000) -> np.ndarray:
 
 
 COMPONENTS = {
-    "normal": (_special.normal_quantile, ()),
-    "laplace": (_special.laplace_quantile, ()),
-    **{f"student {dof}": (_special.student_quantile, (dof,)) for dof in (1.0, 1.6, 2.0, 3.0, 5.0, 80.0)},
+    "normal": (special.normal_quantile, ()),
+    "laplace": (special.laplace_quantile, ()),
+    **{f"student {dof}": (special.student_quantile, (dof,)) for dof in (1.0, 1.6, 2.0, 3.0, 5.0, 80.0)},
 }
 
 
@@ -365,7 +366,7 @@ def test_components_of_laws_without_a_table():
     np.testing.assert_array_equal(out, 2.0 * u - 1.0)
     for ratio in (1e-3, 1.0, 9.2, 400.0):
         components(laws.LOG_UNIFORM, ratio, np.empty(0), u, out)
-        exact = _special.log_uniform_quantile(1.0, math.exp(ratio), ratio, u)
+        exact = special.log_uniform_quantile(1.0, math.exp(ratio), ratio, u)
         np.testing.assert_allclose(out, exact, rtol=1e-15 * (4.0 + ratio))
         np.testing.assert_array_equal(out[: out.size // 2], -out[out.size // 2 :])
 
@@ -403,7 +404,7 @@ def test_radii_are_those_of_the_transport(name):
 def test_uniforms_are_equal_bit_for_bit(key, start, count, columns, stream, streams):
     options = {"stream": stream, "streams": streams}
     found = estimators.uniforms(key, start, count, columns, **options)
-    np.testing.assert_array_equal(found, _philox.uniforms(key, start, count, columns, **options))
+    np.testing.assert_array_equal(found, philox.uniforms(key, start, count, columns, **options))
 
 
 KNOWN = [  # Random123's kat_vectors for philox4x32 with 10 rounds

@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from conftest import library
 
-from rfrope import _accel, _array, _philox, _sums, montecarlo, rotation
-from rfrope._accel import cuda
+from rfrope import _accel, montecarlo
+from rfrope._core import array, philox, sums
+from rfrope.rotation import turning
+from rfrope._accel.cuda import door
 
 ROOT = pathlib.Path(__file__).parents[2]
 SHARED = {"cuda", "layout", "laws", "reports", "transforms"}  # what leaves have in common
@@ -155,14 +157,14 @@ def test_arrays_on_a_device_are_chosen_for_its_twins(monkeypatch):
 
 
 def test_a_leaf_that_cannot_be_imported_is_no_twin(monkeypatch):
-    monkeypatch.setitem(sys.modules, "rfrope._accel.rotation", None)
+    monkeypatch.setitem(sys.modules, "rfrope._accel.cpu.rotation", None)
     monkeypatch.delattr(_accel, "rotation", raising=False)
     assert _accel.twin.__wrapped__("rotated") is None
     monkeypatch.setattr(_accel, "twin", _accel.twin.__wrapped__)
     assert _accel.choose(rotation._rotated, np.ones(3)) is rotation._rotated
 
 
-@pytest.mark.parametrize("missing", ["cupy", "rfrope._accel.cuda_rotation"])
+@pytest.mark.parametrize("missing", ["cupy", "rfrope._accel.cuda.door.rotation"])
 def test_without_cupy_or_its_leaf_there_is_no_twin_for_cuda(monkeypatch, missing):
     cupy = a_cupy(monkeypatch)
     assert _accel.cuda_twin.__wrapped__("rotated") is not None
@@ -223,7 +225,7 @@ def _nothing_is_known_of_cuda():
 
 
 def test_other_errors_of_a_leaf_are_not_hidden(monkeypatch):
-    monkeypatch.setitem(sys.modules, "rfrope._accel.rotation", types.ModuleType("empty"))
+    monkeypatch.setitem(sys.modules, "rfrope._accel.cpu.rotation", types.ModuleType("empty"))
     with pytest.raises(AttributeError):
         _accel.twin.__wrapped__("rotated")
 
@@ -311,4 +313,4 @@ def test_the_library_of_an_array_is_not_imported_to_choose():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert run.stdout.strip() == "set()"
-    assert _array.in_memory(None)
+    assert memory.in_memory(None)

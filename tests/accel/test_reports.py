@@ -8,13 +8,13 @@ import types
 import pytest
 
 from rfrope import _accel
-from rfrope._accel import reports
-from rfrope._libraries import Finding
+from rfrope._accel import findings
+from rfrope._core.libraries import Finding
 
 
 @pytest.fixture(autouse=True)
 def _a_device(monkeypatch):
-    monkeypatch.setattr("rfrope._libraries.driver", lambda: 12080)
+    monkeypatch.setattr("rfrope._core.libraries.driver", lambda: 12080)
 
 
 def failing(error):
@@ -68,7 +68,7 @@ def test_numba_that_is_not_installed(monkeypatch):
 
 def test_kernels_are_compiled_to_find_out(monkeypatch):
     compiled = []
-    monkeypatch.setattr("rfrope._accel.cuda._kernel", lambda source, kernel: compiled.append((source, kernel)))
+    monkeypatch.setattr("rfrope._accel.cuda.door._kernel", lambda source, kernel: compiled.append((source, kernel)))
     one = found()["CUDA kernels"]
     assert one.active
     assert compiled == [("rotation", "first<float>")]
@@ -76,7 +76,7 @@ def test_kernels_are_compiled_to_find_out(monkeypatch):
     def refused(source, kernel):
         raise RuntimeError("CuPy failed to load libnvrtc.so.12\nmore")
 
-    monkeypatch.setattr("rfrope._accel.cuda._kernel", refused)
+    monkeypatch.setattr("rfrope._accel.cuda.door._kernel", refused)
     one = found()["CUDA kernels"]
     assert (one.active, one.reason) == (False, "RuntimeError: CuPy failed to load libnvrtc.so.12")
 

@@ -30,11 +30,13 @@ from rotation_calls import (
 )
 
 import rfrope
-from rfrope import _accel, _array, rotation
+from rfrope import _accel
+from rfrope._core import array
+from rfrope.rotation import turning
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
-leaf = pytest.importorskip("rfrope._accel.rotation", reason=NO_LOOPS, exc_type=ImportError)
-loops = pytest.importorskip("rfrope._accel.rotation_loops", reason=NO_LOOPS, exc_type=ImportError)
+leaf = pytest.importorskip("rfrope._accel.cpu.rotation", reason=NO_LOOPS, exc_type=ImportError)
+loops = pytest.importorskip("rfrope._accel.cpu.rotation_loops", reason=NO_LOOPS, exc_type=ImportError)
 
 TWIN_OF = {"rotate": "rotated", "rotate_by_phases": "rotated_by_phases", "rotate_by_table": "rotated_by_table"}
 TWINS = ("rotated", "rotated_by_phases", "rotated_by_table", "table")
@@ -742,7 +744,7 @@ def spoiled(kind: str) -> Any:
         if kind == "one block":
             y[-1, 2] *= -1.0
         if kind == "one unit":
-            y[0, 0] += 20 * EPSILON[_array.dtype_name(x)] * abs(y[0, 0])
+            y[0, 0] += 20 * EPSILON[array.dtype_name(x)] * abs(y[0, 0])
         return y
 
     return twin

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import _accel, _special, _sums, analysis
+from rfrope import _accel, analysis
+from rfrope._core import special, sums
 from rfrope.analysis import curves
 
 
 def by_hand(omega, delta) -> np.ndarray:
-    return np.mean(np.cos(rfrope.phases(delta, omega)), axis=-1)
+    return np.mean(np.cos(rfrope.rotation.phases(delta, omega)), axis=-1)
 
 
 @pytest.mark.parametrize(
@@ -86,16 +87,16 @@ def test_lags_of_any_dtype(dtype):
 def test_many_lags_agree_with_the_plain_sum():
     omega, lags = rfrope.geometric(512), np.arange(2**14)
     with_twin = analysis.mean_kernel(omega, lags)
-    plain = np.concatenate([_sums.mean_cos(omega, part, np) for part in np.array_split(lags, 8)])
+    plain = np.concatenate([sums.mean_cos(omega, part, np) for part in np.array_split(lags, 8)])
     assert np.max(np.abs(with_twin - plain)) < 1e-10
     assert _accel.twin("mean_cos") is None or np.max(np.abs(with_twin - plain)) > 0.0  # not the same sum
 
 
 def test_the_plain_sum_goes_in_parts(monkeypatch):
     omega, delta = np.random.default_rng(0).normal(size=(3, 50, 2)), np.ones((4, 2))
-    whole = _sums.mean_cos(omega, delta, np)
+    whole = sums.mean_cos(omega, delta, np)
     monkeypatch.setattr(_sums, "_ELEMENTS", 100)
-    np.testing.assert_allclose(_sums.mean_cos(omega, delta, np), whole, rtol=1e-13)
+    np.testing.assert_allclose(sums.mean_cos(omega, delta, np), whole, rtol=1e-13)
 
 
 def test_lists_join_any_library(xp):
@@ -159,7 +160,7 @@ def test_a_narrow_continuum_needs_what_rounding_took_from_the_smaller_phase():
     lags = np.geomspace(1e5, 1e15, 200)
     from scipy.special import sici
 
-    plain = _special.log_uniform_mean_cos(lags / base, lags, math.log(base), sici, np)
+    plain = special.log_uniform_mean_cos(lags / base, lags, math.log(base), sici, np)
     assert np.max(np.abs(plain - analysis.log_uniform_kernel(lags, base))) > 2e-13
 
 
@@ -392,7 +393,7 @@ def test_turns_are_those_of_the_curve(blocks):
         omega = rng.normal(size=blocks) * 10.0 ** rng.uniform(-4.0, 0.0)
         last = int(rng.integers(1, 400 if blocks > 64 else 20_000))
         level = float(rng.uniform(0.05, 0.95))
-        curve = np.concatenate([_sums.mean_cos(omega, part, np) for part in np.array_split(np.arange(last + 1), 8)])
+        curve = np.concatenate([sums.mean_cos(omega, part, np) for part in np.array_split(np.arange(last + 1), 8)])
         negative = np.flatnonzero(curve < 0.0)
         assert analysis.first_negative_lag(omega, last) == (int(negative[0]) if negative.size else None)
         below = np.flatnonzero(curve < level)
@@ -468,7 +469,7 @@ def test_the_scan_is_the_mean_kernel(monkeypatch):
     for first, means in curves.scan_lags(omega, 3, 30_000):
         seen |= dict(enumerate(means.tolist(), first))
     assert list(seen) == list(range(3, 30_001))
-    wanted = _sums.mean_cos(omega, np.arange(3, 30_001), np)
+    wanted = sums.mean_cos(omega, np.arange(3, 30_001), np)
     assert np.max(np.abs(np.asarray(list(seen.values())) - wanted)) < 1e-14
 
 

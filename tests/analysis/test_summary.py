@@ -24,7 +24,7 @@ LLAMA = {
 SETS = {
     "standard": (rfrope.geometric(64), 4096),
     "long": (rfrope.geometric(64, base=5e5), 131_072),
-    "llama3": (rfrope.from_rope_parameters(LLAMA, head_dim=128).frequencies, 131_072),
+    "llama3": (rfrope.models.from_rope_parameters(LLAMA, head_dim=128).frequencies, 131_072),
     "few": (np.array([0.7, 0.03]), 100),
     "one": (np.array([0.01]), 50),
     "with zeros": (np.array([1.0, 0.1, 0.0, 0.0]), 300),
@@ -160,7 +160,7 @@ def test_features_that_are_not_rotated_are_blocks_that_stand_still():
 
 def test_proportional_is_read_as_partial_is():
     values = {"rope_theta": 1e6, "rope_type": "proportional", "partial_rotary_factor": 0.25}
-    stretched = rfrope.from_rope_parameters(values, head_dim=64)
+    stretched = rfrope.models.from_rope_parameters(values, head_dim=64)
     summary = analysis.summarise(stretched, 512)
     partial = analysis.summarise(stretched.frequencies[:8], 512, head_dim=64)
     assert summary.axes[0].curve == partial.axes[0].curve
@@ -175,7 +175,7 @@ def test_values_that_cannot_be_told_from_0_are_not_below_it():
 
 
 def test_frequencies_for_coordinates_are_warned_of():
-    assert "If positions are coordinates" in str(analysis.summarise(rfrope.pixel(4), 14))
+    assert "If positions are coordinates" in str(analysis.summarise(rfrope.frequencies.pixel(4), 14))
     assert "If positions are coordinates" not in str(analysis.summarise(rfrope.geometric(4), 14))
 
 
@@ -210,7 +210,7 @@ def test_several_axes():
 
 
 def test_objects_that_hold_frequencies(tmp_path):
-    scaled = rfrope.from_rope_parameters(
+    scaled = rfrope.models.from_rope_parameters(
         {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 512}, head_dim=32
     )
     summary = analysis.summarise(scaled, 4096)

@@ -17,8 +17,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from rfrope import _accel, _array
-from rfrope._accel import cuda
+from rfrope import _accel
+from rfrope._core import array
+from rfrope._accel.cuda import door
 
 COMPILER = shutil.which("g++")
 NO_COMPILER = "the kernels' text is run on the CPU by g++, which is missing"

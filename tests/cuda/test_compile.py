@@ -15,7 +15,7 @@ import pytest
 from emulator import kernels
 
 from rfrope import _accel
-from rfrope._accel import cuda
+from rfrope._accel.cuda import door
 
 pytestmark = pytest.mark.skipif(nvrtc.compiler() is None, reason=nvrtc.MISSING)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import library
 
-from rfrope._accel import cuda, cuda_rotation
+from rfrope._accel.cuda import door, rotation
 
 
 @pytest.fixture

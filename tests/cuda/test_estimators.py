@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scaled_error
 
 import rfrope
-from rfrope import _accel, _array, _philox, estimate_kernel, estimate_scores, kernels, montecarlo
-from rfrope._accel import cuda, laws
-from rfrope._accel import cuda_estimators as leaf
+from rfrope import _accel, estimate_kernel, estimate_scores, kernels, montecarlo
+from rfrope._core import array, philox
+from rfrope._accel.cuda import door
+from rfrope._accel import laws
+from rfrope._accel.cuda.door import estimators as leaf
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -66,7 +68,7 @@ def device_uniforms(key, start, count, columns, stream, streams, replaced=None):
 )
 def test_uniforms_are_those_of_the_generic_function_bit_for_bit(key, start, count, columns, stream, streams):
     found = device_uniforms(key, start, count, columns, stream, streams)
-    np.testing.assert_array_equal(found, _philox.uniforms(key, start, count, columns, stream=stream, streams=streams))
+    np.testing.assert_array_equal(found, philox.uniforms(key, start, count, columns, stream=stream, streams=streams))
 
 
 def device_frequencies(kernel, key, start, length, replaced=None):
@@ -78,7 +80,7 @@ def device_frequencies(kernel, key, start, length, replaced=None):
 @pytest.fixture(scope="module")
 def loop_frequencies():
     """Frequencies of a stated law by the loops for the CPU."""
-    loops = pytest.importorskip("rfrope._accel.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
+    loops = pytest.importorskip("rfrope._accel.cpu.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
     from numba import njit
 
     @njit
@@ -91,7 +93,7 @@ def loop_frequencies():
 
     def drawn(kernel, key, start, length):
         law = laws.stated(kernel)
-        u = _philox.uniforms(key, start, length, kernel.draws)[0]
+        u = philox.uniforms(key, start, length, kernel.draws)[0]
         omega = np.empty((kernel.ndim, length))
         for axis, (out, column) in enumerate(zip(omega, u.T[-kernel.ndim :], strict=True)):
             component(law.code, law.parameter, law.factors[axis], law.table, np.ascontiguousarray(column), out)
@@ -189,7 +191,7 @@ def test_broadcast_views_and_arrays_of_their_own_are_the_same_rows():
 
 @pytest.mark.parametrize("kernel", EVERY, ids=repr)
 def test_the_score_of_a_trial_is_that_of_the_compiled_loops_bit_for_bit(kernel):
-    estimators = pytest.importorskip("rfrope._accel.estimators", reason=NO_LOOPS, exc_type=ImportError)
+    estimators = pytest.importorskip("rfrope._accel.cpu.estimators", reason=NO_LOOPS, exc_type=ImportError)
     for seed, longest in enumerate((60.0, 1e13, 1e14, 1e100)):
         delta, a, b = problem(kernel, pairs=(3, 1), lags=(5,), blocks=7, seed=seed, longest=longest)
         found = sums(kernel, delta, a, b, 12345 * seed, 1)
@@ -207,7 +209,7 @@ def test_phases_of_any_size_agree_where_the_frequencies_are_the_same_bits(longes
 @pytest.mark.parametrize("kernel", [EVERY_TABLED[0], EVERY_TABLED[8], TRANSPORTED[0]], ids=repr)
 def test_lags_that_are_no_numbers_spoil_their_own_rows_alone(kernel):
     """As in the loops for the CPU; the public functions refuse such lags where they can look at them for free."""
-    estimators = pytest.importorskip("rfrope._accel.estimators", reason=NO_LOOPS, exc_type=ImportError)
+    estimators = pytest.importorskip("rfrope._accel.cpu.estimators", reason=NO_LOOPS, exc_type=ImportError)
     delta, a, b = problem(kernel, pairs=(3, 1), lags=(9,))
     expected = sums(kernel, delta, a, b, 0, 300)
     first = delta if kernel.ndim == 1 else delta[:, 0]
@@ -250,7 +252,7 @@ class Coin(rfrope.kernels.Kernel):
 def test_moments_of_a_coin_are_exact(length, most_blocks, monkeypatch):
     monkeypatch.setattr(leaf, "_ENOUGH_BLOCKS", most_blocks)
     found = sums(Coin(), np.array(1.0), np.array([3.0]), np.array([0.0]), 5, length)
-    tails = int(np.sum(_philox.uniforms(KEY, 0, 1, 1, stream=5, streams=length) > 0.5))
+    tails = int(np.sum(philox.uniforms(KEY, 0, 1, 1, stream=5, streams=length) > 0.5))
     heads, mean = length - tails, Fraction(3 * (length - 2 * tails), length)
     exact = [mean] + [heads * (3 - mean) ** p + tails * (-3 - mean) ** p for p in (2, 3, 4)]
     np.testing.assert_allclose(np.array(found), [float(x) for x in exact], rtol=1e-12, atol=1e-12 * length)
@@ -305,7 +307,7 @@ def mutated(old: str, new: str, more: tuple[str, ...]) -> dict[str, Emulator]:
 def wrong_uniforms(replaced) -> bool:
     return any(
         not np.array_equal(
-            device_uniforms(KEY, start, 40, 2, 1, 2, replaced), _philox.uniforms(KEY, start, 40, 2, stream=1, streams=2)
+            device_uniforms(KEY, start, 40, 2, 1, 2, replaced), philox.uniforms(KEY, start, 40, 2, stream=1, streams=2)
         )
         for start in (3, 4)
     )
@@ -435,7 +437,7 @@ def test_chunks_are_long_unless_the_host_draws():
 
 
 def test_memory_is_that_of_partial_sums(monkeypatch):
-    sizes, right = [], _array.empty
+    sizes, right = [], array.empty
 
     def recorded(shape, like, xp):
         sizes.append(math.prod(shape))
@@ -535,7 +537,7 @@ def test_estimates_in_two_axes_are_those_on_the_cpu(called):
 
 def test_the_generic_moments_take_frequencies_of_the_librarys_own():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    omega = _philox.uniforms(KEY, 0, 50, 1)[0, :, 0]
+    omega = philox.uniforms(KEY, 0, 50, 1)[0, :, 0]
     expected = montecarlo._kernel_moments(omega, LAGS, "phi")
     for draws in (omega, torch.from_numpy(omega)):
         found = montecarlo._kernel_moments(draws, torch.from_numpy(LAGS), "phi")

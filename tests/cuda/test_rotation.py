@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rotation_calls import BLOCKS, DTYPES, PAIRINGS, SLOW, Call, calls, doubles, numpy_dtype, run, without_twins
 
 import rfrope
-from rfrope import rotation
-from rfrope._accel import cuda
-from rfrope._accel import cuda_rotation as leaf
+from rfrope.rotation import turning
+from rfrope._accel.cuda import door
+from rfrope._accel.cuda.door import rotation as leaf
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 

@@ -12,8 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import rfrope
-from rfrope import _accel, _array, _sums, _turns, montecarlo
-from rfrope._accel import cuda, cuda_sums, transforms
+from rfrope import _accel, montecarlo
+from rfrope._core import array, sums, turns
+from rfrope._accel.cuda import door, sums
+from rfrope._accel import transforms
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -25,7 +27,7 @@ QUANTITIES = ["phi", "phi2", "sin"]
 def exact_moments(omega, lags, quantity):
     """Mean and squared deviations from exact phases, in long double: 1 - cos u is formed without cancellation."""
     omega, lags = (v if v.ndim > 1 else v[:, None] for v in (np.asarray(omega), np.asarray(lags)))
-    cos, sin = _turns.cos_sin(lags * (2.0 if quantity == "phi2" else 1.0), omega, None, np)
+    cos, sin = turns.cos_sin(lags * (2.0 if quantity == "phi2" else 1.0), omega, None, np)
     small = lags.astype(np.longdouble) @ omega.T.astype(np.longdouble) * (2 if quantity == "phi2" else 1)
     near = np.abs(small) < 3.0
     if quantity == "sin":
@@ -105,8 +107,8 @@ def test_the_twin_is_the_plain_sum(heads, count, axes, positions, flat, whole, s
         lags.flags.writeable = False
     with emulation():
         got = cuda_sums.mean_cos(omega, lags, np)
-    wanted = _sums.mean_cos(omega, lags, np)
-    assert got.shape == wanted.shape == _turns.phases_shape(lags.shape, omega.shape)[:-1]
+    wanted = sums.mean_cos(omega, lags, np)
+    assert got.shape == wanted.shape == turns.phases_shape(lags.shape, omega.shape)[:-1]
     assert got.dtype == np.float64
     np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-15)
 
@@ -171,7 +173,7 @@ def test_many_axes_of_heads():
     assert len(cuda_sums._head_axes(omega, lags)) > cuda_sums._HEAD_AXES
     with emulation():
         got = cuda_sums.mean_cos(omega, lags, np)
-    np.testing.assert_allclose(got, _sums.mean_cos(omega, lags, np), atol=2e-15)
+    np.testing.assert_allclose(got, sums.mean_cos(omega, lags, np), atol=2e-15)
 
 
 @pytest.mark.parametrize("law", ["gaussian(scale=4)", "exponential(scale=4)"])
@@ -395,7 +397,7 @@ def test_transforms_of_heads_blocks_and_parts(calls, monkeypatch):
     with emulation():
         got = cuda_sums.mean_cos(omega, lags, np)
     assert calls == ["nufft1d1"] * (2 * 2 * 3)  # heads, parts and blocks; the last part is too short to pay
-    np.testing.assert_allclose(got, _sums.mean_cos(omega, lags, np), rtol=0, atol=BOUND / 10)
+    np.testing.assert_allclose(got, sums.mean_cos(omega, lags, np), rtol=0, atol=BOUND / 10)
 
 
 @pytest.mark.parametrize("law", ["gaussian(scale=4)", "exponential(scale=4)"])
@@ -463,7 +465,7 @@ def test_without_cufinufft_and_for_small_sums_nothing_is_read(monkeypatch):
 
 def test_the_twins_are_registered():
     with emulation():
-        for generic in (_sums.mean_cos, montecarlo._kernel_moments, montecarlo._kernel_chunk_length):
+        for generic in (sums.mean_cos, montecarlo._kernel_moments, montecarlo._kernel_chunk_length):
             name = generic.__name__.lstrip("_")
             assert _accel.choose(generic, np.ones(2)) is getattr(cuda_sums, name)
 
@@ -499,12 +501,12 @@ def test_estimate_kernel_runs_on_the_device(quantity, text):
 
 def test_torch_tensors_give_torch_tensors(monkeypatch):
     torch = pytest.importorskip("torch")
-    xp = _array.namespace(x=torch.ones(1))
+    xp = array.namespace(x=torch.ones(1))
     rng = np.random.default_rng(0)
     omega, lags = rng.normal(size=(2, 50, 1)), rng.normal(size=(2, 7, 1)).astype(np.float32)
     delta = torch.asarray(lags[0, :, 0])
     with emulation() as ran:
-        monkeypatch.setattr(cuda, "view", _array.as_numpy)  # tensors on the CPU, seen as CuPy would see them
+        monkeypatch.setattr(cuda, "view", memory.as_numpy)  # tensors on the CPU, seen as CuPy would see them
         means = [cuda_sums.mean_cos(torch.asarray(omega), torch.asarray(lags), xp)]
         means.append(cuda_sums.mean_cos(torch.asarray(omega[0, :, 0]), delta[2], xp))
         moments = cuda_sums.kernel_moments(omega[0, :, 0], delta, "phi")
@@ -512,8 +514,8 @@ def test_torch_tensors_give_torch_tensors(monkeypatch):
     assert len(ran) == 12
     assert all(type(v) is torch.Tensor and v.dtype == torch.float64 for v in (*means, *moments))
     lags = lags.astype(float)
-    np.testing.assert_allclose(means[0].numpy(), _sums.mean_cos(omega, lags, np), atol=2e-15)
-    np.testing.assert_allclose(means[1].numpy(), _sums.mean_cos(omega[0, :, 0], lags[0, 2, 0], np), atol=2e-15)
+    np.testing.assert_allclose(means[0].numpy(), sums.mean_cos(omega, lags, np), atol=2e-15)
+    np.testing.assert_allclose(means[1].numpy(), sums.mean_cos(omega[0, :, 0], lags[0, 2, 0], np), atol=2e-15)
     plain = plain_moments(omega[0, :, 0], lags[0, :, 0], "phi")
     for got, wanted in zip(moments, (*plain, *plain), strict=True):
         np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-13, atol=2e-15)

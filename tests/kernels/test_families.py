@@ -16,7 +16,8 @@ from problems import KERNELS, N_DRAWS, Z_BOUND, has_density, law_distances, mome
 from scipy import integrate, stats
 
 import rfrope
-from rfrope import _special, kernels
+from rfrope._core import special
+from rfrope import kernels
 from rfrope.kernels import Kernel, families
 
 each_problem = pytest.mark.parametrize("problem", KERNELS, ids=str)
@@ -402,7 +403,7 @@ def test_periodic_draws_of_any_scale(scale):
 def test_periodic_transport_inverts_mpmaths_sums_far_into_the_tail(scale):
     z = 1.0 / scale / scale
     u = np.array([1e-15, 1e-9, 1e-4, 0.01, 0.2, 0.4])
-    for v, found in zip(u, _special.harmonic_quantile(z, u), strict=True):
+    for v, found in zip(u, special.harmonic_quantile(z, u), strict=True):
         tail = lambda n: mp.nsum(lambda i: mp.exp(-z) * mp.besseli(i, z), [n, n + 12 * int(1 + z**0.5)])  # noqa: E731
         n = int(-found)
         assert tail(n + 1) < v * (1 + 1e-10)
@@ -412,12 +413,12 @@ def test_periodic_transport_inverts_mpmaths_sums_far_into_the_tail(scale):
 def test_the_expansion_of_a_narrow_periodic_law_is_the_table():
     u = (np.random.default_rng(0).integers(0, 2**52, 2**16) + 0.5) * 2.0**-52
     z = 60_000.0
-    exact = _special.harmonic_quantile(z, u)
-    original, _special._LARGEST_TABLE = _special._LARGEST_TABLE, 100.0
+    exact = special.harmonic_quantile(z, u)
+    original, special._LARGEST_TABLE = special._LARGEST_TABLE, 100.0
     try:
-        other = _special.harmonic_quantile(z, u)
+        other = special.harmonic_quantile(z, u)
     finally:
-        _special._LARGEST_TABLE = original
+        special._LARGEST_TABLE = original
     np.testing.assert_array_equal(other, exact)
 
 

@@ -1,0 +1,106 @@
+"""Compiled twins of the score estimator's sums and of the uniforms.
+
+A kernel that states its law as data is transported by the loops (see `laws`). One that states none is transported by
+its own NumPy code, in batches, and only the sums are compiled.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rfrope._accel import laws
+from rfrope._accel.cpu import estimator_loops as loops
+from rfrope._core import array, memory, threads
+from rfrope._core.array import Array
+
+Key = tuple[int, int]
+
+_LANES, _FEWEST_LANES = 512, 16
+_ROWS = 32  # of scores that are worked on together, unless a single lag has more
+_SCORES = 2**15  # that are held at once, where that leaves enough lanes
+_FREQUENCIES = 2**16  # likewise, where there is more than one tile of lags
+_BATCH = 2**16  # uniforms that a kernel's own transport is given at once
+_NOT_GIVEN = np.empty((0, 0, 0))
+
+
+def uniforms(key: Key, start: int, count: int, columns: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
+    """Twin of `rfrope._core.philox.uniforms`, equal bit for bit."""
+    out = np.empty((streams, count, columns))
+    loops.fill_uniforms(out, np.uint64(start), np.uint64(stream), *map(np.uint64, key))
+    return out
+
+
+def score_sums(
+    kernel: Any, key: Key, delta: Array, a: Array, b: Array, start: int, length: int
+) -> tuple[Array, Array, Array, Array]:
+    """Twin of `rfrope.montecarlo._score_sums`."""
+    xp, device = array.namespace(a=a), array.device(a)
+    lags, shape, rows = _rows(memory.as_numpy(delta), memory.as_numpy(a), memory.as_numpy(b))
+    sums = np.zeros((4, math.prod(shape)))
+    lanes = min(length, _lanes(rows, a.shape[-1] * kernel.ndim))
+    words = tuple(map(np.uint64, key))
+    law = laws.stated(kernel)
+    if law is not None:
+        loops.add_trials(sums, 0, start, length, lanes, *words, *law, _NOT_GIVEN, *rows)
+    else:
+        blocks = a.shape[-1]
+        batch = max(1, _BATCH // max(1, blocks * kernel.draws))
+        for done in range(0, length, batch):
+            threads.checkpoint()
+            n = min(batch, length - done)
+            u = uniforms(key, 0, blocks, kernel.draws, stream=start + done, streams=n)
+            omega = np.array(kernel.transport(u), dtype=np.float64, order="C").reshape(n, blocks, kernel.ndim)
+            nothing = (laws.UNIFORM, 0.0, np.ones(kernel.ndim), laws.NO_TABLE, laws.NO_TABLE)
+            loops.add_trials(sums, done, start + done, n, lanes, *words, *nothing, omega, *rows)
+    whole = np.empty_like(sums)
+    whole[:, lags] = sums
+    mean, m2, m3, m4 = (array.from_host(part.reshape(shape)[()], xp, device=device) for part in whole)
+    return mean, m2, m3, m4
+
+
+def _rows(delta: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, tuple[int, ...], tuple]:
+    """Give every pair of vectors at every lag ``(..., axes)`` a row, rows of one lag side by side.
+
+    Returns
+    -------
+    order, shape, (lags, limit, a, b, first, pair, tiles)
+        Row r is element order[r] of the flattened result, whose shape is given; the rest is what `add_trials` expects.
+    """
+    shape_of_lags, ndim = delta.shape[:-1], delta.shape[-1]
+    vectors = np.asarray(delta, dtype=np.float64).reshape(-1, ndim)
+    shape = np.broadcast_shapes(shape_of_lags, a.shape[:-1], b.shape[:-1])
+    lags, which = vectors, np.zeros(len(vectors), int)
+    if len(vectors) > 1:
+        lags, which = np.unique(vectors, axis=0, return_inverse=True)
+    lag = np.broadcast_to(which.reshape(shape_of_lags), shape).reshape(-1)
+    pairs = np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+    pair = np.broadcast_to(np.arange(math.prod(pairs)).reshape(pairs), shape).reshape(-1)
+    order = np.argsort(lag, kind="stable")
+    first = np.searchsorted(lag[order], np.arange(len(lags) + 1))
+    limit = loops.LARGEST_REDUCED / (ndim * max(1e-300, np.max(np.abs(lags), initial=0.0)))
+    a, b = (
+        np.array(np.broadcast_to(x, (*pairs, a.shape[-1])), np.float64, order="C").reshape(-1, a.shape[-1])
+        for x in (a, b)
+    )
+    return order, shape, (np.array(lags), limit, a, b, first, pair[order], _tiles(first))
+
+
+def _tiles(first: np.ndarray) -> np.ndarray:
+    """Cut the lags into runs that have few rows together, or are one lag."""
+    tiles, n_lags = [0], len(first) - 1
+    while tiles[-1] < n_lags:
+        stop = int(np.searchsorted(first, first[tiles[-1]] + _ROWS, side="right")) - 1
+        tiles.append(min(n_lags, max(stop, tiles[-1] + 1)))
+    return np.array(tiles)
+
+
+def _lanes(rows: tuple, components: int) -> int:
+    """How many trials are worked on side by side: as many as leave what they need in the caches."""
+    *_, first, _, tiles = rows
+    lanes = min(_LANES, _SCORES // max(1, int(np.max(np.diff(first[tiles]), initial=0))))
+    if len(tiles) > 2:
+        lanes = min(lanes, _FREQUENCIES // max(1, components))
+    return max(_FEWEST_LANES, lanes)

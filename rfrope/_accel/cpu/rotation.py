@@ -1,0 +1,363 @@
+"""Twins of the rotation for arrays in the memory of the CPU: a plan of the walk over memory, then compiled loops.
+
+A plan depends on shapes and strides alone and is kept, so that a decode step does not pay for it again.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache, partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rfrope._accel import layout
+from rfrope._accel.cpu import rotation_loops as loops
+from rfrope._accel.layout import Operand, Strides
+from rfrope._core import array, memory, threads
+from rfrope._core.angles import Angles
+from rfrope._core.array import Array
+from rfrope._core.blocks import Turn
+
+_TABLE_BYTES = 2**16  # of cos and sin, for one tile of rows: they stay in the second cache
+_ITEM_ELEMENTS = 2**18  # features in one item of work
+_LARGEST_GROUP = 2**12
+_STREAMED_BYTES = 2**23  # outputs of this size go past the caches, which they would only flush
+_THREAD_ELEMENTS = 2**20  # features that are worth a thread, which takes 0.1 ms to start
+_LIKE: dict[str, Any] = {
+    "float64": np.float64(0),
+    "float32": np.float32(0),
+    "float16": np.int16(0),
+    "bfloat16": np.uint16(0),
+}
+
+_REMEMBERED = 512  # calls whose checks need not be made again
+
+Layout = tuple[tuple[int, ...], Strides]  # shape, strides
+
+
+class Plan(NamedTuple):
+    """The table that the loops read, its address, how many items of work it makes and how many features they hold."""
+
+    table: np.ndarray
+    address: int
+    items: int
+    elements: int
+
+
+class Source(NamedTuple):
+    """Where cos and sin come from: which operands, how many blocks and position axes, and the steps along the axes."""
+
+    kind: int
+    blocks: int
+    axes: int = 0
+    a_axis: int = 0
+    b_axis: int = 0
+
+
+def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
+    """Twin of the generic function: phases are formed and become cos and sin inside the loop."""
+    walk, operands = _walk_of_angles(x, angles, turn, out)
+    return _turned(x, walk, operands, turn.scale, out, angles.xp)
+
+
+def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+    """Twin of the generic function."""
+    a = _doubles(phases, out, xp)
+    e = None if isinstance(turn.scale, float) else _doubles(turn.scale, out, xp)
+    operands = [_operand(a), _operand(None), _operand(None), _operand(e)]
+    source = Source(loops.PHASES, layout.common_blocks(a.shape[-1], e))
+    return _turned(x, _walk(x, source, operands, turn, out), operands, turn.scale, out, xp)
+
+
+def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+    """Twin of the generic function."""
+    narrow = array.dtype_name(cos) == array.dtype_name(sin) == "float32"
+    a, b = (_apart(memory.as_numpy(v), out) if narrow else _doubles(v, out, xp) for v in (cos, sin))
+    source = Source(loops.TABLE_32 if narrow else loops.TABLE_64, a.shape[-1])
+    operands = [_operand(a), _operand(b), _operand(None), _operand(None)]
+    return _turned(x, _walk(x, source, operands, turn, out), operands, 1.0, out, xp)
+
+
+def cos_sin(angles: Angles) -> tuple[Array, Array]:
+    """Twin of the generic function: blocks (1, 0) turned are (cos, sin)."""
+    blocks, xp = layout.common_blocks(angles.blocks, angles.shift), angles.xp
+    x = array.from_host(np.repeat([1.0, 0.0], blocks), xp, device=array.device(angles.positions))
+    turned = rotated(x, angles, Turn("half", "half"), None)
+    return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
+
+
+# -- calls that repeat themselves --------------------------------------------------------------------------------------
+
+
+class Known(NamedTuple):
+    """A layout that passed all checks: its walk, and the reach of positions and frequencies from their addresses."""
+
+    walk: Walk
+    positions: tuple[int, int]
+    frequencies: tuple[int, int]
+
+
+class Repeats:
+    """Rotations of NumPy arrays whose layouts were met before.
+
+    What depends on shapes, strides and dtypes alone was checked then, and planned. What may differ from call to call is
+    looked at here: values, addresses, and whether `out` may be written to.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Known] = {}
+
+    def turned(self, x: Any, positions: Any, frequencies: Any, turn: Turn, out: Any) -> np.ndarray | None:
+        """Turn `x`, or return None where the layout is new or something needs a closer look."""
+        if type(frequencies) is not np.ndarray or type(turn.scale) is not float or not 0.0 < turn.scale < math.inf:
+            return None
+        layouts = (frequencies.shape, frequencies.strides, frequencies.dtype, turn.pairing, turn.out_pairing)
+        known = self._find(layouts, x, positions, turn.inverse, out)
+        if known is None:
+            return None
+        b, fine = loops.checked_address(frequencies)
+        return _again(known, x, positions, b, turn.scale, out) if fine else None
+
+    def learn(self, x: Any, positions: Any, frequencies: Any, turn: Turn, out: Any) -> None:
+        """Plan for arrays that have just been turned, and so passed all checks."""
+        if type(frequencies) is np.ndarray and frequencies.dtype == np.float64 and memory.in_memory(frequencies):
+            layouts = (frequencies.shape, frequencies.strides, frequencies.dtype, turn.pairing, turn.out_pairing)
+            self._keep(layouts, x, positions, frequencies, turn, out)
+
+    def _find(self, layouts: Any, x: Any, positions: Any, inverse: Any, out: Any) -> Known | None:
+        if type(x) is not np.ndarray or not (out is None or type(out) is np.ndarray):
+            return None
+        key = (layouts, x.shape, x.strides, x.dtype, _layout(positions), inverse, _layout(out))
+        return self._known.get(key)
+
+    def _keep(self, layouts: Any, x: Any, positions: Any, frequencies: np.ndarray, turn: Turn, out: Any) -> None:
+        plain = all(type(v) is np.ndarray and memory.in_memory(v) for v in (x, positions, out) if _is_array(v))
+        if not plain or type(turn.inverse) is not bool or not isinstance(turn.scale, float):
+            return
+        a, b = np.empty(np.shape(positions)), frequencies  # positions are made dense before they are read
+        if b.ndim == 1:
+            a, b = a[..., None], b[:, None]
+        walk, _ = _walk_of_angles(x, Angles(a, b, None, np), turn, out)
+        if 0 < walk.elements < 2 * _THREAD_ELEMENTS:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            key = (layouts, x.shape, x.strides, x.dtype, _layout(positions), turn.inverse, _layout(out))
+            self._known[key] = Known(walk, *(_extent((v.shape, v.strides), 8) for v in (a, b)))
+
+
+class Prepared(Repeats):
+    """Rotations by one set of frequencies, whose values were looked at once."""
+
+    def __init__(self, frequencies: np.ndarray, pairing: str, scale: float) -> None:
+        super().__init__()
+        self._frequencies = np.array(frequencies, np.float64, order="K", copy=None)
+        self._address = self._frequencies.ctypes.data
+        self._pairing, self._scale = pairing, scale
+
+    def again(self, x: Any, positions: Any, inverse: Any, out: Any) -> np.ndarray | None:
+        """Turn `x`, or return None where the layout is new or something needs a closer look."""
+        known = self._find(None, x, positions, inverse, out)
+        return None if known is None else _again(known, x, positions, self._address, self._scale, out)
+
+    def prepare(self, x: Any, positions: Any, inverse: Any, out: Any) -> None:
+        """Plan for arrays that have just been turned, and so passed all checks."""
+        turn = Turn(self._pairing, self._pairing, self._scale, inverse)
+        self._keep(None, x, positions, self._frequencies, turn, out)
+
+
+def _again(known: Known, x: np.ndarray, positions: Any, b: int, scale: float, out: Any) -> np.ndarray | None:
+    walk = known.walk
+    if out is None:
+        out = np.empty(walk.shape, x.dtype)
+    elif not out.flags.writeable:
+        return None
+    positions = np.array(positions, np.float64, order="C", copy=None)
+    views = (x, out) if walk.carrier is None else (x.view(walk.carrier), out.view(walk.carrier))
+    x_address, y_address = loops.address(views[0]), loops.address(views[1])
+    a, fine = loops.checked_address(positions)
+    y_low, y_high = y_address + walk.y_low, y_address + walk.y_high
+    in_place = x_address == y_address and walk.same_strides
+    fine = fine and (in_place or y_high <= x_address + walk.x_low or x_address + walk.x_high <= y_low)
+    for address, (low, high) in ((a, known.positions), (b, known.frequencies)):
+        fine = fine and (y_high <= address + low or address + high <= y_low)
+    if not fine or (x_address | y_address) % walk.size:
+        return None
+    plan = walk.plan(in_place, y_address % 16 == 0)
+    loops.turn(plan.address, x_address, y_address, a, b, 0, 0, scale, walk.like, 0, plan.items)
+    return out
+
+
+def _layout(values: Any) -> Any:
+    """What a plan depends on: of positions no strides, as they are made dense; a single number has no layout."""
+    if type(values) is np.ndarray:
+        return values.shape, values.strides, values.dtype
+    return type(values)
+
+
+def _is_array(values: Any) -> bool:
+    return values is not None and type(values) is not int
+
+
+def _doubles(value: Array, out: Array | None, xp: ModuleType) -> np.ndarray:
+    return _apart(memory.as_numpy(array.as_widest(value, xp)), out)
+
+
+def _apart(values: np.ndarray, out: Array | None) -> np.ndarray:
+    """Return an array, or a copy of one that the result would be written over before it has been read."""
+    if out is not None and np.may_share_memory(values, memory.as_numpy(out)):
+        return values.copy()
+    return values
+
+
+class _Held(NamedTuple):
+    """Where an operand lies, and the array whose memory must outlive the loops; none for one that is not there."""
+
+    place: Operand
+    array: np.ndarray | None
+
+
+def _operand(values: np.ndarray | None) -> _Held:
+    return _Held(Operand() if values is None else layout.operand(values, values.ctypes.data), values)
+
+
+def _walk_of_angles(x: Array, angles: Angles, turn: Turn, out: Array | None) -> tuple[Walk, list[_Held]]:
+    """Walk for positions and frequencies, and the operands that its loops read."""
+    a, b = _doubles(angles.positions, out, angles.xp), _doubles(angles.frequencies, out, angles.xp)
+    places = layout.positions_and_frequencies(a, b, (a.ctypes.data, b.ctypes.data))
+    operands = [_Held(place, array) for place, array in zip(places, (a, b), strict=True)]
+    blocks = angles.blocks
+    for value in (angles.shift, None if isinstance(turn.scale, float) else turn.scale):
+        operands.append(_operand(None if value is None else _doubles(value, out, angles.xp)))
+        blocks = layout.common_blocks(blocks, operands[-1].array)
+    source = Source(loops.POSITIONS, blocks, b.shape[-1], a.strides[-1], b.strides[-1])
+    return _walk(x, source, operands, turn, out), operands
+
+
+def _walk(x: Array, source: Source, operands: list[_Held], turn: Turn, out: Array | None) -> Walk:
+    leading = np.broadcast_shapes(x.shape[:-1], *(operand.place.shape for operand in operands))
+    shape = (*leading, x.shape[-1])
+    source_view = memory.as_numpy(x)
+    strides = layout.dense(shape, source_view.itemsize) if out is None else memory.as_numpy(out).strides
+    return _walk_of(
+        array.dtype_name(x),
+        source,
+        (source_view.shape, source_view.strides),
+        (shape, strides),
+        tuple(operand.place[1:] for operand in operands),
+        (operands[2].array is not None, operands[3].array is not None, turn.inverse),
+        (turn.pairing, turn.out_pairing),
+    )
+
+
+def _turned(x: Array, walk: Walk, operands: list[_Held], scale: Any, out: Array | None, xp: ModuleType) -> Array:
+    """Walk over the memory: on this thread, or on several if there is enough to do."""
+    if out is None:
+        out = array.empty(walk.shape, x, xp)
+    if walk.elements == 0:
+        return out
+    x_address, y_address = (memory.as_numpy(v).ctypes.data for v in (x, out))
+    plan = walk.plan(x_address == y_address and walk.same_strides, y_address % 16 == 0)
+    addresses = [operand.place.address for operand in operands]
+    factor = scale if isinstance(scale, float) else 1.0
+    turn = partial(loops.turn, plan.address, x_address, y_address, *addresses, factor, walk.like)
+    wanted = walk.elements // _THREAD_ELEMENTS
+    n_threads = 1 if wanted < 2 else min(wanted, plan.items, threads.allowed())
+    length = plan.items if n_threads == 1 else max(1, plan.items // (8 * n_threads))
+
+    def work(start: int) -> None:
+        turn(start, min(start + length, plan.items))
+
+    for _ in threads.ordered_map(work, range(0, plan.items, length), n_threads):
+        pass
+    memory.written(out)
+    return out
+
+
+class Walk:
+    """How to go over the memory of arrays of given shapes and strides; the plans for their addresses are kept."""
+
+    def __init__(
+        self,
+        dtype: str,
+        source: Source,
+        x: Layout,
+        y: Layout,
+        operands: tuple[tuple[tuple[int, ...], Strides, int], ...],
+        has: tuple[bool, bool, bool],
+        pairings: tuple[str, str],
+    ) -> None:
+        self.like = like = _LIKE[dtype]
+        self.shape, self.size = y[0], like.dtype.itemsize
+        self.elements = math.prod(y[0])
+        self.same_strides = x == y
+        self.carrier = None if like.dtype.kind == "f" else like.dtype
+        self.x_low, self.x_high = _extent(x, self.size)
+        self.y_low, self.y_high = _extent(y, self.size)
+        self._arguments = (source, x, y, operands, has, pairings)
+        self._plans: dict[tuple[bool, bool], Plan] = {}
+
+    def plan(self, in_place: bool, aligned: bool) -> Plan:
+        """Return the plan for arrays that are one, or not, and for a result at a multiple of 16 bytes, or not."""
+        found = self._plans.get((in_place, aligned))
+        if found is None:
+            found = self._plans[in_place, aligned] = _plan(*self._arguments, in_place, self.size, aligned)
+        return found
+
+
+_walk_of = lru_cache(maxsize=512)(Walk)
+
+
+def _extent(layout: Layout, size: int) -> tuple[int, int]:
+    """First byte of an array's memory, and the one after its last, from its address."""
+    reaches = [(length - 1) * stride for length, stride in zip(*layout, strict=True)]
+    return sum(r for r in reaches if r < 0), sum(r for r in reaches if r > 0) + size
+
+
+def _plan(
+    source: Source,
+    x: Layout,
+    y: Layout,
+    operands: tuple[tuple[tuple[int, ...], Strides, int], ...],
+    has: tuple[bool, bool, bool],
+    pairings: tuple[str, str],
+    in_place: bool,
+    size: int,
+    aligned: bool,
+) -> Plan:
+    """Lay out the walk: which axes share their phases, which one is cut into tiles, and in what order memory is met."""
+    leading, features = y[0][:-1], y[0][-1]
+    where = [(shape, strides) for shape, strides, _ in operands]
+    outer, shared = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[1][:-1], where)
+    # frequencies must be the same along a tile; of the others, the axis whose rows lie closest
+    rows = min(
+        (axis for axis in outer if source.kind != loops.POSITIONS or axis[layout.B] == 0),
+        key=layout.reach,
+        default=(1, *(0,) * 6),
+    )
+    outer = [axis for axis in outer if axis is not rows]
+    tile = min(rows[0], max(1, _TABLE_BYTES // (16 * max(1, source.blocks))))
+    n_shared = math.prod(axis[0] for axis in shared)
+    group = max(1, min(n_shared, _LARGEST_GROUP, _ITEM_ELEMENTS // (tile * features)))
+    tiles, groups = -(-rows[0] // tile), -(-n_shared // group)
+    half = source.blocks * size
+    streaming = aligned and not in_place and math.prod(y[0]) * size >= _STREAMED_BYTES
+    streaming = streaming and half % 16 == 0 and all(step % 16 == 0 for step in y[1][:-1])
+
+    table = np.zeros(loops.HEADER + layout.COLUMNS * (len(outer) + len(shared)), np.int64)
+    table[loops.BLOCKS], table[loops.FEATURES], table[loops.POSITION_AXES] = source.blocks, features, source.axes
+    table[loops.SOURCE], table[loops.A_AXIS], table[loops.B_AXIS] = source.kind, source.a_axis, source.b_axis
+    table[loops.HAS_SHIFT], table[loops.HAS_SCALE], table[loops.INVERSE] = has
+    table[loops.PAIRING], table[loops.OUT_PAIRING] = (pairing == "interleaved" for pairing in pairings)
+    table[loops.IN_PLACE], table[loops.STREAMING] = in_place, streaming
+    table[loops.ROWS_INSIDE] = all(layout.reach(rows) <= layout.reach(axis) for axis in shared)
+    table[loops.TILE], table[loops.TILES], table[loops.GROUP], table[loops.GROUPS] = tile, tiles, group, groups
+    table[loops.SHARED], table[loops.OUTER_AXES], table[loops.SHARED_AXES] = n_shared, len(outer), len(shared)
+    steps = [x[1][-1], y[1][-1], *(step for _, _, step in operands)]
+    table[loops.BLOCK_STRIDES + 1 : loops.BLOCK_STRIDES + layout.COLUMNS] = steps
+    table[loops.ROW_AXIS : loops.HEADER] = rows
+    for i, axis in enumerate((*outer, *shared)):
+        table[loops.HEADER + layout.COLUMNS * i :][: layout.COLUMNS] = axis
+    items = math.prod(axis[0] for axis in outer) * tiles * groups
+    return Plan(table, table.ctypes.data, items, math.prod(y[0]))

@@ -1,0 +1,356 @@
+"""Compiled loops of the rotation: phases in exact turns, cos and sin, and blocks turned at the speed of memory.
+
+Arrays come as addresses with strides in bytes, so that any memory of any library fits and one compilation serves every
+shape. The element type is that of the argument `like`; see `rotation_rows`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import carray, njit
+
+from rfrope._accel.cpu.circle import TURN_1, TURN_2, cos_sin, cos_sin_narrow, fma
+from rfrope._accel.cpu.compiling import called, compiled
+from rfrope._accel.cpu.rotation_rows import copy, fence, integers, number, prefetch, sizes, turn_row, wide
+from rfrope._accel.layout import COLUMNS, A, B, C, E, X, Y
+
+# Fields of a plan before its table of axes
+(
+    BLOCKS,
+    FEATURES,
+    POSITION_AXES,
+    SOURCE,
+    HAS_SHIFT,
+    HAS_SCALE,
+    INVERSE,
+    PAIRING,
+    OUT_PAIRING,
+    IN_PLACE,
+    STREAMING,
+    ROWS_INSIDE,
+    TILE,
+    TILES,
+    GROUP,
+    GROUPS,
+    SHARED,
+    OUTER_AXES,
+    SHARED_AXES,
+    A_AXIS,
+    B_AXIS,
+    BLOCK_STRIDES,
+    ROW_AXIS,
+) = (*range(22), 22 + COLUMNS)
+HEADER = ROW_AXIS + COLUMNS
+POSITIONS, PHASES, TABLE_64, TABLE_32 = range(4)
+
+_PREFETCH_BYTES = 4096  # how far ahead of the row in work the next ones are asked for; half of it was slower
+
+_LARGEST_EXACT = 2.0**53
+_LARGEST = 2.0**500
+
+
+# -- phases to cos and sin ---------------------------------------------------------------------------------------------
+
+
+@called
+def _turns_of(frequencies, block_step, axis_step, blocks, axes, turns_1, turns_2):  # type: ignore[no-untyped-def]
+    """Frequencies over 2 pi to twice the precision of a float64, axis by axis."""
+    for axis in range(axes):
+        for i in range(blocks):
+            turns_1[axis * blocks + i] = number(frequencies + axis * axis_step + i * block_step, False)
+    for i in range(axes * blocks):
+        frequency = turns_1[i]
+        product = frequency * TURN_1
+        turns_1[i] = product
+        turns_2[i] = fma(frequency, TURN_1, -product) + frequency * TURN_2
+
+
+@called
+def _add_turns(factor, turns_1, turns_2, count, high, low, exact):  # type: ignore[no-untyped-def]
+    """Add factor * turns, less whole turns, to a sum: an unevaluated one of two parts (Knuth) if `exact`."""
+    for i in range(count):
+        product = factor * turns_1[i]
+        term = product - np.rint(product)
+        rest = fma(factor, turns_2[i], fma(factor, turns_1[i], -product))
+        if exact:
+            both = high[i] + term
+            shadow = both - high[i]
+            low[i] += ((high[i] - (both - shadow)) + (term - shadow)) + rest
+            high[i] = both
+        else:
+            high[i] += term + rest
+
+
+@called
+def _add_radians(radians, count, high, low, exact):  # type: ignore[no-untyped-def]
+    """Add angles in radians, less whole turns, to such a sum."""
+    for i in range(count):
+        product = radians[i] * TURN_1
+        term = product - np.rint(product)
+        rest = fma(radians[i], TURN_2, fma(radians[i], TURN_1, -product))
+        if exact:
+            both = high[i] + term
+            shadow = both - high[i]
+            low[i] += ((high[i] - (both - shadow)) + (term - shadow)) + rest
+            high[i] = both
+        else:
+            high[i] += term + rest
+
+
+@called
+def _read(source, step, narrow, count, target):  # type: ignore[no-untyped-def]
+    for i in range(count):
+        target[i] = number(source + i * step, narrow)
+
+
+@called
+def _fill_one_axis(positions, step, n_rows, turns_1, turns_2, blocks, cos, sin, exact):  # type: ignore[no-untyped-def]
+    """Cos and sin of a tile of phases, from positions on one axis: the usual case, without any scratch memory."""
+    for row in range(n_rows):
+        position = number(positions + row * step, False)
+        cos_row, sin_row = cos[row * blocks :], sin[row * blocks :]
+        if exact:
+            for i in range(blocks):
+                product = position * turns_1[i]
+                rest = fma(position, turns_2[i], fma(position, turns_1[i], -product))
+                cos_row[i], sin_row[i] = cos_sin(product - np.rint(product), rest)
+        else:
+            for i in range(blocks):
+                product = position * turns_1[i]
+                rest = fma(position, turns_2[i], fma(position, turns_1[i], -product))
+                cos_row[i], sin_row[i] = cos_sin_narrow(product - np.rint(product), rest)
+
+
+@called
+def _cos_sin_of_sums(high, low, blocks, cos, sin, exact):  # type: ignore[no-untyped-def]
+    if exact:
+        for i in range(blocks):
+            cos[i], sin[i] = cos_sin(high[i], low[i])
+    else:
+        for i in range(blocks):
+            cos[i], sin[i] = cos_sin_narrow(high[i], low[i])
+
+
+@called
+def _cos_sin_of_radians(radians, blocks, high, low, cos, sin, exact):  # type: ignore[no-untyped-def]
+    largest = 0.0
+    for i in range(blocks):
+        largest = max(largest, abs(radians[i]))
+    if largest <= _LARGEST_EXACT:
+        for i in range(blocks):
+            high[i], low[i] = 0.0, 0.0
+        _add_radians(radians, blocks, high, low, exact)
+        _cos_sin_of_sums(high, low, blocks, cos, sin, exact)
+    else:  # NaN and infinity too
+        for i in range(blocks):
+            cos[i], sin[i] = math.cos(radians[i]), math.sin(radians[i])
+
+
+@called
+def _fill(header, row, a, b, c, e, scale, turns_1, turns_2, high, low, cos, sin, exact):  # type: ignore[no-untyped-def]
+    """Cos and sin of one row of phases."""
+    blocks, source = header[BLOCKS], header[SOURCE]
+    a_step, b_step = header[BLOCK_STRIDES + A], header[BLOCK_STRIDES + B]
+    if source >= TABLE_64:
+        _read(a, a_step, source == TABLE_32, blocks, high)
+        _read(b, b_step, source == TABLE_32, blocks, low)
+        for i in range(blocks):
+            cos[i], sin[i] = high[i], low[i]
+    elif source == PHASES:
+        _read(a, a_step, False, blocks, row)
+        _cos_sin_of_radians(row, blocks, high, low, cos, sin, exact)
+    else:
+        for i in range(blocks):
+            high[i], low[i] = 0.0, 0.0
+        for axis in range(header[POSITION_AXES]):
+            position = number(a + axis * header[A_AXIS], False)
+            these = slice(axis * blocks, (axis + 1) * blocks)
+            _add_turns(position, turns_1[these], turns_2[these], blocks, high, low, exact)
+        if header[HAS_SHIFT] != 0:
+            _read(c, header[BLOCK_STRIDES + C], False, blocks, row)
+            _add_radians(row, blocks, high, low, exact)
+        _cos_sin_of_sums(high, low, blocks, cos, sin, exact)
+    if header[INVERSE] != 0:
+        for i in range(blocks):
+            sin[i] = -sin[i]
+    if header[HAS_SCALE] != 0 or scale != 1.0:
+        if header[HAS_SCALE] != 0:
+            _read(e, header[BLOCK_STRIDES + E], False, blocks, row)
+        else:
+            for i in range(blocks):
+                row[i] = scale
+        if header[INVERSE] != 0:
+            for i in range(blocks):
+                cos[i] /= row[i]
+                sin[i] /= row[i]
+        else:
+            for i in range(blocks):
+                cos[i] *= row[i]
+                sin[i] *= row[i]
+
+
+# -- the walk over memory ----------------------------------------------------------------------------------------------
+
+
+@called
+def _offsets(header, first_axis, n_axes, index, found):  # type: ignore[no-untyped-def]
+    """Add to `found` the bytes from the start of each operand to the row of that index, over some axes of the plan."""
+    for axis in range(first_axis + n_axes - 1, first_axis - 1, -1):
+        start = HEADER + COLUMNS * axis
+        whole = index // header[start]
+        along = index - whole * header[start]
+        for operand in range(COLUMNS):
+            found[operand] += along * header[start + operand]
+        index = whole
+
+
+@njit(inline="always")
+def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ignore[no-untyped-def]
+    """Turn rows on two nested axes, given as offsets in x, y and the table, and pass their other features through."""
+    # read once: for all the compiler knows, a row could lie over the header
+    size, blocks, features = sizes(like)[0], header[BLOCKS], header[FEATURES]
+    x_step, y_step = header[BLOCK_STRIDES + X], header[BLOCK_STRIDES + Y]
+    pairing, out_pairing, streaming = header[PAIRING], header[OUT_PAIRING], header[STREAMING]
+    manner = 1 + pairing + 2 * out_pairing + 4 * streaming if x_step == size and y_step == size else 0
+    moving = header[IN_PLACE] != 0 and pairing != out_pairing  # features change places: read all before writing
+    rest = 0 if header[IN_PLACE] != 0 else features - 2 * blocks
+    ahead = _PREFETCH_BYTES // (features * size)
+    n_outer, n_inner = outer.shape[1], inner.shape[1]
+    asked = 0 < ahead <= n_inner
+    for i in range(n_outer):
+        x_outer, y_outer, table_outer = outer[0, i], outer[1, i], outer[2, i]
+        following = outer[0, i + 1] if i + 1 < n_outer else x_outer
+        for j in range(n_inner):
+            if asked:
+                if j + ahead < n_inner:
+                    coming = x + x_outer + inner[0, j + ahead]
+                else:
+                    coming = x + following + inner[0, j + ahead - n_inner]
+                for byte in range(0, features * size, 64):
+                    prefetch(coming + byte)
+            table = table_outer + inner[2, j]
+            x_row, y_row, step = x + x_outer + inner[0, j], y + y_outer + inner[1, j], x_step
+            if rest > 0:
+                done = 2 * blocks
+                copy(y_row + done * y_step, x_row + done * step, y_step, step, rest, like)
+            if moving:
+                copy(buffer, x_row, size, step, 2 * blocks, like)
+                x_row, step = buffer, size
+            turn_row(x_row, y_row, step, y_step, cos + table, sin + table, blocks, pairing, out_pairing, manner, like)
+
+
+@njit(inline="always")
+def _turn_tile(  # type: ignore[no-untyped-def]
+    header,
+    item,
+    x,
+    y,
+    a,
+    b,
+    c,
+    e,
+    scale,
+    last,
+    turns_1,
+    turns_2,
+    rows,
+    wide_cos,
+    wide_sin,
+    tables,
+    shared,
+    tile,
+    at,
+    like,
+):
+    """One item of work: a tile of rows of phases, and all rows of x (or one group of them) that share it."""
+    blocks, n_rows = header[BLOCKS], header[TILE]
+    group, outer_index = item % header[GROUPS], item // header[GROUPS]
+    first_row = outer_index % header[TILES] * n_rows
+    outer_index //= header[TILES]
+    n_rows = min(n_rows, header[ROW_AXIS] - first_row)
+    row_axis = header[ROW_AXIS:]
+    for operand in range(COLUMNS):
+        at[operand] = first_row * row_axis[operand]
+    _offsets(header, 0, header[OUTER_AXES], outer_index, at)
+    x, y = x + at[X], y + at[Y]
+    a, b, c, e = a + at[A], b + at[B], c + at[C], e + at[E]
+    if header[SOURCE] == POSITIONS and b != last:
+        step, axes = header[BLOCK_STRIDES + B], header[POSITION_AXES]
+        _turns_of(b, step, header[B_AXIS], blocks, axes, turns_1, turns_2)
+    exact = sizes(like)[0] == 8
+    plain = header[SOURCE] == POSITIONS and header[POSITION_AXES] == 1 and header[HAS_SHIFT] == 0
+    plain = plain and header[HAS_SCALE] == 0 and scale == 1.0
+    if plain:
+        step = row_axis[A]
+        _fill_one_axis(a, step, n_rows, turns_1, turns_2, blocks, wide_cos, wide_sin, exact)
+        if header[INVERSE] != 0:
+            for i in range(n_rows * blocks):
+                wide_sin[i] = -wide_sin[i]
+    for r in range(0 if plain else n_rows):
+        here = (a + r * row_axis[A], b + r * row_axis[B], c + r * row_axis[C], e + r * row_axis[E])
+        a_row, b_row, c_row, e_row = here
+        _fill(
+            header, rows[0], a_row, b_row, c_row, e_row, scale,
+            turns_1, turns_2, rows[1], rows[2], wide_cos[r * blocks :], wide_sin[r * blocks :], exact,
+        )  # fmt: skip
+    for r in range(n_rows):
+        tile[0, r] = r * row_axis[X]
+        tile[1, r] = r * row_axis[Y]
+        tile[2, r] = r * blocks * sizes(like)[1]
+    first_shared = group * header[GROUP]
+    n_shared = min(header[GROUP], header[SHARED] - first_shared)
+    for s in range(n_shared):
+        for operand in range(COLUMNS):
+            at[operand] = 0
+        _offsets(header, header[OUTER_AXES], header[SHARED_AXES], first_shared + s, at)
+        shared[0, s], shared[1, s], shared[2, s] = at[X], at[Y], 0
+    cos, sin, buffer = tables
+    inner, outer = tile[:, :n_rows], shared[:, :n_shared]
+    if header[ROWS_INSIDE] == 0:
+        inner, outer = outer, inner
+    _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like)
+    return b
+
+
+@compiled
+def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-untyped-def]
+    """Items first, ..., last - 1 of a plan's work. All but `scale` and `like` are addresses and integers."""
+    header = carray(integers(plan), (1 << 16,))
+    blocks, n_rows = header[BLOCKS], header[TILE]
+    turns = np.empty((2, header[POSITION_AXES] * blocks))
+    rows = np.empty((3, blocks))
+    storage = np.empty(2 * n_rows * blocks + header[FEATURES])
+    cos = storage.ctypes.data
+    sin = cos + n_rows * blocks * 8
+    tables = (cos, sin, sin + n_rows * blocks * 8)
+    wide_cos = carray(wide(cos, like), (n_rows * blocks,))
+    wide_sin = carray(wide(sin, like), (n_rows * blocks,))
+    shared = np.empty((3, header[GROUP]), np.int64)
+    tile = np.empty((3, n_rows), np.int64)
+    at = np.empty(COLUMNS, np.int64)
+    done = 0  # no address of frequencies
+    for item in range(first, last):
+        done = _turn_tile(
+            header, item, x, y, a, b, c, e, scale, done,
+            turns[0], turns[1], rows, wide_cos, wide_sin, tables, shared, tile, at, like,
+        )  # fmt: skip
+    if header[STREAMING] != 0:
+        fence()
+    return storage.size  # the table lives until here
+
+
+@compiled
+def address(array):  # type: ignore[no-untyped-def]
+    """Address of an array, five times faster than `numpy.ndarray.ctypes`."""
+    return array.ctypes.data
+
+
+@compiled
+def checked_address(array):  # type: ignore[no-untyped-def]
+    """Address of an array, and whether all its values are at most 2**500."""
+    fine = True
+    for value in array.flat:
+        fine = fine and abs(value) <= _LARGEST
+    return array.ctypes.data, fine

@@ -1,0 +1,292 @@
+"""Rows of features in memory: instructions that Numba has no name for, in LLVM's words.
+
+The element type is that of the argument `like`: float64, float32, int16 (stands for float16) and uint16 (bfloat16).
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from llvmlite import binding, ir
+from numba import config, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+def _converts_half() -> bool:
+    """Whether the processor converts float16 by itself: the compiled code has no library to call."""
+    if platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686"):
+        return True
+    if config.CPU_NAME or config.CPU_FEATURES:
+        return "+f16c" in (config.CPU_FEATURES or "")
+    return bool(binding.get_host_cpu_features().get("f16c", False))
+
+
+if not _converts_half():
+    raise ImportError("this processor (or NUMBA_CPU_FEATURES) has no F16C: float16 cannot be converted in the loops")
+
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+
+
+class _Element:
+    """How elements of one type lie in memory, and the type to compute in: one float wider, except for float64."""
+
+    def __init__(self, like: Any) -> None:
+        half, single, double = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+        self.is_bfloat16 = like == types.uint16
+        self.stored, self.size, self.wide, self.lanes = {
+            types.float64: (double, 8, double, 8),
+            types.float32: (single, 4, double, 16),
+            types.int16: (half, 2, single, 16),
+            types.uint16: (_I16, 2, single, 16),
+        }[like]
+        self.wide_size = 8 if self.wide == double else 4
+
+    def widen(self, builder: Any, value: Any, lanes: int) -> Any:
+        if self.is_bfloat16:
+            bits = builder.shl(builder.zext(value, _vector(_I32, lanes)), _splat(_I32, 16, lanes))
+            return builder.bitcast(bits, _vector(self.wide, lanes))
+        return value if self.stored == self.wide else builder.fpext(value, _vector(self.wide, lanes))
+
+    def narrow(self, builder: Any, value: Any, lanes: int) -> Any:
+        """Round to the nearest element, ties to even."""
+        if not self.is_bfloat16:
+            return value if self.stored == self.wide else builder.fptrunc(value, _vector(self.stored, lanes))
+        bits = builder.bitcast(value, _vector(_I32, lanes))
+        odd = builder.and_(builder.lshr(bits, _splat(_I32, 16, lanes)), _splat(_I32, 1, lanes))
+        rounded = builder.add(builder.add(bits, odd), _splat(_I32, 0x7FFF, lanes))
+        quiet = builder.or_(bits, _splat(_I32, 0x400000, lanes))
+        bits = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
+        return builder.trunc(builder.lshr(bits, _splat(_I32, 16, lanes)), _vector(_I16, lanes))
+
+
+def _vector(element: Any, lanes: int) -> Any:
+    return ir.VectorType(element, lanes)
+
+
+def _splat(element: Any, value: int, lanes: int) -> Any:
+    return ir.Constant(_vector(element, lanes), [ir.Constant(element, value)] * lanes)
+
+
+def _pick(builder: Any, first: Any, second: Any, indices: Any) -> Any:
+    mask = [ir.Constant(_I32, i) for i in indices]
+    return builder.shuffle_vector(first, second, ir.Constant(_vector(_I32, len(mask)), mask))
+
+
+def _at(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _offset(builder: Any, address: Any, index: Any, step: int) -> Any:
+    return builder.add(address, builder.mul(index, ir.Constant(index.type, step)))
+
+
+def _fused(builder: Any, element: _Element, lanes: int, *arguments: Any) -> Any:
+    kind = _vector(element.wide, lanes)
+    name = f"llvm.fma.v{lanes}f{8 * element.wide_size}"
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
+    return builder.call(function, arguments)
+
+
+def _store(builder: Any, element: _Element, value: Any, address: Any, streaming: bool) -> None:
+    """Store a vector; past the caches, in pieces of 16 bytes, if streaming."""
+    lanes = value.type.count
+    piece = 16 // element.size if streaming else lanes
+    for start in range(0, lanes, piece):
+        part = _pick(builder, value, value, range(start, start + piece)) if streaming else value
+        place = builder.add(address, ir.Constant(_I64, start * element.size))
+        done = builder.store(part, _at(builder, place, part.type), align=16 if streaming else element.size)
+        if streaming:
+            done.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_I32, 1)]))
+
+
+def _turn_lanes(builder: Any, element: _Element, row: Any, index: Any, lanes: int, pairs: Any, streaming: bool) -> None:
+    """Turn some blocks of a row whose features lie side by side: all is loaded before anything is stored."""
+    x, y, cos, sin, blocks = row
+    pairing, out_pairing = pairs
+    size = element.size
+    half = builder.mul(blocks, ir.Constant(_I64, size))
+
+    def load(address: Any, kind: Any, count: int) -> Any:
+        return builder.load(_at(builder, address, _vector(kind, count)), align=size if kind is element.stored else 4)
+
+    if pairing == 0:
+        place = _offset(builder, x, index, size)
+        first, second = (load(p, element.stored, lanes) for p in (place, builder.add(place, half)))
+    else:
+        both = load(_offset(builder, x, index, 2 * size), element.stored, 2 * lanes)
+        first, second = (_pick(builder, both, both, range(i, 2 * lanes, 2)) for i in (0, 1))
+    first, second = (element.widen(builder, v, lanes) for v in (first, second))
+    cos, sin = (load(_offset(builder, v, index, element.wide_size), element.wide, lanes) for v in (cos, sin))
+    turned_1 = _fused(builder, element, lanes, first, cos, builder.fneg(builder.fmul(second, sin)))
+    turned_2 = _fused(builder, element, lanes, first, sin, builder.fmul(second, cos))
+    turned_1, turned_2 = (element.narrow(builder, v, lanes) for v in (turned_1, turned_2))
+    if out_pairing == 0:
+        place = _offset(builder, y, index, size)
+        _store(builder, element, turned_1, place, streaming)
+        _store(builder, element, turned_2, builder.add(place, half), streaming)
+    else:
+        both = _pick(builder, turned_1, turned_2, [i // 2 + (i % 2) * lanes for i in range(2 * lanes)])
+        _store(builder, element, both, _offset(builder, y, index, 2 * size), streaming)
+
+
+def _turn_one(builder: Any, element: _Element, row: Any, index: Any, pairs: Any, steps: Any) -> None:
+    """Turn one block of a row with any strides."""
+    x, y, cos, sin, blocks = row
+    places = []
+    for base, interleaved, step in zip((x, y), pairs, steps, strict=True):
+        twice = builder.mul(index, ir.Constant(_I64, 2))
+        first = builder.select(interleaved, twice, index)
+        second = builder.select(interleaved, builder.add(twice, ir.Constant(_I64, 1)), builder.add(index, blocks))
+        places.append([builder.add(base, builder.mul(i, step)) for i in (first, second)])
+    one = _vector(element.stored, 1)
+    first, second = (
+        element.widen(builder, builder.load(_at(builder, p, one), align=element.size), 1) for p in places[0]
+    )
+    kind = _vector(element.wide, 1)
+    cos, sin = (builder.load(_at(builder, _offset(builder, v, index, element.wide_size), kind)) for v in (cos, sin))
+    turned = (
+        _fused(builder, element, 1, first, cos, builder.fneg(builder.fmul(second, sin))),
+        _fused(builder, element, 1, first, sin, builder.fmul(second, cos)),
+    )
+    for value, place in zip(turned, places[1], strict=True):
+        _store(builder, element, element.narrow(builder, value, 1), place, False)
+
+
+@intrinsic
+def turn_row(  # type: ignore[no-untyped-def]
+    typing, x, y, x_step, y_step, cos, sin, blocks, pairing, out_pairing, manner, like
+):
+    """Turn the blocks of one row: x and y are addresses of its first feature, the steps are between features.
+
+    The manner is 0 for features that do not lie side by side, else 1 + pairing + 2 out_pairing + 4 streaming.
+    """
+    signature = types.void(*(types.int64,) * 10, like)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        element = _Element(signature.args[-1])
+        x, y, x_step, y_step, cos, sin, blocks, pairing, out_pairing, manner, _ = arguments
+        row, zero = (x, y, cos, sin, blocks), ir.Constant(_I64, 0)
+        done = cgutils.alloca_once_value(builder, zero)
+        rest = builder.append_basic_block("rest")
+        chosen = builder.switch(manner, rest)
+
+        def loop(lanes: int, pairs: Any, streaming: bool) -> None:
+            start, stop = builder.load(done), builder.and_(blocks, ir.Constant(_I64, -lanes))
+            with cgutils.for_range_slice(builder, start, stop, ir.Constant(_I64, lanes), _I64) as (index, _):
+                _turn_lanes(builder, element, row, index, lanes, pairs, streaming)
+            builder.store(stop, done)
+
+        for number in range(8):
+            pairs, streaming = (number & 1, number >> 1 & 1), number >= 4
+            chosen.add_case(ir.Constant(_I64, 1 + number), block := builder.append_basic_block("dense"))
+            builder.position_at_end(block)
+            loop(element.lanes, pairs, streaming)
+            loop(4, pairs, False)
+            builder.branch(rest)
+        builder.position_at_end(rest)
+        interleaved = [builder.icmp_signed("!=", flag, zero) for flag in (pairing, out_pairing)]
+        one = ir.Constant(_I64, 1)
+        with cgutils.for_range_slice(builder, builder.load(done), blocks, one, _I64) as (index, _):
+            _turn_one(builder, element, row, index, interleaved, (x_step, y_step))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def copy(typing, target, source, target_step, source_step, count, like):  # type: ignore[no-untyped-def]
+    """Copy elements between addresses with steps in bytes."""
+    signature = types.void(*(types.int64,) * 5, like)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        element = _Element(signature.args[-1])
+        target, source, target_step, source_step, count, _ = arguments
+        with cgutils.for_range(builder, count, intp=_I64) as loop:
+            places = (
+                builder.add(base, builder.mul(loop.index, step))
+                for base, step in ((source, source_step), (target, target_step))
+            )
+            source_place, target_place = (_at(builder, place, element.stored) for place in places)
+            builder.store(builder.load(source_place, align=element.size), target_place, align=element.size)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def wide(typing, address, like):  # type: ignore[no-untyped-def]
+    """Address as a pointer to numbers of the type that elements like `like` are computed in."""
+    wide = types.float64 if like in (types.float32, types.float64) else types.float32
+    signature = types.CPointer(wide)(types.int64, like)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return signature, generate
+
+
+@intrinsic
+def integers(typing, address):  # type: ignore[no-untyped-def]
+    """Address as a pointer to integers."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.int64)(types.int64), generate
+
+
+@intrinsic
+def sizes(typing, like):  # type: ignore[no-untyped-def]
+    """Bytes of an element and of the number that it is computed in."""
+    signature = types.UniTuple(types.int64, 2)(like)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        element = _Element(signature.args[0])
+        pair = [ir.Constant(_I64, element.size), ir.Constant(_I64, element.wide_size)]
+        return context.make_tuple(builder, signature.return_type, pair)
+
+    return signature, generate
+
+
+@intrinsic
+def number(typing, address, narrow):  # type: ignore[no-untyped-def]
+    """Read a float64, or a float32 if `narrow`, from an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value = cgutils.alloca_once(builder, ir.DoubleType())
+        with builder.if_else(arguments[1]) as (single, double):
+            with single:
+                place = _at(builder, arguments[0], ir.FloatType())
+                builder.store(builder.fpext(builder.load(place, align=4), ir.DoubleType()), value)
+            with double:
+                builder.store(builder.load(_at(builder, arguments[0], ir.DoubleType()), align=8), value)
+        return builder.load(value)
+
+    return types.float64(types.int64, types.boolean), generate
+
+
+@intrinsic
+def prefetch(typing, address):  # type: ignore[no-untyped-def]
+    """Ask for the cache line of an address, which need not be valid."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, locality, data = (ir.Constant(_I32, value) for value in (0, 2, 1))
+        builder.call(function, [_at(builder, arguments[0], _I8), read, locality, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
+def fence(typing):  # type: ignore[no-untyped-def]
+    """Make stores that went past the caches visible to other threads."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate

@@ -1,0 +1,161 @@
+"""The one door to CUDA devices: kernels from the .cu files beside this, compiled by CuPy and launched on its stream.
+
+Leaves for CUDA work on CuPy arrays. A torch tensor is viewed as one through DLPack, without a copy, and everything runs
+on torch's current stream. CuPy is imported on first use, so leaves can be looked at, and their kernels run on the CPU
+by the tests, on machines without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import pathlib
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope._core.array import Array
+
+# As the kernels expect: templates, and no multiply-add but where fma() asks for one. CuPy adds the architecture.
+OPTIONS = ("--std=c++17", "--fmad=false")
+_OLDEST = 70  # Volta: __grid_constant__
+_INCLUDE = '#include "common.cuh"'
+_TOOLKIT = (("nvidia.cuda_runtime", "libcudart.so.12"), ("nvidia.cufft", "libcufft.so.11"))
+_FOLDER = pathlib.Path(__file__).parent
+
+
+def space() -> ModuleType:
+    """Return CuPy.
+
+    Raises
+    ------
+    ImportError
+        If it is not installed, or cannot be imported.
+    """
+    import cupy
+
+    return cupy
+
+
+@cache
+def check() -> None:
+    """See whether the kernels can be compiled and run here, once.
+
+    Raises
+    ------
+    ImportError
+        If not, with the reason: no CuPy, no device that its driver and runtime know, one that is too old, no compiler.
+    """
+    cupy = space()
+    try:
+        runtime = cupy.cuda.runtime
+        found = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
+        oldest = min(10 * one["major"] + one["minor"] for one in found)
+        importlib.import_module("cupy_backends.cuda.libs.nvrtc").getVersion()
+    except Exception as error:  # of CUDA's runtime, or of the loader
+        raise ImportError(f"{type(error).__name__}: {error}") from error
+    if oldest < _OLDEST:
+        raise ImportError(f"compute capability {oldest / 10}; the kernels need {_OLDEST / 10} on every device")
+
+
+@contextlib.contextmanager
+def place(x: Array) -> Iterator[None]:
+    """Make the device of `x`, and the stream that its library is using there, the current ones of CuPy."""
+    cupy = space()
+    if isinstance(x, cupy.ndarray):
+        with x.device:
+            yield
+    else:
+        with cupy.cuda.Device(x.device.index), stream_of(sys.modules["torch"].cuda.current_stream(x.device)):
+            yield
+
+
+def stream_of(stream: Any) -> Any:
+    """Return the stream of CuPy that is a stream of torch."""
+    cuda = space().cuda
+    if hasattr(cuda.Stream, "from_external") and hasattr(stream, "__cuda_stream__"):
+        return cuda.Stream.from_external(stream)
+    with warnings.catch_warnings():  # what older versions of either library need, newer ones of CuPy warn of
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return cuda.ExternalStream(stream.cuda_stream, stream.device_index)
+
+
+def view(x: Array) -> Any:
+    """Return the CuPy array over the memory of `x`; bfloat16 of torch as int16."""
+    if not hasattr(x, "data_ptr"):
+        return x
+    torch = sys.modules["torch"]
+    x = x.detach()
+    return space().from_dlpack(x.view(torch.int16) if x.dtype == torch.bfloat16 else x)
+
+
+def doubles(x: Array, xp: ModuleType) -> Any:
+    """Return the CuPy array over `x` in float64."""
+    return view(array.as_widest(x, xp))
+
+
+def address(x: Any) -> int:
+    """Address of the first element of a CuPy array."""
+    return int(x.data.ptr)
+
+
+def wait() -> None:
+    """Wait for all that is queued on all devices."""
+    cuda = space().cuda
+    for number in range(cuda.runtime.getDeviceCount()):
+        cuda.Device(number).synchronize()
+
+
+def launch(source: str, name: str, blocks: int, threads: int, plan: np.ndarray) -> None:
+    """Run a kernel of a .cu file on the current device and stream, with one structure as its argument.
+
+    Parameters
+    ----------
+    source : str
+        Name of the file, without ``.cu``.
+    name : str
+        Name of the function, with its template arguments.
+    blocks, threads : int
+        Blocks in the grid, and threads in a block.
+    plan : ndarray, structured, of one element
+        What the kernel is given by value.
+    """
+    if blocks > 0:
+        kernel(source, name)((blocks,), (threads,), (plan,))
+
+
+@cache
+def load_toolkit() -> None:
+    """Load CUDA's runtime and FFT from NVIDIA's packages, if they are there.
+
+    cufinufft's library is linked with them, but no search path of the system leads into such packages. Once loaded they
+    are found by their names.
+    """
+    for package, library in _TOOLKIT:
+        with contextlib.suppress(ImportError, OSError):
+            found = importlib.util.find_spec(package)
+            for folder in (found.submodule_search_locations or ()) if found else ():
+                ctypes.CDLL(str(pathlib.Path(folder, "lib", library)))
+
+
+@cache
+def text(source: str) -> str:
+    """Return all that is to be compiled for a .cu file."""
+    common, kernels = (_FOLDER.joinpath(name).read_text("utf-8") for name in ("common.cuh", f"{source}.cu"))
+    assert _INCLUDE in kernels
+    return kernels.replace(_INCLUDE, common)
+
+
+@cache
+def kernel(source: str, name: str) -> Any:
+    """Compile on the first launch; CuPy keeps the result on disk, and loads it for every device it is launched on."""
+    module = space().RawModule(code=text(source), options=OPTIONS, name_expressions=(name,))
+    return module.get_function(name)

@@ -1,0 +1,113 @@
+"""What ``rfrope doctor`` says of accelerators: what is active, and for the rest why not and what to type next."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pathlib
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from rfrope._accel import cpu, cuda
+from rfrope._core import twins
+from rfrope._core.libraries import Finding, for_device, told, version_of
+
+_TRANSFORMS = "transforms for sums over many lags"
+_WHAT = {"rotation": "rotation, tables", "sums": "sums over lags", "estimators": "score estimates, draws"}
+
+
+def on_host() -> list[dict[str, Any]]:
+    """Findings on leaves for the CPU, each loaded as the lookup loads it, and on the transforms that some use."""
+    return [asdict(one) for one in (*map(_compiled, cpu.LEAVES), _finufft())]
+
+
+def on_cuda() -> list[dict[str, Any]]:
+    """Findings on leaves for CUDA devices, likewise."""
+    return [asdict(one) for one in (*map(_kernels, cuda.LEAVES), _cufinufft())]
+
+
+def _compiled(name: str) -> Finding:
+    title = f"compiled loops: {_WHAT.get(name, name)}"
+    try:
+        twins.load("cpu", name)
+    except ImportError as error:
+        text = told(error)
+        if "NUMBA_DISABLE_JIT" in text:
+            return Finding(title, False, reason="NUMBA_DISABLE_JIT is set", advice="unset NUMBA_DISABLE_JIT")
+        missing = importlib.util.find_spec("numba") is None
+        advice = "pip install numba" if missing else "pip install --upgrade --force-reinstall numba"
+        return Finding(title, False, reason="Numba is not installed" if missing else text, advice=advice)
+    except BaseException as error:  # the lookup would let it through: all calls of these functions fail
+        return Finding(title, False, reason=told(error), advice="pip install --upgrade --force-reinstall numba")
+    version = f"Numba {version_of('numba')}"
+    failures = importlib.import_module("rfrope._accel.cpu.compiling").FAILURES
+    if failures:
+        advice = "free space, or set NUMBA_CACHE_DIR to a folder that can be written to"
+        return Finding(title, True, f"{version}, compiled anew in every process: {failures[0]}", advice=advice)
+    return Finding(title, True, version)
+
+
+def _kernels(name: str) -> Finding:
+    """Import a leaf, and compile one of its kernels for the current device."""
+    title = f"CUDA kernels: {_WHAT.get(name, name)}"
+    try:
+        module = twins.load("cuda", name)
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+        reason = "CuPy is not installed" if missing else told(error)
+        return Finding(title, False, reason=reason, advice="see CuPy above")
+    except BaseException as error:
+        return Finding(title, False, reason=told(error), advice="see CuPy above")
+    try:
+        kernel = module.KERNELS[0]
+        importlib.import_module("rfrope._accel.cuda.door").kernel(name, kernel)
+    except BaseException as error:  # though CuPy may be active: calls of these functions fail
+        advice = "pip install --upgrade 'cupy-cuda12x[ctk]', or 'cupy-cuda13x[ctk]': CuPy with its compiler"
+        return Finding(title, False, reason=told(error), advice=advice)
+    return Finding(title, True, f"compiled for this device ({kernel})")
+
+
+def _finufft() -> Finding:
+    title, version = f"finufft: {_TRANSFORMS}", version_of("finufft")
+    if not version and importlib.util.find_spec("finufft") is None:
+        return Finding(title, False, reason="not installed", advice="pip install finufft")
+    try:
+        importlib.import_module("finufft")
+    except Exception as error:
+        return Finding(title, False, version, told(error), "pip install --force-reinstall finufft")
+    return Finding(title, True, version)
+
+
+def _cufinufft() -> Finding:
+    """As the leaf for sums loads it, which keeps to direct sums where it cannot."""
+    title, version = f"cufinufft: {_TRANSFORMS}", version_of("cufinufft")
+    if not version and importlib.util.find_spec("cufinufft") is None:
+        return Finding(title, False, reason="not installed", advice=for_device("pip install cufinufft"))
+    try:
+        module = twins.load("cuda", "sums")
+    except BaseException as error:
+        return Finding(title, False, version, told(error), "see CuPy above")
+    try:
+        if module.nufft() is not None:
+            return Finding(title, True, version)
+        importlib.import_module("cufinufft")
+        reason = "it cannot be used"
+    except BaseException as error:
+        reason = _not_loaded("cufinufft") or told(error)
+    advice = for_device("pip install nvidia-cuda-runtime-cu12 nvidia-cufft-cu12")
+    return Finding(title, False, version, reason, advice)
+
+
+def _not_loaded(name: str) -> str:
+    """What the system says when it loads the shared library of a package that cannot be imported."""
+    import ctypes
+
+    with suppress(Exception):
+        folder = pathlib.Path(str(importlib.util.find_spec(name).origin)).parent  # type: ignore[union-attr]
+        for path in sorted(folder.glob(f"lib{name}*.so*")):
+            try:
+                ctypes.CDLL(str(path))
+            except OSError as error:
+                return f"its library does not load: {error}"
+    return ""

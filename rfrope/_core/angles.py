@@ -1,0 +1,184 @@
+"""The gate for positions, frequencies and shifts: read once, in one form, with an error that names what is wrong.
+
+Below the gate positions are ``(*P, k)`` and frequencies ``(*H, D, k)``, so that nothing there asks whether there is one
+axis or several: frequencies ``(D,)`` of one axis are ``(D, 1)``, and scalar positions ``P`` become ``(*P, 1)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope._core.arguments import LARGEST
+from rfrope._core.array import Array
+
+
+class Angles(NamedTuple):
+    """What phases ``positions . frequencies + shift`` are made from, checked.
+
+    Attributes
+    ----------
+    positions : array, (*P, k)
+        Integers or floats.
+    frequencies : array, (*H, D, k), radians per unit of position
+        The widest float of `xp`; of NumPy where they were given as numbers that `xp` could not hold.
+    shift : array, radians, or None
+        Broadcasts against the phases.
+    xp : module
+        The namespace of the positions.
+    """
+
+    positions: Array
+    frequencies: Array
+    shift: Array | None
+    xp: ModuleType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the phases: ``P + (D,)``, or what ``positions @ frequencies^T`` and the shift broadcast to."""
+        positions, frequencies = self.positions.shape, self.frequencies.shape
+        shape = tuple(frequencies[:-1])
+        if len(positions) > 1:
+            leading = array.broadcast_shapes({"positions": positions[:-2], "frequencies": frequencies[:-2]})
+            shape = (*leading, positions[-2], frequencies[-2])
+        if self.shift is None:
+            return shape
+        return array.broadcast_shapes({"shift": self.shift.shape, "the phases": shape})
+
+    @property
+    def blocks(self) -> int:
+        """D."""
+        return int(self.frequencies.shape[-2])
+
+    def axes(self) -> Iterator[tuple[Array, Array]]:
+        """Yield, axis by axis, positions and frequencies that broadcast to the shape of the phases."""
+        tokens = self.positions.ndim > 1
+        for axis in range(self.frequencies.shape[-1]):
+            frequency = self.frequencies[..., axis]
+            yield self.positions[..., axis][..., None], frequency[..., None, :] if tokens else frequency
+
+    def part(self, span: slice) -> Angles:
+        """Those of some blocks."""
+        shift = self.shift
+        if shift is not None and shift.ndim and shift.shape[-1] > 1:
+            shift = shift[..., span]
+        return self._replace(frequencies=self.frequencies[..., span, :], shift=shift)
+
+
+def read(
+    positions: Any, frequencies: Any, shift: Any, xp: ModuleType, device: Any, name: str = "positions"
+) -> Angles:
+    """Check positions, frequencies and shift, and bring lists to the caller's library and device.
+
+    Parameters
+    ----------
+    positions : array_like
+        Any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for frequencies ``(*H, D, k)``.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``.
+    shift : array_like, radians, or None
+        Broadcasts against the phases.
+    xp, device
+        Those that `array.shared` found for all arrays of the call.
+    name : str
+        What the caller calls the positions.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit together, and for NaN, infinity or magnitudes above 2**500.
+    TypeError
+        For arrays that do not hold real numbers.
+    """
+    positions = array.numbers(positions, xp, name=name, device=device)
+    omega, lines = _frequencies(frequencies, xp, device, "frequencies")
+    if lines:
+        positions = positions[..., None]
+    elif positions.ndim == 0 or positions.shape[-1] != omega.shape[-1]:
+        raise _unequal_axes(name, positions.shape, omega.shape)
+    check_values(name, positions, xp)
+    if shift is not None:
+        shift = array.as_widest(array.numbers(shift, xp, name="shift", device=device), xp)
+        check_values("shift", shift, xp)
+    angles = Angles(positions, omega, shift, xp)
+    angles.shape  # noqa: B018 - it raises where shapes do not broadcast
+    return angles
+
+
+def frequencies(
+    value: Any, xp: ModuleType, device: Any = None, *, name: str = "frequencies", least: int = 0, sets: str = "any"
+) -> Array:
+    """Check frequencies that stand alone, and return them as ``(*H, D, k)``.
+
+    Parameters
+    ----------
+    value : array_like, radians per unit of position
+        ``(D,)``, which is returned as ``(D, 1)``, or ``(*H, D, k)``.
+    xp, device
+        Those that `array.shared` found for all arrays of the call.
+    name : str
+        What the caller calls them.
+    least : int
+        How many blocks there must be, 0 or 1.
+    sets : {"any", "one", "one axis"}
+        What is allowed: all of the above; a single set, without heads; a single set of one axis.
+
+    Raises
+    ------
+    ValueError
+        For another shape, and for NaN, infinity or magnitudes above 2**500.
+    TypeError
+        For an array that does not hold real numbers.
+    """
+    omega, _ = _frequencies(value, xp, device, name)
+    wrong = {"any": False, "one": omega.ndim > 2, "one axis": omega.ndim > 2 or omega.shape[-1] > 1}[sets]
+    if wrong or omega.shape[-2] < least:
+        expected = {"any": "(D,) or (*H, D, k)", "one": "one set, (D,) or (D, k)", "one axis": "one set, (D,) or (D, 1)"}
+        more = ", with at least one block" if least else ""
+        raise ValueError(f"{name} has shape {_shape(value)}; expected {expected[sets]}{more}")
+    return omega
+
+
+def given(value: Any) -> Any:
+    """Return the frequencies of a record that holds some, such as a Rope; anything else as it came."""
+    held = getattr(value, "vectors", None)
+    return value if held is None else held
+
+
+def check_values(name: str, value: Array, xp: ModuleType) -> None:
+    """Refuse NaN, infinity and magnitudes that could overflow, where looking at them is free (see `array.on_host`)."""
+    if not array.is_integer(value) and not array.all_within(value, LARGEST, xp):
+        raise ValueError(f"{name} holds NaN or infinity, or magnitudes above 2**500; expected finite numbers")
+
+
+def _frequencies(value: Any, xp: ModuleType, device: Any, name: str) -> tuple[Array, bool]:
+    """Checked frequencies ``(*H, D, k)``, and whether they came as ``(D,)``.
+
+    A list stays a float64 array of NumPy where the library has no float64, so that it loses nothing.
+    """
+    exact = isinstance(value, list | tuple) and not array.has_float64(xp, device)
+    space = np if exact else xp
+    omega = array.as_widest(array.numbers(value, space, name=name, device=None if exact else device), space)
+    if omega.ndim == 0:
+        raise ValueError(f"{name} is a single number; expected (D,), or (*H, D, k) for k axes")
+    if omega.ndim > 1 and omega.shape[-1] == 0:
+        raise ValueError(f"{name} has shape {tuple(omega.shape)}; expected at least one position axis")
+    check_values(name, omega, space)
+    return (omega[:, None], True) if omega.ndim == 1 else (omega, False)
+
+
+def _unequal_axes(name: str, positions: tuple[int, ...], frequencies: tuple[int, ...]) -> ValueError:
+    axes = frequencies[-1]
+    hint = f": use {name}[..., None]" if axes == 1 else ""
+    return ValueError(
+        f"{name} has shape {tuple(positions)}, but frequencies of shape {tuple(frequencies)} have "
+        f"k = {axes} axes; expected {name} of shape (..., {axes}){hint}"
+    )
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)

@@ -1,0 +1,95 @@
+"""Readers of single arguments, one for each kind of value: what came is returned in its plain form, or refused.
+
+Every message names the argument, shows what came, and says what was expected.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+LARGEST = 2.0**500  # of positions, frequencies and features: products of two of them stay finite
+MOST = 2**32 - 1  # of counts
+_NOT_NUMBERS = (bool, np.bool, str, bytes, bytearray, complex, np.complexfloating)
+
+
+def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
+    """Return a whole number from `least` to `most`."""
+    largest = "2**32 - 1" if most == MOST else most
+    try:
+        number = None if isinstance(value, bool | np.bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(f"{name} is {value!r:.80}; expected a whole number")
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {value!r:.80}; expected a whole number from {least} to {largest}")
+    return number
+
+
+def finite(name: str, value: Any, *, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return a finite number, within bounds if there are any, as a Python float."""
+    expected = "a finite number" if least == -math.inf else f"a finite number of at least {least:g}"
+    expected = expected if most == math.inf else f"a number from {least:g} to {most:g}"
+    number = _number(name, value, "a number")
+    if not (math.isfinite(number) and least <= number <= most):
+        raise ValueError(f"{name} is {value!r:.80}; expected {expected}")
+    return number
+
+
+def positive(name: str, value: Any, *, least: float = 0.0, most: float = math.inf) -> float:
+    """Return a positive finite number, within bounds if there are any, as a Python float."""
+    number = _number(name, value, "a positive number")
+    if not (0.0 < number < math.inf):
+        raise ValueError(f"{name} is {value!r:.80}; expected a positive finite number")
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {value!r:.80}; expected a positive number from {least:.3g} to {most:.3g}")
+    return number
+
+
+def fraction(name: str, value: Any) -> float:
+    """Return a number from 0 to 1."""
+    return finite(name, value, least=0.0, most=1.0)
+
+
+def probability(name: str, value: Any) -> float:
+    """Return a number between 0 and 1, neither of them."""
+    number = _number(name, value, "a number between 0 and 1")
+    if not 0.0 < number < 1.0:
+        raise ValueError(f"{name} is {value!r:.80}; expected a number between 0 and 1")
+    return number
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return True or False."""
+    if not isinstance(value, bool | np.bool):
+        raise TypeError(f"{name} is {value!r:.80}; expected True or False")
+    return bool(value)
+
+
+def choice(name: str, value: Any, options: Sequence[str]) -> str:
+    """Return one of a few words."""
+    if not isinstance(value, str) or value not in options:
+        raise ValueError(f"{name} is {value!r:.80}; expected one of {', '.join(map(repr, options))}")
+    return value
+
+
+def _number(name: str, value: Any, expected: str) -> float:
+    """Return a real number as a Python float; one that no float can hold is infinite."""
+    if not isinstance(value, _NOT_NUMBERS) and not getattr(value, "requires_grad", False) and _is_single(value):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+        except (TypeError, ValueError):
+            pass
+    lost = ": gradients do not go through it" if getattr(value, "requires_grad", False) else ""
+    raise TypeError(f"{name} is {value!r:.80}; expected {expected}{lost}")
+
+
+def _is_single(value: Any) -> bool:
+    return getattr(value, "ndim", 0) == 0

@@ -1,0 +1,482 @@
+"""The only module that knows array libraries: namespace, dtype, device, host copy, lazy or not.
+
+Everything else works on "some namespace ``xp``". The backend comes from the arrays that a caller passes, never from a
+setting. Plain NumPy is looked for first, because `array_api_compat.array_namespace` alone costs several microseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, wraps
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+Array = Any  # an array of whichever library the caller uses
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+_HOST_SCALARS = (bool, int, float, complex, np.generic)
+_HOST_SEQUENCES = (list, tuple, range)
+_VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 + 1
+_WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
+_COMPLEX = {"float64": "complex128"}
+_MODULES = {"jax": "jax.numpy", "dask": "dask.array"}  # where a library keeps its asarray, if not at the top
+
+
+def namespace(**arrays: Any) -> ModuleType:
+    """Return the namespace that all `arrays` share; ``None``, Python scalars and lists fit any.
+
+    Raises
+    ------
+    TypeError
+        If two arguments come from different libraries, or one is not an array at all. The message names them.
+    """
+    rest = [value for value in arrays.values() if type(value) is not np.ndarray and not _fits_any(value)]
+    if not rest:
+        return np
+    spaces = {name: _namespace_of(name, value) for name, value in arrays.items() if not _fits_any(value)}
+    (first, xp), *others = spaces.items()
+    for name, other in others:
+        if other is not xp:
+            raise TypeError(
+                f"{first} is a {library_of(xp)} array but {name} is a {library_of(other)} array; expected all arrays from "
+                f"one library: pass {_converted(name, other, xp)}, or {_converted(first, xp, other)}"
+            )
+    placed = {name: value for name, value in arrays.items() if not (_fits_any(value) or _is_number(value))}
+    _check_devices({name: device(value) for name, value in placed.items()})
+    return xp
+
+
+def shared(constants: dict[str, Any] | None = None, /, **arrays: Any) -> tuple[ModuleType, Any]:
+    """Return the namespace that all arrays of a call share, and the device where new ones belong.
+
+    `constants` are those that say how to turn (positions, frequencies): as NumPy arrays they fit beside any library, and
+    are moved there by `asarray`.
+    """
+    every = {**arrays, **(constants or {})}
+    moved = {name for name, value in (constants or {}).items() if isinstance(value, np.ndarray)}
+    xp = namespace(**{name: value for name, value in every.items() if name not in moved})
+    if moved and xp is not np:
+        every = {name: value for name, value in every.items() if name not in moved}
+    place = next((d for d in map(device, every.values()) if d is not None), None)
+    return xp, place
+
+
+def _is_number(value: Array) -> bool:
+    """Whether an array is a single number in memory of the CPU, which fits beside arrays on any device."""
+    return value.ndim == 0 and "cpu" in str(device(value)).lower()
+
+
+def _converted(name: str, source: ModuleType, target: ModuleType) -> str:
+    """What to type so that argument `name`, an array of library `source`, becomes one of `target`."""
+    library = library_of(target)
+    if library_of(source) == "torch" and target is np:  # nor does PyTorch, from a device or with a gradient
+        return f"{name}.detach().cpu().numpy()"
+    if library_of(source) == "cupy" and library != "torch":  # CuPy refuses to be copied to the host unasked
+        return f"cupy.asnumpy({name})" if target is np else f"{_MODULES.get(library, library)}.asarray({name}.get())"
+    return f"{_MODULES.get(library, library)}.asarray({name})"
+
+
+def _check_devices(devices: dict[str, Any]) -> None:
+    (first, place), *others = devices.items() or [("", None)]
+    for name, other in others:
+        if other != place:
+            raise ValueError(
+                f"{first} is on device {place} but {name} is on {other}; expected all arrays on one device"
+            )
+
+
+def _fits_any(value: Any) -> bool:
+    return value is None or isinstance(value, _HOST_SCALARS + _HOST_SEQUENCES)
+
+
+def _namespace_of(name: str, value: Any) -> ModuleType:
+    if isinstance(value, np.ndarray):
+        return np
+    from array_api_compat import array_namespace
+
+    try:
+        return array_namespace(value)
+    except TypeError:
+        raise TypeError(
+            f"{name} has type {type(value).__module__}.{type(value).__qualname__}; expected an array of NumPy, CuPy, "
+            "PyTorch, JAX, Dask or another array-API library, or a list of numbers"
+        ) from None
+
+
+def named_namespace(xp: Any) -> ModuleType:
+    """Return the namespace for an explicit ``xp=`` argument: a module such as ``torch``, or ``None`` for NumPy."""
+    if xp is None or xp is np:
+        return np
+    if not isinstance(xp, ModuleType):
+        raise TypeError(f"xp is {xp!r}; expected an array library's module, such as numpy, torch or jax.numpy")
+    short = xp.__name__.split(".")[0]
+    if short == "torch":
+        import array_api_compat.torch as compat
+
+        return compat
+    if short == "dask":
+        import array_api_compat.dask.array as compat
+
+        return compat
+    if short == "cupy":
+        import array_api_compat.cupy as compat
+
+        return compat
+    if short == "jax":
+        import jax.numpy
+
+        return jax.numpy
+    if not hasattr(xp, "asarray"):
+        raise TypeError(f"xp is module {xp.__name__}, which has no asarray; expected an array library such as numpy")
+    return xp
+
+
+def library_of(xp: ModuleType) -> str:
+    """Short name of a namespace's library, for messages and for the few places where libraries differ."""
+    parts = xp.__name__.split(".")
+    return parts[1] if parts[0] == "array_api_compat" and len(parts) > 1 else parts[0]
+
+
+def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
+    """Return `value` as an array of `xp`; lists, Python scalars and arrays of NumPy become arrays on `device`.
+
+    Raises
+    ------
+    TypeError
+        If `value` is None, ragged, or holds something that is not a number.
+    """
+    if not _fits_any(value):
+        if type(value).__name__ in ("MaskedArray", "matrix"):
+            raise TypeError(
+                f"{name} is a numpy {type(value).__name__}; expected a plain array: use numpy.asarray({name})"
+            )
+        if xp is np or not isinstance(value, np.ndarray):
+            return value
+    host = host_numbers(value, name)
+    if (
+        xp is not np
+        and host.dtype.kind in "iu"
+        and not np.array_equal(host, host.astype(_known_dtype(host, xp, device)))
+    ):
+        raise ValueError(
+            f"{name} is {value!r:.80}; expected integers of 32 bits, the widest that {library_of(xp)} has now"
+        )
+    return from_host(host, xp, device=device)
+
+
+def host_numbers(value: Any, name: str) -> np.ndarray:
+    """Return Python numbers, or lists of them, as a NumPy array, or say why that cannot be."""
+    try:
+        host = np.asarray(value)
+    except ValueError:
+        host = np.asarray(None)
+    if host.dtype.kind not in "biufc":
+        raise TypeError(f"{name} is {value!r:.80}; expected numbers of at most 64 bits in a rectangular shape")
+    return host
+
+
+def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
+    """Return `value` as an array of integers or real floating numbers, as `asarray` does, or raise TypeError."""
+    value = asarray(value, xp, name=name, device=device)
+    if not (is_real_floating(value) or is_integer(value)):
+        raise TypeError(f"{name} has dtype {dtype_name(value)}; expected integers or real floating numbers")
+    return value
+
+
+def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: Any = None) -> Array:
+    """Copy a NumPy array into `xp` on `device`; float64 narrows to the widest float that `xp` has there."""
+    if xp is np:
+        if device not in (None, "cpu"):
+            raise ValueError(f"device is {device!r}; expected None or 'cpu' for NumPy")
+        return host if dtype is None else host.astype(dtype, copy=False)
+    if dtype is None:
+        dtype = widest_float(xp, device) if host.dtype.kind == "f" else getattr(xp, _known_dtype(host, xp, device))
+    if device is not None and library_of(xp) not in ("jax", "dask"):
+        return xp.asarray(host, dtype=dtype, device=device)
+    return xp.asarray(host, dtype=dtype)
+
+
+def placed(host: np.ndarray, xp: Any, device: Any, dtype: Any) -> Array:
+    """Put numbers that were made on the host where a caller's ``xp=``, ``device=`` and ``dtype=`` ask for them."""
+    space = named_namespace(xp)
+    return from_host(host, space, device=device, dtype=check_float_dtype(dtype, space))
+
+
+def _known_dtype(host: np.ndarray, xp: ModuleType, device: Any) -> str:
+    """Name of the dtype of a NumPy array, with 32 bits where `xp` has no 64."""
+    name = host.dtype.name
+    return name if name in supported_dtypes(xp, device) else name.replace("64", "32")
+
+
+def vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
+    """Return a few numbers as an array of the dtype and on the device of another.
+
+    On a device they are filled in one by one: a copy from the host would make some libraries wait for the device, and
+    could not be recorded in a CUDA graph.
+    """
+    if xp is np or is_lazy(like):
+        return from_host(np.asarray(values), xp, dtype=like.dtype)
+    return xp.stack([xp.full((), value, dtype=like.dtype, device=like.device) for value in values])
+
+
+def empty(shape: tuple[int, ...], like: Array, xp: ModuleType) -> Array:
+    """Return an array with the dtype and on the device of another, not filled."""
+    return np.empty(shape, like.dtype) if xp is np else xp.empty(shape, dtype=like.dtype, device=like.device)
+
+
+def to_host(x: Array) -> np.ndarray:
+    """Return `x` as a NumPy array, waiting for it and copying it from its device if need be."""
+    if isinstance(x, np.ndarray):
+        return x
+    if is_traced(x):
+        raise TypeError(
+            "an array is being traced by JAX and has no values yet; expected a call outside jit, grad or vmap"
+        )
+    library = type(x).__module__.partition(".")[0]
+    if library == "torch":
+        x = x.detach().cpu()
+        return x.float().numpy() if dtype_name(x) == "bfloat16" else x.numpy()
+    if is_cupy(x):
+        return x.get()
+    if library == "array_api_strict":
+        x = x.to_device(sys.modules[library].Device("CPU_DEVICE"))
+    return np.asarray(x)
+
+
+def device(x: Array) -> Any:
+    """Device of `x`, or None where the library places new arrays by itself (NumPy, JAX, Dask)."""
+    if isinstance(x, np.ndarray) or is_lazy(x):
+        return None
+    return None if _fits_any(x) else getattr(x, "device", None)
+
+
+def is_lazy(x: Array) -> bool:
+    """Whether the library of `x` traces or defers (JAX, Dask): no value checks, writes or accelerators."""
+    return type(x).__module__.partition(".")[0] in ("jax", "jaxlib", "dask")
+
+
+def is_cupy(x: Array) -> bool:
+    """Whether `x` is an array of CuPy, which is not imported to find out."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(x, cupy.__dict__.get("ndarray", ()))  # a CuPy that is broken has none
+
+
+def device_of(*arrays: Array) -> AbstractContextManager[Any]:
+    """Return a context in which the device of some CuPy arrays is the current one of this thread.
+
+    CuPy allocates and launches on the current device, wherever the arrays are. Other libraries need no such help.
+    """
+    devices: list[AbstractContextManager[Any]] = [x.device for x in arrays if is_cupy(x)]
+    return devices[0] if devices else nullcontext()
+
+
+def on_device_of_arrays(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Make a public function run on the device of the CuPy arrays among its arguments, and on its current stream."""
+
+    @wraps(function)
+    def placed(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        cupy = sys.modules.get("cupy")
+        if cupy is not None:
+            kind = cupy.__dict__.get("ndarray", ())
+            for x in (*args, *kwargs.values()):
+                if isinstance(x, kind):
+                    with x.device:
+                        return function(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return placed
+
+
+def is_traced(x: Array) -> bool:
+    """Whether `x` is a JAX tracer: inside jit, grad or vmap, with no value yet."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.core.Tracer)
+
+
+def on_host(x: Array) -> bool:
+    """Whether looking at the values of `x` is free and allowed: eager, in the memory of the CPU, not being compiled."""
+    if isinstance(x, np.ndarray):
+        return True
+    if hasattr(x, "data_ptr"):
+        return has_values(x, "cpu")
+    if type(x).__module__.startswith("array_api_strict"):  # whose other devices refuse to be looked at, as a GPU does
+        return x.device == sys.modules["array_api_strict"].Device("CPU_DEVICE")
+    return not is_lazy(x) and not is_cupy(x)
+
+
+def has_values(x: Array, device_type: str) -> bool:
+    """Whether a torch tensor is on a device of that type and holds values: it is not being compiled or mapped over."""
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling() or x.device.type != device_type:
+        return False
+    plain = type(x) in (torch.Tensor, torch.nn.Parameter)  # a fake tensor, as in tracing, has no values
+    functorch = getattr(torch._C, "_functorch", None)  # there is no public way to ask whether vmap is at work
+    return plain and not (functorch and functorch.is_functorch_wrapped_tensor(x))
+
+
+def needs_gradient(*arrays: Array) -> bool:
+    """Whether one of some arrays is a torch tensor whose operations are being recorded for gradients."""
+    asked = any(getattr(x, "requires_grad", False) for x in arrays)
+    return asked and bool(sys.modules["torch"].is_grad_enabled())
+
+
+def supported_dtypes(xp: ModuleType, device: Any = None) -> Any:
+    """Names of the dtypes that `xp` can hold on `device` (JAX lists float64 only when x64 is enabled)."""
+    info = xp.__array_namespace_info__()
+    return info.dtypes(device=device) if device is not None else info.dtypes()
+
+
+def widest_float(xp: ModuleType, device: Any = None) -> Any:
+    """Return float64 where `xp` has it on `device`, else float32."""
+    if xp is np:
+        return np.float64
+    if library_of(xp) in ("torch", "cupy"):  # listing their dtypes, as is done below, takes 20 microseconds
+        return xp.float32 if str(device).startswith("mps") else xp.float64
+    return xp.float64 if "float64" in supported_dtypes(xp, device) else xp.float32
+
+
+def has_float64(xp: ModuleType, device: Any = None) -> bool:
+    """Whether float64 exists in `xp` on `device`."""
+    return xp is np or widest_float(xp, device) == xp.float64
+
+
+def has_integer_turns(xp: ModuleType) -> bool:
+    """Whether uint32 arithmetic that wraps modulo 2**32 can be relied on in `xp` (the fixed-point phases need it)."""
+    return library_of(xp) in ("numpy", "jax")
+
+
+def dtype_name(x: Array) -> str:
+    """Name of the dtype of `x`, the same for every library: 'float32', 'bfloat16', 'int64', ..."""
+    dtype = x.dtype
+    if isinstance(dtype, np.dtype):
+        return _numpy_name(dtype)
+    return str(getattr(dtype, "name", None) or str(dtype).rpartition(".")[2])
+
+
+@cache
+def _numpy_name(dtype: np.dtype) -> str:
+    return dtype.name  # which NumPy puts together anew each time
+
+
+def is_real_floating(x: Array) -> bool:
+    """Whether the dtype of `x` is a real floating type that can be rotated (bfloat16 included)."""
+    return dtype_name(x) in _WIDER
+
+
+def is_integer(x: Array) -> bool:
+    """Whether `x` holds integers."""
+    return dtype_name(x).startswith(("int", "uint"))
+
+
+def wider_float(x: Array, xp: ModuleType) -> Any:
+    """Return the type to compute in so that one rounding to the type of `x` is all that is lost (float64 stays)."""
+    name = _WIDER[dtype_name(x)]
+    return widest_float(xp, device(x)) if name == "float64" else xp.float32
+
+
+def astype(x: Array, dtype: Any, xp: ModuleType) -> Array:
+    """Return `x` in `dtype`, without a copy where it already is."""
+    if x.dtype == dtype:
+        return x
+    if isinstance(x, np.ndarray):
+        return x.astype(dtype)
+    return xp.astype(x, dtype)
+
+
+def as_int32(x: Array, xp: ModuleType) -> Array:
+    """Return integers as int32, or uint32 where they are unsigned."""
+    return astype(x, xp.uint32 if dtype_name(x).startswith("u") else xp.int32, xp)
+
+
+def as_widest(x: Array, xp: ModuleType) -> Array:
+    """Return `x` as float64 (float32 where the namespace has no float64)."""
+    return astype(x, widest_float(xp, device(x)), xp)
+
+
+def split(x: Array, xp: ModuleType) -> tuple[Array, Array]:
+    """Split a floating array into two halves of at most 26 (float64) or 12 (float32) bits (Veltkamp).
+
+    JAX gets an explicit rounding of the mantissa, because a compiler may fuse the classic formula into a
+    multiply-add, which makes the lower half zero. NumPy, torch and CuPy (outside `cupy.fuse`) run one loop or kernel
+    for each operation, and so round each.
+    """
+    if library_of(xp) == "jax":
+        import jax
+
+        bits, exponent = (25, 11) if x.dtype == xp.float64 else (11, 8)
+        high = jax.lax.reduce_precision(x, exponent, bits)
+        return high, x - high
+    scaled = _VELTKAMP[dtype_name(x)] * x
+    high = scaled - (scaled - x)
+    return high, x - high
+
+
+def make_complex(real: Array, imag: Array, xp: ModuleType) -> Array:
+    """Return real + i imag, without the NaN that ``1j * inf`` would put into the real part."""
+    library = library_of(xp)
+    if library == "torch":
+        return xp.complex(real, imag)
+    if library == "jax":
+        import jax
+
+        return jax.lax.complex(real, imag)
+    dtype = getattr(xp, _COMPLEX.get(dtype_name(real), "complex64"))
+    if isinstance(real, np.ndarray):
+        out = np.empty(np.broadcast_shapes(real.shape, imag.shape), dtype)
+        out.real, out.imag = real, imag
+        return out
+    return xp.astype(real, dtype) + 1j * xp.astype(imag, dtype)
+
+
+def clip(x: Array, low: float, high: float | None, xp: ModuleType) -> Array:
+    """Bound `x` from below, and from above unless `high` is None.
+
+    For CuPy array-api-compat's clip picks elements by a mask, and so makes the host wait for the device.
+    """
+    return x.clip(low, high) if is_cupy(x) else xp.clip(x, low, high)
+
+
+def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
+    """Whether every element of a host array is at most `bound` in magnitude, and none NaN.
+
+    True unasked for lazy and device arrays (see `on_host`).
+    """
+    space = np if isinstance(x, np.ndarray) else xp  # inside jit JAX would trace even NumPy's constants
+    return not on_host(x) or bool(space.all(space.abs(as_widest(x, space)) <= bound))
+
+
+def check_float_dtype(dtype: Any, xp: ModuleType) -> Any:
+    """Return an explicit ``dtype=`` argument, or say why frequencies and tables cannot have it."""
+    if dtype is None:
+        return None
+    try:
+        known = getattr(xp, dtype) if isinstance(dtype, str) else dtype
+        fits = is_real_floating(xp.empty(0, dtype=known))
+    except (TypeError, ValueError, AttributeError):
+        fits = False
+    if not fits:
+        raise TypeError(f"dtype is {dtype!r}; expected a real floating type of {library_of(xp)}")
+    return known
+
+
+def broadcast_shapes(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the common shape of two or more shapes, given by name.
+
+    Raises
+    ------
+    ValueError
+        If they do not broadcast. The message names them.
+    """
+    try:
+        return np.broadcast_shapes(*map(tuple, shapes.values()))
+    except ValueError:
+        listed = " and ".join(f"{tuple(shape)} of {name}" for name, shape in shapes.items())
+        raise ValueError(
+            f"{' and '.join(shapes)} do not broadcast: {listed}; expected lengths "
+            "that are equal or 1, counted from the right: insert axes with None where they are to combine"
+        ) from None

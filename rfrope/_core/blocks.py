@@ -1,0 +1,231 @@
+"""Blocks of two features: their pairings, queries and keys as blocks, and the one place where blocks are turned."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rfrope._core import array, memory
+from rfrope._core.angles import check_values
+from rfrope._core.arguments import choice
+from rfrope._core.array import Array
+
+PAIRINGS = ("half", "interleaved")
+
+
+def check_pairing(pairing: Any, name: str = "pairing") -> str:
+    """Return a pairing, or say which there are."""
+    return choice(name, pairing, PAIRINGS)
+
+
+def pair(x: Array, pairing: str) -> tuple[Array, Array]:
+    """First and second features of each block, as views."""
+    if pairing == "half" or x.shape[-1] == 0:  # not every library can step through an empty axis
+        half = x.shape[-1] // 2
+        return x[..., :half], x[..., half:]
+    return x[..., 0::2], x[..., 1::2]
+
+
+def join(first: Array, second: Array, pairing: str, xp: ModuleType) -> Array:
+    """Undo `pair`."""
+    if pairing == "half" or first.shape[-1] == 0:
+        return xp.concat([first, second], axis=-1)
+    return xp.reshape(xp.stack([first, second], axis=-1), (*first.shape[:-1], 2 * first.shape[-1]))
+
+
+# -- features, queries and keys ----------------------------------------------------------------------------------------
+
+
+def features(x: Any, xp: ModuleType, name: str = "x", device: Any = None) -> Array:
+    """Return features ``(..., d)`` as an array, or say why they cannot be rotated."""
+    x = array.asarray(x, xp, name=name, device=device)
+    if not array.is_real_floating(x):
+        raise TypeError(
+            f"{name} has dtype {array.dtype_name(x)}; expected real floating features: convert to float32 or float64"
+        )
+    if x.ndim == 0 or x.shape[-1] % 2:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., d) with an even number d of features")
+    return x
+
+
+def query_and_key(q: Any, k: Any, xp: ModuleType, device: Any) -> tuple[Array, Array]:
+    """Return features of queries and of keys, of one dtype and width, or say what is wrong with them."""
+    q, k = features(q, xp, "q", device), features(k, xp, "k", device)
+    if q.dtype != k.dtype:
+        raise TypeError(f"q has dtype {array.dtype_name(q)} but k has {array.dtype_name(k)}; expected the same")
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(
+            f"q has shape {tuple(q.shape)} but k has {tuple(k.shape)}; expected the same number of features"
+        )
+    return q, k
+
+
+class Content(NamedTuple):
+    """What a query and a key bring to their score ``sum_i A_i cos u_i + B_i sin u_i + rest``.
+
+    Attributes
+    ----------
+    cosine, sine : arrays, (..., D)
+        ``A_i = q_i . k_i`` and ``B_i = q_i^T J k_i`` of the blocks that turn, in the widest float.
+    rest : array, (...)
+        ``q . k`` of the features that are not turned.
+    """
+
+    cosine: Array
+    sine: Array
+    rest: Array
+
+
+def content(q: Any, k: Any, xp: ModuleType, device: Any, pairing: str, blocks: int | None = None) -> Content:
+    """Read queries and keys of which so many blocks turn; all of them unless given."""
+    q, k = query_and_key(*(_widest(value, name, xp, device) for value, name in ((q, "q"), (k, "k"))), xp, device)
+    check_pairing(pairing)
+    array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
+    width = q.shape[-1]
+    if blocks is not None:
+        check_width(q, blocks, "frequencies", "q")
+        width = 2 * blocks
+    cosine, sine = coefficients(q[..., :width], k[..., :width], pairing)
+    return Content(cosine, sine, xp.sum(q[..., width:] * k[..., width:], axis=-1))
+
+
+def coefficients(q: Array, k: Array, pairing: str) -> tuple[Array, Array]:
+    """Return A and B of each block, in the dtype of q and k."""
+    (q_1, q_2), (k_1, k_2) = pair(q, pairing), pair(k, pairing)
+    return q_1 * k_1 + q_2 * k_2, q_2 * k_1 - q_1 * k_2
+
+
+class Tokens(NamedTuple):
+    """First and second features of every block of queries and keys, ``(..., tokens, D)``, in the widest float.
+
+    Features that are not turned are blocks too, with a second feature and a frequency of 0.
+    """
+
+    q_1: Array
+    q_2: Array
+    k_1: Array
+    k_2: Array
+
+    def coefficients(self) -> tuple[Array, Array]:
+        """A and B of each block, row by row."""
+        return self.q_1 * self.k_1 + self.q_2 * self.k_2, self.q_2 * self.k_1 - self.q_1 * self.k_2
+
+
+def tokens(q: Any, k: Any, xp: ModuleType, device: Any, pairing: str, blocks: int) -> Tokens:
+    """Read queries and keys ``(..., n, d)``, of which so many blocks turn, as blocks."""
+    q, k = query_and_key(*(_widest(value, name, xp, device) for value, name in ((q, "q"), (k, "k"))), xp, device)
+    check_pairing(pairing)
+    for name, value in (("q", q), ("k", k)):
+        if value.ndim < 2 or value.shape[-2] == 0:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d) with tokens")
+        check_values(name, value, xp)
+    array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
+    check_width(q, blocks, "frequencies", "q")
+    return Tokens(*halves(q, blocks, pairing, xp), *halves(k, blocks, pairing, xp))
+
+
+def halves(x: Array, blocks: int, pairing: str, xp: ModuleType) -> tuple[Array, Array]:
+    """First and second features of each block of ``(..., d)``, and of those that are not turned."""
+    first, second = pair(x[..., : 2 * blocks], pairing)
+    if x.shape[-1] == 2 * blocks:
+        return first, second
+    rest = x[..., 2 * blocks :]
+    return xp.concat([first, rest], axis=-1), xp.concat([second, xp.zeros_like(rest)], axis=-1)
+
+
+def check_width(x: Array, blocks: int, name: str, x_name: str = "x") -> None:
+    """Say that features are too few for so many blocks."""
+    if 2 * blocks > x.shape[-1]:
+        hint = (
+            f"; if {name} repeats its columns, pass the first half" if name == "cos" and blocks == x.shape[-1] else ""
+        )
+        raise ValueError(
+            f"{name} has D = {blocks} blocks, which needs {2 * blocks} features, but {x_name} has shape "
+            f"{tuple(x.shape)}; expected D <= {x.shape[-1] // 2}{hint}"
+        )
+
+
+def _widest(value: Any, name: str, xp: ModuleType, device: Any) -> Array:
+    value = array.asarray(value, xp, name=name, device=device)
+    return array.as_widest(value, xp) if array.is_real_floating(value) else value
+
+
+# -- turning -----------------------------------------------------------------------------------------------------------
+
+
+class Turn(NamedTuple):
+    """How blocks are turned, beside their angles: `scale` multiplies cos and sin, or divides them in the inverse."""
+
+    pairing: str
+    out_pairing: str
+    scale: Any = 1.0
+    inverse: bool = False
+
+
+def prepared(
+    x: Array,
+    phases: tuple[int, ...],
+    pairing: str,
+    out_pairing: str | None,
+    out: Array | None,
+    names: tuple[str, str],
+    *angles: Array,
+) -> str:
+    """Check all that `turned` needs and return the pairing of the result.
+
+    `phases` is the shape of the phases, `names` says whose features and whose phases they are, `angles` are the arrays
+    that the phases are made from.
+    """
+    check_pairing(pairing)
+    out_pairing = pairing if out_pairing is None else check_pairing(out_pairing, "out_pairing")
+    leading = array.broadcast_shapes({names[0]: x.shape[:-1], f"the phases from {names[1]}": phases[:-1]})
+    if out is not None:
+        _check_out(out, x, (*leading, x.shape[-1]), array.needs_gradient(x, out, *angles))
+    return out_pairing
+
+
+def turned(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+    """Turn prepared features by ready cos and sin ``(..., D)``, one float wider."""
+    leading = np.broadcast_shapes(tuple(x.shape[:-1]), tuple(cos.shape[:-1]))
+    width = 2 * cos.shape[-1]
+    if out is None and isinstance(x, np.ndarray):
+        out = np.empty((*leading, x.shape[-1]), x.dtype)
+
+    wide = array.wider_float(x, xp)
+    cos, sin = array.astype(cos, wide, xp), array.astype(sin, wide, xp)
+    x_1, x_2 = pair(array.astype(x[..., :width], wide, xp), turn.pairing)
+    y_1 = array.astype(x_1 * cos - x_2 * sin, x.dtype, xp)
+    y_2 = array.astype(x_1 * sin + x_2 * cos, x.dtype, xp)
+    rest = x[..., width:]
+
+    if out is None:
+        joined = join(y_1, y_2, turn.out_pairing, xp)
+        if width == x.shape[-1]:
+            return joined
+        return xp.concat([joined, xp.broadcast_to(rest, (*leading, rest.shape[-1]))], axis=-1)
+    first, second = pair(out[..., :width], turn.out_pairing)
+    first[...], second[...] = y_1, y_2
+    if width < x.shape[-1] and not memory.same_memory(out, x):
+        out[..., width:] = rest
+    return out
+
+
+def _check_out(out: Array, x: Array, shape: tuple[int, ...], needs_gradient: bool) -> None:
+    if not hasattr(out, "dtype"):
+        raise TypeError(f"out is {out!r:.60}; expected an array")
+    if array.is_lazy(x):
+        raise TypeError("out was given, but arrays of this library cannot be written to; expected out=None")
+    if tuple(out.shape) != shape:
+        raise ValueError(f"out has shape {tuple(out.shape)}; expected {shape}")
+    if out.dtype != x.dtype:
+        raise TypeError(f"out has dtype {out.dtype!r}; expected the dtype of x, {x.dtype!r}")
+    if needs_gradient:
+        raise TypeError(
+            "out was given, but gradients are asked for, which writing in place would lose; expected out=None"
+        )
+    if not memory.is_writable(out) or memory.has_shared_elements(out):
+        raise ValueError("out is read-only or a broadcast view; expected a writable array")
+    if memory.may_overlap(out, x) and not memory.same_memory(out, x):
+        raise ValueError("out overlaps x in part; expected x itself (in place) or memory of its own")

@@ -1,0 +1,63 @@
+"""Functions of single elements, applied to arrays where they are, block by block, or by way of the host."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rfrope._core.array import Array, device, from_host, library_of, namespace, needs_gradient, to_host
+
+
+
+def special_functions(xp: ModuleType) -> Any:
+    """Return the module of special functions that take the arrays of `xp` where they are, or None."""
+    name = {"numpy": "scipy.special", "cupy": "cupyx.scipy.special"}.get(library_of(xp))
+    return name and importlib.import_module(name)
+
+
+def by_blocks(function: Callable[[Array, ModuleType], Array], x: Array, xp: ModuleType) -> Array:
+    """Return ``function(x, xp)`` for an elementwise function of many operations: one task a block for Dask."""
+    if library_of(xp) != "dask":
+        return function(x, xp)
+    return x.map_blocks(lambda block: function(block, namespace(block=block)), dtype=x.dtype)
+
+
+def on_host(
+    function: Callable[[np.ndarray], np.ndarray], x: Array, xp: ModuleType, *, last_axis: int | None = None
+) -> Array:
+    """Apply a NumPy function to an array of any library, for special functions that only SciPy has.
+
+    The function must work elementwise, or (with `last_axis`) along the last axis, whose new length `last_axis` is; 0
+    drops the axis. Dask and JAX stay lazy (JAX through `jax.pure_callback`, without derivatives).
+
+    Raises
+    ------
+    TypeError
+        For a torch tensor that asks for gradients, which a trip through the host would silently drop.
+    """
+    if isinstance(x, np.ndarray):
+        return function(x)
+    if needs_gradient(x):
+        raise TypeError("this function is evaluated by SciPy on the host and has no gradient; pass a detached tensor")
+    library = library_of(xp)
+    if library == "dask":
+        if last_axis is None:
+            return x.map_blocks(function, dtype=x.dtype)
+        x = x.rechunk({x.ndim - 1: -1})
+        if last_axis == 0:
+            return x.map_blocks(function, dtype=x.dtype, drop_axis=x.ndim - 1)
+        return x.map_blocks(function, dtype=x.dtype, chunks=(*x.chunks[:-1], (last_axis,)))
+    if library == "jax":
+        import jax
+
+        shape = x.shape if last_axis is None else x.shape[:-1] + ((last_axis,) if last_axis else ())
+        result = jax.ShapeDtypeStruct(shape, x.dtype)
+        return jax.pure_callback(
+            lambda v: np.asarray(function(np.asarray(v)), dtype=x.dtype), result, x, vmap_method="expand_dims"
+        )
+    host = np.asarray(function(to_host(x)))
+    return from_host(host, xp, device=device(x), dtype=x.dtype)

@@ -1,0 +1,137 @@
+"""Where the elements of arrays lie: whether two overlap, who may write behind a library's back, views for loops.
+
+Beside `array` this is the only module that knows array libraries.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from rfrope._core.array import Array, has_values, is_cupy, is_lazy, needs_gradient
+
+
+
+def place(values: Iterable[Any]) -> str:
+    """Where all arrays among some values are, those in tuples included: "cpu", "cuda", or nowhere that loops may go."""
+    places = {"cpu", "cuda"}
+    for value in values:
+        if isinstance(value, tuple):
+            places &= {place(value)} if any(hasattr(v, "dtype") for v in value) else places
+        elif hasattr(value, "dtype") and not isinstance(value, np.generic):
+            places &= {where for where, fits in (("cpu", in_memory), ("cuda", on_cuda)) if fits(value)}
+    return "cpu" if "cpu" in places else "cuda" if places else ""
+
+
+def is_writable(x: Array) -> bool:
+    """Whether the elements of `x` can be assigned to."""
+    if isinstance(x, np.ndarray):
+        return bool(x.flags.writeable)
+    return not is_lazy(x)
+
+
+def same_memory(a: Array, b: Array) -> bool:
+    """Whether `a` and `b` are one array: the same memory in the same order, so that in-place work is exact."""
+    if a is b:
+        return True
+    first, second = _places(a), _places(b)
+    if first is None or second is None or (first.shape, first.strides) != (second.shape, second.strides):
+        return False
+    return first.ctypes.data == second.ctypes.data and first.itemsize == second.itemsize
+
+
+def has_shared_elements(x: Array) -> bool:
+    """Whether several elements of `x` are one place in memory, as after broadcasting."""
+    places = _places(x)
+    if places is None or not places.size:
+        return False
+    return any(step == 0 and length > 1 for step, length in zip(places.strides, places.shape, strict=True))
+
+
+def may_overlap(a: Array, b: Array) -> bool:
+    """Whether `a` and `b` may share memory (decided by their address ranges where it cannot be told exactly)."""
+    first, second = _places(a), _places(b)
+    if first is None or second is None:
+        return False
+    try:
+        return np.shares_memory(first, second, max_work=10_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _places(x: Array) -> np.ndarray | None:
+    """NumPy array at the addresses of the elements of `x`, to compare and not to read: they may be on a device.
+
+    None if they cannot be told.
+    """
+    x = getattr(x, "_array", x)  # array-api-strict
+    if isinstance(x, np.ndarray):
+        return x
+    if is_cupy(x):
+        return np.asarray(_Addresses(x.data.ptr, x.shape, x.strides, x.itemsize))
+    if not hasattr(x, "data_ptr") or not x.data_ptr():  # without elements, or without memory
+        return None
+    size = x.element_size()
+    return np.asarray(_Addresses(x.data_ptr(), tuple(x.shape), tuple(size * step for step in x.stride()), size))
+
+
+class _Addresses:
+    """What NumPy asks to make an array of memory that it does not own."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, True),
+            "shape": shape,
+            "strides": strides,
+            "typestr": f"|V{size}",
+        }
+
+
+def in_memory(x: Array) -> bool:
+    """Whether compiled loops of the CPU may read and write the memory of `x` behind its library's back.
+
+    None and floats fit: they are not in memory.
+    """
+    if x is None or isinstance(x, float):
+        return True
+    if type(x) is np.ndarray:
+        return x.flags.aligned and x.dtype.isnative
+    return hasattr(x, "data_ptr") and has_values(x, "cpu") and _is_plain(x)
+
+
+def on_cuda(x: Array) -> bool:
+    """Whether CUDA kernels of our own may read and write the memory of `x` behind its library's back.
+
+    None and floats fit: they are not in memory.
+    """
+    if x is None or isinstance(x, float) or is_cupy(x):
+        return True
+    if type(x) is np.ndarray:
+        return False
+    return hasattr(x, "data_ptr") and has_values(x, "cuda") and _is_plain(x)
+
+
+def _is_plain(x: Array) -> bool:
+    """Whether a torch tensor with values is no more than its memory: no gradient, tangent, trace or lazy sign."""
+    torch = sys.modules["torch"]
+    if needs_gradient(x) or x.layout is not torch.strided or x.is_neg() or x.is_conj() or torch.jit.is_tracing():
+        return False
+    return torch.autograd.forward_ad.unpack_dual(x).tangent is None
+
+
+def written(x: Array) -> None:
+    """Tell the library of `x` that its memory was written to behind its back."""
+    if hasattr(x, "data_ptr") and not x.is_inference():
+        sys.modules["torch"].autograd.graph.increment_version(x)
+
+
+def as_numpy(x: Array) -> np.ndarray:
+    """Return the NumPy array that views the memory of `x` (see `in_memory`); bfloat16 of torch as int16."""
+    if isinstance(x, np.ndarray):
+        return x
+    torch = sys.modules["torch"]
+    return (x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach()).numpy()

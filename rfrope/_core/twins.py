@@ -1,0 +1,79 @@
+"""Twins: compiled or transformed versions of a few generic functions, declared where these are defined.
+
+A twin has the name (without underscore) and the signature of its generic function, and agrees with it. It lives in a
+leaf of `rfrope._accel`, for arrays in the memory of the CPU or on a CUDA device, and is optional: where the leaf, or
+what it needs, is missing, the generic function runs, with the same result and more slowly.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any, NamedTuple, TypeVar, cast
+
+from rfrope._core import memory
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Leaves(NamedTuple):
+    """Where the twins of a function are: modules of ``rfrope._accel.cpu`` and ``rfrope._accel.cuda``, or None."""
+
+    cpu: str | None
+    cuda: str | None
+
+
+DECLARED: dict[str, Leaves] = {}  # by the name of the twin
+
+
+def twinned(*, cpu: str | None = None, cuda: str | None = None) -> Callable[[Function], Function]:
+    """Declare the leaves that hold the twin of a function.
+
+    The arrays among the arguments decide which version runs. The function itself stays at
+    hand as ``function.generic``.
+    """
+
+    def declare(generic: Function) -> Function:
+        name = generic.__name__.lstrip("_")
+        DECLARED[name] = Leaves(cpu, cuda)
+
+        @wraps(generic)
+        def chosen(*arguments: Any, **options: Any) -> Any:
+            place = memory.place(arguments)
+            twin = twin_of(name, place) if place else None
+            return (generic if twin is None else twin)(*arguments, **options)
+
+        chosen.generic = generic  # type: ignore[attr-defined]
+        return cast(Function, chosen)
+
+    return declare
+
+
+def where(name: str, *arguments: Any) -> str:
+    """Where a function would run for some arrays: "cpu" or "cuda" by its twin there, or "" by the function itself."""
+    place = memory.place(arguments)
+    return place if place and twin_of(name, place) is not None else ""
+
+
+@cache
+def twin_of(name: str, place: str) -> Callable[..., Any] | None:
+    """Return the twin of that name for arrays at a place, "cpu" or "cuda"; None where this machine cannot have it."""
+    leaf = getattr(DECLARED[name], place)
+    try:
+        return None if leaf is None else cast(Callable[..., Any], getattr(load(place, leaf), name))
+    except ImportError:
+        return None  # `rfrope doctor` says why
+
+
+def load(place: str, leaf: str) -> Any:
+    """Import a leaf.
+
+    Raises
+    ------
+    ImportError
+        If it cannot work on this machine.
+    """
+    if place == "cuda":
+        importlib.import_module("rfrope._accel.cuda.door").check()
+    return importlib.import_module(f"rfrope._accel.{place}.{leaf}")

@@ -1,0 +1,229 @@
+"""How fast the blocks turn: wavelengths, turns over a context, and how the frequencies are spread."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import angles, array
+from rfrope._core.arguments import positive, whole
+from rfrope._core.array import Array
+from rfrope.kernels.parameters import radius
+
+
+@dataclass(frozen=True, eq=False)
+class DensityOfStates:
+    """How frequencies are spread over the logarithm of their magnitude, and the log-uniform band that fits them best.
+
+    Attributes
+    ----------
+    magnitudes : ndarray, (N,) float64, radians per unit of position
+        All magnitudes that are not 0, in rising order. The j-th of them (from 1) is the ``j / N`` quantile.
+    zeros : int
+        Blocks of frequency 0, which never turn. They are left out of all else here.
+    edges : ndarray, (n_bins + 1,) float64, radians per unit of position
+        Ends of the bins, rising.
+    share : ndarray, (n_bins,) float64
+        Part of the N magnitudes in each bin, its upper end included and its lower end not (of the first bin of
+        `n_bins` it is). The sum is 1.
+    low, high : float, radians per unit of position
+        The fitted band; NaN where all frequencies are 0.
+    distance : float
+        Kolmogorov's distance of the magnitudes from the fitted law, between 0 and 1. It is 1/N for an exact ladder, as
+        that of `rfrope.geometric`; NaN where all frequencies are 0.
+    """
+
+    magnitudes: np.ndarray
+    zeros: int
+    edges: np.ndarray
+    share: np.ndarray
+    low: float
+    high: float
+    distance: float
+
+
+@array.on_device_of_arrays
+def wavelengths(frequencies: Array) -> Array:
+    """Wavelength of each block, ``2 pi / |omega|``: how many positions it takes to turn once.
+
+    Parameters
+    ----------
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``.
+
+    Returns
+    -------
+    array, units of position, float64 where the library has it
+        ``(D,)`` or ``(*H, D)``. With k axes it is the distance from crest to crest, across the wave. Infinite for
+        frequency 0.
+
+    Raises
+    ------
+    ValueError
+        If `frequencies` is a single number, or holds NaN, infinity or magnitudes above 2**500.
+    TypeError
+        If `frequencies` does not hold real numbers.
+
+    Notes
+    -----
+    Source: section 5 of the mathematics page. A common period of all blocks, which seed 002 speaks of, does not exist
+    in general: ratios of wavelengths are irrational, and sums over blocks are quasi-periodic.
+
+    Examples
+    --------
+    >>> wavelengths([1.0, 0.01, 0.0]).round(2)
+    array([  6.28, 628.32,    inf])
+    """
+    omega, xp = _magnitudes(frequencies)
+    still = omega == 0.0
+    with np.errstate(over="ignore"):  # of the smallest floats
+        length = 2.0 * math.pi / xp.where(still, xp.ones_like(omega), omega)
+    return xp.where(still, xp.full_like(omega, math.inf), length)
+
+
+@array.on_device_of_arrays
+def turns(frequencies: Array, context: float) -> Array:
+    """Number of turns of each block over a context, ``context |omega| / (2 pi)``.
+
+    A block that makes less than one turn never completes its circle inside the context: a "dead channel". Training at
+    that context has shown the model only a part of the circle, so angles that come with longer texts are new to it. A
+    block far below one turn hardly moves at all: between any two tokens it acts nearly as a constant, and carries
+    content but no position.
+
+    Parameters
+    ----------
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``.
+    context : float, units of position
+        Positive, such as the number of tokens that the model was trained on.
+
+    Returns
+    -------
+    array, float64 where the library has it
+        ``(D,)`` or ``(*H, D)``. With k axes, turns over so many positions across the wave.
+
+    Raises
+    ------
+    ValueError
+        As `wavelengths`, and if `context` is not positive and finite.
+    TypeError
+        As `wavelengths`, and if `context` is no number.
+
+    Examples
+    --------
+    A quarter of the blocks of Llama 2 are dead at the 4096 positions that it was trained on:
+
+    >>> import rfrope
+    >>> made = turns(rfrope.geometric(64, base=10_000.0), 4096)
+    >>> made[[45, 46, 63]].round(3)
+    array([1.004, 0.869, 0.075])
+    >>> int((made < 1.0).sum())
+    18
+    """
+    context = positive("context", context)
+    omega, _ = _magnitudes(frequencies)
+    with np.errstate(over="ignore", under="ignore"):
+        return omega * (context / (2.0 * math.pi))
+
+
+@array.on_device_of_arrays
+def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> DensityOfStates:
+    """How frequencies are spread over ``ln |omega|``, and how near that is to a log-uniform law.
+
+    Standard RoPE has equally many frequencies in every octave of a band, from one over the base to 1. A set that was
+    scaled for a longer context, or learned, departs from that; `distance` says how far.
+
+    Parameters
+    ----------
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``, with at least one block. Those of all heads are taken together, and with k axes
+        their magnitudes. Arrays on a device are copied to the host, where all is computed.
+    n_bins : int, optional
+        Count in so many bins, equally wide in the logarithm, from the least magnitude to the largest. Unless given, in
+        octaves from the largest magnitude downwards.
+
+    Returns
+    -------
+    DensityOfStates
+
+    Raises
+    ------
+    ValueError
+        As `wavelengths`, for no blocks, and for `n_bins` below 1.
+    TypeError
+        As `wavelengths`, and if `n_bins` is no whole number.
+
+    Notes
+    -----
+    The band is fitted to the logarithms in falling order, ``y_0 >= y_1 >= ...``, by a least-squares line ``a - h j``,
+    j = 0, ..., N - 1; then ``high = exp(a)`` and ``low = exp(a - N h)``, one step below the last. So a geometric ladder
+    ``base ** (-i / D)``, which is the left-end quantile design of the law (section 5 of the mathematics page), gives
+    1/base and 1. The density of states is that of seed 000, "an approximately log-uniform spacing".
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> states = density_of_states(rfrope.geometric(64, base=10_000.0))
+    >>> round(states.low, 12), round(states.high, 12), round(states.distance, 6)
+    (0.0001, 1.0, 0.015625)
+    >>> states.edges[-3:], (64 * states.share[-2:]).round().astype(int)
+    (array([0.25, 0.5 , 1.  ]), array([5, 5]))
+
+    With the slower half of the frequencies divided by 8, as a scheme for longer contexts may do, it is no ladder:
+
+    >>> scaled = rfrope.geometric(64) / ([1.0] * 32 + [8.0] * 32)
+    >>> round(density_of_states(scaled).distance, 3)
+    0.098
+    """
+    omega, _ = _magnitudes(frequencies)
+    n_bins = None if n_bins is None else whole("n_bins", n_bins, 1)
+    host = np.sort(array.to_host(omega).astype(np.float64).reshape(-1))
+    if not host.size:
+        raise ValueError(f"frequencies has magnitudes of shape {tuple(omega.shape)}; expected at least one block")
+    nonzero = host[host > 0.0]
+    edges = _edges(nonzero, n_bins)
+    place = np.maximum(np.searchsorted(edges, nonzero, side="left") - 1, 0)
+    share = np.bincount(place, minlength=max(edges.size - 1, 0)) / max(nonzero.size, 1)
+    low, high, distance = _log_uniform_fit(np.log(nonzero))
+    return DensityOfStates(nonzero, host.size - nonzero.size, edges, share, low, high, distance)
+
+
+def _edges(magnitudes: np.ndarray, n_bins: int | None) -> np.ndarray:
+    """Ends of bins that hold all magnitudes, which are sorted."""
+    if not magnitudes.size:
+        return np.empty(0)
+    least, largest = float(magnitudes[0]), float(magnitudes[-1])
+    if n_bins is None:
+        octaves = math.floor(math.log2(largest) - math.log2(least)) + 1
+        octaves += math.ldexp(largest, -octaves) >= least  # where the logarithms were rounded
+        return np.ldexp(largest, -np.arange(octaves, -1, -1))
+    if least == largest:
+        least, largest = least * math.sqrt(0.5), largest * math.sqrt(2.0)
+    return np.geomspace(least, largest, n_bins + 1)
+
+
+def _log_uniform_fit(logarithms: np.ndarray) -> tuple[float, float, float]:
+    """Band of the least-squares ladder, and Kolmogorov's distance of rising logarithms from the law on it."""
+    n = logarithms.size
+    if not n:
+        return math.nan, math.nan, math.nan
+    if logarithms[0] == logarithms[-1]:  # a law at one point, which they follow
+        return float(np.exp(logarithms[0])), float(np.exp(logarithms[0])), 0.0
+    step = np.arange(n) - 0.5 * (n - 1)
+    centre = float(np.mean(logarithms))
+    slope = float(np.sum(step * (logarithms - centre)) / np.sum(step * step))
+    top = centre + 0.5 * slope * (n - 1)
+    law = np.clip((logarithms - (top - n * slope)) / (n * slope), 0.0, 1.0)
+    above, below = np.arange(1, n + 1) / n - law, law - np.arange(n) / n
+    return math.exp(top - n * slope), math.exp(top), float(max(np.max(above), np.max(below)))
+
+
+def _magnitudes(frequencies: Any) -> tuple[Array, ModuleType]:
+    """Check frequencies; their magnitudes ``(D,)`` or ``(*H, D)``, and the namespace."""
+    frequencies = angles.given(frequencies)
+    xp, device = array.shared(frequencies=frequencies)
+    return radius(angles.frequencies(frequencies, xp, device), xp), xp

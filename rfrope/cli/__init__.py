@@ -1,0 +1,42 @@
+"""The command line: parse, call, print; no mathematics. Each command is a module of ``_commands``."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+import rfrope
+from rfrope.cli import design, doctor, inspect, kernels, validate
+
+_COMMANDS = (validate, design, inspect, kernels, doctor)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``rfrope``; returns the exit code: 0 for success, 1 for a failed validation, 2 for bad input."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters is no reason to stop
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        code: int = options.run(options)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; nothing more to say
+        return 0
+    except (ValueError, TypeError, OSError, MemoryError) as error:
+        print(f"rfrope {options.command}: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rfrope", description="Kernel engineering for rotary position embeddings.")
+    parser.add_argument("--version", action="version", version=f"rfrope {rfrope.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in _COMMANDS:
+        command.add(commands)
+    return parser

@@ -1,0 +1,229 @@
+"""``rfrope design``: the frequencies of a kernel, how well they realise it, and a file of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import rfrope
+from rfrope import designs, kernels, plotting, storage
+from rfrope.cli.shared import add_plot, check_figure, drawn, even, naming, place, print_table, whole
+from rfrope.fidelity import Fidelity, fidelity
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    design = commands.add_parser(
+        "design",
+        help="make the frequencies of a kernel, say how well they realise it, and write them to a file",
+        description="Make the frequencies of a kernel for a head, or for each of several, and say how far their mean "
+        "kernel (1/D) Σ cos(lag ω) is from Φ over a context. Exit code: 0, or 2 for bad input.",
+        epilog='Example: rfrope design "gaussian(scale=32)" --head-dim 64 --heads 8 --context 4096 -o gaussian.npz',
+    )
+    design.add_argument(
+        "kernels", nargs="+", metavar="KERNEL", help='such as "matern(nu=1.5, scale=16)"; several: one for each head'
+    )
+    design.add_argument(
+        "--head-dim", type=even, required=True, metavar="d", help="rotated width of a head; it has D = d/2 frequencies"
+    )
+    design.add_argument("--heads", type=whole(1), metavar="H", help="one set for each of so many heads")
+    design.add_argument(
+        "--ladder", type=_ladder, metavar="FIRST:LAST", help="scales of the kernel at equal ratios from head to head"
+    )
+    design.add_argument(
+        "--context",
+        type=_context,
+        required=True,
+        metavar="N",
+        help="how many positions: errors are told over lags 0 to N - 1; N,M for two axes",
+    )
+    design.add_argument(
+        "--design", choices=designs.DESIGNS, default="auto", help="how frequencies are made (default: %(default)s)"
+    )
+    design.add_argument("--norm", choices=("rms", "sup"), help="which error --design optimised lowers (default: rms)")
+    design.add_argument("--seed", type=whole(0), default=0, help="of the randomised designs (default: 0)")
+    design.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
+    design.add_argument("-o", "--output", metavar="FILE.npz", help="write the frequencies (or FILE.safetensors)")
+    add_plot(design)
+    design.add_argument("--json", action="store_true", help="print JSON instead of text")
+    design.set_defaults(run=_design)
+
+
+def _context(text: str) -> tuple[int, ...]:
+    """Argument type: one whole number, or one for each axis."""
+    try:
+        context = tuple(map(whole(2), text.split(",")))
+        if max(context) > 2**32 or math.prod(2 * c - 1 for c in context) > 2**52:
+            raise argparse.ArgumentTypeError(
+                f"{text:.40} is too long; expected at most 2**32 positions on an axis, and 2**52 lags"
+            )
+        return context
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no whole number; expected one, or one for each axis: 64,64"
+        ) from None
+
+
+def _ladder(text: str) -> tuple[float, float]:
+    """Argument type: two positive numbers with a colon between them."""
+    try:
+        first, last = map(float, text.split(":"))
+    except ValueError:
+        first = last = 0.0
+    if not (0.0 < first < math.inf and 0.0 < last < math.inf):
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of scales; expected two positive numbers such as 8:512")
+    return first, last
+
+
+def _design(options: argparse.Namespace) -> int:
+    chosen = [kernels.parse(text) for text in options.kernels]
+    context = _per_axis(options.context, chosen[0])
+    _check_options(options, chosen)
+    _check_files(options)
+    try:
+        rope = rfrope.design(
+            chosen if len(chosen) > 1 else chosen[0],
+            head_dim=options.head_dim,
+            context=context,
+            heads=options.heads,
+            design=options.design,
+            rng=options.seed,
+            ladder=options.ladder,
+            norm=options.norm,
+            dtype=np.float64,
+        )
+    except ValueError as error:
+        option = "--ladder" if str(error).startswith("kernel is") else f"--design {options.design}"
+        raise ValueError(f"{option}: {error}") from None
+    rope = replace(rope, frequencies=_narrowed(rope.frequencies, options.dtype))
+    text = rope.source["kernel"]
+    laws = [kernels.parse(one) for one in (text if isinstance(text, list) else [text])]
+    found = fidelity(laws, rope.frequencies, context)
+    errors = {"rms": max(h.rms for h in found.heads), "sup": max(h.sup for h in found.heads)}
+    rope = replace(rope, source=rope.source | {"error": errors})
+    _write_files(options, rope, laws, found)
+    if options.json:
+        about = {"head_dim": rope.head_dim, "shape": list(rope.frequencies.shape), "dtype": options.dtype}
+        files = {"output": options.output, "plot": options.plot}
+        print(json.dumps(rope.source | about | files | found.to_dict(), indent=1, allow_nan=False))
+    else:
+        _print_design(options, rope, found)
+    return 0
+
+
+def _narrowed(frequencies: np.ndarray, dtype: str) -> np.ndarray:
+    """Frequencies in a dtype, if it can hold them."""
+    limits, sizes = np.finfo(dtype), np.abs(frequencies)
+    smallest = np.min(sizes, where=sizes > 0.0, initial=np.inf)
+    if np.max(sizes, initial=0.0) > limits.max or smallest < limits.tiny:
+        raise ValueError(
+            f"--dtype {dtype}: the frequencies go from {smallest:.3g} to {np.max(sizes):.3g}; expected float64 for them"
+        )
+    return frequencies.astype(dtype)
+
+
+def _check_options(options: argparse.Namespace, chosen: list[kernels.Kernel]) -> None:
+    """Say in the words of the command line what does not go together."""
+    if options.ladder is not None and (len(chosen) > 1 or options.heads is None):
+        raise ValueError("--ladder: expected with it one KERNEL, and --heads")
+    if len(chosen) > 1 and options.heads not in (None, len(chosen)):
+        raise ValueError(f"--heads {options.heads} with {len(chosen)} KERNELs; expected as many, or no --heads")
+    if len({kernel.ndim for kernel in chosen}) > 1:
+        raise ValueError(f"KERNELs have {[k.ndim for k in chosen]} axes; expected one ndim for all heads")
+    if options.norm is not None and options.design != "optimised":
+        raise ValueError(f"--norm {options.norm} with --design {options.design}: expected it with optimised alone")
+
+
+def _per_axis(context: tuple[int, ...], kernel: kernels.Kernel) -> tuple[int, ...]:
+    if len(context) not in (1, kernel.ndim):
+        given = ",".join(map(str, context))
+        raise ValueError(
+            f"--context {given}: {kernel!r} has ndim {kernel.ndim}; expected one number or one for each axis"
+        )
+    return context if len(context) == kernel.ndim else context * kernel.ndim
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Say before the work why a file could not be written."""
+    if options.output is not None:
+        with naming("-o", options.output):
+            storage.check_target(options.output, overwrite=options.force)
+    check_figure(options)
+
+
+def _write_files(
+    options: argparse.Namespace, rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity
+) -> None:
+    """Write nothing before all is ready to be written."""
+    files = []
+    if options.output is not None:
+        files.append(("-o", options.output, storage.packed(options.output, rope)))
+    if options.plot is not None:
+        files.append(("--plot", options.plot, _figure(options.plot, rope.frequencies, laws, found)))
+    for option, path, content in files:
+        with naming(option, path):
+            storage.write(path, content, overwrite=options.force)
+
+
+def _figure(path: str, frequencies: np.ndarray, laws: list[kernels.Kernel], found: Fidelity) -> bytes:
+    """Two panels: the kernel with the mean kernels of its heads (of several kernels the worst head's), frequencies."""
+    several = len(laws) > 1
+    shown = frequencies[found.worst] if several else frequencies
+    figure, (left, right) = plotting.new_figure(2)
+    plotting.kernel(laws[found.worst if several else 0], max(found.context) - 1, frequencies=shown, ax=left)
+    left.set_xscale("symlog", linthresh=1.0)
+    plotting.frequencies(frequencies, ax=right)
+    return drawn(path, figure)
+
+
+def _print_design(options: argparse.Namespace, rope: rfrope.Rope, told: Fidelity) -> None:
+    n_heads, blocks, source = len(told.heads), rope.n_blocks, rope.source
+    who = f"{n_heads} heads of {blocks}" if n_heads > 1 else f"{blocks}"
+    seed = "" if source["seed"] is None else f", seed {source['seed']}"
+    norm = "" if source["norm"] is None else f" ({source['norm']})"
+    shape = f"{options.dtype} {tuple(rope.frequencies.shape)}"
+    print(f"{who} frequencies, radians per position: {shape}, design {source['design']}{norm}{seed}.")
+    for path in filter(None, (options.output, options.plot)):
+        print(f"Written: {path}")
+    if options.output is None:
+        print("The frequencies were not written: -o FILE.npz does it.")
+    reach = place(tuple(c - 1 for c in told.context))
+    where = f"lags 0 to {reach}" if len(told.context) == 1 else f"lags up to {reach} in size on every axis"
+    print(f"\nError of the mean kernel (1/D) Σ cos(lag ω), which is to be Φ, over {where}:")
+    print_table(_error_rows(told))
+    worst = told.heads[told.worst]
+    head = f"head {told.worst}, the worst: " if n_heads > 1 else ""
+    print(f"\nAt a few lags ({head}{worst.kernel}), and what {blocks} independent draws would give (one sigma):")
+    rows = [("lag", "Φ", "these frequencies", "error", "independent draws")]
+    for at in told.lags:
+        numbers = (f"{at.phi:.4f}", f"{at.mean_kernel:.4f}", f"{at.mean_kernel - at.phi:+.4f}")
+        rows.append((place(at.lag), *numbers, f"{at.phi:.4f} ± {at.stderr:.4f}"))
+    print_table(rows, left=(0,))
+    sure = f"{told.confidence:.0%}"
+    print(
+        f"\n{blocks} independent draws stay within {told.bound:.3g} of Φ at all lags with {sure} certainty (Hoeffding's"
+    )
+    if told.blocks is None:
+        print("bound: safe, not sharp). These frequencies are exact.")
+    else:
+        print(f"bound: safe, not sharp); to stay within {worst.sup:.3g}, as here, it asks for {told.blocks} of them.")
+
+
+def _error_rows(told: Fidelity) -> list[tuple[str, ...]]:
+    """Of several kernels every head, else the worst, and the mean if there are several heads."""
+    rows: list[tuple[str, ...]] = [("head", "rms", "kernel", "largest", "at lag", "wavelengths (positions)")]
+    distinct = len({head.kernel for head in told.heads}) > 1
+    for number, head in enumerate(told.heads):
+        if distinct or number == told.worst:
+            lengths = f"{head.shortest:.4g} to {head.longest:.4g}"
+            name = f"{number}, worst" if number == told.worst and len(told.heads) > 1 else f"{number}"
+            rows.append((name, f"{head.rms:.3g}", head.kernel, f"{head.sup:.3g}", place(head.sup_lag), lengths))
+    if len(told.heads) > 1:
+        rms, sup = told.mean
+        rows.append(("mean", f"{rms:.3g}", "", f"{sup:.3g}", "", ""))
+    return rows

@@ -1,0 +1,315 @@
+"""``rfrope inspect``: what the RoPE of a model, a base or a file of frequencies does over its context."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import rfrope
+from rfrope import analysis, models, plotting, scaling
+from rfrope.cli.shared import add_plot, check_figure, even, print_table, whole, write_figure
+
+_FREQUENCY_FILES = (".npz", ".safetensors")
+_BY_LENGTH = tuple(scheme.name for scheme in scaling.SCHEMES if scheme.by_length)
+_CHUNK = 2**20  # lags at once
+
+
+@dataclass(frozen=True, eq=False)
+class _Set:
+    """Frequencies of one head or one part of a model, with what is known of them."""
+
+    label: str
+    frequencies: np.ndarray
+    context: int
+    attention_factor: float = 1.0
+    model: rfrope.Rope | None = None
+    seq_len: int | None = None
+
+    @property
+    def head_dim(self) -> int | None:
+        """Features that a score compares, where a model says it."""
+        return None if self.model is None else self.model.source["qk_head_dim"]
+
+    @property
+    def scheme(self) -> dict[str, Any]:
+        """Scheme and values of a model."""
+        return {} if self.model is None else self.model.source["rope_parameters"]
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "inspect",
+        help="say what the frequencies of a model, of a base or of a file do over a context",
+        description="Read the RoPE of models from their config.json files, or frequencies from files or bases, and say "
+        "what they do over a context: wavelengths, channels that never turn, the score of equal content against "
+        "distance, the base they imply and the kernel they are nearest to. Several are put side by side. "
+        "Exit code: 0, or 2 for bad input.",
+        epilog="Examples: rfrope inspect config.json; rfrope inspect --base 500000 --head-dim 128 --context 131072",
+    )
+    command.add_argument(
+        "sources",
+        nargs="*",
+        metavar="SOURCE",
+        help="a Hugging Face config.json, its folder, or a file that `rfrope design` or rfrope.save wrote",
+    )
+    command.add_argument("--base", type=_base, action="append", metavar="B", help="standard RoPE; may be given again")
+    command.add_argument("--head-dim", type=even, metavar="d", help="rotated width of a head, for --base")
+    command.add_argument(
+        "--context", type=whole(2), metavar="N", help="how many positions (default: what the SOURCE says)"
+    )
+    command.add_argument(
+        "--seq-len",
+        type=whole(1),
+        metavar="n",
+        help="length of text for which dynamic and longrope schemes are read (default: the context)",
+    )
+    add_plot(command)
+    command.add_argument("--json", action="store_true", help="print JSON instead of text")
+    command.set_defaults(run=_run)
+
+
+def _base(text: str) -> float:
+    """Argument type: a positive number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no base; expected a positive number")
+    return value
+
+
+def _run(options: argparse.Namespace) -> int:
+    sets = _distinct([*_of_bases(options), *(one for source in options.sources for one in _of_source(source, options))])
+    if not sets:
+        raise ValueError(
+            "no frequencies to inspect; expected a config.json, a file of frequencies, or --base with --head-dim"
+        )
+    check_figure(options)
+    told = [
+        analysis.summarise(
+            one.frequencies,
+            one.context,
+            attention_factor=one.attention_factor,
+            head_dim=one.head_dim,
+            name=one.label,
+        )
+        for one in sets
+    ]
+    if options.plot is not None:
+        write_figure(options, _figure(sets))
+    if options.json:
+        held = [_about(one) | summary.to_dict() for one, summary in zip(sets, told, strict=True)]
+        print(json.dumps({"sets": held, "plot": options.plot}, indent=1, allow_nan=False))
+        return 0
+    if len(told) == 1:
+        print("\n".join([str(told[0]), *(line for part in _scheme(sets[0]) for line in ("", part))]))
+    else:
+        _print_side_by_side(sets, told)
+    if options.plot is not None:
+        print(f"\nWritten: {options.plot}")
+    return 0
+
+
+def _distinct(sets: list[_Set]) -> list[_Set]:
+    """Number the labels that are given twice."""
+    seen: dict[str, int] = {}
+    for one in sets:
+        seen[one.label] = seen.get(one.label, 0) + 1
+    again: dict[str, int] = {}
+    for index, one in enumerate(sets):
+        if seen[one.label] > 1:
+            again[one.label] = again.get(one.label, 0) + 1
+            sets[index] = replace(one, label=f"{one.label} ({again[one.label]})")
+    return sets
+
+
+def _of_bases(options: argparse.Namespace) -> Iterator[_Set]:
+    if options.head_dim is not None and not options.base:
+        raise ValueError(f"--head-dim {options.head_dim}: expected it with --base; a SOURCE tells its own")
+    if options.seq_len is not None and not options.sources:
+        raise ValueError(f"--seq-len {options.seq_len}: expected it with a SOURCE whose scheme depends on it")
+    for base in options.base or ():
+        if options.head_dim is None or options.context is None:
+            raise ValueError(f"--base {base:g}: expected with it --head-dim and --context")
+        yield _Set(f"base {base:.12g}", rfrope.geometric(options.head_dim // 2, base=base), options.context)
+
+
+def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
+    if source.lower().endswith(_FREQUENCY_FILES):
+        yield from _of_frequency_file(source, options)
+        return
+    parts = rfrope.from_config(source, seq_len=options.seq_len)
+    contexts = [_context_of(part, options) for part in parts]
+    if not any(contexts):
+        raise ValueError(f"{source} does not tell a context; expected --context")
+    for index, (part, context) in enumerate(zip(parts, contexts, strict=True)):
+        name = part.source["name"]
+        label = f"{source}: {name}" if name else source
+        if context is None:  # a vision encoder, whose positions are patches of an image
+            print(f"{label} is left out, because it tells no context: --context N reads it.", file=sys.stderr)
+            continue
+        if context < 2:
+            raise ValueError(f"{label} tells a context of {context}; expected 2 or more, or --context")
+        scheme = part.source["rope_parameters"]["rope_type"]
+        if scheme in _BY_LENGTH and options.seq_len is None:
+            part = rfrope.from_config(source, seq_len=context)[index]
+        omega = part.frequencies
+        if scheme == "axial":
+            omega = part.vectors
+        yield _Set(label, omega, context, part.attention_factor, part, options.seq_len or context)
+
+
+def _context_of(part: rfrope.Rope, options: argparse.Namespace) -> int | None:
+    """How many positions are looked at: what was asked for, else what the layers see."""
+    if options.context is not None or part.context is None:
+        context: int | None = options.context
+        return context
+    assert isinstance(part.context, int)  # that of a model
+    window = part.source["window"]
+    return part.context if window is None else min(part.context, window)
+
+
+def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Set]:
+    held = rfrope.load(source)
+    found = held.context if options.context is None else options.context
+    context = max(found) if isinstance(found, tuple) else found
+    if context is None or context < 2:
+        raise ValueError(f"{source} says no context; expected --context")
+    omega = held.frequencies.astype(np.float64)
+    if omega.ndim < 3:
+        yield _Set(source, omega, context)
+        return
+    for head, one in enumerate(omega.reshape(-1, *omega.shape[-2:])):
+        yield _Set(f"{source}, head {head}", one, context)
+
+
+def _scheme(one: _Set) -> Iterator[str]:
+    """Paragraphs on axes that share the blocks, and on what a scheme for longer contexts has changed."""
+    if one.model is None or one.frequencies.ndim > 1:
+        return
+    if one.model.sections is not None:
+        yield "\n".join(_told_of_sections(one))
+    effect = _effect(one)
+    if effect is None:
+        return
+    name = one.scheme["rope_type"]
+    read = f", read for a text of {one.seq_len} positions," if name in _BY_LENGTH else ""
+    ratio = effect["wavelength_ratio"]
+    stopped, slowed = int(np.sum(np.isinf(ratio))), int(np.sum(np.isfinite(ratio) & (ratio > 1.0)))
+    done = [f"stops {stopped} of {len(ratio)} blocks"] if stopped else []
+    if slowed:
+        slowest = np.max(ratio, where=np.isfinite(ratio), initial=1.0)
+        done.append(f"slows {slowed} of {len(ratio)} blocks, at most {slowest:.4g} times")
+    moved = f"\n  It moves the scores above by up to {effect['largest_change']:.3f}, at distance {effect['at_lag']}."
+    yield f"Scheme: {name}{read} {' and '.join(done) or 'changes no block'}.{moved if done else ''}"
+
+
+def _told_of_sections(one: _Set) -> Iterator[str]:
+    assert one.model is not None
+    assert one.model.sections is not None
+    order = "interleaved" if one.model.interleaved else "one after the other"
+    yield f"Axes: the blocks are shared as {list(one.model.sections)} among the axes of the positions, {order}."
+    yield "Above all axes move together, as they do along text. Along one axis alone, as within an image or a video:"
+    for along in analysis.summarise(one.model.vectors, one.context, head_dim=one.head_dim).axes:
+        yield (
+            f"  axis {along.axis}: {along.n_turning} blocks turn, {along.n_dead} of them complete no turn within the "
+            f"context; the score is never below {along.lowest:.3f}."
+        )
+
+
+def _effect(one: _Set) -> dict[str, Any] | None:
+    """What the scheme of a model has changed against the ladder of its base, or None without one."""
+    if one.model is None or one.frequencies.ndim > 1 or one.scheme["rope_type"] == "default":
+        return None
+    held = one.scheme
+    plain: dict[str, Any] = {name: held[name] for name in ("rope_theta", "partial_rotary_factor") if name in held}
+    if held["rope_type"] == "proportional":  # of which the fraction is a part, not what it is made from
+        plain.pop("partial_rotary_factor", None)
+    assert one.model.head_dim is not None  # set by every Rope
+    before = models.from_rope_parameters(plain, head_dim=one.model.head_dim).frequencies
+    still = np.zeros((one.model.source["qk_head_dim"] + 1) // 2 - len(before))
+    whole, changed = (np.concatenate([omega, still]) for omega in (before, one.frequencies))
+    largest, at_lag = -1.0, 0
+    for start in range(1, one.context, _CHUNK):
+        effect = analysis.scaling_effect(whole, changed, np.arange(start, min(start + _CHUNK, one.context)))
+        if float(effect.largest) > largest:
+            largest, at_lag = float(effect.largest), int(effect.largest_at)
+    ratio = np.asarray(analysis.wavelengths(one.frequencies)) / analysis.wavelengths(before)
+    return {"largest_change": largest, "at_lag": at_lag, "wavelength_ratio": ratio}
+
+
+def _about(one: _Set) -> dict[str, Any]:
+    if one.model is None:
+        return {"scheme": None}
+    effect = _effect(one)
+    if effect is not None:
+        ratio = effect["wavelength_ratio"].tolist()
+        effect |= {"wavelength_ratio": [value if math.isfinite(value) else None for value in ratio]}
+    names = ("head_dim", "rotary_dim", "pairing", "sections", "interleaved")
+    told = {name: getattr(one.model, name) for name in names}
+    told |= {name: one.model.source[name] for name in ("model_type", "window", "rope_parameters")}
+    return {"scheme": told | {"pairing_from": one.model.source["pairing"], "seq_len": one.seq_len, "effect": effect}}
+
+
+def _print_side_by_side(sets: list[_Set], told: list[analysis.Summary]) -> None:
+    rows: list[tuple[str, ...]] = [
+        (
+            "frequencies",
+            "D",
+            "context",
+            "score x",
+            "wavelengths",
+            "never turn",
+            "< 1/2",
+            "< 0",
+            "lowest",
+            "nearest kernel",
+        )
+    ]
+    for one, summary in zip(sets, told, strict=True):
+        for along in summary.axes:
+            label = f"{one.label}, axis {along.axis}" if len(summary.axes) > 1 else one.label
+            still = (summary.head_dim + 1) // 2 - along.n_turning + along.n_dead
+            places = ["never" if lag is None else str(lag) for lag in (along.half_lag, along.first_negative_lag)]
+            rows.append(
+                (
+                    label,
+                    str(summary.n_blocks),
+                    str(summary.context),
+                    f"{summary.attention_factor**2:.4g}",
+                    f"{along.shortest:.4g} to {along.longest:.4g}",
+                    str(still),
+                    *places,
+                    f"{along.lowest:.3f}",
+                    "-" if along.fit is None else along.fit.label,
+                )
+            )
+    print_table(rows, left=(0, 9))
+    print(
+        "\nnever turn: blocks, of all features of a head, that complete no turn within the context. < 1/2, < 0: the"
+        "\nfirst distance at which a token scores less than one half, or less than 0, with its own like (1 at the same"
+        "\nplace, averaged over contents); lowest: the smallest such score within the context, without the factor of"
+        "\nscore x. Wavelengths in positions. Nearest kernel: to the curve of the blocks that turn."
+    )
+    for one in sets:
+        for part in _scheme(one):
+            print(f"\n{one.label}\n{part}")
+
+
+def _figure(sets: list[_Set]) -> Any:
+    """Two panels: mean kernels over the longest context, and wavelengths of the blocks."""
+    figure, (left, right) = plotting.new_figure(2)
+    held = {one.label: one.frequencies for one in sets}
+    context = max(one.context for one in sets)
+    plotting.mean_kernels(held, context - 1, ax=left)
+    plotting.wavelengths(held, context=context, ax=right)
+    return figure

@@ -1,0 +1,162 @@
+"""``rfrope validate``: kernels against their closed forms."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import zipfile
+import zlib
+from typing import Any
+
+import numpy as np
+
+from rfrope import kernels
+from rfrope.cli.shared import print_table, whole
+from rfrope.validation import Row, Validation, validate
+
+_FEW = 1000
+_COLUMNS = ("kernel", "lag", "quantity", "pair", "closed form", "estimate", "std. error", "z")
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    check = commands.add_parser(
+        "validate",
+        help="check kernels, and the attention scores they give, against closed forms",
+        description="Draw frequencies and compare Φ, Φ₂, E sin, E S and Var S with their closed forms. Exit code: 0 "
+        "when every |z| lies under the Bonferroni bound, 1 when one does not, 2 for bad input.",
+    )
+    check.add_argument(
+        "kernels", nargs="*", metavar="KERNEL", help='such as "matern(nu=1.5, scale=16)"; all registered if none'
+    )
+    check.add_argument(
+        "--qk", metavar="FILE.npz", help="your q and k: arrays q and k, or NAME_q and NAME_k, of shape (n, d)"
+    )
+    check.add_argument(
+        "--pairing", choices=("half", "interleaved"), default="half", help="of the vectors (default: half)"
+    )
+    check.add_argument("--seed", type=whole(0), default=0, help="default: 0")
+    check.add_argument(
+        "--samples", type=whole(2), default=2**20, help="frequencies for Φ, Φ₂ and E sin (default: %(default)s)"
+    )
+    check.add_argument(
+        "--trials", type=whole(4), default=2**14, help="draws of all frequencies for S (default: %(default)s)"
+    )
+    check.add_argument("--blocks", type=whole(1), help="use the first so many blocks of q and k (default: all)")
+    check.add_argument(
+        "--alpha", type=float, default=1e-3, help="chance that a right result fails (default: %(default)s)"
+    )
+    check.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    check.set_defaults(run=_validate)
+
+
+def _validate(options: argparse.Namespace) -> int:
+    texts = options.kernels or [record.example for record in kernels.records()]
+    if not 0.0 < options.alpha < 1.0:
+        raise ValueError(f"--alpha {options.alpha}: expected a probability between 0 and 1")
+    chosen = [kernels.parse(text) for text in texts]
+    q, k = (None, None) if options.qk is None else _read_pairs(options.qk)
+    results = [
+        validate(
+            kernel,
+            q=q,
+            k=k,
+            n_samples=options.samples,
+            n_trials=options.trials,
+            n_blocks=options.blocks,
+            rng=options.seed,
+            alpha=options.alpha / len(chosen),
+            pairing=options.pairing,
+        )
+        for kernel in chosen
+    ]
+    passed = all(result.passed for result in results)
+    if options.json:
+        report = {
+            "passed": passed,
+            "alpha": options.alpha,
+            "seed": options.seed,
+            "results": [r.to_dict() for r in results],
+        }
+        print(json.dumps(report, indent=1, allow_nan=False))
+    else:
+        _print_validations(results, options, passed)
+    return 0 if passed else 1
+
+
+def _print_validations(results: list[Validation], options: argparse.Namespace, passed: bool) -> None:
+    table: list[tuple[str, ...]] = [_COLUMNS]
+    for result in results:
+        table += [_cells(result, row) for row in _worst_pairs(result)]
+    print_table(table)
+    first = results[0]
+    vectors = "real q and k of SmolLM2-135M-Instruct" if options.qk is None else f"q and k of {options.qk}"
+    print(f"\nVectors: {first.n_pairs} pairs, {vectors}, {first.n_blocks} blocks; each row shows its worst pair.")
+    print(
+        "The score's standard deviation over draws of the frequencies, as a multiple of its mean (median over pairs):"
+    )
+    for result in results:
+        told = ", ".join(
+            f"{_multiple(s)} at lag {_lag(lag)}" for lag, s in zip(result.lags, result.spread, strict=True)
+        )
+        print(f"  {result.kernel}: {told}")
+    tests = sum(len(result.rows) for result in results)
+    worst = max(results, key=lambda result: abs(result.worst.z))
+    print(
+        f"\n{'PASSED' if passed else 'FAILED'}: largest |z| {abs(worst.worst.z):.2f} "
+        f"({worst.kernel}, {worst.worst.quantity}, lag {_lag(worst.worst.lag)}); "
+        f"bound {min(r.bound for r in results):.2f} (Bonferroni, {tests} tests, alpha {options.alpha:g}); "
+        f"{first.n_samples} samples, {first.n_trials} trials, seed {options.seed}."
+    )
+    if min(first.n_samples, first.n_trials) < _FEW:
+        print(
+            f"With fewer than {_FEW} samples or trials, z is not quite normal: a right one fails more often than alpha."
+        )
+
+
+def _worst_pairs(result: Validation) -> list[Row]:
+    """For each lag and quantity the row whose pair has the largest abs(z)."""
+    worst: dict[tuple[Any, str], Row] = {}
+    for row in result.rows:
+        kept = worst.setdefault((row.lag, row.quantity), row)
+        if abs(row.z) > abs(kept.z):
+            worst[row.lag, row.quantity] = row
+    return list(worst.values())
+
+
+def _cells(result: Validation, row: Row) -> tuple[str, ...]:
+    pair = "" if row.pair is None else str(row.pair)
+    numbers = (f"{row.closed_form:.6g}", f"{row.estimate:.6g}", f"{row.stderr:.2g}", f"{row.z:+.2f}")
+    return (result.kernel, _lag(row.lag), row.quantity, pair, *numbers)
+
+
+def _multiple(spread: float) -> str:
+    return f"{spread:.2g}x" if math.isfinite(spread) else "a mean of 0"
+
+
+def _lag(lag: tuple[float, ...]) -> str:
+    text = ", ".join(f"{v:.4g}" for v in lag)
+    return text if len(lag) == 1 else f"({text})"
+
+
+def _read_pairs(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Read pairs from arrays q and k, or NAME_q and NAME_k one after the other."""
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise ValueError(f"--qk {path}: no such file") from None
+    except (ValueError, OSError, EOFError, AttributeError, TypeError, MemoryError, zipfile.BadZipFile, zlib.error):
+        raise ValueError(f"--qk {path}: not an .npz file of plain numeric arrays that fit in memory") from None
+    heads = [name[:-1] for name in arrays if (name == "q" or name.endswith("_q")) and f"{name[:-1]}k" in arrays]
+    if not heads:
+        held = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "nothing"
+        raise ValueError(f"--qk {path}: holds {held}; expected arrays q and k (or NAME_q and NAME_k) of shape (n, d)")
+    pairs = [(np.atleast_2d(arrays[f"{head}q"]), np.atleast_2d(arrays[f"{head}k"])) for head in heads]
+    for head, (q, k) in zip(heads, pairs, strict=True):
+        if q.shape != k.shape or q.ndim != 2 or q.shape[-1] != pairs[0][0].shape[-1]:
+            raise ValueError(
+                f"--qk {path}: {head}q has shape {q.shape} and {head}k {k.shape}; expected one shape (n, d) for all"
+            )
+    return np.concatenate([q for q, _ in pairs]), np.concatenate([k for _, k in pairs])

@@ -1,0 +1,236 @@
+"""How a kernel becomes D frequencies: the designs by name, and the points of the cube behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array, philox
+from rfrope._core.arguments import choice, whole
+from rfrope._core.array import Array
+from rfrope.designs import sets
+from rfrope.designs.optimising import check_fit, fitted
+from rfrope.kernels import Kernel
+from rfrope.kernels.text import as_kernel
+
+RANDOMISED = (*sets.POINTS, *sets.FREQUENCIES)
+DESIGNS = (*RANDOMISED, "quantile", "optimised", "auto")
+
+
+def sample(
+    kernel: Kernel | str | Sequence[Kernel | str],
+    n_blocks: int,
+    *,
+    rng: Any = None,
+    design: str = "iid",
+    heads: int | None = None,
+    xp: Any = None,
+    device: Any = None,
+    dtype: Any = None,
+    max_lag: int | Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:
+    """Frequencies of a kernel: with a randomised design the expected score is ``(q . k) Phi(lag)``.
+
+    The set of head h depends on the seed, h and the design alone: the same bits on every library (with one build of
+    NumPy and SciPy, which evaluate the quantile functions). With "iid" a shorter sample is the beginning of a longer
+    one.
+
+    Parameters
+    ----------
+    kernel : Kernel or str, or a sequence of them
+        What to realise; a string is read by `rfrope.kernels.parse`. A sequence has one kernel for each head.
+    n_blocks : int
+        D, half the rotated width.
+    rng : None, int, sequence of ints or numpy.random.Generator
+        Seed, as SPEC 7 has it; None draws fresh entropy. A Generator is advanced by eight bytes. Deterministic designs
+        do not look at it.
+    design : str
+        "iid", independent draws, or one of the following (docs/designs.rst compares them).
+
+        - "stratified": one uniform in each of D strata of every column of the cube, the strata permuted at random. A
+          column that carries a sign has strata of its magnitude and independent signs: in one axis, of abs(omega).
+        - "sobol", "halton": scrambled points of low discrepancy.
+        - "orthogonal" (two axes or more, isotropic kernels and linear maps of them): uniform directions that are
+          orthogonal within groups of k, times independent radii.
+        - "antithetic": pairs (omega, -omega); an odd last one is alone. Sines of a pair with equal content cancel, but
+          cosines are equal, which doubles the variance of their mean: rarely what one wants.
+        - "quantile", deterministic: abs(omega) at probabilities (i + 1/2)/D with alternating signs; a lattice of the
+          cube in more than one axis.
+        - "optimised", deterministic: `optimise`, which also tells what was reached.
+        - "auto": "stratified" where one uniform makes a frequency (`Kernel.draws`), else "sobol".
+    heads : int, optional
+        Draw an independent set for each of so many heads. Head 0 is the set without ``heads``. Deterministic designs
+        give all heads the same set.
+    xp, device, dtype
+        Array library (a module such as ``torch``; NumPy unless given), where to put the result, and its dtype (float64
+        where the library has it unless given). The draw itself is made by NumPy in float64 on the host, and copied to
+        the device.
+    max_lag, norm
+        Of the design "optimised": as in `optimise`.
+
+    Returns
+    -------
+    array, radians per unit of position
+        ``(D,)`` for a kernel with one axis and ``(D, k)`` with k; with heads ``(H, D, k)``, k = 1 included.
+
+    Raises
+    ------
+    ValueError
+        For an unknown design or one that the kernel does not allow, negative numbers, or a kernel that cannot be read.
+    TypeError
+        For arguments of another kind.
+
+    Notes
+    -----
+    Source: Corollary 3 and Theorem 2 of seed 000, which needs the kernel's law for every block alone, not independence;
+    sections 3 and 4 of the mathematics page. Every block of a randomised design has the kernel's law exactly, so the
+    mean score is exact; the variance of Proposition 4 holds for "iid" only: `estimate_scores` measures that of the
+    others. A deterministic design has no expectation: its mean kernel is near Phi, and a score is near ``(q . k) Phi``
+    as far as blocks share the content.
+
+    Examples
+    --------
+    >>> sample("gaussian(scale=32)", 4, rng=0).shape
+    (4,)
+    >>> sample("gaussian(scale=32, ndim=2)", 4, rng=0, heads=8).shape
+    (8, 4, 2)
+
+    A ladder of scales, one for each head:
+
+    >>> import rfrope
+    >>> ladder = [rfrope.kernel("gaussian", scale=s) for s in np.geomspace(8.0, 512.0, 4)]
+    >>> abs(sample(ladder, 2, design="quantile"))[..., 0].round(4)
+    array([[0.0398, 0.1438],
+           [0.01  , 0.0359],
+           [0.0025, 0.009 ],
+           [0.0006, 0.0022]])
+    """
+    several = isinstance(kernel, list | tuple)
+    kernels = as_kernels(kernel)
+    designs = [check_design(design, k) for k in kernels]
+    n_blocks, streams = whole("n_blocks", n_blocks), 1 if heads is None else whole("heads", heads)
+    if several and heads is not None and streams != len(kernels):
+        raise ValueError(f"heads is {heads} but kernel has {len(kernels)} kernels; expected one number, or no heads")
+    reach = _range_of_design(kernels[0], design, n_blocks, max_lag, norm)
+    array.check_float_dtype(dtype, array.named_namespace(xp))
+    key = philox.key_from_rng(rng) if designs[0] in RANDOMISED else None
+    omega = np.concatenate(
+        [
+            _fixed_set(k, n_blocks, reach, norm or "rms", 1 if several else streams)
+            if key is None
+            else draw_sets(k, name, key, n_blocks, stream=head, streams=1 if several else streams)
+            for head, (k, name) in enumerate(zip(kernels, designs, strict=True))
+        ]
+    )
+    if heads is None and not several:
+        omega = omega[0, :, 0] if kernels[0].ndim == 1 else omega[0]
+    return array.placed(omega, xp, device, dtype)
+
+
+def points(
+    kernel: Kernel | str, n_blocks: int, *, design: str = "stratified", rng: Any = None, heads: int | None = None
+) -> np.ndarray:
+    """Points of the unit cube that a design sends through a kernel's transport.
+
+    Parameters
+    ----------
+    kernel : Kernel or str
+        It says how many columns the cube has (`Kernel.draws`) and which of them carry a sign.
+    n_blocks, rng, heads
+        As in `sample`.
+    design : {"iid", "stratified", "sobol", "halton"}
+        Those of `sample` that are point sets.
+
+    Returns
+    -------
+    ndarray, float64, (n_blocks, kernel.draws), or (heads, n_blocks, kernel.draws)
+        ``kernel.transport(points(kernel, n, design=d, rng=seed))`` is ``sample(kernel, n, design=d, rng=seed)``.
+
+    Raises
+    ------
+    ValueError
+        For another design, negative numbers, or a kernel that cannot be read.
+    TypeError
+        For arguments of another kind.
+
+    Examples
+    --------
+    One point in each eighth of the column, which here is the magnitude's:
+
+    >>> u = points("gaussian(scale=32)", 8, design="stratified", rng=0)
+    >>> sorted((abs(2.0 * u - 1.0) * 8).astype(int)[:, 0].tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+    kernel, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks)
+    choice("design", design, tuple(sets.POINTS))
+    streams = 1 if heads is None else whole("heads", heads)
+    found = sets.POINTS[design](kernel, philox.key_from_rng(rng), n_blocks, 0, streams)
+    return found[0] if heads is None else found
+
+
+def draw(
+    kernel: Kernel, key: philox.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1
+) -> np.ndarray:
+    """Draws start, ..., start + n_draws - 1 of some streams: ``(streams, n_draws, k)``."""
+    return sets.through(kernel, sets.uniforms(key, start, n_draws, kernel.draws, stream, streams))
+
+
+def draw_sets(
+    kernel: Kernel, design: str, key: philox.Key, n_blocks: int, *, stream: int = 0, streams: int = 1
+) -> np.ndarray:
+    """Sets of a randomised design, one for each stream: ``(streams, n_blocks, k)``."""
+    if design in sets.FREQUENCIES:
+        return sets.FREQUENCIES[design](kernel, key, n_blocks, stream, streams)
+    return sets.through(kernel, sets.POINTS[design](kernel, key, n_blocks, stream, streams))
+
+
+def check_design(design: str, kernel: Kernel) -> str:
+    """Return the name of a design that the kernel allows, "auto" resolved, or say which designs there are."""
+    choice("design", design, DESIGNS)
+    if design == "auto":
+        return "stratified" if kernel.draws == 1 else "sobol"
+    if design == "orthogonal":
+        sets.checked_isotropy(kernel)
+    return design
+
+
+def check_randomised(design: str, kernel: Kernel) -> str:
+    """As `check_design`, and say so if there is no randomness whose effect could be estimated."""
+    design = check_design(design, kernel)
+    if design not in RANDOMISED:
+        raise ValueError(
+            f"design is {design!r}, which is deterministic: there is nothing to estimate; expected 'auto' or one of "
+            f"{', '.join(map(repr, RANDOMISED))} (rfrope.scores and rfrope.analysis.mean_kernel take its frequencies)"
+        )
+    return design
+
+
+def as_kernels(kernel: Any) -> tuple[Kernel, ...]:
+    """Return one kernel, or one for each head."""
+    made = tuple(map(as_kernel, kernel)) if isinstance(kernel, list | tuple) else (as_kernel(kernel),)
+    if not made:
+        raise ValueError("kernel is an empty sequence; expected one kernel for each head")
+    if len({k.ndim for k in made}) > 1:
+        raise ValueError(f"kernel has kernels with {[k.ndim for k in made]} axes; expected one ndim for all heads")
+    return made
+
+
+def _fixed_set(kernel: Kernel, n_blocks: int, reach: tuple[int, ...] | None, norm: str, heads: int) -> np.ndarray:
+    """Sets of a deterministic design, the same for all heads: fitted to a range if there is one."""
+    omega = fitted(kernel, n_blocks, reach, norm) if reach else sets.quantile(kernel, n_blocks)
+    return np.repeat(omega[None], heads, axis=0)
+
+
+def _range_of_design(
+    kernel: Kernel, design: str, n_blocks: int, max_lag: Any, norm: str | None
+) -> tuple[int, ...] | None:
+    """Range of the lags that a design is fitted to; None for those that fit nothing."""
+    if design == "optimised":
+        return check_fit(kernel, n_blocks, max_lag, norm or "rms")
+    for name, value in (("max_lag", max_lag), ("norm", norm)):
+        if value is not None:
+            raise ValueError(f"{name} is {value!r} but design is {design!r}; expected it with 'optimised' alone")
+    return None

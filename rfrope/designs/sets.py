@@ -1,0 +1,224 @@
+"""Designs: sets of points of the unit cube, and what they become through a kernel's transport.
+
+A randomised design gives every block, taken alone, exactly the law of the kernel: each of its points is uniform in the
+cube, whatever the other points do. All randomness is Philox's, by key and stream, so that a seed means the same set in
+every version of SciPy, and any number of sets is made in one call.
+
+Below, points are ``(sets, n, draws)`` and frequencies ``(sets, n, k)``, k = 1 included.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfrope._core import philox, special
+from rfrope.kernels import Kernel
+
+_MANY = 2**15  # uniforms from which on it pays to import Numba
+_BITS = 52  # of a uniform
+_TABULATED = 2**16  # points from which the law of abs(omega) is tabulated where it has no quantile function
+
+
+def uniforms(key: philox.Key, start: int, n: int, columns: int, stream: int, streams: int) -> np.ndarray:
+    """Philox's uniforms ``(streams, n, columns)``, by the compiled loop where they are many."""
+    make = philox.uniforms if streams * n * columns >= _MANY else philox.uniforms.generic
+    return make(key, start, n, columns, stream=stream, streams=streams)
+
+
+# -- randomised --------------------------------------------------------------------------------------------------------
+
+
+def iid(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+    """Independent points."""
+    return uniforms(key, 0, n, kernel.draws, stream, streams)
+
+
+def stratified(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+    """One point in each of n strata of every column, the strata permuted at random: a Latin hypercube.
+
+    Strata of a column that carries a sign are those of its magnitude, and its sign is drawn independently.
+    """
+    u = uniforms(key, 0, n, 3 * kernel.draws, stream, streams)
+    jitter, order, sign = np.split(u, 3, axis=-1)
+    cell = (_permutations(order) + jitter) / max(n, 1)
+    return _inside(np.where(kernel.signed_columns, _with_sign(cell, sign < 0.5), cell))
+
+
+def sobol(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+    """First n of the next power of two Sobol' points (SciPy's), scrambled: random lower triangular matrices and shifts.
+
+    Matousek's linear scrambling with a digital shift, as `scipy.stats.qmc.Sobol` has it, but with Philox's bits.
+    """
+    from scipy.stats import qmc
+
+    columns, digits = kernel.draws, max(n - 1, 0).bit_length()
+    u = uniforms(key, 0, max(n, digits + 1), columns + 1, stream, streams)
+    points = np.zeros((n, columns), dtype=np.uint64)
+    if columns:
+        exact = qmc.Sobol(columns, scramble=False, bits=32).random_base2(digits)[:n] * 2.0**digits
+        points = exact.astype(np.uint64)
+    words = np.floor(u[:, : digits + 1, :columns] * 2.0**_BITS).astype(np.uint64)
+    scrambled = np.repeat(words[:, None, digits], n, axis=1)
+    for digit in range(digits):
+        top = np.uint64(1 << (_BITS - 1 - digit))
+        column = words[:, None, digit] & (top - np.uint64(1)) | top
+        scrambled ^= column * (points >> np.uint64(digits - 1 - digit) & np.uint64(1))
+    cube = (scrambled.astype(np.float64) + 0.5) * 2.0**-_BITS
+    return _half_covered(kernel, cube, u[:, :n, columns] < 0.5)
+
+
+def halton(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+    """First n Halton points (SciPy's), scrambled: digits permuted at random, and a random place in the cell they name.
+
+    Every digit of every column has a permutation of its own (Owen, "A randomized Halton algorithm in R", 2017).
+    """
+    from scipy.stats import qmc
+
+    columns = kernel.draws
+    cube = np.empty((streams, n, columns))
+    sequence = qmc.Halton(max(columns, 1), scramble=False)
+    points = sequence.random(n) if n else np.empty((0, columns))
+    digits = [next(m for m in range(33) if base**m >= n) for base in sequence.base]
+    keys = max(base * m for base, m in zip(sequence.base, digits, strict=True))
+    u = uniforms(key, 0, max(n, keys), 2 * columns + 1, stream, streams)
+    for j, (base, m) in enumerate(zip(sequence.base[:columns], digits[:columns], strict=True)):
+        index = np.rint(points[:, j] * float(base) ** m).astype(np.int64)  # the digits, first one highest
+        cell = np.zeros((streams, n))
+        for place in range(m):
+            permutation = _permutations(u[:, place * base : (place + 1) * base, columns + 1 + j])
+            cell = cell * base + permutation[:, index // base ** (m - 1 - place) % base]
+        cube[..., j] = (cell + u[:, :n, j]) / float(base) ** m
+    return _half_covered(kernel, cube, u[:, :n, columns] < 0.5)
+
+
+POINTS = {"iid": iid, "stratified": stratified, "sobol": sobol, "halton": halton}
+
+
+# -- points become frequencies -----------------------------------------------------------------------------------------
+
+
+def through(kernel: Kernel, points: np.ndarray) -> np.ndarray:
+    """Frequencies ``(..., k)`` from points ``(..., draws)``."""
+    return np.reshape(kernel.transport(points), (*points.shape[:-1], kernel.ndim))
+
+
+def antithetic(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+    """Pairs (omega, -omega) of the first n/2 independent draws; of an odd number the last one is alone."""
+    drawn = through(kernel, iid(kernel, key, (n + 1) // 2, stream, streams))
+    pairs = np.repeat(drawn, 2, axis=1)[:, :n]
+    return pairs * np.where(np.arange(n) % 2, -1.0, 1.0)[:, None]
+
+
+def orthogonal(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+    """Groups of k orthogonal directions, each of them uniform, times independent radii of the kernel's law.
+
+    Directions are the rows of Q from the QR decomposition of a normal matrix, its columns times the signs of R's
+    diagonal: without these signs Q is not uniform.
+    """
+    k, isotropy = kernel.ndim, checked_isotropy(kernel)
+    groups = -(-n // k)
+    u = uniforms(key, 0, groups * k, kernel.draws + k, stream, streams)
+    drawn = through(kernel, u[:, :n, : kernel.draws])
+    radius = np.linalg.norm(np.linalg.solve(isotropy, drawn[..., None])[..., 0], axis=-1)
+    q, r = np.linalg.qr(special.normal_quantile(u[..., kernel.draws :]).reshape(streams, groups, k, k))
+    q = q * _signs(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
+    directions = q.reshape(streams, groups * k, k)[:, :n]
+    return (radius[..., None] * directions) @ isotropy.T
+
+
+def checked_isotropy(kernel: Kernel) -> np.ndarray:
+    """Return the linear map under which a law is spherically symmetric, or say why "orthogonal" is not for it."""
+    if kernel.ndim == 1:
+        raise ValueError(f"design is 'orthogonal' but {kernel!r} has one axis; expected 2 or more, or another design")
+    isotropy = kernel.isotropy()
+    if isotropy is None:
+        raise ValueError(
+            f"design is 'orthogonal' but {kernel!r} is not known to be spherically symmetric up to a linear map; "
+            "expected an isotropic kernel, or another design, such as 'sobol'"
+        )
+    return isotropy
+
+
+FREQUENCIES = {"antithetic": antithetic, "orthogonal": orthogonal}
+
+
+# -- deterministic -----------------------------------------------------------------------------------------------------
+
+
+def quantile(kernel: Kernel, n: int) -> np.ndarray:
+    """Magnitudes at probabilities (i + 1/2)/n in one axis, signs alternating; a lattice of n points in more.
+
+    Where one uniform makes a frequency this is the quantile function of abs(omega); elsewhere (products, mixtures) its
+    values come from a table of 2**16 or more points of the law.
+    """
+    sign = np.where(np.arange(n) % 2, -1.0, 1.0)
+    if kernel.ndim > 1:
+        return through(kernel, _half_covered(kernel, lattice(kernel, n), sign < 0.0))
+    probability = (np.arange(n) + 0.5) / max(n, 1)
+    if kernel.signed_columns == (True,):
+        return through(kernel, 0.5 + 0.5 * probability[:, None]) * sign[:, None]
+    if not n:
+        return np.empty((0, 1))
+    fine = max(_TABULATED, 16 * n)
+    table = through(kernel, _half_covered(kernel, lattice(kernel, fine), np.zeros(fine, dtype=bool)))
+    return (np.quantile(np.abs(table[:, 0]), probability, method="hazen") * sign)[:, None]
+
+
+def lattice(kernel: Kernel, n: int) -> np.ndarray:
+    """Points of the cube ``(n, draws)``: equally spaced in one column, multiples of irrational numbers in the others.
+
+    Column j after the first has the steps ``g**-j`` with ``g**draws = g + 1``: the golden section for two columns, and
+    its generalisation (Roberts's R sequence) for more. The equally spaced column is the first that carries a sign.
+    """
+    columns = kernel.draws
+    g = 1.5
+    for _ in range(64):
+        g = (1.0 + g) ** (1.0 / max(columns, 2))
+    points = np.arange(n)[:, None] * g ** -np.arange(columns)[None, :].astype(np.float64) % 1.0
+    points = (points + 0.5) % 1.0
+    if columns:
+        points[:, 0] = (np.arange(n) + 0.5) / max(n, 1)
+        first = _first_signed(kernel) or 0
+        points[:, [0, first]] = points[:, [first, 0]]
+    return _inside(points)
+
+
+# -- the cube ----------------------------------------------------------------------------------------------------------
+
+
+def _permutations(order: np.ndarray) -> np.ndarray:
+    """Random permutations along axis 1, from independent uniforms."""
+    return np.argsort(order, axis=1)
+
+
+def _signs(values: np.ndarray) -> np.ndarray:
+    return np.where(values < 0.0, -1.0, 1.0)
+
+
+def _with_sign(magnitude: np.ndarray, minus: np.ndarray) -> np.ndarray:
+    """Points whose distance from 1/2 is half the magnitude, on the side that the sign says."""
+    return 0.5 + np.where(minus, -0.5, 0.5) * magnitude
+
+
+def _first_signed(kernel: Kernel) -> int | None:
+    return next((j for j, signed in enumerate(kernel.signed_columns) if signed), None)
+
+
+def _half_covered(kernel: Kernel, cube: np.ndarray, minus: np.ndarray) -> np.ndarray:
+    """Squeeze points into the half of the cube that makes all cosines, and mirror some of them.
+
+    The cosine of -omega is that of omega, so points spread over half of a column that carries a sign are twice as dense
+    where it matters. With a fair sign for each, a uniform point stays uniform.
+    """
+    first = _first_signed(kernel)
+    if first is None:
+        return _inside(cube)
+    cube = cube.copy()
+    cube[..., first] = 0.5 + 0.5 * cube[..., first]
+    mirrored = np.where(kernel.signed_columns, 1.0 - cube, cube)
+    return _inside(np.where(minus[..., None], mirrored, cube))
+
+
+def _inside(cube: np.ndarray) -> np.ndarray:
+    """Move what rounding put on the faces of the cube inside."""
+    return np.clip(cube, 2.0**-54, 1.0 - 2.0**-53)

@@ -1,0 +1,151 @@
+"""What frequencies reach against their kernel over a context, and what independent draws would."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope.designs.errors import error, mean_kernel
+from rfrope.kernels import Kernel
+from rfrope.moments import blocks_for_error, mean_kernel_band
+
+_SHOWN = 7  # lags that a reader sees
+
+
+@dataclass(frozen=True)
+class Reached:
+    """One head: errors of its mean kernel ``(1/D) sum_i cos(lag . omega_i)`` against Phi, and its wavelengths.
+
+    Attributes
+    ----------
+    kernel : str
+    rms, sup : float
+        Root mean square and largest error.
+    sup_lag : tuple of int
+        Where the largest is, one number for each axis.
+    shortest, longest : float, in units of position
+        Wavelengths; infinite for a frequency of 0.
+    """
+
+    kernel: str
+    rms: float
+    sup: float
+    sup_lag: tuple[int, ...]
+    shortest: float
+    longest: float
+
+
+@dataclass(frozen=True)
+class AtLag:
+    """One lag, for the head with the largest error.
+
+    Attributes
+    ----------
+    lag : tuple of int
+    phi, mean_kernel : float
+        What was asked for, and what these frequencies give.
+    stderr : float
+        Standard deviation of the mean kernel of as many independent draws.
+    """
+
+    lag: tuple[int, ...]
+    phi: float
+    mean_kernel: float
+    stderr: float
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """What a set reaches over the whole lags of a context: below it in size on every axis, one of each pair +-lag.
+
+    Of more than 2**20 lags a subset is looked at: the smaller ones, and a spread over the rest.
+
+    Attributes
+    ----------
+    context : tuple of int
+        One number for each axis.
+    heads : tuple of Reached
+    worst : int
+        The head with the largest error.
+    lags : tuple of AtLag
+        A few lags, with several axes on the diagonal.
+    confidence : float
+        Of the two bounds below, which hold for one head of independent draws, and with several axes for all lags of
+        the box.
+    bound : float
+        Hoeffding's bound for as many blocks.
+    blocks : int or None
+        Blocks with which Hoeffding's bound is the worst head's largest error; None if that is 0.
+    """
+
+    context: tuple[int, ...]
+    heads: tuple[Reached, ...]
+    worst: int
+    lags: tuple[AtLag, ...]
+    confidence: float
+    bound: float
+    blocks: int | None
+
+    @property
+    def mean(self) -> tuple[float, float]:
+        """Means over the heads of `Reached.rms` and `Reached.sup`."""
+        n = len(self.heads)
+        return math.fsum(h.rms for h in self.heads) / n, math.fsum(h.sup for h in self.heads) / n
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON; None for an infinite wavelength."""
+        told = asdict(self) | {"mean": dict(zip(("rms", "sup"), self.mean, strict=True))}
+        for head in told["heads"]:
+            head |= {name: v if math.isfinite(v := head[name]) else None for name in ("shortest", "longest")}
+        return told
+
+
+def fidelity(
+    kernels: Sequence[Kernel], frequencies: np.ndarray, context: tuple[int, ...], *, confidence: float = 0.95
+) -> Fidelity:
+    """Judge frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)`` against one kernel, or one for each head."""
+    ndim = kernels[0].ndim
+    sets = frequencies if frequencies.ndim == 3 else frequencies.reshape(1, -1, ndim)
+    copies = len(sets) if len(kernels) == 1 and np.all(sets == sets[0]) else 1  # of a deterministic design
+    reach = tuple(c - 1 for c in context)
+    heads = []
+    for h, omega in enumerate(sets[::copies]):
+        kernel = kernels[h % len(kernels)]
+        heads.append(Reached(repr(kernel), *error(kernel, omega, reach), *_wavelengths(omega)))
+    worst = max(range(len(heads)), key=lambda h: heads[h].sup)
+    kernel, n_blocks, sup = kernels[worst % len(kernels)], sets.shape[1], heads[worst].sup
+    n_half = (math.prod(2 * m + 1 for m in reach) - 1) // 2
+    bound = math.sqrt(2.0 * (math.log(2.0 * n_half) - math.log1p(-confidence)) / n_blocks)
+    blocks = blocks_for_error(kernel, max_lag=reach, error=sup, confidence=confidence) if sup > 0.0 else None
+    lags = _at_lags(kernel, sets[worst], context)
+    return Fidelity(context, tuple(heads) * copies, worst, lags, confidence, bound, blocks)
+
+
+def _diagonal(steps: np.ndarray, context: tuple[int, ...]) -> np.ndarray:
+    """Whole lags nearest to the diagonal of a box, at steps along its longest side."""
+    slopes = (np.asarray(context) - 1) / (max(context) - 1)
+    return np.rint(steps[:, None] * slopes).astype(np.int64)
+
+
+def _at_lags(kernel: Kernel, omega: np.ndarray, context: tuple[int, ...]) -> tuple[AtLag, ...]:
+    steps = np.unique(np.rint(np.geomspace(1, max(context) - 1, _SHOWN)).astype(np.int64))
+    lags = _diagonal(np.concatenate([[0], steps]), context)
+    vectors = lags[:, 0] if kernel.ndim == 1 else lags
+    band, curve = mean_kernel_band(kernel, vectors, n_blocks=len(omega)), mean_kernel(omega, lags.astype(np.float64))
+    return tuple(
+        AtLag(_whole(lag), float(band.value[i]), float(curve[i]), float(band.stderr[i])) for i, lag in enumerate(lags)
+    )
+
+
+def _wavelengths(omega: np.ndarray) -> tuple[float, float]:
+    lengths = np.linalg.norm(omega.astype(np.float64), axis=-1)
+    shortest, longest = (2.0 * math.pi / float(v) if v > 0.0 else math.inf for v in (lengths.max(), lengths.min()))
+    return shortest, longest
+
+
+def _whole(lag: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(v) for v in lag)

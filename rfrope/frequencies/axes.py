@@ -1,0 +1,324 @@
+"""Frequency sets for several position axes: images, video, volumes.
+
+Each is a Rope whose frequencies are ``(D, k)``, or ``(H, D, k)`` with a set of its own for each head: row i is the
+direction along which block i turns, and how fast. Phases are ``positions @ frequencies^T``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope._core.angles import check_values
+from rfrope._core.angles import frequencies as read_frequencies
+from rfrope._core.angles import given
+from rfrope._core.arguments import choice, flag, positive, whole
+from rfrope._core.array import Array, placed
+from rfrope._core.special import normal_quantile
+from rfrope.rotation.rope import Rope, check_sections, dealt, of
+
+ORDERS = ("chunked", "interleaved")
+
+
+@array.on_device_of_arrays
+def axial(*sets: Array, order: str = "chunked") -> Rope:
+    """Join sets so that each has position axes, and blocks, of its own.
+
+    Parameters
+    ----------
+    *sets : Rope or array_like, radians per unit of position
+        ``(D_j,)`` for one axis, ``(*H, D_j, k_j)`` for several; leading axes (heads) broadcast.
+    order : {"chunked", "interleaved"}
+        All blocks of the first set, then all of the second, and so on; or one block of each set in turn, for as long
+        as each lasts.
+
+    Returns
+    -------
+    Rope
+        Frequencies ``(*H, sum D_j, sum k_j)``, float64 where the library has it. Zeros where a block belongs to another set. Positions have their coordinates in the order of the sets.
+
+    Raises
+    ------
+    ValueError
+        For no set, a set that is a single number, leading axes that do not broadcast, or an unknown order.
+    TypeError
+        For sets of different libraries, or of a dtype without numbers on a line.
+
+    Notes
+    -----
+    The mean kernel of the result is the mean of those of the sets, weighted by their blocks: along one axis the blocks
+    of the others stand still. It is no product: for two tokens in one row of an image, however far apart, all blocks of
+    the other axis see no distance at all.
+
+    Examples
+    --------
+    An image: positions are (row, column).
+
+    >>> axial([1.0, 0.1], [1.0, 0.1]).frequencies
+    array([[1. , 0. ],
+           [0.1, 0. ],
+           [0. , 1. ],
+           [0. , 0.1]])
+    >>> axial([1.0, 0.1, 0.01], [1.0], order="interleaved").frequencies
+    array([[1.  , 0.  ],
+           [0.  , 1.  ],
+           [0.1 , 0.  ],
+           [0.01, 0.  ]])
+    """
+    choice("order", order, ORDERS)
+    if not sets:
+        raise ValueError("axial got no set of frequencies; expected one for each axis")
+    named = {f"set {j}": given(values) for j, values in enumerate(sets)}
+    xp, device = array.shared(named)
+    padded = _padded(named, xp, device)
+    ends = sorted({values.shape[-2] for values in padded} - {0})
+    source = {"maker": "axial", "order": order}
+    if order == "chunked" or not ends:
+        return Rope(xp.concat(padded, axis=-2), source=source)
+    rounds, start = [], 0
+    for end in ends:  # up to here the same sets last
+        lasting = [values[..., start:end, :] for values in padded if values.shape[-2] >= end]
+        turn = xp.stack(lasting, axis=-2)
+        rounds.append(xp.reshape(turn, (*turn.shape[:-3], (end - start) * len(lasting), turn.shape[-1])))
+        start = end
+    return Rope(xp.concat(rounds, axis=-2), source=source)
+
+
+@array.on_device_of_arrays
+def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
+    """Frequency vectors of RoPE-ViT's mixed kind at initialisation: two perpendicular directions for each head.
+
+    Parameters
+    ----------
+    n_blocks : int
+        D, half the rotated width; even.
+    angles : array_like, radians
+        Direction of the first half of the blocks, one for each head: ``(H,)``, or any shape. The published models draw
+        them uniformly from a turn, and then learn the vectors; nothing is drawn here.
+    base : float
+        Positive; 10 in the published models, 100 in their axial ones (which are `axial` of two `geometric` sets).
+
+    Returns
+    -------
+    Rope
+        Frequencies (H, D, 2), float64 where the library has it. Blocks i < D/2 point along the angle, the others a quarter turn further, both with magnitudes
+        ``base ** (-4i / d)``, i = 0, ..., D/2 - 1, d = 2D.
+
+    Raises
+    ------
+    ValueError
+        If `n_blocks` is negative or odd, `base` is not positive and finite, or an angle is not finite.
+    TypeError
+        If `n_blocks` is no whole number, or angles have a dtype without numbers on a line.
+
+    Notes
+    -----
+    Source: Heo et al., "Rotary position embedding for vision transformer" (2024). Gradients reach the angles.
+
+    Examples
+    --------
+    >>> mixed(4, [0.0]).frequencies.round(4)
+    array([[[ 1.    ,  0.    ],
+            [ 0.3162,  0.    ],
+            [-0.    ,  1.    ],
+            [-0.    ,  0.3162]]])
+    """
+    n_blocks, base = whole("n_blocks", n_blocks), positive("base", base)
+    if n_blocks % 2:
+        raise ValueError(f"n_blocks is {n_blocks}; expected an even number: half of the blocks for each direction")
+    xp, _ = array.shared(angles=angles)
+    angles = array.as_widest(array.numbers(angles, xp, name="angles"), xp)
+    check_values("angles", angles, xp)
+    half = n_blocks // 2
+    index = xp.arange(half, dtype=angles.dtype, device=array.device(angles))
+    sizes = base ** (-index / max(half, 1))
+    cos, sin = xp.cos(angles)[..., None] * sizes, xp.sin(angles)[..., None] * sizes
+    vectors = xp.stack([xp.concat([cos, -sin], axis=-1), xp.concat([sin, cos], axis=-1)], axis=-1)
+    return Rope(vectors, source={"maker": "mixed", "base": base})
+
+
+def golden_gate(
+    n_blocks: int,
+    *,
+    low: float,
+    high: float,
+    ndim: int = 2,
+    heads: int | None = None,
+    zero_blocks: int = 0,
+    xp: Any = None,
+    device: Any = None,
+    dtype: Any = None,
+) -> Rope:
+    """Golden gate RoPE: magnitudes equally spaced in their logarithm, directions spread evenly over all blocks.
+
+    No axis is special, and with two axes or more no two blocks of any head share a direction: few blocks see an image
+    from many sides.
+
+    Parameters
+    ----------
+    n_blocks : int
+        D, half the rotated width.
+    low, high : float, radians per unit of position
+        Smallest and largest magnitude, ``0 < low <= high``.
+    ndim : int
+        k, the number of position axes, at least 1.
+    heads : int, optional
+        H: the directions are counted on through the heads, the magnitudes are the same in each.
+    zero_blocks : int
+        How many blocks, the first of each head, do not turn; at most D.
+    xp, device, dtype
+        As in `geometric`.
+
+    Returns
+    -------
+    Rope
+        Frequencies (D, k), or (H, D, k) with heads given.
+
+    Raises
+    ------
+    ValueError
+        If a count is negative or too large, or `low` and `high` are not as above.
+    TypeError
+        If a count is no whole number, `low` or `high` no number, or `xp` no array library.
+
+    Notes
+    -----
+    Magnitudes are ``low (high / low)^(i / (m - 1))``, i = 0, ..., m - 1, with m = D - zero_blocks. Block n, counted
+    from 0 through the blocks of the first head and on through the others, zero blocks included, has
+
+    - for two axes the angle ``n pi (sqrt(5) - 1) / 2``: opposite directions are the same to a cosine, so half a turn is
+      divided by the golden ratio;
+    - for any other number of axes the direction of a normal vector: quantiles of the normal law at the fractional
+      parts of ``(n + 1) g^-j``, j = 1, ..., k, where g is the positive root of ``g^(k+1) = g + 1`` (the golden ratio
+      for k = 1, 1.2207 for k = 3).
+
+    Source: Xiong, "On n-dimensional rotary positional embeddings" (2025, https://jerryxio.ng/posts/nd-rope/), which has
+    both formulas; the published code iterates ten times for g, which is solved here to float64.
+
+    Examples
+    --------
+    >>> golden_gate(4, low=0.1, high=1.0).frequencies.round(4)
+    array([[ 0.1   ,  0.    ],
+           [-0.0781,  0.2008],
+           [-0.3423, -0.3135],
+           [ 0.8968, -0.4425]])
+    """
+    n_blocks, ndim, zeros = whole("n_blocks", n_blocks), whole("ndim", ndim, 1), whole("zero_blocks", zero_blocks)
+    n_heads = 1 if heads is None else whole("heads", heads)
+    low, high = positive("low", low), positive("high", high)
+    if low > high:
+        raise ValueError(f"low is {low} and high is {high}; expected low <= high")
+    if zeros > n_blocks:
+        raise ValueError(f"zero_blocks is {zeros}; expected at most n_blocks, {n_blocks}")
+    share = np.linspace(0.0, 1.0, n_blocks - zeros)
+    sizes = np.concatenate([np.zeros(zeros), low ** (1.0 - share) * high**share])
+    directions = (_directions_2d if ndim == 2 else _directions)(n_heads * n_blocks, ndim)
+    vectors = sizes[:, None] * np.reshape(directions, (n_heads, n_blocks, ndim))
+    source = {"maker": "golden_gate", "low": low, "high": high}
+    return Rope(placed(vectors[0] if heads is None else vectors, xp, device, dtype), source=source)
+
+
+@array.on_device_of_arrays
+def mrope(frequencies: Array, sections: Sequence[int], *, interleaved: bool = False) -> Rope:
+    """Multimodal RoPE: one ladder of frequencies, of which each position axis gets some blocks.
+
+    Parameters
+    ----------
+    frequencies : Rope or array_like, (D,), radians per unit of position
+        The ladder, `geometric` or a scaled one.
+    sections : sequence of int
+        How many blocks each axis gets, in sum D: ``mrope_section`` of a published config, whose axes are time, height
+        and width.
+    interleaved : bool
+        False, as in Qwen2-VL: the blocks of an axis are neighbours, so time turns fastest. True, as in Qwen3-VL
+        (``mrope_interleaved``): block i belongs to axis ``i mod k`` where that is not 0 and has blocks left, ``i < k *
+        sections[axis]``, and else to axis 0. Each axis then has fast and slow blocks.
+
+    Returns
+    -------
+    Rope
+        Frequencies (D, len(sections)), float64 where the library has it: one number of each row is not 0. What else a
+        Rope holds that was given stays.
+
+    Raises
+    ------
+    ValueError
+        If frequencies are not (D,), sections do not sum to D, or leave some axis fewer blocks than its section when
+        interleaved.
+    TypeError
+        If a section is no whole number, `interleaved` is not True or False, or frequencies have a dtype without
+        numbers on a line.
+
+    Notes
+    -----
+    With all coordinates of a position equal, as text has them, the phases are those of the ladder itself.
+
+    Examples
+    --------
+    >>> mrope([1.0, 0.5, 0.25, 0.125], (2, 1, 1)).frequencies
+    array([[1.   , 0.   , 0.   ],
+           [0.5  , 0.   , 0.   ],
+           [0.   , 0.25 , 0.   ],
+           [0.   , 0.   , 0.125]])
+    >>> mrope([1.0, 0.5, 0.25, 0.125], (2, 1, 1), interleaved=True).frequencies
+    array([[1.   , 0.   , 0.   ],
+           [0.   , 0.5  , 0.   ],
+           [0.   , 0.   , 0.25 ],
+           [0.125, 0.   , 0.   ]])
+    """
+    ladder = frequencies.frequencies if isinstance(frequencies, Rope) else frequencies
+    xp, device = array.shared(frequencies=ladder)
+    omega = read_frequencies(ladder, xp, device, sets="one axis")[:, 0]
+    interleaved = flag("interleaved", interleaved)
+    lengths = check_sections(sections, omega.shape[0], interleaved)
+    return of(frequencies, frequencies=dealt(omega, lengths, interleaved), sections=None, interleaved=False)
+
+
+# -- the mathematics ---------------------------------------------------------------------------------------------------
+
+
+def _padded(sets: dict[str, Any], xp: ModuleType, device: Any) -> list[Array]:
+    """Sets with zero columns for the axes of all others, and their leading axes broadcast."""
+    arrays = [read_frequencies(values, xp, device, name=name) for name, values in sets.items()]
+    leading: tuple[int, ...] = ()
+    for name, values in zip(sets, arrays, strict=True):
+        shapes = {"those before": leading, f"the leading axes of {name}": values.shape[:-2]}
+        leading = array.broadcast_shapes(shapes)
+    total, before, padded = sum(values.shape[-1] for values in arrays), 0, []
+    for values in arrays:
+        blocks, axes = values.shape[-2:]
+        columns = [
+            xp.full((*leading, blocks, before), 0.0, dtype=values.dtype, device=array.device(values)),
+            xp.broadcast_to(values, (*leading, blocks, axes)),
+            xp.full((*leading, blocks, total - before - axes), 0.0, dtype=values.dtype, device=array.device(values)),
+        ]
+        padded.append(xp.concat(columns, axis=-1))
+        before += axes
+    return padded
+
+
+def _directions_2d(n: int, ndim: int) -> np.ndarray:
+    """Unit vectors whose angles, up to half turns, are multiples of the golden section of half a turn."""
+    half_turns = np.arange(n) * (0.5 * (math.sqrt(5.0) - 1.0))
+    angles = math.pi * (half_turns - 2.0 * np.floor(0.5 * half_turns))
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+
+
+def _directions(n: int, ndim: int) -> np.ndarray:
+    """Unit vectors of any number of axes from a Kronecker sequence in the cube."""
+    powers = _generalised_golden_ratio(ndim) ** -np.arange(1.0, ndim + 1.0)
+    normal = normal_quantile(np.arange(1, n + 1)[:, None] * powers % 1.0)
+    return normal / np.linalg.norm(normal, axis=-1, keepdims=True)
+
+
+def _generalised_golden_ratio(ndim: int) -> float:
+    """Return the positive root of ``g ** (ndim + 1) = g + 1``, by Newton's method from above, where it is monotone."""
+    g, previous = 2.0, math.inf
+    while g < previous:
+        previous, g = g, g - (g ** (ndim + 1) - g - 1.0) / ((ndim + 1) * g**ndim - 1.0)
+    return previous

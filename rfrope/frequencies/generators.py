@@ -1,0 +1,97 @@
+"""Frequencies of a rotation that is given by generators: any commuting turns, in any basis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope._core.arguments import LARGEST
+from rfrope.rotation.rope import Rope
+
+_ROUNDED = 1e-9  # of the largest entry: by how much matrices may miss what they should be
+
+
+def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
+    """Frequencies and basis of the rotations ``expm(p_1 G_1 + ... + p_k G_k)`` of given commuting generators.
+
+    Any rotation of features that depends on the difference of positions alone is of this kind, and in a basis of its
+    own it turns blocks of two features, as RoPE does.
+
+    Parameters
+    ----------
+    generators : array_like, (k, d, d), or (d, d) for one axis
+        Skew-symmetric, commuting, d even; radians per unit of position.
+
+    Returns
+    -------
+    rope : Rope
+        Frequencies ``(D, k)``, D = d/2, or ``(D,)`` for a single matrix; pairing "interleaved".
+    basis : ndarray, (d, d)
+        Orthogonal: column 2i and 2i + 1 span block i. ``rope.rotate(x @ basis, p) @ basis.T`` is
+        ``x @ expm(sum p_a G_a).T``.
+
+    Raises
+    ------
+    ValueError
+        For another shape, and for matrices that are not skew-symmetric or do not commute, to 1e-9 of their size.
+    TypeError
+        For what holds no real numbers.
+
+    Notes
+    -----
+    Commuting skew-symmetric matrices have a common orthogonal basis in which each is a row of 2 x 2 blocks
+    ``omega [[0, -1], [1, 0]]``. It is found from the eigenvectors of a random combination of the Hermitian matrices
+    ``i G_a``, in which no two blocks that differ on some axis have the same frequency; directions with frequency 0 on
+    all axes are paired as they come. Computed on the host in float64.
+
+    Examples
+    --------
+    Turns of a plane, written in another basis:
+
+    >>> turn = np.array([[0.0, -0.5], [0.5, 0.0]])
+    >>> mixer = np.array([[0.6, -0.8], [0.8, 0.6]])
+    >>> rope, basis = from_generators(mixer @ turn @ mixer.T)
+    >>> rope.frequencies
+    array([0.5])
+    """
+    xp, _ = array.shared(generators=generators)
+    given = array.to_host(array.numbers(generators, xp, name="generators")).astype(np.float64)
+    stack = given[None] if given.ndim == 2 else given
+    if stack.ndim != 3 or stack.shape[1] != stack.shape[2] or stack.shape[1] % 2 or 0 in stack.shape:
+        raise ValueError(f"generators has shape {given.shape}; expected (k, d, d), or (d, d), with an even d")
+    _check(stack)
+    basis = _common_basis(stack)
+    turned = basis.T @ stack @ basis
+    vectors = turned[:, 1::2, 0::2].diagonal(axis1=-2, axis2=-1).T
+    frequencies = vectors[:, 0] if given.ndim == 2 else vectors
+    return Rope(np.ascontiguousarray(frequencies), pairing="interleaved", source={"maker": "from_generators"}), basis
+
+
+def _check(stack: np.ndarray) -> None:
+    size = float(np.max(np.abs(stack)))
+    if not size <= LARGEST:
+        raise ValueError("generators holds NaN or infinity, or magnitudes above 2**500; expected finite numbers")
+    if np.any(np.abs(stack + np.swapaxes(stack, 1, 2)) > _ROUNDED * size):
+        raise ValueError("generators holds a matrix that is not skew-symmetric; expected G^T = -G")
+    for a, first in enumerate(stack):
+        for b, second in enumerate(stack[:a]):
+            if np.any(np.abs(first @ second - second @ first) > _ROUNDED * size * size * len(first)):
+                raise ValueError(
+                    f"generators {b} and {a} do not commute; expected matrices that do: else the rotation between two "
+                    "positions depends on more than their difference"
+                )
+
+
+def _common_basis(stack: np.ndarray) -> np.ndarray:
+    """Orthogonal basis whose neighbouring columns span the planes that all matrices turn."""
+    weights = np.random.default_rng(0).normal(size=len(stack))  # the same for every call
+    mixed = np.tensordot(weights, stack, axes=1)
+    values, vectors = np.linalg.eigh(1j * mixed)
+    size = max(float(np.max(np.abs(values))), np.finfo(np.float64).tiny)
+    turning = values > _ROUNDED * size  # one of each pair +-; G v = -i omega v
+    planes = vectors[:, turning]
+    columns = np.sqrt(2.0) * np.stack([planes.real, planes.imag], axis=-1).reshape(len(mixed), -1)
+    still = np.linalg.svd(columns.T)[2][columns.shape[1] :].T if columns.shape[1] else np.eye(len(mixed))
+    return np.concatenate([columns, still], axis=1)

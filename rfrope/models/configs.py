@@ -1,0 +1,386 @@
+"""The RoPE of a model, read from its config: where models put it, under which names, and what they leave out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rfrope._core.arguments import whole
+from rfrope._core.array import placed
+from rfrope._core.blocks import check_pairing
+from rfrope.data.model_types import model_types, remarks
+from rfrope.models import values
+from rfrope.models.rope_parameters import from_rope_parameters
+from rfrope.models.values import DICTS, NAMES, first, given, is_nested
+from rfrope.rotation.rope import Rope, of
+from rfrope.scaling.records import ladder
+from rfrope.scaling.schemes import positive
+
+_SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], "rotary_pct", "rotary_dim", "rope_ratio")
+_TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # repeats what a part says around it
+_PERCEPTION = ("vision", "visual", "vit", "image", "audio")  # read only where their type is known
+_PLAIN = ("rope_type", "default")  # which says nothing, and which transformers itself wrote beside dicts of layers
+_DEEPEST = 8  # parts inside parts; models have three
+
+
+@dataclass
+class _Reading:
+    """What is asked for, and where was looked."""
+
+    source: str
+    seq_len: int | None
+    pairing: str | None
+    xp: Any
+    device: Any
+    dtype: Any
+    looked: list[str] = field(default_factory=list)
+
+
+def from_config(
+    config: Mapping[str, Any] | str | os.PathLike[str] | Any,
+    *,
+    seq_len: int | None = None,
+    pairing: str | None = None,
+    xp: Any = None,
+    device: Any = None,
+    dtype: Any = None,
+) -> tuple[Rope, ...]:
+    """Every RoPE of a model, from its config.
+
+    Parameters
+    ----------
+    config : dict, path, or object with to_dict()
+        A Hugging Face config: the content of its config.json, that file or its folder, or a config of transformers.
+    seq_len : int, optional
+        Positions in the sequence at hand, on which the schemes dynamic and longrope depend; None is a short one.
+    pairing : {"half", "interleaved"}, optional
+        Which two features make a block, for model types that the table of transformers' classes does not have, or for
+        weights whose features were reordered.
+    xp, device, dtype
+        As in `geometric`.
+
+    Returns
+    -------
+    tuple of Rope
+        One for each place: the top or a part (``text_config``, ``vision_config``, ...), and in it each kind of layer.
+        Its ``context`` is ``max_position_embeddings``; its ``source`` holds
+
+        - ``name``: the place, ``""`` for the top, ``"text_config.full_attention"``;
+        - ``model_type``, as the config has it there;
+        - ``rope_parameters``: the scheme and its values under the names of transformers 5, defaults filled in
+          (``rope_type`` is ``"axial"`` for the two axes of vision models);
+        - ``pairing``: where the pairing is from, ``"transformers"`` (the class of this model type was run), ``"given"``,
+          or ``"assumed"`` where the type is unknown, which is then "half", as nearly all have it;
+        - ``window``: positions that these layers see, or None for all;
+        - ``qk_head_dim``: features that a score compares, more than ``head_dim`` with latent attention.
+
+    Raises
+    ------
+    ValueError
+        If no RoPE is found, a file holds no config, a needed key is missing, and as `from_rope_parameters`. The message
+        begins with the file and the place.
+    TypeError
+        For a config of another kind, and as `from_rope_parameters`.
+    OSError
+        If a file is missing or cannot be read.
+
+    Notes
+    -----
+    Nothing is fetched or executed. What a config leaves out is what transformers 5 has for its ``model_type``, from a
+    table in the package. Parts whose RoPE the config alone does not determine (some vision and audio encoders) are left
+    out; if there is no other part, that is an error.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "gemma3_text", "hidden_size": 1152, "num_attention_heads": 4, "head_dim": 256,
+    ...           "rope_theta": 1000000, "rope_local_base_freq": 10000, "max_position_embeddings": 32768}
+    >>> for part in rfrope.from_config(config):
+    ...     print(part.source["name"], part.source["rope_parameters"]["rope_theta"], part)
+    full_attention 1000000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
+    sliding_attention 10000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
+    """
+    root, source = _read(config)
+    if seq_len is not None:
+        whole("seq_len", seq_len, 1)
+    if pairing is not None:
+        check_pairing(pairing)
+    reading = _Reading(source, seq_len, pairing, xp, device, dtype)
+    found = tuple(_all_parts("", root, "", reading))
+    if not found:
+        raise ValueError(
+            f"{source or 'config'} tells of no RoPE; looked for {', '.join(_SIGNS)}, or a model_type that has one, at "
+            f"{', '.join(reading.looked)}"
+        )
+    return found
+
+
+def _read(config: Any) -> tuple[Mapping[str, Any], str]:
+    """Return a config as a dict, and what errors call it."""
+    if isinstance(config, Mapping):
+        return config, ""
+    if hasattr(config, "to_dict") and not isinstance(config, type):
+        held = config.to_dict()
+        if not isinstance(held, Mapping):
+            raise TypeError(f"config.to_dict() gave a {type(held).__name__}; expected a dict")
+        return held, ""
+    if not isinstance(config, str | os.PathLike):
+        raise TypeError(f"config is {config!r:.80}; expected a dict, the path of a config.json, or a config object")
+    path = os.fspath(config)
+    if os.path.isdir(path):
+        path = os.path.join(path, "config.json")
+    with open(path, encoding="utf-8-sig") as file:
+        try:
+            held = json.load(file, object_pairs_hook=_without_repeats)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is no JSON ({error}); expected a model's config.json") from None
+    if not isinstance(held, dict):
+        raise ValueError(f"{path} holds a {type(held).__name__}; expected a model's config, which is an object")
+    return held, path
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    held: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in held:
+            raise ValueError(f"{key!r} stands in it twice in one object")
+        held[key] = value
+    return held
+
+
+# -- parts and kinds of layers -----------------------------------------------------------------------------------------
+
+
+def _all_parts(name: str, part: Mapping[str, Any], parent: str, reading: _Reading) -> Iterator[Rope]:
+    """The RoPE of a part and of the parts inside it; a part that holds its text model only repeats what that says."""
+    looked = len(reading.looked)
+    reading.looked.append(name or "the top")
+    if name.count(".") >= _DEEPEST:
+        raise ValueError(f"{reading.source or 'config'} has parts nested deeper than {_DEEPEST}, as {name:.80}...")
+    model_type, defaults = _known(name, part, parent)
+    with _named(reading, name):
+        part = _with_inner_base(part, model_type)
+    inner = {
+        f"{name}.{key}" if name else key: key
+        for key, value in part.items()
+        if isinstance(value, Mapping) and _is_part(key, value)
+    }
+    found = [one for path, key in inner.items() for one in _all_parts(path, part[key], model_type, reading)]
+    has_text = any(key in _TEXT and one.source["name"].startswith(path) for path, key in inner.items() for one in found)
+    if not has_text and _has_rope(part, defaults, bool(inner)):
+        if _is_unknown(name, part, defaults):
+            reading.looked[looked] += " (there is one, but the config alone does not tell its frequencies)"
+        else:
+            yield from _of_part(name, part, model_type, defaults, reading)
+    yield from found
+
+
+def _is_part(key: Any, value: Mapping[str, Any]) -> bool:
+    """Whether a dict in a config is one of a model: those of quantization and the like have no type."""
+    if not isinstance(key, str) or not (key in ("encoder", "decoder") or key.endswith("config")):
+        return False
+    return key in (*_TEXT, "encoder", "decoder") or key.startswith(_PERCEPTION) or bool(value.get("model_type"))
+
+
+def _is_unknown(name: str, part: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
+    """Whether there is a RoPE, of a picture or sound, that the config alone does not determine."""
+    if "axial" in defaults or not defaults:
+        dicts = [part[key] for key in DICTS if isinstance(part.get(key), Mapping)]
+        is_axial = any(told.get(key) == "axial" for told in dicts for key in ("rope_type", "type"))
+        perceives = any(one.startswith(_PERCEPTION) for one in name.split("."))
+        return defaults.get("axial", "unknown" if is_axial or perceives else "") == "unknown"
+    return False
+
+
+def _known(name: str, part: Mapping[str, Any], parent: str) -> tuple[str, Mapping[str, Any]]:
+    """Model type of a part, and what is known of it: its own type, else its parent's with what the part is called."""
+    told, key = part.get("model_type") or "", name.rpartition(".")[2]
+    if not isinstance(told, str):
+        raise TypeError(f"{name + ': ' if name else ''}model_type is {told!r:.80}; expected a name")
+    table = model_types()
+    kind = key.removesuffix("_config")
+    names = [f"{parent}_{kind}", f"{parent}_{kind}_encoder"] if kind in ("text", "vision") else []
+    # Qwen2-VL's first configs call their vision part by the name of the whole
+    names = [*names, told, f"{told}_text"] if told in ("", parent) else [told, f"{told}_text", *names]
+    return told, next((table[one] for one in names if one in table), {})
+
+
+def _has_rope(part: Mapping[str, Any], defaults: Mapping[str, Any], composite: bool) -> bool:
+    if part.get("alibi") is True or any(part.get(key) != value for key, value in defaults.get("needs", {}).items()):
+        return False
+    if part.get("mla_use_nope") is True or part.get("position_embeddings_type", "rotary") != "rotary":
+        return False
+    said = remarks(part.get("model_type"))
+    if said.get("rope") is False or (said.get("null_base") is True and _has_null_base(part)):
+        return False
+    if any(part.get(key) is not None for key in _SIGNS):
+        return True
+    return bool(defaults) and (not composite or part.get("model_type") in model_types())
+
+
+def _has_null_base(part: Mapping[str, Any]) -> bool:
+    """Whether a config has a base of null, by which some types say that they have no RoPE."""
+    dicts = [part[key] for key in DICTS if isinstance(part.get(key), Mapping)]
+    return any(told.get("rope_theta", 0) is None for told in dicts)
+
+
+def _of_part(
+    name: str, part: Mapping[str, Any], model_type: str, defaults: Mapping[str, Any], reading: _Reading
+) -> Iterator[Rope]:
+    with _named(reading, name):
+        if "axial" in defaults:
+            yield _axial(name, part, model_type, defaults, reading)
+            return
+        context = first(part, "max_position_embeddings", defaults)
+        context = None if context is None else whole("max_position_embeddings", context, 1)
+        layers = _layers(part, defaults)
+    for layer, told in layers.items():
+        place = ".".join(one for one in (name, layer) if one)
+        with _named(reading, place):
+            yield _of_kind(place, layer, told, part, model_type, context, defaults, reading)
+
+
+@contextmanager
+def _named(reading: _Reading, place: str) -> Iterator[None]:
+    """Begin what errors say with the file and the place."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        message = ": ".join(told for told in (reading.source, place, str(error)) if told)
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(message) from None
+
+
+def _of_kind(
+    place: str,
+    layer: str,
+    told: Mapping[str, Any],
+    part: Mapping[str, Any],
+    model_type: str,
+    context: int | None,
+    defaults: Mapping[str, Any],
+    reading: _Reading,
+) -> Rope:
+    head_dim = values.head_dim(part, layer, told, defaults)
+    made = from_rope_parameters(
+        values.filled(told, part, head_dim, layer, defaults),
+        head_dim=head_dim,
+        max_position_embeddings=context,
+        seq_len=reading.seq_len,
+        xp=reading.xp,
+        device=reading.device,
+        dtype=reading.dtype,
+    )
+    own_order = remarks(model_type).get("sections") == "own"  # not dealt out in the order of `mrope`
+    pairing, known = _pairing(model_type, defaults, reading)
+    about = {
+        "name": place,
+        "model_type": model_type,
+        "pairing": known,
+        "window": values.window(part, layer),
+        "qk_head_dim": values.qk_head_dim(part, head_dim),
+    }
+    return of(
+        made,
+        pairing=pairing,
+        sections=None if own_order else made.sections,
+        interleaved=made.interleaved and not own_order,
+        source=made.source | about,
+    )
+
+
+def _pairing(model_type: str, defaults: Mapping[str, Any], reading: _Reading) -> tuple[str, str]:
+    """Return the pairing of a model type, and where it is from."""
+    if reading.pairing is not None:
+        return reading.pairing, "given"
+    found = defaults.get("pairing", remarks(model_type).get("pairing"))
+    return ("half", "assumed") if found is None else (found, "transformers")
+
+
+def _with_inner_base(part: Mapping[str, Any], model_type: str) -> Mapping[str, Any]:
+    """Return a part with the base that some types have in a dict of their attention; other such dicts are refused."""
+    if part.get("rope_ratio") is not None:
+        raise ValueError(
+            f"rope_ratio is {part['rope_ratio']!r:.80}, of ChatGLM's own code, which is not read; expected rope_theta"
+        )
+    inner = part.get("attn_config")
+    if not isinstance(inner, Mapping) or part.get("rope_theta") is not None:
+        return part
+    if inner.get("rope") is True:
+        raise ValueError(f"attn_config has a RoPE, which is not read for {model_type!r}; expected rope_theta")
+    return {**part, "rope_theta": inner.get("rope_theta")} if remarks(model_type).get("inner_base") is True else part
+
+
+def _layers(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What is told of each kind of layer; a single one is called ``""``."""
+    told = given(part)
+    usual = defaults.get("rope_parameters", {})
+    if is_nested(told):
+        flat = [key for key, value in told.items() if not isinstance(value, Mapping) and (key, value) != _PLAIN]
+        if flat:
+            raise ValueError(
+                f"rope_parameters holds {', '.join(flat)} beside dicts of layers; expected {flat[0]} in each dict that "
+                "it is for"
+            )
+        return {layer: dict(one) for layer, one in told.items() if isinstance(one, Mapping)}
+    theta, local = values.base(part), values.base(part, "local_theta")
+    if not is_nested(usual) and local is None:
+        beside = ("rope_theta", "partial_rotary_factor")  # which the config may say outside the dict
+        return {"": told or {key: value for key, value in usual.items() if key not in beside}}
+    layers = {layer: dict(one) for layer, one in usual.items() if one is not None} if is_nested(usual) else {}
+    if not told and local is None and theta is None:
+        return layers
+    if layers and (
+        set(layers) != {"full_attention", "sliding_attention"}
+        or any(one["rope_type"] != "default" for one in layers.values())
+    ):
+        raise ValueError(
+            f"rope_parameters is one dict; expected for this model one in it for each of {', '.join(sorted(layers))}"
+        )
+    everywhere = remarks(part.get("model_type")).get("scaled") == "everywhere"  # rope_scaling is then for both kinds of layer
+    return {
+        "full_attention": dict(told),
+        "sliding_attention": (dict(told) if everywhere else {}) | ({"rope_theta": local} if local is not None else {}),
+    }
+
+
+def _axial(
+    name: str, part: Mapping[str, Any], model_type: str, defaults: Mapping[str, Any], reading: _Reading
+) -> Rope:
+    """Two axes of a picture: the first half of the frequencies turns by one coordinate, the second by the other."""
+    held = given(part)
+    told = held.get("rope_theta", first(part, "rope_theta"))
+    theta = positive("rope_theta", defaults["rope_parameters"]["rope_theta"] if told is None else told)
+    if part.get("embed_dim") is not None:  # Qwen2-VL, whose hidden_size is that of the text model
+        part = {**part, "hidden_size": part["embed_dim"]}
+    head_dim = values.head_dim(part, "", held, defaults)
+    if head_dim % 4:
+        raise ValueError(f"head_dim is {head_dim}; expected a multiple of 4: two axes, and two features a block")
+    if defaults["axial"] == "alternating":  # Pixtral deals out one ladder
+        spanning = ladder(head_dim, theta)
+        host = np.concatenate([spanning[0::2], spanning[1::2]])
+    else:
+        host = np.tile(ladder(head_dim // 2, theta), 2)
+    if defaults["axial"] == "turns":  # DINOv3: whole turns over coordinates from -1 to 1
+        host = host * (2.0 * math.pi)
+    pairing, known = _pairing(model_type, defaults, reading)
+    return Rope(
+        placed(host, reading.xp, reading.device, reading.dtype),
+        pairing=pairing,
+        head_dim=head_dim,
+        sections=(head_dim // 4, head_dim // 4),
+        source={
+            "name": name,
+            "model_type": model_type,
+            "rope_parameters": {"rope_type": "axial", "rope_theta": theta},
+            "pairing": known,
+            "window": None,
+            "qk_head_dim": head_dim,
+        },
+    )

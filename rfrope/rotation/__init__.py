@@ -1,0 +1,28 @@
+"""Vectors turned by position: rotate and its inverse, pairings, tables, scores, and the record of a rotation.
+
+Conventions: a block is two features, paired ``"half"`` (i, i + D, as Hugging Face and GPT-NeoX) or ``"interleaved"``
+(2i, 2i + 1, as Meta's Llama), and is turned counter-clockwise by ``phase = position . frequency`` radians. Only the
+first 2D features are turned, the others pass through. A lag is KEY minus QUERY position.
+"""
+
+from rfrope.rotation.embedding import shift_matrix, sinusoidal
+from rfrope.rotation.pairings import convert_pairing, from_complex, to_complex
+from rfrope.rotation.rope import Rope
+from rfrope.rotation.scoring import block_coefficients, scores
+from rfrope.rotation.turning import phases, rotate, rotate_by_phases, rotate_by_table, rotation_table
+
+__all__ = [
+    "Rope",
+    "block_coefficients",
+    "convert_pairing",
+    "from_complex",
+    "phases",
+    "rotate",
+    "rotate_by_phases",
+    "rotate_by_table",
+    "rotation_table",
+    "scores",
+    "shift_matrix",
+    "sinusoidal",
+    "to_complex",
+]

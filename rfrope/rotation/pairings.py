@@ -1,0 +1,131 @@
+"""Which two features make a block: from one pairing to the other, and to complex numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rfrope._core import array, blocks
+from rfrope._core.arguments import whole
+from rfrope._core.array import Array
+
+
+@array.on_device_of_arrays
+def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width: int | None = None) -> Array:
+    """Reorder features, or the rows of a weight, from one pairing to the other.
+
+    Parameters
+    ----------
+    x : array_like
+        Features ``(..., d)``, or a weight with the head's features along `axis`. For a projection of H heads, reshape
+        its rows to ``(H, d, in)`` and use ``axis=1``. Any dtype.
+    source, target : {"half", "interleaved"}
+        The pairing that `x` has, and the one to give it.
+    axis : int
+        Where the features are.
+    width : int, optional
+        How many features along `axis` are rotated (2D); those beyond keep their place. All unless given.
+
+    Returns
+    -------
+    array
+        Shape, dtype and device of `x`.
+
+    Raises
+    ------
+    ValueError
+        For an unknown pairing, an axis that `x` lacks, or a width that is odd or too large.
+
+    Examples
+    --------
+    >>> convert_pairing([0, 1, 2, 3], "half", "interleaved")
+    array([0, 2, 1, 3])
+    """
+    xp = array.namespace(x=x)
+    x = array.asarray(x, xp, name="x")
+    blocks.check_pairing(source, "source")
+    blocks.check_pairing(target, "target")
+    if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"axis is {axis!r}, but x has {x.ndim} axes (shape {tuple(x.shape)}); expected one of them")
+    length = x.shape[axis]
+    width = length if width is None else whole("width", width)
+    if width % 2 or width > length:
+        raise ValueError(
+            f"width is {width!r}; expected an even number of features, at most the {length} along axis {axis}"
+        )
+    moved = xp.moveaxis(x, axis, -1)
+    joined = blocks.join(*blocks.pair(moved[..., :width], source), target, xp)
+    if width < length:
+        joined = xp.concat([joined, moved[..., width:]], axis=-1)
+    return xp.moveaxis(joined, -1, axis)
+
+
+@array.on_device_of_arrays
+def to_complex(x: Array, *, pairing: str = "half") -> Array:
+    """View each block as a complex number, first feature real: rotation is then multiplication by ``exp(i phase)``.
+
+    Parameters
+    ----------
+    x : array_like, (..., d)
+        Features of a real floating dtype, d even.
+    pairing : {"half", "interleaved"}
+        Which two features make a block.
+
+    Returns
+    -------
+    array, (..., d / 2)
+        complex128 for float64, complex64 for narrower types. A copy.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rotate`.
+
+    Notes
+    -----
+    The score is ``Re sum z_q conj(z_k)`` (section 7 of the mathematics page, which corrects seed 004).
+
+    Examples
+    --------
+    >>> to_complex([1.0, 2.0, 3.0, 4.0])
+    array([1.+3.j, 2.+4.j])
+    """
+    xp, device = array.shared(x=x)
+    x = blocks.features(x, xp, device=device)
+    if array.dtype_name(x) in ("float16", "bfloat16"):
+        x = array.astype(x, xp.float32, xp)
+    return array.make_complex(*blocks.pair(x, blocks.check_pairing(pairing)), xp)
+
+
+@array.on_device_of_arrays
+def from_complex(z: Array, *, pairing: str = "half") -> Array:
+    """Undo `to_complex`: real and imaginary parts become the two features of each block.
+
+    Parameters
+    ----------
+    z : array_like, complex, (..., D)
+        One number a block.
+    pairing : {"half", "interleaved"}
+        Where to put the two features.
+
+    Returns
+    -------
+    array, (..., 2D)
+        float64 for complex128, float32 for complex64.
+
+    Raises
+    ------
+    TypeError
+        If `z` is not complex.
+
+    Examples
+    --------
+    >>> from_complex([1 + 3j, 2 + 4j], pairing="interleaved")
+    array([1., 3., 2., 4.])
+    """
+    xp = array.namespace(z=z)
+    z = array.asarray(z, xp, name="z")
+    if not array.dtype_name(z).startswith("complex") or z.ndim == 0:
+        raise TypeError(
+            f"z has dtype {array.dtype_name(z)} and shape {tuple(z.shape)}; expected a complex array (..., D)"
+        )
+    return blocks.join(xp.real(z), xp.imag(z), blocks.check_pairing(pairing), xp)

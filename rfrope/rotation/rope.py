@@ -1,0 +1,333 @@
+"""The record of a rotation: frequencies, and what belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import angles, array, blocks, twins
+from rfrope._core.arguments import flag, positive, whole
+from rfrope._core.array import Array
+from rfrope.rotation.scoring import scores_of
+from rfrope.rotation.turning import rotate, rotation_table
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rope:
+    """A rotary position embedding: its frequencies, how they are used, and where they came from.
+
+    Whatever makes frequencies for a model (`design`, `from_config`, `load`, the schemes, the makers of several axes)
+    returns one, and whatever reads frequencies takes one or a bare array.
+
+    Attributes
+    ----------
+    frequencies : array, radians per unit of position
+        ``(D,)`` for scalar positions, or ``(*H, D, k)`` for positions ``(*P, k)``.
+    pairing : {"half", "interleaved"}
+        Which two features make a block.
+    head_dim : int
+        Features of a query or key, at least 2D: those beyond 2D are not turned. 2D unless given.
+    attention_factor : float
+        Positive; multiplies cos and sin of queries and of keys, and so scores by its square.
+    sections : tuple of int or None
+        How many of the blocks ``(D,)`` each position axis gets, as `mrope` deals them out; positions are then
+        ``(*P, len(sections))``. None where `frequencies` say all themselves.
+    interleaved : bool
+        Whether sections are dealt out in turn (Qwen3-VL) or one after the other (Qwen2-VL).
+    context : int, tuple of int or None
+        Positions that the frequencies are made for, one number or one for each axis.
+    source : dict
+        Where they came from, as plain numbers, strings, lists and dicts: the kernel's text, design and seed; or the
+        model type and scheme; or the file.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For values that are not as above.
+
+    Notes
+    -----
+    It unpacks as the pair ``frequencies, attention_factor``, and ``numpy.asarray`` gives its frequencies. A copy with
+    another field: ``dataclasses.replace(rope, context=8192)``.
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> rope = Rope(rfrope.geometric(64), pairing="half", context=4096)
+    >>> rope
+    Rope(64 frequencies, pairing='half', head_dim=128, context=4096)
+    >>> q = np.ones((8, 16, 128))  # 8 heads, 16 tokens
+    >>> rope.rotate(q, np.arange(16)).shape
+    (8, 16, 128)
+    """
+
+    frequencies: Array
+    _: KW_ONLY
+    pairing: str = "half"
+    head_dim: int | None = None
+    attention_factor: float = 1.0
+    sections: tuple[int, ...] | None = None
+    interleaved: bool = False
+    context: int | tuple[int, ...] | None = None
+    source: dict[str, Any] = None  # type: ignore[assignment]  # a dict after __post_init__
+
+    def __post_init__(self) -> None:
+        frequencies, n_blocks = _checked_frequencies(self.frequencies)
+        width = 2 * n_blocks if self.head_dim is None else whole("head_dim", self.head_dim)
+        if width < 2 * n_blocks:
+            raise ValueError(f"head_dim is {width}; expected at least 2D = {2 * n_blocks}")
+        interleaved = flag("interleaved", self.interleaved)
+        sections = self.sections if self.sections is None else check_sections(self.sections, n_blocks, interleaved)
+        if sections is not None and frequencies.ndim > 1:
+            raise ValueError(
+                f"sections is {sections}, but frequencies have shape {tuple(frequencies.shape)}; expected (D,) with "
+                "sections, which are dealt out"
+            )
+        if not isinstance(self.source, Mapping | None):
+            raise TypeError(f"source is {self.source!r:.80}; expected a dict or None")
+        checked = {
+            "frequencies": frequencies,
+            "pairing": blocks.check_pairing(self.pairing),
+            "head_dim": width,
+            "attention_factor": positive("attention_factor", self.attention_factor),
+            "sections": sections,
+            "interleaved": interleaved,
+            "context": _checked_context(self.context),
+            "source": dict(self.source or {}),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def n_blocks(self) -> int:
+        """D: how many frequencies a head has."""
+        return int(self.frequencies.shape[-1 if self.frequencies.ndim == 1 else -2])
+
+    @property
+    def rotary_dim(self) -> int:
+        """2D: how many features of a head are turned, those with frequency 0 included."""
+        return 2 * self.n_blocks
+
+    @property
+    def vectors(self) -> Array:
+        """Frequencies as `rfrope.rotate` takes them: with sections ``(D, len(sections))``, else `frequencies`."""
+        if self.sections is None:
+            return self.frequencies
+        return dealt(self.frequencies, self.sections, self.interleaved)
+
+    def rotate(self, x: Array, positions: Array, *, inverse: bool = False, out: Array | None = None) -> Array:
+        """Rotate queries or keys by position; see `rfrope.rotate`.
+
+        What depends on the layout of the arrays alone is prepared once, so a repeated call, as in a decode loop, is
+        faster than `rfrope.rotate`.
+
+        Parameters
+        ----------
+        x : array_like, (..., d)
+            Features of a real floating dtype, d even and at least 2D.
+        positions : array_like
+            Any shape ``P`` for frequencies ``(D,)`` without sections; ``(*P, k)`` otherwise.
+        inverse : bool
+            Undo the rotation.
+        out : array, optional
+            Where to write; ``out=x`` works in place.
+
+        Returns
+        -------
+        array, (..., d)
+            The library, dtype and device of `x`; `out` if it was given.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `rfrope.rotate`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Rope([np.pi / 2], pairing="interleaved").rotate(np.array([1.0, 0.0]), 1).round(12)
+        array([0., 1.])
+        """
+        if self._prepared is not None:
+            turned = self._prepared.again(x, positions, inverse, out)
+            if turned is not None:
+                return turned
+        turned = rotate(
+            x, positions, self.vectors, pairing=self.pairing, scale=self.attention_factor, inverse=inverse, out=out
+        )
+        if self._prepared is not None:
+            self._prepared.prepare(x, positions, inverse, out)
+        return turned
+
+    def scores(self, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
+        """Attention scores before softmax, the square of the attention factor included; see `rfrope.scores`.
+
+        Parameters
+        ----------
+        q, k : array_like, (..., M, d) and (..., N, d)
+            Queries and keys before rotation.
+        q_positions, k_positions : array_like
+            As `positions` in `rotate`.
+
+        Returns
+        -------
+        array, (..., M, N)
+            The dtype and device of q and k.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `rfrope.scores`.
+
+        Examples
+        --------
+        >>> rope = Rope([1.0], attention_factor=2.0)
+        >>> rope.scores([[1.0, 0.0]], [[1.0, 0.0]], [5], [5])
+        array([[4.]])
+        """
+        return scores_of(q, k, q_positions, k_positions, self.vectors, self.pairing, None, self.attention_factor)
+
+    def table(self, positions: Array, *, dtype: Any = None) -> tuple[Array, Array]:
+        """Cos and sin of the phases, times the attention factor; see `rfrope.rotation_table`.
+
+        Parameters
+        ----------
+        positions : array_like
+            As in `rotate`.
+        dtype : dtype of the library of the positions, optional
+            float64 where the library has it, unless given.
+
+        Returns
+        -------
+        cos, sin : arrays
+            One column a block.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `rfrope.rotation_table`.
+
+        Examples
+        --------
+        >>> Rope([1.0, 0.5]).table([0, 1])[0].round(4)
+        array([[1.    , 1.    ],
+               [0.5403, 0.8776]])
+        """
+        return rotation_table(positions, self.vectors, scale=self.attention_factor, dtype=dtype)
+
+    @cached_property
+    def _prepared(self) -> Any:
+        """What repeats rotations of NumPy arrays whose layout is known; None without compiled loops."""
+        try:
+            prepared = twins.load("cpu", "rotation").Prepared
+        except ImportError:
+            return None
+        vectors = self.vectors
+        return prepared(vectors, self.pairing, self.attention_factor) if type(vectors) is np.ndarray else None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.frequencies, self.attention_factor))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        host = array.to_host(self.frequencies)
+        return np.array(host, dtype=dtype, copy=copy)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        shape = tuple(self.frequencies.shape)
+        what = f"{shape[0]} frequencies" if len(shape) == 1 else f"frequencies {shape}"
+        usual = {"attention_factor": 1.0, "sections": None, "interleaved": False, "context": None}
+        shown = [f"{n}={getattr(self, n)!r}" for n in ("pairing", "head_dim")]
+        shown += [f"{n}={getattr(self, n)!r}" for n, value in usual.items() if getattr(self, n) != value]
+        return f"Rope({', '.join([what, *shown])})"
+
+
+# -- sections ----------------------------------------------------------------------------------------------------------
+
+
+def dealt(frequencies: Array, sections: tuple[int, ...], interleaved: bool) -> Array:
+    """Deal checked frequencies ``(D,)`` out to the axes: ``(D, len(sections))``, one number of each row not 0."""
+    xp = array.namespace(frequencies=frequencies)
+    index = xp.arange(frequencies.shape[0], dtype=xp.int32, device=array.device(frequencies))
+    owners = (_interleaved_owners if interleaved else _chunked_owners)(index, sections)
+    none = xp.zeros_like(frequencies)
+    return xp.stack([xp.where(own, frequencies, none) for own in owners], axis=-1)
+
+
+def check_sections(sections: Sequence[int], n_blocks: int, interleaved: bool) -> tuple[int, ...]:
+    """Return how many blocks each axis gets, or say why that cannot be."""
+    try:
+        lengths = tuple(whole(f"sections[{axis}]", length) for axis, length in enumerate(sections))
+    except TypeError:
+        if hasattr(sections, "__iter__") and not isinstance(sections, str):
+            raise
+        raise TypeError(f"sections is {sections!r}; expected a whole number for each axis, as (16, 24, 24)") from None
+    if not lengths or sum(lengths) != n_blocks:
+        raise ValueError(
+            f"sections {lengths} sum to {sum(lengths)}; expected D = {n_blocks}, the number of frequencies"
+        )
+    for axis, length in enumerate(lengths[1:], 1):
+        least = len(lengths) * (length - 1) + axis + 1
+        if interleaved and length and least > n_blocks:
+            raise ValueError(
+                f"sections {lengths} interleaved put block {least - 1} on axis {axis}, but D is {n_blocks}; expected "
+                "sections that last as long as the blocks do, or interleaved=False"
+            )
+    return lengths
+
+
+def _chunked_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
+    """For each axis, which blocks are its own: neighbours."""
+    ends = np.cumsum(lengths).tolist()
+    return [(index >= end - length) & (index < end) for end, length in zip(ends, lengths, strict=True)]
+
+
+def _interleaved_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
+    """For each axis, which blocks are its own: in turn; the first axis has what the others leave."""
+    axes, first, others = len(lengths), index >= 0, []
+    for axis in range(1, axes):
+        others.append((index % axes == axis) & (index < axes * lengths[axis]))
+        first = first & ~others[-1]
+    return [first, *others]
+
+
+# -- what is allowed in ------------------------------------------------------------------------------------------------
+
+
+def _checked_frequencies(value: Any) -> tuple[Array, int]:
+    """Frequencies as they came, but for lists and integers, and how many blocks a head has."""
+    value = angles.given(value)
+    xp, device = array.shared(frequencies=value)
+    n_blocks = angles.frequencies(value, xp, device).shape[-2]
+    value = array.numbers(value, xp, name="frequencies", device=device)
+    return (value if array.is_real_floating(value) else array.as_widest(value, xp)), n_blocks
+
+
+def _checked_context(context: Any) -> int | tuple[int, ...] | None:
+    if isinstance(context, list | tuple):
+        return tuple(whole(f"context[{axis}]", length, 1) for axis, length in enumerate(context))
+    return None if context is None else whole("context", context, 1)
+
+
+def of(made_from: Any, /, **changes: Any) -> Rope:
+    """Return a Rope with some fields changed, which keeps the others of the Rope that it was made from, if it was one.
+
+    Parameters
+    ----------
+    made_from : Rope or array_like
+        What a map on frequencies was given.
+    **changes
+        The fields that it changed; `frequencies` among them.
+    """
+    held = made_from.__getstate__() if isinstance(made_from, Rope) else {}
+    return Rope(**{**held, **changes})

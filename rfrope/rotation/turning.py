@@ -1,0 +1,350 @@
+"""Turn query and key vectors by position, exactly and on any array library."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import angles, array, blocks, turns, twins
+from rfrope._core.angles import Angles
+from rfrope._core.arguments import flag, positive
+from rfrope._core.array import Array
+from rfrope._core.blocks import Turn
+from rfrope._core.twins import twinned
+
+
+@array.on_device_of_arrays
+def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) -> Array:
+    """Plain phases ``positions . frequencies + shift``, for people to look at.
+
+    The product is rounded to float64 and not reduced, so it loses about ``1.1e-16 * |phase|`` radians: 5e-12 at
+    position 131071 and everything near 2**53. `rotate`, `rotation_table` and `scores` do not use it.
+
+    Parameters
+    ----------
+    positions : array_like
+        Integers or floats: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for frequencies ``(*H, D, k)``.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``.
+    shift : array_like, radians, optional
+        Added to the phases; broadcasts against them.
+
+    Returns
+    -------
+    array, radians, float64 where the library has it
+        ``P + (D,)``, or what ``positions @ frequencies^T`` broadcasts to.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit together, and for NaN or infinite values.
+    TypeError
+        For arrays of different libraries or of a dtype without numbers on a line.
+
+    Examples
+    --------
+    >>> phases([0, 1, 2], [1.0, 0.5])
+    array([[0. , 0. ],
+           [1. , 0.5],
+           [2. , 1. ]])
+    """
+    frequencies = angles.given(frequencies)
+    xp, device = array.shared({"positions": positions, "frequencies": frequencies, "shift": shift})
+    return turns.phases(angles.read(positions, frequencies, shift, xp, device))
+
+
+@array.on_device_of_arrays
+def rotate(
+    x: Array,
+    positions: Array,
+    frequencies: Array,
+    *,
+    pairing: str = "half",
+    out_pairing: str | None = None,
+    shift: Array | None = None,
+    scale: Any = 1.0,
+    inverse: bool = False,
+    out: Array | None = None,
+) -> Array:
+    """Rotate features by position: RoPE, for a query or a key.
+
+    Cos and sin are those of the exact product of the given positions and frequencies to 1e-15, up to phases of 2**53;
+    they are never formed in the dtype of `x`.
+
+    Parameters
+    ----------
+    x : array_like, (..., d)
+        Features of a real floating dtype, d even.
+    positions : array_like
+        Integers or floats, negative ones and gaps included: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for
+        frequencies ``(*H, D, k)``. Integers count exactly up to 2**53.
+    frequencies : array_like, radians per unit of position
+        ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d. The phases, ``P + (D,)`` or what
+        ``positions @ frequencies^T`` broadcasts to, broadcast against the leading axes of `x`.
+    pairing, out_pairing : {"half", "interleaved"}
+        Which two features make a block, in `x` and in the result (the same unless given).
+    shift : array_like, radians, optional
+        Added to the phases; broadcasts against them.
+    scale : float or array_like
+        Positive; multiplies cos and sin (an attention factor). An array broadcasts against the phases.
+    inverse : bool
+        Undo the rotation: turn by the negative phases and divide by `scale`.
+    out : array, optional
+        Where to write, of the shape and dtype of the result; ``out=x`` works in place.
+
+    Returns
+    -------
+    array, (..., d)
+        The dtype and device of `x`; `out` if it was given.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, an odd d, 2D > d, positions, frequencies or shifts that are NaN or above 2**500, a
+        `scale` that is not positive, an unknown pairing, or an `out` that is read-only, of another shape, or partly
+        overlaps `x`. Values are looked at only where that costs nothing: not on devices, in JAX or in Dask.
+    TypeError
+        For `x` that is not real floating, arrays of different libraries, `out` of another dtype, or `out` where
+        gradients are asked for.
+
+    Notes
+    -----
+    Where float64 does not exist (JAX without x64), integer positions keep exact phases, with cos and sin to 2e-7; for
+    other positions, or frequencies that are themselves traced, that holds for phases up to 2**24. Frequencies given
+    there as a list keep the float64 values that an array of that library could not hold.
+    Source: section 1 of the mathematics page; ``R(p . omega_i)`` of seed 000.
+
+    Examples
+    --------
+    A quarter turn takes the first feature of a block to the second:
+
+    >>> import numpy as np
+    >>> rotate(np.array([1.0, 0.0]), 1, [np.pi / 2]).round(12)
+    array([0., 1.])
+    """
+    repeats = _repeats() if type(x) is np.ndarray and shift is None else None
+    if repeats is not None:
+        turn = Turn(pairing, pairing if out_pairing is None else out_pairing, scale, inverse)
+        found = repeats.turned(x, positions, frequencies, turn, out)
+        if found is not None:
+            return found
+    frequencies = given(frequencies, pairing, scale)
+    constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
+    xp, device = array.shared(constants, x=x, out=out)
+    x = blocks.features(x, xp, device=device)
+    read = angles.read(positions, frequencies, shift, xp, array.device(x))
+    scale, shape = _checked_scale(scale, read.shape, x, xp)
+    blocks.check_width(x, shape[-1], "frequencies")
+    kept = (read.positions, read.frequencies, read.shift, scale)
+    out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "positions"), *kept)
+    turn = Turn(pairing, out_pairing, scale, flag("inverse", inverse))
+    result = rotated(x, read, turn, out)
+    if repeats is not None:
+        repeats.learn(x, positions, frequencies, turn, out)
+    return result
+
+
+@array.on_device_of_arrays
+def rotate_by_phases(
+    x: Array,
+    phases: Array,
+    *,
+    pairing: str = "half",
+    out_pairing: str | None = None,
+    scale: Any = 1.0,
+    inverse: bool = False,
+    out: Array | None = None,
+) -> Array:
+    """Rotate features by given phases, such as cumulative or learned ones.
+
+    Parameters
+    ----------
+    x : array_like, (..., d)
+        Features of a real floating dtype, d even.
+    phases : array_like, radians, (..., D)
+        2D <= d; the leading axes broadcast against those of `x`. Cos and sin are taken in float64 where the library
+        has it, and are as good as the phases that came.
+    pairing, out_pairing, scale, inverse, out
+        As in `rotate`.
+
+    Returns
+    -------
+    array, (..., d)
+        The dtype and device of `x`; `out` if it was given.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rotate`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rotate_by_phases(np.array([1.0, 0.0]), [np.pi]).round(12)
+    array([-1.,  0.])
+    """
+    xp, device = array.shared({"phases": phases, "scale": scale}, x=x, out=out)
+    x = blocks.features(x, xp, device=device)
+    phases = array.as_widest(array.numbers(phases, xp, name="phases", device=array.device(x)), xp)
+    if phases.ndim == 0:
+        raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
+    scale, shape = _checked_scale(scale, phases.shape, x, xp)
+    blocks.check_width(x, shape[-1], "phases")
+    out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "phases"), phases, scale)
+    return _rotated_by_phases(x, phases, Turn(pairing, out_pairing, scale, flag("inverse", inverse)), out, xp)
+
+
+@array.on_device_of_arrays
+def rotate_by_table(
+    x: Array, cos: Array, sin: Array, *, pairing: str = "half", out_pairing: str | None = None, out: Array | None = None
+) -> Array:
+    """Rotate features by a table of cos and sin, made once by `rotation_table` and used for many layers.
+
+    Parameters
+    ----------
+    x : array_like, (..., d)
+        Features of a real floating dtype, d even.
+    cos, sin : array_like, (..., D)
+        One column a block, 2D <= d; the leading axes broadcast against those of `x`. A Hugging Face table of width 2D
+        holds every column twice: pass its first half.
+    pairing, out_pairing, out
+        As in `rotate`.
+
+    Returns
+    -------
+    array, (..., d)
+        The dtype and device of `x`; `out` if it was given.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rotate`, and if `cos` and `sin` differ in shape.
+
+    Examples
+    --------
+    >>> rotate_by_table([[1.0, 2.0]], [[0.0]], [[1.0]])
+    array([[-2.,  1.]])
+    """
+    xp, device = array.shared({"cos": cos, "sin": sin}, x=x, out=out)
+    x = blocks.features(x, xp, device=device)
+    cos, sin = (array.numbers(v, xp, name=name, device=array.device(x)) for v, name in ((cos, "cos"), (sin, "sin")))
+    if cos.shape != sin.shape or cos.ndim == 0:
+        raise ValueError(
+            f"cos has shape {tuple(cos.shape)} and sin {tuple(sin.shape)}; expected one shape (..., D) for both"
+        )
+    blocks.check_width(x, cos.shape[-1], "cos")
+    out_pairing = blocks.prepared(x, cos.shape, pairing, out_pairing, out, ("x", "cos"), cos, sin)
+    return _rotated_by_table(x, cos, sin, Turn(pairing, out_pairing), out, xp)
+
+
+@array.on_device_of_arrays
+def rotation_table(
+    positions: Array, frequencies: Array, *, shift: Array | None = None, scale: Any = 1.0, dtype: Any = None
+) -> tuple[Array, Array]:
+    """Cos and sin of the phases, for `rotate_by_table` or for another framework.
+
+    Parameters
+    ----------
+    positions, frequencies, shift, scale
+        As in `rotate`.
+    dtype : dtype of the caller's library, optional
+        Of the result: float64 where the library has it, unless given. The values are rounded once, at the end.
+
+    Returns
+    -------
+    cos, sin : arrays
+        ``P + (D,)``, or what ``positions @ frequencies^T`` broadcasts to; within 1e-15 of the exact values for phases
+        up to 2**53 (see `rotate` for libraries without float64).
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rotate`.
+
+    Examples
+    --------
+    >>> cos, sin = rotation_table([0, 1], [3.141592653589793])
+    >>> cos[:, 0]
+    array([ 1., -1.])
+    """
+    frequencies = given(frequencies, "half", scale)
+    constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
+    xp, device = array.shared(constants)
+    read = angles.read(positions, frequencies, shift, xp, device)
+    scale, _ = _checked_scale(scale, read.shape, read.positions, xp)
+    cos, sin = _scaled(*turns.cos_sin(read), scale, False)
+    dtype = array.check_float_dtype(dtype, xp)
+    return (cos, sin) if dtype is None else (array.astype(cos, dtype, xp), array.astype(sin, dtype, xp))
+
+
+# -- the mathematics ---------------------------------------------------------------------------------------------------
+
+
+@twinned(cpu="rotation", cuda="rotation")
+def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
+    """Turn checked features by checked angles."""
+    cos, sin = _scaled(*turns.cos_sin(angles), turn.scale, turn.inverse)
+    return blocks.turned(x, cos, sin, turn, out, angles.xp)
+
+
+@twinned(cpu="rotation", cuda="rotation")
+def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+    cos, sin = _scaled(xp.cos(phases), xp.sin(phases), turn.scale, turn.inverse)
+    return blocks.turned(x, cos, sin, turn, out, xp)
+
+
+@twinned(cpu="rotation", cuda="rotation")
+def _rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+    return blocks.turned(x, cos, sin, turn, out, xp)
+
+
+def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, Array]:
+    """Multiply by the scale, or prepare to undo all."""
+    if inverse:
+        sin = -sin
+    if isinstance(scale, float) and scale == 1.0:
+        return cos, sin
+    return (cos / scale, sin / scale) if inverse else (cos * scale, sin * scale)
+
+
+# -- what is allowed in ------------------------------------------------------------------------------------------------
+
+
+def given(frequencies: Any, pairing: str, scale: Any = 1.0) -> Any:
+    """Return the frequencies of a Rope, if the call turns as the Rope does; anything else as it came."""
+    if not hasattr(frequencies, "vectors"):
+        return frequencies
+    if frequencies.pairing != pairing and pairing == "half":  # the default, which nobody may have asked for
+        raise ValueError(
+            f"pairing is 'half', but the Rope pairs {frequencies.pairing!r}; expected pairing={frequencies.pairing!r}, "
+            "or rope.rotate"
+        )
+    if frequencies.attention_factor != 1.0 and isinstance(scale, int | float) and scale == 1.0:
+        raise ValueError(
+            f"scale is 1, but the Rope has the attention factor {frequencies.attention_factor}; expected "
+            "scale=rope.attention_factor, or rope.rotate"
+        )
+    return frequencies.vectors
+
+
+@cache
+def _repeats() -> Any:
+    """What repeats rotations of NumPy arrays whose layout is known, on the CPU; None without compiled loops."""
+    try:
+        return twins.load("cpu", "rotation").Repeats()
+    except ImportError:
+        return None
+
+
+def _checked_scale(scale: Any, shape: tuple[int, ...], like: Array, xp: ModuleType) -> tuple[Any, tuple[int, ...]]:
+    """Return the scale as a float or an array beside `like`, and the shape of the phases with it."""
+    if not hasattr(scale, "dtype") and not isinstance(scale, list | tuple):
+        return positive("scale", scale), shape
+    scale = array.as_widest(array.numbers(scale, xp, name="scale", device=array.device(like)), xp)
+    if array.on_host(scale) and not bool(xp.all((scale > 0.0) & (scale < math.inf))):
+        raise ValueError(f"scale is {scale!r:.80}; expected positive finite numbers")
+    return scale, array.broadcast_shapes({"scale": scale.shape, "the phases": shape})

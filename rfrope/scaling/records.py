@@ -1,0 +1,306 @@
+"""One record for each scheme by which models say their frequencies: its keys, its maker, and what it does.
+
+What reads the dict of a config (`rfrope.models`), what `rfrope inspect` says of it, the table in the documentation and
+the tests are derived from these records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rfrope._core.arguments import finite, flag, fraction, whole
+from rfrope.rotation.rope import Rope
+from rfrope.scaling import schemes
+from rfrope.scaling.schemes import positive
+
+EVERYWHERE = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")  # keys of every scheme
+_YARN = ("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim")
+
+Maker = Callable[[dict[str, Any], int, "int | None", "int | None"], Rope]  # of values, head_dim, context and seq_len
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What is known of one scheme.
+
+    Attributes
+    ----------
+    name : str
+        ``rope_type``; with a condition after a space where one name stands for two schemes.
+    does : str
+        What it does to the frequencies, for people.
+    make : callable
+        ``make(values, head_dim, context, seq_len)`` returns the Rope of checked values.
+    required, optional : tuple of str
+        Keys beside those of every scheme.
+    idle : mapping of str to str
+        Keys of published configs that change nothing, and why.
+    aliases : tuple of str
+        Other names.
+    by_length : bool
+        Whether the frequencies depend on the length of the text.
+    """
+
+    name: str
+    does: str
+    make: Maker
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    idle: Mapping[str, str] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    by_length: bool = False
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """All keys that count."""
+        return (*self.required, *self.optional, *EVERYWHERE)
+
+
+def scheme(name: str) -> Scheme:
+    """Record of a scheme, by its name or an alias."""
+    return next(record for record in SCHEMES if name in (record.name, *record.aliases))
+
+
+# -- kinds of values ---------------------------------------------------------------------------------------------------
+
+
+def _at_least_one(name: str, value: Any) -> float:
+    return finite(name, value, least=1.0, most=2.0**100)
+
+
+def _not_negative(name: str, value: Any) -> float:
+    return finite(name, value, least=0.0, most=2.0**100)
+
+
+def _length(name: str, value: Any) -> int:
+    return whole(name, value, 1)
+
+
+def _list_of(kind: Callable[[str, Any], Any], what: str) -> Callable[[str, Any], list[Any]]:
+    def listed(name: str, value: Any) -> list[Any]:
+        if not isinstance(value, list | tuple | np.ndarray):
+            raise TypeError(f"{name} is {value!r:.80}; expected a list of {what}")
+        return [kind(f"{name}[{i}]", each) for i, each in enumerate(value)]
+
+    return listed
+
+
+KEYS: dict[str, Callable[[str, Any], Any]] = {
+    "rope_theta": positive,
+    "partial_rotary_factor": fraction,
+    "mrope_section": _list_of(whole, "whole numbers"),
+    "mrope_interleaved": flag,
+    "factor": _at_least_one,
+    "alpha": positive,
+    "original_max_position_embeddings": _length,
+    "beta_fast": positive,
+    "beta_slow": positive,
+    "truncate": flag,
+    "attention_factor": positive,
+    "mscale": _not_negative,
+    "mscale_all_dim": _not_negative,
+    "short_factor": _list_of(positive, "positive numbers"),
+    "long_factor": _list_of(positive, "positive numbers"),
+    "short_mscale": positive,
+    "long_mscale": positive,
+    "low_freq_factor": positive,
+    "high_freq_factor": positive,
+}
+
+
+# -- from checked values to frequencies --------------------------------------------------------------------------------
+
+
+def rotated_width(head_dim: int, part: float) -> int:
+    """Features that are rotated; an odd number is rounded up by the ladder, and must then still fit into the head."""
+    width = int(head_dim * part)
+    if width < 1:
+        raise ValueError(f"partial_rotary_factor is {part}; expected enough of head_dim = {head_dim} for one feature")
+    if width == head_dim and width % 2:
+        raise ValueError(f"head_dim is {head_dim}; expected an even number, or a partial_rotary_factor below 1")
+    return width
+
+
+def ladder(width: int, base: float) -> np.ndarray:
+    """Return ``base ** (-2i / width)``, one more than half the width for an odd one, as transformers has it."""
+    return base ** (-np.arange(0.0, width, 2.0) / width)
+
+
+def _width_and_base(values: dict[str, Any], head_dim: int) -> tuple[int, float]:
+    return rotated_width(head_dim, values["partial_rotary_factor"]), values["rope_theta"]
+
+
+def _original(values: dict[str, Any], context: int | None, name: str) -> int:
+    found = values.get("original_max_position_embeddings", context)
+    if found is None:
+        raise ValueError(
+            f"rope_parameters lacks original_max_position_embeddings; '{name}' needs it, or max_position_embeddings="
+        )
+    return int(found)
+
+
+def _factor(values: dict[str, Any], context: int | None, name: str) -> float:
+    if "factor" in values:
+        return float(values["factor"])
+    if context is None or "original_max_position_embeddings" not in values:
+        raise ValueError(
+            f"rope_parameters lacks factor; '{name}' needs it, or original_max_position_embeddings in the dict and "
+            "max_position_embeddings=, whose ratio it is"
+        )
+    original = int(values["original_max_position_embeddings"])
+    if context < original:
+        raise ValueError(
+            f"rope_parameters lacks factor, and max_position_embeddings is {context}, below "
+            f"original_max_position_embeddings = {original}; expected a factor, or a ratio of at least 1"
+        )
+    return context / original
+
+
+def _default(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+    return Rope(ladder(*_width_and_base(values, head_dim)))
+
+
+def _linear(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+    return schemes.linear(ladder(*_width_and_base(values, head_dim)), values["factor"])
+
+
+def _ntk(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+    """Change the base, which is the same as `schemes.ntk`, and right for odd widths too."""
+    width, base = _width_and_base(values, head_dim)
+    if width < 3:
+        raise ValueError(f"the rotated width is {width}; NTK scaling expects at least 3: the first frequency stays")
+    factor = float(values["alpha" if "alpha" in values else "factor"])
+    return Rope(ladder(width, base * factor ** (width / (width - 2))))
+
+
+def _dynamic(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+    if context is None:
+        raise ValueError("max_position_embeddings is None; 'dynamic' needs it: the context the model was trained with")
+    return _ntk(values | {"factor": schemes.stretch(values["factor"], seq_len, context)}, head_dim, context, seq_len)
+
+
+def _yarn(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+    width, base = _width_and_base(values, head_dim)
+    if width % 2:
+        raise ValueError(f"the rotated width is {width}, of head_dim = {head_dim}; 'yarn' expects an even one")
+    options = {key: values[key] for key in _YARN if key in values}
+    original = _original(values, context, "yarn")
+    factor = _factor(values, context, "yarn")
+    return schemes.yarn(ladder(width, base), factor, original_max_position_embeddings=original, base=base, **options)
+
+
+def _longrope(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+    theta = ladder(*_width_and_base(values, head_dim))
+    for key in ("short_factor", "long_factor"):
+        if len(values[key]) != theta.size:
+            raise ValueError(
+                f"rope_parameters[{key!r}] has {len(values[key])} numbers; expected {theta.size}, one a frequency"
+            )
+    original = _original(values, context, "longrope")
+    return schemes.longrope(
+        theta,
+        short_factor=values["short_factor"],
+        long_factor=values["long_factor"],
+        original_max_position_embeddings=original,
+        factor=_factor(values, context, "longrope"),
+        seq_len=seq_len,
+        attention_factor=_own_factor(values, is_long=seq_len is not None and seq_len > original),
+    )
+
+
+def _own_factor(values: dict[str, Any], is_long: bool) -> float | None:
+    """Attention factor that a longrope dict gives; Phi-3.5-MoE's has one for short and one for long sequences."""
+    pair = [values.get(key) for key in ("short_mscale", "long_mscale")]
+    if pair == [None, None]:
+        return values.get("attention_factor")
+    if None in pair or "attention_factor" in values:
+        raise ValueError(
+            "rope_parameters holds short_mscale or long_mscale; expected both, and no attention_factor beside them"
+        )
+    return pair[is_long]
+
+
+def _llama3(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+    return schemes.llama3(
+        ladder(*_width_and_base(values, head_dim)),
+        values["factor"],
+        low_freq_factor=values["low_freq_factor"],
+        high_freq_factor=values["high_freq_factor"],
+        original_max_position_embeddings=_original(values, context, "llama3"),
+    )
+
+
+def _proportional(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+    if head_dim % 2:
+        raise ValueError(f"head_dim is {head_dim}; 'proportional' expects an even number")
+    spanning = ladder(head_dim, values["rope_theta"])
+    part, factor = values["partial_rotary_factor"], values.get("factor", 1.0)
+    return schemes.proportional(spanning, partial_rotary_factor=part, factor=factor)
+
+
+SCHEMES = (
+    Scheme(
+        "default",
+        "the ladder itself",
+        _default,
+        idle={"interleaved": "Qwen3-Omni carries it beside mrope_interleaved, which says it"},
+        aliases=("mrope",),  # whose axes are no scheme
+    ),
+    Scheme("linear", "every frequency divided by factor", _linear, ("factor",)),
+    Scheme("ntk", "the slowest frequency divided by factor, the first kept, those between geometrically", _ntk, ("factor",)),
+    Scheme(
+        "dynamic",
+        "as ntk, by as much as the text at hand needs",
+        _dynamic,
+        ("factor",),
+        aliases=("xdrope",),  # HunYuan's, whose axes are no scheme
+        by_length=True,
+    ),
+    Scheme(
+        "dynamic with alpha",
+        "as ntk with alpha for factor, at every length (HunYuan)",
+        _ntk,
+        ("alpha",),
+        idle=dict.fromkeys(
+            ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+            "HunYuan's configs carry it; alpha alone changes their base",
+        ),
+    ),
+    Scheme(
+        "yarn",
+        "fast frequencies kept, slow ones divided by factor, a ramp between; scores sharpened",
+        _yarn,
+        optional=("factor", "original_max_position_embeddings", *_YARN),
+        idle={
+            "finetuned": "it says how the first YaRN models were trained",
+            "llama_4_scaling_beta": "Ministral 3 scales queries with it, by position; frequencies stay",
+            "max_position_embeddings": "Ministral 3 repeats here what stands beside the dict",
+        },
+    ),
+    Scheme(
+        "longrope",
+        "every frequency divided by a factor of its own, from one of two lists",
+        _longrope,
+        ("short_factor", "long_factor"),
+        ("factor", "original_max_position_embeddings", "attention_factor", "short_mscale", "long_mscale"),
+        aliases=("su",),  # Phi-3's first name for it
+        by_length=True,
+    ),
+    Scheme(
+        "llama3",
+        "frequencies with many turns in the original context kept, those with few divided by factor",
+        _llama3,
+        ("factor", "low_freq_factor", "high_freq_factor"),
+        ("original_max_position_embeddings",),
+    ),
+    Scheme(
+        "proportional",
+        "the first part of the head's ladder kept, the other blocks still",
+        _proportional,
+        optional=("factor",),
+    ),
+)
