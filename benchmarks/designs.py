@@ -22,10 +22,10 @@ import numpy as np
 
 import rfrope
 from benchmarks import machine
-from rfrope.designs import sets
 from rfrope import kernels
-from rfrope.kernels import Kernel
+from rfrope.designs import sets
 from rfrope.designs.sampling import RANDOMISED, check_design
+from rfrope.kernels import Kernel
 
 SIZES = (8, 16, 32, 48, 64, 128, 256)
 TICKS = (8, 16, 32, 64, 128, 256)

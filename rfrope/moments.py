@@ -198,9 +198,7 @@ def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confi
     at_zero = xp.all(kernel.as_vectors(delta, "delta")[0] == 0.0, axis=-1)
     stderr = (xp.where(at_zero, xp.zeros_like(variance), variance) / float(n_blocks)) ** 0.5
     reach = NormalDist().inv_cdf(0.5 + 0.5 * confidence) * stderr
-    return Band(
-        phi, stderr, array.clip(phi - reach, -1.0, 1.0, xp), array.clip(phi + reach, -1.0, 1.0, xp), confidence
-    )
+    return Band(phi, stderr, array.clip(phi - reach, -1.0, 1.0, xp), array.clip(phi + reach, -1.0, 1.0, xp), confidence)
 
 
 def blocks_for_error(

@@ -346,9 +346,7 @@ class _ScoreChunk:
         start, length = span
         with array.device_of(self.a):
             if self.design != "iid":
-                u = _phases_of_sets(
-                    self.kernel, self.design, self.key, self.delta, self.a.shape[-1], start, length
-                )
+                u = _phases_of_sets(self.kernel, self.design, self.key, self.delta, self.a.shape[-1], start, length)
                 return _Sums.of(_scores(u, self.a, self.b), array.namespace(a=self.a))
             return _Sums(length, *_score_sums(self.kernel, self.key, self.delta, self.a, self.b, start, length))
 

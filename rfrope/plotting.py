@@ -232,7 +232,12 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int, *, ax: Any = None) -> 
     checked, lags = _checked_sets(sets), _drawn_lags(whole("max_lag", max_lag, 1))
     ax = _axes(ax)
     for label, omega in checked.items():
-        ax.plot(lags, analysis.mean_kernel(omega, np.repeat(lags[:, None], omega.shape[-1], axis=1)), lw=0.9, label=_plain(label))
+        ax.plot(
+            lags,
+            analysis.mean_kernel(omega, np.repeat(lags[:, None], omega.shape[-1], axis=1)),
+            lw=0.9,
+            label=_plain(label),
+        )
     ax.axhline(0.0, color="black", lw=0.6)
     ax.set_xscale("symlog", linthresh=1.0)
     ax.set_xlim(0, lags[-1])

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, philox
 from rfrope import data
+from rfrope._core import array, philox
+from rfrope._core.arguments import probability, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing
 from rfrope._core.special import normal_quantile
-from rfrope._core.arguments import probability, whole
 from rfrope.kernels import Kernel
+from rfrope.kernels.text import as_kernel
 from rfrope.moments import expected_score, relative_error, score_variance
 from rfrope.montecarlo import Estimate, estimate_kernel, estimate_scores
 from rfrope.rotation.pairings import convert_pairing
-from rfrope.kernels.text import as_kernel
 
 QUANTITIES = ("Φ", "Φ₂", "E sin", "E S", "Var S")
 _LAGS = (0.25, 0.5, 1.0, 2.0, 4.0)  # default lags, in units of the lag where Phi falls to one half

@@ -69,9 +69,7 @@ class Angles(NamedTuple):
         return self._replace(frequencies=self.frequencies[..., span, :], shift=shift)
 
 
-def read(
-    positions: Any, frequencies: Any, shift: Any, xp: ModuleType, device: Any, name: str = "positions"
-) -> Angles:
+def read(positions: Any, frequencies: Any, shift: Any, xp: ModuleType, device: Any, name: str = "positions") -> Angles:
     """Check positions, frequencies and shift, and bring lists to the caller's library and device.
 
     Parameters
@@ -137,7 +135,11 @@ def frequencies(
     omega, _ = _frequencies(value, xp, device, name)
     wrong = {"any": False, "one": omega.ndim > 2, "one axis": omega.ndim > 2 or omega.shape[-1] > 1}[sets]
     if wrong or omega.shape[-2] < least:
-        expected = {"any": "(D,) or (*H, D, k)", "one": "one set, (D,) or (D, k)", "one axis": "one set, (D,) or (D, 1)"}
+        expected = {
+            "any": "(D,) or (*H, D, k)",
+            "one": "one set, (D,) or (D, k)",
+            "one axis": "one set, (D,) or (D, 1)",
+        }
         more = ", with at least one block" if least else ""
         raise ValueError(f"{name} has shape {_shape(value)}; expected {expected[sets]}{more}")
     return omega

@@ -12,7 +12,6 @@ import numpy as np
 from rfrope._core.array import Array, device, from_host, library_of, namespace, needs_gradient, to_host
 
 
-
 def special_functions(xp: ModuleType) -> Any:
     """Return the module of special functions that take the arrays of `xp` where they are, or None."""
     name = {"numpy": "scipy.special", "cupy": "cupyx.scipy.special"}.get(library_of(xp))

@@ -14,7 +14,6 @@ import numpy as np
 from rfrope._core.array import Array, has_values, is_cupy, is_lazy, needs_gradient
 
 
-
 def place(values: Iterable[Any]) -> str:
     """Where all arrays among some values are, those in tuples included: "cpu", "cuda", or nowhere that loops may go."""
     places = {"cpu", "cuda"}

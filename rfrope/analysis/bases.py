@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core.arguments import positive, whole
 from rfrope.analysis.curves import first_lag
-from rfrope._core.arguments import whole
 from rfrope.frequencies.ladders import geometric
-from rfrope._core.arguments import positive
 
 _TOP = 2e5, 4096  # the grid's top, and the context that it is for
 _LARGEST_TOP = 1e15

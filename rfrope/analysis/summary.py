@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array
+from rfrope._core.arguments import positive, whole
 from rfrope.analysis.bases import integral_rule
 from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
 from rfrope.analysis.fits import KernelFit, fit_kernel
-from rfrope._core.arguments import positive, whole
 from rfrope.rotation.rope import Rope
 
 _SHOWN = 7  # lags that a reader sees, beside 0

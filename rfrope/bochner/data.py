@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
+from rfrope._core.arguments import positive
 from rfrope._core.array import Array
 from rfrope.bochner.piecewise import build
 from rfrope.bochner.tabulated import Certificate, NotPositiveDefiniteError, Tabulated, compared, tabulated
 from rfrope.kernels import Kernel
-from rfrope._core.arguments import positive
 
 WINDOWS = ("bartlett", "parzen")
 _SINGULAR = 1e-12  # prediction error at which autocorrelations are those of spectral lines

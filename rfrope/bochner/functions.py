@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core.arguments import positive
 from rfrope.bochner import inversion
 from rfrope.bochner.piecewise import Pieces, Unresolved, build
 from rfrope.bochner.tabulated import Certificate, NotPositiveDefiniteError, Separable, Tabulated, compared, tabulated
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import check_ndim
-from rfrope._core.arguments import positive
 
 _MOST_AXES = 3
 _NORMAL = 1e-9  # by how much Phi(0) may differ from 1

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rfrope._core import array, elementwise, special
+from rfrope._core import elementwise, special
 from rfrope._core.array import Array
 from rfrope.bochner import inversion
 from rfrope.bochner.piecewise import Inverse, Pieces

@@ -156,9 +156,7 @@ def _check_files(options: argparse.Namespace) -> None:
     check_figure(options)
 
 
-def _write_files(
-    options: argparse.Namespace, rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity
-) -> None:
+def _write_files(options: argparse.Namespace, rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> None:
     """Write nothing before all is ready to be written."""
     files = []
     if options.output is not None:

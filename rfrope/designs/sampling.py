@@ -171,9 +171,7 @@ def points(
     return found[0] if heads is None else found
 
 
-def draw(
-    kernel: Kernel, key: philox.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1
-) -> np.ndarray:
+def draw(kernel: Kernel, key: philox.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
     """Draws start, ..., start + n_draws - 1 of some streams: ``(streams, n_draws, k)``."""
     return sets.through(kernel, sets.uniforms(key, start, n_draws, kernel.draws, stream, streams))
 

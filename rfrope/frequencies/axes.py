@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.angles import check_values
+from rfrope._core.angles import check_values, given
 from rfrope._core.angles import frequencies as read_frequencies
-from rfrope._core.angles import given
 from rfrope._core.arguments import choice, flag, positive, whole
 from rfrope._core.array import Array, placed
 from rfrope._core.special import normal_quantile

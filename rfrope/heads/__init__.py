@@ -1,12 +1,20 @@
 """Heads: attention by position alone, learned shifts, and what real heads do."""
 
+from rfrope.heads.from_weights import WeightOffset, offset_from_weights
 from rfrope.heads.offsets import EffectiveOffset, effective_offset
 from rfrope.heads.peaks import Alignment, Peak, alignment, offset_of
 from rfrope.heads.positional import AttentionProfile, attention_profile, positional_weights, score_profile
 from rfrope.heads.reading import Profile, profile
-from rfrope.heads.shifts import ShiftedTerms, aligned_shift, phase_shift, recentred_kernel, shifted_mean_kernel, shifted_scores, shifted_terms
+from rfrope.heads.shifts import (
+    ShiftedTerms,
+    aligned_shift,
+    phase_shift,
+    recentred_kernel,
+    shifted_mean_kernel,
+    shifted_scores,
+    shifted_terms,
+)
 from rfrope.heads.temperature import temperature_for_mass
-from rfrope.heads.from_weights import WeightOffset, offset_from_weights
 
 __all__ = [
     "Alignment",

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.array import Array
 from rfrope._core.arguments import flag, whole
+from rfrope._core.array import Array
 
 
 def ranges_of_lags(context: Any, axes: int, causal: Any, window: Any, query_position: Any) -> list[tuple[int, int]]:

@@ -9,10 +9,10 @@ import numpy as np
 
 from rfrope._core import angles, array, sums
 from rfrope._core.angles import Angles
+from rfrope._core.arguments import finite
 from rfrope._core.array import Array
 from rfrope._core.turns import cos_sin
 from rfrope.heads.masks import lags_of_keys, ranges_of_lags, softmax_scale, whole_numbers
-from rfrope._core.arguments import finite
 
 _UNSURE = 2.0  # units in the last place by which a frequency that was computed and rounded may be wrong
 _LEAST = 1e-290  # deficits below it are lost to underflow, or their temperature is to overflow

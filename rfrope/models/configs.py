@@ -343,16 +343,16 @@ def _layers(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, d
         raise ValueError(
             f"rope_parameters is one dict; expected for this model one in it for each of {', '.join(sorted(layers))}"
         )
-    everywhere = remarks(part.get("model_type")).get("scaled") == "everywhere"  # rope_scaling is then for both kinds of layer
+    everywhere = (
+        remarks(part.get("model_type")).get("scaled") == "everywhere"
+    )  # rope_scaling is then for both kinds of layer
     return {
         "full_attention": dict(told),
         "sliding_attention": (dict(told) if everywhere else {}) | ({"rope_theta": local} if local is not None else {}),
     }
 
 
-def _axial(
-    name: str, part: Mapping[str, Any], model_type: str, defaults: Mapping[str, Any], reading: _Reading
-) -> Rope:
+def _axial(name: str, part: Mapping[str, Any], model_type: str, defaults: Mapping[str, Any], reading: _Reading) -> Rope:
     """Two axes of a picture: the first half of the frequencies turns by one coordinate, the second by the other."""
     held = given(part)
     told = held.get("rope_theta", first(part, "rope_theta"))

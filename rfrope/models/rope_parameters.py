@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rfrope._core.array import placed
 from rfrope._core.arguments import whole
+from rfrope._core.array import placed
 from rfrope.rotation.rope import Rope, of
 from rfrope.scaling.records import KEYS, SCHEMES, scheme
 
@@ -191,5 +191,3 @@ def _check_sections(values: dict[str, Any], n_blocks: int) -> None:
             f"rope_parameters['mrope_section'] is {sections!r:.80}, which sums to {sum(sections)}; expected "
             f"{n_blocks}, the number of frequencies"
         )
-
-

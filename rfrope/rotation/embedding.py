@@ -9,7 +9,6 @@ from rfrope._core import angles, array, blocks, turns
 from rfrope._core.array import Array
 
 
-
 @array.on_device_of_arrays
 def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "interleaved", dtype: Any = None) -> Array:
     """Sinusoidal embedding: sine and cosine of each block's phase.

@@ -251,7 +251,9 @@ SCHEMES = (
         aliases=("mrope",),  # whose axes are no scheme
     ),
     Scheme("linear", "every frequency divided by factor", _linear, ("factor",)),
-    Scheme("ntk", "the slowest frequency divided by factor, the first kept, those between geometrically", _ntk, ("factor",)),
+    Scheme(
+        "ntk", "the slowest frequency divided by factor, the first kept, those between geometrically", _ntk, ("factor",)
+    ),
     Scheme(
         "dynamic",
         "as ntk, by as much as the text at hand needs",
