@@ -1,7 +1,7 @@
 """Where a sum over lags is cheaper as a transform: ``python -m benchmarks.crossover`` measures, on one thread.
 
-The first part prints the constants that `rfrope._accel.cpu.sums` chooses by, in nanoseconds; the second, for some numbers
-of frequencies and lags, what its formula expects and what direct loop and transform take.
+The first part prints the constants that `rfrope._accel.cpu.sums` chooses by, in nanoseconds; the second, for some
+numbers of frequencies and lags, what its formula expects and what direct loop and transform take.
 """
 
 import math

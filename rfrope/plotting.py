@@ -35,8 +35,8 @@ def kernel(
     Parameters
     ----------
     law : Kernel or str
-        The kernel that was asked for; a string is read by `rfrope.kernels.parse`. With several axes the lags run along the
-        diagonal ``(1, 1, ...)``.
+        The kernel that was asked for; a string is read by `rfrope.kernels.parse`. With several axes the lags run along
+        the diagonal ``(1, 1, ...)``.
     max_lag : int
         Largest lag, at least 1, in units of position.
     frequencies : Rope or array_like, radians per unit of position, optional

@@ -83,7 +83,8 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     -----
     Inside are two arrays, neither pickled: ``frequencies``, and ``metadata``, a string of JSON with the format's
     number, the version of rfrope, units, shape, dtype, the Rope's other fields and its source. There is no time of
-    writing: the same arguments give the same bytes. Safetensors files hold the same string among their metadata, under ``rfrope``.
+    writing: the same arguments give the same bytes. Safetensors files hold the same string among their metadata, under
+    ``rfrope``.
 
     Examples
     --------

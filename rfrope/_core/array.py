@@ -43,8 +43,8 @@ def namespace(**arrays: Any) -> ModuleType:
     for name, other in others:
         if other is not xp:
             raise TypeError(
-                f"{first} is a {library_of(xp)} array but {name} is a {library_of(other)} array; expected all arrays from "
-                f"one library: pass {_converted(name, other, xp)}, or {_converted(first, xp, other)}"
+                f"{first} is a {library_of(xp)} array but {name} is a {library_of(other)} array; expected all arrays "
+                f"from one library: pass {_converted(name, other, xp)}, or {_converted(first, xp, other)}"
             )
     placed = {name: value for name, value in arrays.items() if not (_fits_any(value) or _is_number(value))}
     _check_devices({name: device(value) for name, value in placed.items()})
@@ -54,8 +54,8 @@ def namespace(**arrays: Any) -> ModuleType:
 def shared(constants: dict[str, Any] | None = None, /, **arrays: Any) -> tuple[ModuleType, Any]:
     """Return the namespace that all arrays of a call share, and the device where new ones belong.
 
-    `constants` are those that say how to turn (positions, frequencies): as NumPy arrays they fit beside any library, and
-    are moved there by `asarray`.
+    `constants` are those that say how to turn (positions, frequencies): as NumPy arrays they fit beside any library,
+    and are moved there by `asarray`.
     """
     every = {**arrays, **(constants or {})}
     moved = {name for name, value in (constants or {}).items() if isinstance(value, np.ndarray)}

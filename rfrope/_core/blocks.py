@@ -80,7 +80,7 @@ class Content(NamedTuple):
 
 def content(q: Any, k: Any, xp: ModuleType, device: Any, pairing: str, blocks: int | None = None) -> Content:
     """Read queries and keys of which so many blocks turn; all of them unless given."""
-    q, k = query_and_key(*(_widest(value, name, xp, device) for value, name in ((q, "q"), (k, "k"))), xp, device)
+    q, k = query_and_key(_widest(q, "q", xp, device), _widest(k, "k", xp, device), xp, device)
     check_pairing(pairing)
     array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
     width = q.shape[-1]
@@ -115,7 +115,7 @@ class Tokens(NamedTuple):
 
 def tokens(q: Any, k: Any, xp: ModuleType, device: Any, pairing: str, blocks: int) -> Tokens:
     """Read queries and keys ``(..., n, d)``, of which so many blocks turn, as blocks."""
-    q, k = query_and_key(*(_widest(value, name, xp, device) for value, name in ((q, "q"), (k, "k"))), xp, device)
+    q, k = query_and_key(_widest(q, "q", xp, device), _widest(k, "k", xp, device), xp, device)
     check_pairing(pairing)
     for name, value in (("q", q), ("k", k)):
         if value.ndim < 2 or value.shape[-2] == 0:

@@ -11,9 +11,11 @@ from rfrope._core import threads
 class Part(Protocol):
     """Result of some chunks, which knows how many draws it is of."""
 
-    n: int
+    @property
+    def n(self) -> int:
+        """How many."""
 
-    def merge(self, other: Self) -> Self:
+    def merge(self, other: Self, /) -> Self:
         """Combine it with that of the chunks that follow."""
 
 

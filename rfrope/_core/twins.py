@@ -10,11 +10,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import cache, wraps
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from rfrope._core import memory
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 class Leaves(NamedTuple):
@@ -24,17 +25,28 @@ class Leaves(NamedTuple):
     cuda: str | None
 
 
+class Twinned(Protocol[Arguments, Result]):
+    """A function that runs its twin where there is one; `generic` is the function itself."""
+
+    generic: Callable[Arguments, Result]
+
+    def __call__(self, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
+        """Call whichever fits the arguments."""
+
+
 DECLARED: dict[str, Leaves] = {}  # by the name of the twin
 
 
-def twinned(*, cpu: str | None = None, cuda: str | None = None) -> Callable[[Function], Function]:
+def twinned(
+    *, cpu: str | None = None, cuda: str | None = None
+) -> Callable[[Callable[Arguments, Result]], Twinned[Arguments, Result]]:
     """Declare the leaves that hold the twin of a function.
 
-    The arrays among the arguments decide which version runs. The function itself stays at
-    hand as ``function.generic``.
+    The arrays among the arguments decide which version runs. The function itself stays at hand as
+    ``function.generic``.
     """
 
-    def declare(generic: Function) -> Function:
+    def declare(generic: Callable[Arguments, Result]) -> Twinned[Arguments, Result]:
         name = generic.__name__.lstrip("_")
         DECLARED[name] = Leaves(cpu, cuda)
 
@@ -45,7 +57,7 @@ def twinned(*, cpu: str | None = None, cuda: str | None = None) -> Callable[[Fun
             return (generic if twin is None else twin)(*arguments, **options)
 
         chosen.generic = generic  # type: ignore[attr-defined]
-        return cast(Function, chosen)
+        return cast(Twinned[Arguments, Result], chosen)
 
     return declare
 

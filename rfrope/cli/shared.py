@@ -77,10 +77,12 @@ def write_figure(options: argparse.Namespace, figure: Any) -> None:
 
 
 def place(lag: tuple[int, ...]) -> str:
+    """A lag as a table shows it: a number, or one for each axis."""
     return str(lag[0]) if len(lag) == 1 else str(lag)
 
 
 def print_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2)) -> None:
+    """Print a table whose first row is its head; columns are set to the right but for those `left`."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for number, row in enumerate(rows):
         cells = [

@@ -46,6 +46,7 @@ def mean_kernel(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
 
 
 def phi_at(kernel: Kernel, lags: np.ndarray) -> np.ndarray:
+    """Phi of a kernel at lags ``(L, k)``."""
     return np.asarray(kernel.phi(lags[:, 0] if kernel.ndim == 1 else lags))
 
 

@@ -81,7 +81,7 @@ def optimise(
     array.check_float_dtype(dtype, array.named_namespace(xp))
     start, omega = quantile(made, n_blocks), fitted(made, n_blocks, reach, norm)
     errors = {name: error(made, each, reach) for name, each in (("error", omega), ("start", start))}
-    source = {"kernel": repr(made), "design": "optimised", "norm": norm, "max_lag": list(reach)}
+    source: dict[str, Any] = {"kernel": repr(made), "design": "optimised", "norm": norm, "max_lag": list(reach)}
     source |= {name: {"rms": found.rms, "sup": found.sup} for name, found in errors.items()}
     context = tuple(m + 1 for m in reach)
     frequencies = array.placed(omega[:, 0] if made.ndim == 1 else omega, xp, device, dtype)

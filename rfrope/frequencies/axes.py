@@ -39,7 +39,8 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
     Returns
     -------
     Rope
-        Frequencies ``(*H, sum D_j, sum k_j)``, float64 where the library has it. Zeros where a block belongs to another set. Positions have their coordinates in the order of the sets.
+        Frequencies ``(*H, sum D_j, sum k_j)``, float64 where the library has it. Zeros where a block belongs to another
+        set. Positions have their coordinates in the order of the sets.
 
     Raises
     ------
@@ -105,8 +106,8 @@ def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
     Returns
     -------
     Rope
-        Frequencies (H, D, 2), float64 where the library has it. Blocks i < D/2 point along the angle, the others a quarter turn further, both with magnitudes
-        ``base ** (-4i / d)``, i = 0, ..., D/2 - 1, d = 2D.
+        Frequencies (H, D, 2), float64 where the library has it. Blocks i < D/2 point along the angle, the others a
+        quarter turn further, both with magnitudes ``base ** (-4i / d)``, i = 0, ..., D/2 - 1, d = 2D.
 
     Raises
     ------

@@ -283,7 +283,7 @@ def waves(x: np.ndarray, omega: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def at_lags(x: np.ndarray, omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
-    """``sum_i cosine_i cos(omega_i x) + sine_i sin(omega_i x)`` at real lags of any shape; coefficients ``(..., D)``."""
+    """``sum_i cosine_i cos(omega_i x) + sine_i sin(omega_i x)`` at real lags; coefficients ``(..., D)``."""
     cosines, sines = sums.over_blocks(Angles(x[..., None], omega[:, None], None, np), cosine, sine)
     total: np.ndarray = cosines + sines
     return total

@@ -82,6 +82,7 @@ def _check_kernels(kernels: Any) -> None:
 
 
 def check_same_axes(kernels: tuple[Kernel, ...]) -> None:
+    """Say that kernels do not have one number of axes, or are no kernels at all."""
     _check_kernels(kernels)
     if len({k.ndim for k in kernels}) > 1:
         raise ValueError(f"kernels have {[k.ndim for k in kernels]} axes; expected one ndim for all")
@@ -136,6 +137,7 @@ class Product(Kernel):
         return np.sum([f.drawn(part) for f, part in _columns(self.factors, u)], axis=0)
 
     def isotropy(self) -> np.ndarray | None:
+        """As `Kernel.isotropy`."""
         return _common_isotropy(self.factors)
 
     def __repr__(self) -> str:
@@ -186,6 +188,7 @@ class Mixture(Kernel):
         return np.select([(chosen == j)[..., None] for j in range(len(options))], options)
 
     def isotropy(self) -> np.ndarray | None:
+        """As `Kernel.isotropy`."""
         return _common_isotropy(self.kernels)
 
     def __repr__(self) -> str:
@@ -245,6 +248,7 @@ class Rescaled(_Wrapper):
         return omega / np.asarray(self.scale)
 
     def isotropy(self) -> np.ndarray | None:
+        """As `Kernel.isotropy`."""
         inside = self.kernel.isotropy()
         return None if inside is None else inside / np.broadcast_to(self.scale, self.ndim)[:, None]
 
@@ -282,6 +286,7 @@ class Warped(_Wrapper):
         return (omega @ (matrix / size)) * size
 
     def isotropy(self) -> np.ndarray | None:
+        """As `Kernel.isotropy`."""
         inside = self.kernel.isotropy()
         return None if inside is None else np.asarray(self.matrix).T @ inside
 

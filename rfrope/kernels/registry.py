@@ -291,6 +291,7 @@ def kernel(name: str, **parameters: Any) -> Kernel:
 
 
 def find(name: str) -> Record:
+    """Return the record that has a name or alias, or say which names there are."""
     if not isinstance(name, str):
         raise TypeError(f"name is {name!r}; expected the name of a kernel, one of {', '.join(names())}")
     for record in records():

@@ -160,6 +160,7 @@ class Ball(Kernel):
         return np.asarray(self.bandwidth) * (u[..., :1] ** (1.0 / self.ndim) * _direction(u[..., 1:]))
 
     def isotropy(self) -> np.ndarray | None:
+        """As `Kernel.isotropy`."""
         return np.diag(np.broadcast_to(self.bandwidth, self.ndim))
 
     def _law(self) -> Law | None:
@@ -204,6 +205,7 @@ class Shell(Kernel):
         return np.asarray(self.radius) * _direction(u)
 
     def isotropy(self) -> np.ndarray | None:
+        """As `Kernel.isotropy`."""
         return np.diag(np.broadcast_to(self.radius, self.ndim))
 
 
@@ -366,6 +368,7 @@ class Constant(Kernel):
         return np.zeros((*u.shape[:-1], self.ndim))
 
     def isotropy(self) -> np.ndarray | None:
+        """As `Kernel.isotropy`."""
         return np.eye(self.ndim)
 
 

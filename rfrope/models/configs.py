@@ -77,7 +77,7 @@ def from_config(
         - ``rope_parameters``: the scheme and its values under the names of transformers 5, defaults filled in
           (``rope_type`` is ``"axial"`` for the two axes of vision models);
         - ``pairing``: where the pairing is from, ``"transformers"`` (the class of this model type was run), ``"given"``,
-          or ``"assumed"`` where the type is unknown, which is then "half", as nearly all have it;
+          or ``"assumed"`` where the type is unknown: then "half", as nearly all have it;
         - ``window``: positions that these layers see, or None for all;
         - ``qk_head_dim``: features that a score compares, more than ``head_dim`` with latent attention.
 

@@ -50,6 +50,7 @@ def given(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_nested(told: Mapping[str, Any]) -> bool:
+    """Whether a dict of rotary parameters holds one such dict for each kind of layer."""
     return any(isinstance(value, Mapping) for value in told.values())
 
 

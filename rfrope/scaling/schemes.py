@@ -420,7 +420,7 @@ def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, fact
 
 
 def positive(name: str, value: Any) -> float:
-    """Return a positive number that stays a float64 cubed and divided; no parameter of a model comes near the bounds."""
+    """Return a positive number that stays a float64 cubed and divided, far beyond the parameters of all models."""
     return arguments.positive(name, value, least=2.0**-100, most=2.0**100)
 
 
