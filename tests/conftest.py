@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
-import hashlib
+import gc
 import importlib.util
 import os
 import pathlib
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from campaign import covering
 
 LIBRARIES = ("numpy", "read-only numpy", "array-api-strict", "torch", "jax", "dask")
 CUDA_LIBRARIES = ("cupy", "torch cuda")  # pytest -m gpu
@@ -60,7 +61,7 @@ class Library:
         if self.name.endswith("numpy"):
             return host
         if self.name == "dask":
-            return self.module.asarray(host, chunks=tuple(max(1, n // 2) for n in host.shape))
+            return self.module.asarray(host, chunks=tuple(max(1, (n + 1) // 2) for n in host.shape))
         return self.module.asarray(host) if self.device is None else self.module.asarray(host, device=self.device)
 
     def dtype(self, name: str) -> Any:
@@ -103,6 +104,7 @@ def library(name: str) -> Library:
     if name == "dask":
         import dask.array
 
+        dask.config.set(scheduler="synchronous")  # threads cost more than arrays as small as those here
         return Library(name, dask.array)
     return Library(name, importlib.import_module(module))
 
@@ -173,21 +175,6 @@ def run(capsys):
 # -- the suite and the campaign ----------------------------------------------------------------------------------------
 
 
-def covering(grid):
-    """A few of the combinations of a parametrised test that hold every value of every parameter at least once.
-
-    These are the suite of everyday use; the other combinations are marked as the campaign. The choice depends on the
-    test's name and its values alone.
-    """
-    order = sorted(grid, key=lambda item: hashlib.blake2b(item.name.encode(), digest_size=8).digest())
-    values = {item: {(name, id(value)) for name, value in item.callspec.params.items()} for item in order}
-    left, chosen = set().union(*values.values()), []
-    while left:
-        chosen.append(max(order, key=lambda item: len(left & values[item])))
-        left -= values[chosen[-1]]
-    return chosen
-
-
 # CI runs the suite again with more libraries installed: what has passed without them need not pass twice
 PASSED_TO, PASSED_IN = "RFROPE_PASSED_TO", "RFROPE_PASSED_IN"  # files with a test's name in each line
 
@@ -215,7 +202,7 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     by_function = collections.defaultdict(list)
     for item in items:
-        if hasattr(item, "callspec"):
+        if hasattr(item, "callspec") and item.get_closest_marker("campaign") is None:
             by_function[item.module, item.cls, item.originalname].append(item)
     for grid in by_function.values():
         for item in set(grid) - set(covering(grid)):
@@ -224,3 +211,9 @@ def pytest_collection_modifyitems(config, items):
         passed = set(pathlib.Path(os.environ[PASSED_IN]).read_text("utf-8").splitlines())
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
         items[:] = [item for item in items if item.nodeid not in passed]
+
+
+def pytest_collection_finish():
+    """Thousands of tests are a million objects, which whoever collects garbage need not look at again."""
+    gc.collect()
+    gc.freeze()

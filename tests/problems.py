@@ -395,9 +395,9 @@ def worst(scores: dict[str, np.ndarray]) -> float:
     return max(float(np.max(np.abs(z))) for z in scores.values())
 
 
-def panels(low: float, high: float, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Edges (count + 1), and 16 Gauss-Legendre nodes and weights for each panel (count, 16)."""
-    node, weight = np.polynomial.legendre.leggauss(16)
+def panels(low: float, high: float, count: int, nodes: int = 16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Edges (count + 1), and Gauss-Legendre nodes and weights for each panel (count, nodes)."""
+    node, weight = np.polynomial.legendre.leggauss(nodes)
     edges = np.linspace(low, high, count + 1)
     half = 0.5 * np.diff(edges)[:, None]
     return edges, 0.5 * (edges[:-1] + edges[1:])[:, None] + half * node, half * weight
@@ -425,12 +425,18 @@ def radius_cdf(kernel: Kernel, lengths: tuple[float, ...]) -> tuple[np.ndarray, 
     return np.exp(edges[1:]), np.cumsum(mass)
 
 
+Rule = tuple[np.ndarray, np.ndarray]  # nodes and weights
+
+
 def box_cdf(
-    kernel: Kernel, lengths: tuple[float, ...], axis: int, *, end: float = 1.0, across: int = 2
+    kernel: Kernel, lengths: tuple[float, ...], axis: int, *, end: float = 1.0, nodes: int = 16, across: Rule = ()
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Points in (-end, end) and the probability that ``lengths[axis] * omega[axis]`` is below, from the density."""
-    edges, node, weight = panels(-end, end, 64)
-    _, other, other_weight = panels(-end, end, across)
+    """Points in (-end, end) and the probability that ``lengths[axis] * omega[axis]`` is below, from the density.
+
+    Of 64 panels with so many nodes each; `across` is the rule along the other axes.
+    """
+    edges, node, weight = panels(-end, end, 64, nodes)
+    other, other_weight = across or panels(-end, end, 2)[1:]
     grids = [node.ravel() if a == axis else other.ravel() for a in range(kernel.ndim)]
     weights = [weight.ravel() if a == axis else other_weight.ravel() for a in range(kernel.ndim)]
     omega = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1) / np.asarray(lengths)
@@ -438,7 +444,7 @@ def box_cdf(
     for a, w in enumerate(weights):
         mass = mass * w.reshape([-1 if b == a else 1 for b in range(kernel.ndim)])
     mass = np.sum(mass, axis=tuple(a for a in range(kernel.ndim) if a != axis))
-    return edges[1:], np.cumsum(np.sum(mass.reshape(64, 16), axis=-1))
+    return edges[1:], np.cumsum(np.sum(mass.reshape(64, nodes), axis=-1))
 
 
 def law_distances(kernel: Kernel, lengths: tuple[float, ...], shape: str, omega: np.ndarray) -> dict[str, float]:
@@ -481,9 +487,15 @@ def directions(ndim: int) -> np.ndarray:
     return np.concatenate([np.eye(ndim), np.ones((1, ndim)) / math.sqrt(ndim)])
 
 
+@functools.cache  # a million values of the density
 def lumps_cdf(kernel: Kernel, lengths: tuple[float, ...], axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """As `box_cdf`, for a density that is negligible outside (-9, 9)^k."""
-    return box_cdf(kernel, lengths, axis, end=9.0, across=6)
+    """As `box_cdf`, for a smooth density that is negligible outside (-9, 9)^k.
+
+    Along the other axes by the trapezoidal rule, which then converges geometrically: with bumps of standard deviation
+    0.48 or more, 54 points are good to 1e-15.
+    """
+    node = np.linspace(-9.0, 9.0, 55)
+    return box_cdf(kernel, lengths, axis, end=9.0, nodes=6, across=(node, np.full(55, 18.0 / 54.0)))
 
 
 @functools.cache

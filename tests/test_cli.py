@@ -13,6 +13,7 @@ import textwrap
 
 import numpy as np
 import pytest
+from campaign import HANGS
 
 import rfrope
 from rfrope import _accel, _libraries, _report, kernels, sampling, storage
@@ -58,7 +59,7 @@ def program(*arguments, **environment):
         [sys.executable, "-W", "error", "-m", "rfrope", *arguments],
         capture_output=True,
         env=os.environ | environment,
-        timeout=120,
+        timeout=HANGS,
     )
 
 
@@ -86,7 +87,7 @@ def test_the_console_script_runs():
     path = os.path.join(os.path.dirname(sys.executable), "rfrope")
     if not os.path.exists(path):
         pytest.skip("rfrope is not installed beside this interpreter, so there is no script to start")
-    done = subprocess.run([path, "validate", "gaussian", *FAST], capture_output=True, timeout=60)
+    done = subprocess.run([path, "validate", "gaussian", *FAST], capture_output=True, timeout=HANGS)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -126,7 +127,7 @@ def test_a_reader_that_leaves_is_no_error(command):
     process.stdout.close()
     errors = process.stderr.read()
     process.stderr.close()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=HANGS) == 0
     assert errors == b""
 
 

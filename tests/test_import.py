@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from campaign import HANGS
 
 HEAVY = (
     "numba",
@@ -27,7 +28,7 @@ HEAVY = (
 def modules_after(code: str) -> list[str]:
     """Names of the modules that a fresh interpreter holds after running some code."""
     script = f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=HANGS)
     return json.loads(run.stdout.splitlines()[-1])
 
 
@@ -66,7 +67,7 @@ def test_importing_under_optimisation_is_silent():
         [sys.executable, "-OO", "-W", "error", "-c", "import rfrope, rfrope.cli"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANGS,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
@@ -96,7 +97,7 @@ def test_work_on_the_cpu_is_the_same_whatever_cupy_is(cupy):
         pytest.importorskip("cupy", reason="cupy is not installed")
 
     def digest(before):
-        run = subprocess.run([sys.executable, "-c", before + WORK], capture_output=True, text=True, timeout=120)
+        run = subprocess.run([sys.executable, "-c", before + WORK], capture_output=True, text=True, timeout=HANGS)
         assert run.returncode == 0, run.stderr
         return run.stdout
 

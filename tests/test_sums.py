@@ -10,6 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
+from campaign import HANGS
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -277,7 +278,7 @@ def test_without_the_compiler_there_is_no_leaf():
         [sys.executable, "-W", "error", "-c", code],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=HANGS,
         env={"NUMBA_DISABLE_JIT": "1", "PATH": ""},
     )
     assert (run.stdout.split(), run.stderr) == (["[1.", "1.]", "[1.]"], "")
@@ -404,7 +405,7 @@ if child == 0:
     os._exit(0 if np.array_equal(job(), before) else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), np.array_equal(job(), before))
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
     assert (run.stdout.split(), run.stderr) == (["0", "True"], "")
 
 

@@ -19,6 +19,7 @@ import time
 import mpmath as mp
 import numpy as np
 import pytest
+from campaign import HANGS
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scaled_error
@@ -454,7 +455,7 @@ def run(script: str, **environment: str) -> str:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS,
         check=True,
     )
     return done.stdout
@@ -504,17 +505,16 @@ INTERRUPTED = """
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as on POSIX")
 @pytest.mark.parametrize("text", ["gaussian(scale=8)", "matern(nu=0.3, scale=8)"])
-def test_an_interrupt_stops_it_within_a_second_and_leaves_no_thread(text):
+def test_an_interrupt_stops_it_and_leaves_no_thread(text):
+    """The work would take hours; how soon it stops is measured by `benchmarks.interrupts`."""
     script = textwrap.dedent(INTERRUPTED.format(text=text))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline().strip() == "ready"
-            time.sleep(1.0)
-            began = time.monotonic()
+            time.sleep(0.5)
             process.send_signal(signal.SIGINT)
-            assert process.stdout.readline().split() == ["stopped", "1"]
-            assert time.monotonic() - began < 1.0
-            assert process.wait(10) == 0
+            assert process.communicate(timeout=HANGS)[0].split() == ["stopped", "1"]
+            assert process.returncode == 0
         finally:
             process.kill()
 

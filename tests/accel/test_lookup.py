@@ -13,6 +13,7 @@ import types
 
 import numpy as np
 import pytest
+from campaign import HANGS
 from conftest import library
 
 from rfrope import _accel, _array, _philox, _sums, montecarlo, rotation
@@ -269,7 +270,7 @@ def test_the_suite_passes_without_the_leaves(tmp_path):
         ],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=HANGS,
         cwd=ROOT,
         env=known,
     )
@@ -296,7 +297,7 @@ def test_a_loop_with_a_file_is_kept_on_disk(tmp_path):
     )
     words = [
         subprocess.run(
-            [sys.executable, str(tmp_path / "added.py")], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, str(tmp_path / "added.py")], capture_output=True, text=True, check=True, timeout=HANGS
         ).stdout.split()
         for _ in range(2)
     ]
@@ -309,6 +310,6 @@ def test_the_library_of_an_array_is_not_imported_to_choose():
         "_accel.choose(rotation._rotated, np.ones(3))\n"
         "print({'torch', 'jax', 'dask', 'cupy', 'array_api_compat'} & set(sys.modules))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANGS)
     assert run.stdout.strip() == "set()"
     assert _array.in_memory(None)
