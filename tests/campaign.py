@@ -1,4 +1,4 @@
-"""The suite, which a newcomer runs, and the campaign beside it: wide grids and long statistics, which `.ci/run` runs too.
+"""The suite, which everybody runs, and the campaign beside it: wide grids and long statistics, for `.ci/run`.
 
 Marked by hand, with `campaign` or through `sparse` and `one_of`, are tests that take long. Of all that is left
 `conftest.py` takes `covering` combinations of every parametrised test into the suite and marks the others.
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 OPTIONAL = ("torch", "jax", "cupy", "torch cuda")  # libraries that the extra "test" does not bring
+SLOW = ("dask",)  # libraries whose every call takes long, however small its arrays
 HANGS = 600  # seconds: a guard, not a measure; what has not come by then never comes
 
 campaign = pytest.mark.campaign
@@ -33,12 +34,12 @@ def one_of(values: Iterable[Any], kind: Callable[[Any], Hashable]) -> list[Any]:
 def covering(grid: list[pytest.Item]) -> list[pytest.Item]:
     """A few of the combinations of a parametrised test that hold every value of every parameter at least once.
 
-    The choice depends on the test's name and its values alone. Every value is taken with a library that is always
-    there, if it goes with one; the optional libraries come to one combination each.
+    The choice depends on the test's name and its values alone. A value that goes with array libraries is taken with one
+    that is always there; the optional libraries, and the slow one, come to one combination each.
     """
-    order = sorted(grid, key=lambda item: hashlib.blake2b(item.name.encode(), digest_size=8).digest())
+    order = sorted(grid, key=lambda item: (_is_of(item, SLOW), hashlib.blake2b(item.name.encode()).digest()))
     values = {item: {(name, id(value)) for name, value in item.callspec.params.items()} for item in order}
-    always = [item for item in order if not any(value in OPTIONAL for value in _texts(item))]
+    always = [item for item in order if not _is_of(item, OPTIONAL)]
     left, chosen = set().union(*values.values()), []
     for choice in (always, order):
         while choice and left & values[best := max(choice, key=lambda item: len(left & values[item]))]:
@@ -47,5 +48,5 @@ def covering(grid: list[pytest.Item]) -> list[pytest.Item]:
     return chosen
 
 
-def _texts(item: pytest.Item) -> list[str]:
-    return [value for value in item.callspec.params.values() if isinstance(value, str)]
+def _is_of(item: pytest.Item, libraries: tuple[str, ...]) -> bool:
+    return any(isinstance(value, str) and value in libraries for value in item.callspec.params.values())

@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 from campaign import covering
 
+from rfrope import analysis
+
 LIBRARIES = ("numpy", "read-only numpy", "array-api-strict", "torch", "jax", "dask")
 CUDA_LIBRARIES = ("cupy", "torch cuda")  # pytest -m gpu
 NO_DEVICE = "no CUDA device"
@@ -156,6 +158,21 @@ def same_draws(request):
         rng.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
+@functools.cache
+def _fitted(shape, values, max_lag):
+    return analysis.fit_kernel(np.frombuffer(values).reshape(shape), max_lag)
+
+
+@pytest.fixture
+def kept_fits(monkeypatch):
+    """A summary's fit takes half a second: here the same frequencies are fitted once in a process."""
+
+    def kept(frequencies, max_lag):
+        return _fitted(frequencies.shape, frequencies.astype(np.float64).tobytes(), max_lag)
+
+    monkeypatch.setattr(analysis.summary, "fit_kernel", kept)
+
+
 @pytest.fixture
 def run(capsys):
     """``run(arguments) -> (exit code, stdout, stderr)``, in this process."""
@@ -173,7 +190,6 @@ def run(capsys):
 
 
 # -- the suite and the campaign ----------------------------------------------------------------------------------------
-
 
 # CI runs the suite again with more libraries installed: what has passed without them need not pass twice
 PASSED_TO, PASSED_IN = "RFROPE_PASSED_TO", "RFROPE_PASSED_IN"  # files with a test's name in each line
@@ -217,3 +233,11 @@ def pytest_collection_finish():
     """Thousands of tests are a million objects, which whoever collects garbage need not look at again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Neighbours go to one worker, which has then drawn, fitted or compiled what the next test needs, too."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None

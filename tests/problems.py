@@ -101,21 +101,29 @@ def matern_reference(nu: float, t: mp.mpf) -> mp.mpf:
     """Return ``2^(1-nu)/Gamma(nu) t^nu K_nu(t)`` in mpmath.
 
     ``K_nu(t) = int_0^inf exp(-t cosh x) cosh(nu x) dx`` (DLMF 10.32.9) by the trapezoidal rule, which converges
-    geometrically; `mpmath.besselk` says the same (a test compares them) but takes seconds at whole nu near 200.
+    geometrically; `mpmath.besselk` says the same (a test compares them) but takes seconds at whole nu near 200. Both
+    cosh run on by ``cosh((n + 1) a) = 2 cosh(a) cosh(n a) - cosh((n - 1) a)``, with ten digits to spare.
     """
     if t == 0:
         return mp.mpf(1)
-    nu = mp.mpf(nu)
-    width = (nu * nu + t * t) ** mp.mpf("-0.25")  # of the integrand's peak
-    step, peak = min(mp.mpf(1) / 12, width / 4), mp.asinh(nu / t)
-    total, x = mp.exp(-t) / 2, mp.mpf(0)
-    while True:
-        x += step
-        term = mp.exp(-t * mp.cosh(x)) * mp.cosh(nu * x)
-        total += term
-        if x > peak and term < total * mp.mpf(10) ** -mp.mp.dps:
-            break
-    return 2 ** (1 - nu) / mp.gamma(nu) * t**nu * total * step
+    digits = mp.mp.dps
+    with mp.workdps(digits + 10):
+        nu = mp.mpf(nu)
+        width = (nu * nu + t * t) ** mp.mpf("-0.25")  # of the integrand's peak
+        step, peak = min(mp.mpf(1) / 12, width / 4), mp.asinh(nu / t)
+        total, least, count = mp.exp(-t) / 2, mp.mpf(10) ** -digits, 1
+        cosh_x, cosh_nu_x = mp.cosh(step), mp.cosh(nu * step)
+        twice, before = (2 * cosh_x, 2 * cosh_nu_x), (mp.mpf(1), mp.mpf(1))
+        while True:
+            term = mp.exp(-t * cosh_x) * cosh_nu_x
+            total += term
+            if count * step > peak and term < total * least:
+                break
+            here = cosh_x, cosh_nu_x
+            cosh_x, cosh_nu_x = twice[0] * cosh_x - before[0], twice[1] * cosh_nu_x - before[1]
+            before, count = here, count + 1
+        value = 2 ** (1 - nu) / mp.gamma(nu) * t**nu * total * step
+    return +value  # to the digits that were asked for
 
 
 def _length(lag: tuple[mp.mpf, ...]) -> mp.mpf:

@@ -11,6 +11,7 @@ import types
 
 import numpy as np
 import pytest
+from campaign import campaign, sparse
 
 ROOT = pathlib.Path(__file__).parents[1]
 if not (ROOT / "benchmarks").is_dir():
@@ -149,6 +150,7 @@ def test_growth_covers_three_decades_of_every_size():
     assert math.isclose(growth.slope(sizes, sizes**1.5), 1.5)
 
 
+@campaign
 def test_growth_is_drawn_again_from_its_points(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     for name in ("first.svg", "second.svg"):
@@ -189,7 +191,7 @@ def unit_of(job):
     return next((unit for dtype, unit in UNITS.items() if f" {dtype} " in job.name), 1e-9)
 
 
-@pytest.mark.parametrize("job", DEVICE_JOBS, ids=lambda job: job.name)
+@pytest.mark.parametrize("job", sparse(DEVICE_JOBS, lambda job: job in DEVICE_JOBS[::5]), ids=lambda job: job.name)
 def test_jobs_of_the_device_run_and_are_right(job):
     lines = gpu.run(job, stand_in(), gpu.HostTimer(), 2, skip=("torch.compile",))
     assert [line.who for line in lines] == list(job.entries)
@@ -213,7 +215,7 @@ def test_jobs_of_the_device_run_and_are_right(job):
 ON_CUPY = [job for job in DEVICE_JOBS if "torch" not in job.name]
 
 
-@pytest.mark.parametrize("job", ON_CUPY, ids=lambda job: job.name)
+@pytest.mark.parametrize("job", sparse(ON_CUPY, lambda job: job in ON_CUPY[::5]), ids=lambda job: job.name)
 def test_jobs_of_the_device_reach_its_kernels(job):
     """The text of the kernels, run on the CPU in the place of a device."""
     emulator = pytest.importorskip("emulator", reason="the CUDA kernels' stand-in is not here")

@@ -13,7 +13,7 @@ import types
 
 import numpy as np
 import pytest
-from campaign import HANGS
+from campaign import HANGS, campaign
 from conftest import library
 
 from rfrope import _accel, _array, _philox, _sums, montecarlo, rotation
@@ -257,6 +257,7 @@ def pytest_sessionfinish(session):
 '''
 
 
+@campaign
 def test_the_suite_passes_without_the_leaves(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(SITE)
     (tmp_path / "seen_leaves.py").write_text(PLUGIN)
@@ -265,7 +266,7 @@ def test_the_suite_passes_without_the_leaves(tmp_path):
     some = ["tests/test_rotation.py", "tests/test_philox.py", "tests/test_moments.py", "tests/test_sampling.py"]
     run = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "seen_leaves", "-p", "no:cacheprovider"),
+            *(sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "seen_leaves", "-p", "no:cacheprovider"),
             *("-k", "not torch and not jax and not dask and not gradients", *some),
         ],
         capture_output=True,
@@ -288,6 +289,7 @@ def test_loops_release_the_interpreter_and_divide_like_numpy():
     assert divide.targetoptions["nogil"]
 
 
+@campaign
 def test_a_loop_with_a_file_is_kept_on_disk(tmp_path):
     (tmp_path / "added.py").write_text(
         "import os\nos.environ['NUMBA_CACHE_DIR'] = os.path.dirname(__file__)\n"
