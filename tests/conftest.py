@@ -159,18 +159,24 @@ def same_draws(request):
 
 
 @functools.cache
-def _fitted(shape, values, max_lag):
-    return analysis.fit_kernel(np.frombuffer(values).reshape(shape), max_lag)
+def _fitted(shape, values, max_lag, names):
+    return analysis.fit_kernel(np.frombuffer(values).reshape(shape), max_lag, names=names)
+
+
+def _keeping(names):
+    return lambda w, max_lag: _fitted(w.shape, w.astype(np.float64).tobytes(), max_lag, names)
 
 
 @pytest.fixture
 def kept_fits(monkeypatch):
-    """A summary's fit takes half a second: here the same frequencies are fitted once in a process."""
+    """Fits take half a second: in summaries the same frequencies are fitted once in a process."""
+    monkeypatch.setattr(analysis.summary, "fit_kernel", _keeping(None))
 
-    def kept(frequencies, max_lag):
-        return _fitted(frequencies.shape, frequencies.astype(np.float64).tobytes(), max_lag)
 
-    monkeypatch.setattr(analysis.summary, "fit_kernel", kept)
+@pytest.fixture
+def quick_fits(monkeypatch):
+    """Summaries know two families alone, where it is not the fit that is tested."""
+    monkeypatch.setattr(analysis.summary, "fit_kernel", _keeping(("gaussian", "log_uniform")))
 
 
 @pytest.fixture

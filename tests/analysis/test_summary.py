@@ -13,7 +13,7 @@ from campaign import sparse
 import rfrope
 from rfrope import analysis
 
-pytestmark = pytest.mark.usefixtures("kept_fits")
+pytestmark = pytest.mark.usefixtures("quick_fits")
 LLAMA = {
     "rope_type": "llama3",
     "rope_theta": 500_000.0,
@@ -37,7 +37,7 @@ each = pytest.mark.parametrize("name", sparse(SETS, lambda name: name not in ("l
 
 
 @each
-def test_every_number(name):
+def test_every_number(name, kept_fits):
     omega, context = SETS[name]
     summary = analysis.summarise(omega, context)
     (axis,) = summary.axes
@@ -94,7 +94,7 @@ def test_other_sets_have_no_base(name):
 
 
 @each
-def test_the_text_says_what_the_fields_hold(name):
+def test_the_text_says_what_the_fields_hold(name, kept_fits):
     summary = analysis.summarise(*SETS[name], name="these")
     text, axis = " ".join(str(summary).split()), summary.axes[0]
     assert text.startswith(f"these: {summary.n_blocks} frequenc")
