@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 from campaign import covering
 
 from rfrope import analysis
+
+hypothesis.settings.register_profile("no clock", deadline=None)
+hypothesis.settings.load_profile("no clock")
 
 LIBRARIES = ("numpy", "read-only numpy", "array-api-strict", "torch", "jax", "dask")
 CUDA_LIBRARIES = ("cupy", "torch cuda")  # pytest -m gpu
