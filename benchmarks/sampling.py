@@ -1,4 +1,4 @@
-"""Time of drawing frequencies."""
+"""Time of drawing frequencies, and of optimising them."""
 
 import rfrope
 from benchmarks.estimators import KERNELS
@@ -33,3 +33,17 @@ class SampleHeads:
 
     def time_sample(self, kernel, heads):
         rfrope.sample(self.kernel, 64, rng=0, heads=heads)
+
+
+class Optimise:
+    """Frequencies with the least error over whole lags, which `sample(..., design="optimised")` gives."""
+
+    params = ((16, 64), (256, 4096))
+    param_names = ("n_blocks", "max_lag")
+
+    def setup(self, n_blocks, max_lag):
+        self.kernel = rfrope.kernels.parse(KERNELS[0])
+        rfrope.optimise(self.kernel, 4, max_lag=16)
+
+    def time_optimise(self, n_blocks, max_lag):
+        rfrope.optimise(self.kernel, n_blocks, max_lag=max_lag)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
-import hashlib
+import gc
 import importlib.util
 import os
 import pathlib
@@ -14,8 +14,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
+from campaign import covering
+
+from rfrope import analysis
+
+hypothesis.settings.register_profile("no clock", deadline=None)
+hypothesis.settings.load_profile("no clock")
 
 LIBRARIES = ("numpy", "read-only numpy", "array-api-strict", "torch", "jax", "dask")
 CUDA_LIBRARIES = ("cupy", "torch cuda")  # pytest -m gpu
@@ -60,7 +67,7 @@ class Library:
         if self.name.endswith("numpy"):
             return host
         if self.name == "dask":
-            return self.module.asarray(host, chunks=tuple(max(1, n // 2) for n in host.shape))
+            return self.module.asarray(host, chunks=tuple(max(1, (n + 1) // 2) for n in host.shape))
         return self.module.asarray(host) if self.device is None else self.module.asarray(host, device=self.device)
 
     def dtype(self, name: str) -> Any:
@@ -103,6 +110,7 @@ def library(name: str) -> Library:
     if name == "dask":
         import dask.array
 
+        dask.config.set(scheduler="synchronous")  # threads cost more than arrays as small as those here
         return Library(name, dask.array)
     return Library(name, importlib.import_module(module))
 
@@ -154,6 +162,27 @@ def same_draws(request):
         rng.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
+@functools.cache
+def _fitted(shape, values, max_lag, names):
+    return analysis.fit_kernel(np.frombuffer(values).reshape(shape), max_lag, names=names)
+
+
+def _keeping(names):
+    return lambda w, max_lag: _fitted(w.shape, w.astype(np.float64).tobytes(), max_lag, names)
+
+
+@pytest.fixture
+def kept_fits(monkeypatch):
+    """Fits take half a second: in summaries the same frequencies are fitted once in a process."""
+    monkeypatch.setattr(analysis.summary, "fit_kernel", _keeping(None))
+
+
+@pytest.fixture
+def quick_fits(monkeypatch):
+    """Summaries know two families alone, where it is not the fit that is tested."""
+    monkeypatch.setattr(analysis.summary, "fit_kernel", _keeping(("gaussian", "log_uniform")))
+
+
 @pytest.fixture
 def run(capsys):
     """``run(arguments) -> (exit code, stdout, stderr)``, in this process."""
@@ -171,22 +200,6 @@ def run(capsys):
 
 
 # -- the suite and the campaign ----------------------------------------------------------------------------------------
-
-
-def covering(grid):
-    """A few of the combinations of a parametrised test that hold every value of every parameter at least once.
-
-    These are the suite of everyday use; the other combinations are marked as the campaign. The choice depends on the
-    test's name and its values alone.
-    """
-    order = sorted(grid, key=lambda item: hashlib.blake2b(item.name.encode(), digest_size=8).digest())
-    values = {item: {(name, id(value)) for name, value in item.callspec.params.items()} for item in order}
-    left, chosen = set().union(*values.values()), []
-    while left:
-        chosen.append(max(order, key=lambda item: len(left & values[item])))
-        left -= values[chosen[-1]]
-    return chosen
-
 
 # CI runs the suite again with more libraries installed: what has passed without them need not pass twice
 PASSED_TO, PASSED_IN = "RFROPE_PASSED_TO", "RFROPE_PASSED_IN"  # files with a test's name in each line
@@ -215,7 +228,7 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     by_function = collections.defaultdict(list)
     for item in items:
-        if hasattr(item, "callspec"):
+        if hasattr(item, "callspec") and item.get_closest_marker("campaign") is None:
             by_function[item.module, item.cls, item.originalname].append(item)
     for grid in by_function.values():
         for item in set(grid) - set(covering(grid)):
@@ -224,3 +237,17 @@ def pytest_collection_modifyitems(config, items):
         passed = set(pathlib.Path(os.environ[PASSED_IN]).read_text("utf-8").splitlines())
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
         items[:] = [item for item in items if item.nodeid not in passed]
+
+
+def pytest_collection_finish():
+    """Thousands of tests are a million objects, which whoever collects garbage need not look at again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Neighbours go to one worker, which has then drawn, fitted or compiled what the next test needs, too."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None

@@ -101,21 +101,29 @@ def matern_reference(nu: float, t: mp.mpf) -> mp.mpf:
     """Return ``2^(1-nu)/Gamma(nu) t^nu K_nu(t)`` in mpmath.
 
     ``K_nu(t) = int_0^inf exp(-t cosh x) cosh(nu x) dx`` (DLMF 10.32.9) by the trapezoidal rule, which converges
-    geometrically; `mpmath.besselk` says the same (a test compares them) but takes seconds at whole nu near 200.
+    geometrically; `mpmath.besselk` says the same (a test compares them) but takes seconds at whole nu near 200. Both
+    cosh run on by ``cosh((n + 1) a) = 2 cosh(a) cosh(n a) - cosh((n - 1) a)``, with ten digits to spare.
     """
     if t == 0:
         return mp.mpf(1)
-    nu = mp.mpf(nu)
-    width = (nu * nu + t * t) ** mp.mpf("-0.25")  # of the integrand's peak
-    step, peak = min(mp.mpf(1) / 12, width / 4), mp.asinh(nu / t)
-    total, x = mp.exp(-t) / 2, mp.mpf(0)
-    while True:
-        x += step
-        term = mp.exp(-t * mp.cosh(x)) * mp.cosh(nu * x)
-        total += term
-        if x > peak and term < total * mp.mpf(10) ** -mp.mp.dps:
-            break
-    return 2 ** (1 - nu) / mp.gamma(nu) * t**nu * total * step
+    digits = mp.mp.dps
+    with mp.workdps(digits + 10):
+        nu = mp.mpf(nu)
+        width = (nu * nu + t * t) ** mp.mpf("-0.25")  # of the integrand's peak
+        step, peak = min(mp.mpf(1) / 12, width / 4), mp.asinh(nu / t)
+        total, least, count = mp.exp(-t) / 2, mp.mpf(10) ** -digits, 1
+        cosh_x, cosh_nu_x = mp.cosh(step), mp.cosh(nu * step)
+        twice, before = (2 * cosh_x, 2 * cosh_nu_x), (mp.mpf(1), mp.mpf(1))
+        while True:
+            term = mp.exp(-t * cosh_x) * cosh_nu_x
+            total += term
+            if count * step > peak and term < total * least:
+                break
+            here = cosh_x, cosh_nu_x
+            cosh_x, cosh_nu_x = twice[0] * cosh_x - before[0], twice[1] * cosh_nu_x - before[1]
+            before, count = here, count + 1
+        value = 2 ** (1 - nu) / mp.gamma(nu) * t**nu * total * step
+    return +value  # to the digits that were asked for
 
 
 def _length(lag: tuple[mp.mpf, ...]) -> mp.mpf:
@@ -395,9 +403,9 @@ def worst(scores: dict[str, np.ndarray]) -> float:
     return max(float(np.max(np.abs(z))) for z in scores.values())
 
 
-def panels(low: float, high: float, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Edges (count + 1), and 16 Gauss-Legendre nodes and weights for each panel (count, 16)."""
-    node, weight = np.polynomial.legendre.leggauss(16)
+def panels(low: float, high: float, count: int, nodes: int = 16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Edges (count + 1), and Gauss-Legendre nodes and weights for each panel (count, nodes)."""
+    node, weight = np.polynomial.legendre.leggauss(nodes)
     edges = np.linspace(low, high, count + 1)
     half = 0.5 * np.diff(edges)[:, None]
     return edges, 0.5 * (edges[:-1] + edges[1:])[:, None] + half * node, half * weight
@@ -425,12 +433,18 @@ def radius_cdf(kernel: Kernel, lengths: tuple[float, ...]) -> tuple[np.ndarray, 
     return np.exp(edges[1:]), np.cumsum(mass)
 
 
+Rule = tuple[np.ndarray, np.ndarray]  # nodes and weights
+
+
 def box_cdf(
-    kernel: Kernel, lengths: tuple[float, ...], axis: int, *, end: float = 1.0, across: int = 2
+    kernel: Kernel, lengths: tuple[float, ...], axis: int, *, end: float = 1.0, nodes: int = 16, across: Rule = ()
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Points in (-end, end) and the probability that ``lengths[axis] * omega[axis]`` is below, from the density."""
-    edges, node, weight = panels(-end, end, 64)
-    _, other, other_weight = panels(-end, end, across)
+    """Points in (-end, end) and the probability that ``lengths[axis] * omega[axis]`` is below, from the density.
+
+    Of 64 panels with so many nodes each; `across` is the rule along the other axes.
+    """
+    edges, node, weight = panels(-end, end, 64, nodes)
+    other, other_weight = across or panels(-end, end, 2)[1:]
     grids = [node.ravel() if a == axis else other.ravel() for a in range(kernel.ndim)]
     weights = [weight.ravel() if a == axis else other_weight.ravel() for a in range(kernel.ndim)]
     omega = np.stack(np.meshgrid(*grids, indexing="ij"), axis=-1) / np.asarray(lengths)
@@ -438,7 +452,7 @@ def box_cdf(
     for a, w in enumerate(weights):
         mass = mass * w.reshape([-1 if b == a else 1 for b in range(kernel.ndim)])
     mass = np.sum(mass, axis=tuple(a for a in range(kernel.ndim) if a != axis))
-    return edges[1:], np.cumsum(np.sum(mass.reshape(64, 16), axis=-1))
+    return edges[1:], np.cumsum(np.sum(mass.reshape(64, nodes), axis=-1))
 
 
 def law_distances(kernel: Kernel, lengths: tuple[float, ...], shape: str, omega: np.ndarray) -> dict[str, float]:
@@ -481,9 +495,15 @@ def directions(ndim: int) -> np.ndarray:
     return np.concatenate([np.eye(ndim), np.ones((1, ndim)) / math.sqrt(ndim)])
 
 
+@functools.cache  # a million values of the density
 def lumps_cdf(kernel: Kernel, lengths: tuple[float, ...], axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """As `box_cdf`, for a density that is negligible outside (-9, 9)^k."""
-    return box_cdf(kernel, lengths, axis, end=9.0, across=6)
+    """As `box_cdf`, for a smooth density that is negligible outside (-9, 9)^k.
+
+    Along the other axes by the trapezoidal rule, which then converges geometrically: with bumps of standard deviation
+    0.48 or more, 54 points are good to 1e-15.
+    """
+    node = np.linspace(-9.0, 9.0, 55)
+    return box_cdf(kernel, lengths, axis, end=9.0, nodes=6, across=(node, np.full(55, 18.0 / 54.0)))
 
 
 @functools.cache

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import pickle
-import time
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 import pytest
+from campaign import campaign, sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import ALPHA, N_DRAWS, Z_BOUND, ks_bound, ks_distance, moment_z, panels, worst
@@ -61,13 +61,6 @@ def along(r: np.ndarray, ndim: int) -> np.ndarray:
     return r if ndim == 1 else r[:, None] * (np.array([0.6, -0.64, 0.48])[:ndim] / math.sqrt([0, 1, 0.7696, 1][ndim]))
 
 
-def timed(phi: Any, **options: Any) -> Any:
-    start = time.process_time()  # whatever else the machine is doing
-    made = bochner.from_function(phi, **options)
-    assert time.process_time() - start < 5.0
-    return made
-
-
 # -- known kernels come back -------------------------------------------------------------------------------------------
 
 
@@ -75,7 +68,7 @@ def timed(phi: Any, **options: Any) -> Any:
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_known_kernels_come_back_in_one_axis(name, scale):
     exact = family(name, scale)
-    made = timed(exact.phi)
+    made = bochner.from_function(exact.phi)
     x = scale * np.linspace(-20.0, 20.0, 2001)
     assert np.max(np.abs(made.phi(x) - exact.phi(x))) <= 1e-10
     assert np.max(np.abs(made.phi2(x) - exact.phi(2.0 * x))) <= 1e-10
@@ -91,7 +84,7 @@ def test_known_kernels_come_back_in_one_axis(name, scale):
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_known_kernels_come_back_in_more_axes(name, scale, ndim):
     exact, line = family(name, scale, ndim), family(name, scale)
-    made = timed(line.phi, ndim=ndim)
+    made = bochner.from_function(line.phi, ndim=ndim)
     assert made.ndim == ndim
     assert made.draws == 1 + ndim
     lags = along(scale * np.linspace(0.0, 20.0, 500), ndim)
@@ -100,9 +93,9 @@ def test_known_kernels_come_back_in_more_axes(name, scale, ndim):
     np.testing.assert_allclose(made.density(omega), exact.density(omega), rtol=1e-6)
 
 
-@pytest.mark.parametrize("b", [3.7, 48.0, 1e-6, 1e6])
+@pytest.mark.parametrize("b", sparse([3.7, 48.0, 1e-6, 1e6], lambda b: b == 3.7))
 def test_a_triangle_comes_back(b):
-    made = timed(triangle(b))
+    made = bochner.from_function(triangle(b))
     x = b * np.linspace(-20.0, 20.0, 1601)
     assert np.max(np.abs(made.phi(x) - triangle(b)(x))) <= 1e-4
     w = np.linspace(0.0, 300.0, 4000) / b
@@ -110,9 +103,9 @@ def test_a_triangle_comes_back(b):
     np.testing.assert_allclose(made.density(w), exact, atol=1e-6 * b, rtol=0)
 
 
-@pytest.mark.parametrize("b", [0.5, 1.0, 5.0, 37.0])
+@pytest.mark.parametrize("b", sparse([0.5, 1.0, 5.0, 37.0], lambda b: b == 5.0))
 def test_a_damped_cosine_comes_back(b):
-    made = timed(damped(b))
+    made = bochner.from_function(damped(b))
     x = b * np.linspace(-20.0, 20.0, 4001)
     assert np.max(np.abs(made.phi(x) - damped(b)(x))) <= 1e-10
     w = np.linspace(0.0, 3.0, 50)
@@ -120,9 +113,9 @@ def test_a_damped_cosine_comes_back(b):
     np.testing.assert_allclose(made.density(w), exact, rtol=1e-9)
 
 
-@pytest.mark.parametrize("ndim", [1, 2, 3])
+@pytest.mark.parametrize("ndim", sparse([1, 2, 3], lambda ndim: ndim == 3))
 def test_the_spherical_covariance_is_a_kernel_in_three_axes(ndim):
-    made = timed(spherical(3.0), ndim=ndim)
+    made = bochner.from_function(spherical(3.0), ndim=ndim)
     lags = np.linspace(0.0, 60.0, 3000)
     assert np.max(np.abs(made.phi(along(lags, ndim)) - spherical(3.0)(lags))) <= 1e-6
 
@@ -147,6 +140,7 @@ def test_a_pole_at_frequency_zero_and_a_slow_decay():
     np.testing.assert_allclose(made.density(w), exact, rtol=1e-8)
 
 
+@campaign
 def test_a_tail_of_power_three_halves():
     phi = lambda x: np.exp(-np.sqrt(np.abs(x)))  # noqa: E731
     made = bochner.from_function(phi)
@@ -191,6 +185,7 @@ def test_a_limit_above_zero_is_an_atom():
     ),
     ndim=st.sampled_from([1, 1, 3]),
 )
+@campaign
 def test_convex_mixtures_of_kernels_are_accepted(parts, ndim):
     weights = np.array([w for _, w, _ in parts])
     mixed = kernels.mixture(weights / weights.sum(), [family(name, 10.0**power) for name, _, power in parts])
@@ -227,7 +222,8 @@ CASES = [
     Case("damped cosine", damped(5.0), 2.0),
     Case("spherical, k=3", spherical(9.0), 5.0, 3),
 ]
-each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+OFTEN = ("gaussian, k=1", "matern 3/2, k=2", "cauchy, k=3", "triangle")
+each = pytest.mark.parametrize("case", sparse(CASES, lambda case: case.name in OFTEN), ids=lambda case: case.name)
 
 
 @cache
@@ -279,7 +275,9 @@ def test_draws_follow_the_density(case):
             assert ks_distance(omega[:, axis] / radius, points, beta) < ks_bound(radius.size)
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[5]], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", sparse([CASES[0], CASES[2], CASES[5]], lambda case: case.ndim == 1), ids=lambda case: case.name
+)
 def test_a_scale_off_by_one_percent_is_rejected(case):
     omega = drawn(case, 2**19)
     assert worst(moment_z(made_of(case), lags_of(case), omega)) < Z_BOUND
@@ -388,7 +386,7 @@ def first_root(function: Any, low: float, high: float) -> float:
     return brentq(function, low, high, xtol=1e-14)
 
 
-@pytest.mark.parametrize("b", [3.7, 1e-6])
+@pytest.mark.parametrize("b", sparse([3.7, 1e-6], lambda b: b == 3.7))
 def test_a_box_is_refused_where_its_sinc_is_lowest(b):
     with pytest.raises(
         NotPositiveDefiniteError, match=r"not positive definite: at frequency .* bochner\.nearest"
@@ -511,7 +509,13 @@ def test_nearest_leaves_a_kernel_alone():
 
 @pytest.mark.parametrize(
     ("phi", "ndim"),
-    [(box(3.0), 1), (parabola(3.0), 1), (parabola(3.0), 2), (triangle(3.0), 2), (damped(1.0), 3)],
+    [
+        (box(3.0), 1),
+        pytest.param(parabola(3.0), 1, marks=campaign),
+        (parabola(3.0), 2),
+        pytest.param(triangle(3.0), 2, marks=campaign),
+        pytest.param(damped(1.0), 3, marks=campaign),
+    ],
     ids=["box", "parabola", "parabola 2", "triangle 2", "damped 3"],
 )
 def test_nearest_is_a_kernel(phi, ndim):

@@ -10,10 +10,12 @@ import textwrap
 
 import numpy as np
 import pytest
+from campaign import campaign
 
 import rfrope
 from rfrope import analysis, plotting
 
+pytestmark = pytest.mark.usefixtures("quick_fits")
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "command_line.rst"
 BASE = ["--base", "1e4", "--head-dim", "32", "--context", "512"]
 LLAMA = {
@@ -195,6 +197,7 @@ def test_what_schemes_change(run, config, changes, slowed):
     assert f"Scheme: {slowed}" in out
 
 
+@campaign
 def test_a_vision_part_tells_no_context(run, config):
     vision = {"depth": 32, "hidden_size": 1280, "num_heads": 16, "model_type": "qwen2_5_vl"}
     scaling = {"type": "mrope", "mrope_section": [16, 24, 24]}
@@ -355,7 +358,7 @@ def test_a_config_that_is_none(run, tmp_path, config):
 
 
 @pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not here")
-def test_the_outputs_on_the_documentation_page(run, config, tmp_path, monkeypatch):
+def test_the_outputs_on_the_documentation_page(run, config, tmp_path, monkeypatch, kept_fits):
     monkeypatch.chdir(tmp_path)
     config(LLAMA, "llama-3.1-8b")
     shown = re.findall(

@@ -16,6 +16,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from campaign import sparse
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -92,7 +93,7 @@ def test_estimate_kernel_shows_a_missing_symmetrisation(text):
     assert not kernel_agrees(Wrong(kernels.parse(text), "one sign"), text, 2**12)
 
 
-@pytest.mark.parametrize("text", EXAMPLES)
+@pytest.mark.parametrize("text", sparse(EXAMPLES, lambda text: text.startswith(("gauss", "sinc", "exp"))))
 def test_estimate_kernel_shows_a_scale_off_by_one_percent(text):
     # Phi of the exponential kernel moves by at most 0.0037, and one cosine deviates by 0.6: 2^20 draws see 6 sigma
     assert not kernel_agrees(Wrong(kernels.parse(text), "scale 1 %"), text, 2**20)

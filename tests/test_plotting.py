@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 import matplotlib as mpl
+from campaign import HANGS
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
@@ -252,5 +253,5 @@ def test_without_matplotlib():
         "try:\n    rfrope.plotting.frequencies([1.0])\n"
         "except ModuleNotFoundError as error:\n    print(error)"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=HANGS)
     assert (done.stdout, done.stderr) == ("figures need matplotlib: pip install 'rfrope[plot]'\n", "")

@@ -10,6 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
+from campaign import HANGS, campaign
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -195,6 +196,7 @@ def test_uniform_axes(values, step, count):
         assert axis.loss < 1e-14
 
 
+@campaign
 def test_lags_of_several_blocks_and_many_frequencies(ran, monkeypatch):
     monkeypatch.setattr(sums.transforms, "MODES", 1000)
     monkeypatch.setattr(sums, "_DRAWS", 1500)
@@ -278,7 +280,7 @@ def test_without_the_compiler_there_is_no_leaf():
         [sys.executable, "-W", "error", "-c", code],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=HANGS,
         env={"NUMBA_DISABLE_JIT": "1", "PATH": ""},
     )
     assert (run.stdout.split(), run.stderr) == (["[1.", "1.]", "[1.]"], "")
@@ -352,6 +354,7 @@ def test_moments_at_many_flat_lags_are_those_of_exact_arithmetic(law, largest, q
     assert ran.count("direct_moments") < 40  # not at every flat lag
 
 
+@campaign
 def test_a_right_kernel_passes_at_many_flat_lags():
     found = rfrope.validate("gaussian(scale=32)", delta=np.linspace(0, 0.5, 3000), n_samples=2**15, rng=0)
     assert found.passed
@@ -405,7 +408,7 @@ if child == 0:
     os._exit(0 if np.array_equal(job(), before) else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), np.array_equal(job(), before))
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
     assert (run.stdout.split(), run.stderr) == (["0", "True"], "")
 
 

@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 import pytest
+from campaign import HANGS, campaign, sparse
 
 import rfrope
 from rfrope import _accel
@@ -111,11 +112,11 @@ def test_the_limit_is_that_of_one_thread_or_task():
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity to set")
 def test_affinity_counts():
     code = (
-        "import os\nfrom rfrope import _threads\n"
+        "import os\nfrom rfrope._core import threads\n"
         "cores = sorted(os.sched_getaffinity(0))\n"
         "os.sched_setaffinity(0, cores[:1])\nprint(threads.available(), threads.allowed())"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
     assert (run.stdout.split(), run.stderr) == (["1", "1"], "")
 
 
@@ -209,7 +210,7 @@ def test_results_that_nobody_takes_do_not_pile_up(n_threads):
 
 
 def test_the_caller_works_too_and_no_more_threads_than_asked_for():
-    seen, gate = {}, threading.Barrier(3, timeout=20)  # passed only where three are at work together
+    seen, gate = {}, threading.Barrier(3, timeout=HANGS)  # passed only where three are at work together
 
     def task(i):
         gate.wait()
@@ -233,7 +234,7 @@ def test_one_thread_is_the_caller_and_lazy():
 def test_helpers_see_the_context_of_the_caller():
     word = contextvars.ContextVar("word", default="none")
     token = word.set("given")
-    gate = threading.Barrier(2, timeout=20)
+    gate = threading.Barrier(2, timeout=HANGS)
     assert list(threads.ordered_map(lambda _: (gate.wait(), word.get())[1], range(4), 2)) == ["given"] * 4
     word.reset(token)
 
@@ -256,7 +257,7 @@ def test_an_exception_comes_out_and_ends_the_others(n_threads, bad, kind):
 
 
 def test_an_exception_of_a_helper_comes_out():
-    caller, gate = threading.current_thread(), threading.Barrier(2, timeout=20)
+    caller, gate = threading.current_thread(), threading.Barrier(2, timeout=HANGS)
 
     def task(i):
         if i < 2:
@@ -287,7 +288,7 @@ def test_a_consumer_that_stops_early_ends_the_threads():
 
 
 def test_a_thread_is_waited_for_to_its_end_after_a_long_item_too(monkeypatch):
-    gate, looks, enumerate_threads = threading.Barrier(2, timeout=20), [], threading.enumerate
+    gate, looks, enumerate_threads = threading.Barrier(2, timeout=HANGS), [], threading.enumerate
 
     def lingering():
         """The helper is still listed for some looks after its work has ended, as on a busy machine."""
@@ -369,7 +370,7 @@ def run_script(text: str, folder: pathlib.Path, **environment: str) -> list[str]
     script.write_text(JOB + text)
     known = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
     run = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, env=known | environment
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=HANGS, env=known | environment
     )
     assert run.returncode == 0, run.stderr
     return run.stdout.split()
@@ -416,6 +417,7 @@ print(*(same(found, wanted) for found in forked))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@campaign
 def test_fork_while_other_threads_are_at_work(tmp_path):
     text = """
 import warnings
@@ -444,6 +446,7 @@ print(*codes)
     assert run_script(text, tmp_path) == ["0", "0", "0"]
 
 
+@campaign
 def test_spawned_workers_and_a_process_pool_as_executor(tmp_path):
     text = """
 import concurrent.futures, multiprocessing
@@ -469,9 +472,9 @@ print(right(wanted), same(job(), wanted), all(twins), any(twins), threading.acti
 @pytest.mark.parametrize(
     ("environment", "twins"),
     [
-        ({"NUMBA_NUM_THREADS": "1"}, True),
+        pytest.param({"NUMBA_NUM_THREADS": "1"}, True, marks=campaign),
         ({"NUMBA_DISABLE_JIT": "1"}, False),
-        ({"NUMBA_CACHE_DIR": os.path.join(os.devnull, "nowhere")}, True),
+        pytest.param({"NUMBA_CACHE_DIR": os.path.join(os.devnull, "nowhere")}, True, marks=campaign),
     ],
     ids=["one thread", "no compiler", "no cache"],
 )
@@ -484,14 +487,18 @@ def test_settings_of_numba(environment, twins, tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send an interrupt to one process")
 @pytest.mark.parametrize(
     "work",
-    [
-        "rfrope.estimate_scores(q, q, np.arange(50.0), 'gaussian', n_trials=2**31, rng=0)",
-        "rfrope.estimate_kernel('gaussian', np.arange(50.0), n_samples=2**31, rng=0)",
-        "[rfrope.rotate(big, p, w, out=big) for _ in range(10**9)]",
-    ],
+    sparse(
+        [
+            "rfrope.estimate_scores(q, q, np.arange(50.0), 'gaussian', n_trials=2**31, rng=0)",
+            "rfrope.estimate_kernel('gaussian', np.arange(50.0), n_samples=2**31, rng=0)",
+            "[rfrope.rotate(big, p, w, out=big) for _ in range(10**9)]",
+        ],
+        lambda work: "rotate" in work,
+    ),
     ids=["estimate_scores", "estimate_kernel", "rotate"],
 )
 def test_an_interrupt_ends_long_work_and_all_its_threads(work, tmp_path):
+    """The work would take days; how soon it ends is measured by `benchmarks.interrupts`."""
     script = tmp_path / "script.py"
     script.write_text(
         f"""{JOB}
@@ -506,23 +513,19 @@ try:
         print("ready", flush=True)
         {work}
 except KeyboardInterrupt:
-    caught = time.monotonic()
-    while threading.active_count() > 1 and time.monotonic() < caught + 1.0:
+    while threading.active_count() > 1:
         time.sleep(0.001)  # an interrupt may come while a helper is being started, too early to wait for it
-    print(caught, threading.active_count(), flush=True)
+    print("stopped", flush=True)
 """
     )
     process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
         time.sleep(0.5)
-        sent = time.monotonic()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=HANGS)
     finally:
         process.kill()
         process.wait()
     assert (process.returncode, err) == (0, "")
-    caught, alive = out.split()
-    assert alive == "1"
-    assert float(caught) - sent < 2.0  # the promise is a second; the other is for a machine with much to do
+    assert out == "stopped\n"

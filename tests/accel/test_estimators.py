@@ -19,6 +19,7 @@ import time
 import mpmath as mp
 import numpy as np
 import pytest
+from campaign import HANGS, campaign, sparse
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scaled_error
@@ -238,6 +239,7 @@ def test_bits_are_the_same_for_every_number_of_threads_and_every_executor(text, 
                 np.testing.assert_array_equal(x, y)
 
 
+@campaign
 def test_bits_are_the_same_in_other_processes(small_chunks):
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         for x, y in zip(parts(estimate(executor=pool)), parts(estimate()), strict=True):
@@ -455,7 +457,7 @@ def run(script: str, **environment: str) -> str:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS,
         check=True,
     )
     return done.stdout
@@ -480,6 +482,7 @@ def test_import_compiles_nothing_and_imports_no_numba():
     ]
 
 
+@campaign
 def test_it_compiles_where_no_cache_can_be_written():
     ran, *_ = run(
         "import numba.core.caching as c; c.CacheImpl._locator_classes = []\n" + textwrap.dedent(SCRIPT)
@@ -504,18 +507,17 @@ INTERRUPTED = """
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as on POSIX")
-@pytest.mark.parametrize("text", ["gaussian(scale=8)", "matern(nu=0.3, scale=8)"])
-def test_an_interrupt_stops_it_within_a_second_and_leaves_no_thread(text):
+@pytest.mark.parametrize("text", sparse(["gaussian(scale=8)", "matern(nu=0.3, scale=8)"], lambda text: "gauss" in text))
+def test_an_interrupt_stops_it_and_leaves_no_thread(text):
+    """The work would take hours; how soon it stops is measured by `benchmarks.interrupts`."""
     script = textwrap.dedent(INTERRUPTED.format(text=text))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline().strip() == "ready"
-            time.sleep(1.0)
-            began = time.monotonic()
+            time.sleep(0.5)
             process.send_signal(signal.SIGINT)
-            assert process.stdout.readline().split() == ["stopped", "1"]
-            assert time.monotonic() - began < 1.0
-            assert process.wait(10) == 0
+            assert process.communicate(timeout=HANGS)[0].split() == ["stopped", "1"]
+            assert process.returncode == 0
         finally:
             process.kill()
 

@@ -13,6 +13,7 @@ import types
 
 import numpy as np
 import pytest
+from campaign import HANGS, campaign
 from conftest import library
 
 from rfrope import _accel, montecarlo
@@ -258,6 +259,7 @@ def pytest_sessionfinish(session):
 '''
 
 
+@campaign
 def test_the_suite_passes_without_the_leaves(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(SITE)
     (tmp_path / "seen_leaves.py").write_text(PLUGIN)
@@ -266,12 +268,12 @@ def test_the_suite_passes_without_the_leaves(tmp_path):
     some = ["tests/test_rotation.py", "tests/test_philox.py", "tests/test_moments.py", "tests/test_sampling.py"]
     run = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "seen_leaves", "-p", "no:cacheprovider"),
+            *(sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "seen_leaves", "-p", "no:cacheprovider"),
             *("-k", "not torch and not jax and not dask and not gradients", *some),
         ],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=HANGS,
         cwd=ROOT,
         env=known,
     )
@@ -289,6 +291,7 @@ def test_loops_release_the_interpreter_and_divide_like_numpy():
     assert divide.targetoptions["nogil"]
 
 
+@campaign
 def test_a_loop_with_a_file_is_kept_on_disk(tmp_path):
     (tmp_path / "added.py").write_text(
         "import os\nos.environ['NUMBA_CACHE_DIR'] = os.path.dirname(__file__)\n"
@@ -298,7 +301,7 @@ def test_a_loop_with_a_file_is_kept_on_disk(tmp_path):
     )
     words = [
         subprocess.run(
-            [sys.executable, str(tmp_path / "added.py")], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, str(tmp_path / "added.py")], capture_output=True, text=True, check=True, timeout=HANGS
         ).stdout.split()
         for _ in range(2)
     ]
@@ -311,6 +314,6 @@ def test_the_library_of_an_array_is_not_imported_to_choose():
         "_accel.choose(rotation._rotated, np.ones(3))\n"
         "print({'torch', 'jax', 'dask', 'cupy', 'array_api_compat'} & set(sys.modules))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANGS)
     assert run.stdout.strip() == "set()"
     assert memory.in_memory(None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import time
 
 import mpmath as mp
 import numpy as np
 import pytest
+from campaign import campaign, sparse
 
 import rfrope
 from rfrope import analysis
@@ -85,7 +85,7 @@ def test_every_base_of_a_grid_by_hand(context, n_blocks):
     assert np.all(holds[grid >= 0.5 * high])  # what the default top is chosen for
 
 
-@pytest.mark.parametrize("n_blocks", [16, 32, 128])
+@pytest.mark.parametrize("n_blocks", sparse([16, 32, 128], lambda n_blocks: n_blocks == 32))
 def test_other_widths(n_blocks):
     found = analysis.base_for_context(4096, n_blocks)
     assert found.integral_rule < found.smallest <= found.always_above <= 0.5 * found.grid[1]
@@ -93,10 +93,9 @@ def test_other_widths(n_blocks):
     assert lowest(found.smallest * (1.0 - 1.01e-6), 4096, n_blocks) < 0.0
 
 
-def test_a_long_context_within_seconds():
-    start = time.perf_counter()
+@campaign
+def test_a_long_context():
     found = analysis.base_for_context(131_072, 64)
-    assert time.perf_counter() - start < 20.0  # 3 s alone on two cores
     assert found.smallest > 30.0 * found.integral_rule
     assert found.always_above <= 0.5 * found.grid[1]
     for base in (found.smallest, found.always_above):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 
 import mpmath as mp
 import numpy as np
@@ -452,14 +451,6 @@ def test_sets_that_never_turn():
     assert analysis.aliasing_distance(np.zeros(3), 2**20) is None
     assert analysis.first_negative_lag([math.pi], 0) is None
     assert analysis.aliasing_distance([math.pi], 0) is None
-
-
-def test_a_million_lags_take_less_than_a_second():
-    omega = rfrope.geometric(64, base=1e12)
-    analysis.first_negative_lag(omega, 4096)  # compile first
-    start = time.perf_counter()
-    assert analysis.first_negative_lag(omega, 2**20) is None
-    assert time.perf_counter() - start < 1.0
 
 
 def test_the_scan_is_the_mean_kernel(monkeypatch):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 import types
 
 import numpy as np
 import pytest
+from campaign import campaign, sparse
 
 import rfrope
 from rfrope import analysis, kernels
@@ -50,7 +50,7 @@ def test_a_law_is_found_from_its_frequencies(text, max_lag):
     assert distinct[0].rms >= fit.rms
 
 
-@pytest.mark.parametrize("base", [1e4, 5e5])
+@pytest.mark.parametrize("base", sparse([1e4, 5e5], lambda base: base == 1e4))
 def test_standard_rope_is_log_uniform(base):
     best = analysis.fit_kernel(rfrope.geometric(64, base=base), 131072)[0]
     assert best.kernel.name == "log_uniform"
@@ -88,21 +88,13 @@ def test_lags_of_a_fit(max_lag):
     assert max_lag < 131072 or np.all(np.abs(octaves[:-1] - 128) <= 2)
 
 
+@campaign
 def test_equal_calls_give_equal_results():
     omega = rfrope.geometric(64)
     first = analysis.fit_kernel(omega, 4096)
     for copied in (omega.copy(), np.concatenate([[7.0], omega])[1:], omega.tolist(), omega[:, None]):
         assert analysis.fit_kernel(copied, 4096) == first
     assert analysis.fit_kernel(omega * (1.0 + 1e-3), 4096) != first
-
-
-def test_a_fit_over_a_long_context_takes_less_than_two_seconds():
-    spent = []
-    for _ in range(2):
-        start = time.process_time()
-        analysis.fit_kernel(rfrope.geometric(64, base=5e5), 131072)
-        spent.append(time.process_time() - start)
-    assert min(spent) < 2.0
 
 
 def test_signs_do_not_matter_and_order_hardly():

@@ -12,6 +12,7 @@ import sys
 
 import nvrtc
 import pytest
+from campaign import sparse
 from emulator import kernels
 
 from rfrope import _accel
@@ -59,8 +60,8 @@ def test_every_source_is_in_the_table():
     assert set(REGISTERS) == set(SOURCES)
 
 
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("source", sparse(SOURCES, lambda source: source == "sums"))
+@pytest.mark.parametrize("architecture", sparse(ARCHITECTURES, lambda architecture: architecture == 90))
 def test_every_kernel_compiles_without_spills_and_within_its_registers(source, architecture):
     usage, cubin, log = nvrtc.compiled(cuda.text(source), kernels(source), architecture)
     lines = [

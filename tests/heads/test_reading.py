@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from campaign import campaign
 
 import rfrope
 from rfrope import heads
@@ -288,6 +289,7 @@ def test_mass_is_the_softmax_of_the_profile():
         assert float(found.mass) == pytest.approx(weights[49] / weights.sum(), rel=1e-9)
 
 
+@campaign
 def test_standard_error_of_an_offset_is_that_of_repetition():
     rng, omega = np.random.default_rng(3), rfrope.geometric(16)
     for same in (True, False):
@@ -300,6 +302,7 @@ def test_standard_error_of_an_offset_is_that_of_repetition():
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["the same tokens", "other tokens"])
+@campaign
 def test_error_and_confidence_know_which_rows_are_of_the_same_token(together):
     """Noise turns query and key of a token opposite ways, so that both move the peak alike; or keys have their own."""
     rng, omega, quarter = np.random.default_rng(13), rfrope.geometric(16), np.full(16, np.pi / 2.0)
@@ -317,6 +320,7 @@ def test_error_and_confidence_know_which_rows_are_of_the_same_token(together):
     assert not np.array_equal(right.confidence, wrong.confidence)
 
 
+@campaign
 def test_confidence_is_no_more_than_the_part_that_is_right():
     """Over heads with more and more noise: at least as many offsets are right as confidences say, and not many more."""
     rng, omega = np.random.default_rng(4), rfrope.geometric(16)
@@ -499,6 +503,7 @@ def test_heads_of_weights_broadcast():
         np.testing.assert_allclose(getattr(found, name)[1, 2], value, rtol=1e-9)
 
 
+@campaign
 def test_confidence_from_weights_is_a_bound_on_chance():
     """Random angles reach a confidence of c at most with probability 1 - c; angles that follow an offset do."""
     rng, omega = np.random.default_rng(6), rfrope.geometric(32)
@@ -530,6 +535,7 @@ def test_confidence_from_weights_is_the_tail_at_the_height():
     assert float(found.confidence) == pytest.approx(1.0 - 21.0 * math.exp(-(height**2)), rel=1e-9)
 
 
+@campaign
 def test_random_angles_reach_a_height_as_often_as_a_normal_law_says():
     """And so less often than the bound exp(-h^2) that confidence has, but more often than exp(-2 h^2)."""
     rng, omega = np.random.default_rng(12), rfrope.geometric(32)

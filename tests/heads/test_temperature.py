@@ -7,6 +7,7 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
+from campaign import campaign
 
 import rfrope
 from rfrope import heads
@@ -38,10 +39,11 @@ def random_problem(rng):
     return omega, context, window, -int(rng.integers(0, window))
 
 
-def test_the_softmax_keeps_the_promise_for_a_thousand_random_sets():
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=campaign)])
+def test_the_softmax_keeps_the_promise_for_random_sets(count):
     rng = np.random.default_rng(0)
     solved = 0
-    for _ in range(1000):
+    for _ in range(count):
         omega, context, window, offset = random_problem(rng)
         if window == 1:
             window, offset = 2, -1
@@ -51,7 +53,7 @@ def test_the_softmax_keeps_the_promise_for_a_thousand_random_sets():
         got, unsure = softmax_mass(omega, factor, offset, np.arange(1 - window, 1))
         assert got == pytest.approx(mass, abs=1e-12 + unsure)
         solved += unsure < 1e-6
-    assert solved > 900  # where that says something
+    assert solved > 0.9 * count  # where that says something
 
 
 def test_the_attention_profile_keeps_the_promise_too():

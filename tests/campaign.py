@@ -1,0 +1,52 @@
+"""The suite, which everybody runs, and the campaign beside it: wide grids and long statistics, for `.ci/run`.
+
+Marked by hand, with `campaign` or through `sparse` and `one_of`, are tests that take long. Of all that is left
+`conftest.py` takes `covering` combinations of every parametrised test into the suite and marks the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import pytest
+
+OPTIONAL = ("torch", "jax", "cupy", "torch cuda")  # libraries that the extra "test" does not bring
+SLOW = ("dask",)  # libraries whose every call takes long, however small its arrays
+HANGS = 600  # seconds: a guard, not a measure; what has not come by then never comes
+
+campaign = pytest.mark.campaign
+
+
+def sparse(values: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
+    """Values of a parameter: in the suite those that `keep` takes, in the campaign alone the others."""
+    return [value if keep(value) else pytest.param(value, marks=campaign) for value in values]
+
+
+def one_of(values: Iterable[Any], kind: Callable[[Any], Hashable]) -> list[Any]:
+    """Values of a parameter: in the suite the last one of each kind, in the campaign alone the others."""
+    values = list(values)
+    chosen = {kind(value): id(value) for value in values}.values()
+    return sparse(values, lambda value: id(value) in chosen)
+
+
+def covering(grid: list[pytest.Item]) -> list[pytest.Item]:
+    """A few of the combinations of a parametrised test that hold every value of every parameter at least once.
+
+    The choice depends on the test's name and its values alone. A value that goes with array libraries is taken with one
+    that is always there; the optional libraries, and the slow one, come to one combination each.
+    """
+    order = sorted(grid, key=lambda item: (_is_of(item, SLOW), hashlib.blake2b(item.name.encode()).digest()))
+    values = {item: {(name, id(value)) for name, value in item.callspec.params.items()} for item in order}
+    always = [item for item in order if not _is_of(item, OPTIONAL)]
+    left, chosen = set().union(*values.values()), []
+    for choice in (always, order):
+        while choice and left & values[best := max(choice, key=lambda item: len(left & values[item]))]:
+            chosen.append(best)
+            left -= values[best]
+    return chosen
+
+
+def _is_of(item: pytest.Item, libraries: tuple[str, ...]) -> bool:
+    return any(isinstance(value, str) and value in libraries for value in item.callspec.params.values())
