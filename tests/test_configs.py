@@ -12,7 +12,7 @@ from published import BY_MODEL, GEMMA4_ROPE, PUBLISHED, Place, lists, llama3
 
 import rfrope
 from rfrope import from_config
-from rfrope.data.model_defaults import rope_defaults
+from rfrope.data.model_types import model_types
 
 OTHER = {"model_type": "made_up", "rope_theta": 1e4, "head_dim": 16, "max_position_embeddings": 2048}
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 2048}
@@ -704,7 +704,7 @@ def test_missing_files(tmp_path):
 
 
 def test_the_table_of_defaults_is_well_formed():
-    table = rope_defaults()
+    table = model_types()
     known = {
         *("rope_parameters", "head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings"),
         *("global_head_dim", "needs", "axial", "partial", "beside", "whole"),
@@ -718,8 +718,8 @@ def test_the_table_of_defaults_is_well_formed():
 
 def test_the_table_of_defaults_cannot_be_changed():
     with pytest.raises(TypeError):
-        rope_defaults()["llama"] = {}
+        model_types()["llama"] = {}
     with pytest.raises(TypeError):
-        rope_defaults()["apertus"]["rope_parameters"]["factor"] = 99.0
+        model_types()["apertus"]["rope_parameters"]["factor"] = 99.0
     with pytest.raises(AttributeError):
-        rope_defaults()["cosmos3_edge_text"]["rope_parameters"]["mrope_section"].append(1)
+        model_types()["cosmos3_edge_text"]["rope_parameters"]["mrope_section"].append(1)

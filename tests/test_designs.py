@@ -16,7 +16,8 @@ import rfrope
 from rfrope.designs import sets, sampling
 from rfrope import analysis, kernels, sample
 from rfrope.kernels import Kernel
-from rfrope.designs.sampling import RANDOMISED, draw_sets, optimise
+from rfrope.designs import optimise
+from rfrope.designs.sampling import RANDOMISED, draw_sets
 
 N_SETS, N_BLOCKS = 10_000, 6
 KEY = (20240607, 4)

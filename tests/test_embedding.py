@@ -10,7 +10,8 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope import analysis, geometric, shift_matrix, sinusoidal
+from rfrope import analysis, geometric, sinusoidal
+from rfrope.rotation import shift_matrix
 
 PAIRINGS = ("interleaved", "half")
 RNG = np.random.default_rng(8)

@@ -10,7 +10,8 @@ from problems import Z_BOUND
 from scipy import stats
 
 import rfrope
-from rfrope import blocks_for_error, mean_kernel_band
+from rfrope import blocks_for_error
+from rfrope.moments import mean_kernel_band
 from rfrope.designs import sampling
 
 KERNELS = ("gaussian(scale=8)", "exponential(scale=5)", "sinc(bandwidth=0.4)", "matern(nu=0.8, scale=3, ndim=2)")

@@ -13,7 +13,8 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope import arithmetic, from_wavelengths, geometric, pixel, xpos_scales
+from rfrope import Rope, arithmetic, geometric
+from rfrope.frequencies import from_wavelengths, pixel, xpos_scales
 
 
 @pytest.mark.parametrize("base", [10_000.0, 100_000.0, 500_000.0, 2.0, 0.5])

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import Kernel, expected_score, kernels, relative_error, rotate, score_variance
+from rfrope import Kernel, expected_score, kernels, rotate, score_variance
+from rfrope.moments import relative_error
 
 RNG = np.random.default_rng(20240)
 Q3, K3 = RNG.normal(size=(2, 6))  # three blocks

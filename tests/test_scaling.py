@@ -14,7 +14,8 @@ from published import lists
 
 import rfrope
 from rfrope import scaling
-from rfrope.scaling import Scaled, from_rope_parameters
+from rfrope import Rope
+from rfrope.models import from_rope_parameters
 
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 LONG = {**lists(8), "original_max_position_embeddings": 4096}

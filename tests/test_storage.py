@@ -13,7 +13,8 @@ import pytest
 
 import rfrope
 from rfrope import storage
-from rfrope.storage import FrequencySet, load, save
+from rfrope import Rope
+from rfrope.storage import load, save
 
 OMEGA = np.linspace(0.1, 0.7, 4)
 

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from published import BY_MODEL, PUBLISHED, lists
 
 import rfrope
-from rfrope.data.model_defaults import rope_defaults
+from rfrope.data.model_types import model_types
 
 with warnings.catch_warnings():  # importing them raises a few of their own
     warnings.simplefilter("ignore")
@@ -279,7 +279,7 @@ ODD_OUT = {
     "llama4_vision_model": "has no inv_freq; see test_published_vision",
     "qwen3_omni_moe_text": "its class has an odd head_dim by default, which no model has",
 }
-KNOWN = [name for name, defaults in rope_defaults().items() if defaults.get("axial") != "unknown"]
+KNOWN = [name for name, defaults in model_types().items() if defaults.get("axial") != "unknown"]
 
 
 @functools.cache
@@ -310,7 +310,7 @@ def classes():
 def test_what_a_config_leaves_out_is_what_the_class_has(model_type, saved, classes):
     if model_type not in classes:
         pytest.skip(f"this transformers, {transformers.__version__}, has no {model_type}")
-    defaults = rope_defaults()[model_type]
+    defaults = model_types()[model_type]
     config = classes[model_type]()
     told = json.loads(json.dumps(config.to_dict(), default=str)) if saved else {"model_type": model_type}
     parts = {one.name: one for one in rfrope.from_config(told | defaults.get("needs", {}))}
@@ -325,7 +325,7 @@ def test_what_a_config_leaves_out_is_what_the_class_has(model_type, saved, class
 
 def test_the_table_tells_whose_class_reads_a_part(classes):
     """Under the scheme "default"; the other schemes are code that all models share."""
-    for model_type, defaults in rope_defaults().items():
+    for model_type, defaults in model_types().items():
         if "axial" in defaults or model_type not in classes or model_type in ODD_OUT or model_type == "mistral4":
             continue  # Mistral 4's class passes over the part there, but its attention takes frequencies of that alone
         widths = {}
@@ -376,7 +376,7 @@ TOLD_BESIDE = {
 @pytest.mark.parametrize("beside", TOLD_BESIDE)
 @pytest.mark.parametrize("model_type", [name for name in KNOWN if name not in ODD_OUT])
 def test_what_stands_beside_is_read_as_the_class_does(model_type, beside, classes):
-    defaults = rope_defaults()[model_type]
+    defaults = model_types()[model_type]
     nested = any(isinstance(told, Mapping) for told in defaults["rope_parameters"].values())
     if model_type not in classes or "axial" in defaults or model_type in ("mistral4", "esm"):
         pytest.skip(

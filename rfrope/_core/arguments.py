@@ -14,18 +14,22 @@ import numpy as np
 
 LARGEST = 2.0**500  # of positions, frequencies and features: products of two of them stay finite
 MOST = 2**32 - 1  # of counts
-_NOT_NUMBERS = (bool, np.bool, str, bytes, bytearray, complex, np.complexfloating)
+_NOT_NUMBERS = (str, bytes, bytearray, complex, np.complexfloating)
+
+
+class BooleanGivenError(TypeError, ValueError):
+    """True or False where a number belongs. Some readers of 0.1 raised the one, some the other: it is both."""
 
 
 def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
     """Return a whole number from `least` to `most`."""
     largest = "2**32 - 1" if most == MOST else most
+    if isinstance(value, bool | np.bool):
+        raise BooleanGivenError(f"{name} is {value!r}; expected a whole number")
     try:
-        number = None if isinstance(value, bool | np.bool) else operator.index(value)
+        number = operator.index(value)
     except TypeError:
-        number = None
-    if number is None:
-        raise TypeError(f"{name} is {value!r:.80}; expected a whole number")
+        raise TypeError(f"{name} is {value!r:.80}; expected a whole number") from None
     if not least <= number <= most:
         raise ValueError(f"{name} is {value!r:.80}; expected a whole number from {least} to {largest}")
     return number
@@ -80,6 +84,8 @@ def choice(name: str, value: Any, options: Sequence[str]) -> str:
 
 def _number(name: str, value: Any, expected: str) -> float:
     """Return a real number as a Python float; one that no float can hold is infinite."""
+    if isinstance(value, bool | np.bool):
+        raise BooleanGivenError(f"{name} is {value!r}; expected {expected}")
     if not isinstance(value, _NOT_NUMBERS) and not getattr(value, "requires_grad", False) and _is_single(value):
         try:
             return float(value)

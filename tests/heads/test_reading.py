@@ -12,7 +12,7 @@ import rfrope
 from rfrope import heads
 from rfrope.data import smollm2_heads
 from rfrope.heads import reading, from_weights
-from rfrope.rotation.turning import convert_pairing
+from rfrope.rotation import convert_pairing
 
 RNG = np.random.default_rng(16)
 OMEGA = rfrope.geometric(4, base=100.0)
