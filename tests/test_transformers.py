@@ -213,12 +213,14 @@ def test_dynamic_at_lengths(model, seq_len):
     assert part.attention_factor == factor
 
 
-@pytest.mark.parametrize("model", ["GPT-J 6B", "CodeGen 350M"])
-def test_models_with_a_table_of_sinusoids(model):
-    (part,) = rfrope.from_config(BY_MODEL[model].config)
-    module = importlib.import_module(
-        type(built(BY_MODEL[model].config)).__module__.replace("configuration", "modeling")
-    )
+@pytest.mark.parametrize("config", [BY_MODEL["GPT-J 6B"].config, BY_MODEL["CodeGen 350M"].config, "gptj", "codegen"])
+def test_models_with_a_table_of_sinusoids(config):
+    config = {"model_type": config} if isinstance(config, str) else config
+    (part,) = rfrope.from_config(config)
+    whole = built(config)
+    assert (part.rotary_dim, part.head_dim) == (whole.rotary_dim, whole.hidden_size // whole.num_attention_heads)
+    assert part.context == whole.max_position_embeddings
+    module = importlib.import_module(type(whole).__module__.replace("configuration", "modeling"))
     table = module.create_sinusoidal_positions(64, part.rotary_dim).numpy()
     cos, sin = rfrope.rotation_table(np.arange(64), part.frequencies)
     np.testing.assert_allclose(np.concatenate([sin, cos], axis=-1), table, atol=1e-5)
@@ -274,6 +276,9 @@ def test_sections_are_those_that_the_model_uses(model):
 
 
 ODD_OUT = {
+    "codegen": "has no inv_freq; see test_models_with_a_table_of_sinusoids",
+    "cohere_compass_text": "its class says nothing of a RoPE by default, and cannot be built then",
+    "gptj": "has no inv_freq; see test_models_with_a_table_of_sinusoids",
     "internlm3": "transformers has its config and no model",
     "iquestcoder": "transformers has its config and no model",
     "llama4_vision_model": "has no inv_freq; see test_published_vision",
