@@ -709,11 +709,13 @@ def test_the_table_of_defaults_is_well_formed():
         *("rope_parameters", "head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings"),
         *("global_head_dim", "needs", "axial", "partial", "beside", "whole"),
     }
+    pairing = {"pairing", "out_pairing", "rotated", "pairing_by", "pairing_note"}
     for name, defaults in table.items():
         assert name
-        assert set(defaults) <= known
+        assert set(defaults) <= known | pairing
         assert defaults.get("axial", "halves") in ("halves", "alternating", "turns", "unknown")
-        assert "rope_parameters" in defaults or defaults == {"axial": "unknown"}
+        unknown = defaults.get("axial") == "unknown" and set(defaults) - pairing == {"axial"}
+        assert "rope_parameters" in defaults or unknown
 
 
 def test_the_table_of_defaults_cannot_be_changed():
