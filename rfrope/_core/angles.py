@@ -16,6 +16,13 @@ from rfrope._core import array
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 
+_SETS = {  # which frequencies a function takes, as its errors say it
+    "any": "(D,), or (*H, D, k) for k axes",
+    "one": "one set, (D,) or (D, k)",
+    "one axis": "one set, (D,) or (D, 1)",
+    "line": "(D,)",
+}
+
 
 class Angles(NamedTuple):
     """What phases ``positions . frequencies + shift`` are made from, checked.
@@ -172,8 +179,8 @@ def frequencies(
         What the caller calls them.
     least : int
         How many blocks there must be, 0 or 1.
-    sets : {"any", "one", "one axis"}
-        What is allowed: all of the above; a single set, without heads; a single set of one axis.
+    sets : {"any", "one", "one axis", "line"}
+        What is allowed: all of the above; a single set, without heads; a single set of one axis; ``(D,)`` alone.
 
     Raises
     ------
@@ -189,7 +196,8 @@ def on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets: str 
     """Check frequencies that stand alone, or those of a Rope, and bring them to NumPy as ``(*H, D, k)`` float64."""
     value = given(value)
     xp, device = array.shared(**{name: value})
-    return frequencies(array.to_host(array.numbers(value, xp, name=name, device=device)), np, least=least, sets=sets)
+    host = array.to_host(array.numbers(value, xp, name=name, device=device))
+    return frequencies(host, np, name=name, least=least, sets=sets)
 
 
 def given(value: Any) -> Any:
@@ -212,22 +220,18 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
     exact = isinstance(value, list | tuple) and not array.has_float64(xp, device)
     space = np if exact else xp
     omega = array.as_widest(array.numbers(value, space, name=name, device=None if exact else device), space)
-    if omega.ndim == 0:
-        raise ValueError(f"{name} is a single number; expected (D,), or (*H, D, k) for k axes")
+    expected, shape = _SETS[sets], tuple(omega.shape)
+    if not shape:
+        raise ValueError(f"{name} is a single number; expected {expected}")
     if omega.ndim > 1 and omega.shape[-1] == 0:
         raise ValueError(f"{name} has shape {tuple(omega.shape)}; expected at least one position axis")
     check_values(name, omega, space)
-    shape = tuple(omega.shape)
     omega = omega[:, None] if omega.ndim == 1 else omega
-    wrong = {"any": False, "one": len(shape) > 2, "one axis": len(shape) > 2 or omega.shape[-1] > 1}[sets]
+    several = len(shape) > 2 or omega.shape[-1] > 1
+    wrong = {"any": False, "one": len(shape) > 2, "one axis": several, "line": len(shape) > 1}[sets]
     if wrong or omega.shape[-2] < least:
-        expected = {
-            "any": "(D,) or (*H, D, k)",
-            "one": "one set, (D,) or (D, k)",
-            "one axis": "one set, (D,) or (D, 1)",
-        }
         more = ", with at least one block" if least else ""
-        raise ValueError(f"{name} has shape {shape}; expected {expected[sets]}{more}")
+        raise ValueError(f"{name} has shape {shape}; expected {expected}{more}")
     return omega
 
 
