@@ -18,8 +18,8 @@ from campaign import HANGS, campaign, sparse
 import rfrope
 from rfrope import _accel, kernels, storage
 from rfrope._core import libraries
-from rfrope.designs import errors, sampling
 from rfrope.cli import main
+from rfrope.designs import sampling
 from rfrope.kernels import registry
 from rfrope.kernels.families import Gaussian
 from rfrope.validation import example_pairs

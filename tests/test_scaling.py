@@ -14,8 +14,7 @@ import pytest
 from published import lists
 
 import rfrope
-from rfrope import scaling
-from rfrope import Rope
+from rfrope import Rope, scaling
 from rfrope.models import from_rope_parameters
 
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -364,7 +363,8 @@ def test_factors_without_measure_are_refused_and_nothing_overflows(factor):
         lambda: scaling.longrope(theta, factor=2.0, **lists_of, **more),
     ):
         with pytest.raises(
-            ValueError, match=rf"factor is {re.escape(repr(factor))}; expected a positive number from 2\*\*-100 to 2\*\*100|positive numbers"
+            ValueError,
+            match=rf"factor is {re.escape(repr(factor))}; expected a positive number from 2\*\*-100 to 2\*\*100|positive numbers",
         ):
             call()
 

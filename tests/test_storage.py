@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import storage
-from rfrope import Rope
+from rfrope import Rope, storage
 from rfrope.storage import load, save
 
 OMEGA = np.linspace(0.1, 0.7, 4)

@@ -104,7 +104,7 @@ def design(
         heads=None if several else heads,
         **fit,
     )
-    sets = made if made.ndim == 3 else made.reshape(1, -1, chosen[0].ndim)
+    sets = made.reshape(-1, turned // 2, chosen[0].ndim)
     if np.all(sets == sets[0]) and not several:  # of a deterministic design
         sets = sets[:1]
     reach = tuple(n - 1 for n in lengths)

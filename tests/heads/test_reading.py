@@ -10,8 +10,8 @@ from campaign import campaign
 
 import rfrope
 from rfrope import heads
+from rfrope._core import sums
 from rfrope.data import smollm2_heads
-from rfrope.heads import reading, from_weights
 from rfrope.rotation import convert_pairing
 
 RNG = np.random.default_rng(16)
@@ -159,7 +159,7 @@ def test_gradients_where_nothing_varies_are_zero_and_not_nan():
 def test_parts_of_the_lags_are_put_together(monkeypatch):
     x, lags = RNG.standard_normal((2, 7, 8)), np.arange(-9.0, 1.0)
     whole = heads.profile(x, x + 1.0, OMEGA, lags)
-    monkeypatch.setattr(reading, "_ELEMENTS", 50)
+    monkeypatch.setattr(sums, "BUDGET", 50)
     for name, value in vars(heads.profile(x, x + 1.0, OMEGA, lags)).items():
         np.testing.assert_allclose(value, getattr(whole, name), rtol=1e-12)
 
