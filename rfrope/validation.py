@@ -21,6 +21,8 @@ from rfrope.moments import expected_score, relative_error, score_variance
 from rfrope.montecarlo import Estimate, estimate_kernel, estimate_scores
 from rfrope.rotation.pairings import convert_pairing
 
+__all__ = ["Row", "Validation", "validate"]
+
 QUANTITIES = ("Φ", "Φ₂", "E sin", "E S", "Var S")
 _LAGS = (0.25, 0.5, 1.0, 2.0, 4.0)  # default lags, in units of the lag where Phi falls to one half
 _LARGEST_FEATURE = 1e30  # fourth powers of scores stay finite
