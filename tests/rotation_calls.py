@@ -13,7 +13,8 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
 import rfrope
-from rfrope import _accel
+from rfrope._core import twins
+from rfrope.rotation import turning
 
 PAIRINGS = ("half", "interleaved")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -26,7 +27,8 @@ SLOW = {"deadline": None, "derandomize": True, "suppress_health_check": list(Hea
 @contextlib.contextmanager
 def without_twins():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_accel, "twin", lambda name: None)
+        patch.setattr(twins, "twin_of", lambda name, place: None)
+        patch.setattr(turning, "_repeats", lambda: None)
         yield
 
 
