@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from rfrope._core.array import Array, has_values, is_cupy, is_lazy, needs_gradient
 
+_NOT_ARRAYS = (np.generic, ModuleType)  # though they have a dtype: numbers, and the namespaces of arrays
+
 
 def place(values: Iterable[Any]) -> str:
     """Where all arrays among some values are, those in tuples included: "cpu", "cuda", or nowhere that loops may go."""
-    places = {"cpu", "cuda"}
-    for value in values:
+    arrays, rest = [], list(values)
+    for value in rest:
         if isinstance(value, tuple):
-            places &= {place(value)} if any(hasattr(v, "dtype") for v in value) else places
-        elif hasattr(value, "dtype") and not isinstance(value, np.generic):
-            places &= {where for where, fits in (("cpu", in_memory), ("cuda", on_cuda)) if fits(value)}
-    return "cpu" if "cpu" in places else "cuda" if places else ""
+            rest.extend(value)
+        elif hasattr(value, "dtype") and not isinstance(value, _NOT_ARRAYS):
+            arrays.append(value)
+    if all(map(in_memory, arrays)):
+        return "cpu"
+    return "cuda" if all(map(on_cuda, arrays)) else ""
 
 
 def is_writable(x: Array) -> bool:
