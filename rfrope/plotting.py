@@ -363,10 +363,7 @@ def _matplotlib(module: str) -> Any:
 
 def _sets(name: str, value: Any) -> np.ndarray:
     """Frequencies on the host, ``(heads, D, k)``."""
-    value = angles.given(value)
-    xp, device = array.shared(**{name: value})
-    host = array.to_host(array.numbers(value, xp, name=name, device=device))
-    omega = angles.frequencies(host, np, name=name, least=1)
+    omega = angles.on_host(value, name)
     return omega.reshape(-1, *omega.shape[-2:])
 
 

@@ -58,8 +58,9 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     overwrite : bool
         Replace an existing file.
     **source
-        What is added to the Rope's ``source`` (``kernel=``, ``design=``, ``seed=``, ...): numbers, strings, None, and
-        lists and dicts of these; a kernel is stored as its text.
+        Other fields of the Rope (``pairing=``, ``context=``, ...), and what is added to its ``source`` (``kernel=``,
+        ``design=``, ``seed=``, ...): numbers, strings, None, and lists and dicts of these; a kernel is stored as its
+        text.
 
     Returns
     -------
@@ -75,7 +76,7 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
         For another suffix, frequencies that are not finite or have no axis, and numbers in the source that are not
         finite.
     TypeError
-        For frequencies or a source of another kind.
+        For frequencies, fields or a source of another kind.
     ModuleNotFoundError
         For ``.safetensors`` without that package.
 
@@ -97,8 +98,9 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     """
     path = os.fspath(path)
     check_target(path, overwrite=overwrite)
-    held = rope if isinstance(rope, Rope) else Rope(rope)
-    write(path, packed(path, of(held, source=held.source | source)), overwrite=overwrite)
+    held = rope if isinstance(rope, Rope) else Rope(_checked_frequencies(rope))
+    fields = {name: source.pop(name) for name in _FIELDS if name in source}
+    write(path, packed(path, of(held, **fields, source=held.source | source)), overwrite=overwrite)
 
 
 def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dtype: Any = None) -> Rope:

@@ -12,15 +12,17 @@ from published import BY_MODEL, GEMMA4_ROPE, PUBLISHED, Place, lists, llama3
 
 import rfrope
 from rfrope import from_config
-from rfrope.data.model_types import model_types
+from rfrope.data.model_types import has_defaults, model_types
 
 OTHER = {"model_type": "made_up", "rope_theta": 1e4, "head_dim": 16, "max_position_embeddings": 2048}
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 2048}
 
 
-def place(part: rfrope.ModelRope) -> Place:
-    told = part.rope_parameters
-    return Place(part.name, told["rope_type"], part.head_dim, len(part.frequencies), told["rope_theta"], part.context)
+def place(part: rfrope.Rope) -> Place:
+    told = part.source["rope_parameters"]
+    return Place(
+        part.source["name"], told["rope_type"], part.head_dim, len(part.frequencies), told["rope_theta"], part.context
+    )
 
 
 # -- published configurations ------------------------------------------------------------------------------------------
@@ -41,10 +43,12 @@ def test_published(model):
         assert part.frequencies.dtype == np.float64
         assert np.all(np.isfinite(part.frequencies))
         assert part.rotary_dim == 2 * len(part.frequencies) <= part.head_dim
-        if part.rope_parameters["rope_type"] == "default":
-            exact = part.rope_parameters["rope_theta"] ** (-np.arange(len(part.frequencies)) / len(part.frequencies))
+        if part.source["rope_parameters"]["rope_type"] == "default":
+            exact = part.source["rope_parameters"]["rope_theta"] ** (
+                -np.arange(len(part.frequencies)) / len(part.frequencies)
+            )
             np.testing.assert_allclose(part.frequencies, exact, rtol=1e-14)
-        json.dumps(part.rope_parameters)
+        json.dumps(part.source["rope_parameters"])
 
 
 @pytest.mark.parametrize("model", BY_MODEL)
@@ -86,7 +90,7 @@ def test_sections():
     assert (interleaved.sections, interleaved.interleaved) == ((24, 20, 20), True)
     assert (plain.sections, plain.interleaved) == (None, False)
     assert (vision.sections, vision.interleaved) == ((20, 20), False)
-    assert rfrope.mrope(vision.frequencies, vision.sections).shape == (40, 2)
+    assert rfrope.mrope(vision.frequencies, vision.sections).frequencies.shape == (40, 2)
 
 
 def test_pictures():
@@ -231,8 +235,8 @@ def test_parts(key):
     (part,) = from_config({"model_type": "made_up", key: inner})
     assert place(part) == Place(key, "default", 16, 8, 5e5, 2048)
     (deep,) = from_config({"thinker_config": {key: inner}})
-    assert deep.name == f"thinker_config.{key}"
-    assert deep.model_type == "llama"
+    assert deep.source["name"] == f"thinker_config.{key}"
+    assert deep.source["model_type"] == "llama"
 
 
 def test_a_top_that_repeats_its_text_is_not_a_place_of_its_own():
@@ -243,7 +247,7 @@ def test_a_top_that_repeats_its_text_is_not_a_place_of_its_own():
 def test_other_parts_beside_the_top():
     codec = {"model_type": "mimi", "rope_theta": 10000.0}
     found = from_config({**LLAMA, "codec_config": codec, "quantization_config": {"rope_theta": 3.0}})
-    assert [part.name for part in found] == ["", "codec_config"]
+    assert [part.source["name"] for part in found] == ["", "codec_config"]
 
 
 def test_talkers_and_thinkers():
@@ -289,7 +293,7 @@ def test_heads_of_their_own_for_a_kind_of_layer():
         "layer_types": ["sliding_attention", "full_attention"],
         "per_layer_config": {"01": {"head_dim": 384}},
     }
-    assert {part.name: part.head_dim for part in from_config(config)} == {
+    assert {part.source["name"]: part.head_dim for part in from_config(config)} == {
         "full_attention": 384,
         "sliding_attention": 256,
     }
@@ -309,8 +313,8 @@ def test_a_base_for_local_layers_makes_two_ladders_of_any_model():
 )
 def test_the_base_of_local_layers_where_only_the_other_is_told(model_type, key, local):
     full, sliding = from_config({"model_type": model_type, key: 7e5})
-    assert full.rope_parameters["rope_theta"] == 7e5
-    assert sliding.rope_parameters["rope_theta"] == local
+    assert full.source["rope_parameters"]["rope_theta"] == 7e5
+    assert sliding.source["rope_parameters"]["rope_theta"] == local
 
 
 def test_rotary_dim_is_of_older_configs():
@@ -323,20 +327,22 @@ def test_rotary_dim_is_of_older_configs():
 def test_rotary_dim_is_exact(head_dim, rotary_dim):
     (part,) = from_config({"rope_theta": 1e4, "head_dim": head_dim, "rotary_dim": rotary_dim})
     assert part.rotary_dim == rotary_dim
-    again = rfrope.models.from_rope_parameters(part.rope_parameters, head_dim=head_dim)
+    again = rfrope.models.from_rope_parameters(part.source["rope_parameters"], head_dim=head_dim)
     np.testing.assert_allclose(again.frequencies, 1e4 ** (-np.arange(0, rotary_dim, 2) / rotary_dim), rtol=1e-14)
 
 
 def test_a_scheme_reads_the_fraction_that_the_default_passes_over():
     told = {"rope_type": "linear", "factor": 2.0}
     (part,) = from_config({**LLAMA, "partial_rotary_factor": 0.5, "rope_scaling": told})
-    assert (part.rope_parameters["partial_rotary_factor"], part.rotary_dim) == (0.5, 8)
+    assert (part.source["rope_parameters"]["partial_rotary_factor"], part.rotary_dim) == (0.5, 8)
 
 
 @pytest.mark.parametrize("model_type", ["modernbert", "modernbert-decoder"])
 def test_modernberts_scaling_is_for_both_kinds_of_layer(model_type):
     found = from_config({"model_type": model_type, "rope_scaling": {"rope_type": "linear", "factor": 2.0}})
-    assert [(part.rope_parameters["rope_type"], part.rope_parameters["rope_theta"]) for part in found] == [
+    assert [
+        (part.source["rope_parameters"]["rope_type"], part.source["rope_parameters"]["rope_theta"]) for part in found
+    ] == [
         ("linear", 160_000.0),
         ("linear", 10_000.0),
     ]
@@ -357,14 +363,14 @@ def test_old_and_new_dicts_side_by_side():
 def test_the_original_context_at_the_top_counts_more():
     told = {"type": "su", **lists(8), "original_max_position_embeddings": 512}
     (part,) = from_config({**LLAMA, "rope_scaling": told, "original_max_position_embeddings": 1024})
-    assert part.rope_parameters["original_max_position_embeddings"] == 1024
+    assert part.source["rope_parameters"]["original_max_position_embeddings"] == 1024
     assert part.attention_factor == math.sqrt(1 + math.log(2.0) / math.log(1024))
 
 
 def test_yarn_with_lists_is_longrope():
     told = {"type": "yarn", **lists(8), "original_max_position_embeddings": 512}
     (part,) = from_config({**LLAMA, "rope_scaling": told})
-    assert part.rope_parameters["rope_type"] == "longrope"
+    assert part.source["rope_parameters"]["rope_type"] == "longrope"
 
 
 def test_a_length_reaches_the_scheme():
@@ -377,7 +383,7 @@ def test_a_length_reaches_the_scheme():
 def test_sections_that_are_in_no_order_of_mrope_are_not_given():
     (part,) = from_config({"model_type": "ernie4_5_vl_moe_text", "rope_scaling": {"mrope_section": [22, 22, 20]}})
     assert part.sections is None
-    assert part.rope_parameters["mrope_section"] == [22, 22, 20]
+    assert part.source["rope_parameters"]["mrope_section"] == [22, 22, 20]
 
 
 # -- nothing, or nothing that can be read ------------------------------------------------------------------------------
@@ -425,7 +431,7 @@ def test_a_vision_part_that_the_config_does_not_determine(vision):
     with pytest.raises(ValueError, match=r"vision_config \(there is one, but the config alone does not tell"):
         from_config({"vision_config": vision})
     (text,) = from_config({"text_config": LLAMA, "vision_config": vision})
-    assert text.name == "text_config"
+    assert text.source["name"] == "text_config"
 
 
 @pytest.mark.parametrize(
@@ -461,7 +467,7 @@ def test_eomt_is_read_as_dinov3():
 )
 def test_dicts_that_are_no_parts(key):
     (part,) = from_config({**LLAMA, key: {"rope_theta": 5.0, "head_dim": 8}})
-    assert part.name == ""
+    assert part.source["name"] == ""
 
 
 def test_blt_has_its_rope_in_its_parts():
@@ -475,15 +481,15 @@ def test_schemes_that_take_the_original_context_from_the_top(scheme):
     told = {"llama3": llama3(8.0), "yarn": {"factor": 2.0}}.get(scheme, {**lists(8), "factor": 2.0})
     config = {**LLAMA, "original_max_position_embeddings": 256, "rope_scaling": {**told, "rope_type": scheme}}
     (part,) = from_config(config)
-    assert part.rope_parameters["original_max_position_embeddings"] == 256
+    assert part.source["rope_parameters"]["original_max_position_embeddings"] == 256
 
 
 def test_xdrope_of_hunyuan():
     told = {"type": "xdrope", "alpha": 1000.0, "factor": 1.0, "xdrope_section": [2, 2, 2, 2]}
     (part,) = from_config({**OTHER, "model_type": "hunyuan_vl_text", "rope_scaling": told})
     (plain,) = from_config({**OTHER, "rope_scaling": {"type": "dynamic", "alpha": 1000.0}})
-    assert part.rope_parameters["rope_type"] == "dynamic"
-    assert part.rope_parameters["mrope_section"] == [2, 2, 2, 2]
+    assert part.source["rope_parameters"]["rope_type"] == "dynamic"
+    assert part.source["rope_parameters"]["mrope_section"] == [2, 2, 2, 2]
     assert part.sections is None
     assert np.array_equal(part.frequencies, plain.frequencies)
 
@@ -496,10 +502,10 @@ def test_the_other_word_of_qwen3_omni():
 
 def test_results_can_be_changed_and_the_table_stays():
     (part,) = from_config({"model_type": "apertus"})
-    part.rope_parameters["factor"] = 99.0
+    part.source["rope_parameters"]["factor"] = 99.0
     (sections,) = from_config({"model_type": "cosmos3_edge_text"})
-    sections.rope_parameters["mrope_section"].append(1)
-    assert from_config({"model_type": "apertus"})[0].rope_parameters["factor"] == 8.0
+    sections.source["rope_parameters"]["mrope_section"].append(1)
+    assert from_config({"model_type": "apertus"})[0].source["rope_parameters"]["factor"] == 8.0
     assert from_config({"model_type": "cosmos3_edge_text"})[0].sections == (24, 20, 20)
 
 
@@ -536,15 +542,15 @@ BAD = [
     ({**LLAMA, "head_dim": 16.0}, TypeError, "head_dim is 16.0; expected a whole number"),
     ({**LLAMA, "max_position_embeddings": "2k"}, TypeError, "max_position_embeddings is '2k'; expected a whole number"),
     # the name that the config has, and the kind of layer
-    ({**LLAMA, "rope_theta": "10000"}, TypeError, "rope_theta is '10000'; expected a number"),
+    ({**LLAMA, "rope_theta": "10000"}, TypeError, "rope_theta is '10000'; expected a positive number"),
     ({**OTHER, "rotary_dim": 8.5}, TypeError, "rotary_dim is 8.5; expected a whole number"),
     ({**OTHER, "rotary_dim": 18}, ValueError, "rotary_dim is 18; expected at most head_dim = 16"),
-    ({**LLAMA, "model_type": "gpt_neox", "rotary_emb_base": -1}, ValueError, "rotary_emb_base is -1.0; expected a pos"),
+    ({**LLAMA, "model_type": "gpt_neox", "rotary_emb_base": -1}, ValueError, "rotary_emb_base is -1; expected a pos"),
     ({**LLAMA, "model_type": "gpt_neox", "rotary_pct": "0.25"}, TypeError, "rotary_pct is '0.25'; expected a number"),
     (
         {**LLAMA, "model_type": "gpt_neox", "rotary_pct": 2},
         ValueError,
-        "rotary_pct is 2.0; expected a number from 0 to",
+        "rotary_pct is 2; expected a number from 0 to 1",
     ),
     (
         {"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "yarm"}}},
@@ -610,7 +616,7 @@ BAD = [
     (
         {"model_type": "mpt", "d_model": 64, "n_heads": 4, "attn_config": {"rope": True, "rope_theta": 10000}},
         ValueError,
-        "attn_config tells of a RoPE, which is not read of 'mpt'; expected rope_theta",
+        "attn_config has a RoPE, which is not read for 'mpt'; expected rope_theta",
     ),
     (
         {"model_type": "chatglm", "rope_ratio": 500, "kv_channels": 128},
@@ -631,7 +637,11 @@ BAD = [
         "hidden_size is 8, num_attention_heads 16; expected at least one feature a head",
     ),
     ({**LLAMA, "rope_scaling": {3: {}}}, TypeError, "rope_scaling holds the key 3; expected names of parameters"),
-    ({**LLAMA, "rope_theta": 5e-324}, ValueError, "rope_theta is 5e-324; expected a number from 2**-100"),
+    (
+        {**LLAMA, "rope_theta": 5e-324},
+        ValueError,
+        "rope_theta is 5e-324; expected a positive number from 2**-100 to 2**100",
+    ),
     (CYCLE, ValueError, "config has parts nested deeper than 8, as text_config.text_config"),
     (DEEP, ValueError, "config has parts nested deeper than 8"),
     (Listed(), TypeError, "config.to_dict() gave a list; expected a dict"),
@@ -646,7 +656,7 @@ BAD = [
         ValueError,
         "head_dim is 66; expected a multiple of 4: two axes, and two features a block",
     ),
-    ({"model_type": "pixtral", "rope_theta": -1}, ValueError, "rope_theta is -1.0; expected a positive number"),
+    ({"model_type": "pixtral", "rope_theta": -1}, ValueError, "rope_theta is -1; expected a positive finite number"),
     ([LLAMA], TypeError, "expected a dict, the path of a config.json, or a config object"),
     (None, TypeError, "config is None; expected a dict, the path of a config.json, or a config object"),
     (7, TypeError, "config is 7; expected a dict"),
@@ -709,11 +719,25 @@ def test_the_table_of_defaults_is_well_formed():
         *("rope_parameters", "head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings"),
         *("global_head_dim", "needs", "axial", "partial", "beside", "whole"),
     }
-    for name, defaults in table.items():
+    pairing = {"pairing", "out_pairing", "rotated", "pairing_by", "pairing_note"}
+    peculiar = {
+        "rope": False,
+        "null_base": True,
+        "sections": "own",
+        "scaled": "everywhere",
+        "ntk": "own",
+        "inner_base": True,
+    }
+    for name, entry in table.items():
         assert name
-        assert set(defaults) <= known
-        assert defaults.get("axial", "halves") in ("halves", "alternating", "turns", "unknown")
-        assert "rope_parameters" in defaults or defaults == {"axial": "unknown"}
+        assert set(entry) <= known | pairing | set(peculiar) | {"source"}
+        assert all(entry[key] == value for key, value in peculiar.items() if key in entry)
+        if not has_defaults(entry):
+            assert set(entry) & (set(peculiar) | {"source"})
+            continue
+        assert entry.get("axial", "halves") in ("halves", "alternating", "turns", "unknown")
+        unknown = entry.get("axial") == "unknown" and set(entry) - pairing == {"axial"}
+        assert "rope_parameters" in entry or unknown
 
 
 def test_the_table_of_defaults_cannot_be_changed():

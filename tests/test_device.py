@@ -431,7 +431,9 @@ MADE_ON_HOST = {
     "arithmetic": lambda xp, place: rfrope.arithmetic(4, step=0.5, xp=xp, device=place),
     "pixel": lambda xp, place: rfrope.frequencies.pixel(4, xp=xp, device=place),
     "from_rope_parameters": lambda xp, place: (
-        rfrope.models.from_rope_parameters({"rope_type": "linear", "factor": 2.0}, head_dim=8, xp=xp, device=place).frequencies
+        rfrope.models.from_rope_parameters(
+            {"rope_type": "linear", "factor": 2.0}, head_dim=8, xp=xp, device=place
+        ).frequencies
     ),
     "from_config": lambda xp, place: (
         rfrope.from_config({"rope_theta": 1e4, "head_dim": 8}, xp=xp, device=place)[0].frequencies

@@ -248,8 +248,11 @@ def test_bad_input_is_named(function, name, kind, message, arguments, options):
         assert str(caught.value).startswith(name)
 
 
-def test_libraries_are_not_mixed():
-    torch = library("torch").module
+def test_only_numpy_comes_to_another_library():
+    torch, strict = library("torch").module, library("array-api-strict").module
     for function, name in ((sinusoidal, "positions"), (shift_matrix, "offset")):
-        with pytest.raises(TypeError, match=f"{name} is a numpy array but frequencies is a torch array"):
-            function(np.arange(3), torch.ones(2))
+        moved = function(np.arange(3), torch.ones(2, dtype=torch.float64))
+        assert isinstance(moved, torch.Tensor)
+        np.testing.assert_array_equal(moved.numpy(), function(np.arange(3), np.ones(2)))
+        with pytest.raises(TypeError, match=f"{name} is a array_api_strict array but frequencies is a torch array"):
+            function(strict.arange(3), torch.ones(2))

@@ -133,7 +133,9 @@ def test_axial_sets_of_lucidrains(lucid, dims, kind):
     lines = [torch.linspace(-1, 1, n) if kind == "pixel" else torch.arange(n, dtype=torch.float64) for n in dims]
     positions = torch.stack(torch.meshgrid(*lines, indexing="ij"), dim=-1)
     w = rfrope.axial(*[torch.asarray(one)] * len(dims))
-    np.testing.assert_allclose(rfrope.rotation.phases(positions, w).numpy(), table[..., 0::2].numpy(), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        rfrope.rotation.phases(positions, w).numpy(), table[..., 0::2].numpy(), rtol=1e-6, atol=1e-6
+    )
     got = rfrope.rotate(x, positions, w, pairing="interleaved")
     np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=0, atol=1e-5)
 
@@ -185,7 +187,7 @@ def text_embedding(name: str, prefix: str, config: str, **options: Any) -> tuple
 def ernie(ladder: np.ndarray, sections: tuple[int, ...]) -> np.ndarray:
     """The layout of Ernie 4.5 VL: height and width by turns over the fast blocks, then time, the first axis."""
     fast = sections[0] + sections[1]
-    w = rfrope.axial(rfrope.mrope(ladder[:fast], sections[:2], interleaved=True), ladder[fast:])
+    w = rfrope.axial(rfrope.mrope(ladder[:fast], sections[:2], interleaved=True), ladder[fast:]).frequencies
     return w[:, [2, 0, 1]]
 
 
@@ -211,7 +213,7 @@ def test_multimodal_rope_of_transformers(name):
     prefix, config, sections, pairing, frequencies, options = M_ROPE[name]
     found, embedding = text_embedding(name, prefix, config, mrope_section=list(sections), **options)
     torch, n_blocks = found.torch, sum(sections)
-    w = frequencies(rfrope.geometric(n_blocks, base=1e6), sections)
+    w = np.asarray(frequencies(rfrope.geometric(n_blocks, base=1e6), sections))
     positions = RNG.integers(0, 60, (3, 2, 9))  # time, height, width; batch; tokens
     ours = rfrope.rotation_table(np.moveaxis(positions, 0, -1), w)
 

@@ -161,7 +161,9 @@ def test_complex_view_turns_by_multiplication(xp, rng):
         z = rfrope.rotation.to_complex(xp(x), pairing=pairing)
         turned = xp.host(z) * np.exp(1j * p[:, None] * w)
         expected = xp.host(rfrope.rotate(xp(x), xp(p), xp(w), pairing=pairing))
-        np.testing.assert_allclose(xp.host(rfrope.rotation.to_complex(xp(expected), pairing=pairing)), turned, atol=1e-13)
+        np.testing.assert_allclose(
+            xp.host(rfrope.rotation.to_complex(xp(expected), pairing=pairing)), turned, atol=1e-13
+        )
         np.testing.assert_array_equal(xp.host(rfrope.rotation.from_complex(z, pairing=pairing)), x)
 
 

@@ -1,10 +1,11 @@
-"""Frequency sets on disk: round trips, provenance, damaged files, and files that appear whole or not at all."""
+"""Ropes on disk: round trips, sources, damaged files, and files that appear whole or not at all."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import pathlib
 import stat
 import zipfile
 
@@ -41,17 +42,71 @@ def test_round_trip(path, shape, dtype):
     omega = np.random.default_rng(0).normal(size=shape).astype(dtype)
     save(path, omega)
     loaded = load(path)
-    assert isinstance(loaded, FrequencySet)
+    assert isinstance(loaded, Rope)
     assert (loaded.frequencies.dtype, loaded.frequencies.shape) == (omega.dtype, shape)
     assert np.array_equal(loaded.frequencies, omega)
-    assert (loaded.provenance, loaded.version) == ({}, rfrope.__version__)
+    assert (loaded.source, loaded.pairing, loaded.attention_factor, loaded.context) == ({}, "half", 1.0, None)
 
 
-def test_provenance_comes_back_as_plain_values(path):
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"pairing": "interleaved", "head_dim": 100, "attention_factor": 1.25, "context": 4096},
+        {"pairing": None, "sections": (1, 3), "interleaved": False, "context": (64, 32)},
+        {"sections": (2, 2), "interleaved": True},
+    ],
+)
+def test_every_field_comes_back(path, fields):
+    rope = Rope(OMEGA, **fields, source={"seed": 1})
+    save(path, rope, kernel="gaussian(scale=1.0)")
+    loaded = load(path)
+    for name in ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context"):
+        assert getattr(loaded, name) == getattr(rope, name)
+        assert type(getattr(loaded, name)) is type(getattr(rope, name))
+    assert loaded.source == {"seed": 1, "kernel": "gaussian(scale=1.0)"}
+    assert rope.source == {"seed": 1}
+
+
+def test_fields_by_name(path):
+    save(path, OMEGA, context=512, pairing="interleaved", seed=1)
+    loaded = load(path)
+    assert (loaded.context, loaded.pairing, loaded.source) == (512, "interleaved", {"seed": 1})
+    save(path, loaded, context=1024, overwrite=True)
+    assert (load(path).context, load(path).pairing) == (1024, "interleaved")
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "told"),
+    [
+        ({"context": 0}, ValueError, "context is 0; expected a whole number from 1"),
+        ({"context": ["a", 3]}, TypeError, r"context\[0\] is 'a'; expected a whole number"),
+        ({"context": 2.5}, TypeError, "context is 2.5"),
+        ({"pairing": "neox"}, ValueError, "pairing is 'neox'"),
+        ({"head_dim": 4}, ValueError, "head_dim is 4; expected at least 2D = 8"),
+    ],
+)
+def test_bad_fields(path, fields, kind, told):
+    with pytest.raises(kind, match=told):
+        save(path, OMEGA, **fields)
+    assert os.listdir(path.parent) == []
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+def test_a_file_that_version_0_1_wrote(suffix):
+    """Written by ``rfrope.save(path, sample(kernel, 8, rng=3), kernel=kernel, seed=3, context=4096, note="Φ")`` of 0.1."""
+    if suffix == "safetensors":
+        pytest.importorskip("safetensors", reason="safetensors is not installed")
+    loaded = load(pathlib.Path(__file__).with_name("tables") / f"version_0_1.{suffix}")
+    assert loaded.source == {"kernel": "gaussian(scale=32.0)", "seed": 3, "context": 4096, "note": "Φ"}
+    assert (loaded.context, loaded.pairing, loaded.head_dim) == (4096, "half", 16)
+    assert np.array_equal(loaded.frequencies, rfrope.sample("gaussian(scale=32)", 8, rng=3))
+
+
+def test_the_source_comes_back_as_plain_values(path):
     kernel = rfrope.kernel("matern", nu=1.5, scale=(8.0, 4.0), ndim=2)
     save(path, OMEGA, kernel=kernel, seed=np.int64(3), rms=np.float32(0.5), note="Φ, \ud800", none=None, yes=True,
          path="p", frequencies=(1, 2), nested={"kernels": [kernel], "x": np.arange(2)})  # fmt: skip
-    held = load(path).provenance
+    held = load(path).source
     assert held == {"kernel": repr(kernel), "seed": 3, "rms": 0.5, "note": "Φ, \ud800", "none": None, "yes": True,
                     "path": "p", "frequencies": [1, 2], "nested": {"kernels": [repr(kernel)], "x": [0, 1]}}  # fmt: skip
     assert type(held["seed"]) is int
@@ -62,8 +117,10 @@ def test_metadata_tells_units_and_version_to_a_reader_without_rfrope(path):
     save(path, OMEGA, seed=1)
     with np.load(path, allow_pickle=False) as archive:
         metadata = json.loads(str(archive["metadata"]))
-    assert metadata == {"format": 1, "rfrope": rfrope.__version__, "units": "radians per unit of position",
-                        "shape": [4], "dtype": "float64", "provenance": {"seed": 1}}  # fmt: skip
+    fields = {"pairing": "half", "head_dim": 8, "attention_factor": 1.0, "sections": None, "interleaved": False,
+              "context": None}  # fmt: skip
+    assert metadata == {"format": 2, "rfrope": rfrope.__version__, "units": "radians per unit of position",
+                        "shape": [4], "dtype": "float64", "rope": fields, "source": {"seed": 1}}  # fmt: skip
 
 
 def test_one_set_one_file(tmp_path):
@@ -117,7 +174,7 @@ def test_a_dtype_on_loading(path):
 def test_results_are_frozen(path):
     save(path, OMEGA)
     with pytest.raises(AttributeError):
-        load(path).version = "0"
+        load(path).pairing = "interleaved"
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -325,7 +382,7 @@ def test_a_single_array(path):
 
 
 FOREIGN = {
-    "a later format": ({"format": 2}, "has format 2; expected at most 1"),
+    "a later format": ({"format": 3}, "has format 3; expected at most 2"),
     "an earlier format": ({"format": 0}, "says that it holds"),
     "a format that is text": ({"format": "1"}, "does not say what it holds"),
     "no format": ({"format": None}, "does not say what it holds"),
@@ -334,8 +391,15 @@ FOREIGN = {
     "another shape": ({"shape": [3]}, "says that it holds"),
     "no shape": ({"shape": 4}, "does not say what it holds"),
     "another dtype": ({"dtype": "float32"}, "says that it holds"),
-    "no provenance": ({"provenance": None}, "does not say what it holds"),
-    "a provenance that is text": ({"provenance": "me"}, "says that it holds"),
+    "no source": ({"source": None}, "does not say what it holds"),
+    "a source that is text": ({"source": "me"}, "says that it holds"),
+    "no fields": ({"rope": None}, "does not say what it holds"),
+    "fields that are a list": ({"rope": []}, "says that it holds"),
+    "an unknown field": ({"rope": {"colour": 1}}, "holds no Rope .unknown fields colour"),
+    "a bad field": ({"rope": {"pairing": "neox"}}, "holds no Rope .pairing is 'neox'"),
+    "a field of another kind": ({"rope": {"context": "a"}}, "holds no Rope .context is 'a'"),
+    "version 0.1 without provenance": ({"format": 1, "source": {}}, "does not say what it holds"),
+    "version 0.1 with one that is text": ({"format": 1, "provenance": "me"}, "says that it holds"),
     "a version that is a number": ({"rfrope": 1}, "says that it holds"),
     "integers": ({"frequencies": np.arange(4), "dtype": "int64"}, "says that it holds"),
     "NaN": ({"frequencies": np.full(4, np.nan)}, "holds NaN or infinite frequencies"),
@@ -363,7 +427,7 @@ def test_a_rewritten_file_loads(path):
     """The files of the tests above are refused for what was changed alone."""
     save(path, OMEGA, seed=1)
     rewritten(path)
-    assert load(path).provenance == {"seed": 1}
+    assert load(path).source == {"seed": 1}
 
 
 def test_a_header_that_claims_more_than_memory(path):
@@ -401,8 +465,8 @@ def test_safetensors_round_trip(tensors, omega):
     save(tensors, omega, kernel=rfrope.kernel("gaussian"), seed=3)
     loaded = load(tensors)
     assert np.array_equal(loaded.frequencies, omega)
-    assert (loaded.frequencies.dtype, loaded.version) == (omega.dtype, rfrope.__version__)
-    assert loaded.provenance == {"kernel": "gaussian(scale=1.0)", "seed": 3}
+    assert loaded.frequencies.dtype == omega.dtype
+    assert loaded.source == {"kernel": "gaussian(scale=1.0)", "seed": 3}
 
 
 def test_the_content_tells_the_format(tensors, path):

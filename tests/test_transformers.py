@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from published import BY_MODEL, PUBLISHED, lists
 
 import rfrope
-from rfrope.data.model_types import model_types
+from rfrope.data.model_types import has_defaults, model_types
 
 with warnings.catch_warnings():  # importing them raises a few of their own
     warnings.simplefilter("ignore")
@@ -152,15 +152,15 @@ def test_there_are_enough():
 @pytest.mark.parametrize(("model", "index"), PLACES)
 def test_published(model, index):
     part = rfrope.from_config(BY_MODEL[model].config)[index]
-    config, layer = config_at(built(BY_MODEL[model].config), part.name)
+    config, layer = config_at(built(BY_MODEL[model].config), part.source["name"])
     expected, factor = reference(config, layer)
     assert part.frequencies.shape == expected.shape
     np.testing.assert_allclose(part.frequencies, expected, rtol=1e-14, atol=0.0)
-    if part.model_type != "phimoe":  # whose class has its own, see below
+    if part.source["model_type"] != "phimoe":  # whose class has its own, see below
         assert part.attention_factor == factor
     np.testing.assert_allclose(part.frequencies, own_buffers(config)[layer], rtol=FLOAT32, atol=0.0)
     told = config.rope_parameters[layer] if layer else config.rope_parameters
-    assert part.rope_parameters["rope_theta"] == told["rope_theta"]
+    assert part.source["rope_parameters"]["rope_theta"] == told["rope_theta"]
     assert part.context == config.max_position_embeddings
 
 
@@ -213,12 +213,14 @@ def test_dynamic_at_lengths(model, seq_len):
     assert part.attention_factor == factor
 
 
-@pytest.mark.parametrize("model", ["GPT-J 6B", "CodeGen 350M"])
-def test_models_with_a_table_of_sinusoids(model):
-    (part,) = rfrope.from_config(BY_MODEL[model].config)
-    module = importlib.import_module(
-        type(built(BY_MODEL[model].config)).__module__.replace("configuration", "modeling")
-    )
+@pytest.mark.parametrize("config", [BY_MODEL["GPT-J 6B"].config, BY_MODEL["CodeGen 350M"].config, "gptj", "codegen"])
+def test_models_with_a_table_of_sinusoids(config):
+    config = {"model_type": config} if isinstance(config, str) else config
+    (part,) = rfrope.from_config(config)
+    whole = built(config)
+    assert (part.rotary_dim, part.head_dim) == (whole.rotary_dim, whole.hidden_size // whole.num_attention_heads)
+    assert part.context == whole.max_position_embeddings
+    module = importlib.import_module(type(whole).__module__.replace("configuration", "modeling"))
     table = module.create_sinusoidal_positions(64, part.rotary_dim).numpy()
     cos, sin = rfrope.rotation_table(np.arange(64), part.frequencies)
     np.testing.assert_allclose(np.concatenate([sin, cos], axis=-1), table, atol=1e-5)
@@ -239,14 +241,14 @@ def turned(kind: type, config: Any, rows: np.ndarray) -> np.ndarray:
 def test_published_vision(model, index):
     part = rfrope.from_config(BY_MODEL[model].config)[index]
     whole = built(BY_MODEL[model].config)
-    config = whole if not part.name else whole.vision_config
+    config = whole if not part.source["name"] else whole.vision_config
     frequencies = rfrope.mrope(part.frequencies, part.sections)
-    if part.model_type == "llama4_vision_model":
+    if part.source["model_type"] == "llama4_vision_model":
         patches = config.image_size // config.patch_size
         kind = importlib.import_module("transformers.models.llama4.modeling_llama4").Llama4VisionRotaryEmbedding
         held = kind(config).freqs_ci[:-1, 0].angle().numpy()  # without the class token; columns count first, from 1
         rows = np.stack([np.arange(patches**2) % patches + 1, np.arange(patches**2) // patches + 1], axis=-1)
-    elif part.model_type == "dinov3_vit":
+    elif part.source["model_type"] == "dinov3_vit":
         module = importlib.import_module("transformers.models.dinov3_vit.modeling_dinov3_vit")
         cos, sin = module.DINOv3ViTRopePositionEmbedding(config).eval()(torch.zeros(1, 3, 48, 80))
         held = torch.atan2(sin, cos)[:, : part.head_dim // 2].numpy()
@@ -263,23 +265,29 @@ def test_published_vision(model, index):
 @pytest.mark.parametrize("model", ["Qwen2-VL 7B", "Qwen3-VL 8B"])
 def test_sections_are_those_that_the_model_uses(model):
     part = rfrope.from_config(BY_MODEL[model].config)[0]
-    config, _ = config_at(built(BY_MODEL[model].config), part.name)
+    config, _ = config_at(built(BY_MODEL[model].config), part.source["name"])
     positions = np.array([[3, 1, 2], [7, 0, 5], [4, 4, 4]])  # time, height, width
     cos, _ = rotary_classes(config)[0](config)(torch.ones(1), torch.tensor(positions.T[:, None, :]))
     frequencies = rfrope.mrope(part.frequencies, part.sections, interleaved=part.interleaved)
-    np.testing.assert_allclose(np.cos(rfrope.rotation.phases(positions, frequencies)), cos[0, :, :64].numpy(), atol=2e-6)
+    np.testing.assert_allclose(
+        np.cos(rfrope.rotation.phases(positions, frequencies)), cos[0, :, :64].numpy(), atol=2e-6
+    )
 
 
 # -- every model type that the table of defaults knows -----------------------------------------------------------------
 
 
 ODD_OUT = {
+    "codegen": "has no inv_freq; see test_models_with_a_table_of_sinusoids",
+    "cohere_compass_text": "its class says nothing of a RoPE by default, and cannot be built then",
+    "gptj": "has no inv_freq; see test_models_with_a_table_of_sinusoids",
     "internlm3": "transformers has its config and no model",
     "iquestcoder": "transformers has its config and no model",
     "llama4_vision_model": "has no inv_freq; see test_published_vision",
     "qwen3_omni_moe_text": "its class has an odd head_dim by default, which no model has",
 }
-KNOWN = [name for name, defaults in model_types().items() if defaults.get("axial") != "unknown"]
+TABLE = {name: entry for name, entry in model_types().items() if has_defaults(entry)}
+KNOWN = [name for name, defaults in TABLE.items() if defaults.get("axial") != "unknown"]
 
 
 @functools.cache
@@ -310,13 +318,13 @@ def classes():
 def test_what_a_config_leaves_out_is_what_the_class_has(model_type, saved, classes):
     if model_type not in classes:
         pytest.skip(f"this transformers, {transformers.__version__}, has no {model_type}")
-    defaults = model_types()[model_type]
+    defaults = TABLE[model_type]
     config = classes[model_type]()
     told = json.loads(json.dumps(config.to_dict(), default=str)) if saved else {"model_type": model_type}
-    parts = {one.name: one for one in rfrope.from_config(told | defaults.get("needs", {}))}
+    parts = {one.source["name"]: one for one in rfrope.from_config(told | defaults.get("needs", {}))}
     for layer, expected in own_buffers(config).items():
         got = parts[layer].frequencies
-        if parts[layer].rope_parameters["rope_type"] == "axial":
+        if parts[layer].source["rope_parameters"]["rope_type"] == "axial":
             got = got[: len(expected)] / (2 * np.pi if defaults["axial"] == "turns" else 1.0)
         if model_type == "ernie4_5_vl_moe_text":  # sorted by axis there
             got, expected = np.sort(got), np.sort(expected)
@@ -325,7 +333,7 @@ def test_what_a_config_leaves_out_is_what_the_class_has(model_type, saved, class
 
 def test_the_table_tells_whose_class_reads_a_part(classes):
     """Under the scheme "default"; the other schemes are code that all models share."""
-    for model_type, defaults in model_types().items():
+    for model_type, defaults in TABLE.items():
         if "axial" in defaults or model_type not in classes or model_type in ODD_OUT or model_type == "mistral4":
             continue  # Mistral 4's class passes over the part there, but its attention takes frequencies of that alone
         widths = {}
@@ -376,7 +384,7 @@ TOLD_BESIDE = {
 @pytest.mark.parametrize("beside", TOLD_BESIDE)
 @pytest.mark.parametrize("model_type", [name for name in KNOWN if name not in ODD_OUT])
 def test_what_stands_beside_is_read_as_the_class_does(model_type, beside, classes):
-    defaults = model_types()[model_type]
+    defaults = TABLE[model_type]
     nested = any(isinstance(told, Mapping) for told in defaults["rope_parameters"].values())
     if model_type not in classes or "axial" in defaults or model_type in ("mistral4", "esm"):
         pytest.skip(
@@ -388,7 +396,7 @@ def test_what_stands_beside_is_read_as_the_class_does(model_type, beside, classe
         pytest.skip("a class that wants more than the name of the scheme in its dict")
     told = {"model_type": model_type, **defaults.get("needs", {}), **copy.deepcopy(TOLD_BESIDE[beside])}
     expected = own_buffers(classes[model_type].from_dict(copy.deepcopy(told)))
-    parts = {one.name: one for one in rfrope.from_config(told)}
+    parts = {one.source["name"]: one for one in rfrope.from_config(told)}
     for layer, held in expected.items():
         got = np.sort(parts[layer].frequencies)
         np.testing.assert_allclose(got, np.sort(held), rtol=FLOAT32, atol=0.0)
@@ -571,8 +579,8 @@ def test_the_dict_of_the_layer_says_whether_yarn_truncates():
 @pytest.mark.parametrize("model", [one.model for one in PUBLISHED])
 def test_a_config_object_tells_the_same_as_its_file(model):
     config = BY_MODEL[model].config
-    from_file = {one.name: one for one in rfrope.from_config(config)}
-    from_object = {one.name: one for one in rfrope.from_config(built(config))}
+    from_file = {one.source["name"]: one for one in rfrope.from_config(config)}
+    from_object = {one.source["name"]: one for one in rfrope.from_config(built(config))}
     for name, one in from_file.items():
         other = from_object.get(name) or from_object[f"text_config.{name}".rstrip(".")]
         np.testing.assert_array_equal(one.frequencies, other.frequencies)

@@ -6,7 +6,7 @@ axis or several: frequencies ``(D,)`` of one axis are ``(D, 1)``, and scalar pos
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -15,6 +15,13 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
+
+_SETS = {  # which frequencies a function takes, as its errors say it
+    "any": "(D,), or (*H, D, k) for k axes",
+    "one": "one set, (D,) or (D, k)",
+    "one axis": "one set, (D,) or (D, 1)",
+    "line": "(D,)",
+}
 
 
 class Angles(NamedTuple):
@@ -54,6 +61,11 @@ class Angles(NamedTuple):
         """D."""
         return int(self.frequencies.shape[-2])
 
+    @property
+    def device(self) -> Any:
+        """Where the positions are; None for a library without devices."""
+        return array.device(self.positions)
+
     def axes(self) -> Iterator[tuple[Array, Array]]:
         """Yield, axis by axis, positions and frequencies that broadcast to the shape of the phases."""
         tokens = self.positions.ndim > 1
@@ -69,7 +81,50 @@ class Angles(NamedTuple):
         return self._replace(frequencies=self.frequencies[..., span, :], shift=shift)
 
 
-def read(positions: Any, frequencies: Any, shift: Any, xp: ModuleType, device: Any, name: str = "positions") -> Angles:
+def read(
+    positions: Any,
+    frequencies: Any,
+    shift: Any = None,
+    *,
+    name: str = "positions",
+    least: int = 0,
+    sets: str = "any",
+    beside: Mapping[str, Any] | None = None,
+    **arrays: Any,
+) -> Angles:
+    """Read the angles of a public call: find the library and device that its arrays share, and check.
+
+    Parameters
+    ----------
+    positions, frequencies, shift, name, least, sets
+        As in `checked`; frequencies may be those of a Rope.
+    beside : mapping, optional
+        Further arguments that say how to turn, by their names: as NumPy arrays they fit beside any library.
+    **arrays
+        The call's other arrays, by their names.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `checked`, and for arrays of several libraries or devices.
+    """
+    frequencies = given(frequencies)
+    constants = {name: positions, "frequencies": frequencies, "shift": shift, **(beside or {})}
+    xp, device = array.shared(constants, **arrays)
+    return checked(positions, frequencies, shift, xp, device, name, least=least, sets=sets)
+
+
+def checked(
+    positions: Any,
+    frequencies: Any,
+    shift: Any,
+    xp: ModuleType,
+    device: Any,
+    name: str = "positions",
+    *,
+    least: int = 0,
+    sets: str = "any",
+) -> Angles:
     """Check positions, frequencies and shift, and bring lists to the caller's library and device.
 
     Parameters
@@ -84,17 +139,19 @@ def read(positions: Any, frequencies: Any, shift: Any, xp: ModuleType, device: A
         Those that `array.shared` found for all arrays of the call.
     name : str
         What the caller calls the positions.
+    least, sets
+        Which frequencies are allowed, as in `frequencies`.
 
     Raises
     ------
     ValueError
-        For shapes that do not fit together, and for NaN, infinity or magnitudes above 2**500.
+        For shapes that do not fit together or are not allowed, and for NaN, infinity or magnitudes above 2**500.
     TypeError
         For arrays that do not hold real numbers.
     """
     positions = array.numbers(positions, xp, name=name, device=device)
-    omega, lines = _frequencies(frequencies, xp, device, "frequencies")
-    if lines:
+    omega = _allowed(frequencies, xp, device, "frequencies", least, sets)
+    if _is_line(frequencies):
         positions = positions[..., None]
     elif positions.ndim == 0 or positions.shape[-1] != omega.shape[-1]:
         raise _unequal_axes(name, positions.shape, omega.shape)
@@ -122,8 +179,8 @@ def frequencies(
         What the caller calls them.
     least : int
         How many blocks there must be, 0 or 1.
-    sets : {"any", "one", "one axis"}
-        What is allowed: all of the above; a single set, without heads; a single set of one axis.
+    sets : {"any", "one", "one axis", "line"}
+        What is allowed: all of the above; a single set, without heads; a single set of one axis; ``(D,)`` alone.
 
     Raises
     ------
@@ -132,17 +189,15 @@ def frequencies(
     TypeError
         For an array that does not hold real numbers.
     """
-    omega, _ = _frequencies(value, xp, device, name)
-    wrong = {"any": False, "one": omega.ndim > 2, "one axis": omega.ndim > 2 or omega.shape[-1] > 1}[sets]
-    if wrong or omega.shape[-2] < least:
-        expected = {
-            "any": "(D,) or (*H, D, k)",
-            "one": "one set, (D,) or (D, k)",
-            "one axis": "one set, (D,) or (D, 1)",
-        }
-        more = ", with at least one block" if least else ""
-        raise ValueError(f"{name} has shape {_shape(value)}; expected {expected[sets]}{more}")
-    return omega
+    return _allowed(value, xp, device, name, least, sets)
+
+
+def on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets: str = "any") -> np.ndarray:
+    """Check frequencies that stand alone, or those of a Rope, and bring them to NumPy as ``(*H, D, k)`` float64."""
+    value = given(value)
+    xp, device = array.shared(**{name: value})
+    host = array.to_host(array.numbers(value, xp, name=name, device=device))
+    return frequencies(host, np, name=name, least=least, sets=sets)
 
 
 def given(value: Any) -> Any:
@@ -157,20 +212,32 @@ def check_values(name: str, value: Array, xp: ModuleType) -> None:
         raise ValueError(f"{name} holds NaN or infinity, or magnitudes above 2**500; expected finite numbers")
 
 
-def _frequencies(value: Any, xp: ModuleType, device: Any, name: str) -> tuple[Array, bool]:
-    """Checked frequencies ``(*H, D, k)``, and whether they came as ``(D,)``.
+def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, sets: str) -> Array:
+    """Checked frequencies ``(*H, D, k)``.
 
     A list stays a float64 array of NumPy where the library has no float64, so that it loses nothing.
     """
     exact = isinstance(value, list | tuple) and not array.has_float64(xp, device)
     space = np if exact else xp
     omega = array.as_widest(array.numbers(value, space, name=name, device=None if exact else device), space)
-    if omega.ndim == 0:
-        raise ValueError(f"{name} is a single number; expected (D,), or (*H, D, k) for k axes")
+    expected, shape = _SETS[sets], tuple(omega.shape)
+    if not shape:
+        raise ValueError(f"{name} is a single number; expected {expected}")
     if omega.ndim > 1 and omega.shape[-1] == 0:
         raise ValueError(f"{name} has shape {tuple(omega.shape)}; expected at least one position axis")
     check_values(name, omega, space)
-    return (omega[:, None], True) if omega.ndim == 1 else (omega, False)
+    omega = omega[:, None] if omega.ndim == 1 else omega
+    several = len(shape) > 2 or omega.shape[-1] > 1
+    wrong = {"any": False, "one": len(shape) > 2, "one axis": several, "line": len(shape) > 1}[sets]
+    if wrong or omega.shape[-2] < least:
+        more = ", with at least one block" if least else ""
+        raise ValueError(f"{name} has shape {shape}; expected {expected}{more}")
+    return omega
+
+
+def _is_line(value: Any) -> bool:
+    """Whether checked frequencies came as ``(D,)``, for scalar positions."""
+    return len(value.shape if hasattr(value, "shape") else np.shape(value)) == 1
 
 
 def _unequal_axes(name: str, positions: tuple[int, ...], frequencies: tuple[int, ...]) -> ValueError:
@@ -180,7 +247,3 @@ def _unequal_axes(name: str, positions: tuple[int, ...], frequencies: tuple[int,
         f"{name} has shape {tuple(positions)}, but frequencies of shape {tuple(frequencies)} have "
         f"k = {axes} axes; expected {name} of shape (..., {axes}){hint}"
     )
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)

@@ -37,8 +37,8 @@ def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
 
 def finite(name: str, value: Any, *, least: float = -math.inf, most: float = math.inf) -> float:
     """Return a finite number, within bounds if there are any, as a Python float."""
-    expected = "a finite number" if least == -math.inf else f"a finite number of at least {least:g}"
-    expected = expected if most == math.inf else f"a number from {least:g} to {most:g}"
+    expected = "a finite number" if least == -math.inf else f"a finite number of at least {_bound(least)}"
+    expected = expected if most == math.inf else f"a number from {_bound(least)} to {_bound(most)}"
     number = _number(name, value, "a number")
     if not (math.isfinite(number) and least <= number <= most):
         raise ValueError(f"{name} is {value!r:.80}; expected {expected}")
@@ -51,7 +51,7 @@ def positive(name: str, value: Any, *, least: float = 0.0, most: float = math.in
     if not (0.0 < number < math.inf):
         raise ValueError(f"{name} is {value!r:.80}; expected a positive finite number")
     if not least <= number <= most:
-        raise ValueError(f"{name} is {value!r:.80}; expected a positive number from {least:.3g} to {most:.3g}")
+        raise ValueError(f"{name} is {value!r:.80}; expected a positive number from {_bound(least)} to {_bound(most)}")
     return number
 
 
@@ -95,6 +95,12 @@ def _number(name: str, value: Any, expected: str) -> float:
             pass
     lost = ": gradients do not go through it" if getattr(value, "requires_grad", False) else ""
     raise TypeError(f"{name} is {value!r:.80}; expected {expected}{lost}")
+
+
+def _bound(value: float) -> str:
+    """A bound as an error shows it: a large power of two by its exponent."""
+    mantissa, exponent = math.frexp(value)
+    return f"2**{exponent - 1}" if mantissa == 0.5 and abs(exponent) > 32 else f"{value:g}"
 
 
 def _is_single(value: Any) -> bool:

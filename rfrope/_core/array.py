@@ -373,6 +373,12 @@ def is_integer(x: Array) -> bool:
     return dtype_name(x).startswith(("int", "uint"))
 
 
+def resolution(value: Any) -> float:
+    """Relative spacing of the floats that an array holds; that of float64 for integers and lists."""
+    floats = hasattr(value, "dtype") and is_real_floating(value)
+    return float(namespace(value=value).finfo(value.dtype).eps if floats else np.finfo(np.float64).eps)
+
+
 def wider_float(x: Array, xp: ModuleType) -> Any:
     """Return the type to compute in so that one rounding to the type of `x` is all that is lost (float64 stays)."""
     name = _WIDER[dtype_name(x)]

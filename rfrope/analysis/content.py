@@ -178,10 +178,9 @@ def similarity(frequencies: Array, delta: Array, *, cosine: float = 1.0) -> Simi
     >>> near.radius.round(3)
     array([1.   , 0.97 , 0.477, 0.159])
     """
-    cosine, frequencies = finite("cosine", cosine, least=-1.0, most=1.0), angles.given(frequencies)
-    xp, device = array.shared({"frequencies": frequencies, "delta": delta})
-    angles.frequencies(frequencies, xp, device, least=1)
-    read = angles.read(delta, frequencies, None, xp, device, "delta")
+    cosine = finite("cosine", cosine, least=-1.0, most=1.0)
+    read = angles.read(delta, frequencies, name="delta", least=1)
+    xp = read.xp
     half = read._replace(frequencies=0.5 * read.frequencies)
     total: Array = 0.0
     squares: Array = 0.0
@@ -246,11 +245,10 @@ def departure(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: 
     >>> found.phi.round(2), found.residual.round(2)
     (array([ 1.  , -0.99,  2.46,  2.75]), array([0.  , 0.53, 0.37, 0.38]))
     """
-    content, read = _prepare(q, k, frequencies, delta, pairing)
+    content, read = _prepare(q, k, frequencies, delta, pairing, sets="one")
     (a, b, rest), xp = content, read.xp
     if a.ndim != 2 or a.shape[0] == 0:
         raise ValueError(f"q and k have leading axes {tuple(a.shape[:-1])}; expected n pairs, shape (n, d), n >= 1")
-    angles.frequencies(read.frequencies, xp, sets="one")
     shape = read.shape[:-1]
     read = read._replace(positions=xp.reshape(read.positions, (-1, read.positions.shape[-1])))
     equal = xp.sum(a, axis=-1) + rest  # q . k
@@ -272,9 +270,7 @@ def _root_ratio(part: Array, whole: Array, xp: ModuleType) -> Array:
     return root(part / xp.where(whole == 0.0, xp.ones_like(whole), whole), xp)
 
 
-def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, pairing: str) -> tuple[Content, Angles]:
+def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, pairing: str, sets: str = "any") -> tuple[Content, Angles]:
     """Content of the queries and keys, and the angles of their lags."""
-    frequencies = angles.given(frequencies)
-    xp, device = array.shared({"frequencies": frequencies, "delta": delta}, q=q, k=k)
-    read = angles.read(delta, frequencies, None, xp, device, "delta")
-    return blocks.content(q, k, xp, device, pairing, read.blocks), read
+    read = angles.read(delta, frequencies, name="delta", sets=sets, q=q, k=k)
+    return blocks.content(q, k, read.xp, read.device, pairing, read.blocks), read

@@ -64,10 +64,7 @@ def mean_kernel(frequencies: Array, delta: Array) -> Array:
     >>> mean_kernel(omega, [0, 1, 1706, 1707]).round(4)
     array([ 1.    ,  0.9702,  0.0011, -0.0078])
     """
-    frequencies = angles.given(frequencies)
-    xp, device = array.shared({"frequencies": frequencies, "delta": delta})
-    angles.frequencies(frequencies, xp, device, least=1)
-    return sums.mean_cos(angles.read(delta, frequencies, None, xp, device, "delta"))
+    return sums.mean_cos(angles.read(delta, frequencies, name="delta", least=1))
 
 
 @array.on_device_of_arrays
@@ -328,10 +325,7 @@ def _table(lags: np.ndarray, omega: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 def one_set(frequencies: Any) -> np.ndarray:
     """Return one set of frequencies in one axis as ``(D,)`` of NumPy."""
-    frequencies = angles.given(frequencies)
-    xp, device = array.shared(frequencies=frequencies)
-    host = array.to_host(array.numbers(frequencies, xp, name="frequencies", device=device))
-    return np.asarray(angles.frequencies(host, np, sets="one axis", least=1)[:, 0])
+    return np.asarray(angles.on_host(frequencies, sets="one axis")[:, 0])
 
 
 def _checked_lags(delta: Array, xp: ModuleType) -> Array:

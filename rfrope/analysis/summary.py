@@ -194,10 +194,7 @@ def summarise(
     (25, 85133)
     """
     given = frequencies if isinstance(frequencies, Rope) else None
-    held = frequencies if given is None else given.frequencies
-    xp, device = array.shared(frequencies=held)
-    host = array.to_host(array.numbers(held, xp, name="frequencies", device=device))
-    omega = angles.frequencies(host, np, sets="one", least=1)
+    omega = angles.on_host(frequencies if given is None else given.frequencies, sets="one")
     if context is None and given is not None:
         context = max(given.context) if isinstance(given.context, tuple) else given.context
     if context is None:

@@ -1,4 +1,4 @@
-"""What a model's config may leave out, because the class that reads it in transformers has it."""
+"""What a model's config leaves to the class that reads it: defaults, and which two features make a pair."""
 
 from __future__ import annotations
 
@@ -12,58 +12,89 @@ from typing import Any
 
 @cache
 def model_types() -> Mapping[str, Mapping[str, Any]]:
-    """Defaults of transformers 5.23 by ``model_type``; tests hold them against the installed one.
+    """What rfrope knows of the configs of model types: a table that tests hold against transformers.
 
     Returns
     -------
     mapping of str to mapping
-        ``rope_parameters`` (flat, or one dict for each kind of layer), ``head_dim`` where it does not follow from the
-        next two, ``hidden_size``, ``num_attention_heads``, ``max_position_embeddings``, ``global_head_dim``. ``needs``:
-        keys without which a config of this type has no RoPE. ``partial``: true where the class reads a partial rotary
-        factor under the scheme "default" too; "rotary_dim" if that name, too; others pass over it
-        there. ``beside``: what a dict that the config gives
-        lacks, where that is not what `rope_parameters` has. ``whole``: true where `rope_parameters` stands alone, and a
-        ``rope_theta`` without a dict beside it is not read. ``axial``: how a vision model uses its ladder; "halves":
-        one ladder for each of two axes, "alternating": one dealt out to both, "turns": as halves, in turns and not in
-        radians, "unknown": another way.
+        By ``model_type``. Defaults of transformers 5.23, of the types that it has: ``rope_parameters`` (flat, or one
+        dict for each kind of layer), ``head_dim`` where it does not follow from the next two, ``hidden_size``,
+        ``num_attention_heads``, ``max_position_embeddings``, ``global_head_dim``.
+
+        How its class reads them. ``needs``: keys without which a config of this type has no RoPE. ``partial``: true
+        where a partial rotary factor is read under the scheme "default" too; "rotary_dim" if that name, too; others
+        pass over it there. ``beside``: what a dict that the config gives lacks, where that is not what
+        `rope_parameters` has. ``whole``: true where `rope_parameters` stands alone, and a ``rope_theta`` without a dict
+        beside it is not read. ``axial``: how a vision model uses its ladder; "halves": one ladder for each of two axes,
+        "alternating": one dealt out to both, "turns": as halves, in turns and not in radians, "unknown": another way.
+        ``rope``: false where its code has no RoPE, whatever its configs carry. ``null_base``: true where a base of null
+        says so. ``sections``: "own" where they are not dealt out in the order of `rfrope.mrope`. ``scaled``:
+        "everywhere" where a ``rope_scaling`` is for every kind of layer. ``ntk``: "own" where that scheme is not the
+        usual one. ``inner_base``: true where the base is in a dict of the attention.
+
+        ``pairing``: which features of a query and a key, in the order of the weights of their linear layer, make a
+        block: "half", "interleaved", or "neither", which no pairing of rfrope explains. ``pairing_by``: a key of the
+        config by which the class chooses, under ``key``, and the pairing ``if_true`` and ``if_false``; ``pairing`` is
+        that of its default. ``out_pairing``: how the class leaves the features after the rotation, where that is not
+        `pairing`; scores do not depend on it, cached keys do. ``rotated``: "last" where the features that turn are the
+        last ones of a query and a key, and not the first. ``pairing_note``: what else a user must know, in words.
+        ``source``: the code that was read for the pairing of a type that transformers does not have.
+
+    Notes
+    -----
+    ``make_pairings.py`` beside the table makes the keys on pairing by running the classes of transformers.
 
     Examples
     --------
     >>> dict(model_types()["mixtral"]["rope_parameters"])
     {'rope_theta': 1000000.0, 'rope_type': 'default'}
+    >>> model_types()["cohere"]["pairing"]
+    'interleaved'
     """
-    return MappingProxyType({name: held for name, held in _table().items() if held.keys() != {"remarks"}})
+    with files(__package__).joinpath("model_types.json").open(encoding="utf-8") as file:
+        table: Mapping[str, Mapping[str, Any]] = _frozen(json.load(file))
+    return table
 
 
-def remarks(model_type: Any) -> Mapping[str, Any]:
-    """What is peculiar to the configs of a model type, of those that transformers does not have too.
+def known(model_type: Any) -> Mapping[str, Any]:
+    """What the table has of a model type; nothing where it has none.
 
     Parameters
     ----------
     model_type : str
+        As a config gives it; anything else is no type.
 
     Returns
     -------
     mapping
-        ``rope``: false where its code has no RoPE, whatever its configs carry. ``null_base``: true where a base of null
-        says so. ``sections``: "own" where they are not dealt out in the order of `rfrope.mrope`. ``scaled``:
-        "everywhere" where a ``rope_scaling`` is for every kind of layer. ``ntk``: "own" where that scheme is not the
-        usual one. ``inner_base``: true where the base is in a dict of the attention. ``pairing``: as in `model_types`.
+        As in `model_types`.
 
     Examples
     --------
-    >>> dict(remarks("nemotron_h"))
+    >>> dict(known("nemotron_h"))
     {'rope': False}
     """
-    held = _table().get(model_type) if isinstance(model_type, str) else None
-    found: Mapping[str, Any] = (held or {}).get("remarks", {})
-    return found
+    return model_types().get(model_type, {}) if isinstance(model_type, str) else {}
 
 
-@cache
-def _table() -> Mapping[str, Mapping[str, Any]]:
-    with files(__package__).joinpath("model_types.json").open(encoding="utf-8") as file:
-        return _frozen(json.load(file))
+def has_defaults(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry has what a config of its type may leave out, and not only what is peculiar to it.
+
+    Parameters
+    ----------
+    entry : mapping
+        As in `model_types`.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> has_defaults(known("llama")), has_defaults(known("nemotron_h"))
+    (True, False)
+    """
+    return "rope_parameters" in entry or "axial" in entry
 
 
 def _frozen(told: Any) -> Any:

@@ -74,7 +74,7 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
     if not sets:
         raise ValueError("axial got no set of frequencies; expected one for each axis")
     named = {f"set {j}": given(values) for j, values in enumerate(sets)}
-    xp, device = array.shared(named)
+    xp, device = array.shared(**named)
     padded = _padded(named, xp, device)
     ends = sorted({values.shape[-2] for values in padded} - {0})
     source = {"maker": "axial", "order": order}
@@ -273,7 +273,7 @@ def mrope(frequencies: Array, sections: Sequence[int], *, interleaved: bool = Fa
     """
     ladder = frequencies.frequencies if isinstance(frequencies, Rope) else frequencies
     xp, device = array.shared(frequencies=ladder)
-    omega = read_frequencies(ladder, xp, device, sets="one axis")[:, 0]
+    omega = read_frequencies(ladder, xp, device, sets="line")[:, 0]
     interleaved = flag("interleaved", interleaved)
     lengths = check_sections(sections, omega.shape[0], interleaved)
     return of(frequencies, frequencies=dealt(omega, lengths, interleaved), sections=None, interleaved=False)

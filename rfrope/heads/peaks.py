@@ -182,7 +182,7 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     shift = array.to_host(array.numbers(shift, xp, name="shift", device=device))
     one_set = angles.frequencies(omega, np, sets="one axis", least=1)
     shape = array.broadcast_shapes({"shift": shift.shape, "frequencies": one_set.shape[:1]})
-    cos, sin = turns.cos_sin(angles.read(np.zeros((*shape[:-1], 1)), np.zeros_like(one_set), shift, np, None))
+    cos, sin = turns.cos_sin(angles.read(np.zeros((*shape[:-1], 1)), np.zeros_like(one_set), shift))
     if weights is None:
         weights = np.ones_like(one_set[:, 0])
     else:

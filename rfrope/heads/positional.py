@@ -198,7 +198,7 @@ def score_profile(
     """
     temperature, frequencies = positive("temperature", temperature), angles.given(frequencies)
     cos, sin, read = _turned_query(frequencies, offset, offset_weights, delta=delta)
-    at = angles.read(delta, frequencies, None, read.xp, array.device(cos), "delta")
+    at = angles.checked(delta, frequencies, None, read.xp, read.device, "delta")
     return temperature * softmax_scale(scaled, head_dim, at.blocks) * _waves(at, cos, sin)
 
 
@@ -297,9 +297,7 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
     offset = array.numbers(_on_device(offset, xp, device), xp, name="offset", device=device)
     if heads := tuple(getattr(frequencies, "shape", ()))[:-2]:  # so that errors say "offset"
         array.broadcast_shapes({"offset": tuple(offset.shape[:-2]), "the heads of frequencies": heads})
-    read = angles.read(offset, frequencies, None, xp, device, "offset")
-    if read.blocks == 0:
-        raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected at least one block")
+    read = angles.checked(offset, frequencies, None, xp, device, "offset", least=1)
     if 0 in offset.shape:
         raise ValueError(f"offset has shape {tuple(offset.shape)}; expected at least one")
     if read.positions.ndim > read.frequencies.ndim:

@@ -141,11 +141,9 @@ def profile(
     array([-1.9,  2.7,  0.2, -7.5])
     """
     choice("pairs", pairs, _PAIRS)
-    scale, frequencies = positive("scale", scale), angles.given(frequencies)
-    constants = {"frequencies": frequencies, "delta": delta, "q_positions": q_positions, "k_positions": k_positions}
-    xp, device = array.shared(constants, q=q, k=k)
-    angles.frequencies(frequencies, xp, device, sets="one", least=1)
-    read = angles.read(delta, frequencies, None, xp, device, "delta")
+    scale, placed = positive("scale", scale), {"q_positions": q_positions, "k_positions": k_positions}
+    read = angles.read(delta, frequencies, name="delta", least=1, sets="one", beside=placed, q=q, k=k)
+    xp, device = read.xp, read.device
     tokens = blocks.tokens(q, k, xp, device, pairing, read.blocks)
     check_paired(paired, tokens)
     shape = read.shape[:-1]

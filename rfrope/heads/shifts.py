@@ -77,9 +77,7 @@ def phase_shift(frequencies: Array, offset: Array) -> Array:
     >>> rfrope.scores(x, x, at, at, omega, shift=phase_shift(omega, -2)).argmax(axis=-1)[2:]
     array([0, 1, 2])
     """
-    frequencies = angles.given(frequencies)
-    xp, device = array.shared({"frequencies": frequencies, "offset": offset})
-    return 0.0 - turns.phases(angles.read(offset, frequencies, None, xp, device, "offset"))
+    return 0.0 - turns.phases(angles.read(offset, frequencies, name="offset"))
 
 
 @array.on_device_of_arrays
@@ -124,9 +122,8 @@ def aligned_shift(frequencies: Array, offset: Array, cosine: Array, sine: Array 
     >>> aligned_shift([1.0, 0.1], -1, C, E).round(4)
     array([-1.3562, -0.5435])
     """
-    frequencies = angles.given(frequencies)
-    xp, device = array.shared({"frequencies": frequencies, "offset": offset}, cosine=cosine, sine=sine)
-    shift = 0.0 - turns.phases(angles.read(offset, frequencies, None, xp, device, "offset"))
+    read = angles.read(offset, frequencies, name="offset", cosine=cosine, sine=sine)
+    shift, xp = 0.0 - turns.phases(read), read.xp
     cosine = per_block("cosine", cosine, shift, xp)
     if sine is not None:
         return shift + xp.atan2(per_block("sine", sine, shift, xp) + xp.zeros_like(cosine), cosine)
@@ -313,14 +310,9 @@ def recentred_kernel(kernel: Kernel | str, delta: Array, offset: Array) -> Array
 
 def read_shifted(positions: Any, frequencies: Any, shift: Any, name: str, **others: Any) -> Angles:
     """Read angles with at least one block and a shift, which may not be None here; `others` are arrays beside them."""
-    frequencies = angles.given(frequencies)
-    constants = {name: positions, "frequencies": frequencies, "shift": shift}
-    xp, device = array.shared(constants, **others)
-    shift = array.numbers(shift, xp, name="shift", device=device)
-    read = angles.read(positions, frequencies, shift, xp, device, name)
-    if read.blocks == 0:
-        raise ValueError(f"frequencies has shape {tuple(frequencies.shape)}; expected at least one block")
-    return read
+    if shift is None:
+        raise TypeError("shift is None; expected an array, radians: zeros for no shift")
+    return angles.read(positions, frequencies, shift, name=name, least=1, **others)
 
 
 def per_block(name: str, value: Any, like: Array, xp: ModuleType) -> Array:

@@ -82,11 +82,8 @@ def temperature_for_mass(
     0.9
     """
     mass = finite("mass", mass)
-    frequencies = angles.given(frequencies)
-    xp, _ = array.shared(frequencies=frequencies)
-    held = array.numbers(frequencies, xp, name="frequencies")
-    unsure = _UNSURE * float(xp.finfo(held.dtype).eps if array.is_real_floating(held) else np.finfo(np.float64).eps)
-    omega = angles.frequencies(array.to_host(held), np, sets="one", least=1)
+    omega = angles.on_host(frequencies, sets="one")
+    unsure = _UNSURE * array.resolution(angles.given(frequencies))
     axes = omega.shape[1]
     target = np.asarray(whole_numbers("offset", offset, axes, kinds="iuf"), dtype=np.int64)
     ranges = ranges_of_lags(context, axes, causal, window, query_position)
@@ -102,9 +99,8 @@ def temperature_for_mass(
     scale = softmax_scale(scaled, head_dim, len(omega))
     deficits = _deficits(omega, steps, unsure)
     apart = deficits[deficits > 0.0]
-    left = (1.0 - mass) / mass - (
-        deficits.size - apart.size
-    )  # what the keys with a deficit may have, to 1 at the offset
+    # what the keys with a deficit may have, to 1 at the offset
+    left = (1.0 - mass) / mass - (deficits.size - apart.size)
     if left <= 0.0 or not apart.size:
         raise ValueError(_why_not(mass, steps[deficits == 0.0], target, omega))
     return _solved(left, apart) / scale

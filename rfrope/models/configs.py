@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.arguments import whole
+from rfrope._core.arguments import flag, whole
 from rfrope._core.array import placed
 from rfrope._core.blocks import check_pairing
-from rfrope.data.model_types import model_types, remarks
+from rfrope.data.model_types import has_defaults, known, model_types
 from rfrope.models import values
 from rfrope.models.rope_parameters import from_rope_parameters
 from rfrope.models.values import DICTS, NAMES, first, given, is_nested
@@ -76,8 +76,11 @@ def from_config(
         - ``model_type``, as the config has it there;
         - ``rope_parameters``: the scheme and its values under the names of transformers 5, defaults filled in
           (``rope_type`` is ``"axial"`` for the two axes of vision models);
-        - ``pairing``: where the pairing is from, ``"transformers"`` (the class of this model type was run), ``"given"``,
-          or ``"assumed"`` where the type is unknown: then "half", as nearly all have it;
+        - ``pairing``: where the Rope's pairing is from, ``"known"`` (from a table made by running the attention
+          classes of transformers), ``"given"``, or ``"assumed"`` where the type is unknown: then "half", as most have it;
+        - ``note``: what else must be known of how this model type turns its features, if there is such a thing;
+        - ``turned``: ``"last"`` where these are the last ``head_dim`` features of the ``qk_head_dim`` of a query or key,
+          as in latent attention, else ``"first"``;
         - ``window``: positions that these layers see, or None for all;
         - ``qk_head_dim``: features that a score compares, more than ``head_dim`` with latent attention.
 
@@ -209,7 +212,7 @@ def _known(name: str, part: Mapping[str, Any], parent: str) -> tuple[str, Mappin
     names = [f"{parent}_{kind}", f"{parent}_{kind}_encoder"] if kind in ("text", "vision") else []
     # Qwen2-VL's first configs call their vision part by the name of the whole
     names = [*names, told, f"{told}_text"] if told in ("", parent) else [told, f"{told}_text", *names]
-    return told, next((table[one] for one in names if one in table), {})
+    return told, next((table[one] for one in names if has_defaults(known(one))), {})
 
 
 def _has_rope(part: Mapping[str, Any], defaults: Mapping[str, Any], composite: bool) -> bool:
@@ -217,12 +220,12 @@ def _has_rope(part: Mapping[str, Any], defaults: Mapping[str, Any], composite: b
         return False
     if part.get("mla_use_nope") is True or part.get("position_embeddings_type", "rotary") != "rotary":
         return False
-    said = remarks(part.get("model_type"))
+    said = known(part.get("model_type"))
     if said.get("rope") is False or (said.get("null_base") is True and _has_null_base(part)):
         return False
     if any(part.get(key) is not None for key in _SIGNS):
         return True
-    return bool(defaults) and (not composite or part.get("model_type") in model_types())
+    return bool(defaults) and (not composite or has_defaults(said))
 
 
 def _has_null_base(part: Mapping[str, Any]) -> bool:
@@ -277,12 +280,11 @@ def _of_kind(
         device=reading.device,
         dtype=reading.dtype,
     )
-    own_order = remarks(model_type).get("sections") == "own"  # not dealt out in the order of `mrope`
-    pairing, known = _pairing(model_type, defaults, reading)
-    about = {
+    own_order = known(model_type).get("sections") == "own"  # not dealt out in the order of `mrope`
+    pairing, about = _pairing(part, model_type, defaults, reading)
+    about |= {
         "name": place,
         "model_type": model_type,
-        "pairing": known,
         "window": values.window(part, layer),
         "qk_head_dim": values.qk_head_dim(part, head_dim),
     }
@@ -295,12 +297,22 @@ def _of_kind(
     )
 
 
-def _pairing(model_type: str, defaults: Mapping[str, Any], reading: _Reading) -> tuple[str, str]:
-    """Return the pairing of a model type, and where it is from."""
+def _pairing(
+    part: Mapping[str, Any], model_type: str, defaults: Mapping[str, Any], reading: _Reading
+) -> tuple[str | None, dict[str, Any]]:
+    """Return the pairing of a model type, or None where no pairing is its own; and what `source` says of it."""
+    entry = defaults if "pairing" in defaults else known(model_type)
+    about = {"turned": entry.get("rotated", "first")}
+    about |= {"note": entry["pairing_note"]} if "pairing_note" in entry else {}
     if reading.pairing is not None:
-        return reading.pairing, "given"
-    found = defaults.get("pairing", remarks(model_type).get("pairing"))
-    return ("half", "assumed") if found is None else (found, "transformers")
+        return reading.pairing, about | {"pairing": "given"}
+    if "pairing" not in entry:
+        return "half", about | {"pairing": "assumed"}
+    found, chosen = entry["pairing"], entry.get("pairing_by", {})
+    told = part.get(chosen.get("key"))
+    if told is not None:
+        found = chosen["if_true" if flag(chosen["key"], told) else "if_false"]
+    return None if found == "neither" else found, about | {"pairing": "known"}
 
 
 def _with_inner_base(part: Mapping[str, Any], model_type: str) -> Mapping[str, Any]:
@@ -314,7 +326,7 @@ def _with_inner_base(part: Mapping[str, Any], model_type: str) -> Mapping[str, A
         return part
     if inner.get("rope") is True:
         raise ValueError(f"attn_config has a RoPE, which is not read for {model_type!r}; expected rope_theta")
-    return {**part, "rope_theta": inner.get("rope_theta")} if remarks(model_type).get("inner_base") is True else part
+    return {**part, "rope_theta": inner.get("rope_theta")} if known(model_type).get("inner_base") is True else part
 
 
 def _layers(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -343,9 +355,8 @@ def _layers(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, d
         raise ValueError(
             f"rope_parameters is one dict; expected for this model one in it for each of {', '.join(sorted(layers))}"
         )
-    everywhere = (
-        remarks(part.get("model_type")).get("scaled") == "everywhere"
-    )  # rope_scaling is then for both kinds of layer
+    # rope_scaling is then for both kinds of layer
+    everywhere = known(part.get("model_type")).get("scaled") == "everywhere"
     return {
         "full_attention": dict(told),
         "sliding_attention": (dict(told) if everywhere else {}) | ({"rope_theta": local} if local is not None else {}),
@@ -369,17 +380,17 @@ def _axial(name: str, part: Mapping[str, Any], model_type: str, defaults: Mappin
         host = np.tile(ladder(head_dim // 2, theta), 2)
     if defaults["axial"] == "turns":  # DINOv3: whole turns over coordinates from -1 to 1
         host = host * (2.0 * math.pi)
-    pairing, known = _pairing(model_type, defaults, reading)
+    pairing, about = _pairing(part, model_type, defaults, reading)
     return Rope(
         placed(host, reading.xp, reading.device, reading.dtype),
         pairing=pairing,
         head_dim=head_dim,
         sections=(head_dim // 4, head_dim // 4),
-        source={
+        source=about
+        | {
             "name": name,
             "model_type": model_type,
             "rope_parameters": {"rope_type": "axial", "rope_theta": theta},
-            "pairing": known,
             "window": None,
             "qk_head_dim": head_dim,
         },

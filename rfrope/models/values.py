@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rfrope._core.arguments import fraction, whole
-from rfrope.data.model_types import remarks
+from rfrope.data.model_types import known
 from rfrope.models.rope_parameters import DEFAULT_THETA
 from rfrope.scaling.schemes import positive
 
@@ -149,7 +149,7 @@ def filled(
     if scheme == "yarn" and "short_factor" in values:  # Phi-3's second name for it
         scheme = "longrope"
         values = {key: value for key, value in values.items() if key != "type"} | {"rope_type": scheme}
-    if scheme == "ntk" and remarks(part.get("model_type")).get("ntk") == "own":
+    if scheme == "ntk" and known(part.get("model_type")).get("ntk") == "own":
         raise ValueError(
             f"the scheme 'ntk' of {part['model_type']!r} is not that of rfrope: its code also divides all frequencies "
             "by factor ** (2 / head_dim); use rfrope.scaling.ntk and rfrope.scaling.linear"

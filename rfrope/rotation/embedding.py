@@ -108,10 +108,9 @@ def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "interleav
 
 def _table(positions: Any, frequencies: Any, dtype: Any, name: str) -> tuple[Array, Array, ModuleType]:
     """Cos and sin of the phases in a dtype, and their namespace."""
-    frequencies = angles.given(frequencies)
-    xp, device = array.shared({name: positions, "frequencies": frequencies})
-    dtype = array.check_float_dtype(dtype, xp)
-    cos, sin = turns.cos_sin(angles.read(positions, frequencies, None, xp, device, name))
+    read = angles.read(positions, frequencies, name=name)
+    xp, dtype = read.xp, array.check_float_dtype(dtype, read.xp)
+    cos, sin = turns.cos_sin(read)
     if dtype is not None:
         cos, sin = array.astype(cos, dtype, xp), array.astype(sin, dtype, xp)
     return cos, sin, xp

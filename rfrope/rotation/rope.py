@@ -27,8 +27,9 @@ class Rope:
     ----------
     frequencies : array, radians per unit of position
         ``(D,)`` for scalar positions, or ``(*H, D, k)`` for positions ``(*P, k)``.
-    pairing : {"half", "interleaved"}
-        Which two features make a block.
+    pairing : {"half", "interleaved"} or None
+        Which two features make a block. None says that neither is right, as for a few model types: such a Rope can be
+        read and saved, but not rotate.
     head_dim : int
         Features of a query or key, at least 2D: those beyond 2D are not turned. 2D unless given.
     attention_factor : float
@@ -67,7 +68,7 @@ class Rope:
 
     frequencies: Array
     _: KW_ONLY
-    pairing: str = "half"
+    pairing: str | None = "half"
     head_dim: int | None = None
     attention_factor: float = 1.0
     sections: tuple[int, ...] | None = None
@@ -91,7 +92,7 @@ class Rope:
             raise TypeError(f"source is {self.source!r:.80}; expected a dict or None")
         checked = {
             "frequencies": frequencies,
-            "pairing": blocks.check_pairing(self.pairing),
+            "pairing": self.pairing if self.pairing is None else blocks.check_pairing(self.pairing),
             "head_dim": width,
             "attention_factor": positive("attention_factor", self.attention_factor),
             "sections": sections,
@@ -157,7 +158,13 @@ class Rope:
             if turned is not None:
                 return turned
         turned = rotate(
-            x, positions, self.vectors, pairing=self.pairing, scale=self.attention_factor, inverse=inverse, out=out
+            x,
+            positions,
+            self.vectors,
+            pairing=self._pairing_for(x),
+            scale=self.attention_factor,
+            inverse=inverse,
+            out=out,
         )
         if self._prepared is not None:
             self._prepared.prepare(x, positions, inverse, out)
@@ -189,7 +196,8 @@ class Rope:
         >>> rope.scores([[1.0, 0.0]], [[1.0, 0.0]], [5], [5])
         array([[4.]])
         """
-        return scores_of(q, k, q_positions, k_positions, self.vectors, self.pairing, None, self.attention_factor)
+        pairing = self._pairing_for(q)
+        return scores_of(q, k, q_positions, k_positions, self.vectors, pairing, None, self.attention_factor)
 
     def table(self, positions: Array, *, dtype: Any = None) -> tuple[Array, Array]:
         """Cos and sin of the phases, times the attention factor; see `rfrope.rotation_table`.
@@ -227,7 +235,25 @@ class Rope:
         except ImportError:
             return None
         vectors = self.vectors
-        return prepared(vectors, self.pairing, self.attention_factor) if type(vectors) is np.ndarray else None
+        if self.pairing is None or type(vectors) is not np.ndarray:
+            return None
+        return prepared(vectors, self.pairing, self.attention_factor)
+
+    def _pairing_for(self, x: Any) -> str:
+        """The pairing, if it is known, and if the first 2D features of x are those that turn."""
+        width = np.shape(x)[-1] if np.ndim(x) else 0
+        if self.source.get("turned") == "last" and width > self.rotary_dim:
+            raise ValueError(
+                f"this model turns the last {self.rotary_dim} features of a head, but of the {width} given the first "
+                f"would turn; expected x[..., -{self.rotary_dim}:]"
+            )
+        if self.pairing is None:
+            note = f" ({self.source['note']})" if "note" in self.source else ""
+            raise ValueError(
+                f"rope.pairing is None: this model pairs features in a way of its own{note}; expected a Rope with a "
+                "pairing, as dataclasses.replace(rope, pairing='half') makes"
+            )
+        return self.pairing
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.frequencies, self.attention_factor))

@@ -114,7 +114,7 @@ def scores_of(
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d): use {name}[None, :]")
     wide, turned = array.wider_float(q, xp), []
     for name, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
-        read = angles.read(positions, frequencies, phase, xp, device, f"{name}_positions")
+        read = angles.checked(positions, frequencies, phase, xp, device, f"{name}_positions")
         blocks.check_width(x, read.blocks, "frequencies", name)
         out_pairing = blocks.prepared(x, read.shape, pairing, None, None, (name, f"{name}_positions"))
         turned.append(rotated(array.astype(x, wide, xp), read, Turn(pairing, out_pairing, scale), None))

@@ -52,9 +52,7 @@ def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) 
            [1. , 0.5],
            [2. , 1. ]])
     """
-    frequencies = angles.given(frequencies)
-    xp, device = array.shared({"positions": positions, "frequencies": frequencies, "shift": shift})
-    return turns.phases(angles.read(positions, frequencies, shift, xp, device))
+    return turns.phases(angles.read(positions, frequencies, shift))
 
 
 @array.on_device_of_arrays
@@ -136,7 +134,7 @@ def rotate(
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
-    read = angles.read(positions, frequencies, shift, xp, array.device(x))
+    read = angles.checked(positions, frequencies, shift, xp, array.device(x))
     scale, shape = _checked_scale(scale, read.shape, x, xp)
     blocks.check_width(x, shape[-1], "frequencies")
     kept = (read.positions, read.frequencies, read.shift, scale)
@@ -272,9 +270,8 @@ def rotation_table(
     array([ 1., -1.])
     """
     frequencies = given(frequencies, "half", scale)
-    constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
-    xp, device = array.shared(constants)
-    read = angles.read(positions, frequencies, shift, xp, device)
+    read = angles.read(positions, frequencies, shift, beside={"scale": scale})
+    xp = read.xp
     scale, _ = _checked_scale(scale, read.shape, read.positions, xp)
     cos, sin = _scaled(*turns.cos_sin(read), scale, False)
     dtype = array.check_float_dtype(dtype, xp)
@@ -318,6 +315,10 @@ def given(frequencies: Any, pairing: str, scale: Any = 1.0) -> Any:
     """Return the frequencies of a Rope, if the call turns as the Rope does; anything else as it came."""
     if not hasattr(frequencies, "vectors"):
         return frequencies
+    if frequencies.pairing is None and pairing == "half":
+        raise ValueError(
+            "pairing is 'half', but the Rope's is None: neither is right for it; pass rope.frequencies to insist"
+        )
     if frequencies.pairing != pairing and pairing == "half":  # the default, which nobody may have asked for
         raise ValueError(
             f"pairing is 'half', but the Rope pairs {frequencies.pairing!r}; expected pairing={frequencies.pairing!r}, "

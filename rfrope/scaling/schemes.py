@@ -424,15 +424,12 @@ def positive(name: str, value: Any) -> float:
     return arguments.positive(name, value, least=2.0**-100, most=2.0**100)
 
 
-def _read(frequencies: Any, *, sets: str = "one axis", **beside: Any) -> tuple[Array, ModuleType]:
+def _read(frequencies: Any, *, sets: str = "line", **beside: Any) -> tuple[Array, ModuleType]:
     """Check frequencies, and return them in the shape they have and the widest float of their library."""
     theta = frequencies.frequencies if isinstance(frequencies, Rope) else frequencies
-    xp, device = array.shared({**beside}, frequencies=theta)
+    xp, device = array.shared(frequencies=theta, **beside)
     checked = angles.frequencies(theta, xp, device, sets=sets)
-    theta = array.as_widest(array.numbers(theta, xp, name="frequencies", device=device), xp)
-    if sets == "one axis" and theta.ndim > 1:
-        raise ValueError(f"frequencies has shape {tuple(theta.shape)}; expected (D,)")
-    return (checked[:, 0] if theta.ndim == 1 else checked), xp
+    return (checked[:, 0] if np.ndim(theta) == 1 else checked), xp
 
 
 def _scaled(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:

@@ -1,0 +1,313 @@
+"""The table's pairings against transformers' own attention classes, by the code that made them.
+
+What explains a query is tested on made-up ones, without PyTorch; then every entry on its classes, and that these tests
+notice a class that pairs otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import warnings
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope.data import make_pairings, pairing_layers
+from rfrope.data.make_pairings import KEYS, NOTES, UndeterminedError, answer, explanations, found_for, told_by
+from rfrope.data.model_types import has_defaults, model_types
+from rfrope.data.pairing_layers import CASES, Seen, made_config, seen_of
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+PAIRINGS = ("half", "interleaved")
+# transformers 5.23 has the configs of these and no class, or nothing of them
+NOT_RUN = ("internlm3", "iquestcoder", "sam3_lite_text_vit_model")
+TABLE = {name: entry for name, entry in model_types().items() if has_defaults(entry)}
+RNG = np.random.default_rng(0)
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
+def test_every_entry_says_what_it_can():
+    for name, entry in TABLE.items():
+        if name == "sam3_lite_text_vit_model":
+            assert not told_by(entry)
+            continue
+        assert entry["pairing"] in (*PAIRINGS, "neither")
+        assert entry.get("out_pairing", "") in ({*PAIRINGS, ""} - {entry["pairing"]})
+        assert entry.get("rotated", "last") == "last"
+        assert "pairing_note" in entry or (entry["pairing"] != "neither" and name not in NOT_RUN)
+        if "pairing_by" in entry:
+            assert set(entry["pairing_by"]) == {"key", "if_true", "if_false"}
+            assert {entry["pairing_by"]["if_true"], entry["pairing_by"]["if_false"]} == set(PAIRINGS)
+
+
+def test_notes_and_cases_are_of_entries():
+    assert set(NOTES) <= set(TABLE)
+    assert set(CASES) <= set(TABLE)
+
+
+def test_types_with_remote_code_name_what_was_read_for_them():
+    remote = {name: entry for name, entry in model_types().items() if "source" in entry}
+    assert len(remote) == 14
+    for entry in remote.values():
+        assert not has_defaults(entry)
+        assert set(entry) <= {"pairing", "rotated", "pairing_note", "source", "ntk"}
+        assert entry["pairing"] in PAIRINGS
+        assert entry["source"]
+
+
+def test_the_table_stands_as_the_script_writes_it():
+    text = make_pairings.PATH.read_text("utf-8")
+    assert text == make_pairings._lines(json.loads(text))
+
+
+# -- what explains a query ---------------------------------------------------------------------------------------------
+
+
+POSITIONS = np.array([0, 1, 7, 50, 300])
+
+
+def seen(pairing, out_pairing, *, width=16, start=0, doubled="halves", sign=1.0):
+    """What a class would show that turns 8 features of a head, from `start` on, in one way."""
+    frequencies = rfrope.geometric(4, base=100.0)
+    cos, sin = rfrope.rotation_table(POSITIONS, frequencies)
+    still = np.cumsum(RNG.uniform(0.5, 1.5, width)) * np.ones((len(POSITIONS), 1))
+    turned = still.copy()
+    part = slice(start, start + 8)
+    turned[:, part] = rfrope.rotate_by_table(still[:, part], cos, sign * sin, pairing=pairing, out_pairing=out_pairing)
+    still[:, part] = rfrope.convert_pairing(still[:, part], pairing, out_pairing)
+    wide = {"halves": lambda t: np.tile(t, 2), "neighbours": lambda t: np.repeat(t, 2, axis=-1), "no": lambda t: t}
+    return Seen("made up", still, turned, wide[doubled](cos), wide[doubled](sin), POSITIONS, frequencies)
+
+
+@pytest.mark.parametrize("doubled", ["halves", "neighbours", "no"])
+@pytest.mark.parametrize(("width", "start", "where"), [(8, 0, "first"), (16, 0, "first"), (16, 8, "last")])
+@pytest.mark.parametrize("out_pairing", PAIRINGS)
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_one_pairing_explains_a_query(pairing, out_pairing, width, start, where, doubled):
+    one = seen(pairing, out_pairing, width=width, start=start, doubled=doubled)
+    assert explanations(one) == [(pairing, out_pairing, where)]
+    found = answer([one, one])
+    assert found["pairing"] == pairing
+    assert found.get("out_pairing", pairing) == out_pairing
+    assert found.get("rotated", "first") == where
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_other_rotations_are_neither(pairing):
+    assert explanations(seen(pairing, pairing, sign=-1.0)) == []
+    assert explanations(seen(pairing, pairing, width=16, start=4)) == []  # in the middle
+    one = seen(pairing, pairing)
+    assert explanations(dataclasses.replace(one, turned=one.turned * 1.001)) == []
+    assert explanations(dataclasses.replace(one, turned=one.turned[::-1])) == []
+    assert explanations(dataclasses.replace(one, cos=one.cos[:, ::-1], sin=one.sin[:, ::-1])) == []
+    assert answer([seen(pairing, pairing, sign=-1.0)]) == {"pairing": "neither"}
+
+
+def test_frequencies_must_be_those_of_the_table():
+    one = seen("half", "half")
+    assert explanations(dataclasses.replace(one, frequencies=one.frequencies[::-1]))  # in any order
+    assert not explanations(dataclasses.replace(one, frequencies=one.frequencies * 1.001))
+    assert explanations(dataclasses.replace(one, frequencies=one.frequencies * 1.001, positions=None))
+
+
+def test_queries_and_keys_must_agree():
+    with pytest.raises(UndeterminedError, match="not one answer"):
+        answer([seen("half", "half"), seen("interleaved", "interleaved")])
+    with pytest.raises(UndeterminedError, match="not one answer"):
+        answer([seen("half", "half"), seen("half", "half", sign=-1.0)])
+    with pytest.raises(UndeterminedError, match="not one answer"):
+        answer([])
+
+
+# -- every entry -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def classes():
+    with warnings.catch_warnings():  # importing them raises a few of their own
+        warnings.simplefilter("ignore")
+        pytest.importorskip("torch", reason="torch is not installed")
+        transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+        transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+        return pairing_layers.config_classes()
+
+
+@pytest.mark.parametrize("model_type", [name for name in TABLE if name not in NOT_RUN])
+def test_the_table_says_what_the_classes_do(model_type, classes):
+    if model_type not in classes:
+        pytest.skip(f"the installed transformers has no {model_type}")
+    entry = TABLE[model_type]
+    assert found_for(model_type, entry, classes) == told_by(entry)
+
+
+@pytest.mark.parametrize("model_type", NOT_RUN)
+def test_what_is_not_run_cannot_be(model_type, classes):
+    with pytest.raises(UndeterminedError, match="transformers"):
+        found_for(model_type, TABLE[model_type], classes)
+
+
+def neighbours(x):
+    import torch
+
+    return torch.stack((-x[..., 1::2], x[..., 0::2]), dim=-1).flatten(-2)
+
+
+def halves(x):
+    import torch
+
+    one, other = x.chunk(2, dim=-1)
+    return torch.cat((-other, one), dim=-1)
+
+
+def repeated(q, k, cos, sin, unsqueeze_dim=1):
+    """Turns neighbours by a table that holds its columns as two halves."""
+    half = cos.shape[-1] // 2
+    cos, sin = (t[..., :half].repeat_interleave(2, dim=-1).unsqueeze(unsqueeze_dim) for t in (cos, sin))
+    return q * cos + neighbours(q) * sin, k * cos + neighbours(k) * sin
+
+
+SWAPPED = [
+    ("llama", "apply_rotary_pos_emb", repeated, {"pairing": "interleaved"}),
+    ("phi3", "rotate_half", neighbours, None),
+    ("qwen2_vl_text", "rotate_half", neighbours, None),
+    ("qwen2_vl_vision", "rotate_half", neighbours, None),
+    ("glm", "rotate_half", halves, None),
+    ("cohere", "rotate_half", halves, None),
+    ("ernie4_5", "rotate_half", halves, None),
+    ("llama", "rotate_half", lambda x: -halves(x), None),
+]
+
+
+@pytest.mark.parametrize(("model_type", "function", "other", "found"), SWAPPED)
+def test_a_class_that_pairs_otherwise_is_noticed(model_type, function, other, found, classes, monkeypatch):
+    entry = TABLE[model_type]
+    monkeypatch.setattr(pairing_layers.modelling(classes[model_type]), function, other)
+    if found is None:
+        with pytest.raises(UndeterminedError, match="no pairing explains"):
+            found_for(model_type, entry, classes)
+    else:
+        assert found_for(model_type, entry, classes) == found != told_by(entry)
+
+
+def test_the_key_of_deepseek_is_read_by_its_class(classes, monkeypatch):
+    entry = TABLE["deepseek_v3"]
+    assert entry["pairing_by"] == {"key": "rope_interleave", "if_true": "interleaved", "if_false": "half"}
+    module = pairing_layers.modelling(classes["deepseek_v3"])
+    monkeypatch.setattr(module, "apply_rotary_pos_emb_interleave", module.apply_rotary_pos_emb)
+    found = found_for("deepseek_v3", entry, classes)
+    assert found["pairing"] == "half"
+    assert found["pairing_by"]["if_true"] == "half"
+
+
+# -- what the notes say ------------------------------------------------------------------------------------------------
+
+
+def seen_in(model_type, classes, **values):
+    return seen_of(model_type, made_config(classes[model_type], model_type, **values))
+
+
+def test_nanochat_turns_by_negative_angles(classes):
+    for one in seen_in("nanochat", classes):
+        assert explanations(dataclasses.replace(one, sin=-one.sin, positions=None)) == [("half", "half", "first")]
+
+
+def test_gemma_4_pairs_halves_in_each_half(classes):
+    for one in seen_in("gemma4_vision", classes):
+        middle = one.still.shape[-1] // 2
+        for part in (slice(0, middle), slice(middle, None)):
+            axis = Seen("one axis", one.still[:, part], one.turned[:, part], one.cos[:, part], one.sin[:, part])
+            assert explanations(axis) == [("half", "half", "first")]
+
+
+def test_hunyuan_vl_pairs_halves_where_axes_agree(classes, monkeypatch):
+    import torch
+
+    positions = torch.tensor([[0, 1, 7, 50, 300, 2000]]).expand(4, 1, 6)
+    monkeypatch.setattr(pairing_layers, "_positions", lambda case: [positions])
+    assert answer(seen_in("hunyuan_vl_text", classes)) == {"pairing": "half"}
+
+
+def heads(monkeypatch):
+    """Keep every head, where else the first one is looked at."""
+    monkeypatch.setattr(pairing_layers, "_first_head", lambda x, tokens: x[0].double().numpy())
+
+
+@pytest.mark.parametrize("model_type", ["neucodec", "xcodec2"])
+def test_codecs_turn_heads_by_their_number(model_type, classes, monkeypatch):
+    heads(monkeypatch)
+    for one in seen_in(model_type, classes):
+        for head, (still, turned) in enumerate(zip(one.still, one.turned, strict=True)):
+            position = [0, 1, 7, 50, 300, 2000][head]
+            expected = rfrope.rotate(np.sort(still), np.full(len(still), position), one.frequencies)
+            np.testing.assert_allclose(turned, expected, atol=5e-4 * np.max(still))
+
+
+def test_qwen_2_5_omni_turns_one_head(classes, monkeypatch):
+    heads(monkeypatch)
+    for one in seen_in("qwen2_5_omni_dit", classes):
+        assert not np.allclose(one.still[0], one.turned[0])
+        assert np.array_equal(one.still[1:], one.turned[1:])
+
+
+def test_efficient_loftr_has_frequencies_for_each_head(classes, monkeypatch):
+    heads(monkeypatch)
+    for one in seen_in("efficientloftr", classes):
+        width = one.still.shape[-1]
+        for head, (still, turned) in enumerate(zip(one.still, one.turned, strict=True)):
+            columns = slice(head * width, (head + 1) * width)
+            mine = Seen("one head", still, turned, one.cos[:, columns], one.sin[:, columns])
+            assert explanations(mine) == [("interleaved", "interleaved", "first")]
+
+
+REORDERED = ("gradium_phonon_tts", "kimi_k25", "mistral_large4", "step3p5_vision")
+
+
+def test_weights_that_transformers_reorders_have_a_note(classes):
+    mapping = pytest.importorskip("transformers.conversion_mapping")
+    loading = importlib.import_module("transformers.core_model_loading")
+    if not hasattr(mapping, "get_checkpoint_conversion_mapping") or not hasattr(loading, "PermuteForRope"):
+        pytest.skip("another version of transformers, which says otherwise how it reorders weights")
+    found = {
+        name
+        for name in classes
+        for one in mapping.get_checkpoint_conversion_mapping(name) or []
+        if any(isinstance(step, loading.PermuteForRope) for step in getattr(one, "operations", None) or [])
+    }
+    assert found == set(REORDERED)
+    for name in ("gradium_phonon_tts", "kimi_k25_vision", "pixtral", "step3p5_vision"):
+        assert "reorders" in NOTES[name]
+
+
+# -- the script --------------------------------------------------------------------------------------------------------
+
+
+def test_the_script_checks_and_writes(classes, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "model_types.json"
+    monkeypatch.setattr(make_pairings, "PATH", path)
+    monkeypatch.setattr(make_pairings, "_without_entry", lambda table, classes: [("roformer", "a reason")])
+    table = json.loads(files("rfrope.data").joinpath("model_types.json").read_text("utf-8"))
+    right = {name: table[name] for name in ("glm", "internlm3", "llama", "nanochat")}
+    path.write_text(make_pairings._lines(right))
+    assert make_pairings.main(["--check"]) == 0
+    told = capsys.readouterr().out
+    assert "internlm3: not run" in told
+    assert "roformer: no entry: a reason" in told
+    wrong = {**right, "llama": {**right["llama"], "pairing": "interleaved"}, "nanochat": {"rope_parameters": {}}}
+    path.write_text(make_pairings._lines(wrong))
+    assert make_pairings.main(["--check"]) == 1
+    assert "2 of 4 entries differ" in capsys.readouterr().out
+    assert json.loads(path.read_text()) == wrong
+    assert make_pairings.main([]) == 0
+    written = json.loads(path.read_text())
+    assert written["llama"] == right["llama"]
+    assert told_by(written["nanochat"]) == {key: right["nanochat"][key] for key in KEYS if key in right["nanochat"]}
