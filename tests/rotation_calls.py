@@ -26,7 +26,13 @@ SLOW = {"deadline": None, "derandomize": True, "suppress_health_check": list(Hea
 
 @contextlib.contextmanager
 def without_twins():
+    """Take twins away, and what repeats rotations: from functions, and from a Rope that is made now."""
+
+    def load(place, leaf):
+        raise ImportError("taken away")
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(twins, "load", load)
         patch.setattr(twins, "twin_of", lambda name, place: None)
         patch.setattr(turning, "_repeats", lambda: None)
         yield

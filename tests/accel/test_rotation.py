@@ -44,9 +44,12 @@ TWINS = (turning.rotated, turning._rotated_by_phases, turning._rotated_by_table,
 
 @contextlib.contextmanager
 def watched(*, without: tuple[str, ...] = ()):
-    """Note what gave a result, in order: a twin, or "repeated" for a call of a known layout; without some of them."""
+    """Note what gave a result, in order; without some of them.
+
+    That is a twin by its name, or for a call of a known layout "repeated", and "prepared" where a Rope knows it.
+    """
     names: list[str] = []
-    find, repeats = twins.twin_of, turning._repeats()
+    find, repeats, again = twins.twin_of, turning._repeats(), leaf.Prepared.again
 
     def noting(name, place):
         right = None if name in without else find(name, place)
@@ -66,6 +69,7 @@ def watched(*, without: tuple[str, ...] = ()):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(twins, "twin_of", noting)
+        patch.setattr(leaf.Prepared, "again", lambda self, *arguments: noted("prepared", again(self, *arguments)))
         patch.setattr(turning, "_repeats", lambda: None if repeats is None or "repeated" in without else Noting())
         yield names
 
@@ -627,10 +631,146 @@ def test_unaligned_or_overlapping_memory_at_the_second_call(known, rng):
     np.testing.assert_array_equal(rfrope.rotate(**(known | {"x": x}), out=x), wanted)
 
 
+def test_positions_that_no_array_holds_are_refused_at_the_second_call_too(ran):
+    x, w = np.ones((3, 8)), rfrope.geometric(4)
+    rope = rfrope.Rope(w)
+    for call, name in (
+        (lambda position: rfrope.rotate(x, position, w), "repeated"),
+        (lambda position: rope.rotate(x, position), "prepared"),
+    ):
+        for _ in range(2):
+            call(5)
+        assert ran[-1] == name
+        for position in (2**64, -(2**63) - 1, 10**400):
+            ran.clear()
+            with pytest.raises(TypeError, match="positions is .*; expected numbers of at most 64 bits"):
+                call(position)
+            assert ran == []
+        np.testing.assert_array_equal(call(2**64 - 1), call(np.uint64(2**64 - 1)))
+
+
 def test_what_is_remembered_is_bounded(rng):
     for n in range(leaf._REMEMBERED + 20):
         rfrope.rotate(np.ones((1, 2)), np.zeros(1 + n // 2), np.ones(1 - n % 2 + 0))
         assert len(turning._repeats()._known) <= leaf._REMEMBERED
+    rope = rfrope.Rope(np.ones(1))
+    for n in range(leaf._REMEMBERED + 20):
+        rope.rotate(np.ones((1, 2)), np.zeros(1 + n))
+        assert len(rope._prepared._known) <= leaf._REMEMBERED
+
+
+# -- a Rope prepares once ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rope(rng):
+    """A Rope that was called twice, with `out` and without."""
+    rope = rfrope.Rope(rfrope.geometric(4), pairing="interleaved", attention_factor=1.5)
+    x, p = rng.standard_normal((3, 8)), np.asarray([0.0, 5.0, -9.0])
+    with watched() as names:
+        for _ in range(2):
+            rope.rotate(x, p)
+            rope.rotate(x, p, out=np.empty((3, 8)))
+    assert [name for name in names if name == "prepared"] == ["prepared"] * 2
+    return rope
+
+
+def test_the_second_call_of_a_rope_is_short_and_sees_new_values(rope, ran, rng):
+    for start, inverse in ((0.0, False), (1e9, False), (2.0**53 - 3, False)):
+        x, p = rng.standard_normal((3, 8)), np.asarray([0.0, 1.0, 2.0]) + start
+        got = rope.rotate(x, p, inverse=inverse)
+        assert ran == ["prepared"]
+        with without_twins():
+            wanted = rfrope.rotate(x, p, rope.frequencies, pairing="interleaved", scale=1.5, inverse=inverse)
+        check(got, wanted, "float64", 4, "interleaved")
+        ran.clear()
+
+
+@pytest.mark.parametrize("sections", [None, (1, 3), (2, 1, 1)])
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_rope_turns_as_the_generic_function(sections, inverse, dtype, ran, rng):
+    rope = rfrope.Rope(rfrope.geometric(4), sections=sections)
+    p = rng.integers(0, 10**6, (3,) if sections is None else (3, len(sections)))
+    for _ in range(3):
+        x = rng.standard_normal((2, 3, 10)).astype(numpy_dtype(dtype))
+        got = rope.rotate(x, p, inverse=inverse)
+        with without_twins():
+            wanted = rfrope.rotate(x.astype(np.float64), p, rope.vectors, inverse=inverse)
+        check(got, wanted, dtype, 4, "half")
+        out = x.copy()
+        assert rope.rotate(out, p, inverse=inverse, out=out) is out
+        np.testing.assert_array_equal(doubles(out), doubles(got))
+    assert ran[-4:] == ["prepared"] * 4
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"positions": np.asarray([0.0, np.nan, 1.0])},
+        {"positions": np.asarray([0.0, 1e200, 1.0])},
+        {"positions": np.asarray([True, False, True])},
+        {"positions": np.arange(4.0)},
+        {"positions": None},
+        {"inverse": 1},
+        {"inverse": 0},
+        {"inverse": None},
+        {"inverse": [False]},
+        {"inverse": np.asarray([False])},
+        {"x": np.ones((3, 8), np.int64)},
+        {"x": np.ones((3, 7))},
+        {"x": np.ones((3, 6))},
+        {"out": np.broadcast_to(np.empty(8), (3, 8))},
+        {"out": np.empty((3, 8), np.float32)},
+        {"out": np.empty((4, 8))},
+        {"out": [[0.0] * 8] * 3},
+    ],
+    ids=repr,
+)
+def test_the_second_call_of_a_rope_refuses_what_the_first_refuses(changed, rope, ran):
+    out = np.full((3, 8), 5.0)
+    arguments = {"x": np.ones((3, 8)), "positions": np.arange(3.0), "out": out, **changed}
+    with pytest.raises((ValueError, TypeError)) as second:
+        rope.rotate(**arguments)
+    assert ran == []
+    np.testing.assert_array_equal(out, 5.0)
+    with without_twins(), pytest.raises((ValueError, TypeError)) as first:
+        rfrope.rotate(frequencies=rope.frequencies, pairing="interleaved", scale=1.5, **arguments)
+    assert second.type is first.type
+    assert str(second.value) == str(first.value)
+
+
+def test_memory_that_a_rope_must_look_at(rope, rng):
+    x, p = rng.standard_normal((3, 8)), np.asarray([0.0, 5.0, -9.0])
+    wanted = rope.rotate(x, p)
+    out = np.full((3, 8), 5.0)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="out is read-only"):
+        rope.rotate(x, p, out=out)
+    memory = np.zeros(40)
+    memory[:24] = x.ravel()
+    with pytest.raises(ValueError, match="out overlaps x in part"):
+        rope.rotate(memory[:24].reshape(3, 8), p, out=memory[8:32].reshape(3, 8))
+    np.testing.assert_array_equal(memory[:24], x.ravel())
+    memory[24:27] = p  # positions in the memory of the result
+    np.testing.assert_allclose(
+        rope.rotate(x, memory[24:27], out=memory[8:32].reshape(3, 8)), wanted, rtol=0, atol=1e-15
+    )
+    odd = np.empty(192 + 1, np.uint8)[1:].view(np.float64).reshape(3, 8)
+    odd[...] = x
+    np.testing.assert_allclose(rope.rotate(odd, p), wanted, rtol=0, atol=1e-15)
+
+
+def test_frequencies_of_a_rope_may_lie_anywhere(ran, rng):
+    x, p, w = rng.standard_normal((3, 8)), np.arange(3), rfrope.geometric(4)
+    wanted = rfrope.rotate(x, p, w)
+    unaligned = np.empty(w.nbytes + 1, np.uint8)[1:].view(np.float64)
+    unaligned[...] = w
+    for other in (unaligned, w.astype(">f8"), np.repeat(w, 2)[::2], w[::-1].copy()[::-1]):
+        rope = rfrope.Rope(other)
+        for _ in range(3):
+            np.testing.assert_allclose(rope.rotate(x, p), wanted, rtol=0, atol=1e-15)
+        assert ran[-1] == "prepared"
 
 
 # -- who may use the loops ---------------------------------------------------------------------------------------------

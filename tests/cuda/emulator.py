@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -109,7 +110,7 @@ def kernels(source: str) -> tuple[str, ...]:
 def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = None) -> Iterator[list[str]]:
     """Let NumPy arrays count as arrays on a CUDA device, whose kernels the CPU runs; yields the kernels that ran."""
     ran: list[str] = []
-    twin_of = getattr(twins.twin_of, "__wrapped__", twins.twin_of)
+    twin_of, load = getattr(twins.twin_of, "__wrapped__", twins.twin_of), twins.load
 
     def launch(source: str, kernel: str, blocks: int, threads: int, plan: np.ndarray) -> None:
         if blocks > 0:
@@ -117,10 +118,16 @@ def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = 
             chosen = replaced[source] if replaced and source in replaced else emulator(source)
             chosen.launch(kernel, blocks, threads, plan, backward=backward)
 
+    def load_for_cuda(place: str, leaf: str) -> ModuleType:
+        if place != "cuda":
+            raise ImportError("taken away")
+        return load(place, leaf)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "in_memory", lambda x: False)
         patch.setattr(memory, "on_cuda", lambda x: True)
-        patch.setattr(twins, "twin_of", lambda name, place: twin_of(name, place) if place == "cuda" else None)
+        patch.setattr(twins, "load", load_for_cuda)
+        patch.setattr(twins, "twin_of", twin_of)
         patch.setattr(turning, "_repeats", lambda: None)
         patch.setattr(door, "check", lambda: None)
         patch.setattr(door, "wait", lambda: None)

@@ -154,7 +154,7 @@ class Prepared(Repeats):
 
     def __init__(self, frequencies: np.ndarray, pairing: str, scale: float) -> None:
         super().__init__()
-        self._frequencies = np.array(frequencies, np.float64, order="K", copy=None)
+        self._frequencies = np.require(frequencies, np.float64, "A")
         self._address = self._frequencies.ctypes.data
         self._pairing, self._scale = pairing, scale
 
@@ -171,6 +171,8 @@ class Prepared(Repeats):
 
 def _again(known: Known, x: np.ndarray, positions: Any, b: int, scale: float, out: Any) -> np.ndarray | None:
     walk = known.walk
+    if type(positions) is int and not -(2**63) <= positions < 2**64:
+        return None  # no array holds it
     if out is None:
         out = np.empty(walk.shape, x.dtype)
     elif not out.flags.writeable:
