@@ -463,9 +463,9 @@ if __name__ == "__main__":
 
 
 CHECK = """
+wanted = job()
 found = [twins.twin_of(name, "cpu") for name in ("rotated", "score_sums", "mean_cos")] + [turning._repeats()]
 found = [one is not None for one in found]
-wanted = job()
 print(right(wanted), same(job(), wanted), all(found), any(found), threading.active_count())
 """
 
