@@ -23,7 +23,7 @@ def place(values: Iterable[Any]) -> str:
     for value in rest:
         if isinstance(value, tuple):
             rest.extend(value)
-        elif hasattr(value, "dtype") and not isinstance(value, _NOT_ARRAYS):
+        elif not isinstance(value, _NOT_ARRAYS) and hasattr(value, "dtype"):
             arrays.append(value)
     if all(map(in_memory, arrays)):
         return "cpu"
