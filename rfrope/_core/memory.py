@@ -14,7 +14,8 @@ import numpy as np
 
 from rfrope._core.array import Array, has_values, is_cupy, is_lazy, needs_gradient
 
-_NOT_ARRAYS = (np.generic, ModuleType)  # though they have a dtype: numbers, and the namespaces of arrays
+# The last two have a dtype nevertheless. PyTorch's compiler can trace numbers, but not ask them for one.
+_NOT_ARRAYS = (type(None), bool, int, float, str, np.generic, ModuleType)
 
 
 def place(values: Iterable[Any]) -> str:
