@@ -7,7 +7,7 @@ import numpy as np
 
 import rfrope
 from benchmarks import libraries
-from rfrope._core import sums, turns
+from rfrope._core import angles, sums, turns
 
 POSITIONS = (0, 1, 131071, 2**24 + 1, 10**9, 2**53 - 1, -12345)
 
@@ -86,8 +86,8 @@ class Paths:
             self.positions = np.stack([self.positions, self.positions[::-1]], -1)
 
     def track_cos_sin(self, path, frequencies):
-        form = rfrope.rotation_table if path == "compiled" else lambda p, f: turns.cos_sin(p, f, None, np)
-        found = np.stack(form(self.positions, self.frequencies))
+        form = turns.cos_sin if path == "compiled" else turns.cos_sin.generic
+        found = np.stack(form(angles.read(self.positions, self.frequencies)))
         if frequencies == "two axes":
             exact = exact_cos_sin_of_vectors(self.positions, self.frequencies)
         else:
@@ -112,7 +112,7 @@ class Sums:
 
     def track_mean_kernel(self, axes, lags):
         chosen = np.random.default_rng(1).permutation(len(self.delta))[:256]
-        exact = sums.mean_cos(self.frequencies, self.delta[chosen], np)
+        exact = sums.mean_cos.generic(angles.read(self.delta[chosen], self.frequencies, name="delta"))
         return float(np.max(np.abs(rfrope.analysis.mean_kernel(self.frequencies, self.delta)[chosen] - exact)))
 
 

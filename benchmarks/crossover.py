@@ -10,7 +10,8 @@ import time
 import numpy as np
 
 try:
-    from rfrope._accel import sums, transforms
+    from rfrope._accel import transforms
+    from rfrope._accel.cpu import sums
 except ImportError:  # asv imports every file of this folder, for versions too that have no such module
     sums = transforms = None
 

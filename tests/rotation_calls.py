@@ -13,7 +13,8 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
 import rfrope
-from rfrope import _accel
+from rfrope._core import twins
+from rfrope.rotation import turning
 
 PAIRINGS = ("half", "interleaved")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -25,8 +26,15 @@ SLOW = {"deadline": None, "derandomize": True, "suppress_health_check": list(Hea
 
 @contextlib.contextmanager
 def without_twins():
+    """Take twins away, and what repeats rotations: from functions, and from a Rope that is made now."""
+
+    def load(place, leaf):
+        raise ImportError("taken away")
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_accel, "twin", lambda name: None)
+        patch.setattr(twins, "load", load)
+        patch.setattr(twins, "twin_of", lambda name, place: None)
+        patch.setattr(turning, "_repeats", lambda: None)
         yield
 
 

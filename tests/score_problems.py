@@ -36,11 +36,11 @@ EVERY = EVERY_TABLED + TRANSPORTED + [kernels.parse("matern(nu=2.5, scale=2)").r
 
 
 def problem(kernel, *, pairs=(3, 1), lags=(5,), blocks=7, seed=0, longest=60.0):
-    """Lags, A and B: some lags equal, one of them 0."""
+    """Lags ``(*S, k)``, A and B: some lags equal, one of them 0."""
     rng = np.random.default_rng(seed)
     a, b = rng.standard_normal((2, *pairs, blocks))
     delta = np.round(rng.uniform(-longest, longest, (*lags, kernel.ndim)) / 7.0) * 7.0
-    return (delta[..., 0] if kernel.ndim == 1 else delta), a, b
+    return delta, a, b
 
 
 def scaled_error(found, expected, n: int) -> float:

@@ -19,7 +19,7 @@ if not (ROOT / "benchmarks").is_dir():
 sys.path.insert(0, str(ROOT))
 
 import rfrope  # noqa: E402
-from benchmarks import gpu, gpu_jobs, growth, jobs, libraries, peers, timing  # noqa: E402
+from benchmarks import accuracy, crossover, gpu, gpu_jobs, growth, jobs, libraries, peers, timing  # noqa: E402
 from benchmarks.process_peers import Process  # noqa: E402
 
 SLOW_TO_PREPARE = ("Hugging Face formula, torch.compile",)
@@ -46,6 +46,32 @@ BOUNDS = [
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
 def test_scripts_import_without_optional_packages(path):
     importlib.import_module(f"benchmarks.{path.stem}".removesuffix(".__init__"))
+
+
+@pytest.mark.parametrize("path", ["compiled", "generic"])
+@pytest.mark.parametrize("frequencies", accuracy.Paths.params[1])
+def test_errors_of_both_paths_are_within_the_bound(path, frequencies):
+    one = accuracy.Paths()
+    one.setup(path, frequencies)
+    assert one.track_cos_sin(path, frequencies) <= 1e-15
+
+
+@pytest.mark.parametrize("axes", accuracy.Sums.params[0])
+@pytest.mark.parametrize("lags", accuracy.Sums.params[1])
+def test_errors_of_sums_are_within_the_bound(axes, lags):
+    one = accuracy.Sums()
+    one.setup(axes, lags)
+    assert one.track_mean_kernel(axes, lags) <= 1e-9
+
+
+@pytest.mark.parametrize("kind", ["grid", "scattered"])
+def test_the_crossover_is_of_the_leaf_for_sums(kind):
+    leaf = pytest.importorskip("rfrope._accel.cpu.sums", exc_type=ImportError)
+    assert crossover.sums is leaf
+    turned, lags = crossover.problem(1, 64, 64, kind)
+    plan, took = crossover.transform(turned, lags, kind)
+    assert (plan.grid is not None) == (kind == "grid")
+    assert math.isfinite(took)
 
 
 def test_every_target_has_a_job():

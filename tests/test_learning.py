@@ -16,7 +16,8 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope import _accel, analysis, heads
+from rfrope import analysis, heads
+from rfrope._core import twins
 
 PAIRINGS = ("half", "interleaved")
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "learning.rst"
@@ -276,9 +277,9 @@ def test_gradients_of_the_mean_kernel_at_large_lags_are_the_analytic_ones(name):
 def asked_twins() -> Iterator[list[str]]:
     """Note the names of compiled twins that were asked for: none is where a gradient is."""
     names: list[str] = []
-    find = _accel.twin
+    find = twins.twin_of
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_accel, "twin", lambda name: names.append(name) or find(name))
+        patch.setattr(twins, "twin_of", lambda name, place: names.append(name) or find(name, place))
         yield names
 
 
@@ -287,7 +288,7 @@ def asked_twins() -> Iterator[list[str]]:
     [
         ("rotated", lambda x, at, w: rfrope.rotate(x, at, w)),
         ("rotated", lambda x, at, w: rfrope.scores(x, x, at, at, w)),
-        ("table", lambda x, at, w: rfrope.rotation_table(at, w)[1]),
+        ("cos_sin", lambda x, at, w: rfrope.rotation_table(at, w)[1]),
         ("mean_cos", lambda x, at, w: analysis.mean_kernel(w, at)),
     ],
     ids=["rotate", "scores", "rotation_table", "mean_kernel"],

@@ -46,9 +46,9 @@ def cupy(monkeypatch):
     """``cupy(driver=..., packages=..., ...)`` probes a CuPy that is made up."""
 
     def probe(*, driver=12080, packages=("cupy-cuda12x",), module=None, **changes):
-        monkeypatch.setattr(_libraries, "driver", lambda: driver)
-        monkeypatch.setattr(_libraries, "_cupy_packages", lambda: list(packages))
-        monkeypatch.setattr(_libraries, "_installed", lambda *names: bool(packages))
+        monkeypatch.setattr(libraries, "driver", lambda: driver)
+        monkeypatch.setattr(libraries, "_cupy_packages", lambda: list(packages))
+        monkeypatch.setattr(libraries, "_installed", lambda *names: bool(packages))
         monkeypatch.setitem(sys.modules, "cupy", module or fake_cupy(**changes))
         (found,) = libraries.probe_cupy()
         return Finding(**found)
@@ -139,13 +139,13 @@ def fake_torch(cuda):
 
 
 def torch_findings(monkeypatch, torch):
-    monkeypatch.setattr(_libraries, "_installed", lambda *names: True)
+    monkeypatch.setattr(libraries, "_installed", lambda *names: True)
     monkeypatch.setitem(sys.modules, "torch", torch)
     return [Finding(**found) for found in libraries.probe_torch()]
 
 
 def test_torch_with_and_without_cuda(monkeypatch):
-    monkeypatch.setattr(_libraries, "driver", lambda: 12080)
+    monkeypatch.setattr(libraries, "driver", lambda: 12080)
     plain, on_cuda = torch_findings(monkeypatch, fake_torch("12.8"))
     assert plain == Finding("PyTorch", True, "2.99")
     assert on_cuda.active
@@ -216,7 +216,7 @@ def test_a_probe_that_ends_its_process(probes, function, told):
 
 
 def test_a_probe_that_never_answers(probes, monkeypatch):
-    monkeypatch.setattr(_libraries, "_PATIENCE", 1.0)
+    monkeypatch.setattr(libraries, "_PATIENCE", 1.0)
     (found,) = probes("sleeps")
     assert found.reason == "no answer in 1 s"
 

@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import rfrope
-from rfrope import Kernel, data, estimate_kernel, estimate_scores, expected_score, kernels, montecarlo, score_variance
+from rfrope import Kernel, data, estimate_kernel, estimate_scores, expected_score, kernels, score_variance
+from rfrope._accel import schedules
+from rfrope._core import blocks, twins
 from rfrope.montecarlo import Estimate, ScoreEstimate, _Sums
 from rfrope.validation import example_pairs
 
@@ -237,10 +239,22 @@ def test_trial_t_uses_the_frequencies_of_head_t(text):
     np.testing.assert_allclose(found.variance.value, by_hand.var(axis=-1, ddof=1), rtol=1e-8)
 
 
-def test_trial_t_uses_the_frequencies_of_head_t_across_chunks(monkeypatch):
+@pytest.mark.parametrize("place", ["cpu", ""], ids=["twin", "generic"])
+def test_trial_t_uses_the_frequencies_of_head_t_across_chunks(place, monkeypatch):
     q, k = example_pairs()
-    monkeypatch.setattr(montecarlo, "_CHUNK_ELEMENTS", 2**10)
-    found = estimate_scores(q[:, None], k[:, None], [3.0], "gaussian(scale=4)", n_trials=101, rng=42)
+    if not place:
+        monkeypatch.setattr(twins, "twin_of", lambda name, place: None)
+    monkeypatch.setattr(schedules, "_ELEMENTS", 2**10)
+    monkeypatch.setitem(schedules._TABLED, "cpu", 2**10)
+    monkeypatch.setattr(schedules, "_USEFUL_LANES", 4)
+    counts = []
+
+    def counted(chunks, total):
+        counts.append(total)
+        return chunks
+
+    found = estimate_scores(q[:, None], k[:, None], [3.0], "gaussian(scale=4)", n_trials=101, rng=42, progress=counted)
+    assert counts[0] > 10
     by_hand = scores_by_rotation(q, k, [3.0], "gaussian(scale=4)", 101, 42)
     np.testing.assert_allclose(found.mean.value, by_hand.mean(axis=-1), rtol=1e-10)
     np.testing.assert_allclose(found.variance.value, by_hand.var(axis=-1, ddof=1), rtol=1e-10)
@@ -248,16 +262,16 @@ def test_trial_t_uses_the_frequencies_of_head_t_across_chunks(monkeypatch):
 
 def test_a_flipped_sign_of_j_shows_against_rotate_and_nowhere_else(monkeypatch):
     q, k = example_pairs()
-    right = montecarlo.block_coefficients
+    right = blocks.coefficients
 
-    def flipped(*arguments, **options):
-        a, b = right(*arguments, **options)
+    def flipped(*arguments):
+        a, b = right(*arguments)
         return a, -b
 
     by_hand = scores_by_rotation(q, k, [3.0], "gaussian(scale=4)", 9, 42).mean(axis=-1)
     check = functools.partial(estimate_scores, q[:, None], k[:, None], [3.0], "gaussian(scale=4)", n_trials=9, rng=42)
     assert np.max(np.abs(check().mean.value - by_hand)) < 1e-10
-    monkeypatch.setattr(montecarlo, "block_coefficients", flipped)
+    monkeypatch.setattr(blocks, "coefficients", flipped)
     assert np.max(np.abs(check().mean.value - by_hand)) > 1.0
     # the law is symmetric, so moments cannot tell: the reason for the check above
     text = "gaussian(scale=32)"
@@ -616,7 +630,7 @@ def transforms(monkeypatch):
 def plain_estimate(text, delta, monkeypatch, **options) -> Estimate:
     """The estimate by central moments, without accelerators."""
     with monkeypatch.context() as patch:
-        patch.setattr(montecarlo._accel, "choose", lambda generic, *arrays: generic)
+        patch.setattr(twins, "twin_of", lambda name, place: None)
         return estimate_kernel(text, delta, **options)
 
 

@@ -9,7 +9,7 @@ from campaign import sparse
 from conftest import library
 from problems import DIGITS, matern_reference, sphere_reference
 
-from rfrope._core import special
+from rfrope._core import array, special
 
 LOWER = np.array([2.0**-53, 2.0**-45, 1e-12, 1e-6, 0.01, 0.1, 0.25, 0.4, 0.49, 0.5 - 2.0**-20, 0.5 - 2.0**-50, 0.5])
 LOWER = np.ceil(LOWER * 2.0**53) * 2.0**-53  # so that 1 - u is exact
@@ -230,8 +230,6 @@ def test_matern_on_every_library(nu, xp):
 
 
 def space(xp):
-    from rfrope import _array
-
     return array.named_namespace(xp.module)
 
 

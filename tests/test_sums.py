@@ -1,429 +1,163 @@
-"""Sums over lags: the compiled and transformed twins against the plain sums, and which of them ran."""
+"""The one sum over blocks: its value whatever the shapes, and how much of it is held at once."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import math
-import subprocess
-import sys
-import warnings
 
 import numpy as np
 import pytest
-from campaign import HANGS, campaign
+from conftest import library
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from plain_angles import angles_of
+from rotation_calls import without_twins
 
-import rfrope
-from rfrope import _accel, montecarlo
-from rfrope._core import sums, turns
+from rfrope._core import angles, sums
 
-NO_LOOPS = "compiled loops need Numba, with its compiler on"
-loops = pytest.importorskip("rfrope._accel.cpu.sums_loops", reason=NO_LOOPS, exc_type=ImportError)
-sums = pytest.importorskip("rfrope._accel.cpu.sums", reason=NO_LOOPS, exc_type=ImportError)
-
-BOUND = 1e-9  # of a mean, as promised
-LAWS = ("gaussian(scale=4{})", "exponential(scale=4{})")  # the second is a Cauchy law: |omega| far above 1e4
-
-
-def frequencies(law: str, axes: int, count: int) -> np.ndarray:
-    text = law.format(f", ndim={axes}" if axes > 1 else "")
-    return rfrope.sample(text, count, rng=axes).reshape(count, axes)
-
-
-def grid_of(side: int, axes: int, indexing: str = "ij") -> np.ndarray:
-    """Whole lags (L, axes) about zero, as meshgrid makes them."""
-    return np.stack(np.meshgrid(*[np.arange(side) - side // 3.0] * axes, indexing=indexing), -1).reshape(-1, axes)
-
-
-def exact_mean(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
-    """Mean of exp(i u) from exact phases and NumPy's cos and sin."""
-    parts = [turns.cos_sin(part, omega, None, np) for part in np.array_split(lags, max(1, len(lags) // 64))]
-    return np.concatenate([np.mean(cos + 1j * sin, axis=-1) for cos, sin in parts])
+SHAPES = st.lists(st.sampled_from((1, 1, 2, 3)), max_size=3).map(tuple)
 
 
 @pytest.fixture
-def ran(monkeypatch):
-    """Names of the paths that were taken, in order."""
-    names = []
-    for name in ("_grid_sums", "_scattered_sums", "_direct_sums", "_direct_mean", "_direct_moments"):
-        right = getattr(sums, name)
-
-        def noted(*arguments, name=name, right=right):
-            names.append(name.removeprefix("_"))
-            return right(*arguments)
-
-        monkeypatch.setattr(sums, name, noted)
-    return names
+def rng():
+    return np.random.default_rng(4)
 
 
-# -- cos and sin of the loops ------------------------------------------------------------------------------------------
+def exact(a, cosine=None, sine=None):
+    """The two sums from all waves at once."""
+    phases = np.zeros(a.shape)
+    for position, frequency in a.axes():
+        phases = phases + position * frequency
+    phases = phases if a.shift is None else phases + a.shift
+    cosines = np.sum((1.0 if cosine is None else cosine) * np.cos(phases), axis=-1)
+    return cosines, 0.0 if sine is None else np.sum(sine * np.sin(phases), axis=-1)
 
 
-def looped(omega, lags):
-    """Cos and sin of every lag with every frequency, from the loops."""
-    turned = sums._Turned.of(np.asarray(omega, dtype=float).reshape(-1, 1))
-    return np.stack([sums._phasors(turned, np.asarray([[lag]])) for lag in lags])
+# -- coefficients times waves ------------------------------------------------------------------------------------------
 
 
-def test_cos_and_sin_of_the_loops_against_mpmath():
-    mpmath = pytest.importorskip("mpmath")
-    omega = np.concatenate([rfrope.geometric(24), [math.pi / 4, math.pi, 1e-300, 12345.678, -2.5]])
-    lags = [1.0, -7.0, 131071.0, 2.0**24 + 1, 1e9, 0.37, 2.0**36 - 1]
-    got = looped(omega, lags)
-    with mpmath.workdps(60):
-        wanted = [[complex(mpmath.expj(mpmath.mpf(lag) * mpmath.mpf(float(w)))) for w in omega] for lag in lags]
-    error = np.abs(got - np.asarray(wanted))
-    assert error.max() < 4e-16
-    assert np.abs(np.exp(1j * np.multiply.outer(lags, omega)) - np.asarray(wanted)).max() > 1e-12  # plain phases
-
-
-def test_the_coefficients_are_what_the_comment_says():
-    mpmath = pytest.importorskip("mpmath")
-
-    def fit(function, count):
-        nodes = [(1 + mpmath.cos(mpmath.pi * (i + 0.5) / count)) / 128 for i in range(count)]
-        powers = mpmath.matrix([[node**j for j in range(count)] for node in nodes])
-        return [float(c) for c in mpmath.lu_solve(powers, mpmath.matrix([function(node) for node in nodes]))]
-
-    with mpmath.workdps(40):
-        sin = fit(lambda s: mpmath.sin(2 * mpmath.pi * mpmath.sqrt(s)) / mpmath.sqrt(s), 7)
-        cos = fit(lambda s: mpmath.cos(2 * mpmath.pi * mpmath.sqrt(s)), 8)
-        turn = 1 / (2 * mpmath.pi)
-        assert (float(turn), float(turn - float(turn))) == (loops._TURN, loops._TURN_TAIL)
-    assert [getattr(loops, f"_S{i}") for i in range(7)] == sin
-    assert [getattr(loops, f"_C{i}") for i in range(1, 8)] == cos[1:]
-
-
-def test_phases_that_no_float_holds_stay_bounded():
-    values = looped([2.0**500, 1e300, 1e30], [1.0, 2.0**500, 1e17])
-    assert np.all(np.abs(np.abs(values[np.isfinite(values)]) - 1.0) < 1e-9)
-
-
-# -- mean_cos: the twin against the plain sum --------------------------------------------------------------------------
-
-SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
-
-
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(
-    heads=st.lists(st.integers(1, 3), max_size=2).map(tuple),
-    count=st.integers(1, 9),
-    axes=st.integers(1, 5),
-    positions=SHAPES,
-    flat=st.booleans(),
-    whole=st.booleans(),
-    strided=st.booleans(),
-    seed=st.integers(0, 99),
-)
-@example(heads=(), count=1, axes=1, positions=(), flat=True, whole=True, strided=False, seed=0)
-@example(heads=(2,), count=3, axes=2, positions=(), flat=False, whole=False, strided=True, seed=0)
-@example(heads=(2,), count=3, axes=1, positions=(0,), flat=False, whole=True, strided=False, seed=0)
-def test_the_twin_is_the_plain_sum(heads, count, axes, positions, flat, whole, strided, seed):
+@settings(deadline=None, derandomize=True, max_examples=200)
+@given(one=SHAPES, other=SHAPES, blocks=st.sampled_from((0, 1, 2, 5)), seed=st.integers(0, 9))
+@example(one=(2, 1, 1), other=(3, 2), blocks=5, seed=0)  # rows of their own
+@example(one=(2, 1), other=(2, 3), blocks=5, seed=0)  # one row for each of some
+@example(one=(), other=(2, 3), blocks=5, seed=0)
+@example(one=(2, 3), other=(), blocks=5, seed=0)
+def test_coefficients_meet_waves_as_a_product_summed(one, other, blocks, seed):
+    try:
+        np.broadcast_shapes(one, other)
+    except ValueError:
+        return
     rng = np.random.default_rng(seed)
-    omega = rng.standard_cauchy((count,) if flat else (*heads, count, axes))
-    if not flat and len(positions) > 1:  # leading axes of positions broadcast against heads
-        positions = (*(1 for _ in positions[:-1]), positions[-1])
-    shape = positions if flat else (*positions, axes)
-    lags = np.asarray(rng.integers(-99, 99, shape) if whole else rng.normal(size=shape) * 9.0)
-    if strided and lags.ndim:
-        lags = np.repeat(lags, 2, axis=-1)[..., ::2][::-1]
-        lags.flags.writeable = False
-    got, wanted = (f(omega, lags, np) for f in (sums.mean_cos, sums.mean_cos))
-    assert got.shape == wanted.shape == turns.phases_shape(lags.shape, omega.shape)[:-1]
-    assert got.dtype == wanted.dtype == np.float64
-    np.testing.assert_allclose(got, wanted, atol=5e-15)
+    coefficients, waves = rng.standard_normal((*one, blocks)), rng.standard_normal((*other, blocks))
+    wanted = np.sum(coefficients * waves, axis=-1)
+    found = sums.weighted(coefficients, waves, np)
+    assert np.shape(found) == wanted.shape
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14)
+    np.testing.assert_array_equal(sums.weighted(None, waves, np), np.sum(waves, axis=-1))
+    both = sums.combined(coefficients, 2.0 * coefficients, waves, waves, np)
+    np.testing.assert_allclose(both, 3.0 * wanted, rtol=0, atol=5e-14)
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("axes", [1, 2, 3])
-@pytest.mark.parametrize("kind", ["whole", "fractions", "far", "scattered", "far scattered"])
-def test_transforms_keep_the_bound(law, axes, kind, ran):
-    omega = frequencies(law, axes, {1: 2**13, 2: 2**13, 3: 2**13}[axes])
-    lags = grid_of({1: 2048, 2: 40, 3: 12}[axes], axes)
-    scattered = np.random.default_rng(0).uniform(-12.0, 12.0, lags.shape)
-    lags = {
-        "whole": lags,
-        "fractions": lags * 0.1,
-        "far": lags + 2.0**36,
-        "scattered": scattered,
-        "far scattered": scattered + 1e7,
-    }[kind]
-    got = sums.mean_cos(omega, lags, np)
-    if kind.endswith("scattered"):
-        # a Cauchy law in three axes has no box that is small and leaves few outside
-        wanted = {"direct_mean"} if law == LAWS[1] and axes == 3 else {"scattered_sums"}
-    else:
-        wanted = {"grid_sums"}
-    assert wanted <= set(ran)
-    chosen = np.random.default_rng(1).integers(0, len(lags), 200)
-    assert np.max(np.abs(got[chosen] - exact_mean(omega, lags[chosen]).real)) < BOUND / 10
+# -- over blocks -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("axes", "indexing"), [(2, "ij"), (2, "xy"), (3, "ij"), (3, "xy")])
-def test_grids_are_found_in_any_order(axes, indexing):
-    lags = grid_of(12, axes, indexing)
-    for order in (np.arange(len(lags)), np.arange(len(lags))[::-1], np.random.default_rng(2).permutation(len(lags))):
-        grid = sums.transforms.grid_of(sums._prepared(lags[order] * 0.3 + 5.0))
-        assert [axis.count for axis in grid] == [12] * axes
-        assert max(axis.loss for axis in grid) < 1e-14
-        rebuilt = np.stack([axis.origin + axis.step * axis.index for axis in grid], axis=-1)
-        np.testing.assert_allclose(rebuilt, lags[order] * 0.3 + 5.0, rtol=1e-14)
-
-
+@pytest.mark.parametrize("budget", [1, 7, 40, 2**20])
 @pytest.mark.parametrize(
-    ("values", "step", "count"),
+    ("positions", "frequencies", "cosine"),
     [
-        (np.arange(10.0), 1.0, 10),
-        (np.arange(10.0) * 12 + 5, 12.0, 10),
-        ([0.0, 6.0, 9.0, 9.0, 3.0], 3.0, 4),
-        (np.subtract.outer(np.arange(9.0), np.arange(9.0)).ravel(), 1.0, 17),
-        (np.linspace(0.0, 1.0, 11), 0.1, 11),
-        (np.concatenate([np.linspace(0.0, 1.0, 11), 2.0 * np.linspace(0.0, 1.0, 11)]), 0.1, 21),
-        ([3.5, 3.5], 1.0, 1),
-        ([0.0, 1.0, 2.0**40], None, None),
-        ([0.0, 1.0, math.pi], None, None),
-        (np.geomspace(1.0, 10.0, 30), None, None),
+        ((), (9,), (9,)),
+        ((5,), (9,), (9,)),
+        ((5,), (9,), (3, 1, 9)),
+        ((5,), (9,), (3, 5, 9)),
+        ((4, 5), (9,), (5, 9)),
+        ((5, 2), (3, 9, 2), (3, 1, 9)),
+        ((5, 2), (3, 9, 2), (2, 1, 1, 9)),
+        ((2,), (3, 9, 2), (3, 9)),
     ],
 )
-def test_uniform_axes(values, step, count):
-    axis = sums.transforms.axis_of(np.asarray(values, dtype=float), 100)
-    if step is None:
-        assert axis is None
-    else:
-        assert (axis.step, axis.count) == (pytest.approx(step), count)
-        assert axis.loss == 0.0 or step == 0.1
-        assert axis.loss < 1e-14
+@pytest.mark.parametrize("which", ["both", "cosine", "neither"])
+def test_sums_over_blocks_in_parts_of_any_size(budget, positions, frequencies, cosine, which, monkeypatch, rng):
+    monkeypatch.setattr(sums, "BUDGET", budget)
+    a = angles_of(rng.uniform(-9, 9, positions), rng.standard_normal(frequencies), rng.standard_normal(9))
+    a = a if which != "neither" or budget == 7 else a._replace(shift=None)
+    cosine, sine = rng.standard_normal((2, *cosine))
+    cosine, sine = {"both": (cosine, sine), "cosine": (cosine, None), "neither": (None, None)}[which]
+    held, right = [], sums.cos_sin
+    monkeypatch.setattr(sums, "cos_sin", lambda part: held.append(math.prod(part.shape)) or right(part))
+    with without_twins():
+        found = sums.over_blocks(a, cosine, sine)
+    for one, wanted in zip(found, exact(a, cosine, sine), strict=True):
+        assert np.shape(one) == np.shape(wanted)
+        np.testing.assert_allclose(one, wanted, rtol=0, atol=1e-13)
+    assert max(held) <= max(budget, math.prod(a.shape[:-1]))
+    assert sum(held) == math.prod(a.shape)  # every phase once
+    assert len(held) == 1 or budget < 2**20
 
 
-@campaign
-def test_lags_of_several_blocks_and_many_frequencies(ran, monkeypatch):
-    monkeypatch.setattr(sums.transforms, "MODES", 1000)
-    monkeypatch.setattr(sums, "_DRAWS", 1500)
-    for axes, side in ((1, 4567), (2, 67)):
-        omega, lags = frequencies(LAWS[0], axes, 4000), grid_of(side, axes)
-        got = sums.mean_cos(omega, lags, np)
-        assert ran == ["grid_sums"] * 3
-        ran.clear()
-        np.testing.assert_allclose(got, exact_mean(omega, lags).real, atol=BOUND / 10)
+def test_products_of_coefficients_and_phases_are_within_the_budget(monkeypatch, rng):
+    """Where coefficients meet phases one by one, it is their products that are held."""
+    monkeypatch.setattr(sums, "BUDGET", 100)
+    a, cosine = angles_of(rng.uniform(-9, 9, 5), rng.standard_normal(9)), rng.standard_normal((4, 5, 9))
+    held, right = [], sums.weighted
+    monkeypatch.setattr(sums, "weighted", lambda c, waves, xp: held.append((c * waves).size) or right(c, waves, xp))
+    np.testing.assert_allclose(sums.over_blocks(a, cosine)[0], exact(a, cosine)[0], rtol=0, atol=1e-13)
+    assert max(held) <= 100
+    held.clear()
+    rows = cosine[:, :1, :]  # these do not, so as many blocks as phases allow
+    np.testing.assert_allclose(sums.over_blocks(a, rows[:, 0, None, :])[0], exact(a, rows)[0], rtol=0, atol=1e-13)
+    assert len(held) == 1
 
 
-def test_long_grids_far_away_keep_the_bound():
-    omega = np.random.default_rng(0).normal(size=(100, 1)) * 1e10
-    lags = (np.arange(2**19) + 2.0**18)[:, None]
-    got = sums.mean_cos(omega, lags, np)
-    chosen = np.concatenate([[0, 2**18, 2**19 - 1], np.random.default_rng(1).integers(0, 2**19, 200)])
-    assert np.max(np.abs(got[chosen] - exact_mean(omega, lags[chosen]).real)) < BOUND / 2
+def test_parts_are_all_and_within_the_budget(monkeypatch):
+    monkeypatch.setattr(sums, "BUDGET", 12)
+    assert [(part.start, part.stop) for part in sums.parts(10, 5)] == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)]
+    assert [(part.start, part.stop) for part in sums.parts(3, 100)] == [(0, 1), (1, 2), (2, 3)]
+    assert [(part.start, part.stop) for part in sums.parts(3, 0)] == [(0, 3)]
+    assert list(sums.parts(0, 5)) == []
 
 
-def test_few_sums_are_direct_and_more_than_three_axes_too(ran):
-    sums.mean_cos(np.ones((64, 1)), np.arange(10.0)[:, None], np)
-    sums.mean_cos(np.random.default_rng(0).normal(size=(4096, 4)), grid_of(6, 4), np)
-    assert ran == ["direct_mean"] * 2
+def test_without_blocks_the_sum_is_zero():
+    for positions, cosine in ((np.zeros(()), np.ones(0)), (np.zeros(4), np.ones((3, 1, 0)))):
+        cosines, sines = sums.over_blocks(angles_of(positions, np.ones(0)), cosine, cosine)
+        assert not np.any(cosines)
+        assert not np.any(sines)
 
 
-def test_frequencies_without_bound_stay_direct(ran):
-    omega = np.random.default_rng(0).normal(size=(2**12, 1))
-    omega[:2] = [[2.0**500], [1e100]]
-    lags = np.random.default_rng(1).uniform(0.0, 30.0, (2000, 1))
-    got = sums.mean_cos(omega, lags, np)
-    assert ran == ["scattered_sums", "direct_sums"]  # the two outside, the others not
-    small = exact_mean(omega[2:], lags).real * (4094 / 4096)
-    assert np.max(np.abs(got - small)) < 2 / 4096 + BOUND
+# -- the mean ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_wide_range_allocates_no_grid(ran):
-    omega = np.random.default_rng(0).normal(size=(2**12, 1)) * 1e12
-    lags = np.random.default_rng(1).uniform(0.0, 1e6, (500, 1))
-    sums.mean_cos(omega, lags, np)
-    assert ran == ["direct_mean"]
+def test_the_mean_is_the_sum_over_the_number_of_blocks(xp, rng):
+    positions, frequencies = rng.uniform(-9, 9, 7), rng.standard_normal(6)
+    a = angles.read(xp(positions), xp(frequencies))
+    found = sums.mean_cos(a)
+    assert xp.owns(found)
+    np.testing.assert_allclose(xp.host(found), np.cos(np.outer(positions, frequencies)).mean(axis=-1), atol=1e-15)
+    np.testing.assert_allclose(xp.host(sums.over_blocks(a)[0]), 6.0 * xp.host(found), atol=1e-14)
 
 
-def test_a_grid_off_by_little_is_seen(monkeypatch):
-    """The mutation: without the test of what a grid loses, large frequencies are wrong."""
-    omega, lags = frequencies(LAWS[1], 1, 2**12) * 1e7, np.linspace(0.0, 7.0, 1001)[:, None]
-    wanted = exact_mean(omega, lags).real
-    assert np.max(np.abs(sums.mean_cos(omega, lags, np) - wanted)) < BOUND
-    monkeypatch.setattr(sums.transforms, "PHASE_LOSS", np.inf)  # and so no frequency is summed directly
-    assert np.max(np.abs(sums.mean_cos(omega, lags, np) - wanted)) > BOUND
+def test_the_mean_in_parts(monkeypatch, rng):
+    a = angles_of(rng.uniform(-9, 9, (5, 2)), rng.standard_normal((3, 9, 2)))
+    wanted = sums.mean_cos.generic(a)
+    monkeypatch.setattr(sums, "BUDGET", 16)
+    np.testing.assert_allclose(sums.mean_cos.generic(a), wanted, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(wanted, exact(a)[0] / 9, rtol=0, atol=1e-14)
 
 
-def test_a_phase_folded_in_float64_would_break_the_bound(monkeypatch):
-    """The mutation: frequency times step, reduced after it was rounded."""
-    omega, lags = frequencies(LAWS[0], 1, 500) * 1e5, np.arange(2.0**17)[:, None]
-    wanted = exact_mean(omega, lags[-500:]).real
-    assert np.max(np.abs(sums.mean_cos(omega, lags, np)[-500:] - wanted)) < BOUND
-
-    def plain(turns, tails, step, out):
-        out[:] = np.remainder(step * turns * (2.0 * np.pi), 2.0 * np.pi)
-
-    monkeypatch.setattr(sums.loops, "folded", plain)
-    assert np.max(np.abs(sums.mean_cos(omega, lags, np)[-500:] - wanted)) > BOUND
+# -- roots -------------------------------------------------------------------------------------------------------------
 
 
-def test_without_finufft_sums_are_direct(ran, monkeypatch):
-    omega, lags = frequencies(LAWS[0], 1, 2**12), np.arange(500.0)[:, None]
-    with_it = sums.mean_cos(omega, lags, np)
-    monkeypatch.setitem(sys.modules, "finufft", None)
-    np.testing.assert_allclose(sums.mean_cos(omega, lags, np), with_it, atol=BOUND / 10)
-    assert ran == ["grid_sums", "direct_mean"]
+def test_roots_of_what_is_not_negative_but_for_rounding(xp):
+    found = sums.root(xp(np.asarray([4.0, 0.0, -1e-18])), xp.module if xp.name != "torch" else _torch())
+    np.testing.assert_array_equal(xp.host(found), [2.0, 0.0, 0.0])
 
 
-def test_without_the_compiler_there_is_no_leaf():
-    code = (
-        "import numpy as np, rfrope\nfrom rfrope import _accel, analysis\n"
-        "assert _accel.twin('mean_cos') is None and _accel.twin('kernel_moments') is None\n"
-        "print(analysis.mean_kernel([0.0, 0.0], [1.0, 2.0]))\n"
-        "print(rfrope.estimate_kernel('gaussian', [0.0], n_samples=10, rng=0).value)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=HANGS,
-        env={"NUMBA_DISABLE_JIT": "1", "PATH": ""},
-    )
-    assert (run.stdout.split(), run.stderr) == (["[1.", "1.]", "[1.]"], "")
+def test_the_gradient_of_a_root_is_zero_at_zero():
+    torch = library("torch").module
+    x = torch.tensor([4.0, 0.0], dtype=torch.float64, requires_grad=True)
+    sums.root(x, torch).sum().backward()
+    assert x.grad.tolist() == [0.25, 0.0]
 
 
-# -- moments of a kernel -----------------------------------------------------------------------------------------------
+def _torch():
+    import array_api_compat.torch
 
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    count=st.integers(1, 700),
-    axes=st.integers(1, 4),
-    shape=SHAPES,
-    quantity=st.sampled_from(["phi", "phi2", "sin"]),
-    seed=st.integers(0, 99),
-)
-def test_moments_are_the_plain_moments(count, axes, shape, quantity, seed):
-    rng = np.random.default_rng(seed)
-    omega = rng.normal(size=(count, axes) if axes > 1 else count)
-    delta = np.asarray(rng.normal(size=(*shape, axes) if axes > 1 else shape) * 5.0)
-    got = sums.kernel_moments(omega, delta, quantity)
-    wanted = montecarlo._kernel_moments(omega, delta, quantity)
-    for ours, plain in zip(got, wanted, strict=True):
-        assert ours.shape == plain.shape == shape
-        np.testing.assert_allclose(ours, plain, rtol=1e-9, atol=1e-13 * count)
-
-
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
-@pytest.mark.parametrize("axes", [1, 2, 3])
-def test_moments_by_transform(law, quantity, axes, ran):
-    omega = frequencies(law, axes, 2**14)
-    lags = grid_of({1: 500, 2: 24, 3: 10}[axes], axes) * (0.01 if axes == 1 else 0.5)
-    if axes == 1:
-        omega, lags = omega[:, 0], lags[:, 0]
-    mean, m2 = sums.kernel_moments(omega, lags, quantity)
-    assert "grid_sums" in ran
-    exact_mean, exact_m2 = montecarlo._kernel_moments(omega, lags, quantity)
-    assert np.max(np.abs(mean - exact_mean)) < BOUND
-    spread, exact_spread = np.sqrt(m2), np.sqrt(exact_m2)
-    assert np.all(np.abs(spread - exact_spread) <= 1e-3 * exact_spread)
-    zero = np.flatnonzero(~np.any(lags.reshape(len(lags), -1), axis=1))
-    assert zero.size
-    assert np.all(mean[zero] == (0.0 if quantity == "sin" else 1.0))
-    assert np.all(m2[zero] == 0.0)
-
-
-def test_small_variances_need_the_loop(monkeypatch):
-    """The mutation: transforms alone lose the variance near lag 0."""
-    omega, lags = frequencies(LAWS[0], 1, 2**14)[:, 0], np.arange(500.0) * 1e-3
-    exact = np.sqrt(montecarlo._kernel_moments(omega, lags, "phi")[1])
-    assert np.all(np.abs(np.sqrt(sums.kernel_moments(omega, lags, "phi")[1]) - exact) <= 1e-3 * exact)
-    monkeypatch.setattr(sums.transforms, "LEAST_VARIANCE", 0.0)
-    wrong = np.sqrt(sums.kernel_moments(omega, lags, "phi")[1])
-    assert not np.all(np.abs(wrong - exact) <= 1e-3 * exact)
-
-
-@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
-@pytest.mark.parametrize("law", LAWS, ids=str)
-@pytest.mark.parametrize("largest", [1e-3, 0.5])
-def test_moments_at_many_flat_lags_are_those_of_exact_arithmetic(law, largest, quantity, ran):
-    omega, lags = frequencies(law, 1, 2**12)[:, 0], np.linspace(0.0, largest, 20_001)
-    mean, m2 = sums.kernel_moments(omega, lags, quantity)
-    some = np.asarray([1, 2, 3, 5, 100, 3333, 12345, 20_000])
-    u = (2.0 if quantity == "phi2" else 1.0) * lags[some, None] * omega
-    deviation = np.sin(u) if quantity == "sin" else 2.0 * np.sin(0.5 * u) ** 2  # 1 - cos u, without cancellation
-    exact = np.mean(deviation, axis=-1)
-    spread = np.sum((deviation - exact[:, None]) ** 2, axis=-1)
-    np.testing.assert_allclose(m2[some], spread, rtol=2e-5, atol=1e-27)  # cos itself is rounded to 1e-16
-    np.testing.assert_allclose(mean[some], exact if quantity == "sin" else 1.0 - exact, rtol=0, atol=1e-11)
-    assert ran.count("direct_moments") < 40  # not at every flat lag
-
-
-@campaign
-def test_a_right_kernel_passes_at_many_flat_lags():
-    found = rfrope.validate("gaussian(scale=32)", delta=np.linspace(0, 0.5, 3000), n_samples=2**15, rng=0)
-    assert found.passed
-
-
-@pytest.mark.parametrize("size", [1e100, 1e-100])
-def test_phases_that_turns_cannot_hold_are_plain(size):
-    """The loop would give cos = 1 for all of them: an estimate that is wrong and sure of itself."""
-    omega = np.random.default_rng(0).normal(size=3000)
-    omega[0] = 1.0 / size
-    lags = np.asarray([0.0, 1.0, 2.0, -3.0]) * max(size, 1.0)
-    for got, wanted in zip(
-        sums.kernel_moments(omega, lags, "phi"), montecarlo._kernel_moments(omega, lags, "phi"), strict=True
-    ):
-        np.testing.assert_allclose(got, wanted, rtol=1e-12)
-    assert got[1] > 100.0  # deviations from the mean, not a constant
-
-
-# -- threads, forks, workers -------------------------------------------------------------------------------------------
-
-
-def test_every_number_of_threads_gives_the_same_bits():
-    omega, lags = frequencies(LAWS[1], 1, 2**19), np.arange(300.0)[:, None]
-    few = frequencies(LAWS[1], 4, 3000)
-    results = []
-    for count in (1, 2, 4):
-        with rfrope.threads(count):
-            results.append((sums.mean_cos(omega, lags, np), sums.mean_cos(few, grid_of(6, 4), np)))
-    for transformed, direct in results[1:]:
-        assert np.array_equal(transformed, results[0][0])
-        assert np.array_equal(direct, results[0][1])
-
-
-def test_many_python_threads_at_once():
-    omega, lags = frequencies(LAWS[0], 1, 2**14), np.arange(400.0)[:, None]
-    wanted = sums.mean_cos(omega, lags, np)
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: sums.mean_cos(omega, lags, np), range(24)))
-    assert all(np.array_equal(one, wanted) for one in found)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
-def test_transforms_work_after_a_fork():
-    code = """
-import os, numpy as np, rfrope
-def job():
-    return rfrope.estimate_kernel("gaussian(scale=4)", np.arange(300.0), n_samples=2**19, rng=0).value
-before = job()
-child = os.fork()
-if child == 0:
-    os._exit(0 if np.array_equal(job(), before) else 1)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), np.array_equal(job(), before))
-"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
-    assert (run.stdout.split(), run.stderr) == (["0", "True"], "")
-
-
-def test_transforms_warn_of_nothing():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        sums.mean_cos(frequencies(LAWS[0], 1, 300), np.arange(2.0**20)[:, None], np)
-
-
-def test_the_twins_are_registered():
-    assert _accel.choose(sums.mean_cos, np.ones(2)) is sums.mean_cos
-    assert _accel.choose(montecarlo._kernel_moments, np.ones(2)) is sums.kernel_moments
-    assert _accel.choose(montecarlo._kernel_chunk_length, np.ones(2)) is sums.kernel_chunk_length
-
-
-def test_loops_compile_where_no_cache_can_be_written():
-    add = _accel.compiled(eval("lambda x: x + 1.0"))  # a function without a file has no place for a cache
-    assert add(1.0) == 2.0
+    return array_api_compat.torch

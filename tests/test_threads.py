@@ -18,8 +18,7 @@ import pytest
 from campaign import HANGS, campaign, sparse
 
 import rfrope
-from rfrope import _accel
-from rfrope._core import threads
+from rfrope._core import threads, twins
 
 
 @pytest.fixture(autouse=True)
@@ -123,10 +122,10 @@ def test_affinity_counts():
 def test_available_is_the_smaller_of_affinity_and_quota(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
     for quota, wanted in ((4, 4), (2**20, 6), (0, 1)):
-        monkeypatch.setattr(_threads, "_quota", lambda quota=quota: quota)
+        monkeypatch.setattr(threads, "_quota", lambda quota=quota: quota)
         assert threads.available() == wanted
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS and Windows
-    monkeypatch.setattr(_threads, "_quota", lambda: 2**20)
+    monkeypatch.setattr(threads, "_quota", lambda: 2**20)
     for count, wanted in ((5, 5), (None, 1)):
         monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
         assert threads.available() == wanted
@@ -306,7 +305,7 @@ def test_a_thread_is_waited_for_to_its_end_after_a_long_item_too(monkeypatch):
         return i
 
     helpers = set()
-    monkeypatch.setattr(_threads, "_PATIENCE", 20)
+    monkeypatch.setattr(threads, "_PATIENCE", 20)
     monkeypatch.setattr(threading, "enumerate", lingering)
     with pytest.raises(KeyboardInterrupt):
         list(threads.ordered_map(task, range(1000), 2))
@@ -343,7 +342,8 @@ JOB = """
 import os, sys, threading
 import numpy as np
 import rfrope
-from rfrope import _accel
+from rfrope._core import twins
+from rfrope.rotation import turning
 
 x = np.random.default_rng(0).standard_normal((8, 1024, 128), dtype=np.float32)
 p, w = np.arange(1024), rfrope.geometric(64)
@@ -463,14 +463,15 @@ if __name__ == "__main__":
 
 
 CHECK = """
-twins = [_accel.twin(name) is not None for name in ("rotated", "rotated_again", "score_sums", "mean_cos")]
 wanted = job()
-print(right(wanted), same(job(), wanted), all(twins), any(twins), threading.active_count())
+found = [twins.twin_of(name, "cpu") for name in ("rotated", "score_sums", "mean_cos")] + [turning._repeats()]
+found = [one is not None for one in found]
+print(right(wanted), same(job(), wanted), all(found), any(found), threading.active_count())
 """
 
 
 @pytest.mark.parametrize(
-    ("environment", "twins"),
+    ("environment", "compiled"),
     [
         pytest.param({"NUMBA_NUM_THREADS": "1"}, True, marks=campaign),
         ({"NUMBA_DISABLE_JIT": "1"}, False),
@@ -478,10 +479,10 @@ print(right(wanted), same(job(), wanted), all(twins), any(twins), threading.acti
     ],
     ids=["one thread", "no compiler", "no cache"],
 )
-def test_settings_of_numba(environment, twins, tmp_path):
-    if _accel.twin("rotated") is None:
+def test_settings_of_numba(environment, compiled, tmp_path):
+    if twins.twin_of("rotated", "cpu") is None:
         pytest.skip("compiled loops, whose settings these are, need Numba with its compiler on")
-    assert run_script(CHECK, tmp_path, **environment) == ["True", "True", str(twins), str(twins), "1"]
+    assert run_script(CHECK, tmp_path, **environment) == ["True", "True", str(compiled), str(compiled), "1"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send an interrupt to one process")

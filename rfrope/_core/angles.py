@@ -78,7 +78,8 @@ class Angles(NamedTuple):
         shift = self.shift
         if shift is not None and shift.ndim and shift.shape[-1] > 1:
             shift = shift[..., span]
-        return self._replace(frequencies=self.frequencies[..., span, :], shift=shift)
+        with array.at_once(self.frequencies):
+            return self._replace(frequencies=self.frequencies[..., span, :], shift=shift)
 
 
 def read(
@@ -226,7 +227,8 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
     if omega.ndim > 1 and omega.shape[-1] == 0:
         raise ValueError(f"{name} has shape {tuple(omega.shape)}; expected at least one position axis")
     check_values(name, omega, space)
-    omega = omega[:, None] if omega.ndim == 1 else omega
+    with array.at_once(omega):  # where there is no float64, phases are exact for frequencies with values alone
+        omega = omega[:, None] if omega.ndim == 1 else omega
     several = len(shape) > 2 or omega.shape[-1] > 1
     wrong = {"any": False, "one": len(shape) > 2, "one axis": several, "line": len(shape) > 1}[sets]
     if wrong:

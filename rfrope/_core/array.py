@@ -298,6 +298,14 @@ def is_traced(x: Array) -> bool:
     return jax is not None and isinstance(x, jax.core.Tracer)
 
 
+def at_once(x: Array) -> AbstractContextManager[Any]:
+    """Return a context in which JAX computes with `x`, if it has values, instead of tracing: they stay at hand."""
+    if type(x).__module__.partition(".")[0] not in ("jax", "jaxlib") or is_traced(x):
+        return nullcontext()
+    context: AbstractContextManager[Any] = sys.modules["jax"].ensure_compile_time_eval()
+    return context
+
+
 def on_host(x: Array) -> bool:
     """Whether looking at the values of `x` is free and allowed: eager, in the memory of the CPU, not being compiled."""
     if isinstance(x, np.ndarray):

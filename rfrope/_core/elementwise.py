@@ -9,20 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.array import Array, device, from_host, library_of, namespace, needs_gradient, to_host
+from rfrope._core import array
+from rfrope._core.array import Array
 
 
 def special_functions(xp: ModuleType) -> Any:
     """Return the module of special functions that take the arrays of `xp` where they are, or None."""
-    name = {"numpy": "scipy.special", "cupy": "cupyx.scipy.special"}.get(library_of(xp))
+    name = {"numpy": "scipy.special", "cupy": "cupyx.scipy.special"}.get(array.library_of(xp))
     return name and importlib.import_module(name)
 
 
 def by_blocks(function: Callable[[Array, ModuleType], Array], x: Array, xp: ModuleType) -> Array:
     """Return ``function(x, xp)`` for an elementwise function of many operations: one task a block for Dask."""
-    if library_of(xp) != "dask":
+    if array.library_of(xp) != "dask":
         return function(x, xp)
-    return x.map_blocks(lambda block: function(block, namespace(block=block)), dtype=x.dtype)
+    return x.map_blocks(lambda block: function(block, array.namespace(block=block)), dtype=x.dtype)
 
 
 def on_host(
@@ -40,9 +41,9 @@ def on_host(
     """
     if isinstance(x, np.ndarray):
         return function(x)
-    if needs_gradient(x):
+    if array.needs_gradient(x):
         raise TypeError("this function is evaluated by SciPy on the host and has no gradient; pass a detached tensor")
-    library = library_of(xp)
+    library = array.library_of(xp)
     if library == "dask":
         if last_axis is None:
             return x.map_blocks(function, dtype=x.dtype)
@@ -58,5 +59,5 @@ def on_host(
         return jax.pure_callback(
             lambda v: np.asarray(function(np.asarray(v)), dtype=x.dtype), result, x, vmap_method="expand_dims"
         )
-    host = np.asarray(function(to_host(x)))
-    return from_host(host, xp, device=device(x), dtype=x.dtype)
+    host = np.asarray(function(array.to_host(x)))
+    return array.from_host(host, xp, device=array.device(x), dtype=x.dtype)

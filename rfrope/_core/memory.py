@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from rfrope._core.array import Array, has_values, is_cupy, is_lazy, needs_gradient
 
+# The last two have a dtype nevertheless. PyTorch's compiler can trace numbers, but not ask them for one.
+_NOT_ARRAYS = (type(None), bool, int, float, str, np.generic, ModuleType)
+
 
 def place(values: Iterable[Any]) -> str:
     """Where all arrays among some values are, those in tuples included: "cpu", "cuda", or nowhere that loops may go."""
-    places = {"cpu", "cuda"}
-    for value in values:
+    arrays, rest = [], list(values)
+    for value in rest:
         if isinstance(value, tuple):
-            places &= {place(value)} if any(hasattr(v, "dtype") for v in value) else places
-        elif hasattr(value, "dtype") and not isinstance(value, np.generic):
-            places &= {where for where, fits in (("cpu", in_memory), ("cuda", on_cuda)) if fits(value)}
-    return "cpu" if "cpu" in places else "cuda" if places else ""
+            rest.extend(value)
+        elif not isinstance(value, _NOT_ARRAYS) and hasattr(value, "dtype"):
+            arrays.append(value)
+    if all(map(in_memory, arrays)):
+        return "cpu"
+    return "cuda" if all(map(on_cuda, arrays)) else ""
 
 
 def is_writable(x: Array) -> bool:

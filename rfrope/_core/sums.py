@@ -59,7 +59,8 @@ def weighted(coefficients: Array | None, waves: Array, xp: ModuleType) -> Array:
         return xp.matmul(coefficients, waves) if not lags else xp.matmul(waves, coefficients)
     if _is_outer(coefficients.shape, lags):
         rows = xp.reshape(coefficients, (*coefficients.shape[: -1 - lags], 1, coefficients.shape[-1]))
-        found = xp.matmul(rows, xp.matrix_transpose(xp.reshape(waves, (-1, waves.shape[-1]))))
+        flat = xp.reshape(waves, (math.prod(waves.shape[:-1]), waves.shape[-1]))
+        found = xp.matmul(rows, xp.matrix_transpose(flat))
         return xp.reshape(found, (*found.shape[:-2], *waves.shape[:-1]))
     if coefficients.shape[-2] == 1:
         return xp.matmul(waves, xp.matrix_transpose(coefficients))[..., 0]

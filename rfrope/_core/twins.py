@@ -52,7 +52,7 @@ def twinned(
 
         @wraps(generic)
         def chosen(*arguments: Any, **options: Any) -> Any:
-            place = memory.place(arguments)
+            place = memory.place((*arguments, *options.values()))
             twin = twin_of(name, place) if place else None
             return (generic if twin is None else twin)(*arguments, **options)
 

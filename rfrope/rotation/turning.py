@@ -346,6 +346,8 @@ def _repeats() -> Any:
 
 def _checked_scale(scale: Any, shape: tuple[int, ...], like: Array, xp: ModuleType) -> tuple[Any, tuple[int, ...]]:
     """Return the scale as a float or an array beside `like`, and the shape of the phases with it."""
+    if isinstance(scale, int | float) and not isinstance(scale, bool) and 0.0 < scale < math.inf:
+        return float(scale), shape  # PyTorch's compiler may trace it, and can do no more than compare
     if not hasattr(scale, "dtype") and not isinstance(scale, list | tuple):
         return positive("scale", scale), shape
     scale = array.as_widest(array.numbers(scale, xp, name="scale", device=array.device(like)), xp)

@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scaled_error
 
 import rfrope
-from rfrope import _accel, estimate_scores, kernels, montecarlo
-from rfrope._core import philox, special, threads
-from rfrope._accel import laws
+from rfrope import estimate_scores, kernels, montecarlo
+from rfrope._accel import laws, schedules
+from rfrope._core import philox, special, threads, twins
 from rfrope.kernels import families
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
@@ -38,7 +38,7 @@ njit = pytest.importorskip("numba", reason=NO_LOOPS).njit
 
 def both(kernel, *, start=0, length=600, **options):
     arguments = (kernel, KEY, *problem(kernel, **options), start, length)
-    return estimators.score_sums(*arguments), montecarlo._score_sums(*arguments)
+    return estimators.score_sums(*arguments), montecarlo._score_sums.generic(*arguments)
 
 
 # -- the sums ----------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_a_large_mean_does_not_swamp_the_spread():
     kernel = kernels.parse("gaussian(scale=1e4)")
     delta, a, b = problem(kernel, longest=7.0)
     arguments = (kernel, KEY, delta, 1e6 + a, b, 0, 512)
-    found, expected = estimators.score_sums(*arguments), montecarlo._score_sums(*arguments)
+    found, expected = estimators.score_sums(*arguments), montecarlo._score_sums.generic(*arguments)
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=1e-12)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-14)
 
@@ -136,9 +136,14 @@ def test_extreme_scales_are_left_to_the_transport(scale):
     assert scaled_error(*both(rfrope.kernel("gaussian", scale=scale), length=32), 32) < 1e-9
 
 
-def test_the_loops_repeat_the_numbers_of_the_tables():
-    names = ("UNIFORM", "LOG_UNIFORM", "TABLE", "OCTAVES", "PIECES", "ROW", "SIDE")
+def test_the_loops_find_pieces_by_the_bits_that_the_tables_are_cut_by():
+    names = ("UNIFORM", "LOG_UNIFORM", "PIECES", "ROW", "SIDE")
     assert [getattr(estimator_loops, name) for name in names] == [getattr(laws, name) for name in names]
+    assert sorted({laws.UNIFORM, laws.LOG_UNIFORM, laws.TABLE}) == [0, 1, 2]
+    assert 2 ** int(estimator_loops._PIECE_SHIFT) == laws.PIECES
+    assert int(estimator_loops._PIECE_BITS) + int(estimator_loops._PIECE_SHIFT) == 52  # those of a mantissa
+    assert int(estimator_loops._PIECE_MASK) == 2 ** int(estimator_loops._PIECE_BITS) - 1
+    assert int(estimator_loops._UPPER) == laws.SIDE * laws.ROW == laws.OCTAVES * laws.PIECES * laws.ROW
 
 
 def test_laws_are_there_without_numba():
@@ -156,13 +161,13 @@ def test_a_quantile_that_no_table_fits_is_refused():
 @pytest.fixture
 def spy(monkeypatch):
     """Names of the twins that were called."""
-    called, original = [], _accel.twin
+    called, original = [], twins.twin_of
 
-    def recorded(name):
-        function = original(name)
+    def recorded(name, place):
+        function = original(name, place)
         return function and (lambda *args, **options: called.append(name) or function(*args, **options))
 
-    monkeypatch.setattr(_accel, "twin", recorded)
+    monkeypatch.setattr(twins, "twin_of", recorded)
     return called
 
 
@@ -201,7 +206,7 @@ def test_other_libraries_never_reach_it(spy):
 
 def test_without_the_leaf_results_are_the_same_to_1e_9(monkeypatch):
     expected = estimate()
-    monkeypatch.setattr(_accel, "twin", lambda name: None)
+    monkeypatch.setattr(twins, "twin_of", lambda name, place: None)
     for x, y in zip(parts(estimate()), parts(expected), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
 
@@ -222,8 +227,8 @@ def test_read_only_and_strided_input_compiles_nothing_new():
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(estimators, "_TABLED", 2**14)
-    monkeypatch.setattr(estimators, "_TRANSPORTED", 2**14)
+    monkeypatch.setitem(schedules._TABLED, "cpu", 2**14)
+    monkeypatch.setitem(schedules._TRANSPORTED, "cpu", 2**14)
 
 
 @pytest.mark.parametrize("text", ["matern(nu=1.5, scale=8)", "matern(nu=0.3, scale=8)"])
@@ -247,11 +252,18 @@ def test_bits_are_the_same_in_other_processes(small_chunks):
 
 
 def test_chunks_of_a_slow_transport_are_short():
-    fast, slow = EVERY_TABLED[0], TRANSPORTED[0]
-    assert estimators.score_chunk_length(fast, 200) == 2**13
-    assert estimators.score_chunk_length(slow, 200) == 2**10
-    assert estimators.score_chunk_length(fast, 10**9) == 4
-    assert estimators.score_chunk_length(fast, 1) == 2**16
+    assert schedules.of_trials("cpu", True, 200) == 2**13
+    assert schedules.of_trials("cpu", False, 200) == 2**10
+    assert schedules.of_trials("cpu", True, 10**9) == 4
+    assert schedules.of_trials("cpu", True, 1) == 2**16
+
+
+@pytest.mark.parametrize(("kernel", "stated"), [(EVERY_TABLED[0], True), (TRANSPORTED[0], False)], ids=["fast", "slow"])
+def test_chunks_are_those_of_the_schedule_for_this_kernel(kernel, stated, monkeypatch):
+    asked, right = [], schedules.of_trials
+    monkeypatch.setattr(schedules, "of_trials", lambda *arguments: asked.append(arguments) or right(*arguments))
+    estimate_scores(Q, K, LAGS, kernel, n_trials=8, rng=0)
+    assert asked == [("cpu", stated, 8 * (3 + kernel.draws + 1) + 9)]
 
 
 # -- cos and sin -------------------------------------------------------------------------------------------------------
@@ -316,7 +328,7 @@ def radii(table, u, out):
 
 
 def cells(n: int = 20_000) -> np.ndarray:
-    """Uniforms as `_philox` makes them, odd multiples of 2**-53 below 1/2: ordinary ones, and some of every octave."""
+    """Uniforms as `philox` makes them, odd multiples of 2**-53 below 1/2: ordinary ones, and some of every octave."""
     rng = np.random.default_rng(2)
     ordinary = rng.integers(0, 2**51, n)
     octaves = [rng.integers(2 ** (e - 1), 2**e, 40) for e in range(1, 52)]
@@ -406,7 +418,7 @@ def test_radii_are_those_of_the_transport(name):
 def test_uniforms_are_equal_bit_for_bit(key, start, count, columns, stream, streams):
     options = {"stream": stream, "streams": streams}
     found = estimators.uniforms(key, start, count, columns, **options)
-    np.testing.assert_array_equal(found, philox.uniforms(key, start, count, columns, **options))
+    np.testing.assert_array_equal(found, philox.uniforms.generic(key, start, count, columns, **options))
 
 
 KNOWN = [  # Random123's kat_vectors for philox4x32 with 10 rounds
@@ -443,11 +455,11 @@ SCRIPT = """
     import sys
     import numpy as np
     import rfrope
-    from rfrope import _accel
+    from rfrope._core import twins
     q, k = np.random.default_rng(0).standard_normal((2, 3, 1, 16))
     found = rfrope.estimate_scores(q, k, [-3.0, 0.0, 8.0], "matern(nu=1.5, scale=8)", n_trials=3000, rng=3)
     values = np.concatenate([v.ravel() for v in (found.mean.value, found.variance.value)])
-    print(_accel.twin("score_sums") is not None, *values.tolist())
+    print(twins.twin_of("score_sums", "cpu") is not None, *values.tolist())
 """
 
 

@@ -13,13 +13,14 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-from rfrope import _accel
-from rfrope._core import array
 from rfrope._accel.cuda import door
+from rfrope._core import memory, twins
+from rfrope.rotation import turning
 
 COMPILER = shutil.which("g++")
 NO_COMPILER = "the kernels' text is run on the CPU by g++, which is missing"
@@ -97,18 +98,19 @@ def _built(translation: str) -> pathlib.Path:
 @functools.cache
 def emulator(source: str) -> Emulator:
     """Return the kernels of a .cu file as they stand."""
-    return Emulator(cuda.text(source), kernels(source))
+    return Emulator(door.text(source), kernels(source))
 
 
 def kernels(source: str) -> tuple[str, ...]:
     """Return the names of all the kernels that the leaf of a .cu file may launch."""
-    return importlib.import_module(f"rfrope._accel.cuda_{source}").KERNELS
+    return importlib.import_module(f"rfrope._accel.cuda.{source}").KERNELS
 
 
 @contextlib.contextmanager
 def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = None) -> Iterator[list[str]]:
     """Let NumPy arrays count as arrays on a CUDA device, whose kernels the CPU runs; yields the kernels that ran."""
     ran: list[str] = []
+    twin_of, load = getattr(twins.twin_of, "__wrapped__", twins.twin_of), twins.load
 
     def launch(source: str, kernel: str, blocks: int, threads: int, plan: np.ndarray) -> None:
         if blocks > 0:
@@ -116,16 +118,22 @@ def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = 
             chosen = replaced[source] if replaced and source in replaced else emulator(source)
             chosen.launch(kernel, blocks, threads, plan, backward=backward)
 
+    def load_for_cuda(place: str, leaf: str) -> ModuleType:
+        if place != "cuda":
+            raise ImportError("taken away")
+        return load(place, leaf)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_array, "in_memory", lambda x: False)
-        patch.setattr(_array, "on_cuda", lambda x: True, raising=False)
-        patch.setattr(_accel, "twin", lambda name: None)
-        patch.setattr(_accel, "cuda_twin", _accel.cuda_twin.__wrapped__)
-        patch.setattr(cuda, "check", lambda: None)
-        patch.setattr(cuda, "wait", lambda: None)
-        patch.setattr(cuda, "space", lambda: np)
-        patch.setattr(cuda, "place", lambda x: contextlib.nullcontext())
-        patch.setattr(cuda, "view", lambda x: x)
-        patch.setattr(cuda, "address", lambda x: x.ctypes.data)
-        patch.setattr(cuda, "launch", launch)
+        patch.setattr(memory, "in_memory", lambda x: False)
+        patch.setattr(memory, "on_cuda", lambda x: True)
+        patch.setattr(twins, "load", load_for_cuda)
+        patch.setattr(twins, "twin_of", twin_of)
+        patch.setattr(turning, "_repeats", lambda: None)
+        patch.setattr(door, "check", lambda: None)
+        patch.setattr(door, "wait", lambda: None)
+        patch.setattr(door, "space", lambda: np)
+        patch.setattr(door, "place", lambda x: contextlib.nullcontext())
+        patch.setattr(door, "view", lambda x: x)
+        patch.setattr(door, "address", lambda x: x.ctypes.data)
+        patch.setattr(door, "launch", launch)
         yield ran

@@ -14,7 +14,7 @@ from rfrope._accel.cuda import door
 
 MISSING = "nvidia-cuda-nvrtc-cu12, of the extra test, is not installed: there is nothing to compile CUDA C++ with"
 # What CuPy adds to a leaf's own options, and the report on each kernel
-_OPTIONS = (*cuda.OPTIONS, "-ftz=true", "--device-as-default-execution-space", "--ptxas-options=-v")
+_OPTIONS = (*door.OPTIONS, "-ftz=true", "--device-as-default-execution-space", "--ptxas-options=-v")
 
 
 @dataclass(frozen=True)

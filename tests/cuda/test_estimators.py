@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from fractions import Fraction
@@ -15,16 +16,18 @@ from hypothesis import strategies as st
 from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scaled_error
 
 import rfrope
-from rfrope import _accel, estimate_kernel, estimate_scores, kernels, montecarlo
-from rfrope._core import array, philox
+from rfrope import estimate_kernel, estimate_scores, kernels, montecarlo
+from rfrope._accel import laws, schedules
 from rfrope._accel.cuda import door
-from rfrope._accel import laws
-from rfrope._accel.cuda.door import estimators as leaf
+from rfrope._accel.cuda import estimators as leaf
+from rfrope._core import array, memory, philox, twins
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
 NO_LOOPS = "the bits of the compiled loops need Numba, with its compiler on"
 SLOW = {"deadline": None}
+
+uniforms = philox.uniforms.generic
 
 
 def sums(kernel, *arguments, backward=False, replaced=None):
@@ -39,7 +42,7 @@ def both(kernel, *, start=0, length=600, backward=False, replaced=None, **option
 
 
 def generic(kernel, *arguments):
-    return montecarlo._score_sums(kernel, KEY, *arguments)
+    return montecarlo._score_sums.generic(kernel, KEY, *arguments)
 
 
 def assert_same_bits(found, expected):
@@ -69,7 +72,7 @@ def device_uniforms(key, start, count, columns, stream, streams, replaced=None):
 )
 def test_uniforms_are_those_of_the_generic_function_bit_for_bit(key, start, count, columns, stream, streams):
     found = device_uniforms(key, start, count, columns, stream, streams)
-    np.testing.assert_array_equal(found, philox.uniforms(key, start, count, columns, stream=stream, streams=streams))
+    np.testing.assert_array_equal(found, uniforms(key, start, count, columns, stream=stream, streams=streams))
 
 
 def device_frequencies(kernel, key, start, length, replaced=None):
@@ -94,7 +97,7 @@ def loop_frequencies():
 
     def drawn(kernel, key, start, length):
         law = laws.stated(kernel)
-        u = philox.uniforms(key, start, length, kernel.draws)[0]
+        u = uniforms(key, start, length, kernel.draws)[0]
         omega = np.empty((kernel.ndim, length))
         for axis, (out, column) in enumerate(zip(omega, u.T[-kernel.ndim :], strict=True)):
             component(law.code, law.parameter, law.factors[axis], law.table, np.ascontiguousarray(column), out)
@@ -102,7 +105,7 @@ def loop_frequencies():
             shared = np.empty(length)
             radius(law.radius, np.ascontiguousarray(u[:, 0]), shared)
             omega *= shared
-        return omega[0] if kernel.ndim == 1 else omega.T
+        return omega.T
 
     return drawn
 
@@ -119,7 +122,7 @@ def test_frequencies_are_those_of_the_compiled_loops_bit_for_bit(loop_frequencie
 @pytest.mark.parametrize(("start", "length"), [(0, 2000), (2**40 + 1, 333)])
 def test_frequencies_are_those_of_the_transport(kernel, start, length):
     omega, ran = device_frequencies(kernel, KEY, start, length)
-    expected = montecarlo._drawn(kernel, KEY, start, length, np.empty(0))
+    expected = montecarlo._drawn.generic(kernel, KEY, start, length, np.empty(0))
     stated = laws.stated(kernel)
     assert ran == (["uniforms"] if stated is None else [f"frequencies<{leaf._LAWS[stated.code]}>"])
     np.testing.assert_allclose(omega, expected, rtol=1e-13 if stated else 0.0, atol=3e-16 if stated else 0.0)
@@ -185,7 +188,7 @@ def test_broadcast_views_and_arrays_of_their_own_are_the_same_rows():
     kernel = EVERY_TABLED[0]
     delta, a, b = problem(kernel, pairs=(1, 3), lags=(5, 1), blocks=4)
     expected = sums(kernel, delta, a, b, 0, 300)
-    spread = (np.broadcast_to(delta, (5, 3)), np.broadcast_to(a, (5, 3, 4)), np.broadcast_to(b, (5, 3, 4)))
+    spread = (np.broadcast_to(delta, (5, 3, 1)), np.broadcast_to(a, (5, 3, 4)), np.broadcast_to(b, (5, 3, 4)))
     for arrays in (spread, [v.copy() for v in spread]):
         assert_same_bits(sums(kernel, *arrays, 0, 300), expected)
 
@@ -213,8 +216,7 @@ def test_lags_that_are_no_numbers_spoil_their_own_rows_alone(kernel):
     estimators = pytest.importorskip("rfrope._accel.cpu.estimators", reason=NO_LOOPS, exc_type=ImportError)
     delta, a, b = problem(kernel, pairs=(3, 1), lags=(9,))
     expected = sums(kernel, delta, a, b, 0, 300)
-    first = delta if kernel.ndim == 1 else delta[:, 0]
-    first[[1, 4, 6]] = np.nan, np.inf, -np.inf
+    delta[[1, 4, 6], 0] = np.nan, np.inf, -np.inf
     wanted = estimators.score_sums(kernel, KEY, delta, a, b, 0, 300)
     for x, y, before in zip(sums(kernel, delta, a, b, 0, 300), wanted, expected, strict=True):
         np.testing.assert_array_equal(np.isnan(x), np.isnan(y))
@@ -244,6 +246,9 @@ class Coin(rfrope.kernels.Kernel):
 
     name, ndim, draws = "coin", 1, 1
 
+    def _phi(self, delta, xp):
+        return 0.5 * (1.0 + xp.cos(math.pi * delta[..., 0]))
+
     def _transport(self, u):
         return np.where(u > 0.5, math.pi, 0.0)
 
@@ -252,15 +257,15 @@ class Coin(rfrope.kernels.Kernel):
 @pytest.mark.parametrize("most_blocks", [1, 2**12])  # so many trials of a thread, or one
 def test_moments_of_a_coin_are_exact(length, most_blocks, monkeypatch):
     monkeypatch.setattr(leaf, "_ENOUGH_BLOCKS", most_blocks)
-    found = sums(Coin(), np.array(1.0), np.array([3.0]), np.array([0.0]), 5, length)
-    tails = int(np.sum(philox.uniforms(KEY, 0, 1, 1, stream=5, streams=length) > 0.5))
+    found = sums(Coin(), np.array([1.0]), np.array([3.0]), np.array([0.0]), 5, length)
+    tails = int(np.sum(uniforms(KEY, 0, 1, 1, stream=5, streams=length) > 0.5))
     heads, mean = length - tails, Fraction(3 * (length - 2 * tails), length)
     exact = [mean] + [heads * (3 - mean) ** p + tails * (-3 - mean) ** p for p in (2, 3, 4)]
     np.testing.assert_allclose(np.array(found), [float(x) for x in exact], rtol=1e-12, atol=1e-12 * length)
 
 
 def test_equal_scores_have_no_spread():
-    mean, *rest = sums(EVERY_TABLED[0], np.zeros(3), np.full((3, 4), 1.25), np.ones((3, 4)), 0, 5000)
+    mean, *rest = sums(EVERY_TABLED[0], np.zeros((3, 1)), np.full((3, 4), 1.25), np.ones((3, 4)), 0, 5000)
     np.testing.assert_array_equal(mean, 5.0)
     assert not np.any(rest)
 
@@ -300,7 +305,7 @@ SUMMING = (
 
 
 def mutated(old: str, new: str, more: tuple[str, ...]) -> dict[str, Emulator]:
-    text = cuda.text("estimators")
+    text = door.text("estimators")
     assert text.count(old) == 1, f"the text holds {text.count(old)} times {old!r}"
     return {"estimators": Emulator(text.replace(old, new), (*DRAWING, *more))}
 
@@ -308,7 +313,7 @@ def mutated(old: str, new: str, more: tuple[str, ...]) -> dict[str, Emulator]:
 def wrong_uniforms(replaced) -> bool:
     return any(
         not np.array_equal(
-            device_uniforms(KEY, start, 40, 2, 1, 2, replaced), philox.uniforms(KEY, start, 40, 2, stream=1, streams=2)
+            device_uniforms(KEY, start, 40, 2, 1, 2, replaced), uniforms(KEY, start, 40, 2, stream=1, streams=2)
         )
         for start in (3, 4)
     )
@@ -383,7 +388,7 @@ def test_the_text_as_it_stands_has_none_of_them(check):
 
 def members(struct: str) -> list[str]:
     """Names in a structure of the text, in their order."""
-    body = re.search(rf"struct {struct} {{(.*?)\n}};", cuda.text("estimators"), re.DOTALL).group(1)
+    body = re.search(rf"struct {struct} {{(.*?)\n}};", door.text("estimators"), re.DOTALL).group(1)
     declared = re.sub(r"//.*", "", body).split(";")[:-1]
     return [re.sub(r"\[.*", "", name).split()[-1] for names in declared for name in names.split(",")]
 
@@ -408,7 +413,7 @@ def test_a_plan_has_the_size_of_the_structure(kernel, dtype):
 
 
 def test_the_text_repeats_the_numbers_of_the_tables():
-    text = cuda.text("estimators")
+    text = door.text("estimators")
     assert f"PIECES = {laws.PIECES}, SIDE = {laws.OCTAVES} * PIECES" in text
     assert f"#define ROW_BYTES {8 * laws.ROW}\n" in text
     assert [leaf._LAWS[code] for code in (laws.UNIFORM, laws.LOG_UNIFORM, laws.TABLE)] == re.search(
@@ -433,11 +438,10 @@ def test_tiles_suit_the_rows(lags, members, tile):
 
 
 def test_chunks_are_long_unless_the_host_draws():
-    tabled, transported = EVERY_TABLED[0], TRANSPORTED[0]
-    assert leaf.score_chunk_length(tabled, 193) == 2**22
-    assert leaf.score_chunk_length(tabled, 2**12) == 2**18
-    assert leaf.score_chunk_length(transported, 2**12) == 2**10
-    assert leaf.score_chunk_length(tabled, 10**12) == 4
+    assert schedules.of_trials("cuda", True, 193) == 2**22
+    assert schedules.of_trials("cuda", True, 2**12) == 2**18
+    assert schedules.of_trials("cuda", False, 2**12) == 2**10
+    assert schedules.of_trials("cuda", True, 10**12) == 4
 
 
 def test_memory_is_that_of_partial_sums(monkeypatch):
@@ -447,11 +451,11 @@ def test_memory_is_that_of_partial_sums(monkeypatch):
         sizes.append(math.prod(shape))
         return right(shape, like, xp)
 
-    monkeypatch.setattr(_array, "empty", recorded)
-    monkeypatch.setattr(cuda, "launch", lambda *_: None)
+    monkeypatch.setattr(array, "empty", recorded)
+    monkeypatch.setattr(door, "launch", lambda *_: None)
     kernel = EVERY_TABLED[0]
     with emulation():
-        monkeypatch.setattr(cuda, "launch", lambda *_: None)
+        monkeypatch.setattr(door, "launch", lambda *_: None)
         leaf.score_sums(kernel, KEY, *problem(kernel, lags=(400,), pairs=(50, 1), blocks=64), 0, 2**16)
     assert max(sizes) <= 2 * leaf._LAID_OUT
 
@@ -463,8 +467,8 @@ def test_tables_are_put_on_a_device_once_and_nothing_travels_afterwards(monkeypa
     kernel = kernels.parse("matern(nu=1.25, scale=3, ndim=2)")
     arguments = (*problem(kernel), 0, 100)
     expected = sums(kernel, *arguments)
-    for name in ("from_host", "to_host", "as_numpy"):
-        monkeypatch.setattr(_array, name, None)
+    for module, name in ((array, "from_host"), (array, "to_host"), (memory, "as_numpy")):
+        monkeypatch.setattr(module, name, None)
     assert_same_bits(sums(kernel, *arguments), expected)
     assert device_frequencies(kernel, KEY, 0, 10)[1]
 
@@ -476,7 +480,7 @@ def test_no_value_of_an_array_is_looked_at(monkeypatch):
     for seed in (0, 1):
         delta, a, b = problem(kernel, seed=seed)
         with emulation():
-            monkeypatch.setattr(cuda, "launch", lambda *call: plans.append(call[1:4]))
+            monkeypatch.setattr(door, "launch", lambda *call: plans.append(call[1:4]))
             leaf.score_sums(kernel, KEY, delta * seed, a, b, 0, 700)
     assert plans[: len(plans) // 2] == plans[len(plans) // 2 :]
 
@@ -491,9 +495,17 @@ LAGS = np.array([-3.0, 0.0, 8.0, 100.0])
 def called(monkeypatch):
     """Names of the twins that were called."""
     names = []
-    for name in ("score_sums", "score_chunk_length", "drawn"):
+    for name in ("score_sums", "drawn"):
         monkeypatch.setattr(leaf, name, recording(names, name, getattr(leaf, name)))
     return names
+
+
+@pytest.fixture
+def scheduled(monkeypatch):
+    """Where trials were scheduled for, and whether their law is known there."""
+    asked, right = [], schedules.of_trials
+    monkeypatch.setattr(schedules, "of_trials", lambda *arguments: asked.append(arguments[:2]) or right(*arguments))
+    return asked
 
 
 def recording(names, name, function):
@@ -505,13 +517,15 @@ def parts(found) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("text", ["matern(nu=1.5, scale=8)", "matern(nu=0.3, scale=8)"])
-def test_estimates_of_scores_are_those_on_the_cpu(text, called, monkeypatch):
+def test_estimates_of_scores_are_those_on_the_cpu(text, called, scheduled, monkeypatch):
     expected = estimate_scores(Q, K, LAGS, text, n_trials=3000, rng=3)
     assert called == []
-    monkeypatch.setattr(leaf, "_LONGEST_CHUNK", 1024)
+    monkeypatch.setitem(schedules._MOST_TRIALS, "cuda", 1024)
+    scheduled.clear()
     with emulation() as ran:
         found = estimate_scores(Q, K, LAGS, text, n_trials=3000, rng=3)
-    assert called == ["score_chunk_length", *["score_sums"] * 3]
+    assert scheduled == [("cuda", "1.5" in text)]
+    assert called == ["score_sums"] * 3
     law = "TABLE" if "1.5" in text else "GIVEN"
     assert {kernel for kernel in ran if kernel.startswith("score")} == {f"score_sums<{law}, 1, 4>"}
     for x, y in zip(parts(found), parts(expected), strict=True):
@@ -541,18 +555,16 @@ def test_estimates_in_two_axes_are_those_on_the_cpu(called):
 
 def test_the_generic_moments_take_frequencies_of_the_librarys_own():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    omega = philox.uniforms(KEY, 0, 50, 1)[0, :, 0]
-    expected = montecarlo._kernel_moments(omega, LAGS, "phi")
+    omega = uniforms(KEY, 0, 50, 1)[0]
+    expected = montecarlo._kernel_moments.generic(omega, LAGS[:, None], "phi")
     for draws in (omega, torch.from_numpy(omega)):
-        found = montecarlo._kernel_moments(draws, torch.from_numpy(LAGS), "phi")
+        found = montecarlo._kernel_moments.generic(draws, torch.from_numpy(LAGS[:, None]), "phi")
         np.testing.assert_allclose(np.array([x.numpy() for x in found]), np.array(expected), rtol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["score_sums", "score_chunk_length", "drawn"])
+@pytest.mark.parametrize("name", ["score_sums", "drawn"])
 def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(name):
-    import inspect
-
     twin, function = getattr(leaf, name), getattr(montecarlo, f"_{name}")
-    assert _accel._CUDA_LEAVES[name] == "cuda_estimators"
+    assert twins.DECLARED[name].cuda == "estimators"
     assert twin.__name__ == name
-    assert list(inspect.signature(twin).parameters) == list(inspect.signature(function).parameters)
+    assert list(inspect.signature(twin).parameters) == list(inspect.signature(function.generic).parameters)

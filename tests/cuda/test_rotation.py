@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from rotation_calls import BLOCKS, DTYPES, PAIRINGS, SLOW, Call, calls, doubles, numpy_dtype, run, without_twins
 
 import rfrope
-from rfrope.rotation import turning
 from rfrope._accel.cuda import door
-from rfrope._accel.cuda.door import rotation as leaf
+from rfrope._accel.cuda import rotation as leaf
+from rfrope._core import turns
+from rfrope.rotation import turning
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
-TWINS = ("rotated", "rotated_by_phases", "rotated_by_table", "table")
+TWINS = (turning.rotated, turning._rotated_by_phases, turning._rotated_by_table, turns.cos_sin)
 
 
 @pytest.fixture
@@ -28,11 +29,12 @@ def rng():
     return np.random.default_rng(5)
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(name):
-    twin, generic = getattr(leaf, name), getattr(rotation, f"_{name}")
+@pytest.mark.parametrize("function", TWINS, ids=lambda function: function.__name__)
+def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(function):
+    name = function.__name__.lstrip("_")
+    twin = getattr(leaf, name)
     assert twin.__name__ == name
-    assert list(inspect.signature(twin).parameters) == list(inspect.signature(generic).parameters)
+    assert list(inspect.signature(twin).parameters) == list(inspect.signature(function.generic).parameters)
 
 
 # -- the kernel is the generic function --------------------------------------------------------------------------------
@@ -298,7 +300,7 @@ def test_the_sweep_passes_as_the_kernel_stands():
 @pytest.mark.parametrize("mistake", sparse(MISTAKES, lambda mistake: mistake in ("a sign", "a step too far")))
 def test_a_mistake_in_the_source_is_found(mistake):
     right, wrong = MISTAKES[mistake]
-    text = cuda.text("rotation")
+    text = door.text("rotation")
     assert text.count(right) == 1
     kernels = ("rotate<double, 2, POSITIONS>", "rotate<double, 1, POSITIONS>")
     with pytest.raises(AssertionError):

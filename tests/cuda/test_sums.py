@@ -11,12 +11,15 @@ from campaign import sparse
 from emulator import COMPILER, NO_COMPILER, Emulator, emulation
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from plain_angles import angles_of, vectors
+from rotation_calls import without_twins
 
 import rfrope
-from rfrope import _accel, montecarlo
-from rfrope._core import array, sums, turns
-from rfrope._accel.cuda import door, sums
-from rfrope._accel import transforms
+from rfrope import montecarlo
+from rfrope._accel import schedules, transforms
+from rfrope._accel.cuda import door
+from rfrope._accel.cuda import sums as leaf
+from rfrope._core import array, memory, sums, turns, twins
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -28,7 +31,7 @@ QUANTITIES = ["phi", "phi2", "sin"]
 def exact_moments(omega, lags, quantity):
     """Mean and squared deviations from exact phases, in long double: 1 - cos u is formed without cancellation."""
     omega, lags = (v if v.ndim > 1 else v[:, None] for v in (np.asarray(omega), np.asarray(lags)))
-    cos, sin = turns.cos_sin(lags * (2.0 if quantity == "phi2" else 1.0), omega, None, np)
+    cos, sin = turns.cos_sin.generic(angles_of(lags * (2.0 if quantity == "phi2" else 1.0), omega))
     small = lags.astype(np.longdouble) @ omega.T.astype(np.longdouble) * (2 if quantity == "phi2" else 1)
     near = np.abs(small) < 3.0
     if quantity == "sin":
@@ -40,9 +43,27 @@ def exact_moments(omega, lags, quantity):
     return (mean if quantity == "sin" else 1.0 - mean), squares
 
 
+def mean_cos(omega, lags, xp=np):
+    """Mean by the twin."""
+    return leaf.mean_cos(angles_of(lags, omega, xp=xp))
+
+
+def plain_mean(omega, lags):
+    """Mean from the generic function, from generic cosines."""
+    with without_twins():
+        return sums.mean_cos.generic(angles_of(lags, omega))
+
+
+def kernel_moments(omega, delta, quantity):
+    """Moments by the twin."""
+    delta, omega = vectors(delta, omega)
+    return leaf.kernel_moments(omega, delta, quantity)
+
+
 def plain_moments(omega, delta, quantity):
     """Moments from the generic function."""
-    return montecarlo._kernel_moments(omega, delta, quantity)
+    delta, omega = vectors(delta, omega)
+    return montecarlo._kernel_moments.generic(omega, delta, quantity)
 
 
 # -- cos and sin -------------------------------------------------------------------------------------------------------
@@ -50,7 +71,7 @@ def plain_moments(omega, delta, quantity):
 
 def test_the_coefficients_are_what_the_comment_says():
     mpmath = pytest.importorskip("mpmath")
-    text = cuda.text("sums")
+    text = door.text("sums")
     body = text[text.index("INLINE double sin_half_turns") : text.index("// What is summed")]
     found = [float(number) for number in re.findall(r"-?\d+\.\d+(?:e-\d+)?", body)]
     with mpmath.workdps(50):
@@ -69,8 +90,8 @@ def test_one_frequency_against_mpmath():
     with mpmath.workdps(60):
         wanted = np.asarray([[complex(mpmath.expj(mpmath.mpf(x) * mpmath.mpf(float(w)))) for x in lags] for w in omega])
     with emulation():
-        cos = np.stack([cuda_sums.mean_cos(omega[i : i + 1], lags, np) for i in range(len(omega))])
-        sin = np.stack([cuda_sums.kernel_moments(omega[i : i + 1], lags, "sin")[0] for i in range(len(omega))])
+        cos = np.stack([mean_cos(omega[i : i + 1], lags) for i in range(len(omega))])
+        sin = np.stack([kernel_moments(omega[i : i + 1], lags, "sin")[0] for i in range(len(omega))])
     promised = np.abs(np.multiply.outer(omega, lags)) <= 2.0**53
     assert np.max(np.abs(cos - wanted.real)[promised]) < 7e-16
     assert np.max(np.abs(sin - wanted.imag)[promised]) < 7e-16
@@ -107,9 +128,9 @@ def test_the_twin_is_the_plain_sum(heads, count, axes, positions, flat, whole, s
         omega = np.repeat(omega, 3, axis=-1)[..., ::3][::-1]
         lags.flags.writeable = False
     with emulation():
-        got = cuda_sums.mean_cos(omega, lags, np)
-    wanted = sums.mean_cos(omega, lags, np)
-    assert got.shape == wanted.shape == turns.phases_shape(lags.shape, omega.shape)[:-1]
+        got = mean_cos(omega, lags)
+    wanted = plain_mean(omega, lags)
+    assert got.shape == wanted.shape == angles_of(lags, omega).shape[:-1]
     assert got.dtype == np.float64
     np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-15)
 
@@ -129,7 +150,7 @@ def test_moments_are_the_plain_moments(count, axes, shape, quantity, narrow, see
     delta = np.asarray(rng.normal(size=(*shape, axes) if axes > 1 else shape) * 5.0)
     delta = delta.astype(np.float32) if narrow else delta
     with emulation():
-        got = cuda_sums.kernel_moments(omega, delta, quantity)
+        got = kernel_moments(omega, delta, quantity)
     for ours, plain in zip(got, plain_moments(omega, delta.astype(float), quantity), strict=True):
         assert ours.shape == plain.shape == shape
         assert ours.dtype == np.float64
@@ -144,8 +165,8 @@ def test_sizes_that_no_tile_divides(count, n_lags):
         omega, lags = rng.normal(size=(count, axes)), rng.normal(size=(n_lags, axes)) * 4.0
         mean, squares = exact_moments(omega, lags, "phi")
         with emulation():
-            np.testing.assert_allclose(cuda_sums.mean_cos(omega, lags, np), mean.astype(float), rtol=0, atol=2e-15)
-            got = cuda_sums.kernel_moments(omega, lags, "phi")
+            np.testing.assert_allclose(mean_cos(omega, lags), mean.astype(float), rtol=0, atol=2e-15)
+            got = kernel_moments(omega, lags, "phi")
         np.testing.assert_allclose(got[0], mean.astype(float), rtol=0, atol=2e-15)
         np.testing.assert_allclose(got[1], squares.astype(float), rtol=5e-14, atol=1e-14)
 
@@ -155,7 +176,7 @@ def test_sizes_that_no_tile_divides(count, n_lags):
 )
 @pytest.mark.parametrize("axes", [1, 2])
 def test_cuts_fill_a_device_and_bound_memory(count, n_lags, n_heads, axes):
-    cut = cuda_sums._cut(count, n_lags, n_heads, axes)
+    cut = leaf._cut(count, n_lags, n_heads, axes)
     blocks = cut.parts * cut.tiles(n_lags, cut.lags_each) * n_heads
     assert (cut.parts - 1) * cut.part < count <= cut.parts * cut.part
     assert 256 % cut.lanes == 0
@@ -171,10 +192,10 @@ def test_many_axes_of_heads():
     rng = np.random.default_rng(0)
     shape = (2, 1, 2, 1, 2, 1, 2)
     omega, lags = rng.normal(size=(*shape, 5, 1)), rng.normal(size=(*(3 - n for n in shape), 3, 1))
-    assert len(cuda_sums._head_axes(omega, lags)) > cuda_sums._HEAD_AXES
+    assert len(leaf._head_axes(omega, lags)) > leaf._HEAD_AXES
     with emulation():
-        got = cuda_sums.mean_cos(omega, lags, np)
-    np.testing.assert_allclose(got, sums.mean_cos(omega, lags, np), atol=2e-15)
+        got = mean_cos(omega, lags)
+    np.testing.assert_allclose(got, plain_mean(omega, lags), atol=2e-15)
 
 
 @pytest.mark.parametrize("law", ["gaussian(scale=4)", "exponential(scale=4)"])
@@ -183,7 +204,7 @@ def test_flat_lags_keep_all_digits(law, quantity):
     omega = rfrope.sample(law, 2000, rng=1)
     lags = np.asarray([0.0, 1e-150, 1e-12, 1e-9, -3e-7, 1e-5, 1e-3, 0.02])
     with emulation():
-        mean, squares = cuda_sums.kernel_moments(omega, lags, quantity)
+        mean, squares = kernel_moments(omega, lags, quantity)
     wanted_mean, wanted = (v.astype(float) for v in exact_moments(omega, lags, quantity))
     np.testing.assert_allclose(squares, wanted, rtol=1e-11, atol=1e-300)
     np.testing.assert_allclose(mean, wanted_mean, rtol=1e-11 if quantity == "sin" else 0, atol=2e-16)
@@ -203,7 +224,7 @@ def narrow_band(count: int = 2000):
 def test_a_small_spread_beside_a_large_mean_is_kept(quantity):
     omega, lags = narrow_band()
     with emulation():
-        squares = cuda_sums.kernel_moments(omega, lags, quantity)[1]
+        squares = kernel_moments(omega, lags, quantity)[1]
     doubled = 2.0 if quantity == "phi2" else 1.0
     u = doubled * np.multiply.outer(lags, omega).astype(np.longdouble)  # to 1e-16, which spreads by 1e-9 of the rest
     values = np.sin(u) if quantity == "sin" else np.cos(u)
@@ -218,8 +239,8 @@ def test_the_same_bits_in_every_run_and_order_of_threads():
         results = []
         for backward in (False, True, False):
             with emulation(backward=backward):
-                moments = cuda_sums.kernel_moments(omega, lags, "phi")
-                results.append(np.stack([cuda_sums.mean_cos(omega, lags, np), *moments]))
+                moments = kernel_moments(omega, lags, "phi")
+                results.append(np.stack([mean_cos(omega, lags), *moments]))
         assert np.array_equal(results[0], results[1])
         assert np.array_equal(results[0], results[2])
 
@@ -234,7 +255,7 @@ def test_phases_that_turns_cannot_hold_are_plain(size, quantity):
     omega[0] = 1.0 / size
     lags = np.asarray([0.0, 1.0, 2.0, -3.0]) * max(size, 1.0)
     with emulation():
-        got = cuda_sums.kernel_moments(omega, lags, quantity)
+        got = kernel_moments(omega, lags, quantity)
     for ours, plain in zip(got, plain_moments(omega, lags, quantity), strict=True):
         np.testing.assert_allclose(ours, plain, rtol=1e-11, atol=1e-11)
     assert got[1][1] > 100.0  # deviations from the mean, not a constant
@@ -247,9 +268,9 @@ def test_what_is_no_number_stays_where_it_is(bad, axes):
     omega, lags = rng.normal(size=(700, axes)), rng.normal(size=(70, axes))
     lags[3, axes - 1] = bad
     with emulation():
-        results = [cuda_sums.mean_cos(omega, lags, np), *cuda_sums.kernel_moments(omega, lags, "phi")]
+        results = [mean_cos(omega, lags), *kernel_moments(omega, lags, "phi")]
         omega[600, 0] = bad
-        spoilt = [cuda_sums.mean_cos(omega, lags, np), *cuda_sums.kernel_moments(omega, lags, "sin")]
+        spoilt = [mean_cos(omega, lags), *kernel_moments(omega, lags, "sin")]
     for result in results:
         assert np.flatnonzero(np.isnan(result)).tolist() == [3]
     assert all(np.all(np.isnan(result)) for result in spoilt)
@@ -258,7 +279,7 @@ def test_what_is_no_number_stays_where_it_is(bad, axes):
 def test_frequencies_without_bound_give_cosines():
     omega = np.asarray([2.0**500, 1e300, 1e30, 2.0**95])
     with emulation():
-        got = cuda_sums.mean_cos(omega, np.asarray([1.0, 2.0**20, 1e300]), np)
+        got = mean_cos(omega, np.asarray([1.0, 2.0**20, 1e300]))
     assert np.all(np.abs(got[:2]) <= 1.0)
     assert np.isnan(got[2])  # an infinite phase
 
@@ -279,7 +300,7 @@ def is_right(text: str) -> bool:
         try:
             for backward in (False, True):
                 with emulation(backward=backward, replaced=replaced):
-                    results.append(np.stack(cuda_sums.kernel_moments(omega, lags, "phi")))
+                    results.append(np.stack(kernel_moments(omega, lags, "phi")))
         except AssertionError:
             return False
         far = np.max(np.abs(omega)) * np.max(np.abs(lags)) > 2.0**90
@@ -314,13 +335,13 @@ MUTATIONS = {
 
 
 def test_the_text_is_right():
-    assert is_right(cuda.text("sums"))
+    assert is_right(door.text("sums"))
 
 
 @pytest.mark.parametrize("name", sparse(MUTATIONS, lambda name: name in ("no pivot", "a wrong share")))
 def test_mutations_are_seen(name):
     old, new = MUTATIONS[name]
-    text = cuda.text("sums")
+    text = door.text("sums")
     assert text.count(old) == 1
     assert not is_right(text.replace(old, new))
 
@@ -338,9 +359,9 @@ def calls(monkeypatch):
         names.append(name)
         return getattr(finufft, name)(*arguments, nthreads=1, **options)
 
-    monkeypatch.setattr(cuda_sums, "_nufft", lambda: call)
+    monkeypatch.setattr(leaf, "nufft", lambda: call)
     prices = transforms.Costs((1.6, 1.9, 2.2), 0.3, (3e5, 4e5, 7e5), (50.0, 120.0, 820.0), (25.0, 13.0, 13.0), 100.0)
-    monkeypatch.setattr(cuda_sums, "_COSTS", prices)
+    monkeypatch.setattr(leaf, "_COSTS", prices)
     return names
 
 
@@ -358,7 +379,7 @@ def test_transforms_keep_the_bound(law, axes, kind, calls):
     scattered = np.random.default_rng(0).uniform(-12.0, 12.0, lags.shape)
     lags = {"whole": lags, "fractions": lags * 0.1, "far": lags + 2.0**36, "scattered": scattered}[kind]
     with emulation() as ran:
-        got = cuda_sums.mean_cos(omega, lags, np)
+        got = mean_cos(omega, lags)
     if calls:
         assert set(calls) == {f"nufft{axes}d{3 if kind == 'scattered' else 1}"}
         assert "form_sources" in ran
@@ -378,12 +399,12 @@ def test_transforms_keep_the_bound(law, axes, kind, calls):
     ids=["right", "no phase of the origin", "a phase folded after it was rounded"],
 )
 def test_mutations_of_what_a_transform_starts_from(old, new, calls):
-    text = cuda.text("sums")
+    text = door.text("sums")
     assert not old or text.count(old) == 1
     replaced = {"sums": Emulator(text.replace(old, new), ("form_sources",))}
     omega, lags = np.random.default_rng(0).normal(size=(400, 1)) * 1e5, (np.arange(2.0**17) * 1.5 + 7.25)[:, None]
     with emulation(replaced=replaced):
-        got = cuda_sums.mean_cos(omega, lags, np)
+        got = mean_cos(omega, lags)
     assert calls == ["nufft1d1"]
     error = np.max(np.abs(got[-50:] - exact_moments(omega, lags[-50:], "phi")[0]))
     assert (error < BOUND) == (not old)
@@ -391,14 +412,14 @@ def test_mutations_of_what_a_transform_starts_from(old, new, calls):
 
 def test_transforms_of_heads_blocks_and_parts(calls, monkeypatch):
     monkeypatch.setattr(transforms, "MODES", 500)
-    monkeypatch.setattr(cuda_sums, "_DRAWS", 1500)
+    monkeypatch.setattr(leaf, "_DRAWS", 1500)
     rng = np.random.default_rng(0)
     omega = rng.normal(size=(1, 3500, 1))
     lags = np.stack([np.arange(1234.0), np.arange(1234.0) * 0.5])[:, :, None]
     with emulation():
-        got = cuda_sums.mean_cos(omega, lags, np)
+        got = mean_cos(omega, lags)
     assert calls == ["nufft1d1"] * (2 * 2 * 3)  # heads, parts and blocks; the last part is too short to pay
-    np.testing.assert_allclose(got, sums.mean_cos(omega, lags, np), rtol=0, atol=BOUND / 10)
+    np.testing.assert_allclose(got, plain_mean(omega, lags), rtol=0, atol=BOUND / 10)
 
 
 @pytest.mark.parametrize("law", ["gaussian(scale=4)", "exponential(scale=4)"])
@@ -408,7 +429,7 @@ def test_moments_by_transform(law, quantity, kind, calls):
     omega, lags = rfrope.sample(law, 2**12, rng=1), np.arange(600.0) * 0.002
     lags = lags if kind == "grid" else np.concatenate([[0.0], np.random.default_rng(0).uniform(0.0, 1.2, 599)])
     with emulation() as ran:
-        mean, squares = cuda_sums.kernel_moments(omega, lags, quantity)
+        mean, squares = kernel_moments(omega, lags, quantity)
     assert set(calls) == {"nufft1d1" if kind == "grid" else "nufft1d3"}
     if law.startswith("gaussian"):  # the first lags are flat
         assert f"merge_parts<{'SIN' if quantity == 'sin' else 'COS'}>" in ran
@@ -425,7 +446,7 @@ def test_small_variances_need_the_direct_sum(calls, monkeypatch):
     for least, right in ((transforms.LEAST_VARIANCE, True), (0.0, False)):
         monkeypatch.setattr(transforms, "LEAST_VARIANCE", least)
         with emulation():
-            found = np.sqrt(cuda_sums.kernel_moments(omega, lags, "phi")[1])
+            found = np.sqrt(kernel_moments(omega, lags, "phi")[1])
         assert np.all(np.abs(found - wanted) <= 1e-4 * wanted) == right
     assert calls
 
@@ -436,8 +457,8 @@ def test_numbers_that_no_transform_takes_are_summed_directly(calls):
         omega = np.random.default_rng(0).normal(size=1500)
         omega[7] = bad
         with emulation() as ran:
-            got = cuda_sums.mean_cos(omega, lags, np)
-            cuda_sums.kernel_moments(omega, lags, "phi")
+            got = mean_cos(omega, lags)
+            kernel_moments(omega, lags, "phi")
         assert not calls
         assert "form_sources" not in ran
         assert np.isnan(got[5]) == (bad != 1e100)  # the phase of 1e308 at lag 5 is infinite
@@ -447,18 +468,18 @@ def test_without_cufinufft_and_for_small_sums_nothing_is_read(monkeypatch):
     def refused(x):
         raise AssertionError("an array was copied to the host")
 
-    monkeypatch.setattr(cuda_sums, "_nufft", lambda: None)
-    monkeypatch.setattr(cuda_sums._array, "to_host", refused)
+    monkeypatch.setattr(leaf, "nufft", lambda: None)
+    monkeypatch.setattr(array, "to_host", refused)
     rng = np.random.default_rng(0)
     omega, lags = rng.normal(size=300), np.arange(100.0)
     with emulation():
-        cuda_sums.mean_cos(omega, lags, np)
-        cuda_sums.kernel_moments(omega, lags, "phi")
+        mean_cos(omega, lags)
+        kernel_moments(omega, lags, "phi")
         monkeypatch.setattr(transforms, "may_pay", lambda *arguments: True)
-        cuda_sums.mean_cos(omega, lags, np)
-        monkeypatch.setattr(cuda_sums, "_nufft", lambda: 1 / 0)
+        mean_cos(omega, lags)
+        monkeypatch.setattr(leaf, "nufft", lambda: 1 / 0)
         monkeypatch.setattr(transforms, "may_pay", lambda *arguments: False)
-        cuda_sums.kernel_moments(omega, lags, "phi")
+        kernel_moments(omega, lags, "phi")
 
 
 # -- public functions --------------------------------------------------------------------------------------------------
@@ -466,9 +487,10 @@ def test_without_cufinufft_and_for_small_sums_nothing_is_read(monkeypatch):
 
 def test_the_twins_are_registered():
     with emulation():
-        for generic in (sums.mean_cos, montecarlo._kernel_moments, montecarlo._kernel_chunk_length):
-            name = generic.__name__.lstrip("_")
-            assert _accel.choose(generic, np.ones(2)) is getattr(cuda_sums, name)
+        for function in (sums.mean_cos, montecarlo._kernel_moments):
+            name = function.__name__.lstrip("_")
+            assert twins.where(name, np.ones(2)) == "cuda"
+            assert twins.twin_of(name, "cuda") is getattr(leaf, name)
 
 
 def test_mean_kernel_runs_on_the_device():
@@ -507,21 +529,29 @@ def test_torch_tensors_give_torch_tensors(monkeypatch):
     omega, lags = rng.normal(size=(2, 50, 1)), rng.normal(size=(2, 7, 1)).astype(np.float32)
     delta = torch.asarray(lags[0, :, 0])
     with emulation() as ran:
-        monkeypatch.setattr(cuda, "view", memory.as_numpy)  # tensors on the CPU, seen as CuPy would see them
-        means = [cuda_sums.mean_cos(torch.asarray(omega), torch.asarray(lags), xp)]
-        means.append(cuda_sums.mean_cos(torch.asarray(omega[0, :, 0]), delta[2], xp))
-        moments = cuda_sums.kernel_moments(omega[0, :, 0], delta, "phi")
-        moments += cuda_sums.kernel_moments(torch.asarray(omega[0]), delta[:, None], "phi")
+        monkeypatch.setattr(door, "view", memory.as_numpy)  # tensors on the CPU, seen as CuPy would see them
+        means = [mean_cos(torch.asarray(omega), torch.asarray(lags), xp)]
+        means.append(mean_cos(torch.asarray(omega[0, :, 0]), delta[2], xp))
+        moments = kernel_moments(omega[0, :, 0], delta, "phi")
+        moments += kernel_moments(torch.asarray(omega[0]), delta[:, None], "phi")
     assert len(ran) == 12
     assert all(type(v) is torch.Tensor and v.dtype == torch.float64 for v in (*means, *moments))
     lags = lags.astype(float)
-    np.testing.assert_allclose(means[0].numpy(), sums.mean_cos(omega, lags, np), atol=2e-15)
-    np.testing.assert_allclose(means[1].numpy(), sums.mean_cos(omega[0, :, 0], lags[0, 2, 0], np), atol=2e-15)
+    np.testing.assert_allclose(means[0].numpy(), plain_mean(omega, lags), atol=2e-15)
+    np.testing.assert_allclose(means[1].numpy(), plain_mean(omega[0, :, 0], lags[0, 2, 0]), atol=2e-15)
     plain = plain_moments(omega[0, :, 0], lags[0, :, 0], "phi")
     for got, wanted in zip(moments, (*plain, *plain), strict=True):
         np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-13, atol=2e-15)
 
 
 def test_chunks_are_as_long_as_memory_allows():
-    lengths = [cuda_sums.kernel_chunk_length(np.ones(3), 3, 10**9, draws, 1) for draws in (1, 30, 10**4)]
+    lengths = [schedules.of_draws("cuda", None, 3, 10**9, draws, 1) for draws in (1, 30, 10**4)]
     assert lengths == [2**20, 2**19, 2**10]
+
+
+def test_chunks_on_the_device_are_as_long_as_its_schedule_says(monkeypatch):
+    asked, right = [], schedules.of_draws
+    monkeypatch.setattr(schedules, "of_draws", lambda *arguments: asked.append(arguments) or right(*arguments))
+    with emulation():
+        rfrope.estimate_kernel("gaussian(scale=4)", np.arange(3.0), n_samples=100, rng=0)
+    assert asked == [("cuda", None, 3, 100, 1, 1)]

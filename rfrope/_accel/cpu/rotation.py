@@ -113,6 +113,8 @@ class Repeats:
         """Turn `x`, or return None where the layout is new or something needs a closer look."""
         if type(frequencies) is not np.ndarray or type(turn.scale) is not float or not 0.0 < turn.scale < math.inf:
             return None
+        if not type(turn.pairing) is type(turn.out_pairing) is str:
+            return None
         layouts = (frequencies.shape, frequencies.strides, frequencies.dtype, turn.pairing, turn.out_pairing)
         known = self._find(layouts, x, positions, turn.inverse, out)
         if known is None:
@@ -127,8 +129,8 @@ class Repeats:
             self._keep(layouts, x, positions, frequencies, turn, out)
 
     def _find(self, layouts: Any, x: Any, positions: Any, inverse: Any, out: Any) -> Known | None:
-        if type(x) is not np.ndarray or not (out is None or type(out) is np.ndarray):
-            return None
+        if type(x) is not np.ndarray or type(inverse) is not bool or not (out is None or type(out) is np.ndarray):
+            return None  # 1 and 0 would be found as True and False
         key = (layouts, x.shape, x.strides, x.dtype, _layout(positions), inverse, _layout(out))
         return self._known.get(key)
 
@@ -152,7 +154,7 @@ class Prepared(Repeats):
 
     def __init__(self, frequencies: np.ndarray, pairing: str, scale: float) -> None:
         super().__init__()
-        self._frequencies = np.array(frequencies, np.float64, order="K", copy=None)
+        self._frequencies = np.require(frequencies, np.float64, "A")
         self._address = self._frequencies.ctypes.data
         self._pairing, self._scale = pairing, scale
 
@@ -169,6 +171,8 @@ class Prepared(Repeats):
 
 def _again(known: Known, x: np.ndarray, positions: Any, b: int, scale: float, out: Any) -> np.ndarray | None:
     walk = known.walk
+    if type(positions) is int and not -(2**63) <= positions < 2**64:
+        return None  # no array holds it
     if out is None:
         out = np.empty(walk.shape, x.dtype)
     elif not out.flags.writeable:
@@ -231,7 +235,8 @@ def _walk_of_angles(x: Array, angles: Angles, turn: Turn, out: Array | None) -> 
     for value in (angles.shift, None if isinstance(turn.scale, float) else turn.scale):
         operands.append(_operand(None if value is None else _doubles(value, out, angles.xp)))
         blocks = layout.common_blocks(blocks, operands[-1].array)
-    source = Source(loops.POSITIONS, blocks, b.shape[-1], a.strides[-1], b.strides[-1])
+    steps = (a.strides[-1], b.strides[-1]) if b.shape[-1] > 1 else (0, 0)  # one axis has no step, so that plans agree
+    source = Source(loops.POSITIONS, blocks, b.shape[-1], *steps)
     return _walk(x, source, operands, turn, out), operands
 
 

@@ -1,4 +1,4 @@
-"""The one lookup that chooses: which arrays reach a twin, and that all goes on without them."""
+"""The one choice of twins: which arrays reach one, and that all goes on without them."""
 
 from __future__ import annotations
 
@@ -16,72 +16,104 @@ import pytest
 from campaign import HANGS, campaign
 from conftest import library
 
-from rfrope import _accel, montecarlo
-from rfrope._core import array, philox, sums
-from rfrope.rotation import turning
+import rfrope
+from rfrope._accel import cpu, cuda
 from rfrope._accel.cuda import door
+from rfrope._core import memory, twins
 
-ROOT = pathlib.Path(__file__).parents[2]
-SHARED = {"cuda", "layout", "laws", "reports", "transforms"}  # what leaves have in common
-HELPERS = {"rotated_again"}  # shortcuts that have no generic function of their own
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = pathlib.Path(rfrope.__file__).parent
+MADE_OF = {  # modules beside the leaves, which these are made of
+    *("__init__", "compiling", "circle", "rotation_rows", "rotation_loops", "sums_loops", "estimator_loops"),
+    "door",
+}
 
 numba = pytest.importorskip("numba", reason="compiled twins need Numba")
 if numba.config.DISABLE_JIT:
     pytest.skip("compiled twins need Numba's compiler, which NUMBA_DISABLE_JIT turns off", allow_module_level=True)
 
 
-def generic_of(name: str):
-    """Generic function of a twin: private, or of a private module."""
-    found = [
-        function
-        for module in (rotation, montecarlo, _sums, _philox)
-        for function in (getattr(module, f"_{name}", None), getattr(module, name, None))
-        if isinstance(function, types.FunctionType) and function.__module__ == module.__name__
-    ]
-    assert len(found) == 1, f"{name} is the twin of {found}"
-    return found[0]
+def declared() -> dict[str, twins.Twinned]:
+    """Every function of the library that has a twin, by the twin's name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if re.search(r"^@twinned\(", path.read_text("utf-8"), re.MULTILINE):
+            name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+            module = importlib.import_module(name)
+            for value in vars(module).values():
+                if isinstance(value, types.FunctionType) and hasattr(value, "generic") and value.__module__ == name:
+                    assert value.__name__.lstrip("_") not in found
+                    found[value.__name__.lstrip("_")] = value
+    return found
 
 
-@pytest.mark.parametrize("name", sorted(set(_accel._LEAVES) - HELPERS))
-def test_a_twin_has_the_signature_of_its_generic_function(name):
-    check_twin(name, _accel.twin(name), _accel._LEAVES[name])
+DECLARED = declared()
+TWINS = [(name, place) for name, leaves in twins.DECLARED.items() for place in leaves._fields if getattr(leaves, place)]
 
 
-@pytest.mark.parametrize("name", sorted(_accel._CUDA_LEAVES))
-def test_a_twin_for_cuda_has_the_signature_of_its_generic_function(name):
-    leaf = importlib.import_module(f"rfrope._accel.{_accel._CUDA_LEAVES[name]}")
-    check_twin(name, getattr(leaf, name), _accel._CUDA_LEAVES[name])
+def test_every_twin_is_declared_at_its_generic_function():
+    assert set(DECLARED) == set(twins.DECLARED)
 
 
-def check_twin(name: str, twin, leaf: str) -> None:
-    generic = generic_of(name)
+@pytest.mark.parametrize(("name", "place"), TWINS)
+def test_a_twin_has_the_signature_of_its_generic_function(name, place):
+    leaf = getattr(twins.DECLARED[name], place)
+    twin = getattr(importlib.import_module(f"rfrope._accel.{place}.{leaf}"), name)
+    assert place == "cuda" or twins.twin_of(name, place) is twin
     assert twin.__name__ == name
-    assert twin.__module__ == f"rfrope._accel.{leaf}"
+    assert twin.__module__ == f"rfrope._accel.{place}.{leaf}"
     for one, other in zip(
-        inspect.signature(twin).parameters.values(), inspect.signature(generic).parameters.values(), strict=True
+        inspect.signature(twin).parameters.values(),
+        inspect.signature(DECLARED[name].generic).parameters.values(),
+        strict=True,
     ):
         assert (one.name, one.kind, one.default) == (other.name, other.kind, other.default)
 
 
-def test_every_leaf_is_named_by_the_lookup():
-    folder = pathlib.Path(_accel.__file__).parent
-    leaves = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    leaves -= {name for name in leaves if name.endswith("_loops")} | SHARED
-    assert leaves == {*_accel._LEAVES.values(), *_accel._CUDA_LEAVES.values()}
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_every_leaf_is_declared_by_a_function(place):
+    leaves = {path.stem for path in (PACKAGE / "_accel" / place).glob("*.py")} - MADE_OF
+    assert leaves == {getattr(leaves, place) for leaves in twins.DECLARED.values()} - {None}
+    assert leaves == set({"cpu": cpu, "cuda": cuda}[place].LEAVES)
 
 
 def test_cuda_kernels_have_a_leaf_of_their_name():
-    folder = pathlib.Path(_accel.__file__).parent
-    assert {f"cuda_{path.stem}" for path in folder.glob("*.cu")} == set(_accel._CUDA_LEAVES.values())
+    assert {path.stem for path in (PACKAGE / "_accel" / "cuda").glob("*.cu")} == set(cuda.LEAVES)
+
+
+def test_both_places_have_the_same_leaves():
+    assert cpu.LEAVES == cuda.LEAVES
 
 
 # -- which arrays ------------------------------------------------------------------------------------------------------
 
 
 def chosen(*arrays) -> bool:
-    found = _accel.choose(rotation._rotated, *arrays)
-    assert found in (rotation._rotated, _accel.twin("rotated"))
-    return found is not rotation._rotated
+    """Whether a function would run its twin for the CPU."""
+    return twins.where("rotated", *arrays) == "cpu"
+
+
+def test_what_is_said_to_run_is_what_runs(monkeypatch):
+    ran = []
+    monkeypatch.setattr(twins, "twin_of", lambda name, place: lambda *arguments, **options: ran.append((name, place)))
+
+    @twins.twinned(cpu="anywhere")
+    def _doubled(x, more=None):
+        ran.append("generic")
+
+    try:
+        for x in (np.ones(3), (None, np.ones(3)), np.ones(3).astype(">f8"), "text", None):
+            for call in (lambda x=x: _doubled(x), lambda x=x: _doubled(None, x), lambda x=x: _doubled(None, more=x)):
+                ran.clear()
+                call()
+                place = twins.where("doubled", x)
+                assert ran == [("doubled", place) if place else "generic"], x
+        ran.clear()
+        _doubled.generic(np.ones(3))
+        assert ran == ["generic"]
+        assert (_doubled.__name__, _doubled.generic.__name__) == ("_doubled", "_doubled")
+    finally:
+        del twins.DECLARED["doubled"]
 
 
 def test_plain_memory_is_chosen():
@@ -96,6 +128,7 @@ def test_plain_memory_is_chosen():
         (x, read_only),
         (np.broadcast_to(x, (4, 3, 8)),),
         (x[:0],),
+        (x, (x, None)),
     ):
         assert chosen(*arrays), arrays
 
@@ -107,9 +140,11 @@ def test_other_memory_is_not():
     class Own(np.ndarray):
         pass
 
-    for other in (x.astype(">f8"), unaligned, x.view(Own), np.ma.ones(3), "text", object()):
+    for other in (x.astype(">f8"), unaligned, x.view(Own), np.ma.ones(3)):
         assert not chosen(x, other), other
         assert not chosen(other, x), other
+        assert not chosen(x, (x, other)), other
+        assert not chosen((other, None), x), other
 
 
 @pytest.mark.parametrize("name", ["array-api-strict", "jax", "dask"])
@@ -117,6 +152,7 @@ def test_libraries_whose_memory_is_their_own_are_not_chosen(name):
     lib = library(name)
     assert not chosen(lib(np.ones(3)))
     assert not chosen(lib(np.ones(3)), None, 1.0)
+    assert not chosen((lib(np.ones(3)), None))
 
 
 def test_torch_is_chosen_on_the_cpu_and_without_gradients():
@@ -139,19 +175,23 @@ def test_torch_is_chosen_on_the_cpu_and_without_gradients():
 
 
 def test_no_more_is_looked_at_than_the_arrays(monkeypatch):
-    monkeypatch.setattr(_accel, "twin", lambda name: pytest.fail(f"{name} was looked up"))
-    assert _accel.choose(rotation._rotated, np.ones(3).astype(">f8")) is rotation._rotated
+    monkeypatch.setattr(twins, "twin_of", lambda name, place: pytest.fail(f"{name} was looked up"))
+    assert twins.where("rotated", np.ones(3).astype(">f8")) == ""
 
 
 def test_arrays_on_a_device_are_chosen_for_its_twins(monkeypatch):
-    monkeypatch.setattr(_array, "in_memory", lambda x: x is None)
-    monkeypatch.setattr(_array, "on_cuda", lambda x: True)
-    monkeypatch.setattr(_accel, "cuda_twin", lambda name: f"the twin of {name}")
-    assert _accel.choose(rotation._rotated, np.ones(3), None) == "the twin of rotated"
-    monkeypatch.setattr(_accel, "cuda_twin", lambda name: None)
-    assert _accel.choose(rotation._rotated, np.ones(3), None) is rotation._rotated
-    monkeypatch.setattr(_array, "on_cuda", lambda x: x is None)
-    assert _accel.choose(rotation._rotated, np.ones(3), None) is rotation._rotated
+    monkeypatch.setattr(memory, "in_memory", lambda x: x is None)
+    monkeypatch.setattr(memory, "on_cuda", lambda x: True)
+    looked_up = []
+    monkeypatch.setattr(twins, "twin_of", lambda name, place: looked_up.append((name, place)) or print)
+    assert twins.where("rotated", np.ones(3), None) == "cuda"
+    assert twins.where("rotated", (np.ones(3), None)) == "cuda"
+    assert looked_up == [("rotated", "cuda")] * 2
+    monkeypatch.setattr(twins, "twin_of", lambda name, place: None)
+    assert twins.where("rotated", np.ones(3), None) == ""
+    monkeypatch.setattr(memory, "on_cuda", lambda x: x is None)
+    monkeypatch.setattr(twins, "twin_of", lambda name, place: pytest.fail(f"{name} was looked up"))
+    assert twins.where("rotated", np.ones(3), None) == ""
 
 
 # -- without the leaves ------------------------------------------------------------------------------------------------
@@ -159,20 +199,20 @@ def test_arrays_on_a_device_are_chosen_for_its_twins(monkeypatch):
 
 def test_a_leaf_that_cannot_be_imported_is_no_twin(monkeypatch):
     monkeypatch.setitem(sys.modules, "rfrope._accel.cpu.rotation", None)
-    monkeypatch.delattr(_accel, "rotation", raising=False)
-    assert _accel.twin.__wrapped__("rotated") is None
-    monkeypatch.setattr(_accel, "twin", _accel.twin.__wrapped__)
-    assert _accel.choose(rotation._rotated, np.ones(3)) is rotation._rotated
+    monkeypatch.delattr(cpu, "rotation", raising=False)
+    assert twins.twin_of.__wrapped__("rotated", "cpu") is None
+    monkeypatch.setattr(twins, "twin_of", twins.twin_of.__wrapped__)
+    assert twins.where("rotated", np.ones(3)) == ""
 
 
-@pytest.mark.parametrize("missing", ["cupy", "rfrope._accel.cuda.door.rotation"])
+@pytest.mark.parametrize("missing", ["cupy", "rfrope._accel.cuda.rotation"])
 def test_without_cupy_or_its_leaf_there_is_no_twin_for_cuda(monkeypatch, missing):
     cupy = a_cupy(monkeypatch)
-    assert _accel.cuda_twin.__wrapped__("rotated") is not None
+    assert twins.twin_of.__wrapped__("rotated", "cuda") is not None
     monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delattr(_accel, "cuda_rotation", raising=False)
-    cuda.check.cache_clear()
-    assert _accel.cuda_twin.__wrapped__("rotated") is None
+    monkeypatch.delattr(cuda, "rotation", raising=False)
+    door.check.cache_clear()
+    assert twins.twin_of.__wrapped__("rotated", "cuda") is None
     assert cupy.asked
 
 
@@ -200,7 +240,7 @@ def a_cupy(monkeypatch, *, capability=(9, 0), devices=1, compiler=True):
     monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.nvrtc", nvrtc)
     for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.libs"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    cuda.check.cache_clear()
+    door.check.cache_clear()
     return cupy
 
 
@@ -215,20 +255,20 @@ def a_cupy(monkeypatch, *, capability=(9, 0), devices=1, compiler=True):
 def test_a_machine_whose_device_cannot_run_the_kernels_has_no_twin_for_cuda(monkeypatch, machine, reason):
     a_cupy(monkeypatch, **machine)
     with pytest.raises(ImportError, match=re.escape(reason)):
-        cuda.check()
-    assert _accel.cuda_twin.__wrapped__("rotated") is None
+        door.check()
+    assert twins.twin_of.__wrapped__("rotated", "cuda") is None
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known_of_cuda():
     yield
-    cuda.check.cache_clear()
+    door.check.cache_clear()
 
 
 def test_other_errors_of_a_leaf_are_not_hidden(monkeypatch):
     monkeypatch.setitem(sys.modules, "rfrope._accel.cpu.rotation", types.ModuleType("empty"))
     with pytest.raises(AttributeError):
-        _accel.twin.__wrapped__("rotated")
+        twins.twin_of.__wrapped__("rotated", "cpu")
 
 
 SITE = '''
@@ -238,7 +278,7 @@ import sys
 
 class Nothing:
     def find_spec(self, name, path=None, target=None):
-        if name.startswith("rfrope._accel."):
+        if name.startswith(("rfrope._accel.cpu.", "rfrope._accel.cuda.")):
             raise ImportError(f"{name} was taken away")
 
 
@@ -251,11 +291,11 @@ import sys
 
 
 def pytest_sessionfinish(session):
-    from rfrope import _accel
+    from rfrope._core import twins
 
-    leaves = [name for name in sys.modules if name.startswith("rfrope._accel.")]
-    twins = [name for name in _accel._LEAVES if _accel.twin(name) is not None]
-    print(f"[leaves {leaves}, twins {twins}]")
+    leaves = [name for name in sys.modules if name.startswith(("rfrope._accel.cpu.", "rfrope._accel.cuda."))]
+    found = [name for name in twins.DECLARED for place in ("cpu", "cuda") if twins.twin_of(name, place) is not None]
+    print(f"[declared {len(twins.DECLARED)}, leaves {leaves}, twins {found}]")
 '''
 
 
@@ -278,40 +318,14 @@ def test_the_suite_passes_without_the_leaves(tmp_path):
         env=known,
     )
     assert run.returncode == 0, run.stdout[-5000:]
-    assert "[leaves [], twins []]" in run.stdout
+    assert f"[declared {len(twins.DECLARED)}, leaves [], twins []]" in run.stdout
     assert int(re.search(r"(\d+) passed", run.stdout)[1]) > 500
-
-
-# -- compilation -------------------------------------------------------------------------------------------------------
-
-
-def test_loops_release_the_interpreter_and_divide_like_numpy():
-    divide = _accel.compiled(eval("lambda x, y: x / y"))  # a function without a file has no place for a cache
-    assert divide(1.0, 0.0) == np.inf
-    assert divide.targetoptions["nogil"]
-
-
-@campaign
-def test_a_loop_with_a_file_is_kept_on_disk(tmp_path):
-    (tmp_path / "added.py").write_text(
-        "import os\nos.environ['NUMBA_CACHE_DIR'] = os.path.dirname(__file__)\n"
-        "from rfrope._accel import compiled\n"
-        "@compiled\ndef add(x, y):\n    return x + y\n"
-        "print(add(1, 2), sum(add.stats.cache_hits.values()), sum(add.stats.cache_misses.values()))\n"
-    )
-    words = [
-        subprocess.run(
-            [sys.executable, str(tmp_path / "added.py")], capture_output=True, text=True, check=True, timeout=HANGS
-        ).stdout.split()
-        for _ in range(2)
-    ]
-    assert words == [["3", "0", "1"], ["3", "1", "0"]]
 
 
 def test_the_library_of_an_array_is_not_imported_to_choose():
     code = (
-        "import sys\nimport numpy as np\nfrom rfrope import _accel, rotation\n"
-        "_accel.choose(rotation._rotated, np.ones(3))\n"
+        "import sys\nimport numpy as np\nfrom rfrope._core import twins\nfrom rfrope.rotation import turning\n"
+        "assert twins.where('rotated', np.ones(3)) == 'cpu'\n"
         "print({'torch', 'jax', 'dask', 'cupy', 'array_api_compat'} & set(sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANGS)

@@ -7,14 +7,26 @@ import types
 
 import pytest
 
-from rfrope import _accel
-from rfrope._accel import findings
+from rfrope import montecarlo
+from rfrope._accel import cpu, cuda, findings
+from rfrope._core import philox, sums, turns, twins
 from rfrope._core.libraries import Finding
+from rfrope.rotation import turning
+
+DECLARING = (montecarlo, philox, sums, turning, turns)  # modules that declare twins when they are imported
 
 
 @pytest.fixture(autouse=True)
 def _a_device(monkeypatch):
     monkeypatch.setattr("rfrope._core.libraries.driver", lambda: 12080)
+
+
+@pytest.fixture(autouse=True)
+def failures(monkeypatch):
+    """What compilation for the CPU has to say of its files."""
+    found: list[str] = []
+    monkeypatch.setattr("rfrope._accel.cpu.compiling.FAILURES", found)
+    return found
 
 
 def failing(error):
@@ -25,20 +37,35 @@ def failing(error):
 
 
 def works(name):
-    return types.SimpleNamespace(KERNELS=("first<float>", "second"), _nufft=lambda: None)
+    return types.SimpleNamespace(KERNELS=("first<float>", "second"), nufft=lambda: None)
 
 
 def found(leaf=works, cuda_leaf=works) -> dict[str, Finding]:
-    all_of_them = reports.on_host(["rotation"], leaf) + reports.on_cuda(["cuda_rotation"], cuda_leaf)
-    findings = [Finding(**one) for one in all_of_them]
-    return {one.name.partition(":")[0]: one for one in findings}
+    """What is said of one leaf for each place, if loading it does what the arguments do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(twins, "load", lambda place, name: {"cpu": leaf, "cuda": cuda_leaf}[place](name))
+        patch.setattr(cpu, "LEAVES", ("rotation",))
+        patch.setattr(cuda, "LEAVES", ("rotation",))
+        all_of_them = [Finding(**one) for one in findings.on_host() + findings.on_cuda()]
+    return {one.name.partition(":")[0]: one for one in all_of_them}
 
 
-def test_every_leaf_of_the_lookup_is_reported():
-    names = [one["name"] for one in _accel.report() + _accel.cuda_report()]
-    assert sum(name.startswith("compiled loops: ") for name in names) == len({*_accel._LEAVES.values()})
-    assert sum(name.startswith("CUDA kernels: ") for name in names) == len({*_accel._CUDA_LEAVES.values()})
+def test_every_leaf_that_is_declared_is_reported():
+    names = [one["name"] for one in findings.on_host() + findings.on_cuda()]
+    for title, place, leaves in (("compiled loops: ", "cpu", cpu.LEAVES), ("CUDA kernels: ", "cuda", cuda.LEAVES)):
+        assert sum(name.startswith(title) for name in names) == len(leaves)
+        assert DECLARING
+        assert set(leaves) == {getattr(one, place) for one in twins.DECLARED.values()} - {None}
     assert len(set(names)) == len(names)
+
+
+def test_loops_that_cannot_be_kept_are_active_and_say_so(failures):
+    assert found()["compiled loops"].advice == ""
+    failures.append("OSError: [Errno 28] No space left on device")
+    one = found()["compiled loops"]
+    assert one.active
+    assert one.detail.endswith("compiled anew in every process: OSError: [Errno 28] No space left on device")
+    assert "NUMBA_CACHE_DIR" in one.advice
 
 
 @pytest.mark.parametrize(
@@ -68,7 +95,7 @@ def test_numba_that_is_not_installed(monkeypatch):
 
 def test_kernels_are_compiled_to_find_out(monkeypatch):
     compiled = []
-    monkeypatch.setattr("rfrope._accel.cuda.door._kernel", lambda source, kernel: compiled.append((source, kernel)))
+    monkeypatch.setattr("rfrope._accel.cuda.door.kernel", lambda source, kernel: compiled.append((source, kernel)))
     one = found()["CUDA kernels"]
     assert one.active
     assert compiled == [("rotation", "first<float>")]
@@ -76,7 +103,7 @@ def test_kernels_are_compiled_to_find_out(monkeypatch):
     def refused(source, kernel):
         raise RuntimeError("CuPy failed to load libnvrtc.so.12\nmore")
 
-    monkeypatch.setattr("rfrope._accel.cuda.door._kernel", refused)
+    monkeypatch.setattr("rfrope._accel.cuda.door.kernel", refused)
     one = found()["CUDA kernels"]
     assert (one.active, one.reason) == (False, "RuntimeError: CuPy failed to load libnvrtc.so.12")
 
@@ -96,22 +123,22 @@ def test_kernels_without_cupy(error, reason):
 
 @pytest.mark.parametrize("name", ["finufft", "cufinufft"])
 def test_transforms(monkeypatch, name):
-    monkeypatch.setattr(reports, "version_of", lambda *names: "")
+    monkeypatch.setattr(findings, "version_of", lambda *names: "")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert found()[name] == Finding(found()[name].name, False, "", "not installed", f"pip install {name}")
-    monkeypatch.setattr(reports, "version_of", lambda *names: "2.5")
+    monkeypatch.setattr(findings, "version_of", lambda *names: "2.5")
     monkeypatch.setitem(sys.modules, name, None)
     one = found()[name]
     assert (one.active, one.detail) == (False, "2.5")
     assert name in one.reason
     assert one.advice
     monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    leaf = types.SimpleNamespace(_nufft=lambda: print, KERNELS=("none",))
+    leaf = types.SimpleNamespace(nufft=lambda: print, KERNELS=("none",))
     assert found(cuda_leaf=lambda _: leaf)[name].active
 
 
 def test_cufinufft_that_loads_where_there_is_no_device(monkeypatch):
-    monkeypatch.setattr(reports, "version_of", lambda *names: "2.5")
+    monkeypatch.setattr(findings, "version_of", lambda *names: "2.5")
     one = found(cuda_leaf=failing(ImportError("no device")))["cufinufft"]
     assert (one.active, one.reason, one.advice) == (False, "ImportError: no device", "see CuPy above")
 
@@ -120,6 +147,6 @@ def test_a_library_that_does_not_load_is_asked_why(monkeypatch, tmp_path):
     (tmp_path / "libcufinufft.so").write_bytes(b"no library")
     spec = types.SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
-    monkeypatch.setattr(reports, "version_of", lambda *names: "2.5")
+    monkeypatch.setattr(findings, "version_of", lambda *names: "2.5")
     monkeypatch.setitem(sys.modules, "cufinufft", None)
     assert found()["cufinufft"].reason.startswith("its library does not load: ")

@@ -1,0 +1,96 @@
+"""How loops are compiled and kept on disk."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from campaign import HANGS, campaign
+
+compiling = pytest.importorskip("rfrope._accel.cpu.compiling", reason="loops are compiled by Numba")
+if compiling.config.DISABLE_JIT:
+    pytest.skip("NUMBA_DISABLE_JIT turns Numba's compiler off", allow_module_level=True)
+
+
+def test_loops_release_the_interpreter_and_divide_like_numpy():
+    divide = compiling.compiled(eval("lambda x, y: x / y"))  # a function without a file has no place for a cache
+    assert divide(1.0, 0.0) == np.inf
+    assert divide.targetoptions["nogil"]
+
+
+ADDED = """
+import os, sys
+os.environ["NUMBA_CACHE_DIR"] = os.path.dirname(__file__)
+from rfrope._accel.cpu import compiling
+{before}
+@compiling.compiled
+def add(x, y):
+    return x + y
+print(add(1, 2), sum(add.stats.cache_hits.values()), sum(add.stats.cache_misses.values()), *compiling.FAILURES)
+"""
+
+
+def program(folder: pathlib.Path, before: str = "") -> pathlib.Path:
+    """Write a program that adds 1 and 2 by a compiled function, and keeps that beside itself."""
+    path = folder / "added.py"
+    path.write_text(ADDED.format(before=before))
+    return path
+
+
+def outcome(path: pathlib.Path, *arguments: str) -> list[str]:
+    """Run it; return the sum, how often code was found on disk and how often it was not, and failures."""
+    command = [sys.executable, str(path), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANGS).stdout.split(maxsplit=3)
+
+
+COMPILED, FOUND = ["3", "0", "1"], ["3", "1", "0"]
+
+
+@campaign
+def test_a_loop_with_a_file_is_kept_on_disk(tmp_path):
+    path = program(tmp_path)
+    assert [outcome(path) for _ in range(2)] == [COMPILED, FOUND]
+
+
+@campaign
+def test_an_edit_of_any_source_makes_it_stale(tmp_path):
+    """Loops call each other across files, and Numba's own stamp is of one file alone."""
+    path = program(tmp_path, "compiling._stamp = lambda: sys.argv[1]")
+    assert [outcome(path, stamp) for stamp in "aabb"] == [COMPILED, FOUND] * 2
+
+
+def test_the_stamp_is_of_all_sources(monkeypatch, tmp_path):
+    stamps = set()
+    cpu = tmp_path / "cpu"
+    cpu.mkdir()
+    monkeypatch.setattr(compiling, "__file__", str(cpu / "compiling.py"))
+    for path in (cpu / "compiling.py", cpu / "circle.py", tmp_path / "laws.py", tmp_path / "laws.py"):
+        path.write_text(path.read_text() + "more\n" if path.exists() else "some\n")
+        stamps.add(compiling._stamp.__wrapped__())
+    assert len(stamps) == 4
+
+
+@campaign
+@pytest.mark.parametrize("ending", [".nbi", ".nbc"])
+def test_a_damaged_file_costs_a_compilation_and_nothing_else(tmp_path, ending):
+    path = program(tmp_path)
+    assert outcome(path) == COMPILED
+    (kept,) = tmp_path.rglob(f"*{ending}")
+    kept.write_bytes(b"\x80\x05" + bytes(40))
+    *counted, failure = outcome(path)
+    assert counted == COMPILED
+    assert "Error" in failure
+    assert outcome(path) == FOUND
+
+
+@campaign
+def test_a_full_disk_costs_a_compilation_and_nothing_else(tmp_path):
+    full = "def full(*_):\n    raise OSError(28, 'No space left on device')\ncompiling.IndexDataCacheFile.save = full"
+    path = program(tmp_path, full)
+    for _ in range(2):
+        *counted, failure = outcome(path)
+        assert counted == COMPILED
+        assert failure.strip() == "OSError: [Errno 28] No space left on device"

@@ -1,0 +1,42 @@
+"""Where the elements of arrays lie, and who may write to them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import library
+
+from rfrope._core import array, memory
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "array-api-strict"])
+def test_memory_is_compared(name):
+    lib = library(name)
+    buffer = lib(np.arange(24.0).reshape(4, 6))
+    assert memory.same_memory(buffer, buffer)
+    assert memory.may_overlap(buffer[:3, :], buffer[1:, :])
+    assert not memory.same_memory(buffer[:3, :], buffer[1:, :])
+    assert not memory.may_overlap(buffer[:2, :], buffer[2:, :])
+    assert not memory.may_overlap(buffer, lib(np.ones((4, 6))))
+    if name != "array-api-strict":
+        assert memory.same_memory(buffer, buffer[:, :])
+
+
+def test_lazy_libraries_cannot_be_written_to(xp):
+    assert memory.is_writable(xp([1.0])) == xp.writable
+
+
+def test_places_of_arrays(xp):
+    x = xp([1.0, 2.0])
+    where = "cuda" if xp.on_device else "cpu" if xp.name in ("numpy", "read-only numpy", "torch") else ""
+    space = array.namespace(x=x)
+    for values in ((x,), (x, None, 1.0, "half", True, space), (None, (x, space)), ((None, (x, x)), x)):
+        assert memory.place(values) == where, values
+
+
+def test_places_of_nothing_and_of_mixtures():
+    x, odd = np.ones(3), np.ones(3).astype(">f8")
+    assert memory.place(()) == "cpu"
+    assert memory.place((None, 1.0, np.float64(2.0), np, ("half", ()))) == "cpu"
+    assert memory.place((x, odd)) == ""
+    assert memory.place((x, (None, odd))) == ""
