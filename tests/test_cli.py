@@ -721,7 +721,10 @@ BAD_DESIGNS = [
     (["gaussian", *SMALL, "--heads", "2", "--ladder", "8"], "argument --ladder: '8' is no range"),
     (["gaussian", *SMALL, "--heads", "2", "--ladder", "0:8"], "argument --ladder: '0:8' is no range"),
     (["gaussian", *SMALL, "--heads", "2", "--ladder", "nan:8"], "argument --ladder: 'nan:8' is no range"),
-    (["sinc", *SMALL, "--heads", "2", "--ladder", "8:64"], "--ladder: kernel is sinc(bandwidth=1.0), which has no single scale"),
+    (
+        ["sinc", *SMALL, "--heads", "2", "--ladder", "8:64"],
+        "--ladder: kernel is sinc(bandwidth=1.0), which has no single scale",
+    ),
     (["gaussian(scale=(1, 2), ndim=2)", *SMALL, "--heads", "2", "--ladder", "8:64"], "has no single scale"),
     (["gaussian", *SMALL, "-o", "set.txt"], "-o set.txt: path is 'set.txt'; expected a name that ends in .npz"),
     (["gaussian", *SMALL, "--plot", "set.gif"], "--plot set.gif: expected a name that ends in .png"),

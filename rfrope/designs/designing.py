@@ -151,7 +151,9 @@ def _chosen_kernels(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]:
 def _with_scale(kernel: Kernel, scale: float) -> Kernel:
     """Return a kernel of another scale, of so few digits that its text is the kernel."""
     if not isinstance(getattr(kernel, "scale", None), float) or not dataclasses.is_dataclass(kernel):
-        raise ValueError(f"kernel is {kernel!r}, which has no single scale; expected one such as gaussian with a ladder")
+        raise ValueError(
+            f"kernel is {kernel!r}, which has no single scale; expected one such as gaussian with a ladder"
+        )
     return dataclasses.replace(kernel, scale=float(f"{scale:.6g}"))
 
 

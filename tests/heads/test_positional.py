@@ -363,7 +363,7 @@ SHARED = [
     (
         {"frequencies": [[1.0, 2.0]], "offset": [[[1, 2]]]},
         ValueError,
-        r"offset has shape \(1, 1, 2\); expected \(\) or \(J,\) for frequencies of one axis \(D,\), and \(k,\), \(J, k\) or \(\*H, J, k\) for frequencies \(\*H, D, k\)",
+        r"offset has shape \(1, 1, 2\); expected \(\) or \(J,\) for frequencies of one axis \(D,\), and \(k,\)",
     ),
     ({"offset_weights": [1.0]}, ValueError, "offset_weights was given for a single offset"),
     ({"offset": [-1, -2], "offset_weights": [1.0, 2.0, 3.0]}, ValueError, "offset_weights and offset do not broadcast"),

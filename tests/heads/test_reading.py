@@ -540,7 +540,7 @@ def test_random_angles_reach_a_height_as_often_as_a_normal_law_says():
     """And so less often than the bound exp(-h^2) that confidence has, but more often than exp(-2 h^2)."""
     rng, omega = np.random.default_rng(12), rfrope.geometric(32)
     c = np.exp(2j * math.pi * rng.random((20_000, 32)))
-    height = np.array([weights._height(row, omega, -3, -32, 0) for row in c])
+    height = np.array([from_weights._height(row, omega, -3, -32, 0) for row in c])
     for level in (1.5, 1.8):
         share = np.mean(height > level)
         error = math.sqrt(0.5 * math.erfc(level) / 20_000)
