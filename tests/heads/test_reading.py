@@ -12,6 +12,7 @@ import rfrope
 from rfrope import heads
 from rfrope._core import sums
 from rfrope.data import smollm2_heads
+from rfrope.heads import from_weights
 from rfrope.rotation import convert_pairing
 
 RNG = np.random.default_rng(16)
