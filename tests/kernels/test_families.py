@@ -183,6 +183,12 @@ def test_matern_of_any_order_has_no_nan(nu, ndim):
 # -- draws against Phi -------------------------------------------------------------------------------------------------
 
 
+def test_the_suite_draws_from_every_family_in_every_number_of_axes():
+    kept = [p for p in each_drawn.args[1] if isinstance(p, problems.KernelProblem)]
+    assert {(p.family, p.kernel.ndim) for p in kept} == set(ONE_OF_EACH)
+    assert len(kept) == len(ONE_OF_EACH)
+
+
 @each_drawn
 def test_mean_cos_cos2_and_sin_of_the_draws(problem):
     scores = moment_z(problem.kernel, problem.lags, draws(problem.kernel))
