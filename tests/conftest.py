@@ -138,7 +138,7 @@ def xp(request: pytest.FixtureRequest) -> Library:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Give all tests that need a device or a package one place: the summary has one line for them instead of one each."""
+    """Give all tests that need a device or a package one place, and so the summary one line instead of one each."""
     report = yield
     if report.skipped and isinstance(report.longrepr, tuple):
         reason = report.longrepr[2]
