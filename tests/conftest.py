@@ -242,9 +242,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Thousands of tests are a million objects, which whoever collects garbage need not look at again."""
+    """Thousands of tests are a million objects: who collects garbage need not look at them, and seldom at others."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(optionalhook=True)
