@@ -138,10 +138,12 @@ def xp(request: pytest.FixtureRequest) -> Library:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Give all tests that need a device one place, so that the summary has one line for them instead of one each."""
+    """Give all tests that need a device or a package one place, and so the summary one line instead of one each."""
     report = yield
-    if report.skipped and isinstance(report.longrepr, tuple) and NO_DEVICE in report.longrepr[2]:
-        report.longrepr = (__file__, without_device.__wrapped__.__code__.co_firstlineno, report.longrepr[2])
+    if report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+        if NO_DEVICE in reason or reason.endswith("is not installed"):
+            report.longrepr = (__file__, library.__code__.co_firstlineno, reason)
     return report
 
 
@@ -240,9 +242,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Thousands of tests are a million objects, which whoever collects garbage need not look at again."""
+    """Thousands of tests are a million objects: who collects garbage need not look at them, and seldom at others."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(optionalhook=True)

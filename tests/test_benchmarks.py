@@ -22,6 +22,13 @@ import rfrope  # noqa: E402
 from benchmarks import accuracy, crossover, gpu, gpu_jobs, growth, jobs, libraries, peers, timing  # noqa: E402
 from benchmarks.process_peers import Process  # noqa: E402
 
+
+@pytest.fixture(autouse=True)
+def nothing_is_collected(monkeypatch):
+    """Between entries a device's memory is freed; beside a whole suite's objects each time would take a second."""
+    monkeypatch.setattr("gc.collect", lambda: 0)
+
+
 SLOW_TO_PREPARE = ("Hugging Face formula, torch.compile",)
 SMALL = [job for job in jobs.jobs(jobs.TINY) if not isinstance(job.problem, Process)]
 TABLE = ROOT / "docs" / "performance_table.md"

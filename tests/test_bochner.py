@@ -14,7 +14,7 @@ import pytest
 from campaign import campaign, sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import ALPHA, N_DRAWS, Z_BOUND, ks_bound, ks_distance, moment_z, panels, worst
+from problems import ALPHA, N_DRAWS, Z_BOUND, is_rejected, ks_bound, ks_distance, moment_z, panels, worst
 from scipy import linalg, special, stats
 
 import rfrope
@@ -128,6 +128,7 @@ def test_a_spectrum_away_from_zero_comes_back():
     assert made.transport(0.75) == pytest.approx(20.0, abs=1e-9)
 
 
+@campaign
 def test_a_pole_at_frequency_zero_and_a_slow_decay():
     phi = lambda x: (1.0 + x * x) ** -0.25  # noqa: E731
     made = bochner.from_function(phi)
@@ -222,7 +223,7 @@ CASES = [
     Case("damped cosine", damped(5.0), 2.0),
     Case("spherical, k=3", spherical(9.0), 5.0, 3),
 ]
-OFTEN = ("gaussian, k=1", "matern 3/2, k=2", "cauchy, k=3", "triangle")
+OFTEN = ("gaussian, k=1", "matern 3/2, k=2", "triangle")
 each = pytest.mark.parametrize("case", sparse(CASES, lambda case: case.name in OFTEN), ids=lambda case: case.name)
 
 
@@ -275,13 +276,12 @@ def test_draws_follow_the_density(case):
             assert ks_distance(omega[:, axis] / radius, points, beta) < ks_bound(radius.size)
 
 
-@pytest.mark.parametrize(
-    "case", sparse([CASES[0], CASES[2], CASES[5]], lambda case: case.ndim == 1), ids=lambda case: case.name
-)
+@pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[5]], ids=lambda case: case.name)
+@campaign
 def test_a_scale_off_by_one_percent_is_rejected(case):
     omega = drawn(case, 2**19)
     assert worst(moment_z(made_of(case), lags_of(case), omega)) < Z_BOUND
-    assert worst(moment_z(made_of(case), lags_of(case), 1.01 * omega)) > Z_BOUND
+    assert is_rejected(made_of(case), lags_of(case), 1.01 * omega)
 
 
 @each
@@ -401,6 +401,7 @@ def test_a_box_is_refused_where_its_sinc_is_lowest(b):
 
 
 @pytest.mark.parametrize("b", [1.0, 3.7])
+@campaign
 def test_a_clipped_parabola_is_refused(b):
     with pytest.raises(NotPositiveDefiniteError) as caught:
         bochner.from_function(parabola(b))
@@ -512,7 +513,7 @@ def test_nearest_leaves_a_kernel_alone():
     [
         (box(3.0), 1),
         pytest.param(parabola(3.0), 1, marks=campaign),
-        (parabola(3.0), 2),
+        pytest.param(parabola(3.0), 2, marks=campaign),
         pytest.param(triangle(3.0), 2, marks=campaign),
         pytest.param(damped(1.0), 3, marks=campaign),
     ],

@@ -176,7 +176,7 @@ def ways(x, seed: int):
     return view
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sparse(range(8), lambda seed: seed < 2))
 @pytest.mark.parametrize("kernel", [EVERY_TABLED[0], EVERY_TABLED[9], TRANSPORTED[1]], ids=repr)
 def test_strides_of_any_kind_change_no_bit(kernel, seed):
     delta, a, b = problem(kernel, pairs=(2, 1, 3), lags=(5, 1), blocks=5)
@@ -372,7 +372,7 @@ MISTAKES = [  # none of them writes where nothing belongs to it
 
 @pytest.mark.parametrize(
     ("check", "old", "new"),
-    [pytest.param(*one, marks=[campaign] if i % 6 else [], id=one[1].strip()[:40]) for i, one in enumerate(MISTAKES)],
+    [pytest.param(*one, marks=[campaign] if i % 10 else [], id=one[1].strip()[:40]) for i, one in enumerate(MISTAKES)],
 )
 def test_a_mistake_in_the_text_is_noticed(check, old, new):
     assert check(mutated(old, new, SUMMING if check is wrong_sums else ()))
