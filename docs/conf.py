@@ -58,10 +58,27 @@ class KernelTable(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines))
 
 
+class SchemeTable(SphinxDirective):
+    """``.. scheme-table::`` lists the schemes for longer contexts; all of it comes from their records."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return one row for each record."""
+        rows = [("Scheme", "What it does", "Needs", "May have", "By length")]
+        for scheme in rfrope.scaling.SCHEMES:
+            names = ", ".join(f"``{name}``" for name in (scheme.name, *scheme.aliases))
+            keys = (", ".join(f"``{key}``" for key in held) for held in (scheme.required, scheme.optional))
+            rows.append((names, scheme.does, *keys, "yes" if scheme.by_length else ""))
+        lines = [".. list-table::", "   :header-rows: 1", ""]
+        for row in rows:
+            lines += [f"   {'*' if not i else ' '} - {cell}" for i, cell in enumerate(row)]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
 def public_names() -> dict[str, Any]:
     """Every name that a user may rely on, with what it stands for."""
     names = {f"rfrope.{name}": getattr(rfrope, name) for name in rfrope.__all__}
-    return names | {f"rfrope.kernels.{name}": getattr(rfrope.kernels, name) for name in rfrope.kernels.__all__}
+    modules = {name: value for name, value in names.items() if inspect.ismodule(value)}
+    return names | {f"{home}.{name}": getattr(one, name) for home, one in modules.items() for name in one.__all__}
 
 
 def check_reference(app: Sphinx, environment: BuildEnvironment) -> None:
@@ -69,7 +86,8 @@ def check_reference(app: Sphinx, environment: BuildEnvironment) -> None:
     known = set(environment.domains["py"].data["objects"])
     by_object = {id(value): name for name, value in public_names().items() if name in known}
     for name, value in public_names().items():
-        if not inspect.ismodule(value) and id(value) not in by_object:
+        constant = name.rpartition(".")[2].isupper()  # which its module's page spells out
+        if not (inspect.ismodule(value) or constant) and id(value) not in by_object:
             logging.getLogger(__name__).warning("public name %s is missing from docs/api.rst", name)
 
 
@@ -89,6 +107,7 @@ def resolve_from_top(app: Sphinx, environment: BuildEnvironment, node: nodes.Ele
 def setup(app: Sphinx) -> None:
     """Register what is above."""
     app.add_directive("kernel-table", KernelTable)
+    app.add_directive("scheme-table", SchemeTable)
     app.connect("autodoc-process-docstring", show_dot_products)
     app.connect("missing-reference", resolve_from_top)
     app.connect("env-check-consistency", check_reference)

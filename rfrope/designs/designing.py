@@ -53,7 +53,7 @@ def design(
     rotary_dim : int, optional
         Features of a head that are turned, even; all unless given.
     ladder : (first, last), optional
-        Scales of the kernel from the first head to the last, at equal ratios; with one kernel, and `heads`.
+        Scales of the kernel from the first head to the last, at equal ratios; with one kernel and several heads.
     norm : {"rms", "sup"}, optional
         Which error the design "optimised" lowers; "rms" unless given.
     pairing : {"half", "interleaved"}

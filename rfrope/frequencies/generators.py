@@ -14,7 +14,7 @@ _ROUNDED = 1e-9  # of the largest entry: by how much matrices may miss what they
 
 
 def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
-    """Frequencies and basis of the rotations ``expm(p_1 G_1 + ... + p_k G_k)`` of given commuting generators.
+    """Frequencies and basis of the rotations ``expm(sum_a p_a G_a)`` of given commuting generators.
 
     Any rotation of features that depends on the difference of positions alone is of this kind, and in a basis of its
     own it turns blocks of two features, as RoPE does.

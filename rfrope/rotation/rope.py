@@ -36,7 +36,7 @@ class Rope:
         Positive; multiplies cos and sin of queries and of keys, and so scores by its square.
     sections : tuple of int or None
         How many of the blocks ``(D,)`` each position axis gets, as `mrope` deals them out; positions are then
-        ``(*P, len(sections))``. None where `frequencies` say all themselves.
+        ``(*P, len(sections))``. None where the frequencies say all themselves.
     interleaved : bool
         Whether sections are dealt out in turn (Qwen3-VL) or one after the other (Qwen2-VL).
     context : int, tuple of int or None
@@ -115,7 +115,7 @@ class Rope:
 
     @property
     def vectors(self) -> Array:
-        """Frequencies as `rfrope.rotate` takes them: with sections ``(D, len(sections))``, else `frequencies`."""
+        """Frequencies as `rfrope.rotate` takes them: ``(D, len(sections))`` with sections, else as they are."""
         if self.sections is None:
             return self.frequencies
         return dealt(self.frequencies, self.sections, self.interleaved)
