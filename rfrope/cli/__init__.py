@@ -1,4 +1,4 @@
-"""The command line: parse, call, print; no mathematics. Each command is a module of ``_commands``."""
+"""The command line: parse, call, print; no mathematics. Each command is a module beside this one."""
 
 from __future__ import annotations
 

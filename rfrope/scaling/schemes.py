@@ -462,9 +462,7 @@ def _slowed(theta: Array, factor: float, xp: ModuleType) -> Array:
 def _base_of(theta: Array, xp: ModuleType) -> float:
     """Base of a geometric ladder."""
     if not array.on_host(theta):
-        raise ValueError(
-            "base is None, and frequencies are lazy or on a device, where no value is looked at; pass base="
-        )
+        raise ValueError("base is None, and frequencies are lazy or on a device, where none is looked at; pass base=")
     host = array.to_host(theta)
     n_blocks = host.shape[0]
     if n_blocks > 1 and host[-1] > 0.0:
@@ -492,13 +490,11 @@ def _yarn_factor(
 ) -> float:
     if attention_factor is not None:
         return positive("attention_factor", attention_factor)
-    given = {}
-    for name, value in (("mscale", mscale), ("mscale_all_dim", mscale_all_dim)):
-        if value is not None:
-            given[name] = finite(name, value, least=0.0, most=2.0**100)
+    both = (("mscale", mscale), ("mscale_all_dim", mscale_all_dim))
+    given = [finite(name, value, least=0.0, most=2.0**100) for name, value in both if value is not None]
     if factor <= 1.0:
         return 1.0
-    if given.get("mscale") and given.get("mscale_all_dim"):
-        first, second = (0.1 * given[name] * math.log(factor) + 1.0 for name in ("mscale", "mscale_all_dim"))
+    if len(given) == 2 and all(given):
+        first, second = (0.1 * value * math.log(factor) + 1.0 for value in given)
         return first / second
     return 0.1 * math.log(factor) + 1.0
