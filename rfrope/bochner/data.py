@@ -11,6 +11,7 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.arguments import positive
 from rfrope._core.array import Array
+from rfrope.bochner.measures import MEASURES
 from rfrope.bochner.piecewise import build
 from rfrope.bochner.tabulated import Certificate, NotPositiveDefiniteError, Tabulated, compared, tabulated
 from rfrope.kernels import Kernel
@@ -218,7 +219,7 @@ def _autoregression(
     start = math.pi * np.linspace(0.0, 1.0, 2 + coefficients.size // 8)
     pieces = build(law, start, lambda _, half: 1e-14 / half, tolerance=1e-13, budget=10**5)
     certificate = dataclasses.replace(certificate, mass=float(np.sum(pieces.masses)), tail_start=math.pi / spacing)
-    kernel = tabulated(pieces.stretched(1.0 / spacing), 1, 0.0, origin, certificate)
+    kernel = tabulated(pieces.stretched(1.0 / spacing), MEASURES[1], 0.0, origin, certificate)
     return compared(kernel, lambda _: r, spacing * np.arange(r.size))
 
 

@@ -11,12 +11,20 @@ import numpy as np
 
 from rfrope._core.arguments import positive
 from rfrope.bochner import inversion
+from rfrope.bochner.measures import MEASURES, Measure
 from rfrope.bochner.piecewise import Pieces, Unresolved, build
 from rfrope.bochner.tabulated import Certificate, NotPositiveDefiniteError, Separable, Tabulated, compared, tabulated
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import check_ndim
 
-_MOST_AXES = 3
+_ARGUMENTS = {  # what functions take, by whether there is one axis
+    True: ("x", "it works elementwise"),
+    False: (
+        "r",
+        "with ndim={ndim} it is a function of the length r of a vector (a list of functions of one argument each makes "
+        "a product over the axes)",
+    ),
+}
 _NORMAL = 1e-9  # by how much Phi(0) may differ from 1
 _MASS = 1e-3  # by how much the mass that is found may differ from 1
 _CHECKED = 20.0  # scales over which Phi is compared closely
@@ -80,13 +88,13 @@ def from_function(
     """
     if isinstance(phi, list | tuple):
         return _separable(phi, ndim, scale, tolerance)
-    ndim, tolerance = _few_axes(ndim), positive("tolerance", tolerance)
-    lags, spectrum, values = _analysed(phi, ndim, scale, bounded=True)
-    frequency, density, negative = inversion.negative_part(spectrum, ndim)
+    measure, tolerance = _measure(ndim), positive("tolerance", tolerance)
+    lags, spectrum, values = _analysed(phi, measure, scale, bounded=True)
+    frequency, density, negative = inversion.negative_part(spectrum, measure)
     limit = max(tolerance, 10.0 * spectrum.noise)
     if lags.atom < 0.0 or negative > limit:
         raise _refusal(lags.atom, frequency, density, negative, limit)
-    return _finished(lags, spectrum, values, ndim, negative)
+    return _finished(lags, spectrum, values, measure, negative)
 
 
 def nearest(
@@ -126,19 +134,19 @@ def nearest(
     >>> round(sup_error, 3)
     0.145
     """
-    ndim, tolerance = _few_axes(ndim), positive("tolerance", tolerance)
-    lags, spectrum, values = _analysed(phi, ndim, scale, bounded=False)
-    _, _, negative = inversion.negative_part(spectrum, ndim)
+    measure, tolerance = _measure(ndim), positive("tolerance", tolerance)
+    lags, spectrum, values = _analysed(phi, measure, scale, bounded=False)
+    _, _, negative = inversion.negative_part(spectrum, measure)
     if lags.atom < 0.0 or negative > max(tolerance, 10.0 * spectrum.noise):
         negative += max(-lags.atom, 0.0)
         atom = max(lags.atom, 0.0)
-        pieces = inversion.project(spectrum, ndim, 1.0 - atom)
+        pieces = inversion.project(spectrum, measure, 1.0 - atom)
         tail = inversion.Tail(float(pieces.edges[-1]), math.inf, 0.0, spectrum.tail.total)
         lags = dataclasses.replace(lags, atom=atom)
         spectrum = dataclasses.replace(spectrum, pieces=pieces, tail=tail)
-        kernel = _finished(lags, spectrum, values, ndim, negative, origin="nearest", projected=True)
+        kernel = _finished(lags, spectrum, values, measure, negative, origin="nearest", projected=True)
     else:
-        kernel = _finished(lags, spectrum, values, ndim, negative, origin="nearest")
+        kernel = _finished(lags, spectrum, values, measure, negative, origin="nearest")
     return kernel, kernel.certificate.sup_error
 
 
@@ -150,34 +158,33 @@ def _separable(functions: Sequence[Any], ndim: Any, scale: Any, tolerance: float
     return Separable(tuple(from_function(f, scale=scale, tolerance=tolerance) for f in functions))
 
 
-def _few_axes(ndim: Any) -> int:
+def _measure(ndim: Any) -> Measure:
     ndim = check_ndim(ndim)
-    if ndim > _MOST_AXES:
+    if ndim not in MEASURES:
         raise ValueError(f"ndim is {ndim}; expected 1, 2 or 3: transforms in more axes are not provided")
-    return ndim
+    return MEASURES[ndim]
 
 
 def _analysed(
-    phi: Any, ndim: int, scale: Any, *, bounded: bool
+    phi: Any, measure: Measure, scale: Any, *, bounded: bool
 ) -> tuple[inversion.Lags, inversion.Spectrum, Callable[[np.ndarray], np.ndarray]]:
     scale = None if scale is None else positive("scale", scale)
-    values = _checked("phi", phi, ndim, bounded=bounded)
+    values = _checked("phi", phi, measure, bounded=bounded)
     at_zero = float(values(np.zeros(1))[0])
     if abs(at_zero - 1.0) > _NORMAL:
         raise ValueError(f"phi(0) is {at_zero!r}; expected 1: divide phi by phi(0)")
-    if ndim == 1:
-        _check_even("phi", _checked("phi", phi, ndim, bounded=False), scale or 1.0)
-    lags = inversion.read_lags(values, ndim, scale)
-    if ndim == 1:
-        _check_even("phi", _checked("phi", phi, ndim, bounded=False), lags.scale)
-    return lags, inversion.transform(lags, ndim), values
+    unbounded = _checked("phi", phi, measure, bounded=False)
+    _check_even("phi", unbounded, measure, scale or 1.0)
+    lags = inversion.read_lags(values, measure, scale)
+    _check_even("phi", unbounded, measure, lags.scale)
+    return lags, inversion.transform(lags, measure), values
 
 
-def _checked(name: str, function: Any, ndim: int, *, bounded: bool) -> Callable[[np.ndarray], np.ndarray]:
+def _checked(name: str, function: Any, measure: Measure, *, bounded: bool) -> Callable[[np.ndarray], np.ndarray]:
     """The user's function, whose values are looked at whenever it is called."""
     if not callable(function):
         raise TypeError(f"{name} is {function!r:.80}; expected a function of an array")
-    argument = "x" if ndim == 1 else "r"
+    argument, takes = _ARGUMENTS[measure.is_line]
 
     def values(x: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
@@ -193,12 +200,7 @@ def _checked(name: str, function: Any, ndim: int, *, bounded: bool) -> Callable[
         if found.shape != x.shape:
             raise ValueError(
                 f"{name} returned shape {found.shape} for arguments of shape {x.shape}; expected the same shape: "
-                + (
-                    "it works elementwise"
-                    if ndim == 1
-                    else f"with ndim={ndim} it is a function of the length r of a vector (a list of functions of one "
-                    "argument each makes a product over the axes)"
-                )
+                + takes.format(ndim=measure.ndim)
             )
         found = found.astype(np.float64)
         if not np.all(np.isfinite(found)) and not (bounded and np.all(~np.isnan(found))):
@@ -229,7 +231,10 @@ def _check_bounded(x: np.ndarray, found: np.ndarray) -> None:
     )
 
 
-def _check_even(name: str, values: Callable[[np.ndarray], np.ndarray], scale: float) -> None:
+def _check_even(name: str, values: Callable[[np.ndarray], np.ndarray], measure: Measure, scale: float) -> None:
+    """Refuse a function of x that is not even; one of a length has no other side."""
+    if not measure.is_line:
+        return
     near = np.array([0.07, 0.31, 0.83, 1.37, 2.9, 11.0])  # first: what is not even may be no number farther out
     far = np.concatenate([np.geomspace(1e-6, 1e6, 4096), np.linspace(0.0, 32.0, 4097)[1:]])
     for x in (scale * near, scale * far):
@@ -261,7 +266,7 @@ def _finished(
     lags: inversion.Lags,
     spectrum: inversion.Spectrum,
     values: Callable[[np.ndarray], np.ndarray],
-    ndim: int,
+    measure: Measure,
     negative: float,
     *,
     origin: str = "from_function",
@@ -277,7 +282,7 @@ def _finished(
     found = Certificate(
         math.inf, 0.0, 0.0, 0, mass, negative, lags.atom, tail.start, tail.exponent, tail.mass
     )  # the comparison is filled in below
-    kernel = tabulated(spectrum.pieces, ndim, lags.atom, origin, found)
+    kernel = tabulated(spectrum.pieces, measure, lags.atom, origin, found)
     return compared(kernel, values, _lags_to_compare(lags))
 
 
@@ -340,29 +345,29 @@ def from_density(
     >>> kernel.phi([0.0, 32.0]).round(6)
     array([1. , 0.5])
     """
-    ndim = _few_axes(ndim)
-    values = _checked("density", density, ndim, bounded=False)
-    power = min(ndim, 2)
+    measure = _measure(ndim)
+    values = _checked("density", density, measure, bounded=False)
+    power = 1 + measure.moment
 
     def law(w: np.ndarray) -> np.ndarray:
-        return inversion.SURFACE[ndim] * values(w) * (w if ndim == 3 else 1.0)
+        return measure.ground(w) * values(w)
 
     try:
         if support is not None:
             pieces, tail = _on_support(law, _ends(support))
         else:
-            unit = _middle(values, ndim) if frequency is None else positive("frequency", frequency)
+            unit = _middle(values, measure) if frequency is None else positive("frequency", frequency)
             unit = 2.0 ** round(math.log2(unit))
             expected = 0.0 if normalise else 1.0
-            limits = inversion.PANELS[ndim]
-            pieces, tail, _ = inversion.collect(law, lambda w: np.full(w.shape, 1e-290), unit, power, limits, expected)
+            pieces, tail, _ = inversion.collect(
+                law, lambda w: np.full(w.shape, 1e-290), unit, power, measure.panels, expected
+            )
     except Unresolved:
         raise ValueError(
             "density is too rough to resolve; expected a function that is smooth but for some jumps and kinks"
         ) from None
-    radial = inversion.radial(pieces, ndim)
-    if ndim == 1:
-        _check_even("density", values, float(pieces.edges[-1]) if support else unit)
+    radial = measure.radial(pieces)
+    _check_even("density", values, measure, float(pieces.edges[-1]) if support else unit)
     lowest = int(np.argmin(pieces.values))
     w, value = float(pieces.nodes.flat[lowest]), float(pieces.values.flat[lowest])
     if value < -1e-12 * float(np.max(np.abs(pieces.values))):
@@ -381,7 +386,7 @@ def from_density(
         _table_error(pieces, law, tail.start, power) / mass, 0.0, math.inf, 0, mass, 0.0, 0.0,
         tail.start, tail.exponent, tail.mass,
     )  # fmt: skip
-    return tabulated(pieces, ndim, 0.0, "from_density", certificate)
+    return tabulated(pieces, measure, 0.0, "from_density", certificate)
 
 
 def _ends(support: Any) -> tuple[float, float]:
@@ -395,14 +400,14 @@ def _ends(support: Any) -> tuple[float, float]:
 
 
 def _on_support(law: Callable[[np.ndarray], np.ndarray], ends: tuple[float, float]) -> tuple[Pieces, inversion.Tail]:
-    pieces = build(law, np.array(ends), lambda _, half: 1e-15 / half, tolerance=1e-13, budget=inversion.PANELS[1])
+    pieces = build(law, np.array(ends), lambda _, half: 1e-15 / half, tolerance=1e-13, budget=MEASURES[1].panels)
     return pieces, inversion.Tail(ends[1], math.inf, 0.0, 1.0)
 
 
-def _middle(values: Callable[[np.ndarray], np.ndarray], ndim: int) -> float:
+def _middle(values: Callable[[np.ndarray], np.ndarray], measure: Measure) -> float:
     """The frequency about which most of the mass lies, in the logarithm."""
     w = 2.0 ** np.arange(-64.0, 64.0, 0.125)
-    mass = values(w) * w**ndim
+    mass = values(w) * w**measure.ndim
     if not np.max(mass) > 0.0:
         raise ValueError(
             f"density is 0 at every frequency from {w[0]:.3g} to {w[-1]:.3g} that was tried; expected "

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rfrope.bochner.measures import Measure
 from rfrope.bochner.piecewise import WEIGHTS, Function, Pieces, Unresolved, abel, build
 
-SURFACE = {1: 2.0, 2: 2.0 * math.pi, 3: 4.0 * math.pi}  # of the unit sphere in k axes
 _PROBED = 64  # octaves to either side in which the scale is looked for
 _REACH = 60  # octaves from there to the largest lag, and to the largest frequency that is computed
 _TOLERANCES = (2e-14, 1e-11, 1e-8, 1e-6)  # of phi on a panel: rounded, noisy, and single-precision functions
 _ROUNDING = 1.5e-15  # of phi and its transform, relative to the largest value on a panel
 _LARGEST_MOMENT = 1e5  # of r phi, in units of the scale
 _LAG_PANELS = 12000
-PANELS = {1: 3000, 2: 300, 3: 3000}  # of the spectrum; the Abel transform takes time quadratic in them
 _TRUSTED = (1e4, 10.0)  # signal over noise up to which the spectrum is believed: phi to rounding, noisy phi
 _NOISY = 1e-12  # errors of phi from which on it is noisy
 _FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
@@ -97,37 +96,10 @@ class Spectrum:
     noise: float
 
 
-def radial(pieces: Pieces, ndim: int) -> Pieces:
-    """Density p of the length of omega, from q."""
-    return pieces if ndim == 1 else pieces.times_argument()
-
-
-def marginal(pieces: Pieces, ndim: int) -> Pieces:
-    """Density on the half-line of the magnitude of one component of omega, whose mean cosine is Phi in any k."""
-    if ndim == 1:
-        return pieces
-    if ndim == 3:
-        return pieces.integral_above()
-    law = pieces.times_argument()
-    floor = 1e-16 * float(np.sum(np.abs(law.masses)))
-    return build(
-        lambda w: 2.0 / math.pi * abel(law, w),
-        pieces.edges,
-        lambda _, half: floor / half,
-        tolerance=1e-13,
-        budget=4 * PANELS[2] + pieces.halves.size,
-    )
-
-
-def density_of(q: np.ndarray, w: np.ndarray, ndim: int) -> np.ndarray:
-    """Density in k axes at distance w from 0."""
-    return q / SURFACE[ndim] if ndim < 3 else q / (SURFACE[ndim] * w)
-
-
 # -- phi ---------------------------------------------------------------------------------------------------------------
 
 
-def read_lags(phi: Function, ndim: int, scale: float | None) -> Lags:
+def read_lags(phi: Function, measure: Measure, scale: float | None) -> Lags:
     """Find the scale, the limit and the reach of phi, and resolve it.
 
     Raises
@@ -140,13 +112,13 @@ def read_lags(phi: Function, ndim: int, scale: float | None) -> Lags:
     sampled = phi((scale * 2.0 ** octaves[:, None] * (1.0 + _FRACTIONS)).ravel()).reshape(octaves.size, -1)
     atom = _limit(sampled, scale)
     sizes = np.max(np.abs(sampled - atom), axis=1)
-    matter = sizes > np.maximum(1e-17 * 2.0 ** (-float(ndim) * octaves), 1e-15 * abs(atom))
+    matter = sizes > np.maximum(1e-17 * 2.0 ** (-float(measure.ndim) * octaves), 1e-15 * abs(atom))
     octaves_needed = int(np.max(np.nonzero(matter)[0], initial=-1)) + 1
     wanted = octaves_needed
-    if ndim > 1:  # r phi must not grow so large that its rounding shows
+    if measure.moment:  # r phi must not grow so large that its rounding shows
         octaves_needed = min(wanted, int(np.argmax(np.append(sizes * 2.0**octaves > _LARGEST_MOMENT, True))))
     for tolerance in _TOLERANCES:
-        pieces, reached = _resolve(lambda x: phi(x) - atom, scale, octaves_needed, ndim, tolerance)
+        pieces, reached = _resolve(lambda x: phi(x) - atom, scale, octaves_needed, measure, tolerance)
         if reached == octaves_needed or (reached >= 4 and sizes[reached] < 0.5):
             break
     else:
@@ -212,11 +184,11 @@ def _limit(sampled: np.ndarray, scale: float) -> float:
     return float(np.mean(far))
 
 
-def _resolve(phi: Function, scale: float, octaves: int, ndim: int, tolerance: float) -> tuple[Pieces, int]:
+def _resolve(phi: Function, scale: float, octaves: int, measure: Measure, tolerance: float) -> tuple[Pieces, int]:
     """Panels up to ``scale 2^octaves``, or as many octaves as the budget allows."""
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
-        return tolerance * np.minimum(scale / half, 100.0) * np.minimum(1.0, scale / centre) ** (ndim > 1)
+        return tolerance * np.minimum(scale / half, 100.0) * np.minimum(1.0, scale / centre) ** measure.moment
 
     found: Pieces | None = None
     edges = np.array([0.0, scale])
@@ -245,16 +217,16 @@ def _starting_panels(before: Pieces) -> int:
 # -- the spectrum ------------------------------------------------------------------------------------------------------
 
 
-def transform(lags: Lags, ndim: int) -> Spectrum:
+def transform(lags: Lags, measure: Measure) -> Spectrum:
     """The radial law of a resolved kernel function: its Fourier transform, or its Hankel transform."""
     factor = 2.0 / math.pi
-    given = lags.pieces if ndim == 1 else lags.pieces.times_argument()
+    given = measure.radial(lags.pieces)
 
     def law(w: np.ndarray) -> np.ndarray:
-        return factor * (given.cosine_transform(w, tails=True) if ndim == 1 else given.sine_transform(w, tails=True))
+        return factor * measure.transform(given, w)
 
     widths, centres = 2.0 * lags.pieces.halves, lags.pieces.centres
-    weight = 1.0 if ndim == 1 else centres
+    weight = centres**measure.moment
 
     def noise(w: np.ndarray) -> np.ndarray:
         each = weight * lags.errors * np.minimum(widths, 2.0 / w[:, None])
@@ -262,15 +234,17 @@ def transform(lags: Lags, ndim: int) -> Spectrum:
 
     noisy = np.max(lags.errors * np.minimum(1.0, widths / lags.scale)) > _NOISY
     trusted = _TRUSTED[int(noisy)]
-    found, tail, error = collect(law, noise, 1.0 / lags.scale, min(ndim, 2), PANELS[ndim], 1.0 - lags.atom, trusted)
-    if ndim == 2:
+    found, tail, error = collect(
+        law, noise, 1.0 / lags.scale, 1 + measure.moment, measure.panels, 1.0 - lags.atom, trusted
+    )
+    if measure.is_plane:
         inner = found
         floor = 1e-16
 
         def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
             return np.maximum(noise(centre), floor / (half * centre))
 
-        found = build(lambda w: abel(inner, w), inner.edges, level, tolerance=1e-13, budget=8 * PANELS[2])
+        found = build(lambda w: abel(inner, w), inner.edges, level, tolerance=1e-13, budget=8 * measure.panels)
         error *= 4.0
     return Spectrum(found, tail, error)
 
@@ -387,23 +361,23 @@ def _fit_tail(found: Pieces, power: int, missing: float, error: float) -> tuple[
     return (min(1.0 + height / missing, _STEEPEST) if smooth else exponent), missing, fitted
 
 
-def negative_part(spectrum: Spectrum, ndim: int) -> tuple[float, float, float]:
+def negative_part(spectrum: Spectrum, measure: Measure) -> tuple[float, float, float]:
     """Frequency where the density is lowest, the density there, and the negative mass, of what was computed."""
     known = spectrum.pieces.until(spectrum.tail.start)
-    weight = 1.0 if ndim == 1 else known.nodes
+    weight = known.nodes**measure.moment
     mass = float(np.sum(known.halves[:, None] * WEIGHTS * np.maximum(-known.values * weight, 0.0)))
-    density = density_of(known.values, known.nodes, ndim)
+    density = known.values / measure.ground(known.nodes)
     panel = int(np.argmin(np.min(density, axis=1)))
     low, high = known.edges[max(panel - 1, 0)], known.edges[min(panel + 2, known.edges.size - 1)]
     for _ in range(4):
-        w = np.maximum(np.linspace(low, high, 1001), 1e-6 * high if ndim == 3 else 0.0)
-        refined = density_of(known(w), w, ndim)
+        w = np.maximum(np.linspace(low, high, 1001), 1e-6 * high * measure.rise)
+        refined = known(w) / measure.ground(w)
         at = int(np.argmin(refined))
         low, high = w[max(at - 2, 0)], w[min(at + 2, w.size - 1)]
     return float(w[at]), float(refined[at]), mass
 
 
-def project(spectrum: Spectrum, ndim: int, mass: float) -> Pieces:
+def project(spectrum: Spectrum, measure: Measure, mass: float) -> Pieces:
     """The nonnegative law of a given mass whose density is closest in L2.
 
     By the conditions of Karush, Kuhn and Tucker it is ``max(f - level, 0)`` with the level that makes the mass right.
@@ -412,25 +386,23 @@ def project(spectrum: Spectrum, ndim: int, mass: float) -> Pieces:
     from scipy.optimize import brentq
 
     known = spectrum.pieces.until(spectrum.tail.start)
-    weight = 1.0 if ndim == 1 else known.nodes
-    ground = SURFACE[ndim] * (known.nodes if ndim == 3 else np.ones_like(known.nodes))
-    measure = known.halves[:, None] * WEIGHTS * weight
+    ground = measure.ground(known.nodes)
+    weights = known.halves[:, None] * WEIGHTS * known.nodes**measure.moment
 
     def excess(level: float) -> float:
-        return float(np.sum(measure * np.maximum(known.values - level * ground, 0.0))) - mass
+        return float(np.sum(weights * np.maximum(known.values - level * ground, 0.0))) - mass
 
     def clipped(level: float) -> Pieces:
-        floor = level * SURFACE[ndim]
         return build(
-            lambda w: np.maximum(known(w) - floor * (w if ndim == 3 else 1.0), 0.0),
+            lambda w: np.maximum(known(w) - level * measure.ground(w), 0.0),
             known.edges,
-            lambda centre, half: 1e-11 * mass / (half * centre ** (ndim > 1)),
+            lambda centre, half: 1e-11 * mass / (half * centre**measure.moment),
             tolerance=1e-12,
             budget=10**5,
         )
 
     def exact_excess(level: float) -> float:
-        return float(np.sum(radial(clipped(level), ndim).masses)) - mass
+        return float(np.sum(measure.radial(clipped(level)).masses)) - mass
 
     top = float(np.max(known.values / ground))
     level = 0.0

@@ -14,11 +14,11 @@ import numpy as np
 
 from rfrope._core import elementwise, special
 from rfrope._core.array import Array
-from rfrope.bochner import inversion
+from rfrope.bochner.measures import MEASURES, Measure
 from rfrope.bochner.piecewise import Inverse, Pieces
 from rfrope.kernels import Kernel
 from rfrope.kernels.algebra import Axes
-from rfrope.kernels.parameters import radius
+from rfrope.kernels.parameters import radial_draws, radius
 
 _FURTHEST = 1e150  # lags beyond it are as good as infinite
 
@@ -125,7 +125,7 @@ class Tabulated(Kernel):
     @property
     def draws(self) -> int:
         """One in one axis, else one for the length and one for each axis of the direction."""
-        return 1 if self.ndim == 1 else 1 + self.ndim
+        return radial_draws(self.ndim)
 
     def __repr__(self) -> str:
         axes = "" if self.ndim == 1 else f"ndim={self.ndim}, "
@@ -151,8 +151,9 @@ class Tabulated(Kernel):
 
     def _density_at(self, w: np.ndarray) -> np.ndarray:
         nearest = self.law.edges[0] + 2.0**-26 * (self.law.edges[1] - self.law.edges[0])  # below it q / w is rounding
-        w = np.maximum(w, nearest) if self.ndim == 3 and self.law.edges[0] == 0.0 else w
-        return np.maximum(inversion.density_of(self.law(w), w, self.ndim), 0.0)
+        measure = MEASURES[self.ndim]
+        w = np.maximum(w, nearest) if measure.rise and self.law.edges[0] == 0.0 else w
+        return np.maximum(self.law(w) / measure.ground(w), 0.0)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         if self.ndim == 1:
@@ -170,7 +171,7 @@ class Tabulated(Kernel):
 
     @cached_property
     def _inverse(self) -> Inverse:
-        return Inverse(inversion.radial(self.law, self.ndim))
+        return Inverse(MEASURES[self.ndim].radial(self.law))
 
 
 @dataclass(frozen=True, repr=False)
@@ -193,12 +194,12 @@ class Separable(Axes):
         )
 
 
-def tabulated(pieces: Pieces, ndim: int, atom: float, origin: str, certificate: Certificate) -> Tabulated:
+def tabulated(pieces: Pieces, measure: Measure, atom: float, origin: str, certificate: Certificate) -> Tabulated:
     """Normalise a law and add what Phi is computed from."""
-    law = pieces.times(1.0 / float(np.sum(inversion.radial(pieces, ndim).masses)))
-    component = inversion.marginal(law, ndim)
+    law = pieces.times(1.0 / float(np.sum(measure.radial(pieces).masses)))
+    component = measure.marginal(law)
     component = component.times(1.0 / float(np.sum(component.masses)))
-    return Tabulated(law, component, ndim, atom, origin, certificate)
+    return Tabulated(law, component, measure.ndim, atom, origin, certificate)
 
 
 def compared(kernel: Tabulated, values: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> Tabulated:

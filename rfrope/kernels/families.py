@@ -50,7 +50,12 @@ class _Isotropic(Kernel):
 
 
 class _Stated(_Isotropic):
-    """An isotropic family whose transport and law for compiled loops are one statement, `_unit_law`."""
+    """An isotropic family whose draws, transport and law for compiled loops are one statement: normal w, and a radius."""
+
+    @property
+    def draws(self) -> int:
+        """One for each axis, and one for a radius that they share."""
+        return self.ndim + (self._unit_law()[1] is not None)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         w = radius(omega * along_axes(self.scale, omega, xp), xp)
@@ -66,13 +71,22 @@ class _Stated(_Isotropic):
         component, shared = self._unit_law()
         return Law(component, (1.0,) * self.ndim, shared).scaled(self.scale)
 
+    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
+        """Component and shared radius of the law of w, as `Law` has them."""
+        line = self._line() if self.ndim == 1 else None
+        return ((special.normal_quantile, ()), self._shared_radius()) if line is None else (line, None)
+
+    def _line(self) -> Quantile | None:
+        """Quantile function of w in one axis, if it has one of its own."""
+        return None
+
+    @abstractmethod
+    def _shared_radius(self) -> Quantile | None:
+        """Quantile function of the number that multiplies all axes of a normal w, if there is one."""
+
     @abstractmethod
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         """Density of w at distance w."""
-
-    @abstractmethod
-    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
-        """Component and shared radius of the law of w, as `Law` has them."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,19 +97,14 @@ class Gaussian(_Stated):
     scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
-    @property
-    def draws(self) -> int:
-        """One for each axis."""
-        return self.ndim
-
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
         return xp.exp(-0.5 * t * t)
 
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         return (2.0 * math.pi) ** (-0.5 * self.ndim) * xp.exp(-0.5 * w * w)
 
-    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
-        return (special.normal_quantile, ()), None
+    def _shared_radius(self) -> Quantile | None:
+        return None
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,23 +115,17 @@ class Cauchy(_Stated):
     scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
-    @property
-    def draws(self) -> int:
-        """One in one axis, else one for the shared radius and one for each axis."""
-        return 1 if self.ndim == 1 else 1 + self.ndim
-
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
         return 1.0 / (1.0 + t * t)
 
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
-        if self.ndim == 1:
-            return 0.5 * xp.exp(-w)
         return 0.5 ** (0.5 * self.ndim) * _normal_gamma_density(1.0, self.ndim, math.sqrt(0.5) * w, xp)
 
-    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
-        if self.ndim == 1:
-            return (special.laplace_quantile, ()), None
-        return (special.normal_quantile, ()), (_root_exponential, ())
+    def _line(self) -> Quantile | None:
+        return special.laplace_quantile, ()
+
+    def _shared_radius(self) -> Quantile | None:
+        return _root_exponential, ()
 
 
 def _root_exponential(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
@@ -146,11 +149,6 @@ class Matern(_Stated):
         super().__post_init__()
         object.__setattr__(self, "nu", positive("nu", self.nu))
 
-    @property
-    def draws(self) -> int:
-        """One in one axis, else one for the shared chi-square and one for each axis."""
-        return 1 if self.ndim == 1 else 1 + self.ndim
-
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
         return special.matern(self.nu, math.sqrt(2.0 * self.nu) * t, xp)
 
@@ -162,10 +160,11 @@ class Matern(_Stated):
     def _law(self) -> Law | None:
         return super()._law() if self.nu >= 0.5 else None  # tails too heavy for tables
 
-    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
-        if self.ndim == 1:
-            return (special.student_quantile, (2.0 * self.nu,)), None
-        return (special.normal_quantile, ()), (_student_radius, (self.nu,))
+    def _line(self) -> Quantile | None:
+        return special.student_quantile, (2.0 * self.nu,)
+
+    def _shared_radius(self) -> Quantile | None:
+        return _student_radius, (self.nu,)
 
 
 def _student_radius(nu: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
@@ -181,11 +180,6 @@ class Exponential(_Stated):
     scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
-    @property
-    def draws(self) -> int:
-        """One in one axis, else one for the shared divisor and one for each axis."""
-        return 1 if self.ndim == 1 else 1 + self.ndim
-
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
         return xp.exp(-t)
 
@@ -193,10 +187,11 @@ class Exponential(_Stated):
         power = 0.5 * (self.ndim + 1)
         return xp.exp(math.lgamma(power) - power * math.log(math.pi) - power * xp.log1p(w * w))
 
-    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
-        if self.ndim == 1:
-            return (special.student_quantile, (1.0,)), None
-        return (special.normal_quantile, ()), (_cauchy_radius, ())
+    def _line(self) -> Quantile | None:
+        return special.student_quantile, (1.0,)
+
+    def _shared_radius(self) -> Quantile | None:
+        return _cauchy_radius, ()
 
 
 def _cauchy_radius(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
@@ -219,11 +214,6 @@ class RationalQuadratic(_Stated):
         super().__post_init__()
         object.__setattr__(self, "alpha", positive("alpha", self.alpha))
 
-    @property
-    def draws(self) -> int:
-        """One for the shared variance and one for each axis."""
-        return 1 + self.ndim
-
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
         t = t * (1.0 / math.sqrt(2.0 * self.alpha))
         small, large = xp.where(t < 1.0, t, xp.ones_like(t)), xp.where(t < 1.0, xp.ones_like(t), t)
@@ -232,8 +222,8 @@ class RationalQuadratic(_Stated):
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         return _normal_gamma_density(self.alpha, self.ndim, w, xp)
 
-    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
-        return (special.normal_quantile, ()), (_gamma_radius, (self.alpha,))
+    def _shared_radius(self) -> Quantile | None:
+        return _gamma_radius, (self.alpha,)
 
 
 def _gamma_radius(alpha: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:

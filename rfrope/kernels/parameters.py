@@ -83,6 +83,11 @@ def check_ndim(ndim: Any) -> int:
     return whole("ndim", ndim, 1, MOST)
 
 
+def radial_draws(ndim: int) -> int:
+    """How many uniforms make a length and a direction: one in one axis, where the direction is a sign."""
+    return 1 if ndim == 1 else 1 + ndim
+
+
 def along_axes(value: float | tuple[float, ...], like: Array, xp: ModuleType) -> float | Array:
     """Return a parameter so that it broadcasts against vectors ``(..., k)`` such as `like`."""
     if isinstance(value, float):

@@ -143,7 +143,7 @@ class Ball(Kernel):
     @property
     def draws(self) -> int:
         """One in one axis, else one for the radius and one for each axis."""
-        return 1 if self.ndim == 1 else 1 + self.ndim
+        return parameters.radial_draws(self.ndim)
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         t = parameters.radius(delta * along_axes(self.bandwidth, delta, xp), xp)
