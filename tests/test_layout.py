@@ -1,4 +1,4 @@
-"""How the package is laid out: sizes of functions and modules, what modules take of each other, and the layers' table."""
+"""How the package is laid out: sizes of functions and modules, what modules take of each other, the table of layers."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class _Isotropic(Kernel):
 
 
 class _Stated(_Isotropic):
-    """An isotropic family whose draws, transport and law for compiled loops are one statement: normal w, and a radius."""
+    """An isotropic family whose draws, transport and law for compiled loops are one statement: normal w, and radius."""
 
     @property
     def draws(self) -> int:
