@@ -50,7 +50,9 @@ class Angles(NamedTuple):
         positions, frequencies = self.positions.shape, self.frequencies.shape
         shape = tuple(frequencies[:-1])
         if len(positions) > 1:
-            leading = array.broadcast_shapes({"positions": positions[:-2], "frequencies": frequencies[:-2]})
+            leading = tuple(positions[:-2])
+            if len(frequencies) > 2:
+                leading = array.broadcast_shapes({"positions": leading, "frequencies": frequencies[:-2]})
             shape = (*leading, positions[-2], frequencies[-2])
         if self.shift is None:
             return shape
