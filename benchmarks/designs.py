@@ -23,7 +23,7 @@ import numpy as np
 import rfrope
 from benchmarks import machine
 from rfrope import kernels
-from rfrope.designs import sets
+from rfrope.designs.errors import lags_within
 from rfrope.designs.sampling import RANDOMISED, check_design
 from rfrope.kernels import Kernel
 
@@ -48,7 +48,7 @@ def cases() -> list[Kernel]:
 
 def lags_of(kernel: Kernel) -> np.ndarray:
     """All whole lags of the range, one of each pair +-lag ``(lags, k)``."""
-    return sets.lags_within((MAX_LAGS[kernel.ndim],) * kernel.ndim, 2**20)[0]
+    return lags_within((MAX_LAGS[kernel.ndim],) * kernel.ndim, 2**20)[0]
 
 
 def sets_of(kernel: Kernel, design: str, n_blocks: int, n_sets: int) -> np.ndarray:
@@ -60,7 +60,7 @@ def sets_of(kernel: Kernel, design: str, n_blocks: int, n_sets: int) -> np.ndarr
 
 def errors(kernel: Kernel, sets: np.ndarray, lags: np.ndarray) -> tuple[float, float]:
     """Root mean square and largest error of the mean kernel, each the mean over the sets."""
-    phi = kernel.phi(lags[:, 0] if kernel.ndim == 1 else lags)
+    phi = kernel.phi(kernel.as_given(lags))
     found = np.abs(rfrope.analysis.mean_kernel(sets, lags) - phi)
     return float(np.mean(np.sqrt(np.mean(found**2, axis=-1)))), float(np.mean(np.max(found, axis=-1)))
 

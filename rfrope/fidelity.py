@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core import angles
 from rfrope.designs.errors import error, mean_kernel
 from rfrope.kernels import Kernel
 from rfrope.moments import blocks_for_error, mean_kernel_band
@@ -108,8 +109,8 @@ def fidelity(
     kernels: Sequence[Kernel], frequencies: np.ndarray, context: tuple[int, ...], *, confidence: float = 0.95
 ) -> Fidelity:
     """Judge frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)`` against one kernel, or one for each head."""
-    ndim = kernels[0].ndim
-    sets = frequencies if frequencies.ndim == 3 else frequencies.reshape(1, -1, ndim)
+    omega = angles.frequencies(frequencies, np)
+    sets = omega.reshape(-1, *omega.shape[-2:])
     copies = len(sets) if len(kernels) == 1 and np.all(sets == sets[0]) else 1  # of a deterministic design
     reach = tuple(c - 1 for c in context)
     heads = []
@@ -134,8 +135,8 @@ def _diagonal(steps: np.ndarray, context: tuple[int, ...]) -> np.ndarray:
 def _at_lags(kernel: Kernel, omega: np.ndarray, context: tuple[int, ...]) -> tuple[AtLag, ...]:
     steps = np.unique(np.rint(np.geomspace(1, max(context) - 1, _SHOWN)).astype(np.int64))
     lags = _diagonal(np.concatenate([[0], steps]), context)
-    vectors = lags[:, 0] if kernel.ndim == 1 else lags
-    band, curve = mean_kernel_band(kernel, vectors, n_blocks=len(omega)), mean_kernel(omega, lags.astype(np.float64))
+    band = mean_kernel_band(kernel, kernel.as_given(lags), n_blocks=len(omega))
+    curve = mean_kernel(omega, lags.astype(np.float64))
     return tuple(
         AtLag(_whole(lag), float(band.value[i]), float(curve[i]), float(band.stderr[i])) for i, lag in enumerate(lags)
     )

@@ -15,6 +15,8 @@ from rfrope.designs.optimising import as_range
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import as_kernel
 
+__all__ = ["Band", "blocks_for_error", "expected_score", "mean_kernel_band", "relative_error", "score_variance"]
+
 _UNKNOWN = 2.0**-50  # variance of one block that rounding of Phi and Phi_2 leaves unknown
 
 

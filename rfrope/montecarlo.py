@@ -21,6 +21,8 @@ from rfrope.designs.sampling import check_randomised, draw, draw_sets
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import as_kernel
 
+__all__ = ["Estimate", "ScoreEstimate", "estimate_kernel", "estimate_scores"]
+
 _QUANTITIES: dict[str, Callable[[Array, ModuleType], Array]] = {
     "phi": lambda u, xp: xp.cos(u),
     "phi2": lambda u, xp: xp.cos(2.0 * u),

@@ -72,7 +72,7 @@ def kernel(
     """
     law, max_lag = as_kernel(law), whole("max_lag", max_lag, 1)
     lags = _drawn_lags(max_lag)
-    vectors = lags if law.ndim == 1 else np.repeat(lags[:, None], law.ndim, axis=1)
+    vectors = law.as_given(np.repeat(lags[:, None], law.ndim, axis=1))
     curves = np.empty((0, len(lags)))
     if frequencies is not None:
         omega = _sets("frequencies", frequencies)

@@ -21,6 +21,8 @@ from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.rotation.rope import Rope, of
 
+__all__ = ["load", "save"]
+
 SUFFIXES = (".npz", ".safetensors")
 _FORMAT = 2  # 1, of version 0.1, has no "rope"
 _UNITS = "radians per unit of position"

@@ -21,6 +21,8 @@ from rfrope.moments import expected_score, relative_error, score_variance
 from rfrope.montecarlo import Estimate, estimate_kernel, estimate_scores
 from rfrope.rotation.pairings import convert_pairing
 
+__all__ = ["Row", "Validation", "validate"]
+
 QUANTITIES = ("Φ", "Φ₂", "E sin", "E S", "Var S")
 _LAGS = (0.25, 0.5, 1.0, 2.0, 4.0)  # default lags, in units of the lag where Phi falls to one half
 _LARGEST_FEATURE = 1e30  # fourth powers of scores stay finite
@@ -165,7 +167,7 @@ def validate(
     alpha = probability("alpha", alpha)
     key = philox.key_from_rng(rng)
 
-    vectors = lags[:, 0] if kernel.ndim == 1 else lags
+    vectors = kernel.as_given(lags)
     common = {"n_samples": n_samples, "rng": [*key, 0], "executor": executor}
     phi, phi2, sine = (estimate_kernel(kernel, vectors, quantity=v, **common) for v in ("phi", "phi2", "sin"))
     # Pairs run along a new first axis, lags along the second.
@@ -204,7 +206,7 @@ def default_lags(kernel: Kernel) -> np.ndarray:
     direction = np.asarray([(-0.5) ** axis for axis in range(kernel.ndim)])
 
     def phi(length: float) -> float:
-        return float(kernel.phi(length * direction if kernel.ndim > 1 else length))
+        return float(kernel.phi(kernel.as_given(length * direction)))
 
     low, high = 0.0, 1.0
     while phi(high) <= 0.5 and high > 2.0**-400:
@@ -275,11 +277,12 @@ def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
     lags = array.to_host(array.asarray(delta, xp, name="delta"))
     if lags.dtype.kind not in "iuf" or not np.all(np.isfinite(lags)):
         raise ValueError(f"delta is {lags!r:.80}; expected finite lags")
-    shape: tuple[int, ...] = (-1, 1) if kernel.ndim == 1 else lags.shape
-    lags = lags.astype(np.float64).reshape(shape)
-    if len(shape) != 2 or lags.shape[-1] != kernel.ndim or not lags.size:
-        wanted = "(m,)" if kernel.ndim == 1 else f"(m, {kernel.ndim})"
-        raise ValueError(f"delta has shape {lags.shape}; expected {wanted} for {kernel!r}")
+    given: tuple[int, ...] = lags.shape
+    axes = kernel.ndim
+    lags = lags.astype(np.float64).reshape((-1, 1) if axes == 1 else given)
+    if lags.ndim != 2 or lags.shape[-1] != axes or not lags.size:
+        wanted = "(m,)" if axes == 1 else f"(m, {axes})"
+        raise ValueError(f"delta has shape {given}; expected {wanted} for {kernel!r}")
     return lags
 
 

@@ -450,7 +450,10 @@ def test_frequencies_that_are_not_finite_are_refused():
     for call, name in (
         (lambda: rfrope.axial([1.0], [1.0, np.nan]), "set 1 holds NaN"),
         (lambda: rfrope.axial([np.inf]), "set 0 holds NaN or infinity"),
-        (lambda: rfrope.mrope([1.0, 2.0**600], [1, 1]), r"frequencies holds NaN or infinity, or magnitudes above 2\*\*500"),
+        (
+            lambda: rfrope.mrope([1.0, 2.0**600], [1, 1]),
+            r"frequencies holds NaN or infinity, or magnitudes above 2\*\*500",
+        ),
     ):
         with pytest.raises(ValueError, match=name):
             call()

@@ -16,10 +16,10 @@ import pytest
 from campaign import HANGS, campaign, sparse
 
 import rfrope
-from rfrope import _accel, kernels, storage
-from rfrope._core import libraries
-from rfrope.designs import errors, sampling
+from rfrope import kernels, storage
+from rfrope._core import libraries, twins
 from rfrope.cli import main
+from rfrope.designs import errors, sampling
 from rfrope.kernels import registry
 from rfrope.kernels.families import Gaussian
 from rfrope.validation import example_pairs
@@ -385,13 +385,11 @@ def test_doctor_tells_what_is_here(doctor):
     for one in held["libraries"] + held["accelerators"]:
         assert set(one) == {"name", "active", "detail", "reason", "advice", "devices"}
         assert one["active"] or (one["reason"] and one["advice"]), one
-    leaves = {*_accel._LEAVES.values()}
+    leaves = {place: {getattr(one, place) for one in twins.DECLARED.values()} - {None} for place in ("cpu", "cuda")}
     loops = [one for one in held["accelerators"] if one["name"].startswith("compiled loops")]
-    assert len(loops) == len(leaves)
-    assert all(one["active"] == (_accel.twin("rotated") is not None) for one in loops)
-    assert sum(one["name"].startswith("CUDA kernels") for one in held["accelerators"]) == len(
-        {*_accel._CUDA_LEAVES.values()}
-    )
+    assert len(loops) == len(leaves["cpu"]) == 3
+    assert all(one["active"] == (twins.twin_of("rotated", "cpu") is not None) for one in loops)
+    assert sum(one["name"].startswith("CUDA kernels") for one in held["accelerators"]) == len(leaves["cuda"]) == 3
 
 
 @campaign
@@ -440,8 +438,8 @@ def test_doctor_sees_that_numba_is_switched_off(doctor):
 def test_doctor_prints_devices(run, monkeypatch):
     device = {"name": "NVIDIA Test", "compute_capability": "9.0", "memory": 3 * 2**30}
     there = libraries.Finding("CuPy", True, "14.2.0", devices=(device, device))
-    monkeypatch.setattr(_libraries, "libraries", lambda: iter([there]))
-    monkeypatch.setattr(_libraries, "apart", lambda *names: iter([]))
+    monkeypatch.setattr(libraries, "libraries", lambda: iter([there]))
+    monkeypatch.setattr(libraries, "apart", lambda *names: iter([]))
     _, out, _ = run("doctor")
     assert "  active  CuPy: 14.2.0\n" in out
     assert "device 1: NVIDIA Test, compute capability 9.0, 3.0 GiB" in out
@@ -479,14 +477,15 @@ def test_design_writes_what_sample_gives_and_tells_its_error(run, tmp_path, desi
     assert head["shortest"] == pytest.approx(2 * np.pi / np.max(np.abs(omega)))
     assert head["longest"] == pytest.approx(2 * np.pi / np.min(np.abs(omega)))
     resolved = "stratified" if design == "auto" else design
-    assert loaded.provenance == {
-        "kernel": "gaussian(scale=16.0)", "head_dim": 32, "design": resolved, "context": [256],
+    assert (loaded.head_dim, loaded.context, loaded.pairing) == (32, 256, "half")
+    assert loaded.source == {
+        "kernel": "gaussian(scale=16.0)", "design": resolved,
         "norm": "rms" if design == "optimised" else None,
         "seed": None if design in ("quantile", "optimised") else 3,
         "error": {"rms": head["rms"], "sup": head["sup"]},
     }  # fmt: skip
     assert {name: held[name] for name in ("design", "seed", "shape", "dtype", "output", "plot")} == {
-        "design": resolved, "seed": loaded.provenance["seed"], "shape": [16], "dtype": "float64",
+        "design": resolved, "seed": loaded.source["seed"], "shape": [16], "dtype": "float64",
         "output": str(path), "plot": None,
     }  # fmt: skip
 
@@ -534,7 +533,7 @@ def test_a_kernel_for_each_head(run, tmp_path):
     held = designed(run, "cauchy(scale=64)", "gaussian(scale=4)", *SMALL, "-o", path)
     laws = [rfrope.kernel("cauchy", scale=64.0), rfrope.kernel("gaussian", scale=4.0)]
     assert np.array_equal(storage.load(path).frequencies, rfrope.sample(laws, 16, rng=0, design="auto"))
-    assert storage.load(path).provenance["kernel"] == [*map(repr, laws)] == [head["kernel"] for head in held["heads"]]
+    assert storage.load(path).source["kernel"] == [*map(repr, laws)] == [head["kernel"] for head in held["heads"]]
     for head, law, omega in zip(held["heads"], laws, storage.load(path).frequencies, strict=True):
         assert head["sup"] == pytest.approx(np.max(np.abs(errors_of(law, omega[:, 0], 256))), rel=1e-6)
     assert held["worst"] == 1
@@ -548,7 +547,7 @@ def test_a_ladder_of_scales(run, tmp_path):
     path = tmp_path / "set.npz"
     designed(run, "matern(nu=2.5)", *SMALL, "--heads", 4, "--ladder", "8:512", "--design", "quantile", "-o", path)
     loaded = storage.load(path)
-    laws = [rfrope.kernels.parse(text) for text in loaded.provenance["kernel"]]
+    laws = [rfrope.kernels.parse(text) for text in loaded.source["kernel"]]
     assert laws == [rfrope.kernel("matern", nu=2.5, scale=s) for s in (8.0, 32.0, 128.0, 512.0)]
     assert np.array_equal(loaded.frequencies, rfrope.sample(laws, 16, design="quantile"))
 
@@ -575,7 +574,7 @@ def test_a_design_in_two_axes(run, tmp_path):
 
 def test_long_contexts_are_judged_in_pieces(run, monkeypatch):
     whole = designed(run, "gaussian(scale=16)", "--head-dim", 16, "--context", 5000)
-    monkeypatch.setattr(_report, "_CHUNK", 512)
+    monkeypatch.setattr(errors, "_CHUNK", 512)
     pieces = designed(run, "gaussian(scale=16)", "--head-dim", 16, "--context", 5000)
     for name in ("rms", "sup"):
         assert pieces["heads"][0][name] == pytest.approx(whole["heads"][0][name], rel=1e-6)
@@ -722,7 +721,10 @@ BAD_DESIGNS = [
     (["gaussian", *SMALL, "--heads", "2", "--ladder", "8"], "argument --ladder: '8' is no range"),
     (["gaussian", *SMALL, "--heads", "2", "--ladder", "0:8"], "argument --ladder: '0:8' is no range"),
     (["gaussian", *SMALL, "--heads", "2", "--ladder", "nan:8"], "argument --ladder: 'nan:8' is no range"),
-    (["sinc", *SMALL, "--heads", "2", "--ladder", "8:64"], "--ladder: sinc(bandwidth=1.0) has no single scale"),
+    (
+        ["sinc", *SMALL, "--heads", "2", "--ladder", "8:64"],
+        "--ladder: kernel is sinc(bandwidth=1.0), which has no single scale",
+    ),
     (["gaussian(scale=(1, 2), ndim=2)", *SMALL, "--heads", "2", "--ladder", "8:64"], "has no single scale"),
     (["gaussian", *SMALL, "-o", "set.txt"], "-o set.txt: path is 'set.txt'; expected a name that ends in .npz"),
     (["gaussian", *SMALL, "--plot", "set.gif"], "--plot set.gif: expected a name that ends in .png"),

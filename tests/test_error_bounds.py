@@ -11,8 +11,8 @@ from scipy import stats
 
 import rfrope
 from rfrope import blocks_for_error
-from rfrope.moments import mean_kernel_band
 from rfrope.designs import sampling
+from rfrope.moments import mean_kernel_band
 
 KERNELS = ("gaussian(scale=8)", "exponential(scale=5)", "sinc(bandwidth=0.4)", "matern(nu=0.8, scale=3, ndim=2)")
 each = pytest.mark.parametrize("text", sparse(KERNELS, lambda text: text.startswith(("exp", "sinc"))))
@@ -23,7 +23,7 @@ KEY = (11, 12)
 def mean_kernels(text: str, n_blocks: int, n_sets: int) -> tuple[np.ndarray, np.ndarray]:
     """Lags, and Phi_D at them ``(n_sets, lags)`` for independent draws."""
     kernel = rfrope.kernels.parse(text)
-    omega = sampling.draw(kernel, KEY, 0, n_blocks, streams=n_sets)
+    omega = kernel.as_given(sampling.draw(kernel, KEY, 0, n_blocks, streams=n_sets))
     lags = np.arange(17.0) if kernel.ndim == 1 else np.array([[0, 0], [1, 0], [2, -3], [5, 5]], dtype=float)
     phases = omega[..., None] * lags if kernel.ndim == 1 else omega @ lags.T
     return lags, np.cos(phases).mean(axis=1)
@@ -100,11 +100,11 @@ def test_so_many_blocks_keep_the_promise(text):
         ({"max_lag": 0}, ValueError, "max_lag is 0; expected a whole number from 1"),
         ({"max_lag": 1.5}, TypeError, "max_lag is 1.5; expected a whole number"),
         ({"max_lag": (1, 2)}, ValueError, r"max_lag is \(1, 2\); expected one number or 1"),
-        ({"error": 0.0}, ValueError, "error is 0.0; expected a positive number"),
-        ({"error": float("nan")}, ValueError, "error is nan; expected a positive number"),
-        ({"error": "small"}, ValueError, "error is 'small'; expected a positive number"),
+        ({"error": 0.0}, ValueError, "error is 0.0; expected a positive finite number"),
+        ({"error": float("nan")}, ValueError, "error is nan; expected a positive finite number"),
+        ({"error": "small"}, TypeError, "error is 'small'; expected a positive number"),
         ({"confidence": 1.0}, ValueError, "confidence is 1.0; expected a number between 0 and 1"),
-        ({"confidence": None}, ValueError, "confidence is None; expected a number between 0 and 1"),
+        ({"confidence": None}, TypeError, "confidence is None; expected a number between 0 and 1"),
         ({"kernel": 3}, TypeError, "kernel is 3; expected a kernel"),
     ],
     ids=str,

@@ -13,7 +13,7 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope import Rope, arithmetic, geometric
+from rfrope import arithmetic, geometric
 from rfrope.frequencies import from_wavelengths, pixel, xpos_scales
 
 

@@ -335,16 +335,18 @@ def test_bad_arguments(run, arguments, told):
     assert told in err
 
 
-def test_files_that_do_not_tell_a_context(run, tmp_path, config):
+def test_files_without_a_context(run, tmp_path, config):
     rfrope.save(tmp_path / "set.npz", [1.0, 0.1])
-    for number, context in enumerate((["a", 3], [], True, 1, 2.5)):
-        rfrope.save(tmp_path / f"{number}.npz", [1.0, 0.1], context=context)
-        assert "does not tell a context" in run("inspect", tmp_path / f"{number}.npz")[2]
+    for number, context in enumerate((["a", 3], [], True, 1, 2.5)):  # of which version 0.1 wrote any
+        about = {"format": 1, "rfrope": "0.1.0", "units": "radians per unit of position", "shape": [2]}
+        about |= {"dtype": "float64", "provenance": {"context": context}}
+        np.savez(tmp_path / f"{number}.npz", frequencies=[1.0, 0.1], metadata=json.dumps(about))
+        assert f"{number}.npz holds no context" in run("inspect", tmp_path / f"{number}.npz")[2]
     for path in (tmp_path / "set.npz", config({"model_type": "llama", "head_dim": 8} | {"rope_theta": 10.0})):
         code, out, err = run("inspect", path)
         if path.suffix == ".npz":
             assert (code, out) == (2, "")
-            assert f"{path} does not tell a context; expected --context" in err
+            assert f"{path} holds no context; expected --context" in err
         assert run("inspect", path, "--context", 16)[0] == 0
 
 

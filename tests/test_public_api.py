@@ -14,42 +14,32 @@ from rfrope import analysis, bochner, heads, kernels, plotting, scaling
 
 # Names, kinds and defaults are the contract: parameters may be added, none renamed.
 SIGNATURES = {
-    "phases": "(positions, frequencies, *, shift=None)",
     "rotate": "(x, positions, frequencies, *, pairing='half', out_pairing=None, shift=None, scale=1.0, inverse=False, "
     "out=None)",
     "rotate_by_phases": "(x, phases, *, pairing='half', out_pairing=None, scale=1.0, inverse=False, out=None)",
     "rotate_by_table": "(x, cos, sin, *, pairing='half', out_pairing=None, out=None)",
     "rotation_table": "(positions, frequencies, *, shift=None, scale=1.0, dtype=None)",
     "convert_pairing": "(x, source, target, *, axis=-1, width=None)",
-    "to_complex": "(x, *, pairing='half')",
-    "from_complex": "(z, *, pairing='half')",
     "scores": "(q, k, q_positions, k_positions, frequencies, *, pairing='half', shift=None)",
     "block_coefficients": "(q, k, *, pairing='half')",
     "threads": "(count)",
-    "save": "(path, frequencies, /, *, overwrite=False, **provenance)",
+    "save": "(path, rope, /, *, overwrite=False, **source)",
     "load": "(path, *, xp=None, device=None, dtype=None)",
     "kernel": "(name, **parameters)",
     "sample": "(kernel, n_blocks, *, rng=None, design='iid', heads=None, xp=None, device=None, dtype=None, "
     "max_lag=None, norm=None)",
-    "optimise": "(kernel, n_blocks, *, max_lag, norm='rms', xp=None, device=None, dtype=None)",
+    "design": "(kernel, *, head_dim, context, heads=None, design='auto', rng=None, rotary_dim=None, ladder=None, "
+    "norm=None, pairing='half', xp=None, device=None, dtype=None)",
     "geometric": "(n_blocks, *, base=10000.0, xp=None, device=None, dtype=None)",
     "arithmetic": "(n_blocks, *, step, xp=None, device=None, dtype=None)",
-    "pixel": "(n_blocks, *, max_freq=10.0, xp=None, device=None, dtype=None)",
-    "from_wavelengths": "(wavelengths)",
-    "xpos_scales": "(positions, n_blocks, *, scale_base=512.0, centre=0.0)",
     "axial": "(*sets, order='chunked')",
     "mixed": "(n_blocks, angles, *, base=10.0)",
     "golden_gate": "(n_blocks, *, low, high, ndim=2, heads=None, zero_blocks=0, xp=None, device=None, dtype=None)",
     "mrope": "(frequencies, sections, *, interleaved=False)",
     "sinusoidal": "(positions, frequencies, *, pairing='interleaved', dtype=None)",
-    "shift_matrix": "(offset, frequencies, *, pairing='interleaved', dtype=None)",
-    "from_rope_parameters": "(rope_parameters, *, head_dim, max_position_embeddings=None, seq_len=None, "
-    "rope_theta=None, partial_rotary_factor=None, xp=None, device=None, dtype=None)",
-    "from_config": "(config, *, seq_len=None, xp=None, device=None, dtype=None)",
+    "from_config": "(config, *, seq_len=None, pairing=None, xp=None, device=None, dtype=None)",
     "expected_score": "(q, k, delta, kernel, *, pairing='half')",
     "score_variance": "(q, k, delta, kernel, *, pairing='half')",
-    "relative_error": "(q, k, delta, kernel, *, pairing='half')",
-    "mean_kernel_band": "(kernel, delta, *, n_blocks, confidence=0.95)",
     "blocks_for_error": "(kernel, *, max_lag, error, confidence=0.95)",
     "estimate_kernel": "(kernel, delta, *, n_samples, rng=None, design='iid', n_blocks=None, quantity='phi', "
     "executor=None, "
@@ -58,6 +48,30 @@ SIGNATURES = {
     "progress=None)",
     "validate": "(kernel, *, q=None, k=None, delta=None, n_samples=1048576, n_trials=16384, n_blocks=None, rng=None, "
     "alpha=0.001, pairing='half', executor=None)",
+}
+# Public functions that are not at the top, in the modules that own them.
+MODULE_SIGNATURES = {
+    "designs.optimise": "(kernel, n_blocks, *, max_lag, norm='rms', xp=None, device=None, dtype=None)",
+    "designs.points": "(kernel, n_blocks, *, design='stratified', rng=None, heads=None)",
+    "frequencies.from_generators": "(generators)",
+    "frequencies.from_wavelengths": "(wavelengths)",
+    "frequencies.pixel": "(n_blocks, *, max_freq=10.0, xp=None, device=None, dtype=None)",
+    "frequencies.xpos_scales": "(positions, n_blocks, *, scale_base=512.0, centre=0.0)",
+    "models.from_rope_parameters": "(rope_parameters, *, head_dim, max_position_embeddings=None, seq_len=None, "
+    "rope_theta=None, partial_rotary_factor=None, xp=None, device=None, dtype=None)",
+    "moments.mean_kernel_band": "(kernel, delta, *, n_blocks, confidence=0.95)",
+    "moments.relative_error": "(q, k, delta, kernel, *, pairing='half')",
+    "rotation.from_complex": "(z, *, pairing='half')",
+    "rotation.phases": "(positions, frequencies, *, shift=None)",
+    "rotation.shift_matrix": "(offset, frequencies, *, pairing='interleaved', dtype=None)",
+    "rotation.to_complex": "(x, *, pairing='half')",
+}
+ROPE_SIGNATURES = {
+    "__init__": "(self, frequencies, *, pairing='half', head_dim=None, attention_factor=1.0, sections=None, "
+    "interleaved=False, context=None, source=None)",
+    "rotate": "(self, x, positions, *, inverse=False, out=None)",
+    "scores": "(self, q, k, q_positions, k_positions)",
+    "table": "(self, positions, *, dtype=None)",
 }
 KERNEL_SIGNATURES = {
     "names": "()",
@@ -193,35 +207,29 @@ KERNEL_METHODS = {
     "warp": "(self, matrix)",
 }
 PLOTTING_SIGNATURES = {
-    "kernel": "(kernel, max_lag, *, frequencies=None, n_blocks=None, ax=None)",
-    "frequencies": "(frequencies, *, ax=None)",
+    "kernel": "(law, max_lag, *, frequencies=None, n_blocks=None, ax=None)",
+    "frequencies": "(rope, *, ax=None)",
     "attention": "(result, *, ax=None)",
     "mean_kernels": "(sets, max_lag, *, ax=None)",
     "wavelengths": "(sets, *, context=None, ax=None)",
     "validation": "(result, *, ax=None)",
 }
 FIELDS = {
-    "FrequencySet": ("frequencies", "provenance", "version"),
-    "Band": ("value", "stderr", "lower", "upper", "confidence"),
-    "Scaled": ("frequencies", "attention_factor"),
-    "ModelRope": (
-        "name",
-        "model_type",
-        "head_dim",
-        "rotary_dim",
-        "qk_head_dim",
-        "context",
-        "window",
-        "rope_parameters",
+    "Rope": (
         "frequencies",
+        "pairing",
+        "head_dim",
         "attention_factor",
         "sections",
         "interleaved",
+        "context",
+        "source",
     ),
-    "Optimised": ("frequencies", "norm", "max_lag", "rms", "sup", "start_rms", "start_sup"),
-    "Estimate": ("value", "stderr", "n"),
-    "ScoreEstimate": ("mean", "variance", "n_trials"),
-    "Validation": (
+    "moments.Band": ("value", "stderr", "lower", "upper", "confidence"),
+    "montecarlo.Estimate": ("value", "stderr", "n"),
+    "montecarlo.ScoreEstimate": ("mean", "variance", "n_trials"),
+    "scaling.Scheme": ("name", "does", "make", "required", "optional", "idle", "aliases", "by_length"),
+    "validation.Validation": (
         "kernel",
         "lags",
         "rows",
@@ -234,8 +242,26 @@ FIELDS = {
         "spread",
     ),
 }
+MODULES = (
+    *("analysis", "bochner", "designs", "frequencies", "heads", "kernels", "models", "moments", "montecarlo"),
+    *("plotting", "rotation", "scaling", "storage", "validation"),
+)
+
+
+TABLED = ("analysis", "bochner", "heads", "kernels", "plotting", "scaling")  # which have a table above
+
+
+def at(name: str):
+    """What stands under a name with dots, in rfrope."""
+    found = rfrope
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 FUNCTIONS = {
-    **{f"rfrope.{name}": getattr(rfrope, name, None) for name in SIGNATURES},
+    **{f"rfrope.{name}": at(name) for name in (*SIGNATURES, *MODULE_SIGNATURES)},
+    **{f"rfrope.Rope.{name}": getattr(rfrope.Rope([1.0]), name) for name in ("rotate", "scores", "table")},
     **{f"rfrope.kernels.{name}": getattr(kernels, name, None) for name in KERNEL_SIGNATURES},
     **{f"rfrope.analysis.{name}": getattr(analysis, name, None) for name in ANALYSIS_SIGNATURES},
     **{f"rfrope.heads.{name}": getattr(heads, name, None) for name in HEADS_SIGNATURES},
@@ -261,9 +287,14 @@ def public(module) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
+@pytest.mark.parametrize("name", [*SIGNATURES, *MODULE_SIGNATURES])
 def test_signatures(name):
-    assert bare(getattr(rfrope, name)) == SIGNATURES[name]
+    assert bare(at(name)) == (SIGNATURES | MODULE_SIGNATURES)[name]
+
+
+@pytest.mark.parametrize("name", ROPE_SIGNATURES)
+def test_signatures_of_a_rope(name):
+    assert bare(getattr(rfrope.Rope, name)) == ROPE_SIGNATURES[name]
 
 
 @pytest.mark.parametrize("name", KERNEL_SIGNATURES)
@@ -280,7 +311,7 @@ def test_signatures_of_analysis(name):
 @pytest.mark.parametrize("name", SCALING_SIGNATURES)
 def test_signatures_of_scaling(name):
     assert bare(getattr(scaling, name)) == SCALING_SIGNATURES[name]
-    assert set(scaling.__all__) == set(SCALING_SIGNATURES) | {"Scaled", "from_rope_parameters"}
+    assert set(scaling.__all__) == set(SCALING_SIGNATURES) | {"SCHEMES", "Scheme"}
 
 
 @pytest.mark.parametrize("name", HEADS_SIGNATURES)
@@ -314,17 +345,25 @@ def test_a_comparison_of_signatures_sees_a_changed_default():
 
 
 def test_all_of_rfrope_is_what_it_offers():
-    assert set(rfrope.__all__) == public(rfrope) | {"analysis", "bochner", "heads", "kernels", "plotting", "scaling"}
-    assert set(rfrope.__all__) == set(SIGNATURES) | set(FIELDS) | {
-        "Kernel",
-        "analysis",
-        "bochner",
-        "heads",
-        "kernels",
-        "plotting",
-        "scaling",
-    }
+    assert set(rfrope.__all__) == set(SIGNATURES) | {"Kernel", "Rope"} | set(MODULES)
     assert rfrope.__all__ == sorted(set(rfrope.__all__))
+    assert set(dir(rfrope)) == {*rfrope.__all__, "__version__"}
+
+
+def test_names_that_moved_are_not_at_their_old_places():
+    for name in MODULE_SIGNATURES:
+        assert not hasattr(rfrope, name.rpartition(".")[2]), name
+    with pytest.raises(AttributeError, match="module 'rfrope' has no attribute 'phases'"):
+        rfrope.phases  # noqa: B018
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in TABLED])
+def test_all_of_a_module_is_what_is_promised(name):
+    promised = {one.rpartition(".")[2] for one in (*MODULE_SIGNATURES, *FIELDS) if one.startswith(f"{name}.")}
+    face = {one for one, home in rfrope._HOME.items() if home == name}
+    constants = {"designs": {"DESIGNS", "RANDOMISED"}, "validation": {"Row"}}.get(name, set())
+    assert set(at(name).__all__) == promised | face | constants
+    assert all(at(f"{name}.{one}") is not None for one in at(name).__all__)
 
 
 def test_all_of_kernels_is_what_it_offers():
@@ -345,8 +384,8 @@ def test_star_imports():
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_results_are_frozen_dataclasses_with_these_fields(name):
-    result = getattr(rfrope, name)
-    assert tuple(field.name for field in dataclasses.fields(result)) == FIELDS[name]
+    result = at(name)
+    assert tuple(field.name for field in dataclasses.fields(result) if field.name != "_") == FIELDS[name]
     assert result.__dataclass_params__.frozen
 
 
@@ -369,7 +408,7 @@ def test_results_of_heads_are_frozen_dataclasses_with_these_fields(name):
 def test_properties_of_results():
     for name in ("passed", "worst"):
         assert isinstance(getattr(rfrope.validation.Validation, name), property)
-    assert bare(rfrope.Validation.to_dict) == "(self)"
+    assert bare(rfrope.validation.Validation.to_dict) == "(self)"
 
 
 def test_a_kernel_has_its_properties():
@@ -444,4 +483,4 @@ def test_methods_of_a_kernel_have_a_docstring(name):
 
 @pytest.mark.parametrize("name", ["Kernel", *FIELDS])
 def test_classes_have_a_docstring(name):
-    assert len(inspect.getdoc(getattr(rfrope, name)).splitlines()) > 2
+    assert len(inspect.getdoc(at(name)).splitlines()) > 2

@@ -14,8 +14,7 @@ import pytest
 from published import lists
 
 import rfrope
-from rfrope import scaling
-from rfrope import Rope
+from rfrope import Rope, scaling
 from rfrope.models import from_rope_parameters
 
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -363,9 +362,8 @@ def test_factors_without_measure_are_refused_and_nothing_overflows(factor):
         lambda: scaling.proportional(theta, factor=factor),
         lambda: scaling.longrope(theta, factor=2.0, **lists_of, **more),
     ):
-        with pytest.raises(
-            ValueError, match=rf"factor is {re.escape(repr(factor))}; expected a positive number from 2\*\*-100 to 2\*\*100|positive numbers"
-        ):
+        told = rf"factor is {re.escape(repr(factor))}; expected a positive number from 2\*\*-100 to 2\*\*100"
+        with pytest.raises(ValueError, match=f"{told}|positive numbers"):
             call()
 
 
@@ -732,19 +730,19 @@ BAD_DICTS = [
     ([], {}, TypeError, "rope_parameters is []; expected a dict or None"),
     ({"rope_theta": 0}, {}, ValueError, "rope_parameters['rope_theta'] is 0; expected a positive finite number"),
     ({"rope_theta": "10000"}, {}, TypeError, "rope_parameters['rope_theta'] is '10000'; expected a positive number"),
-    ({"rope_theta": math.nan}, {}, ValueError, "rope_parameters['rope_theta'] is nan; expected a positive finite number"),
+    ({"rope_theta": math.nan}, {}, ValueError, "rope_parameters['rope_theta'] is nan; expected a positive finite"),
     ({"rope_theta": [1e4]}, {}, TypeError, "rope_parameters['rope_theta'] is [10000.0]; expected a positive number"),
     ({}, {"rope_theta": -1}, ValueError, "rope_theta is -1; expected a positive finite number"),
     ({"partial_rotary_factor": 1.5}, {}, ValueError, "is 1.5; expected a number from 0 to 1"),
     ({"partial_rotary_factor": 0.01}, {}, ValueError, "partial_rotary_factor is 0.01; expected enough of head_dim"),
-    ({"rope_type": "linear", "factor": 0.5}, {}, ValueError, "rope_parameters['factor'] is 0.5; expected a number from 1 to 2**100"),
+    ({"rope_type": "linear", "factor": 0.5}, {}, ValueError, "['factor'] is 0.5; expected a number from 1 to 2**100"),
     ({"rope_type": "linear", "factor": True}, {}, TypeError, "rope_parameters['factor'] is True; expected a number"),
-    ({"rope_type": "dynamic", "alpha": 0}, {}, ValueError, "rope_parameters['alpha'] is 0; expected a positive finite number"),
+    ({"rope_type": "dynamic", "alpha": 0}, {}, ValueError, "rope_parameters['alpha'] is 0; expected a positive finite"),
     (YARN | {"truncate": "false"}, {}, TypeError, "rope_parameters['truncate'] is 'false'; expected True or False"),
     (YARN | {"beta_fast": 0}, {}, ValueError, "rope_parameters['beta_fast'] is 0; expected a positive finite number"),
     (YARN | {"beta_fast": 1, "beta_slow": 2}, {}, ValueError, "beta_fast is 1.0, beta_slow 2.0; expected the first"),
     (YARN | {"mscale": -1}, {}, ValueError, "rope_parameters['mscale'] is -1; expected a number from 0 to 2**100"),
-    (YARN | {"attention_factor": 0}, {}, ValueError, "rope_parameters['attention_factor'] is 0; expected a positive finite number"),
+    (YARN | {"attention_factor": 0}, {}, ValueError, "rope_parameters['attention_factor'] is 0; expected a positive"),
     (
         YARN | {"original_max_position_embeddings": 4096.5},
         {},
@@ -767,12 +765,12 @@ BAD_DICTS = [
     ),
     (LONGROPE | {"short_factor": 2.0}, {}, TypeError, "rope_parameters['short_factor'] is 2.0; expected a list of"),
     # sizes
-    ({"rope_theta": 5e-324}, {}, ValueError, "rope_parameters['rope_theta'] is 5e-324; expected a positive number from 2**-100 to 2**100"),
-    ({"rope_type": "linear", "factor": 1e300}, {}, ValueError, "rope_parameters['factor'] is 1e+300; expected a number from 1 to 2**100"),
-    ({"rope_type": "ntk", "factor": 1e300}, {}, ValueError, "rope_parameters['factor'] is 1e+300; expected a number from 1 to 2**100"),
-    ({"rope_type": "dynamic", "alpha": 1e300}, {}, ValueError, "rope_parameters['alpha'] is 1e+300; expected a positive number from 2**-100 to 2**100"),
-    (YARN | {"beta_fast": 1e308}, {}, ValueError, "rope_parameters['beta_fast'] is 1e+308; expected a positive number from 2**-100 to 2**100"),
-    (YARN | {"beta_slow": 5e-324}, {}, ValueError, "rope_parameters['beta_slow'] is 5e-324; expected a positive number from 2**-100 to 2**100"),
+    ({"rope_theta": 5e-324}, {}, ValueError, "['rope_theta'] is 5e-324; expected a positive number from 2**-100"),
+    ({"rope_type": "linear", "factor": 1e300}, {}, ValueError, "'] is 1e+300; expected a number from 1 to 2**100"),
+    ({"rope_type": "ntk", "factor": 1e300}, {}, ValueError, "['factor'] is 1e+300; expected a number from 1 to 2**100"),
+    ({"rope_type": "dynamic", "alpha": 1e300}, {}, ValueError, "1e+300; expected a positive number from 2**-100 to 2**100"),
+    (YARN | {"beta_fast": 1e308}, {}, ValueError, "is 1e+308; expected a positive number from 2**-100 to 2**100"),
+    (YARN | {"beta_slow": 5e-324}, {}, ValueError, "'beta_slow'] is 5e-324; expected a positive number from 2**-100"),
     (
         {"rope_type": "yarn", "original_max_position_embeddings": 4096},
         {"max_position_embeddings": 1024},

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import storage
-from rfrope import Rope
+from rfrope import Rope, storage
 from rfrope.storage import load, save
 
 OMEGA = np.linspace(0.1, 0.7, 4)
@@ -93,7 +92,7 @@ def test_bad_fields(path, fields, kind, told):
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors"])
 def test_a_file_that_version_0_1_wrote(suffix):
-    """Written by ``rfrope.save(path, sample(kernel, 8, rng=3), kernel=kernel, seed=3, context=4096, note="Φ")`` of 0.1."""
+    """By ``rfrope.save(path, sample(kernel, 8, rng=3), kernel=kernel, seed=3, context=4096, note="Φ")`` of 0.1."""
     if suffix == "safetensors":
         pytest.importorskip("safetensors", reason="safetensors is not installed")
     loaded = load(pathlib.Path(__file__).with_name("tables") / f"version_0_1.{suffix}")

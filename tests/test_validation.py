@@ -336,6 +336,10 @@ def test_default_lags_surround_the_half_height(text):
 def test_default_lags_of_a_kernel_that_never_falls_are_finite():
     class Constant(Kernel):
         ndim = 1
+        draws = 1
+
+        def _transport(self, u):
+            return 0.0 * u
 
         def _phi(self, delta, xp):
             return 0.0 * delta[..., 0] + 1.0

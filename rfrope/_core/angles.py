@@ -233,9 +233,11 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
         omega = omega[:, None] if omega.ndim == 1 else omega
     several = len(shape) > 2 or omega.shape[-1] > 1
     wrong = {"any": False, "one": len(shape) > 2, "one axis": several, "line": len(shape) > 1}[sets]
-    if wrong or omega.shape[-2] < least:
-        more = ", with at least one block" if least else ""
-        raise ValueError(f"{name} has shape {shape}; expected {expected}{more}")
+    if wrong:
+        hint = ": call the function for each head" if len(shape) > 2 else ""
+        raise ValueError(f"{name} has shape {shape}; expected {expected}{hint}")
+    if omega.shape[-2] < least:
+        raise ValueError(f"{name} has shape {shape}; expected at least one block")
     return omega
 
 

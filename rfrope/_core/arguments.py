@@ -51,7 +51,8 @@ def positive(name: str, value: Any, *, least: float = 0.0, most: float = math.in
     if not (0.0 < number < math.inf):
         raise ValueError(f"{name} is {value!r:.80}; expected a positive finite number")
     if not least <= number <= most:
-        raise ValueError(f"{name} is {value!r:.80}; expected a positive number from {_bound(least)} to {_bound(most)}")
+        bounds = f"from {_bound(least)} to" if least else "up to"
+        raise ValueError(f"{name} is {value!r:.80}; expected a positive number {bounds} {_bound(most)}")
     return number
 
 
@@ -86,14 +87,15 @@ def _number(name: str, value: Any, expected: str) -> float:
     """Return a real number as a Python float; one that no float can hold is infinite."""
     if isinstance(value, bool | np.bool):
         raise BooleanGivenError(f"{name} is {value!r}; expected {expected}")
-    if not isinstance(value, _NOT_NUMBERS) and not getattr(value, "requires_grad", False) and _is_single(value):
+    foreign = _is_foreign(value)
+    if not isinstance(value, _NOT_NUMBERS) and not foreign and getattr(value, "ndim", 0) == 0:
         try:
             return float(value)
         except OverflowError:
             return math.inf
         except (TypeError, ValueError):
             pass
-    lost = ": gradients do not go through it" if getattr(value, "requires_grad", False) else ""
+    lost = ": gradients do not go through it" if foreign else ""
     raise TypeError(f"{name} is {value!r:.80}; expected {expected}{lost}")
 
 
@@ -103,5 +105,6 @@ def _bound(value: float) -> str:
     return f"2**{exponent - 1}" if mantissa == 0.5 and abs(exponent) > 32 else f"{value:g}"
 
 
-def _is_single(value: Any) -> bool:
-    return getattr(value, "ndim", 0) == 0
+def _is_foreign(value: Any) -> bool:
+    """Whether it is an array, but none of NumPy."""
+    return hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic)

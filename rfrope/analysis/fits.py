@@ -8,14 +8,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
 from rfrope import kernels
 from rfrope._core import angles, array
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import positive, whole
+from rfrope._core.arguments import whole
 from rfrope._core.array import Array
 from rfrope._core.sums import mean_cos
 from rfrope.analysis.curves import mean_kernel, one_set
@@ -213,20 +212,16 @@ def scaling_effect(before: Array, after: Array, delta: Array) -> ScalingEffect:
         if 0 in delta.shape:
             raise ValueError(f"delta has shape {tuple(delta.shape)}; expected at least one lag")
         checked = {
-            name: angles.frequencies(omega, xp, place, name=name, sets="one axis", least=1)[:, 0]
+            name: angles.frequencies(omega, xp, place, name=name, sets="line", least=1)[:, 0]
             for name, omega in held.items()
         }
         magnitudes = [xp.abs(omega) for omega in checked.values()]
-        factors = [_factor("before", before), _factor("after", after)]
+        factors = [getattr(value, "attention_factor", 1.0) for value in (before, after)]
         first, second = (f**2 * mean_kernel(omega, delta) for f, omega in zip(factors, checked.values(), strict=True))
         change = second - first
         largest, lags = xp.max(xp.abs(change)), array.astype(delta, change.dtype, xp)
         lag = -xp.max(xp.where(xp.abs(change) == largest, -lags, xp.full_like(lags, -math.inf)))
         return ScalingEffect(first, second, change, largest, lag, _stretch(magnitudes[0], magnitudes[1], xp))
-
-
-def _factor(name: str, value: Any) -> float:
-    return positive(f"attention_factor of {name}", getattr(value, "attention_factor", 1.0))
 
 
 def _stretch(before: Array, after: Array, xp: ModuleType) -> Array | None:

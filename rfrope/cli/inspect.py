@@ -183,7 +183,7 @@ def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Se
     found = held.context if options.context is None else options.context
     context = max(found) if isinstance(found, tuple) else found
     if context is None or context < 2:
-        raise ValueError(f"{source} says no context; expected --context")
+        raise ValueError(f"{source} holds no context; expected --context")
     omega = held.frequencies.astype(np.float64)
     if omega.ndim < 3:
         yield _Set(source, omega, context)

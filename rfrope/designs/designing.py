@@ -104,7 +104,7 @@ def design(
         heads=None if several else heads,
         **fit,
     )
-    sets = made if made.ndim == 3 else made.reshape(1, -1, chosen[0].ndim)
+    sets = made.reshape(-1, turned // 2, chosen[0].ndim)
     if np.all(sets == sets[0]) and not several:  # of a deterministic design
         sets = sets[:1]
     reach = tuple(n - 1 for n in lengths)
@@ -151,7 +151,9 @@ def _chosen_kernels(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]:
 def _with_scale(kernel: Kernel, scale: float) -> Kernel:
     """Return a kernel of another scale, of so few digits that its text is the kernel."""
     if not isinstance(getattr(kernel, "scale", None), float) or not dataclasses.is_dataclass(kernel):
-        raise ValueError(f"kernel is {kernel!r}, which has no single scale; expected with ladder one such as gaussian")
+        raise ValueError(
+            f"kernel is {kernel!r}, which has no single scale; expected one such as gaussian with a ladder"
+        )
     return dataclasses.replace(kernel, scale=float(f"{scale:.6g}"))
 
 

@@ -30,7 +30,7 @@ def error(kernel: Kernel, omega: np.ndarray, max_lag: tuple[int, ...]) -> Error:
     squares, sup, place = 0.0, -1.0, lags[0]
     for start in range(0, len(lags), _CHUNK):
         part = lags[start : start + _CHUNK]
-        apart = np.abs(mean_kernel(omega, part) - phi_at(kernel, part))
+        apart = np.abs(mean_kernel(omega, part) - kernel.phi(kernel.as_given(part)))
         largest = int(np.argmax(apart))
         squares += float(weights[start : start + _CHUNK] @ (apart * apart))
         if apart[largest] > sup:
@@ -43,11 +43,6 @@ def mean_kernel(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     mean = mean_cos if omega.size * len(lags) >= _MANY_PHASES else mean_cos.generic
     found: np.ndarray = mean(Angles(lags, omega.astype(np.float64, copy=False), None, np))
     return found
-
-
-def phi_at(kernel: Kernel, lags: np.ndarray) -> np.ndarray:
-    """Phi of a kernel at lags ``(L, k)``."""
-    return np.asarray(kernel.phi(lags[:, 0] if kernel.ndim == 1 else lags))
 
 
 def lags_within(max_lag: tuple[int, ...], most: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfrope.designs.errors import lags_within, phi_at
+from rfrope.designs.errors import lags_within
 from rfrope.designs.sets import quantile
 from rfrope.kernels import Kernel
 
@@ -20,7 +20,7 @@ def optimised(kernel: Kernel, n: int, max_lag: tuple[int, ...], norm: str) -> np
     Norm "rms" is least squares; norm "sup" goes on from there.
     """
     lags, weights = lags_within(max_lag, _FITTED)
-    target, start = phi_at(kernel, lags), quantile(kernel, n)
+    target, start = kernel.phi(kernel.as_given(lags)), quantile(kernel, n)
     omega = _least_squares(start, lags, target, np.sqrt(weights)) if n else start
     if n and norm == "sup":
         nearest = min((omega, start), key=lambda each: float(np.max(np.abs(_errors(each, lags, target)))))

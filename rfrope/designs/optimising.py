@@ -84,8 +84,8 @@ def optimise(
     source: dict[str, Any] = {"kernel": repr(made), "design": "optimised", "norm": norm, "max_lag": list(reach)}
     source |= {name: {"rms": found.rms, "sup": found.sup} for name, found in errors.items()}
     context = tuple(m + 1 for m in reach)
-    frequencies = array.placed(omega[:, 0] if made.ndim == 1 else omega, xp, device, dtype)
-    return Rope(frequencies, context=context[0] if made.ndim == 1 else context, source=source)
+    frequencies = array.placed(made.as_given(omega), xp, device, dtype)
+    return Rope(frequencies, context=context[0] if len(context) == 1 else context, source=source)
 
 
 def as_range(kernel: Kernel, max_lag: Any, name: str = "max_lag") -> tuple[int, ...]:

@@ -126,7 +126,7 @@ def sample(
         ]
     )
     if heads is None and not several:
-        omega = omega[0, :, 0] if kernels[0].ndim == 1 else omega[0]
+        omega = kernels[0].as_given(omega[0])
     return array.placed(omega, xp, device, dtype)
 
 

@@ -305,7 +305,7 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
             f"offset has shape {tuple(offset.shape)}; expected () or (J,) for frequencies of one axis (D,), and (k,), "
             f"(J, k) or (*H, J, k) for frequencies (*H, D, k)"
         )
-    cos, sin = turns.cos_sin(read)
+    cos, sin = turns.cos_sin.generic(read)  # a call too small for compiled loops
     if read.positions.ndim == 1:
         if offset_weights is not None:
             raise ValueError("offset_weights was given for a single offset; expected None: use temperature")

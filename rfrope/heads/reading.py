@@ -214,8 +214,8 @@ def _token_squares(
     lead = math.prod(array.broadcast_shapes({"q": apart.q_1.shape[:-2], "k": apart.k_1.shape[:-2]}))
     found = []
     for span in sums.parts(max(1, cos.shape[0]), lead * max(apart.q_1.shape[-2], apart.k_1.shape[-2])):
-        from_q = _scores(Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2), cos[span], sin[span], xp)
-        from_k = _scores(Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2), cos[span], sin[span], xp)
+        from_q = _scores(Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2), cos[span, :], sin[span, :], xp)
+        from_k = _scores(Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2), cos[span, :], sin[span, :], xp)
         sides = (from_q, from_k, from_q + from_k if paired else from_q)
         found.append([xp.sum(side * side, axis=-2) for side in sides])
     of_q, of_k, together = (xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))

@@ -211,13 +211,16 @@ class Kernel(ABC):
         return self._law() if places[0] <= places[1] else None
 
     def _frequencies(self, u: np.ndarray) -> np.ndarray:
-        omega = self.drawn(np.asarray(u, dtype=np.float64))
-        return omega[..., 0] if self.ndim == 1 else omega
+        return self.as_given(self.drawn(np.asarray(u, dtype=np.float64)))
 
     def drawn(self, u: np.ndarray) -> np.ndarray:
         """Vectors of frequencies ``(..., k)`` from points ``(..., draws)`` of NumPy, cut so that sums stay finite."""
         with np.errstate(over="ignore"):
             return np.clip(self._transport(u), -LARGEST, LARGEST)
+
+    def as_given(self, vectors: Array) -> Array:
+        """Lags or frequencies ``(..., ndim)`` in the shape that users give and get: ``(...)`` for ndim = 1."""
+        return vectors[..., 0] if self.ndim == 1 else vectors
 
     def as_vectors(self, value: Array, name: str) -> tuple[Array, ModuleType]:
         """Check lags or frequencies and give them their last axis of length ndim."""

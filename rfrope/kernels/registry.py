@@ -54,10 +54,12 @@ class Record:
 
     @property
     def sought(self) -> dict[str, Sought | None]:
-        """Parameters but ndim, and where a fit looks for them; None where the factory's fields do not say."""
-        fields = getattr(self.factory, "__dataclass_fields__", {})
-        said = {name: fields[name].metadata.get("sought") for name in self.parameters if name in fields}
-        return {name: said.get(name) for name in self.parameters if name != "ndim"}
+        """Parameters but ndim, and where a fit looks for them.
+
+        What the factory's fields do not say is that of a built-in family's parameter of that name, or None.
+        """
+        own, usual = _fields_of(self.factory), _usual()
+        return {name: own.get(name, usual.get(name)) for name in self.parameters if name != "ndim"}
 
 
 _RECORDS: list[Record] = [
@@ -288,6 +290,19 @@ def kernel(name: str, **parameters: Any) -> Kernel:
             f"the factory of kernel {record.name!r} returned {type(made).__name__}; expected a rfrope Kernel"
         )
     return made
+
+
+def _fields_of(factory: Any) -> dict[str, Sought]:
+    fields = getattr(factory, "__dataclass_fields__", {})
+    return {name: field.metadata["sought"] for name, field in fields.items() if "sought" in field.metadata}
+
+
+def _usual() -> dict[str, Sought]:
+    """Where a fit looks for parameters by their names, as the first built-in family that has them says."""
+    usual: dict[str, Sought] = {}
+    for record in _RECORDS:
+        usual = _fields_of(record.factory) | usual
+    return usual
 
 
 def find(name: str) -> Record:

@@ -77,10 +77,10 @@ def from_config(
         - ``rope_parameters``: the scheme and its values under the names of transformers 5, defaults filled in
           (``rope_type`` is ``"axial"`` for the two axes of vision models);
         - ``pairing``: where the Rope's pairing is from, ``"known"`` (from a table made by running the attention
-          classes of transformers), ``"given"``, or ``"assumed"`` where the type is unknown: then "half", as most have it;
+          classes of transformers), ``"given"``, or ``"assumed"`` where the type is unknown: then "half", as in most;
         - ``note``: what else must be known of how this model type turns its features, if there is such a thing;
-        - ``turned``: ``"last"`` where these are the last ``head_dim`` features of the ``qk_head_dim`` of a query or key,
-          as in latent attention, else ``"first"``;
+        - ``turned``: ``"last"`` where these are the last features of a query or key, and not the first, as in latent
+          attention, else ``"first"``;
         - ``window``: positions that these layers see, or None for all;
         - ``qk_head_dim``: features that a score compares, more than ``head_dim`` with latent attention.
 

@@ -269,7 +269,7 @@ def rotation_table(
     >>> cos[:, 0]
     array([ 1., -1.])
     """
-    frequencies = given(frequencies, "half", scale)
+    frequencies = given(frequencies, None, scale)
     read = angles.read(positions, frequencies, shift, beside={"scale": scale})
     xp = read.xp
     scale, _ = _checked_scale(scale, read.shape, read.positions, xp)
@@ -311,8 +311,11 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 # -- what is allowed in ------------------------------------------------------------------------------------------------
 
 
-def given(frequencies: Any, pairing: str, scale: Any = 1.0) -> Any:
-    """Return the frequencies of a Rope, if the call turns as the Rope does; anything else as it came."""
+def given(frequencies: Any, pairing: str | None, scale: Any = 1.0) -> Any:
+    """Return the frequencies of a Rope, if the call turns as the Rope does; anything else as it came.
+
+    A pairing of None is for calls that have none.
+    """
     if not hasattr(frequencies, "vectors"):
         return frequencies
     if frequencies.pairing is None and pairing == "half":

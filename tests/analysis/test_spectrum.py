@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import analysis, scaling
+from rfrope import analysis, models
 
 PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494")
 
@@ -183,11 +183,11 @@ def test_scaled_sets_are_no_ladder():
     plain = analysis.density_of_states(omega).distance
     context = {"factor": 8.0, "original_max_position_embeddings": 8192}
     for made in (
-        scaling.from_rope_parameters(
+        models.from_rope_parameters(
             {"rope_type": "llama3", "rope_theta": 5e5, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **context},
             head_dim=128,
         ),
-        scaling.from_rope_parameters({"rope_type": "yarn", "rope_theta": 5e5, **context}, head_dim=128),
+        models.from_rope_parameters({"rope_type": "yarn", "rope_theta": 5e5, **context}, head_dim=128),
     ):
         assert analysis.density_of_states(made.frequencies).distance > 3.0 * plain
     stretched = analysis.density_of_states(omega / 8.0)  # linear scaling moves the ladder as a whole
@@ -238,5 +238,5 @@ def test_bad_bins_are_named():
         analysis.density_of_states([1.0], n_bins=0)
     with pytest.raises(TypeError, match=r"n_bins is 2\.5; expected a whole number"):
         analysis.density_of_states([1.0], n_bins=2.5)
-    with pytest.raises(ValueError, match=r"holds no frequency, in the shape \(0,\); expected at least one"):
+    with pytest.raises(ValueError, match=r"frequencies has magnitudes of shape \(0,\); expected at least one block"):
         analysis.density_of_states([])

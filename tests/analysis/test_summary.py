@@ -235,9 +235,14 @@ def test_to_dict_is_plain():
 
 
 BAD = [
-    (([], 8), {}, ValueError, r"frequencies has shape \(0,\); expected \(D,\) or \(D, k\) with at least one block"),
-    ((1.0, 8), {}, ValueError, r"frequencies has shape \(\)"),
-    ((np.ones((2, 3, 1)), 8), {}, ValueError, "one head at a time"),
+    (([], 8), {}, ValueError, r"frequencies has shape \(0,\); expected at least one block"),
+    ((1.0, 8), {}, ValueError, r"frequencies is a single number; expected one set, \(D,\) or \(D, k\)"),
+    (
+        (np.ones((2, 3, 1)), 8),
+        {},
+        ValueError,
+        r"frequencies has shape \(2, 3, 1\); expected one set, \(D,\) or \(D, k\): call the function for each head",
+    ),
     (([1.0, math.nan], 8), {}, ValueError, "frequencies holds NaN or infinity"),
     (("ladder", 8), {}, TypeError, "frequencies"),
     (([True], 8), {}, TypeError, "frequencies has dtype bool"),

@@ -11,7 +11,7 @@ from conftest import library
 
 import rfrope
 from rfrope import heads
-from rfrope.heads import positional
+from rfrope._core import sums
 
 RNG = np.random.default_rng(0)
 OMEGA = rfrope.geometric(64, base=10_000.0)
@@ -186,7 +186,7 @@ def test_parts_of_the_blocks_add_up(monkeypatch):
     )
     options = [{"offset": [-1, -5]}, {"offset": RNG.normal(size=(3, 1, 2))}, {"offset": [0.5, 0.5]}]
     whole = [heads.score_profile(*pair, **more) for pair, more in zip(sets, options, strict=True)]
-    monkeypatch.setattr(positional, "_ELEMENTS", 20)
+    monkeypatch.setattr(sums, "BUDGET", 20)
     for (pair, more), wanted in zip(zip(sets, options, strict=True), whole, strict=True):
         np.testing.assert_allclose(heads.score_profile(*pair, **more), wanted, atol=1e-13)
 
@@ -267,7 +267,7 @@ def test_attention_of_several_heads(xp):
 
 def test_attention_over_an_image(xp):
     """Look at the patch below to the left, from the middle of a 4 x 5 image."""
-    omega = rfrope.axial(rfrope.geometric(8, base=30.0), rfrope.geometric(8, base=30.0))
+    omega = rfrope.axial(rfrope.geometric(8, base=30.0), rfrope.geometric(8, base=30.0)).frequencies
     options = {"offset": [1, -1], "temperature": 20.0, "causal": False, "query_position": (2, 2)}
     found = heads.attention_profile(xp(omega), (4, 5), **options)
     lags = np.array([(row - 2, column - 2) for row in range(4) for column in range(5)])
@@ -360,7 +360,11 @@ SHARED = [
     ({"offset": []}, ValueError, r"offset has shape \(0,\); expected at least one"),
     ({"offset": [[-1, -2]]}, ValueError, r"offset has shape \(1, 2\); expected \(\) or \(J,\)"),
     ({"frequencies": [[1.0, 2.0]], "offset": -1}, ValueError, r"offset has shape \(\).*k = 2 axes"),
-    ({"frequencies": [[1.0, 2.0]], "offset": [[[1, 2]]]}, ValueError, r"offset has shape \(1, 1, 2\); expected \(k,\)"),
+    (
+        {"frequencies": [[1.0, 2.0]], "offset": [[[1, 2]]]},
+        ValueError,
+        r"offset has shape \(1, 1, 2\); expected \(\) or \(J,\) for frequencies of one axis \(D,\), and \(k,\)",
+    ),
     ({"offset_weights": [1.0]}, ValueError, "offset_weights was given for a single offset"),
     ({"offset": [-1, -2], "offset_weights": [1.0, 2.0, 3.0]}, ValueError, "offset_weights and offset do not broadcast"),
     ({"offset": [-1, -2], "offset_weights": [[1.0], [2.0]]}, ValueError, r"offset_weights has shape \(2, 1\)"),
@@ -440,6 +444,8 @@ def test_numbers_that_are_arrays_would_lose_their_gradient(name):
         ("temperature", lambda **more: heads.attention_profile(OMEGA, 3, **more)),
     ]
     for argument, call in calls:
-        with pytest.raises(TypeError, match=f"{argument} is a .*; expected a number: gradients do not go through it"):
+        with pytest.raises(
+            TypeError, match=f"{argument} is .*; expected a (positive )?number: gradients do not go through it"
+        ):
             call(**{argument: xp(np.asarray(2.0))})
         call(**{argument: np.float64(2.0)})

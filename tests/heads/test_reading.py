@@ -10,8 +10,9 @@ from campaign import campaign
 
 import rfrope
 from rfrope import heads
+from rfrope._core import sums
 from rfrope.data import smollm2_heads
-from rfrope.heads import reading, from_weights
+from rfrope.heads import from_weights
 from rfrope.rotation import convert_pairing
 
 RNG = np.random.default_rng(16)
@@ -159,7 +160,7 @@ def test_gradients_where_nothing_varies_are_zero_and_not_nan():
 def test_parts_of_the_lags_are_put_together(monkeypatch):
     x, lags = RNG.standard_normal((2, 7, 8)), np.arange(-9.0, 1.0)
     whole = heads.profile(x, x + 1.0, OMEGA, lags)
-    monkeypatch.setattr(reading, "_ELEMENTS", 50)
+    monkeypatch.setattr(sums, "BUDGET", 50)
     for name, value in vars(heads.profile(x, x + 1.0, OMEGA, lags)).items():
         np.testing.assert_allclose(value, getattr(whole, name), rtol=1e-12)
 
@@ -540,7 +541,7 @@ def test_random_angles_reach_a_height_as_often_as_a_normal_law_says():
     """And so less often than the bound exp(-h^2) that confidence has, but more often than exp(-2 h^2)."""
     rng, omega = np.random.default_rng(12), rfrope.geometric(32)
     c = np.exp(2j * math.pi * rng.random((20_000, 32)))
-    height = np.array([weights._height(row, omega, -3, -32, 0) for row in c])
+    height = np.array([from_weights._height(row, omega, -3, -32, 0) for row in c])
     for level in (1.5, 1.8):
         share = np.mean(height > level)
         error = math.sqrt(0.5 * math.erfc(level) / 20_000)

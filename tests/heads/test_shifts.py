@@ -10,7 +10,7 @@ import pytest
 
 import rfrope
 from rfrope import analysis, heads
-from rfrope.heads import shifts
+from rfrope._core import sums
 
 RNG = np.random.default_rng(0)
 OMEGA = rfrope.geometric(64, base=10_000.0)
@@ -173,7 +173,7 @@ def test_parts_of_the_blocks_add_up(monkeypatch):
     q, k = RNG.normal(size=(2, 6, 5, 16))
     sets = (OMEGA[:7], np.arange(5), RNG.normal(size=7)), (RNG.normal(size=(6, 7, 2)), RNG.normal(size=(5, 2)), 0.3)
     whole = [(heads.shifted_scores(q, k, w, d, s), heads.shifted_mean_kernel(w, d, s)) for w, d, s in sets]
-    monkeypatch.setattr(shifts, "_ELEMENTS", 100)
+    monkeypatch.setattr(sums, "BUDGET", 100)
     for (w, d, s), wanted in zip(sets, whole, strict=True):
         np.testing.assert_allclose(heads.shifted_scores(q, k, w, d, s), wanted[0], atol=1e-13)
         np.testing.assert_allclose(heads.shifted_mean_kernel(w, d, s), wanted[1], atol=1e-14)

@@ -11,7 +11,7 @@ from campaign import campaign
 
 import rfrope
 from rfrope import heads
-from rfrope.heads import temperature as module
+from rfrope._core import sums
 
 OMEGA = rfrope.geometric(64, base=10_000.0)
 
@@ -127,7 +127,7 @@ def test_several_axes(xp):
 
 def test_parts_of_the_lags_are_put_together(monkeypatch):
     whole = heads.temperature_for_mass(0.9, OMEGA, context=1000)
-    monkeypatch.setattr(module, "_ELEMENTS", 1000)
+    monkeypatch.setattr(sums, "BUDGET", 1000)
     assert heads.temperature_for_mass(0.9, OMEGA, context=1000) == whole
 
 
@@ -212,9 +212,9 @@ def test_an_axis_without_frequencies_cannot_be_told_apart():
         ({"mass": "half"}, TypeError, "mass is 'half'"),
         ({"context": 1, "offset": 0}, ValueError, "mass is 0.5; expected a number above 1/1"),
         ({"context": None}, TypeError, "context is None"),
-        ({"frequencies": []}, ValueError, r"frequencies has shape \(0,\); expected one set"),
+        ({"frequencies": []}, ValueError, r"frequencies has shape \(0,\); expected at least one block"),
         ({"frequencies": np.ones((2, 3, 1))}, ValueError, r"frequencies has shape \(2, 3, 1\); expected one set"),
-        ({"frequencies": 1.0}, ValueError, r"frequencies has shape \(\)"),
+        ({"frequencies": 1.0}, ValueError, r"frequencies is a single number; expected one set, \(D,\) or \(D, k\)"),
         ({"frequencies": [1.0, math.inf]}, ValueError, "frequencies holds NaN or infinity"),
         ({"frequencies": [1j]}, TypeError, "frequencies has dtype complex128"),
         ({"head_dim": 3}, ValueError, "head_dim is 3"),

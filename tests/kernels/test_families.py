@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,8 +18,8 @@ from problems import KERNELS, N_DRAWS, Z_BOUND, has_density, law_distances, mome
 from scipy import integrate, stats
 
 import rfrope
-from rfrope._core import special
 from rfrope import kernels
+from rfrope._core import special
 from rfrope.kernels import Kernel, families
 
 each_problem = pytest.mark.parametrize("problem", KERNELS, ids=str)
@@ -367,6 +368,9 @@ class IndependentAxes(Kernel):
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.concatenate([self.line._transport(part) for part in np.split(u, self.ndim, axis=-1)], axis=-1)
 
+    def _phi(self, delta, xp):
+        raise NotImplementedError  # its frequencies are held against the right law's Phi
+
 
 @pytest.mark.parametrize("text", ["rational_quadratic(alpha=0.7)", "power_exponential(exponent=1.2)"])
 @pytest.mark.parametrize("ndim", [2, 3])
@@ -629,7 +633,7 @@ def test_ragged_lengths_are_refused_in_our_words():
                                             (True, TypeError), ("2", TypeError), (None, TypeError)])  # fmt: skip
 @pytest.mark.parametrize("name", kernels.names())
 def test_a_bad_ndim_is_refused(name, bad, error):
-    with pytest.raises(error, match=r"^ndim is .*; expected a whole number of position axes, 1 or more"):
+    with pytest.raises(error, match=rf"^ndim is {re.escape(repr(bad))}; expected a whole number"):
         rfrope.kernel(name, ndim=bad)
 
 
@@ -671,7 +675,7 @@ def test_other_bad_parameters_are_refused(bad):
         ({"means": (1.0,)}, ValueError, r"^means has 1 entries and weights 2"),
         ({"means": (1.0, float("nan"))}, ValueError, r"^means is nan; expected a finite number"),
         ({"means": (1.0, float("inf"))}, ValueError, r"^means is inf; expected a finite number"),
-        ({"means": (1.0, "a")}, TypeError, r"^means is 'a'; expected a finite number"),
+        ({"means": (1.0, "a")}, TypeError, "^means is 'a'; expected a number"),
         ({"means": 3.0}, TypeError, r"^means is 3.0; expected a sequence with an entry for each component"),
         ({"means": ((1.0, 2.0, 3.0), 1.0)}, ValueError, r"^means is .*, 3 values; expected one number or 2"),
         ({"means": (((1.0,), 2.0), 1.0)}, TypeError, r"^means is .*; expected a finite number, or one for each of 2"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rfrope._core import arguments
 from rfrope.kernels import parameters
 
 
@@ -25,9 +26,9 @@ def test_lengths_are_positive_and_finite(bad):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 10**400])
 def test_numbers_are_finite(bad):
-    assert parameters.finite("means", -3) == -3.0
+    assert arguments.finite("means", -3) == -3.0
     with pytest.raises(ValueError, match=r"^means is .*; expected a finite number"):
-        parameters.finite("means", bad)
+        arguments.finite("means", bad)
 
 
 def test_shares_keep_what_sums_to_one_and_normalise_the_rest():

@@ -1,0 +1,370 @@
+"""The record of a rotation: its fields, that it does what the functions on arrays do, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope import Rope, from_config
+from rfrope.rotation import rope as module
+
+LADDER = rfrope.geometric(8)
+RNG = np.random.default_rng(11)
+SETS = {
+    "a ladder": Rope(LADDER),
+    "neighbours": Rope(LADDER, pairing="interleaved"),
+    "part of a head": Rope(LADDER, head_dim=20, attention_factor=1.25),
+    "sections": Rope(LADDER, sections=(2, 3, 3)),
+    "sections in turn": Rope(LADDER, sections=(4, 2, 2), interleaved=True, attention_factor=0.5),
+    "vectors": Rope(RNG.normal(size=(8, 2)), pairing="interleaved"),
+    "heads": Rope(RNG.normal(size=(3, 8, 2))),
+}
+each_set = pytest.mark.parametrize("rope", SETS.values(), ids=SETS)
+
+
+def tokens(rope: Rope, n: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Features of 3 heads and n tokens, and positions."""
+    axes = rope.vectors.shape[-1] if np.ndim(rope.vectors) > 1 else 0
+    positions = RNG.integers(0, 4096, (n, axes) if axes else (n,))
+    return RNG.normal(size=(3, n, rope.head_dim)), positions
+
+
+def by_function(rope: Rope, x, positions, **options):
+    return rfrope.rotate(
+        x, positions, rope.vectors, pairing=rope.pairing, scale=rope.attention_factor, **options
+    )  # fmt: skip
+
+
+# -- fields ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_fields_of_a_bare_set():
+    rope = Rope([1.0, 0.5])
+    assert rope.frequencies.dtype == np.float64
+    fields = (rope.pairing, rope.head_dim, rope.attention_factor, rope.sections, rope.interleaved, rope.context)
+    assert fields == ("half", 4, 1.0, None, False, None)
+    assert rope.source == {}
+    assert (rope.n_blocks, rope.rotary_dim) == (2, 4)
+    assert rope.vectors is rope.frequencies
+
+
+def test_numbers_come_in_their_plain_form():
+    rope = Rope(np.arange(1, 3), head_dim=np.int32(8), attention_factor=np.float32(0.5), context=np.int64(9))
+    assert rope.frequencies.dtype == np.float64
+    assert [type(value) for value in (rope.head_dim, rope.attention_factor, rope.context)] == [int, float, int]
+    assert Rope([1.0], sections=np.array([1])).sections == (1,)
+    assert Rope([1.0], context=[4, np.int64(5)]).context == (4, 5)
+
+
+def test_narrow_frequencies_stay_narrow(xp):
+    rope = Rope(xp(LADDER, "float32"))
+    assert rope.frequencies.dtype == xp.dtype("float32")
+    assert xp.owns(rope.frequencies)
+
+
+def test_a_rope_of_a_rope_has_its_frequencies():
+    assert np.array_equal(Rope(Rope(LADDER, sections=(4, 4))).frequencies, Rope(LADDER, sections=(4, 4)).vectors)
+
+
+def test_it_is_frozen_and_its_source_a_copy():
+    source = {"seed": 1}
+    rope = Rope(LADDER, source=source)
+    source["seed"] = 2
+    assert rope.source == {"seed": 1}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        rope.pairing = "interleaved"
+
+
+def test_a_copy_with_another_field():
+    rope = Rope(LADDER, pairing="interleaved", context=16, source={"seed": 1})
+    longer = dataclasses.replace(rope, context=8192)
+    assert (longer.context, longer.pairing, longer.source) == (8192, "interleaved", {"seed": 1})
+    assert rope.context == 16
+    x, positions = tokens(rope)
+    other = dataclasses.replace(rope, pairing="half")
+    assert not np.allclose(other.rotate(x, positions), rope.rotate(x, positions))
+
+
+def test_it_unpacks_as_a_pair_and_is_an_array():
+    frequencies, factor = Rope(LADDER, attention_factor=2.0)
+    assert factor == 2.0
+    assert np.array_equal(frequencies, LADDER)
+    assert np.array_equal(np.asarray(Rope(LADDER)), LADDER)
+    assert np.asarray(Rope(LADDER), dtype=np.float32).dtype == np.float32
+
+
+def test_its_text():
+    assert repr(Rope([1.0])) == "Rope(1 frequencies, pairing='half', head_dim=2)"
+    shown = repr(Rope(LADDER, head_dim=32, attention_factor=1.5, sections=(4, 4), interleaved=True, context=64))
+    assert shown == (
+        "Rope(8 frequencies, pairing='half', head_dim=32, attention_factor=1.5, sections=(4, 4), interleaved=True, "
+        "context=64)"
+    )
+    assert repr(Rope(np.ones((2, 4, 3)))) == "Rope(frequencies (2, 4, 3), pairing='half', head_dim=8)"
+
+
+@each_set
+def test_copies_and_pickles_are_the_same(rope):
+    x, positions = tokens(rope)
+    wanted = rope.rotate(x, positions)
+    for other in (copy.copy(rope), copy.deepcopy(rope), pickle.loads(pickle.dumps(rope))):
+        assert np.array_equal(other.rotate(x, positions), wanted)
+        assert repr(other) == repr(rope)
+        assert other.source == rope.source
+
+
+# -- what it does ------------------------------------------------------------------------------------------------------
+
+
+@each_set
+def test_it_rotates_as_the_function_does_however_often(rope, xp):
+    x, positions = tokens(rope)
+    moved = dataclasses.replace(rope, frequencies=xp(np.asarray(rope.frequencies)))
+    for inverse in (False, True):
+        wanted = by_function(rope, x, positions, inverse=inverse)
+        for _ in range(3):
+            found = moved.rotate(xp(x), xp(positions), inverse=inverse)
+            assert xp.owns(found)
+            np.testing.assert_allclose(xp.host(found), wanted, rtol=0, atol=1e-14)
+
+
+@each_set
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_a_repeated_call_gives_the_same_bits(rope, dtype):
+    for n in (5, 1, 5):
+        x, positions = tokens(rope, n)
+        x = x.astype(dtype)
+        wanted = by_function(rope, x, positions)
+        for _ in range(4):
+            assert np.array_equal(rope.rotate(x, positions), wanted)
+        out = np.empty_like(x)
+        assert rope.rotate(x, positions, out=out) is out
+        assert np.array_equal(out, wanted)
+        there = rope.rotate(x, positions)
+        assert np.allclose(rope.rotate(there, positions, inverse=True), x, atol=2e-2 if dtype == "float16" else 1e-5)
+        in_place = x.copy()
+        assert rope.rotate(in_place, positions, out=in_place) is in_place
+        assert np.array_equal(in_place, wanted)
+
+
+def test_a_decode_loop_with_other_positions_and_layouts():
+    rope = Rope(LADDER, head_dim=24)
+    for step in range(20):
+        x = RNG.normal(size=(3, 1, 24)).astype(np.float32 if step % 3 else np.float64)
+        position = np.array([step * 1000]) if step % 2 else step * 1000
+        assert np.array_equal(rope.rotate(x, position), by_function(rope, x, position))
+        assert np.array_equal(rope.rotate(x[:, ::-1], position), by_function(rope, x[:, ::-1], position))
+    for bad, kind in (("7", TypeError), (np.nan, ValueError), (np.zeros((2, 5, 1)), ValueError)):
+        with pytest.raises(kind, match="positions"):
+            rope.rotate(x, bad)
+
+
+def test_threads_may_share_one():
+    rope = Rope(LADDER, attention_factor=1.25)
+    jobs = [(RNG.normal(size=(4, 1 + i % 3, 16)), RNG.integers(0, 9999, 1 + i % 3)) for i in range(60)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda job: rope.rotate(*job), jobs))
+    for (x, positions), result in zip(jobs, found, strict=True):
+        assert np.array_equal(result, by_function(rope, x, positions))
+
+
+@each_set
+def test_its_table_and_scores_are_those_of_the_functions(rope):
+    x, positions = tokens(rope)
+    other, later = tokens(rope, 7)
+    table = rfrope.rotation_table(positions, rope.vectors, scale=rope.attention_factor)
+    for found, wanted in zip(rope.table(positions), table, strict=True):
+        assert np.array_equal(found, wanted)
+    assert rope.table(positions, dtype="float32")[0].dtype == np.float32
+    turned, whole = (
+        slice(None, rope.rotary_dim),
+        rfrope.scores(x, other, positions, later, rope.vectors, pairing=rope.pairing),
+    )
+    part = rfrope.scores(x[..., turned], other[..., turned], positions, later, rope.vectors, pairing=rope.pairing)
+    wanted = whole + (rope.attention_factor**2 - 1.0) * part  # the features that are not turned keep their size
+    np.testing.assert_allclose(rope.scores(x, other, positions, later), wanted, rtol=1e-13, atol=1e-12)
+    by_hand = rope.rotate(x, positions) @ np.swapaxes(rope.rotate(other, later), -1, -2)
+    np.testing.assert_allclose(rope.scores(x, other, positions, later), by_hand, atol=1e-12)
+
+
+def test_gradients_reach_its_frequencies():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    omega = torch.tensor(LADDER, requires_grad=True)
+    rope = Rope(omega, sections=(4, 4))
+    x, positions = torch.ones(5, 16, dtype=torch.float64), torch.arange(10).reshape(5, 2)
+    rope.rotate(x, positions).sum().backward()
+    assert omega.grad is not None
+    assert torch.all(torch.isfinite(omega.grad))
+    assert torch.any(omega.grad != 0.0)
+
+
+def test_it_is_traced_by_jax():
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    rope = Rope(jax.numpy.asarray(LADDER), sections=(4, 4))
+    x, positions = np.ones((5, 16)), np.arange(10).reshape(5, 2)
+    for _ in range(2):  # nothing that was traced is kept
+        found = jax.jit(rope.rotate)(jax.numpy.asarray(x), jax.numpy.asarray(positions))
+        np.testing.assert_allclose(
+            np.asarray(found), by_function(Rope(LADDER, sections=(4, 4)), x, positions), atol=1e-6
+        )
+    assert jax.numpy.asarray(rope.vectors).shape == (8, 2)
+
+
+@pytest.mark.parametrize("function", ["rotate", "scores", "rotation_table", "phases"])
+def test_functions_take_a_rope_in_place_of_frequencies(function):
+    rope = SETS["sections"]
+    x, positions = tokens(rope)
+    call = {
+        "rotate": lambda w: rfrope.rotate(x, positions, w),
+        "scores": lambda w: rfrope.scores(x, x, positions, positions, w),
+        "rotation_table": lambda w: rfrope.rotation_table(positions, w)[1],
+        "phases": lambda w: rfrope.rotation.phases(positions, w),
+    }[function]
+    assert np.array_equal(call(rope), call(rope.vectors))
+
+
+def test_functions_refuse_to_drop_what_a_rope_says():
+    rope = Rope(LADDER, pairing="interleaved", attention_factor=1.25)
+    x, positions = tokens(rope)
+    with pytest.raises(ValueError, match="pairing is 'half', but the Rope pairs 'interleaved'; expected pairing="):
+        rfrope.rotate(x, positions, rope)
+    with pytest.raises(ValueError, match=r"scale is 1, but the Rope has the attention factor 1.25; expected scale="):
+        rfrope.rotate(x, positions, rope, pairing="interleaved")
+    with pytest.raises(ValueError, match="scale is 1, but the Rope"):
+        rfrope.rotation_table(positions, rope)
+    with pytest.raises(ValueError, match="pairing is 'half', but the Rope"):
+        rfrope.scores(x, x, positions, positions, rope)
+    found = rfrope.rotate(x, positions, rope, pairing="interleaved", scale=1.25)
+    assert np.array_equal(found, rope.rotate(x, positions))
+
+
+# -- models without a pairing of ours ----------------------------------------------------------------------------------
+
+
+def test_without_a_pairing_it_can_be_read_but_not_rotate():
+    (rope,) = from_config({"model_type": "nanochat", "hidden_size": 64, "num_attention_heads": 4})
+    assert rope.pairing is None
+    assert "negative frequencies" in rope.source["note"]
+    assert rfrope.analysis.wavelengths(rope).shape == (8,)
+    x, positions = tokens(rope)
+    for call in (lambda: rope.rotate(x, positions), lambda: rope.scores(x, x, positions, positions)):
+        with pytest.raises(ValueError, match=r"rope.pairing is None: .*negative frequencies.*pairing='half'"):
+            call()
+    with pytest.raises(
+        ValueError, match=r"the Rope's is None: neither is right for it; pass rope.frequencies to insist"
+    ):
+        rfrope.rotate(x, positions, rope)
+    chosen = dataclasses.replace(rope, pairing="half", frequencies=-rope.frequencies)  # as the note says
+    assert np.array_equal(chosen.rotate(x, positions), rfrope.rotate(x, positions, -rope.frequencies))
+
+
+def test_a_model_that_turns_the_last_features():
+    config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
+    (rope,) = from_config(config)
+    assert (rope.source["turned"], rope.head_dim, rope.source["qk_head_dim"]) == ("last", 64, 192)
+    whole = RNG.normal(size=(5, 192))
+    with pytest.raises(ValueError, match=r"turns the last 64 features .* of the 192 given the first .* x\[..., -64:\]"):
+        rope.rotate(whole, np.arange(5))
+    with pytest.raises(ValueError, match="turns the last 64 features"):
+        rope.scores(whole, whole, np.arange(5), np.arange(5))
+    assert rope.rotate(whole[..., -64:], np.arange(5)).shape == (5, 64)
+
+
+def test_where_the_pairing_of_a_model_comes_from():
+    def told(**config):
+        (rope,) = from_config({"rope_theta": 1e4, "head_dim": 8} | config)
+        return rope.pairing, rope.source["pairing"]
+
+    assert told(model_type="llama") == ("half", "known")
+    assert told(model_type="cohere") == ("interleaved", "known")
+    assert told(model_type="made up") == ("half", "assumed")
+    assert told() == ("half", "assumed")
+    assert told(model_type="internlm2") == ("half", "known")  # not of transformers
+    latent = {"model_type": "deepseek_v3", "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+    assert told(**latent) == ("interleaved", "known")
+    assert told(**latent, rope_interleave=False) == ("half", "known")
+    with pytest.raises(TypeError, match="rope_interleave is 'no'; expected True or False"):
+        told(**latent, rope_interleave="no")
+    (given,) = from_config({"rope_theta": 1e4, "head_dim": 8, "model_type": "llama"}, pairing="interleaved")
+    assert (given.pairing, given.source["pairing"]) == ("interleaved", "given")
+    with pytest.raises(ValueError, match="pairing is 'neox'; expected one of 'half', 'interleaved'"):
+        from_config({"rope_theta": 1e4, "head_dim": 8}, pairing="neox")
+
+
+# -- maps on frequencies keep what is not theirs -----------------------------------------------------------------------
+
+
+ORIGINAL = {"original_max_position_embeddings": 2048}
+SCHEMES = {
+    "linear": lambda w: rfrope.scaling.linear(w, 4.0),
+    "yarn": lambda w: rfrope.scaling.yarn(w, 4.0, **ORIGINAL),
+    "llama3": lambda w: rfrope.scaling.llama3(w, 4.0, low_freq_factor=1.0, high_freq_factor=4.0, **ORIGINAL),
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_schemes_keep_the_other_fields(scheme):
+    rope = Rope(LADDER, pairing="interleaved", head_dim=32, sections=(4, 4), source={"model_type": "x"})
+    made, bare = scheme(rope), scheme(LADDER)
+    assert np.array_equal(made.frequencies, bare.frequencies)
+    assert (made.pairing, made.head_dim, made.sections) == ("interleaved", 32, (4, 4))
+    assert made.attention_factor == bare.attention_factor
+    assert made.source["model_type"] == "x"
+    assert rope.source == {"model_type": "x"}
+
+
+def test_of_keeps_the_fields_of_a_rope_and_starts_anew_from_an_array():
+    rope = Rope(LADDER, pairing="interleaved", context=5)
+    assert module.of(rope, frequencies=2.0 * LADDER).pairing == "interleaved"
+    assert module.of(LADDER, frequencies=2.0 * LADDER).pairing == "half"
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+BAD = [
+    ({"frequencies": 1.0}, ValueError, "frequencies is a single number"),
+    ({"frequencies": None}, TypeError, "frequencies is None"),
+    ({"frequencies": "0.5"}, TypeError, "frequencies"),
+    ({"frequencies": [np.nan]}, ValueError, "frequencies holds NaN or infinity"),
+    ({"frequencies": [2.0**501]}, ValueError, r"magnitudes above 2\*\*500"),
+    ({"frequencies": [1j]}, TypeError, "frequencies has dtype complex128"),
+    ({"frequencies": np.ones((4, 0))}, ValueError, r"shape \(4, 0\); expected at least one position axis"),
+    ({"pairing": "neox"}, ValueError, "pairing is 'neox'; expected one of 'half', 'interleaved'"),
+    ({"pairing": 1}, ValueError, "pairing is 1"),
+    ({"head_dim": 14}, ValueError, "head_dim is 14; expected at least 2D = 16"),
+    ({"head_dim": 16.0}, TypeError, "head_dim is 16.0; expected a whole number"),
+    ({"head_dim": True}, TypeError, "head_dim is True"),
+    ({"attention_factor": 0}, ValueError, "attention_factor is 0; expected a positive finite number"),
+    ({"attention_factor": -1.0}, ValueError, r"attention_factor is -1\.0; expected a positive finite number"),
+    ({"attention_factor": "1"}, TypeError, "attention_factor is '1'; expected a positive number"),
+    ({"attention_factor": np.inf}, ValueError, "attention_factor is inf"),
+    ({"sections": (4, 5)}, ValueError, r"sections \(4, 5\) sum to 9; expected D = 8"),
+    ({"sections": ()}, ValueError, "sum to 0"),
+    ({"sections": 8}, TypeError, r"sections is 8; expected a whole number for each axis"),
+    ({"sections": "44"}, TypeError, "sections is '44'"),
+    ({"sections": (4, 4.0)}, TypeError, r"sections\[1\] is 4\.0; expected a whole number"),
+    ({"sections": (4, 4), "frequencies": np.ones((8, 2))}, ValueError, r"expected \(D,\) with sections"),
+    ({"sections": (1, 7), "interleaved": True}, ValueError, "interleaved put block"),
+    ({"interleaved": 1}, TypeError, "interleaved is 1; expected True or False"),
+    ({"context": 0}, ValueError, "context is 0; expected a whole number from 1"),
+    ({"context": (4, 0)}, ValueError, r"context\[1\] is 0"),
+    ({"context": "4k"}, TypeError, "context is '4k'"),
+    ({"source": "a paper"}, TypeError, "source is 'a paper'; expected a dict or None"),
+]
+
+
+@pytest.mark.parametrize(("fields", "kind", "message"), BAD)
+def test_bad_fields_are_named(fields, kind, message):
+    with pytest.raises(kind, match=message):
+        Rope(**({"frequencies": LADDER} | fields))
+
+
+def test_fields_are_given_by_name():
+    with pytest.raises(TypeError, match="positional argument"):
+        Rope(LADDER, "half")
