@@ -42,8 +42,8 @@ def positions_and_frequencies(a: Any, b: Any, addresses: tuple[int, int]) -> tup
 
 def common_blocks(blocks: int, value: Any) -> int:
     """Return the number of blocks after broadcasting with the last axis of an array, if it has one."""
-    last = getattr(value, "shape", ())[-1:]
-    return int(np.broadcast_shapes((blocks,), tuple(last))[-1])
+    last = tuple(getattr(value, "shape", ())[-1:])
+    return blocks if last in ((), (blocks,)) else int(np.broadcast_shapes((blocks,), last)[-1])
 
 
 def dense(shape: tuple[int, ...], size: int) -> Strides:

@@ -50,7 +50,9 @@ class Angles(NamedTuple):
         positions, frequencies = self.positions.shape, self.frequencies.shape
         shape = tuple(frequencies[:-1])
         if len(positions) > 1:
-            leading = array.broadcast_shapes({"positions": positions[:-2], "frequencies": frequencies[:-2]})
+            leading = tuple(positions[:-2])
+            if len(frequencies) > 2:
+                leading = array.broadcast_shapes({"positions": leading, "frequencies": frequencies[:-2]})
             shape = (*leading, positions[-2], frequencies[-2])
         if self.shift is None:
             return shape
@@ -72,6 +74,10 @@ class Angles(NamedTuple):
         for axis in range(self.frequencies.shape[-1]):
             frequency = self.frequencies[..., axis]
             yield self.positions[..., axis][..., None], frequency[..., None, :] if tokens else frequency
+
+    def at(self, span: slice) -> Angles:
+        """Those at some of the positions, along the last of their axes."""
+        return self._replace(positions=self.positions[..., span, :], shift=rows(self.shift, span))
 
     def part(self, span: slice) -> Angles:
         """Those of some blocks."""
@@ -211,6 +217,11 @@ def check_values(name: str, value: Array, xp: ModuleType) -> None:
     """Refuse NaN, infinity and magnitudes that could overflow, where looking at them is free (see `array.on_host`)."""
     if not array.is_integer(value) and not array.all_within(value, LARGEST, xp):
         raise ValueError(f"{name} holds NaN or infinity, or magnitudes above 2**500; expected finite numbers")
+
+
+def rows(values: Array | None, span: slice) -> Array | None:
+    """Rows ``(..., rows, D)`` of an array that broadcasts: all of it where it is the same in every row."""
+    return values if values is None or values.ndim < 2 or values.shape[-2] == 1 else values[..., span, :]
 
 
 def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, sets: str) -> Array:

@@ -7,7 +7,7 @@ setting. Plain NumPy is looked for first, because `array_api_compat.array_namesp
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
 from types import ModuleType
@@ -19,8 +19,7 @@ Array = Any  # an array of whichever library the caller uses
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
-_HOST_SCALARS = (bool, int, float, complex, np.generic)
-_HOST_SEQUENCES = (list, tuple, range)
+_FIT_ANY = (type(None), bool, int, float, complex, np.generic, list, tuple, range)  # they fit beside any library
 _VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 + 1
 _WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
 _COMPLEX = {"float64": "complex128"}
@@ -35,20 +34,7 @@ def namespace(**arrays: Any) -> ModuleType:
     TypeError
         If two arguments come from different libraries, or one is not an array at all. The message names them.
     """
-    rest = [value for value in arrays.values() if type(value) is not np.ndarray and not _fits_any(value)]
-    if not rest:
-        return np
-    spaces = {name: _namespace_of(name, value) for name, value in arrays.items() if not _fits_any(value)}
-    (first, xp), *others = spaces.items()
-    for name, other in others:
-        if other is not xp:
-            raise TypeError(
-                f"{first} is a {library_of(xp)} array but {name} is a {library_of(other)} array; expected all arrays "
-                f"from one library: pass {_converted(name, other, xp)}, or {_converted(first, xp, other)}"
-            )
-    placed = {name: value for name, value in arrays.items() if not (_fits_any(value) or _is_number(value))}
-    _check_devices({name: device(value) for name, value in placed.items()})
-    return xp
+    return _together(arrays)[0]
 
 
 def shared(constants: dict[str, Any] | None = None, /, **arrays: Any) -> tuple[ModuleType, Any]:
@@ -57,13 +43,33 @@ def shared(constants: dict[str, Any] | None = None, /, **arrays: Any) -> tuple[M
     `constants` are those that say how to turn (positions, frequencies): as NumPy arrays they fit beside any library,
     and are moved there by `asarray`.
     """
-    every = {**arrays, **(constants or {})}
-    moved = {name for name, value in (constants or {}).items() if isinstance(value, np.ndarray)}
-    xp = namespace(**{name: value for name, value in every.items() if name not in moved})
-    if moved and xp is not np:
-        every = {name: value for name, value in every.items() if name not in moved}
-    place = next((d for d in map(device, every.values()) if d is not None), None)
-    return xp, place
+    return _together({**arrays, **(constants or {})}, constants or {})
+
+
+def _together(arrays: dict[str, Any], movable: Container[str] = ()) -> tuple[ModuleType, Any]:
+    """Namespace and device of arrays that must share them; those of NumPy that are `movable` need not."""
+    for value in arrays.values():
+        if type(value) is not np.ndarray and not _fits_any(value):
+            break
+    else:
+        return np, None
+    spaces = {
+        name: _namespace_of(name, value)
+        for name, value in arrays.items()
+        if not (_fits_any(value) or (name in movable and isinstance(value, np.ndarray)))
+    }
+    (first, xp), *others = spaces.items() or [("", np)]
+    for name, other in others:
+        if other is not xp:
+            raise TypeError(
+                f"{first} is a {library_of(xp)} array but {name} is a {library_of(other)} array; expected all arrays "
+                f"from one library: pass {_converted(name, other, xp)}, or {_converted(first, xp, other)}"
+            )
+    if xp is np:
+        return np, None
+    devices = {name: device(arrays[name]) for name in spaces}
+    _check_devices({name: place for name, place in devices.items() if not _is_number(arrays[name])})
+    return xp, next((place for name, place in devices.items() if place is not None), None)
 
 
 def _is_number(value: Array) -> bool:
@@ -91,7 +97,7 @@ def _check_devices(devices: dict[str, Any]) -> None:
 
 
 def _fits_any(value: Any) -> bool:
-    return value is None or isinstance(value, _HOST_SCALARS + _HOST_SEQUENCES)
+    return isinstance(value, _FIT_ANY)
 
 
 def _namespace_of(name: str, value: Any) -> ModuleType:

@@ -14,17 +14,21 @@ import numpy as np
 
 from rfrope._core.array import Array, has_values, is_cupy, is_lazy, needs_gradient
 
-# The last two have a dtype nevertheless. PyTorch's compiler can trace numbers, but not ask them for one.
-_NOT_ARRAYS = (type(None), bool, int, float, str, np.generic, ModuleType)
+_PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments that are no arrays, looked up first
 
 
 def place(values: Iterable[Any]) -> str:
     """Where all arrays among some values are, those in tuples included: "cpu", "cuda", or nowhere that loops may go."""
     arrays, rest = [], list(values)
     for value in rest:
-        if isinstance(value, tuple):
+        kind = type(value)
+        if kind is np.ndarray:
+            arrays.append(value)
+        elif kind in _PLAIN:
+            continue
+        elif isinstance(value, tuple):
             rest.extend(value)
-        elif not isinstance(value, _NOT_ARRAYS) and hasattr(value, "dtype"):
+        elif hasattr(kind, "dtype") and not isinstance(value, np.generic):
             arrays.append(value)
     if all(map(in_memory, arrays)):
         return "cpu"

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from rfrope._core import array
-from rfrope._core.angles import Angles
+from rfrope._core.angles import Angles, rows
 from rfrope._core.array import Array
 from rfrope._core.turns import cos_sin
 from rfrope._core.twins import twinned
 
-BUDGET = 2**20  # phases that are held at once, unless one block has more
+BUDGET = 2**20  # phases that are held at once, unless those of one block, or at one lag, are more
 
 
 def over_blocks(angles: Angles, cosine: Array | None = None, sine: Array | None = None) -> tuple[Array, Array]:
@@ -33,6 +33,28 @@ def over_blocks(angles: Angles, cosine: Array | None = None, sine: Array | None 
     """
     if cosine is None and sine is None and angles.shift is None:
         return mean_cos(angles) * float(angles.blocks), 0.0
+    found = [_summed(*part) for part in _at_lags(angles, cosine, sine)]
+    if len(found) == 1:
+        return found[0]
+    cosines, sines = ([pair[i] for pair in found] for i in range(2))
+    return angles.xp.concat(cosines, axis=-1), 0.0 if sine is None else angles.xp.concat(sines, axis=-1)
+
+
+def _at_lags(
+    angles: Angles, cosine: Array | None, sine: Array | None
+) -> Iterator[tuple[Angles, Array | None, Array | None]]:
+    """Cut along the last axis of the lags: rows of all blocks are turned fastest, and so blocks are cut only after."""
+    lags = angles.positions.shape[-2] if angles.positions.ndim > 1 else 1
+    width = _held(angles.shape[:-1], cosine, sine) * angles.blocks
+    if lags < 2 or width <= BUDGET:
+        yield angles, cosine, sine
+        return
+    for span in parts(lags, width // lags):
+        yield angles.at(span), rows(cosine, span), rows(sine, span)
+
+
+def _summed(angles: Angles, cosine: Array | None, sine: Array | None) -> tuple[Array, Array]:
+    """Sum over the blocks, some at a time."""
     cosines: Array = 0.0
     sines: Array = 0.0
     for span in parts(angles.blocks, _held(angles.shape[:-1], cosine, sine)):

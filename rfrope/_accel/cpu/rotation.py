@@ -56,28 +56,45 @@ class Source(NamedTuple):
     b_axis: int = 0
 
 
+class Features(NamedTuple):
+    """Views of x and of `out`, if there is one, and the name of their dtype, which a view of bfloat16 has lost."""
+
+    dtype: str
+    x: np.ndarray
+    out: np.ndarray | None
+
+    @classmethod
+    def of(cls, x: Array, out: Array | None) -> Features:
+        """View the memory of arrays of any library."""
+        return cls(array.dtype_name(x), memory.as_numpy(x), None if out is None else memory.as_numpy(out))
+
+
 def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     """Twin of the generic function: phases are formed and become cos and sin inside the loop."""
-    walk, operands = _walk_of_angles(x, angles, turn, out)
-    return _turned(x, walk, operands, turn.scale, out, angles.xp)
+    features = Features.of(x, out)
+    walk, operands = _walk_of_angles(features, angles, turn)
+    return _turned(x, features, walk, operands, turn.scale, out, angles.xp)
 
 
 def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Twin of the generic function."""
-    a = _doubles(phases, out, xp)
-    e = None if isinstance(turn.scale, float) else _doubles(turn.scale, out, xp)
-    operands = [_operand(a), _operand(None), _operand(None), _operand(e)]
+    features = Features.of(x, out)
+    a = _doubles(phases, features.out, xp)
+    e = None if isinstance(turn.scale, float) else _doubles(turn.scale, features.out, xp)
+    operands = [_operand(a), _NONE, _NONE, _operand(e)]
     source = Source(loops.PHASES, layout.common_blocks(a.shape[-1], e))
-    return _turned(x, _walk(x, source, operands, turn, out), operands, turn.scale, out, xp)
+    return _turned(x, features, _walk(features, source, operands, turn), operands, turn.scale, out, xp)
 
 
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Twin of the generic function."""
+    features = Features.of(x, out)
     narrow = array.dtype_name(cos) == array.dtype_name(sin) == "float32"
-    a, b = (_apart(memory.as_numpy(v), out) if narrow else _doubles(v, out, xp) for v in (cos, sin))
+    over = features.out
+    a, b = (_apart(memory.as_numpy(v), over) if narrow else _doubles(v, over, xp) for v in (cos, sin))
     source = Source(loops.TABLE_32 if narrow else loops.TABLE_64, a.shape[-1])
-    operands = [_operand(a), _operand(b), _operand(None), _operand(None)]
-    return _turned(x, _walk(x, source, operands, turn, out), operands, 1.0, out, xp)
+    operands = [_operand(a), _operand(b), _NONE, _NONE]
+    return _turned(x, features, _walk(features, source, operands, turn), operands, 1.0, out, xp)
 
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
@@ -141,7 +158,7 @@ class Repeats:
         a, b = np.empty(np.shape(positions)), frequencies  # positions are made dense before they are read
         if b.ndim == 1:
             a, b = a[..., None], b[:, None]
-        walk, _ = _walk_of_angles(x, Angles(a, b, None, np), turn, out)
+        walk, _ = _walk_of_angles(Features.of(x, out), Angles(a, b, None, np), turn)
         if 0 < walk.elements < 2 * _THREAD_ELEMENTS:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
@@ -204,15 +221,13 @@ def _is_array(values: Any) -> bool:
     return values is not None and type(values) is not int
 
 
-def _doubles(value: Array, out: Array | None, xp: ModuleType) -> np.ndarray:
+def _doubles(value: Array, out: np.ndarray | None, xp: ModuleType) -> np.ndarray:
     return _apart(memory.as_numpy(array.as_widest(value, xp)), out)
 
 
-def _apart(values: np.ndarray, out: Array | None) -> np.ndarray:
+def _apart(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
     """Return an array, or a copy of one that the result would be written over before it has been read."""
-    if out is not None and np.may_share_memory(values, memory.as_numpy(out)):
-        return values.copy()
-    return values
+    return values.copy() if out is not None and np.may_share_memory(values, out) else values
 
 
 class _Held(NamedTuple):
@@ -222,33 +237,36 @@ class _Held(NamedTuple):
     array: np.ndarray | None
 
 
+_NONE = _Held(Operand(), None)
+
+
 def _operand(values: np.ndarray | None) -> _Held:
-    return _Held(Operand() if values is None else layout.operand(values, values.ctypes.data), values)
+    return _NONE if values is None else _Held(layout.operand(values, values.ctypes.data), values)
 
 
-def _walk_of_angles(x: Array, angles: Angles, turn: Turn, out: Array | None) -> tuple[Walk, list[_Held]]:
+def _walk_of_angles(features: Features, angles: Angles, turn: Turn) -> tuple[Walk, list[_Held]]:
     """Walk for positions and frequencies, and the operands that its loops read."""
-    a, b = _doubles(angles.positions, out, angles.xp), _doubles(angles.frequencies, out, angles.xp)
+    a, b = (_doubles(v, features.out, angles.xp) for v in (angles.positions, angles.frequencies))
     places = layout.positions_and_frequencies(a, b, (a.ctypes.data, b.ctypes.data))
     operands = [_Held(place, array) for place, array in zip(places, (a, b), strict=True)]
     blocks = angles.blocks
     for value in (angles.shift, None if isinstance(turn.scale, float) else turn.scale):
-        operands.append(_operand(None if value is None else _doubles(value, out, angles.xp)))
+        operands.append(_operand(None if value is None else _doubles(value, features.out, angles.xp)))
         blocks = layout.common_blocks(blocks, operands[-1].array)
     steps = (a.strides[-1], b.strides[-1]) if b.shape[-1] > 1 else (0, 0)  # one axis has no step, so that plans agree
     source = Source(loops.POSITIONS, blocks, b.shape[-1], *steps)
-    return _walk(x, source, operands, turn, out), operands
+    return _walk(features, source, operands, turn), operands
 
 
-def _walk(x: Array, source: Source, operands: list[_Held], turn: Turn, out: Array | None) -> Walk:
+def _walk(features: Features, source: Source, operands: list[_Held], turn: Turn) -> Walk:
+    dtype, x, out = features
     leading = np.broadcast_shapes(x.shape[:-1], *(operand.place.shape for operand in operands))
     shape = (*leading, x.shape[-1])
-    source_view = memory.as_numpy(x)
-    strides = layout.dense(shape, source_view.itemsize) if out is None else memory.as_numpy(out).strides
+    strides = layout.dense(shape, x.itemsize) if out is None else out.strides
     return _walk_of(
-        array.dtype_name(x),
+        dtype,
         source,
-        (source_view.shape, source_view.strides),
+        (x.shape, x.strides),
         (shape, strides),
         tuple(operand.place[1:] for operand in operands),
         (operands[2].array is not None, operands[3].array is not None, turn.inverse),
@@ -256,13 +274,15 @@ def _walk(x: Array, source: Source, operands: list[_Held], turn: Turn, out: Arra
     )
 
 
-def _turned(x: Array, walk: Walk, operands: list[_Held], scale: Any, out: Array | None, xp: ModuleType) -> Array:
+def _turned(
+    x: Array, features: Features, walk: Walk, operands: list[_Held], scale: Any, out: Array | None, xp: ModuleType
+) -> Array:
     """Walk over the memory: on this thread, or on several if there is enough to do."""
-    if out is None:
-        out = array.empty(walk.shape, x, xp)
+    out = array.empty(walk.shape, x, xp) if out is None else out
     if walk.elements == 0:
         return out
-    x_address, y_address = (memory.as_numpy(v).ctypes.data for v in (x, out))
+    y = memory.as_numpy(out) if features.out is None else features.out
+    x_address, y_address = features.x.ctypes.data, y.ctypes.data
     plan = walk.plan(x_address == y_address and walk.same_strides, y_address % 16 == 0)
     addresses = [operand.place.address for operand in operands]
     factor = scale if isinstance(scale, float) else 1.0

@@ -1,0 +1,96 @@
+"""What compiled twins give to readings of heads and content: ``python -m benchmarks.twins`` prints both and the ratio.
+
+The same call is measured with its twins and with generic functions alone, in turn, in one run.
+"""
+
+import contextlib
+
+import numpy as np
+
+import rfrope
+from benchmarks.timing import Entry, measure
+from rfrope import analysis, heads
+
+try:
+    from rfrope._core import twins
+except ImportError:  # asv imports every file of this folder, for versions too that have no such module
+    twins = None
+
+RNG = np.random.default_rng(0)
+LADDER = rfrope.geometric(64)  # one head of 128 features
+SETS = RNG.standard_normal((32, 64, 1)) * LADDER[:, None]  # each of 32 heads its own
+SHIFT = heads.phase_shift(LADDER, -1)
+QUERY, KEY = RNG.standard_normal((2, 128))
+QUERIES, KEYS = RNG.standard_normal((2, 32, 1, 128))  # of 32 heads
+TOKENS = RNG.standard_normal((2, 256, 128))
+PAIRS = RNG.standard_normal((2, 512, 1, 128))  # of queries and keys
+
+
+def lags(count):
+    return -np.arange(float(count))
+
+
+READINGS = {
+    "shifted scores, 1 pair, 4096 lags": lambda: heads.shifted_scores(QUERY, KEY, LADDER, lags(4096), SHIFT),
+    "shifted scores, 1 pair, 131072 lags": lambda: heads.shifted_scores(QUERY, KEY, LADDER, lags(131072), SHIFT),
+    "shifted scores, 32 heads, 4096 lags": lambda: heads.shifted_scores(QUERIES, KEYS, LADDER, lags(4096), SHIFT),
+    "shifted mean kernel, 131072 lags": lambda: heads.shifted_mean_kernel(LADDER, lags(131072), SHIFT),
+    "attention profile, 4096 positions": lambda: heads.attention_profile(LADDER, 4096),
+    "attention profile, 131072 positions": lambda: heads.attention_profile(LADDER, 131072),
+    "attention profile, 32 sets, 4096 positions": lambda: heads.attention_profile(
+        SETS, 4096, offset=np.full((32, 1, 1), -1.0)
+    ),
+    "profile of 256 tokens, 256 lags": lambda: heads.profile(*TOKENS, LADDER, lags(256)),
+    "sine share, 512 pairs, 256 lags": lambda: analysis.sine_share(*PAIRS, LADDER, lags(256)),
+    "sine share, 1 pair, 131072 lags": lambda: analysis.sine_share(QUERY, KEY, LADDER, lags(131072)),
+    "similarity, 131072 lags": lambda: analysis.similarity(LADDER, lags(131072)),
+    "departure, 512 pairs, 256 lags": lambda: analysis.departure(PAIRS[0, :, 0], PAIRS[1, :, 0], LADDER, lags(256)),
+    "mean kernel, 131072 scattered lags": lambda: analysis.mean_kernel(LADDER, lags(131072) * np.pi),
+}
+
+
+@contextlib.contextmanager
+def without_twins():
+    """Let generic functions run."""
+    find = twins.twin_of
+    twins.twin_of = lambda name, place: None
+    try:
+        yield
+    finally:
+        twins.twin_of = find
+
+
+def measured(name, rounds=5, most_seconds=4.0):
+    """Measure a reading with twins, and without them."""
+    call = READINGS[name]
+
+    def generic():
+        with without_twins():
+            return call()
+
+    entries = Entry("twin", call), Entry("generic", generic)
+    measure(list(entries), rounds, most_seconds)
+    return entries
+
+
+class Readings:
+    """How many times as long a reading takes by generic functions alone, on all threads."""
+
+    params = (tuple(READINGS),)
+    param_names = ("reading",)
+    unit = "generic over twin"
+
+    def setup(self, reading):
+        if twins is None or not twins.where("cos_sin", LADDER):
+            raise NotImplementedError("there are no twins here")
+
+    def track_gain(self, reading):
+        twin, generic = measured(reading)
+        return generic.median / twin.median
+
+
+if __name__ == "__main__":
+    print(f"{'':45} {'twin ms':>9} {'generic ms':>11} {'ratio':>6}")
+    for reading in READINGS:
+        twin, generic = measured(reading)
+        print(f"{reading:45} {1e3 * twin.median:9.2f} {1e3 * generic.median:11.2f} {generic.median / twin.median:6.2f}")
