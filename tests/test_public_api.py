@@ -63,6 +63,7 @@ MODULE_SIGNATURES = {
     "moments.relative_error": "(q, k, delta, kernel, *, pairing='half')",
     "rotation.from_complex": "(z, *, pairing='half')",
     "rotation.phases": "(positions, frequencies, *, shift=None)",
+    "rotation.rerotate": "(k, positions, old, new, *, out=None)",
     "rotation.shift_matrix": "(offset, frequencies, *, pairing='interleaved', dtype=None)",
     "rotation.to_complex": "(x, *, pairing='half')",
 }

@@ -161,7 +161,7 @@ class Rope:
             x,
             positions,
             self.vectors,
-            pairing=self._pairing_for(x),
+            pairing=pairing_for(self, x),
             scale=self.attention_factor,
             inverse=inverse,
             out=out,
@@ -196,7 +196,7 @@ class Rope:
         >>> rope.scores([[1.0, 0.0]], [[1.0, 0.0]], [5], [5])
         array([[4.]])
         """
-        pairing = self._pairing_for(q)
+        pairing = pairing_for(self, q)
         return scores_of(q, k, q_positions, k_positions, self.vectors, pairing, None, self.attention_factor)
 
     def table(self, positions: Array, *, dtype: Any = None) -> tuple[Array, Array]:
@@ -239,22 +239,6 @@ class Rope:
             return None
         return prepared(vectors, self.pairing, self.attention_factor)
 
-    def _pairing_for(self, x: Any) -> str:
-        """The pairing, if it is known, and if the first 2D features of x are those that turn."""
-        width = np.shape(x)[-1] if np.ndim(x) else 0
-        if self.source.get("turned") == "last" and width > self.rotary_dim:
-            raise ValueError(
-                f"this model turns the last {self.rotary_dim} features of a head, but of the {width} given the first "
-                f"would turn; expected x[..., -{self.rotary_dim}:]"
-            )
-        if self.pairing is None:
-            note = f" ({self.source['note']})" if "note" in self.source else ""
-            raise ValueError(
-                f"rope.pairing is None: this model pairs features in a way of its own{note}; expected a Rope with a "
-                "pairing, as dataclasses.replace(rope, pairing='half') makes"
-            )
-        return self.pairing
-
     def __iter__(self) -> Iterator[Any]:
         return iter((self.frequencies, self.attention_factor))
 
@@ -276,6 +260,23 @@ class Rope:
         shown = [f"{n}={getattr(self, n)!r}" for n in ("pairing", "head_dim")]
         shown += [f"{n}={getattr(self, n)!r}" for n, value in usual.items() if getattr(self, n) != value]
         return f"Rope({', '.join([what, *shown])})"
+
+
+def pairing_for(rope: Rope, x: Any) -> str:
+    """The pairing of a Rope, if it is known, and if the first 2D features of x are those that turn."""
+    width = np.shape(x)[-1] if np.ndim(x) else 0
+    if rope.source.get("turned") == "last" and width > rope.rotary_dim:
+        raise ValueError(
+            f"this model turns the last {rope.rotary_dim} features of a head, but of the {width} given the first "
+            f"would turn; expected x[..., -{rope.rotary_dim}:]"
+        )
+    if rope.pairing is None:
+        note = f" ({rope.source['note']})" if "note" in rope.source else ""
+        raise ValueError(
+            f"rope.pairing is None: this model pairs features in a way of its own{note}; expected a Rope with a "
+            "pairing, as dataclasses.replace(rope, pairing='half') makes"
+        )
+    return rope.pairing
 
 
 # -- sections ----------------------------------------------------------------------------------------------------------
