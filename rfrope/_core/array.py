@@ -254,7 +254,7 @@ def device(x: Array) -> Any:
     """Device of `x`, or None where the library places new arrays by itself (NumPy, JAX, Dask)."""
     if isinstance(x, np.ndarray) or is_lazy(x):
         return None
-    return None if _fits_any(x) else getattr(x, "device", None)
+    return None if isinstance(x, _FIT_ANY) else getattr(x, "device", None)
 
 
 def is_lazy(x: Array) -> bool:
