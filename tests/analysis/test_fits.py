@@ -176,7 +176,7 @@ def test_families_of_others_are_fitted_too(monkeypatch):
     assert product.kernel.factors[0].scale == pytest.approx(77.0, rel=0.02)
     assert product.rms <= 0.02
     with pytest.raises(
-        ValueError, match="names holds 'unknown', which has a parameter 'warmth' that no search is known"
+        ValueError, match="names holds 'unknown', which has a parameter 'warmth' for which no search is known"
     ):
         analysis.fit_kernel([1.0], 10, names=["unknown"])
     with pytest.raises(ValueError, match="names holds 'plane', which has several axes; expected families"):
