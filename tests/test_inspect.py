@@ -206,7 +206,7 @@ def test_a_vision_part_tells_no_context(run, config):
     code, out, err = run("inspect", path)
     assert code == 0
     assert "64 frequencies" in out
-    assert f"{path}: vision_config is left out, because it tells no context: --context N reads it." in err
+    assert f"{path}: vision_config is left out, because it gives no context: --context N reads it." in err
     code, out, err = run("inspect", path, "--context", 64, "--json")
     assert (code, err) == (0, "")
     _, eye = sets(out)
@@ -311,15 +311,15 @@ def test_a_figure(run, tmp_path, config, suffix, begins, monkeypatch):
 
 BAD = [
     ([], "no frequencies to inspect; expected a config.json, a file of frequencies, or --base with --head-dim"),
-    (["--base", "1e4", "--head-dim", "8"], "--base 10000: expected with it --head-dim and --context"),
-    (["--base", "1e4", "--context", "8"], "--base 10000: expected with it --head-dim and --context"),
-    (["--base", "0", "--head-dim", "8", "--context", "8"], "0 is no base; expected a positive number"),
-    (["--base", "nan", "--head-dim", "8", "--context", "8"], "nan is no base"),
+    (["--base", "1e4", "--head-dim", "8"], "--base 10000: expected --head-dim and --context with it"),
+    (["--base", "1e4", "--context", "8"], "--base 10000: expected --head-dim and --context with it"),
+    (["--base", "0", "--head-dim", "8", "--context", "8"], "0 is not a base; expected a positive number"),
+    (["--base", "nan", "--head-dim", "8", "--context", "8"], "nan is not a base"),
     (["--base", "ten", "--head-dim", "8", "--context", "8"], "--base"),
     (["--base", "1e4", "--head-dim", "7", "--context", "8"], "7 is odd"),
     (["--base", "1e4", "--head-dim", "8", "--context", "1"], "1 is below 2"),
     (["--head-dim", "8"], "--head-dim 8: expected it with --base"),
-    (["--base", "1e4", "--head-dim", "8", "--context", "x"], "'x' is no whole number"),
+    (["--base", "1e4", "--head-dim", "8", "--context", "x"], "'x' is not a whole number"),
     (["no-such-file.npz"], "no-such-file.npz"),
     (["no-such-file.json"], "no-such-file.json"),
     ([*BASE, "--plot", "figure.txt"], "--plot figure.txt: expected a name that ends in .png, .svg, .pdf"),
