@@ -628,7 +628,7 @@ BAD = [
         ValueError,
         "qk_nope_head_dim is missing; expected it or head_dim beside qk_rope_head_dim and partial_rotary_factor",
     ),
-    # what is no config
+    # what is not a config
     ({**LLAMA, "model_type": ["llama"]}, TypeError, "model_type is ['llama']; expected a name"),
     ({"text_config": {"model_type": 3}}, TypeError, "text_config: model_type is 3; expected a name"),
     (

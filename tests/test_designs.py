@@ -330,7 +330,7 @@ def test_quantile_frequencies_are_midpoints_with_alternating_signs(text, n):
 
 
 def test_quantiles_of_sums_and_mixtures():
-    """Of kernels whose law is known otherwise: a product of gaussians is one, a mixture of equals is each of them."""
+    """Kernels whose law is also known otherwise: a product of gaussians is one, a mixture of equals is each of them."""
     for same, kernel in ((kernels.parse("gaussian(scale=2.4)"), kernels.parse("gaussian(scale=3)") * G),
                          (G, kernels.mixture([0.3, 0.7], [G, G]))):  # fmt: skip
         np.testing.assert_allclose(

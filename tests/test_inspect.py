@@ -119,7 +119,7 @@ def test_partial_rotary_is_read_as_the_whole_head(run, config):
     ]
     assert held["scheme"]["effect"]["largest_change"] == pytest.approx(np.max(np.abs(curves[1] - curves[0])), abs=1e-9)
     row = run("inspect", path, path)[1].splitlines()[2]
-    assert f" {12 + wanted.axes[0].n_dead} " in row  # of the 16 blocks of the head
+    assert f" {12 + wanted.axes[0].n_dead} " in row  # out of the 16 blocks of the head
 
 
 def test_latent_attention_is_read_as_the_whole_head(run, config):
@@ -337,7 +337,7 @@ def test_bad_arguments(run, arguments, told):
 
 def test_files_without_a_context(run, tmp_path, config):
     rfrope.save(tmp_path / "set.npz", [1.0, 0.1])
-    for number, context in enumerate((["a", 3], [], True, 1, 2.5)):  # of which version 0.1 wrote any
+    for number, context in enumerate((["a", 3], [], True, 1, 2.5)):  # version 0.1 could write any of these
         about = {"format": 1, "rfrope": "0.1.0", "units": "radians per unit of position", "shape": [2]}
         about |= {"dtype": "float64", "provenance": {"context": context}}
         np.savez(tmp_path / f"{number}.npz", frequencies=[1.0, 0.1], metadata=json.dumps(about))

@@ -248,7 +248,7 @@ MODULES = (
 )
 
 
-TABLED = ("analysis", "bochner", "heads", "kernels", "plotting", "scaling")  # which have a table above
+TABLED = ("analysis", "bochner", "heads", "kernels", "plotting", "scaling")  # these have a table above
 
 
 def at(name: str):

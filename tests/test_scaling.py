@@ -336,7 +336,7 @@ def test_a_factor_up_to_one_does_not_sharpen(factor):
 
 def test_a_ramp_of_yarn_without_width_is_a_step_after_its_block():
     theta = rfrope.geometric(8)
-    turns = 4096 * theta[3] / (2 * math.pi)  # of block 3, where both ends are
+    turns = 4096 * theta[3] / (2 * math.pi)  # turns of block 3, where both ends are
     got = scaling.yarn(
         theta, 4.0, original_max_position_embeddings=4096, base=1e4, beta_fast=turns, beta_slow=turns, truncate=False
     ).frequencies

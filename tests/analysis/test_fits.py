@@ -130,7 +130,7 @@ def test_fewer_parameters_come_first_among_equals():
     omega = rfrope.sample("exponential(scale=40)", 512, design="quantile")
     found = analysis.fit_kernel(omega, 400, names=["power_exponential", "matern", "exponential"])
     assert found[0].kernel.name == "exponential"
-    assert min(found[1].rms, found[2].rms) <= found[0].rms  # which the others contain
+    assert min(found[1].rms, found[2].rms) <= found[0].rms  # the others contain it
 
 
 def test_frequencies_that_never_turn():
