@@ -243,7 +243,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
 def test_a_folder_of_that_name(tmp_path):
     (tmp_path / "set.npz").mkdir()
     for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match="no regular file"):
+        with pytest.raises(FileExistsError, match="is not a regular file"):
             save(tmp_path / "set.npz", OMEGA, overwrite=overwrite)
 
 
