@@ -180,7 +180,7 @@ def _() -> float:
     return far(np.diff(np.log(LADDER)), -np.log(1e4) / 64)
 
 
-@claim("000, Theorem 6", "|Φ| ≤ 1 = Φ(0)", "Kernel.phi", "|cos| ≤ 1", 1e-15)
+@claim("000, Theorem 6", "abs Φ(Δ) ≤ 1 = Φ(0)", "Kernel.phi", "abs cos ≤ 1", 1e-15)
 def _() -> float:
     lags = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 4001)])
     values = [record.factory()(lags) for record in rfrope.kernels.records() if record.factory().ndim == 1]
@@ -203,7 +203,7 @@ def _() -> float:
     return far(lags[np.argmax(curve)], -37.0) + far(np.max(curve), 1.0)
 
 
-@claim("002, isometry", "|R q| = |q|", "rotate", "R is orthogonal")
+@claim("002, isometry", "R q is as long as q", "rotate", "R is orthogonal")
 def _() -> float:
     q = vectors(1)[0]
     return abs(float(np.linalg.norm(rfrope.rotate(q, 12345, LADDER)) - np.linalg.norm(q)))
