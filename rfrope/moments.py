@@ -103,7 +103,7 @@ def score_variance(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     Notes
     -----
     ``Var S = sum_i (A_i^2 + B_i^2)/2 + (A_i^2 - B_i^2)/2 Phi_2 - A_i^2 Phi^2``: Proposition 4 of seed 000, for
-    INDEPENDENT blocks (design "iid") only. Very near lag 0, where the variance vanishes, it is good to about
+    INDEPENDENT blocks (design "iid") only. Very near lag 0, where the variance vanishes, it is accurate to about
     ``1e-15 sum A_i^2``.
 
     Examples

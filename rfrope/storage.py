@@ -25,7 +25,7 @@ SUFFIXES = (".npz", ".safetensors")
 _FORMAT = 2  # 1, of version 0.1, has no "rope"
 _UNITS = "radians per unit of position"
 _DTYPES = ("float16", "float32", "float64")
-_FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context")  # of a Rope
+_FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context")  # fields of a Rope
 # what a file that is not as `save` wrote it makes NumPy and zipfile raise
 _UNREADABLE = (
     ValueError,
@@ -69,7 +69,7 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     Raises
     ------
     FileExistsError
-        If there is such a file, unless told to overwrite it.
+        If the file exists, unless `overwrite` is True.
     OSError
         If the folder is missing or cannot be written to.
     ValueError
@@ -109,7 +109,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     Parameters
     ----------
     path : str or path
-        The file; its first bytes tell which of the two formats it has.
+        The file; its first bytes say which of the two formats it has.
     xp, device, dtype
         Array library (a module; NumPy unless given), where to put the frequencies, and their dtype (as they were
         saved unless given).
@@ -128,7 +128,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     ModuleNotFoundError
         For a safetensors file without that package.
     TypeError
-        If `xp` is no array library or `dtype` none of its real floating types.
+        If `xp` is not an array library, or `dtype` not one of its real floating types.
 
     Notes
     -----
@@ -229,7 +229,7 @@ def _from_npz(path: str) -> tuple[np.ndarray, str]:
             if {"frequencies", "metadata"} <= set(held):
                 return archive["frequencies"], str(archive["metadata"][()])
     except _UNREADABLE as error:
-        raise ValueError(f"{path} is damaged or no file of frequencies ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{path} is damaged, or not a file of frequencies ({type(error).__name__}: {error})") from None
     raise ValueError(f"{path} holds {', '.join(held) or 'nothing'}; expected what rfrope.save writes")
 
 
@@ -244,7 +244,7 @@ def _from_safetensors(path: str) -> tuple[np.ndarray, str]:
             if text is not None and "frequencies" in names:
                 return file.get_tensor("frequencies"), text
     except (library.SafetensorError, *_UNREADABLE) as error:
-        raise ValueError(f"{path} is damaged or no file of frequencies ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{path} is damaged, or not a file of frequencies ({type(error).__name__}: {error})") from None
     raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}; expected what rfrope.save writes")
 
 

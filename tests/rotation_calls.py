@@ -20,7 +20,7 @@ PAIRINGS = ("half", "interleaved")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 SMALLEST = {"float64": 0.0, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
-BLOCKS = (0, 1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 21, 40)  # of 16, 8 and 4 at a time, and what is left
+BLOCKS = (0, 1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 21, 40)  # blocks taken 16, 8 and 4 at a time, and what is left
 SLOW = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 
 

@@ -62,7 +62,7 @@ def _kernels(name: str) -> Finding:
     try:
         kernel = module.KERNELS[0]
         importlib.import_module("rfrope._accel.cuda.door").kernel(name, kernel)
-    except BaseException as error:  # though CuPy may be active: calls of these functions fail
+    except BaseException as error:  # though CuPy may be active, calls of these functions fail
         advice = "pip install --upgrade 'cupy-cuda12x[ctk]', or 'cupy-cuda13x[ctk]': CuPy with its compiler"
         return Finding(title, False, reason=told(error), advice=advice)
     return Finding(title, True, f"compiled for this device ({kernel})")

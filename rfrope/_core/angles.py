@@ -16,7 +16,7 @@ from rfrope._core import array
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 
-_SETS = {  # which frequencies a function takes, as its errors say it
+_SETS = {  # the frequencies that a function takes, as its errors word it
     "any": "(D,), or (*H, D, k) for k axes",
     "one": "one set, (D,) or (D, k)",
     "one axis": "one set, (D,) or (D, 1)",

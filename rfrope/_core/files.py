@@ -35,7 +35,7 @@ def _free(path: str, overwrite: bool) -> str:
     path = os.path.realpath(path)
     if os.path.lexists(path):
         if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise FileExistsError(f"{path} is no regular file; expected the name of a file")
+            raise FileExistsError(f"{path} is not a regular file; expected the name of a file")
         if not overwrite:
             raise FileExistsError(f"{path} exists; expected a new name, or overwrite=True")
     return path
@@ -62,7 +62,7 @@ def _written_beside(path: str, content: Content) -> str:
 
 
 def _rename_to_new(temporary: str, path: str) -> None:
-    """Rename a file unless the name was taken meanwhile; a hard link tells that without a gap, where there are any."""
+    """Rename a file unless the name was taken meanwhile; a hard link checks that without a gap, where links exist."""
     try:
         os.link(temporary, path)
     except FileExistsError:

@@ -81,7 +81,7 @@ def apart(name: str, module: str, function: str) -> Iterator[Finding]:
     Parameters
     ----------
     name : str
-        What to call the finding if there is no answer.
+        What to call the finding if no answer comes.
     module, function : str
         Where the function is; it returns findings as dictionaries.
     """

@@ -17,11 +17,11 @@ import numpy as np
 from rfrope._core import array, elementwise
 from rfrope._core.array import Array
 
-_UNIFORM_ORDER = 20.0  # from this order on the uniform expansion of K_nu is used
+_UNIFORM_ORDER = 20.0  # orders from which the uniform expansion of K_nu is used
 _UNIFORM_TERMS = 12
 _TEMME = 2.0  # arguments up to which Temme's series of K_nu is used
 _TEMME_TERMS = 13
-_LARGE_TERMS = 20  # of the Chebyshev series of K_nu, and of those of J_0 and J_1, above
+_LARGE_TERMS = 20  # terms of the Chebyshev series of K_nu, and of those of J_0 and J_1, above
 _SPHERE_SERIES = 5.0  # arguments up to which the series of J_nu is used, for large orders more
 _LARGEST_TABLE = 2.0**16  # concentration up to which the law of a periodic kernel's harmonics is tabulated
 _LARGEST_LOG = 700.0  # logarithm of the largest radius of a stable law

@@ -31,7 +31,7 @@ from rfrope.data.pairing_layers import NEAR, Seen, UndeterminedError, config_cla
 PATH = Path(__file__).with_name("model_types.json")
 KEYS = ("pairing", "out_pairing", "rotated", "pairing_by", "pairing_note")
 PAIRINGS = ("half", "interleaved")
-TOLERANCE = 2e-6  # of the largest feature: the classes work in float32
+TOLERANCE = 2e-6  # relative to the largest feature: the classes work in float32
 FLAG = "rope_interleave"  # the key of configs by which some classes choose
 
 _ROTARY_CODE = r"[Rr]otary|freqs_c|[Rr]o[Pp][Ee]\b"

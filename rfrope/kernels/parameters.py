@@ -113,7 +113,7 @@ def volume(scale: float | tuple[float, ...], ndim: int) -> float:
 
 
 def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:
-    """Return an invertible matrix, or say why it is none."""
+    """Return an invertible matrix, or say what is wrong with it."""
     host = array.host_numbers(matrix, name)
     if host.dtype.kind not in "iuf":
         raise TypeError(f"{name} is {matrix!r:.80}; expected real numbers of shape ({size}, {size})")

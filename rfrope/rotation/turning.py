@@ -43,7 +43,7 @@ def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) 
     ValueError
         For shapes that do not fit together, and for NaN or infinite values.
     TypeError
-        For arrays of different libraries or of a dtype without numbers on a line.
+        For arrays of different libraries, or of a dtype that is not integer or real floating.
 
     Examples
     --------
@@ -165,7 +165,7 @@ def rotate_by_phases(
         Features of a real floating dtype, d even.
     phases : array_like, radians, (..., D)
         2D <= d; the leading axes broadcast against those of `x`. Cos and sin are taken in float64 where the library
-        has it, and are as good as the phases that came.
+        has it, and are as accurate as the given phases.
     pairing, out_pairing, scale, inverse, out
         As in `rotate`.
 
@@ -250,7 +250,7 @@ def rotation_table(
     positions, frequencies, shift, scale
         As in `rotate`.
     dtype : dtype of the caller's library, optional
-        Of the result: float64 where the library has it, unless given. The values are rounded once, at the end.
+        Dtype of the result: float64 where the library has it, unless given. The values are rounded once, at the end.
 
     Returns
     -------
@@ -314,7 +314,7 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 def given(frequencies: Any, pairing: str | None, scale: Any = 1.0) -> Any:
     """Return the frequencies of a Rope, if the call turns as the Rope does; anything else as it came.
 
-    A pairing of None is for calls that have none.
+    A `pairing` of None is for calls that have none.
     """
     if not hasattr(frequencies, "vectors"):
         return frequencies
@@ -322,7 +322,7 @@ def given(frequencies: Any, pairing: str | None, scale: Any = 1.0) -> Any:
         raise ValueError(
             "pairing is 'half', but the Rope's is None: neither is right for it; pass rope.frequencies to insist"
         )
-    if frequencies.pairing != pairing and pairing == "half":  # the default, which nobody may have asked for
+    if frequencies.pairing != pairing and pairing == "half":  # the default, perhaps never asked for
         raise ValueError(
             f"pairing is 'half', but the Rope pairs {frequencies.pairing!r}; expected pairing={frequencies.pairing!r}, "
             "or rope.rotate"

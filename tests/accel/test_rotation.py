@@ -232,7 +232,7 @@ def test_memory_that_loops_cannot_read_stays_generic(dtype, ran, rng):
         odd = x.astype(dtype)
     for _ in range(2):
         np.testing.assert_allclose(rfrope.rotate(odd, p, w).astype(float), wanted, rtol=0, atol=1e-15)
-    assert ran == ["cos_sin", "cos_sin"]  # of the angles, which lie in plain memory
+    assert ran == ["cos_sin", "cos_sin"]  # for the angles, which lie in plain memory
     np.testing.assert_allclose(rfrope.rotate(x, p.astype(">i8"), w.astype(">f8")), wanted, rtol=0, atol=1e-15)
 
 
@@ -805,11 +805,11 @@ def test_torch_that_asks_for_gradients_stays_generic(argument, ran):
     }
     arguments[argument].requires_grad_()
     rfrope.rotate(**arguments).sum().backward()
-    assert ran == (["cos_sin"] if argument in ("x", "scale") else [])  # of angles that ask for none
+    assert ran == (["cos_sin"] if argument in ("x", "scale") else [])  # for angles that ask for none
     assert arguments[argument].grad.abs().sum() > 0.0
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own use of torch.jit
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by torch about its own use of torch.jit
 def test_torch_in_forward_mode_stays_generic(ran):
     torch = library("torch").module
     import torch.autograd.forward_ad as forward
@@ -818,7 +818,7 @@ def test_torch_in_forward_mode_stays_generic(ran):
     with forward.dual_level():
         turned = rfrope.rotate(forward.make_dual(x, 2.0 * x), p, w)
         primal, tangent = forward.unpack_dual(turned)
-        assert ran == ["cos_sin"]  # of the angles, which have no tangent
+        assert ran == ["cos_sin"]  # for the angles, which have no tangent
         torch.testing.assert_close(tangent, 2.0 * primal)
 
 
@@ -833,7 +833,7 @@ def test_torch_that_is_traced_stays_generic(ran):
     pushed = torch.func.jvp(lambda v: rfrope.rotate(v, p, w), (x,), (x,))[1]
     assert ran == []
     mapped = torch.func.vmap(lambda v: rfrope.rotate(v, 3, w))(x)
-    assert ran == ["cos_sin"]  # of the angles, which are not mapped over
+    assert ran == ["cos_sin"]  # for the angles, which are not mapped over
     expected = rfrope.rotate(x, p, w)
     for got in (compiled, pushed, traced):
         torch.testing.assert_close(got, expected, rtol=1e-14, atol=1e-14)

@@ -27,7 +27,7 @@ leaf = pytest.importorskip("rfrope._accel.cpu.sums", reason=NO_LOOPS, exc_type=I
 circle = pytest.importorskip("rfrope._accel.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
 compiling = pytest.importorskip("rfrope._accel.cpu.compiling", reason=NO_LOOPS, exc_type=ImportError)
 
-BOUND = 1e-9  # of a mean, as promised
+BOUND = 1e-9  # error of a mean, as promised
 LAWS = ("gaussian(scale=4{})", "exponential(scale=4{})")  # the second is a Cauchy law: |omega| far above 1e4
 
 

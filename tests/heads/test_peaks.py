@@ -1,4 +1,4 @@
-"""Which offset shifts point at: against brute force, and where blocks do not agree."""
+"""The offset that shifts point at: against brute force, and where blocks do not agree."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_shift_for_each_head_and_axis():
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
-@pytest.mark.parametrize("blocks", [4, 3])  # of eight features
+@pytest.mark.parametrize("blocks", [4, 3])  # blocks of eight features
 def test_scores_are_those_of_vectors_that_are_turned(blocks, pairing, xp):
     q, k = RNG.normal(size=(2, 20, 8))
     q_angles, k_angles = RNG.uniform(-9.0, 9.0, size=(2, blocks))

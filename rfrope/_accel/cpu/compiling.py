@@ -46,10 +46,10 @@ def inlined(function: Callable[..., Any]) -> Any:
 
 
 class _Kept(FunctionCache):
-    """Numba's files of a compiled function, which two things tell apart from its own cache.
+    """Numba's files of a compiled function, which differ in two ways from its own cache.
 
     They are stale as soon as any file of this folder or the one above was edited, not the function's own alone, because
-    loops call each other across files. And a full disk or a damaged file costs a compilation and nothing else.
+    loops call each other across files. A full disk or a damaged file costs a compilation and nothing else.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

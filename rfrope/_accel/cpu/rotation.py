@@ -20,7 +20,7 @@ from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
 
-_TABLE_BYTES = 2**16  # of cos and sin, for one tile of rows: they stay in the second cache
+_TABLE_BYTES = 2**16  # bytes of cos and sin for one tile of rows: they stay in the second cache
 _ITEM_ELEMENTS = 2**18  # features in one item of work
 _LARGEST_GROUP = 2**12
 _STREAMED_BYTES = 2**23  # outputs of this size go past the caches, which they would only flush
@@ -211,7 +211,7 @@ def _again(known: Known, x: np.ndarray, positions: Any, b: int, scale: float, ou
 
 
 def _layout(values: Any) -> Any:
-    """What a plan depends on: of positions no strides, as they are made dense; a single number has no layout."""
+    """What a plan depends on; positions have no strides here, as they are made dense; a single number has no layout."""
     if type(values) is np.ndarray:
         return values.shape, values.strides, values.dtype
     return type(values)

@@ -160,7 +160,7 @@ def turn_row(  # type: ignore[no-untyped-def]
 ):
     """Turn the blocks of one row: x and y are addresses of its first feature, the steps are between features.
 
-    The manner is 0 for features that do not lie side by side, else 1 + pairing + 2 out_pairing + 4 streaming.
+    `manner` is 0 for features that do not lie side by side, else 1 + pairing + 2 out_pairing + 4 streaming.
     """
     signature = types.void(*(types.int64,) * 10, like)
 
