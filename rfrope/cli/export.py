@@ -125,7 +125,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _conformance(options: argparse.Namespace) -> int:
     with naming("--conformance", options.conformance):
-        count = models.conformance(options.conformance)
+        count = len(models.conformance(options.conformance))
     if options.json:
         print(json.dumps({"conformance": options.conformance, "cases": count}))
     else:

@@ -227,8 +227,8 @@ def _own_factor(values: dict[str, Any], is_long: bool) -> float | None:
     alone = values.get("attention_factor", pair[is_long])
     if None in pair or alone != pair[is_long]:
         raise ValueError(
-            "rope_parameters holds short_mscale or long_mscale; expected both, and no attention_factor beside them that "
-            "is another number"
+            "rope_parameters holds short_mscale or long_mscale; expected both, and no attention_factor beside them "
+            "that is another number"
         )
     return pair[is_long]
 
