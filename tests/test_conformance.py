@@ -89,10 +89,10 @@ def test_the_runner_passes_as_it_stands(folder):
     [
         ('case["attention_factor"] * np.cos(phases), case["attention_factor"] * np.sin', "np.cos(phases), np.sin", 6),
         ('case["pairing"] == "interleaved"', "False", 3),
-        ("x[:, one] * cos - x[:, two] * sin, x[:, two] * cos + x", "x[:, one] * cos + x[:, two] * sin, x[:, two] * cos - x", 29),
+        ("np.sin(phases)", "np.sin(-phases)", 29),
         ('if case["interleaved_sections"]', "if False", 1),
         ("positions[..., None] * frequencies", "positions[..., None] * frequencies.astype(np.float16)", 20),
-        ("result = x.copy()", "result = x * np.nan", 30),
+        ("return result", "return result * np.nan", 30),
     ],
     ids=["factor dropped", "one pairing", "sense of turning", "sections in a row", "half precision", "not a number"],
 )  # fmt: skip
@@ -105,9 +105,7 @@ def test_the_runner_finds_what_is_wrong(folder, right, wrong, least):
 
 
 def test_files_hold_the_cases(folder):
-    assert sorted(os.listdir(folder))[:3] == ["README.md", "cases.json", "cases.npz"] or "changed.py" in os.listdir(
-        folder
-    )
+    assert {"README.md", "cases.json", "cases.npz", "run.py"} <= set(os.listdir(folder))
     told = json.loads((folder / "cases.json").read_text("utf-8"))
     held = np.load(folder / "cases.npz")
     assert [case["name"] for case in told] == list(CASES)

@@ -138,8 +138,8 @@ def conformance(folder: str | os.PathLike[str] | None = None) -> tuple[dict[str,
     Returns
     -------
     tuple of dict
-        For each case: ``name``, ``about``, the ``config``, ``part`` (the kind of layer that it is for), ``seq_len`` (the
-        length of the text, or None), ``pairing``, ``head_dim``, ``rotary_dim``, ``attention_factor``, ``sections`` and
+        For each case: ``name``, ``about``, the ``config``, ``part`` (the kind of layer), ``seq_len`` (the length of the
+        text, or None), ``pairing``, ``head_dim``, ``rotary_dim``, ``attention_factor``, ``sections`` and
         ``interleaved_sections``; and as NumPy arrays in float64 ``positions``, ``(P,)`` or ``(P, 3)``,
         ``frequencies``, ``(D,)``, ``cos`` and ``sin``, ``(P, D)`` with the attention factor inside, a vector for each
         position ``x``, ``(P, head_dim)``, and what it becomes, ``rotated``.
