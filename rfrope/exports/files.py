@@ -13,6 +13,7 @@ import numpy as np
 
 from rfrope._core.files import Content
 from rfrope.exports import gguf
+from rfrope.models import from_config
 
 _REPLACED = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "rotary_pct")
 
@@ -89,18 +90,32 @@ TAKE_MODELS = ("config", "gguf")
 
 
 def _put(held: dict[str, Any], made: Mapping[str, Any], part: str, source: str) -> None:
-    """Replace the RoPE of a part of a config, and of a kind of layers in it."""
+    """Replace the RoPE of a part of a config, or of a kind of layers in it."""
+    known = _parts(held)
+    if known is not None and part not in known:
+        raise ValueError(
+            f"part is {part!r}, but {source} has a RoPE for {', '.join(map(repr, known))}; expected one of them"
+        )
     place, names = held, [name for name in part.split(".") if name]
-    while names and isinstance(place.get(names[0]), dict) and not names[0].startswith("rope_"):
+    while names and isinstance(place.get(names[0]), dict):
         place = place[names.pop(0)]
-    found = place.get("rope_parameters")
-    layers = found if isinstance(found, dict) and any(isinstance(one, dict) for one in found.values()) else {}
-    if len(names) > 1 or bool(names) != bool(layers) or (names and names[0] not in layers):
-        places = ", ".join(map(repr, layers)) or "the parts of the config that have a RoPE"
-        raise ValueError(f"part is {part!r}, which {source} does not have a RoPE for; expected one of {places}")
+    layers = place.get("rope_parameters")
+    if names and (not isinstance(layers, dict) or len(names) > 1 or not isinstance(layers.get(names[0]), dict)):
+        raise ValueError(
+            f"part is {part!r}, but {source} has no rope_parameters with a dict for {names[0]!r}; expected a config in "
+            "the spelling of transformers 5"
+        )
     if names:
         layers[names[0]] = made["rope_parameters"]  # their context is that of all layers
         return
     for name in _REPLACED:
         place.pop(name, None)
     place.update(made)
+
+
+def _parts(held: Mapping[str, Any]) -> list[str] | None:
+    """Names of the places of a config that have a RoPE; None where what it has now cannot be read."""
+    try:
+        return [rope.source["name"] for rope in from_config(held)]
+    except (ValueError, TypeError):
+        return None
