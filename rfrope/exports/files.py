@@ -99,7 +99,7 @@ def _put(held: dict[str, Any], made: Mapping[str, Any], part: str, source: str) 
     place, names = held, [name for name in part.split(".") if name]
     while names and isinstance(place.get(names[0]), dict):
         place = place[names.pop(0)]
-    layers = place.get("rope_parameters")
+    layers: Any = place.get("rope_parameters")
     if names and (not isinstance(layers, dict) or len(names) > 1 or not isinstance(layers.get(names[0]), dict)):
         raise ValueError(
             f"part is {part!r}, but {source} has no rope_parameters with a dict for {names[0]!r}; expected a config in "
