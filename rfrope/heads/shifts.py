@@ -326,7 +326,7 @@ def per_block(name: str, value: Any, like: Array, xp: ModuleType) -> Array:
 
 def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, shift: Any, pairing: str) -> tuple[Content, Angles]:
     """Content of the queries and keys, and the angles of their lags."""
-    read = read_shifted(delta, frequencies, shift, "delta", q=q, k=k)
+    read = read_shifted(delta, angles.given(frequencies, pairing, 1.0, q), shift, "delta", q=q, k=k)
     content = blocks.content(q, k, read.xp, array.device(read.positions), pairing, read.blocks)
     array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "delta": read.shape[:-1]})
     return content, read

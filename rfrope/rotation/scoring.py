@@ -7,7 +7,7 @@ from typing import Any
 from rfrope._core import angles, array, blocks
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
-from rfrope.rotation.turning import given, rotated
+from rfrope.rotation.turning import rotated
 
 
 @array.on_device_of_arrays
@@ -59,7 +59,7 @@ def scores(
     array([[1.      , 0.540302],
            [0.540302, 1.      ]])
     """
-    return scores_of(q, k, q_positions, k_positions, given(frequencies, pairing), pairing, shift, 1.0)
+    return scores_of(q, k, q_positions, k_positions, angles.given(frequencies, pairing, 1.0, q), pairing, shift, 1.0)
 
 
 @array.on_device_of_arrays

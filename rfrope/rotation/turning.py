@@ -126,11 +126,10 @@ def rotate(
     """
     repeats = _repeats() if type(x) is np.ndarray and shift is None else None
     if repeats is not None:
-        turn = Turn(pairing, pairing if out_pairing is None else out_pairing, scale, inverse)
-        found = repeats.turned(x, positions, frequencies, turn, out)
+        found = repeats.turned(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
         if found is not None:
             return found
-    frequencies = given(frequencies, pairing, scale)
+    frequencies = angles.given(frequencies, pairing, scale, x)
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
@@ -138,11 +137,12 @@ def rotate(
     scale, shape = _checked_scale(scale, read.shape, x, xp)
     blocks.check_width(x, shape[-1], "frequencies")
     kept = (read.positions, read.frequencies, read.shift, scale)
+    asked = pairing, out_pairing
     out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "positions"), *kept)
     turn = Turn(pairing, out_pairing, scale, flag("inverse", inverse))
     result = rotated(x, read, turn, out)
     if repeats is not None:
-        repeats.learn(x, positions, frequencies, turn, out)
+        repeats.learn(x, positions, frequencies, asked, turn, out)
     return result
 
 
@@ -269,7 +269,7 @@ def rotation_table(
     >>> cos[:, 0]
     array([ 1., -1.])
     """
-    frequencies = given(frequencies, None, scale)
+    frequencies = angles.given(frequencies, None, scale)
     read = angles.read(positions, frequencies, shift, beside={"scale": scale})
     xp = read.xp
     scale, _ = _checked_scale(scale, read.shape, read.positions, xp)
@@ -309,30 +309,6 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 
 
 # -- what is allowed in ------------------------------------------------------------------------------------------------
-
-
-def given(frequencies: Any, pairing: str | None, scale: Any = 1.0) -> Any:
-    """Return the frequencies of a Rope, if the call turns as the Rope does; anything else as it came.
-
-    A `pairing` of None is for calls that have none.
-    """
-    if not hasattr(frequencies, "vectors"):
-        return frequencies
-    if frequencies.pairing is None and pairing == "half":
-        raise ValueError(
-            "pairing is 'half', but the Rope's is None: neither is right for it; pass rope.frequencies to insist"
-        )
-    if frequencies.pairing != pairing and pairing == "half":  # the default, perhaps never asked for
-        raise ValueError(
-            f"pairing is 'half', but the Rope pairs {frequencies.pairing!r}; expected pairing={frequencies.pairing!r}, "
-            "or rope.rotate"
-        )
-    if frequencies.attention_factor != 1.0 and isinstance(scale, int | float) and scale == 1.0:
-        raise ValueError(
-            f"scale is 1, but the Rope has the attention factor {frequencies.attention_factor}; expected "
-            "scale=rope.attention_factor, or rope.rotate"
-        )
-    return frequencies.vectors
 
 
 @cache

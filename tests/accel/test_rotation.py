@@ -656,7 +656,7 @@ def test_what_is_remembered_is_bounded(rng):
     rope = rfrope.Rope(np.ones(1))
     for n in range(leaf._REMEMBERED + 20):
         rope.rotate(np.ones((1, 2)), np.zeros(1 + n))
-        assert len(rope._prepared._known) <= leaf._REMEMBERED
+        assert len(rope._prepared()._known) <= leaf._REMEMBERED
 
 
 # -- a Rope prepares once ----------------------------------------------------------------------------------------------
