@@ -180,7 +180,7 @@ def calls(draw, *, functions=("rotate", "rotate_by_phases", "rotate_by_table"), 
     options["out_pairing"] = draw(st.sampled_from((None, *PAIRINGS)))
     layouts = [name for name in LAYOUTS if not (torch and name.endswith("reversed"))]
     out = draw(st.sampled_from(("none", "given", "in place")))
-    x_shape = (*(tuple(full) if out == "in place" else some(full)), 2 * (blocks + extra))
+    x_shape = (*draw(st.sampled_from(((), (), (1,), (2,)))), *full, 2 * (blocks + extra))
     layout = draw(st.sampled_from(layouts if out == "in place" or 0 in x_shape else [*layouts, "broadcast"]))
     angles = tuple(np.array(v) if torch else v for v in angles)
     options = {name: np.array(v) if torch and isinstance(v, np.ndarray) else v for name, v in options.items()}

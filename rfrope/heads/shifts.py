@@ -216,7 +216,7 @@ def shifted_scores(
 
     The same by turning both sides:
 
-    >>> key = rfrope.rotate(np.array(k), [0, -1], omega, shift=[0.4, -0.2])
+    >>> key = rfrope.rotate(np.array([k, k]), [0, -1], omega, shift=[0.4, -0.2])
     >>> (key @ q).round(4)
     array([2.5775, 4.2259])
     """
@@ -316,7 +316,7 @@ def read_shifted(positions: Any, frequencies: Any, shift: Any, name: str, **othe
 
 
 def per_block(name: str, value: Any, like: Array, xp: ModuleType) -> Array:
-    """Return numbers ``(..., D)``, one for each block, in the dtype of an array ``(..., D)`` that they broadcast against.
+    """Return numbers ``(..., D)``, one for each block, in the dtype of an array that they broadcast against.
 
     One number for all blocks is repeated: sums over the blocks count it as often as there are blocks.
     """

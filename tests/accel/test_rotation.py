@@ -251,7 +251,7 @@ def test_cos_and_sin_against_mpmath(dtype, axes, shifted, ran, rng):
     )
     w = np.stack([rfrope.geometric(blocks)] * axes, axis=-1) * rng.uniform(0.5, 1.0, (blocks, axes))
     shift = rng.uniform(-1e4, 1e4, blocks) if shifted else None
-    unit = np.repeat(np.asarray([1.0, 0.0], dtype), blocks)
+    unit = np.broadcast_to(np.repeat(np.asarray([1.0, 0.0], dtype), blocks), (len(p), 2 * blocks))
     frequencies, positions = (w[:, 0], p[:, 0]) if axes == 1 else (w, p)
     got = rfrope.rotate(unit, positions, frequencies, shift=shift)
     table = rfrope.rotation_table(positions, frequencies, shift=shift)
@@ -651,11 +651,11 @@ def test_positions_that_no_array_holds_are_refused_at_the_second_call_too(ran):
 
 def test_what_is_remembered_is_bounded(rng):
     for n in range(leaf._REMEMBERED + 20):
-        rfrope.rotate(np.ones((1, 2)), np.zeros(1 + n // 2), np.ones(1 - n % 2 + 0))
+        rfrope.rotate(np.ones((1 + n // 2, 2)), np.zeros(1 + n // 2), np.ones(1 - n % 2 + 0))
         assert len(turning._repeats()._known) <= leaf._REMEMBERED
     rope = rfrope.Rope(np.ones(1))
     for n in range(leaf._REMEMBERED + 20):
-        rope.rotate(np.ones((1, 2)), np.zeros(1 + n))
+        rope.rotate(np.ones((1 + n, 2)), np.zeros(1 + n))
         assert len(rope._prepared._known) <= leaf._REMEMBERED
 
 
