@@ -1,4 +1,4 @@
-"""``__all__``, signatures and docstrings: what DESIGN.md promises, held against reality."""
+"""``__all__``, signatures and docstrings: what they promise, held against reality."""
 
 from __future__ import annotations
 
