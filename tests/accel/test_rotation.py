@@ -25,6 +25,7 @@ from rotation_calls import (
     calls,
     check,
     doubles,
+    laid,
     numpy_dtype,
     without_twins,
 )
