@@ -32,7 +32,7 @@ def scores(
     q_positions, k_positions : array_like
         As `positions` in `rotate`: ``(M,)`` and ``(N,)``, or ``(M, k)`` and ``(N, k)``.
     frequencies : array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``; features beyond 2D count unrotated.
+        ``(D,)`` or ``(*H, D, k)``; features beyond 2D count unrotated. The phases may not enlarge q or k.
     pairing : {"half", "interleaved"}
         Which two features make a block.
     shift : array_like, radians, optional

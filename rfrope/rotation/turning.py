@@ -82,7 +82,8 @@ def rotate(
         frequencies ``(*H, D, k)``. Integers count exactly up to 2**53.
     frequencies : array_like, radians per unit of position
         ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d. The phases, ``P + (D,)`` or what
-        ``positions @ frequencies^T`` broadcasts to, broadcast against the leading axes of `x`.
+        ``positions @ frequencies^T`` broadcasts to, broadcast against the leading axes of `x`, which they may not
+        enlarge.
     pairing, out_pairing : {"half", "interleaved"}
         Which two features make a block, in `x` and in the result (the same unless given).
     shift : array_like, radians, optional
@@ -102,9 +103,10 @@ def rotate(
     Raises
     ------
     ValueError
-        For shapes that do not fit, an odd d, 2D > d, positions, frequencies or shifts that are NaN or above 2**500, a
-        `scale` that is not positive, an unknown pairing, or an `out` that is read-only, of another shape, or partly
-        overlaps `x`. Values are looked at only where that costs nothing: not on devices, in JAX or in Dask.
+        For shapes that do not fit, phases that would enlarge `x`, an odd d, 2D > d, positions, frequencies or shifts
+        that are NaN or above 2**500, a `scale` that is not positive, an unknown pairing, or an `out` that is read-only,
+        of another shape, or partly overlaps `x`. Values are looked at only where that costs nothing: not on devices, in
+        JAX or in Dask.
     TypeError
         For `x` that is not real floating, arrays of different libraries, `out` of another dtype, or `out` where
         gradients are asked for.
@@ -164,8 +166,8 @@ def rotate_by_phases(
     x : array_like, (..., d)
         Features of a real floating dtype, d even.
     phases : array_like, radians, (..., D)
-        2D <= d; the leading axes broadcast against those of `x`. Cos and sin are taken in float64 where the library
-        has it, and are as accurate as the given phases.
+        2D <= d; the leading axes broadcast against those of `x`, without enlarging it. Cos and sin are taken in float64
+        where the library has it, and are as accurate as the given phases.
     pairing, out_pairing, scale, inverse, out
         As in `rotate`.
 
@@ -207,8 +209,8 @@ def rotate_by_table(
     x : array_like, (..., d)
         Features of a real floating dtype, d even.
     cos, sin : array_like, (..., D)
-        One column a block, 2D <= d; the leading axes broadcast against those of `x`. A Hugging Face table of width 2D
-        holds every column twice: pass its first half.
+        One column a block, 2D <= d; the leading axes broadcast against those of `x`, without enlarging it. A Hugging
+        Face table of width 2D holds every column twice: pass its first half.
     pairing, out_pairing, out
         As in `rotate`.
 

@@ -143,7 +143,7 @@ class Repeats:
 
     def learn(self, x: Any, positions: Any, frequencies: Any, pairings: tuple[Any, Any], turn: Turn, out: Any) -> None:
         """Plan for arrays that have just been turned, and so passed all checks."""
-        if type(frequencies) is np.ndarray and frequencies.dtype == np.float64 and memory.in_memory(frequencies):
+        if type(frequencies) is np.ndarray and frequencies.dtype == np.float64 and frequencies.flags.aligned:
             layouts = (frequencies.shape, frequencies.strides, frequencies.dtype, pairings)
             self._keep(layouts, x, positions, frequencies, turn, out)
 
@@ -154,7 +154,9 @@ class Repeats:
         return self._known.get(key)
 
     def _keep(self, layouts: Any, x: Any, positions: Any, frequencies: np.ndarray, turn: Turn, out: Any) -> None:
-        plain = all(type(v) is np.ndarray and memory.in_memory(v) for v in (x, positions, out) if _is_array(v))
+        plain = all(
+            type(v) is np.ndarray and v.flags.aligned and v.dtype.isnative for v in (x, positions, out) if _is_array(v)
+        )
         if not plain or type(turn.inverse) is not bool or not isinstance(turn.scale, float):
             return
         a, b = np.empty(np.shape(positions)), frequencies  # positions are made dense before they are read
@@ -228,8 +230,10 @@ def _doubles(value: Array, out: np.ndarray | None, xp: ModuleType) -> np.ndarray
 
 
 def _apart(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-    """Return an array, or a copy of one that the result would be written over before it has been read."""
-    return values.copy() if out is not None and np.may_share_memory(values, out) else values
+    """Return an array, or an aligned copy of one that is not, or that the result would be written over too early."""
+    if out is not None and np.may_share_memory(values, out):
+        return values.copy()
+    return values if values.flags.aligned else np.require(values, requirements="A")
 
 
 class _Held(NamedTuple):
