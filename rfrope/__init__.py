@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         analysis,
         bochner,
         designs,
+        exports,
         frequencies,
         heads,
         kernels,
@@ -66,7 +67,15 @@ _HOMES = {
     "validation": ("validate",),
     "_core.threads": ("threads",),
 }
-_MODULES = ("analysis", "bochner", "heads", "plotting", "scaling", *(home for home in _HOMES if "." not in home))
+_MODULES = (
+    "analysis",
+    "bochner",
+    "exports",
+    "heads",
+    "plotting",
+    "scaling",
+    *(home for home in _HOMES if "." not in home),
+)
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -84,6 +93,7 @@ __all__ = [
     "estimate_kernel",
     "estimate_scores",
     "expected_score",
+    "exports",
     "frequencies",
     "from_config",
     "geometric",

@@ -825,7 +825,7 @@ def test_version(run):
 
 
 @pytest.mark.parametrize(
-    "command", [["--help"], *([name, "--help"] for name in ("validate", "design", "kernels", "doctor"))]
+    "command", [["--help"], *([name, "--help"] for name in ("validate", "design", "export", "kernels", "doctor"))]
 )
 def test_help(run, command):
     code, out, _ = run(*command)

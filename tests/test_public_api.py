@@ -59,10 +59,18 @@ MODULE_SIGNATURES = {
     "frequencies.xpos_scales": "(positions, n_blocks, *, scale_base=512.0, centre=0.0)",
     "models.from_rope_parameters": "(rope_parameters, *, head_dim, max_position_embeddings=None, seq_len=None, "
     "rope_theta=None, partial_rotary_factor=None, xp=None, device=None, dtype=None)",
+    "exports.export": "(rope, engine, *, context=None, base=None, dtype=None, architecture=None)",
+    "exports.names": "()",
+    "exports.records": "()",
+    "exports.rounding": "(rope, engine, *, context=None, base=None, dtype=None, architecture=None)",
+    "exports.write": "(path, rope, engine, *, model=None, part=None, overwrite=False, context=None, base=None, "
+    "dtype=None, architecture=None)",
+    "models.conformance": "(folder=None)",
     "moments.mean_kernel_band": "(kernel, delta, *, n_blocks, confidence=0.95)",
     "moments.relative_error": "(q, k, delta, kernel, *, pairing='half')",
     "rotation.from_complex": "(z, *, pairing='half')",
     "rotation.phases": "(positions, frequencies, *, shift=None)",
+    "rotation.rerotate": "(k, positions, old, new, *, out=None)",
     "rotation.shift_matrix": "(offset, frequencies, *, pairing='interleaved', dtype=None)",
     "rotation.to_complex": "(x, *, pairing='half')",
 }
@@ -243,7 +251,18 @@ FIELDS = {
     ),
 }
 MODULES = (
-    *("analysis", "bochner", "designs", "frequencies", "heads", "kernels", "models", "moments", "montecarlo"),
+    *(
+        "analysis",
+        "bochner",
+        "designs",
+        "exports",
+        "frequencies",
+        "heads",
+        "kernels",
+        "models",
+        "moments",
+        "montecarlo",
+    ),
     *("plotting", "rotation", "scaling", "storage", "validation"),
 )
 

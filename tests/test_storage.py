@@ -14,6 +14,7 @@ import pytest
 
 import rfrope
 from rfrope import Rope, storage
+from rfrope._core import files
 from rfrope.storage import load, save
 
 OMEGA = np.linspace(0.1, 0.7, 4)
@@ -261,7 +262,7 @@ def test_an_existing_file_stays(path):
 
 
 def test_a_file_that_appears_meanwhile_stays(path, monkeypatch):
-    beside = storage._written_beside
+    beside = files._written_beside
 
     def slow(target, content):
         name = beside(target, content)
@@ -269,7 +270,7 @@ def test_a_file_that_appears_meanwhile_stays(path, monkeypatch):
             path.write_text("precious")
         return name
 
-    monkeypatch.setattr(storage, "_written_beside", slow)
+    monkeypatch.setattr(files, "_written_beside", slow)
     with pytest.raises(FileExistsError):
         save(path, OMEGA)
     assert path.read_text() == "precious"

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 
 import rfrope
-from rfrope.cli import design, doctor, inspect, kernels, validate
+from rfrope.cli import design, doctor, export, inspect, kernels, validate
 
-_COMMANDS = (validate, design, inspect, kernels, doctor)
+_COMMANDS = (validate, design, inspect, export, kernels, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

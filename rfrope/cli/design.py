@@ -12,6 +12,7 @@ import numpy as np
 
 import rfrope
 from rfrope import designs, kernels, plotting, storage
+from rfrope._core import files
 from rfrope.cli.shared import add_plot, check_figure, drawn, even, naming, place, print_table, whole
 from rfrope.fidelity import Fidelity, fidelity
 
@@ -109,8 +110,8 @@ def _design(options: argparse.Namespace) -> int:
     _write_files(options, rope, laws, found)
     if options.json:
         about = {"head_dim": rope.head_dim, "shape": list(rope.frequencies.shape), "dtype": options.dtype}
-        files = {"output": options.output, "plot": options.plot}
-        print(json.dumps(rope.source | about | files | found.to_dict(), indent=1, allow_nan=False))
+        told = {"output": options.output, "plot": options.plot}
+        print(json.dumps(rope.source | about | told | found.to_dict(), indent=1, allow_nan=False))
     else:
         _print_design(options, rope, found)
     return 0
@@ -158,14 +159,14 @@ def _check_files(options: argparse.Namespace) -> None:
 
 def _write_files(options: argparse.Namespace, rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> None:
     """Write nothing before all is ready to be written."""
-    files = []
+    made = []
     if options.output is not None:
-        files.append(("-o", options.output, storage.packed(options.output, rope)))
+        made.append(("-o", options.output, storage.packed(options.output, rope)))
     if options.plot is not None:
-        files.append(("--plot", options.plot, _figure(options.plot, rope.frequencies, laws, found)))
-    for option, path, content in files:
+        made.append(("--plot", options.plot, _figure(options.plot, rope.frequencies, laws, found)))
+    for option, path, content in made:
         with naming(option, path):
-            storage.write(path, content, overwrite=options.force)
+            files.write(path, content, overwrite=options.force)
 
 
 def _figure(path: str, frequencies: np.ndarray, laws: list[kernels.Kernel], found: Fidelity) -> bytes:

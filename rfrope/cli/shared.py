@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rfrope import plotting, storage
+from rfrope import plotting
+from rfrope._core import files
 
 _FIGURES = (".png", ".svg", ".pdf")
 
@@ -60,7 +61,7 @@ def check_figure(options: argparse.Namespace) -> None:
         raise ValueError(f"--plot {options.plot}: expected a name that ends in {', '.join(_FIGURES)}")
     with naming("--plot", options.plot):
         plotting.check_available()
-        storage.check_writable(options.plot, overwrite=options.force)
+        files.check_writable(options.plot, overwrite=options.force)
 
 
 def drawn(path: str, figure: Any) -> bytes:
@@ -73,7 +74,7 @@ def drawn(path: str, figure: Any) -> bytes:
 def write_figure(options: argparse.Namespace, figure: Any) -> None:
     """Write a figure where ``--plot`` says."""
     with naming("--plot", options.plot):
-        storage.write(options.plot, drawn(options.plot, figure), overwrite=options.force)
+        files.write(options.plot, drawn(options.plot, figure), overwrite=options.force)
 
 
 def place(lag: tuple[int, ...]) -> str:

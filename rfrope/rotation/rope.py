@@ -171,7 +171,7 @@ class Rope:
             x,
             positions,
             self.vectors,
-            pairing=self._pairing_for(x),
+            pairing=pairing_for(self, x),
             scale=self.attention_factor,
             inverse=inverse,
             out=out,
@@ -206,7 +206,7 @@ class Rope:
         >>> rope.scores([[1.0, 0.0]], [[1.0, 0.0]], [5], [5])
         array([[4.]])
         """
-        pairing = self._pairing_for(q)
+        pairing = pairing_for(self, q)
         return scores_of(q, k, q_positions, k_positions, self.vectors, pairing, None, self.attention_factor)
 
     def table(self, positions: Array, *, dtype: Any = None) -> tuple[Array, Array]:
@@ -254,17 +254,6 @@ class Rope:
             return None
         return prepared(vectors, self.pairing, self.attention_factor)
 
-    def _pairing_for(self, x: Any) -> str:
-        """The pairing, if it is known, and if the first 2D features of x are those that turn."""
-        angles.check_turned(self, x)
-        if self.pairing is None:
-            note = f" ({self.source['note']})" if "note" in self.source else ""
-            raise ValueError(
-                f"rope.pairing is None: this model pairs features in a way of its own{note}; expected a Rope with a "
-                "pairing, as dataclasses.replace(rope, pairing='half') makes"
-            )
-        return self.pairing
-
     def __iter__(self) -> Iterator[Any]:
         return iter((self.frequencies, self.attention_factor))
 
@@ -287,6 +276,18 @@ class Rope:
         shown[0] += " (assumed)" if self.source.get("pairing") == "assumed" else ""
         shown += [f"{n}={getattr(self, n)!r}" for n, value in usual.items() if getattr(self, n) != value]
         return f"Rope({', '.join([what, *shown])})"
+
+
+def pairing_for(rope: Rope, x: Any) -> str:
+    """The pairing of a Rope, if it is known, and if the first 2D features of x are those that turn."""
+    angles.check_turned(rope, x)
+    if rope.pairing is None:
+        note = f" ({rope.source['note']})" if "note" in rope.source else ""
+        raise ValueError(
+            f"rope.pairing is None: this model pairs features in a way of its own{note}; expected a Rope with a "
+            "pairing, as dataclasses.replace(rope, pairing='half') makes"
+        )
+    return rope.pairing
 
 
 # -- sections ----------------------------------------------------------------------------------------------------------

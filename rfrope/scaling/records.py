@@ -76,6 +76,13 @@ def _not_negative(name: str, value: Any) -> float:
     return finite(name, value, least=0.0, most=2.0**100)
 
 
+def _divisor(name: str, value: Any) -> float:
+    number = finite(name, value, least=-(2.0**100), most=2.0**100)
+    if abs(number) < 2.0**-100:
+        raise ValueError(f"{name} is {value!r:.80}; expected a number other than 0")
+    return number
+
+
 def _length(name: str, value: Any) -> int:
     return whole(name, value, 1)
 
@@ -103,8 +110,8 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
     "attention_factor": positive,
     "mscale": _not_negative,
     "mscale_all_dim": _not_negative,
-    "short_factor": _list_of(positive, "positive numbers"),
-    "long_factor": _list_of(positive, "positive numbers"),
+    "short_factor": _list_of(_divisor, "numbers other than 0"),
+    "long_factor": _list_of(_divisor, "numbers other than 0"),
     "short_mscale": positive,
     "long_mscale": positive,
     "low_freq_factor": positive,
@@ -217,9 +224,11 @@ def _own_factor(values: dict[str, Any], is_long: bool) -> float | None:
     pair = [values.get(key) for key in ("short_mscale", "long_mscale")]
     if pair == [None, None]:
         return values.get("attention_factor")
-    if None in pair or "attention_factor" in values:
+    alone = values.get("attention_factor", pair[is_long])
+    if None in pair or alone != pair[is_long]:
         raise ValueError(
-            "rope_parameters holds short_mscale or long_mscale; expected both, and no attention_factor beside them"
+            "rope_parameters holds short_mscale or long_mscale; expected both, and no attention_factor beside them "
+            "that is another number"
         )
     return pair[is_long]
 

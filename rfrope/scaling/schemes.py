@@ -249,7 +249,7 @@ def longrope(
     ----------
     frequencies : Rope or array_like, (D,), radians per position
     short_factor, long_factor : array_like, (D,)
-        Positive; found by a search, and published with the model.
+        Found by a search, and published with the model. Negative ones turn a block the other way.
     original_max_position_embeddings : int
         `short_factor` is used up to this many positions, `long_factor` beyond. At least 2.
     factor : float
@@ -295,10 +295,9 @@ def longrope(
                 f"{name} has shape {tuple(divisors[name].shape)}; expected {tuple(theta.shape)}, one number for each "
                 "frequency"
             )
-        if array.on_host(divisors[name]) and not bool(
-            xp.all((divisors[name] >= 1.0 / LARGEST) & (divisors[name] < LARGEST))
-        ):
-            raise ValueError(f"{name} holds numbers that are not positive and finite; expected positive numbers")
+        sizes = xp.abs(divisors[name])
+        if array.on_host(sizes) and not bool(xp.all((sizes >= 1.0 / LARGEST) & (sizes < LARGEST))):
+            raise ValueError(f"{name} holds numbers that are 0 or not finite; expected numbers other than 0")
     if attention_factor is None:
         factor = positive("factor", factor)
         attention_factor = 1.0 if factor <= 1.0 else math.sqrt(1 + math.log(factor) / math.log(original))
