@@ -265,14 +265,15 @@ class _Sums:
 
     def mean_estimate(self) -> Estimate:
         """Sample mean, with its standard error from the sample variance."""
-        return Estimate(self.mean, (self.m2 / (self.n - 1.0) / self.n) ** 0.5, self.n)
+        xp = array.namespace(m2=self.m2)
+        return Estimate(self.mean, sums.root(self.m2 / (self.n - 1.0) / self.n, xp), self.n)
 
     def variance_estimate(self) -> Estimate:
         """Unbiased sample variance; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n`` gives its standard error."""
         xp, n = array.namespace(m2=self.m2), self.n
         variance = self.m2 / (n - 1.0)
         spread = (self.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
-        return Estimate(variance, array.clip(spread, 0.0, None, xp) ** 0.5, n)
+        return Estimate(variance, sums.root(spread, xp), n)
 
 
 @dataclass(frozen=True)
@@ -292,7 +293,8 @@ class _MeanSums:
 
     def mean_estimate(self) -> Estimate:
         """Sample mean, with its standard error from the sample variance."""
-        return Estimate(self.mean, (self.m2 / (self.n - 1.0) / self.n) ** 0.5, self.n)
+        xp = array.namespace(m2=self.m2)
+        return Estimate(self.mean, sums.root(self.m2 / (self.n - 1.0) / self.n, xp), self.n)
 
 
 @dataclass(frozen=True)

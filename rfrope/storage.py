@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, files
+from rfrope._core import array, blocks, files
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.rotation.rope import Rope, of
@@ -294,7 +294,13 @@ def _fields(metadata: dict[str, Any]) -> dict[str, Any]:
         context = source.get("context")
         lengths = context if isinstance(context, list) else [context]
         whole = bool(lengths) and all(type(n) is int and 0 < n < 2**32 for n in lengths)
-        return {"source": source, "context": (lengths[0] if len(lengths) == 1 else tuple(lengths)) if whole else None}
+        fields = {"source": source, "context": (lengths[0] if len(lengths) == 1 else tuple(lengths)) if whole else None}
+        if source.get("pairing") in blocks.PAIRINGS:
+            fields["pairing"] = source["pairing"]
+        factor = source.get("attention_factor")
+        if isinstance(factor, float) and factor > 0.0:
+            fields["attention_factor"] = factor
+        return fields
     held = metadata["rope"]
     if unknown := set(held) - set(_FIELDS):
         raise ValueError(f"unknown fields {', '.join(sorted(unknown))}")

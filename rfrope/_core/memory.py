@@ -103,12 +103,13 @@ class _Addresses:
 def in_memory(x: Array) -> bool:
     """Whether compiled loops of the CPU may read and write the memory of `x` behind its library's back.
 
-    None and floats fit: they are not in memory.
+    None and floats fit: they are not in memory. An array may start anywhere: twins read and write features at any byte,
+    and copy what is smaller to aligned memory.
     """
     if x is None or isinstance(x, float):
         return True
     if type(x) is np.ndarray:
-        return x.flags.aligned and x.dtype.isnative
+        return x.dtype.isnative
     return hasattr(x, "data_ptr") and has_values(x, "cpu") and _is_plain(x)
 
 

@@ -74,19 +74,20 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
     if not sets:
         raise ValueError("axial got no set of frequencies; expected one for each axis")
     named = {f"set {j}": given(values) for j, values in enumerate(sets)}
+    turned = _alike(sets)
     xp, device = array.shared(**named)
     padded = _padded(named, xp, device)
     ends = sorted({values.shape[-2] for values in padded} - {0})
     source = {"maker": "axial", "order": order}
     if order == "chunked" or not ends:
-        return Rope(xp.concat(padded, axis=-2), source=source)
+        return Rope(xp.concat(padded, axis=-2), source=source, **turned)
     rounds, start = [], 0
     for end in ends:  # up to here the same sets last
         lasting = [values[..., start:end, :] for values in padded if values.shape[-2] >= end]
         turn = xp.stack(lasting, axis=-2)
         rounds.append(xp.reshape(turn, (*turn.shape[:-3], (end - start) * len(lasting), turn.shape[-1])))
         start = end
-    return Rope(xp.concat(rounds, axis=-2), source=source)
+    return Rope(xp.concat(rounds, axis=-2), source=source, **turned)
 
 
 @array.on_device_of_arrays
@@ -280,6 +281,17 @@ def mrope(frequencies: Array, sections: Sequence[int], *, interleaved: bool = Fa
 
 
 # -- the mathematics ---------------------------------------------------------------------------------------------------
+
+
+def _alike(sets: tuple[Any, ...]) -> dict[str, Any]:
+    """Pairing and attention factor of the Ropes among some sets, if there are any; they must agree."""
+    turned = {(one.pairing, one.attention_factor) for one in sets if isinstance(one, Rope)}
+    if len(turned) > 1:
+        raise ValueError(
+            f"sets have the pairings and attention factors {sorted(turned, key=str)}; expected the same in each, or "
+            "their frequencies alone"
+        )
+    return {name: value for pair in turned for name, value in zip(("pairing", "attention_factor"), pair, strict=True)}
 
 
 def _padded(sets: dict[str, Any], xp: ModuleType, device: Any) -> list[Array]:

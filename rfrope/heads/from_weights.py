@@ -148,9 +148,8 @@ def offset_from_weights(
     if mean is not None and second_moment is not None:
         raise ValueError("mean and second_moment are both given; expected at most one of them")
     named = {"w_q": w_q, "w_k": w_k, "mean": mean, "second_moment": second_moment}
-    named |= {"frequencies": angles.given(frequencies)}
     given = {name: value for name, value in named.items() if value is not None}
-    host = dict(zip(given, on_host(**given), strict=True))
+    host = dict(zip([*given, "frequencies"], on_host(angles.given(frequencies, pairing, 1.0), **given), strict=True))
     omega = one_axis(host["frequencies"])
     query, key = (_complex_rows(name, host[name], len(omega), pairing) for name in ("w_q", "w_k"))
     array.broadcast_shapes({"w_q": query.shape[:-2], "w_k": key.shape[:-2]})

@@ -142,6 +142,7 @@ def positional_weights(
     if constant == 0.0 or not math.isfinite(temperature / constant):
         raise ValueError(f"constant is {constant}; expected a number that is not 0, nor too small to divide by")
     blocks.check_pairing(pairing)
+    frequencies = angles.given(frequencies, pairing, 1.0)
     cos, sin, read = _turned_query(frequencies, offset, offset_weights)
     xp = read.xp
     width = head_width(head_dim, cos.shape[-1])
@@ -196,7 +197,7 @@ def score_profile(
     >>> score_profile(rfrope.geometric(64), [-2, -1, 0], scaled=False).round(3)
     array([62.094, 64.   , 62.094])
     """
-    temperature, frequencies = positive("temperature", temperature), angles.given(frequencies)
+    temperature, frequencies = positive("temperature", temperature), angles.given(frequencies, scale=1.0)
     cos, sin, read = _turned_query(frequencies, offset, offset_weights, delta=delta)
     at = angles.checked(delta, frequencies, None, read.xp, read.device, "delta")
     return temperature * softmax_scale(scaled, head_dim, at.blocks) * _waves(at, cos, sin)
@@ -291,7 +292,7 @@ def attention_profile(
 
 def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: Any) -> tuple[Array, Array, Angles]:
     """The query of each block, ``sum_j weight_j R(offset_j) (1, 0)``, as ``(*H, D)``, and the angles of the offsets."""
-    frequencies = angles.given(frequencies)
+    frequencies = angles.given(frequencies, scale=1.0)
     constants = {"frequencies": frequencies, "offset": offset, "offset_weights": offset_weights, **others}
     xp, device = array.shared(constants)
     offset = array.numbers(_on_device(offset, xp, device), xp, name="offset", device=device)

@@ -142,7 +142,7 @@ def profile(
     """
     choice("pairs", pairs, _PAIRS)
     scale, placed = positive("scale", scale), {"q_positions": q_positions, "k_positions": k_positions}
-    read = angles.read(delta, frequencies, name="delta", least=1, sets="one", beside=placed, q=q, k=k)
+    read = angles.read(delta, frequencies, name="delta", least=1, sets="one", beside=placed, pairing=pairing, q=q, k=k)
     xp, device = read.xp, read.device
     tokens = blocks.tokens(q, k, xp, device, pairing, read.blocks)
     check_paired(paired, tokens)

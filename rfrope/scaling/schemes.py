@@ -26,7 +26,7 @@ def linear(frequencies: Array, factor: float) -> Rope:
     Parameters
     ----------
     frequencies : Rope or array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``. What else a Rope holds stays.
+        ``(D,)`` or ``(*H, D, k)``. What else a Rope holds stays, but for a longer context.
     factor : float
         Positive.
 
@@ -45,7 +45,7 @@ def linear(frequencies: Array, factor: float) -> Rope:
 
     Notes
     -----
-    Source: section 5 of the mathematics page; kaiokendev, and Chen et al. 2023 (arXiv 2306.15595).
+    Source: section 5 of the mathematics page; kaiokendev; Chen et al. 2023 (arXiv 2306.15595).
 
     Examples
     --------
@@ -432,14 +432,16 @@ def _read(frequencies: Any, *, sets: str = "line", **beside: Any) -> tuple[Array
 
 
 def _scaled(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:
-    """Return the Rope of a scheme's result, which keeps what else a Rope held that was given."""
+    """Return the Rope of a scheme's result, with a longer context; it keeps what else a given Rope held."""
     held = given if isinstance(given, Rope) else Rope(frequencies)
-    told = {"scheme": scheme, **{name: value for name, value in parameters.items() if value is not None}}
+    step = {"scheme": scheme, **{name: value for name, value in parameters.items() if value is not None}}
+    longer = 1.0 if scheme == "dynamic_ntk" else float(parameters.get("factor") or 1.0)
     return of(
         given,
         frequencies=frequencies,
         attention_factor=held.attention_factor * attention_factor,
-        source=held.source | {"scaled_by": told},
+        context=held.context and np.maximum(1, np.rint(longer * np.asarray(held.context))).astype(int).tolist(),
+        source=held.source | {"scaled_by": [*held.source.get("scaled_by", []), step]},
     )
 
 
@@ -454,8 +456,7 @@ def _slowed(theta: Array, factor: float, xp: ModuleType) -> Array:
     n_blocks = theta.shape[0]
     if n_blocks < 2:
         raise ValueError(f"frequencies has shape {tuple(theta.shape)}; expected at least two: the first stays")
-    exponents = xp.arange(n_blocks, dtype=theta.dtype, device=array.device(theta)) / float(1 - n_blocks)
-    return theta * factor**exponents
+    return theta * factor ** (xp.arange(n_blocks, dtype=theta.dtype, device=array.device(theta)) / float(1 - n_blocks))
 
 
 def _base_of(theta: Array, xp: ModuleType) -> float:
@@ -489,11 +490,10 @@ def _yarn_factor(
 ) -> float:
     if attention_factor is not None:
         return positive("attention_factor", attention_factor)
-    both = (("mscale", mscale), ("mscale_all_dim", mscale_all_dim))
+    both = {"mscale": mscale, "mscale_all_dim": mscale_all_dim}.items()
     given = [finite(name, value, least=0.0, most=2.0**100) for name, value in both if value is not None]
     if factor <= 1.0:
         return 1.0
-    if len(given) == 2 and all(given):
-        first, second = (0.1 * value * math.log(factor) + 1.0 for value in given)
-        return first / second
-    return 0.1 * math.log(factor) + 1.0
+    if len(given) < 2 or not all(given):
+        return 0.1 * math.log(factor) + 1.0
+    return (0.1 * given[0] * math.log(factor) + 1.0) / (0.1 * given[1] * math.log(factor) + 1.0)
