@@ -80,14 +80,14 @@ class Kernel(ABC):
         """
         delta, xp = self.as_vectors(delta, "delta")
         with np.errstate(over="ignore", under="ignore"):  # a lag may be large enough for its square to overflow
-            return self._phi(delta, xp)
+            return _as_ufuncs_do(self._phi(delta, xp))
 
     @array.on_device_of_arrays
     def phi2(self, delta: Array) -> Array:
         """Second harmonic ``Phi_2(delta) = E cos(2 delta . omega) = Phi(2 delta)``; see `phi`."""
         delta, xp = self.as_vectors(delta, "delta")
         with np.errstate(over="ignore", under="ignore"):
-            return self._phi(2.0 * delta, xp)
+            return _as_ufuncs_do(self._phi(2.0 * delta, xp))
 
     @array.on_device_of_arrays
     def density(self, omega: Array) -> Array:
@@ -112,7 +112,7 @@ class Kernel(ABC):
         """
         omega, xp = self.as_vectors(omega, "omega")
         with np.errstate(over="ignore", under="ignore"):
-            return self._density(omega, xp)
+            return _as_ufuncs_do(self._density(omega, xp))
 
     @array.on_device_of_arrays
     def transport(self, u: Array) -> Array:
@@ -233,3 +233,8 @@ class Kernel(ABC):
                 f"{name} has shape {tuple(value.shape)}; expected (..., {self.ndim}): {self!r} has {self.ndim} axes"
             )
         return value, xp
+
+
+def _as_ufuncs_do(value: Array) -> Array:
+    """Return a number of NumPy for an array of NumPy without axes, as its ufuncs do; anything else as it came."""
+    return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
