@@ -1,7 +1,7 @@
 """How close any D equal blocks can come to a kernel in one axis: a lower bound on their error over whole lags.
 
-Below, frequencies lie on a grid of the circle of length 2 pi, which is all that whole lags see, and functions of them are
-even; they are held as values on that grid, or as coefficients of cosines, one for each lag from 0 to half the grid.
+Below, frequencies lie on a grid of the circle of length 2 pi, which is all that whole lags see, and functions of them
+are even; they are held as values on that grid, or as coefficients of cosines, one for each lag from 0 to half the grid.
 """
 
 from __future__ import annotations

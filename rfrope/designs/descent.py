@@ -15,7 +15,7 @@ _ROUNDS, _PATIENCE, _WORTH = 24, 3, 5e-3  # rounds of jumps; how many in a row m
 Draw = Callable[[int], np.ndarray]
 
 
-def descend(lags: Lags, omega: np.ndarray, *, steps: int, gain: float) -> tuple[np.ndarray, float]:
+def descend(lags: Lags, omega: np.ndarray, steps: int, gain: float) -> tuple[np.ndarray, float]:
     """Frequencies of a local minimum and their mean square error.
 
     Newton's method, damped as Levenberg and Marquardt do: the Hessian is that of Gauss and Newton, in closed form, and
@@ -54,10 +54,10 @@ def descend(lags: Lags, omega: np.ndarray, *, steps: int, gain: float) -> tuple[
 
 
 def search(
-    lags: Lags, omega: np.ndarray, draw: Draw, candidates: int, *, steps: int, gain: float
+    lags: Lags, omega: np.ndarray, draw: Draw, candidates: int, steps: int, gain: float
 ) -> tuple[np.ndarray, float]:
     """Downhill from some frequencies, then by turns: jumps of single blocks to where they are needed, and downhill."""
-    omega, value = descend(lags, omega, steps=steps, gain=gain)
+    omega, value = descend(lags, omega, steps, gain)
     idle = 0
     for _ in range(_ROUNDS):
         if idle == _PATIENCE or value < NEGLIGIBLE**2:
@@ -66,7 +66,7 @@ def search(
         if jumped is None:
             idle += 1
             continue
-        there, lower = descend(lags, jumped, steps=steps, gain=gain)
+        there, lower = descend(lags, jumped, steps, gain)
         idle = 0 if lower < (1.0 - _WORTH) * value else idle + 1
         if lower < value:
             omega, value = there, lower
@@ -100,7 +100,7 @@ def exchange(lags: Lags, omega: np.ndarray, candidates: np.ndarray, most: int) -
 def _derivatives(
     lags: Lags, omega: np.ndarray, waves: tuple[np.ndarray, np.ndarray], errors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Half the gradient ``(n k,)`` and Hessian ``(n k, n k)`` of the mean square error, and the scale of each unknown."""
+    """Half the gradient ``(n k,)`` and Hessian ``(n k, n k)`` of the mean square error, and the scales."""
     n, k = omega.shape
     hessian = lags.slopes_product(omega) / n**2
     sizes = np.diag(hessian).copy()
@@ -108,8 +108,8 @@ def _derivatives(
     for j in range(k):
         times_lag = errors * lags.vectors[..., j]
         slope[:, j] = lags.projected(waves, times_lag).imag / -n
-        for l in range(k):
-            blocks_hessian[blocks, j, blocks, l] -= lags.projected(waves, times_lag * lags.vectors[..., l]).real / n
+        for m in range(k):
+            blocks_hessian[blocks, j, blocks, m] -= lags.projected(waves, times_lag * lags.vectors[..., m]).real / n
     return slope.reshape(-1), hessian, np.maximum(sizes, 1e-9 * np.max(sizes) + np.finfo(np.float64).tiny)
 
 

@@ -18,7 +18,7 @@ from rfrope.kernels import Kernel
 _KEY = philox.key_from_rng(0)  # of all starts and jumps: a fit has no seed
 _WORK = 2**9  # unknowns times starts, unless told how many starts
 _MOST_STARTS = 16
-_QUICK, _LAST = {"steps": 60, "gain": 1e-5}, {"steps": 500, "gain": 1e-7}  # of descents in between, and of the last one
+_QUICK, _LAST = (60, 1e-5), (500, 1e-7)  # steps at most and least gain of descents in between, and of the last one
 _CANDIDATES = 2**10  # places that a block may jump to in one round
 _JUDGED = 2**11  # lags that minimax sees, unless there are fewer
 _FIRST_STEP, _LEAST_GAIN, _PROGRAMMES = 0.1, 1e-3, 40  # phase at the largest lag, gain that ends minimax, steps at most
@@ -49,7 +49,7 @@ def optimised(
         return quantile(kernel, n)
     lags = Lags(kernel, max_lag)
     found = _fits(kernel, n, lags, starts or usual_starts(n * kernel.ndim), progress)
-    omega, _ = descend(lags, found[0], **_LAST)
+    omega, _ = descend(lags, found[0], *_LAST)
     if norm == "sup":
         omega = _least_largest(kernel, max_lag, [omega, *found[1:], quantile(kernel, n)])
     return _balanced(omega)
@@ -64,10 +64,10 @@ def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Progress | 
         def draw(count: int) -> np.ndarray:
             return _candidates(kernel, count, 2 + starts + number, next(draws))
 
-        return search(lags, _start(kernel, n, number), draw, _CANDIDATES, **_QUICK)
+        return search(lags, _start(kernel, n, number), draw, _CANDIDATES, *_QUICK)
 
     def all_fits() -> Iterable[tuple[np.ndarray, float]]:
-        first = descend(lags, quantile(kernel, n), **_LAST)
+        first = descend(lags, quantile(kernel, n), *_LAST)
         yield first
         if first[1] >= NEGLIGIBLE**2:
             yield from threads.ordered_map(from_start, range(starts), threads.allowed())
@@ -115,6 +115,8 @@ def _least_largest(kernel: Kernel, max_lag: tuple[int, ...], fits: list[np.ndarr
 
     nearest = sorted(fits, key=largest)[:_REFINED]
     return min(threads.ordered_map(lambda each: _minimax(each, lags, target), nearest, threads.allowed()), key=largest)
+
+
 def _minimax(omega: np.ndarray, lags: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Lower the largest error by linear programmes (HiGHS), each within a step that the one before allows.
 

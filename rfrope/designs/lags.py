@@ -1,7 +1,7 @@
 """The whole lags that a fit sees, and sums over them in the time of small matrix products.
 
-A lag is ``left_p + right_q``: in one axis the start of a run of lags and a place in it, in more axes the other axes and the
-last one. So ``exp(i lag . omega)`` is a product of few waves, and a sum over all lags is a product of matrices.
+A lag is ``left_p + right_q``: in one axis the start of a run of lags and a place in it, in more axes the other axes and
+the last one. So ``exp(i lag . omega)`` is a product of few waves, and a sum over all lags is a product of matrices.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Lags:
         return found
 
     def inner(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Mean of ``cos(lag . a) cos(lag . b)`` over all lags of the range, in closed form; frequencies ``(..., k)``."""
+        """Mean of ``cos(lag . a) cos(lag . b)`` over all lags of the range, in closed form, for ``(..., k)``."""
         found = np.zeros(np.broadcast_shapes(a.shape, b.shape)[:-1])
         for angle in (a - b, a + b):
-            found += math.prod(_dirichlet(m, angle[..., j])[0] for j, m in enumerate(self.reach))
+            found += math.prod(_dirichlet(m, angle[..., j], values_only=True)[0] for j, m in enumerate(self.reach))
         return 0.5 * found / self._total
 
     def slopes_product(self, omega: np.ndarray) -> np.ndarray:
@@ -72,8 +72,8 @@ class Lags:
             angles = omega[:, None] + sign * omega
             each = [_dirichlet(m, angles[..., j]) for j, m in enumerate(self.reach)]
             for j in range(k):
-                for l in range(k):
-                    found[:, j, :, l] += sign * math.prod(each[i][(i == j) + (i == l)] for i in range(k))
+                for m in range(k):
+                    found[:, j, :, m] += sign * math.prod(each[i][(i == j) + (i == m)] for i in range(k))
         return 0.5 * found.reshape(n * k, n * k) / self._total
 
     @property
@@ -96,7 +96,8 @@ def _box_of_lags(reach: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.nda
     sizes = [m + 1 for m in reach]
     while math.prod(2 * size - 1 for size in sizes) > 2 * _MOST:
         sizes[sizes.index(max(sizes))] -= 1
-    axes, shares = [], np.ones(())
+    axes: list[np.ndarray] = []
+    shares = np.ones(())
     for m, size in zip(reach, sizes, strict=True):
         lags, share = _some(m + 1, size)
         if len(axes) < len(reach) - 1:
@@ -127,19 +128,22 @@ def _wave(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     return found
 
 
-def _dirichlet(m: int, angle: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``sum exp(i x angle)`` over whole x from -m to m, and its first two derivatives."""
+def _dirichlet(m: int, angle: np.ndarray, *, values_only: bool = False) -> tuple[np.ndarray, ...]:
+    """``sum exp(i x angle)`` over whole x from -m to m, and its first two derivatives unless only values are wanted."""
     n = 2.0 * m + 1.0
     angle = angle - 2.0 * math.pi * np.round(angle / (2.0 * math.pi))
     near = np.abs(angle) < _SERIES / n
     half = 0.5 * np.where(near, 1.0, angle)
-    sin, cos, sines = np.sin(half), np.cos(half), np.sin(n * half)
-    value = sines / sin
+    rise, square = n * (n * n - 1.0) / 12.0, angle * angle
+    sin, sines = np.sin(half), np.sin(n * half)
+    value = np.where(near, n - 0.5 * rise * square, sines / sin)
+    if values_only:
+        return (value,)
+    cos = np.cos(half)
     first = 0.5 * (n * np.cos(n * half) - cos * value) / sin
     second = (0.25 * (value * sin - n * n * sines) - first * cos) / sin
-    rise, square = n * (n * n - 1.0) / 12.0, angle * angle
     return (
-        np.where(near, n - 0.5 * rise * square, value),
+        value,
         np.where(near, -rise * angle, first),
         np.where(near, -rise * (1.0 - (3.0 * n * n - 7.0) / 40.0 * square), second),
     )
