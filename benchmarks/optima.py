@@ -1,8 +1,8 @@
-"""How good the optimised design is: ``python -m benchmarks.optima`` compares it with many random starts, and takes its time.
+"""How good the optimised design is: ``python -m benchmarks.optima`` compares it with many random starts, and times it.
 
-Each random start goes downhill to the next minimum, and the least of them is kept: independent draws of the kernel by turns
-with draws of which only the slowest share, a random one, is taken. What `optimise` reports stands beside it, with the
-design "quantile", the bound that no set falls below, and the seconds of one call. Everything but these is seeded.
+Each random start goes downhill to the next minimum, and the least of them is kept: independent draws of the kernel by
+turns with draws of which only the slowest share, a random one, is taken. What `optimise` reports stands beside it, with
+the design "quantile", the bound that no set falls below, and the seconds of one call. Everything but these is seeded.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ Row = dict[str, str]
 
 
 def cases() -> Iterator[tuple[Kernel, int]]:
-    """Every registered family in one axis whose law is more than one frequency, and one in two axes; and its range."""
+    """Every registered family in one axis whose law is more than one frequency, one in two axes and a long context."""
     for record in kernels.records():
         if record.name not in ("constant", "shell"):
             yield kernels.parse(record.example), LONGER.get(record.name, MAX_LAG)
     yield kernels.parse("exponential(scale=8, ndim=2)"), 16
+    yield kernels.parse("exponential(scale=48)"), 4095
 
 
 def random_start(kernel: Kernel, n_blocks: int, number: int) -> np.ndarray:

@@ -15,7 +15,8 @@ from rfrope.kernels import Kernel
 
 _MOST_LAGS = 2**12 - 1  # that the bound sees: the others can only add to the error
 _OVER, _FINE = 4, 4  # grid points for each lag, and how much finer the grid is on which a bound is certified
-_TAILS = ((0.1, 3), (0.3, 3), (0.6, 3), (0.8, 8))  # where a tail begins, and which part of the lags smooths its edge
+# where a tail begins, and which part of the lags smooths its edge: the more, the less counts of the repulsion
+_TAILS = ((0.6, 1.5), (0.7, 2.0), (0.6, 3.0), (0.8, 5.0), (0.8, 8.0))
 _SHARES = (1.0, 0.3, 0.1)  # how much of the repulsion is counted
 _STEPS, _LOOK = 120, 30  # of the descent for each pair of these; steps between looks at the bound
 
@@ -69,9 +70,9 @@ class _Circle:
         return float(np.min(self.values(coefficients, _FINE)) - 0.5 * step * step * curvature)
 
 
-def _of_tail(circle: _Circle, n: int, level: float, part: int) -> Iterator[float]:
+def _of_tail(circle: _Circle, n: int, level: float, part: float) -> Iterator[float]:
     """Lower bounds on the summed square error, for each share, with a tail where the law is below some level."""
-    smooth = circle.reach // part
+    smooth = int(circle.reach / part)
     fejer, height = circle.fejer(circle.reach - smooth), circle.reach - smooth + 1.0
     tail = (circle.law < 0.5 * level * height / n).astype(np.float64)
     u = circle.values(circle.coefficients(tail) / circle.size * circle.fejer(smooth))
