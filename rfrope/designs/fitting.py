@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ _MOST_STARTS = 16
 _QUICK, _LAST = (60, 1e-5), (500, 1e-7)  # steps at most and least gain of descents in between, and of the last one
 _CANDIDATES = 2**10  # places that a block may jump to in one round
 _JUDGED = 2**11  # lags that minimax sees, unless there are fewer
-_FIRST_STEP, _LEAST_GAIN, _PROGRAMMES = 0.1, 1e-3, 40  # phase at the largest lag, gain that ends minimax, steps at most
-_REFINED = 3  # fits that minimax goes on from
+_FIRST_STEP, _LEAST_GAIN = 0.1, 1e-3  # phase at the largest lag, gain that ends minimax
+_REFINED = ((6, 2), (40, 1))  # steps of minimax that fits go, and how many of them are kept
 
 Progress = Callable[..., Iterable[Any]]
 
@@ -48,15 +49,16 @@ def optimised(
     if not n:
         return quantile(kernel, n)
     lags = Lags(kernel, max_lag)
-    found = _fits(kernel, n, lags, starts or usual_starts(n * kernel.ndim), progress)
-    omega, _ = descend(lags, found[0], *_LAST)
+    fits = _fits(kernel, n, lags, starts or usual_starts(n * kernel.ndim), progress)
+    least = min(range(len(fits)), key=lambda number: fits[number][1])
+    omega, _ = descend(lags, fits[least][0], *_LAST)
     if norm == "sup":
-        omega = _least_largest(kernel, max_lag, [omega, *found[1:], quantile(kernel, n)])
+        omega = _least_largest(kernel, max_lag, [omega, quantile(kernel, n), *(each for each, _ in fits)])
     return _balanced(omega)
 
 
-def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Progress | None) -> list[np.ndarray]:
-    """Minima that the starts lead to, best first: the first start alone where nothing is left to gain."""
+def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Progress | None) -> list[tuple[np.ndarray, float]]:
+    """Minima and their mean square errors: next to the quantiles, and if more can be gained, where the starts lead."""
 
     def from_start(number: int) -> tuple[np.ndarray, float]:
         draws = iter(range(1 << 31))
@@ -72,8 +74,7 @@ def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Progress | 
         if first[1] >= NEGLIGIBLE**2:
             yield from threads.ordered_map(from_start, range(starts), threads.allowed())
 
-    results = all_fits() if progress is None else progress(all_fits(), total=starts + 1)
-    return [omega for omega, _ in sorted(results, key=lambda fit: fit[1])]
+    return list(all_fits() if progress is None else progress(all_fits(), total=starts + 1))
 
 
 def _start(kernel: Kernel, n: int, number: int) -> np.ndarray:
@@ -106,18 +107,20 @@ def _balanced(omega: np.ndarray) -> np.ndarray:
 
 
 def _least_largest(kernel: Kernel, max_lag: tuple[int, ...], fits: list[np.ndarray]) -> np.ndarray:
-    """Frequencies of the least largest error that some fits lead to: those where it is small already go on."""
+    """Frequencies of the least largest error that some fits lead to: all go a few steps, the best go on to the end."""
     lags, _ = lags_within(max_lag, _JUDGED)
     target = kernel.phi(kernel.as_given(lags))
 
     def largest(omega: np.ndarray) -> float:
         return float(np.max(np.abs(_errors(omega, lags, target))))
 
-    nearest = sorted(fits, key=largest)[:_REFINED]
-    return min(threads.ordered_map(lambda each: _minimax(each, lags, target), nearest, threads.allowed()), key=largest)
+    for steps, kept in _REFINED:
+        lowered = partial(_minimax, lags=lags, target=target, steps=steps)
+        fits = sorted(threads.ordered_map(lowered, fits, threads.allowed()), key=largest)[:kept]
+    return fits[0]
 
 
-def _minimax(omega: np.ndarray, lags: np.ndarray, target: np.ndarray) -> np.ndarray:
+def _minimax(omega: np.ndarray, lags: np.ndarray, target: np.ndarray, steps: int) -> np.ndarray:
     """Lower the largest error by linear programmes (HiGHS), each within a step that the one before allows.
 
     The method of Madsen ("An algorithm for minimax solution of overdetermined systems of non-linear equations", 1975).
@@ -127,7 +130,7 @@ def _minimax(omega: np.ndarray, lags: np.ndarray, target: np.ndarray) -> np.ndar
 
     errors, step = _errors(omega, lags, target), _FIRST_STEP / max(1.0, float(np.max(np.abs(lags))))
     largest = float(np.max(np.abs(errors)))
-    for _ in range(_PROGRAMMES):
+    for _ in range(steps):
         held = np.abs(errors) >= 0.5 * largest
         slopes, bound = _slopes(omega, lags[held]), -np.ones((np.count_nonzero(held), 1))
         found = linprog(

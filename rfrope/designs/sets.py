@@ -16,6 +16,7 @@ from rfrope.kernels import Kernel
 
 _MANY = 2**15  # uniforms from which on it pays to import Numba
 _BITS = 52  # of a uniform
+_AT_ONCE = 2**16  # numbers of candidates
 _TABULATED = 2**16  # points from which the law of abs(omega) is tabulated where it has no quantile function
 _DRAWN, _MOST_DRAWN = 32, 2**20  # candidates for each stratum of abs(omega) where it has none; in all, if n allows
 
@@ -78,10 +79,11 @@ def _strata_of_magnitude(
     run = np.floor(each * (u[:, :1, columns] if shared else place)).astype(np.int64)
     chosen = _permutations(order) * each + run
     found, start = np.empty((streams, n, columns)), lattice(kernel, n * each)
-    for one in range(streams):  # each has as many points as many sets
-        points = _inside((start + u[one, 0, :columns]) % 1.0)
-        by_size = np.argsort(np.abs(through(kernel, points)[:, 0]), kind="stable")
-        found[one] = points[by_size[chosen[one]]]
+    for part in _parts(streams, start.size):
+        points = _inside((start + u[part, :1, :columns]) % 1.0)
+        by_size = np.argsort(np.abs(through(kernel, points)[..., 0]), axis=-1, kind="stable")
+        taken = np.take_along_axis(by_size, chosen[part], axis=-1)
+        found[part] = np.take_along_axis(points, taken[..., None], axis=1)
     mirrored = np.where(kernel.signed_columns, 1.0 - found, found)
     return np.where((sign < 0.5)[..., None], mirrored, found)
 
@@ -226,6 +228,12 @@ def lattice(kernel: Kernel, n: int) -> np.ndarray:
 
 
 # -- the cube ----------------------------------------------------------------------------------------------------------
+
+
+def _parts(streams: int, size: int) -> list[slice]:
+    """Cut streams so that the numbers of each part stay in the processor's caches, if one of them does."""
+    length = max(1, _AT_ONCE // max(size, 1))
+    return [slice(first, first + length) for first in range(0, streams, length)]
 
 
 def _permutations(order: np.ndarray) -> np.ndarray:
