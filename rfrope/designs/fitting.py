@@ -21,8 +21,9 @@ _WORK = 2**9  # unknowns times starts, unless told how many starts
 _MOST_STARTS = 16
 _QUICK, _LAST = (60, 1e-5), (500, 1e-7)  # steps at most and least gain of descents in between, and of the last one
 _CANDIDATES = 2**10  # places that a block may jump to in one round
-_JUDGED = 2**11  # lags that minimax sees, unless there are fewer
+_JUDGED = 2**13  # lags that minimax sees, unless there are fewer
 _FIRST_STEP, _LEAST_GAIN = 0.1, 1e-3  # phase at the largest lag, gain that ends minimax
+_HELD = 0.7  # share of the largest error from which on a programme holds one
 _REFINED = ((6, 2), (40, 1))  # steps of minimax that fits go, and how many of them are kept
 
 Progress = Callable[..., Iterable[Any]]
@@ -124,14 +125,14 @@ def _minimax(omega: np.ndarray, lags: np.ndarray, target: np.ndarray, steps: int
     """Lower the largest error by linear programmes (HiGHS), each within a step that the one before allows.
 
     The method of Madsen ("An algorithm for minimax solution of overdetermined systems of non-linear equations", 1975).
-    A programme holds the errors above half of the largest; whether a step is taken is decided by all of them.
+    A programme holds the larger errors; whether a step is taken is decided by all of them.
     """
     from scipy.optimize import linprog
 
     errors, step = _errors(omega, lags, target), _FIRST_STEP / max(1.0, float(np.max(np.abs(lags))))
     largest = float(np.max(np.abs(errors)))
     for _ in range(steps):
-        held = np.abs(errors) >= 0.5 * largest
+        held = np.abs(errors) >= _HELD * largest
         slopes, bound = _slopes(omega, lags[held]), -np.ones((np.count_nonzero(held), 1))
         found = linprog(
             np.append(np.zeros(omega.size), 1.0),

@@ -80,7 +80,7 @@ def optimise(
     -----
     Source: section 4 of the mathematics page. The error is that of the mean kernel ``(1/D) sum_i cos(lag . omega_i)``.
     Only whole lags count, for which omega matters modulo 2 pi: at positions that are not whole such a set is no better
-    than its start. Of more than 2**14 lags the fit sees the smaller ones and a spread over the rest ("sup" of 2048);
+    than its start. Of more than 2**14 lags the fit sees the smaller ones and a spread over the rest ("sup" of 2**13);
     the figures are over all. Descent is Newton's method; a jump moves the block to the place that lowers the error
     most among all blocks and 1024 places, half of them drawn by the kernel's law. docs/designs.rst has times.
 
