@@ -2,7 +2,7 @@
 
 Each random start goes downhill to the next minimum, and the least of them is kept: independent draws of the kernel by
 turns with draws of which only the slowest share, a random one, is taken. What `optimise` reports stands beside it, with
-the design "quantile", the bound that no set falls below, and the seconds that one call computes. Everything but these is seeded.
+the design "quantile", the bound that no set falls below, and the seconds that one call computes. All else is seeded.
 """
 
 from __future__ import annotations

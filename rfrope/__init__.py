@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where the names of every day are, imported when they are first asked for; all others are in these modules.
+# Everyday names and where they live, imported when first asked for; all others are in these modules.
 _HOMES = {
     "rotation": (
         *("Rope", "block_coefficients", "convert_pairing", "rotate", "rotate_by_phases", "rotate_by_table"),

@@ -88,7 +88,7 @@ def estimate_kernel(
     n_samples : int
         How many frequencies, at least 2.
     rng : None, int, sequence of ints or numpy.random.Generator
-        Seed, as SPEC 7 has it.
+        Seed, as in SPEC 7.
     design : str
         How frequencies are drawn: "iid" or another randomised design of `sample`, or "auto". Frequencies of one set are
         then not independent, so the mean is over independent sets of `n_blocks`: `Estimate.n` of them, and their
@@ -108,7 +108,7 @@ def estimate_kernel(
     Returns
     -------
     Estimate
-        Of the shape of the lags, in the library of `delta`.
+        With the shape of the lags, in the library of `delta`.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def estimate_kernel(
     (finufft: type 1 where the lags are on a uniform grid, type 3 elsewhere, up to three axes), if that is cheaper than
     the direct sum: values are then within 1e-9 of it, and standard errors within 1e-4 of theirs (where the variance of
     a single draw is below 1e-6, a series or the direct sum takes over). So it is on a CUDA device, with cufinufft, for
-    very many lags. Otherwise, and wherever finufft or Numba is missing, the sum is direct, and phases are good to
+    very many lags. Otherwise, and wherever finufft or Numba is missing, the sum is direct, and phases are accurate to
     ``1.1e-16 |u|``.
 
     Examples
@@ -186,7 +186,7 @@ def estimate_scores(
     Returns
     -------
     ScoreEstimate
-        Of the broadcast shape, in the library of q and k.
+        With the broadcast shape, in the library of q and k.
 
     Raises
     ------
@@ -198,7 +198,7 @@ def estimate_scores(
     Source: the decomposition ``S = sum_i A_i cos u_i + B_i sin u_i`` of seed 000, exact for every draw.
 
     For NumPy arrays and torch tensors on the CPU the trials are worked on in one compiled loop, where Numba may be
-    used, and on a CUDA device in one kernel. Their quantile functions are good to 2e-15, where SciPy's are as good
+    used, and on a CUDA device in one kernel. Their quantile functions are accurate to 2e-15, where SciPy's are
     (Student's t near its median is not), and so their results agree with those elsewhere to 1e-9, as long as nearly all
     phases are below 1e5.
 
@@ -265,14 +265,15 @@ class _Sums:
 
     def mean_estimate(self) -> Estimate:
         """Sample mean, with its standard error from the sample variance."""
-        return Estimate(self.mean, (self.m2 / (self.n - 1.0) / self.n) ** 0.5, self.n)
+        xp = array.namespace(m2=self.m2)
+        return Estimate(self.mean, sums.root(self.m2 / (self.n - 1.0) / self.n, xp), self.n)
 
     def variance_estimate(self) -> Estimate:
         """Unbiased sample variance; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n`` gives its standard error."""
         xp, n = array.namespace(m2=self.m2), self.n
         variance = self.m2 / (n - 1.0)
         spread = (self.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
-        return Estimate(variance, array.clip(spread, 0.0, None, xp) ** 0.5, n)
+        return Estimate(variance, sums.root(spread, xp), n)
 
 
 @dataclass(frozen=True)
@@ -292,7 +293,8 @@ class _MeanSums:
 
     def mean_estimate(self) -> Estimate:
         """Sample mean, with its standard error from the sample variance."""
-        return Estimate(self.mean, (self.m2 / (self.n - 1.0) / self.n) ** 0.5, self.n)
+        xp = array.namespace(m2=self.m2)
+        return Estimate(self.mean, sums.root(self.m2 / (self.n - 1.0) / self.n, xp), self.n)
 
 
 @dataclass(frozen=True)
@@ -414,7 +416,7 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
             raise ValueError(f"n_blocks is {n_blocks!r} but design is 'iid'; expected it with other designs alone")
         return 0
     if n_blocks is None:
-        raise ValueError(f"n_blocks is None; expected with design {design!r} how many frequencies make one set")
+        raise ValueError(f"n_blocks is None; expected the number of frequencies in one set, for design {design!r}")
     n_blocks = whole("n_blocks", n_blocks, 1)
     if n_samples % n_blocks or n_samples < 2 * n_blocks:
         raise ValueError(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import array, blocks
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.rotation.rope import Rope, of
@@ -27,7 +27,7 @@ SUFFIXES = (".npz", ".safetensors")
 _FORMAT = 2  # 1, of version 0.1, has no "rope"
 _UNITS = "radians per unit of position"
 _DTYPES = ("float16", "float32", "float64")
-_FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context")  # of a Rope
+_FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context")  # fields of a Rope
 # what a file that is not as `save` wrote it makes NumPy and zipfile raise
 _UNREADABLE = (
     ValueError,
@@ -71,7 +71,7 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     Raises
     ------
     FileExistsError
-        If there is such a file, unless told to overwrite it.
+        If the file exists, unless `overwrite` is True.
     OSError
         If the folder is missing or cannot be written to.
     ValueError
@@ -111,7 +111,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     Parameters
     ----------
     path : str or path
-        The file; its first bytes tell which of the two formats it has.
+        The file; its first bytes say which of the two formats it has.
     xp, device, dtype
         Array library (a module; NumPy unless given), where to put the frequencies, and their dtype (as they were
         saved unless given).
@@ -130,7 +130,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     ModuleNotFoundError
         For a safetensors file without that package.
     TypeError
-        If `xp` is no array library or `dtype` none of its real floating types.
+        If `xp` is not an array library, or `dtype` not one of its real floating types.
 
     Notes
     -----
@@ -215,7 +215,7 @@ def _free(path: str, overwrite: bool) -> str:
     path = os.path.realpath(path)
     if os.path.lexists(path):
         if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise FileExistsError(f"{path} is no regular file; expected the name of a file")
+            raise FileExistsError(f"{path} is not a regular file; expected the name of a file")
         if not overwrite:
             raise FileExistsError(f"{path} exists; expected a new name, or overwrite=True")
     return path
@@ -239,7 +239,7 @@ def _written_beside(path: str, content: bytes) -> str:
 
 
 def _rename_to_new(temporary: str, path: str) -> None:
-    """Rename a file unless the name was taken meanwhile; a hard link tells that without a gap, where there are any."""
+    """Rename a file unless the name was taken meanwhile; a hard link checks that without a gap, where links exist."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -288,7 +288,7 @@ def _from_npz(path: str) -> tuple[np.ndarray, str]:
             if {"frequencies", "metadata"} <= set(held):
                 return archive["frequencies"], str(archive["metadata"][()])
     except _UNREADABLE as error:
-        raise ValueError(f"{path} is damaged or no file of frequencies ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{path} is damaged, or not a file of frequencies ({type(error).__name__}: {error})") from None
     raise ValueError(f"{path} holds {', '.join(held) or 'nothing'}; expected what rfrope.save writes")
 
 
@@ -303,7 +303,7 @@ def _from_safetensors(path: str) -> tuple[np.ndarray, str]:
             if text is not None and "frequencies" in names:
                 return file.get_tensor("frequencies"), text
     except (library.SafetensorError, *_UNREADABLE) as error:
-        raise ValueError(f"{path} is damaged or no file of frequencies ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{path} is damaged, or not a file of frequencies ({type(error).__name__}: {error})") from None
     raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}; expected what rfrope.save writes")
 
 
@@ -353,7 +353,13 @@ def _fields(metadata: dict[str, Any]) -> dict[str, Any]:
         context = source.get("context")
         lengths = context if isinstance(context, list) else [context]
         whole = bool(lengths) and all(type(n) is int and 0 < n < 2**32 for n in lengths)
-        return {"source": source, "context": (lengths[0] if len(lengths) == 1 else tuple(lengths)) if whole else None}
+        fields = {"source": source, "context": (lengths[0] if len(lengths) == 1 else tuple(lengths)) if whole else None}
+        if source.get("pairing") in blocks.PAIRINGS:
+            fields["pairing"] = source["pairing"]
+        factor = source.get("attention_factor")
+        if isinstance(factor, float) and factor > 0.0:
+            fields["attention_factor"] = factor
+        return fields
     held = metadata["rope"]
     if unknown := set(held) - set(_FIELDS):
         raise ValueError(f"unknown fields {', '.join(sorted(unknown))}")

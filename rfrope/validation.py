@@ -135,7 +135,7 @@ def validate(
     n_blocks : int, optional
         Use the first so many blocks of q and k; all unless given.
     rng : None, int, sequence of ints or numpy.random.Generator
-        Seed, as SPEC 7 has it; None draws fresh entropy.
+        Seed, as in SPEC 7; None draws fresh entropy.
     alpha : float
         Chance that a right implementation fails; see `Validation`.
     pairing : {"half", "interleaved"}

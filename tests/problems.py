@@ -20,7 +20,7 @@ from scipy import stats
 from rfrope import kernels
 from rfrope.kernels import Kernel
 
-DIGITS = 40  # of mpmath's numbers below
+DIGITS = 40  # precision of mpmath's numbers below
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def matern_reference(nu: float, t: mp.mpf) -> mp.mpf:
     digits = mp.mp.dps
     with mp.workdps(digits + 10):
         nu = mp.mpf(nu)
-        width = (nu * nu + t * t) ** mp.mpf("-0.25")  # of the integrand's peak
+        width = (nu * nu + t * t) ** mp.mpf("-0.25")  # width of the integrand's peak
         step, peak = min(mp.mpf(1) / 12, width / 4), mp.asinh(nu / t)
         total, least, count = mp.exp(-t) / 2, mp.mpf(10) ** -digits, 1
         cosh_x, cosh_nu_x = mp.cosh(step), mp.cosh(nu * step)
@@ -171,13 +171,28 @@ def spectral_mixture_reference(kernel: Kernel, lag: tuple[mp.mpf, ...]) -> mp.mp
 _SCALES = (6.5, 48.0, 21.0)
 FAMILIES: dict[str, Family] = {
     "gaussian": Family(
-        "scale", _SCALES, ({},), lambda k, x: mp.exp(-(_length(x) ** 2) / 2), "ellipse", "MATH.md 3; seed 000, table"
+        "scale",
+        _SCALES,
+        ({},),
+        lambda k, x: mp.exp(-(_length(x) ** 2) / 2),
+        "ellipse",
+        "mathematics page, section 3; seed 000, table",
     ),
     "cauchy": Family(
-        "scale", _SCALES, ({},), lambda k, x: 1 / (1 + _length(x) ** 2), "ellipse", "MATH.md 3; a Gamma(1) mixture"
+        "scale",
+        _SCALES,
+        ({},),
+        lambda k, x: 1 / (1 + _length(x) ** 2),
+        "ellipse",
+        "mathematics page, section 3; a Gamma(1) mixture",
     ),
     "sinc": Family(
-        "bandwidth", (0.15, 0.02, 0.7), ({},), _sinc, "box", "MATH.md 3; the characteristic function of a uniform law"
+        "bandwidth",
+        (0.15, 0.02, 0.7),
+        ({},),
+        _sinc,
+        "box",
+        "mathematics page, section 3; the characteristic function of a uniform law",
     ),
     "matern": Family(
         "scale",
@@ -185,11 +200,18 @@ FAMILIES: dict[str, Family] = {
         ({"nu": 0.8}, {"nu": 1.5}, {"nu": 30.0}),
         lambda k, x: matern_reference(k.nu, mp.sqrt(2 * mp.mpf(k.nu)) * _length(x)),
         "ellipse",
-        "MATH.md 3; Rasmussen and Williams 2006, (4.14)",
+        "mathematics page, section 3; Rasmussen and Williams 2006, (4.14)",
     ),
-    "exponential": Family("scale", _SCALES, ({},), lambda k, x: mp.exp(-_length(x)), "ellipse", "MATH.md 3"),
+    "exponential": Family(
+        "scale", _SCALES, ({},), lambda k, x: mp.exp(-_length(x)), "ellipse", "mathematics page, section 3"
+    ),
     "rational_quadratic": Family(
-        "scale", _SCALES, ({"alpha": 0.4}, {"alpha": 3.0}), _rational_quadratic, "ellipse", "MATH.md 3; a Gamma mixture"
+        "scale",
+        _SCALES,
+        ({"alpha": 0.4}, {"alpha": 3.0}),
+        _rational_quadratic,
+        "ellipse",
+        "mathematics page, section 3; a Gamma mixture",
     ),
     "power_exponential": Family(
         "scale",
@@ -197,7 +219,7 @@ FAMILIES: dict[str, Family] = {
         ({"exponent": 0.5}, {"exponent": 2.0}, {"exponent": 1.0}, {"exponent": 1.6}),
         lambda k, x: mp.exp(-(_length(x) ** mp.mpf(k.exponent))),
         "ellipse",
-        "MATH.md 3; Kanter 1975",
+        "mathematics page, section 3; Kanter 1975",
     ),
     "periodic": Family(
         "period",
@@ -205,7 +227,7 @@ FAMILIES: dict[str, Family] = {
         ({"scale": 1.5}, {"scale": 0.6}),
         lambda k, x: periodic_reference(k.scale, x[0]),
         "lattice",
-        "MATH.md 3; MacKay 1998",
+        "mathematics page, section 3; MacKay 1998",
         most_axes=1,
         unit=1.0 / (2.0 * math.pi),
     ),
@@ -215,7 +237,7 @@ FAMILIES: dict[str, Family] = {
         ({"weights": (0.25, 0.75)},),
         spectral_mixture_reference,
         "lumps",
-        "MATH.md 3; Wilson and Adams 2013, (12)",
+        "mathematics page, section 3; Wilson and Adams 2013, (12)",
     ),
     "ball": Family(
         "bandwidth",
@@ -223,7 +245,7 @@ FAMILIES: dict[str, Family] = {
         ({},),
         lambda k, x: sphere_reference(mp.mpf(k.ndim) / 2, _length(x)),
         "disc",
-        "MATH.md 3; DLMF 10.9.4",
+        "mathematics page, section 3; DLMF 10.9.4",
     ),
     "shell": Family(
         "radius",
@@ -231,7 +253,7 @@ FAMILIES: dict[str, Family] = {
         ({},),
         lambda k, x: sphere_reference(mp.mpf(k.ndim) / 2 - 1, _length(x)),
         "sphere",
-        "MATH.md 3; DLMF 10.9.4",
+        "mathematics page, section 3; DLMF 10.9.4",
     ),
     "log_uniform": Family(
         "high",
@@ -239,11 +261,11 @@ FAMILIES: dict[str, Family] = {
         ({"low": 0.01},),
         lambda k, x: log_uniform_reference(mp.mpf(k.low) / mp.mpf(k.high), abs(x[0])),
         "band",
-        "MATH.md 3; DLMF 6.2.11",
+        "mathematics page, section 3; DLMF 6.2.11",
         most_axes=1,
     ),
 }
-WITHOUT_LENGTH = ("constant",)  # nothing to tell of them: Phi is 1
+WITHOUT_LENGTH = ("constant",)  # nothing to say about them: Phi is 1
 MANY_AXES = [name for name, family in FAMILIES.items() if family.most_axes > 1 and family.stretch != "scales"]
 
 _UNIT_LAGS: dict[int, tuple[tuple[float, ...], ...]] = {
@@ -297,11 +319,15 @@ class FrequencySet:
 
 
 FREQUENCIES = (
-    FrequencySet("geometric", {"n_blocks": 4}, (1.0, 0.1, 0.01, 0.001), "MATH.md 5: base^(-2i/d), i = 0..D-1"),
+    FrequencySet(
+        "geometric", {"n_blocks": 4}, (1.0, 0.1, 0.01, 0.001), "mathematics page, section 5: base^(-2i/d), i = 0..D-1"
+    ),
     FrequencySet("geometric", {"n_blocks": 3, "base": 8.0}, (1.0, 0.5, 0.25), "8^(-i/3)"),
     FrequencySet("geometric", {"n_blocks": 2, "base": 500000.0}, (1.0, 0.001414213562373095), "1/sqrt(5e5)"),
-    FrequencySet("arithmetic", {"n_blocks": 3, "step": 0.5}, (0.5, 1.0, 1.5), "MATH.md 5: i x, i = 1..D"),
-    FrequencySet("arithmetic", {"n_blocks": 1, "step": 0.25}, (0.25,), "MATH.md 5"),
+    FrequencySet(
+        "arithmetic", {"n_blocks": 3, "step": 0.5}, (0.5, 1.0, 1.5), "mathematics page, section 5: i x, i = 1..D"
+    ),
+    FrequencySet("arithmetic", {"n_blocks": 1, "step": 0.25}, (0.25,), "mathematics page, section 5"),
 )
 
 
@@ -446,7 +472,7 @@ def box_cdf(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Points in (-end, end) and the probability that ``lengths[axis] * omega[axis]`` is below, from the density.
 
-    Of 64 panels with so many nodes each; `across` is the rule along the other axes.
+    It has 64 panels with `nodes` nodes each; `across` is the rule along the other axes.
     """
     edges, node, weight = panels(-end, end, 64, nodes)
     other, other_weight = across or panels(-end, end, 2)[1:]

@@ -370,7 +370,7 @@ def test_quantile_frequencies_are_midpoints_with_alternating_signs(text, n):
 
 
 def test_quantiles_of_sums_and_mixtures():
-    """Of kernels whose law is known otherwise: a product of gaussians is one, a mixture of equals is each of them."""
+    """Kernels whose law is also known otherwise: a product of gaussians is one, a mixture of equals is each of them."""
     for same, kernel in ((kernels.parse("gaussian(scale=2.4)"), kernels.parse("gaussian(scale=3)") * G),
                          (G, kernels.mixture([0.3, 0.7], [G, G]))):  # fmt: skip
         np.testing.assert_allclose(
@@ -548,7 +548,7 @@ def test_a_kernel_for_each_head(design):
     [
         ({"design": "grid"}, ValueError, r"^design is 'grid'; expected one of 'iid', 'stratified', .*'auto'"),
         ({"design": ["iid"]}, ValueError, r"^design is \['iid'\]; expected one of"),
-        ({"design": "optimised"}, ValueError, r"^max_lag is None; expected with design 'optimised'"),
+        ({"design": "optimised"}, ValueError, r"^max_lag is None; expected the largest .*, for design 'optimised'"),
         ({"design": "optimised", "max_lag": 0}, ValueError, r"^max_lag is 0; expected a whole number from 1"),
         ({"design": "optimised", "max_lag": 2.5}, TypeError, r"^max_lag is 2.5; expected a whole number"),
         ({"design": "optimised", "max_lag": (3, 4)}, ValueError, r"^max_lag is \(3, 4\); expected one number or 1"),
@@ -632,7 +632,7 @@ def test_nothing_is_estimated_from_a_deterministic_design(design):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"design": "sobol"}, r"^n_blocks is None; expected with design 'sobol'"),
+        ({"design": "sobol"}, r"^n_blocks is None; expected the number of frequencies in one set, for design 'sobol'"),
         ({"design": "sobol", "n_blocks": 3}, r"^n_samples is 64; expected a multiple of n_blocks=3"),
         ({"design": "sobol", "n_blocks": 64}, r"^n_samples is 64; expected a multiple of n_blocks=64, at least 128"),
         ({"n_blocks": 8}, r"^n_blocks is 8 but design is 'iid'"),

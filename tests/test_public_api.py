@@ -1,4 +1,4 @@
-"""``__all__``, signatures and docstrings: what DESIGN.md promises, held against reality."""
+"""``__all__``, signatures and docstrings: what they promise, held against reality."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ MODULES = (
 )
 
 
-TABLED = ("analysis", "bochner", "heads", "kernels", "plotting", "scaling")  # which have a table above
+TABLED = ("analysis", "bochner", "heads", "kernels", "plotting", "scaling")  # these have a table above
 
 
 def at(name: str):

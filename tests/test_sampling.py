@@ -171,7 +171,7 @@ def test_axes_are_uncorrelated_but_share_their_radius():
 
 
 def test_heads_fit_rotate():
-    """(H, D, 1) goes with positions (L, 1), DESIGN.md's shapes."""
+    """(H, D, 1) goes with positions (L, 1), a set for each head."""
     frequencies = sample("gaussian(scale=32)", 4, rng=0, heads=2)
     x = np.random.default_rng(0).normal(size=(2, 5, 8))
     assert rfrope.rotate(x, np.arange(5)[:, None], frequencies).shape == x.shape

@@ -322,7 +322,7 @@ def test_how_far_frequencies_may_be_from_a_ladder(off, found):
         told = scaling.yarn(theta, 4.0, original_max_position_embeddings=4096, base=10_000.0).frequencies
         np.testing.assert_allclose(got, told, rtol=1e-9)
     else:
-        with pytest.raises(ValueError, match="frequencies are no ladder"):
+        with pytest.raises(ValueError, match="frequencies are not a ladder"):
             scaling.yarn(theta, 4.0, original_max_position_embeddings=4096)
 
 
@@ -336,7 +336,7 @@ def test_a_factor_up_to_one_does_not_sharpen(factor):
 
 def test_a_ramp_of_yarn_without_width_is_a_step_after_its_block():
     theta = rfrope.geometric(8)
-    turns = 4096 * theta[3] / (2 * math.pi)  # of block 3, where both ends are
+    turns = 4096 * theta[3] / (2 * math.pi)  # turns of block 3, where both ends are
     got = scaling.yarn(
         theta, 4.0, original_max_position_embeddings=4096, base=1e4, beta_fast=turns, beta_slow=turns, truncate=False
     ).frequencies
@@ -410,7 +410,7 @@ BAD = [
     (
         lambda: scaling.yarn([1.0, 0.3, 0.2], 2.0, **ORIGINAL),
         ValueError,
-        "base is None, and frequencies are no ladder base ** (-i / D) of two or more; pass base=",
+        "base is None, and frequencies are not a ladder base ** (-i / D) of two or more; pass base=",
     ),
     (lambda: scaling.yarn([1.0], 2.0, **ORIGINAL), ValueError, "pass base="),
     (lambda: scaling.yarn([1.0, 0.0], 2.0, **ORIGINAL), ValueError, "pass base="),

@@ -49,14 +49,14 @@ def shared(constants: dict[str, Any] | None = None, /, **arrays: Any) -> tuple[M
 def _together(arrays: dict[str, Any], movable: Container[str] = ()) -> tuple[ModuleType, Any]:
     """Namespace and device of arrays that must share them; those of NumPy that are `movable` need not."""
     for value in arrays.values():
-        if type(value) is not np.ndarray and not _fits_any(value):
+        if type(value) is not np.ndarray and not isinstance(value, _FIT_ANY):
             break
     else:
         return np, None
     spaces = {
         name: _namespace_of(name, value)
         for name, value in arrays.items()
-        if not (_fits_any(value) or (name in movable and isinstance(value, np.ndarray)))
+        if not (isinstance(value, _FIT_ANY) or (name in movable and isinstance(value, np.ndarray)))
     }
     (first, xp), *others = spaces.items() or [("", np)]
     for name, other in others:
@@ -94,10 +94,6 @@ def _check_devices(devices: dict[str, Any]) -> None:
             raise ValueError(
                 f"{first} is on device {place} but {name} is on {other}; expected all arrays on one device"
             )
-
-
-def _fits_any(value: Any) -> bool:
-    return isinstance(value, _FIT_ANY)
 
 
 def _namespace_of(name: str, value: Any) -> ModuleType:
@@ -156,7 +152,7 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     TypeError
         If `value` is None, ragged, or holds something that is not a number.
     """
-    if not _fits_any(value):
+    if not isinstance(value, _FIT_ANY):
         if type(value).__name__ in ("MaskedArray", "matrix"):
             raise TypeError(
                 f"{name} is a numpy {type(value).__name__}; expected a plain array: use numpy.asarray({name})"
@@ -258,7 +254,7 @@ def device(x: Array) -> Any:
     """Device of `x`, or None where the library places new arrays by itself (NumPy, JAX, Dask)."""
     if isinstance(x, np.ndarray) or is_lazy(x):
         return None
-    return None if _fits_any(x) else getattr(x, "device", None)
+    return None if isinstance(x, _FIT_ANY) else getattr(x, "device", None)
 
 
 def is_lazy(x: Array) -> bool:
@@ -318,7 +314,7 @@ def on_host(x: Array) -> bool:
         return True
     if hasattr(x, "data_ptr"):
         return has_values(x, "cpu")
-    if type(x).__module__.startswith("array_api_strict"):  # whose other devices refuse to be looked at, as a GPU does
+    if type(x).__module__.startswith("array_api_strict"):  # its other devices refuse to be looked at, as a GPU does
         return x.device == sys.modules["array_api_strict"].Device("CPU_DEVICE")
     return not is_lazy(x) and not is_cupy(x)
 
@@ -374,7 +370,7 @@ def dtype_name(x: Array) -> str:
 
 @cache
 def _numpy_name(dtype: np.dtype) -> str:
-    return dtype.name  # which NumPy puts together anew each time
+    return dtype.name  # NumPy puts this together anew each time
 
 
 def is_real_floating(x: Array) -> bool:

@@ -18,8 +18,8 @@ from rfrope.rotation.rope import Rope
 
 _SHOWN = 7  # lags that a reader sees, beside 0
 _LADDER = 1e-6  # largest relative departure of a geometric ladder from its base
-_FAR = 0.15  # root mean square from which a fitted kernel is no description
-_HIGH = 0.9  # of the mean kernel, from which two positions look the same
+_FAR = 0.15  # root mean square from which a fitted kernel does not describe the curve
+_HIGH = 0.9  # value of the mean kernel from which two positions look the same
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class AxisSummary:
     shortest, longest : float, in positions
         Wavelengths of the blocks that turn; infinite if none does.
     n_dead : int
-        Of the blocks that turn, those that complete no turn within the context ("dead channels").
+        How many of the blocks that turn complete no turn within the context ("dead channels").
     n_still : int
-        Of those, the ones that complete not even a quarter of one.
+        How many of those complete not even a quarter of one.
     base : float or None
         Base of the geometric ladder that the frequencies are, 1 first; None for other sets.
     curve : tuple of (int, float)
@@ -90,7 +90,7 @@ class Summary:
     context : int
         Positions; lags are 0, ..., context - 1.
     attention_factor : float
-        What multiplies cos and sin, so that scores are multiplied by its square.
+        Multiplies cos and sin, and so scores by its square.
     random_std : float
         Standard deviation of the score of a unit query with a random unit key, ``1/sqrt(head_dim)`` at every lag; its
         mean is 0.
@@ -151,7 +151,7 @@ def summarise(
     Parameters
     ----------
     frequencies : Rope or array_like, radians per unit of position
-        ``(D,)`` or ``(D, k)``, with at least one block. Of a Rope its attention factor and the width of its head count
+        ``(D,)`` or ``(D, k)``, with at least one block. A Rope's attention factor and the width of its head count
         too; sections do not: all axes move together, as they do along text.
     context : int, optional
         Number of positions, at least 2. May be left out for a Rope that has one.
@@ -174,7 +174,7 @@ def summarise(
         For NaN or infinite frequencies, no blocks, more axes of the array than two, a context below 2, a head narrower
         than 2D, or an attention factor that is not positive and finite.
     TypeError
-        For what is no array of numbers, and for numbers that are not whole.
+        For anything but an array of numbers, and for numbers that are not whole.
 
     Notes
     -----

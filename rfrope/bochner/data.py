@@ -32,7 +32,7 @@ def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 
     values : array_like, (n + 1,)
         Autocorrelations, or autocovariances, which are divided by the first value.
     spacing : float
-        Distance of the lags, in units of position.
+        Distance between lags, in units of position.
     ridge : float
         White noise added, as a part of the variance: values at lags other than 0 are divided by 1 + ridge.
 

@@ -65,7 +65,7 @@ def from_function(
         If Phi(0) is not 1, phi is not even, not finite or not continuous at 0, does not settle at large lags, or is too
         rough; and for arguments out of range.
     TypeError
-        If phi is no callable, does not take arrays, or returns anything but real numbers.
+        If phi is not callable, does not take arrays, or returns anything but real numbers.
 
     Notes
     -----
@@ -235,7 +235,7 @@ def _check_even(name: str, values: Callable[[np.ndarray], np.ndarray], measure: 
     """Refuse a function of x that is not even; one of a length has no other side."""
     if not measure.is_line:
         return
-    near = np.array([0.07, 0.31, 0.83, 1.37, 2.9, 11.0])  # first: what is not even may be no number farther out
+    near = np.array([0.07, 0.31, 0.83, 1.37, 2.9, 11.0])  # first: what is not even may be NaN farther out
     far = np.concatenate([np.geomspace(1e-6, 1e6, 4096), np.linspace(0.0, 32.0, 4097)[1:]])
     for x in (scale * near, scale * far):
         right, left = values(x), values(-x)

@@ -18,14 +18,14 @@ from rfrope.bochner.piecewise import WEIGHTS, Function, Pieces, Unresolved, abel
 
 _PROBED = 64  # octaves to either side in which the scale is looked for
 _REACH = 60  # octaves from there to the largest lag, and to the largest frequency that is computed
-_TOLERANCES = (2e-14, 1e-11, 1e-8, 1e-6)  # of phi on a panel: rounded, noisy, and single-precision functions
-_ROUNDING = 1.5e-15  # of phi and its transform, relative to the largest value on a panel
-_LARGEST_MOMENT = 1e5  # of r phi, in units of the scale
+_TOLERANCES = (2e-14, 1e-11, 1e-8, 1e-6)  # tolerances of phi on a panel: rounded, noisy, and single-precision functions
+_ROUNDING = 1.5e-15  # rounding of phi and its transform, relative to the largest value on a panel
+_LARGEST_MOMENT = 1e5  # largest r phi, in units of the scale
 _LAG_PANELS = 12000
 _TRUSTED = (1e4, 10.0)  # signal over noise up to which the spectrum is believed: phi to rounding, noisy phi
 _NOISY = 1e-12  # errors of phi from which on it is noisy
 _FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
-_END = 2.0**490  # of tails
+_END = 2.0**490  # end of tails
 _LEAST = 1e-40  # mass of a tail
 _STEEPEST = 400.0  # exponent of a tail
 
@@ -43,7 +43,7 @@ class Lags:
     atom : float
         The limit of phi at large lags: the mass at frequency 0.
     errors : ndarray
-        Of phi on each panel: rounding, noise, and what the series leave.
+        Errors of phi on each panel: rounding, noise, and what the series leave.
     reach : float
         Lag beyond which phi - atom is taken as 0.
     tapered : bool
@@ -67,7 +67,7 @@ class Tail:
     start : float
         Frequency from which it holds.
     exponent, mass : float
-        Of the density of the radius; (inf, 0) where there is none.
+        Those of the density of the radius; (inf, 0) where there is none.
     total : float
         The mass below and the mass as fitted, before the total is made to be right.
     """

@@ -23,7 +23,7 @@ _SMALL = 2.0**-6  # arguments below which spherical Bessel functions come from t
 _MILLER = 36  # steps above the highest order from which the downward recurrence starts
 _EXACT_BELOW = 64.0  # phases up to which a rounded product of lag and frequency is exact enough
 _BATCH = 2**15  # numbers inverted at a time
-_MOST_STEPS = 120  # of the inversion; bisection alone needs half as many
+_MOST_STEPS = 120  # steps of the inversion; bisection alone needs half as many
 
 Function = Callable[[np.ndarray], np.ndarray]
 Level = Callable[[np.ndarray, np.ndarray], np.ndarray]

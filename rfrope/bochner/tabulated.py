@@ -24,7 +24,7 @@ _FURTHEST = 1e150  # lags beyond it are as good as infinite
 
 
 class NotPositiveDefiniteError(ValueError):
-    """A function is no kernel: its spectral density is negative somewhere.
+    """A function is not a kernel: its spectral density is negative somewhere.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Certificate:
     bias : str
         What is known to differ from the truth, for estimates from data.
     standard_errors : tuple of float
-        Of the autocorrelations at lags 1, 2, ..., for estimates from data.
+        Those of the autocorrelations at lags 1, 2, ..., for estimates from data.
     """
 
     sup_error: float
@@ -180,7 +180,7 @@ class Separable(Axes):
 
     @property
     def certificate(self) -> Certificate:
-        """Of the product: errors add, masses multiply."""
+        """Certificate of the product: errors add, masses multiply."""
         parts: list[Certificate] = [k.certificate for k in self.kernels]  # type: ignore[attr-defined]
         worst = max(parts, key=lambda part: part.sup_error)
         return dataclasses.replace(

@@ -17,7 +17,7 @@ _COMMANDS = (validate, design, inspect, kernels, doctor)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``rfrope``; returns the exit code: 0 for success, 1 for a failed validation, 2 for bad input."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters is no reason to stop
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters is not a reason to stop
     parser = _parser()
     options = parser.parse_args(arguments)
     try:

@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
     design.add_argument(
         "--head-dim", type=even, required=True, metavar="d", help="rotated width of a head; it has D = d/2 frequencies"
     )
-    design.add_argument("--heads", type=whole(1), metavar="H", help="one set for each of so many heads")
+    design.add_argument("--heads", type=whole(1), metavar="H", help="number of heads, with one set for each")
     design.add_argument(
         "--ladder", type=_ladder, metavar="FIRST:LAST", help="scales of the kernel at equal ratios from head to head"
     )
@@ -40,13 +40,13 @@ def add(commands: Any) -> None:
         type=_context,
         required=True,
         metavar="N",
-        help="how many positions: errors are told over lags 0 to N - 1; N,M for two axes",
+        help="number of positions: errors are given for lags 0 to N - 1; N,M for two axes",
     )
     design.add_argument(
         "--design", choices=designs.DESIGNS, default="auto", help="how frequencies are made (default: %(default)s)"
     )
     design.add_argument("--norm", choices=("rms", "sup"), help="which error --design optimised lowers (default: rms)")
-    design.add_argument("--seed", type=whole(0), default=0, help="of the randomised designs (default: 0)")
+    design.add_argument("--seed", type=whole(0), default=0, help="seed of the randomised designs (default: 0)")
     design.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
     design.add_argument("-o", "--output", metavar="FILE.npz", help="write the frequencies (or FILE.safetensors)")
     add_plot(design)
@@ -65,7 +65,7 @@ def _context(text: str) -> tuple[int, ...]:
         return context
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no whole number; expected one, or one for each axis: 64,64"
+            f"{text!r} is not a whole number; expected one, or one for each axis: 64,64"
         ) from None
 
 
@@ -76,7 +76,7 @@ def _ladder(text: str) -> tuple[float, float]:
     except ValueError:
         first = last = 0.0
     if not (0.0 < first < math.inf and 0.0 < last < math.inf):
-        raise argparse.ArgumentTypeError(f"{text!r} is no range of scales; expected two positive numbers such as 8:512")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of scales; expected two positive numbers, as 8:512")
     return first, last
 
 
@@ -130,7 +130,7 @@ def _narrowed(frequencies: np.ndarray, dtype: str) -> np.ndarray:
 def _check_options(options: argparse.Namespace, chosen: list[kernels.Kernel]) -> None:
     """Say in the words of the command line what does not go together."""
     if options.ladder is not None and (len(chosen) > 1 or options.heads is None):
-        raise ValueError("--ladder: expected with it one KERNEL, and --heads")
+        raise ValueError("--ladder: expected one KERNEL with it, and --heads")
     if len(chosen) > 1 and options.heads not in (None, len(chosen)):
         raise ValueError(f"--heads {options.heads} with {len(chosen)} KERNELs; expected as many, or no --heads")
     if len({kernel.ndim for kernel in chosen}) > 1:
@@ -169,7 +169,7 @@ def _write_files(options: argparse.Namespace, rope: rfrope.Rope, laws: list[kern
 
 
 def _figure(path: str, frequencies: np.ndarray, laws: list[kernels.Kernel], found: Fidelity) -> bytes:
-    """Two panels: the kernel with the mean kernels of its heads (of several kernels the worst head's), frequencies."""
+    """Two panels: the kernel with the mean kernels of its heads (of the worst, for several kernels), frequencies."""
     several = len(laws) > 1
     shown = frequencies[found.worst] if several else frequencies
     figure, (left, right) = plotting.new_figure(2)
@@ -215,7 +215,7 @@ def _print_design(options: argparse.Namespace, rope: rfrope.Rope, told: Fidelity
 
 
 def _error_rows(told: Fidelity) -> list[tuple[str, ...]]:
-    """Of several kernels every head, else the worst, and the mean if there are several heads."""
+    """Rows for every head of several kernels, else for the worst, and the mean if there are several heads."""
     rows: list[tuple[str, ...]] = [("head", "rms", "kernel", "largest", "at lag", "wavelengths (positions)")]
     distinct = len({head.kernel for head in told.heads}) > 1
     for number, head in enumerate(told.heads):

@@ -1,4 +1,4 @@
-"""What several commands share: types of arguments, tables, and errors of files told with their option."""
+"""What several commands share: types of arguments, tables, and errors of files, with the option that named them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def whole(least: int) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
         if value < least:
             raise argparse.ArgumentTypeError(f"{value} is below {least}")
         return value
@@ -38,7 +38,7 @@ def even(text: str) -> int:
 
 @contextmanager
 def naming(option: str, path: str) -> Iterator[None]:
-    """Errors of a file, told with the option that named it."""
+    """Report errors of a file with the option that named it."""
     try:
         yield
     except (ValueError, OSError, ModuleNotFoundError) as error:
@@ -82,7 +82,7 @@ def place(lag: tuple[int, ...]) -> str:
 
 
 def print_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2)) -> None:
-    """Print a table whose first row is its head; columns are set to the right but for those `left`."""
+    """Print a table whose first row is its head; columns are right-aligned but for those `left`."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for number, row in enumerate(rows):
         cells = [

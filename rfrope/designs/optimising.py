@@ -20,8 +20,8 @@ from rfrope.kernels.text import as_kernel
 from rfrope.rotation.rope import Rope
 
 NORMS = ("rms", "sup")
-_MOST_LAGS = 2**52  # that a range may hold
-_MOST_UNKNOWNS = 2**10  # of a fit: its time grows with their square
+_MOST_LAGS = 2**52  # lags that a range may hold
+_MOST_UNKNOWNS = 2**10  # unknowns of a fit: its time grows with their square
 
 
 def optimise(
@@ -63,7 +63,7 @@ def optimise(
 
         - ``norm``: what was minimised; ``max_lag``: the range, one number for each axis;
         - ``error``: ``rms`` and ``sup``, the root mean square and the largest ``abs(Phi_D - Phi)`` over the whole lags
-          of the range, one of each pair +-lag; of more than 2**20, over the smaller ones and a spread over the rest;
+          of the range, one of each pair +-lag; beyond 2**20, over the smaller ones and a spread over the rest;
         - ``start``: the same of the design "quantile";
         - ``lower_bound``: a root mean square error that no set of so many blocks falls below, whatever its frequencies,
           so that nobody looks for less; 0 where none is known (smooth kernels, and more than one axis).
@@ -79,8 +79,8 @@ def optimise(
     Notes
     -----
     Source: section 4 of the mathematics page. The error is that of the mean kernel ``(1/D) sum_i cos(lag . omega_i)``.
-    Only whole lags count, for which omega matters modulo 2 pi: at positions that are not whole such a set is no better
-    than its start. Of more than 2**14 lags the fit sees the smaller ones and a spread over the rest ("sup" of 2**13);
+    Only whole lags count, and there omega matters modulo 2 pi: at positions that are not whole such a set is no better
+    than its start. Beyond 2**14 lags the fit sees the smaller ones and a spread over the rest ("sup": beyond 2**13);
     the figures are over all. Descent is Newton's method; a jump moves the block to the place that lowers the error
     most among all blocks and 1024 places, half of them drawn by the kernel's law. docs/designs.rst has times.
 
@@ -126,7 +126,7 @@ def check_fit(kernel: Kernel, n_blocks: int, max_lag: Any, norm: str) -> tuple[i
     """Largest lag on each axis, or say what is wrong with it, with the norm or with the number of blocks."""
     choice("norm", norm, NORMS)
     if max_lag is None:
-        raise ValueError("max_lag is None; expected with design 'optimised' the largest lag that counts")
+        raise ValueError("max_lag is None; expected the largest lag that counts, for design 'optimised'")
     reach = as_range(kernel, max_lag)
     if math.prod(2 * m + 1 for m in reach) > _MOST_LAGS:
         raise ValueError(f"max_lag is {max_lag!r}; expected a range of at most 2**52 lags")

@@ -15,7 +15,7 @@ from rfrope._core import philox, special
 from rfrope.kernels import Kernel
 
 _MANY = 2**15  # uniforms from which on it pays to import Numba
-_BITS = 52  # of a uniform
+_BITS = 52  # random bits of a uniform
 _AT_ONCE = 2**16  # numbers of candidates
 _TABULATED = 2**16  # points from which the law of abs(omega) is tabulated where it has no quantile function
 _DRAWN, _MOST_DRAWN = 32, 2**20  # candidates for each stratum of abs(omega) where it has none; in all, if n allows
@@ -91,7 +91,7 @@ def _strata_of_magnitude(
 def sobol(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """First n of the next power of two Sobol' points (SciPy's), scrambled: random lower triangular matrices and shifts.
 
-    Matousek's linear scrambling with a digital shift, as `scipy.stats.qmc.Sobol` has it, but with Philox's bits.
+    Matousek's linear scrambling with a digital shift, as in `scipy.stats.qmc.Sobol`, but with Philox's bits.
     """
     from scipy.stats import qmc
 

@@ -17,7 +17,7 @@ from rfrope.kernels.base import Atoms, Kernel
 from rfrope.kernels.law import Law
 from rfrope.kernels.parameters import along_axes, per_axis, shares, square_matrix, volume
 
-_MOST_ATOMS = 2**12  # of a factor, in the density of a product
+_MOST_ATOMS = 2**12  # atoms of a factor, in the density of a product
 
 
 def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
@@ -82,7 +82,7 @@ def _check_kernels(kernels: Any) -> None:
 
 
 def check_same_axes(kernels: tuple[Kernel, ...]) -> None:
-    """Say that kernels do not have one number of axes, or are no kernels at all."""
+    """Say that kernels do not have one number of axes, or are not kernels at all."""
     _check_kernels(kernels)
     if len({k.ndim for k in kernels}) > 1:
         raise ValueError(f"kernels have {[k.ndim for k in kernels]} axes; expected one ndim for all")

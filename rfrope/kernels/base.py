@@ -151,7 +151,7 @@ class Kernel(ABC):
 
     def rescale(self, scale: float | Sequence[float]) -> Kernel:
         """Stretch to ``Phi(delta / scale)``: frequencies divided by `scale`, a number or one for each axis."""
-        from rfrope.kernels.algebra import Rescaled  # which is made of kernels
+        from rfrope.kernels.algebra import Rescaled  # algebra is itself made of kernels
 
         return Rescaled(self, scale)  # type: ignore[arg-type]
 
@@ -199,7 +199,7 @@ class Kernel(ABC):
         return None
 
     def _law(self) -> Law | None:
-        """State the transport as data, if it is that simple: compiled loops then need not call it."""
+        """State the transport as data, if it is simple enough: compiled loops then need not call it."""
         return None
 
     def stated_law(self) -> Law | None:

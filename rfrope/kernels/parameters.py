@@ -96,13 +96,47 @@ def along_axes(value: float | tuple[float, ...], like: Array, xp: ModuleType) ->
 
 
 def radius(vectors: Array, xp: ModuleType) -> Array:
-    """Euclidean length along the last axis; components so large or small that squares fail are divided before."""
+    """Euclidean length along the last axis; components so large or small that squares fail are divided before.
+
+    Its gradient is 0 at zero, where the length has a kink.
+    """
+    if vectors.shape[-1] == 1:
+        return xp.abs(vectors[..., 0])
+    zero = xp.all(vectors == 0.0, axis=-1)
+    length = _length_of_others(xp.where(zero[..., None], xp.ones_like(vectors), vectors), xp)
+    return xp.where(zero, xp.zeros_like(length), length)
+
+
+def near_and_far(vectors: Array, bound: float, xp: ModuleType) -> tuple[Array, Array, Array]:
+    """Squares of lengths up to a bound, and lengths beyond, so that functions of either have derivatives at zero.
+
+    A smooth function of vectors is one of the square: by way of the length, whose derivatives fail at zero, it would
+    lose its own there.
+
+    Returns
+    -------
+    near : array, (...)
+        Whether the square is below `bound`; with a bound of 0, whether the vector is zero.
+    square, length : arrays, (...)
+        Those of the vectors where they are to be used, and of other vectors elsewhere.
+    """
+    if bound:
+        near = xp.all(xp.abs(vectors) < math.sqrt(bound / vectors.shape[-1]), axis=-1)
+    else:
+        near = xp.all(vectors == 0.0, axis=-1)
+    small = xp.where(near[..., None], vectors, xp.zeros_like(vectors))
+    large = xp.where(near[..., None], xp.ones_like(vectors), vectors)
+    return near, xp.sum(small * small, axis=-1), _length_of_others(large, xp)
+
+
+def _length_of_others(vectors: Array, xp: ModuleType) -> Array:
+    """Length of vectors that are not zero."""
     if vectors.shape[-1] == 1:
         return xp.abs(vectors[..., 0])
     largest = xp.max(xp.abs(vectors), axis=-1, keepdims=True)
     bound = float(xp.finfo(vectors.dtype).max) ** 0.45
     fits = (largest > 1.0 / bound) & (largest < bound)
-    divisor = xp.where(fits | (largest == 0.0) | xp.isinf(largest), xp.ones_like(largest), largest)
+    divisor = xp.where(fits | xp.isinf(largest), xp.ones_like(largest), largest)
     vectors = vectors / divisor
     return divisor[..., 0] * xp.sqrt(xp.sum(vectors * vectors, axis=-1))
 
@@ -113,7 +147,7 @@ def volume(scale: float | tuple[float, ...], ndim: int) -> float:
 
 
 def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:
-    """Return an invertible matrix, or say why it is none."""
+    """Return an invertible matrix, or say what is wrong with it."""
     host = array.host_numbers(matrix, name)
     if host.dtype.kind not in "iuf":
         raise TypeError(f"{name} is {matrix!r:.80}; expected real numbers of shape ({size}, {size})")

@@ -20,7 +20,7 @@ from rfrope.scaling.schemes import positive
 EVERYWHERE = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")  # keys of every scheme
 _YARN = ("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim")
 
-Maker = Callable[[dict[str, Any], int, "int | None", "int | None"], Rope]  # of values, head_dim, context and seq_len
+Maker = Callable[[dict[str, Any], int, "int | None", "int | None"], Rope]  # takes values, head_dim, context and seq_len
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def rotated_width(head_dim: int, part: float) -> int:
-    """Features that are rotated; an odd number is rounded up by the ladder, and must then still fit into the head."""
+    """Number of rotated features; an odd one is rounded up by the ladder, and must then still fit into the head."""
     width = int(head_dim * part)
     if width < 1:
         raise ValueError(f"partial_rotary_factor is {part}; expected enough of head_dim = {head_dim} for one feature")
@@ -126,7 +126,7 @@ def rotated_width(head_dim: int, part: float) -> int:
 
 
 def ladder(width: int, base: float) -> np.ndarray:
-    """Return ``base ** (-2i / width)``, one more than half the width for an odd one, as transformers has it."""
+    """Return ``base ** (-2i / width)``, one more than half the width for an odd one, as in transformers."""
     return base ** (-np.arange(0.0, width, 2.0) / width)
 
 
@@ -248,7 +248,7 @@ SCHEMES = (
         "the ladder itself",
         _default,
         idle={"interleaved": "Qwen3-Omni carries it beside mrope_interleaved, which says it"},
-        aliases=("mrope",),  # whose axes are no scheme
+        aliases=("mrope",),  # its axes are not part of a scheme
     ),
     Scheme("linear", "every frequency divided by factor", _linear, ("factor",)),
     Scheme(
@@ -259,7 +259,7 @@ SCHEMES = (
         "as ntk, by as much as the text at hand needs",
         _dynamic,
         ("factor",),
-        aliases=("xdrope",),  # HunYuan's, whose axes are no scheme
+        aliases=("xdrope",),  # HunYuan's; its axes are not part of a scheme
         by_length=True,
     ),
     Scheme(

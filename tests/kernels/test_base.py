@@ -1,4 +1,4 @@
-"""The algebra of kernels: Phi, Phi_2, density and draws of every combination agree; what is no kernel is refused."""
+"""The algebra of kernels: Phi, Phi_2, density and draws of every combination agree; what is not a kernel is refused."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_infinite_tails_do_not_become_nan_in_a_combination():
         assert np.all(np.isfinite(rfrope.sample(kernel, 4096, rng=0)))
 
 
-# -- what is no kernel -------------------------------------------------------------------------------------------------
+# -- what is not a kernel ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_combinations_are_values(case):
     assert case.kernel != G.rescale(77.0)
     lags = lags_of(case.kernel)
     np.testing.assert_array_equal(again.phi(lags), case.kernel.phi(lags))
-    assert eval(repr(case.kernel), {"axes": axes, "mixture": mixture} | FACTORIES) == case.kernel, "repr is no recipe"
+    assert eval(repr(case.kernel), {"axes": axes, "mixture": mixture} | FACTORIES) == case.kernel, "not a recipe"
     assert kernels.parse(repr(case.kernel)) == case.kernel
     assert copy.deepcopy(case.kernel) == dataclasses.replace(case.kernel) == case.kernel
 

@@ -271,7 +271,7 @@ def test_rational_quadratic_densities_of_other_exponents_integrate_to_one(alpha,
     """Also where the order alpha - k/2 of the Bessel function is 0, close to it and negative."""
     made = rfrope.kernel("rational_quadratic", alpha=alpha, scale=3.0, ndim=ndim)
     _, mass = problems.radius_cdf(made, (3.0,) * ndim)
-    below = stats.gamma.cdf(1e-42, alpha, scale=1.0 / alpha)  # of the variance: nearly all radii below exp(-50)
+    below = stats.gamma.cdf(1e-42, alpha, scale=1.0 / alpha)  # law of the variance: nearly all radii below exp(-50)
     assert mass[-1] == pytest.approx(1.0, abs=1e-9 + 10.0 * below)
 
 
