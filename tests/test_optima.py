@@ -205,6 +205,11 @@ def test_least_squares_have_the_lower_squares_and_minimax_the_lower_largest_erro
     assert found["sup"]["sup"] <= found["rms"]["sup"]
 
 
+@pytest.mark.parametrize("text", ["shell(radius=0.1)", "constant()"])
+def test_laws_of_one_frequency_are_met_exactly(text):
+    assert optimise(text, 8, max_lag=256).source["error"]["sup"] < 1e-12
+
+
 def test_equal_calls_give_equal_bits_on_any_number_of_threads():
     fits = []
     for count in (1, 3):
