@@ -51,7 +51,8 @@ SIGNATURES = {
 }
 # Public functions that are not at the top, in the modules that own them.
 MODULE_SIGNATURES = {
-    "designs.optimise": "(kernel, n_blocks, *, max_lag, norm='rms', xp=None, device=None, dtype=None)",
+    "designs.optimise": "(kernel, n_blocks, *, max_lag, norm='rms', starts=None, progress=None, xp=None, device=None, "
+    "dtype=None)",
     "designs.points": "(kernel, n_blocks, *, design='stratified', rng=None, heads=None)",
     "frequencies.from_generators": "(generators)",
     "frequencies.from_wavelengths": "(wavelengths)",
