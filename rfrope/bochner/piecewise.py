@@ -17,6 +17,9 @@ from numpy.polynomial import legendre
 ORDER = 24  # nodes, and coefficients, of a panel that is built here
 NODES, WEIGHTS = legendre.leggauss(ORDER)
 _TO_SERIES = legendre.legvander(NODES, ORDER - 1) * WEIGHTS[:, None] * (np.arange(ORDER) + 0.5)
+_ENDS = np.array([-1.0, 1.0]) * (1.0 - 2.0**-12)
+_AT_ENDS = legendre.legvander(_ENDS, ORDER - 1).T
+_LOOSER = 100.0  # by how much a series may be worse there
 _LAST = 4  # coefficients that must have died away: two even ones and two odd ones
 _CELLS = 2**19  # entries of the largest temporary matrix
 _SMALL = 2.0**-6  # arguments below which spherical Bessel functions come from their power series
@@ -30,7 +33,7 @@ Level = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Unresolved(ArithmeticError):
-    """More panels than allowed would be needed."""
+    """More panels than allowed would be needed; public functions say so in their own words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +183,9 @@ class Pieces:
         return groups
 
 
-def build(function: Function, edges: np.ndarray, level: Level, *, tolerance: float, budget: int) -> Pieces:
+def build(
+    function: Function, edges: np.ndarray, level: Level, *, tolerance: float, budget: int, ends: bool = False
+) -> Pieces:
     """Resolve a function on panels, halving each until the last coefficients of its series have died away.
 
     Parameters
@@ -195,6 +200,8 @@ def build(function: Function, edges: np.ndarray, level: Level, *, tolerance: flo
         Error that is good enough relative to the largest value on the panel.
     budget : int
         Most panels.
+    ends : bool
+        Look at the function next to the edges of a panel too, where something narrow may lie beyond the nodes.
 
     Raises
     ------
@@ -212,7 +219,11 @@ def build(function: Function, edges: np.ndarray, level: Level, *, tolerance: flo
         values = function((centre[:, None] + half[:, None] * NODES).ravel()).reshape(-1, ORDER)
         series = values @ _TO_SERIES
         size = np.max(np.abs(values), axis=1)
-        good = np.max(np.abs(series[:, -_LAST:]), axis=1) <= np.maximum(tolerance * size, level(centre, half))
+        wanted = np.maximum(tolerance * size, level(centre, half))
+        good = np.max(np.abs(series[:, -_LAST:]), axis=1) <= wanted
+        if ends:
+            there = function((centre[:, None] + half[:, None] * _ENDS).ravel()).reshape(-1, _ENDS.size)
+            good &= np.max(np.abs(there - series @ _AT_ENDS), axis=1) <= _LOOSER * wanted
         good |= (half <= 2.0**-51 * high) | (high <= 2.0**-100 * edges[-1])  # a jump, or a cusp at 0
         done.append((low[good], high[good], series[good]))
         count += int(np.count_nonzero(good))
