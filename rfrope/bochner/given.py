@@ -83,13 +83,23 @@ def _check_bounded(x: np.ndarray, found: np.ndarray) -> None:
     )
 
 
-def check_even(name: str, values: Callable[[np.ndarray], np.ndarray], measure: Measure, scale: float) -> None:
-    """Refuse a function of x that is not even; one of a length has no other side."""
+def check_even(
+    name: str,
+    values: Callable[[np.ndarray], np.ndarray],
+    measure: Measure,
+    scale: float,
+    ends: tuple[float, float] = (0.0, math.inf),
+) -> None:
+    """Refuse a function of x that is not even, where it lies between two ends; one of a length has no other side."""
     if not measure.is_line:
         return
     near = np.array([0.07, 0.31, 0.83, 1.37, 2.9, 11.0])  # first: what is not even may be no number farther out
     far = np.concatenate([np.geomspace(1e-6, 1e6, 4096), np.linspace(0.0, 32.0, 4097)[1:]])
+    far = far * 1.0000001  # round numbers are where functions have their ends
     for x in (scale * near, scale * far):
+        x = x[(x > ends[0]) & (x < ends[1])]
+        if not x.size:
+            continue
         right, left = values(x), values(-x)
         at = int(np.argmax(np.abs(right - left)))
         if abs(right[at] - left[at]) > 1e-9 * max(1.0, abs(right[at])):

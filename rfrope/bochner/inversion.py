@@ -320,6 +320,8 @@ class Search:
         Frequency down to which octaves are begun so.
     ends : bool
         Whether to look next to the edges of panels.
+    floor : float
+        Mass by which a panel may be wrong.
     """
 
     unit: float
@@ -330,6 +332,7 @@ class Search:
     starts: Callable[[float], int] | None = None
     lowest: float = math.inf
     ends: bool = False
+    floor: float = 1e-16
 
 
 def _starts(lags: Lags) -> Callable[[float], int]:
@@ -421,7 +424,7 @@ def _octaves(law: Function, noise: Function, search: Search) -> Pieces:
     power = search.power
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
-        return np.maximum(3.0 * noise(centre), 1e-16 / (half * centre ** (power - 1.0)))
+        return np.maximum(3.0 * noise(centre), search.floor / (half * centre ** (power - 1.0)))
 
     found = _settled(law, _first_edges(search), level, search.budget, search.ends)
     part, mass = found, _mass(found, power)

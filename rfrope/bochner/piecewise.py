@@ -119,9 +119,16 @@ class Pieces:
         n = int(np.searchsorted(self.edges, end, side="left"))
         return Pieces(self.edges[: n + 1], self.series[:n])
 
+    def beyond(self, start: float) -> Pieces:
+        """The panels that lie above an edge, or one that is empty."""
+        n = int(np.searchsorted(self.edges, start, side="left"))
+        return Pieces(self.edges[n:], self.series[n:]) if n < self.halves.size else Pieces(np.array([start]), self.series[:0])
+
     def followed_by(self, other: Pieces) -> Pieces:
         """Append panels that begin where these end."""
-        return Pieces(np.append(self.edges, other.edges[1:]), np.concatenate([self.series, other.series]))
+        order = max(self.series.shape[1], other.series.shape[1])
+        both = [np.pad(series, ((0, 0), (0, order - series.shape[1]))) for series in (self.series, other.series)]
+        return Pieces(np.append(self.edges, other.edges[1:]), np.concatenate(both))
 
     def times_argument(self) -> Pieces:
         """Multiply by x, exactly: one coefficient more."""
