@@ -25,6 +25,7 @@ _WHOLE = 4096  # whole lags at which it is compared
 _PROOF = 1e-2  # of the tolerance: how negative a quadratic form must be to prove anything
 _ROUGH = 1e-2  # how negative it must be for a function of unknown errors
 _EXPLAINED = 5.0  # tolerances, or masses of an oscillating tail, that an error may come to
+_NOISY = 50.0  # times the errors of phi that an error of its spectrum may come to
 _FAINT = 10.0  # times the noise that passes for noise
 
 
@@ -313,11 +314,11 @@ def _finished(
     kernel = compared(kernel, values, x, whole=_WHOLE)
     replaced = tail.mass if tail.oscillates else 0.0
     tapered = float(np.max(np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / lags.taper) ** 2)))
-    explained = _EXPLAINED * max(found.limit, replaced, tapered, lags.noise)
-    return kernel, _doubt(kernel.certificate, explained)
+    explained = _EXPLAINED * max(question.tolerance, replaced, min(spectrum.noise, _NOISY * lags.noise))
+    return kernel, _doubt(kernel.certificate, explained, _EXPLAINED * tapered)
 
 
-def _doubt(found: Certificate, explained: float) -> UndecidedError | None:
+def _doubt(found: Certificate, explained: float, tapered: float) -> UndecidedError | None:
     if abs(found.mass - 1.0) > explained:
         return UndecidedError(
             f"the spectrum of phi has mass {found.mass:.9g}; expected phi(0) = 1: phi jumps at 0, has detail too fine to "
@@ -325,7 +326,7 @@ def _doubt(found: Certificate, explained: float) -> UndecidedError | None:
             f"scale=... about the lag of its finest detail may decide it, and a tolerance of {abs(found.mass - 1.0):.1g} "
             "would accept it",
         )
-    if found.sup_error > explained:
+    if found.sup_error > max(explained, tapered):
         return UndecidedError(
             f"the law that was found differs from phi by {found.sup_error:.3g} at lag {found.lag:.6g}, where its table "
             f"should be exact to {explained:.1g}",

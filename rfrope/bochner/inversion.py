@@ -25,13 +25,17 @@ _NOTHING = np.empty(0)
 _TOLERANCES = (2e-14, 1e-11, 1e-8, 1e-6)  # of phi on a panel: rounded, noisy, and single-precision functions
 _ROUNDING = 1.5e-15  # of phi and its transform, relative to the largest value on a panel
 _PHASE = 16.0  # lag times width of a panel of the spectrum
+_THOROUGH = 1500  # panels that a thorough search may use at least
 _MOST_STARTS = 400  # panels with which an octave is begun
+_FEWEST_STARTS = 64  # below which it is not worth while
+_COST = 2**18  # of these times the panels of the lags
 _HIDDEN = 1e-11  # of phi, and so of the mass that may hide at low frequencies
 _LARGEST_MOMENT = 1e5  # of r phi, in units of the scale
 _LAG_PANELS = 12000
+_IDLE = 1e-15  # size of the upper coefficients of panels that could be wider
 _CUT_OFF = 1e-15  # of phi, or r phi, that may be left where a taper ends
 _TRUSTED = (1e4, 10.0)  # signal over noise up to which the spectrum is believed: phi to rounding, noisy phi
-_NOISE_SEEN = 20.0  # scales from which the noise of phi is taken
+_NOISE_SEEN = 4.0  # scales from which the noise of phi is taken
 _NOISY = 1e-12  # errors of phi from which on it is noisy
 _FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
 _END = 2.0**490  # of tails
@@ -69,7 +73,7 @@ class Lags:
     @property
     def noise(self) -> float:
         """Typical error of phi: kinks, on panels that are tiny, do not count."""
-        close = self.pieces.centres < _NOISE_SEEN * self.scale
+        close = self.pieces.centres < max(_NOISE_SEEN * self.scale, float(self.pieces.edges[1]))
         return float(np.average(self.errors[close], weights=self.pieces.halves[close]))
 
 
@@ -248,9 +252,13 @@ def part_of_nothing(scale: float) -> Pieces:
 
 
 def _starting_panels(before: Pieces) -> int:
-    """How many panels to begin an octave with: as many as an evenly resolved one before it needed."""
-    even = bool(np.all(before.halves == before.halves[0]))
-    return before.halves.size if even and before.halves.size > 2 else 1
+    """With how many panels to begin an octave: as many as an evenly resolved one before it needed, or half of them."""
+    count = before.halves.size
+    if count <= 2 or not np.all(before.halves == before.halves[0]):
+        return 1
+    sizes = np.max(np.abs(before.series), axis=1, keepdims=True)
+    idle = np.all(np.abs(before.series[:, ORDER // 3 :]) <= _IDLE * sizes)
+    return count // 2 if idle else count
 
 
 # -- the spectrum ------------------------------------------------------------------------------------------------------
@@ -284,7 +292,8 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
     trusted = _TRUSTED[int(noisy)]
     search = Search(1.0 / lags.scale, 1 + measure.moment, measure.panels, 1.0 - lags.atom, trusted)
     if thorough:
-        search = dataclasses.replace(search, starts=_starts(lags), lowest=_lowest(lags), ends=True)
+        budget = int(max(search.budget, min(_THOROUGH, 8 * _most_starts(lags))))
+        search = dataclasses.replace(search, budget=budget, starts=_starts(lags), lowest=_lowest(lags), ends=True)
     found, tail, error = collect(law, noise, search)
     if measure.is_plane:
         inner = found
@@ -293,7 +302,7 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
         def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
             return np.maximum(noise(centre), floor / (half * centre))
 
-        found = _settled(lambda w: abel(inner, w), inner.edges, level, 8 * measure.panels + inner.halves.size, False)
+        found = _settled(lambda w: abel(inner, w), inner.edges, level, 8 * search.budget, False)
         error *= 4.0
     return Spectrum(found, tail, error)
 
@@ -340,15 +349,22 @@ def _starts(lags: Lags) -> Callable[[float], int]:
 
     Panels that are graded towards a kink do not count: what they hold is smooth in the frequency.
     """
-    halves, ends = lags.pieces.halves, lags.pieces.edges[1:]
+    halves, ends, series = lags.pieces.halves, lags.pieces.edges[1:], lags.pieces.series
     before, after = np.append(halves[:1], halves[:-1]), np.append(halves[1:], halves[-1:])
     even = np.minimum(np.abs(before / halves - 1.0), np.abs(after / halves - 1.0)) < 0.25
+    held = np.max(np.where(np.abs(series) > _HIDDEN, np.arange(series.shape[1]), 0), axis=1) / halves
 
     def starts(w: float) -> int:
-        reach = float(np.max(ends, where=even & (halves <= ORDER / w), initial=0.0))
-        return min(_MOST_STARTS, math.ceil(w * reach / _PHASE)) if w * reach > _PHASE else 0
+        reach = float(np.max(ends, where=even & (held >= w), initial=0.0))
+        return min(_most_starts(lags), math.ceil(w * reach / _PHASE)) if w * reach > _PHASE else 0
 
     return starts
+
+
+def _most_starts(lags: Lags) -> int:
+    """With how many panels an octave may be begun: the transform takes time in proportion to the panels of the lags."""
+    most = _COST // lags.pieces.halves.size
+    return min(_MOST_STARTS, most) if most >= _FEWEST_STARTS else 0
 
 
 def _lowest(lags: Lags) -> float:

@@ -25,6 +25,7 @@ _CELLS = 2**19  # entries of the largest temporary matrix
 _SMALL = 2.0**-6  # arguments below which spherical Bessel functions come from their power series
 _MILLER = 36  # steps above the highest order from which the downward recurrence starts
 _EXACT_BELOW = 64.0  # phases up to which a rounded product of lag and frequency is exact enough
+_TINY = 1e-6  # angles whose sine is themselves, to rounding
 _BATCH = 2**15  # numbers inverted at a time
 _MOST_STEPS = 120  # of the inversion; bisection alone needs half as many
 
@@ -324,7 +325,10 @@ def _cos_sin_of_products(x: np.ndarray, m: np.ndarray, exact: bool) -> tuple[np.
     x_high, m_high = _upper_half(x), _upper_half(m)
     x_low, m_low = (x - x_high)[:, None], m - m_high
     error = (np.multiply.outer(x_high, m_high) - product) + x_high[:, None] * m_low + x_low * m_high + x_low * m_low
-    cos_error, sin_error = np.cos(error), np.sin(error)
+    if np.max(np.abs(error), initial=0.0) < _TINY:
+        sin_error, cos_error = error, 1.0 - 0.5 * error * error
+    else:
+        cos_error, sin_error = np.cos(error), np.sin(error)
     return cos * cos_error - sin * sin_error, sin * cos_error + cos * sin_error
 
 
