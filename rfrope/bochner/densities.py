@@ -16,7 +16,7 @@ from rfrope._core.arguments import positive
 from rfrope.bochner import inversion
 from rfrope.bochner.given import check_even, checked, read_measure
 from rfrope.bochner.measures import MEASURES, Measure
-from rfrope.bochner.piecewise import WEIGHTS, Function, Pieces, Unresolved, build
+from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved, build
 from rfrope.bochner.tabulated import tabulated
 from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError
 from rfrope.kernels import Kernel
@@ -33,6 +33,7 @@ _OVERLOOKED = 1e-13  # mass between two points, from which on the table lacks so
 _RELATIVE = 1e-8  # of the density: so much may be rounding
 _MOST_MISSED = 1000
 _LOOKS = 4
+
 
 def from_density(
     density: Callable[[np.ndarray], Any],
@@ -153,7 +154,9 @@ def _looked_at(
 
 
 def _look(law: Function, pieces: Pieces, end: float, measure: Measure, *, beyond: bool) -> _Look:
-    parts = [(pieces.centres, pieces.halves, pieces, max(_FEWEST, _POINTS // pieces.halves.size))]
+    parts: list[tuple[np.ndarray, np.ndarray, Pieces | None, int]] = [
+        (pieces.centres, pieces.halves, pieces, max(_FEWEST, _POINTS // pieces.halves.size))
+    ]
     if beyond:  # the octaves above the table
         last = float(pieces.edges[-1])
         low = last * 2.0 ** np.arange(max(0.0, min(_OCTAVES, 400.0 - math.log2(last))))
@@ -210,11 +213,15 @@ def _no_noise(w: np.ndarray) -> np.ndarray:
     return np.full(w.shape, 1e-290)
 
 
+def _allowing(floor: float) -> Level:
+    return lambda _, half: floor / half
+
+
 def _resolved(law: Function, edges: np.ndarray) -> Pieces:
     budget = MEASURES[1].panels + edges.size
     for floor in _FLOORS:
         with contextlib.suppress(Unresolved):
-            return build(law, edges, lambda _, half, floor=floor: floor / half, tolerance=1e-13, budget=budget)
+            return build(law, edges, _allowing(floor), tolerance=1e-13, budget=budget)
     raise UndecidedError(
         f"density is too rough to resolve: {budget} panels are not enough between the frequencies {edges[0]:.3g} and "
         f"{edges[-1]:.3g}",

@@ -13,6 +13,7 @@ import numpy as np
 from rfrope._core.arguments import positive
 from rfrope.bochner import inversion, witnesses
 from rfrope.bochner.given import NORMAL, check_even, checked, read_measure
+from rfrope.bochner.lags import Lags, read_lags, scale_of
 from rfrope.bochner.measures import Measure
 from rfrope.bochner.piecewise import Function
 from rfrope.bochner.surveys import Survey, clusters
@@ -24,7 +25,8 @@ _CHECKED = 20.0  # scales over which Phi is compared closely
 _WHOLE = 4096  # whole lags at which it is compared
 _PROOF = 1e-2  # of the tolerance: how negative a quadratic form must be to prove anything
 _ROUGH = 1e-2  # how negative it must be for a function of unknown errors
-_EXPLAINED = 5.0  # tolerances, or masses of an oscillating tail, that an error may come to
+_EXPLAINED = (1.5, 5.0)  # tolerances that an error may come to, before and after all was searched for what is negative
+_REPLACED = 5.0  # masses of an oscillating tail that it may come to, or errors by the taper
 _NOISY = 50.0  # times the errors of phi that an error of its spectrum may come to
 _FAINT = 10.0  # times the noise that passes for noise
 
@@ -88,14 +90,12 @@ def from_function(
     if isinstance(phi, list | tuple):
         return _separable(phi, ndim, scale, tolerance)
     question = _asked(phi, read_measure(ndim), scale, positive("tolerance", tolerance), bounded=True)
-    for thorough in (False, True):
-        spectrum = _spectrum(question, thorough)
-        doubt = _refuse_negative(question, spectrum, last=thorough)
-        if doubt is None:
-            kernel, doubt = _finished(question, spectrum, "from_function")
-        if doubt is None:
-            return kernel
-    raise doubt
+    found = _decided(question, last=False)
+    if isinstance(found, UndecidedError):
+        found = _decided(question, last=True)
+    if isinstance(found, UndecidedError):
+        raise found
+    return found
 
 
 def nearest(
@@ -142,7 +142,7 @@ def nearest(
         if found.mass > found.limit:
             kernel = _projected(question, spectrum, found.mass)
             return kernel, kernel.certificate.sup_error
-        kernel, doubt = _finished(question, spectrum, "nearest")
+        kernel, doubt = _finished(question, spectrum, "nearest", _EXPLAINED[thorough])
         if doubt is None and not (question.witness and -question.witness.value > found.limit):
             return kernel, kernel.certificate.sup_error
     raise doubt or _not_located(question)
@@ -162,7 +162,7 @@ class _Question:
 
     phi: Function
     measure: Measure
-    lags: inversion.Lags
+    lags: Lags
     tolerance: float
     witness: Witness | None
 
@@ -180,11 +180,11 @@ def _asked(phi: Any, measure: Measure, scale: Any, tolerance: float, *, bounded:
         raise ValueError(f"phi(0) is {at_zero!r}; expected 1: divide phi by phi(0)")
     unbounded = checked("phi", phi, measure, bounded=False)
     check_even("phi", unbounded, measure, scale or 1.0)
-    scale = inversion.scale_of(values, scale)
+    scale = scale_of(values, scale)
     check_even("phi", unbounded, measure, scale)
     survey = Survey.of(values, scale)
     try:
-        lags = inversion.read_lags(values, measure, scale)
+        lags = read_lags(values, measure, scale)
     except UndecidedError:
         witness = survey.witness(_ROUGH)
         if witness is None or not bounded:
@@ -196,9 +196,19 @@ def _asked(phi: Any, measure: Measure, scale: Any, tolerance: float, *, bounded:
         witness = survey.witness_at_multiples(overlooked, question.level)
         if bounded and witness is not None and -witness.value > tolerance:
             raise _refused_by(witness, tolerance)
-        lags = inversion.read_lags(values, measure, scale, clusters(overlooked))
+        lags = read_lags(values, measure, scale, clusters(overlooked))
     witness = survey.witness(question.level)
     return dataclasses.replace(question, lags=lags, witness=witness)
+
+
+def _decided(question: _Question, *, last: bool) -> Kernel | UndecidedError:
+    """The kernel, or what speaks against it after a quick search, and in the last, thorough one."""
+    spectrum = _spectrum(question, last)
+    doubt = _refuse_negative(question, spectrum, last=last)
+    if doubt is not None:
+        return doubt
+    kernel, doubt = _finished(question, spectrum, "from_function", _EXPLAINED[last])
+    return kernel if doubt is None else doubt
 
 
 # -- what is negative --------------------------------------------------------------------------------------------------
@@ -298,7 +308,7 @@ def _not_located(question: _Question) -> UndecidedError:
 
 
 def _finished(
-    question: _Question, spectrum: inversion.Spectrum, origin: str
+    question: _Question, spectrum: inversion.Spectrum, origin: str, times: float
 ) -> tuple[Tabulated, UndecidedError | None]:
     """The kernel, with its certificate, and what speaks against it."""
     lags, tail = question.lags, spectrum.tail
@@ -314,17 +324,18 @@ def _finished(
     kernel = compared(kernel, values, x, whole=_WHOLE)
     replaced = tail.mass if tail.oscillates else 0.0
     tapered = float(np.max(np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / lags.taper) ** 2)))
-    explained = _EXPLAINED * max(question.tolerance, replaced, min(spectrum.noise, _NOISY * lags.noise))
-    return kernel, _doubt(kernel.certificate, explained, _EXPLAINED * tapered)
+    replaced = max(replaced, min(spectrum.noise, _NOISY * lags.noise))
+    explained = max(times * question.tolerance, _REPLACED * replaced)
+    return kernel, _doubt(kernel.certificate, explained, _REPLACED * tapered)
 
 
 def _doubt(found: Certificate, explained: float, tapered: float) -> UndecidedError | None:
     if abs(found.mass - 1.0) > explained:
         return UndecidedError(
-            f"the spectrum of phi has mass {found.mass:.9g}; expected phi(0) = 1: phi jumps at 0, has detail too fine to "
-            "be seen, or its spectrum decays too slowly to be integrated",
-            f"scale=... about the lag of its finest detail may decide it, and a tolerance of {abs(found.mass - 1.0):.1g} "
-            "would accept it",
+            f"the spectrum of phi has mass {found.mass:.9g}; expected phi(0) = 1: phi jumps at 0, has detail too fine "
+            "to be seen, or its spectrum decays too slowly to be integrated",
+            "scale=... about the lag of its finest detail may decide it, and a tolerance of "
+            f"{abs(found.mass - 1.0):.1g} would accept it",
         )
     if found.sup_error > max(explained, tapered):
         return UndecidedError(
@@ -348,7 +359,7 @@ def _projected(question: _Question, spectrum: inversion.Spectrum, negative: floa
     return compared(tabulated(pieces, question.measure, atom, "nearest", found), question.phi(x), x, whole=_WHOLE)
 
 
-def _lags_to_compare(lags: inversion.Lags) -> np.ndarray:
+def _lags_to_compare(lags: Lags) -> np.ndarray:
     pieces = lags.pieces
     thinned = slice(None, None, 1 + pieces.halves.size // 500)
     close = lags.scale * np.linspace(0.0, _CHECKED, 801)[1:]

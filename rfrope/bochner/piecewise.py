@@ -123,7 +123,11 @@ class Pieces:
     def beyond(self, start: float) -> Pieces:
         """The panels that lie above an edge, or one that is empty."""
         n = int(np.searchsorted(self.edges, start, side="left"))
-        return Pieces(self.edges[n:], self.series[n:]) if n < self.halves.size else Pieces(np.array([start]), self.series[:0])
+        return (
+            Pieces(self.edges[n:], self.series[n:])
+            if n < self.halves.size
+            else Pieces(np.array([start]), self.series[:0])
+        )
 
     def followed_by(self, other: Pieces) -> Pieces:
         """Append panels that begin where these end."""
@@ -228,7 +232,7 @@ def build(
         series = values @ _TO_SERIES
         size = np.max(np.abs(values), axis=1)
         wanted = np.maximum(tolerance * size, level(centre, half))
-        good = np.max(np.abs(series[:, -_LAST:]), axis=1) <= wanted
+        good = np.asarray(np.max(np.abs(series[:, -_LAST:]), axis=1) <= wanted)
         if ends:
             there = function((centre[:, None] + half[:, None] * _ENDS).ravel()).reshape(-1, _ENDS.size)
             good &= np.max(np.abs(there - series @ _AT_ENDS), axis=1) <= _LOOSER * wanted

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rfrope.bochner import witnesses
-from rfrope.bochner.inversion import Lags
+from rfrope.bochner.lags import Lags
 from rfrope.bochner.piecewise import Function
 from rfrope.bochner.verdicts import Witness
 

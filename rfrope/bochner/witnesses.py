@@ -165,9 +165,7 @@ def about(
     return _best(found)
 
 
-def _of_lattices(
-    phi: Function, ndim: int, high: float, extents: tuple[float, ...], level: float
-) -> list[Witness]:
+def _of_lattices(phi: Function, ndim: int, high: float, extents: tuple[float, ...], level: float) -> list[Witness]:
     """Of the points of small lattices, with the best weights that there are."""
     found = []
     for spacing in sorted({round(math.pi / (c * w), 12) for w in (high, *extents[:3]) for c in (0.5, 0.8, 1.25)}):
@@ -210,7 +208,7 @@ def _of_stretch(
 
 
 def _folded(phi: Function, lags: np.ndarray, across: np.ndarray, step: float, ndim: int) -> np.ndarray:
-    """phi along the first axis, averaged over the lags across with the autocorrelation of the weights there."""
+    """Phi along the first axis, averaged over the lags across with the autocorrelation of the weights there."""
     if ndim == 1:
         return phi(lags)
     one = _autocorrelation(across)
