@@ -83,7 +83,7 @@ class Engine:
     used : callable
         `Asked` and that data to `Used`.
     file : str
-        Which writer of `files.WRITERS` writes it.
+        How it is written: config, text, arrays, onnx or gguf.
     suffixes : tuple of str
         Endings of such files.
     pairings : tuple of str
@@ -99,7 +99,7 @@ class Engine:
     refuses : callable
         `Asked` to a reason against it that the fields above do not say, or "".
     cannot : str
-        What `refuses` refuses, in words.
+        What ``refuses`` refuses, in words.
     """
 
     name: str

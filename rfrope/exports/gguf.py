@@ -27,17 +27,20 @@ class Architecture:
         Of the Rope: the converter reorders the rows of llama's queries and keys from halves to neighbours.
     partial : bool
         Whether ``rope.dimension_count`` may be less than a head.
+    alone : bool
+        Whether the attention factor, which is one for the whole model, multiplies these rotations alone.
     """
 
     tensors: tuple[str, ...]
     pairings: tuple[str, ...]
     partial: bool
+    alone: bool = True
 
 
 ARCHITECTURES = {
     "llama": Architecture(("rope_freqs.weight",), ("half", "interleaved"), False),
     "phi3": Architecture(("rope_factors_long.weight", "rope_factors_short.weight"), ("half",), True),
-    "gemma4": Architecture(("rope_freqs.weight",), ("half",), False),  # its global layers
+    "gemma4": Architecture(("rope_freqs.weight",), ("half",), False, alone=False),  # of its global layers
 }
 # what a file that is no GGUF, or half of one, makes the reader raise
 _UNREADABLE = (
@@ -83,6 +86,8 @@ def refused_by_architecture(asked: Asked) -> str:
     found = ARCHITECTURES[name]
     if asked.rope.pairing not in found.pairings:
         return f"{name} pairs halves, the Rope {asked.rope.pairing!r}"
+    if asked.rope.attention_factor != 1.0 and not found.alone:
+        return f"the attention factor {asked.rope.attention_factor} would multiply the sliding layers of {name} too"
     if asked.rope.head_dim != asked.rope.rotary_dim and not found.partial:
         return f"{name} turns whole heads, the Rope {asked.rope.rotary_dim} features of {asked.rope.head_dim}"
     return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -13,13 +12,14 @@ import shutil
 import subprocess
 import types
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny_llama
 from campaign import HANGS
-from ropes import BLOCKS, CONTEXT, KINDS, SEEDS, carries, check, features
+from ropes import BLOCKS, CONTEXT, KINDS, SEEDS, carried_by, check, features
 
 import rfrope
 from rfrope import Rope, exports
@@ -96,12 +96,12 @@ def rotated_by_hand(model: Any, rope: Rope) -> Any:
     return model
 
 
-@pytest.mark.parametrize("model_type", MODELS)
-@pytest.mark.parametrize("kind", ["plain", "ladder", "partial"])
+@pytest.mark.parametrize(
+    ("model_type", "kind"),
+    [*((model_type, kind) for model_type in MODELS for kind in ("plain", "ladder")), ("phi3", "partial")],
+)
 def test_transformers_models(hf, model_type, kind, tmp_path):
     torch = importlib.import_module("torch")
-    if kind == "partial" and model_type != "phi3":
-        pytest.skip("this class turns whole heads")
     tokens = torch.from_numpy(np.random.default_rng(1).integers(3, 64, (1, 200)))
     for seed in SEEDS if kind == "plain" else range(2):
         rope = KINDS[kind](seed)
@@ -124,13 +124,10 @@ def test_transformers_models(hf, model_type, kind, tmp_path):
     assert read.attention_factor == rope.attention_factor
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", carried_by("transformers"))
 def test_transformers_rotation(hf, kind):
     torch = importlib.import_module("torch")
     module = importlib.import_module("transformers.models.phi3.modeling_phi3")
-    if not carries("transformers", kind):
-        assert "interleaved" in kind
-        pytest.skip("transformers' classes pair halves unless the Rope knows better")
     for seed in SEEDS:
         rope = KINDS[kind](seed)
         x, positions = features(rope)
@@ -145,24 +142,32 @@ def test_transformers_rotation(hf, kind):
 # -- vLLM --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_vllm(kind, monkeypatch):
-    torch = needed("torch")
+@pytest.fixture
+def vllm(monkeypatch):
+    """Return vLLM's module of rotary embeddings, whose class for longrope asks vLLM's own config for a length."""
+    needed("torch")
     module = needed("vllm.model_executor.layers.rotary_embedding")
     longrope = importlib.import_module(f"{module.__name__}.phi3_long_rope_scaled_rope")
-    if not carries("vllm", kind):
-        assert "interleaved" in kind
-        told = exports.export(KINDS["plain"](0), "vllm")["rope_parameters"]
-        monkeypatch.setattr(longrope, "get_current_vllm_config", lambda: told_of(CONTEXT))
-        with pytest.raises(ValueError, match="neox"):
-            module.get_rope(2 * BLOCKS, CONTEXT, is_neox_style=False, rope_parameters=told)
-        return
     monkeypatch.setattr(longrope, "get_current_vllm_config", lambda: told_of(CONTEXT))
+    return module
+
+
+def test_vllm_refuses_what_export_refuses(vllm):
+    with pytest.raises(ValueError, match="it pairs 'interleaved', the engine 'half' alone"):
+        exports.export(KINDS["interleaved"](0), "vllm")
+    told = exports.export(KINDS["plain"](0), "vllm")["rope_parameters"]
+    with pytest.raises(ValueError, match="neox"):
+        vllm.get_rope(2 * BLOCKS, CONTEXT, is_neox_style=False, rope_parameters=told)
+
+
+@pytest.mark.parametrize("kind", carried_by("vllm"))
+def test_vllm(vllm, kind):
+    torch = importlib.import_module("torch")
     for seed in SEEDS:
         rope = KINDS[kind](seed)
         x, positions = features(rope)
         told = exports.export(rope, "vllm")
-        rotary = module.get_rope(
+        rotary = vllm.get_rope(
             rope.head_dim, told["max_position_embeddings"], rope_parameters=told["rope_parameters"], dtype=torch.float32
         )
         flat = torch.from_numpy(x.swapaxes(0, 1).reshape(len(positions), -1))
@@ -178,11 +183,9 @@ def told_of(length: int) -> Any:
 # -- MLX, ONNX ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", carried_by("mlx"))
 def test_mlx(kind):
     mx = needed("mlx.core")
-    if not carries("mlx", kind):
-        pytest.skip("mx.fast.rope has no attention factor")
     for seed in SEEDS:
         rope = KINDS[kind](seed)
         x, positions = features(rope)
@@ -209,6 +212,27 @@ def test_onnxruntime(kind, tmp_path):
         check(got[0], x, positions, rope, "onnx")
 
 
+@pytest.mark.parametrize("wrong", ["swapped", "dropped", "other pairing"])
+def test_the_check_sees_what_it_looks_for(hf, wrong):
+    """An export with factor and divisor exchanged, without its attention factor, or for the other pairing."""
+    torch = importlib.import_module("torch")
+    module = importlib.import_module("transformers.models.phi3.modeling_phi3")
+    rope = replace(KINDS["plain"](3), attention_factor=1.01)
+    told = exports.export(rope, "transformers")
+    if wrong == "swapped":
+        swapped = [1.0 / one for one in told["rope_parameters"]["short_factor"]]
+        told["rope_parameters"] |= {"short_factor": swapped, "long_factor": swapped}
+    elif wrong == "dropped":
+        del told["rope_parameters"]["attention_factor"]
+    x, positions = features(rope)
+    config = hf.Phi3Config(hidden_size=2 * rope.head_dim, num_attention_heads=2, pad_token_id=0, **told)
+    cos, sin = module.Phi3RotaryEmbedding(config)(torch.from_numpy(x), torch.from_numpy(positions)[None])
+    got, _ = module.apply_rotary_pos_emb(torch.from_numpy(x)[None], torch.from_numpy(x)[None], cos, sin)
+    held = replace(rope, pairing="interleaved") if wrong == "other pairing" else rope
+    with pytest.raises(AssertionError):
+        check(got[0].numpy(), x, positions, held, "onnx" if wrong == "other pairing" else "transformers")
+
+
 # -- kernels that need a CUDA device, by their own reference formulas --------------------------------------------------
 
 
@@ -227,12 +251,11 @@ def twice(table: np.ndarray, neighbours: bool) -> np.ndarray:
     return np.repeat(table, 2, axis=-1) if neighbours else np.concatenate([table, table], axis=-1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("engine", ["flash-attn", "flashinfer", "transformer-engine"])
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [(engine, kind) for engine in ("flash-attn", "flashinfer", "transformer-engine") for kind in carried_by(engine)],
+)
 def test_layouts_of_cuda_kernels(engine, kind):
-    if not carries(engine, kind):
-        assert engine == "transformer-engine"
-        pytest.skip("TransformerEngine takes phases, which have no factor")
     for seed in SEEDS:
         rope = KINDS[kind](seed)
         x, positions = features(rope)
@@ -315,36 +338,38 @@ def node_llama_cpp(files: list[pathlib.Path], tokens: list[int]) -> list[dict[st
     return json.loads(ran.stdout)
 
 
-def test_llama_cpp(tmp_path):
+LLAMA_CPP = {
+    "llama": [KINDS["interleaved"](seed) for seed in SEEDS],
+    "phi3": [Rope(one.frequencies[:6], head_dim=16, attention_factor=one.attention_factor, context=CONTEXT)
+             for one in map(KINDS["plain"], SEEDS)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", LLAMA_CPP)
+def test_llama_cpp(architecture, tmp_path):
     needed("gguf")
-    held = tiny_llama.weights()
-    model = tmp_path / "model.gguf"
-    tiny_llama.write(model, held, scaling__type="linear", scaling__factor=4.0, freq_base=5e5)
-    ropes = [KINDS["interleaved"](seed) for seed in SEEDS]
+    ropes, held, model = LLAMA_CPP[architecture], tiny_llama.weights(), tmp_path / "model.gguf"
+    old = {"scaling__type": "linear", "scaling__factor": 4.0, "freq_base": 5e5, "n_rot": ropes[0].rotary_dim}
+    packed = held if architecture == "llama" else tiny_llama.as_phi3(held)
+    tiny_llama.write(model, packed, architecture=architecture, **old)
     files = [tmp_path / f"{seed}.gguf" for seed in SEEDS]
     for file, rope in zip(files, ropes, strict=True):
         exports.write(file, rope, "llama.cpp", model=model)
     tokens = [1, *np.random.default_rng(0).integers(259, tiny_llama.VOCABULARY, 60).tolist()]
     answers = node_llama_cpp(files, tokens)
 
-    def of(rope: Rope) -> np.ndarray:
-        return tiny_llama.probabilities(held, tokens, lambda x: rope.rotate(x, np.arange(len(tokens))))
+    def of(rope: Rope, **changes: Any) -> np.ndarray:
+        changed = replace(rope, **changes)
+        return tiny_llama.probabilities(held, tokens, lambda x: changed.rotate(x, np.arange(len(tokens))))
 
     for rope, answer in zip(ropes, answers, strict=True):
-        wanted = of(rope)
+        wanted, ladder = of(rope), rfrope.geometric(rope.n_blocks)
         missed = np.max(np.abs(np.asarray(answer["rows"]) - wanted))
         assert missed < 2e-3  # its cache of keys and values is in half precision
-        wrong = [
-            Rope(rope.frequencies, pairing="interleaved"),
-            Rope(rope.frequencies, attention_factor=rope.attention_factor),
-        ]
-        with contextlib.suppress(ZeroDivisionError), np.errstate(divide="ignore"):
-            ladder = rfrope.geometric(BLOCKS)
-            swapped = np.where(rope.frequencies == 0.0, 0.0, ladder * ladder / rope.frequencies)
-            wrong.append(Rope(swapped, pairing="interleaved", attention_factor=rope.attention_factor))
-        assert min(np.max(np.abs(of(one) - wanted)) for one in wrong[1:]) > 5.0 * missed
+        swapped = np.divide(ladder**2, rope.frequencies, where=rope.frequencies != 0.0, out=0.0 * ladder)
+        assert np.max(np.abs(of(rope, frequencies=swapped) - wanted)) > 5.0 * missed
         if abs(rope.attention_factor - 1.0) > 0.1:
-            assert np.max(np.abs(of(wrong[0]) - wanted)) > 3.0 * missed
+            assert np.max(np.abs(of(rope, attention_factor=1.0) - wanted)) > 3.0 * missed
 
 
 def test_llama_cpp_refuses_what_export_refuses(tmp_path):

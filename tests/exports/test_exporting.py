@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ropes import CONTEXT, KINDS
+from ropes import CONTEXT, KINDS, carried_by
 
 import rfrope
 from rfrope import Rope, exports
@@ -182,6 +182,15 @@ HEADS = Rope(np.ones((2, 8, 1)), context=8)
 AXES = rfrope.mrope(rfrope.geometric(8), (4, 2, 2))
 GLM = next(iter(rfrope.from_config({"model_type": "glm4", "head_dim": 32})))
 LLAMA = {"source": {"model_type": "llama", "pairing": "known"}}
+CARRIED = {  # of the kinds
+    "transformers": {"plain", "no factor", "partial", "ladder"},
+    "vllm": {"plain", "no factor", "partial", "ladder"},
+    "mlx": {"no factor", "interleaved, no factor", "ladder"},
+    "transformer-engine": {"no factor", "interleaved, no factor", "ladder"},
+    "flash-attn": set(KINDS),
+    "flashinfer": set(KINDS),
+    "onnx": set(KINDS),
+}
 REFUSED = [
     *((HEADS, name, r"shape \(2, 8, 1\), a set for each head, and heads share one") for name in NAMES[:10]),
     *((AXES, name, r"turns by 3 position axes; for text alone, replace\(rope, sections=None\)") for name in NAMES[:10]),
@@ -192,6 +201,7 @@ REFUSED = [
     (replace(ROPE, pairing="interleaved"), "transformers", "most classes of transformers pair halves"),
     (replace(GLM, pairing="half"), "transformers", "the class of 'glm4' pairs 'interleaved', the Rope 'half'"),
     (replace(ROPE, head_dim=24, **LLAMA), "transformers", "the class of 'llama' turns whole heads, the Rope 16 features"),
+    *((KINDS[kind](0), name, "pair|attention factor") for name, kinds in CARRIED.items() for kind in KINDS if kind not in kinds),
     (replace(ROPE, head_dim=24), "llama.cpp", "llama turns whole heads, the Rope 16 features of 24"),
 ]  # fmt: skip
 
@@ -204,6 +214,17 @@ def test_what_an_engine_cannot_carry(rope, engine, reason, tmp_path):
     with pytest.raises(ValueError, match=reason):
         exports.write(tmp_path / f"new{suffix}", rope, engine)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("engine", CARRIED)
+def test_what_an_engine_carries(engine):
+    assert set(carried_by(engine)) == CARRIED[engine]
+
+
+def test_one_factor_for_all_layers_of_gemma4():
+    with pytest.raises(ValueError, match=r"the attention factor 1\.1 would multiply the sliding layers of gemma4 too"):
+        exports.export(replace(ROPE, attention_factor=1.1), "llama.cpp", architecture="gemma4")
+    assert list(exports.export(ROPE, "llama.cpp", architecture="gemma4")["tensors"]) == ["rope_freqs.weight"]
 
 
 def test_a_class_that_pairs_as_the_rope_does():
@@ -336,6 +357,9 @@ def test_configs_that_are_none(tmp_path, text, message):
 def test_a_folder_that_cannot_be_written_to(tmp_path):
     with pytest.raises(OSError, match="No such file"):
         exports.write(tmp_path / "nowhere" / "rope.json", ROPE, "vllm")
+    if os.path.isdir("/proc/self"):  # read-only, even for a superuser
+        with pytest.raises(OSError, match=r"/proc/rope\.json"):
+            exports.write("/proc/rope.json", ROPE, "vllm")
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(FileExistsError, match="is not a regular file"):
         exports.write(tmp_path / "folder.json", ROPE, "vllm", overwrite=True)

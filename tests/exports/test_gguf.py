@@ -10,7 +10,7 @@ import pytest
 import tiny_llama
 from ropes import KINDS
 
-from rfrope import exports
+from rfrope import Rope, exports
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed")
 ROPE = KINDS["plain"](1)
@@ -118,8 +118,8 @@ def refused(path, message, rope=ROPE, **options):
 
 def test_files_that_the_tensor_is_not_for(model, tmp_path):
     refused(model, "is of the architecture 'llama', the export for 'gemma4'; expected architecture='llama'",
-            architecture="gemma4")  # fmt: skip
-    refused(model, "turns 16 features of a head, the Rope 8", KINDS["ladder"](0).__class__(np.ones(4), context=8))
+            KINDS["no factor"](1), architecture="gemma4")  # fmt: skip
+    refused(model, "turns 16 features of a head, the Rope 8", Rope(np.ones(4), context=8))
     qwen = tmp_path / "qwen.gguf"
     tiny_llama.write(qwen, tiny_llama.weights(), architecture="qwen3")
     refused(

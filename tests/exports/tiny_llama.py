@@ -1,4 +1,4 @@
-"""A llama of two small layers: its GGUF, and its forward pass in NumPy."""
+"""A llama, or a phi3, of two small layers: its GGUF, and its forward pass in NumPy."""
 
 from __future__ import annotations
 
@@ -26,6 +26,16 @@ def weights(seed: int = 0) -> dict[str, np.ndarray]:
     names = ["output_norm", *(f"blk.{i}.{one}_norm" for i in range(LAYERS) for one in ("attn", "ffn"))]
     made |= {f"{name}.weight": 1.0 + 0.1 * rng.standard_normal(WIDTH) for name in names}
     return {name: value.astype(np.float32) for name, value in made.items()}
+
+
+def as_phi3(held: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same weights as phi3 has them: q, k and v in one, and gate and up."""
+    made = dict(held)
+    for i in range(LAYERS):
+        for target, parts in (("attn_qkv", ("attn_q", "attn_k", "attn_v")), ("ffn_up", ("ffn_gate", "ffn_up"))):
+            joined = np.concatenate([made.pop(f"blk.{i}.{part}.weight") for part in parts])
+            made[f"blk.{i}.{target}.weight"] = joined
+    return made
 
 
 def write(path: pathlib.Path, held: dict[str, np.ndarray], *, architecture: str = "llama", **keys: Any) -> None:
