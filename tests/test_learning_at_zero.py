@@ -72,7 +72,11 @@ def by_jax(kernel, at, along, across):
     return tuple(float(v) for v in (along @ slope(at), *seconds))
 
 
-@pytest.mark.parametrize("problem", sparse([one for one in EVERY if one.kernel.ndim < 3 or str(one) in FEW], lambda one: str(one) in FEW), ids=str)
+@pytest.mark.parametrize(
+    "problem",
+    sparse([one for one in EVERY if one.kernel.ndim < 3 or str(one) in FEW], lambda one: str(one) in FEW),
+    ids=str,
+)
 def test_derivatives_of_kernels_at_and_near_zero(problem, monkeypatch):
     check(problem, by_torch, SIZES, monkeypatch)
 

@@ -256,7 +256,9 @@ class Periodic(Kernel):
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         x = delta[..., 0]
-        x = xp.where(x < 0.0, -x, x)  # a magnitude whose slope at 0 is not 0, so that second derivatives are right there
+        x = xp.where(
+            x < 0.0, -x, x
+        )  # a magnitude whose slope at 0 is not 0, so that second derivatives are right there
         x = xp.where(xp.isinf(x), xp.full_like(x, math.nan), x)
         rest = xp.remainder(x, self.period)
         rest = xp.where(rest > 0.5 * self.period, self.period - rest, rest)  # exact, as the remainder is
