@@ -441,7 +441,7 @@ def _floored(estimate: Estimate, delta: Array, size: Array | float) -> Estimate:
 def _borne_out(task: _KernelChunk, found: _MeanSums) -> Array:
     """Whether the variance at each lag is that of many draws: by its size, and else by fourth moments of some draws."""
     xp = array.namespace(m2=found.m2)
-    sure = found.m2 >= 4.0 * _FEW_DRAWS  # no value is off by more than 2
+    sure = (found.m2 >= 4.0 * _FEW_DRAWS) | (found.m2 == 0.0)  # no value is off by more than 2
     if not array.on_host(found.m2):
         return sure
     host = np.atleast_1d(array.to_host(sure)).reshape(-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -179,29 +180,20 @@ def validate(
         q[:, None], k[:, None], vectors, kernel, n_trials=n_trials, rng=[*key, 1], pairing=pairing, executor=executor
     )
     moments = [f(q[:, None], k[:, None], vectors, kernel, pairing=pairing) for f in (expected_score, score_variance)]
-    largest = np.linalg.norm(q, axis=-1) * np.linalg.norm(k, axis=-1)
-
-    per_lag = (3 + 2 * len(q)) * len(lags)
-    bound = float(-normal_quantile(np.asarray(alpha / (2.0 * per_lag))))
+    bound = float(-normal_quantile(np.asarray(alpha / (2.0 * (3 + 2 * len(q)) * len(lags)))))
     harmonics = [np.atleast_1d(kernel.phi(m * vectors)) for m in (1.0, 2.0, 3.0, 4.0)]
-    of_means = _errors_of_means(harmonics, n_samples, bound)
-    of_scores = _errors_of_scores(*block_coefficients(q, k, pairing=pairing), harmonics, n_trials, bound)
-
-    rows: list[Row] = []
-    for j, position in enumerate(tuple(float(v) for v in lag) for lag in lags):
-        theory = (kernel.phi(vectors[j]), kernel.phi2(vectors[j]), 0.0)
-        for name, closed, estimate, error in zip(QUANTITIES, theory, (phi, phi2, sine), of_means, strict=False):
-            rows.append(_row(position, name, None, closed, estimate.value[j], error[j], 1.0))
-        for pair in range(len(q)):
-            size, at = float(largest[pair]), (pair, j)
-            found = ((scores.mean.value, 1), (scores.variance.value, 2))
-            for (estimate, power), name, closed, error in zip(found, QUANTITIES[3:], moments, of_scores, strict=True):
-                rows.append(_row(position, name, pair, closed[at], estimate[at], error[at], size**power))
+    errors = (
+        *_errors_of_means(harmonics, n_samples, bound),
+        *_errors_of_scores(*block_coefficients(q, k, pairing=pairing), harmonics, n_trials, bound),
+    )
+    closed = (kernel.phi(vectors), kernel.phi2(vectors), np.zeros(len(lags)), *moments)
+    found = (phi.value, phi2.value, sine.value, scores.mean.value, scores.variance.value)
+    largest = np.linalg.norm(q, axis=-1) * np.linalg.norm(k, axis=-1)
     spread = relative_error(q[:, None], k[:, None], vectors, kernel, pairing=pairing)
     return Validation(
         kernel=repr(kernel),
         lags=tuple(tuple(float(v) for v in lag) for lag in lags),
-        rows=tuple(rows),
+        rows=tuple(_rows(lags, closed, found, errors, largest)),
         alpha=alpha,
         bound=bound,
         n_samples=n_samples,
@@ -295,6 +287,17 @@ def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
         wanted = "(m,)" if axes == 1 else f"(m, {axes})"
         raise ValueError(f"delta has shape {given}; expected {wanted} for {kernel!r}")
     return lags
+
+
+def _rows(lags: np.ndarray, closed: Any, found: Any, errors: Any, largest: np.ndarray) -> Iterator[Row]:
+    """Compare lag by lag: means ``(m,)``, which are at most 1, then moments ``(pairs, m)`` of scores of given sizes."""
+    for j, lag in enumerate(tuple(float(v) for v in lag) for lag in lags):
+        for i in range(3):
+            yield _row(lag, QUANTITIES[i], None, closed[i][j], found[i][j], errors[i][j], 1.0)
+        for pair, size in enumerate(largest.tolist()):
+            for i, power in ((3, 1), (4, 2)):
+                at = (pair, j)
+                yield _row(lag, QUANTITIES[i], pair, closed[i][at], found[i][at], errors[i][at], size**power)
 
 
 def _row(

@@ -114,6 +114,7 @@ ANALYSIS_FIELDS = {
         "negative_share",
         "lowest",
         "lowest_lag",
+        "found_less",
         "aliasing_distance",
         "integral_rule",
         "fit",
@@ -226,7 +227,7 @@ FIELDS = {
         "source",
     ),
     "moments.Band": ("value", "stderr", "lower", "upper", "confidence"),
-    "montecarlo.Estimate": ("value", "stderr", "n"),
+    "montecarlo.Estimate": ("value", "stderr", "n", "trusted"),
     "montecarlo.ScoreEstimate": ("mean", "variance", "n_trials"),
     "scaling.Scheme": ("name", "does", "make", "required", "optional", "idle", "aliases", "by_length"),
     "validation.Validation": (
