@@ -343,7 +343,7 @@ def _told_of_curve(axis: AxisSummary, summary: Summary) -> Iterator[str]:
     )
     if axis.first_negative_lag is not None:
         yield (
-            f"  So where it is below 0, tokens on average find their own like less than they find others: at "
+            f"  So where it is below 0, tokens on average find their own like less than others: at "
             f"{axis.lowest_lag} about {100.0 * axis.found_less:.0f} of 100 do."
         )
     if axis.aliasing_distance is not None:
