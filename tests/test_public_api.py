@@ -126,6 +126,7 @@ ANALYSIS_FIELDS = {
         "negative_share",
         "lowest",
         "lowest_lag",
+        "found_less",
         "aliasing_distance",
         "integral_rule",
         "fit",
@@ -243,7 +244,7 @@ FIELDS = {
     ),
     "exports.Rounding": ("frequency", "kernel", "table", "context"),
     "moments.Band": ("value", "stderr", "lower", "upper", "confidence"),
-    "montecarlo.Estimate": ("value", "stderr", "n"),
+    "montecarlo.Estimate": ("value", "stderr", "n", "trusted"),
     "montecarlo.ScoreEstimate": ("mean", "variance", "n_trials"),
     "scaling.Scheme": ("name", "does", "make", "required", "optional", "idle", "aliases", "by_length"),
     "validation.Validation": (

@@ -48,8 +48,8 @@ class Kernel(ABC):
     def signed_columns(self) -> tuple[bool, ...]:
         """Which columns of the cube carry the sign: with u replaced by 1 - u in all of them, omega turns into -omega.
 
-        Designs spread the other half of such a column, the magnitude, evenly. A wrong answer costs them accuracy, never
-        the law. Unless a family says otherwise: the last ndim columns.
+        Designs spread the other half of such a column, the magnitude, evenly. None do for a law of which no such
+        columns are known. Unless a family says otherwise: the last ndim columns.
         """
         return tuple(j >= self.draws - self.ndim for j in range(self.draws))
 
