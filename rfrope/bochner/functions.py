@@ -63,20 +63,26 @@ def from_function(
     Raises
     ------
     NotPositiveDefiniteError
-        If the spectral density is negative somewhere; it says where.
+        If the spectral density is negative somewhere; it says where, and carries a `Witness`.
+    UndecidedError
+        If phi does not settle at large lags, is too rough, or has spectral mass that is not found: neither a kernel nor
+        a witness against one.
     ValueError
-        If Phi(0) is not 1, phi is not even, not finite or not continuous at 0, does not settle at large lags, or is too
-        rough; and for arguments out of range.
+        If Phi(0) is not 1, phi is not even, not finite or not continuous at 0; and for arguments out of range.
     TypeError
         If phi is no callable, does not take arrays, or returns anything but real numbers.
 
     Notes
     -----
-    Source: Corollary 3 of seed 000. phi is resolved as Legendre series on panels, whose Fourier integrals are exact; in
-    more axes this is the Hankel transform. What is smooth but for a cusp at 0 comes out to 1e-10 or so. A kink at
-    another lag makes the spectrum oscillate without end; it is cut after some 2000 periods, which leaves an error of
-    about 4e-5 near the kink. A phi that still oscillates after as many periods is multiplied by a wide gaussian. A
-    limit above 0 becomes an atom at frequency 0, and the kernel has no density.
+    Source: Corollary 3 of seed 000. No number of values proves a function positive definite; the certificate states
+    that at the lags that were compared, all whole ones up to `Certificate.whole_lags` among them, phi is within
+    ``sup_error`` of a function that is. Before anything is accepted quadratic forms are taken on grids of phi itself.
+
+    phi is resolved as Legendre series on panels, whose Fourier integrals are exact; in more axes this is the Hankel
+    transform. What is smooth but for a cusp at 0 comes out to 1e-10 or so. A kink at another lag makes the spectrum
+    oscillate without end; it is cut after some 2000 periods, which leaves an error of about 4e-5 near the kink. A phi
+    that still oscillates after as many periods is multiplied by a wide gaussian. A limit above 0 becomes an atom at
+    frequency 0, and the kernel has no density.
 
     Examples
     --------
@@ -194,12 +200,9 @@ def _asked(phi: Any, measure: Measure, scale: Any, tolerance: float, *, bounded:
         raise _refused_by(witness, tolerance) from None
     question = _Question(values, measure, lags, tolerance, None)
     overlooked = survey.overlooked(lags)
+    witness = survey.witness_at_multiples(overlooked, question.level) or survey.witness(question.level)
     if overlooked.size:
-        witness = survey.witness_at_multiples(overlooked, question.level)
-        if bounded and witness is not None and -witness.value > tolerance:
-            raise _refused_by(witness, tolerance)
         lags = read_lags(values, measure, scale, clusters(overlooked))
-    witness = survey.witness(question.level)
     return dataclasses.replace(question, lags=lags, witness=witness)
 
 
@@ -340,7 +343,8 @@ def _doubt(
         return UndecidedError(
             f"the spectrum of phi has mass {mass:.9g}; expected phi(0) = 1: phi jumps at 0, has detail too fine to be "
             "seen, or its spectrum decays too slowly to be integrated",
-            f"scale=... about the lag of its finest detail may decide it; tolerance={abs(mass - 1.0):.2g} would accept it",
+            "scale=... about the lag of its finest detail may decide it; "
+            f"tolerance={1.01 * abs(mass - 1.0):.2g} would accept it",
         )
     at = int(np.argmax(error - explained))
     if error[at] > explained[at]:
