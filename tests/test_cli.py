@@ -483,7 +483,7 @@ def test_design_writes_what_sample_gives_and_tells_its_error(run, tmp_path, desi
         "norm": "rms" if design == "optimised" else None,
         "seed": None if design in ("quantile", "optimised") else 3,
         "error": {"rms": head["rms"], "sup": head["sup"]},
-    }  # fmt: skip
+    } | ({"lower_bound": 0.0} if design == "optimised" else {})  # fmt: skip
     assert {name: held[name] for name in ("design", "seed", "shape", "dtype", "output", "plot")} == {
         "design": resolved, "seed": loaded.source["seed"], "shape": [16], "dtype": "float64",
         "output": str(path), "plot": None,

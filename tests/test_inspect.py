@@ -176,7 +176,7 @@ def test_sections_of_m_rope_are_told(run, config):
     for axis in analysis.summarise(rfrope.mrope(rfrope.geometric(16), [4, 6, 6]), 512).axes:
         told = f"axis {axis.axis}: {axis.n_turning} blocks turn, {axis.n_dead} of them complete no turn"
         assert told in out
-        assert f"the score is never below {axis.lowest:.3f}." in out
+        assert f"the score, averaged over contents, is never below {axis.lowest:.3f}." in out
     assert run("inspect", path, path)[1].count("Axes: the blocks are shared") == 2
 
 

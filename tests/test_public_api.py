@@ -51,7 +51,8 @@ SIGNATURES = {
 }
 # Public functions that are not at the top, in the modules that own them.
 MODULE_SIGNATURES = {
-    "designs.optimise": "(kernel, n_blocks, *, max_lag, norm='rms', xp=None, device=None, dtype=None)",
+    "designs.optimise": "(kernel, n_blocks, *, max_lag, norm='rms', starts=None, progress=None, xp=None, device=None, "
+    "dtype=None)",
     "designs.points": "(kernel, n_blocks, *, design='stratified', rng=None, heads=None)",
     "frequencies.from_generators": "(generators)",
     "frequencies.from_wavelengths": "(wavelengths)",
@@ -125,6 +126,7 @@ ANALYSIS_FIELDS = {
         "negative_share",
         "lowest",
         "lowest_lag",
+        "found_less",
         "aliasing_distance",
         "integral_rule",
         "fit",
@@ -242,7 +244,7 @@ FIELDS = {
     ),
     "exports.Rounding": ("frequency", "kernel", "table", "context"),
     "moments.Band": ("value", "stderr", "lower", "upper", "confidence"),
-    "montecarlo.Estimate": ("value", "stderr", "n"),
+    "montecarlo.Estimate": ("value", "stderr", "n", "trusted"),
     "montecarlo.ScoreEstimate": ("mean", "variance", "n_trials"),
     "scaling.Scheme": ("name", "does", "make", "required", "optional", "idle", "aliases", "by_length"),
     "validation.Validation": (
@@ -350,7 +352,8 @@ def test_signatures_of_heads(name):
 @pytest.mark.parametrize("name", BOCHNER_SIGNATURES)
 def test_signatures_of_bochner(name):
     assert bare(getattr(bochner, name)) == BOCHNER_SIGNATURES[name]
-    assert set(bochner.__all__) == set(BOCHNER_SIGNATURES) | {"Certificate", "NotPositiveDefiniteError"}
+    records = {"Certificate", "Witness", "NotPositiveDefiniteError", "UndecidedError"}
+    assert set(bochner.__all__) == set(BOCHNER_SIGNATURES) | records
 
 
 @pytest.mark.parametrize("name", PLOTTING_SIGNATURES)

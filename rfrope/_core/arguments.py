@@ -102,7 +102,8 @@ def _number(name: str, value: Any, expected: str) -> float:
 def _bound(value: float) -> str:
     """A bound as an error shows it: a large power of two by its exponent."""
     mantissa, exponent = math.frexp(value)
-    return f"2**{exponent - 1}" if mantissa == 0.5 and abs(exponent) > 32 else f"{value:g}"
+    sign = "-" if value < 0.0 else ""
+    return f"{sign}2**{exponent - 1}" if abs(mantissa) == 0.5 and abs(exponent) > 32 else f"{value:g}"
 
 
 def _is_foreign(value: Any) -> bool:

@@ -181,8 +181,8 @@ def dirichlet(delta: Array, n_blocks: int, *, step: float = 1.0) -> Array:
 def first_negative_lag(frequencies: Array, max_lag: int) -> int | None:
     """Smallest whole lag at which the mean kernel is negative.
 
-    There two tokens of the same content score less than two that have nothing in common, on average: the model learns
-    that equal things differ. Every lag before it is safe.
+    There two tokens of the same content score less than two that have nothing in common, averaged over contents; at the
+    lags before it they do not. Single contents differ from the average.
 
     Parameters
     ----------

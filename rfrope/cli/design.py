@@ -195,6 +195,8 @@ def _print_design(options: argparse.Namespace, rope: rfrope.Rope, told: Fidelity
     where = f"lags 0 to {reach}" if len(told.context) == 1 else f"lags up to {reach} in size on every axis"
     print(f"\nError of the mean kernel (1/D) Σ cos(lag ω), which is to be Φ, over {where}:")
     print_table(_error_rows(told))
+    if source.get("lower_bound"):
+        print(f"No {blocks} frequencies, however they are chosen, reach an rms below {source['lower_bound']:.3g}.")
     worst = told.heads[told.worst]
     head = f"head {told.worst}, the worst: " if n_heads > 1 else ""
     print(f"\nAt a few lags ({head}{worst.kernel}), and what {blocks} independent draws would give (one sigma):")

@@ -222,7 +222,7 @@ def _told_of_sections(one: _Set) -> Iterator[str]:
     for along in analysis.summarise(one.model.vectors, one.context, head_dim=one.head_dim).axes:
         yield (
             f"  axis {along.axis}: {along.n_turning} blocks turn, {along.n_dead} of them complete no turn within the "
-            f"context; the score is never below {along.lowest:.3f}."
+            f"context; the score, averaged over contents, is never below {along.lowest:.3f}."
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.arguments import positive, whole
 from rfrope.designs.errors import error
-from rfrope.designs.optimising import as_range
+from rfrope.designs.optimising import as_range, bound
 from rfrope.designs.sampling import RANDOMISED, as_kernels, check_design, sample
 from rfrope.kernels import Kernel
 from rfrope.rotation.rope import Rope
@@ -70,7 +70,9 @@ def design(
         - ``design``: the design's own name where "auto" chose it; ``norm``; ``seed``, if the design is randomised and
           it was not a Generator;
         - ``error``: ``rms`` and ``sup`` of the worst head's mean kernel against Phi, over the whole lags below the
-          context on every axis.
+          context on every axis;
+        - ``lower_bound``, of the design "optimised": the root mean square error that no set of so many blocks falls
+          below for that head's kernel, 0 where none is known; see `rfrope.designs.optimise`.
 
     Raises
     ------
@@ -116,6 +118,9 @@ def design(
         "seed": seed,
         "error": {"rms": max(each.rms for each in errors), "sup": max(each.sup for each in errors)},
     }
+    if design == "optimised":
+        worst = max(range(len(errors)), key=lambda h: errors[h].rms)
+        source["lower_bound"] = bound(chosen[worst % len(chosen)], turned // 2, reach)
     return Rope(
         array.placed(made, xp, device, dtype),
         pairing=pairing,

@@ -52,6 +52,7 @@ def sample(
 
         - "stratified": one uniform in each of D strata of every column of the cube, the strata permuted at random. A
           column that carries a sign has strata of its magnitude and independent signs: in one axis, of abs(omega).
+        - "shifted": the points of "quantile" moved by one random shift, in random order, with independent signs.
         - "sobol", "halton": scrambled points of low discrepancy.
         - "orthogonal" (two axes or more, isotropic kernels and linear maps of them): uniform directions that are
           orthogonal within groups of k, times independent radii.
@@ -60,7 +61,7 @@ def sample(
         - "quantile", deterministic: abs(omega) at probabilities (i + 1/2)/D with alternating signs; a lattice of the
           cube in more than one axis.
         - "optimised", deterministic: `optimise`, which also reports what was reached.
-        - "auto": "stratified" where one uniform makes a frequency (`Kernel.draws`), else "sobol".
+        - "auto": "stratified" in one axis, else "sobol".
     heads : int, optional
         Number of heads, each with an independent set. Head 0 is the set without ``heads``. Deterministic designs
         give all heads the same set.
@@ -141,7 +142,7 @@ def points(
         It says how many columns the cube has (`Kernel.draws`) and which of them carry a sign.
     n_blocks, rng, heads
         As in `sample`.
-    design : {"iid", "stratified", "sobol", "halton"}
+    design : {"iid", "stratified", "shifted", "sobol", "halton"}
         Those of `sample` that are point sets.
 
     Returns
@@ -189,7 +190,7 @@ def check_design(design: str, kernel: Kernel) -> str:
     """Return the name of a design that the kernel allows, "auto" resolved, or say which designs there are."""
     choice("design", design, DESIGNS)
     if design == "auto":
-        return "stratified" if kernel.draws == 1 else "sobol"
+        return "stratified" if kernel.ndim == 1 else "sobol"
     if design == "orthogonal":
         sets.checked_isotropy(kernel)
     return design

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
-from rfrope._core.arguments import MOST, positive, whole
+from rfrope._core import arguments, array
+from rfrope._core.arguments import LARGEST, MOST, whole
 from rfrope._core.array import Array
 
 
@@ -53,6 +53,16 @@ def shape(default: float, least: float, most: float, *, ends: bool = False) -> A
     return field(default=default, metadata={"sought": Sought("shape", least=least, most=most, ends=ends)})
 
 
+def positive(name: str, value: Any) -> float:
+    """Return a length or a frequency, from 2**-500 to 2**500: beyond, draws are cut and no longer follow Phi."""
+    return arguments.positive(name, value, least=1.0 / LARGEST, most=LARGEST)
+
+
+def finite(name: str, value: Any) -> float:
+    """Return a frequency of either sign, within 2**500."""
+    return arguments.finite(name, arguments.finite(name, value), least=-LARGEST, most=LARGEST)
+
+
 def per_axis(
     name: str, value: Any, ndim: int, check: Callable[[str, Any], float] = positive
 ) -> float | tuple[float, ...]:
@@ -71,7 +81,7 @@ def shares(name: str, values: Any) -> tuple[float, ...]:
     """Return positive weights whose sum is 1 to rounding, as those it returns are, which it returns unchanged."""
     if not isinstance(values, list | tuple | np.ndarray) or np.ndim(np.asarray(values, dtype=object)) != 1:
         raise TypeError(f"{name} is {values!r:.80}; expected a sequence of positive numbers with sum 1")
-    checked = tuple(positive(name, value) for value in values)
+    checked = tuple(arguments.positive(name, value) for value in values)
     total = math.fsum(checked)
     if abs(total - 1.0) > 1e-9:
         raise ValueError(f"{name} is {list(checked)!r:.80}, with sum {total}; expected sum 1 so that Phi(0) = 1")
@@ -143,7 +153,8 @@ def _length_of_others(vectors: Array, xp: ModuleType) -> Array:
 
 def volume(scale: float | tuple[float, ...], ndim: int) -> float:
     """Product of a length over the axes."""
-    return scale**ndim if isinstance(scale, float) else math.prod(scale)
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.prod(np.broadcast_to(scale, ndim)))
 
 
 def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:

@@ -16,7 +16,7 @@ import numpy as np
 
 from rfrope._core import array, elementwise, special, turns
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import LARGEST, finite, positive
+from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 from rfrope.kernels import parameters
 from rfrope.kernels.base import Atoms, Kernel
@@ -27,6 +27,7 @@ from rfrope.kernels.parameters import (
     frequency,
     length,
     per_axis,
+    positive,
     shape,
     shares,
     volume,
@@ -57,8 +58,8 @@ class Sinc(Kernel):
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         inside = xp.all(xp.abs(omega) <= along_axes(self.bandwidth, omega, xp), axis=-1)
-        height = 1.0 / volume(self.bandwidth, self.ndim) * 0.5**self.ndim
-        return height * xp.astype(inside, omega.dtype)
+        height = _inverse(volume(self.bandwidth, self.ndim)) * 0.5**self.ndim
+        return xp.where(inside, xp.full_like(omega[..., 0], height), xp.zeros_like(omega[..., 0]))
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.asarray(self.bandwidth) * (2.0 * u - 1.0)
@@ -149,7 +150,8 @@ class Ball(Kernel):
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         inside = parameters.radius(omega / along_axes(self.bandwidth, omega, xp), xp) <= 1.0
         unit = math.gamma(0.5 * self.ndim + 1.0) * math.pi ** (-0.5 * self.ndim)
-        return unit / volume(self.bandwidth, self.ndim) * xp.astype(inside, omega.dtype)
+        height = unit * _inverse(volume(self.bandwidth, self.ndim))
+        return xp.where(inside, xp.full_like(omega[..., 0], height), xp.zeros_like(omega[..., 0]))
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         if self.ndim == 1:
@@ -203,6 +205,10 @@ class Shell(Kernel):
     def isotropy(self) -> np.ndarray | None:
         """As `Kernel.isotropy`."""
         return np.diag(np.broadcast_to(self.radius, self.ndim))
+
+
+def _inverse(volume: float) -> float:
+    return 1.0 / volume if volume else math.inf
 
 
 def _sphere_mean_cos(order: float, vectors: Array, xp: ModuleType) -> Array:
@@ -296,7 +302,7 @@ class SpectralMixture(Kernel):
     def __post_init__(self) -> None:
         object.__setattr__(self, "ndim", check_ndim(self.ndim))
         object.__setattr__(self, "weights", shares("weights", self.weights))
-        for name, check in (("means", finite), ("scales", positive)):
+        for name, check in (("means", parameters.finite), ("scales", positive)):
             values = getattr(self, name)
             if not isinstance(values, list | tuple | np.ndarray) or getattr(values, "ndim", 1) == 0:
                 raise TypeError(f"{name} is {values!r:.80}; expected a sequence with an entry for each component")
@@ -331,7 +337,7 @@ class SpectralMixture(Kernel):
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         total: Array = 0.0
         for weight, mean, scale in self._components():
-            height = 0.5 * weight * (2.0 * math.pi) ** (-0.5 * self.ndim) / volume(scale, self.ndim)
+            height = 0.5 * weight * (2.0 * math.pi) ** (-0.5 * self.ndim) * _inverse(volume(scale, self.ndim))
             width, centre = along_axes(scale, omega, xp), along_axes(mean, omega, xp)
             for away in ((omega + s * centre) / width for s in (-1.0, 1.0)):
                 near, square, w = parameters.near_and_far(away, 1.0, xp)
