@@ -243,10 +243,9 @@ def sglang(told: Told) -> Use:
         return Use(_llama3(told, base))
     if name == "yarn":
         factor = values.get("factor", 1.0)
-        pair = [values.get("mscale"), values.get("mscale_all_dim")]
         attention = _yarn_scale(factor)
-        if None not in pair:
-            attention = _yarn_scale(factor, pair[0]) / _yarn_scale(factor, pair[1])
+        if values.get("mscale") is not None and values.get("mscale_all_dim") is not None:
+            attention = _yarn_scale(factor, values["mscale"]) / _yarn_scale(factor, values["mscale_all_dim"])
         keys = ("beta_fast", "beta_slow", "truncate", "original_max_position_embeddings")
         options = {key: values[key] for key in keys if values.get(key) is not None} | {"factor": factor}
         passed = _present(values, {"attention_factor": attention})
@@ -406,12 +405,11 @@ def _phi3_in_mlx(told: Told, theta: float, scaling: Any, passed: tuple[str, ...]
 
 def tensorrt_llm(told: Told) -> Use:
     """What TensorRT-LLM does, by its PyTorch classes."""
-    raw, values, name = told.raw, told.values, told.scheme
+    raw, name, scaling = told.raw, told.scheme, told.raw.get("rope_scaling")
     if raw.get("rope_parameters"):
         raise UnknownError("the version that was read takes rope_theta and rope_scaling, not rope_parameters")
     part = first(raw, "partial_rotary_factor")
     base = told.ladder(1.0 if part is None else float(part))
-    scaling = raw.get("rope_scaling")
     if not scaling:
         return Use(base, positions=told.context)
     if name not in ("linear", "llama3", "yarn", "longrope", "dynamic"):
@@ -420,30 +418,18 @@ def tensorrt_llm(told: Told) -> Use:
         raise RefusedError(f"stops with an error: {name!r} is none of the schemes of its Qwen classes")
     if name == "linear":
         return Use(base / float(scaling.get("factor", 1.0)), positions=told.context)
-    if name == "llama3":
-        usual = {
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 1024,
-            "factor": 1.0,
-        }
-        chosen = usual | {key: values[key] for key in usual if key in scaling}
-        return Use(np.asarray(schemes.llama3(base, **chosen).frequencies), positions=told.context)
     if name == "dynamic":
         if "alpha" in scaling:
             raise UnknownError("the scheme 'dynamic' with alpha was not read")
         return Use(base, positions=told.context, passed_over=("factor",))
+    if name == "llama3":
+        usual = {"factor": 1.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        usual["original_max_position_embeddings"] = 1024
+        chosen = usual | {key: told.values[key] for key in usual if key in scaling}
+        return Use(np.asarray(schemes.llama3(base, **chosen).frequencies), positions=told.context)
     original = raw.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings") or 1024
     if name == "yarn":
-        factor = float(scaling.get("factor", 1.0))
-        keys = ("beta_fast", "beta_slow")
-        options = {key: scaling[key] for key in keys if key in scaling}
-        options |= {"factor": factor, "original_max_position_embeddings": original}
-        attention = _yarn_scale(factor, scaling.get("mscale", 1.0)) / _yarn_scale(
-            factor, scaling.get("mscale_all_dim", 0.0)
-        )
-        passed = _present(scaling, {"attention_factor": attention, "truncate": True})
-        return Use(*_yarn(told, base, attention, **options), positions=told.context, passed_over=passed)
+        return _yarn_in_tensorrt(told, base, scaling, original)
     return Use(
         _divided(base, scaling["long_factor" if told.seq_len > original else "short_factor"]),
         _long_scale(told, original),
@@ -452,3 +438,13 @@ def tensorrt_llm(told: Told) -> Use:
         positions=told.context,
         passed_over=_present(scaling, {"factor": told.context / original, "attention_factor": None}),
     )
+
+
+def _yarn_in_tensorrt(told: Told, base: np.ndarray, scaling: Mapping[str, Any], original: int) -> Use:
+    factor = float(scaling.get("factor", 1.0))
+    options = {key: scaling[key] for key in ("beta_fast", "beta_slow") if key in scaling}
+    options |= {"factor": factor, "original_max_position_embeddings": original}
+    mscale, everywhere = scaling.get("mscale", 1.0), scaling.get("mscale_all_dim", 0.0)
+    attention = _yarn_scale(factor, mscale) / _yarn_scale(factor, everywhere)
+    passed = _present(scaling, {"attention_factor": attention, "truncate": True})
+    return Use(*_yarn(told, base, attention, **options), positions=told.context, passed_over=passed)

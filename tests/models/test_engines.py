@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import rfrope
 from rfrope import models
 from rfrope.models.engines import ENGINES
 
@@ -124,7 +123,7 @@ def check_table(table: np.ndarray, use: models.EngineUse, positions: int) -> Non
 
 
 def test_records_are_complete():
-    assert [engine.name for engine in ENGINES][0] == "transformers"
+    assert ENGINES[0].name == "transformers"
     assert len({engine.name for engine in ENGINES}) == len(ENGINES) == 6
     for engine in ENGINES:
         assert engine.version
