@@ -104,9 +104,9 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     what : array, pair of arrays, dict of arrays, or module
         Frequencies ``(D,)`` (``inv_freq``); a pair of tables of cos and sin, ``(S, D)``, or ``(S, 2D)`` with every
         column twice, doubled or repeated; one table ``(S, 2D)``, cos then sin, sin then cos, or in turn; a complex
-        table ``(S, D)``. A dict holds such arrays under the names that models have for them, as a ``state_dict`` or an open
-        NPZ file does. A module of PyTorch is searched for them; one of transformers is asked for its cos and sin too,
-        and for the pairing by which its own function turns.
+        table ``(S, D)``. A dict holds such arrays under the names that models have for them, as a ``state_dict`` or an
+        open NPZ file does. A module of PyTorch is searched for them; one of transformers is asked for its cos and sin
+        too, and for the pairing by which its own function turns.
     rope : Rope, frequencies, or config, optional
         What is meant; a config as in `from_config`. Unless given, that of ``what.config``.
     context : int, optional

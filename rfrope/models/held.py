@@ -107,7 +107,7 @@ def _of_module(module: Any) -> Iterator[Held]:
         tensors = {**part._buffers, **part._parameters, **{k: v for k, v in vars(part).items() if hasattr(v, "dtype")}}
         found = list(_of_names(prefix, {name: v for name, v in tensors.items() if v is not None}, part))
         yield from found
-        if found and all(not one.fault for one in found):
+        if found and all(np.any(one.values) and np.all(np.isfinite(one.values)) for one in found):
             yield from _probed(prefix, part, found)
 
 
@@ -164,6 +164,8 @@ def _turned_by(part: Any, cos: Any, sin: Any) -> str | None:
         return None
     found, given = (array.to_host(each)[0, 0].astype(np.float64) for each in (turned, x))
     table = _of_pair("", cos[0], sin[0]).rows(slice(None))
+    if 2 * table.shape[1] != width:
+        return None
     for pairing in ("half", "interleaved"):
         first, second = pair(given, pairing)
         wanted = (first + 1j * second) * table

@@ -120,10 +120,10 @@ def _made(rope: Rope, name: str, told: dict[str, Any], part: float) -> Iterator[
 
 def described(found: np.ndarray, expected: np.ndarray) -> str:
     """Say something of a set that no known mistake makes: all multiplied by a number, or a ladder of another base."""
-    turning = (expected != 0.0) & (found != 0.0)
-    if found.shape == expected.shape and np.sum(turning) > 1 and np.array_equal(found == 0.0, expected == 0.0):
+    if found.shape == expected.shape and np.array_equal(found == 0.0, expected == 0.0):
+        turning = expected != 0.0
         ratio = found[turning] / expected[turning]
-        if np.max(np.abs(ratio / ratio[0] - 1.0)) < _LADDER:
+        if ratio.size > 1 and np.max(np.abs(ratio / ratio[0] - 1.0)) < _LADDER:
             return f"all frequencies multiplied by {ratio[0]:.6g}"
     if found.size > 1 and np.all(found > 0.0) and abs(found[0] - 1.0) < _LADDER:
         base = float(found[-1] ** (-found.size / (found.size - 1.0)))
