@@ -303,7 +303,8 @@ def _unlike(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtype: str) -> I
         kind = dtype if dtype in tables.HALF else HALVES[bits(found)]
         yield "half precision", f"values in {kind}" + (", computed there" if is_near and not likeness else "")
     if not narrow or likeness or not is_near:
-        worst = int(np.argmax(np.abs(found - expected) / np.where(expected == 0.0, 1.0, np.abs(expected))))
+        apart = np.abs(found - expected) / np.where(expected == 0.0, 1.0, np.abs(expected))
+        worst = int(np.argmax(apart > 0.5 * np.max(apart)))  # the first of those
         text = likeness or "no known mistake makes them; perhaps uninitialised memory, or another model's"
         yield (
             "frequencies",

@@ -69,9 +69,19 @@ def phi3(scheme: str, part: float = 1.0) -> dict[str, Any]:
     return made | ({"rope_scaling": {"type": "longrope", **lists}} if scheme == "longrope" else {})
 
 
+def advised(made: dict[str, Any]) -> dict[str, Any]:
+    """A config with the change that a comparison advises."""
+    place = models.compare(made, seq_len=CONTEXT).places[0]
+    assert place.write
+    return {key: value for key, value in (made | place.write).items() if value is not None}
+
+
 CASES = [
     *(pytest.param(config(kind, name), id=f"{kind} {name}") for kind in TYPES for name in SCHEMES),
     *(pytest.param(config(kind, "yarn", "rope_parameters"), id=f"{kind} in rope_parameters") for kind in TYPES),
+    pytest.param(advised(config("qwen3", "yarn with an attention factor")), id="advice on an attention factor"),
+    pytest.param(advised(config("llama", "default", "rope_parameters")), id="advice on rope_parameters"),
+    pytest.param(advised(config("llama", "dynamic")), id="advice on a dynamic scheme"),
     pytest.param(phi3("default"), id="phi3"),
     pytest.param(phi3("longrope"), id="phi3 longrope"),
     pytest.param(phi3("longrope", 0.75), id="phi3 longrope, in part"),
@@ -138,6 +148,16 @@ def test_what_was_not_read_is_unknown(engine):
     assert use.status == "unknown"
     assert "'stablelm' was not read" in use.reason
     assert (use.frequencies, use.attention_factor, use.differs_from) == (None, None, None)
+
+
+def test_the_check_of_a_table_sees_what_it_looks_for():
+    use = the_use("transformers", config("llama", "yarn with an attention factor"))
+    phases = np.multiply.outer(np.arange(CONTEXT), use.frequencies)
+    right = 1.5 * np.concatenate([np.cos(phases), np.sin(phases)], axis=-1)
+    check_table(right, use, CONTEXT)
+    for wrong in (right / 1.5, right[:, ::-1], right * 1.001, np.roll(right, 1, axis=0)):
+        with pytest.raises(AssertionError):
+            check_table(wrong, use, CONTEXT)
 
 
 # -- against the engines -----------------------------------------------------------------------------------------------
