@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         help="say what engines make of one config, and where they disagree",
         description="Read the RoPE of a model from its config.json, and say what each engine makes of it by the rules "
         "in that engine's source: frequencies, pairing, attention factor, how the length of the text counts; where "
-        "they disagree, by how much, from which distance on a score differs by 1 %%, and what to write into the config "
+        "they disagree, by how much, from which distance on a score differs by 1 %, and what to write into the config "
         f"so that they agree. Engines: {names}. An engine whose code for a model was not read is listed as unknown. "
         "Exit code: 0, whether they agree or not, or 2 for bad input.",
         epilog="Example: rfrope compare config.json --engine transformers --engine llama.cpp",

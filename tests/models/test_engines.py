@@ -202,9 +202,12 @@ def test_vllm(made, read_by_transformers, monkeypatch):
         return
     rotary = build()
     if hasattr(rotary, "long_short_cos_sin_cache"):
-        check_table(rotary.long_short_cos_sin_cache[ORIGINAL:].numpy(), use, use.positions)
-        short = the_use("vLLM", made, ORIGINAL)
-        check_table(rotary.long_short_cos_sin_cache[:ORIGINAL].numpy(), short, short.positions)
+        original = held.rope_parameters["original_max_position_embeddings"]
+        short = the_use("vLLM", made, original)
+        check_table(rotary.long_short_cos_sin_cache[:original].numpy(), short, short.positions)
+        assert rotary.use_long_rope == (original < CONTEXT)
+        if rotary.use_long_rope:
+            check_table(rotary.long_short_cos_sin_cache[original:].numpy(), use, use.positions)
     else:
         check_table(rotary.cos_sin_cache.numpy(), use, use.positions)
 
@@ -231,8 +234,9 @@ def test_sglang(made, read_by_transformers, monkeypatch):
         return
     rotary = build()
     if hasattr(rotary, "long_cos_sin_cache"):
+        original = held.rope_parameters["original_max_position_embeddings"]
         check_table(rotary.long_cos_sin_cache.numpy(), use, CONTEXT)
-        check_table(rotary.short_cos_sin_cache.numpy(), the_use("SGLang", made, ORIGINAL), ORIGINAL)
+        check_table(rotary.short_cos_sin_cache.numpy(), the_use("SGLang", made, original), original)
     else:
         check_table(rotary.cos_sin_cache.numpy(), use, len(rotary.cos_sin_cache))
 
