@@ -83,7 +83,8 @@ class EngineTable(SphinxDirective):
         for engine in rfrope.models.ENGINES:
             kinds = ", ".join(f"``{name}``" for name in engine.model_types) or "all that `from_config` knows"
             lines += [f"{engine.name} {engine.version}", "", f"    :Model types: {kinds}", "    :Sources:"]
-            lines += [f"        - {re.sub(r'([^ ,]*/[^ ,]*)', r'``\1``', source)}" for source in engine.sources] + [""]
+            files = (re.sub(r"([^ ,]*/[^ ,]*)", r"``\1``", source) for source in engine.sources)
+            lines += [*(f"        - {source}" for source in files), ""]
         return self.parse_text_to_nodes("\n".join(lines))
 
 

@@ -49,7 +49,8 @@ def _held(path: str) -> Any:
     if not path.endswith((".npy", ".npz")):
         raise ValueError("expected a name that ends in .npy or .npz")
     try:
-        held = np.load(path, allow_pickle=False)
-        return held if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
+        with open(path, "rb") as file:
+            held = np.load(file, allow_pickle=False)
+            return held if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"damaged, or not a file of arrays ({error})") from None
