@@ -226,7 +226,7 @@ def _looked_at(held: Held, rope: Rope, length: int | None) -> tuple[list[Finding
     if reason := _is_uninitialised(held, rope):
         return [Finding("uninitialised", held.name, reason, 0)], 0
     if held.is_table:
-        first = tables.first_off(held, rope, _EXCEEDS) if held.is_whole else None
+        first = tables.first_off(held, rope, _EXCEEDS)
         faults = list(_of_table(held, rope, context))
     else:
         first = _first_off(held, rope, context)

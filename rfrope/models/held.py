@@ -6,7 +6,7 @@ import copy
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -106,9 +106,11 @@ def _of_module(module: Any) -> Iterator[Held]:
         seen.add(id(part))
         tensors = {**part._buffers, **part._parameters, **{k: v for k, v in vars(part).items() if hasattr(v, "dtype")}}
         found = list(_of_names(prefix, {name: v for name, v in tensors.items() if v is not None}, part))
-        yield from found
         if found and all(np.any(one.values) and np.all(np.isfinite(one.values)) for one in found):
-            yield from _probed(prefix, part, found)
+            probed = list(_probed(prefix, part, found))
+            # cos and sin say what the module really multiplies by, whatever its attribute says
+            found = [replace(one, attention_factor=None) for one in found] + probed if probed else found
+        yield from found
 
 
 def _of_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterator[Held]:

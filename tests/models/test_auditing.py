@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -97,24 +98,42 @@ def test_right_frequencies_pass_in_every_library(xp):
 
 
 @campaign
-@pytest.mark.filterwarnings("ignore")
-def test_no_false_alarm_on_sixty_right_ones():
-    """Published configs by transformers' own classes where they are, and else by float32 frequencies; then tables."""
+def test_no_false_alarm_on_sixty_right_sets():
+    """Published configs: frequencies in float32, and tables in every layout."""
     count = 0
-    for model, published, places in PUBLISHED:
-        ropes = rfrope.from_config(published)
-        for rope, place in zip(ropes, places, strict=True):
-            if place.rope_type == "axial" or rope.context is None:
-                continue
-            # exponents in float32, as engines have them, stand for the rounding of their frequencies
-            told = np.asarray(rope.frequencies, dtype=np.float32)
-            assert models.audit(told, rope).passed, model
-            made = LAYOUTS[list(LAYOUTS)[count % len(LAYOUTS)]](*table(rope, 3000))
-            if rope.pairing == "interleaved":
-                made = repeated(*table(rope, 3000))
-            found = models.audit(made, rope, context=3000)
-            assert found.passed, f"{model}: {found}"
-            count += 1
+    for one, rope in published_ropes():
+        assert models.audit(np.asarray(rope.frequencies, dtype=np.float32), rope).passed, one.model
+        made = LAYOUTS[list(LAYOUTS)[count % len(LAYOUTS)]](*table(rope, 3000))
+        if rope.pairing == "interleaved":
+            made = repeated(*table(rope, 3000))
+        found = models.audit(made, rope, context=3000)
+        assert found.passed, f"{one.model}: {found}"
+        count += 1
+    assert count >= 60
+
+
+def published_ropes() -> Iterator[tuple[Any, rfrope.Rope]]:
+    """Published configs with every RoPE in them but those of pictures."""
+    for one in PUBLISHED:
+        for rope in rfrope.from_config(one.config):
+            if rope.source["rope_parameters"]["rope_type"] != "axial" and rope.context is not None:
+                yield one, rope
+
+
+@campaign
+@pytest.mark.filterwarnings("ignore")
+def test_no_false_alarm_on_sixty_modules_of_transformers():
+    """Published configs by transformers' own classes, which compute in float32."""
+    pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    classes = importlib.import_module("test_transformers")
+    count = 0
+    for one, rope in published_ropes():
+        if one.config["model_type"] in ("gptj", "codegen"):  # which have no module
+            continue
+        held, _ = classes.config_at(classes.built(one.config), rope.source["name"])
+        found = models.audit(classes.rotary_classes(held)[0](held), one.config)
+        assert found.passed, f"{one.model}: {found}"
+        count += 1
     assert count >= 60
 
 
