@@ -241,7 +241,7 @@ def _is_uninitialised(held: Held, rope: Rope) -> str:
     if not np.any(values) and (held.is_table or np.any(rope.frequencies)):
         return "all values are 0: uninitialised, as after loading a model that was made on the meta device"
     size = np.abs(values[values != 0.0])
-    if np.max(size) > 1e6 or np.min(size) < 1e-30:
+    if np.max(size) > 1e12 or np.min(size) < 1e-30:
         return f"values from {np.min(size):.3g} to {np.max(size):.3g}: uninitialised memory"
     return ""
 
@@ -289,7 +289,7 @@ def _of_rows(held: Held, rope: Rope, reading: tables.Reading, noise: float) -> I
 
 
 def _unlike(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtype: str) -> Iterator[tuple[str, str]]:
-    """What is wrong with as many frequencies as there should be."""
+    """What is wrong with as many frequencies as there should be; those that were read from a table have no dtype."""
     expected = np.asarray(rope.frequencies)
     for width, name in HALVES.items():
         if np.all(np.abs(found - rounded(expected, width)) <= allowed):
@@ -297,7 +297,7 @@ def _unlike(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtype: str) -> I
             return
     narrow = dtype in tables.HALF or (bool(dtype) and bits(found) in HALVES)
     room = np.maximum(allowed, (_NARROW if narrow else 0.0) * np.abs(expected))
-    likeness = _likeness(found, rope, room)
+    likeness = _likeness(found, rope, room, whole_turns=not dtype)
     is_near = bool(np.all(np.abs(found - expected) <= 0.2 * np.abs(expected)))
     if narrow:
         kind = dtype if dtype in tables.HALF else HALVES[bits(found)]
@@ -312,10 +312,14 @@ def _unlike(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtype: str) -> I
         )
 
 
-def _likeness(found: np.ndarray, rope: Rope, allowed: np.ndarray) -> str:
+def _likeness(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_turns: bool) -> str:
     for mistake in mistakes(rope):
-        room = np.maximum(allowed, ROUNDED * np.abs(mistake.frequencies))
-        if mistake.frequencies.shape == found.shape and np.all(np.abs(found - mistake.frequencies) <= room):
+        if mistake.frequencies.shape != found.shape:
+            continue
+        apart = np.abs(found - mistake.frequencies)
+        if whole_turns:  # which rows at whole positions do not show
+            apart = np.abs(np.remainder(apart + np.pi, 2.0 * np.pi) - np.pi)
+        if np.all(apart <= np.maximum(allowed, ROUNDED * np.abs(mistake.frequencies))):
             return f"they are {mistake.name}"
     told = described(found, np.asarray(rope.frequencies))
     return f"they are {told}" if told else ""
@@ -348,12 +352,8 @@ def _factor(found: float, rope: Rope) -> str:
 
 def _is_stretched(found: np.ndarray, rope: Rope) -> bool:
     """Whether a dynamic scheme has turned to a longer text, which is its work."""
-    expected = np.asarray(rope.frequencies)
-    if (
-        rope.source.get("rope_parameters", {}).get("rope_type") != "dynamic"
-        or expected.size < 2
-        or not np.all(found > 0)
-    ):
+    told, expected = rope.source.get("rope_parameters", {}), np.asarray(rope.frequencies)
+    if told.get("rope_type") != "dynamic" or "alpha" in told or expected.size < 2 or not np.all(found > 0.0):
         return False
     stretch = expected[-1] / found[-1]
     ladder = expected * stretch ** (-np.arange(expected.size) / (expected.size - 1.0))

@@ -155,11 +155,12 @@ def _present(values: Mapping[str, Any], usual: Mapping[str, Any]) -> tuple[str, 
 
 def transformers(told: Told) -> Use:
     """What transformers does."""
-    name, values = told.scheme, given(told.raw)
+    name = told.scheme
+    values = told.values if told.rope.source["name"] else given(told.raw)  # a part has been read already
     written = values.get("rope_type", values.get("type"))
     if name == "ntk" or (written == "su" and told.model_type != "phi3"):
         raise RefusedError(f"stops with an error: {written!r} is none of its schemes")
-    if name == "yarn" and "factor" not in values and "short_factor" not in values:
+    if name == "yarn" and values is not told.values and not {"factor", "short_factor"} & set(values):
         raise RefusedError("stops with an error: factor missing")
     if told.rope.source["pairing"] == "assumed":
         raise UnknownError(f"it has no class for model type {told.model_type!r}")

@@ -16,6 +16,7 @@ from published import PUBLISHED
 
 import rfrope
 from rfrope import models
+from rfrope.models.mistakes import mistakes
 
 CONTEXT = 4096
 LLAMA3 = {
@@ -438,3 +439,23 @@ def test_results_as_text_and_data():
 def test_errors(what, rope, error, message):
     with pytest.raises(error, match=message):
         models.audit(what, rope)
+
+
+@campaign
+def test_every_known_mistake_is_named_on_published_configs():
+    """No mistake passes, and what is said of it is that mistake, or another that gives the same frequencies."""
+    tried = 0
+    for one, rope in published_ropes():
+        made = [each for each in mistakes(rope) if each.frequencies.shape == rope.frequencies.shape]
+        for index, mistake in enumerate(made):
+            wrong, meant = mistake.frequencies, np.asarray(rope.frequencies)
+            apart = np.abs(wrong - meant) / np.where(meant == 0.0, 1.0, meant)
+            if not np.all(np.isfinite(wrong)) or np.max(apart) < 1e-5:
+                continue
+            held = table(rope, 2048, wrong) if index % 6 == 0 else wrong.astype(np.float32)
+            found = models.audit(held, rope, context=2048)
+            assert not found.passed, f"{one.model}: {mistake.name}"
+            alike = [each for each in made if np.allclose(each.frequencies, wrong, rtol=1e-5, atol=0.0)]
+            assert any(each.name in found.findings[0].text for each in alike), f"{one.model}: {mistake.name}: {found}"
+            tried += 1
+    assert tried > 900

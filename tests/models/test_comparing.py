@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from published import PUBLISHED
 
 import rfrope
 from rfrope import models
@@ -183,3 +184,15 @@ def test_names_in_any_case():
     found = models.compare(LLAMA, "VLLM")
     assert [one.engine for one in found.places[0].engines] == ["vLLM"]
     assert found.places[0].reference == "vLLM"
+
+
+@pytest.mark.parametrize("one", PUBLISHED, ids=[one.model for one in PUBLISHED])
+def test_published_configs_can_be_compared(one):
+    """What is known of them agrees, but for Phi-3's short texts, where MLX-LM takes the list for long ones."""
+    found = models.compare(one.config)
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert found.places[0].engines[0].status == "known" or found.places[0].scheme == "axial"
+    if one.config["model_type"] == "phi3" and "rope_scaling" in str(one.config):
+        assert [line.partition(":")[0] for line in found.findings] in ([], ["MLX-LM"])
+    else:
+        assert found.findings == ()
