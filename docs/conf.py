@@ -75,7 +75,27 @@ class SchemeTable(SphinxDirective):
 
 
 class EngineTable(SphinxDirective):
-    """``.. engine-table::`` lists the engines whose rules are known; all of it comes from their records."""
+    """``.. engine-table::`` lists the engines that a Rope can be exported to; all of it comes from their records."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return one definition for each record."""
+        lines: list[str] = []
+        for engine in rfrope.exports.records():
+            lines += [f"``{engine.name}``", ""]
+            fields = {
+                "Takes": engine.carries,
+                "Cannot carry": engine.lacks,
+                "Rounds": engine.exact,
+                "Files": ", ".join(f"``{suffix}``" for suffix in engine.suffixes),
+                "Options": ", ".join(f"``{option}``" for option in engine.options),
+                "Source": engine.source,
+            }
+            lines += [f"    :{name}: {text}" for name, text in fields.items() if text] + [""]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+class RuleTable(SphinxDirective):
+    """``.. rule-table::`` lists the engines whose rules for configs are known; all of it comes from their records."""
 
     def run(self) -> list[nodes.Node]:
         """Return one definition for each record."""
@@ -123,6 +143,7 @@ def setup(app: Sphinx) -> None:
     app.add_directive("kernel-table", KernelTable)
     app.add_directive("scheme-table", SchemeTable)
     app.add_directive("engine-table", EngineTable)
+    app.add_directive("rule-table", RuleTable)
     app.connect("autodoc-process-docstring", show_dot_products)
     app.connect("missing-reference", resolve_from_top)
     app.connect("env-check-consistency", check_reference)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         analysis,
         bochner,
         designs,
+        exports,
         frequencies,
         heads,
         kernels,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where the names of every day are, imported when they are first asked for; all others are in these modules.
+# Everyday names and where they live, imported when first asked for; all others are in these modules.
 _HOMES = {
     "rotation": (
         *("Rope", "block_coefficients", "convert_pairing", "rotate", "rotate_by_phases", "rotate_by_table"),
@@ -66,7 +67,15 @@ _HOMES = {
     "validation": ("validate",),
     "_core.threads": ("threads",),
 }
-_MODULES = ("analysis", "bochner", "heads", "plotting", "scaling", *(home for home in _HOMES if "." not in home))
+_MODULES = (
+    "analysis",
+    "bochner",
+    "exports",
+    "heads",
+    "plotting",
+    "scaling",
+    *(home for home in _HOMES if "." not in home),
+)
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -84,6 +93,7 @@ __all__ = [
     "estimate_kernel",
     "estimate_scores",
     "expected_score",
+    "exports",
     "frequencies",
     "from_config",
     "geometric",

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from rfrope._accel import schedules
 from rfrope._core import angles, array, blocks, chunks, memory, philox, sums, turns, twins
@@ -23,6 +25,10 @@ from rfrope.kernels.text import as_kernel
 
 __all__ = ["Estimate", "ScoreEstimate", "estimate_kernel", "estimate_scores"]
 
+_ROUNDING = 1e-13  # of the largest possible value
+_SHARE = 0.02  # of the squared sum of squares that fourth powers may be: 50 draws that are far off, or more
+_FEW_DRAWS = 256
+_LOOKED_AT = 2**14  # lags of which fourth moments are looked at
 _QUANTITIES: dict[str, Callable[[Array, ModuleType], Array]] = {
     "phi": lambda u, xp: xp.cos(u),
     "phi2": lambda u, xp: xp.cos(2.0 * u),
@@ -38,13 +44,19 @@ class Estimate:
     ----------
     value : array, float64 where the library has it
     stderr : array
-        Standard error of `value`, estimated from the same draws.
+        Standard error of `value`, estimated from the same draws; at least 1e-13 of the largest possible value, which is
+        rounding, but at lag 0.
     n : int
+    trusted : array of bool
+        Whether the moments of the draws bear the standard error out. Where a few draws hold most of the variance, as
+        those of a heavy-tailed law do at lags small against its scale, another sample would have another: errors of
+        three times `stderr` are then common. See the notes of `estimate_kernel`.
     """
 
     value: Array
     stderr: Array
     n: int
+    trusted: Any = True
 
 
 @dataclass(frozen=True)
@@ -88,7 +100,7 @@ def estimate_kernel(
     n_samples : int
         How many frequencies, at least 2.
     rng : None, int, sequence of ints or numpy.random.Generator
-        Seed, as SPEC 7 has it.
+        Seed, as in SPEC 7.
     design : str
         How frequencies are drawn: "iid" or another randomised design of `sample`, or "auto". Frequencies of one set are
         then not independent, so the mean is over independent sets of `n_blocks`: `Estimate.n` of them, and their
@@ -108,7 +120,7 @@ def estimate_kernel(
     Returns
     -------
     Estimate
-        Of the shape of the lags, in the library of `delta`.
+        With the shape of the lags, in the library of `delta`.
 
     Raises
     ------
@@ -121,14 +133,20 @@ def estimate_kernel(
     (finufft: type 1 where the lags are on a uniform grid, type 3 elsewhere, up to three axes), if that is cheaper than
     the direct sum: values are then within 1e-9 of it, and standard errors within 1e-4 of theirs (where the variance of
     a single draw is below 1e-6, a series or the direct sum takes over). So it is on a CUDA device, with cufinufft, for
-    very many lags. Otherwise, and wherever finufft or Numba is missing, the sum is direct, and phases are good to
+    very many lags. Otherwise, and wherever finufft or Numba is missing, the sum is direct, and phases are accurate to
     ``1.1e-16 |u|``.
+
+    `Estimate.trusted` says where the variance is that of many draws: where it is so large that no 256 draws could hold
+    it, or where the sum of fourth powers of the deviations is below 2 % of the squared sum of their squares. The latter
+    is looked at where values are at hand, in NumPy and torch on the CPU, for up to 2**14 lags, and for sets of draws.
 
     Examples
     --------
     >>> estimate = estimate_kernel("gaussian(scale=32)", [0.0, 32.0], n_samples=10_000, rng=0)
     >>> bool(abs(estimate.value[1] - 0.6065) < 4 * estimate.stderr[1])
     True
+    >>> estimate_kernel("exponential(scale=32)", [0.001, 32.0], n_samples=4096, rng=0).trusted
+    array([False,  True])
     """
     kernel = as_kernel(kernel)
     design = check_randomised(design, kernel)
@@ -140,12 +158,13 @@ def estimate_kernel(
     if n_sets:
         sets = _SetChunk(kernel, key, delta, quantity, design, n_samples // n_sets)
         length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.draws + kernel.ndim))
-        return chunks.run(sets, n_sets, length, executor, progress, threaded).mean_estimate()
+        return _floored(chunks.run(sets, n_sets, length, executor, progress, threaded).mean_estimate(), delta, 1.0)
     where = twins.where("kernel_moments", delta)
     lags = memory.as_numpy(delta).reshape(-1, kernel.ndim) if where == "cpu" else None
     length = schedules.of_draws(where, lags, n_lags, n_samples, kernel.draws, kernel.ndim)
     task = _KernelChunk(kernel, key, delta, quantity)
-    return chunks.run(task, n_samples, length, executor, progress, threaded).mean_estimate()
+    found = chunks.run(task, n_samples, length, executor, progress, threaded)
+    return _floored(found.mean_estimate(_borne_out(task, found)), delta, 1.0)
 
 
 @array.on_device_of_arrays
@@ -186,7 +205,7 @@ def estimate_scores(
     Returns
     -------
     ScoreEstimate
-        Of the broadcast shape, in the library of q and k.
+        With the broadcast shape, in the library of q and k.
 
     Raises
     ------
@@ -198,7 +217,7 @@ def estimate_scores(
     Source: the decomposition ``S = sum_i A_i cos u_i + B_i sin u_i`` of seed 000, exact for every draw.
 
     For NumPy arrays and torch tensors on the CPU the trials are worked on in one compiled loop, where Numba may be
-    used, and on a CUDA device in one kernel. Their quantile functions are good to 2e-15, where SciPy's are as good
+    used, and on a CUDA device in one kernel. Their quantile functions are accurate to 2e-15, where SciPy's are
     (Student's t near its median is not), and so their results agree with those elsewhere to 1e-9, as long as nearly all
     phases are below 1e5.
 
@@ -221,7 +240,9 @@ def estimate_scores(
     where = twins.where("score_sums", delta, a, b) if design == "iid" else ""
     length = schedules.of_trials(where, kernel.stated_law() is not None, width)
     found = chunks.run(task, n_trials, length, executor, progress, memory.in_memory(a))
-    return ScoreEstimate(found.mean_estimate(), found.variance_estimate(), n_trials)
+    size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
+    mean, variance = found.mean_estimate(), found.variance_estimate()
+    return ScoreEstimate(_floored(mean, delta, size), _floored(variance, delta, size * size), n_trials)
 
 
 @dataclass(frozen=True)
@@ -265,14 +286,19 @@ class _Sums:
 
     def mean_estimate(self) -> Estimate:
         """Sample mean, with its standard error from the sample variance."""
-        return Estimate(self.mean, (self.m2 / (self.n - 1.0) / self.n) ** 0.5, self.n)
+        xp = array.namespace(m2=self.m2)
+        return Estimate(self.mean, sums.root(self.m2 / (self.n - 1.0) / self.n, xp), self.n, self._spread(_SHARE))
+
+    def _spread(self, share: float) -> Array:
+        """Whether fourth powers are a small part of the squared sum of squares: no few trials hold the variance."""
+        return self.m4 <= share * self.m2 * self.m2
 
     def variance_estimate(self) -> Estimate:
         """Unbiased sample variance; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n`` gives its standard error."""
         xp, n = array.namespace(m2=self.m2), self.n
         variance = self.m2 / (n - 1.0)
         spread = (self.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
-        return Estimate(variance, array.clip(spread, 0.0, None, xp) ** 0.5, n)
+        return Estimate(variance, sums.root(spread, xp), n, self._spread(0.25 * _SHARE))
 
 
 @dataclass(frozen=True)
@@ -290,9 +316,10 @@ class _MeanSums:
         m2 = self.m2 + other.m2 + step**2 * (a * b / (a + b))
         return _MeanSums(self.n + other.n, self.mean + step * (b / (a + b)), m2)
 
-    def mean_estimate(self) -> Estimate:
+    def mean_estimate(self, trusted: Array) -> Estimate:
         """Sample mean, with its standard error from the sample variance."""
-        return Estimate(self.mean, (self.m2 / (self.n - 1.0) / self.n) ** 0.5, self.n)
+        xp = array.namespace(m2=self.m2)
+        return Estimate(self.mean, sums.root(self.m2 / (self.n - 1.0) / self.n, xp), self.n, trusted)
 
 
 @dataclass(frozen=True)
@@ -322,15 +349,12 @@ class _SetChunk:
     design: str
     n_blocks: int
 
-    def __call__(self, span: tuple[int, int]) -> _MeanSums:
+    def __call__(self, span: tuple[int, int]) -> _Sums:
         start, length = span
         xp = array.namespace(delta=self.delta)
         with array.device_of(self.delta):
             u = _phases_of_sets(self.kernel, self.design, self.key, self.delta, self.n_blocks, start, length)
-            means = xp.mean(_QUANTITIES[self.quantity](u, xp), axis=-1)
-            mean = xp.mean(means, axis=-1)
-            centred = means - mean[..., None]
-            return _MeanSums(length, mean, xp.sum(centred * centred, axis=-1))
+            return _Sums.of(xp.mean(_QUANTITIES[self.quantity](u, xp), axis=-1), xp)
 
 
 @dataclass(frozen=True)
@@ -404,6 +428,37 @@ def _kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, A
     return mean, xp.sum(centred * centred, axis=-1)
 
 
+# -- whether standard errors are to be trusted -------------------------------------------------------------------------
+
+
+def _floored(estimate: Estimate, delta: Array, size: Array | float) -> Estimate:
+    """Do not claim more than rounding leaves, but at lag 0."""
+    xp = array.namespace(delta=delta)
+    rounded = xp.all(delta == 0.0, axis=-1) | (estimate.stderr >= _ROUNDING * size)
+    return replace(estimate, stderr=xp.where(rounded, estimate.stderr, _ROUNDING * size + 0.0 * estimate.stderr))
+
+
+def _borne_out(task: _KernelChunk, found: _MeanSums) -> Array:
+    """Whether the variance at each lag is that of many draws: by its size, and else by fourth moments of some draws."""
+    xp = array.namespace(m2=found.m2)
+    sure = (found.m2 >= 4.0 * _FEW_DRAWS) | (found.m2 == 0.0)  # no value is off by more than 2
+    if not array.on_host(found.m2):
+        return sure
+    host = np.atleast_1d(array.to_host(sure)).reshape(-1)
+    unsure = np.flatnonzero(~host)
+    if not 0 < unsure.size <= _LOOKED_AT:
+        return sure
+    wanted = max(2**10, min(2**14, 2**24 // unsure.size))
+    n = min(found.n, wanted, max(2**8, 2**17 // (task.kernel.draws + task.kernel.ndim)))
+    omega = draw(task.kernel, task.key, 0, n)[0]
+    lags = array.to_host(task.delta).reshape(-1, task.kernel.ndim)[unsure]
+    known = np.array(host)
+    for span in sums.parts(len(lags), 8 * n):  # phases, values, deviations and their powers
+        values = _QUANTITIES[task.quantity](_phases(lags[span], omega, np), np)
+        known[unsure[span]] = _Sums.of(values, np)._spread(_SHARE)
+    return array.from_host(known.reshape(found.m2.shape)[()], xp, device=array.device(found.m2), dtype=xp.bool)
+
+
 # -- what is allowed in ------------------------------------------------------------------------------------------------
 
 
@@ -414,7 +469,7 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
             raise ValueError(f"n_blocks is {n_blocks!r} but design is 'iid'; expected it with other designs alone")
         return 0
     if n_blocks is None:
-        raise ValueError(f"n_blocks is None; expected with design {design!r} how many frequencies make one set")
+        raise ValueError(f"n_blocks is None; expected the number of frequencies in one set, for design {design!r}")
     n_blocks = whole("n_blocks", n_blocks, 1)
     if n_samples % n_blocks or n_samples < 2 * n_blocks:
         raise ValueError(

@@ -6,8 +6,6 @@ import io
 import json
 import math
 import os
-import secrets
-import stat
 import sys
 import zipfile
 import zlib
@@ -16,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import array, blocks, files
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.rotation.rope import Rope, of
@@ -27,7 +25,7 @@ SUFFIXES = (".npz", ".safetensors")
 _FORMAT = 2  # 1, of version 0.1, has no "rope"
 _UNITS = "radians per unit of position"
 _DTYPES = ("float16", "float32", "float64")
-_FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context")  # of a Rope
+_FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context")  # fields of a Rope
 # what a file that is not as `save` wrote it makes NumPy and zipfile raise
 _UNREADABLE = (
     ValueError,
@@ -71,7 +69,7 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     Raises
     ------
     FileExistsError
-        If there is such a file, unless told to overwrite it.
+        If the file exists, unless `overwrite` is True.
     OSError
         If the folder is missing or cannot be written to.
     ValueError
@@ -102,7 +100,7 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     check_target(path, overwrite=overwrite)
     held = rope if isinstance(rope, Rope) else Rope(_checked_frequencies(rope))
     fields = {name: source.pop(name) for name in _FIELDS if name in source}
-    write(path, packed(path, of(held, **fields, source=held.source | source)), overwrite=overwrite)
+    files.write(path, packed(path, of(held, **fields, source=held.source | source)), overwrite=overwrite)
 
 
 def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dtype: Any = None) -> Rope:
@@ -111,7 +109,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     Parameters
     ----------
     path : str or path
-        The file; its first bytes tell which of the two formats it has.
+        The file; its first bytes say which of the two formats it has.
     xp, device, dtype
         Array library (a module; NumPy unless given), where to put the frequencies, and their dtype (as they were
         saved unless given).
@@ -130,7 +128,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     ModuleNotFoundError
         For a safetensors file without that package.
     TypeError
-        If `xp` is no array library or `dtype` none of its real floating types.
+        If `xp` is not an array library, or `dtype` not one of its real floating types.
 
     Notes
     -----
@@ -166,26 +164,7 @@ def check_target(path: str, *, overwrite: bool = False) -> None:
         raise ValueError(f"path is {path!r}; expected a name that ends in {' or '.join(SUFFIXES)}")
     if path.endswith(SUFFIXES[1]):
         _safetensors(path)
-    check_writable(path, overwrite=overwrite)
-
-
-def check_writable(path: str, *, overwrite: bool = False) -> None:
-    """Say why `write` would fail, by writing an empty file beside `path` for a moment."""
-    os.remove(_written_beside(_free(path, overwrite), b""))
-
-
-def write(path: str, content: bytes, *, overwrite: bool = False) -> None:
-    """Make a file appear with its whole content, or leave everything as it was."""
-    path = _free(path, overwrite)
-    temporary = _written_beside(path, content)
-    try:
-        if overwrite:
-            os.replace(temporary, path)
-        else:
-            _rename_to_new(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
+    files.check_writable(path, overwrite=overwrite)
 
 
 def packed(path: str, rope: Rope) -> bytes:
@@ -208,44 +187,6 @@ def packed(path: str, rope: Rope) -> bytes:
     file = io.BytesIO()
     np.savez(file, frequencies=host, metadata=np.asarray(text))
     return file.getvalue()
-
-
-def _free(path: str, overwrite: bool) -> str:
-    """Return the path of the file to make: the one that a link leads to is replaced, not the link."""
-    path = os.path.realpath(path)
-    if os.path.lexists(path):
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise FileExistsError(f"{path} is no regular file; expected the name of a file")
-        if not overwrite:
-            raise FileExistsError(f"{path} exists; expected a new name, or overwrite=True")
-    return path
-
-
-def _written_beside(path: str, content: bytes) -> str:
-    """Name of a new file with some content in the folder of `path`, safely on the disk."""
-    temporary = os.path.join(os.path.dirname(path), f".rfrope-{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException as error:
-        if os.path.exists(temporary):
-            os.remove(temporary)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, path) from None  # under the name that the user knows
-        raise
-    return temporary
-
-
-def _rename_to_new(temporary: str, path: str) -> None:
-    """Rename a file unless the name was taken meanwhile; a hard link tells that without a gap, where there are any."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise FileExistsError(f"{path} exists; expected a new name, or overwrite=True") from None
-    except (OSError, NotImplementedError, AttributeError):
-        os.replace(temporary, path)
 
 
 def _checked_frequencies(frequencies: Array) -> np.ndarray:
@@ -288,7 +229,7 @@ def _from_npz(path: str) -> tuple[np.ndarray, str]:
             if {"frequencies", "metadata"} <= set(held):
                 return archive["frequencies"], str(archive["metadata"][()])
     except _UNREADABLE as error:
-        raise ValueError(f"{path} is damaged or no file of frequencies ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{path} is damaged, or not a file of frequencies ({type(error).__name__}: {error})") from None
     raise ValueError(f"{path} holds {', '.join(held) or 'nothing'}; expected what rfrope.save writes")
 
 
@@ -303,7 +244,7 @@ def _from_safetensors(path: str) -> tuple[np.ndarray, str]:
             if text is not None and "frequencies" in names:
                 return file.get_tensor("frequencies"), text
     except (library.SafetensorError, *_UNREADABLE) as error:
-        raise ValueError(f"{path} is damaged or no file of frequencies ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{path} is damaged, or not a file of frequencies ({type(error).__name__}: {error})") from None
     raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}; expected what rfrope.save writes")
 
 
@@ -353,7 +294,13 @@ def _fields(metadata: dict[str, Any]) -> dict[str, Any]:
         context = source.get("context")
         lengths = context if isinstance(context, list) else [context]
         whole = bool(lengths) and all(type(n) is int and 0 < n < 2**32 for n in lengths)
-        return {"source": source, "context": (lengths[0] if len(lengths) == 1 else tuple(lengths)) if whole else None}
+        fields = {"source": source, "context": (lengths[0] if len(lengths) == 1 else tuple(lengths)) if whole else None}
+        if source.get("pairing") in blocks.PAIRINGS:
+            fields["pairing"] = source["pairing"]
+        factor = source.get("attention_factor")
+        if isinstance(factor, float) and factor > 0.0:
+            fields["attention_factor"] = factor
+        return fields
     held = metadata["rope"]
     if unknown := set(held) - set(_FIELDS):
         raise ValueError(f"unknown fields {', '.join(sorted(unknown))}")

@@ -51,7 +51,8 @@ SIGNATURES = {
 }
 # Public functions that are not at the top, in the modules that own them.
 MODULE_SIGNATURES = {
-    "designs.optimise": "(kernel, n_blocks, *, max_lag, norm='rms', xp=None, device=None, dtype=None)",
+    "designs.optimise": "(kernel, n_blocks, *, max_lag, norm='rms', starts=None, progress=None, xp=None, device=None, "
+    "dtype=None)",
     "designs.points": "(kernel, n_blocks, *, design='stratified', rng=None, heads=None)",
     "frequencies.from_generators": "(generators)",
     "frequencies.from_wavelengths": "(wavelengths)",
@@ -61,10 +62,21 @@ MODULE_SIGNATURES = {
     "rope_theta=None, partial_rotary_factor=None, xp=None, device=None, dtype=None)",
     "models.audit": "(what, rope=None, *, context=None)",
     "models.compare": "(config, engines=None, *, seq_len=None)",
+    "exports.export": "(rope, engine, *, context=None, base=None, dtype=None, architecture=None)",
+    "exports.names": "()",
+    "exports.records": "()",
+    "exports.rounding": "(rope, engine, *, context=None, base=None, dtype=None, architecture=None)",
+    "exports.write": "(path, rope, engine, *, model=None, part=None, overwrite=False, context=None, base=None, "
+    "dtype=None, architecture=None)",
+    "models.conformance": "(folder=None)",
     "moments.mean_kernel_band": "(kernel, delta, *, n_blocks, confidence=0.95)",
     "moments.relative_error": "(q, k, delta, kernel, *, pairing='half')",
     "rotation.from_complex": "(z, *, pairing='half')",
+    "rotation.grid_positions": "(shape, *, resized='extrapolate', trained=None, xp=None, device=None, dtype=None)",
+    "rotation.mrope_positions": "(segments, *, merge=2, start=0, xp=None, device=None)",
+    "rotation.packed_positions": "(cu_seqlens, *, starts=0)",
     "rotation.phases": "(positions, frequencies, *, shift=None)",
+    "rotation.rerotate": "(k, positions, old, new, *, out=None)",
     "rotation.shift_matrix": "(offset, frequencies, *, pairing='interleaved', dtype=None)",
     "rotation.to_complex": "(x, *, pairing='half')",
 }
@@ -116,6 +128,7 @@ ANALYSIS_FIELDS = {
         "negative_share",
         "lowest",
         "lowest_lag",
+        "found_less",
         "aliasing_distance",
         "integral_rule",
         "fit",
@@ -239,8 +252,13 @@ FIELDS = {
         *("name", "model_type", "scheme", "seq_len", "context", "reference", "engines", "write", "then_agree"),
         "still_differ",
     ),
+    "exports.Engine": (
+        *("name", "carries", "exact", "source", "make", "used", "file", "suffixes", "pairings", "factor", "partial"),
+        *("anything", "options", "refuses", "cannot"),
+    ),
+    "exports.Rounding": ("frequency", "kernel", "table", "context"),
     "moments.Band": ("value", "stderr", "lower", "upper", "confidence"),
-    "montecarlo.Estimate": ("value", "stderr", "n"),
+    "montecarlo.Estimate": ("value", "stderr", "n", "trusted"),
     "montecarlo.ScoreEstimate": ("mean", "variance", "n_trials"),
     "scaling.Scheme": ("name", "does", "make", "required", "optional", "idle", "aliases", "by_length"),
     "validation.Validation": (
@@ -257,12 +275,23 @@ FIELDS = {
     ),
 }
 MODULES = (
-    *("analysis", "bochner", "designs", "frequencies", "heads", "kernels", "models", "moments", "montecarlo"),
+    *(
+        "analysis",
+        "bochner",
+        "designs",
+        "exports",
+        "frequencies",
+        "heads",
+        "kernels",
+        "models",
+        "moments",
+        "montecarlo",
+    ),
     *("plotting", "rotation", "scaling", "storage", "validation"),
 )
 
 
-TABLED = ("analysis", "bochner", "heads", "kernels", "plotting", "scaling")  # which have a table above
+TABLED = ("analysis", "bochner", "heads", "kernels", "plotting", "scaling")  # these have a table above
 
 
 def at(name: str):
@@ -337,7 +366,8 @@ def test_signatures_of_heads(name):
 @pytest.mark.parametrize("name", BOCHNER_SIGNATURES)
 def test_signatures_of_bochner(name):
     assert bare(getattr(bochner, name)) == BOCHNER_SIGNATURES[name]
-    assert set(bochner.__all__) == set(BOCHNER_SIGNATURES) | {"Certificate", "NotPositiveDefiniteError"}
+    records = {"Certificate", "Witness", "NotPositiveDefiniteError", "UndecidedError"}
+    assert set(bochner.__all__) == set(BOCHNER_SIGNATURES) | records
 
 
 @pytest.mark.parametrize("name", PLOTTING_SIGNATURES)

@@ -14,6 +14,7 @@ import pytest
 
 import rfrope
 from rfrope import Rope, storage
+from rfrope._core import files
 from rfrope.storage import load, save
 
 OMEGA = np.linspace(0.1, 0.7, 4)
@@ -243,7 +244,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
 def test_a_folder_of_that_name(tmp_path):
     (tmp_path / "set.npz").mkdir()
     for overwrite in (False, True):
-        with pytest.raises(FileExistsError, match="no regular file"):
+        with pytest.raises(FileExistsError, match="is not a regular file"):
             save(tmp_path / "set.npz", OMEGA, overwrite=overwrite)
 
 
@@ -261,7 +262,7 @@ def test_an_existing_file_stays(path):
 
 
 def test_a_file_that_appears_meanwhile_stays(path, monkeypatch):
-    beside = storage._written_beside
+    beside = files._written_beside
 
     def slow(target, content):
         name = beside(target, content)
@@ -269,7 +270,7 @@ def test_a_file_that_appears_meanwhile_stays(path, monkeypatch):
             path.write_text("precious")
         return name
 
-    monkeypatch.setattr(storage, "_written_beside", slow)
+    monkeypatch.setattr(files, "_written_beside", slow)
     with pytest.raises(FileExistsError):
         save(path, OMEGA)
     assert path.read_text() == "precious"
@@ -338,7 +339,7 @@ def test_damaged_files(path, case):
     good = path.read_bytes()
     path.write_bytes(DAMAGED[case](good))
     assert path.read_bytes() != good
-    with pytest.raises(ValueError, match=r"set\.npz is damaged or no file of frequencies"):
+    with pytest.raises(ValueError, match=r"set\.npz is damaged, or not a file of frequencies"):
         load(path)
 
 
@@ -353,7 +354,7 @@ def test_pickled_objects_are_not_loaded(path, tmp_path):
             return (os.mkdir, (str(tmp_path / "loaded"),))
 
     np.savez(path, frequencies=np.asarray([Loud()], dtype=object), metadata="{}")
-    with pytest.raises(ValueError, match="damaged or no file of frequencies"):
+    with pytest.raises(ValueError, match="damaged, or not a file of frequencies"):
         load(path)
     assert not (tmp_path / "loaded").exists()
 
@@ -376,7 +377,7 @@ def test_files_of_others(path, held):
 def test_a_single_array(path):
     with open(path, "wb") as file:
         np.save(file, OMEGA)
-    with pytest.raises(ValueError, match="damaged or no file of frequencies"):
+    with pytest.raises(ValueError, match="damaged, or not a file of frequencies"):
         load(path)
 
 
@@ -435,7 +436,7 @@ def test_a_header_that_claims_more_than_memory(path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("frequencies.npy", header.getvalue())
         archive.writestr("metadata.npy", header.getvalue())
-    with pytest.raises(ValueError, match="damaged or no file of frequencies"):
+    with pytest.raises(ValueError, match="damaged, or not a file of frequencies"):
         load(path)
 
 
@@ -478,7 +479,7 @@ def test_the_content_tells_the_format(tensors, path):
 def test_damaged_safetensors(tensors, part):
     save(tensors, OMEGA)
     tensors.write_bytes(tensors.read_bytes()[:part])
-    with pytest.raises(ValueError, match="damaged or no file of frequencies"):
+    with pytest.raises(ValueError, match="damaged, or not a file of frequencies"):
         load(tensors)
 
 

@@ -9,7 +9,7 @@ from rfrope._core import threads
 
 
 class Part(Protocol):
-    """Result of some chunks, which knows how many draws it is of."""
+    """Result of some chunks, which knows how many draws it covers."""
 
     @property
     def n(self) -> int:
@@ -34,7 +34,7 @@ def run(
     total, length : int
         How many draws, and how many make a chunk.
     executor : concurrent.futures.Executor, callable like map, or None
-        None is threads of our own, or this one alone unless `threaded`.
+        None means threads of our own, or this one alone unless `threaded`.
     progress : callable or None
         Wraps the iterable of chunks, as tqdm does.
     threaded : bool

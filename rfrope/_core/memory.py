@@ -14,7 +14,7 @@ import numpy as np
 
 from rfrope._core.array import Array, has_values, is_cupy, is_lazy, needs_gradient
 
-_PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments that are no arrays, looked up first
+_PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments that are not arrays, looked up first
 
 
 def place(values: Iterable[Any]) -> str:
@@ -61,7 +61,7 @@ def has_shared_elements(x: Array) -> bool:
 
 
 def may_overlap(a: Array, b: Array) -> bool:
-    """Whether `a` and `b` may share memory (decided by their address ranges where it cannot be told exactly)."""
+    """Whether `a` and `b` may share memory (decided by their address ranges where it cannot be decided exactly)."""
     first, second = _places(a), _places(b)
     if first is None or second is None:
         return False
@@ -74,7 +74,7 @@ def may_overlap(a: Array, b: Array) -> bool:
 def _places(x: Array) -> np.ndarray | None:
     """NumPy array at the addresses of the elements of `x`, to compare and not to read: they may be on a device.
 
-    None if they cannot be told.
+    None if they cannot be found out.
     """
     x = getattr(x, "_array", x)  # array-api-strict
     if isinstance(x, np.ndarray):
@@ -103,12 +103,13 @@ class _Addresses:
 def in_memory(x: Array) -> bool:
     """Whether compiled loops of the CPU may read and write the memory of `x` behind its library's back.
 
-    None and floats fit: they are not in memory.
+    None and floats fit: they are not in memory. An array may start anywhere: twins read and write features at any byte,
+    and copy what is smaller to aligned memory.
     """
     if x is None or isinstance(x, float):
         return True
     if type(x) is np.ndarray:
-        return x.flags.aligned and x.dtype.isnative
+        return x.dtype.isnative
     return hasattr(x, "data_ptr") and has_values(x, "cpu") and _is_plain(x)
 
 
@@ -125,7 +126,7 @@ def on_cuda(x: Array) -> bool:
 
 
 def _is_plain(x: Array) -> bool:
-    """Whether a torch tensor with values is no more than its memory: no gradient, tangent, trace or lazy sign."""
+    """Whether a torch tensor with values is nothing but its memory: no gradient, tangent, trace or lazy sign."""
     torch = sys.modules["torch"]
     if needs_gradient(x) or x.layout is not torch.strided or x.is_neg() or x.is_conj() or torch.jit.is_tracing():
         return False

@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         "--qk", metavar="FILE.npz", help="your q and k: arrays q and k, or NAME_q and NAME_k, of shape (n, d)"
     )
     check.add_argument(
-        "--pairing", choices=("half", "interleaved"), default="half", help="of the vectors (default: half)"
+        "--pairing", choices=("half", "interleaved"), default="half", help="pairing of the vectors (default: half)"
     )
     check.add_argument("--seed", type=whole(0), default=0, help="default: 0")
     check.add_argument(
@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
     check.add_argument(
         "--trials", type=whole(4), default=2**14, help="draws of all frequencies for S (default: %(default)s)"
     )
-    check.add_argument("--blocks", type=whole(1), help="use the first so many blocks of q and k (default: all)")
+    check.add_argument("--blocks", type=whole(1), help="use only the first BLOCKS blocks of q and k (default: all)")
     check.add_argument(
         "--alpha", type=float, default=1e-3, help="chance that a right result fails (default: %(default)s)"
     )

@@ -56,7 +56,7 @@ class Record:
     def sought(self) -> dict[str, Sought | None]:
         """Parameters but ndim, and where a fit looks for them.
 
-        What the factory's fields do not say is that of a built-in family's parameter of that name, or None.
+        What the factory's fields do not say is taken from a built-in family's parameter of that name, or None.
         """
         own, usual = _fields_of(self.factory), _usual()
         return {name: own.get(name, usual.get(name)) for name in self.parameters if name != "ndim"}
@@ -234,7 +234,7 @@ def register(
     Raises
     ------
     ValueError
-        If a name is taken or no identifier.
+        If a name is taken, or is not an identifier.
     TypeError
         If `factory` cannot be called, or has a parameter without default.
 
@@ -271,7 +271,7 @@ def kernel(name: str, **parameters: Any) -> Kernel:
     ValueError
         For an unknown kernel, or a value that the family does not allow.
     TypeError
-        For an unknown parameter, or one that is no number.
+        For an unknown parameter, or one that is not a number.
 
     Examples
     --------

@@ -3,6 +3,7 @@
 from rfrope.models.auditing import Audit, Finding, audit
 from rfrope.models.comparing import Comparison, EngineUse, Place, compare
 from rfrope.models.configs import from_config
+from rfrope.models.conformance import conformance
 from rfrope.models.engines import ENGINES, Engine
 from rfrope.models.rope_parameters import from_rope_parameters
 
@@ -16,6 +17,7 @@ __all__ = [
     "Place",
     "audit",
     "compare",
+    "conformance",
     "from_config",
     "from_rope_parameters",
 ]

@@ -33,7 +33,7 @@ def share_by_hand(q, k, frequencies, lag, pairing="half"):
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
-@pytest.mark.parametrize("blocks", [4, 3])  # of eight features
+@pytest.mark.parametrize("blocks", [4, 3])  # blocks of eight features
 def test_the_share_of_sines_is_the_odd_part_of_the_score(blocks, pairing, xp):
     q, k = RNG.normal(size=(2, 20, 8))
     omega, lags = rfrope.geometric(blocks), np.array([1, -7, 1000])
