@@ -59,6 +59,8 @@ MODULE_SIGNATURES = {
     "frequencies.xpos_scales": "(positions, n_blocks, *, scale_base=512.0, centre=0.0)",
     "models.from_rope_parameters": "(rope_parameters, *, head_dim, max_position_embeddings=None, seq_len=None, "
     "rope_theta=None, partial_rotary_factor=None, xp=None, device=None, dtype=None)",
+    "models.audit": "(what, rope=None, *, context=None)",
+    "models.compare": "(config, engines=None, *, seq_len=None)",
     "exports.export": "(rope, engine, *, context=None, base=None, dtype=None, architecture=None)",
     "exports.names": "()",
     "exports.records": "()",
@@ -237,6 +239,18 @@ FIELDS = {
         "context",
         "source",
     ),
+    "models.Audit": ("findings", "checked", "context", "exceeds"),
+    "models.Comparison": ("places",),
+    "models.Engine": ("name", "version", "sources", "rule", "model_types"),
+    "models.EngineUse": (
+        *("engine", "version", "sources", "status", "reason", "frequencies", "attention_factor", "pairing", "length"),
+        *("positions", "passed_over", "note", "frequency_error", "score_ratio", "differs_from"),
+    ),
+    "models.Finding": ("kind", "where", "text", "position"),
+    "models.Place": (
+        *("name", "model_type", "scheme", "seq_len", "context", "reference", "engines", "write", "then_agree"),
+        "still_differ",
+    ),
     "exports.Engine": (
         *("name", "carries", "exact", "source", "make", "used", "file", "suffixes", "pairings", "factor", "partial"),
         *("anything", "options", "refuses", "cannot"),
@@ -390,7 +404,7 @@ def test_names_that_moved_are_not_at_their_old_places():
 def test_all_of_a_module_is_what_is_promised(name):
     promised = {one.rpartition(".")[2] for one in (*MODULE_SIGNATURES, *FIELDS) if one.startswith(f"{name}.")}
     face = {one for one, home in rfrope._HOME.items() if home == name}
-    constants = {"designs": {"DESIGNS", "RANDOMISED"}, "validation": {"Row"}}.get(name, set())
+    constants = {"designs": {"DESIGNS", "RANDOMISED"}, "models": {"ENGINES"}, "validation": {"Row"}}.get(name, set())
     assert set(at(name).__all__) == promised | face | constants
     assert all(at(f"{name}.{one}") is not None for one in at(name).__all__)
 

@@ -9,13 +9,13 @@ import sys
 from collections.abc import Sequence
 
 import rfrope
-from rfrope.cli import design, doctor, export, inspect, kernels, validate
+from rfrope.cli import audit, compare, design, doctor, export, inspect, kernels, validate
 
-_COMMANDS = (validate, design, inspect, export, kernels, doctor)
+_COMMANDS = (validate, design, inspect, export, compare, audit, kernels, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``rfrope``; returns the exit code: 0 for success, 1 for a failed validation, 2 for bad input."""
+    """Run ``rfrope``; returns the exit code: 0 for success, 1 for a failed validation or audit, 2 for bad input."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters is not a reason to stop
     parser = _parser()

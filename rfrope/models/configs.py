@@ -110,7 +110,7 @@ def from_config(
     full_attention 1000000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
     sliding_attention 10000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
     """
-    root, source = _read(config)
+    root, source = read(config)
     if seq_len is not None:
         whole("seq_len", seq_len, 1)
     if pairing is not None:
@@ -125,7 +125,7 @@ def from_config(
     return found
 
 
-def _read(config: Any) -> tuple[Mapping[str, Any], str]:
+def read(config: Any) -> tuple[Mapping[str, Any], str]:
     """Return a config as a dict, and what errors call it."""
     if isinstance(config, Mapping):
         return config, ""
