@@ -19,6 +19,7 @@ from rfrope.scaling import schemes
 from rfrope.scaling.records import EVERYWHERE, ladder
 
 OPTIMISED, _YARN, _LLAMA3 = "optimised", "yarn", "llama3"
+_WHOLE = ("partial_rotary_factor", 1.0)  # goes without saying
 _LADDER = 1e-12  # how far, relatively, frequencies may be from the ladder of a base
 _DIGITS = 3  # digits to which measures are alike
 _KINDS = ("better", "even", "worse")
@@ -104,7 +105,9 @@ class Plan:
     left_out: dict[str, str]
 
     def way(self, name: str) -> Way:
-        """The way of that name."""
+        """Return the way of that name."""
+        if name in self.left_out:
+            raise ValueError(f"name is {name!r}, which is left out: {self.left_out[name]}")
         for one in self.ways:
             if one.name == name:
                 return one
@@ -181,14 +184,15 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     - first negative lag of C' within the context, later is better;
     - resolution: ``(1 - C'(1)) / (1 - C(1))``, more is better.
 
-    Values that agree in three digits share a place. Places in the four measures are added. Ways by which no block
-    meets unseen angles come first, then those with the least sum, then those with the smaller departure.
+    Departures and resolutions that are equal in three digits share a place, counts and lags that are equal. Places in
+    the four measures are added. Ways by which no block meets unseen angles come first, then those with the least sum,
+    then those with the smaller departure.
 
     The optimised set has divisors from 1 to s, none above that of a slower block. Blocks that completed no turn are
-    divided by s, so that no block meets unseen angles, and those with 32 turns or more stay, as in YaRN. The others are where the departure is least, by sequential quadratic programming (SciPy's SLSQP) from four
-    starts, with a resolution and a first negative lag at least those of YaRN (of llama3 where YaRN is left out) as
-    constraints. Where no set does all this `Plan.compare` and the text say where it falls behind. Its attention factor
-    is the trained one.
+    divided by s, so that no block meets unseen angles, and those with 32 turns or more stay, as in YaRN. The others are
+    where the departure is least, by sequential quadratic programming (SciPy's SLSQP) from four starts, with a
+    resolution and a first negative lag at least those of YaRN (of llama3 where YaRN is left out) as constraints. Where
+    no set does all this `Plan.compare` and the text say where it falls behind. Its attention factor is the trained one.
 
     Examples
     --------
@@ -228,7 +232,7 @@ def _trained(rope: Any) -> tuple[Rope, np.ndarray, int]:
     omega = np.asarray(angles.on_host(given.frequencies, "rope", sets="one axis")[:, 0])
     if not np.any(omega):
         raise ValueError("rope holds no frequency but 0; expected a block that turns")
-    head_dim: int = given.source.get("qk_head_dim", given.head_dim)
+    head_dim = int(given.source.get("qk_head_dim") or given.head_dim or 0)
     return replace(given, frequencies=omega), np.abs(omega), max(0, (head_dim + 1) // 2 - omega.size)
 
 
@@ -279,7 +283,7 @@ def _parameters(trained: Rope, base: float, told: dict[str, Any], name: str, fac
     if trained.attention_factor != 1.0 or (not held and trained.head_dim != trained.rotary_dim):
         return None
     width = trained.rotary_dim
-    beside = {key: held[key] for key in EVERYWHERE if key in held}
+    beside = {key: held[key] for key in EVERYWHERE if key in held and (key, held[key]) != _WHOLE}
     theta = base * factor ** (width / (width - 2)) if name == "ntk" else base
     return told | beside | {"rope_theta": theta}
 
@@ -384,7 +388,8 @@ def _notes(plan: Plan) -> Iterator[str]:
 
 def _against_yarn(plan: Plan) -> Iterator[str]:
     most = f"{plan.context / plan.trained_context:.4g}"
-    yield f"optimised: divisors from 1 to {most}, none above that of a slower block; blocks of {KEPT_TURNS:.0f} turns or more stay."
+    kept = f"blocks of {KEPT_TURNS:.0f} turns or more stay"
+    yield f"optimised: divisors from 1 to {most}, none above that of a slower block; {kept}."
     if _YARN in plan.left_out:
         return
     compared, kinds = plan.compare(OPTIMISED, _YARN), dict[str, list[str]]()

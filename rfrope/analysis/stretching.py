@@ -83,15 +83,15 @@ def stretched(given: Stretch, start: np.ndarray, *, resolution: float, positive_
     where it is negative become constraints, round after round.
     """
     problem, lags = _Problem(given, resolution), np.empty(0)
-    logs = problem.logs(start)
+    first = problem.logs(start)
     for _ in range(_ROUNDS):
         threads.checkpoint()
-        logs = problem.solved(logs, lags)
-        omega = problem.frequencies(logs)
-        negative = _negative_lags(omega, positive_until)
-        if not negative:
+        omega = problem.frequencies(problem.solved(first, lags))
+        worst = [lag for _, lag in sorted(_negative_lags(omega, positive_until))[:_WORST]]
+        more = np.union1d(lags, worst)
+        if more.size == lags.size:  # none is negative, or the solver cannot do better
             break
-        lags = np.union1d(lags, [lag for _, lag in sorted(negative)[:_WORST]])
+        lags = more
     return omega
 
 

@@ -52,7 +52,7 @@ def _run(options: argparse.Namespace) -> int:
     found = {
         name: analysis.plan(rope, options.context, trained_context=options.trained) for name, rope in ropes.items()
     }
-    ways = {name: plan.ways[0] if options.way is None else plan.way(options.way) for name, plan in found.items()}
+    ways = {name: _way(plan, options.way) for name, plan in found.items()}
     for name, way in ways.items():
         _write(options, ropes[name], found[name], way)
     if options.json:
@@ -70,12 +70,13 @@ def _run(options: argparse.Namespace) -> int:
 
 def _ropes(options: argparse.Namespace) -> Iterator[tuple[str, rfrope.Rope]]:
     """The RoPEs that a longer context is for, by their names in the config."""
-    if options.source.lower().endswith(storage.SUFFIXES):
-        if options.part is not None:
-            raise ValueError(f"--part {options.part}: expected it with a config; {options.source} has one Rope")
+    is_rope = options.source.lower().endswith(storage.SUFFIXES)
+    parts = {} if is_rope else {one.source["name"]: one for one in rfrope.from_config(options.source)}
+    if options.part is not None and not any(parts):
+        raise ValueError(f"--part {options.part}: {options.source} has one RoPE; expected none")
+    if is_rope:
         yield "", rfrope.load(options.source)
         return
-    parts = {one.source["name"]: one for one in rfrope.from_config(options.source)}
     if options.part is not None:
         if options.part not in parts:
             raise ValueError(f"--part {options.part}: expected one of {_names(parts)}, which {options.source} has")
@@ -91,6 +92,14 @@ def _ropes(options: argparse.Namespace) -> Iterator[tuple[str, rfrope.Rope]]:
         trained: Any = options.trained or rope.context
         read = {one.source["name"]: one for one in rfrope.from_config(options.source, seq_len=trained)}
         yield name, read[name]  # schemes that depend on the length of the text, at the trained one
+
+
+def _way(plan: analysis.Plan, name: str | None) -> analysis.Way:
+    """The way that was asked for, or the first."""
+    try:
+        return plan.ways[0] if name is None else plan.way(name)
+    except ValueError as error:
+        raise ValueError(f"--way: {error}") from None
 
 
 def _passed_over(rope: rfrope.Rope, trained: int | None) -> str:
