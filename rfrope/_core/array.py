@@ -6,6 +6,7 @@ setting. Plain NumPy is looked for first, because `array_api_compat.array_namesp
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +15,8 @@ from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+
+from rfrope._core.arguments import broadcast
 
 Array = Any  # an array of whichever library the caller uses
 _Parameters = ParamSpec("_Parameters")
@@ -99,6 +102,10 @@ def _check_devices(devices: dict[str, Any]) -> None:
 def _namespace_of(name: str, value: Any) -> ModuleType:
     if isinstance(value, np.ndarray):
         return np
+    if is_torch(value):  # array-api-compat keeps what it found in caches that PyTorch's compiler warns of
+        import array_api_compat.torch as compat
+
+        return compat
     from array_api_compat import array_namespace
 
     try:
@@ -117,18 +124,8 @@ def named_namespace(xp: Any) -> ModuleType:
     if not isinstance(xp, ModuleType):
         raise TypeError(f"xp is {xp!r}; expected an array library's module, such as numpy, torch or jax.numpy")
     short = xp.__name__.split(".")[0]
-    if short == "torch":
-        import array_api_compat.torch as compat
-
-        return compat
-    if short == "dask":
-        import array_api_compat.dask.array as compat
-
-        return compat
-    if short == "cupy":
-        import array_api_compat.cupy as compat
-
-        return compat
+    if short in ("torch", "cupy", "dask"):
+        return importlib.import_module(f"array_api_compat.{_MODULES.get(short, short)}")
     if short == "jax":
         import jax.numpy
 
@@ -260,6 +257,11 @@ def device(x: Array) -> Any:
 def is_lazy(x: Array) -> bool:
     """Whether the library of `x` traces or defers (JAX, Dask): no value checks, writes or accelerators."""
     return type(x).__module__.partition(".")[0] in ("jax", "jaxlib", "dask")
+
+
+def is_torch(x: Array) -> bool:
+    """Whether `x` is a tensor of torch, which is not imported to find out."""
+    return "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor)
 
 
 def is_cupy(x: Array) -> bool:
@@ -489,7 +491,7 @@ def broadcast_shapes(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
         If they do not broadcast. The message names them.
     """
     try:
-        return np.broadcast_shapes(*map(tuple, shapes.values()))
+        return broadcast(*shapes.values())
     except ValueError:
         listed = " and ".join(f"{tuple(shape)} of {name}" for name, shape in shapes.items())
         raise ValueError(

@@ -18,7 +18,10 @@ _PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments t
 
 
 def place(values: Iterable[Any]) -> str:
-    """Where all arrays among some values are, those in tuples included: "cpu", "cuda", or nowhere that loops may go."""
+    """Where all arrays among some values are, those in tuples included, as `Leaves` names places; "" for nowhere.
+
+    "torch" is for tensors whose operations are recorded, for gradients or by a compiler.
+    """
     arrays, rest = [], list(values)
     for value in rest:
         kind = type(value)
@@ -32,7 +35,9 @@ def place(values: Iterable[Any]) -> str:
             arrays.append(value)
     if all(map(in_memory, arrays)):
         return "cpu"
-    return "cuda" if all(map(on_cuda, arrays)) else ""
+    if all(map(on_cuda, arrays)):
+        return "cuda"
+    return "torch" if "torch" in sys.modules and all(map(is_recorded, arrays)) else ""
 
 
 def is_writable(x: Array) -> bool:
@@ -122,6 +127,24 @@ def on_cuda(x: Array) -> bool:
     if type(x) is np.ndarray:
         return False
     return hasattr(x, "data_ptr") and has_values(x, "cuda") and _is_plain(x)
+
+
+def is_recorded(x: Array) -> bool:
+    """Whether operators of our own may take `x`: a torch tensor on a device that they know, not in forward mode.
+
+    What functional transforms wrap, and traces of TorchScript, are left to torch's own operators, unless a compiler
+    is at work: it takes the wraps off.
+    """
+    torch = sys.modules["torch"]
+    if not isinstance(x, torch.Tensor) or x.device.type not in ("cpu", "cuda", "meta"):
+        return False
+    if torch.compiler.is_compiling():
+        return type(x) in (torch.Tensor, torch.nn.Parameter)
+    if type(x) not in (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor):
+        return False
+    if x.layout is not torch.strided or torch.jit.is_tracing() or torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return False
+    return torch.autograd.forward_ad.unpack_dual(x).tangent is None
 
 
 def _is_plain(x: Array) -> bool:

@@ -6,6 +6,7 @@ A plan depends on shapes and strides alone and is kept, so that a decode step do
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -13,10 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._accel import layout
+from rfrope._accel.cpu import coefficient_loops as coefficients
 from rfrope._accel.cpu import rotation_loops as loops
 from rfrope._accel.layout import Operand, Strides
 from rfrope._core import array, memory, threads
 from rfrope._core.angles import Angles
+from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
 
@@ -103,6 +106,33 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     x = array.from_host(np.repeat([1.0, 0.0], blocks), xp, device=array.device(angles.positions))
     turned = rotated(x, angles, Turn("half", "half"), None)
     return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
+
+
+def shared_coefficients(
+    x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType
+) -> tuple[Array, Array]:
+    """Twin of the generic function: one pass over x and y, by tiles of rows whose sums stay in the second cache."""
+    like = _LIKE[array.dtype_name(x)]
+    views, sums = [memory.as_numpy(v) for v in (x, y)], [np.zeros(shape) for _ in range(2)]
+    leading = broadcast(*(v.shape[:-1] for v in (*views, sums[0])))
+    blocks, n_items = shape[-1], 0
+    if blocks and math.prod(leading):
+        steps = [layout.spread(v.shape[:-1], v.strides[:-1], leading) for v in (*views, sums[0])]
+        axes = [axis for axis in zip(leading, *steps, strict=True) if axis[0] != 1]
+        outer = layout.merged([axis for axis in axes if axis[coefficients.SUMS]])
+        shared = layout.merged([axis for axis in axes if not axis[coefficients.SUMS]])
+        rows = min(outer, key=layout.reach, default=(1, 0, 0, 0))
+        outer = [axis for axis in outer if axis is not rows]
+        tile = min(rows[0], max(1, _TABLE_BYTES // (16 * blocks)))
+        tiles, n_items = -(-rows[0] // tile), math.prod(axis[0] for axis in outer) * -(-rows[0] // tile)
+        flags = [name == "interleaved" for name in (pairing, y_pairing)]
+        n_shared = math.prod(axis[0] for axis in shared)
+        header = [blocks, *flags, *(v.strides[-1] for v in views), tile, tiles, len(outer), len(shared), n_shared]
+        plan = np.asarray([*header, *(value for axis in (rows, *outer, *shared) for value in axis)], np.int64)
+        addresses = [v.ctypes.data for v in (plan, *views, *sums)]
+        loop = partial(coefficients.products, *addresses, like)
+        _shared_out(loop, n_items, math.prod(leading) * 2 * blocks)
+    return tuple(array.from_host(v, xp, device=array.device(x)) for v in sums)  # type: ignore[return-value]
 
 
 # -- calls that repeat themselves --------------------------------------------------------------------------------------
@@ -277,7 +307,7 @@ def _walk(features: Features, source: Source, operands: list[_Held], turn: Turn)
 def _turned(
     x: Array, features: Features, walk: Walk, operands: list[_Held], scale: Any, out: Array | None, xp: ModuleType
 ) -> Array:
-    """Walk over the memory: on this thread, or on several if there is enough to do."""
+    """Walk over the memory."""
     out = array.empty(walk.shape, x, xp) if out is None else out
     if walk.elements == 0:
         return out
@@ -287,17 +317,22 @@ def _turned(
     addresses = [operand.place.address for operand in operands]
     factor = scale if isinstance(scale, float) else 1.0
     turn = partial(loops.turn, plan.address, x_address, y_address, *addresses, factor, walk.like)
-    wanted = walk.elements // _THREAD_ELEMENTS
-    n_threads = 1 if wanted < 2 else min(wanted, plan.items, threads.allowed())
-    length = plan.items if n_threads == 1 else max(1, plan.items // (8 * n_threads))
-
-    def work(start: int) -> None:
-        turn(start, min(start + length, plan.items))
-
-    for _ in threads.ordered_map(work, range(0, plan.items, length), n_threads):
-        pass
+    _shared_out(turn, plan.items, walk.elements)
     memory.written(out)
     return out
+
+
+def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> None:
+    """Run a loop over items of work: on this thread, or on several if there is enough to do."""
+    wanted = elements // _THREAD_ELEMENTS
+    n_threads = 1 if wanted < 2 else min(wanted, items, threads.allowed())
+    length = items if n_threads == 1 else max(1, items // (8 * n_threads))
+
+    def work(start: int) -> None:
+        loop(start, min(start + length, items))
+
+    for _ in threads.ordered_map(work, range(0, items, length), n_threads):
+        pass
 
 
 class Walk:
