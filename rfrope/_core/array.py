@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from rfrope._core import tensors
 from rfrope._core.arguments import broadcast
 
 Array = Any  # an array of whichever library the caller uses
@@ -102,7 +103,7 @@ def _check_devices(devices: dict[str, Any]) -> None:
 def _namespace_of(name: str, value: Any) -> ModuleType:
     if isinstance(value, np.ndarray):
         return np
-    if is_torch(value):  # array-api-compat keeps what it found in caches that PyTorch's compiler warns of
+    if tensors.is_torch(value):  # array-api-compat keeps what it found in caches that PyTorch's compiler warns of
         import array_api_compat.torch as compat
 
         return compat
@@ -149,6 +150,8 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     TypeError
         If `value` is None, ragged, or holds something that is not a number.
     """
+    if library_of(xp) == "torch" and tensors.is_compiling():
+        return tensors.constant(value, device)
     if not isinstance(value, _FIT_ANY):
         if type(value).__name__ in ("MaskedArray", "matrix"):
             raise TypeError(
@@ -259,11 +262,6 @@ def is_lazy(x: Array) -> bool:
     return type(x).__module__.partition(".")[0] in ("jax", "jaxlib", "dask")
 
 
-def is_torch(x: Array) -> bool:
-    """Whether `x` is a tensor of torch, which is not imported to find out."""
-    return "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor)
-
-
 def is_cupy(x: Array) -> bool:
     """Whether `x` is an array of CuPy, which is not imported to find out."""
     cupy = sys.modules.get("cupy")
@@ -315,26 +313,10 @@ def on_host(x: Array) -> bool:
     if isinstance(x, np.ndarray):
         return True
     if hasattr(x, "data_ptr"):
-        return has_values(x, "cpu")
+        return tensors.has_values(x, "cpu")
     if type(x).__module__.startswith("array_api_strict"):  # whose other devices refuse to be looked at, as a GPU does
         return x.device == sys.modules["array_api_strict"].Device("CPU_DEVICE")
     return not is_lazy(x) and not is_cupy(x)
-
-
-def has_values(x: Array, device_type: str) -> bool:
-    """Whether a torch tensor is on a device of that type and holds values: it is not being compiled or mapped over."""
-    torch = sys.modules["torch"]
-    if torch.compiler.is_compiling() or x.device.type != device_type:
-        return False
-    plain = type(x) in (torch.Tensor, torch.nn.Parameter)  # a fake tensor, as in tracing, has no values
-    functorch = getattr(torch._C, "_functorch", None)  # there is no public way to ask whether vmap is at work
-    return plain and not (functorch and functorch.is_functorch_wrapped_tensor(x))
-
-
-def needs_gradient(*arrays: Array) -> bool:
-    """Whether one of some arrays is a torch tensor whose operations are being recorded for gradients."""
-    asked = any(getattr(x, "requires_grad", False) for x in arrays)
-    return asked and bool(sys.modules["torch"].is_grad_enabled())
 
 
 def supported_dtypes(xp: ModuleType, device: Any = None) -> Any:

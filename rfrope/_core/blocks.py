@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import array, memory
+from rfrope._core import array, memory, tensors
 from rfrope._core.angles import check_values
 from rfrope._core.arguments import broadcast, choice
 from rfrope._core.array import Array
@@ -188,7 +188,7 @@ def prepared(
     out_pairing = pairing if out_pairing is None else check_pairing(out_pairing, "out_pairing")
     leading = array.broadcast_shapes({names[0]: x.shape[:-1], f"the phases from {names[1]}": phases[:-1]})
     if out is not None:
-        _check_out(out, x, (*leading, x.shape[-1]), array.needs_gradient(x, out, *angles))
+        _check_out(out, x, (*leading, x.shape[-1]), tensors.needs_gradient(x, out, *angles))
     return out_pairing
 
 
@@ -241,7 +241,7 @@ def shared_coefficients(
     """
     wide = array.wider_float(x, xp)
     found = coefficients_of(*(pair(array.astype(v, wide, xp), name) for v, name in ((x, pairing), (y, y_pairing))))
-    return tuple(_summed_to(array.as_widest(value, xp), shape, xp) for value in found)  # type: ignore[return-value]
+    return tuple(_summed_to(array.as_widest(value, xp), shape, xp) for value in found)
 
 
 def _summed_to(value: Array, shape: tuple[int, ...], xp: ModuleType) -> Array:

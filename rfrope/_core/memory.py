@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.array import Array, has_values, is_cupy, is_lazy, needs_gradient
+from rfrope._core.array import Array, is_cupy, is_lazy
+from rfrope._core.tensors import has_values, is_recorded, needs_gradient
 
 _PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments that are no arrays, looked up first
 
@@ -37,7 +38,7 @@ def place(values: Iterable[Any]) -> str:
         return "cpu"
     if all(map(on_cuda, arrays)):
         return "cuda"
-    return "torch" if "torch" in sys.modules and all(map(is_recorded, arrays)) else ""
+    return "torch" if all(map(is_recorded, arrays)) else ""
 
 
 def is_writable(x: Array) -> bool:
@@ -127,24 +128,6 @@ def on_cuda(x: Array) -> bool:
     if type(x) is np.ndarray:
         return False
     return hasattr(x, "data_ptr") and has_values(x, "cuda") and _is_plain(x)
-
-
-def is_recorded(x: Array) -> bool:
-    """Whether operators of our own may take `x`: a torch tensor on a device that they know, not in forward mode.
-
-    What functional transforms wrap, and traces of TorchScript, are left to torch's own operators, unless a compiler
-    is at work: it takes the wraps off.
-    """
-    torch = sys.modules["torch"]
-    if not isinstance(x, torch.Tensor) or x.device.type not in ("cpu", "cuda", "meta"):
-        return False
-    if torch.compiler.is_compiling():
-        return type(x) in (torch.Tensor, torch.nn.Parameter)
-    if type(x) not in (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor):
-        return False
-    if x.layout is not torch.strided or torch.jit.is_tracing() or torch._C._functorch.is_functorch_wrapped_tensor(x):
-        return False
-    return torch.autograd.forward_ad.unpack_dual(x).tangent is None
 
 
 def _is_plain(x: Array) -> bool:

@@ -37,6 +37,7 @@ class Twinned(Protocol[Arguments, Result]):
 
 
 DECLARED: dict[str, Leaves] = {}  # by the name of the twin
+_FOUND: dict[tuple[str, str], Callable[..., Any] | None] = {}
 CHOOSING: dict[str, Callable[..., Any]] = {}  # the declared functions, by the same names
 
 
@@ -72,28 +73,25 @@ def where(name: str, *arguments: Any) -> str:
     return place if place and twin_of(name, place) is not None else ""
 
 
-def _kept(look_up: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
-    """Look each pair up once: as `functools.cache`, of which PyTorch's compiler would warn."""
-    found: dict[tuple[str, str], Any] = {}
-
-    @wraps(look_up)
-    def known(name: str, place: str) -> Any:
-        if (name, place) not in found:
-            found[name, place] = look_up(name, place)
-        return found[name, place]
-
-    known._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result has it
-    return known
-
-
-@_kept
 def twin_of(name: str, place: str) -> Callable[..., Any] | None:
     """Return the twin of that name for arrays at a place (a field of `Leaves`); None where this machine has none."""
+    _look_up(name, place)
+    return _FOUND[name, place]
+
+
+def _look_up(name: str, place: str) -> None:
+    if (name, place) in _FOUND:
+        return
     leaf = getattr(DECLARED[name], place)
     try:
-        return None if leaf is None else cast(Callable[..., Any], getattr(load(place, leaf), name))
+        twin = None if leaf is None else getattr(load(place, leaf), name)
     except ImportError:
-        return None  # `rfrope doctor` says why
+        twin = None  # `rfrope doctor` says why
+    _FOUND[name, place] = twin
+
+
+# what torch.compiler.assume_constant_result sets: the compiler runs this where it cannot trace, as it cannot an import
+_look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def load(place: str, leaf: str) -> Any:

@@ -132,7 +132,7 @@ def shared_coefficients(
         addresses = [v.ctypes.data for v in (plan, *views, *sums)]
         loop = partial(coefficients.products, *addresses, like)
         _shared_out(loop, n_items, math.prod(leading) * 2 * blocks)
-    return tuple(array.from_host(v, xp, device=array.device(x)) for v in sums)  # type: ignore[return-value]
+    return tuple(array.from_host(v, xp, device=array.device(x)) for v in sums)
 
 
 # -- calls that repeat themselves --------------------------------------------------------------------------------------

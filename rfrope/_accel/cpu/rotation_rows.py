@@ -131,15 +131,21 @@ def _turn_lanes(builder: Any, element: _Element, row: Any, index: Any, lanes: in
         _store(builder, element, both, _offset(builder, y, index, 2 * size), streaming)
 
 
+def _places_of(builder: Any, base: Any, index: Any, step: Any, blocks: Any, interleaved: Any) -> list[Any]:
+    """Addresses of the first and second feature of one block, with any step between features."""
+    twice = builder.mul(index, ir.Constant(_I64, 2))
+    first = builder.select(interleaved, twice, index)
+    second = builder.select(interleaved, builder.add(twice, ir.Constant(_I64, 1)), builder.add(index, blocks))
+    return [builder.add(base, builder.mul(i, step)) for i in (first, second)]
+
+
 def _turn_one(builder: Any, element: _Element, row: Any, index: Any, pairs: Any, steps: Any) -> None:
     """Turn one block of a row with any strides."""
     x, y, cos, sin, blocks = row
-    places = []
-    for base, interleaved, step in zip((x, y), pairs, steps, strict=True):
-        twice = builder.mul(index, ir.Constant(_I64, 2))
-        first = builder.select(interleaved, twice, index)
-        second = builder.select(interleaved, builder.add(twice, ir.Constant(_I64, 1)), builder.add(index, blocks))
-        places.append([builder.add(base, builder.mul(i, step)) for i in (first, second)])
+    places = [
+        _places_of(builder, base, index, step, blocks, interleaved)
+        for base, interleaved, step in zip((x, y), pairs, steps, strict=True)
+    ]
     one = _vector(element.stored, 1)
     first, second = (
         element.widen(builder, builder.load(_at(builder, p, one), align=element.size), 1) for p in places[0]
@@ -226,15 +232,6 @@ def _features_of(builder: Any, element: _Element, base: Any, index: Any, lanes: 
     return [_pick(builder, both, both, range(i, 2 * lanes, 2)) for i in (0, 1)]
 
 
-def _feature_of(builder: Any, element: _Element, base: Any, index: Any, step: Any, blocks: Any, interleaved: Any) -> Any:
-    """First and second feature of one block, with any step between features."""
-    twice = builder.mul(index, ir.Constant(_I64, 2))
-    first = builder.select(interleaved, twice, index)
-    second = builder.select(interleaved, builder.add(twice, ir.Constant(_I64, 1)), builder.add(index, blocks))
-    places = (builder.add(base, builder.mul(i, step)) for i in (first, second))
-    return [builder.load(_at(builder, p, _vector(element.stored, 1)), align=element.size) for p in places]
-
-
 @intrinsic
 def add_products(  # type: ignore[no-untyped-def]
     typing, x, y, x_step, y_step, dots, crosses, blocks, pairing, y_pairing, manner, like
@@ -265,13 +262,13 @@ def add_products(  # type: ignore[no-untyped-def]
         builder.position_at_end(rest)
         one = ir.Constant(_I64, 1)
         with cgutils.for_range_slice(builder, builder.load(done), blocks, one, _I64) as (index, _):
-            sides = ((x, x_step, pairing), (y, y_step, y_pairing))
-            flags = [builder.icmp_signed("!=", flag, zero) for *_, flag in sides]
-            places = [
-                _feature_of(builder, element, base, index, step, blocks, flag)
-                for (base, step, _), flag in zip(sides, flags, strict=True)
-            ]
-            _add_lanes(builder, element, sums, index, 1, places)
+            flags = [builder.icmp_signed("!=", flag, zero) for flag in (pairing, y_pairing)]
+            kind = _vector(element.stored, 1)
+            found = []
+            for base, step, flag in zip((x, y), (x_step, y_step), flags, strict=True):
+                places = _places_of(builder, base, index, step, blocks, flag)
+                found.append([builder.load(_at(builder, p, kind), align=element.size) for p in places])
+            _add_lanes(builder, element, sums, index, 1, found)
         return context.get_dummy_value()
 
     return signature, generate

@@ -12,20 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from rfrope._core import array, twins
 from rfrope._core.angles import Angles
-from rfrope._core.array import Array
 from rfrope._core.arguments import broadcast
+from rfrope._core.array import Array
 from rfrope._core.blocks import PAIRINGS, Turn
 
 if not all(hasattr(torch.library, name) for name in ("register_fake", "register_autograd", "register_vmap")):
     raise ImportError(f"PyTorch {torch.__version__} cannot register operators with gradients; expected 2.5 or later")
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 _LIBRARY = torch.library.Library("rfrope", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)  # the loops take any strides
 
@@ -49,14 +49,14 @@ def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | 
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Twin of the generic function."""
-    return _cos_sin(angles.positions, angles.frequencies, angles.shift)  # type: ignore[no-any-return]
+    return _cos_sin(angles.positions, angles.frequencies, angles.shift)
 
 
 def shared_coefficients(
     x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType
 ) -> tuple[Array, Array]:
     """Twin of the generic function."""
-    return _shared(x, y, shape, pairing == PAIRINGS[1], y_pairing == PAIRINGS[1])  # type: ignore[no-any-return]
+    return _shared(x, y, shape, pairing == PAIRINGS[1], y_pairing == PAIRINGS[1])
 
 
 def _plain(turn: Turn) -> tuple[Tensor | None, float, bool, bool, bool]:
@@ -98,7 +98,7 @@ def _phases(
     """Shape of the phases."""
     shapes = [tuple(value.shape) for value in (shift, scale) if value is not None]
     if positions is not None:
-        shapes.append(Angles(positions, frequencies, None, None).shape)  # type: ignore[arg-type]
+        shapes.append(Angles(positions, frequencies, None, torch).shape)
     return broadcast(*shapes)
 
 
@@ -161,26 +161,22 @@ def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tenso
     "shared_coefficients(Tensor x, Tensor y, SymInt[] shape, bool interleaved, bool y_interleaved) -> (Tensor, Tensor)",
     _fake_shared,
 )
-def _shared(
-    x: Tensor, y: Tensor, shape: list[int], interleaved: bool, y_interleaved: bool
-) -> tuple[Tensor, Tensor]:
+def _shared(x: Tensor, y: Tensor, shape: list[int], interleaved: bool, y_interleaved: bool) -> tuple[Tensor, Tensor]:
     pairings = _pairings(interleaved, y_interleaved)
     found = twins.CHOOSING["shared_coefficients"](x, y, tuple(shape), *pairings, array.namespace(x=x))
-    return tuple(value.contiguous() for value in found)  # type: ignore[return-value]
+    return tuple(value.contiguous() for value in found)
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 
-def _differentiable(
-    name: str, kept: Callable[..., tuple[Any, ...]], backward: Callable[..., tuple[Any, ...]]
-) -> None:
+def _differentiable(name: str, kept: Callable[..., tuple[Any, ...]], backward: Callable[..., tuple[Any, ...]]) -> None:
     """Register a gradient: which inputs it needs, and the formula."""
 
     def set_up(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         held = kept(ctx.needs_input_grad, *inputs)
-        ctx.save_for_backward(*(value if isinstance(value, Tensor) else None for value in held))
-        ctx.others = tuple(None if isinstance(value, Tensor) else value for value in held)
+        ctx.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in held))
+        ctx.others = tuple(None if isinstance(value, torch.Tensor) else value for value in held)
 
     def formula(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         saved = (one if other is None else other for one, other in zip(ctx.saved_tensors, ctx.others, strict=True))
@@ -223,7 +219,7 @@ def _turn_backward(
         phases = _phases(*angles, scale)
         width = 2 * phases[-1]
         dots, crosses = _shared(x[..., :width], gradient[..., :width], phases, *pairings)
-        cos, sin = _cos_sin(*angles) if positions is not None else (torch.cos(shift), torch.sin(shift))  # type: ignore[arg-type]
+        cos, sin = _cos_sin(*angles) if positions is not None else (torch.cos(shift), torch.sin(shift))
         sin = -sin if inverse else sin
         weight = factor if scale is None else scale
         weight = 1.0 / weight if inverse else weight
@@ -243,7 +239,7 @@ def _gradients_of_angles(
     if needs[2] and shift is not None:
         found[2] = _summed(gradient, shift)
     if positions is None or frequencies is None or not (needs[0] or needs[1]):
-        return tuple(found)  # type: ignore[return-value]
+        return tuple(found)
     gradient = gradient.sum_to_size(_phases(positions, frequencies, None))
     single = positions.ndim == 1  # one position for all: its axis of tokens is missing
     rows = gradient[..., None, :] if single else gradient
@@ -253,7 +249,7 @@ def _gradients_of_angles(
     if needs[1]:
         at = positions.to(gradient.dtype)
         found[1] = _summed(rows.mT @ (at[None, :] if single else at), frequencies)
-    return tuple(found)  # type: ignore[return-value]
+    return tuple(found)
 
 
 def _table_backward(
@@ -287,7 +283,9 @@ def _shared_backward(
 
 
 _differentiable("turn", _keep_of_turn, _turn_backward)
-_differentiable("turn_by_table", lambda needs, x, *r: ((x if any(needs[1:3]) else None), tuple(x.shape), *r), _table_backward)
+_differentiable(
+    "turn_by_table", lambda needs, x, *r: ((x if any(needs[1:3]) else None), tuple(x.shape), *r), _table_backward
+)
 _differentiable("cos_sin", lambda needs, *angles: angles, _cos_sin_backward)
 _differentiable("shared_coefficients", lambda needs, x, y, shape, *r: (x, y, tuple(shape), *r), _shared_backward)
 
@@ -305,7 +303,7 @@ def _mapped(name: str, operator: Any, features: Callable[..., Any]) -> None:
             operator(*(v if d is None else v.select(d, i) for v, d in zip(arguments, in_dims, strict=True)))
             for i in range(info.batch_size)
         ]
-        if isinstance(rows[0], Tensor):
+        if isinstance(rows[0], torch.Tensor):
             return torch.stack(rows), 0
         return tuple(map(torch.stack, zip(*rows, strict=True))), (0,) * len(rows[0])
 
