@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         frequencies,
         heads,
         kernels,
+        layers,
         models,
         moments,
         montecarlo,
@@ -66,7 +67,15 @@ _HOMES = {
     "validation": ("validate",),
     "_core.threads": ("threads",),
 }
-_MODULES = ("analysis", "bochner", "heads", "plotting", "scaling", *(home for home in _HOMES if "." not in home))
+_MODULES = (
+    "analysis",
+    "bochner",
+    "heads",
+    "layers",
+    "plotting",
+    "scaling",
+    *(home for home in _HOMES if "." not in home),
+)
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -91,6 +100,7 @@ __all__ = [
     "heads",
     "kernel",
     "kernels",
+    "layers",
     "load",
     "mixed",
     "models",

@@ -243,7 +243,7 @@ FIELDS = {
     ),
 }
 MODULES = (
-    *("analysis", "bochner", "designs", "frequencies", "heads", "kernels", "models", "moments", "montecarlo"),
+    *("analysis", "bochner", "designs", "frequencies", "heads", "kernels", "layers", "models", "moments", "montecarlo"),
     *("plotting", "rotation", "scaling", "storage", "validation"),
 )
 

@@ -115,8 +115,8 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     common: list[Any] = [1] * max([0, *(len(shape) for shape in shapes)])
     for shape in shapes:
         for axis, length in enumerate(shape, len(common) - len(shape)):
-            if length != 1 and common[axis] == 1:
+            if common[axis] == 1:
                 common[axis] = length
-            elif length not in (1, common[axis]):
+            elif length != 1 and length != common[axis]:
                 raise ValueError("shapes do not broadcast")
     return tuple(common)

@@ -39,11 +39,12 @@ def _holds_float(values: Any) -> bool:
 def has_values(x: Array, device_type: str) -> bool:
     """Whether a torch tensor is on a device of that type and holds values: it is not being compiled or mapped over."""
     torch = sys.modules["torch"]
-    if torch.compiler.is_compiling() or x.device.type != device_type:
+    if torch.compiler.is_compiling() or not (x.is_cpu if device_type == "cpu" else x.device.type == device_type):
         return False
-    plain = type(x) in (torch.Tensor, torch.nn.Parameter)  # a fake tensor, as in tracing, has no values
-    functorch = getattr(torch._C, "_functorch", None)  # there is no public way to ask whether vmap is at work
-    return plain and not (functorch and functorch.is_functorch_wrapped_tensor(x))
+    if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
+        return False  # a fake tensor, as in tracing, has no values
+    # there is no public way to ask whether vmap is at work
+    return not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def needs_gradient(*arrays: Array) -> bool:
@@ -69,3 +70,25 @@ def is_recorded(x: Array) -> bool:
     if x.layout is not torch.strided or torch.jit.is_tracing() or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
     return torch.autograd.forward_ad.unpack_dual(x).tangent is None
+
+
+def are_memory(*tensors: Array) -> bool:
+    """Whether tensors of strided layout are no more than memory of the CPU, asked as quickly as that can be."""
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    recording = torch.is_grad_enabled()
+    for x in tensors:
+        if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
+            return False
+        if not x.is_cpu or (recording and x.requires_grad) or x.is_neg() or x.layout is not torch.strided:
+            return False
+    return bool(getattr(torch.autograd.forward_ad, "_current_level", 0) < 0)  # no tangents anywhere
+
+
+def empty_like(x: Array) -> Array:
+    """Return a dense tensor of the shape, dtype and device of another, not filled."""
+    torch = sys.modules["torch"]
+    return torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -17,7 +17,7 @@ from rfrope._accel import layout
 from rfrope._accel.cpu import coefficient_loops as coefficients
 from rfrope._accel.cpu import rotation_loops as loops
 from rfrope._accel.layout import Operand, Strides
-from rfrope._core import array, memory, threads
+from rfrope._core import array, memory, tensors, threads
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
@@ -214,6 +214,57 @@ class Prepared(Repeats):
         """Plan for arrays that have just been turned, and so passed all checks."""
         turn = Turn(self._pairing, self._pairing, self._scale, inverse)
         self._keep(None, x, positions, self._frequencies, turn, out)
+
+
+class Steps:
+    """Rotations of torch queries and keys by one set of frequencies, whose values were looked at once: decode steps.
+
+    Frequencies of queries and keys ``(*H, D, k)`` hold the same numbers in shapes that broadcast with theirs.
+    """
+
+    def __init__(self, frequencies: tuple[np.ndarray, np.ndarray], pairing: str, scale: float) -> None:
+        self._frequencies = tuple(np.require(each, np.float64, "A") for each in frequencies)
+        self._addresses = tuple(each.ctypes.data for each in self._frequencies)
+        self._turn = Turn(pairing, pairing, scale)
+        self._known: dict[Any, tuple[Walk, Walk]] = {}
+
+    def turned(self, q: Array, k: Array, positions: np.ndarray) -> tuple[Array, Array] | None:
+        """Turn both at positions ``(*P, k)``, dense and float64, or return None where something is new."""
+        if not tensors.are_memory(q, k):
+            return None
+        walks = self._known.get((q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, positions.shape))
+        if walks is None:
+            return None
+        outs = tensors.empty_like(q), tensors.empty_like(k)
+        y_q, y_k = outs[0].data_ptr(), outs[1].data_ptr()
+        plan_q, plan_k = walks[0].plan(False, y_q % 16 == 0), walks[1].plan(False, y_k % 16 == 0)
+        a, (b_q, b_k) = loops.address(positions), self._addresses
+        both = (
+            plan_q.address,
+            q.data_ptr(),
+            y_q,
+            b_q,
+            plan_q.items,
+            plan_k.address,
+            k.data_ptr(),
+            y_k,
+            b_k,
+            plan_k.items,
+        )
+        loops.turn_two(*both, a, self._turn.scale, walks[0].like)
+        return outs
+
+    def learn(self, q: Array, k: Array, positions: np.ndarray) -> None:
+        """Plan for a layout that has just been turned, and so passed all checks."""
+        if not (tensors.are_memory(q, k) and q.dtype == k.dtype):
+            return
+        of_q, of_k = (Angles(positions, each, None, np) for each in self._frequencies)
+        walks = tuple(_walk_of_angles(Features.of(x, None), of, self._turn)[0] for x, of in ((q, of_q), (k, of_k)))
+        if all(0 < walk.elements < 2 * _THREAD_ELEMENTS for walk in walks):
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            key = (q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, positions.shape)
+            self._known[key] = walks[0], walks[1]
 
 
 def _again(known: Known, x: np.ndarray, positions: Any, b: int, scale: float, out: Any) -> np.ndarray | None:
