@@ -21,6 +21,8 @@ except ImportError as error:
 
 __all__ = ["RotaryEmbedding"]
 
+twins.twin_of("rotated", "torch")  # its operators are then known: saved graphs that hold them can be loaded
+
 _LEARNABLE = ("frequencies", "phases", "both")
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
 _ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
@@ -95,6 +97,7 @@ class RotaryEmbedding(torch.nn.Module):
                 f"the Rope has frequencies of shape {self._host.shape}; expected one axis of heads at most"
             )
         self._sets = self._host.shape[0] if self._host.ndim == 3 else 0
+        self._blocks, self._axes = self._host.shape[-2:]
         if self.max_positions is not None and (self._learned or self._sets or self._host.shape[-1] > 1):
             what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
             raise ValueError(f"max_positions is {max_positions}, but there are no tables for {what}; expected None")
@@ -253,20 +256,20 @@ class RotaryEmbedding(torch.nn.Module):
         if type(offset) is not int:
             return None
         if positions is None:
-            if self._host.shape[-1] > 1:
+            if self._axes > 1:
                 return None
             return np.arange(offset, offset + q.shape[-2], dtype=np.float64)[:, None]
         if not (tensors.is_torch(positions) and tensors.are_memory(positions)) or positions.is_floating_point():
             return None
         read = np.array(positions.numpy(), np.float64, order="C")
-        return _with_heads(read + offset if offset else read, self._host.shape[-1])
+        return _with_heads(read + offset if offset else read, self._axes)
 
     def _check(self, q: Tensor, k: Tensor) -> None:
         for name, x in (("q", q), ("k", k)):
             blocks.features(x, array.namespace(**{name: x}), name)
             if x.ndim < 3:
                 raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., heads, tokens, d)")
-            blocks.check_width(x, self._host.shape[-2], "the Rope", name)
+            blocks.check_width(x, self._blocks, "the Rope", name)
             if self.rope.source.get("turned") == "last" and x.shape[-1] > self.rope.rotary_dim:
                 last = f"{name}[..., -{self.rope.rotary_dim}:]"
                 raise ValueError(f"this model turns the last features of a head; expected {last} as {name}")
@@ -285,7 +288,7 @@ class RotaryEmbedding(torch.nn.Module):
 
     def _positions(self, q: Tensor, positions: Any, offset: Any) -> Tensor:
         """Positions ``(*P, k)``, with an axis for the heads where there are several sequences."""
-        axes = self._host.shape[-1]
+        axes = self._axes
         xp, device = array.shared({"positions": positions, "offset": offset}, q=q)
         if positions is None:
             if axes > 1:

@@ -35,6 +35,7 @@ _LIKE: dict[str, Any] = {
     "bfloat16": np.uint16(0),
 }
 
+_TENSORS: dict[Any, Any] = {}  # walks of torch tensors by their layout
 _REMEMBERED = 512  # calls whose checks need not be made again
 
 Layout = tuple[tuple[int, ...], Strides]  # shape, strides
@@ -74,9 +75,30 @@ class Features(NamedTuple):
 
 def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     """Twin of the generic function: phases are formed and become cos and sin inside the loop."""
+    layout = None
+    if out is None and angles.shift is None and type(turn.scale) is float and tensors.is_torch(x):
+        angles = angles._replace(positions=array.as_widest(angles.positions, angles.xp))
+        layout = tuple((v.shape, v.stride()) for v in (x, angles.positions, angles.frequencies)), x.dtype, turn
+        walk = _TENSORS.get(layout)
+        if walk is not None:
+            return _turned_again(x, angles, walk, turn.scale)
     features = Features.of(x, out)
     walk, operands = _walk_of_angles(features, angles, turn)
+    if layout is not None and 0 < walk.elements < 2 * _THREAD_ELEMENTS:
+        if len(_TENSORS) >= _REMEMBERED:
+            _TENSORS.clear()
+        _TENSORS[layout] = walk
     return _turned(x, features, walk, operands, turn.scale, out, angles.xp)
+
+
+def _turned_again(x: Array, angles: Angles, walk: Walk, scale: float) -> Array:
+    """Turn a tensor whose layout was met before, on this thread."""
+    out = tensors.empty_like(x) if walk.shape == x.shape else x.new_empty(walk.shape)
+    y_address = out.data_ptr()
+    plan = walk.plan(False, y_address % 16 == 0)
+    addresses = (x.data_ptr(), y_address, angles.positions.data_ptr(), angles.frequencies.data_ptr())
+    loops.turn(plan.address, *addresses, 0, 0, scale, walk.like, 0, plan.items)
+    return out
 
 
 def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:

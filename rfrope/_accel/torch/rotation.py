@@ -25,6 +25,7 @@ from rfrope._core.blocks import PAIRINGS, Turn
 if not all(hasattr(torch.library, name) for name in ("register_fake", "register_autograd", "register_vmap")):
     raise ImportError(f"PyTorch {torch.__version__} cannot register operators with gradients; expected 2.5 or later")
 
+_XP = array.named_namespace(torch)
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 _LIBRARY = torch.library.Library("rfrope", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)  # the loops take any strides
@@ -78,18 +79,22 @@ def _operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., 
 
     def define(function: Callable[..., Any]) -> Any:
         name = schema.partition("(")[0]
-
-        def computed(*arguments: Any) -> Any:
-            with torch.no_grad():  # gradients are recorded above this: what is called here meets plain memory
-                return function(*arguments)
-
         _LIBRARY.define(schema, tags=_TAGS)
-        _LIBRARY.impl(name, computed, "CPU")
-        _LIBRARY.impl(name, computed, "CUDA")
+        _LIBRARY.impl(name, function, "CPU")
+        _LIBRARY.impl(name, function, "CUDA")
         torch.library.register_fake(f"rfrope::{name}", fake, lib=_LIBRARY)
         return getattr(torch.ops.rfrope, name).default
 
     return define
+
+
+def _run(name: str, x: Tensor, *arguments: Any) -> Any:
+    """Run a function for tensors that are no more than memory: gradients are recorded above this."""
+    twin = twins.twin_of(name, "cpu") if x.is_cpu else None
+    if twin is not None:
+        return twin(*arguments)
+    with torch.no_grad():
+        return twins.CHOOSING[name](*arguments)
 
 
 def _phases(
@@ -127,11 +132,10 @@ def _turn(
     inverse: bool,
 ) -> Tensor:
     """Features turned by positions and frequencies; without them, the shifts are the phases."""
-    xp = array.namespace(x=x)
     turn = Turn(*_pairings(interleaved, out_interleaved), factor if scale is None else scale, inverse)
     if positions is None:
-        return twins.CHOOSING["rotated_by_phases"](x, shift, turn, None, xp)
-    return twins.CHOOSING["rotated"](x, Angles(positions, frequencies, shift, xp), turn, None)
+        return _run("rotated_by_phases", x, x, shift, turn, None, _XP)
+    return _run("rotated", x, x, Angles(positions, frequencies, shift, _XP), turn, None)
 
 
 @_operator(
@@ -140,7 +144,7 @@ def _turn(
 )
 def _turn_by_table(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out_interleaved: bool) -> Tensor:
     turn = Turn(*_pairings(interleaved, out_interleaved))
-    return twins.CHOOSING["rotated_by_table"](x, cos, sin, turn, None, array.namespace(x=x))
+    return _run("rotated_by_table", x, x, cos, sin, turn, None, _XP)
 
 
 def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -150,7 +154,8 @@ def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) 
 
 @_operator("cos_sin(Tensor positions, Tensor frequencies, Tensor? shift) -> (Tensor, Tensor)", _fake_cos_sin)
 def _cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-    return twins.CHOOSING["cos_sin"](Angles(positions, frequencies, shift, array.namespace(positions=positions)))
+    angles = Angles(positions, frequencies, shift, _XP)
+    return _run("cos_sin", positions, angles)
 
 
 def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tensor, Tensor]:
@@ -163,7 +168,7 @@ def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tenso
 )
 def _shared(x: Tensor, y: Tensor, shape: list[int], interleaved: bool, y_interleaved: bool) -> tuple[Tensor, Tensor]:
     pairings = _pairings(interleaved, y_interleaved)
-    found = twins.CHOOSING["shared_coefficients"](x, y, tuple(shape), *pairings, array.namespace(x=x))
+    found = _run("shared_coefficients", x, x, y, tuple(shape), *pairings, _XP)
     return tuple(value.contiguous() for value in found)
 
 
