@@ -1,7 +1,7 @@
 """The module for PyTorch beside the usual formula: ``python -m benchmarks.torch_layers`` prints times and errors.
 
-Times are the least of several rounds, in which all entries take turns. ``--only REGEX`` measures some jobs; ``--output
-FILE`` writes the tables as a page of the documentation includes them.
+Times are the least of several rounds, in which all entries take turns; ``--only REGEX`` measures some jobs. ``--errors``
+prints errors in bfloat16 instead. ``--output FILE`` writes the table as a page of the documentation includes it.
 """
 
 from __future__ import annotations
@@ -177,19 +177,19 @@ def compiled_models() -> list[Entry]:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def errors() -> list[tuple[str, int, float]]:
-    """Largest error in bfloat16, in units of the rounding of the exact result: 1 is what rounding alone may do."""
+def errors() -> list[tuple[str, int, float, float]]:
+    """Largest and rms error in bfloat16; the largest in units of the rounding of the exact result, of which it has 1."""
     import torch
 
-    found: list[tuple[str, int, float]] = []
+    found: list[tuple[str, int, float, float]] = []
     for position in (131_071, 1_000_000):
         x = features(1, HEADS, torch.bfloat16, 2)
         exact = rfrope.rotate(x.double(), [position], rfrope.geometric(BLOCKS))
         # half the distance of two neighbours in bfloat16, at each result
         unit = 2.0 ** (torch.floor(torch.log2(exact.abs().clamp_min(2.0**-126))) - 8.0)
         for name, turn in contestants().items():
-            error = ((turn(x, position).double() - exact).abs() / unit).max()
-            found.append((name, position, float(error)))
+            error = (turn(x, position).double() - exact).abs()
+            found.append((name, position, float((error / unit).max()), float(error.square().mean().sqrt())))
     return found
 
 
@@ -228,7 +228,7 @@ JOBS: dict[str, Callable[[], list[Entry]]] = {
     "decode step, 32 and 8 heads of 128, bfloat16": lambda: decoding("bfloat16"),
     "compiled model of 4 layers, 512 tokens, forward and backward": compiled_models,
 }
-COMPILATION, ERRORS = "compilation of 4 layers, forward and backward", "errors in bfloat16"
+COMPILATION = "compilation of 4 layers, forward and backward"
 
 
 def shown(seconds: float) -> str:
@@ -236,27 +236,38 @@ def shown(seconds: float) -> str:
     return f"{seconds * factor:.3g} {unit}"
 
 
-def lines(pattern: str, rounds: int, most_seconds: float) -> list[str]:
-    """Rows of Markdown tables."""
-    out = [f"<!-- Made by: {machine.command('benchmarks.torch_layers')} -->", "", *machine.description(), ""]
-    out += ["| job | who | least | times rfrope's |", "| --- | --- | --- | --- |"]
+def rows(pattern: str, rounds: int, most_seconds: float) -> list[tuple[str, ...]]:
+    """Rows of the table of times."""
+    found: list[tuple[str, ...]] = [("Job", "Who", "Least", "Times rfrope's")]
     for job, make in JOBS.items():
-        if not re.search(pattern, job):
-            continue
-        entries = make()
-        measure(entries, rounds, most_seconds)
-        for i, entry in enumerate(entries):
-            out.append(
-                f"| {job if not i else ''} | {entry.name} | {shown(entry.least)} | {entry.least / entries[0].least:.2f} |"
-            )
-    if re.search(pattern, COMPILATION):
-        found = compiling()
-        for i, (name, seconds) in enumerate(found):
-            out.append(f"| {COMPILATION if not i else ''} | {name} | {shown(seconds)} | {seconds / found[0][1]:.2f} |")
-    if re.search(pattern, ERRORS):
-        out += ["", "| error in bfloat16, in units of rounding | position | largest |", "| --- | --- | --- |"]
-        out += [f"| {name} | {position} | {error:.3g} |" for name, position, error in errors()]
-    return out
+        if re.search(pattern, job):
+            entries = make()
+            measure(entries, rounds, most_seconds)
+            least = [(entry.name, entry.least) for entry in entries]
+            found += _job(job, least)
+    return found + (_job(COMPILATION, compiling()) if re.search(pattern, COMPILATION) else [])
+
+
+def _job(job: str, least: list[tuple[str, float]]) -> list[tuple[str, ...]]:
+    first = least[0][1]
+    return [(job if not i else "", who, shown(s), f"{s / first:.2f}") for i, (who, s) in enumerate(least)]
+
+
+def rows_of_errors() -> list[tuple[str, ...]]:
+    """Rows of the table of errors."""
+    titles = ("In bfloat16", "Position", "Largest error, in units of the rounding of the exact result", "rms error")
+    return [titles, *((name, str(at), f"{worst:.3g}", f"{rms:.2g}") for name, at, worst, rms in errors())]
+
+
+def written(path: pathlib.Path | None, table: list[tuple[str, ...]]) -> None:
+    """Print a table, and write it as a page of the documentation includes it."""
+    notes = [f"Made by ``{machine.command('benchmarks.torch_layers')}`` on {', '.join(machine.description())}."]
+    lines = [".. list-table::", "   :header-rows: 1", ""]
+    for row in table:
+        print(" | ".join(row))
+        lines += [f"   {'*' if not i else ' '} - {cell}".rstrip() for i, cell in enumerate(row)]
+    if path is not None:
+        path.write_text("\n".join([*lines, "", *notes, ""]), encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -265,6 +276,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="REGEX", help="jobs to measure")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=20.0, help="for one entry of a job")
+    parser.add_argument("--errors", action="store_true", help="errors in bfloat16, not times")
     parser.add_argument("--output", type=pathlib.Path)
     chosen = parser.parse_args(arguments)
     try:
@@ -275,10 +287,10 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(machine.cores())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of compilers, about themselves
-        text = "\n".join(lines(chosen.only, chosen.rounds, chosen.seconds)) + "\n"
-    print(text)
-    if chosen.output:
-        chosen.output.write_text(text, encoding="utf-8")
+        if chosen.errors:
+            written(chosen.output, rows_of_errors())
+        else:
+            written(chosen.output, rows(chosen.only, chosen.rounds, chosen.seconds))
     return 0
 
 

@@ -53,6 +53,8 @@ class RotaryEmbedding(torch.nn.Module):
     ----------
     rope : Rope
         As given; frequencies that are learned start from it.
+    axes : int
+        How many axes positions have.
     frequencies, phases : torch.nn.Parameter or None
         What is learned: the shape of ``rope.frequencies``, and of one phase for each block.
 
@@ -97,7 +99,7 @@ class RotaryEmbedding(torch.nn.Module):
                 f"the Rope has frequencies of shape {self._host.shape}; expected one axis of heads at most"
             )
         self._sets = self._host.shape[0] if self._host.ndim == 3 else 0
-        self._blocks, self._axes = self._host.shape[-2:]
+        self._blocks, self.axes = self._host.shape[-2:]
         if self.max_positions is not None and (self._learned or self._sets or self._host.shape[-1] > 1):
             what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
             raise ValueError(f"max_positions is {max_positions}, but there are no tables for {what}; expected None")
@@ -256,13 +258,13 @@ class RotaryEmbedding(torch.nn.Module):
         if type(offset) is not int:
             return None
         if positions is None:
-            if self._axes > 1:
+            if self.axes > 1:
                 return None
             return np.arange(offset, offset + q.shape[-2], dtype=np.float64)[:, None]
         if not (tensors.is_torch(positions) and tensors.are_memory(positions)) or positions.is_floating_point():
             return None
         read = np.array(positions.numpy(), np.float64, order="C")
-        return _with_heads(read + offset if offset else read, self._axes)
+        return _with_heads(read + offset if offset else read, self.axes)
 
     def _check(self, q: Tensor, k: Tensor) -> None:
         for name, x in (("q", q), ("k", k)):
@@ -288,7 +290,7 @@ class RotaryEmbedding(torch.nn.Module):
 
     def _positions(self, q: Tensor, positions: Any, offset: Any) -> Tensor:
         """Positions ``(*P, k)``, with an axis for the heads where there are several sequences."""
-        axes = self._axes
+        axes = self.axes
         xp, device = array.shared({"positions": positions, "offset": offset}, q=q)
         if positions is None:
             if axes > 1:
