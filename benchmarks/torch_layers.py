@@ -1,7 +1,8 @@
 """The module for PyTorch beside the usual formula: ``python -m benchmarks.torch_layers`` prints times and errors.
 
-Times are the least of several rounds, in which all entries take turns; ``--only REGEX`` measures some jobs. ``--errors``
-prints errors in bfloat16 instead. ``--output FILE`` writes the table as a page of the documentation includes it.
+Times are the least of several rounds, in which all entries take turns; ``--only REGEX`` measures some jobs.
+``--errors`` prints errors in bfloat16 instead. ``--output FILE`` writes the table as a page of the documentation
+includes it.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def compiled_models() -> list[Entry]:
 
 
 def errors() -> list[tuple[str, int, float, float]]:
-    """Largest and rms error in bfloat16; the largest in units of the rounding of the exact result, of which it has 1."""
+    """Largest and rms error in bfloat16; the largest in units of the rounding of the exact result."""
     import torch
 
     found: list[tuple[str, int, float, float]] = []

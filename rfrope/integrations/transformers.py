@@ -78,7 +78,8 @@ def _initialised(
     """Frequencies in float32 and the attention factor, as transformers asks for them."""
     told = config.rope_parameters
     if layer_type is not None and layer_type in told:
-        told, config = told[layer_type], getattr(config, "per_layer_config", {}).get(layer_type, config)
+        told = told[layer_type]
+        config = config.per_layer_config[layer_type] if getattr(config, "is_heterogeneous", False) else config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     width = int(head_dim * (told.get("partial_rotary_factor") or 1.0))
     rope = _made(json.dumps(dict(told), sort_keys=True), head_dim, width, config.max_position_embeddings)
@@ -204,7 +205,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     try:
         for parent, name, own in rotaries:
             turning = _turning(own, rope)
-            positions = _Positions(turning)
+            positions = _Positions(turning, own)
             _swap(parent._modules, name, positions, done)
             done.rotaries += 1
         for attention in model.modules():
@@ -222,9 +223,17 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
 class _Positions(torch.nn.Module):
     """What stands in the place of a rotary module: it gives positions ``(batch, tokens, k)`` in place of tables."""
 
-    def __init__(self, turning: dict[str, Module]) -> None:
+    def __init__(self, turning: dict[str, Module], own: Module) -> None:
         super().__init__()
         self.turning = torch.nn.ModuleDict(turning)
+        self.__dict__["own"] = own  # no part of the model any more
+
+    def __getattr__(self, name: str) -> Any:
+        """What else code of models asks of its rotary module, such as its config."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["own"], name)
 
     def forward(self, x: Any, position_ids: Any, layer_type: str | None = None) -> tuple[Any, Any]:
         """Positions twice, as callers expect two tables."""
@@ -235,7 +244,11 @@ class _Positions(torch.nn.Module):
 
     def of(self, layer_type: str | None) -> Module:
         """What turns in a kind of layer."""
-        return self.turning[layer_type if layer_type in self.turning else "all"]
+        if layer_type in self.turning:
+            return self.turning[layer_type]
+        if len({*self.turning.values()}) == 1:
+            return next(iter(self.turning.values()))
+        raise ValueError(f"layer_type is {layer_type!r}; expected one of {', '.join(self.turning)}")
 
 
 def _rotaries(model: Module) -> Iterator[tuple[Module, str, Module]]:
@@ -256,7 +269,7 @@ def _turning(own: Module, rope: Any) -> dict[str, Module]:
         if name.endswith("inv_freq") and "original" not in name
     }
     ropes = dict(rope) if isinstance(rope, Mapping) else dict.fromkeys(widths or ("all",), rope)
-    if missing := widths.keys() - ropes.keys() - ({"all"} if isinstance(rope, Mapping) else set()):
+    if missing := widths.keys() - ropes.keys():
         raise ValueError(f"rope has {', '.join(sorted(ropes))}; expected a Rope for {', '.join(sorted(missing))}, too")
     found: dict[str, Module] = {}
     made: dict[int, Module] = {}
@@ -318,9 +331,11 @@ def _redirect(attention: Module, positions: _Positions, done: Replacement) -> bo
                 continue
             kind_of_layer = _kind_of_layer(attention)
             changed = {one: _by_positions(f, positions, kind_of_layer) for one, f in rotations.items()}
+            names_there = {**function.__globals__, **changed}
+            names_there.pop("__name__", None)  # by which PyTorch's compiler would find those of the module itself
             copied = types.FunctionType(
                 function.__code__,
-                {**function.__globals__, **changed},
+                names_there,
                 function.__name__,
                 function.__defaults__,
                 function.__closure__,
@@ -340,18 +355,15 @@ def _kind_of_layer(attention: Module) -> str | None:
 
 def _by_positions(rotation: Callable[..., Any], positions: _Positions, kind: str | None) -> Callable[..., Any]:
     """A function with the parameters of a model's own, that turns by the positions which come in place of cos."""
-    signature = inspect.signature(rotation)
-    names = [*signature.parameters]
+    names = [*inspect.signature(rotation).parameters]
     features = [name for name in names[: min(names.index("cos"), names.index("sin"))] if name != "v"]
-    rotary = positions.of(kind)
 
     def turned(*arguments: Any, **options: Any) -> Any:
-        bound = signature.bind(*arguments, **options)
-        bound.apply_defaults()
-        given, at = bound.arguments, bound.arguments["cos"]
+        given = dict(zip(names, arguments, strict=False)) | options
+        at, rotary = given["cos"], positions.of(kind)
         heads_last = given.get("unsqueeze_dim", 1) == 2
         at = at[..., 0] if rotary.axes == 1 else at
-        q, k = given[features[0]], given[features[1]] if len(features) > 1 else None
+        q, k = given[features[0]], given.get(features[1]) if len(features) > 1 else None
         turned_q, turned_k = _turned(rotary, q, q if k is None else k, at, heads_last)
         if len(features) == 1:
             return turned_q
