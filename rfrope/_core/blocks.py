@@ -239,9 +239,8 @@ def shared_coefficients(
     -------
     A, B : arrays of that shape, in the widest float
     """
-    wide = array.wider_float(x, xp)
-    found = coefficients_of(*(pair(array.astype(v, wide, xp), name) for v, name in ((x, pairing), (y, y_pairing))))
-    return tuple(_summed_to(array.as_widest(value, xp), shape, xp) for value in found)
+    found = coefficients_of(*(pair(array.as_widest(v, xp), name) for v, name in ((x, pairing), (y, y_pairing))))
+    return tuple(_summed_to(value, shape, xp) for value in found)
 
 
 def _summed_to(value: Array, shape: tuple[int, ...], xp: ModuleType) -> Array:
