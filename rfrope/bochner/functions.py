@@ -75,7 +75,7 @@ def from_function(
     Notes
     -----
     Source: Corollary 3 of seed 000. No number of values proves a function positive definite; the certificate states
-    that at the lags that were compared, all whole ones up to ``whole_lags`` of its certificate among them, phi is within
+    that at the lags that were compared, all whole ones up to its ``whole_lags`` among them, phi is within
     ``sup_error`` of a function that is. Before anything is accepted quadratic forms are taken on grids of phi itself.
 
     phi is resolved as Legendre series on panels, whose Fourier integrals are exact; in more axes this is the Hankel
