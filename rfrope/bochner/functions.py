@@ -22,7 +22,7 @@ from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, Undec
 from rfrope.kernels import Kernel
 
 _CHECKED = 20.0  # scales over which Phi is compared closely
-_WHOLE = 4096  # whole lags at which it is compared
+_WHOLE = 2048  # whole lags at which it is compared
 _PROOF = 1e-2  # of the tolerance: how negative a quadratic form must be to prove anything
 _ROUGH = 1e-2  # how negative it must be for a function of unknown errors
 _EXPLAINED = (1.5, 5.0)  # tolerances that an error may come to, before and after all was searched for what is negative
