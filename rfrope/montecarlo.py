@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from rfrope._accel import schedules
 from rfrope._core import angles, array, blocks, chunks, memory, philox, sums, turns, twins
 from rfrope._core.arguments import choice, whole
 from rfrope._core.array import Array
+from rfrope._core.checkpoints import Checkpoint
+from rfrope._core.power_sums import MeanSums, PowerSums
 from rfrope._core.twins import twinned
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
 from rfrope.kernels import Kernel
@@ -88,6 +90,7 @@ def estimate_kernel(
     quantity: str = "phi",
     executor: Any = None,
     progress: Any = None,
+    checkpoint: Any = None,
 ) -> Estimate:
     """Estimate Phi, Phi_2 or the sine that must vanish, from draws of the kernel's frequencies.
 
@@ -114,8 +117,13 @@ def estimate_kernel(
         none, as their work is queued on the current stream. Current streams belong to threads, in CuPy and in PyTorch,
         and so the threads of an executor queue on streams of their own: that is safe as long as the caller's is the
         default stream.
-    progress : callable, optional
-        Wraps the iterable of chunks, called as ``progress(iterable, total=n_chunks)``: ``tqdm.tqdm`` for example.
+    progress : None, bool or callable
+        True shows a bar on stderr (tqdm); None shows one after two seconds, if stderr is a terminal; False none. A
+        callable wraps the iterable of chunks: ``progress(iterable, total=n_chunks)``.
+    checkpoint : str or os.PathLike, optional
+        A file that keeps the sums of finished chunks, written about once a second and when something fails. The same
+        call finds it and goes on, also after the process was killed, with the same bits in the end; `rng` must be a
+        seed for that. It stays there when all is done.
 
     Returns
     -------
@@ -125,7 +133,9 @@ def estimate_kernel(
     Raises
     ------
     ValueError, TypeError
-        For a kernel, lags, design, quantity or numbers that are not as above.
+        For a kernel, lags, design, quantity or numbers that are not as above, and a `checkpoint` of something else.
+    Exception
+        What the executor raises, as where a worker dies, with a note that says what is finished, and how to go on.
 
     Notes
     -----
@@ -158,13 +168,14 @@ def estimate_kernel(
     if n_sets:
         sets = _SetChunk(kernel, key, delta, quantity, design, n_samples // n_sets)
         length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.draws + kernel.ndim))
-        return _floored(chunks.run(sets, n_sets, length, executor, progress, threaded).mean_estimate(), delta, 1.0)
+        summed = _found(sets, n_sets, length, executor, progress, threaded, checkpoint)
+        return _floored(_mean(summed, _is_spread(summed, _SHARE)), delta, 1.0)
     where = twins.where("kernel_moments", delta)
     lags = memory.as_numpy(delta).reshape(-1, kernel.ndim) if where == "cpu" else None
     length = schedules.of_draws(where, lags, n_lags, n_samples, kernel.draws, kernel.ndim)
     task = _KernelChunk(kernel, key, delta, quantity)
-    found = chunks.run(task, n_samples, length, executor, progress, threaded)
-    return _floored(found.mean_estimate(_borne_out(task, found)), delta, 1.0)
+    found = _found(task, n_samples, length, executor, progress, threaded, checkpoint)
+    return _floored(_mean(found, _borne_out(task, found)), delta, 1.0)
 
 
 @array.on_device_of_arrays
@@ -180,6 +191,7 @@ def estimate_scores(
     pairing: str = "half",
     executor: Any = None,
     progress: Any = None,
+    checkpoint: Any = None,
 ) -> ScoreEstimate:
     """Estimate mean and variance of the attention score over random frequencies, for given q and k.
 
@@ -192,7 +204,7 @@ def estimate_scores(
     delta : array_like, in units of position
         Lags, KEY minus QUERY: ``(...)`` for a kernel with one axis, ``(..., ndim)`` with more. Their shape broadcasts
         against the leading axes of q and k.
-    kernel, rng, executor, progress
+    kernel, rng, executor, progress, checkpoint
         As in `estimate_kernel`.
     n_trials : int
         How many independent draws of all frequencies, at least 4. Trial t uses the frequencies of head t of `sample`.
@@ -239,87 +251,42 @@ def estimate_scores(
     width = a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape)
     where = twins.where("score_sums", delta, a, b) if design == "iid" else ""
     length = schedules.of_trials(where, kernel.stated_law() is not None, width)
-    found = chunks.run(task, n_trials, length, executor, progress, memory.in_memory(a))
+    found = _found(task, n_trials, length, executor, progress, memory.in_memory(a), checkpoint)
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
-    mean, variance = found.mean_estimate(), found.variance_estimate()
+    mean, variance = _mean(found, _is_spread(found, _SHARE)), _variance(found)
     return ScoreEstimate(_floored(mean, delta, size), _floored(variance, delta, size * size), n_trials)
 
 
-@dataclass(frozen=True)
-class _Sums:
-    """Count, mean and central power sums of orders 2 to 4 along the trials."""
-
-    n: int
-    mean: Array
-    m2: Array
-    m3: Array
-    m4: Array
-
-    @classmethod
-    def of(cls, values: Array, xp: ModuleType) -> _Sums:
-        """Take them from values whose last axis runs over the trials."""
-        mean = xp.mean(values, axis=-1)
-        centred = values - mean[..., None]
-        square = centred * centred
-        return cls(
-            values.shape[-1],
-            mean,
-            xp.sum(square, axis=-1),
-            xp.sum(square * centred, axis=-1),
-            xp.sum(square * square, axis=-1),
-        )
-
-    def merge(self, other: _Sums) -> _Sums:
-        """Combine those of two disjoint sets of trials (Chan et al. 1983; Pébay 2008 for orders 3 and 4)."""
-        a, b = float(self.n), float(other.n)
-        n = a + b
-        step = other.mean - self.mean
-        m4 = self.m4 + other.m4 + step**4 * (a * b * (a * a - a * b + b * b) / n**3)
-        m4 = (
-            m4
-            + step**2 * (6.0 / n**2) * (a * a * other.m2 + b * b * self.m2)
-            + step * (4.0 / n) * (a * other.m3 - b * self.m3)
-        )
-        m3 = self.m3 + other.m3 + step**3 * (a * b * (a - b) / n**2) + step * (3.0 / n) * (a * other.m2 - b * self.m2)
-        m2 = self.m2 + other.m2 + step**2 * (a * b / n)
-        return _Sums(self.n + other.n, self.mean + step * (b / n), m2, m3, m4)
-
-    def mean_estimate(self) -> Estimate:
-        """Sample mean, with its standard error from the sample variance."""
-        xp = array.namespace(m2=self.m2)
-        return Estimate(self.mean, sums.root(self.m2 / (self.n - 1.0) / self.n, xp), self.n, self._spread(_SHARE))
-
-    def _spread(self, share: float) -> Array:
-        """Whether fourth powers are a small part of the squared sum of squares: no few trials hold the variance."""
-        return self.m4 <= share * self.m2 * self.m2
-
-    def variance_estimate(self) -> Estimate:
-        """Unbiased sample variance; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n`` gives its standard error."""
-        xp, n = array.namespace(m2=self.m2), self.n
-        variance = self.m2 / (n - 1.0)
-        spread = (self.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
-        return Estimate(variance, sums.root(spread, xp), n, self._spread(0.25 * _SHARE))
+def _mean(found: MeanSums | PowerSums, trusted: Array) -> Estimate:
+    """Sample mean, with its standard error from the sample variance."""
+    xp = array.namespace(m2=found.m2)
+    return Estimate(found.mean, sums.root(found.m2 / (found.n - 1.0) / found.n, xp), found.n, trusted)
 
 
-@dataclass(frozen=True)
-class _MeanSums:
-    """Count, mean and central sum of squares along the draws."""
+def _variance(found: PowerSums) -> Estimate:
+    """Unbiased sample variance; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n`` gives its standard error."""
+    xp, n = array.namespace(m2=found.m2), found.n
+    variance = found.m2 / (n - 1.0)
+    spread = (found.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
+    return Estimate(variance, sums.root(spread, xp), n, _is_spread(found, 0.25 * _SHARE))
 
-    n: int
-    mean: Array
-    m2: Array
 
-    def merge(self, other: _MeanSums) -> _MeanSums:
-        """Combine those of two disjoint sets of draws (Chan et al. 1983)."""
-        a, b = float(self.n), float(other.n)
-        step = other.mean - self.mean
-        m2 = self.m2 + other.m2 + step**2 * (a * b / (a + b))
-        return _MeanSums(self.n + other.n, self.mean + step * (b / (a + b)), m2)
+def _is_spread(found: PowerSums, share: float) -> Array:
+    """Whether fourth powers are a small part of the squared sum of squares: no few trials hold the variance."""
+    return found.m4 <= share * found.m2 * found.m2
 
-    def mean_estimate(self, trusted: Array) -> Estimate:
-        """Sample mean, with its standard error from the sample variance."""
-        xp = array.namespace(m2=self.m2)
-        return Estimate(self.mean, sums.root(self.m2 / (self.n - 1.0) / self.n, xp), self.n, trusted)
+
+# -- chunks of work ----------------------------------------------------------------------------------------------------
+
+
+def _found(task: Any, total: int, length: int, executor: Any, progress: Any, threaded: bool, checkpoint: Any) -> Any:
+    """Run a task on all of its chunks, or on those that a checkpoint does not hold."""
+    if checkpoint is None:
+        return chunks.run(task, total, length, executor, progress, threaded)
+    question = {("rng" if one.name == "key" else one.name): getattr(task, one.name) for one in fields(task)}
+    kept = Checkpoint(checkpoint, {"estimate": task.kind.__name__, "number": total, "chunk": length, **question})
+    before = kept.restored(task.kind, task.delta)
+    return chunks.run(task, total, length, executor, progress, threaded, kept, before)
 
 
 @dataclass(frozen=True)
@@ -331,11 +298,13 @@ class _KernelChunk:
     delta: Array
     quantity: str
 
-    def __call__(self, span: tuple[int, int]) -> _MeanSums:
+    kind: ClassVar[type] = MeanSums
+
+    def __call__(self, span: tuple[int, int]) -> MeanSums:
         start, length = span
         with array.device_of(self.delta):
             omega = _drawn(self.kernel, self.key, start, length, self.delta)
-            return _MeanSums(length, *_kernel_moments(omega, self.delta, self.quantity))
+            return MeanSums(length, *_kernel_moments(omega, self.delta, self.quantity))
 
 
 @dataclass(frozen=True)
@@ -349,12 +318,14 @@ class _SetChunk:
     design: str
     n_blocks: int
 
-    def __call__(self, span: tuple[int, int]) -> _Sums:
+    kind: ClassVar[type] = PowerSums
+
+    def __call__(self, span: tuple[int, int]) -> PowerSums:
         start, length = span
         xp = array.namespace(delta=self.delta)
         with array.device_of(self.delta):
             u = _phases_of_sets(self.kernel, self.design, self.key, self.delta, self.n_blocks, start, length)
-            return _Sums.of(xp.mean(_QUANTITIES[self.quantity](u, xp), axis=-1), xp)
+            return PowerSums.of(xp.mean(_QUANTITIES[self.quantity](u, xp), axis=-1), xp)
 
 
 @dataclass(frozen=True)
@@ -368,13 +339,15 @@ class _ScoreChunk:
     b: Array
     design: str = "iid"
 
-    def __call__(self, span: tuple[int, int]) -> _Sums:
+    kind: ClassVar[type] = PowerSums
+
+    def __call__(self, span: tuple[int, int]) -> PowerSums:
         start, length = span
         with array.device_of(self.a):
             if self.design != "iid":
                 u = _phases_of_sets(self.kernel, self.design, self.key, self.delta, self.a.shape[-1], start, length)
-                return _Sums.of(_scores(u, self.a, self.b), array.namespace(a=self.a))
-            return _Sums(length, *_score_sums(self.kernel, self.key, self.delta, self.a, self.b, start, length))
+                return PowerSums.of(_scores(u, self.a, self.b), array.namespace(a=self.a))
+            return PowerSums(length, *_score_sums(self.kernel, self.key, self.delta, self.a, self.b, start, length))
 
 
 # -- the mathematics, for lags (*S, k) and frequencies (n, k) ----------------------------------------------------------
@@ -386,7 +359,7 @@ def _score_sums(
 ) -> tuple[Array, Array, Array, Array]:
     """Mean and central power sums of orders 2 to 4 of the scores of trials start, ..., start + length - 1."""
     u = _phases_of_sets(kernel, "iid", key, delta, a.shape[-1], start, length)
-    found = _Sums.of(_scores(u, a, b), array.namespace(a=a))
+    found = PowerSums.of(_scores(u, a, b), array.namespace(a=a))
     return found.mean, found.m2, found.m3, found.m4
 
 
@@ -438,7 +411,7 @@ def _floored(estimate: Estimate, delta: Array, size: Array | float) -> Estimate:
     return replace(estimate, stderr=xp.where(rounded, estimate.stderr, _ROUNDING * size + 0.0 * estimate.stderr))
 
 
-def _borne_out(task: _KernelChunk, found: _MeanSums) -> Array:
+def _borne_out(task: _KernelChunk, found: MeanSums) -> Array:
     """Whether the variance at each lag is that of many draws: by its size, and else by fourth moments of some draws."""
     xp = array.namespace(m2=found.m2)
     sure = (found.m2 >= 4.0 * _FEW_DRAWS) | (found.m2 == 0.0)  # no value is off by more than 2
@@ -455,7 +428,7 @@ def _borne_out(task: _KernelChunk, found: _MeanSums) -> Array:
     known = np.array(host)
     for span in sums.parts(len(lags), 8 * n):  # phases, values, deviations and their powers
         values = _QUANTITIES[task.quantity](_phases(lags[span], omega, np), np)
-        known[unsure[span]] = _Sums.of(values, np)._spread(_SHARE)
+        known[unsure[span]] = _is_spread(PowerSums.of(values, np), _SHARE)
     return array.from_host(known.reshape(found.m2.shape)[()], xp, device=array.device(found.m2), dtype=xp.bool)
 
 

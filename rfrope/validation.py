@@ -119,6 +119,7 @@ def validate(
     alpha: float = 1e-3,
     pairing: str = "half",
     executor: Any = None,
+    progress: Any = None,
 ) -> Validation:
     """Check a kernel's sampler against its closed forms, and the score's moments against theory on given q and k.
 
@@ -145,7 +146,7 @@ def validate(
         Chance that a right implementation fails; see `Validation`.
     pairing : {"half", "interleaved"}
         Which two features of q and k make a block.
-    executor : concurrent.futures.Executor or callable, optional
+    executor, progress
         As in `estimate_kernel`.
 
     Returns
@@ -173,11 +174,12 @@ def validate(
     key = philox.key_from_rng(rng)
 
     vectors = kernel.as_given(lags)
-    common = {"n_samples": n_samples, "rng": [*key, 0], "executor": executor}
+    work = {"executor": executor, "progress": progress}
+    common = {"n_samples": n_samples, "rng": [*key, 0], **work}
     phi, phi2, sine = (estimate_kernel(kernel, vectors, quantity=v, **common) for v in ("phi", "phi2", "sin"))
     # Pairs run along a new first axis, lags along the second.
     scores = estimate_scores(
-        q[:, None], k[:, None], vectors, kernel, n_trials=n_trials, rng=[*key, 1], pairing=pairing, executor=executor
+        q[:, None], k[:, None], vectors, kernel, n_trials=n_trials, rng=[*key, 1], pairing=pairing, **work
     )
     moments = [f(q[:, None], k[:, None], vectors, kernel, pairing=pairing) for f in (expected_score, score_variance)]
     bound = float(-normal_quantile(np.asarray(alpha / (2.0 * (3 + 2 * len(q)) * len(lags)))))

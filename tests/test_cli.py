@@ -616,6 +616,11 @@ def test_a_design_that_is_not_written_says_so(run):
     assert out.startswith("16 frequencies, radians per position: float64 (16,), design stratified, seed 0.")
     assert "\nmean" not in out
     assert "seed" not in run("design", "gaussian", *SMALL, "--design", "quantile")[1]
+    optimised = ("design", "exponential(scale=24)", *SMALL, "--design", "optimised")
+    bound = json.loads(run(*optimised, "--json")[1])["lower_bound"]
+    assert bound > 0.005
+    assert f"No 16 frequencies, however they are chosen, reach an rms below {bound:.3g}.\n" in run(*optimised)[1]
+    assert "No 16 frequencies" not in run("design", "gaussian", *SMALL)[1]
     assert "design optimised (sup)." in run("design", "gaussian", *SMALL, "--design", "optimised", "--norm", "sup")[1]
 
 

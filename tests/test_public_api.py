@@ -42,12 +42,11 @@ SIGNATURES = {
     "score_variance": "(q, k, delta, kernel, *, pairing='half')",
     "blocks_for_error": "(kernel, *, max_lag, error, confidence=0.95)",
     "estimate_kernel": "(kernel, delta, *, n_samples, rng=None, design='iid', n_blocks=None, quantity='phi', "
-    "executor=None, "
-    "progress=None)",
+    "executor=None, progress=None, checkpoint=None)",
     "estimate_scores": "(q, k, delta, kernel, *, n_trials, rng=None, design='iid', pairing='half', executor=None, "
-    "progress=None)",
+    "progress=None, checkpoint=None)",
     "validate": "(kernel, *, q=None, k=None, delta=None, n_samples=1048576, n_trials=16384, n_blocks=None, rng=None, "
-    "alpha=0.001, pairing='half', executor=None)",
+    "alpha=0.001, pairing='half', executor=None, progress=None)",
 }
 # Public functions that are not at the top, in the modules that own them.
 MODULE_SIGNATURES = {

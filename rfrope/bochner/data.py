@@ -13,7 +13,7 @@ from rfrope._core.arguments import positive
 from rfrope._core.array import Array
 from rfrope.bochner.measures import MEASURES
 from rfrope.bochner.piecewise import build
-from rfrope.bochner.tabulated import Tabulated, compared, tabulated
+from rfrope.bochner.tabulated import Tabulated, compared, differences, tabulated
 from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
 
@@ -224,7 +224,8 @@ def _autoregression(
     pieces = build(law, start, lambda _, half: 1e-14 / half, tolerance=1e-13, budget=10**5)
     certificate = dataclasses.replace(certificate, mass=float(np.sum(pieces.masses)), tail_start=math.pi / spacing)
     kernel = tabulated(pieces.stretched(1.0 / spacing), MEASURES[1], 0.0, origin, certificate)
-    return compared(kernel, r, spacing * np.arange(r.size))
+    x = spacing * np.arange(r.size)
+    return compared(kernel, differences(kernel, r, x), x)
 
 
 def _autocovariances(series: np.ndarray, last: int) -> np.ndarray:

@@ -69,8 +69,10 @@ def from_density(
     ------
     NotPositiveDefiniteError
         If the density is negative somewhere.
+    UndecidedError
+        If it is too rough.
     ValueError
-        If it does not integrate to 1, is not even, not finite, or too rough.
+        If it does not integrate to 1, is not even or not finite.
     TypeError
         As `from_function`.
 

@@ -17,7 +17,7 @@ from rfrope.bochner.lags import Lags, read_lags, scale_of
 from rfrope.bochner.measures import Measure
 from rfrope.bochner.piecewise import Function
 from rfrope.bochner.surveys import Survey, clusters
-from rfrope.bochner.tabulated import Separable, Tabulated, compared, tabulated
+from rfrope.bochner.tabulated import Separable, Tabulated, compared, differences, tabulated
 from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
 
@@ -26,6 +26,8 @@ _WHOLE = 4096  # whole lags at which it is compared
 _PROOF = 1e-2  # of the tolerance: how negative a quadratic form must be to prove anything
 _ROUGH = 1e-2  # how negative it must be for a function of unknown errors
 _EXPLAINED = (1.5, 5.0)  # tolerances that an error may come to, before and after all was searched for what is negative
+_TAIL = 0.1  # of the mass of a smooth tail that the error of its shape may come to
+_TAIL_LAGS = 100.0  # over the frequency where a tail starts: lags up to which its shape may show
 _REPLACED = 5.0  # masses of an oscillating tail that it may come to, or errors by the taper
 _NOISY = 50.0  # times the errors of phi that an error of its spectrum may come to
 _FAINT = 10.0  # times the noise that passes for noise
@@ -61,20 +63,26 @@ def from_function(
     Raises
     ------
     NotPositiveDefiniteError
-        If the spectral density is negative somewhere; it says where.
+        If the spectral density is negative somewhere; it says where, and carries a `Witness`.
+    UndecidedError
+        If phi does not settle at large lags, is too rough, or has spectral mass that is not found: neither a kernel nor
+        a witness against one.
     ValueError
-        If Phi(0) is not 1, phi is not even, not finite or not continuous at 0, does not settle at large lags, or is too
-        rough; and for arguments out of range.
+        If Phi(0) is not 1, phi is not even, not finite or not continuous at 0; and for arguments out of range.
     TypeError
         If phi is not callable, does not take arrays, or returns anything but real numbers.
 
     Notes
     -----
-    Source: Corollary 3 of seed 000. phi is resolved as Legendre series on panels, whose Fourier integrals are exact; in
-    more axes this is the Hankel transform. What is smooth but for a cusp at 0 comes out to 1e-10 or so. A kink at
-    another lag makes the spectrum oscillate without end; it is cut after some 2000 periods, which leaves an error of
-    about 4e-5 near the kink. A phi that still oscillates after as many periods is multiplied by a wide gaussian. A
-    limit above 0 becomes an atom at frequency 0, and the kernel has no density.
+    Source: Corollary 3 of seed 000. No number of values proves a function positive definite; the certificate states
+    that at the lags that were compared, all whole ones up to `Certificate.whole_lags` among them, phi is within
+    ``sup_error`` of a function that is. Before anything is accepted quadratic forms are taken on grids of phi itself.
+
+    phi is resolved as Legendre series on panels, whose Fourier integrals are exact; in more axes this is the Hankel
+    transform. What is smooth but for a cusp at 0 comes out to 1e-10 or so. A kink at another lag makes the spectrum
+    oscillate without end; it is cut after some 2000 periods, which leaves an error of about 4e-5 near the kink. A phi
+    that still oscillates after as many periods is multiplied by a wide gaussian. A limit above 0 becomes an atom at
+    frequency 0, and the kernel has no density.
 
     Examples
     --------
@@ -192,12 +200,9 @@ def _asked(phi: Any, measure: Measure, scale: Any, tolerance: float, *, bounded:
         raise _refused_by(witness, tolerance) from None
     question = _Question(values, measure, lags, tolerance, None)
     overlooked = survey.overlooked(lags)
+    witness = survey.witness_at_multiples(overlooked, question.level) or survey.witness(question.level)
     if overlooked.size:
-        witness = survey.witness_at_multiples(overlooked, question.level)
-        if bounded and witness is not None and -witness.value > tolerance:
-            raise _refused_by(witness, tolerance)
         lags = read_lags(values, measure, scale, clusters(overlooked))
-    witness = survey.witness(question.level)
     return dataclasses.replace(question, lags=lags, witness=witness)
 
 
@@ -321,26 +326,31 @@ def _finished(
     kernel = tabulated(spectrum.pieces, question.measure, lags.atom, origin, certificate)
     x = _lags_to_compare(lags)
     values = question.phi(x)
-    kernel = compared(kernel, values, x, whole=_WHOLE)
-    replaced = tail.mass if tail.oscillates else 0.0
-    tapered = float(np.max(np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / lags.taper) ** 2)))
-    replaced = max(replaced, min(spectrum.noise, _NOISY * lags.noise))
-    explained = max(times * question.tolerance, _REPLACED * replaced)
-    return kernel, _doubt(kernel.certificate, explained, _REPLACED * tapered)
+    error = differences(kernel, values, x)
+    kernel = compared(kernel, error, x, whole=_WHOLE)
+    replaced = max(tail.mass if tail.oscillates else 0.0, min(spectrum.noise, _NOISY * lags.noise))
+    allowed = max(times * question.tolerance, _REPLACED * replaced)
+    roughly = max(allowed, _TAIL * tail.mass)  # the shape of the tail shows at lags of its frequencies alone
+    tapered = _REPLACED * np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / lags.taper) ** 2)
+    explained = np.maximum(np.where(x * tail.start < _TAIL_LAGS, roughly, allowed), np.max(tapered))
+    return kernel, _doubt(mass, roughly, error, explained, x)
 
 
-def _doubt(found: Certificate, explained: float, tapered: float) -> UndecidedError | None:
-    if abs(found.mass - 1.0) > explained:
+def _doubt(
+    mass: float, allowed: float, error: np.ndarray, explained: np.ndarray, x: np.ndarray
+) -> UndecidedError | None:
+    if abs(mass - 1.0) > allowed:
         return UndecidedError(
-            f"the spectrum of phi has mass {found.mass:.9g}; expected phi(0) = 1: phi jumps at 0, has detail too fine "
-            "to be seen, or its spectrum decays too slowly to be integrated",
-            "scale=... about the lag of its finest detail may decide it, and a tolerance of "
-            f"{abs(found.mass - 1.0):.1g} would accept it",
+            f"the spectrum of phi has mass {mass:.9g}; expected phi(0) = 1: phi jumps at 0, has detail too fine to be "
+            "seen, or its spectrum decays too slowly to be integrated",
+            "scale=... about the lag of its finest detail may decide it; "
+            f"tolerance={1.01 * abs(mass - 1.0):.2g} would accept it",
         )
-    if found.sup_error > max(explained, tapered):
+    at = int(np.argmax(error - explained))
+    if error[at] > explained[at]:
         return UndecidedError(
-            f"the law that was found differs from phi by {found.sup_error:.3g} at lag {found.lag:.6g}, where its table "
-            f"should be exact to {explained:.1g}",
+            f"the law that was found differs from phi by {error[at]:.3g} at lag {x[at]:.6g}, where its table should be "
+            f"exact to {explained[at]:.1g}",
             "phi has detail there that was not resolved: scale=... about its lag may decide it",
         )
     return None
@@ -355,8 +365,9 @@ def _projected(question: _Question, spectrum: inversion.Spectrum, negative: floa
         math.inf, 0.0, 0.0, 0, mass, negative, atom, float(pieces.edges[-1]),
         unaccounted=abs(mass - 1.0) + spectrum.noise, tolerance=question.tolerance,
     )  # fmt: skip
+    kernel = tabulated(pieces, question.measure, atom, "nearest", found)
     x = _lags_to_compare(lags)
-    return compared(tabulated(pieces, question.measure, atom, "nearest", found), question.phi(x), x, whole=_WHOLE)
+    return compared(kernel, differences(kernel, question.phi(x), x), x, whole=_WHOLE)
 
 
 def _lags_to_compare(lags: Lags) -> np.ndarray:

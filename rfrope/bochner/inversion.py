@@ -187,7 +187,7 @@ def _lowest(lags: Lags) -> float:
 
 def _settled(function: Function, edges: np.ndarray, level: Level, budget: int, ends: bool) -> Pieces:
     try:
-        return build(function, edges, level, tolerance=1e-13, budget=budget, ends=ends)
+        return build(function, edges, level, tolerance=1e-13, budget=budget, at_ends=ends)
     except Unresolved:
         raise UndecidedError(
             f"the spectrum is too rough to resolve: {budget} panels are not enough between the frequencies "
@@ -261,7 +261,7 @@ def _octaves(law: Function, noise: Function, search: Search) -> Pieces:
         edges = start * np.linspace(1.0, 2.0, max(starting_panels(part), more) + 1)
         left = search.budget - found.halves.size
         try:
-            part = build(law, edges, level, tolerance=1e-13, budget=left, ends=search.ends)
+            part = build(law, edges, level, tolerance=1e-13, budget=left, at_ends=search.ends)
         except Unresolved:
             break
         found = found.followed_by(part)
@@ -320,7 +320,7 @@ def _fit_tail(found: Pieces, power: int, missing: float, error: float) -> tuple[
         height = fitted * (exponent - 1.0)
     if fitted < _LEAST:
         return math.inf, 0.0, 0.0, smooth
-    if not (abs(missing - fitted) > 10.0 * error and 0.0 < missing < 5.0 * fitted):
+    if not (abs(missing - fitted) > 2.0 * error and 0.0 < missing < 5.0 * fitted):
         return exponent, fitted, fitted, smooth
     return (min(1.0 + height / missing, _STEEPEST) if smooth else exponent), missing, fitted, smooth
 

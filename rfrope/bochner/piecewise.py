@@ -196,7 +196,7 @@ class Pieces:
 
 
 def build(
-    function: Function, edges: np.ndarray, level: Level, *, tolerance: float, budget: int, ends: bool = False
+    function: Function, edges: np.ndarray, level: Level, *, tolerance: float, budget: int, at_ends: bool = False
 ) -> Pieces:
     """Resolve a function on panels, halving each until the last coefficients of its series have died away.
 
@@ -212,7 +212,7 @@ def build(
         Error that is good enough relative to the largest value on the panel.
     budget : int
         Most panels.
-    ends : bool
+    at_ends : bool
         Look at the function next to the edges of a panel too, where something narrow may lie beyond the nodes.
 
     Raises
@@ -232,8 +232,8 @@ def build(
         series = values @ _TO_SERIES
         size = np.max(np.abs(values), axis=1)
         wanted = np.maximum(tolerance * size, level(centre, half))
-        good = np.asarray(np.max(np.abs(series[:, -_LAST:]), axis=1) <= wanted)
-        if ends:
+        good = np.max(np.abs(series[:, -_LAST:]), axis=1) <= wanted
+        if at_ends:
             there = function((centre[:, None] + half[:, None] * _ENDS).ravel()).reshape(-1, _ENDS.size)
             good &= np.max(np.abs(there - series @ _AT_ENDS), axis=1) <= _LOOSER * wanted
         good |= (half <= 2.0**-51 * high) | (high <= 2.0**-100 * edges[-1])  # a jump, or a cusp at 0

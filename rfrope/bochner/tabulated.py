@@ -134,9 +134,13 @@ def tabulated(pieces: Pieces, measure: Measure, atom: float, origin: str, certif
     return Tabulated(law, component, measure.ndim, atom, origin, certificate)
 
 
-def compared(kernel: Tabulated, values: np.ndarray, x: np.ndarray, *, whole: int = 0) -> Tabulated:
-    """Compare Phi with given values at lags x, whole ones up to `whole` among them, and state it in the certificate."""
-    error = np.abs(kernel._mean_cosine(x) - values)
+def differences(kernel: Tabulated, values: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """How far Phi is from given values at lags x."""
+    return np.abs(kernel._mean_cosine(x) - values)
+
+
+def compared(kernel: Tabulated, error: np.ndarray, x: np.ndarray, *, whole: int = 0) -> Tabulated:
+    """State in the certificate how far Phi is from what was given at lags x, whole ones up to `whole` among them."""
     at = int(np.argmax(error))
     certificate = dataclasses.replace(
         kernel.certificate,

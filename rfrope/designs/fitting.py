@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rfrope._core import philox, threads
+from rfrope._core import progress as bars
 from rfrope.designs.descent import NEGLIGIBLE, descend, search
 from rfrope.designs.errors import lags_within
 from rfrope.designs.lags import Lags
@@ -26,8 +27,6 @@ _FIRST_STEP, _LEAST_GAIN = 0.1, 1e-3  # phase at the largest lag, gain that ends
 _HELD = 0.7  # share of the largest error from which on a programme holds one
 _REFINED = ((6, 2), (40, 1))  # steps of minimax that fits go, and how many of them are kept
 
-Progress = Callable[..., Iterable[Any]]
-
 
 def usual_starts(unknowns: int) -> int:
     """How many starts a fit takes unless told: fewer where each of them takes long."""
@@ -41,7 +40,7 @@ def optimised(
     norm: str,
     *,
     starts: int | None = None,
-    progress: Progress | None = None,
+    progress: Any = None,
 ) -> np.ndarray:
     """Frequencies that minimise the error of their mean kernel over whole lags, the best that several starts lead to.
 
@@ -58,7 +57,7 @@ def optimised(
     return _balanced(omega)
 
 
-def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Progress | None) -> list[tuple[np.ndarray, float]]:
+def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Any) -> list[tuple[np.ndarray, float]]:
     """Minima and their mean square errors: next to the quantiles, and if more can be gained, where the starts lead."""
 
     def from_start(number: int) -> tuple[np.ndarray, float]:
@@ -75,7 +74,7 @@ def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Progress | 
         if first[1] >= NEGLIGIBLE**2:
             yield from threads.ordered_map(from_start, range(starts), threads.allowed())
 
-    return list(all_fits() if progress is None else progress(all_fits(), total=starts + 1))
+    return list(bars.shown(all_fits(), starts + 1, progress))
 
 
 def _start(kernel: Kernel, n: int, number: int) -> np.ndarray:

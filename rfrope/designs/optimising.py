@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rfrope._core import array
+from rfrope._core import progress as bars
 from rfrope._core.arguments import choice, whole
 from rfrope.designs.bounds import lower_bound
 from rfrope.designs.errors import error
@@ -31,7 +32,7 @@ def optimise(
     max_lag: int | Sequence[int],
     norm: str = "rms",
     starts: int | None = None,
-    progress: Callable[..., Iterable[Any]] | None = None,
+    progress: Any = None,
     xp: Any = None,
     device: Any = None,
     dtype: Any = None,
@@ -53,8 +54,8 @@ def optimise(
     starts : int, optional
         How many sets the search begins with, at least 1. Unless given 16 of up to 32 unknowns (D k), fewer of more: 8
         of 64, one of 512. More take longer, on as many cores as `rfrope.threads` allows, and seldom gain much.
-    progress : callable, optional
-        Wraps the iterable of starts, called as ``progress(iterable, total=n)``: ``tqdm.tqdm`` for example.
+    progress : None, bool or callable
+        Shows the starts that are done, as in `rfrope.estimate_kernel`.
 
     Returns
     -------
@@ -93,8 +94,7 @@ def optimise(
     made, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks, 1)
     reach = check_fit(made, n_blocks, max_lag, norm)
     starts = usual_starts(n_blocks * made.ndim) if starts is None else whole("starts", starts, 1)
-    if progress is not None and not callable(progress):
-        raise TypeError(f"progress is {progress!r}; expected a callable such as tqdm.tqdm, that wraps an iterable")
+    bars.check(progress)
     array.check_float_dtype(dtype, array.named_namespace(xp))
     start = quantile(made, n_blocks)
     omega = fitted(made, n_blocks, reach, norm, starts=starts, progress=progress)

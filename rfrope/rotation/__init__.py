@@ -7,7 +7,7 @@ first 2D features are turned, the others pass through. A lag is KEY minus QUERY 
 
 from rfrope.rotation.embedding import shift_matrix, sinusoidal
 from rfrope.rotation.pairings import convert_pairing, from_complex, to_complex
-from rfrope.rotation.positions import grid_positions, mrope_positions, packed_positions
+from rfrope.rotation.placing import grid_positions, mrope_positions, packed_positions
 from rfrope.rotation.rerotation import rerotate
 from rfrope.rotation.rope import Rope
 from rfrope.rotation.scoring import block_coefficients, scores
