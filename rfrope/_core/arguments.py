@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,6 +75,19 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool):
         raise TypeError(f"{name} is {value!r:.80}; expected True or False")
     return bool(value)
+
+
+def path_of(name: str, value: Any) -> str:
+    """Return the name of a file or folder as text."""
+    try:
+        found = os.fspath(value)
+    except TypeError:
+        found = b""
+    if not isinstance(found, str):
+        raise TypeError(f"{name} is {value!r:.80}; expected a path, as a string or pathlib.Path")
+    if not found or "\0" in found:
+        raise ValueError(f"{name} is {value!r:.80}; expected the name of a file")
+    return found
 
 
 def choice(name: str, value: Any, options: Sequence[str]) -> str:

@@ -272,6 +272,8 @@ def _check_out(out: Array, x: Array, needs_gradient: bool) -> None:
             "out was given, but gradients are asked for, which writing in place would lose; expected out=None"
         )
     if not memory.is_writable(out) or memory.has_shared_elements(out):
-        raise ValueError("out is read-only or a broadcast view; expected a writable array")
+        raise ValueError(
+            "out is read-only, or some of its elements share memory, as in a broadcast view; expected a writable array "
+        )
     if memory.may_overlap(out, x) and not memory.same_memory(out, x):
         raise ValueError("out overlaps x in part; expected x itself (in place) or memory of its own")
