@@ -21,7 +21,7 @@ from benchmarks.timing import Entry, Missing
 
 BLOCKS = 64
 _NUMPY_CHUNK, _TORCH_CHUNK = 2**8, 2**12  # trials
-_DIRECT_LAGS = 16  # of which a direct sum is extrapolated
+_DIRECT_LAGS = 16  # lags from which a direct sum is extrapolated
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def _spread(frequencies: np.ndarray) -> np.ndarray:
     """Median of the magnitudes and its standard error, for laws that have one."""
     size = np.abs(np.ravel(frequencies))
     low, middle, high = np.quantile(size, [0.45, 0.5, 0.55])
-    slope = (high - low) / 0.1  # of the quantile function
+    slope = (high - low) / 0.1  # slope of the quantile function
     return np.stack([np.atleast_1d(middle), np.atleast_1d(0.5 * slope / math.sqrt(size.size))])
 
 

@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", metavar="REGEX", default="", help="only the jobs whose names it matches")
     parser.add_argument("--output", metavar="FILE", type=pathlib.Path, help="write the tables there too, as Markdown")
     options = parser.parse_args(arguments)
-    # onnxruntime, torch.compile and others warn of what is no concern of a measurement
+    # onnxruntime, torch.compile and others warn about what does not concern a measurement
     warnings.simplefilter("ignore")
     started, head, outcomes = time.perf_counter(), machine.description(), []
     command = machine.command("benchmarks.peers")

@@ -22,7 +22,7 @@ class Missing(Exception):
 class Entry:
     """One contestant: what to call, how to read its result, and what that is to be compared with.
 
-    `call` takes no arguments. `value` tells that it returns the figure itself (seconds, megabytes) instead of being
+    `call` takes no arguments. `value` says that it returns the figure itself (seconds, megabytes) instead of being
     timed. `result` turns what it returns into float64 arrays of NumPy, or is None where there is nothing to compare.
     `factor` multiplies the figure: more than 1 where a part is measured and the whole extrapolated.
     """

@@ -21,9 +21,9 @@ LADDER = rfrope.geometric(64)  # one head of 128 features
 SETS = RNG.standard_normal((32, 64, 1)) * LADDER[:, None]  # each of 32 heads its own
 SHIFT = heads.phase_shift(LADDER, -1)
 QUERY, KEY = RNG.standard_normal((2, 128))
-QUERIES, KEYS = RNG.standard_normal((2, 32, 1, 128))  # of 32 heads
+QUERIES, KEYS = RNG.standard_normal((2, 32, 1, 128))  # vectors of 32 heads
 TOKENS = RNG.standard_normal((2, 256, 128))
-PAIRS = RNG.standard_normal((2, 512, 1, 128))  # of queries and keys
+PAIRS = RNG.standard_normal((2, 512, 1, 128))  # pairs of queries and keys
 
 
 def lags(count):

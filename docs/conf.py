@@ -74,6 +74,40 @@ class SchemeTable(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines))
 
 
+class EngineTable(SphinxDirective):
+    """``.. engine-table::`` lists the engines that a Rope can be exported to; all of it comes from their records."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return one definition for each record."""
+        lines: list[str] = []
+        for engine in rfrope.exports.records():
+            lines += [f"``{engine.name}``", ""]
+            fields = {
+                "Takes": engine.carries,
+                "Cannot carry": engine.lacks,
+                "Rounds": engine.exact,
+                "Files": ", ".join(f"``{suffix}``" for suffix in engine.suffixes),
+                "Options": ", ".join(f"``{option}``" for option in engine.options),
+                "Source": engine.source,
+            }
+            lines += [f"    :{name}: {text}" for name, text in fields.items() if text] + [""]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+class RuleTable(SphinxDirective):
+    """``.. rule-table::`` lists the engines whose rules for configs are known; all of it comes from their records."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return one definition for each record."""
+        lines: list[str] = []
+        for engine in rfrope.models.ENGINES:
+            kinds = ", ".join(f"``{name}``" for name in engine.model_types) or "all that `from_config` knows"
+            lines += [f"{engine.name} {engine.version}", "", f"    :Model types: {kinds}", "    :Sources:"]
+            files = (re.sub(r"([^ ,]*/[^ ,]*)", r"``\1``", source) for source in engine.sources)
+            lines += [*(f"        - {source}" for source in files), ""]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
 def public_names() -> dict[str, Any]:
     """Every name that a user may rely on, with what it stands for."""
     names = {f"rfrope.{name}": getattr(rfrope, name) for name in rfrope.__all__}
@@ -108,6 +142,8 @@ def setup(app: Sphinx) -> None:
     """Register what is above."""
     app.add_directive("kernel-table", KernelTable)
     app.add_directive("scheme-table", SchemeTable)
+    app.add_directive("engine-table", EngineTable)
+    app.add_directive("rule-table", RuleTable)
     app.connect("autodoc-process-docstring", show_dot_products)
     app.connect("missing-reference", resolve_from_top)
     app.connect("env-check-consistency", check_reference)

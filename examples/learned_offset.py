@@ -1,9 +1,9 @@
 """Phases that learn an offset: ``python examples/learned_offset.py --output docs/learned_offset.svg``.
 
-A head copies the token L positions back. Its queries and keys are random and tell nothing of positions, its frequencies
+A head copies the token L positions back. Its queries and keys are random and say nothing of positions, its frequencies
 are fixed; the phases that are added to the keys, one for each block, and one temperature are all that is trained. Seed
 000 says that training takes phase i to ``L omega_i``, up to whole turns. The script prints how far each block is from
-there, and from where a closed form says it settles; docs/learning.rst tells what comes out. Everything is seeded.
+there, and from where a closed form says it settles; docs/learning.rst shows what comes out. Everything is seeded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOISE = 0.5  # standard deviation of the random part of each feature; the part t
 STEPS, RATE, SEED = 400, 0.1, 0
 EVALUATED = 100  # batches that attention is averaged over
 DISTANCES = (1, 4, 12)  # L
-HEAVY = 0.5  # weight from which on a block counts as one that can tell the offset
+HEAVY = 0.5  # weight from which a block counts as one that can tell the offset
 LAGS = np.arange(LENGTH) - np.arange(LENGTH)[:, None]  # key minus query
 
 
@@ -93,7 +93,7 @@ class Run:
     lags : array
         Lags that queries with a token L back have.
     weights : array, (D,)
-        How much lower a block at ``L omega_i`` is at the keys on average than at the one L back: what it can tell.
+        How much lower a block at ``L omega_i`` is at the keys on average than at the one L back: what it contributes.
     settled : array, (D,), radians
         How far from ``L omega_i`` the gradient vanishes, from the attention that was learned.
     """

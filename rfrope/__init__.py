@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         analysis,
         bochner,
         designs,
+        exports,
         frequencies,
         heads,
         kernels,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where the names of every day are, imported when they are first asked for; all others are in these modules.
+# Everyday names and where they live, imported when first asked for; all others are in these modules.
 _HOMES = {
     "rotation": (
         *("Rope", "block_coefficients", "convert_pairing", "rotate", "rotate_by_phases", "rotate_by_table"),
@@ -70,6 +71,7 @@ _HOMES = {
 _MODULES = (
     "analysis",
     "bochner",
+    "exports",
     "heads",
     "layers",
     "plotting",
@@ -93,6 +95,7 @@ __all__ = [
     "estimate_kernel",
     "estimate_scores",
     "expected_score",
+    "exports",
     "frequencies",
     "from_config",
     "geometric",

@@ -63,7 +63,7 @@ class AtLag:
 class Fidelity:
     """What a set reaches over the whole lags of a context: below it in size on every axis, one of each pair +-lag.
 
-    Of more than 2**20 lags a subset is looked at: the smaller ones, and a spread over the rest.
+    Beyond 2**20 lags only a subset is looked at: the smaller ones, and a spread over the rest.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Fidelity:
     lags : tuple of AtLag
         A few lags, with several axes on the diagonal.
     confidence : float
-        Of the two bounds below, which hold for one head of independent draws, and with several axes for all lags of
+        That of the two bounds below. They hold for one head of independent draws and, with several axes, all lags of
         the box.
     bound : float
         Hoeffding's bound for as many blocks.
@@ -111,7 +111,7 @@ def fidelity(
     """Judge frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)`` against one kernel, or one for each head."""
     omega = angles.frequencies(frequencies, np)
     sets = omega.reshape(-1, *omega.shape[-2:])
-    copies = len(sets) if len(kernels) == 1 and np.all(sets == sets[0]) else 1  # of a deterministic design
+    copies = len(sets) if len(kernels) == 1 and np.all(sets == sets[0]) else 1  # the design is deterministic
     reach = tuple(c - 1 for c in context)
     heads = []
     for h, omega in enumerate(sets[::copies]):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from types import ModuleType
 
-from rfrope._core import array, blocks
+from rfrope._core import array, blocks, sums
 from rfrope._core.arguments import positive, probability, whole
 from rfrope._core.array import Array
 from rfrope.designs.optimising import as_range
@@ -103,7 +103,7 @@ def score_variance(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     Notes
     -----
     ``Var S = sum_i (A_i^2 + B_i^2)/2 + (A_i^2 - B_i^2)/2 Phi_2 - A_i^2 Phi^2``: Proposition 4 of seed 000, for
-    INDEPENDENT blocks (design "iid") only. Very near lag 0, where the variance vanishes, it is good to about
+    INDEPENDENT blocks (design "iid") only. Very near lag 0, where the variance vanishes, it is accurate to about
     ``1e-15 sum A_i^2``.
 
     Examples
@@ -145,8 +145,8 @@ def relative_error(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     array([0.    , 1.3108])
     """
     mean = expected_score(q, k, delta, kernel, pairing=pairing)
-    deviation = score_variance(q, k, delta, kernel, pairing=pairing) ** 0.5
     xp = array.namespace(mean=mean)
+    deviation = sums.root(score_variance(q, k, delta, kernel, pairing=pairing), xp)
     none = mean == 0.0
     ratio = deviation / xp.abs(xp.where(none, xp.ones_like(mean), mean))
     return xp.where(none & (deviation > 0.0), xp.full_like(ratio, math.inf), ratio)
@@ -198,7 +198,7 @@ def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confi
     xp = array.namespace(phi=phi)
     variance = array.clip(0.5 * (1.0 + phi2) - phi * phi, _UNKNOWN, None, xp)
     at_zero = xp.all(kernel.as_vectors(delta, "delta")[0] == 0.0, axis=-1)
-    stderr = (xp.where(at_zero, xp.zeros_like(variance), variance) / float(n_blocks)) ** 0.5
+    stderr = sums.root(xp.where(at_zero, xp.zeros_like(variance), variance) / float(n_blocks), xp)
     reach = NormalDist().inv_cdf(0.5 + 0.5 * confidence) * stderr
     return Band(phi, stderr, array.clip(phi - reach, -1.0, 1.0, xp), array.clip(phi + reach, -1.0, 1.0, xp), confidence)
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from rfrope._accel import schedules
 from rfrope._core import angles, array, blocks, chunks, memory, philox, sums, turns, twins
 from rfrope._core.arguments import choice, whole
 from rfrope._core.array import Array
+from rfrope._core.checkpoints import Checkpoint
+from rfrope._core.power_sums import MeanSums, PowerSums
 from rfrope._core.twins import twinned
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
 from rfrope.kernels import Kernel
@@ -23,6 +27,10 @@ from rfrope.kernels.text import as_kernel
 
 __all__ = ["Estimate", "ScoreEstimate", "estimate_kernel", "estimate_scores"]
 
+_ROUNDING = 1e-13  # of the largest possible value
+_SHARE = 0.02  # of the squared sum of squares that fourth powers may be: 50 draws that are far off, or more
+_FEW_DRAWS = 256
+_LOOKED_AT = 2**14  # lags of which fourth moments are looked at
 _QUANTITIES: dict[str, Callable[[Array, ModuleType], Array]] = {
     "phi": lambda u, xp: xp.cos(u),
     "phi2": lambda u, xp: xp.cos(2.0 * u),
@@ -38,13 +46,19 @@ class Estimate:
     ----------
     value : array, float64 where the library has it
     stderr : array
-        Standard error of `value`, estimated from the same draws.
+        Standard error of `value`, estimated from the same draws; at least 1e-13 of the largest possible value, which is
+        rounding, but at lag 0.
     n : int
+    trusted : array of bool
+        Whether the moments of the draws bear the standard error out. Where a few draws hold most of the variance, as
+        those of a heavy-tailed law do at lags small against its scale, another sample would have another: errors of
+        three times `stderr` are then common. See the notes of `estimate_kernel`.
     """
 
     value: Array
     stderr: Array
     n: int
+    trusted: Any = True
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,7 @@ def estimate_kernel(
     quantity: str = "phi",
     executor: Any = None,
     progress: Any = None,
+    checkpoint: Any = None,
 ) -> Estimate:
     """Estimate Phi, Phi_2 or the sine that must vanish, from draws of the kernel's frequencies.
 
@@ -88,7 +103,7 @@ def estimate_kernel(
     n_samples : int
         How many frequencies, at least 2.
     rng : None, int, sequence of ints or numpy.random.Generator
-        Seed, as SPEC 7 has it.
+        Seed, as in SPEC 7.
     design : str
         How frequencies are drawn: "iid" or another randomised design of `sample`, or "auto". Frequencies of one set are
         then not independent, so the mean is over independent sets of `n_blocks`: `Estimate.n` of them, and their
@@ -102,18 +117,25 @@ def estimate_kernel(
         none, as their work is queued on the current stream. Current streams belong to threads, in CuPy and in PyTorch,
         and so the threads of an executor queue on streams of their own: that is safe as long as the caller's is the
         default stream.
-    progress : callable, optional
-        Wraps the iterable of chunks, called as ``progress(iterable, total=n_chunks)``: ``tqdm.tqdm`` for example.
+    progress : None, bool or callable
+        True shows a bar on stderr (tqdm); None shows one after two seconds, if stderr is a terminal; False none. A
+        callable wraps the iterable of chunks: ``progress(iterable, total=n_chunks)``.
+    checkpoint : str or os.PathLike, optional
+        A file that keeps the sums of finished chunks, written about once a second and when something fails. The same
+        call finds it and goes on, also after the process was killed, with the same bits in the end; `rng` must be a
+        seed for that. It stays there when all is done.
 
     Returns
     -------
     Estimate
-        Of the shape of the lags, in the library of `delta`.
+        With the shape of the lags, in the library of `delta`.
 
     Raises
     ------
     ValueError, TypeError
-        For a kernel, lags, design, quantity or numbers that are not as above.
+        For a kernel, lags, design, quantity or numbers that are not as above, and a `checkpoint` of something else.
+    Exception
+        What the executor raises, as where a worker dies, with a note that says what is finished, and how to go on.
 
     Notes
     -----
@@ -121,31 +143,40 @@ def estimate_kernel(
     (finufft: type 1 where the lags are on a uniform grid, type 3 elsewhere, up to three axes), if that is cheaper than
     the direct sum: values are then within 1e-9 of it, and standard errors within 1e-4 of theirs (where the variance of
     a single draw is below 1e-6, a series or the direct sum takes over). So it is on a CUDA device, with cufinufft, for
-    very many lags. Otherwise, and wherever finufft or Numba is missing, the sum is direct, and phases are good to
+    very many lags. Otherwise, and wherever finufft or Numba is missing, the sum is direct, and phases are accurate to
     ``1.1e-16 |u|``.
+
+    `Estimate.trusted` says where the variance is that of many draws: where it is so large that no 256 draws could hold
+    it, or where the sum of fourth powers of the deviations is below 2 % of the squared sum of their squares. The latter
+    is looked at where values are at hand, in NumPy and torch on the CPU, for up to 2**14 lags, and for sets of draws.
 
     Examples
     --------
     >>> estimate = estimate_kernel("gaussian(scale=32)", [0.0, 32.0], n_samples=10_000, rng=0)
     >>> bool(abs(estimate.value[1] - 0.6065) < 4 * estimate.stderr[1])
     True
+    >>> estimate_kernel("exponential(scale=32)", [0.001, 32.0], n_samples=4096, rng=0).trusted
+    array([False,  True])
     """
     kernel = as_kernel(kernel)
     design = check_randomised(design, kernel)
     choice("quantity", quantity, tuple(_QUANTITIES))
     xp, _ = array.shared(delta=delta)
     delta = _lags(delta, kernel, xp, None)
-    n_samples, n_sets = whole("n_samples", n_samples, 2), _n_sets(design, n_samples, n_blocks)
+    n_samples = whole("n_samples", n_samples, 2)
+    n_sets = _n_sets(design, n_samples, n_blocks)
     key, n_lags, threaded = philox.key_from_rng(rng), math.prod(delta.shape[:-1]), memory.in_memory(delta)
     if n_sets:
         sets = _SetChunk(kernel, key, delta, quantity, design, n_samples // n_sets)
         length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.draws + kernel.ndim))
-        return chunks.run(sets, n_sets, length, executor, progress, threaded).mean_estimate()
+        summed = _found(sets, n_sets, length, executor, progress, threaded, checkpoint)
+        return _floored(_mean(summed, _is_spread(summed, _SHARE)), delta, 1.0)
     where = twins.where("kernel_moments", delta)
     lags = memory.as_numpy(delta).reshape(-1, kernel.ndim) if where == "cpu" else None
     length = schedules.of_draws(where, lags, n_lags, n_samples, kernel.draws, kernel.ndim)
     task = _KernelChunk(kernel, key, delta, quantity)
-    return chunks.run(task, n_samples, length, executor, progress, threaded).mean_estimate()
+    found = _found(task, n_samples, length, executor, progress, threaded, checkpoint)
+    return _floored(_mean(found, _borne_out(task, found)), delta, 1.0)
 
 
 @array.on_device_of_arrays
@@ -161,6 +192,7 @@ def estimate_scores(
     pairing: str = "half",
     executor: Any = None,
     progress: Any = None,
+    checkpoint: Any = None,
 ) -> ScoreEstimate:
     """Estimate mean and variance of the attention score over random frequencies, for given q and k.
 
@@ -173,7 +205,7 @@ def estimate_scores(
     delta : array_like, in units of position
         Lags, KEY minus QUERY: ``(...)`` for a kernel with one axis, ``(..., ndim)`` with more. Their shape broadcasts
         against the leading axes of q and k.
-    kernel, rng, executor, progress
+    kernel, rng, executor, progress, checkpoint
         As in `estimate_kernel`.
     n_trials : int
         How many independent draws of all frequencies, at least 4. Trial t uses the frequencies of head t of `sample`.
@@ -186,7 +218,7 @@ def estimate_scores(
     Returns
     -------
     ScoreEstimate
-        Of the broadcast shape, in the library of q and k.
+        With the broadcast shape, in the library of q and k.
 
     Raises
     ------
@@ -198,7 +230,7 @@ def estimate_scores(
     Source: the decomposition ``S = sum_i A_i cos u_i + B_i sin u_i`` of seed 000, exact for every draw.
 
     For NumPy arrays and torch tensors on the CPU the trials are worked on in one compiled loop, where Numba may be
-    used, and on a CUDA device in one kernel. Their quantile functions are good to 2e-15, where SciPy's are as good
+    used, and on a CUDA device in one kernel. Their quantile functions are accurate to 2e-15, where SciPy's are
     (Student's t near its median is not), and so their results agree with those elsewhere to 1e-9, as long as nearly all
     phases are below 1e5.
 
@@ -220,79 +252,42 @@ def estimate_scores(
     width = a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape)
     where = twins.where("score_sums", delta, a, b) if design == "iid" else ""
     length = schedules.of_trials(where, kernel.stated_law() is not None, width)
-    found = chunks.run(task, n_trials, length, executor, progress, memory.in_memory(a))
-    return ScoreEstimate(found.mean_estimate(), found.variance_estimate(), n_trials)
+    found = _found(task, n_trials, length, executor, progress, memory.in_memory(a), checkpoint)
+    size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
+    mean, variance = _mean(found, _is_spread(found, _SHARE)), _variance(found)
+    return ScoreEstimate(_floored(mean, delta, size), _floored(variance, delta, size * size), n_trials)
 
 
-@dataclass(frozen=True)
-class _Sums:
-    """Count, mean and central power sums of orders 2 to 4 along the trials."""
-
-    n: int
-    mean: Array
-    m2: Array
-    m3: Array
-    m4: Array
-
-    @classmethod
-    def of(cls, values: Array, xp: ModuleType) -> _Sums:
-        """Take them from values whose last axis runs over the trials."""
-        mean = xp.mean(values, axis=-1)
-        centred = values - mean[..., None]
-        square = centred * centred
-        return cls(
-            values.shape[-1],
-            mean,
-            xp.sum(square, axis=-1),
-            xp.sum(square * centred, axis=-1),
-            xp.sum(square * square, axis=-1),
-        )
-
-    def merge(self, other: _Sums) -> _Sums:
-        """Combine those of two disjoint sets of trials (Chan et al. 1983; Pébay 2008 for orders 3 and 4)."""
-        a, b = float(self.n), float(other.n)
-        n = a + b
-        step = other.mean - self.mean
-        m4 = self.m4 + other.m4 + step**4 * (a * b * (a * a - a * b + b * b) / n**3)
-        m4 = (
-            m4
-            + step**2 * (6.0 / n**2) * (a * a * other.m2 + b * b * self.m2)
-            + step * (4.0 / n) * (a * other.m3 - b * self.m3)
-        )
-        m3 = self.m3 + other.m3 + step**3 * (a * b * (a - b) / n**2) + step * (3.0 / n) * (a * other.m2 - b * self.m2)
-        m2 = self.m2 + other.m2 + step**2 * (a * b / n)
-        return _Sums(self.n + other.n, self.mean + step * (b / n), m2, m3, m4)
-
-    def mean_estimate(self) -> Estimate:
-        """Sample mean, with its standard error from the sample variance."""
-        return Estimate(self.mean, (self.m2 / (self.n - 1.0) / self.n) ** 0.5, self.n)
-
-    def variance_estimate(self) -> Estimate:
-        """Unbiased sample variance; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n`` gives its standard error."""
-        xp, n = array.namespace(m2=self.m2), self.n
-        variance = self.m2 / (n - 1.0)
-        spread = (self.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
-        return Estimate(variance, array.clip(spread, 0.0, None, xp) ** 0.5, n)
+def _mean(found: MeanSums | PowerSums, trusted: Array) -> Estimate:
+    """Sample mean, with its standard error from the sample variance."""
+    xp = array.namespace(m2=found.m2)
+    return Estimate(found.mean, sums.root(found.m2 / (found.n - 1.0) / found.n, xp), found.n, trusted)
 
 
-@dataclass(frozen=True)
-class _MeanSums:
-    """Count, mean and central sum of squares along the draws."""
+def _variance(found: PowerSums) -> Estimate:
+    """Unbiased sample variance; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n`` gives its standard error."""
+    xp, n = array.namespace(m2=found.m2), found.n
+    variance = found.m2 / (n - 1.0)
+    spread = (found.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
+    return Estimate(variance, sums.root(spread, xp), n, _is_spread(found, 0.25 * _SHARE))
 
-    n: int
-    mean: Array
-    m2: Array
 
-    def merge(self, other: _MeanSums) -> _MeanSums:
-        """Combine those of two disjoint sets of draws (Chan et al. 1983)."""
-        a, b = float(self.n), float(other.n)
-        step = other.mean - self.mean
-        m2 = self.m2 + other.m2 + step**2 * (a * b / (a + b))
-        return _MeanSums(self.n + other.n, self.mean + step * (b / (a + b)), m2)
+def _is_spread(found: PowerSums, share: float) -> Array:
+    """Whether fourth powers are a small part of the squared sum of squares: no few trials hold the variance."""
+    return found.m4 <= share * found.m2 * found.m2
 
-    def mean_estimate(self) -> Estimate:
-        """Sample mean, with its standard error from the sample variance."""
-        return Estimate(self.mean, (self.m2 / (self.n - 1.0) / self.n) ** 0.5, self.n)
+
+# -- chunks of work ----------------------------------------------------------------------------------------------------
+
+
+def _found(task: Any, total: int, length: int, executor: Any, progress: Any, threaded: bool, checkpoint: Any) -> Any:
+    """Run a task on all of its chunks, or on those that a checkpoint does not hold."""
+    if checkpoint is None:
+        return chunks.run(task, total, length, executor, progress, threaded)
+    question = {("rng" if one.name == "key" else one.name): getattr(task, one.name) for one in fields(task)}
+    kept = Checkpoint(checkpoint, {"estimate": task.kind.__name__, "number": total, "chunk": length, **question})
+    before = kept.restored(task.kind, task.delta)
+    return chunks.run(task, total, length, executor, progress, threaded, kept, before)
 
 
 @dataclass(frozen=True)
@@ -304,11 +299,13 @@ class _KernelChunk:
     delta: Array
     quantity: str
 
-    def __call__(self, span: tuple[int, int]) -> _MeanSums:
+    kind: ClassVar[type] = MeanSums
+
+    def __call__(self, span: tuple[int, int]) -> MeanSums:
         start, length = span
         with array.device_of(self.delta):
             omega = _drawn(self.kernel, self.key, start, length, self.delta)
-            return _MeanSums(length, *_kernel_moments(omega, self.delta, self.quantity))
+            return MeanSums(length, *_kernel_moments(omega, self.delta, self.quantity))
 
 
 @dataclass(frozen=True)
@@ -322,15 +319,14 @@ class _SetChunk:
     design: str
     n_blocks: int
 
-    def __call__(self, span: tuple[int, int]) -> _MeanSums:
+    kind: ClassVar[type] = PowerSums
+
+    def __call__(self, span: tuple[int, int]) -> PowerSums:
         start, length = span
         xp = array.namespace(delta=self.delta)
         with array.device_of(self.delta):
             u = _phases_of_sets(self.kernel, self.design, self.key, self.delta, self.n_blocks, start, length)
-            means = xp.mean(_QUANTITIES[self.quantity](u, xp), axis=-1)
-            mean = xp.mean(means, axis=-1)
-            centred = means - mean[..., None]
-            return _MeanSums(length, mean, xp.sum(centred * centred, axis=-1))
+            return PowerSums.of(xp.mean(_QUANTITIES[self.quantity](u, xp), axis=-1), xp)
 
 
 @dataclass(frozen=True)
@@ -344,13 +340,15 @@ class _ScoreChunk:
     b: Array
     design: str = "iid"
 
-    def __call__(self, span: tuple[int, int]) -> _Sums:
+    kind: ClassVar[type] = PowerSums
+
+    def __call__(self, span: tuple[int, int]) -> PowerSums:
         start, length = span
         with array.device_of(self.a):
             if self.design != "iid":
                 u = _phases_of_sets(self.kernel, self.design, self.key, self.delta, self.a.shape[-1], start, length)
-                return _Sums.of(_scores(u, self.a, self.b), array.namespace(a=self.a))
-            return _Sums(length, *_score_sums(self.kernel, self.key, self.delta, self.a, self.b, start, length))
+                return PowerSums.of(_scores(u, self.a, self.b), array.namespace(a=self.a))
+            return PowerSums(length, *_score_sums(self.kernel, self.key, self.delta, self.a, self.b, start, length))
 
 
 # -- the mathematics, for lags (*S, k) and frequencies (n, k) ----------------------------------------------------------
@@ -362,7 +360,7 @@ def _score_sums(
 ) -> tuple[Array, Array, Array, Array]:
     """Mean and central power sums of orders 2 to 4 of the scores of trials start, ..., start + length - 1."""
     u = _phases_of_sets(kernel, "iid", key, delta, a.shape[-1], start, length)
-    found = _Sums.of(_scores(u, a, b), array.namespace(a=a))
+    found = PowerSums.of(_scores(u, a, b), array.namespace(a=a))
     return found.mean, found.m2, found.m3, found.m4
 
 
@@ -404,6 +402,37 @@ def _kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, A
     return mean, xp.sum(centred * centred, axis=-1)
 
 
+# -- whether standard errors are to be trusted -------------------------------------------------------------------------
+
+
+def _floored(estimate: Estimate, delta: Array, size: Array | float) -> Estimate:
+    """Do not claim more than rounding leaves, but at lag 0."""
+    xp = array.namespace(delta=delta)
+    rounded = xp.all(delta == 0.0, axis=-1) | (estimate.stderr >= _ROUNDING * size)
+    return replace(estimate, stderr=xp.where(rounded, estimate.stderr, _ROUNDING * size + 0.0 * estimate.stderr))
+
+
+def _borne_out(task: _KernelChunk, found: MeanSums) -> Array:
+    """Whether the variance at each lag is that of many draws: by its size, and else by fourth moments of some draws."""
+    xp = array.namespace(m2=found.m2)
+    sure = (found.m2 >= 4.0 * _FEW_DRAWS) | (found.m2 == 0.0)  # no value is off by more than 2
+    if not array.on_host(found.m2):
+        return sure
+    host = np.atleast_1d(array.to_host(sure)).reshape(-1)
+    unsure = np.flatnonzero(~host)
+    if not 0 < unsure.size <= _LOOKED_AT:
+        return sure
+    wanted = max(2**10, min(2**14, 2**24 // unsure.size))
+    n = min(found.n, wanted, max(2**8, 2**17 // (task.kernel.draws + task.kernel.ndim)))
+    omega = draw(task.kernel, task.key, 0, n)[0]
+    lags = array.to_host(task.delta).reshape(-1, task.kernel.ndim)[unsure]
+    known = np.array(host)
+    for span in sums.parts(len(lags), 8 * n):  # phases, values, deviations and their powers
+        values = _QUANTITIES[task.quantity](_phases(lags[span], omega, np), np)
+        known[unsure[span]] = _is_spread(PowerSums.of(values, np), _SHARE)
+    return array.from_host(known.reshape(found.m2.shape)[()], xp, device=array.device(found.m2), dtype=xp.bool)
+
+
 # -- what is allowed in ------------------------------------------------------------------------------------------------
 
 
@@ -414,7 +443,7 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
             raise ValueError(f"n_blocks is {n_blocks!r} but design is 'iid'; expected it with other designs alone")
         return 0
     if n_blocks is None:
-        raise ValueError(f"n_blocks is None; expected with design {design!r} how many frequencies make one set")
+        raise ValueError(f"n_blocks is None; expected the number of frequencies in one set, for design {design!r}")
     n_blocks = whole("n_blocks", n_blocks, 1)
     if n_samples % n_blocks or n_samples < 2 * n_blocks:
         raise ValueError(

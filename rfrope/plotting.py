@@ -161,7 +161,7 @@ def attention(result: Any, *, ax: Any = None) -> Any:
 
     Notes
     -----
-    One line for each head. Of a `Profile` the band is one standard deviation of the score over the pairs, drawn for a
+    One line for each head. For a `Profile` the band is one standard deviation of the score over the pairs, drawn for a
     single head.
 
     Examples

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
 import os
-import secrets
-import stat
 import sys
-import zipfile
-import zlib
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import archives, array, blocks, capacity, files
+from rfrope._core.arguments import flag, path_of
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.rotation.rope import Rope, of
@@ -27,22 +25,11 @@ SUFFIXES = (".npz", ".safetensors")
 _FORMAT = 2  # 1, of version 0.1, has no "rope"
 _UNITS = "radians per unit of position"
 _DTYPES = ("float16", "float32", "float64")
-_FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context")  # of a Rope
-# what a file that is not as `save` wrote it makes NumPy and zipfile raise
-_UNREADABLE = (
-    ValueError,
-    EOFError,
-    AttributeError,
-    KeyError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context")  # fields of a Rope
+_ENTRIES = {  # of the metadata of each format
+    1: {"format", "rfrope", "units", "shape", "dtype", "provenance"},
+    2: {"format", "rfrope", "units", "shape", "dtype", "rope", "source", "digest"},
+}
 
 
 @array.on_device_of_arrays
@@ -71,7 +58,7 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     Raises
     ------
     FileExistsError
-        If there is such a file, unless told to overwrite it.
+        If the file exists, unless `overwrite` is True.
     OSError
         If the folder is missing or cannot be written to.
     ValueError
@@ -85,9 +72,9 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     Notes
     -----
     Inside are two arrays, neither pickled: ``frequencies``, and ``metadata``, a string of JSON with the format's
-    number, the version of rfrope, units, shape, dtype, the Rope's other fields and its source. There is no time of
-    writing: the same arguments give the same bytes. Safetensors files hold the same string among their metadata, under
-    ``rfrope``.
+    number, the version of rfrope, units, shape, dtype, the Rope's other fields, its source, and a digest (SHA-256) of
+    all these and of the frequencies, which `load` checks. There is no time of writing: the same arguments give the same
+    bytes. Safetensors files hold the same string among their metadata, under ``rfrope``.
 
     Examples
     --------
@@ -98,11 +85,11 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     >>> rfrope.storage.load(path).source
     {'kernel': 'gaussian(scale=32.0)', 'seed': 0}
     """
-    path = os.fspath(path)
-    check_target(path, overwrite=overwrite)
+    path = path_of("path", path)
+    check_target(path, overwrite=flag("overwrite", overwrite))
     held = rope if isinstance(rope, Rope) else Rope(_checked_frequencies(rope))
     fields = {name: source.pop(name) for name in _FIELDS if name in source}
-    write(path, packed(path, of(held, **fields, source=held.source | source)), overwrite=overwrite)
+    files.write(path, packed(path, of(held, **fields, source=held.source | source)), overwrite=overwrite)
 
 
 def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dtype: Any = None) -> Rope:
@@ -111,7 +98,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     Parameters
     ----------
     path : str or path
-        The file; its first bytes tell which of the two formats it has.
+        The file; its first bytes say which of the two formats it has.
     xp, device, dtype
         Array library (a module; NumPy unless given), where to put the frequencies, and their dtype (as they were
         saved unless given).
@@ -126,15 +113,17 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is damaged, of another kind, or of a later format.
+        If it is damaged (its digest is checked), compressed, of another kind, of a later format, or does not fit into
+        memory.
     ModuleNotFoundError
         For a safetensors file without that package.
     TypeError
-        If `xp` is no array library or `dtype` none of its real floating types.
+        If `xp` is not an array library, or `dtype` not one of its real floating types.
 
     Notes
     -----
-    Nothing in a file is executed: pickled arrays are refused.
+    Nothing in a file is executed: pickled arrays are refused. No more memory is taken than the file is long, twice.
+    Files without a digest, as rfrope wrote them before it had one, load.
 
     Examples
     --------
@@ -144,7 +133,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     >>> load(path).frequencies
     array([1.   , 0.1  , 0.01 , 0.001])
     """
-    path, space = os.fspath(path), array.named_namespace(xp)
+    path, space = path_of("path", path), array.named_namespace(xp)
     dtype = array.check_float_dtype(dtype, space)
     with open(path, "rb") as file:
         beginning = file.read(9)
@@ -166,26 +155,7 @@ def check_target(path: str, *, overwrite: bool = False) -> None:
         raise ValueError(f"path is {path!r}; expected a name that ends in {' or '.join(SUFFIXES)}")
     if path.endswith(SUFFIXES[1]):
         _safetensors(path)
-    check_writable(path, overwrite=overwrite)
-
-
-def check_writable(path: str, *, overwrite: bool = False) -> None:
-    """Say why `write` would fail, by writing an empty file beside `path` for a moment."""
-    os.remove(_written_beside(_free(path, overwrite), b""))
-
-
-def write(path: str, content: bytes, *, overwrite: bool = False) -> None:
-    """Make a file appear with its whole content, or leave everything as it was."""
-    path = _free(path, overwrite)
-    temporary = _written_beside(path, content)
-    try:
-        if overwrite:
-            os.replace(temporary, path)
-        else:
-            _rename_to_new(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
+    files.check_writable(path, overwrite=overwrite)
 
 
 def packed(path: str, rope: Rope) -> bytes:
@@ -201,6 +171,7 @@ def packed(path: str, rope: Rope) -> bytes:
         "rope": fields,
         "source": {name: _plain(name, value) for name, value in rope.source.items()},
     }
+    metadata["digest"] = _digest(metadata, host)
     text = json.dumps(metadata, allow_nan=False)
     if path.endswith(SUFFIXES[1]):
         content: bytes = _safetensors(path).save({"frequencies": host}, metadata={"rfrope": text})
@@ -208,44 +179,6 @@ def packed(path: str, rope: Rope) -> bytes:
     file = io.BytesIO()
     np.savez(file, frequencies=host, metadata=np.asarray(text))
     return file.getvalue()
-
-
-def _free(path: str, overwrite: bool) -> str:
-    """Return the path of the file to make: the one that a link leads to is replaced, not the link."""
-    path = os.path.realpath(path)
-    if os.path.lexists(path):
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise FileExistsError(f"{path} is no regular file; expected the name of a file")
-        if not overwrite:
-            raise FileExistsError(f"{path} exists; expected a new name, or overwrite=True")
-    return path
-
-
-def _written_beside(path: str, content: bytes) -> str:
-    """Name of a new file with some content in the folder of `path`, safely on the disk."""
-    temporary = os.path.join(os.path.dirname(path), f".rfrope-{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException as error:
-        if os.path.exists(temporary):
-            os.remove(temporary)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, path) from None  # under the name that the user knows
-        raise
-    return temporary
-
-
-def _rename_to_new(temporary: str, path: str) -> None:
-    """Rename a file unless the name was taken meanwhile; a hard link tells that without a gap, where there are any."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise FileExistsError(f"{path} exists; expected a new name, or overwrite=True") from None
-    except (OSError, NotImplementedError, AttributeError):
-        os.replace(temporary, path)
 
 
 def _checked_frequencies(frequencies: Array) -> np.ndarray:
@@ -283,12 +216,14 @@ def _plain(name: str, value: Any) -> Any:
 
 def _from_npz(path: str) -> tuple[np.ndarray, str]:
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            held = archive.files
-            if {"frequencies", "metadata"} <= set(held):
-                return archive["frequencies"], str(archive["metadata"][()])
-    except _UNREADABLE as error:
-        raise ValueError(f"{path} is damaged or no file of frequencies ({type(error).__name__}: {error})") from None
+        held = archives.members(path)
+        if {"frequencies", "metadata"} <= set(held):
+            text = held["metadata"]
+            if text.dtype.kind != "U" or text.ndim:
+                raise archives.DamagedError(f"its metadata has dtype {text.dtype} and shape {text.shape}")
+            return held["frequencies"], str(text[()])
+    except archives.DamagedError as error:
+        raise _damaged(path, error) from None
     raise ValueError(f"{path} holds {', '.join(held) or 'nothing'}; expected what rfrope.save writes")
 
 
@@ -297,14 +232,19 @@ def _from_safetensors(path: str) -> tuple[np.ndarray, str]:
 
     _safetensors(path)
     library = importlib.import_module("safetensors")
+    capacity.check(2.0 * os.path.getsize(path), path, "the arrays in it")
     try:
         with library.safe_open(path, framework="numpy") as file:
             names, text = list(file.keys()), (file.metadata() or {}).get("rfrope")
             if text is not None and "frequencies" in names:
                 return file.get_tensor("frequencies"), text
-    except (library.SafetensorError, *_UNREADABLE) as error:
-        raise ValueError(f"{path} is damaged or no file of frequencies ({type(error).__name__}: {error})") from None
+    except Exception as error:  # whatever the package raises on bytes that it did not write
+        raise _damaged(path, f"{type(error).__name__}: {error}") from None
     raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}; expected what rfrope.save writes")
+
+
+def _damaged(path: str, reason: Any) -> ValueError:
+    return ValueError(f"{path} is damaged, or not a file of frequencies: {reason}; expected what rfrope.save writes")
 
 
 def _safetensors(path: str) -> ModuleType:
@@ -333,10 +273,20 @@ def _checked_metadata(path: str, text: str, frequencies: np.ndarray) -> dict[str
     found = (_UNITS, frequencies.shape, frequencies.dtype.name)
     if said != found or not kinds or found[2] not in _DTYPES or not frequencies.ndim:
         raise ValueError(f"{path} says that it holds {said}, but holds {found}; expected what rfrope.save writes")
+    if unknown := set(metadata) - _ENTRIES[number]:
+        raise ValueError(f"{path} says {', '.join(sorted(unknown))} of itself; expected what rfrope.save writes")
+    if metadata.pop("digest", None) not in (None, _digest(metadata, frequencies)):
+        raise _damaged(path, "its content is not that of its digest")
     if not np.all(np.isfinite(frequencies)):
         raise ValueError(f"{path} holds NaN or infinite frequencies; expected what rfrope.save writes")
     checked: dict[str, Any] = metadata
     return checked
+
+
+def _digest(metadata: dict[str, Any], frequencies: np.ndarray) -> str:
+    """SHA-256 of what else a file says, as JSON, and of its numbers in little-endian order."""
+    numbers = np.ascontiguousarray(frequencies, dtype=frequencies.dtype.newbyteorder("<"))
+    return hashlib.sha256(json.dumps(metadata).encode() + numbers.tobytes()).hexdigest()
 
 
 def _described(metadata: dict[str, Any]) -> bool:
@@ -353,7 +303,13 @@ def _fields(metadata: dict[str, Any]) -> dict[str, Any]:
         context = source.get("context")
         lengths = context if isinstance(context, list) else [context]
         whole = bool(lengths) and all(type(n) is int and 0 < n < 2**32 for n in lengths)
-        return {"source": source, "context": (lengths[0] if len(lengths) == 1 else tuple(lengths)) if whole else None}
+        fields = {"source": source, "context": (lengths[0] if len(lengths) == 1 else tuple(lengths)) if whole else None}
+        if source.get("pairing") in blocks.PAIRINGS:
+            fields["pairing"] = source["pairing"]
+        factor = source.get("attention_factor")
+        if isinstance(factor, float) and factor > 0.0:
+            fields["attention_factor"] = factor
+        return fields
     held = metadata["rope"]
     if unknown := set(held) - set(_FIELDS):
         raise ValueError(f"unknown fields {', '.join(sorted(unknown))}")

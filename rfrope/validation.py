@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -18,8 +19,9 @@ from rfrope._core.special import normal_quantile
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import as_kernel
 from rfrope.moments import expected_score, relative_error, score_variance
-from rfrope.montecarlo import Estimate, estimate_kernel, estimate_scores
+from rfrope.montecarlo import estimate_kernel, estimate_scores
 from rfrope.rotation.pairings import convert_pairing
+from rfrope.rotation.scoring import block_coefficients
 
 __all__ = ["Row", "Validation", "validate"]
 
@@ -27,6 +29,7 @@ QUANTITIES = ("Φ", "Φ₂", "E sin", "E S", "Var S")
 _LAGS = (0.25, 0.5, 1.0, 2.0, 4.0)  # default lags, in units of the lag where Phi falls to one half
 _LARGEST_FEATURE = 1e30  # fourth powers of scores stay finite
 _ROUNDING = 1e-13  # differences below this part of the largest possible value are rounding, not evidence
+_UNKNOWN = 2.0**-50  # of a variance, as a part of its largest value: what rounding of Phi leaves unknown
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,9 @@ class Row:
     pair : int or None
         Which pair of q and k, for the score's moments.
     closed_form, estimate, stderr, z : float
-        ``z = (estimate - closed_form) / stderr``.
+        ``z = (estimate - closed_form) / stderr``. The standard error is exact for independent draws: it comes from Phi
+        at one to four times the lag, not from the draws, of which a few may hold most of the variance. Where it is so
+        small that a single draw could exceed `Validation.bound` of it, Bernstein's inequality widens it.
     """
 
     lag: tuple[float, ...]
@@ -64,8 +69,8 @@ class Validation:
     lags : tuple of tuple of float
     rows : tuple of Row
     alpha : float
-        Chance that a right implementation fails somewhere among the rows, as far as estimates are normal: with fewer
-        than about 1000 trials sample variances are not quite, and it fails more often.
+        Chance that a right implementation fails somewhere among the rows, as far as sums of many bounded terms are
+        normal: with fewer than about 1000 trials sample variances are not quite, and it fails more often.
     bound : float
         Every abs(z) must lie below: Bonferroni's bound for `alpha` over all rows.
     n_samples, n_trials, n_blocks, n_pairs : int
@@ -114,6 +119,7 @@ def validate(
     alpha: float = 1e-3,
     pairing: str = "half",
     executor: Any = None,
+    progress: Any = None,
 ) -> Validation:
     """Check a kernel's sampler against its closed forms, and the score's moments against theory on given q and k.
 
@@ -135,12 +141,12 @@ def validate(
     n_blocks : int, optional
         Use the first so many blocks of q and k; all unless given.
     rng : None, int, sequence of ints or numpy.random.Generator
-        Seed, as SPEC 7 has it; None draws fresh entropy.
+        Seed, as in SPEC 7; None draws fresh entropy.
     alpha : float
         Chance that a right implementation fails; see `Validation`.
     pairing : {"half", "interleaved"}
         Which two features of q and k make a block.
-    executor : concurrent.futures.Executor or callable, optional
+    executor, progress
         As in `estimate_kernel`.
 
     Returns
@@ -168,31 +174,30 @@ def validate(
     key = philox.key_from_rng(rng)
 
     vectors = kernel.as_given(lags)
-    common = {"n_samples": n_samples, "rng": [*key, 0], "executor": executor}
+    work = {"executor": executor, "progress": progress}
+    common = {"n_samples": n_samples, "rng": [*key, 0], **work}
     phi, phi2, sine = (estimate_kernel(kernel, vectors, quantity=v, **common) for v in ("phi", "phi2", "sin"))
     # Pairs run along a new first axis, lags along the second.
     scores = estimate_scores(
-        q[:, None], k[:, None], vectors, kernel, n_trials=n_trials, rng=[*key, 1], pairing=pairing, executor=executor
+        q[:, None], k[:, None], vectors, kernel, n_trials=n_trials, rng=[*key, 1], pairing=pairing, **work
     )
     moments = [f(q[:, None], k[:, None], vectors, kernel, pairing=pairing) for f in (expected_score, score_variance)]
+    bound = float(-normal_quantile(np.asarray(alpha / (2.0 * (3 + 2 * len(q)) * len(lags)))))
+    harmonics = [np.atleast_1d(kernel.phi(m * vectors)) for m in (1.0, 2.0, 3.0, 4.0)]
+    errors = (
+        *_errors_of_means(harmonics, n_samples, bound),
+        *_errors_of_scores(*block_coefficients(q, k, pairing=pairing), harmonics, n_trials, bound),
+    )
+    closed = (kernel.phi(vectors), kernel.phi2(vectors), np.zeros(len(lags)), *moments)
+    found = (phi.value, phi2.value, sine.value, scores.mean.value, scores.variance.value)
     largest = np.linalg.norm(q, axis=-1) * np.linalg.norm(k, axis=-1)
-
-    rows: list[Row] = []
-    for j, position in enumerate(tuple(float(v) for v in lag) for lag in lags):
-        theory = (kernel.phi(vectors[j]), kernel.phi2(vectors[j]), 0.0)
-        for name, closed, estimate in zip(QUANTITIES, theory, (phi, phi2, sine), strict=False):
-            rows.append(_row(position, name, None, closed, _at(estimate, j), 1.0))
-        for pair in range(len(q)):
-            size = float(largest[pair])
-            rows.append(_row(position, "E S", pair, moments[0][pair, j], _at(scores.mean, (pair, j)), size))
-            rows.append(_row(position, "Var S", pair, moments[1][pair, j], _at(scores.variance, (pair, j)), size**2))
     spread = relative_error(q[:, None], k[:, None], vectors, kernel, pairing=pairing)
     return Validation(
         kernel=repr(kernel),
         lags=tuple(tuple(float(v) for v in lag) for lag in lags),
-        rows=tuple(rows),
+        rows=tuple(_rows(lags, closed, found, errors, largest)),
         alpha=alpha,
-        bound=float(-normal_quantile(np.asarray(alpha / (2.0 * len(rows))))),
+        bound=bound,
         n_samples=n_samples,
         n_trials=n_trials,
         n_blocks=q.shape[-1] // 2,
@@ -286,14 +291,74 @@ def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
     return lags
 
 
-def _at(estimate: Estimate, index: Any) -> tuple[float, float]:
-    return float(estimate.value[index]), float(estimate.stderr[index])
+def _rows(lags: np.ndarray, closed: Any, found: Any, errors: Any, largest: np.ndarray) -> Iterator[Row]:
+    """Compare lag by lag: means ``(m,)``, which are at most 1, then moments ``(pairs, m)`` of scores of given sizes."""
+    for j, lag in enumerate(tuple(float(v) for v in lag) for lag in lags):
+        for i in range(3):
+            yield _row(lag, QUANTITIES[i], None, closed[i][j], found[i][j], errors[i][j], 1.0)
+        for pair, size in enumerate(largest.tolist()):
+            for i, power in ((3, 1), (4, 2)):
+                at = (pair, j)
+                yield _row(lag, QUANTITIES[i], pair, closed[i][at], found[i][at], errors[i][at], size**power)
 
 
 def _row(
-    lag: tuple[float, ...], quantity: str, pair: int | None, closed: Any, estimate: tuple[float, float], size: float
+    lag: tuple[float, ...], quantity: str, pair: int | None, closed: Any, estimate: Any, stderr: Any, size: float
 ) -> Row:
-    value, stderr = estimate
-    gap = value - float(closed)
-    z = gap / max(stderr, _ROUNDING * size) if gap else 0.0
-    return Row(lag, quantity, pair, float(closed), value, stderr, z)
+    gap, stderr = float(estimate) - float(closed), max(float(stderr), _ROUNDING * size)
+    return Row(lag, quantity, pair, float(closed), float(estimate), stderr, gap / stderr if gap else 0.0)
+
+
+# -- standard errors in closed form ------------------------------------------------------------------------------------
+
+
+def _errors_of_means(harmonics: list[np.ndarray], n: int, bound: float) -> list[np.ndarray]:
+    """Standard errors ``(m,)`` of the means of cos u, cos 2u and sin u, from Phi at 1, 2, 3 and 4 times the lags."""
+    phi, phi2, _, phi4 = harmonics
+    variances = (0.5 * (1.0 + phi2) - phi * phi, 0.5 * (1.0 + phi4) - phi2 * phi2, 0.5 * (1.0 - phi2))
+    return [
+        _widened(v, 1.0, 1.0 + np.abs(mean), n, bound)
+        for v, mean in zip(variances, (phi, phi2, 0.0 * phi), strict=True)
+    ]
+
+
+def _errors_of_scores(
+    a: np.ndarray, b: np.ndarray, harmonics: list[np.ndarray], n: int, bound: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Standard errors ``(pairs, m)`` of the mean and of the sample variance of scores with coefficients ``(pairs, D)``.
+
+    Fourth cumulants of the independent blocks add up. Those of a block follow from its raw moments, which are
+    polynomials in A, B and the means of cos u, cos 2u, cos 3u and cos 4u.
+    """
+    phi, phi2, phi3, phi4 = harmonics
+    a, b = a[:, None, :], b[:, None, :]
+
+    def over_blocks(*terms: tuple[np.ndarray, np.ndarray]) -> Any:
+        """Sum over the blocks of coefficients times functions of the lag."""
+        return sum(np.sum(coefficient, axis=-1) * of_lag for coefficient, of_lag in terms)
+
+    cos2, sin2 = 0.5 * (1.0 + phi2), 0.5 * (1.0 - phi2)
+    cos3, cos_sin2 = 0.25 * (3.0 * phi + phi3), 0.25 * (phi - phi3)
+    cos4, sin4, both = 0.125 * (3.0 + 4.0 * phi2 + phi4), 0.125 * (3.0 - 4.0 * phi2 + phi4), 0.125 * (1.0 - phi4)
+    flat = cos2 - phi * phi  # of A cos u, the variance over A^2
+    variance = over_blocks((a**2, flat), (b**2, sin2))
+    fourth = over_blocks(
+        (a**4, cos4 - 4.0 * phi * cos3 + 6.0 * phi**2 * cos2 - 3.0 * phi**4),
+        (a**2 * b**2, 6.0 * both - 12.0 * phi * cos_sin2 + 6.0 * phi**2 * sin2),
+        (b**4, sin4),
+    )
+    cumulant = fourth - 3.0 * over_blocks((a**4, flat**2), (2.0 * a**2 * b**2, flat * sin2), (b**4, sin2**2))
+    of_variance = cumulant + 2.0 * n / (n - 1.0) * variance**2
+    size = np.sum(a**2 + b**2, axis=-1)
+    reach = np.max(np.hypot(a, b) + np.abs(a * phi[:, None]), axis=-1)  # of one block: a rare draw is one of one block
+    return _widened(variance, size, reach, n, bound), _widened(of_variance, size**2, reach**2, n, bound)
+
+
+def _widened(variance: Any, largest: Any, reach: Any, n: int, bound: float) -> np.ndarray:
+    """Standard error of a mean of n terms that are off by `reach` at most, such that rare terms stay within the bound.
+
+    By Bernstein's inequality a mean leaves ``sqrt(2 v L / n) + reach L / (3 n)`` with probability ``2 exp(-L)``, and a
+    normal law leaves `bound` standard errors with less than that for ``L = bound^2 / 2``.
+    """
+    error: np.ndarray = np.sqrt(np.maximum(variance, _UNKNOWN * np.asarray(largest)) / n) + reach * bound / (6.0 * n)
+    return error

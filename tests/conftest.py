@@ -34,7 +34,7 @@ _MODULES = {"array-api-strict": "array_api_strict", "torch cuda": "torch"}
 class Library:
     """An array library under test.
 
-    ``lib(host)`` makes an array of it, ``lib.host(x)`` brings one back, ``lib.owns(x)`` tells whether x is one of its.
+    ``lib(host)`` makes an array of it, ``lib.host(x)`` brings one back, ``lib.owns(x)`` says whether x is one of its.
     """
 
     name: str

@@ -20,7 +20,7 @@ from scipy import stats
 from rfrope import kernels
 from rfrope.kernels import Kernel
 
-DIGITS = 40  # of mpmath's numbers below
+DIGITS = 40  # precision of mpmath's numbers below
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def matern_reference(nu: float, t: mp.mpf) -> mp.mpf:
     digits = mp.mp.dps
     with mp.workdps(digits + 10):
         nu = mp.mpf(nu)
-        width = (nu * nu + t * t) ** mp.mpf("-0.25")  # of the integrand's peak
+        width = (nu * nu + t * t) ** mp.mpf("-0.25")  # width of the integrand's peak
         step, peak = min(mp.mpf(1) / 12, width / 4), mp.asinh(nu / t)
         total, least, count = mp.exp(-t) / 2, mp.mpf(10) ** -digits, 1
         cosh_x, cosh_nu_x = mp.cosh(step), mp.cosh(nu * step)
@@ -265,7 +265,7 @@ FAMILIES: dict[str, Family] = {
         most_axes=1,
     ),
 }
-WITHOUT_LENGTH = ("constant",)  # nothing to tell of them: Phi is 1
+WITHOUT_LENGTH = ("constant",)  # nothing to say about them: Phi is 1
 MANY_AXES = [name for name, family in FAMILIES.items() if family.most_axes > 1 and family.stretch != "scales"]
 
 _UNIT_LAGS: dict[int, tuple[tuple[float, ...], ...]] = {
@@ -472,7 +472,7 @@ def box_cdf(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Points in (-end, end) and the probability that ``lengths[axis] * omega[axis]`` is below, from the density.
 
-    Of 64 panels with so many nodes each; `across` is the rule along the other axes.
+    It has 64 panels with `nodes` nodes each; `across` is the rule along the other axes.
     """
     edges, node, weight = panels(-end, end, 64, nodes)
     other, other_weight = across or panels(-end, end, 2)[1:]

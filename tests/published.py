@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Place(NamedTuple):
-    """What a config tells of one place in the model."""
+    """What a config says of one place in the model."""
 
     name: str
     rope_type: str

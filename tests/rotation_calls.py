@@ -20,7 +20,7 @@ PAIRINGS = ("half", "interleaved")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 SMALLEST = {"float64": 0.0, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
-BLOCKS = (0, 1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 21, 40)  # of 16, 8 and 4 at a time, and what is left
+BLOCKS = (0, 1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 21, 40)  # blocks taken 16, 8 and 4 at a time, and what is left
 SLOW = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 
 
@@ -47,7 +47,17 @@ def numpy_dtype(name: str) -> np.dtype:
     return np.dtype(pytest.importorskip("ml_dtypes", reason="ml_dtypes, the bfloat16 of NumPy, is missing").bfloat16)
 
 
-LAYOUTS = ("dense", "offset", "stepped", "rows stepped", "transposed", "features first", "reversed", "all reversed")
+LAYOUTS = (
+    "dense",
+    "offset",
+    "stepped",
+    "rows stepped",
+    "transposed",
+    "features first",
+    "reversed",
+    "all reversed",
+    "unaligned",
+)
 
 
 def poisoned(shape: Any, dtype: np.dtype) -> np.ndarray:
@@ -62,6 +72,8 @@ def laid(values: np.ndarray, layout: str) -> np.ndarray:
         return np.array(values)
     if layout == "offset":  # by an odd number of elements: no multiple of 16 bytes
         target = poisoned(values.size + 3, values.dtype)[3:].reshape(shape)
+    elif layout == "unaligned":  # as Dask's unpickling leaves arrays
+        target = np.frombuffer(bytearray(b"\xff" * (values.nbytes + 1)), np.uint8)[1:].view(values.dtype).reshape(shape)
     elif layout == "stepped":
         target = poisoned((*shape[:-1], 2 * shape[-1] + 1), values.dtype)[..., 1::2]
     elif layout == "rows stepped":
@@ -180,7 +192,7 @@ def calls(draw, *, functions=("rotate", "rotate_by_phases", "rotate_by_table"), 
     options["out_pairing"] = draw(st.sampled_from((None, *PAIRINGS)))
     layouts = [name for name in LAYOUTS if not (torch and name.endswith("reversed"))]
     out = draw(st.sampled_from(("none", "given", "in place")))
-    x_shape = (*(tuple(full) if out == "in place" else some(full)), 2 * (blocks + extra))
+    x_shape = (*draw(st.sampled_from(((), (), (1,), (2,)))), *full, 2 * (blocks + extra))
     layout = draw(st.sampled_from(layouts if out == "in place" or 0 in x_shape else [*layouts, "broadcast"]))
     angles = tuple(np.array(v) if torch else v for v in angles)
     options = {name: np.array(v) if torch and isinstance(v, np.ndarray) else v for name, v in options.items()}

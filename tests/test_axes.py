@@ -399,10 +399,9 @@ def test_scores_depend_on_the_lag_vector_alone(xp, name):
     u = np.broadcast_to(np.sum(w * lag, axis=-1), (2, 8))
     expected = np.sum(a[:, 0] * np.cos(u) + b[:, 0] * np.sin(u), axis=-1)
     here = np.stack([np.zeros(ndim), rng.integers(-50, 50, ndim), np.full(ndim, 131071.25)])
+    q, k = (np.tile(v, (3, 1)) for v in (q, k))
     turned = [rfrope.rotate(xp(v), xp(p), xp(w), pairing="interleaved") for v, p in ((q, here), (k, here + lag))]
-    scores = rfrope.scores(
-        xp(np.tile(q, (3, 1))), xp(np.tile(k, (3, 1))), xp(here), xp(here + lag), xp(w), pairing="interleaved"
-    )
+    scores = rfrope.scores(xp(q), xp(k), xp(here), xp(here + lag), xp(w), pairing="interleaved")
     for got in (xp.host(turned[0]) @ np.swapaxes(xp.host(turned[1]), -1, -2), xp.host(scores)):
         np.testing.assert_allclose(np.diagonal(got, axis1=-2, axis2=-1), expected[:, None] * np.ones(3), atol=1e-12)
         assert np.max(np.abs(got[:, 0, 1] - expected)) > 1e-3, "another lag is another score"
@@ -464,4 +463,4 @@ def test_magnitudes_far_apart_do_not_overflow():
     np.testing.assert_allclose(sizes, [1e-150, 1.0, 1e150], rtol=1e-13)
     assert np.all(np.isfinite(golden_gate(5, low=1e-320, high=1e150, ndim=3)))
     with pytest.raises(ValueError, match=r"magnitudes above 2\*\*500"):
-        golden_gate(5, low=1e-320, high=1e300, ndim=3)  # which no function that turns would take
+        golden_gate(5, low=1e-320, high=1e300, ndim=3)  # no function that turns would take these

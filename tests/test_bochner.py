@@ -1,4 +1,4 @@
-"""Inverse design: known kernels come back, what is no kernel is refused where it fails, data become kernels."""
+"""Inverse design: known kernels come back, what is not a kernel is refused where it fails, data become kernels."""
 
 from __future__ import annotations
 
@@ -377,7 +377,7 @@ def test_functions_of_separate_axes():
     assert rfrope.sample(made, 5, rng=0).shape == (5, 2)
 
 
-# -- what is no kernel -------------------------------------------------------------------------------------------------
+# -- what is not a kernel ----------------------------------------------------------------------------------------------
 
 
 def first_root(function: Any, low: float, high: float) -> float:

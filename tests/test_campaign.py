@@ -128,7 +128,7 @@ MAY_NAME_CLOCKS = {
 def test_no_test_asserts_a_time():
     """A machine may be slow, or busy: speed is what benchmarks/ measures."""
     naming = {path.name for path in TESTS.rglob("*.py") if CLOCK.search(path.read_text("utf-8"))}
-    assert naming == set(MAY_NAME_CLOCKS), "measure in benchmarks/, or say in MAY_NAME_CLOCKS why it is no measure"
+    assert naming == set(MAY_NAME_CLOCKS), "measure in benchmarks/, or say in MAY_NAME_CLOCKS why it is not a measure"
 
 
 @pytest.mark.parametrize(

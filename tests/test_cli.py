@@ -7,9 +7,11 @@ import os
 import pathlib
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import numpy as np
 import pytest
@@ -483,7 +485,7 @@ def test_design_writes_what_sample_gives_and_tells_its_error(run, tmp_path, desi
         "norm": "rms" if design == "optimised" else None,
         "seed": None if design in ("quantile", "optimised") else 3,
         "error": {"rms": head["rms"], "sup": head["sup"]},
-    }  # fmt: skip
+    } | ({"lower_bound": 0.0} if design == "optimised" else {})  # fmt: skip
     assert {name: held[name] for name in ("design", "seed", "shape", "dtype", "output", "plot")} == {
         "design": resolved, "seed": loaded.source["seed"], "shape": [16], "dtype": "float64",
         "output": str(path), "plot": None,
@@ -616,6 +618,11 @@ def test_a_design_that_is_not_written_says_so(run):
     assert out.startswith("16 frequencies, radians per position: float64 (16,), design stratified, seed 0.")
     assert "\nmean" not in out
     assert "seed" not in run("design", "gaussian", *SMALL, "--design", "quantile")[1]
+    optimised = ("design", "exponential(scale=24)", *SMALL, "--design", "optimised")
+    bound = json.loads(run(*optimised, "--json")[1])["lower_bound"]
+    assert bound > 0.005
+    assert f"No 16 frequencies, however they are chosen, reach an rms below {bound:.3g}.\n" in run(*optimised)[1]
+    assert "No 16 frequencies" not in run("design", "gaussian", *SMALL)[1]
     assert "design optimised (sup)." in run("design", "gaussian", *SMALL, "--design", "optimised", "--norm", "sup")[1]
 
 
@@ -703,7 +710,7 @@ BAD_DESIGNS = [
     (["gaussian", "--head-dim", "0", "--context", "64"], "argument --head-dim: 0 is below 2"),
     (["gaussian", "--head-dim", "x", "--context", "64"], "--head-dim"),
     (["gaussian", "--head-dim", "64", "--context", "1"], "argument --context: 1 is below 2"),
-    (["gaussian", "--head-dim", "64", "--context", "4k"], "argument --context: '4k' is no whole number"),
+    (["gaussian", "--head-dim", "64", "--context", "4k"], "argument --context: '4k' is not a whole number"),
     (["gaussian", "--head-dim", "64", "--context", "64,64"], "--context 64,64: gaussian(scale=1.0) has ndim 1"),
     (["gaussian(ndim=2)", "--head-dim", "64", "--context", "8,8,8"], "--context 8,8,8"),
     (["gaussian", *SMALL, "--heads", "0"], "argument --heads: 0 is below 1"),
@@ -716,11 +723,11 @@ BAD_DESIGNS = [
     (["gaussian", "--head-dim", "4096", "--context", "64", "--design", "optimised"], "--design optimised: "),
     (["gaussian", *SMALL, "--seed", "-1"], "argument --seed: -1 is below 0"),
     (["gaussian", *SMALL, "--dtype", "float16"], "--dtype"),
-    (["gaussian", *SMALL, "--ladder", "8:512"], "--ladder: expected with it one KERNEL, and --heads"),
-    (["gaussian", "cauchy", *SMALL, "--heads", "2", "--ladder", "8:512"], "--ladder: expected with it one KERNEL"),
-    (["gaussian", *SMALL, "--heads", "2", "--ladder", "8"], "argument --ladder: '8' is no range"),
-    (["gaussian", *SMALL, "--heads", "2", "--ladder", "0:8"], "argument --ladder: '0:8' is no range"),
-    (["gaussian", *SMALL, "--heads", "2", "--ladder", "nan:8"], "argument --ladder: 'nan:8' is no range"),
+    (["gaussian", *SMALL, "--ladder", "8:512"], "--ladder: expected one KERNEL with it, and --heads"),
+    (["gaussian", "cauchy", *SMALL, "--heads", "2", "--ladder", "8:512"], "--ladder: expected one KERNEL with it"),
+    (["gaussian", *SMALL, "--heads", "2", "--ladder", "8"], "argument --ladder: '8' is not a range"),
+    (["gaussian", *SMALL, "--heads", "2", "--ladder", "0:8"], "argument --ladder: '0:8' is not a range"),
+    (["gaussian", *SMALL, "--heads", "2", "--ladder", "nan:8"], "argument --ladder: 'nan:8' is not a range"),
     (
         ["sinc", *SMALL, "--heads", "2", "--ladder", "8:64"],
         "--ladder: kernel is sinc(bandwidth=1.0), which has no single scale",
@@ -825,7 +832,7 @@ def test_version(run):
 
 
 @pytest.mark.parametrize(
-    "command", [["--help"], *([name, "--help"] for name in ("validate", "design", "kernels", "doctor"))]
+    "command", [["--help"], *([name, "--help"] for name in ("validate", "design", "export", "kernels", "doctor"))]
 )
 def test_help(run, command):
     code, out, _ = run(*command)
@@ -926,3 +933,31 @@ def test_a_context_of_too_many_lags(run):
 def test_a_very_long_context_is_judged_by_a_part_of_its_lags(run):
     held = designed(run, "gaussian(scale=64)", "--head-dim", 8, "--context", 2**31)
     assert 0.0 < held["heads"][0]["rms"] < held["heads"][0]["sup"] < 1.0
+
+
+# -- Ctrl-C ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_is_one_line(run, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rfrope.cli.validate.validate", interrupted)
+    code, out, err = run("validate", "gaussian")
+    assert (code, out, err) == (130, "", "rfrope validate: interrupted; no file was left half written\n")
+
+
+@campaign
+def test_an_interrupt_of_the_process():
+    """A real signal, while the trials run."""
+    many = ["validate", "gaussian(scale=32)", "--samples", "4294967295"]
+    code = "import sys; from rfrope.cli import main; print('begun', flush=True); sys.exit(main(sys.argv[1:]))"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *many], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=HANGS)
+    assert (process.returncode, out) == (130, ""), err
+    assert err == "rfrope validate: interrupted; no file was left half written\n"

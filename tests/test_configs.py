@@ -410,7 +410,7 @@ def test_sections_that_are_in_no_order_of_mrope_are_not_given():
 )
 def test_models_without_rope(config):
     with pytest.raises(
-        ValueError, match="config tells of no RoPE; looked for rope_parameters, rope_scaling, rope_theta"
+        ValueError, match="config describes no RoPE; looked for rope_parameters, rope_scaling, rope_theta"
     ):
         from_config(config)
 
@@ -428,7 +428,7 @@ def test_where_was_looked():
     ],
 )
 def test_a_vision_part_that_the_config_does_not_determine(vision):
-    with pytest.raises(ValueError, match=r"vision_config \(there is one, but the config alone does not tell"):
+    with pytest.raises(ValueError, match=r"vision_config \(there is one, but the config alone does not give"):
         from_config({"vision_config": vision})
     (text,) = from_config({"text_config": LLAMA, "vision_config": vision})
     assert text.source["name"] == "text_config"
@@ -445,7 +445,7 @@ def test_a_vision_part_that_the_config_does_not_determine(vision):
     ],
 )
 def test_pictures_that_the_config_does_not_determine_wherever_they_are(config):
-    with pytest.raises(ValueError, match=r"\(there is one, but the config alone does not tell its frequencies\)"):
+    with pytest.raises(ValueError, match=r"\(there is one, but the config alone does not give its frequencies\)"):
         from_config(config)
 
 
@@ -628,7 +628,7 @@ BAD = [
         ValueError,
         "qk_nope_head_dim is missing; expected it or head_dim beside qk_rope_head_dim and partial_rotary_factor",
     ),
-    # what is no config
+    # what is not a config
     ({**LLAMA, "model_type": ["llama"]}, TypeError, "model_type is ['llama']; expected a name"),
     ({"text_config": {"model_type": 3}}, TypeError, "text_config: model_type is 3; expected a name"),
     (
@@ -649,7 +649,7 @@ BAD = [
     (
         {"model_type": "gemma4_text", "rope_theta": 1e4},
         ValueError,
-        "rope_parameters is one dict; expected for this model one in it for each of full_attention, sliding_attention",
+        "rope_parameters is one dict; expected one dict in it for each of full_attention, sliding_attention",
     ),
     (
         {"model_type": "pixtral", "head_dim": 66},
@@ -680,17 +680,17 @@ def test_bad_length(seq_len):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is no JSON"),
-        ("{", "is no JSON"),
-        ("\udcff", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("", "is not valid JSON"),
+        ("{", "is not valid JSON"),
+        ("\udcff", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
         (
             '{"model_type": "llama", "rope_theta": 1e4, "rope_theta": 5e5}',
-            "is no JSON ('rope_theta' stands in it twice",
+            "is not valid JSON ('rope_theta' occurs twice",
         ),
         ("[1, 2]", "holds a list; expected a model's config, which is an object"),
         ("3", "holds a int; expected a model's config"),
-        ("{}", "tells of no RoPE"),
+        ("{}", "describes no RoPE"),
         ('{"model_type": "llama", "head_dim": -2}', "head_dim is -2; expected a whole number from 1"),
         ('{"text_config": {"rope_theta": 1}}', "text_config: head_dim is missing"),
     ],

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from campaign import sparse
 from problems import KERNELS, Z_BOUND, law_distances
 
 import rfrope
@@ -130,6 +131,44 @@ def test_strata_that_are_not_permuted_are_seen(monkeypatch):
     assert scores_of_mean(G, sets) > 5 * Z_BOUND
 
 
+P, Q_LAW = kernels.parse("power_exponential(exponent=0.8, scale=3)"), kernels.parse("rational_quadratic(scale=3)")
+
+
+@pytest.mark.parametrize("design", ["stratified", "shifted"])
+@pytest.mark.parametrize("most", [1, 60])
+def test_strata_of_few_candidates_keep_the_law(design, most, monkeypatch):
+    """Of any number of points that a transport with several columns is given, one for each stratum included."""
+    monkeypatch.setattr(designs, "_MOST_DRAWN", most)
+    for kernel in (P, Q_LAW, ALGEBRA["mixture"]):
+        assert scores_of_mean(kernel, draw_sets(kernel, design, KEY, N_BLOCKS, streams=N_SETS)) < Z_BOUND
+
+
+@pytest.mark.parametrize(("design", "column"), [("stratified", 0), ("shifted", 1)])
+def test_points_that_are_not_shifted_or_taken_from_one_end_of_a_stratum_are_seen(design, column, monkeypatch):
+    right, kernel = designs.uniforms, kernels.mixture([0.5, 0.5], [G, G.rescale(8.0)])
+
+    def wrong(*arguments):
+        u = right(*arguments).copy()
+        u[..., column * kernel.draws : (column + 1) * kernel.draws + column] *= 1e-3
+        return u
+
+    monkeypatch.setattr(designs, "uniforms", wrong)
+    assert scores_of_mean(kernel, draw_sets(kernel, design, KEY, 4, streams=N_SETS)) > 2 * Z_BOUND
+
+
+def test_a_transport_of_several_columns_has_strata_of_the_magnitude():
+    """One magnitude in each of 64 strata of equal probability, as a table of the law has them, nearly."""
+    for kernel in (P, Q_LAW, ALGEBRA["mixture"], ALGEBRA["product"]):
+        table = np.sort(np.abs(draw_sets(kernel, "iid", KEY, 2**18)[0]))
+        for design, width in (("stratified", 1.0), ("shifted", 0.0)):
+            found = np.sort(np.abs(draw_sets(kernel, design, (1, 2), 64, streams=40)), axis=1)
+            place = 64 * np.searchsorted(table, found) / len(table) - np.arange(64)
+            middle = place.mean(axis=1, keepdims=True) if design == "shifted" else 0.5
+            assert np.max(np.abs(place - middle)) < 0.5 * width + 0.8  # independent draws are 4 off
+            signs = np.sign(draw_sets(kernel, design, (1, 2), 64, streams=1000))
+            assert np.max(np.abs(signs.T @ signs / 1000 - np.eye(64))) * np.sqrt(1000) < Z_BOUND + 1.0
+
+
 @pytest.mark.parametrize("design", ["stratified", "halton"])
 def test_strata_filled_unevenly_are_seen(design, monkeypatch):
     right = designs.uniforms
@@ -211,6 +250,7 @@ def test_same_seed_same_bits_on_every_library(design, xp):
 # Seed 0, written down once: seeds must mean the same in every later version.
 FROZEN = {
     "stratified": [0.05207594778328346, 0.028869875276307935, -0.08729707871812448],
+    "shifted": [0.006227843349850427, 0.0728945100165171, -0.03956117668318378],
     "sobol": [-0.06189123615437345, -0.006836610402832966, 0.029773026064382393],
     "halton": [-0.0640569608374626, -0.021652406457230947, 0.09047280903859337],
     "antithetic": [0.012455686699700874, -0.012455686699700874, 0.07321925165784758],
@@ -330,7 +370,7 @@ def test_quantile_frequencies_are_midpoints_with_alternating_signs(text, n):
 
 
 def test_quantiles_of_sums_and_mixtures():
-    """Of kernels whose law is known otherwise: a product of gaussians is one, a mixture of equals is each of them."""
+    """Kernels whose law is also known otherwise: a product of gaussians is one, a mixture of equals is each of them."""
     for same, kernel in ((kernels.parse("gaussian(scale=2.4)"), kernels.parse("gaussian(scale=3)") * G),
                          (G, kernels.mixture([0.3, 0.7], [G, G]))):  # fmt: skip
         np.testing.assert_allclose(
@@ -380,6 +420,35 @@ def test_the_promise_at_scale_32_with_64_blocks():
     fit = optimise(kernel, 64, max_lag=256)
     assert fit.source["error"]["sup"] <= 0.003
     assert rms["iid"] >= 25.0 * fit.source["error"]["rms"]
+
+
+GAINS = {  # root mean square of independent draws over that of each design, at 64 blocks; least of them
+    "gaussian(scale=32)": (7, 9, 40),
+    "cauchy(scale=24)": (4, 5, 11),
+    "sinc(bandwidth=0.1)": (12, 15, 1e3),
+    "matern(nu=1.5, scale=16)": (3.2, 4.2, 8),
+    "exponential(scale=48)": (2.6, 2.9, 6),
+    "rational_quadratic(alpha=1.5, scale=24)": (5, 6, 14),
+    "power_exponential(exponent=1.5, scale=32)": (3.3, 3.8, 8),
+    "power_exponential(exponent=0.8, scale=32)": (2, 2.2, 5),
+    "log_uniform(low=0.05, high=0.5)": (2.6, 12, 40),
+    "periodic(period=96, scale=0.7)": (5, 5.5, 9),
+    "spectral_mixture(weights=(0.75, 0.25), means=(0.01, 0.2), scales=(0.04, 0.02))": (4, 6, 20),
+}
+
+
+@pytest.mark.parametrize("text", sparse(GAINS, lambda text: text.startswith(("gaussian", "power"))))
+def test_designs_gain_in_every_family_of_one_axis(text):
+    """Twice to fifteen times at random, by how heavy the tail is, five times and more if optimised."""
+    kernel, lags = kernels.parse(text), np.arange(257.0)
+    sets = {d: draw_sets(kernel, d, KEY, 64, streams=100) for d in ("iid", "stratified", "shifted")}
+    sets["optimised"] = sample(kernel, 64, design="optimised", max_lag=256)[None]
+    rms = {
+        d: np.sqrt(np.mean((np.cos(each[..., None] * lags).mean(axis=1) - kernel.phi(lags)) ** 2, axis=-1)).mean()
+        for d, each in sets.items()
+    }
+    for design, gain in zip(("stratified", "shifted", "optimised"), GAINS[text], strict=True):
+        assert rms["iid"] > gain * rms[design], (design, rms["iid"] / rms[design])
 
 
 @pytest.mark.parametrize(
@@ -455,7 +524,9 @@ def test_a_long_range_is_fitted_at_some_lags_and_judged_at_all():
 # -- choice, heads of several kernels, bad input -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kernel", "design"), [(G, "stratified"), (E, "stratified"), (G * E, "sobol"), (M2, "sobol")])
+@pytest.mark.parametrize(
+    ("kernel", "design"), [(G, "stratified"), (E, "stratified"), (G * E, "stratified"), (M2, "sobol")]
+)
 def test_auto(kernel, design):
     np.testing.assert_array_equal(sample(kernel, 9, rng=0, design="auto"), sample(kernel, 9, rng=0, design=design))
 
@@ -477,7 +548,7 @@ def test_a_kernel_for_each_head(design):
     [
         ({"design": "grid"}, ValueError, r"^design is 'grid'; expected one of 'iid', 'stratified', .*'auto'"),
         ({"design": ["iid"]}, ValueError, r"^design is \['iid'\]; expected one of"),
-        ({"design": "optimised"}, ValueError, r"^max_lag is None; expected with design 'optimised'"),
+        ({"design": "optimised"}, ValueError, r"^max_lag is None; expected the largest .*, for design 'optimised'"),
         ({"design": "optimised", "max_lag": 0}, ValueError, r"^max_lag is 0; expected a whole number from 1"),
         ({"design": "optimised", "max_lag": 2.5}, TypeError, r"^max_lag is 2.5; expected a whole number"),
         ({"design": "optimised", "max_lag": (3, 4)}, ValueError, r"^max_lag is \(3, 4\); expected one number or 1"),
@@ -520,12 +591,13 @@ def test_the_spread_of_designs_on_content_that_all_blocks_share():
     """Var S / D^2 is that of Phi_D: stratified far below Proposition 4, antithetic twice as large."""
     q = np.repeat([1.0, 0.0], 32)
     lag = 3.0
-    found = {d: rfrope.estimate_scores(q, q, lag, G, n_trials=N_SETS, rng=0, design=d).variance for d in RANDOMISED[:4]}
+    found = {d: rfrope.estimate_scores(q, q, lag, G, n_trials=N_SETS, rng=0, design=d).variance for d in RANDOMISED[:5]}
     pairs = rfrope.estimate_scores(q, q, lag, G, n_trials=N_SETS, rng=0, design="antithetic").variance
     exact = rfrope.score_variance(q, q, lag, G)
     assert abs(found["iid"].value - exact) < Z_BOUND * found["iid"].stderr
     assert abs(pairs.value - 2.0 * exact) < Z_BOUND * pairs.stderr
     assert all(found[d].value < 0.05 * exact for d in ("stratified", "sobol", "halton"))
+    assert found["shifted"].value < 0.15 * exact  # all blocks are moved together
 
 
 def test_trials_are_the_heads_of_sample_and_chunks_do_not_matter():
@@ -560,7 +632,7 @@ def test_nothing_is_estimated_from_a_deterministic_design(design):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"design": "sobol"}, r"^n_blocks is None; expected with design 'sobol'"),
+        ({"design": "sobol"}, r"^n_blocks is None; expected the number of frequencies in one set, for design 'sobol'"),
         ({"design": "sobol", "n_blocks": 3}, r"^n_samples is 64; expected a multiple of n_blocks=3"),
         ({"design": "sobol", "n_blocks": 64}, r"^n_samples is 64; expected a multiple of n_blocks=64, at least 128"),
         ({"n_blocks": 8}, r"^n_blocks is 8 but design is 'iid'"),

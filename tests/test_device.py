@@ -59,6 +59,14 @@ def rotations(a: Place, dtype: str = "float32") -> Iterator[Any]:
     yield rfrope.rotate(x, p, w, out=x)
 
 
+def rerotated(a: Place) -> Iterator[Any]:
+    x, p, w = a(FEATURES, "float32"), a(POSITIONS), a(FREQUENCIES)
+    yield rfrope.rotation.rerotate(x, p, w, a(FREQUENCIES[::-1].copy()))
+    yield rfrope.rotation.rerotate(x, p, rfrope.Rope(w, attention_factor=2.0), a(FREQUENCIES, "float32"), out=x)
+    yield rfrope.rotation.rerotate(x, p, w, rfrope.Rope(w[:3], pairing="interleaved"))
+    yield rfrope.rotation.rerotate(x, a(VECTORS), a(TENSOR), a(TENSOR[..., ::-1].copy()))
+
+
 def by_phases(a: Place) -> Iterator[Any]:
     x, u = a(FEATURES), a(TABLE)
     yield rfrope.rotate_by_phases(x, u)
@@ -330,6 +338,7 @@ def of_kernels(method: str, a: Place) -> Iterator[Any]:
 
 CALLS: dict[str, Callable[[Place], Iterator[Any]]] = {
     "rotate": rotations,
+    "rerotate": rerotated,
     "rotate_by_phases": by_phases,
     "rotate_by_table": by_table,
     "rotation_table": tables,
@@ -413,6 +422,7 @@ TO_HOST = {
     ),
     "offset_of": lambda a: heads.offset_of(a(FREQUENCIES), a(TABLE), low=-64.0),
     "temperature_for_mass": lambda a: heads.temperature_for_mass(0.5, a(FREQUENCIES), context=8),
+    "packed_positions": lambda a: rfrope.rotation.packed_positions(a(np.array([0, 3, 5], dtype=np.int32))),
     "save": lambda a: rfrope.save(os.path.join(tempfile.mkdtemp(), "frequencies.npz"), a(FREQUENCIES)),
 }
 
@@ -429,6 +439,8 @@ MADE_ON_HOST = {
     "sample": lambda xp, place: rfrope.sample("gaussian", 4, rng=0, xp=xp, device=place),
     "geometric": lambda xp, place: rfrope.geometric(4, xp=xp, device=place),
     "arithmetic": lambda xp, place: rfrope.arithmetic(4, step=0.5, xp=xp, device=place),
+    "mrope_positions": lambda xp, place: rfrope.rotation.mrope_positions([2, (1, 4, 4)], xp=xp, device=place),
+    "grid_positions": lambda xp, place: rfrope.rotation.grid_positions((2, 3), xp=xp, device=place),
     "pixel": lambda xp, place: rfrope.frequencies.pixel(4, xp=xp, device=place),
     "from_rope_parameters": lambda xp, place: (
         rfrope.models.from_rope_parameters(
@@ -728,10 +740,10 @@ def test_memory_of_cupys_arrays_is_compared(cupy_array):
     assert memory.has_shared_elements(cupy.broadcast_to(x[:1], (4, 6)))
     assert not memory.has_shared_elements(x[:1])
     with pytest.raises(ValueError, match="out overlaps x in part"):
-        blocks._check_out(x[1:], x[:3], (3, 6), False)
-    blocks._check_out(x[:3], x[:3], (3, 6), False)
+        blocks._check_out(x[1:], x[:3], False)
+    blocks._check_out(x[:3], x[:3], False)
     with pytest.raises(ValueError, match="broadcast view"):
-        blocks._check_out(cupy.broadcast_to(x[:1], (4, 6)), x, (4, 6), False)
+        blocks._check_out(cupy.broadcast_to(x[:1], (4, 6)), x, False)
 
 
 def test_errors_of_mixed_libraries_say_what_to_type(cupy_array, second):

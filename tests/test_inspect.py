@@ -119,7 +119,7 @@ def test_partial_rotary_is_read_as_the_whole_head(run, config):
     ]
     assert held["scheme"]["effect"]["largest_change"] == pytest.approx(np.max(np.abs(curves[1] - curves[0])), abs=1e-9)
     row = run("inspect", path, path)[1].splitlines()[2]
-    assert f" {12 + wanted.axes[0].n_dead} " in row  # of the 16 blocks of the head
+    assert f" {12 + wanted.axes[0].n_dead} " in row  # out of the 16 blocks of the head
 
 
 def test_latent_attention_is_read_as_the_whole_head(run, config):
@@ -176,7 +176,7 @@ def test_sections_of_m_rope_are_told(run, config):
     for axis in analysis.summarise(rfrope.mrope(rfrope.geometric(16), [4, 6, 6]), 512).axes:
         told = f"axis {axis.axis}: {axis.n_turning} blocks turn, {axis.n_dead} of them complete no turn"
         assert told in out
-        assert f"the score is never below {axis.lowest:.3f}." in out
+        assert f"the score, averaged over contents, is never below {axis.lowest:.3f}." in out
     assert run("inspect", path, path)[1].count("Axes: the blocks are shared") == 2
 
 
@@ -206,7 +206,7 @@ def test_a_vision_part_tells_no_context(run, config):
     code, out, err = run("inspect", path)
     assert code == 0
     assert "64 frequencies" in out
-    assert f"{path}: vision_config is left out, because it tells no context: --context N reads it." in err
+    assert f"{path}: vision_config is left out, because it gives no context: --context N reads it." in err
     code, out, err = run("inspect", path, "--context", 64, "--json")
     assert (code, err) == (0, "")
     _, eye = sets(out)
@@ -311,15 +311,15 @@ def test_a_figure(run, tmp_path, config, suffix, begins, monkeypatch):
 
 BAD = [
     ([], "no frequencies to inspect; expected a config.json, a file of frequencies, or --base with --head-dim"),
-    (["--base", "1e4", "--head-dim", "8"], "--base 10000: expected with it --head-dim and --context"),
-    (["--base", "1e4", "--context", "8"], "--base 10000: expected with it --head-dim and --context"),
-    (["--base", "0", "--head-dim", "8", "--context", "8"], "0 is no base; expected a positive number"),
-    (["--base", "nan", "--head-dim", "8", "--context", "8"], "nan is no base"),
+    (["--base", "1e4", "--head-dim", "8"], "--base 10000: expected --head-dim and --context with it"),
+    (["--base", "1e4", "--context", "8"], "--base 10000: expected --head-dim and --context with it"),
+    (["--base", "0", "--head-dim", "8", "--context", "8"], "0 is not a base; expected a positive number"),
+    (["--base", "nan", "--head-dim", "8", "--context", "8"], "nan is not a base"),
     (["--base", "ten", "--head-dim", "8", "--context", "8"], "--base"),
     (["--base", "1e4", "--head-dim", "7", "--context", "8"], "7 is odd"),
     (["--base", "1e4", "--head-dim", "8", "--context", "1"], "1 is below 2"),
     (["--head-dim", "8"], "--head-dim 8: expected it with --base"),
-    (["--base", "1e4", "--head-dim", "8", "--context", "x"], "'x' is no whole number"),
+    (["--base", "1e4", "--head-dim", "8", "--context", "x"], "'x' is not a whole number"),
     (["no-such-file.npz"], "no-such-file.npz"),
     (["no-such-file.json"], "no-such-file.json"),
     ([*BASE, "--plot", "figure.txt"], "--plot figure.txt: expected a name that ends in .png, .svg, .pdf"),
@@ -337,7 +337,7 @@ def test_bad_arguments(run, arguments, told):
 
 def test_files_without_a_context(run, tmp_path, config):
     rfrope.save(tmp_path / "set.npz", [1.0, 0.1])
-    for number, context in enumerate((["a", 3], [], True, 1, 2.5)):  # of which version 0.1 wrote any
+    for number, context in enumerate((["a", 3], [], True, 1, 2.5)):  # version 0.1 could write any of these
         about = {"format": 1, "rfrope": "0.1.0", "units": "radians per unit of position", "shape": [2]}
         about |= {"dtype": "float64", "provenance": {"context": context}}
         np.savez(tmp_path / f"{number}.npz", frequencies=[1.0, 0.1], metadata=json.dumps(about))

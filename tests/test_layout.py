@@ -55,7 +55,7 @@ def private_uses(tree: ast.Module) -> list[str]:
         f"{node.value.id}.{node.attr}"
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imported
-        if re.match(r"_[a-z]", node.attr) and node.attr not in ("_accel", "_core")
+        if re.match(r"_[A-Za-z]", node.attr) and node.attr not in ("_accel", "_core")
     ]
 
 

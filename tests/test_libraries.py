@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import types
 from importlib import metadata
 
 import numpy as np
 import pytest
+from campaign import sparse
 
 from rfrope._core import libraries
 from rfrope._core.libraries import Finding
@@ -225,6 +227,27 @@ def test_no_process_can_be_started(probes, monkeypatch):
     monkeypatch.setattr(sys, "executable", "no-such-python")
     (found,) = probes("good")
     assert found.reason.startswith("FileNotFoundError")
+
+
+PROBES = [
+    *(("rfrope._core.libraries", f"probe_{name}") for name in ("numpy", "scipy", "torch", "jax", "dask", "cupy")),
+    *(("rfrope._accel.findings", function) for function in ("on_host", "on_cuda")),
+]
+
+
+@pytest.mark.parametrize("probe", sparse(PROBES, lambda probe: probe in PROBES[:1]), ids="-".join)
+def test_probes_run_nothing_of_the_current_folder(probe, tmp_path, monkeypatch):
+    """One module is planted for every name that a probe might import; `json` among them, which it starts with."""
+    ran = tmp_path / "ran"
+    installed = {name for names in metadata.packages_distributions() for name in names.split(".")[:1]}
+    for name in {*sys.stdlib_module_names, *installed, "cupy"}:
+        (tmp_path / f"{name}.py").write_text(f"open({str(ran)!r}, 'a').write('{name} ')\nraise SystemExit('planted')\n")
+    monkeypatch.setattr(sys, "path", [path or os.getcwd() for path in sys.path])
+    monkeypatch.chdir(tmp_path)
+    found = list(libraries.apart("it", *probe))
+    assert not ran.exists(), ran.read_text()
+    assert found
+    assert not any("planted" in one.reason or "JSON" in one.reason for one in found)
 
 
 @pytest.mark.parametrize("name", ["numpy", "scipy", "torch", "jax", "dask", "cupy"])

@@ -27,7 +27,8 @@ def test_readme_examples_run(capsys):
     first, _, second = told.partition("\n")
     assert re.fullmatch(r"this draw: .*; all draws: mean .*, standard deviation .*", first)
     assert second.startswith("64 frequencies for 128 features of a head, over a context of 131072 positions.\n")
-    assert len(examples) == 4
+    assert re.fullmatch(r"over 4096 positions: .* within \S+", told.splitlines()[-1])
+    assert len(examples) == 5
 
 
 def of_a_framework(example):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
+import os
 import pickle
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from conftest import library
 
 import rfrope
-from rfrope import Rope, from_config
+from rfrope import Rope, analysis, from_config, heads
 from rfrope.rotation import rope as module
 
 LADDER = rfrope.geometric(8)
@@ -66,10 +71,6 @@ def test_narrow_frequencies_stay_narrow(xp):
     rope = Rope(xp(LADDER, "float32"))
     assert rope.frequencies.dtype == xp.dtype("float32")
     assert xp.owns(rope.frequencies)
-
-
-def test_a_rope_of_a_rope_has_its_frequencies():
-    assert np.array_equal(Rope(Rope(LADDER, sections=(4, 4))).frequencies, Rope(LADDER, sections=(4, 4)).vectors)
 
 
 def test_it_is_frozen_and_its_source_a_copy():
@@ -232,11 +233,13 @@ def test_functions_take_a_rope_in_place_of_frequencies(function):
 def test_functions_refuse_to_drop_what_a_rope_says():
     rope = Rope(LADDER, pairing="interleaved", attention_factor=1.25)
     x, positions = tokens(rope)
-    with pytest.raises(ValueError, match="pairing is 'half', but the Rope pairs 'interleaved'; expected pairing="):
+    with pytest.raises(ValueError, match="pairing is 'half', but the Rope's is 'interleaved': expected pairing="):
         rfrope.rotate(x, positions, rope)
-    with pytest.raises(ValueError, match=r"scale is 1, but the Rope has the attention factor 1.25; expected scale="):
+    with pytest.raises(
+        ValueError, match=r"scale is 1\.0, but the Rope has the attention factor 1\.25; expected rope\.rotate"
+    ):
         rfrope.rotate(x, positions, rope, pairing="interleaved")
-    with pytest.raises(ValueError, match="scale is 1, but the Rope"):
+    with pytest.raises(ValueError, match=r"scale is 1\.0, but the Rope"):
         rfrope.rotation_table(positions, rope)
     with pytest.raises(ValueError, match="pairing is 'half', but the Rope"):
         rfrope.scores(x, x, positions, positions, rope)
@@ -368,3 +371,151 @@ def test_bad_fields_are_named(fields, kind, message):
 def test_fields_are_given_by_name():
     with pytest.raises(TypeError, match="positional argument"):
         Rope(LADDER, "half")
+
+
+# -- a Rope that turns otherwise than a call ---------------------------------------------------------------------------
+
+Q, K = np.random.default_rng(3).standard_normal((2, 6, 8))
+WEIGHTS = np.random.default_rng(4).standard_normal((2, 8, 5))
+CALLS = {  # every public function that takes frequencies beside a pairing
+    "rotate": lambda rope, **options: rfrope.rotate(Q, np.arange(6), rope, **options),
+    "scores": lambda rope, **options: rfrope.scores(Q, K, np.arange(6), np.arange(6), rope, **options),
+    "sine_share": lambda rope, **options: analysis.sine_share(Q, K, rope, -1.0, **options),
+    "departure": lambda rope, **options: analysis.departure(Q, K, rope, [-1.0], **options).phi,
+    "profile": lambda rope, **options: heads.profile(Q, K, rope, [-1.0, 0.0], **options).mean,
+    "effective_offset": lambda rope, **options: heads.effective_offset(Q, K, rope, **options).offset,
+    "shifted_scores": lambda rope, **options: heads.shifted_scores(Q, K, rope, -1.0, np.ones(4), **options),
+    "shifted_terms": lambda rope, **options: heads.shifted_terms(Q, K, rope, -1.0, np.ones(4), **options).cosine,
+    "offset_from_weights": lambda rope, **options: heads.offset_from_weights(*WEIGHTS, rope, max_lag=9, **options).lag,
+    "positional_weights": lambda rope, **options: heads.positional_weights(rope, d_model=3, **options)[0],
+}
+OMEGA = np.array([1.0, 0.3, 0.1, 0.02])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_rope_that_turns_otherwise_is_refused(name):
+    call = CALLS[name]
+    neighbours, neither = rfrope.Rope(OMEGA, pairing="interleaved"), rfrope.Rope(OMEGA, pairing=None)
+    with pytest.raises(ValueError, match="pairing is 'half', but the Rope's is 'interleaved'"):
+        call(neighbours)
+    with pytest.raises(ValueError, match="pairing is 'interleaved', but the Rope's is 'half'"):
+        call(rfrope.Rope(OMEGA), pairing="interleaved")
+    with pytest.raises(ValueError, match="None: neither is right for it"):
+        call(neither)
+    with pytest.raises(ValueError, match=r"the Rope has the attention factor 2\.0"):
+        call(rfrope.Rope(OMEGA, attention_factor=2.0))
+    np.testing.assert_array_equal(call(neighbours, pairing="interleaved"), call(OMEGA, pairing="interleaved"))
+    np.testing.assert_array_equal(call(rfrope.Rope(OMEGA)), call(OMEGA))
+
+
+def test_every_function_with_frequencies_and_a_pairing_is_called_above():
+    modules = [rfrope, *(getattr(rfrope, name) for name in ("analysis", "heads", "moments", "rotation"))]
+    functions = {name: getattr(module, name) for module in modules for name in module.__all__}
+    found = {
+        name
+        for name, one in functions.items()
+        if inspect.isfunction(one) and {"frequencies", "pairing"} <= set(inspect.signature(one).parameters)
+    }
+    assert found == set(CALLS) | {"sinusoidal", "shift_matrix"}  # these say how the result is laid out
+
+
+@pytest.mark.parametrize("scale", [1, 1.0, 3.0, np.array(2.0), np.full(4, 2.0)])
+def test_an_attention_factor_is_not_replaced(scale):
+    rope = rfrope.Rope(OMEGA, attention_factor=2.0)
+    with pytest.raises(ValueError, match=r"the Rope has the attention factor 2\.0"):
+        rfrope.rotate(Q, 1, rope, scale=scale)
+    with pytest.raises(ValueError, match=r"the Rope has the attention factor 2\.0"):
+        rfrope.rotation_table(1, rope, scale=scale)
+    np.testing.assert_array_equal(rfrope.rotate(Q, 1, rope, scale=2.0), rope.rotate(Q, 1))
+
+
+def test_features_that_a_model_does_not_turn_are_refused():
+    rope = rfrope.Rope(OMEGA, source={"turned": "last"})
+    wide = np.ones((6, 12))
+    calls = (rope.rotate, lambda x, at: rfrope.rotate(x, at, rope), lambda x, at: rfrope.scores(x, x, at, at, rope))
+    for call in calls:
+        with pytest.raises(ValueError, match=r"the last 8 features of a head.*expected x\[\.\.\., -8:\]"):
+            call(wide, np.arange(6))
+        assert call(wide[..., -8:], np.arange(6)).shape[0] == 6
+
+
+def test_it_keeps_what_its_caller_changes_later():
+    own, inner = OMEGA.copy(), {"seed": [1]}
+    rope = rfrope.Rope(own, source=inner)
+    expected = rope.rotate(Q, np.arange(6))
+    own *= 2.0
+    inner["seed"].append(2)
+    np.testing.assert_array_equal(rope.rotate(Q, np.arange(6)), expected)
+    np.testing.assert_array_equal(rfrope.rotate(Q, np.arange(6), rope), expected)
+    assert rope.source == {"seed": [1]}
+
+
+def test_what_cannot_be_right_is_refused():
+    rope = rfrope.Rope(OMEGA)
+    with pytest.raises(TypeError, match=r"frequencies is a Rope; expected an array: dataclasses\.replace"):
+        rfrope.Rope(rope)
+    with pytest.raises(ValueError, match="interleaved is True, but sections is None"):
+        rfrope.Rope(OMEGA, interleaved=True)
+    with pytest.raises(ValueError, match="context is empty"):
+        rfrope.Rope(OMEGA, context=())
+    assert rfrope.Rope(OMEGA, context=np.array([3, 4])).context == (3, 4)
+
+
+def test_axes_are_joined_only_if_they_turn_alike():
+    neighbours = rfrope.Rope(OMEGA, pairing="interleaved", attention_factor=2.0)
+    both = rfrope.axial(neighbours, neighbours)
+    assert (both.pairing, both.attention_factor) == ("interleaved", 2.0)
+    assert rfrope.axial(neighbours, OMEGA, order="interleaved").pairing == "interleaved"
+    with pytest.raises(ValueError, match="sets have the pairings and attention factors"):
+        rfrope.axial(neighbours, rfrope.Rope(OMEGA))
+
+
+def test_schemes_add_to_what_a_rope_says():
+    rope = rfrope.scaling.linear(rfrope.scaling.ntk(rfrope.Rope(OMEGA, context=100), 2.0), 3.0)
+    assert [step["scheme"] for step in rope.source["scaled_by"]] == ["ntk", "linear"]
+    assert rope.context == 600
+    two = rfrope.Rope(np.ones((4, 2)), context=(10, 20))
+    assert rfrope.scaling.linear(two, 2.0).context == (20, 40)
+
+
+def test_an_unknown_pairing_shows():
+    config = {"model_type": "unheard_of", "head_dim": 8, "rope_theta": 1e4, "max_position_embeddings": 64}
+    (rope,) = rfrope.from_config(config)
+    assert "pairing='half' (assumed)" in repr(rope)
+    (given,) = rfrope.from_config(config, pairing="interleaved")
+    assert "assumed" not in repr(given)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, list, rfrope.Rope])
+def test_frequencies_of_the_host_keep_their_digits_without_float64(kind):
+    """JAX without x64 holds no float64: only integer turns of the exact frequencies are right at large positions."""
+    jax = library("jax").module
+    script = (
+        "import sys, numpy as np, jax, rfrope\n"
+        f"kind = {{'asarray': np.asarray, 'list': list, 'Rope': rfrope.Rope}}[{kind.__name__!r}]\n"
+        "w, p = np.array([1.0, 0.3, 0.1, 0.02]), 2**22 + 1\n"
+        "x = np.random.default_rng(0).standard_normal(8).astype(np.float32)\n"
+        "turn = kind(w).rotate if kind is rfrope.Rope else lambda x, p: rfrope.rotate(x, p, kind(w))\n"
+        "found = np.asarray(turn(jax.numpy.asarray(x), p), np.float64)\n"
+        "assert np.max(np.abs(found - rfrope.rotate(x.astype(np.float64), p, w))) < 2e-6\n"
+    )
+    assert jax is not None
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "JAX_ENABLE_X64": "0"})
+
+
+def test_one_frequency_meets_a_wider_shift():
+    shift = np.array([0.0, 1.0])
+    curve = heads.shifted_mean_kernel(np.ones(1), [0.0, 0.3, 0.6], shift)
+    np.testing.assert_allclose(curve, np.mean(np.cos(np.array([[0.0], [0.3], [0.6]]) + shift), axis=-1), atol=1e-15)
+    q, k = Q[0], K[0]
+    wide = heads.shifted_scores(q, k, np.ones(1), [2.0], np.arange(4) * 0.4)
+    np.testing.assert_allclose(wide, heads.shifted_scores(q, k, np.ones(4), [2.0], np.arange(4) * 0.4), atol=1e-14)
+
+
+def test_neighbours_of_a_rope_do_not_mind_its_library():
+    """Frequencies of a config are NumPy's; queries may be torch's."""
+    torch = library("torch").module
+    q, k = torch.as_tensor(Q), torch.as_tensor(K)
+    found = heads.effective_offset(q, k, rfrope.Rope(OMEGA))
+    np.testing.assert_allclose(found.offset, heads.effective_offset(Q, K, OMEGA).offset)
+    heads.offset_from_weights(*map(torch.as_tensor, WEIGHTS), rfrope.Rope(OMEGA), max_lag=9)

@@ -230,7 +230,7 @@ def test_multimodal_rope_of_transformers(name):
     for one, other in zip((q, k), turned, strict=True):
         got = rfrope.rotate(one.numpy(), np.moveaxis(positions, 0, -1)[:, None], w, pairing=pairing)
         np.testing.assert_allclose(other.numpy(), got, rtol=0, atol=2e-4)
-    # which block goes to which axis, in numbers that nothing rounds: the ladder's index plus 1000 times the axis
+    # says which block goes to which axis in numbers that nothing rounds: the ladder's index plus 1000 times the axis
     marks = torch.arange(n_blocks, dtype=torch.float64) + 1000.0 * torch.arange(3)[:, None, None, None]
     put = columns(embedding.recomposition_frequencies(marks.clone()))[0, 0]
     axis = np.argmax(w != 0.0, axis=-1)

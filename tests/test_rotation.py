@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_rotate_is_a_complex_multiplication(xp, pairing, out_pairing, blocks, rn
     ("x_shape", "p_shape", "w_shape", "u_shape"),
     [
         ((6,), (), (3,), (3,)),
-        ((6,), (4,), (3,), (4, 3)),
+        ((4, 6), (4,), (3,), (4, 3)),
         ((2, 5, 6), (5,), (3,), (5, 3)),
         ((2, 7, 5, 6), (2, 1, 5), (3,), (2, 1, 5, 3)),
         ((5, 6), (5, 2), (3, 2), (5, 3)),
@@ -66,6 +67,7 @@ def test_rotate_is_a_complex_multiplication(xp, pairing, out_pairing, blocks, rn
         ((2, 6), (2,), (2, 3, 2), (2, 3)),
         ((2, 4, 5, 6), (5, 1), (4, 3, 1), (4, 5, 3)),
         ((2, 4, 5, 6), (2, 1, 5, 3), (4, 3, 3), (2, 4, 5, 3)),
+        ((2, 4, 5, 6), (5,), (3,), (5, 3)),
         ((2, 4, 5, 6), (5, 3), (2, 1, 3, 3), (2, 1, 5, 3)),
         ((0, 6), (0,), (3,), (0, 3)),
         ((5, 0), (5,), (0,), (5, 0)),
@@ -82,6 +84,32 @@ def test_shapes_follow_matmul_and_nothing_is_guessed(xp, x_shape, p_shape, w_sha
     np.testing.assert_allclose(xp.host(cos), np.cos(u), atol=1e-13)
     np.testing.assert_allclose(xp.host(rfrope.rotate_by_table(xp(x), cos, sin)), got, atol=1e-13)
     np.testing.assert_allclose(xp.host(rfrope.rotate_by_phases(xp(x), xp(u))), got, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "p_shape", "w_shape", "u_shape"),
+    [
+        ((6,), (4,), (3,), (4, 3)),
+        ((6,), (1,), (3,), (1, 3)),
+        ((1, 6), (4,), (3,), (4, 3)),
+        ((1, 9, 1, 6), (9, 1), (9, 3, 1), (9, 9, 3)),
+        ((5, 1, 6), (2, 1, 5), (3,), (2, 1, 5, 3)),
+    ],
+)
+def test_phases_may_not_enlarge_x(xp, x_shape, p_shape, w_shape, u_shape):
+    """A forgotten axis would silently make every combination, for instance of nine heads with nine tokens."""
+    x, p, w, u = xp(np.ones(x_shape)), xp(np.ones(p_shape)), xp(np.ones(w_shape)), xp(np.ones(u_shape))
+    for name, call in (
+        ("positions", lambda x: rfrope.rotate(x, p, w)),
+        ("phases", lambda x: rfrope.rotate_by_phases(x, u)),
+        ("cos", lambda x: rfrope.rotate_by_table(x, u, u)),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"insert axes with None, as in {name}[:, None], or")) as caught:
+            call(x)
+        for shape in (x_shape, u_shape, (*np.broadcast_shapes(x_shape[:-1], u_shape[:-1]), 6)):
+            assert str(shape) in str(caught.value)
+        outer = np.broadcast_to(np.ones(x_shape), (*np.broadcast_shapes(x_shape[:-1], u_shape[:-1]), 6))
+        assert call(xp(outer)).shape == outer.shape
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
@@ -206,7 +234,7 @@ def test_any_broadcast_agrees_with_the_reference(data):
     seed = data.draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
     x, p, w = (
-        rng.standard_normal((*some(full), 2 * (blocks + extra))),
+        rng.standard_normal((*full, 2 * (blocks + extra))),
         rng.standard_normal(some(full)),
         rng.standard_normal(blocks),
     )
@@ -391,7 +419,7 @@ BAD_ROTATE = {
     "scale zero": (ValueError, "scale is 0", {"scale": 0.0}),
     "out shape": (ValueError, r"out has shape \(3, 6\); expected \(3, 8\)", {"out": np.ones((3, 6))}),
     "out dtype": (TypeError, r"out has dtype dtype\('float32'\); expected the dtype of x, dtype\('float64'\)", {"out": np.ones((3, 8), np.float32)}),
-    "out broadcast": (ValueError, "out is read-only or a broadcast view", {"out": np.lib.stride_tricks.as_strided(np.ones(8), (3, 8), (0, 8))}),
+    "out broadcast": (ValueError, "out is read-only, or some of its elements share memory", {"out": np.lib.stride_tricks.as_strided(np.ones(8), (3, 8), (0, 8))}),
     "out list": (TypeError, "out is", {"out": [1.0]}),
 }  # fmt: skip
 
@@ -516,7 +544,7 @@ def test_torch_halves_of_one_row_do_not_overlap():
     expected = rfrope.rotate(packed[:, :8], p, w)
     rfrope.rotate(packed[:, :8], p, w, out=packed[:, 8:])
     assert torch.equal(packed[:, 8:], expected)
-    with pytest.raises(ValueError, match="out is read-only or a broadcast view"):
+    with pytest.raises(ValueError, match="out is read-only, or some of its elements share memory"):
         rfrope.rotate(torch.ones(3, 8), p, w, out=torch.ones(8).expand(3, 8))
 
 

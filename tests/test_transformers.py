@@ -156,7 +156,7 @@ def test_published(model, index):
     expected, factor = reference(config, layer)
     assert part.frequencies.shape == expected.shape
     np.testing.assert_allclose(part.frequencies, expected, rtol=1e-14, atol=0.0)
-    if part.source["model_type"] != "phimoe":  # whose class has its own, see below
+    if part.source["model_type"] != "phimoe":  # its class has its own, see below
         assert part.attention_factor == factor
     np.testing.assert_allclose(part.frequencies, own_buffers(config)[layer], rtol=FLOAT32, atol=0.0)
     told = config.rope_parameters[layer] if layer else config.rope_parameters
@@ -349,7 +349,7 @@ def test_the_table_tells_whose_class_reads_a_part(classes):
         assert (widths[0.5] != widths[1.0]) == ("partial" in defaults), model_type
 
 
-IN_ITS_DICT_ALONE = (  # whose class reads a part there and passes over one beside it, which here counts
+IN_ITS_DICT_ALONE = (  # their class reads a part there and ignores one beside it, which counts here
     *("deepseek_v4", "mellum", "step3p5", "moonshine_streaming"),
     *("gpt_neox", "gpt_neox_japanese"),  # or as rotary_pct
 )
@@ -368,7 +368,7 @@ def test_every_config_of_transformers_is_read_or_said_to_have_no_rope(classes):
         except ValueError as error:
             message = str(error)
             # Qwen3-Omni's text class has an odd head_dim by default, which no model has
-            assert "tells of no RoPE" in message or "qwen3_omni" in model_type, f"{model_type}: {message}"
+            assert "describes no RoPE" in message or "qwen3_omni" in model_type, f"{model_type}: {message}"
         else:
             read += 1
     assert read > 300
@@ -528,7 +528,7 @@ def narrow(told: dict[str, Any]) -> float:
 @pytest.mark.parametrize("width", [1e-3, 1e-9])
 def test_llama3_with_a_narrow_ramp(width):
     told = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 8192}
-    turns = 8192 * 1e4 ** (-40 / 64) / (2 * np.pi)  # of one frequency, which lies on the ramp
+    turns = 8192 * 1e4 ** (-40 / 64) / (2 * np.pi)  # turns of one frequency, which lies on the ramp
     told |= {"low_freq_factor": turns - width / 2, "high_freq_factor": turns + width / 2}
     compare(told, 128, 8192, tolerance=narrow(told))
 

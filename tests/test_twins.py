@@ -138,6 +138,7 @@ def test_plain_memory_is_chosen():
         (x, 1.5),
         (x, x[::-1, ::2]),
         (x, read_only),
+        (x, np.empty(x.nbytes + 1, np.uint8)[1:].view(np.float64)),
         (np.broadcast_to(x, (4, 3, 8)),),
         (x[:0],),
         (x, (x, None)),
@@ -147,12 +148,11 @@ def test_plain_memory_is_chosen():
 
 def test_other_memory_is_not():
     x = np.ones((3, 8))
-    unaligned = np.empty(x.nbytes + 1, np.uint8)[1:].view(np.float64)
 
     class Own(np.ndarray):
         pass
 
-    for other in (x.astype(">f8"), unaligned, x.view(Own), np.ma.ones(3)):
+    for other in (x.astype(">f8"), x.view(Own), np.ma.ones(3)):
         assert not chosen(x, other), other
         assert not chosen(other, x), other
         assert not chosen(x, (x, other)), other
@@ -353,7 +353,9 @@ def test_the_suite_passes_without_the_leaves(tmp_path):
         env=known,
     )
     assert run.returncode == 0, run.stdout[-5000:]
-    assert f"[declared {len(twins.DECLARED)}, leaves [], twins []]" in run.stdout
+    seen = re.search(r"\[declared (\d+), leaves \[\], twins \[\]\]", run.stdout)
+    assert seen, run.stdout[-2000:]
+    assert int(seen[1]) > 5  # functions with twins are declared where their modules are loaded
     assert int(re.search(r"(\d+) passed", run.stdout)[1]) > 500
 
 

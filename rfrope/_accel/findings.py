@@ -41,10 +41,10 @@ def _compiled(name: str) -> Finding:
     except BaseException as error:  # the lookup would let it through: all calls of these functions fail
         return Finding(title, False, reason=told(error), advice="pip install --upgrade --force-reinstall numba")
     version = f"Numba {version_of('numba')}"
-    failures = importlib.import_module("rfrope._accel.cpu.compiling").FAILURES
+    failures = importlib.import_module("rfrope._accel.cpu.compiling").examined()
     if failures:
         advice = "free space, or set NUMBA_CACHE_DIR to a folder that can be written to"
-        return Finding(title, True, f"{version}, compiled anew in every process: {failures[0]}", advice=advice)
+        return Finding(title, True, f"{version}, compiled anew where they cannot be kept: {failures[0]}", advice=advice)
     return Finding(title, True, version)
 
 
@@ -62,7 +62,7 @@ def _kernels(name: str) -> Finding:
     try:
         kernel = module.KERNELS[0]
         importlib.import_module("rfrope._accel.cuda.door").kernel(name, kernel)
-    except BaseException as error:  # though CuPy may be active: calls of these functions fail
+    except BaseException as error:  # though CuPy may be active, calls of these functions fail
         advice = "pip install --upgrade 'cupy-cuda12x[ctk]', or 'cupy-cuda13x[ctk]': CuPy with its compiler"
         return Finding(title, False, reason=told(error), advice=advice)
     return Finding(title, True, f"compiled for this device ({kernel})")

@@ -12,7 +12,7 @@ import numpy as np
 from rfrope._accel import transforms
 
 _ELEMENTS, _LONGEST = 2**20, 2**16  # numbers that make a chunk of the generic functions, and draws at most
-_DRAWS = 2**18  # of a chunk that a transform sums
+_DRAWS = 2**18  # draws in a chunk that a transform sums
 _TABLED = {"cpu": 2**21, "cuda": 2**30}  # numbers that make a chunk of trials whose law loops know
 _TRANSPORTED = {"cpu": 2**18, "cuda": 2**22}  # the same where the kernel's own transport is called
 _MOST_TRIALS = {"cpu": 2**16, "cuda": 2**22}
@@ -28,7 +28,7 @@ def of_sets(width: int) -> int:
 def of_draws(where: str, lags: np.ndarray | None, n_lags: int, n_samples: int, draws: int, axes: int) -> int:
     """How many draws of a kernel make a chunk; `lags` are ``(n_lags, axes)`` on the CPU, and None elsewhere.
 
-    A loop's memory does not grow with the lags, and a transform pays the more the more draws it has. A device needs
+    A loop's memory does not grow with the lags, and a transform pays more with more draws. A device needs
     many draws to be filled at few lags.
     """
     if where == "cuda":

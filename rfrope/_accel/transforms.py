@@ -95,7 +95,7 @@ def may_pay(count: int, n_lags: int, axes: int, costs: Costs) -> bool:
 
 
 def grid_of(lags: np.ndarray) -> Grid | None:
-    """Return the product grid that all lags ``(L, k)`` lie on, if it is not much larger than they are many."""
+    """Return the product grid that all lags ``(L, k)`` lie on, if it has few more points than there are lags."""
     if not np.all(np.abs(lags) <= LARGEST):
         return None
     axes, points = [], 1
@@ -109,7 +109,7 @@ def grid_of(lags: np.ndarray) -> Grid | None:
 
 
 def axis_of(values: np.ndarray, most: int) -> Axis | None:
-    """Return the uniform grid of some values, if it has at most so many points."""
+    """Return the uniform grid of some values, if it is small enough."""
     origin, end = float(np.min(values)), float(np.max(values))
     span = end - origin
     if not span:
@@ -136,7 +136,7 @@ def _whole_step(values: np.ndarray) -> float:
 
 
 def _fractional_step(values: np.ndarray, span: float) -> float:
-    """Return the smallest gap that is no rounding error, made to divide the span."""
+    """Return the smallest gap that is not a rounding error, made to divide the span."""
     gaps = values[1:] - values[:-1]
     if not np.all(gaps > 0.0):
         ordered = np.sort(values)

@@ -16,7 +16,7 @@ from rfrope._core import array
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 
-_SETS = {  # which frequencies a function takes, as its errors say it
+_SETS = {  # the frequencies that a function takes, as its errors word it
     "any": "(D,), or (*H, D, k) for k axes",
     "one": "one set, (D,) or (D, k)",
     "one axis": "one set, (D,) or (D, 1)",
@@ -97,6 +97,7 @@ def read(
     least: int = 0,
     sets: str = "any",
     beside: Mapping[str, Any] | None = None,
+    pairing: str | None = None,
     **arrays: Any,
 ) -> Angles:
     """Read the angles of a public call: find the library and device that its arrays share, and check.
@@ -107,6 +108,8 @@ def read(
         As in `checked`; frequencies may be those of a Rope.
     beside : mapping, optional
         Further arguments that say how to turn, by their names: as NumPy arrays they fit beside any library.
+    pairing : str, optional
+        How the call pairs features, where it has any: a Rope that turns otherwise is refused (see `given`).
     **arrays
         The call's other arrays, by their names.
 
@@ -115,7 +118,7 @@ def read(
     ValueError, TypeError
         As `checked`, and for arrays of several libraries or devices.
     """
-    frequencies = given(frequencies)
+    frequencies = given(frequencies, pairing, None if pairing is None else 1.0, arrays.get("q"))
     constants = {name: positions, "frequencies": frequencies, "shift": shift, **(beside or {})}
     xp, device = array.shared(constants, **arrays)
     return checked(positions, frequencies, shift, xp, device, name, least=least, sets=sets)
@@ -166,6 +169,7 @@ def checked(
     if shift is not None:
         shift = array.as_widest(array.numbers(shift, xp, name="shift", device=device), xp)
         check_values("shift", shift, xp)
+        omega = _as_wide(omega, shift)
     angles = Angles(positions, omega, shift, xp)
     angles.shape  # noqa: B018 - it raises where shapes do not broadcast
     return angles
@@ -207,10 +211,51 @@ def on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets: str 
     return frequencies(host, np, name=name, least=least, sets=sets)
 
 
-def given(value: Any) -> Any:
-    """Return the frequencies of a record that holds some, such as a Rope; anything else as it came."""
+def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = None) -> Any:
+    """Return the frequencies of a record that holds some, such as a Rope; anything else as it came.
+
+    Parameters
+    ----------
+    value : Rope or array_like
+    pairing : str, optional
+        How the call pairs features, where it has any.
+    scale : float or array_like, optional
+        What the call multiplies cos and sin by, where it has any; 1 where it multiplies them by nothing.
+    x : array_like, optional
+        The features of the call.
+
+    Raises
+    ------
+    ValueError
+        For a Rope that turns features otherwise: by another pairing, attention factor, or the last of them.
+    """
     held = getattr(value, "vectors", None)
-    return value if held is None else held
+    if held is None:
+        return value
+    if pairing is not None and value.pairing != pairing:
+        wanted = "neither is right for it" if value.pairing is None else f"expected pairing={value.pairing!r}"
+        raise ValueError(
+            f"pairing is {pairing!r}, but the Rope's is {value.pairing!r}: {wanted}; pass rope.frequencies to insist"
+        )
+    factor = value.attention_factor
+    if scale is not None and factor != 1.0 and not (isinstance(scale, int | float) and scale == factor):
+        raise ValueError(
+            f"scale is {scale!r:.80}, but the Rope has the attention factor {factor}; expected rope.rotate or "
+            "rope.scores, or scale=rope.attention_factor where there is a scale; pass rope.frequencies to leave it out"
+        )
+    if x is not None:
+        check_turned(value, x)
+    return held
+
+
+def check_turned(rope: Any, x: Any) -> None:
+    """Refuse features whose first 2D are not those that a model turns."""
+    width = np.shape(x)[-1] if np.ndim(x) else 0
+    if rope.source.get("turned") == "last" and width > rope.rotary_dim:
+        raise ValueError(
+            f"this model turns the last {rope.rotary_dim} features of a head, but of the {width} given the first "
+            f"would turn; expected x[..., -{rope.rotary_dim}:]"
+        )
 
 
 def check_values(name: str, value: Array, xp: ModuleType) -> None:
@@ -227,9 +272,9 @@ def rows(values: Array | None, span: slice) -> Array | None:
 def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, sets: str) -> Array:
     """Checked frequencies ``(*H, D, k)``.
 
-    A list stays a float64 array of NumPy where the library has no float64, so that it loses nothing.
+    Lists and NumPy arrays stay float64 arrays of NumPy where the library has no float64, so that they lose nothing.
     """
-    exact = isinstance(value, list | tuple) and not array.has_float64(xp, device)
+    exact = isinstance(value, list | tuple | np.ndarray) and not array.has_float64(xp, device)
     space = np if exact else xp
     omega = array.as_widest(array.numbers(value, space, name=name, device=None if exact else device), space)
     expected, shape = _SETS[sets], tuple(omega.shape)
@@ -248,6 +293,13 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
     if omega.shape[-2] < least:
         raise ValueError(f"{name} has shape {shape}; expected at least one block")
     return omega
+
+
+def _as_wide(omega: Array, shift: Array) -> Array:
+    """Repeat a single frequency for every column of the shift: there are as many blocks."""
+    if omega.shape[-2] != 1 or not shift.ndim or shift.shape[-1] < 2:
+        return omega
+    return array.namespace(frequencies=omega).broadcast_to(omega, (*omega.shape[:-2], shift.shape[-1], omega.shape[-1]))
 
 
 def _is_line(value: Any) -> bool:

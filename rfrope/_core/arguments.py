@@ -1,19 +1,20 @@
-"""Readers of single arguments, one for each kind of value: what came is returned in its plain form, or refused.
+"""Readers of single arguments, one for each kind of value: the value is returned in its plain form, or refused.
 
-Every message names the argument, shows what came, and says what was expected.
+Every message names the argument, shows its value, and says what was expected.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-LARGEST = 2.0**500  # of positions, frequencies and features: products of two of them stay finite
-MOST = 2**32 - 1  # of counts
+LARGEST = 2.0**500  # bound on positions, frequencies and features: products of two of them stay finite
+MOST = 2**32 - 1  # bound on counts
 _NOT_NUMBERS = (str, bytes, bytearray, complex, np.complexfloating)
 
 
@@ -62,7 +63,7 @@ def fraction(name: str, value: Any) -> float:
 
 
 def probability(name: str, value: Any) -> float:
-    """Return a number between 0 and 1, neither of them."""
+    """Return a number strictly between 0 and 1."""
     number = _number(name, value, "a number between 0 and 1")
     if not 0.0 < number < 1.0:
         raise ValueError(f"{name} is {value!r:.80}; expected a number between 0 and 1")
@@ -74,6 +75,19 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool):
         raise TypeError(f"{name} is {value!r:.80}; expected True or False")
     return bool(value)
+
+
+def path_of(name: str, value: Any) -> str:
+    """Return the name of a file or folder as text."""
+    try:
+        found = os.fspath(value)
+    except TypeError:
+        found = b""
+    if not isinstance(found, str):
+        raise TypeError(f"{name} is {value!r:.80}; expected a path, as a string or pathlib.Path")
+    if not found or "\0" in found:
+        raise ValueError(f"{name} is {value!r:.80}; expected the name of a file")
+    return found
 
 
 def choice(name: str, value: Any, options: Sequence[str]) -> str:
@@ -102,11 +116,12 @@ def _number(name: str, value: Any, expected: str) -> float:
 def _bound(value: float) -> str:
     """A bound as an error shows it: a large power of two by its exponent."""
     mantissa, exponent = math.frexp(value)
-    return f"2**{exponent - 1}" if mantissa == 0.5 and abs(exponent) > 32 else f"{value:g}"
+    sign = "-" if value < 0.0 else ""
+    return f"{sign}2**{exponent - 1}" if abs(mantissa) == 0.5 and abs(exponent) > 32 else f"{value:g}"
 
 
 def _is_foreign(value: Any) -> bool:
-    """Whether it is an array, but none of NumPy."""
+    """Whether it is an array of another library than NumPy."""
     return hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic)
 
 

@@ -314,7 +314,7 @@ def on_host(x: Array) -> bool:
         return True
     if hasattr(x, "data_ptr"):
         return tensors.has_values(x, "cpu")
-    if type(x).__module__.startswith("array_api_strict"):  # whose other devices refuse to be looked at, as a GPU does
+    if type(x).__module__.startswith("array_api_strict"):  # its other devices refuse to be looked at, as a GPU does
         return x.device == sys.modules["array_api_strict"].Device("CPU_DEVICE")
     return not is_lazy(x) and not is_cupy(x)
 
@@ -354,7 +354,7 @@ def dtype_name(x: Array) -> str:
 
 @cache
 def _numpy_name(dtype: np.dtype) -> str:
-    return dtype.name  # which NumPy puts together anew each time
+    return dtype.name  # NumPy puts this together anew each time
 
 
 def is_real_floating(x: Array) -> bool:

@@ -187,8 +187,14 @@ def prepared(
     check_pairing(pairing)
     out_pairing = pairing if out_pairing is None else check_pairing(out_pairing, "out_pairing")
     leading = array.broadcast_shapes({names[0]: x.shape[:-1], f"the phases from {names[1]}": phases[:-1]})
+    if leading != tuple(x.shape[:-1]):
+        raise ValueError(
+            f"{names[0]} has shape {tuple(x.shape)}, but the phases from {names[1]} have shape {tuple(phases)}: the "
+            f"result would be {(*leading, x.shape[-1])}; expected phases that leave {names[0]} its shape: insert "
+            f"axes with None, as in {names[1]}[:, None], or broadcast {names[0]} first where all combinations are meant"
+        )
     if out is not None:
-        _check_out(out, x, (*leading, x.shape[-1]), tensors.needs_gradient(x, out, *angles))
+        _check_out(out, x, tensors.needs_gradient(x, out, *angles))
     return out_pairing
 
 
@@ -251,13 +257,13 @@ def _summed_to(value: Array, shape: tuple[int, ...], xp: ModuleType) -> Array:
     return xp.reshape(xp.sum(value, axis=wide, keepdims=True), shape) if wide else value
 
 
-def _check_out(out: Array, x: Array, shape: tuple[int, ...], needs_gradient: bool) -> None:
+def _check_out(out: Array, x: Array, needs_gradient: bool) -> None:
     if not hasattr(out, "dtype"):
         raise TypeError(f"out is {out!r:.60}; expected an array")
     if array.is_lazy(x):
         raise TypeError("out was given, but arrays of this library cannot be written to; expected out=None")
-    if tuple(out.shape) != shape:
-        raise ValueError(f"out has shape {tuple(out.shape)}; expected {shape}")
+    if tuple(out.shape) != tuple(x.shape):
+        raise ValueError(f"out has shape {tuple(out.shape)}; expected {tuple(x.shape)}")
     if out.dtype != x.dtype:
         raise TypeError(f"out has dtype {out.dtype!r}; expected the dtype of x, {x.dtype!r}")
     if needs_gradient:
@@ -265,6 +271,8 @@ def _check_out(out: Array, x: Array, shape: tuple[int, ...], needs_gradient: boo
             "out was given, but gradients are asked for, which writing in place would lose; expected out=None"
         )
     if not memory.is_writable(out) or memory.has_shared_elements(out):
-        raise ValueError("out is read-only or a broadcast view; expected a writable array")
+        raise ValueError(
+            "out is read-only, or some of its elements share memory, as in a broadcast view; expected a writable array "
+        )
     if memory.may_overlap(out, x) and not memory.same_memory(out, x):
         raise ValueError("out overlaps x in part; expected x itself (in place) or memory of its own")

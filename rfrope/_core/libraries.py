@@ -81,11 +81,12 @@ def apart(name: str, module: str, function: str) -> Iterator[Finding]:
     Parameters
     ----------
     name : str
-        What to call the finding if there is no answer.
+        What to call the finding if no answer comes.
     module, function : str
         Where the function is; it returns findings as dictionaries.
     """
-    command = [sys.executable, "-c", _ELSEWHERE, json.dumps(sys.path), module, function]
+    # -P: python -c would look for the modules of its first line in the current folder
+    command = [sys.executable, "-P", "-c", _ELSEWHERE, json.dumps(sys.path), module, function]
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=_PATIENCE, stdin=subprocess.DEVNULL, env=os.environ | _QUIET

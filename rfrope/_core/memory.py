@@ -15,7 +15,8 @@ import numpy as np
 from rfrope._core.array import Array, is_cupy, is_lazy
 from rfrope._core.tensors import has_values, is_recorded, needs_gradient
 
-_PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments that are no arrays, looked up first
+_LOOKED_AT = 2**16  # elements of an array whose places are compared one by one
+_PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments that are not arrays, looked up first
 
 
 def place(values: Iterable[Any]) -> str:
@@ -59,15 +60,32 @@ def same_memory(a: Array, b: Array) -> bool:
 
 
 def has_shared_elements(x: Array) -> bool:
-    """Whether several elements of `x` are one place in memory, as after broadcasting."""
+    """Whether several elements of `x` share memory, as after broadcasting or in windows that slide.
+
+    Layouts that are neither nested nor small enough to look at every element are taken to share some.
+    """
     places = _places(x)
     if places is None or not places.size:
         return False
-    return any(step == 0 and length > 1 for step, length in zip(places.strides, places.shape, strict=True))
+    axes = sorted((abs(step), length) for step, length in zip(places.strides, places.shape, strict=True) if length > 1)
+    reach = places.itemsize  # bytes from the first byte of what the axes so far hold to the last
+    for step, length in axes:
+        if step < reach:
+            return places.size > _LOOKED_AT or _is_hit_twice(axes, places.itemsize)
+        reach += step * (length - 1)
+    return False
+
+
+def _is_hit_twice(axes: list[tuple[int, int]], size: int) -> bool:
+    """Whether two elements of a layout, given as steps and lengths in bytes, share a byte."""
+    starts = np.zeros(1, np.int64)
+    for step, length in axes:
+        starts = (starts[:, None] + step * np.arange(length)).reshape(-1)
+    return bool(np.any(np.diff(np.sort(starts)) < size))
 
 
 def may_overlap(a: Array, b: Array) -> bool:
-    """Whether `a` and `b` may share memory (decided by their address ranges where it cannot be told exactly)."""
+    """Whether `a` and `b` may share memory (decided by their address ranges where it cannot be decided exactly)."""
     first, second = _places(a), _places(b)
     if first is None or second is None:
         return False
@@ -80,7 +98,7 @@ def may_overlap(a: Array, b: Array) -> bool:
 def _places(x: Array) -> np.ndarray | None:
     """NumPy array at the addresses of the elements of `x`, to compare and not to read: they may be on a device.
 
-    None if they cannot be told.
+    None if they cannot be found out.
     """
     x = getattr(x, "_array", x)  # array-api-strict
     if isinstance(x, np.ndarray):
@@ -109,12 +127,13 @@ class _Addresses:
 def in_memory(x: Array) -> bool:
     """Whether compiled loops of the CPU may read and write the memory of `x` behind its library's back.
 
-    None and floats fit: they are not in memory.
+    None and floats fit: they are not in memory. An array may start anywhere: twins read and write features at any byte,
+    and copy what is smaller to aligned memory.
     """
     if x is None or isinstance(x, float):
         return True
     if type(x) is np.ndarray:
-        return x.flags.aligned and x.dtype.isnative
+        return x.dtype.isnative
     return hasattr(x, "data_ptr") and has_values(x, "cpu") and _is_plain(x)
 
 
@@ -131,7 +150,7 @@ def on_cuda(x: Array) -> bool:
 
 
 def _is_plain(x: Array) -> bool:
-    """Whether a torch tensor with values is no more than its memory: no gradient, tangent, trace or lazy sign."""
+    """Whether a torch tensor with values is nothing but its memory: no gradient, tangent, trace or lazy sign."""
     torch = sys.modules["torch"]
     if needs_gradient(x) or x.layout is not torch.strided or x.is_neg() or x.is_conj() or torch.jit.is_tracing():
         return False

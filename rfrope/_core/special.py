@@ -17,11 +17,11 @@ import numpy as np
 from rfrope._core import array, elementwise
 from rfrope._core.array import Array
 
-_UNIFORM_ORDER = 20.0  # from this order on the uniform expansion of K_nu is used
+_UNIFORM_ORDER = 20.0  # orders from which the uniform expansion of K_nu is used
 _UNIFORM_TERMS = 12
 _TEMME = 2.0  # arguments up to which Temme's series of K_nu is used
 _TEMME_TERMS = 13
-_LARGE_TERMS = 20  # of the Chebyshev series of K_nu, and of those of J_0 and J_1, above
+_LARGE_TERMS = 20  # terms of the Chebyshev series of K_nu, and of those of J_0 and J_1, above
 _SPHERE_SERIES = 5.0  # arguments up to which the series of J_nu is used, for large orders more
 _LARGEST_TABLE = 2.0**16  # concentration up to which the law of a periodic kernel's harmonics is tabulated
 _LARGEST_LOG = 700.0  # logarithm of the largest radius of a stable law
@@ -185,6 +185,21 @@ def log_gamma_ratio(a: float, halves: int) -> float:
     return step + math.fsum(math.log(a + 0.5 * odd + i) for i in range(halves // 2))
 
 
+def log1p_square(x: Array, xp: ModuleType) -> Array:
+    """``ln(1 + x^2)`` for x >= 0, also where the square overflows."""
+    small, large = xp.where(x < 1.0, x, xp.ones_like(x)), xp.where(x < 1.0, xp.ones_like(x), x)
+    return xp.log1p(small * small / large / large) + 2.0 * xp.log(large)
+
+
+def sinc(x: Array, xp: ModuleType) -> Array:
+    """``sin(x)/x``, 1 at 0 and 0 at infinity; below 1 a series, of which the derivatives keep their digits."""
+    near, infinite = xp.abs(x) < 1.0, xp.isinf(x)
+    square = xp.where(near, x, xp.zeros_like(x)) ** 2
+    series = _polynomial([(-1.0) ** n / math.factorial(2 * n + 1) for n in range(10)], square)
+    safe = xp.where(near | infinite, xp.ones_like(x), x)
+    return xp.where(near, series, xp.where(infinite, xp.zeros_like(x), xp.sin(safe) / safe))
+
+
 def log_uniform_mean_cos(
     small: Array,
     large: Array,
@@ -284,6 +299,14 @@ def sphere_mean_cos(order: float, t: Array, xp: ModuleType) -> Array:
     orders up to 8.
     """
     return elementwise.by_blocks(partial(_sphere_mean_cos, order), t, xp)
+
+
+def sphere_near(order: float, square: Array) -> Array:
+    """`sphere_mean_cos` by the square of t, up to 1."""
+    coefficients = [1.0]
+    for step in range(1, 12):
+        coefficients.append(coefficients[-1] * -0.25 / (step * (order + step)))
+    return _polynomial(coefficients, square)
 
 
 def _sphere_mean_cos(order: float, t: Array, xp: ModuleType) -> Array:

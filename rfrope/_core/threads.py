@@ -146,7 +146,7 @@ def ordered_map(task: Callable[[Item], Result], items: Sequence[Item], n_threads
         for _ in range(n_threads - 1)
     ]
     try:
-        with suppress(RuntimeError):  # no more threads can be had: those that there are do all the work
+        with suppress(RuntimeError):  # no more threads can be had: the existing ones do all the work
             for helper in helpers:
                 helper.start()
         while work.advance():

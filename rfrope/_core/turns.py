@@ -36,7 +36,7 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     Returns
     -------
     cos, sin : arrays
-        Of the shape of the phases, within 1e-15 of the exact values for |position * frequency| <= 2**53 on every axis.
+        Shaped like the phases, within 1e-15 of the exact values for |position * frequency| <= 2**53 on every axis.
         Without float64: within 2e-7 for integer positions and frequencies that are not traced, and for
         |position * frequency| <= 2**24 otherwise.
     """

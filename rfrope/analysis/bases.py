@@ -16,7 +16,7 @@ from rfrope.frequencies.ladders import geometric
 
 _TOP = 2e5, 4096  # the grid's top, and the context that it is for
 _LARGEST_TOP = 1e15
-_WIDTH = 1e-6  # relative, to which the ends of islands are refined
+_WIDTH = 1e-6  # relative width to which the ends of islands are refined
 _SHOWN = 12  # islands in the text
 
 
@@ -177,7 +177,7 @@ def base_for_context(
 
 
 def integral_rule(context: int) -> float:
-    """Base at which the cosine integral of ``context / base`` is 0; it says nothing certain of a sum over blocks."""
+    """Base at which the cosine integral of ``context / base`` is 0; it says nothing certain about a sum over blocks."""
     return context / _zero_of_ci()
 
 

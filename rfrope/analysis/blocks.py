@@ -28,7 +28,7 @@ class DensityOfStates:
     edges : ndarray, (n_bins + 1,) float64, radians per unit of position
         Ends of the bins, rising.
     share : ndarray, (n_bins,) float64
-        Part of the N magnitudes in each bin, its upper end included and its lower end not (of the first bin of
+        Part of the N magnitudes in each bin, its upper end included and its lower end not (that of the first bin of
         `n_bins` it is). The sum is 1.
     low, high : float, radians per unit of position
         The fitted band; NaN where all frequencies are 0.
@@ -80,7 +80,7 @@ def wavelengths(frequencies: Array) -> Array:
     """
     omega, xp = _magnitudes(frequencies)
     still = omega == 0.0
-    with np.errstate(over="ignore"):  # of the smallest floats
+    with np.errstate(over="ignore"):  # for the smallest floats
         length = 2.0 * math.pi / xp.where(still, xp.ones_like(omega), omega)
     return xp.where(still, xp.full_like(omega, math.inf), length)
 
@@ -111,7 +111,7 @@ def turns(frequencies: Array, context: float) -> Array:
     ValueError
         As `wavelengths`, and if `context` is not positive and finite.
     TypeError
-        As `wavelengths`, and if `context` is no number.
+        As `wavelengths`, and if `context` is not a number.
 
     Examples
     --------
@@ -155,7 +155,7 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
     ValueError
         As `wavelengths`, for no blocks, and for `n_bins` below 1.
     TypeError
-        As `wavelengths`, and if `n_bins` is no whole number.
+        As `wavelengths`, and if `n_bins` is not a whole number.
 
     Notes
     -----
@@ -173,7 +173,7 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
     >>> states.edges[-3:], (64 * states.share[-2:]).round().astype(int)
     (array([0.25, 0.5 , 1.  ]), array([5, 5]))
 
-    With the slower half of the frequencies divided by 8, as a scheme for longer contexts may do, it is no ladder:
+    With the slower half of the frequencies divided by 8, as a scheme for longer contexts may do, it is not a ladder:
 
     >>> scaled = rfrope.geometric(64) / ([1.0] * 32 + [8.0] * 32)
     >>> round(density_of_states(scaled).distance, 3)

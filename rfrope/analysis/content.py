@@ -1,4 +1,4 @@
-"""What frequencies make of content: how much of the score is no kernel, for given q and k or for random tokens."""
+"""What frequencies make of content: how much of the score no kernel explains, for given q and k or random tokens."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Departure:
         At each lag, the number Phi for which ``(q . k) Phi`` is nearest to the scores; 0 where all q . k are 0.
     residual : array
         At each lag, what is left over: the norm of ``S - (q . k) Phi`` over the pairs, as a part of the norm of S. It
-        lies between 0, where one kernel tells all, and 1, where it tells nothing; 0 where all scores are 0.
+        lies between 0, where one kernel says all, and 1, where it says nothing; 0 where all scores are 0.
     overall : array, ()
         The same over all pairs and lags together.
     """
@@ -149,7 +149,7 @@ def similarity(frequencies: Array, delta: Array, *, cosine: float = 1.0) -> Simi
     ValueError
         For shapes that do not fit together, no blocks, NaN or infinite values, and a `cosine` outside [-1, 1].
     TypeError
-        For arrays of different libraries or of a dtype without numbers on a line.
+        For arrays of different libraries or of a dtype that is not integer or real floating.
 
     Notes
     -----
@@ -232,11 +232,11 @@ def departure(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: 
     ``Phi = sum (q . k) S / sum (q . k)^2`` over the pairs, and ``|S - (q . k) Phi| / |S|``. Source: seed 000, on
     deterministic RoPE. For independent normal features the best number is the mean kernel C in the limit of many pairs,
     and ``sqrt(1 - C^2)`` is left over. In real heads all pairs may share a few large features; then one number fits
-    them, Phi need not be the mean kernel, and it may exceed 1. With one pair alone a number always fits: give many.
+    them, Phi need not be the mean kernel, and it may exceed 1. A number always fits a single pair: give many.
 
     Examples
     --------
-    Pairs of neighbours in the previous-token head of SmolLM2, put at other lags too. The best numbers are no kernel's:
+    Pairs of neighbours in the previous-token head of SmolLM2, put at other lags too. No kernel has the best numbers:
 
     >>> from rfrope.data import smollm2_heads
     >>> heads = smollm2_heads()
@@ -272,7 +272,7 @@ def _root_ratio(part: Array, whole: Array, xp: ModuleType) -> Array:
 
 def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, pairing: str, sets: str = "any") -> tuple[Content, Angles]:
     """Content of the queries and keys, and the angles of their lags."""
-    read = angles.read(delta, frequencies, name="delta", sets=sets, q=q, k=k)
+    read = angles.read(delta, frequencies, name="delta", sets=sets, pairing=pairing, q=q, k=k)
     content = blocks.content(q, k, read.xp, read.device, pairing, read.blocks)
     if sets == "any":
         array.broadcast_shapes({"q and k": content.rest.shape, "delta": read.shape[:-1]})

@@ -15,9 +15,9 @@ from rfrope._core.arguments import LARGEST, positive, probability, whole
 from rfrope._core.array import Array
 
 _ROUNDED = 1e-15  # what the direct sum of a mean cosine leaves unknown
-_FREQUENCIES = 2**12  # whose tables are held at once
+_FREQUENCIES = 2**12  # frequencies whose tables are held at once
 _COLUMNS = 512  # lags of a row of a scan, at most
-_ROWS = (8, 128)  # of the first and of the largest parts of a scan: these fit into a core's cache
+_ROWS = (8, 128)  # rows in the first and in the largest parts of a scan: these fit into a core's cache
 _SERIES = 0.02  # D times the angle up to which Dirichlet's quotient is summed as a series
 
 
@@ -46,7 +46,7 @@ def mean_kernel(frequencies: Array, delta: Array) -> Array:
     ValueError
         For shapes that do not fit together, no blocks, and for NaN or infinite values.
     TypeError
-        For arrays of different libraries or of a dtype without numbers on a line.
+        For arrays of different libraries or of a dtype that is not integer or real floating.
 
     Notes
     -----
@@ -181,8 +181,8 @@ def dirichlet(delta: Array, n_blocks: int, *, step: float = 1.0) -> Array:
 def first_negative_lag(frequencies: Array, max_lag: int) -> int | None:
     """Smallest whole lag at which the mean kernel is negative.
 
-    There two tokens of the same content score less than two that have nothing in common, on average: the model is told
-    that what is equal is different. Every lag before it is safe.
+    There two tokens of the same content score less than two that have nothing in common, averaged over contents; at the
+    lags before it they do not. Single contents differ from the average.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def first_negative_lag(frequencies: Array, max_lag: int) -> int | None:
     ValueError
         For several heads or axes (call it for each), no blocks, NaN or infinite frequencies, or a negative `max_lag`.
     TypeError
-        For a `max_lag` that is no whole number, or frequencies that are no real numbers.
+        For a `max_lag` that is not a whole number, or frequencies that are not real numbers.
 
     Notes
     -----
@@ -247,7 +247,7 @@ def aliasing_distance(frequencies: Array, max_lag: int, *, threshold: float = 0.
     ValueError
         As `first_negative_lag`, and if `threshold` is not between 0 and 1.
     TypeError
-        As `first_negative_lag`, and for a `threshold` that is no number.
+        As `first_negative_lag`, and for a `threshold` that is not a number.
 
     Notes
     -----
@@ -273,7 +273,7 @@ def first_lag(omega: np.ndarray, start: int, stop: int, level: float, *, below: 
     """First of the lags from `start` to `stop` at which the mean kernel is below a level, or is not; None if none is.
 
     `omega` is ``(D,)`` of NumPy. Values within 1e-15 of the level count as equal to it. Lags are scanned in parts that
-    grow, by matrix products; where these cannot tell, which they can to some 1e-14, the direct sum decides.
+    grow, by matrix products; within some 1e-14, where these cannot tell, the direct sum decides.
     """
     level -= _ROUNDED
     doubt = 1e-14 + 4e-16 * len(omega)  # every term of a product is rounded, and so is each partial sum of them

@@ -25,17 +25,17 @@ _DENSE, _PER_OCTAVE = 256, 128  # every whole lag up to the first, and so many i
 _COARSE = 96  # lags on which the grids are searched
 _TIGHTEST, _WIDEST = 0.1, 100.0  # lengths are sought from so many positions to so many contexts
 _SLOWEST, _FASTEST = 0.01, 10.0  # frequencies from so many radians over the context to so many per position
-_POINTS, _SHAPE_POINTS = {1: 64, 2: 24}, 8  # of grids, by the number of parameters; of parameters of shape
+_POINTS, _SHAPE_POINTS = {1: 64, 2: 24}, 8  # points of grids, by the number of parameters; for parameters of shape
 _OWN = 33  # quantiles of the given frequencies that are tried
 _PHASE = 0.3  # step of a single frequency, as the phase at the largest lag
 _TURN = math.log(2.0 * math.pi)
-_EVALUATIONS = 120  # of Phi, at most, in each refinement
+_EVALUATIONS = 120  # evaluations of Phi, at most, in each refinement
 _STARTS = 3  # points of a grid from which the search is refined
-_DIGITS = 9  # of fitted parameters
+_DIGITS = 9  # digits of fitted parameters
 _EVEN = 1e-6  # errors below are alike
 _LEFT_OUT = ("ball",)  # in one axis the same as sinc
 _Point = tuple[tuple[float, float], ...]  # logarithms of parameters, each with a step to go on with
-_AT_LIMIT = 1e-3  # of a logarithm, from the end of its range
+_AT_LIMIT = 1e-3  # distance of a logarithm from the end of its range
 _NONE = 1e300  # error where there is no such kernel
 
 
@@ -95,7 +95,7 @@ class ScalingEffect:
 def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None = None) -> tuple[KernelFit, ...]:
     """Kernels of the registry that come nearest to the mean kernel of given frequencies, best first.
 
-    The first one tells in a word what a list of frequencies does, and its `rms` how far to trust that word.
+    The first one says in a word what a list of frequencies does, and its `rms` how far to trust that word.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
         For several heads or axes (call it for each), no blocks, NaN or infinite frequencies, `max_lag` below 1, and
         families that are unknown, have several axes only, or parameters that this search does not know.
     TypeError
-        For frequencies that are not real numbers, and `max_lag` that is no whole number.
+        For frequencies that are not real numbers, and a `max_lag` that is not a whole number.
 
     Notes
     -----
@@ -183,7 +183,7 @@ def scaling_effect(before: Array, after: Array, delta: Array) -> ScalingEffect:
         For frequencies that are not ``(D,)``, no blocks or lags, NaN or infinite values, and attention factors that are
         not positive.
     TypeError
-        For arrays of different libraries or of a dtype without numbers on a line.
+        For arrays of different libraries or of a dtype that is not integer or real floating.
 
     Notes
     -----
@@ -371,7 +371,7 @@ def _records(names: Sequence[str] | None) -> list[kernels.Record]:
         return [r for r in kernels.records() if r.name not in _LEFT_OUT and not _obstacle(r)]
     chosen = []
     for name in (names,) if isinstance(names, str) else names:
-        kernels.kernel(name)  # says what is known, if this is not
+        kernels.kernel(name)  # raises an error that lists the known ones
         record = next(r for r in kernels.records() if name in (r.name, *r.aliases))
         if obstacle := _obstacle(record):
             raise ValueError(f"names holds {name!r}, which has {obstacle}; expected families that can be fitted")
@@ -382,7 +382,7 @@ def _records(names: Sequence[str] | None) -> list[kernels.Record]:
 def _obstacle(record: kernels.Record) -> str:
     """Why a family cannot be fitted; empty where it can."""
     if unknown := [name for name, sought in record.sought.items() if sought is None]:
-        return f"a parameter {unknown[0]!r} that no search is known for"
+        return f"a parameter {unknown[0]!r} for which no search is known"
     return "" if record.factory().ndim == 1 else "several axes"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from rfrope.rotation.rope import Rope
 
 _SHOWN = 7  # lags that a reader sees, beside 0
 _LADDER = 1e-6  # largest relative departure of a geometric ladder from its base
-_FAR = 0.15  # root mean square from which a fitted kernel is no description
-_HIGH = 0.9  # of the mean kernel, from which two positions look the same
+_FAR = 0.15  # root mean square from which a fitted kernel does not describe the curve
+_HIGH = 0.9  # value of the mean kernel from which two positions look the same
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class AxisSummary:
     shortest, longest : float, in positions
         Wavelengths of the blocks that turn; infinite if none does.
     n_dead : int
-        Of the blocks that turn, those that complete no turn within the context ("dead channels").
+        How many of the blocks that turn complete no turn within the context ("dead channels").
     n_still : int
-        Of those, the ones that complete not even a quarter of one.
+        How many of those complete not even a quarter of one.
     base : float or None
         Base of the geometric ladder that the frequencies are, 1 first; None for other sets.
     curve : tuple of (int, float)
@@ -50,6 +51,9 @@ class AxisSummary:
         Share of the lags 1, ..., context - 1 at which it is below 0.
     lowest, lowest_lag : float, int
         Its smallest value, and where.
+    found_less : float
+        Probability that a random unit token scores less with its own like at `lowest_lag` than with a random other, as
+        far as both scores are normal: within 0.01 from some ten blocks on.
     aliasing_distance : int or None
         The first lag at which it is 0.9 or more again, having been below.
     integral_rule : float
@@ -71,6 +75,7 @@ class AxisSummary:
     negative_share: float
     lowest: float
     lowest_lag: int
+    found_less: float
     aliasing_distance: int | None
     integral_rule: float
     fit: KernelFit | None
@@ -90,7 +95,7 @@ class Summary:
     context : int
         Positions; lags are 0, ..., context - 1.
     attention_factor : float
-        What multiplies cos and sin, so that scores are multiplied by its square.
+        Multiplies cos and sin, and so scores by its square.
     random_std : float
         Standard deviation of the score of a unit query with a random unit key, ``1/sqrt(head_dim)`` at every lag; its
         mean is 0.
@@ -151,7 +156,7 @@ def summarise(
     Parameters
     ----------
     frequencies : Rope or array_like, radians per unit of position
-        ``(D,)`` or ``(D, k)``, with at least one block. Of a Rope its attention factor and the width of its head count
+        ``(D,)`` or ``(D, k)``, with at least one block. A Rope's attention factor and the width of its head count
         too; sections do not: all axes move together, as they do along text.
     context : int, optional
         Number of positions, at least 2. May be left out for a Rope that has one.
@@ -174,7 +179,7 @@ def summarise(
         For NaN or infinite frequencies, no blocks, more axes of the array than two, a context below 2, a head narrower
         than 2D, or an attention factor that is not positive and finite.
     TypeError
-        For what is no array of numbers, and for numbers that are not whole.
+        For anything but an array of numbers, and for numbers that are not whole.
 
     Notes
     -----
@@ -236,6 +241,7 @@ def _along(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> AxisSum
         negative_share=n_negative / (context - 1),
         lowest=lowest,
         lowest_lag=lowest_lag,
+        found_less=_found_less(theta, lowest_lag),
         aliasing_distance=aliasing_distance(theta, context - 1, threshold=_HIGH),
         integral_rule=integral_rule(context),
         fit=fit_kernel(turning, context - 1)[0] if turning.size else None,
@@ -254,6 +260,18 @@ def _lowest(theta: np.ndarray, context: int) -> tuple[int, float, int]:
         if curve[at] < lowest:
             lowest, lowest_lag = float(curve[at]), start + at
     return n_negative, 0.0 if abs(lowest) <= rounded else lowest, lowest_lag
+
+
+def _found_less(theta: np.ndarray, lag: int) -> float:
+    """Probability that a random unit vector scores less with itself at a lag than with another: by normal laws.
+
+    The shares of the blocks in its squared length are uniform on a simplex, so the score with itself has the mean C and
+    the variance ``(mean cos^2 - C^2) / (D + 1)``; with another it has 0 and ``1 / (2 D)``.
+    """
+    cos = np.cos(lag * theta)
+    mean, n = float(np.mean(cos)), len(theta)
+    variance = (float(np.mean(cos * cos)) - mean * mean) / (n + 1.0) + 0.5 / n
+    return NormalDist().cdf(-mean / math.sqrt(variance))
 
 
 def _base(theta: np.ndarray) -> float | None:
@@ -298,7 +316,8 @@ def _told_of_blocks(axis: AxisSummary, summary: Summary) -> Iterator[str]:
         return
     quarter = f", {axis.n_still} of them not even a quarter of one" if axis.n_still else ""
     yield f'  {_n(axis.n_dead, "completes", "complete")} no turn within the context ("dead channels"){quarter}:'
-    yield "  a text of this length never shows all their angles, and the slowest hardly tell one position from another."
+    hardly = ", and the slowest hardly tell one position from another" if axis.n_still else ""
+    yield f"  a text of this length never shows all their angles{hardly}."
 
 
 def _told_of_curve(axis: AxisSummary, summary: Summary) -> Iterator[str]:
@@ -323,7 +342,10 @@ def _told_of_curve(axis: AxisSummary, summary: Summary) -> Iterator[str]:
         f"{summary.random_std:.3f}."
     )
     if axis.first_negative_lag is not None:
-        yield "  So where the score is below 0, a token finds its own like less than it finds any other."
+        yield (
+            f"  So where it is below 0, tokens on average find their own like less than others: at "
+            f"{axis.lowest_lag} about {100.0 * axis.found_less:.0f} of 100 do."
+        )
     if axis.aliasing_distance is not None:
         yield (
             f"  At distance {axis.aliasing_distance} it is {_HIGH} or more again: positions so far apart look "

@@ -6,12 +6,15 @@ Phi of such a kernel is the cosine transform of the table, its draws come from t
 """
 
 from rfrope.bochner.data import from_autocorrelation, from_series
-from rfrope.bochner.functions import from_density, from_function, nearest
-from rfrope.bochner.tabulated import Certificate, NotPositiveDefiniteError
+from rfrope.bochner.densities import from_density
+from rfrope.bochner.functions import from_function, nearest
+from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError, Witness
 
 __all__ = [
     "Certificate",
     "NotPositiveDefiniteError",
+    "UndecidedError",
+    "Witness",
     "from_autocorrelation",
     "from_density",
     "from_function",

@@ -13,7 +13,8 @@ from rfrope._core.arguments import positive
 from rfrope._core.array import Array
 from rfrope.bochner.measures import MEASURES
 from rfrope.bochner.piecewise import build
-from rfrope.bochner.tabulated import Certificate, NotPositiveDefiniteError, Tabulated, compared, tabulated
+from rfrope.bochner.tabulated import Tabulated, compared, differences, tabulated
+from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
 
 WINDOWS = ("bartlett", "parzen")
@@ -32,7 +33,7 @@ def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 
     values : array_like, (n + 1,)
         Autocorrelations, or autocovariances, which are divided by the first value.
     spacing : float
-        Distance of the lags, in units of position.
+        Distance between lags, in units of position.
     ridge : float
         White noise added, as a part of the variance: values at lags other than 0 are divided by 1 + ridge.
 
@@ -187,11 +188,13 @@ def _degenerate(r: np.ndarray, step: int, error: float, spacing: float) -> Value
     from scipy.linalg import eigh, toeplitz
 
     size = r.size if error > -_SINGULAR else step + 1
-    lowest = float(eigh(toeplitz(r[:size]), eigvals_only=True, subset_by_index=[0, 0])[0])
+    values, vectors = eigh(toeplitz(r[:size]), subset_by_index=[0, 0])
+    lowest, weights = float(values[0]), vectors[:, 0] / np.sum(np.abs(vectors[:, 0]))
     if lowest > -1e-10:
-        return ValueError(
+        return UndecidedError(
             f"values are, to rounding, those of at most {step} spectral lines (prediction error {error:.1e}), which no "
-            f"density describes; expected ridge=1e-9 or so, to add a little white noise, or fewer values"
+            "density describes",
+            "expected ridge=1e-9 or so, to add a little white noise, or fewer values",
         )
     theta = math.pi * (np.arange(64 * r.size) + 0.5) / (64 * r.size)
     density = spacing / (2.0 * math.pi) * (1.0 + 2.0 * np.cos(np.outer(theta, np.arange(1, r.size))) @ r[1:])
@@ -205,6 +208,7 @@ def _degenerate(r: np.ndarray, step: int, error: float, spacing: float) -> Value
         frequency=frequency,
         density=float(density[at]),
         negative_mass=mass,
+        witness=Witness(spacing * np.arange(size), weights, float(weights @ toeplitz(r[:size]) @ weights)),
     )
 
 
@@ -220,7 +224,8 @@ def _autoregression(
     pieces = build(law, start, lambda _, half: 1e-14 / half, tolerance=1e-13, budget=10**5)
     certificate = dataclasses.replace(certificate, mass=float(np.sum(pieces.masses)), tail_start=math.pi / spacing)
     kernel = tabulated(pieces.stretched(1.0 / spacing), MEASURES[1], 0.0, origin, certificate)
-    return compared(kernel, lambda _: r, spacing * np.arange(r.size))
+    x = spacing * np.arange(r.size)
+    return compared(kernel, differences(kernel, r, x), x)
 
 
 def _autocovariances(series: np.ndarray, last: int) -> np.ndarray:

@@ -5,29 +5,32 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rfrope._core.arguments import positive
-from rfrope.bochner import inversion
-from rfrope.bochner.measures import MEASURES, Measure
-from rfrope.bochner.piecewise import Pieces, Unresolved, build
-from rfrope.bochner.tabulated import Certificate, NotPositiveDefiniteError, Separable, Tabulated, compared, tabulated
+from rfrope.bochner import inversion, witnesses
+from rfrope.bochner.given import NORMAL, check_even, checked, read_measure
+from rfrope.bochner.lags import Lags, read_lags, scale_of
+from rfrope.bochner.measures import Measure
+from rfrope.bochner.piecewise import Function
+from rfrope.bochner.surveys import Survey, clusters
+from rfrope.bochner.tabulated import Separable, Tabulated, compared, differences, tabulated
+from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
-from rfrope.kernels.parameters import check_ndim
 
-_ARGUMENTS = {  # what functions take, by whether there is one axis
-    True: ("x", "it works elementwise"),
-    False: (
-        "r",
-        "with ndim={ndim} it is a function of the length r of a vector (a list of functions of one argument each makes "
-        "a product over the axes)",
-    ),
-}
-_NORMAL = 1e-9  # by how much Phi(0) may differ from 1
-_MASS = 1e-3  # by how much the mass that is found may differ from 1
 _CHECKED = 20.0  # scales over which Phi is compared closely
+_WHOLE = 2048  # whole lags at which it is compared
+_PROOF = 1e-2  # of the tolerance: how negative a quadratic form must be to prove anything
+_ROUGH = 1e-2  # how negative it must be for a function of unknown errors
+_EXPLAINED = (1.5, 5.0)  # tolerances that an error may come to, before and after all was searched for what is negative
+_TAIL = 0.1  # of the mass of a smooth tail that the error of its shape may come to
+_TAIL_LAGS = 100.0  # over the frequency where a tail starts: lags up to which its shape may show
+_REPLACED = 5.0  # masses of an oscillating tail that it may come to, or errors by the taper
+_NOISY = 50.0  # times the errors of phi that an error of its spectrum may come to
+_FAINT = 10.0  # times the noise that passes for noise
 
 
 def from_function(
@@ -60,20 +63,26 @@ def from_function(
     Raises
     ------
     NotPositiveDefiniteError
-        If the spectral density is negative somewhere; it says where.
+        If the spectral density is negative somewhere; it says where, and carries a `Witness`.
+    UndecidedError
+        If phi does not settle at large lags, is too rough, or has spectral mass that is not found: neither a kernel nor
+        a witness against one.
     ValueError
-        If Phi(0) is not 1, phi is not even, not finite or not continuous at 0, does not settle at large lags, or is too
-        rough; and for arguments out of range.
+        If Phi(0) is not 1, phi is not even, not finite or not continuous at 0; and for arguments out of range.
     TypeError
-        If phi is no callable, does not take arrays, or returns anything but real numbers.
+        If phi is not callable, does not take arrays, or returns anything but real numbers.
 
     Notes
     -----
-    Source: Corollary 3 of seed 000. phi is resolved as Legendre series on panels, whose Fourier integrals are exact; in
-    more axes this is the Hankel transform. What is smooth but for a cusp at 0 comes out to 1e-10 or so. A kink at
-    another lag makes the spectrum oscillate without end; it is cut after some 2000 periods, which leaves an error of
-    about 4e-5 near the kink. A phi that still oscillates after as many periods is multiplied by a wide gaussian. A
-    limit above 0 becomes an atom at frequency 0, and the kernel has no density.
+    Source: Corollary 3 of seed 000. No number of values proves a function positive definite; the certificate states
+    that at the lags that were compared, all whole ones up to its ``whole_lags`` among them, phi is within
+    ``sup_error`` of a function that is. Before anything is accepted quadratic forms are taken on grids of phi itself.
+
+    phi is resolved as Legendre series on panels, whose Fourier integrals are exact; in more axes this is the Hankel
+    transform. What is smooth but for a cusp at 0 comes out to 1e-10 or so. A kink at another lag makes the spectrum
+    oscillate without end; it is cut after some 2000 periods, which leaves an error of about 4e-5 near the kink. A phi
+    that still oscillates after as many periods is multiplied by a wide gaussian. A limit above 0 becomes an atom at
+    frequency 0, and the kernel has no density.
 
     Examples
     --------
@@ -88,13 +97,13 @@ def from_function(
     """
     if isinstance(phi, list | tuple):
         return _separable(phi, ndim, scale, tolerance)
-    measure, tolerance = _measure(ndim), positive("tolerance", tolerance)
-    lags, spectrum, values = _analysed(phi, measure, scale, bounded=True)
-    frequency, density, negative = inversion.negative_part(spectrum, measure)
-    limit = max(tolerance, 10.0 * spectrum.noise)
-    if lags.atom < 0.0 or negative > limit:
-        raise _refusal(lags.atom, frequency, density, negative, limit)
-    return _finished(lags, spectrum, values, measure, negative)
+    question = _asked(phi, read_measure(ndim), scale, positive("tolerance", tolerance), bounded=True)
+    found = _decided(question, last=False)
+    if isinstance(found, UndecidedError):
+        found = _decided(question, last=True)
+    if isinstance(found, UndecidedError):
+        raise found
+    return found
 
 
 def nearest(
@@ -134,20 +143,17 @@ def nearest(
     >>> round(sup_error, 3)
     0.145
     """
-    measure, tolerance = _measure(ndim), positive("tolerance", tolerance)
-    lags, spectrum, values = _analysed(phi, measure, scale, bounded=False)
-    _, _, negative = inversion.negative_part(spectrum, measure)
-    if lags.atom < 0.0 or negative > max(tolerance, 10.0 * spectrum.noise):
-        negative += max(-lags.atom, 0.0)
-        atom = max(lags.atom, 0.0)
-        pieces = inversion.project(spectrum, measure, 1.0 - atom)
-        tail = inversion.Tail(float(pieces.edges[-1]), math.inf, 0.0, spectrum.tail.total)
-        lags = dataclasses.replace(lags, atom=atom)
-        spectrum = dataclasses.replace(spectrum, pieces=pieces, tail=tail)
-        kernel = _finished(lags, spectrum, values, measure, negative, origin="nearest", projected=True)
-    else:
-        kernel = _finished(lags, spectrum, values, measure, negative, origin="nearest")
-    return kernel, kernel.certificate.sup_error
+    question = _asked(phi, read_measure(ndim), scale, positive("tolerance", tolerance), bounded=False)
+    for thorough in (False, True):
+        spectrum = _spectrum(question, thorough)
+        found = _negative(question, spectrum)
+        if found.mass > found.limit:
+            kernel = _projected(question, spectrum, found.mass)
+            return kernel, kernel.certificate.sup_error
+        kernel, doubt = _finished(question, spectrum, "nearest", _EXPLAINED[thorough])
+        if doubt is None and not (question.witness and -question.witness.value > found.limit):
+            return kernel, kernel.certificate.sup_error
+    raise doubt or _not_located(question)
 
 
 def _separable(functions: Sequence[Any], ndim: Any, scale: Any, tolerance: float) -> Kernel:
@@ -158,267 +164,220 @@ def _separable(functions: Sequence[Any], ndim: Any, scale: Any, tolerance: float
     return Separable(tuple(from_function(f, scale=scale, tolerance=tolerance) for f in functions))
 
 
-def _measure(ndim: Any) -> Measure:
-    ndim = check_ndim(ndim)
-    if ndim not in MEASURES:
-        raise ValueError(f"ndim is {ndim}; expected 1, 2 or 3: transforms in more axes are not provided")
-    return MEASURES[ndim]
+@dataclass(frozen=True)
+class _Question:
+    """A function, resolved and surveyed, and what is asked about it."""
+
+    phi: Function
+    measure: Measure
+    lags: Lags
+    tolerance: float
+    witness: Witness | None
+
+    @property
+    def level(self) -> float:
+        """How negative a quadratic form must be to prove anything."""
+        return max(_PROOF * self.tolerance, witnesses.FORM_ROUNDING, _FAINT * self.lags.noise)
 
 
-def _analysed(
-    phi: Any, measure: Measure, scale: Any, *, bounded: bool
-) -> tuple[inversion.Lags, inversion.Spectrum, Callable[[np.ndarray], np.ndarray]]:
+def _asked(phi: Any, measure: Measure, scale: Any, tolerance: float, *, bounded: bool) -> _Question:
     scale = None if scale is None else positive("scale", scale)
-    values = _checked("phi", phi, measure, bounded=bounded)
+    values = checked("phi", phi, measure, bounded=bounded)
     at_zero = float(values(np.zeros(1))[0])
-    if abs(at_zero - 1.0) > _NORMAL:
+    if abs(at_zero - 1.0) > NORMAL:
         raise ValueError(f"phi(0) is {at_zero!r}; expected 1: divide phi by phi(0)")
-    unbounded = _checked("phi", phi, measure, bounded=False)
-    _check_even("phi", unbounded, measure, scale or 1.0)
-    lags = inversion.read_lags(values, measure, scale)
-    _check_even("phi", unbounded, measure, lags.scale)
-    return lags, inversion.transform(lags, measure), values
+    unbounded = checked("phi", phi, measure, bounded=False)
+    check_even("phi", unbounded, measure, scale or 1.0)
+    scale = scale_of(values, scale)
+    check_even("phi", unbounded, measure, scale)
+    survey = Survey.of(values, scale)
+    try:
+        lags = read_lags(values, measure, scale)
+    except UndecidedError:
+        witness = survey.witness(_ROUGH)
+        if witness is None or not bounded:
+            raise
+        raise _refused_by(witness, tolerance) from None
+    question = _Question(values, measure, lags, tolerance, None)
+    overlooked = survey.overlooked(lags)
+    witness = survey.witness_at_multiples(overlooked, question.level) or survey.witness(question.level)
+    if overlooked.size:
+        lags = read_lags(values, measure, scale, clusters(overlooked))
+    return dataclasses.replace(question, lags=lags, witness=witness)
 
 
-def _checked(name: str, function: Any, measure: Measure, *, bounded: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """The user's function, whose values are looked at whenever it is called."""
-    if not callable(function):
-        raise TypeError(f"{name} is {function!r:.80}; expected a function of an array")
-    argument, takes = _ARGUMENTS[measure.is_line]
-
-    def values(x: np.ndarray) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            try:
-                found = np.asarray(function(x.copy()))
-            except TypeError as error:
-                raise TypeError(
-                    f"{name} failed on an array of shape {x.shape}: {error}; expected a function of NumPy arrays "
-                    "(numpy.vectorize makes one)"
-                ) from error
-        if found.dtype.kind not in "biuf":
-            raise TypeError(f"{name} returned {found.dtype}; expected real numbers")
-        if found.shape != x.shape:
-            raise ValueError(
-                f"{name} returned shape {found.shape} for arguments of shape {x.shape}; expected the same shape: "
-                + takes.format(ndim=measure.ndim)
-            )
-        found = found.astype(np.float64)
-        if not np.all(np.isfinite(found)) and not (bounded and np.all(~np.isnan(found))):
-            at = int(np.argmin(np.isfinite(found)))
-            raise ValueError(f"{name}({argument}) is {found[at]} at {argument} = {x[at]:.6g}; expected finite numbers")
-        if bounded:
-            _check_bounded(x, found)
-        return found
-
-    return values
+def _decided(question: _Question, *, last: bool) -> Kernel | UndecidedError:
+    """The kernel, or what speaks against it after a quick search, and in the last, thorough one."""
+    spectrum = _spectrum(question, last)
+    doubt = _refuse_negative(question, spectrum, last=last)
+    if doubt is not None:
+        return doubt
+    kernel, doubt = _finished(question, spectrum, "from_function", _EXPLAINED[last])
+    return kernel if doubt is None else doubt
 
 
-def _check_bounded(x: np.ndarray, found: np.ndarray) -> None:
-    """Refuse abs(phi(x)) > 1: with s = sign(phi(x)), the law has ``int (1 - s cos(w x)) = 1 - abs(phi(x)) < 0``."""
-    excess = np.abs(found) - 1.0
-    if np.max(excess, initial=0.0) <= _NORMAL or not np.any(x != 0.0):
-        return
-    at = int(np.argmin(np.where(excess >= 0.5 * min(np.max(excess), 2.0), np.abs(x), np.inf)))
-    frequency = 0.0 if found[at] < 0.0 else math.pi / abs(float(x[at]))
-    mass = 0.5 * float(excess[at])
-    raise NotPositiveDefiniteError(
-        f"phi is not positive definite: it is {found[at]:.6g} at lag {x[at]:.6g}, and the magnitude of a positive "
-        f"definite function is at most phi(0) = 1; its spectral mass about frequency {frequency:.6g} is negative, "
-        f"{-mass:.3g} or less",
-        frequency=frequency,
-        density=-math.inf,
-        negative_mass=mass,
+# -- what is negative --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Negative:
+    """The negative part of a spectrum: its mass with that of a negative atom, and where the density is lowest."""
+
+    mass: float
+    limit: float
+    frequency: float
+    density: float
+    stretch: tuple[float, float]
+
+
+def _negative(question: _Question, spectrum: inversion.Spectrum) -> _Negative:
+    frequency, density, mass, stretch = inversion.negative_part(spectrum, question.measure)
+    limit = max(question.tolerance, _FAINT * spectrum.noise)
+    if question.lags.atom < 0.0:
+        frequency, density, mass = 0.0, -math.inf, mass - question.lags.atom
+    return _Negative(mass, limit, frequency, density, stretch)
+
+
+def _spectrum(question: _Question, thorough: bool) -> inversion.Spectrum:
+    try:
+        return inversion.transform(question.lags, question.measure, thorough=thorough)
+    except UndecidedError:
+        if question.witness is not None and -question.witness.value > question.tolerance:
+            raise _refused_by(question.witness, question.tolerance) from None
+        raise
+
+
+def _refuse_negative(question: _Question, spectrum: inversion.Spectrum, *, last: bool) -> UndecidedError | None:
+    """Refuse what is negative by the spectrum and by a quadratic form, or in the end by a quadratic form alone.
+
+    What is returned is a spectrum that is negative without such a form.
+    """
+    found, witness = _negative(question, spectrum), question.witness
+    if found.mass <= found.limit:
+        if last and witness is not None and -witness.value > found.limit:
+            raise _refused_by(witness, found.limit)
+        return None
+    if witness is None:
+        extents = inversion.extents(spectrum, question.measure)
+        witness = witnesses.about(question.phi, question.measure.ndim, found.stretch, extents, question.level)
+    if witness is not None:
+        raise _refusal(question.lags.atom, found, witness)
+    return UndecidedError(
+        f"at frequency {found.frequency:.6g} (radians per unit of position) the spectral density of phi comes out as "
+        f"{found.density:.3g}, and the negative mass as {found.mass:.3g}, but no quadratic form shows it",
+        f"a tolerance above that mass would accept phi, values of phi that are more exact (its errors are about "
+        f"{question.lags.noise:.1g}) would refuse or accept it; bochner.nearest(phi) finds the closest kernel",
     )
 
 
-def _check_even(name: str, values: Callable[[np.ndarray], np.ndarray], measure: Measure, scale: float) -> None:
-    """Refuse a function of x that is not even; one of a length has no other side."""
-    if not measure.is_line:
-        return
-    near = np.array([0.07, 0.31, 0.83, 1.37, 2.9, 11.0])  # first: what is not even may be no number farther out
-    far = np.concatenate([np.geomspace(1e-6, 1e6, 4096), np.linspace(0.0, 32.0, 4097)[1:]])
-    for x in (scale * near, scale * far):
-        right, left = values(x), values(-x)
-        at = int(np.argmax(np.abs(right - left)))
-        if abs(right[at] - left[at]) > 1e-9 * max(1.0, abs(right[at])):
-            raise ValueError(
-                f"{name} is not even: it is {right[at]:.6g} at {x[at]:.6g} and {left[at]:.6g} at {-x[at]:.6g}; "
-                "expected a function of the magnitude alone, such as one of numpy.abs(x)"
-            )
-
-
-def _refusal(atom: float, frequency: float, density: float, negative: float, limit: float) -> NotPositiveDefiniteError:
+def _refusal(atom: float, found: _Negative, witness: Witness) -> NotPositiveDefiniteError:
     if atom < 0.0:
-        frequency, density, negative = 0.0, -math.inf, negative - atom
         what = f"it tends to {atom:.6g} at large lags, which is an atom of that mass at frequency 0"
     else:
-        what = f"at frequency {frequency:.6g} (radians per unit of position) its spectral density is {density:.3g}"
+        what = (
+            f"at frequency {found.frequency:.6g} (radians per unit of position) its spectral density is "
+            f"{found.density:.3g}"
+        )
     return NotPositiveDefiniteError(
-        f"phi is not positive definite: {what}; its negative mass is {negative:.3g} or more, "
-        f"expected at most {limit:.1g}; bochner.nearest(phi) finds the closest kernel",
-        frequency=frequency,
-        density=density,
-        negative_mass=negative,
+        f"phi is not positive definite: {what}; its negative mass is {found.mass:.3g} or more, "
+        f"expected at most {found.limit:.1g}; the error's witness, {witness.weights.size} points with weights, has the "
+        f"quadratic form {witness.value:.3g}; bochner.nearest(phi) finds the closest kernel",
+        frequency=found.frequency,
+        density=found.density,
+        negative_mass=found.mass,
+        witness=witness,
     )
+
+
+def _refused_by(witness: Witness, limit: float) -> NotPositiveDefiniteError:
+    """The quadratic form is a proof by itself; where the spectrum is negative was not found."""
+    return NotPositiveDefiniteError(
+        f"phi is not positive definite: {witness.weights.size} points and weights have the quadratic form "
+        f"{witness.value:.3g} (see the error's witness), so that its negative mass is {-witness.value:.3g} or more, "
+        f"expected at most {limit:.1g}; its spectrum was not resolved where it is negative",
+        frequency=math.nan,
+        density=math.nan,
+        negative_mass=-witness.value,
+        witness=witness,
+    )
+
+
+def _not_located(question: _Question) -> UndecidedError:
+    return UndecidedError(
+        f"phi is not positive definite, by {question.witness!r}, but where its spectrum is negative was not found",
+        "scale=... about the lag of its finest detail may help to find the closest kernel",
+    )
+
+
+# -- what is accepted --------------------------------------------------------------------------------------------------
 
 
 def _finished(
-    lags: inversion.Lags,
-    spectrum: inversion.Spectrum,
-    values: Callable[[np.ndarray], np.ndarray],
-    measure: Measure,
-    negative: float,
-    *,
-    origin: str = "from_function",
-    projected: bool = False,
-) -> Tabulated:
-    mass = lags.atom + spectrum.tail.total
-    if not projected and abs(mass - 1.0) > _MASS:
-        raise ValueError(
-            f"the spectrum of phi has mass {mass:.6g}; expected phi(0) = 1: phi jumps at 0, has detail too fine to be "
-            "seen, or its spectrum decays too slowly to be integrated"
+    question: _Question, spectrum: inversion.Spectrum, origin: str, times: float
+) -> tuple[Tabulated, UndecidedError | None]:
+    """The kernel, with its certificate, and what speaks against it."""
+    lags, tail = question.lags, spectrum.tail
+    mass = lags.atom + tail.total
+    found = _negative(question, spectrum)
+    certificate = Certificate(
+        math.inf, 0.0, 0.0, 0, mass, max(found.mass, 0.0), lags.atom, tail.start, tail.exponent, tail.mass,
+        unaccounted=abs(mass - 1.0) + spectrum.noise, tolerance=found.limit,
+    )  # fmt: skip
+    kernel = tabulated(spectrum.pieces, question.measure, lags.atom, origin, certificate)
+    x = _lags_to_compare(lags)
+    values = question.phi(x)
+    error = differences(kernel, values, x)
+    kernel = compared(kernel, error, x, whole=_WHOLE)
+    replaced = max(tail.mass if tail.oscillates else 0.0, min(spectrum.noise, _NOISY * lags.noise))
+    allowed = max(times * question.tolerance, _REPLACED * replaced)
+    roughly = max(allowed, _TAIL * tail.mass)  # the shape of the tail shows at lags of its frequencies alone
+    tapered = _REPLACED * np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / lags.taper) ** 2)
+    explained = np.maximum(np.where(x * tail.start < _TAIL_LAGS, roughly, allowed), np.max(tapered))
+    return kernel, _doubt(mass, roughly, error, explained, x)
+
+
+def _doubt(
+    mass: float, allowed: float, error: np.ndarray, explained: np.ndarray, x: np.ndarray
+) -> UndecidedError | None:
+    if abs(mass - 1.0) > allowed:
+        return UndecidedError(
+            f"the spectrum of phi has mass {mass:.9g}; expected phi(0) = 1: phi jumps at 0, has detail too fine to be "
+            "seen, or its spectrum decays too slowly to be integrated",
+            "scale=... about the lag of its finest detail may decide it; "
+            f"tolerance={1.01 * abs(mass - 1.0):.2g} would accept it",
         )
-    tail = spectrum.tail
+    at = int(np.argmax(error - explained))
+    if error[at] > explained[at]:
+        return UndecidedError(
+            f"the law that was found differs from phi by {error[at]:.3g} at lag {x[at]:.6g}, where its table should be "
+            f"exact to {explained[at]:.1g}",
+            "phi has detail there that was not resolved: scale=... about its lag may decide it",
+        )
+    return None
+
+
+def _projected(question: _Question, spectrum: inversion.Spectrum, negative: float) -> Tabulated:
+    lags = question.lags
+    atom = max(lags.atom, 0.0)
+    pieces = inversion.project(spectrum, question.measure, 1.0 - atom)
+    mass = lags.atom + spectrum.tail.total
     found = Certificate(
-        math.inf, 0.0, 0.0, 0, mass, negative, lags.atom, tail.start, tail.exponent, tail.mass
-    )  # the comparison is filled in below
-    kernel = tabulated(spectrum.pieces, measure, lags.atom, origin, found)
-    return compared(kernel, values, _lags_to_compare(lags))
+        math.inf, 0.0, 0.0, 0, mass, negative, atom, float(pieces.edges[-1]),
+        unaccounted=abs(mass - 1.0) + spectrum.noise, tolerance=question.tolerance,
+    )  # fmt: skip
+    kernel = tabulated(pieces, question.measure, atom, "nearest", found)
+    x = _lags_to_compare(lags)
+    return compared(kernel, differences(kernel, question.phi(x), x), x, whole=_WHOLE)
 
 
-def _lags_to_compare(lags: inversion.Lags) -> np.ndarray:
+def _lags_to_compare(lags: Lags) -> np.ndarray:
     pieces = lags.pieces
     thinned = slice(None, None, 1 + pieces.halves.size // 500)
     close = lags.scale * np.linspace(0.0, _CHECKED, 801)[1:]
     far = float(pieces.edges[-1])  # and places that the panels know nothing of
     spread = far * ((np.arange(512) + 0.5) * (0.5 * (math.sqrt(5.0) - 1.0)) % 1.0)
     octaves = np.geomspace(1e-4 * min(lags.scale, far), far, 257)[:-1] * 1.01
-    return np.unique(np.concatenate([pieces.edges[1:][thinned], pieces.centres[thinned], close, spread, octaves]))
-
-
-# -- from a density ----------------------------------------------------------------------------------------------------
-
-
-def from_density(
-    density: Callable[[np.ndarray], Any],
-    *,
-    ndim: int = 1,
-    support: tuple[float, float] | None = None,
-    frequency: float | None = None,
-    normalise: bool = False,
-) -> Kernel:
-    """Make a kernel whose frequencies have a given probability density.
-
-    Parameters
-    ----------
-    density : callable
-        Takes a NumPy array of frequencies (radians per unit of position, float64, one axis), elementwise. For ndim = 1
-        it must be even and integrate to 1 over the line; for more axes it is called with the length of omega and is the
-        density in k axes.
-    ndim : int
-        Number of position axes, 1 to 3.
-    support : tuple of two floats, optional
-        Lengths between which the law lies; all lengths unless given.
-    frequency : float, optional
-        A frequency in the middle of the law; found unless given.
-    normalise : bool
-        Divide the density by its integral.
-
-    Returns
-    -------
-    Kernel
-        With ``.certificate``.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        If the density is negative somewhere.
-    ValueError
-        If it does not integrate to 1, is not even, not finite, or too rough.
-    TypeError
-        As `from_function`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> kernel = from_density(lambda w: 16.0 * np.exp(-32.0 * np.abs(w)))
-    >>> kernel.phi([0.0, 32.0]).round(6)
-    array([1. , 0.5])
-    """
-    measure = _measure(ndim)
-    values = _checked("density", density, measure, bounded=False)
-    power = 1 + measure.moment
-
-    def law(w: np.ndarray) -> np.ndarray:
-        return measure.ground(w) * values(w)
-
-    try:
-        if support is not None:
-            pieces, tail = _on_support(law, _ends(support))
-        else:
-            unit = _middle(values, measure) if frequency is None else positive("frequency", frequency)
-            unit = 2.0 ** round(math.log2(unit))
-            expected = 0.0 if normalise else 1.0
-            pieces, tail, _ = inversion.collect(
-                law, lambda w: np.full(w.shape, 1e-290), unit, power, measure.panels, expected
-            )
-    except Unresolved:
-        raise ValueError(
-            "density is too rough to resolve; expected a function that is smooth but for some jumps and kinks"
-        ) from None
-    radial = measure.radial(pieces)
-    _check_even("density", values, measure, float(pieces.edges[-1]) if support else unit)
-    lowest = int(np.argmin(pieces.values))
-    w, value = float(pieces.nodes.flat[lowest]), float(pieces.values.flat[lowest])
-    if value < -1e-12 * float(np.max(np.abs(pieces.values))):
-        given = float(values(np.array([w]))[0])
-        negative = -float(np.sum(np.minimum(radial.masses, 0.0)))
-        raise NotPositiveDefiniteError(
-            f"density is {given:.3g} at frequency {w:.6g}; expected no negative values",
-            frequency=w,
-            density=given,
-            negative_mass=negative,
-        )
-    mass = float(np.sum(radial.masses))
-    if not mass > 0.0 or (not normalise and abs(mass - 1.0) > 1e-6):
-        raise ValueError(f"density integrates to {mass:.9g}; expected 1 (normalise=True divides by the integral)")
-    certificate = Certificate(
-        _table_error(pieces, law, tail.start, power) / mass, 0.0, math.inf, 0, mass, 0.0, 0.0,
-        tail.start, tail.exponent, tail.mass,
-    )  # fmt: skip
-    return tabulated(pieces, measure, 0.0, "from_density", certificate)
-
-
-def _ends(support: Any) -> tuple[float, float]:
-    try:
-        low, high = (float(v) for v in support)
-    except (TypeError, ValueError):
-        raise TypeError(f"support is {support!r:.80}; expected two numbers, as (0.0, 0.5)") from None
-    if not (0.0 <= low < high < math.inf):
-        raise ValueError(f"support is {support!r:.80}; expected 0 <= low < high, both finite")
-    return low, high
-
-
-def _on_support(law: Callable[[np.ndarray], np.ndarray], ends: tuple[float, float]) -> tuple[Pieces, inversion.Tail]:
-    pieces = build(law, np.array(ends), lambda _, half: 1e-15 / half, tolerance=1e-13, budget=MEASURES[1].panels)
-    return pieces, inversion.Tail(ends[1], math.inf, 0.0, 1.0)
-
-
-def _middle(values: Callable[[np.ndarray], np.ndarray], measure: Measure) -> float:
-    """The frequency about which most of the mass lies, in the logarithm."""
-    w = 2.0 ** np.arange(-64.0, 64.0, 0.125)
-    mass = values(w) * w**measure.ndim
-    if not np.max(mass) > 0.0:
-        raise ValueError(
-            f"density is 0 at every frequency from {w[0]:.3g} to {w[-1]:.3g} that was tried; expected "
-            "frequency=..., in the middle of the law"
-        )
-    return float(w[np.argmax(mass)])
-
-
-def _table_error(pieces: Pieces, law: Callable[[np.ndarray], np.ndarray], end: float, power: int) -> float:
-    """Estimate of the integral of the error of a table, from points between its nodes."""
-    known = pieces.until(end)
-    points = known.centres[:, None] + known.halves[:, None] * np.linspace(-0.98, 0.98, 9)
-    error = np.abs(law(points.ravel()).reshape(points.shape) - known(points)) * points ** (power - 1.0)
-    return float(np.sum(2.0 * known.halves * np.mean(error, axis=1)))
+    whole = np.arange(1.0, _WHOLE + 1.0)
+    return np.unique(
+        np.concatenate([pieces.edges[1:][thinned], pieces.centres[thinned], close, spread, octaves, whole])
+    )

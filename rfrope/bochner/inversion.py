@@ -1,61 +1,37 @@
 """From a kernel function of the lag to its spectral law, by adaptive Fourier and Hankel quadrature.
 
-`read_lags` resolves phi as Legendre series on panels, `transform` turns these into the radial law. In k axes the law of
-the length rho of omega is kept as ``q(rho)``: its density p for k = 1 and ``p / rho`` above. With
+`lags.read_lags` resolves phi as Legendre series on panels, `transform` turns these into the radial law. In k axes the
+law of the length rho of omega is kept as ``q(rho)``: its density p for k = 1 and ``p / rho`` above. With
 ``s(w) = (2/pi) int r phi(r) sin(w r) dr`` it is ``q = s`` for k = 3, and for k = 2 the Abel transform of s, because a
 kernel's density in two axes is the marginal of the one in three. These are the Hankel transforms.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from rfrope.bochner.lags import Lags, starting_panels
 from rfrope.bochner.measures import Measure
-from rfrope.bochner.piecewise import WEIGHTS, Function, Pieces, Unresolved, abel, build
+from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved, abel, build
+from rfrope.bochner.verdicts import UndecidedError
 
-_PROBED = 64  # octaves to either side in which the scale is looked for
 _REACH = 60  # octaves from there to the largest lag, and to the largest frequency that is computed
-_TOLERANCES = (2e-14, 1e-11, 1e-8, 1e-6)  # of phi on a panel: rounded, noisy, and single-precision functions
-_ROUNDING = 1.5e-15  # of phi and its transform, relative to the largest value on a panel
-_LARGEST_MOMENT = 1e5  # of r phi, in units of the scale
-_LAG_PANELS = 12000
+_PHASE = 16.0  # lag times width of a panel of the spectrum
+_THOROUGH = 1500  # panels that a thorough search may use at least
+_MOST_STARTS = 400  # panels with which an octave is begun
+_FEWEST_STARTS = 64  # below which it is not worth while
+_COST = 2**18  # of these times the panels of the lags
+_HIDDEN = 1e-11  # of phi, and so of the mass that may hide at low frequencies
 _TRUSTED = (1e4, 10.0)  # signal over noise up to which the spectrum is believed: phi to rounding, noisy phi
 _NOISY = 1e-12  # errors of phi from which on it is noisy
-_FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
 _END = 2.0**490  # of tails
 _LEAST = 1e-40  # mass of a tail
 _STEEPEST = 400.0  # exponent of a tail
-
-
-@dataclass(frozen=True)
-class Lags:
-    """A kernel function, resolved.
-
-    Attributes
-    ----------
-    pieces : Pieces
-        phi - atom, times the taper.
-    scale : float
-        A power of two near the lag where phi has fallen half-way.
-    atom : float
-        The limit of phi at large lags: the mass at frequency 0.
-    errors : ndarray
-        Of phi on each panel: rounding, noise, and what the series leave.
-    reach : float
-        Lag beyond which phi - atom is taken as 0.
-    tapered : bool
-        Whether phi had not died away there, and was multiplied by a gaussian.
-    """
-
-    pieces: Pieces
-    scale: float
-    atom: float
-    errors: np.ndarray
-    reach: float
-    tapered: bool
 
 
 @dataclass(frozen=True)
@@ -67,15 +43,18 @@ class Tail:
     start : float
         Frequency from which it holds.
     exponent, mass : float
-        Of the density of the radius; (inf, 0) where there is none.
+        Those of the density of the radius; (inf, 0) where there is none.
     total : float
         The mass below and the mass as fitted, before the total is made to be right.
+    oscillates : bool
+        Whether what it stands for is not smooth, so that it is right on the average alone.
     """
 
     start: float
     exponent: float
     mass: float
     total: float
+    oscillates: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,129 +75,17 @@ class Spectrum:
     noise: float
 
 
-# -- phi ---------------------------------------------------------------------------------------------------------------
+def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectrum:
+    """The radial law of a resolved kernel function: its Fourier transform, or its Hankel transform.
 
-
-def read_lags(phi: Function, measure: Measure, scale: float | None) -> Lags:
-    """Find the scale, the limit and the reach of phi, and resolve it.
+    Where `thorough` every octave of the frequency is begun with as many panels as the lags could make it need, and next
+    to the edges of panels is looked at too. It takes a few times as long.
 
     Raises
     ------
-    ValueError
-        If phi is constant, jumps at 0, does not settle at large lags or is too rough.
+    UndecidedError
+        If the spectrum is too rough.
     """
-    scale = _power_of_two(_half_lag(phi) if scale is None else scale)
-    octaves = np.arange(_REACH + 1)
-    sampled = phi((scale * 2.0 ** octaves[:, None] * (1.0 + _FRACTIONS)).ravel()).reshape(octaves.size, -1)
-    atom = _limit(sampled, scale)
-    sizes = np.max(np.abs(sampled - atom), axis=1)
-    matter = sizes > np.maximum(1e-17 * 2.0 ** (-float(measure.ndim) * octaves), 1e-15 * abs(atom))
-    octaves_needed = int(np.max(np.nonzero(matter)[0], initial=-1)) + 1
-    wanted = octaves_needed
-    if measure.moment:  # r phi must not grow so large that its rounding shows
-        octaves_needed = min(wanted, int(np.argmax(np.append(sizes * 2.0**octaves > _LARGEST_MOMENT, True))))
-    for tolerance in _TOLERANCES:
-        pieces, reached = _resolve(lambda x: phi(x) - atom, scale, octaves_needed, measure, tolerance)
-        if reached == octaves_needed or (reached >= 4 and sizes[reached] < 0.5):
-            break
-    else:
-        raise ValueError(
-            "phi is too rough to resolve: it is not smooth on panels to within 1e-6; expected a function that is "
-            "smooth but for some kinks; smooth it, or give values on a grid to from_autocorrelation"
-        )
-    reach, tapered = (
-        scale * 2.0**reached,
-        reached < octaves_needed or min(wanted, _REACH) > octaves_needed or wanted > _REACH,
-    )
-    if tapered:
-        width = reach / 7.0  # a positive definite factor, 2e-11 at the end
-        values = pieces.values * np.exp(-0.5 * (pieces.nodes / width) ** 2)
-        pieces = _from_values(pieces.edges, values)
-    rough = np.max(np.abs(pieces.series[:, -2:]), axis=1)
-    errors = rough + _ROUNDING * (np.max(np.abs(pieces.values), axis=1) + abs(atom))
-    return Lags(pieces, scale, atom, errors, reach, tapered)
-
-
-def _from_values(edges: np.ndarray, values: np.ndarray) -> Pieces:
-    table = iter([values])
-    return build(
-        lambda _: next(table).ravel(), edges, lambda c, _: np.full_like(c, np.inf), tolerance=1.0, budget=10**6
-    )
-
-
-def _power_of_two(value: float) -> float:
-    return 2.0 ** round(math.log2(value))
-
-
-def _half_lag(phi: Function) -> float:
-    lags = 2.0 ** np.arange(-_PROBED, _PROBED + 1.0)
-    fall = 1.0 - phi(lags)
-    depth = float(np.max(fall))
-    if depth < 1e-9:
-        raise ValueError(
-            f"phi is 1 at every lag from {lags[0]:.3g} to {lags[-1]:.3g}; expected a function that falls there, or "
-            "scale=..., about the lag where it does"
-        )
-    first = int(np.argmax(fall >= 0.5 * depth))
-    if first == 0:
-        raise ValueError(
-            f"phi({lags[0]:.3g}) is {1.0 - fall[0]:.6g}, and phi(0) is 1; expected a function continuous at 0"
-        )
-    return float(lags[first])
-
-
-def _limit(sampled: np.ndarray, scale: float) -> float:
-    """The value to which phi settles, from samples in octaves of the lag."""
-    sizes = np.max(np.abs(sampled), axis=1)
-    if np.max(sizes[-6:]) <= 0.75 * np.max(sizes[-20:-14]) or np.max(sizes[-6:]) < 1e-12:
-        return 0.0
-    far = sampled[-20:]
-    spread = float(np.ptp(far))
-    if spread > 1e-9:
-        raise ValueError(
-            f"phi does not settle: beyond lag {scale * 2.0 ** (_REACH - 20):.3g} it still varies by {spread:.3g}; its "
-            "law then has atoms away from frequency 0 (as cos has), which no density describes, or it decays too "
-            "slowly to be resolved; expected a phi that comes to its limit; mix and multiply kernels for periodic "
-            "ones, or give values on a grid to from_autocorrelation"
-        )
-    return float(np.mean(far))
-
-
-def _resolve(phi: Function, scale: float, octaves: int, measure: Measure, tolerance: float) -> tuple[Pieces, int]:
-    """Panels up to ``scale 2^octaves``, or as many octaves as the budget allows."""
-
-    def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
-        return tolerance * np.minimum(scale / half, 100.0) * np.minimum(1.0, scale / centre) ** measure.moment
-
-    found: Pieces | None = None
-    edges = np.array([0.0, scale])
-    for octave in range(octaves + 1):
-        left = _LAG_PANELS - (found.halves.size if found else 0)
-        try:
-            part = build(phi, edges, level, tolerance=tolerance, budget=left)
-        except Unresolved:
-            return found or part_of_nothing(scale), octave - 1
-        found = found.followed_by(part) if found else part
-        edges = np.linspace(1.0, 2.0, _starting_panels(part) + 1) * found.edges[-1]
-    return found or part_of_nothing(scale), octaves
-
-
-def part_of_nothing(scale: float) -> Pieces:
-    """The zero function on one panel."""
-    return Pieces(np.array([0.0, scale]), np.zeros((1, 1)))
-
-
-def _starting_panels(before: Pieces) -> int:
-    """How many panels to begin an octave with: as many as an evenly resolved one before it needed."""
-    even = bool(np.all(before.halves == before.halves[0]))
-    return before.halves.size if even and before.halves.size > 2 else 1
-
-
-# -- the spectrum ------------------------------------------------------------------------------------------------------
-
-
-def transform(lags: Lags, measure: Measure) -> Spectrum:
-    """The radial law of a resolved kernel function: its Fourier transform, or its Hankel transform."""
     factor = 2.0 / math.pi
     given = measure.radial(lags.pieces)
 
@@ -234,9 +101,11 @@ def transform(lags: Lags, measure: Measure) -> Spectrum:
 
     noisy = np.max(lags.errors * np.minimum(1.0, widths / lags.scale)) > _NOISY
     trusted = _TRUSTED[int(noisy)]
-    found, tail, error = collect(
-        law, noise, 1.0 / lags.scale, 1 + measure.moment, measure.panels, 1.0 - lags.atom, trusted
-    )
+    search = Search(1.0 / lags.scale, 1 + measure.moment, measure.panels, 1.0 - lags.atom, trusted)
+    if thorough:
+        budget = int(max(search.budget, min(_THOROUGH, 8 * _most_starts(lags))))
+        search = dataclasses.replace(search, budget=budget, starts=_starts(lags), lowest=_lowest(lags), ends=True)
+    found, tail, error = collect(law, noise, search)
     if measure.is_plane:
         inner = found
         floor = 1e-16
@@ -244,20 +113,17 @@ def transform(lags: Lags, measure: Measure) -> Spectrum:
         def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
             return np.maximum(noise(centre), floor / (half * centre))
 
-        found = build(lambda w: abel(inner, w), inner.edges, level, tolerance=1e-13, budget=8 * measure.panels)
+        found = _settled(lambda w: abel(inner, w), inner.edges, level, 8 * search.budget, False)
         error *= 4.0
     return Spectrum(found, tail, error)
 
 
-def collect(
-    law: Function, noise: Function, unit: float, power: int, budget: int, expected: float, trusted: float = 1.0
-) -> tuple[Pieces, Tail, float]:
-    """Resolve a spectrum octave by octave until it drowns in noise, and continue it by a power law.
+@dataclass(frozen=True)
+class Search:
+    """How a spectrum is looked for.
 
-    Parameters
+    Attributes
     ----------
-    law, noise : callable
-        The spectrum q and the size of its errors at frequencies w > 0.
     unit : float
         A frequency near the middle of the law; a power of two.
     power : int
@@ -268,37 +134,105 @@ def collect(
         The whole mass, if it is known, else 0.
     trusted : float
         Signal over noise up to which the spectrum is believed.
+    starts : callable, optional
+        With how many panels to begin the octave above a frequency; 0 where nothing is expected from there on.
+    lowest : float
+        Frequency down to which octaves are begun so.
+    ends : bool
+        Whether to look next to the edges of panels.
+    floor : float
+        Mass by which a panel may be wrong.
+    """
+
+    unit: float
+    power: int
+    budget: int
+    expected: float
+    trusted: float = 1.0
+    starts: Callable[[float], int] | None = None
+    lowest: float = math.inf
+    ends: bool = False
+    floor: float = 1e-16
+
+
+def _starts(lags: Lags) -> Callable[[float], int]:
+    """With how many panels to begin an octave, from the lags whose panels are fine enough to hold such frequencies.
+
+    Panels that are graded towards a kink do not count: what they hold is smooth in the frequency.
+    """
+    halves, ends, series = lags.pieces.halves, lags.pieces.edges[1:], lags.pieces.series
+    before, after = np.append(halves[:1], halves[:-1]), np.append(halves[1:], halves[-1:])
+    even = np.minimum(np.abs(before / halves - 1.0), np.abs(after / halves - 1.0)) < 0.25
+    held = np.max(np.where(np.abs(series) > _HIDDEN, np.arange(series.shape[1]), 0), axis=1) / halves
+
+    def starts(w: float) -> int:
+        reach = float(np.max(ends, where=even & (held >= w), initial=0.0))
+        return min(_most_starts(lags), math.ceil(w * reach / _PHASE)) if w * reach > _PHASE else 0
+
+    return starts
+
+
+def _most_starts(lags: Lags) -> int:
+    """With how many panels an octave may be begun: the transform takes time in proportion to the panels of the lags."""
+    most = _COST // lags.pieces.halves.size
+    return min(_MOST_STARTS, most) if most >= _FEWEST_STARTS else 0
+
+
+def _lowest(lags: Lags) -> float:
+    """Frequency below which no more than a negligible mass can hide: phi has died away at lags of its inverse."""
+    sizes = np.max(np.abs(lags.pieces.values), axis=1)
+    last = int(np.max(np.nonzero(sizes > _HIDDEN)[0], initial=0))
+    return 0.125 / float(lags.pieces.edges[last + 1])
+
+
+def _settled(function: Function, edges: np.ndarray, level: Level, budget: int, ends: bool) -> Pieces:
+    try:
+        return build(function, edges, level, tolerance=1e-13, budget=budget, at_ends=ends)
+    except Unresolved:
+        raise UndecidedError(
+            f"the spectrum is too rough to resolve: {budget} panels are not enough between the frequencies "
+            f"{edges[0]:.3g} and {edges[-1]:.3g}",
+            "a function that is smooth but for some kinks and comes to its limit sooner would be decided",
+        ) from None
+
+
+def _first_edges(search: Search) -> np.ndarray:
+    """Edges between 0 and the unit."""
+    edges = [np.array([0.0, search.unit])]
+    low = 0.5 * search.unit
+    while search.starts is not None and low >= search.lowest and len(edges) < _REACH:
+        edges.append(low * np.linspace(1.0, 2.0, max(1, search.starts(low)) + 1))
+        low *= 0.5
+    return np.unique(np.concatenate(edges))
+
+
+def collect(law: Function, noise: Function, search: Search) -> tuple[Pieces, Tail, float]:
+    """Resolve a spectrum octave by octave until it drowns in noise, and continue it by a power law.
+
+    Parameters
+    ----------
+    law, noise : callable
+        The spectrum q and the size of its errors at frequencies w > 0.
+    search : Search
 
     Returns
     -------
     pieces, tail
     error : float
         Mass that the noise may amount to.
+
+    Raises
+    ------
+    UndecidedError
+        If the spectrum is too rough.
     """
-
-    def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
-        return np.maximum(3.0 * noise(centre), 1e-16 / (half * centre ** (power - 1.0)))
-
-    found = build(law, np.array([0.0, unit]), level, tolerance=1e-13, budget=budget)
-    part = found
-    mass = np.sum((part if power == 1 else part.times_argument()).masses)
-    for _ in range(_REACH):
-        edges = found.edges[-1] * np.linspace(1.0, 2.0, _starting_panels(part) + 1)
-        try:
-            part = build(law, edges, level, tolerance=1e-13, budget=budget - found.halves.size)
-        except Unresolved:
-            break
-        found = found.followed_by(part)
-        mass += np.sum((part if power == 1 else part.times_argument()).masses)
-        strongest = np.max(np.abs(part.values))
-        faint = strongest <= 3.0 * noise(edges[-1:])[0] or strongest * edges[-1] ** power < 1e-25
-        if faint and mass >= (1.0 - 1e-6) * expected:  # a law may have gaps
-            break
-    found = _cut(found, noise, trusted)
+    power, expected = search.power, search.expected
+    found = _octaves(law, noise, search)
+    found = _cut(found, noise, search.trusted)
     end = float(found.edges[-1])
     error = float(np.sum(noise(found.centres) * 2.0 * found.halves * found.centres ** (power - 1.0)))
     missing = expected - float(np.sum((found if power == 1 else found.times_argument()).masses))
-    exponent, mass, fitted = _fit_tail(found, power, missing, error)
+    exponent, mass, fitted, smooth = _fit_tail(found, power, missing, error)
     if mass > 0.0:
         amplitude = mass * (exponent - 1.0) / end
         octaves = min(max(1, math.ceil(60.0 / (exponent - 1.0))), int(math.log2(_END / end)))
@@ -310,7 +244,37 @@ def collect(
             budget=10**5,
         )
         found = found.followed_by(tail)
-    return found, Tail(end, exponent, mass, float(expected - missing + fitted)), error
+    return found, Tail(end, exponent, mass, float(expected - missing + fitted), not smooth), error
+
+
+def _octaves(law: Function, noise: Function, search: Search) -> Pieces:
+    power = search.power
+
+    def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
+        return np.maximum(3.0 * noise(centre), search.floor / (half * centre ** (power - 1.0)))
+
+    found = _settled(law, _first_edges(search), level, search.budget, search.ends)
+    part, mass = found, _mass(found, power)
+    for _ in range(_REACH):
+        start = float(found.edges[-1])
+        more = 0 if search.starts is None else search.starts(start)
+        edges = start * np.linspace(1.0, 2.0, max(starting_panels(part), more) + 1)
+        left = search.budget - found.halves.size
+        try:
+            part = build(law, edges, level, tolerance=1e-13, budget=left, at_ends=search.ends)
+        except Unresolved:
+            break
+        found = found.followed_by(part)
+        mass += _mass(part, power)
+        strongest = np.max(np.abs(part.values))
+        faint = strongest <= 3.0 * noise(edges[-1:])[0] or strongest * edges[-1] ** power < 1e-25
+        if faint and not more and mass >= (1.0 - 1e-6) * search.expected:  # a law may have gaps
+            break
+    return found
+
+
+def _mass(pieces: Pieces, power: int) -> float:
+    return float(np.sum((pieces if power == 1 else pieces.times_argument()).masses))
 
 
 def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
@@ -318,8 +282,8 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
     nodes = found.nodes.ravel()
     strong = np.abs(found.values).ravel() >= trusted * np.repeat(noise(found.centres), found.nodes.shape[1])
     if not strong.any():
-        raise ValueError(
-            "phi is too noisy: its spectrum does not stand out of its errors; expected a smoother function"
+        raise UndecidedError(
+            "phi is too noisy: its spectrum does not stand out of its errors", "a smoother function would be decided"
         )
     last = int(np.max(np.nonzero(strong)[0]))
     panel, node = divmod(last, found.nodes.shape[1])
@@ -332,8 +296,8 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
     return Pieces(edges[:-1], whole.series[:-1]).followed_by(part) if edges.size > 2 else part
 
 
-def _fit_tail(found: Pieces, power: int, missing: float, error: float) -> tuple[float, float, float]:
-    """Exponent of the power law that continues the law, its mass, and the mass as fitted.
+def _fit_tail(found: Pieces, power: int, missing: float, error: float) -> tuple[float, float, float, bool]:
+    """Exponent of the power law that continues the law, its mass, the mass as fitted, and whether the law is smooth.
 
     A smooth law is continued with its value and slope at the end, one that oscillates by the masses of its last two
     octaves. Where the mass that is missing contradicts the fit, as it does for steep laws, it takes its place.
@@ -345,7 +309,7 @@ def _fit_tail(found: Pieces, power: int, missing: float, error: float) -> tuple[
     above_inner, outer = law.integral_above()(np.array([end / step**2, end / step])).tolist()
     inner = above_inner - outer
     if inner <= 0.0 or outer <= 0.0 or outer >= inner * step**-0.005:
-        return math.inf, 0.0, 0.0
+        return math.inf, 0.0, 0.0, smooth
     exponent = min(1.0 - math.log(outer / inner) / math.log(step), _STEEPEST)
     height = (
         end * float(law(np.array([end]))[0]) if smooth else outer / (step ** (exponent - 1.0) - 1.0) * (exponent - 1.0)
@@ -355,17 +319,20 @@ def _fit_tail(found: Pieces, power: int, missing: float, error: float) -> tuple[
         fitted = max(missing, 0.0)
         height = fitted * (exponent - 1.0)
     if fitted < _LEAST:
-        return math.inf, 0.0, 0.0
-    if not (abs(missing - fitted) > 10.0 * error and 0.0 < missing < 5.0 * fitted):
-        return exponent, fitted, fitted
-    return (min(1.0 + height / missing, _STEEPEST) if smooth else exponent), missing, fitted
+        return math.inf, 0.0, 0.0, smooth
+    if not (abs(missing - fitted) > 2.0 * error and 0.0 < missing < 5.0 * fitted):
+        return exponent, fitted, fitted, smooth
+    return (min(1.0 + height / missing, _STEEPEST) if smooth else exponent), missing, fitted, smooth
 
 
-def negative_part(spectrum: Spectrum, measure: Measure) -> tuple[float, float, float]:
-    """Frequency where the density is lowest, the density there, and the negative mass, of what was computed."""
+def negative_part(spectrum: Spectrum, measure: Measure) -> tuple[float, float, float, tuple[float, float]]:
+    """Frequency where the density is lowest, the density there, the negative mass, and where most of that lies.
+
+    It is of what was computed, without the tail.
+    """
     known = spectrum.pieces.until(spectrum.tail.start)
     weight = known.nodes**measure.moment
-    mass = float(np.sum(known.halves[:, None] * WEIGHTS * np.maximum(-known.values * weight, 0.0)))
+    masses = known.halves[:, None] * WEIGHTS * np.maximum(-known.values * weight, 0.0)
     density = known.values / measure.ground(known.nodes)
     panel = int(np.argmin(np.min(density, axis=1)))
     low, high = known.edges[max(panel - 1, 0)], known.edges[min(panel + 2, known.edges.size - 1)]
@@ -374,7 +341,28 @@ def negative_part(spectrum: Spectrum, measure: Measure) -> tuple[float, float, f
         refined = known(w) / measure.ground(w)
         at = int(np.argmin(refined))
         low, high = w[max(at - 2, 0)], w[min(at + 2, w.size - 1)]
-    return float(w[at]), float(refined[at]), mass
+    return float(w[at]), float(refined[at]), float(np.sum(masses)), _heaviest_run(known.nodes, masses)
+
+
+def _heaviest_run(nodes: np.ndarray, masses: np.ndarray) -> tuple[float, float]:
+    """The stretch of neighbouring nodes with mass that has most of it."""
+    flat, below = nodes.ravel(), np.append(0.0, np.cumsum(masses.ravel()))
+    edges = np.diff(np.concatenate([[0], (masses.ravel() > 0.0).astype(int), [0]]))
+    starts, ends = np.nonzero(edges == 1)[0], np.nonzero(edges == -1)[0]
+    if not starts.size:
+        return 0.0, float(flat[0])
+    best = int(np.argmax(below[ends] - below[starts]))
+    first, last = int(starts[best]), int(ends[best])
+    low = float(flat[first - 1]) if first else 0.0
+    return low, float(flat[min(last, flat.size - 1)])
+
+
+def extents(spectrum: Spectrum, measure: Measure) -> tuple[float, ...]:
+    """Lengths of omega below which nine tenths, 99 in a hundred, ... of the mass lie."""
+    pieces = measure.radial(spectrum.pieces)
+    masses = np.cumsum(np.abs(pieces.masses))
+    shares = 1.0 - 10.0 ** -np.array([1.0, 2.0, 3.0, 5.0, 7.0, 9.0])
+    return tuple(pieces.edges[1 + np.searchsorted(masses, shares * masses[-1])].tolist())
 
 
 def project(spectrum: Spectrum, measure: Measure, mass: float) -> Pieces:

@@ -19,7 +19,7 @@ class Measure:
     ndim : int
         k.
     surface : float
-        Of the unit sphere.
+        Surface of the unit sphere.
     panels : int
         How many a spectrum may have; the Abel transform takes time quadratic in them.
     moment : int

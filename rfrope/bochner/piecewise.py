@@ -17,20 +17,24 @@ from numpy.polynomial import legendre
 ORDER = 24  # nodes, and coefficients, of a panel that is built here
 NODES, WEIGHTS = legendre.leggauss(ORDER)
 _TO_SERIES = legendre.legvander(NODES, ORDER - 1) * WEIGHTS[:, None] * (np.arange(ORDER) + 0.5)
+_ENDS = np.array([-1.0, 1.0]) * (1.0 - 2.0**-12)
+_AT_ENDS = legendre.legvander(_ENDS, ORDER - 1).T
+_LOOSER = 100.0  # by how much a series may be worse there
 _LAST = 4  # coefficients that must have died away: two even ones and two odd ones
 _CELLS = 2**19  # entries of the largest temporary matrix
 _SMALL = 2.0**-6  # arguments below which spherical Bessel functions come from their power series
 _MILLER = 36  # steps above the highest order from which the downward recurrence starts
 _EXACT_BELOW = 64.0  # phases up to which a rounded product of lag and frequency is exact enough
+_TINY = 1e-6  # angles whose sine is themselves, to rounding
 _BATCH = 2**15  # numbers inverted at a time
-_MOST_STEPS = 120  # of the inversion; bisection alone needs half as many
+_MOST_STEPS = 120  # steps of the inversion; bisection alone needs half as many
 
 Function = Callable[[np.ndarray], np.ndarray]
 Level = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Unresolved(ArithmeticError):
-    """More panels than allowed would be needed."""
+    """More panels than allowed would be needed; public functions say so in their own words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +120,20 @@ class Pieces:
         n = int(np.searchsorted(self.edges, end, side="left"))
         return Pieces(self.edges[: n + 1], self.series[:n])
 
+    def beyond(self, start: float) -> Pieces:
+        """The panels that lie above an edge, or one that is empty."""
+        n = int(np.searchsorted(self.edges, start, side="left"))
+        return (
+            Pieces(self.edges[n:], self.series[n:])
+            if n < self.halves.size
+            else Pieces(np.array([start]), self.series[:0])
+        )
+
     def followed_by(self, other: Pieces) -> Pieces:
         """Append panels that begin where these end."""
-        return Pieces(np.append(self.edges, other.edges[1:]), np.concatenate([self.series, other.series]))
+        order = max(self.series.shape[1], other.series.shape[1])
+        both = [np.pad(series, ((0, 0), (0, order - series.shape[1]))) for series in (self.series, other.series)]
+        return Pieces(np.append(self.edges, other.edges[1:]), np.concatenate(both))
 
     def times_argument(self) -> Pieces:
         """Multiply by x, exactly: one coefficient more."""
@@ -180,7 +195,9 @@ class Pieces:
         return groups
 
 
-def build(function: Function, edges: np.ndarray, level: Level, *, tolerance: float, budget: int) -> Pieces:
+def build(
+    function: Function, edges: np.ndarray, level: Level, *, tolerance: float, budget: int, at_ends: bool = False
+) -> Pieces:
     """Resolve a function on panels, halving each until the last coefficients of its series have died away.
 
     Parameters
@@ -195,6 +212,8 @@ def build(function: Function, edges: np.ndarray, level: Level, *, tolerance: flo
         Error that is good enough relative to the largest value on the panel.
     budget : int
         Most panels.
+    at_ends : bool
+        Look at the function next to the edges of a panel too, where something narrow may lie beyond the nodes.
 
     Raises
     ------
@@ -212,7 +231,11 @@ def build(function: Function, edges: np.ndarray, level: Level, *, tolerance: flo
         values = function((centre[:, None] + half[:, None] * NODES).ravel()).reshape(-1, ORDER)
         series = values @ _TO_SERIES
         size = np.max(np.abs(values), axis=1)
-        good = np.max(np.abs(series[:, -_LAST:]), axis=1) <= np.maximum(tolerance * size, level(centre, half))
+        wanted = np.maximum(tolerance * size, level(centre, half))
+        good = np.max(np.abs(series[:, -_LAST:]), axis=1) <= wanted
+        if at_ends:
+            there = function((centre[:, None] + half[:, None] * _ENDS).ravel()).reshape(-1, _ENDS.size)
+            good &= np.max(np.abs(there - series @ _AT_ENDS), axis=1) <= _LOOSER * wanted
         good |= (half <= 2.0**-51 * high) | (high <= 2.0**-100 * edges[-1])  # a jump, or a cusp at 0
         done.append((low[good], high[good], series[good]))
         count += int(np.count_nonzero(good))
@@ -306,7 +329,10 @@ def _cos_sin_of_products(x: np.ndarray, m: np.ndarray, exact: bool) -> tuple[np.
     x_high, m_high = _upper_half(x), _upper_half(m)
     x_low, m_low = (x - x_high)[:, None], m - m_high
     error = (np.multiply.outer(x_high, m_high) - product) + x_high[:, None] * m_low + x_low * m_high + x_low * m_low
-    cos_error, sin_error = np.cos(error), np.sin(error)
+    if np.max(np.abs(error), initial=0.0) < _TINY:
+        sin_error, cos_error = error, 1.0 - 0.5 * error * error
+    else:
+        cos_error, sin_error = np.cos(error), np.sin(error)
     return cos * cos_error - sin * sin_error, sin * cos_error + cos * sin_error
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -16,82 +15,12 @@ from rfrope._core import elementwise, special
 from rfrope._core.array import Array
 from rfrope.bochner.measures import MEASURES, Measure
 from rfrope.bochner.piecewise import Inverse, Pieces
+from rfrope.bochner.verdicts import Certificate
 from rfrope.kernels import Kernel
 from rfrope.kernels.algebra import Axes
 from rfrope.kernels.parameters import radial_draws, radius
 
 _FURTHEST = 1e150  # lags beyond it are as good as infinite
-
-
-class NotPositiveDefiniteError(ValueError):
-    """A function is no kernel: its spectral density is negative somewhere.
-
-    Attributes
-    ----------
-    frequency : float
-        Where the density is lowest, radians per unit of position (the length of omega for more axes).
-    density : float
-        The density there; -inf for a negative atom.
-    negative_mass : float
-        The integral of the negative part of the density, as far as it was computed.
-    """
-
-    def __init__(self, message: str, *, frequency: float, density: float, negative_mass: float) -> None:
-        super().__init__(message)
-        self.frequency, self.density, self.negative_mass = frequency, density, negative_mass
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _not_positive, (str(self), self.frequency, self.density, self.negative_mass)
-
-
-def _not_positive(message: str, frequency: float, density: float, negative_mass: float) -> NotPositiveDefiniteError:
-    return NotPositiveDefiniteError(
-        message, frequency=frequency, density=density, negative_mass=negative_mass
-    )  # an exception with keywords cannot be unpickled without help
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """How well a tabulated law realises what was given.
-
-    Attributes
-    ----------
-    sup_error : float
-        Largest difference between the kernel's Phi and the given one at the lags that were compared; what is narrower
-        than the gaps between them, far from lag 0, is not seen. For `from_density` an estimate of the integral of the
-        density's error, which bounds that of Phi at every lag.
-    lag : float
-        Where it is.
-    reach : float
-        Lags 0 to `reach` were compared; beyond it the given Phi has died away (or was not given).
-    n_lags : int
-        How many.
-    mass : float
-        Mass of the law as computed, before it is made 1: atom, what was captured, and the fitted tail.
-    negative_mass : float
-        Removed by `nearest`; what is within the tolerance elsewhere.
-    atom : float
-        Probability of frequency 0, the limit of Phi at large lags.
-    tail_start, tail_exponent, tail_mass : float
-        Beyond ``tail_start`` (radians per unit of position) the density of the length of omega is a power law.
-    bias : str
-        What is known to differ from the truth, for estimates from data.
-    standard_errors : tuple of float
-        Of the autocorrelations at lags 1, 2, ..., for estimates from data.
-    """
-
-    sup_error: float
-    lag: float
-    reach: float
-    n_lags: int
-    mass: float
-    negative_mass: float = 0.0
-    atom: float = 0.0
-    tail_start: float = math.inf
-    tail_exponent: float = math.inf
-    tail_mass: float = 0.0
-    bias: str = ""
-    standard_errors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -180,7 +109,7 @@ class Separable(Axes):
 
     @property
     def certificate(self) -> Certificate:
-        """Of the product: errors add, masses multiply."""
+        """Certificate of the product: errors add, masses multiply."""
         parts: list[Certificate] = [k.certificate for k in self.kernels]  # type: ignore[attr-defined]
         worst = max(parts, key=lambda part: part.sup_error)
         return dataclasses.replace(
@@ -191,6 +120,9 @@ class Separable(Axes):
             mass=math.prod(part.mass for part in parts),
             negative_mass=math.fsum(part.negative_mass for part in parts),
             atom=math.prod(part.atom for part in parts),
+            whole_lags=min(part.whole_lags for part in parts),
+            unaccounted=math.fsum(part.unaccounted for part in parts),
+            tolerance=math.fsum(part.tolerance for part in parts),
         )
 
 
@@ -202,11 +134,20 @@ def tabulated(pieces: Pieces, measure: Measure, atom: float, origin: str, certif
     return Tabulated(law, component, measure.ndim, atom, origin, certificate)
 
 
-def compared(kernel: Tabulated, values: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> Tabulated:
-    """Compare Phi with given values at lags x, and state it in the certificate."""
-    error = np.abs(kernel._mean_cosine(x) - values(x))
+def differences(kernel: Tabulated, values: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """How far Phi is from given values at lags x."""
+    return np.abs(kernel._mean_cosine(x) - values)
+
+
+def compared(kernel: Tabulated, error: np.ndarray, x: np.ndarray, *, whole: int = 0) -> Tabulated:
+    """State in the certificate how far Phi is from what was given at lags x, whole ones up to `whole` among them."""
     at = int(np.argmax(error))
     certificate = dataclasses.replace(
-        kernel.certificate, sup_error=float(error[at]), lag=float(x[at]), reach=float(x[-1]), n_lags=x.size
+        kernel.certificate,
+        sup_error=float(error[at]),
+        lag=float(x[at]),
+        reach=float(x[-1]),
+        n_lags=x.size,
+        whole_lags=whole,
     )
     return dataclasses.replace(kernel, certificate=certificate)

@@ -12,6 +12,7 @@ import numpy as np
 
 import rfrope
 from rfrope import designs, kernels, plotting, storage
+from rfrope._core import files
 from rfrope.cli.shared import add_plot, check_figure, drawn, even, naming, place, print_table, whole
 from rfrope.fidelity import Fidelity, fidelity
 
@@ -31,7 +32,7 @@ def add(commands: Any) -> None:
     design.add_argument(
         "--head-dim", type=even, required=True, metavar="d", help="rotated width of a head; it has D = d/2 frequencies"
     )
-    design.add_argument("--heads", type=whole(1), metavar="H", help="one set for each of so many heads")
+    design.add_argument("--heads", type=whole(1), metavar="H", help="number of heads, with one set for each")
     design.add_argument(
         "--ladder", type=_ladder, metavar="FIRST:LAST", help="scales of the kernel at equal ratios from head to head"
     )
@@ -40,13 +41,13 @@ def add(commands: Any) -> None:
         type=_context,
         required=True,
         metavar="N",
-        help="how many positions: errors are told over lags 0 to N - 1; N,M for two axes",
+        help="number of positions: errors are given for lags 0 to N - 1; N,M for two axes",
     )
     design.add_argument(
         "--design", choices=designs.DESIGNS, default="auto", help="how frequencies are made (default: %(default)s)"
     )
     design.add_argument("--norm", choices=("rms", "sup"), help="which error --design optimised lowers (default: rms)")
-    design.add_argument("--seed", type=whole(0), default=0, help="of the randomised designs (default: 0)")
+    design.add_argument("--seed", type=whole(0), default=0, help="seed of the randomised designs (default: 0)")
     design.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
     design.add_argument("-o", "--output", metavar="FILE.npz", help="write the frequencies (or FILE.safetensors)")
     add_plot(design)
@@ -65,7 +66,7 @@ def _context(text: str) -> tuple[int, ...]:
         return context
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no whole number; expected one, or one for each axis: 64,64"
+            f"{text!r} is not a whole number; expected one, or one for each axis: 64,64"
         ) from None
 
 
@@ -76,7 +77,7 @@ def _ladder(text: str) -> tuple[float, float]:
     except ValueError:
         first = last = 0.0
     if not (0.0 < first < math.inf and 0.0 < last < math.inf):
-        raise argparse.ArgumentTypeError(f"{text!r} is no range of scales; expected two positive numbers such as 8:512")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of scales; expected two positive numbers, as 8:512")
     return first, last
 
 
@@ -109,8 +110,8 @@ def _design(options: argparse.Namespace) -> int:
     _write_files(options, rope, laws, found)
     if options.json:
         about = {"head_dim": rope.head_dim, "shape": list(rope.frequencies.shape), "dtype": options.dtype}
-        files = {"output": options.output, "plot": options.plot}
-        print(json.dumps(rope.source | about | files | found.to_dict(), indent=1, allow_nan=False))
+        told = {"output": options.output, "plot": options.plot}
+        print(json.dumps(rope.source | about | told | found.to_dict(), indent=1, allow_nan=False))
     else:
         _print_design(options, rope, found)
     return 0
@@ -130,7 +131,7 @@ def _narrowed(frequencies: np.ndarray, dtype: str) -> np.ndarray:
 def _check_options(options: argparse.Namespace, chosen: list[kernels.Kernel]) -> None:
     """Say in the words of the command line what does not go together."""
     if options.ladder is not None and (len(chosen) > 1 or options.heads is None):
-        raise ValueError("--ladder: expected with it one KERNEL, and --heads")
+        raise ValueError("--ladder: expected one KERNEL with it, and --heads")
     if len(chosen) > 1 and options.heads not in (None, len(chosen)):
         raise ValueError(f"--heads {options.heads} with {len(chosen)} KERNELs; expected as many, or no --heads")
     if len({kernel.ndim for kernel in chosen}) > 1:
@@ -158,18 +159,18 @@ def _check_files(options: argparse.Namespace) -> None:
 
 def _write_files(options: argparse.Namespace, rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> None:
     """Write nothing before all is ready to be written."""
-    files = []
+    made = []
     if options.output is not None:
-        files.append(("-o", options.output, storage.packed(options.output, rope)))
+        made.append(("-o", options.output, storage.packed(options.output, rope)))
     if options.plot is not None:
-        files.append(("--plot", options.plot, _figure(options.plot, rope.frequencies, laws, found)))
-    for option, path, content in files:
+        made.append(("--plot", options.plot, _figure(options.plot, rope.frequencies, laws, found)))
+    for option, path, content in made:
         with naming(option, path):
-            storage.write(path, content, overwrite=options.force)
+            files.write(path, content, overwrite=options.force)
 
 
 def _figure(path: str, frequencies: np.ndarray, laws: list[kernels.Kernel], found: Fidelity) -> bytes:
-    """Two panels: the kernel with the mean kernels of its heads (of several kernels the worst head's), frequencies."""
+    """Two panels: the kernel with the mean kernels of its heads (of the worst, for several kernels), frequencies."""
     several = len(laws) > 1
     shown = frequencies[found.worst] if several else frequencies
     figure, (left, right) = plotting.new_figure(2)
@@ -194,6 +195,8 @@ def _print_design(options: argparse.Namespace, rope: rfrope.Rope, told: Fidelity
     where = f"lags 0 to {reach}" if len(told.context) == 1 else f"lags up to {reach} in size on every axis"
     print(f"\nError of the mean kernel (1/D) Σ cos(lag ω), which is to be Φ, over {where}:")
     print_table(_error_rows(told))
+    if source.get("lower_bound"):
+        print(f"No {blocks} frequencies, however they are chosen, reach an rms below {source['lower_bound']:.3g}.")
     worst = told.heads[told.worst]
     head = f"head {told.worst}, the worst: " if n_heads > 1 else ""
     print(f"\nAt a few lags ({head}{worst.kernel}), and what {blocks} independent draws would give (one sigma):")
@@ -213,7 +216,7 @@ def _print_design(options: argparse.Namespace, rope: rfrope.Rope, told: Fidelity
 
 
 def _error_rows(told: Fidelity) -> list[tuple[str, ...]]:
-    """Of several kernels every head, else the worst, and the mean if there are several heads."""
+    """Rows for every head of several kernels, else for the worst, and the mean if there are several heads."""
     rows: list[tuple[str, ...]] = [("head", "rms", "kernel", "largest", "at lag", "wavelengths (positions)")]
     distinct = len({head.kernel for head in told.heads}) > 1
     for number, head in enumerate(told.heads):

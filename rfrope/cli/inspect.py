@@ -63,7 +63,7 @@ def add(commands: Any) -> None:
     command.add_argument("--base", type=_base, action="append", metavar="B", help="standard RoPE; may be given again")
     command.add_argument("--head-dim", type=even, metavar="d", help="rotated width of a head, for --base")
     command.add_argument(
-        "--context", type=whole(2), metavar="N", help="how many positions (default: what the SOURCE says)"
+        "--context", type=whole(2), metavar="N", help="number of positions (default: what the SOURCE says)"
     )
     command.add_argument(
         "--seq-len",
@@ -83,7 +83,7 @@ def _base(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0.0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no base; expected a positive number")
+        raise argparse.ArgumentTypeError(f"{text} is not a base; expected a positive number")
     return value
 
 
@@ -134,12 +134,12 @@ def _distinct(sets: list[_Set]) -> list[_Set]:
 
 def _of_bases(options: argparse.Namespace) -> Iterator[_Set]:
     if options.head_dim is not None and not options.base:
-        raise ValueError(f"--head-dim {options.head_dim}: expected it with --base; a SOURCE tells its own")
+        raise ValueError(f"--head-dim {options.head_dim}: expected it with --base; a SOURCE has its own")
     if options.seq_len is not None and not options.sources:
         raise ValueError(f"--seq-len {options.seq_len}: expected it with a SOURCE whose scheme depends on it")
     for base in options.base or ():
         if options.head_dim is None or options.context is None:
-            raise ValueError(f"--base {base:g}: expected with it --head-dim and --context")
+            raise ValueError(f"--base {base:g}: expected --head-dim and --context with it")
         yield _Set(f"base {base:.12g}", rfrope.geometric(options.head_dim // 2, base=base), options.context)
 
 
@@ -150,15 +150,15 @@ def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
     parts = rfrope.from_config(source, seq_len=options.seq_len)
     contexts = [_context_of(part, options) for part in parts]
     if not any(contexts):
-        raise ValueError(f"{source} does not tell a context; expected --context")
+        raise ValueError(f"{source} gives no context; expected --context")
     for index, (part, context) in enumerate(zip(parts, contexts, strict=True)):
         name = part.source["name"]
         label = f"{source}: {name}" if name else source
         if context is None:  # a vision encoder, whose positions are patches of an image
-            print(f"{label} is left out, because it tells no context: --context N reads it.", file=sys.stderr)
+            print(f"{label} is left out, because it gives no context: --context N reads it.", file=sys.stderr)
             continue
         if context < 2:
-            raise ValueError(f"{label} tells a context of {context}; expected 2 or more, or --context")
+            raise ValueError(f"{label} gives a context of {context}; expected 2 or more, or --context")
         scheme = part.source["rope_parameters"]["rope_type"]
         if scheme in _BY_LENGTH and options.seq_len is None:
             part = rfrope.from_config(source, seq_len=context)[index]
@@ -222,7 +222,7 @@ def _told_of_sections(one: _Set) -> Iterator[str]:
     for along in analysis.summarise(one.model.vectors, one.context, head_dim=one.head_dim).axes:
         yield (
             f"  axis {along.axis}: {along.n_turning} blocks turn, {along.n_dead} of them complete no turn within the "
-            f"context; the score is never below {along.lowest:.3f}."
+            f"context; the score, averaged over contents, is never below {along.lowest:.3f}."
         )
 
 
@@ -232,7 +232,7 @@ def _effect(one: _Set) -> dict[str, Any] | None:
         return None
     held = one.scheme
     plain: dict[str, Any] = {name: held[name] for name in ("rope_theta", "partial_rotary_factor") if name in held}
-    if held["rope_type"] == "proportional":  # of which the fraction is a part, not what it is made from
+    if held["rope_type"] == "proportional":  # the fraction is a part of this scheme, not what it is made from
         plain.pop("partial_rotary_factor", None)
     assert one.model.head_dim is not None  # set by every Rope
     before = models.from_rope_parameters(plain, head_dim=one.model.head_dim).frequencies

@@ -1,4 +1,4 @@
-"""What several commands share: types of arguments, tables, and errors of files told with their option."""
+"""What several commands share: types of arguments, tables, and errors of files, with the option that named them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rfrope import plotting, storage
+from rfrope import plotting
+from rfrope._core import files
 
 _FIGURES = (".png", ".svg", ".pdf")
 
@@ -21,7 +22,7 @@ def whole(least: int) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
         if value < least:
             raise argparse.ArgumentTypeError(f"{value} is below {least}")
         return value
@@ -38,7 +39,7 @@ def even(text: str) -> int:
 
 @contextmanager
 def naming(option: str, path: str) -> Iterator[None]:
-    """Errors of a file, told with the option that named it."""
+    """Report errors of a file with the option that named it."""
     try:
         yield
     except (ValueError, OSError, ModuleNotFoundError) as error:
@@ -60,7 +61,7 @@ def check_figure(options: argparse.Namespace) -> None:
         raise ValueError(f"--plot {options.plot}: expected a name that ends in {', '.join(_FIGURES)}")
     with naming("--plot", options.plot):
         plotting.check_available()
-        storage.check_writable(options.plot, overwrite=options.force)
+        files.check_writable(options.plot, overwrite=options.force)
 
 
 def drawn(path: str, figure: Any) -> bytes:
@@ -73,7 +74,7 @@ def drawn(path: str, figure: Any) -> bytes:
 def write_figure(options: argparse.Namespace, figure: Any) -> None:
     """Write a figure where ``--plot`` says."""
     with naming("--plot", options.plot):
-        storage.write(options.plot, drawn(options.plot, figure), overwrite=options.force)
+        files.write(options.plot, drawn(options.plot, figure), overwrite=options.force)
 
 
 def place(lag: tuple[int, ...]) -> str:
@@ -82,7 +83,7 @@ def place(lag: tuple[int, ...]) -> str:
 
 
 def print_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2)) -> None:
-    """Print a table whose first row is its head; columns are set to the right but for those `left`."""
+    """Print a table whose first row is its head; columns are right-aligned but for those `left`."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for number, row in enumerate(rows):
         cells = [

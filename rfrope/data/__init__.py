@@ -1,4 +1,4 @@
-"""Real query and key vectors that ship with the package; where they come from is told in README.md beside this file."""
+"""Real query and key vectors that ship with the package; README.md beside this file says where they come from."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from rfrope.data.pairing_layers import NEAR, Seen, UndeterminedError, config_cla
 PATH = Path(__file__).with_name("model_types.json")
 KEYS = ("pairing", "out_pairing", "rotated", "pairing_by", "pairing_note")
 PAIRINGS = ("half", "interleaved")
-TOLERANCE = 2e-6  # of the largest feature: the classes work in float32
+TOLERANCE = 2e-6  # relative to the largest feature: the classes work in float32
 FLAG = "rope_interleave"  # the key of configs by which some classes choose
 
 _ROTARY_CODE = r"[Rr]otary|freqs_c|[Rr]o[Pp][Ee]\b"
@@ -61,6 +61,7 @@ NOTES = {
     "timesfm2_5": f"{_WEIGHTED}, and a scale for each feature of the query",
     "xcodec2": _CODEC,
 }
+UNLIKE_HEADS = ("efficientloftr", "qwen2_5_omni_dit")  # the first head has a pairing, but the others turn otherwise
 
 
 # -- which pairing explains what was seen ------------------------------------------------------------------------------
@@ -169,6 +170,8 @@ def found_for(model_type: str, entry: Mapping[str, Any], classes: dict[str, type
         for value in (False, True):
             other = made_config(kind, model_type, **needs, **{FLAG: value})
             found["pairing_by"][f"if_{value}".lower()] = answer(seen_of(model_type, other))["pairing"]
+    if model_type in UNLIKE_HEADS:
+        found = {"pairing": "neither"}
     if model_type in NOTES:
         found["pairing_note"] = NOTES[model_type]
     elif found["pairing"] == "neither":

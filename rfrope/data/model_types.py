@@ -57,12 +57,12 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
 
 
 def known(model_type: Any) -> Mapping[str, Any]:
-    """What the table has of a model type; nothing where it has none.
+    """What the table says of a model type; nothing where it has no entry.
 
     Parameters
     ----------
     model_type : str
-        As a config gives it; anything else is no type.
+        As a config gives it; anything else is not a type.
 
     Returns
     -------

@@ -27,7 +27,7 @@ NEAR = 50  # positions up to which phases of the classes, in float32, are compar
 
 @dataclass(frozen=True)
 class Case:
-    """What cannot be told from names and annotations: which class, which values of a config, which call.
+    """What names and annotations do not reveal: which class, which values of a config, which call.
 
     Attributes
     ----------
@@ -270,7 +270,9 @@ def _built(kind: type, config: Any, index: int) -> Any:
             module.forward = _constant(torch.tensor(np.cumsum(steps)))
             module.weight, module.bias = torch.nn.Parameter(torch.zeros(1, 1)), None
     for name, weight in layer.named_parameters():
-        if weight.ndim > 1 or not name.endswith(("weight", "bias")):  # which are not drawn here either
+        if name.endswith("bias"):
+            weight.data.fill_(0.0)  # some hold whatever the memory held
+        elif weight.ndim > 1 or not name.endswith("weight"):  # these are not drawn here either
             weight.data.fill_(1.0)
     return layer.double().eval()
 

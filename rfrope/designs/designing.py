@@ -11,7 +11,7 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.arguments import positive, whole
 from rfrope.designs.errors import error
-from rfrope.designs.optimising import as_range
+from rfrope.designs.optimising import as_range, bound
 from rfrope.designs.sampling import RANDOMISED, as_kernels, check_design, sample
 from rfrope.kernels import Kernel
 from rfrope.rotation.rope import Rope
@@ -44,7 +44,7 @@ def design(
     context : int or sequence of int
         How many positions, at least 2; one number or one for each axis.
     heads : int, optional
-        One set for each of so many heads; one set for all unless given.
+        Number of heads, each with a set of its own; one set for all unless given.
     design : str
         How frequencies are made; see `sample`.
     rng : None, int, sequence of ints or numpy.random.Generator
@@ -68,9 +68,11 @@ def design(
 
         - ``kernel``: its text, or one for each head;
         - ``design``: the design's own name where "auto" chose it; ``norm``; ``seed``, if the design is randomised and
-          it was no Generator;
+          it was not a Generator;
         - ``error``: ``rms`` and ``sup`` of the worst head's mean kernel against Phi, over the whole lags below the
-          context on every axis.
+          context on every axis;
+        - ``lower_bound``, of the design "optimised": the root mean square error that no set of so many blocks falls
+          below for that head's kernel, 0 where none is known; see `rfrope.designs.optimise`.
 
     Raises
     ------
@@ -105,7 +107,7 @@ def design(
         **fit,
     )
     sets = made.reshape(-1, turned // 2, chosen[0].ndim)
-    if np.all(sets == sets[0]) and not several:  # of a deterministic design
+    if np.all(sets == sets[0]) and not several:  # the design is deterministic
         sets = sets[:1]
     reach = tuple(n - 1 for n in lengths)
     errors = [error(chosen[h % len(chosen)], omega, reach) for h, omega in enumerate(sets)]
@@ -116,6 +118,9 @@ def design(
         "seed": seed,
         "error": {"rms": max(each.rms for each in errors), "sup": max(each.sup for each in errors)},
     }
+    if design == "optimised":
+        worst = max(range(len(errors)), key=lambda h: errors[h].rms)
+        source["lower_bound"] = bound(chosen[worst % len(chosen)], turned // 2, reach)
     return Rope(
         array.placed(made, xp, device, dtype),
         pairing=pairing,
@@ -141,7 +146,7 @@ def _chosen_kernels(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]:
     if ladder is None:
         return chosen
     if len(chosen) > 1 or heads is None:
-        raise ValueError(f"ladder is {ladder!r:.80}; expected with it one kernel, and heads")
+        raise ValueError(f"ladder is {ladder!r:.80}; expected one kernel with it, and heads")
     if not isinstance(ladder, list | tuple) or len(ladder) != 2:
         raise TypeError(f"ladder is {ladder!r:.80}; expected two scales, those of the first and the last head")
     first, last = (positive(f"ladder[{i}]", value) for i, value in enumerate(ladder))

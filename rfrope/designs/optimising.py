@@ -9,17 +9,20 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
+from rfrope._core import progress as bars
 from rfrope._core.arguments import choice, whole
+from rfrope.designs.bounds import lower_bound
 from rfrope.designs.errors import error
 from rfrope.designs.fitting import optimised as fitted
+from rfrope.designs.fitting import usual_starts
 from rfrope.designs.sets import quantile
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import as_kernel
 from rfrope.rotation.rope import Rope
 
 NORMS = ("rms", "sup")
-_MOST_LAGS = 2**52  # that a range may hold
-_MOST_UNKNOWNS = 2**10  # of a fit: its time grows with their square
+_MOST_LAGS = 2**52  # lags that a range may hold
+_MOST_UNKNOWNS = 2**10  # unknowns of a fit: its time grows with their square
 
 
 def optimise(
@@ -28,13 +31,16 @@ def optimise(
     *,
     max_lag: int | Sequence[int],
     norm: str = "rms",
+    starts: int | None = None,
+    progress: Any = None,
     xp: Any = None,
     device: Any = None,
     dtype: Any = None,
 ) -> Rope:
     """Fit frequencies to a kernel over whole lags from -max_lag to max_lag, and say what they reach.
 
-    Deterministic: it starts from the design "quantile" and goes to the nearest minimum.
+    Deterministic: it goes downhill from the design "quantile" and from random sets that are always the same, lets
+    blocks jump to where they are needed, and keeps the best.
 
     Parameters
     ----------
@@ -45,6 +51,11 @@ def optimise(
         grows.
     norm : {"rms", "sup"}
         Minimise the root mean square of the error, or go on from there to lower the largest error.
+    starts : int, optional
+        How many sets the search begins with, at least 1. Unless given 16 of up to 32 unknowns (D k), fewer of more: 8
+        of 64, one of 512. More take longer, on as many cores as `rfrope.threads` allows, and seldom gain much.
+    progress : None, bool or callable
+        Shows the starts that are done, as in `rfrope.estimate_kernel`.
 
     Returns
     -------
@@ -53,22 +64,26 @@ def optimise(
 
         - ``norm``: what was minimised; ``max_lag``: the range, one number for each axis;
         - ``error``: ``rms`` and ``sup``, the root mean square and the largest ``abs(Phi_D - Phi)`` over the whole lags
-          of the range, one of each pair +-lag; of more than 2**20, over the smaller ones and a spread over the rest;
-        - ``start``: the same of the design "quantile", from which the fit starts.
+          of the range, one of each pair +-lag; beyond 2**20, over the smaller ones and a spread over the rest;
+        - ``start``: the same of the design "quantile";
+        - ``lower_bound``: a root mean square error that no set of so many blocks falls below, whatever its frequencies,
+          so that nobody looks for less; 0 where none is known (smooth kernels, and more than one axis).
 
     Raises
     ------
     ValueError
-        For a range or norm that is not as above, for more than 1024 unknowns (D k), and as `sample`.
+        For a range, norm or number of starts that is not as above, for more than 1024 unknowns (D k), and as
+        `sample`.
     TypeError
         For arguments of another kind.
 
     Notes
     -----
     Source: section 4 of the mathematics page. The error is that of the mean kernel ``(1/D) sum_i cos(lag . omega_i)``.
-    Only whole lags count, for which omega matters modulo 2 pi: at positions that are not whole such a set is no better
-    than its start. Of more than 2048 lags the fit sees the smaller ones and a spread over the rest; the figures are
-    over all. 64 frequencies in one axis take a second or so, 1024 unknowns minutes.
+    Only whole lags count, and there omega matters modulo 2 pi: at positions that are not whole such a set is no better
+    than its start. Beyond 2**14 lags the fit sees the smaller ones and a spread over the rest ("sup": beyond 2**13);
+    the figures are over all. Descent is Newton's method; a jump moves the block to the place that lowers the error
+    most among all blocks and 1024 places, half of them drawn by the kernel's law. docs/designs.rst has times.
 
     Examples
     --------
@@ -78,14 +93,23 @@ def optimise(
     """
     made, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks, 1)
     reach = check_fit(made, n_blocks, max_lag, norm)
+    starts = usual_starts(n_blocks * made.ndim) if starts is None else whole("starts", starts, 1)
+    bars.check(progress)
     array.check_float_dtype(dtype, array.named_namespace(xp))
-    start, omega = quantile(made, n_blocks), fitted(made, n_blocks, reach, norm)
+    start = quantile(made, n_blocks)
+    omega = fitted(made, n_blocks, reach, norm, starts=starts, progress=progress)
     errors = {name: error(made, each, reach) for name, each in (("error", omega), ("start", start))}
     source: dict[str, Any] = {"kernel": repr(made), "design": "optimised", "norm": norm, "max_lag": list(reach)}
-    source |= {name: {"rms": found.rms, "sup": found.sup} for name, found in errors.items()}
+    source |= {"starts": starts} | {name: {"rms": found.rms, "sup": found.sup} for name, found in errors.items()}
+    source["lower_bound"] = bound(made, n_blocks, reach)
     context = tuple(m + 1 for m in reach)
     frequencies = array.placed(made.as_given(omega), xp, device, dtype)
     return Rope(frequencies, context=context[0] if len(context) == 1 else context, source=source)
+
+
+def bound(kernel: Kernel, n_blocks: int, max_lag: tuple[int, ...]) -> float:
+    """Root mean square error that no so many blocks fall below; 0 where none is known."""
+    return lower_bound(kernel, n_blocks, max_lag[0]) if len(max_lag) == 1 and n_blocks else 0.0
 
 
 def as_range(kernel: Kernel, max_lag: Any, name: str = "max_lag") -> tuple[int, ...]:
@@ -102,7 +126,7 @@ def check_fit(kernel: Kernel, n_blocks: int, max_lag: Any, norm: str) -> tuple[i
     """Largest lag on each axis, or say what is wrong with it, with the norm or with the number of blocks."""
     choice("norm", norm, NORMS)
     if max_lag is None:
-        raise ValueError("max_lag is None; expected with design 'optimised' the largest lag that counts")
+        raise ValueError("max_lag is None; expected the largest lag that counts, for design 'optimised'")
     reach = as_range(kernel, max_lag)
     if math.prod(2 * m + 1 for m in reach) > _MOST_LAGS:
         raise ValueError(f"max_lag is {max_lag!r}; expected a range of at most 2**52 lags")

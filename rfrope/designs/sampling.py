@@ -45,13 +45,14 @@ def sample(
     n_blocks : int
         D, half the rotated width.
     rng : None, int, sequence of ints or numpy.random.Generator
-        Seed, as SPEC 7 has it; None draws fresh entropy. A Generator is advanced by eight bytes. Deterministic designs
+        Seed, as in SPEC 7; None draws fresh entropy. A Generator is advanced by eight bytes. Deterministic designs
         do not look at it.
     design : str
         "iid", independent draws, or one of the following (docs/designs.rst compares them).
 
         - "stratified": one uniform in each of D strata of every column of the cube, the strata permuted at random. A
           column that carries a sign has strata of its magnitude and independent signs: in one axis, of abs(omega).
+        - "shifted": the points of "quantile" moved by one random shift, in random order, with independent signs.
         - "sobol", "halton": scrambled points of low discrepancy.
         - "orthogonal" (two axes or more, isotropic kernels and linear maps of them): uniform directions that are
           orthogonal within groups of k, times independent radii.
@@ -59,17 +60,17 @@ def sample(
           cosines are equal, which doubles the variance of their mean: rarely what one wants.
         - "quantile", deterministic: abs(omega) at probabilities (i + 1/2)/D with alternating signs; a lattice of the
           cube in more than one axis.
-        - "optimised", deterministic: `optimise`, which also tells what was reached.
-        - "auto": "stratified" where one uniform makes a frequency (`Kernel.draws`), else "sobol".
+        - "optimised", deterministic: `optimise`, which also reports what was reached.
+        - "auto": "stratified" in one axis, else "sobol".
     heads : int, optional
-        Draw an independent set for each of so many heads. Head 0 is the set without ``heads``. Deterministic designs
+        Number of heads, each with an independent set. Head 0 is the set without ``heads``. Deterministic designs
         give all heads the same set.
     xp, device, dtype
         Array library (a module such as ``torch``; NumPy unless given), where to put the result, and its dtype (float64
         where the library has it unless given). The draw itself is made by NumPy in float64 on the host, and copied to
         the device.
     max_lag, norm
-        Of the design "optimised": as in `optimise`.
+        For the design "optimised": as in `optimise`.
 
     Returns
     -------
@@ -141,7 +142,7 @@ def points(
         It says how many columns the cube has (`Kernel.draws`) and which of them carry a sign.
     n_blocks, rng, heads
         As in `sample`.
-    design : {"iid", "stratified", "sobol", "halton"}
+    design : {"iid", "stratified", "shifted", "sobol", "halton"}
         Those of `sample` that are point sets.
 
     Returns
@@ -189,14 +190,14 @@ def check_design(design: str, kernel: Kernel) -> str:
     """Return the name of a design that the kernel allows, "auto" resolved, or say which designs there are."""
     choice("design", design, DESIGNS)
     if design == "auto":
-        return "stratified" if kernel.draws == 1 else "sobol"
+        return "stratified" if kernel.ndim == 1 else "sobol"
     if design == "orthogonal":
         sets.checked_isotropy(kernel)
     return design
 
 
 def check_randomised(design: str, kernel: Kernel) -> str:
-    """As `check_design`, and say so if there is no randomness whose effect could be estimated."""
+    """As `check_design`, and refuse a design without randomness, which has nothing to estimate."""
     design = check_design(design, kernel)
     if design not in RANDOMISED:
         raise ValueError(

@@ -15,8 +15,10 @@ from rfrope._core import philox, special
 from rfrope.kernels import Kernel
 
 _MANY = 2**15  # uniforms from which on it pays to import Numba
-_BITS = 52  # of a uniform
+_BITS = 52  # random bits of a uniform
+_AT_ONCE = 2**16  # numbers of candidates
 _TABULATED = 2**16  # points from which the law of abs(omega) is tabulated where it has no quantile function
+_DRAWN, _MOST_DRAWN = 32, 2**20  # candidates for each stratum of abs(omega) where it has none; in all, if n allows
 
 
 def uniforms(key: philox.Key, start: int, n: int, columns: int, stream: int, streams: int) -> np.ndarray:
@@ -36,18 +38,60 @@ def iid(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> n
 def stratified(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """One point in each of n strata of every column, the strata permuted at random: a Latin hypercube.
 
-    Strata of a column that carries a sign are those of its magnitude, and its sign is drawn independently.
+    Strata of a column that carries a sign are those of its magnitude, and its sign is drawn independently. In one axis
+    the strata are those of abs(omega), also where a frequency takes several columns.
     """
+    if kernel.ndim == 1 and kernel.draws > 1:
+        return _strata_of_magnitude(kernel, key, n, stream, streams, shared=False)
     u = uniforms(key, 0, n, 3 * kernel.draws, stream, streams)
     jitter, order, sign = np.split(u, 3, axis=-1)
     cell = (_permutations(order) + jitter) / max(n, 1)
     return _inside(np.where(kernel.signed_columns, _with_sign(cell, sign < 0.5), cell))
 
 
+def shifted(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+    """Points of `quantile` moved by one random shift, in random order and with independent signs.
+
+    In one axis magnitudes are at probabilities (i + U)/n, with one uniform U for all (systematic sampling); in more a
+    lattice is moved in every column, modulo 1 (Cranley and Patterson's rotation).
+    """
+    if kernel.ndim == 1 and kernel.draws > 1:
+        return _strata_of_magnitude(kernel, key, n, stream, streams, shared=True)
+    columns = kernel.draws
+    u = uniforms(key, 0, max(n, 1), columns + 2, stream, streams)
+    points = (lattice(kernel, n) + u[:, :1, :columns]) % 1.0
+    points = np.take_along_axis(points, np.argsort(u[:, :n, columns, None], axis=1), axis=1)
+    return _half_covered(kernel, points, u[:, :n, columns + 1] < 0.5)
+
+
+def _strata_of_magnitude(
+    kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int, *, shared: bool
+) -> np.ndarray:
+    """One point of each of n strata of abs(omega) in one axis, for a transport of several columns.
+
+    A lattice of many points is moved by a random shift, so that each of them is uniform, and sorted by abs(omega). A
+    stratum is a run of it, and gives the point at a random place, one for all if `shared`. A block gets a stratum at
+    random, and so any point with equal probability: its law is the kernel's, exactly, however many points there are.
+    """
+    each, columns = max(1, min(_DRAWN, _MOST_DRAWN // max(n, 1))), kernel.draws
+    u = uniforms(key, 0, max(n, 1), columns + 3, stream, streams)
+    place, order, sign = u[:, :n, columns], u[:, :n, columns + 1], u[:, :n, columns + 2]
+    run = np.floor(each * (u[:, :1, columns] if shared else place)).astype(np.int64)
+    chosen = _permutations(order) * each + run
+    found, start = np.empty((streams, n, columns)), lattice(kernel, n * each)
+    for part in _parts(streams, start.size):
+        points = _inside((start + u[part, :1, :columns]) % 1.0)
+        by_size = np.argsort(np.abs(through(kernel, points)[..., 0]), axis=-1, kind="stable")
+        taken = np.take_along_axis(by_size, chosen[part], axis=-1)
+        found[part] = np.take_along_axis(points, taken[..., None], axis=1)
+    mirrored = np.where(kernel.signed_columns, 1.0 - found, found)
+    return np.where((sign < 0.5)[..., None], mirrored, found)
+
+
 def sobol(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """First n of the next power of two Sobol' points (SciPy's), scrambled: random lower triangular matrices and shifts.
 
-    Matousek's linear scrambling with a digital shift, as `scipy.stats.qmc.Sobol` has it, but with Philox's bits.
+    Matousek's linear scrambling with a digital shift, as in `scipy.stats.qmc.Sobol`, but with Philox's bits.
     """
     from scipy.stats import qmc
 
@@ -91,7 +135,7 @@ def halton(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -
     return _half_covered(kernel, cube, u[:, :n, columns] < 0.5)
 
 
-POINTS = {"iid": iid, "stratified": stratified, "sobol": sobol, "halton": halton}
+POINTS = {"iid": iid, "stratified": stratified, "shifted": shifted, "sobol": sobol, "halton": halton}
 
 
 # -- points become frequencies -----------------------------------------------------------------------------------------
@@ -184,6 +228,12 @@ def lattice(kernel: Kernel, n: int) -> np.ndarray:
 
 
 # -- the cube ----------------------------------------------------------------------------------------------------------
+
+
+def _parts(streams: int, size: int) -> list[slice]:
+    """Cut streams so that the numbers of each part stay in the processor's caches, if one of them does."""
+    length = max(1, _AT_ONCE // max(size, 1))
+    return [slice(first, first + length) for first in range(0, streams, length)]
 
 
 def _permutations(order: np.ndarray) -> np.ndarray:

@@ -47,12 +47,12 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
     ValueError
         For no set, a set that is a single number, leading axes that do not broadcast, or an unknown order.
     TypeError
-        For sets of different libraries, or of a dtype without numbers on a line.
+        For sets of different libraries, or of a dtype that is not integer or real floating.
 
     Notes
     -----
     The mean kernel of the result is the mean of those of the sets, weighted by their blocks: along one axis the blocks
-    of the others stand still. It is no product: for two tokens in one row of an image, however far apart, all blocks of
+    of the others stand still. It is not a product: for two tokens in a row of an image, however far apart, blocks of
     the other axis see no distance at all.
 
     Examples
@@ -74,19 +74,20 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
     if not sets:
         raise ValueError("axial got no set of frequencies; expected one for each axis")
     named = {f"set {j}": given(values) for j, values in enumerate(sets)}
+    turned = _alike(sets)
     xp, device = array.shared(**named)
     padded = _padded(named, xp, device)
     ends = sorted({values.shape[-2] for values in padded} - {0})
     source = {"maker": "axial", "order": order}
     if order == "chunked" or not ends:
-        return Rope(xp.concat(padded, axis=-2), source=source)
+        return Rope(xp.concat(padded, axis=-2), source=source, **turned)
     rounds, start = [], 0
     for end in ends:  # up to here the same sets last
         lasting = [values[..., start:end, :] for values in padded if values.shape[-2] >= end]
         turn = xp.stack(lasting, axis=-2)
         rounds.append(xp.reshape(turn, (*turn.shape[:-3], (end - start) * len(lasting), turn.shape[-1])))
         start = end
-    return Rope(xp.concat(rounds, axis=-2), source=source)
+    return Rope(xp.concat(rounds, axis=-2), source=source, **turned)
 
 
 @array.on_device_of_arrays
@@ -114,7 +115,7 @@ def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
     ValueError
         If `n_blocks` is negative or odd, `base` is not positive and finite, or an angle is not finite.
     TypeError
-        If `n_blocks` is no whole number, or angles have a dtype without numbers on a line.
+        If `n_blocks` is not a whole number, or angles are neither integers nor real floats.
 
     Notes
     -----
@@ -184,7 +185,7 @@ def golden_gate(
     ValueError
         If a count is negative or too large, or `low` and `high` are not as above.
     TypeError
-        If a count is no whole number, `low` or `high` no number, or `xp` no array library.
+        If a count is not a whole number, `low` or `high` not a number, or `xp` not an array library.
 
     Notes
     -----
@@ -251,12 +252,12 @@ def mrope(frequencies: Array, sections: Sequence[int], *, interleaved: bool = Fa
         If frequencies are not (D,), sections do not sum to D, or leave some axis fewer blocks than its section when
         interleaved.
     TypeError
-        If a section is no whole number, `interleaved` is not True or False, or frequencies have a dtype without
-        numbers on a line.
+        If a section is not a whole number, `interleaved` is not True or False, or frequencies are neither integers
+        nor real floats.
 
     Notes
     -----
-    With all coordinates of a position equal, as text has them, the phases are those of the ladder itself.
+    With all coordinates of a position equal, as in text, the phases are those of the ladder itself.
 
     Examples
     --------
@@ -280,6 +281,17 @@ def mrope(frequencies: Array, sections: Sequence[int], *, interleaved: bool = Fa
 
 
 # -- the mathematics ---------------------------------------------------------------------------------------------------
+
+
+def _alike(sets: tuple[Any, ...]) -> dict[str, Any]:
+    """Pairing and attention factor of the Ropes among some sets, if there are any; they must agree."""
+    turned = {(one.pairing, one.attention_factor) for one in sets if isinstance(one, Rope)}
+    if len(turned) > 1:
+        raise ValueError(
+            f"sets have the pairings and attention factors {sorted(turned, key=str)}; expected the same in each, or "
+            "their frequencies alone"
+        )
+    return {name: value for pair in turned for name, value in zip(("pairing", "attention_factor"), pair, strict=True)}
 
 
 def _padded(sets: dict[str, Any], xp: ModuleType, device: Any) -> list[Array]:

@@ -10,7 +10,7 @@ from rfrope._core import array
 from rfrope._core.arguments import LARGEST
 from rfrope.rotation.rope import Rope
 
-_ROUNDED = 1e-9  # of the largest entry: by how much matrices may miss what they should be
+_ROUNDED = 1e-9  # part of the largest entry by which matrices may miss what they should be
 
 
 def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
@@ -37,7 +37,7 @@ def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
     ValueError
         For another shape, and for matrices that are not skew-symmetric or do not commute, to 1e-9 of their size.
     TypeError
-        For what holds no real numbers.
+        For anything but real numbers.
 
     Notes
     -----

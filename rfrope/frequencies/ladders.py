@@ -34,7 +34,7 @@ def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: 
     ValueError
         If `n_blocks` is negative or `base` is not positive and finite.
     TypeError
-        If `n_blocks` is no whole number or `xp` no array library.
+        If `n_blocks` is not a whole number, or `xp` not an array library.
 
     Notes
     -----
@@ -139,7 +139,7 @@ def from_wavelengths(wavelengths: Array) -> Array:
         For wavelengths that are zero, negative, NaN or below 2**-497. Values are looked at only where that costs
         nothing: not on devices, in JAX or in Dask.
     TypeError
-        For a dtype without numbers on a line.
+        For a dtype that is not integer or real floating.
 
     Notes
     -----
@@ -194,7 +194,7 @@ def xpos_scales(positions: Array, n_blocks: int, *, scale_base: float = 512.0, c
         without float64, 69 `scale_base`: beyond that the result of lazy arrays is infinite or 0). Positions
         are looked at only where that costs nothing: not on devices, in JAX or in Dask.
     TypeError
-        If `n_blocks` is no whole number, or positions have a dtype without numbers on a line.
+        If `n_blocks` is not a whole number, or positions are neither integers nor real floats.
 
     Notes
     -----

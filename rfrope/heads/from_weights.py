@@ -14,7 +14,7 @@ from rfrope._core.blocks import check_pairing, check_width, halves
 from rfrope.heads.offsets import lag_range, on_host, one_axis, preferred_lag
 from rfrope.heads.peaks import peak_of_waves, waves
 
-_ROUNDED = 1e-6  # of the largest eigenvalue: what float32 may leave of symmetry and of eigenvalues that are 0
+_ROUNDED = 1e-6  # part of the largest eigenvalue that float32 may leave of asymmetry, and of eigenvalues that are 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ def offset_from_weights(
     moment. The expected score at lag x is ``sum_b Re(c_b exp(i x omega_b))`` with ``c_b = conj(Q_b) M K_b^T``: `weight`
     and `angle` are its magnitude and angle. ``c_b / (conj(Q_b) M Q_b^T)`` is also the complex number z for which
     ``z Q_b`` is nearest to ``K_b`` by least squares in the metric M, and `quality` is the part of ``K_b`` that is
-    explained, ``|c_b|^2 / ((conj(Q_b) M Q_b^T) (conj(K_b) M K_b^T))``; with `mean` it is 1. Of random rows, about
+    explained, ``|c_b|^2 / ((conj(Q_b) M Q_b^T) (conj(K_b) M K_b^T))``; with `mean` it is 1. For random rows, about
     ``1 / d_model`` is explained.
 
     `confidence` compares the score at `lag` with its mean over all whole lags of the range, so that blocks that hardly
@@ -148,9 +148,8 @@ def offset_from_weights(
     if mean is not None and second_moment is not None:
         raise ValueError("mean and second_moment are both given; expected at most one of them")
     named = {"w_q": w_q, "w_k": w_k, "mean": mean, "second_moment": second_moment}
-    named |= {"frequencies": angles.given(frequencies)}
     given = {name: value for name, value in named.items() if value is not None}
-    host = dict(zip(given, on_host(**given), strict=True))
+    host = dict(zip([*given, "frequencies"], on_host(angles.given(frequencies, pairing, 1.0), **given), strict=True))
     omega = one_axis(host["frequencies"])
     query, key = (_complex_rows(name, host[name], len(omega), pairing) for name in ("w_q", "w_k"))
     array.broadcast_shapes({"w_q": query.shape[:-2], "w_k": key.shape[:-2]})
@@ -211,7 +210,7 @@ def _joined(
 
 
 def _of_inputs(name: str, value: np.ndarray | None, shape: tuple[int, ...], query: np.ndarray) -> np.ndarray | None:
-    """What is known of the inputs, ``(..., *shape)`` in float64, or say why it is none."""
+    """What is known of the inputs, ``(..., *shape)`` in float64, or say what is wrong with it."""
     if value is None:
         return None
     if value.dtype.kind not in "iuf":

@@ -136,7 +136,7 @@ def effective_offset(
     >>> round(float(found.mass), 2)
     0.01
     """
-    q, k, omega = on_host(q=q, k=k, frequencies=angles.given(frequencies))
+    q, k, omega = on_host(q=q, k=k, frequencies=angles.given(frequencies, pairing, 1.0, q))
     omega = one_axis(omega)
     tokens = blocks.tokens(q, k, np, None, pairing, len(omega))
     n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
@@ -153,9 +153,10 @@ def effective_offset(
     return EffectiveOffset(offset, stderr, confidence, value, runner_up, runner_up_value, lag.astype(np.int64), mass)
 
 
-def on_host(**arrays: Any) -> Iterator[np.ndarray]:
-    """Arrays of one library, brought to the host."""
-    xp, device = array.shared(**arrays)
+def on_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
+    """Arrays of one library, and at last frequencies, which may be NumPy's beside any, brought to the host."""
+    xp, device = array.shared({"frequencies": frequencies}, **arrays)
+    arrays["frequencies"] = frequencies
     return (array.to_host(array.asarray(value, xp, name=name, device=device)) for name, value in arrays.items())
 
 

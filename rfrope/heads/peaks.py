@@ -17,8 +17,8 @@ from rfrope.heads.shifts import per_block, read_shifted
 
 _GRID = 16  # points of the first grid to a turn of the fastest block
 _FINER = 16  # by how much each of the later grids is finer
-_LEVELS = 4  # of them; from there Newton's steps on the slope gain what values cannot tell
-_POINTS = 2**24  # of the first grid, at most
+_LEVELS = 4  # such grids; from there Newton's steps on the slope gain what values cannot show
+_POINTS = 2**24  # points of the first grid, at most
 _APART = 0.01  # steps of the grid between two peaks; nearer ones are one, up to rounding
 _EQUAL = 1e-13  # peaks whose values differ by less, as a part of all weights, are equally high
 
@@ -92,7 +92,7 @@ def alignment(frequencies: Array, shift: Array, offset: Array, *, weights: Array
         For shapes that do not fit, no blocks, NaN or infinite values, and weights that are negative. Values are looked
         at only where that costs nothing: not on devices, in JAX or in Dask.
     TypeError
-        For arrays of different libraries or of a dtype without numbers on a line.
+        For arrays of different libraries, or of a dtype that is not integer or real floating.
 
     Notes
     -----
@@ -144,7 +144,7 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     Returns
     -------
     Peak
-        NumPy arrays of the leading shape. The values are those of ``alignment(...).overall``. Of peaks that are equally
+        NumPy arrays of the leading shape. The values are those of ``alignment(...).overall``. If peaks are equally
         high, to 1e-13, the offset nearest to 0 is taken.
 
     Raises
@@ -153,7 +153,7 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
         For shapes that do not fit, NaN or infinite values, negative weights, an empty range or one of more than 2**20
         turns of the fastest block, and where no block with a weight turns, so that all offsets are alike.
     TypeError
-        For arrays of different libraries or of a dtype without numbers on a line.
+        For arrays of different libraries, or of a dtype that is not integer or real floating.
 
     Notes
     -----
@@ -219,7 +219,7 @@ def peak_of_waves(omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: 
     second = np.sort(values[tops])[-2:][0]
     tops = tops[values[tops] >= second - missed]
     x, value = _climbed(omega, cosine, sine, np.clip(low + step * tops, low, high), step, low, high)
-    ends = np.array([low, high])  # one of which may be a peak of its own beside one that is nearer than a step
+    ends = np.array([low, high])  # an end may be a peak of its own beside one that is nearer than a step
     at_ends, slopes, _ = _derivatives(omega, cosine, sine, ends)
     falls = slopes * np.array([-1.0, 1.0]) > 0.0
     x, value = np.concatenate([x, ends[falls]]), np.concatenate([value, at_ends[falls]])
@@ -305,7 +305,7 @@ def _each_peak(
 
 def _checked_weights(weights: Any, like: Array, xp: ModuleType) -> Array:
     value = array.asarray(weights, xp, name="weights", device=array.device(like))
-    if array.dtype_name(value) == "bool":  # which blocks count at all
+    if array.dtype_name(value) == "bool":  # True and False say which blocks count
         value = array.astype(value, like.dtype, xp)
     value = per_block("weights", value, like, xp)
     if not array.all_within(value, LARGEST, xp) or (array.on_host(value) and not bool(xp.all(value >= 0.0))):

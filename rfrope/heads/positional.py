@@ -97,7 +97,7 @@ def positional_weights(
     head_dim : int, optional
         Width of the head, even, at least 2D (the default). Features beyond 2D are not rotated, and get zeros.
     dtype : dtype of the caller's library, optional
-        Of the result: float64 where the library has it, unless given.
+        Dtype of the result: float64 where the library has it, unless given.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def positional_weights(
         For shapes that do not fit, no blocks, NaN or infinite values, an index outside x, a constant of 0, a
         temperature that is not positive, a width that is odd or too small, or an unknown pairing.
     TypeError
-        For arrays of different libraries or of a dtype without numbers on a line, and for a `dtype` that is not real
+        For arrays of different libraries, or not integer or real floating, and for a `dtype` that is not real
         floating.
 
     Notes
@@ -130,7 +130,7 @@ def positional_weights(
     >>> x = np.random.default_rng(0).standard_normal((6, 16))
     >>> x[:, 0] = 1.0
     >>> at = np.arange(6)
-    >>> rfrope.scores(x @ W_q.T, x @ W_k.T, at, at, omega)[3].round(3)  # of the query at 3: highest at 2
+    >>> rfrope.scores(x @ W_q.T, x @ W_k.T, at, at, omega)[3].round(3)  # scores of the query at 3: highest at 2
     array([2.564, 3.535, 4.   , 3.535, 2.564, 1.965])
     """
     d_model, constant_index = whole("d_model", d_model, 1), whole("constant_index", constant_index)
@@ -142,6 +142,7 @@ def positional_weights(
     if constant == 0.0 or not math.isfinite(temperature / constant):
         raise ValueError(f"constant is {constant}; expected a number that is not 0, nor too small to divide by")
     blocks.check_pairing(pairing)
+    frequencies = angles.given(frequencies, pairing, 1.0)
     cos, sin, read = _turned_query(frequencies, offset, offset_weights)
     xp = read.xp
     width = head_width(head_dim, cos.shape[-1])
@@ -196,7 +197,7 @@ def score_profile(
     >>> score_profile(rfrope.geometric(64), [-2, -1, 0], scaled=False).round(3)
     array([62.094, 64.   , 62.094])
     """
-    temperature, frequencies = positive("temperature", temperature), angles.given(frequencies)
+    temperature, frequencies = positive("temperature", temperature), angles.given(frequencies, scale=1.0)
     cos, sin, read = _turned_query(frequencies, offset, offset_weights, delta=delta)
     at = angles.checked(delta, frequencies, None, read.xp, read.device, "delta")
     return temperature * softmax_scale(scaled, head_dim, at.blocks) * _waves(at, cos, sin)
@@ -240,7 +241,7 @@ def attention_profile(
     Raises
     ------
     ValueError, TypeError
-        As `positional_weights`, and for a context, window or position that are no whole numbers or do not fit.
+        As `positional_weights`, and for a context, window or position that are not whole numbers or do not fit.
 
     Notes
     -----
@@ -291,7 +292,7 @@ def attention_profile(
 
 def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: Any) -> tuple[Array, Array, Angles]:
     """The query of each block, ``sum_j weight_j R(offset_j) (1, 0)``, as ``(*H, D)``, and the angles of the offsets."""
-    frequencies = angles.given(frequencies)
+    frequencies = angles.given(frequencies, scale=1.0)
     constants = {"frequencies": frequencies, "offset": offset, "offset_weights": offset_weights, **others}
     xp, device = array.shared(constants)
     offset = array.numbers(_on_device(offset, xp, device), xp, name="offset", device=device)

@@ -142,7 +142,7 @@ def profile(
     """
     choice("pairs", pairs, _PAIRS)
     scale, placed = positive("scale", scale), {"q_positions": q_positions, "k_positions": k_positions}
-    read = angles.read(delta, frequencies, name="delta", least=1, sets="one", beside=placed, q=q, k=k)
+    read = angles.read(delta, frequencies, name="delta", least=1, sets="one", beside=placed, pairing=pairing, q=q, k=k)
     xp, device = read.xp, read.device
     tokens = blocks.tokens(q, k, xp, device, pairing, read.blocks)
     check_paired(paired, tokens)
@@ -201,7 +201,7 @@ def _over_all_pairs(
         error = xp.full_like(variance, math.nan)
     else:
         error = together / (n * (n - 1.0)) if paired else of_q / (n * (n - 1.0)) + of_k / (m * (m - 1.0))
-        once = joint / ((n - 1.0) * (m - 1.0))  # which both parts hold, because the means are those of these tokens
+        once = joint / ((n - 1.0) * (m - 1.0))  # both parts hold it, because the means are those of these tokens
         error = xp.where(error > 2.0 * once, error - once, once)
     number = xp.full_like(cos[0, ...], float(n) * float(m))
     return number, root(variance, xp), root(error, xp), a * cos, b * sin

@@ -216,7 +216,7 @@ def shifted_scores(
 
     The same by turning both sides:
 
-    >>> key = rfrope.rotate(np.array(k), [0, -1], omega, shift=[0.4, -0.2])
+    >>> key = rfrope.rotate(np.array([k, k]), [0, -1], omega, shift=[0.4, -0.2])
     >>> (key @ q).round(4)
     array([2.5775, 4.2259])
     """
@@ -316,17 +316,20 @@ def read_shifted(positions: Any, frequencies: Any, shift: Any, name: str, **othe
 
 
 def per_block(name: str, value: Any, like: Array, xp: ModuleType) -> Array:
-    """Return numbers, one for each block, in the dtype of an array ``(..., D)`` that they broadcast against."""
+    """Return numbers ``(..., D)``, one for each block, in the dtype of an array that they broadcast against.
+
+    One number for all blocks is repeated: sums over the blocks count it as often as there are blocks.
+    """
     value = array.as_widest(array.numbers(value, xp, name=name, device=array.device(like)), xp)
     shape = array.broadcast_shapes({name: value.shape, "the phases": like.shape})
     if shape[-1] != like.shape[-1]:
         raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., {like.shape[-1]}), one for each block")
-    return value
+    return xp.broadcast_to(value, (*value.shape[:-1], shape[-1]))
 
 
 def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, shift: Any, pairing: str) -> tuple[Content, Angles]:
     """Content of the queries and keys, and the angles of their lags."""
-    read = read_shifted(delta, frequencies, shift, "delta", q=q, k=k)
+    read = read_shifted(delta, angles.given(frequencies, pairing, 1.0, q), shift, "delta", q=q, k=k)
     content = blocks.content(q, k, read.xp, array.device(read.positions), pairing, read.blocks)
     array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "delta": read.shape[:-1]})
     return content, read

@@ -17,7 +17,7 @@ from rfrope.kernels.base import Atoms, Kernel
 from rfrope.kernels.law import Law
 from rfrope.kernels.parameters import along_axes, per_axis, shares, square_matrix, volume
 
-_MOST_ATOMS = 2**12  # of a factor, in the density of a product
+_MOST_ATOMS = 2**12  # atoms of a factor, in the density of a product
 
 
 def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
@@ -82,7 +82,7 @@ def _check_kernels(kernels: Any) -> None:
 
 
 def check_same_axes(kernels: tuple[Kernel, ...]) -> None:
-    """Say that kernels do not have one number of axes, or are no kernels at all."""
+    """Say that kernels do not have one number of axes, or are not kernels at all."""
     _check_kernels(kernels)
     if len({k.ndim for k in kernels}) > 1:
         raise ValueError(f"kernels have {[k.ndim for k in kernels]} axes; expected one ndim for all")
@@ -112,8 +112,8 @@ class Product(Kernel):
 
     @property
     def signed_columns(self) -> tuple[bool, ...]:
-        """The factors' columns, side by side."""
-        return sum((f.signed_columns for f in self.factors), start=())
+        """The factors' columns, side by side; none where a factor has none."""
+        return _all_signed(self.factors)
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return math.prod((f._phi(delta, xp) for f in self.factors), start=1.0)
@@ -316,8 +316,8 @@ class Axes(Kernel):
 
     @property
     def signed_columns(self) -> tuple[bool, ...]:
-        """The kernels' columns, side by side."""
-        return sum((k.signed_columns for k in self.kernels), start=())
+        """The kernels' columns, side by side; none where a kernel has none."""
+        return _all_signed(self.kernels)
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return math.prod((k._phi(part, xp) for k, part in self._groups(delta)), start=1.0)
@@ -336,6 +336,13 @@ class Axes(Kernel):
 
     def __repr__(self) -> str:
         return f"axes({', '.join(map(repr, self.kernels))})"
+
+
+def _all_signed(kernels: Iterable[Kernel]) -> tuple[bool, ...]:
+    """Columns of kernels side by side, if those of each turn its frequency: else a part of the sum would stay."""
+    columns = [k.signed_columns for k in kernels]
+    known = all(map(any, columns))
+    return tuple(signed and known for each in columns for signed in each)
 
 
 def _common_isotropy(kernels: Iterable[Kernel]) -> np.ndarray | None:

@@ -48,8 +48,8 @@ class Kernel(ABC):
     def signed_columns(self) -> tuple[bool, ...]:
         """Which columns of the cube carry the sign: with u replaced by 1 - u in all of them, omega turns into -omega.
 
-        Designs spread the other half of such a column, the magnitude, evenly. A wrong answer costs them accuracy, never
-        the law. Unless a family says otherwise: the last ndim columns.
+        Designs spread the other half of such a column, the magnitude, evenly. None do for a law of which no such
+        columns are known. Unless a family says otherwise: the last ndim columns.
         """
         return tuple(j >= self.draws - self.ndim for j in range(self.draws))
 
@@ -80,14 +80,14 @@ class Kernel(ABC):
         """
         delta, xp = self.as_vectors(delta, "delta")
         with np.errstate(over="ignore", under="ignore"):  # a lag may be large enough for its square to overflow
-            return self._phi(delta, xp)
+            return _as_ufuncs_do(self._phi(delta, xp))
 
     @array.on_device_of_arrays
     def phi2(self, delta: Array) -> Array:
         """Second harmonic ``Phi_2(delta) = E cos(2 delta . omega) = Phi(2 delta)``; see `phi`."""
         delta, xp = self.as_vectors(delta, "delta")
         with np.errstate(over="ignore", under="ignore"):
-            return self._phi(2.0 * delta, xp)
+            return _as_ufuncs_do(self._phi(2.0 * delta, xp))
 
     @array.on_device_of_arrays
     def density(self, omega: Array) -> Array:
@@ -112,7 +112,7 @@ class Kernel(ABC):
         """
         omega, xp = self.as_vectors(omega, "omega")
         with np.errstate(over="ignore", under="ignore"):
-            return self._density(omega, xp)
+            return _as_ufuncs_do(self._density(omega, xp))
 
     @array.on_device_of_arrays
     def transport(self, u: Array) -> Array:
@@ -151,7 +151,7 @@ class Kernel(ABC):
 
     def rescale(self, scale: float | Sequence[float]) -> Kernel:
         """Stretch to ``Phi(delta / scale)``: frequencies divided by `scale`, a number or one for each axis."""
-        from rfrope.kernels.algebra import Rescaled  # which is made of kernels
+        from rfrope.kernels.algebra import Rescaled  # algebra is itself made of kernels
 
         return Rescaled(self, scale)  # type: ignore[arg-type]
 
@@ -199,7 +199,7 @@ class Kernel(ABC):
         return None
 
     def _law(self) -> Law | None:
-        """State the transport as data, if it is that simple: compiled loops then need not call it."""
+        """State the transport as data, if it is simple enough: compiled loops then need not call it."""
         return None
 
     def stated_law(self) -> Law | None:
@@ -233,3 +233,8 @@ class Kernel(ABC):
                 f"{name} has shape {tuple(value.shape)}; expected (..., {self.ndim}): {self!r} has {self.ndim} axes"
             )
         return value, xp
+
+
+def _as_ufuncs_do(value: Array) -> Array:
+    """Return a number of NumPy for an array of NumPy without axes, as its ufuncs do; anything else as it came."""
+    return value[()] if isinstance(value, np.ndarray) and not value.ndim else value

@@ -19,7 +19,7 @@ from rfrope._core.arguments import positive
 from rfrope._core.array import Array
 from rfrope.kernels.base import Kernel
 from rfrope.kernels.law import Law, Quantile
-from rfrope.kernels.parameters import along_axes, check_ndim, length, per_axis, radius, shape, volume
+from rfrope.kernels.parameters import along_axes, check_ndim, length, near_and_far, per_axis, shape, volume
 
 
 class _Isotropic(Kernel):
@@ -32,7 +32,9 @@ class _Isotropic(Kernel):
         object.__setattr__(self, "scale", per_axis("scale", self.scale, self.ndim))
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
-        return self._radial_phi(radius(delta / along_axes(self.scale, delta, xp), xp), xp)
+        scaled = delta / along_axes(self.scale, delta, xp)
+        near, square, t = near_and_far(scaled, self._near_bound, xp)
+        return xp.where(near, self._near_phi(square, xp), self._radial_phi(t, xp))
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return self._unit_transport(u) / np.asarray(self.scale)
@@ -43,6 +45,15 @@ class _Isotropic(Kernel):
     @abstractmethod
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
         """Phi at distance t."""
+
+    @property
+    def _near_bound(self) -> float:
+        """Squares of distances up to which `_near_phi` holds; 0 for families that have a kink at 0."""
+        return 0.0
+
+    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
+        """Phi by the square of a small distance, smooth at 0. A kink is flat there: the mean of its two sides."""
+        return xp.ones_like(square)
 
     @abstractmethod
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
@@ -58,8 +69,9 @@ class _Stated(_Isotropic):
         return self.ndim + (self._unit_law()[1] is not None)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
-        w = radius(omega * along_axes(self.scale, omega, xp), xp)
-        return volume(self.scale, self.ndim) * self._radial_density(w, xp)
+        near, square, w = near_and_far(omega * along_axes(self.scale, omega, xp), self._near_density_bound, xp)
+        density = xp.where(near, self._near_density(square, xp), self._radial_density(w, xp))
+        return volume(self.scale, self.ndim) * density
 
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
         (quantile, parameters), shared = self._unit_law()
@@ -88,6 +100,15 @@ class _Stated(_Isotropic):
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         """Density of w at distance w."""
 
+    @property
+    def _near_density_bound(self) -> float:
+        """As `_near_bound`, for the density."""
+        return 0.0
+
+    def _near_density(self, square: Array, xp: ModuleType) -> Array:
+        """As `_near_phi`, for the density."""
+        return self._radial_density(xp.zeros_like(square), xp)
+
 
 @dataclass(frozen=True, repr=False)
 class Gaussian(_Stated):
@@ -100,8 +121,16 @@ class Gaussian(_Stated):
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
         return xp.exp(-0.5 * t * t)
 
+    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
+        return xp.exp(-0.5 * square)
+
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
-        return (2.0 * math.pi) ** (-0.5 * self.ndim) * xp.exp(-0.5 * w * w)
+        return self._near_density(w * w, xp)
+
+    def _near_density(self, square: Array, xp: ModuleType) -> Array:
+        return (2.0 * math.pi) ** (-0.5 * self.ndim) * xp.exp(-0.5 * square)
+
+    _near_bound = _near_density_bound = 1.0
 
     def _shared_radius(self) -> Quantile | None:
         return None
@@ -117,6 +146,11 @@ class Cauchy(_Stated):
 
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
         return 1.0 / (1.0 + t * t)
+
+    _near_bound = 1.0
+
+    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
+        return 1.0 / (1.0 + square)
 
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         return 0.5 ** (0.5 * self.ndim) * _normal_gamma_density(1.0, self.ndim, math.sqrt(0.5) * w, xp)
@@ -152,10 +186,26 @@ class Matern(_Stated):
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
         return special.matern(self.nu, math.sqrt(2.0 * self.nu) * t, xp)
 
+    @property
+    def _near_bound(self) -> float:
+        """Where what follows the square in Phi, of the order ``min(2 nu, 4)``, is below rounding even in Phi''."""
+        return 1e-16 ** (2.0 / (1.0 + min(2.0 * self.nu - 2.0, 2.0))) if self.nu > 1.0 else 0.0
+
+    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
+        return 1.0 - (0.5 * self.nu / (self.nu - 1.0) if self.nu > 1.0 else 0.0) * square
+
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
+        return self._density_of_logarithm(special.log1p_square(w * (1.0 / math.sqrt(2.0 * self.nu)), xp), xp)
+
+    def _near_density(self, square: Array, xp: ModuleType) -> Array:
+        return self._density_of_logarithm(xp.log1p(square * (0.5 / self.nu)), xp)
+
+    _near_density_bound = 1.0
+
+    def _density_of_logarithm(self, logarithm: Array, xp: ModuleType) -> Array:
         power = self.nu + 0.5 * self.ndim
         log_peak = special.log_gamma_ratio(self.nu, self.ndim) - 0.5 * self.ndim * math.log(2.0 * math.pi * self.nu)
-        return xp.exp(log_peak - power * xp.log1p(w * w / (2.0 * self.nu)))
+        return xp.exp(log_peak - power * logarithm)
 
     def _law(self) -> Law | None:
         return super()._law() if self.nu >= 0.5 else None  # tails too heavy for tables
@@ -184,8 +234,16 @@ class Exponential(_Stated):
         return xp.exp(-t)
 
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
+        return self._density_of_logarithm(special.log1p_square(w, xp), xp)
+
+    def _near_density(self, square: Array, xp: ModuleType) -> Array:
+        return self._density_of_logarithm(xp.log1p(square), xp)
+
+    _near_density_bound = 1.0
+
+    def _density_of_logarithm(self, logarithm: Array, xp: ModuleType) -> Array:
         power = 0.5 * (self.ndim + 1)
-        return xp.exp(math.lgamma(power) - power * math.log(math.pi) - power * xp.log1p(w * w))
+        return xp.exp(math.lgamma(power) - power * math.log(math.pi) - power * logarithm)
 
     def _line(self) -> Quantile | None:
         return special.student_quantile, (1.0,)
@@ -215,9 +273,12 @@ class RationalQuadratic(_Stated):
         object.__setattr__(self, "alpha", positive("alpha", self.alpha))
 
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
-        t = t * (1.0 / math.sqrt(2.0 * self.alpha))
-        small, large = xp.where(t < 1.0, t, xp.ones_like(t)), xp.where(t < 1.0, xp.ones_like(t), t)
-        return xp.exp(-self.alpha * (xp.log1p(small * small / large / large) + 2.0 * xp.log(large)))
+        return xp.exp(-self.alpha * special.log1p_square(t * (1.0 / math.sqrt(2.0 * self.alpha)), xp))
+
+    _near_bound = 1.0
+
+    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
+        return xp.exp(-self.alpha * xp.log1p(square * (0.5 / self.alpha)))
 
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         return _normal_gamma_density(self.alpha, self.ndim, w, xp)
@@ -271,6 +332,13 @@ class PowerExponential(_Isotropic):
 
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
         return xp.exp(-(t**self.exponent))
+
+    @property
+    def _near_bound(self) -> float:
+        return 1.0 if self.exponent == 2.0 else 0.0
+
+    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
+        return xp.exp(-square) if self.exponent == 2.0 else xp.ones_like(square)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         if self.exponent == 1.0:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
-from rfrope._core.arguments import MOST, positive, whole
+from rfrope._core import arguments, array
+from rfrope._core.arguments import LARGEST, MOST, whole
 from rfrope._core.array import Array
 
 
@@ -53,6 +53,16 @@ def shape(default: float, least: float, most: float, *, ends: bool = False) -> A
     return field(default=default, metadata={"sought": Sought("shape", least=least, most=most, ends=ends)})
 
 
+def positive(name: str, value: Any) -> float:
+    """Return a length or a frequency, from 2**-500 to 2**500: beyond, draws are cut and no longer follow Phi."""
+    return arguments.positive(name, value, least=1.0 / LARGEST, most=LARGEST)
+
+
+def finite(name: str, value: Any) -> float:
+    """Return a frequency of either sign, within 2**500."""
+    return arguments.finite(name, arguments.finite(name, value), least=-LARGEST, most=LARGEST)
+
+
 def per_axis(
     name: str, value: Any, ndim: int, check: Callable[[str, Any], float] = positive
 ) -> float | tuple[float, ...]:
@@ -71,7 +81,7 @@ def shares(name: str, values: Any) -> tuple[float, ...]:
     """Return positive weights whose sum is 1 to rounding, as those it returns are, which it returns unchanged."""
     if not isinstance(values, list | tuple | np.ndarray) or np.ndim(np.asarray(values, dtype=object)) != 1:
         raise TypeError(f"{name} is {values!r:.80}; expected a sequence of positive numbers with sum 1")
-    checked = tuple(positive(name, value) for value in values)
+    checked = tuple(arguments.positive(name, value) for value in values)
     total = math.fsum(checked)
     if abs(total - 1.0) > 1e-9:
         raise ValueError(f"{name} is {list(checked)!r:.80}, with sum {total}; expected sum 1 so that Phi(0) = 1")
@@ -96,24 +106,59 @@ def along_axes(value: float | tuple[float, ...], like: Array, xp: ModuleType) ->
 
 
 def radius(vectors: Array, xp: ModuleType) -> Array:
-    """Euclidean length along the last axis; components so large or small that squares fail are divided before."""
+    """Euclidean length along the last axis; components so large or small that squares fail are divided before.
+
+    Its gradient is 0 at zero, where the length has a kink.
+    """
+    if vectors.shape[-1] == 1:
+        return xp.abs(vectors[..., 0])
+    zero = xp.all(vectors == 0.0, axis=-1)
+    length = _length_of_others(xp.where(zero[..., None], xp.ones_like(vectors), vectors), xp)
+    return xp.where(zero, xp.zeros_like(length), length)
+
+
+def near_and_far(vectors: Array, bound: float, xp: ModuleType) -> tuple[Array, Array, Array]:
+    """Squares of lengths up to a bound, and lengths beyond, so that functions of either have derivatives at zero.
+
+    A smooth function of vectors is one of the square: by way of the length, whose derivatives fail at zero, it would
+    lose its own there.
+
+    Returns
+    -------
+    near : array, (...)
+        Whether the square is below `bound`; with a bound of 0, whether the vector is zero.
+    square, length : arrays, (...)
+        Those of the vectors where they are to be used, and of other vectors elsewhere.
+    """
+    if bound:
+        near = xp.all(xp.abs(vectors) < math.sqrt(bound / vectors.shape[-1]), axis=-1)
+    else:
+        near = xp.all(vectors == 0.0, axis=-1)
+    small = xp.where(near[..., None], vectors, xp.zeros_like(vectors))
+    large = xp.where(near[..., None], xp.ones_like(vectors), vectors)
+    return near, xp.sum(small * small, axis=-1), _length_of_others(large, xp)
+
+
+def _length_of_others(vectors: Array, xp: ModuleType) -> Array:
+    """Length of vectors that are not zero."""
     if vectors.shape[-1] == 1:
         return xp.abs(vectors[..., 0])
     largest = xp.max(xp.abs(vectors), axis=-1, keepdims=True)
     bound = float(xp.finfo(vectors.dtype).max) ** 0.45
     fits = (largest > 1.0 / bound) & (largest < bound)
-    divisor = xp.where(fits | (largest == 0.0) | xp.isinf(largest), xp.ones_like(largest), largest)
+    divisor = xp.where(fits | xp.isinf(largest), xp.ones_like(largest), largest)
     vectors = vectors / divisor
     return divisor[..., 0] * xp.sqrt(xp.sum(vectors * vectors, axis=-1))
 
 
 def volume(scale: float | tuple[float, ...], ndim: int) -> float:
     """Product of a length over the axes."""
-    return scale**ndim if isinstance(scale, float) else math.prod(scale)
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.prod(np.broadcast_to(scale, ndim)))
 
 
 def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:
-    """Return an invertible matrix, or say why it is none."""
+    """Return an invertible matrix, or say what is wrong with it."""
     host = array.host_numbers(matrix, name)
     if host.dtype.kind not in "iuf":
         raise TypeError(f"{name} is {matrix!r:.80}; expected real numbers of shape ({size}, {size})")

@@ -16,7 +16,7 @@ import numpy as np
 
 from rfrope._core import array, elementwise, special, turns
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import LARGEST, finite, positive
+from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 from rfrope.kernels import parameters
 from rfrope.kernels.base import Atoms, Kernel
@@ -27,6 +27,7 @@ from rfrope.kernels.parameters import (
     frequency,
     length,
     per_axis,
+    positive,
     shape,
     shares,
     volume,
@@ -52,15 +53,13 @@ class Sinc(Kernel):
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         angle = delta * along_axes(self.bandwidth, delta, xp)
-        regular = (angle != 0.0) & ~xp.isinf(angle)  # the quotient is 1 at zero and 0 at infinity
-        safe = xp.where(regular, angle, xp.ones_like(angle))
-        quotient = xp.where(regular, xp.sin(safe) / safe, xp.astype(angle == 0.0, angle.dtype))
-        return xp.prod(quotient, axis=-1)
+        quotients = special.sinc(angle, xp)
+        return math.prod(quotients[..., axis] for axis in range(self.ndim))  # a product that has second derivatives
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         inside = xp.all(xp.abs(omega) <= along_axes(self.bandwidth, omega, xp), axis=-1)
-        height = 1.0 / volume(self.bandwidth, self.ndim) * 0.5**self.ndim
-        return height * xp.astype(inside, omega.dtype)
+        height = _inverse(volume(self.bandwidth, self.ndim)) * 0.5**self.ndim
+        return xp.where(inside, xp.full_like(omega[..., 0], height), xp.zeros_like(omega[..., 0]))
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.asarray(self.bandwidth) * (2.0 * u - 1.0)
@@ -146,13 +145,13 @@ class Ball(Kernel):
         return parameters.radial_draws(self.ndim)
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
-        t = parameters.radius(delta * along_axes(self.bandwidth, delta, xp), xp)
-        return special.sphere_mean_cos(0.5 * self.ndim, t, xp)
+        return _sphere_mean_cos(0.5 * self.ndim, delta * along_axes(self.bandwidth, delta, xp), xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         inside = parameters.radius(omega / along_axes(self.bandwidth, omega, xp), xp) <= 1.0
         unit = math.gamma(0.5 * self.ndim + 1.0) * math.pi ** (-0.5 * self.ndim)
-        return unit / volume(self.bandwidth, self.ndim) * xp.astype(inside, omega.dtype)
+        height = unit * _inverse(volume(self.bandwidth, self.ndim))
+        return xp.where(inside, xp.full_like(omega[..., 0], height), xp.zeros_like(omega[..., 0]))
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         if self.ndim == 1:
@@ -192,8 +191,7 @@ class Shell(Kernel):
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         if self.ndim == 1:
             return _mean_cos((self.radius,), delta, xp)
-        t = parameters.radius(delta * along_axes(self.radius, delta, xp), xp)
-        return special.sphere_mean_cos(0.5 * self.ndim - 1.0, t, xp)
+        return _sphere_mean_cos(0.5 * self.ndim - 1.0, delta * along_axes(self.radius, delta, xp), xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         raise ValueError(f"{self!r} has no density: its frequencies lie on a sphere")
@@ -207,6 +205,15 @@ class Shell(Kernel):
     def isotropy(self) -> np.ndarray | None:
         """As `Kernel.isotropy`."""
         return np.diag(np.broadcast_to(self.radius, self.ndim))
+
+
+def _inverse(volume: float) -> float:
+    return 1.0 / volume if volume else math.inf
+
+
+def _sphere_mean_cos(order: float, vectors: Array, xp: ModuleType) -> Array:
+    near, square, t = parameters.near_and_far(vectors, 1.0, xp)
+    return xp.where(near, special.sphere_near(order, square), special.sphere_mean_cos(order, t, xp))
 
 
 def _direction(u: np.ndarray) -> np.ndarray:
@@ -254,7 +261,10 @@ class Periodic(Kernel):
         return min(1.0 / self.scale / self.scale, 1e300)
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
-        x = xp.abs(delta[..., 0])
+        x = delta[..., 0]
+        x = xp.where(
+            x < 0.0, -x, x
+        )  # a magnitude whose slope at 0 is not 0, so that second derivatives are right there
         x = xp.where(xp.isinf(x), xp.full_like(x, math.nan), x)
         rest = xp.remainder(x, self.period)
         rest = xp.where(rest > 0.5 * self.period, self.period - rest, rest)  # exact, as the remainder is
@@ -292,7 +302,7 @@ class SpectralMixture(Kernel):
     def __post_init__(self) -> None:
         object.__setattr__(self, "ndim", check_ndim(self.ndim))
         object.__setattr__(self, "weights", shares("weights", self.weights))
-        for name, check in (("means", finite), ("scales", positive)):
+        for name, check in (("means", parameters.finite), ("scales", positive)):
             values = getattr(self, name)
             if not isinstance(values, list | tuple | np.ndarray) or getattr(values, "ndim", 1) == 0:
                 raise TypeError(f"{name} is {values!r:.80}; expected a sequence with an entry for each component")
@@ -317,8 +327,8 @@ class SpectralMixture(Kernel):
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         total: Array = 0.0
         for weight, mean, scale in self._components():
-            t = parameters.radius(delta * along_axes(scale, delta, xp), xp)
-            envelope = xp.exp(-0.5 * t * t)
+            near, square, t = parameters.near_and_far(delta * along_axes(scale, delta, xp), 1.0, xp)
+            envelope = xp.exp(-0.5 * xp.where(near, square, t * t))
             gone = (envelope == 0.0)[..., None]
             cos = _mean_cos(mean, xp.where(gone, xp.zeros_like(delta), delta), xp)
             total = total + weight * envelope * cos
@@ -327,10 +337,11 @@ class SpectralMixture(Kernel):
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         total: Array = 0.0
         for weight, mean, scale in self._components():
-            height = 0.5 * weight * (2.0 * math.pi) ** (-0.5 * self.ndim) / volume(scale, self.ndim)
+            height = 0.5 * weight * (2.0 * math.pi) ** (-0.5 * self.ndim) * _inverse(volume(scale, self.ndim))
             width, centre = along_axes(scale, omega, xp), along_axes(mean, omega, xp)
-            for w in (parameters.radius((omega + s * centre) / width, xp) for s in (-1.0, 1.0)):
-                total = total + height * xp.exp(-0.5 * w * w)
+            for away in ((omega + s * centre) / width for s in (-1.0, 1.0)):
+                near, square, w = parameters.near_and_far(away, 1.0, xp)
+                total = total + height * xp.exp(-0.5 * xp.where(near, square, w * w))
         return total
 
     def _transport(self, u: np.ndarray) -> np.ndarray:

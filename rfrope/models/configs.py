@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.arguments import flag, whole
+from rfrope._core.arguments import flag, path_of, whole
 from rfrope._core.array import placed
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known, model_types
@@ -26,13 +26,13 @@ from rfrope.scaling.schemes import positive
 _SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], "rotary_pct", "rotary_dim", "rope_ratio")
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # repeats what a part says around it
 _PERCEPTION = ("vision", "visual", "vit", "image", "audio")  # read only where their type is known
-_PLAIN = ("rope_type", "default")  # which says nothing, and which transformers itself wrote beside dicts of layers
+_PLAIN = ("rope_type", "default")  # says nothing; transformers itself wrote it beside dicts of layers
 _DEEPEST = 8  # parts inside parts; models have three
 
 
 @dataclass
 class _Reading:
-    """What is asked for, and where was looked."""
+    """What is asked for, and where it was looked for."""
 
     source: str
     seq_len: int | None
@@ -73,7 +73,7 @@ def from_config(
         Its ``context`` is ``max_position_embeddings``; its ``source`` holds
 
         - ``name``: the place, ``""`` for the top, ``"text_config.full_attention"``;
-        - ``model_type``, as the config has it there;
+        - ``model_type``, as the config gives it there;
         - ``rope_parameters``: the scheme and its values under the names of transformers 5, defaults filled in
           (``rope_type`` is ``"axial"`` for the two axes of vision models);
         - ``pairing``: where the Rope's pairing is from, ``"known"`` (from a table made by running the attention
@@ -110,7 +110,7 @@ def from_config(
     full_attention 1000000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
     sliding_attention 10000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
     """
-    root, source = _read(config)
+    root, source = read(config)
     if seq_len is not None:
         whole("seq_len", seq_len, 1)
     if pairing is not None:
@@ -119,13 +119,13 @@ def from_config(
     found = tuple(_all_parts("", root, "", reading))
     if not found:
         raise ValueError(
-            f"{source or 'config'} tells of no RoPE; looked for {', '.join(_SIGNS)}, or a model_type that has one, at "
+            f"{source or 'config'} describes no RoPE; looked for {', '.join(_SIGNS)}, or a model_type that has one, at "
             f"{', '.join(reading.looked)}"
         )
     return found
 
 
-def _read(config: Any) -> tuple[Mapping[str, Any], str]:
+def read(config: Any) -> tuple[Mapping[str, Any], str]:
     """Return a config as a dict, and what errors call it."""
     if isinstance(config, Mapping):
         return config, ""
@@ -136,14 +136,14 @@ def _read(config: Any) -> tuple[Mapping[str, Any], str]:
         return held, ""
     if not isinstance(config, str | os.PathLike):
         raise TypeError(f"config is {config!r:.80}; expected a dict, the path of a config.json, or a config object")
-    path = os.fspath(config)
+    path = path_of("config", config)
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
     with open(path, encoding="utf-8-sig") as file:
         try:
             held = json.load(file, object_pairs_hook=_without_repeats)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is no JSON ({error}); expected a model's config.json") from None
+            raise ValueError(f"{path} is not valid JSON ({error}); expected a model's config.json") from None
     if not isinstance(held, dict):
         raise ValueError(f"{path} holds a {type(held).__name__}; expected a model's config, which is an object")
     return held, path
@@ -153,7 +153,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     held: dict[str, Any] = {}
     for key, value in pairs:
         if key in held:
-            raise ValueError(f"{key!r} stands in it twice in one object")
+            raise ValueError(f"{key!r} occurs twice in one object")
         held[key] = value
     return held
 
@@ -179,7 +179,7 @@ def _all_parts(name: str, part: Mapping[str, Any], parent: str, reading: _Readin
     has_text = any(key in _TEXT and one.source["name"].startswith(path) for path, key in inner.items() for one in found)
     if not has_text and _has_rope(part, defaults, bool(inner)):
         if _is_unknown(name, part, defaults):
-            reading.looked[looked] += " (there is one, but the config alone does not tell its frequencies)"
+            reading.looked[looked] += " (there is one, but the config alone does not give its frequencies)"
         else:
             yield from _of_part(name, part, model_type, defaults, reading)
     yield from found
@@ -330,7 +330,7 @@ def _with_inner_base(part: Mapping[str, Any], model_type: str) -> Mapping[str, A
 
 
 def _layers(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What is told of each kind of layer; a single one is called ``""``."""
+    """What a part says of each kind of layer; a single one is called ``""``."""
     told = given(part)
     usual = defaults.get("rope_parameters", {})
     if is_nested(told):
@@ -338,12 +338,12 @@ def _layers(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, d
         if flat:
             raise ValueError(
                 f"rope_parameters holds {', '.join(flat)} beside dicts of layers; expected {flat[0]} in each dict that "
-                "it is for"
+                "it applies to"
             )
         return {layer: dict(one) for layer, one in told.items() if isinstance(one, Mapping)}
     theta, local = values.base(part), values.base(part, "local_theta")
     if not is_nested(usual) and local is None:
-        beside = ("rope_theta", "partial_rotary_factor")  # which the config may say outside the dict
+        beside = ("rope_theta", "partial_rotary_factor")  # the config may have these outside the dict
         return {"": told or {key: value for key, value in usual.items() if key not in beside}}
     layers = {layer: dict(one) for layer, one in usual.items() if one is not None} if is_nested(usual) else {}
     if not told and local is None and theta is None:
@@ -353,7 +353,7 @@ def _layers(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, d
         or any(one["rope_type"] != "default" for one in layers.values())
     ):
         raise ValueError(
-            f"rope_parameters is one dict; expected for this model one in it for each of {', '.join(sorted(layers))}"
+            f"rope_parameters is one dict; expected one dict in it for each of {', '.join(sorted(layers))}"
         )
     # rope_scaling is then for both kinds of layer
     everywhere = known(part.get("model_type")).get("scaled") == "everywhere"

@@ -22,7 +22,7 @@ NAMES = {
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx"),
 }
 DICTS = ("rope_parameters", "rope_scaling")
-_MOVED = ("llama3", "yarn", "longrope", "su")  # which take original_max_position_embeddings from beside the dict
+_MOVED = ("llama3", "yarn", "longrope", "su")  # these take original_max_position_embeddings from beside the dict
 
 
 def first(part: Mapping[str, Any], what: str, defaults: Mapping[str, Any] | None = None) -> Any:
@@ -155,7 +155,7 @@ def filled(
             "by factor ** (2 / head_dim); use rfrope.scaling.ntk and rfrope.scaling.linear"
         )
     if scheme in (None, "default", "mrope") and defaults and "partial" not in defaults:
-        values["partial_rotary_factor"] = 1.0  # the classes of these models pass over it there
+        values["partial_rotary_factor"] = 1.0  # the classes of these models ignore it there
     part_of = _part_of_head(part, width, defaults)
     values.setdefault(
         "partial_rotary_factor", lacking.get("partial_rotary_factor", 1.0) if part_of is None else part_of
@@ -166,7 +166,7 @@ def filled(
 
 
 def _part_of_head(part: Mapping[str, Any], width: int, defaults: Mapping[str, Any]) -> float | None:
-    """What part of a head is rotated, as told beside the dict."""
+    """What part of a head is rotated, as given beside the dict."""
     name = next((name for name in NAMES["partial_rotary_factor"] if part.get(name) is not None), None)
     if name is not None:
         return fraction(name, part[name])

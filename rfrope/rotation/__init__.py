@@ -7,6 +7,8 @@ first 2D features are turned, the others pass through. A lag is KEY minus QUERY 
 
 from rfrope.rotation.embedding import shift_matrix, sinusoidal
 from rfrope.rotation.pairings import convert_pairing, from_complex, to_complex
+from rfrope.rotation.placing import grid_positions, mrope_positions, packed_positions
+from rfrope.rotation.rerotation import rerotate
 from rfrope.rotation.rope import Rope
 from rfrope.rotation.scoring import block_coefficients, scores
 from rfrope.rotation.turning import phases, rotate, rotate_by_phases, rotate_by_table, rotation_table
@@ -16,7 +18,11 @@ __all__ = [
     "block_coefficients",
     "convert_pairing",
     "from_complex",
+    "grid_positions",
+    "mrope_positions",
+    "packed_positions",
     "phases",
+    "rerotate",
     "rotate",
     "rotate_by_phases",
     "rotate_by_table",

@@ -24,7 +24,7 @@ def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "interlea
         Where the two features of a block go: ``sin_0, cos_0, sin_1, cos_1, ...``, as in the paper, or all sines and
         then all cosines, as in tensor2tensor, fairseq and diffusion models.
     dtype : dtype of the caller's library, optional
-        Of the result: float64 where the library has it, unless given. The values are rounded once, at the end.
+        Dtype of the result: float64 where the library has it, unless given. The values are rounded once, at the end.
 
     Returns
     -------

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,10 @@ class Rope:
                 f"sections is {sections}, but frequencies have shape {tuple(frequencies.shape)}; expected (D,) with "
                 "sections, which are dealt out"
             )
+        if interleaved and sections is None:
+            raise ValueError(
+                "interleaved is True, but sections is None; expected the lengths that are dealt out in turn"
+            )
         if not isinstance(self.source, Mapping | None):
             raise TypeError(f"source is {self.source!r:.80}; expected a dict or None")
         checked = {
@@ -98,7 +102,7 @@ class Rope:
             "sections": sections,
             "interleaved": interleaved,
             "context": _checked_context(self.context),
-            "source": dict(self.source or {}),
+            "source": copy.deepcopy(dict(self.source or {})),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -118,7 +122,12 @@ class Rope:
         """Frequencies as `rfrope.rotate` takes them: ``(D, len(sections))`` with sections, else as they are."""
         if self.sections is None:
             return self.frequencies
-        return dealt(self.frequencies, self.sections, self.interleaved)
+        if not isinstance(self.frequencies, np.ndarray):  # it may have a gradient, or be traced
+            return dealt(self.frequencies, self.sections, self.interleaved)
+        held = self.__dict__
+        if "_vectors" not in held:
+            held["_vectors"] = dealt(self.frequencies, self.sections, self.interleaved)
+        return held["_vectors"]
 
     def rotate(self, x: Array, positions: Array, *, inverse: bool = False, out: Array | None = None) -> Array:
         """Rotate queries or keys by position; see `rfrope.rotate`.
@@ -153,21 +162,22 @@ class Rope:
         >>> Rope([np.pi / 2], pairing="interleaved").rotate(np.array([1.0, 0.0]), 1).round(12)
         array([0., 1.])
         """
-        if self._prepared is not None:
-            turned = self._prepared.again(x, positions, inverse, out)
+        prepared = self._prepared() if type(x) is np.ndarray else None
+        if prepared is not None:
+            turned = prepared.again(x, positions, inverse, out)
             if turned is not None:
                 return turned
         turned = rotate(
             x,
             positions,
             self.vectors,
-            pairing=self._pairing_for(x),
+            pairing=pairing_for(self, x),
             scale=self.attention_factor,
             inverse=inverse,
             out=out,
         )
-        if self._prepared is not None:
-            self._prepared.prepare(x, positions, inverse, out)
+        if prepared is not None:
+            prepared.prepare(x, positions, inverse, out)
         return turned
 
     def scores(self, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
@@ -196,7 +206,7 @@ class Rope:
         >>> rope.scores([[1.0, 0.0]], [[1.0, 0.0]], [5], [5])
         array([[4.]])
         """
-        pairing = self._pairing_for(q)
+        pairing = pairing_for(self, q)
         return scores_of(q, k, q_positions, k_positions, self.vectors, pairing, None, self.attention_factor)
 
     def table(self, positions: Array, *, dtype: Any = None) -> tuple[Array, Array]:
@@ -227,9 +237,14 @@ class Rope:
         """
         return rotation_table(positions, self.vectors, scale=self.attention_factor, dtype=dtype)
 
-    @cached_property
     def _prepared(self) -> Any:
         """What repeats rotations of NumPy arrays whose layout is known; None without compiled loops."""
+        held = self.__dict__
+        if "_repeats" not in held:
+            held["_repeats"] = self._made_ready()
+        return held["_repeats"]
+
+    def _made_ready(self) -> Any:
         try:
             prepared = twins.load("cpu", "rotation").Prepared
         except ImportError:
@@ -238,22 +253,6 @@ class Rope:
         if self.pairing is None or type(vectors) is not np.ndarray:
             return None
         return prepared(vectors, self.pairing, self.attention_factor)
-
-    def _pairing_for(self, x: Any) -> str:
-        """The pairing, if it is known, and if the first 2D features of x are those that turn."""
-        width = np.shape(x)[-1] if np.ndim(x) else 0
-        if self.source.get("turned") == "last" and width > self.rotary_dim:
-            raise ValueError(
-                f"this model turns the last {self.rotary_dim} features of a head, but of the {width} given the first "
-                f"would turn; expected x[..., -{self.rotary_dim}:]"
-            )
-        if self.pairing is None:
-            note = f" ({self.source['note']})" if "note" in self.source else ""
-            raise ValueError(
-                f"rope.pairing is None: this model pairs features in a way of its own{note}; expected a Rope with a "
-                "pairing, as dataclasses.replace(rope, pairing='half') makes"
-            )
-        return self.pairing
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.frequencies, self.attention_factor))
@@ -274,8 +273,21 @@ class Rope:
         what = f"{shape[0]} frequencies" if len(shape) == 1 else f"frequencies {shape}"
         usual = {"attention_factor": 1.0, "sections": None, "interleaved": False, "context": None}
         shown = [f"{n}={getattr(self, n)!r}" for n in ("pairing", "head_dim")]
+        shown[0] += " (assumed)" if self.source.get("pairing") == "assumed" else ""
         shown += [f"{n}={getattr(self, n)!r}" for n, value in usual.items() if getattr(self, n) != value]
         return f"Rope({', '.join([what, *shown])})"
+
+
+def pairing_for(rope: Rope, x: Any) -> str:
+    """The pairing of a Rope, if it is known, and if the first 2D features of x are those that turn."""
+    angles.check_turned(rope, x)
+    if rope.pairing is None:
+        note = f" ({rope.source['note']})" if "note" in rope.source else ""
+        raise ValueError(
+            f"rope.pairing is None: this model pairs features in a way of its own{note}; expected a Rope with a "
+            "pairing, as dataclasses.replace(rope, pairing='half') makes"
+        )
+    return rope.pairing
 
 
 # -- sections ----------------------------------------------------------------------------------------------------------
@@ -331,16 +343,20 @@ def _interleaved_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
 
 
 def _checked_frequencies(value: Any) -> tuple[Array, int]:
-    """Frequencies as they came, but for lists and integers, and how many blocks a head has."""
-    value = angles.given(value)
+    """Frequencies as they came, NumPy's copied, lists and integers as floats; and how many blocks a head has."""
+    if isinstance(value, Rope):
+        raise TypeError("frequencies is a Rope; expected an array: dataclasses.replace(rope, ...) changes other fields")
     xp, device = array.shared(frequencies=value)
     n_blocks = angles.frequencies(value, xp, device).shape[-2]
     value = array.numbers(value, xp, name="frequencies", device=device)
+    value = value.copy() if isinstance(value, np.ndarray) else value  # what its owner writes later is not ours
     return (value if array.is_real_floating(value) else array.as_widest(value, xp)), n_blocks
 
 
 def _checked_context(context: Any) -> int | tuple[int, ...] | None:
-    if isinstance(context, list | tuple):
+    if isinstance(context, list | tuple | np.ndarray) and np.ndim(context):
+        if not len(context):
+            raise ValueError("context is empty; expected a number, one number for each axis, or None")
         return tuple(whole(f"context[{axis}]", length, 1) for axis, length in enumerate(context))
     return None if context is None else whole("context", context, 1)
 

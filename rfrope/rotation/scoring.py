@@ -7,7 +7,7 @@ from typing import Any
 from rfrope._core import angles, array, blocks
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
-from rfrope.rotation.turning import given, rotated
+from rfrope.rotation.turning import rotated
 
 
 @array.on_device_of_arrays
@@ -32,7 +32,7 @@ def scores(
     q_positions, k_positions : array_like
         As `positions` in `rotate`: ``(M,)`` and ``(N,)``, or ``(M, k)`` and ``(N, k)``.
     frequencies : array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``; features beyond 2D count unrotated.
+        ``(D,)`` or ``(*H, D, k)``; features beyond 2D count unrotated. The phases may not enlarge q or k.
     pairing : {"half", "interleaved"}
         Which two features make a block.
     shift : array_like, radians, optional
@@ -59,7 +59,7 @@ def scores(
     array([[1.      , 0.540302],
            [0.540302, 1.      ]])
     """
-    return scores_of(q, k, q_positions, k_positions, given(frequencies, pairing), pairing, shift, 1.0)
+    return scores_of(q, k, q_positions, k_positions, angles.given(frequencies, pairing, 1.0, q), pairing, shift, 1.0)
 
 
 @array.on_device_of_arrays

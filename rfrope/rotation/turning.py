@@ -43,7 +43,7 @@ def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) 
     ValueError
         For shapes that do not fit together, and for NaN or infinite values.
     TypeError
-        For arrays of different libraries or of a dtype without numbers on a line.
+        For arrays of different libraries, or of a dtype that is not integer or real floating.
 
     Examples
     --------
@@ -82,7 +82,8 @@ def rotate(
         frequencies ``(*H, D, k)``. Integers count exactly up to 2**53.
     frequencies : array_like, radians per unit of position
         ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d. The phases, ``P + (D,)`` or what
-        ``positions @ frequencies^T`` broadcasts to, broadcast against the leading axes of `x`.
+        ``positions @ frequencies^T`` broadcasts to, broadcast against the leading axes of `x`, which they may not
+        enlarge.
     pairing, out_pairing : {"half", "interleaved"}
         Which two features make a block, in `x` and in the result (the same unless given).
     shift : array_like, radians, optional
@@ -102,9 +103,10 @@ def rotate(
     Raises
     ------
     ValueError
-        For shapes that do not fit, an odd d, 2D > d, positions, frequencies or shifts that are NaN or above 2**500, a
-        `scale` that is not positive, an unknown pairing, or an `out` that is read-only, of another shape, or partly
-        overlaps `x`. Values are looked at only where that costs nothing: not on devices, in JAX or in Dask.
+        For shapes that do not fit, phases that would enlarge `x`, an odd d, 2D > d, positions, frequencies or shifts
+        that are NaN or above 2**500, a `scale` that is not positive, an unknown pairing, or an `out` that is read-only,
+        of another shape, or partly overlaps `x`. Values are looked at only where that costs nothing: not on devices, in
+        JAX or in Dask.
     TypeError
         For `x` that is not real floating, arrays of different libraries, `out` of another dtype, or `out` where
         gradients are asked for.
@@ -126,11 +128,10 @@ def rotate(
     """
     repeats = _repeats() if type(x) is np.ndarray and shift is None else None
     if repeats is not None:
-        turn = Turn(pairing, pairing if out_pairing is None else out_pairing, scale, inverse)
-        found = repeats.turned(x, positions, frequencies, turn, out)
+        found = repeats.turned(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
         if found is not None:
             return found
-    frequencies = given(frequencies, pairing, scale)
+    frequencies = angles.given(frequencies, pairing, scale, x)
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
@@ -138,11 +139,12 @@ def rotate(
     scale, shape = _checked_scale(scale, read.shape, x, xp)
     blocks.check_width(x, shape[-1], "frequencies")
     kept = (read.positions, read.frequencies, read.shift, scale)
+    asked = pairing, out_pairing
     out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "positions"), *kept)
     turn = Turn(pairing, out_pairing, scale, flag("inverse", inverse))
     result = rotated(x, read, turn, out)
     if repeats is not None:
-        repeats.learn(x, positions, frequencies, turn, out)
+        repeats.learn(x, positions, frequencies, asked, turn, out)
     return result
 
 
@@ -164,8 +166,8 @@ def rotate_by_phases(
     x : array_like, (..., d)
         Features of a real floating dtype, d even.
     phases : array_like, radians, (..., D)
-        2D <= d; the leading axes broadcast against those of `x`. Cos and sin are taken in float64 where the library
-        has it, and are as good as the phases that came.
+        2D <= d; the leading axes broadcast against those of `x`, without enlarging it. Cos and sin are taken in float64
+        where the library has it, and are as accurate as the given phases.
     pairing, out_pairing, scale, inverse, out
         As in `rotate`.
 
@@ -207,8 +209,8 @@ def rotate_by_table(
     x : array_like, (..., d)
         Features of a real floating dtype, d even.
     cos, sin : array_like, (..., D)
-        One column a block, 2D <= d; the leading axes broadcast against those of `x`. A Hugging Face table of width 2D
-        holds every column twice: pass its first half.
+        One column a block, 2D <= d; the leading axes broadcast against those of `x`, without enlarging it. A Hugging
+        Face table of width 2D holds every column twice: pass its first half.
     pairing, out_pairing, out
         As in `rotate`.
 
@@ -250,7 +252,7 @@ def rotation_table(
     positions, frequencies, shift, scale
         As in `rotate`.
     dtype : dtype of the caller's library, optional
-        Of the result: float64 where the library has it, unless given. The values are rounded once, at the end.
+        Dtype of the result: float64 where the library has it, unless given. The values are rounded once, at the end.
 
     Returns
     -------
@@ -269,7 +271,7 @@ def rotation_table(
     >>> cos[:, 0]
     array([ 1., -1.])
     """
-    frequencies = given(frequencies, None, scale)
+    frequencies = angles.given(frequencies, None, scale)
     read = angles.read(positions, frequencies, shift, beside={"scale": scale})
     xp = read.xp
     scale, _ = _checked_scale(scale, read.shape, read.positions, xp)
@@ -309,30 +311,6 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 
 
 # -- what is allowed in ------------------------------------------------------------------------------------------------
-
-
-def given(frequencies: Any, pairing: str | None, scale: Any = 1.0) -> Any:
-    """Return the frequencies of a Rope, if the call turns as the Rope does; anything else as it came.
-
-    A pairing of None is for calls that have none.
-    """
-    if not hasattr(frequencies, "vectors"):
-        return frequencies
-    if frequencies.pairing is None and pairing == "half":
-        raise ValueError(
-            "pairing is 'half', but the Rope's is None: neither is right for it; pass rope.frequencies to insist"
-        )
-    if frequencies.pairing != pairing and pairing == "half":  # the default, which nobody may have asked for
-        raise ValueError(
-            f"pairing is 'half', but the Rope pairs {frequencies.pairing!r}; expected pairing={frequencies.pairing!r}, "
-            "or rope.rotate"
-        )
-    if frequencies.attention_factor != 1.0 and isinstance(scale, int | float) and scale == 1.0:
-        raise ValueError(
-            f"scale is 1, but the Rope has the attention factor {frequencies.attention_factor}; expected "
-            "scale=rope.attention_factor, or rope.rotate"
-        )
-    return frequencies.vectors
 
 
 @cache

@@ -20,7 +20,7 @@ from rfrope.scaling.schemes import positive
 EVERYWHERE = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")  # keys of every scheme
 _YARN = ("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim")
 
-Maker = Callable[[dict[str, Any], int, "int | None", "int | None"], Rope]  # of values, head_dim, context and seq_len
+Maker = Callable[[dict[str, Any], int, "int | None", "int | None"], Rope]  # takes values, head_dim, context and seq_len
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,13 @@ def _not_negative(name: str, value: Any) -> float:
     return finite(name, value, least=0.0, most=2.0**100)
 
 
+def _divisor(name: str, value: Any) -> float:
+    number = finite(name, value, least=-(2.0**100), most=2.0**100)
+    if abs(number) < 2.0**-100:
+        raise ValueError(f"{name} is {value!r:.80}; expected a number other than 0")
+    return number
+
+
 def _length(name: str, value: Any) -> int:
     return whole(name, value, 1)
 
@@ -103,8 +110,8 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
     "attention_factor": positive,
     "mscale": _not_negative,
     "mscale_all_dim": _not_negative,
-    "short_factor": _list_of(positive, "positive numbers"),
-    "long_factor": _list_of(positive, "positive numbers"),
+    "short_factor": _list_of(_divisor, "numbers other than 0"),
+    "long_factor": _list_of(_divisor, "numbers other than 0"),
     "short_mscale": positive,
     "long_mscale": positive,
     "low_freq_factor": positive,
@@ -116,7 +123,7 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def rotated_width(head_dim: int, part: float) -> int:
-    """Features that are rotated; an odd number is rounded up by the ladder, and must then still fit into the head."""
+    """Number of rotated features; an odd one is rounded up by the ladder, and must then still fit into the head."""
     width = int(head_dim * part)
     if width < 1:
         raise ValueError(f"partial_rotary_factor is {part}; expected enough of head_dim = {head_dim} for one feature")
@@ -126,7 +133,7 @@ def rotated_width(head_dim: int, part: float) -> int:
 
 
 def ladder(width: int, base: float) -> np.ndarray:
-    """Return ``base ** (-2i / width)``, one more than half the width for an odd one, as transformers has it."""
+    """Return ``base ** (-2i / width)``, one more than half the width for an odd one, as in transformers."""
     return base ** (-np.arange(0.0, width, 2.0) / width)
 
 
@@ -217,9 +224,11 @@ def _own_factor(values: dict[str, Any], is_long: bool) -> float | None:
     pair = [values.get(key) for key in ("short_mscale", "long_mscale")]
     if pair == [None, None]:
         return values.get("attention_factor")
-    if None in pair or "attention_factor" in values:
+    alone = values.get("attention_factor", pair[is_long])
+    if None in pair or alone != pair[is_long]:
         raise ValueError(
-            "rope_parameters holds short_mscale or long_mscale; expected both, and no attention_factor beside them"
+            "rope_parameters holds short_mscale or long_mscale; expected both, and no attention_factor beside them "
+            "that is another number"
         )
     return pair[is_long]
 
@@ -248,7 +257,7 @@ SCHEMES = (
         "the ladder itself",
         _default,
         idle={"interleaved": "Qwen3-Omni carries it beside mrope_interleaved, which says it"},
-        aliases=("mrope",),  # whose axes are no scheme
+        aliases=("mrope",),  # its axes are not part of a scheme
     ),
     Scheme("linear", "every frequency divided by factor", _linear, ("factor",)),
     Scheme(
@@ -259,7 +268,7 @@ SCHEMES = (
         "as ntk, by as much as the text at hand needs",
         _dynamic,
         ("factor",),
-        aliases=("xdrope",),  # HunYuan's, whose axes are no scheme
+        aliases=("xdrope",),  # HunYuan's; its axes are not part of a scheme
         by_length=True,
     ),
     Scheme(

@@ -26,7 +26,7 @@ def linear(frequencies: Array, factor: float) -> Rope:
     Parameters
     ----------
     frequencies : Rope or array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``. What else a Rope holds stays.
+        ``(D,)`` or ``(*H, D, k)``. What else a Rope holds stays, but for a longer context.
     factor : float
         Positive.
 
@@ -41,11 +41,11 @@ def linear(frequencies: Array, factor: float) -> Rope:
         If `factor` is not positive and finite, or frequencies are NaN, infinite or above 2**500 (looked at only where
         that costs nothing).
     TypeError
-        If they are no numbers.
+        If they are not numbers.
 
     Notes
     -----
-    Source: section 5 of the mathematics page; kaiokendev, and Chen et al. 2023 (arXiv 2306.15595).
+    Source: section 5 of the mathematics page; kaiokendev; Chen et al. 2023 (arXiv 2306.15595).
 
     Examples
     --------
@@ -126,7 +126,7 @@ def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_p
     ValueError
         As `ntk`, and if a length is not positive.
     TypeError
-        As `linear`, and if a length is no whole number.
+        As `linear`, and if a length is not a whole number.
 
     Notes
     -----
@@ -176,8 +176,8 @@ def yarn(
     original_max_position_embeddings : int
         Positions that the model was trained with before.
     base : float, optional
-        Of the geometric ladder; it says where in it a number of turns is. Found from `frequencies` if they are such a
-        ladder and are at hand; needed for other frequencies, and for arrays on a device, of JAX or of Dask.
+        That of the geometric ladder: it places a number of turns in it. Found from `frequencies` if they are such a
+        ladder and can be read; needed for other frequencies, and for arrays on a device, of JAX or of Dask.
     beta_fast, beta_slow : float
         Turns in the original context at the ends of the ramp.
     truncate : bool
@@ -203,7 +203,7 @@ def yarn(
 
     Notes
     -----
-    As transformers has it, `mscale` alone has no effect. Source: section 5 of the mathematics page; Peng et al. 2023
+    As in transformers, `mscale` alone has no effect. Source: section 5 of the mathematics page; Peng et al. 2023
     (arXiv 2309.00071).
 
     Examples
@@ -249,9 +249,9 @@ def longrope(
     ----------
     frequencies : Rope or array_like, (D,), radians per position
     short_factor, long_factor : array_like, (D,)
-        Positive; found by a search, and published with the model.
+        Found by a search, and published with the model. Negative ones turn a block the other way.
     original_max_position_embeddings : int
-        Up to so many positions `short_factor` is used, beyond it `long_factor`. At least 2.
+        `short_factor` is used up to this many positions, `long_factor` beyond. At least 2.
     factor : float
         Positive; how many times longer the context is. It only enters the attention factor.
     seq_len : int, optional
@@ -295,10 +295,9 @@ def longrope(
                 f"{name} has shape {tuple(divisors[name].shape)}; expected {tuple(theta.shape)}, one number for each "
                 "frequency"
             )
-        if array.on_host(divisors[name]) and not bool(
-            xp.all((divisors[name] >= 1.0 / LARGEST) & (divisors[name] < LARGEST))
-        ):
-            raise ValueError(f"{name} holds numbers that are not positive and finite; expected positive numbers")
+        sizes = xp.abs(divisors[name])
+        if array.on_host(sizes) and not bool(xp.all((sizes >= 1.0 / LARGEST) & (sizes < LARGEST))):
+            raise ValueError(f"{name} holds numbers that are 0 or not finite; expected numbers other than 0")
     if attention_factor is None:
         factor = positive("factor", factor)
         attention_factor = 1.0 if factor <= 1.0 else math.sqrt(1 + math.log(factor) / math.log(original))
@@ -433,14 +432,16 @@ def _read(frequencies: Any, *, sets: str = "line", **beside: Any) -> tuple[Array
 
 
 def _scaled(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:
-    """Return the Rope of a scheme's result, which keeps what else a Rope held that was given."""
+    """Return the Rope of a scheme's result, with a longer context; it keeps what else a given Rope held."""
     held = given if isinstance(given, Rope) else Rope(frequencies)
-    told = {"scheme": scheme, **{name: value for name, value in parameters.items() if value is not None}}
+    step = {"scheme": scheme, **{name: value for name, value in parameters.items() if value is not None}}
+    longer = 1.0 if scheme == "dynamic_ntk" else float(parameters.get("factor") or 1.0)
     return of(
         given,
         frequencies=frequencies,
         attention_factor=held.attention_factor * attention_factor,
-        source=held.source | {"scaled_by": told},
+        context=held.context and np.maximum(1, np.rint(longer * np.asarray(held.context))).astype(int).tolist(),
+        source=held.source | {"scaled_by": [*held.source.get("scaled_by", []), step]},
     )
 
 
@@ -455,27 +456,26 @@ def _slowed(theta: Array, factor: float, xp: ModuleType) -> Array:
     n_blocks = theta.shape[0]
     if n_blocks < 2:
         raise ValueError(f"frequencies has shape {tuple(theta.shape)}; expected at least two: the first stays")
-    exponents = xp.arange(n_blocks, dtype=theta.dtype, device=array.device(theta)) / float(1 - n_blocks)
-    return theta * factor**exponents
+    return theta * factor ** (xp.arange(n_blocks, dtype=theta.dtype, device=array.device(theta)) / float(1 - n_blocks))
 
 
 def _base_of(theta: Array, xp: ModuleType) -> float:
     """Base of a geometric ladder."""
     if not array.on_host(theta):
-        raise ValueError("base is None, and frequencies are lazy or on a device, where none is looked at; pass base=")
+        raise ValueError("base is None, and frequencies are lazy or on a device, not to be looked at; pass base=")
     host = array.to_host(theta)
     n_blocks = host.shape[0]
     if n_blocks > 1 and host[-1] > 0.0:
         base = float(host[-1]) ** (-n_blocks / (n_blocks - 1))
         if np.allclose(host, base ** (-np.arange(n_blocks) / n_blocks), rtol=_LADDER, atol=0.0):
             return base
-    raise ValueError("base is None, and frequencies are no ladder base ** (-i / D) of two or more; pass base=")
+    raise ValueError("base is None, and frequencies are not a ladder base ** (-i / D) of two or more; pass base=")
 
 
 def _ramp_ends(
     width: int, log_base: float, original: int, beta_fast: float, beta_slow: float, truncate: bool
 ) -> tuple[float, float]:
-    """Blocks where YaRN's ramp begins and ends; clamped as transformers has it, to the width and not to the blocks."""
+    """Blocks where YaRN's ramp begins and ends; clamped as in transformers, to the width and not to the blocks."""
     if beta_fast < beta_slow:
         raise ValueError(f"beta_fast is {beta_fast}, beta_slow {beta_slow}; expected the first not below the second")
     low, high = (width * math.log(original / (beta * 2 * math.pi)) / (2 * log_base) for beta in (beta_fast, beta_slow))
@@ -490,11 +490,10 @@ def _yarn_factor(
 ) -> float:
     if attention_factor is not None:
         return positive("attention_factor", attention_factor)
-    both = (("mscale", mscale), ("mscale_all_dim", mscale_all_dim))
+    both = {"mscale": mscale, "mscale_all_dim": mscale_all_dim}.items()
     given = [finite(name, value, least=0.0, most=2.0**100) for name, value in both if value is not None]
     if factor <= 1.0:
         return 1.0
-    if len(given) == 2 and all(given):
-        first, second = (0.1 * value * math.log(factor) + 1.0 for value in given)
-        return first / second
-    return 0.1 * math.log(factor) + 1.0
+    if len(given) < 2 or not all(given):
+        return 0.1 * math.log(factor) + 1.0
+    return (0.1 * given[0] * math.log(factor) + 1.0) / (0.1 * given[1] * math.log(factor) + 1.0)

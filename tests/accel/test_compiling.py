@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from campaign import HANGS, campaign
+from campaign import HANGS, campaign, sparse
 
 compiling = pytest.importorskip("rfrope._accel.cpu.compiling", reason="loops are compiled by Numba")
 if compiling.config.DISABLE_JIT:
@@ -29,6 +29,9 @@ from rfrope._accel.cpu import compiling
 @compiling.compiled
 def add(x, y):
     return x + y
+if sys.argv[1:] == ["examine"]:
+    print(*compiling.examined())
+    sys.exit()
 print(add(1, 2), sum(add.stats.cache_hits.values()), sum(add.stats.cache_misses.values()), *compiling.FAILURES)
 """
 
@@ -73,24 +76,44 @@ def test_the_stamp_is_of_all_sources(monkeypatch, tmp_path):
     assert len(stamps) == 4
 
 
+DAMAGES = {
+    "half": lambda data: data[: len(data) // 2],
+    "zeros": lambda data: data[: len(data) // 3] + bytes(len(data) // 3) + data[len(data) // 3 * 2 :],
+    "flipped": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
+}
+
+
 @campaign
-@pytest.mark.parametrize("ending", [".nbi", ".nbc"])
-def test_a_damaged_file_costs_a_compilation_and_nothing_else(tmp_path, ending):
+@pytest.mark.parametrize(
+    ("damage", "ending"), [("half", ".nbi"), ("flipped", ".nbi"), ("half", ".nbc"), ("zeros", ".nbc")]
+)
+def test_a_damaged_file_costs_a_compilation_and_nothing_else(tmp_path, ending, damage):
     path = program(tmp_path)
     assert outcome(path) == COMPILED
     (kept,) = tmp_path.rglob(f"*{ending}")
-    kept.write_bytes(b"\x80\x05" + bytes(40))
+    kept.write_bytes(DAMAGES[damage](kept.read_bytes()))
+    assert any("Error" in word for word in outcome(path, "examine"))
     *counted, failure = outcome(path)
     assert counted == COMPILED
     assert "Error" in failure
     assert outcome(path) == FOUND
+    assert outcome(path, "examine") == []
 
 
-@campaign
-def test_a_full_disk_costs_a_compilation_and_nothing_else(tmp_path):
-    full = "def full(*_):\n    raise OSError(28, 'No space left on device')\ncompiling.IndexDataCacheFile.save = full"
-    path = program(tmp_path, full)
+FULL = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes}, resource.RLIM_INFINITY))
+"""
+
+
+@pytest.mark.parametrize("bytes_left", sparse([0, 100, 4000], lambda left: left == 100))
+def test_a_full_disk_costs_a_compilation_and_nothing_else(tmp_path, bytes_left):
+    """A limit on the size of files stands for it: every write beyond is an OSError."""
+    pytest.importorskip("resource", reason="the limit is one of POSIX")
+    path = program(tmp_path, FULL.format(bytes=bytes_left))
     for _ in range(2):
         *counted, failure = outcome(path)
         assert counted == COMPILED
-        assert failure.strip() == "OSError: [Errno 28] No space left on device"
+        assert failure.strip() == "OSError: [Errno 27] File too large"
+    assert "OSError:" in outcome(path, "examine")

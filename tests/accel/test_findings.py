@@ -26,6 +26,7 @@ def failures(monkeypatch):
     """What compilation for the CPU has to say of its files."""
     found: list[str] = []
     monkeypatch.setattr("rfrope._accel.cpu.compiling.FAILURES", found)
+    monkeypatch.setattr("rfrope._accel.cpu.compiling._KEPT", [])
     return found
 
 
@@ -64,7 +65,7 @@ def test_loops_that_cannot_be_kept_are_active_and_say_so(failures):
     failures.append("OSError: [Errno 28] No space left on device")
     one = found()["compiled loops"]
     assert one.active
-    assert one.detail.endswith("compiled anew in every process: OSError: [Errno 28] No space left on device")
+    assert one.detail.endswith("compiled anew where they cannot be kept: OSError: [Errno 28] No space left on device")
     assert "NUMBA_CACHE_DIR" in one.advice
 
 

@@ -14,7 +14,7 @@ from campaign import HANGS, campaign
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_angles import angles_of, vectors
-from rotation_calls import without_twins
+from rotation_calls import laid, without_twins
 
 import rfrope
 from rfrope import montecarlo
@@ -27,7 +27,7 @@ leaf = pytest.importorskip("rfrope._accel.cpu.sums", reason=NO_LOOPS, exc_type=I
 circle = pytest.importorskip("rfrope._accel.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
 compiling = pytest.importorskip("rfrope._accel.cpu.compiling", reason=NO_LOOPS, exc_type=ImportError)
 
-BOUND = 1e-9  # of a mean, as promised
+BOUND = 1e-9  # error of a mean, as promised
 LAWS = ("gaussian(scale=4{})", "exponential(scale=4{})")  # the second is a Cauchy law: |omega| far above 1e4
 
 
@@ -464,3 +464,28 @@ def test_chunks_are_those_of_the_schedule(monkeypatch):
 def test_loops_compile_where_no_cache_can_be_written():
     add = compiling.compiled(eval("lambda x: x + 1.0"))  # a function without a file has no place for a cache
     assert add(1.0) == 2.0
+
+
+# -- memory that starts anywhere ---------------------------------------------------------------------------------------
+
+
+def test_unaligned_arrays_give_the_same_bits():
+    """As Dask unpickles them; they left the compiled loops."""
+    rng = np.random.default_rng(8)
+    lags, omega, q, k = rng.uniform(-40.0, 40.0, 70), rng.normal(size=16), *rng.normal(size=(2, 8))
+    assert twins.where("kernel_moments", laid(lags, "unaligned")) == "cpu"
+
+    def found(move):
+        at, w, a, b = (move(v) for v in (lags, omega, q, k))
+        kernel = rfrope.estimate_kernel("matern(nu=0.8, scale=9)", at, n_samples=3000, rng=1)
+        score = rfrope.estimate_scores(a, b, at, "gaussian(scale=9)", n_trials=40, rng=1)
+        mean = rfrope.analysis.mean_kernel(w, at)
+        return (
+            mean,
+            kernel.value,
+            kernel.stderr,
+            *(v for e in (score.mean, score.variance) for v in (e.value, e.stderr)),
+        )
+
+    for one, other in zip(found(lambda v: laid(v, "unaligned")), found(np.array), strict=True):
+        np.testing.assert_array_equal(one, other)

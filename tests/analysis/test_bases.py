@@ -1,4 +1,4 @@
-"""Bases for a context: the integral rule and the truth of the sum, each told as what it is."""
+"""Bases for a context: the integral rule and the truth of the sum, each reported as what it is."""
 
 from __future__ import annotations
 

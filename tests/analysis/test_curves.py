@@ -210,7 +210,7 @@ def test_the_end_correction_brings_the_continuum_nearer_to_the_sum():
         plain, corrected = (analysis.log_uniform_kernel(lags, n_blocks=n) for n in (None, blocks))
         error, left = np.abs(plain - curve), np.abs(corrected - curve)
         assert np.max(left) < 0.5 * np.max(error)
-        assert np.max(np.abs(2.0 * plain - corrected - curve)) > np.max(error)  # of the other sign it takes away
+        assert np.max(np.abs(2.0 * plain - corrected - curve)) > np.max(error)  # with the other sign it takes away
 
 
 def test_the_next_term_of_euler_and_maclaurin_is_what_the_correction_leaves():

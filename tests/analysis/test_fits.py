@@ -130,7 +130,7 @@ def test_fewer_parameters_come_first_among_equals():
     omega = rfrope.sample("exponential(scale=40)", 512, design="quantile")
     found = analysis.fit_kernel(omega, 400, names=["power_exponential", "matern", "exponential"])
     assert found[0].kernel.name == "exponential"
-    assert min(found[1].rms, found[2].rms) <= found[0].rms  # which the others contain
+    assert min(found[1].rms, found[2].rms) <= found[0].rms  # the others contain it
 
 
 def test_frequencies_that_never_turn():
@@ -176,7 +176,7 @@ def test_families_of_others_are_fitted_too(monkeypatch):
     assert product.kernel.factors[0].scale == pytest.approx(77.0, rel=0.02)
     assert product.rms <= 0.02
     with pytest.raises(
-        ValueError, match="names holds 'unknown', which has a parameter 'warmth' that no search is known"
+        ValueError, match="names holds 'unknown', which has a parameter 'warmth' for which no search is known"
     ):
         analysis.fit_kernel([1.0], 10, names=["unknown"])
     with pytest.raises(ValueError, match="names holds 'plane', which has several axes; expected families"):
@@ -193,7 +193,7 @@ def test_families_of_others_are_fitted_too(monkeypatch):
         (([1.0], 0), ValueError, "max_lag is 0; expected a whole number from 1"),
         (([1.0], 2.5), TypeError, r"max_lag is 2\.5; expected a whole number"),
         (([1.0], 10, ["gausian"]), ValueError, "unknown kernel 'gausian'; did you mean 'gaussian'"),
-        (([1.0], 10, ["spectral_mixture"]), ValueError, "'spectral_mixture', which has a parameter 'weights' that no"),
+        (([1.0], 10, ["spectral_mixture"]), ValueError, "which has a parameter 'weights' for which no search"),
     ],
 )
 def test_bad_input_of_a_fit_is_named(arguments, error, message):

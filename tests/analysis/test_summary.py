@@ -261,3 +261,48 @@ BAD = [
 def test_bad_input_is_named(arguments, keywords, kind, message):
     with pytest.raises(kind, match=message):
         analysis.summarise(*arguments, **keywords)
+
+
+# -- sentences, counted on random content ------------------------------------------------------------------------------
+
+
+def scores_of_random_tokens(omega, lag, n=20_000):
+    """Scores of random unit tokens with their own like and with a random other, at a distance."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, n, 2 * len(omega)))
+    x, y = (v / np.linalg.norm(v, axis=-1, keepdims=True) for v in (x, y))
+    turned = rfrope.rotate(x, 0.0, omega)
+    return [np.sum(turned * rfrope.rotate(v, float(lag), omega), axis=-1) for v in (x, y)]
+
+
+@pytest.mark.parametrize("name", ["standard", "long", "llama3", "lattice"])
+def test_sentences_on_scores_are_true_of_random_content(name):
+    omega, context = SETS[name]
+    summary = analysis.summarise(omega, context)
+    (axis,), text = summary.axes, str(summary)
+    own, other = scores_of_random_tokens(omega, axis.lowest_lag)
+    slack = 5.0 * np.std(own) / len(own) ** 0.5
+    assert np.mean(own) == pytest.approx(axis.lowest, abs=slack)  # "averaged over contents"
+    assert np.mean(other) == pytest.approx(0.0, abs=5.0 * summary.random_std / len(own) ** 0.5)  # "0 on average"
+    assert np.std(other) == pytest.approx(summary.random_std, rel=0.03)  # "give or take"
+    less = np.mean(own < other)
+    assert less == pytest.approx(axis.found_less, abs=0.015)
+    told = re.search(r"tokens on average find their own like less than others: at (\d+) about (\d+) of 100", text)
+    assert (told is not None) == (axis.first_negative_lag is not None)
+    if told is not None:
+        assert int(told[1]) == axis.lowest_lag
+        assert int(told[2]) == pytest.approx(100.0 * less, abs=2.0)
+        assert np.mean(own) < np.mean(other) + slack
+    assert "any other" not in text
+    if axis.aliasing_distance is not None:  # "positions so far apart look nearly the same"
+        assert np.mean(scores_of_random_tokens(omega, axis.aliasing_distance)[0]) > 0.9 - slack
+    if axis.half_lag is not None:
+        assert np.mean(scores_of_random_tokens(omega, axis.half_lag)[0]) < 0.5 + slack
+
+
+def test_slow_blocks_are_said_to_hardly_tell_positions_where_they_do():
+    """A block of 0.9 turns has positions at all angles of 0.9 circles; one of a twentieth has not."""
+    for turns, hardly in ((0.9, False), (0.3, False), (0.05, True)):
+        text = str(analysis.summarise(np.array([1.0, 2.0 * np.pi * turns / 100.0]), 100))
+        assert "never shows all their angles" in text
+        assert ("hardly tell" in text) == hardly

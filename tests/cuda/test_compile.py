@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(nvrtc.compiler() is None, reason=nvrtc.MISSING)
 ARCHITECTURES = (70, 80, 90, 100, 120)  # Volta, Ampere, Hopper, Blackwell of data centres and of desktops
 SOURCES = tuple(sorted(path.stem for path in pathlib.Path(cuda.__file__).parent.glob("*.cu")))
 
-# Most registers of a thread, on any architecture: first pattern that fits a kernel's name. Beside each, how many blocks
-# of how many threads a multiprocessor, which has 65536 registers, then holds at least.
+# Most registers of a thread, on any architecture: first pattern that fits a kernel's name. Beside each, how many
+# blocks of how many threads a multiprocessor, which has 65536 registers, then holds at least.
 REGISTERS = {
     "estimators": {
         r"score_sums<\w+, 1, 1>": 80,  # 3 of 256

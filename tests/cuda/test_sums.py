@@ -23,7 +23,7 @@ from rfrope._core import array, memory, sums, turns, twins
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
-BOUND = 1e-9  # of a mean by transforms, as promised
+BOUND = 1e-9  # error of a mean by transforms, as promised
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 QUANTITIES = ["phi", "phi2", "sin"]
 

@@ -1,4 +1,4 @@
-"""Which offset shifts point at: against brute force, and where blocks do not agree."""
+"""The offset that shifts point at: against brute force, and where blocks do not agree."""
 
 from __future__ import annotations
 
@@ -45,6 +45,19 @@ def test_alignment_lies_between_minus_1_and_1():
     assert heads.alignment(OMEGA, shift + 2.0 * math.pi, -9).overall == pytest.approx(1.0, abs=1e-15)
     assert heads.alignment(OMEGA, shift, 9).overall < 0.9
     assert heads.alignment([0.5], [1.0], -2, weights=[0.0]).overall == 0.0
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (8,), (3, 1), (3, 8)])
+def test_weights_that_broadcast_count_for_every_block(xp, shape):
+    shift = heads.phase_shift(OMEGA[:8], -3) + np.linspace(0.0, 1.0, 8)
+    weights = RNG.uniform(0.5, 2.0, size=shape)
+    full = np.broadcast_to(weights, (*shape[:-1], 8))
+    found = heads.alignment(xp(OMEGA[:8]), xp(shift), -3, weights=xp(weights))
+    wanted = np.sum(full * np.cos(np.linspace(0.0, 1.0, 8)), axis=-1) / np.sum(full, axis=-1)
+    np.testing.assert_allclose(xp.host(found.overall), wanted, atol=1e-12)
+    peak = heads.offset_of(xp(OMEGA[:8]), xp(shift), low=-16.0, weights=xp(weights))
+    like = heads.alignment(OMEGA[:8], shift, peak.offset, weights=full)
+    np.testing.assert_allclose(peak.value, like.overall, atol=1e-12)
 
 
 def test_where_some_blocks_follow_it_is_their_share():

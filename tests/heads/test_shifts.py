@@ -88,7 +88,7 @@ def test_a_shift_for_each_head_and_axis():
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
-@pytest.mark.parametrize("blocks", [4, 3])  # of eight features
+@pytest.mark.parametrize("blocks", [4, 3])  # blocks of eight features
 def test_scores_are_those_of_vectors_that_are_turned(blocks, pairing, xp):
     q, k = RNG.normal(size=(2, 20, 8))
     q_angles, k_angles = RNG.uniform(-9.0, 9.0, size=(2, blocks))
@@ -120,7 +120,7 @@ def test_without_the_second_term_scores_are_wrong():
     scales = np.tile(RNG.normal(size=16), 2)  # parallel in each block, some of them the other way round
     for other, right in ((v, True), (v * scales, True), (w, False)):
         terms = heads.shifted_terms(v, other, omega, lags, shift)
-        exact = turned_scores(v, other, lags, omega, np.zeros(16), shift)
+        exact = turned_scores(*(np.tile(x, (21, 1)) for x in (v, other)), lags, omega, np.zeros(16), shift)
         seed = np.sum(terms.cosine, axis=-1)
         np.testing.assert_allclose(seed + np.sum(terms.sine, axis=-1), exact, atol=1e-12)
         assert (np.max(np.abs(seed - exact)) < 1e-12) == right
@@ -154,7 +154,7 @@ def test_shapes_of_scores(q, omega, delta, shift, shape):
         return
     got = heads.shifted_scores(a, b, w, lags, phi)
     assert got.shape == shape
-    key = rfrope.rotate(b, lags, w, shift=phi)
+    key = rfrope.rotate(np.broadcast_to(b, (*shape, 8)), lags, w, shift=phi)
     np.testing.assert_allclose(got, np.sum(a * key, axis=-1), atol=1e-12)
 
 

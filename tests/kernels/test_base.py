@@ -1,4 +1,4 @@
-"""The algebra of kernels: Phi, Phi_2, density and draws of every combination agree; what is no kernel is refused."""
+"""The algebra of kernels: Phi, Phi_2, density and draws of every combination agree; what is not a kernel is refused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pickle
 from dataclasses import dataclass
 from typing import Any
 
+import mpmath as mp
 import numpy as np
 import pytest
 from campaign import sparse
@@ -279,12 +280,12 @@ def test_points_of_the_wrong_width_are_refused():
 
 
 def test_infinite_tails_do_not_become_nan_in_a_combination():
-    heavy = rfrope.kernel("matern", nu=1e-3, scale=1e-300)
-    for kernel in (heavy * heavy, mixture([0.5, 0.5], [heavy, G]), axes(heavy, G).warp(MATRIX), heavy.rescale(1e-300)):
+    heavy = rfrope.kernel("matern", nu=1e-3, scale=1e-150)
+    for kernel in (heavy * heavy, mixture([0.5, 0.5], [heavy, G]), axes(heavy, G).warp(MATRIX), heavy.rescale(1e-150)):
         assert np.all(np.isfinite(rfrope.sample(kernel, 4096, rng=0)))
 
 
-# -- what is no kernel -------------------------------------------------------------------------------------------------
+# -- what is not a kernel ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -418,7 +419,7 @@ def test_combinations_are_values(case):
     assert case.kernel != G.rescale(77.0)
     lags = lags_of(case.kernel)
     np.testing.assert_array_equal(again.phi(lags), case.kernel.phi(lags))
-    assert eval(repr(case.kernel), {"axes": axes, "mixture": mixture} | FACTORIES) == case.kernel, "repr is no recipe"
+    assert eval(repr(case.kernel), {"axes": axes, "mixture": mixture} | FACTORIES) == case.kernel, "not a recipe"
     assert kernels.parse(repr(case.kernel)) == case.kernel
     assert copy.deepcopy(case.kernel) == dataclasses.replace(case.kernel) == case.kernel
 
@@ -581,3 +582,90 @@ def test_transport_can_be_compiled_by_jax(xp):
 
     u = np.random.default_rng(1).uniform(size=(6, M2.draws))
     np.testing.assert_array_equal(xp.host(jax.jit(M2.transport)(xp(u))), M2.transport(u))
+
+
+# -- extremes and signs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("record", kernels.records(), ids=lambda record: record.name)
+def test_lengths_and_frequencies_are_refused_where_draws_would_be_cut(record):
+    """Draws are cut at 2**500, and products of what is larger overflow: a law there would not be that of its Phi."""
+    made = kernels.parse(record.example)
+    for field in dataclasses.fields(made):
+        if field.name in ("scale", "bandwidth", "radius", "period", "low", "high", "scales", "means"):
+            for value in (1e300,) if field.name == "means" else (1e-300, 1e300):
+                given = (value,) * len(made.means) if field.name in ("means", "scales") else value
+                with pytest.raises(ValueError, match=rf"^{field.name} is .*; expected .* to 2\*\*500$"):
+                    dataclasses.replace(made, **{field.name: given})
+
+
+EXTREME = [2.0**-500, 2.0**500]
+
+
+@pytest.mark.parametrize("record", kernels.records(), ids=lambda record: record.name)
+@pytest.mark.parametrize("unit", EXTREME)
+@pytest.mark.parametrize("ndim", [1, 3])
+def test_the_largest_and_smallest_units_give_the_same_values(record, unit, ndim):
+    """Phi at scaled lags is that of the family's example, bit for bit but for roundings, and is never NaN."""
+    if ndim > 1 and record.name in ("log_uniform", "periodic"):
+        return
+    kind = {"sinc": "bandwidth", "ball": "bandwidth", "shell": "radius", "periodic": "period"}.get(record.name, "scale")
+    if record.name in ("log_uniform", "spectral_mixture", "constant"):
+        return
+    one, far = (kernels.kernel(record.name, ndim=ndim, **{kind: value}) for value in (1.0, unit))
+    x = np.outer([0.0, 0.3, 1.0, 2.5], [1.0, -0.5, 0.7][:ndim])
+    length = unit if kind in ("scale", "period") else 1.0 / unit
+    np.testing.assert_allclose(far.phi(far.as_given(x * length)), one.phi(one.as_given(x)), atol=1e-13)
+    for lag in (1e-300, 1e150):
+        assert np.all(np.isfinite(far.phi(far.as_given(x * lag)))) or record.name == "shell"
+    assert not np.any(np.isnan(_density(far, x / length)))
+
+
+def _density(kernel, omega):
+    try:
+        return kernel.density(kernel.as_given(omega))
+    except ValueError:
+        return 0.0
+
+
+def test_a_log_uniform_law_over_all_magnitudes():
+    law = kernels.kernel("log_uniform", low=2.0**-500, high=2.0**500)
+    for x in (1e-140, 1.0, 1e140, 1e300):
+        with mp.workdps(40):
+            ends = [mp.ci(mp.mpf(2) ** n * mp.mpf(x)) for n in (500, -500)]
+            wanted = float((ends[0] - ends[1]) / (1000 * mp.log(2)))
+        assert law.phi(x) == pytest.approx(wanted, abs=1e-14)
+
+
+def test_densities_far_out_are_not_lost():
+    for text, power in (("matern(nu=0.05)", 1.1), ("exponential()", 2.0)):
+        law = kernels.parse(text)
+        near, far = law.density(1e120), law.density(1e154)
+        assert law.density(1e155 if power < 2.0 else 1e153) > 0.0
+        assert np.log10(near / far) == pytest.approx(34.0 * power, rel=1e-9)
+
+
+DISAGREEING = "mixture([0.5, 0.5], [gaussian(), power_exponential(exponent=1.5)])"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(record.example for record in kernels.records()),
+        DISAGREEING,
+        f"{DISAGREEING} * gaussian()",
+        f"axes({DISAGREEING}, cauchy())",
+        "gaussian() * periodic(period=9)",
+        "mixture([0.5, 0.5], [gaussian(), cauchy()]) * sinc()",
+        "(gaussian(ndim=2)).warp([[1.0, 2.0], [0.0, 1.0]])",
+    ],
+)
+def test_signed_columns_turn_the_frequency(text):
+    kernel = kernels.parse(text)
+    u = np.random.default_rng(0).uniform(size=(50, kernel.draws))
+    signed = np.asarray(kernel.signed_columns)
+    omega, turned = (kernel.transport(v) for v in (u, np.where(signed, 1.0 - u, u)))
+    if signed.any() or text == DISAGREEING:
+        np.testing.assert_allclose(turned, -omega if signed.any() else omega, rtol=1e-9, atol=1e-12)
+    else:
+        assert "mixture" in text

@@ -271,7 +271,7 @@ def test_rational_quadratic_densities_of_other_exponents_integrate_to_one(alpha,
     """Also where the order alpha - k/2 of the Bessel function is 0, close to it and negative."""
     made = rfrope.kernel("rational_quadratic", alpha=alpha, scale=3.0, ndim=ndim)
     _, mass = problems.radius_cdf(made, (3.0,) * ndim)
-    below = stats.gamma.cdf(1e-42, alpha, scale=1.0 / alpha)  # of the variance: nearly all radii below exp(-50)
+    below = stats.gamma.cdf(1e-42, alpha, scale=1.0 / alpha)  # law of the variance: nearly all radii below exp(-50)
     assert mass[-1] == pytest.approx(1.0, abs=1e-9 + 10.0 * below)
 
 
@@ -523,7 +523,7 @@ def test_transport_is_finite_at_the_corners_of_the_cube(problem):
 @pytest.mark.parametrize("nu", [1e-4, 1e-3, 0.01, 0.02, 0.05])
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_the_heaviest_tails_are_cut_to_finite_numbers(nu, ndim):
-    made = rfrope.kernel("matern", nu=nu, scale=1e-250, ndim=ndim)
+    made = rfrope.kernel("matern", nu=nu, scale=1e-150, ndim=ndim)
     corner = np.full((1, made.draws), 2.0**-53)
     assert np.max(np.abs(made.transport(corner))) == 2.0**500
     assert np.all(np.isfinite(rfrope.sample(made, 4096, rng=0)))
@@ -569,7 +569,7 @@ def test_log_uniform_is_the_continuum_of_standard_rope():
     np.testing.assert_allclose(made.phi(lags), np.cos(np.multiply.outer(lags, middles)).mean(axis=-1), atol=2e-4)
 
 
-@pytest.mark.parametrize(("low", "high"), [(1e-4, 1.0), (1e-30, 1e30), (0.1, 0.2), (1.0, 1.001), (1e-300, 1e300)])
+@pytest.mark.parametrize(("low", "high"), [(1e-4, 1.0), (1e-30, 1e30), (0.1, 0.2), (1.0, 1.001), (2.0**-500, 2.0**500)])
 def test_log_uniform_to_1e_12_at_small_large_and_cancelling_arguments(low, high):
     made = rfrope.kernel("log_uniform", low=low, high=high)
     scaled = np.concatenate([[0.0], np.geomspace(1e-12, 1e6, 150), [1.9999999, 2.0000001]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pathlib
 import pickle
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -15,6 +16,8 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 _BROKEN = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, IndexError, TypeError, ValueError)
 FAILURES: list[str] = []  # what the disk or the files there said, for `rfrope doctor`
+_DIGEST = hashlib.sha256().digest_size
+_KEPT: list[_Kept] = []
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
@@ -30,6 +33,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
     dispatcher = njit(nogil=True, error_model="numpy", **options)(function)
     try:
         dispatcher._cache = _Kept(function)
+        _KEPT.append(dispatcher._cache)
     except RuntimeError as error:  # no folder for the cache can be written to
         _note(error)
     return dispatcher
@@ -45,19 +49,65 @@ def inlined(function: Callable[..., Any]) -> Any:
     return called(function, forceinline=True)
 
 
+def examined() -> list[str]:
+    """Look at all that is kept, and at whether more can be; return what failed, now or before in this process."""
+    for kept in _KEPT:
+        try:
+            kept.files.examine()
+        except _BROKEN as error:
+            _note(error)
+    for folder in {kept.cache_path for kept in _KEPT}:
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(2**20))
+        except OSError as error:
+            _note(error)
+    return FAILURES
+
+
+class _Files(IndexDataCacheFile):
+    """Numba's files, each with a digest: of damaged code nobody knows what it does."""
+
+    def _dump(self, obj: Any) -> bytes:
+        data: bytes = super()._dump(obj)
+        return data + hashlib.sha256(data).digest()
+
+    def _load_index(self) -> Any:
+        found = super()._load_index()
+        if found:
+            with open(self._index_path, "rb") as file:
+                pickle.load(file)  # of Numba's version, which the digest is not of
+                _check(self._index_path, file.read())
+        return found
+
+    def _load_data(self, name: str) -> Any:
+        path = self._data_path(name)
+        _check(path, pathlib.Path(path).read_bytes())
+        return super()._load_data(name)
+
+    def examine(self) -> None:
+        """Read all files as they are read before code is used, and raise what that would."""
+        for name in self._load_index().values():
+            with suppress(FileNotFoundError):  # another process may have made way for it
+                self._load_data(name)
+
+
+def _check(path: str, data: bytes) -> None:
+    if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
+        raise ValueError(f"{path} does not hold what was written to it")
+
+
 class _Kept(FunctionCache):
-    """Numba's files of a compiled function, which two things tell apart from its own cache.
+    """Numba's files of a compiled function, which differ in two ways from its own cache.
 
     They are stale as soon as any file of this folder or the one above was edited, not the function's own alone, because
-    loops call each other across files. And a full disk or a damaged file costs a compilation and nothing else.
+    loops call each other across files. A full disk or a damaged file costs a compilation and nothing else.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         stamp = (self._impl.locator.get_source_stamp(), _stamp())
-        self._cache_file = IndexDataCacheFile(
-            cache_path=self._cache_path, filename_base=self._impl.filename_base, source_stamp=stamp
-        )
+        self.files = self._cache_file = _Files(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:

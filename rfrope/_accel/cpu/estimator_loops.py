@@ -25,7 +25,7 @@ _WEYL_0, _WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _LOW, _WORD, _UNUSED_BITS = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(12)
 _ONE_BITS = np.uint64(0x3FF0000000000000)
 _JUST_BELOW_ONE = 1.0 - 2.0**-53
-_PAIRS = 256  # of draws, side by side
+_PAIRS = 256  # pairs of draws, side by side
 
 # 2/pi as the sum of two floats, the phases up to which one FMA leaves an exact remainder of a quarter turn, and what
 # moves a number's whole part to the end of its mantissa
@@ -242,7 +242,7 @@ def _radius(table, u, piece, inside, out, n):  # type: ignore[no-untyped-def]
 
 @inlined
 def _cos_sin(u):  # type: ignore[no-untyped-def]
-    """Cosine and sine of a phase of at most 2**40, which quarters of a turn are taken out of exactly."""
+    """Cosine and sine of a phase of at most 2**40, from which quarters of a turn are removed exactly."""
     quarters = u * _QUARTER_1
     low = fma(u, _QUARTER_2, fma(u, _QUARTER_1, -quarters))
     shifted = quarters + _SHIFT

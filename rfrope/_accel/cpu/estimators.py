@@ -19,8 +19,8 @@ from rfrope._core.array import Array
 Key = tuple[int, int]
 
 _LANES, _FEWEST_LANES = 512, 16
-_ROWS = 32  # of scores that are worked on together, unless a single lag has more
-_SCORES = 2**15  # that are held at once, where that leaves enough lanes
+_ROWS = 32  # rows of scores that are worked on together, unless a single lag has more
+_SCORES = 2**15  # scores that are held at once, where that leaves enough lanes
 _FREQUENCIES = 2**16  # likewise, where there is more than one tile of lags
 _BATCH = 2**16  # uniforms that a kernel's own transport is given at once
 _NOT_GIVEN = np.empty((0, 0, 0))

@@ -23,7 +23,7 @@ from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
 
-_TABLE_BYTES = 2**16  # of cos and sin, for one tile of rows: they stay in the second cache
+_TABLE_BYTES = 2**16  # bytes of cos and sin for one tile of rows: they stay in the second cache
 _ITEM_ELEMENTS = 2**18  # features in one item of work
 _LARGEST_GROUP = 2**12
 _STREAMED_BYTES = 2**23  # outputs of this size go past the caches, which they would only flush
@@ -178,23 +178,25 @@ class Repeats:
     def __init__(self) -> None:
         self._known: dict[Any, Known] = {}
 
-    def turned(self, x: Any, positions: Any, frequencies: Any, turn: Turn, out: Any) -> np.ndarray | None:
+    def turned(
+        self, x: Any, positions: Any, frequencies: Any, pairings: tuple[Any, Any], scale: Any, inverse: Any, out: Any
+    ) -> np.ndarray | None:
         """Turn `x`, or return None where the layout is new or something needs a closer look."""
-        if type(frequencies) is not np.ndarray or type(turn.scale) is not float or not 0.0 < turn.scale < math.inf:
+        if type(frequencies) is not np.ndarray or type(scale) is not float or not 0.0 < scale < math.inf:
             return None
-        if not type(turn.pairing) is type(turn.out_pairing) is str:
+        if type(pairings[0]) is not str or not (pairings[1] is None or type(pairings[1]) is str):
             return None
-        layouts = (frequencies.shape, frequencies.strides, frequencies.dtype, turn.pairing, turn.out_pairing)
-        known = self._find(layouts, x, positions, turn.inverse, out)
+        layouts = (frequencies.shape, frequencies.strides, frequencies.dtype, pairings)
+        known = self._find(layouts, x, positions, inverse, out)
         if known is None:
             return None
         b, fine = loops.checked_address(frequencies)
-        return _again(known, x, positions, b, turn.scale, out) if fine else None
+        return _again(known, x, positions, b, scale, out) if fine else None
 
-    def learn(self, x: Any, positions: Any, frequencies: Any, turn: Turn, out: Any) -> None:
+    def learn(self, x: Any, positions: Any, frequencies: Any, pairings: tuple[Any, Any], turn: Turn, out: Any) -> None:
         """Plan for arrays that have just been turned, and so passed all checks."""
-        if type(frequencies) is np.ndarray and frequencies.dtype == np.float64 and memory.in_memory(frequencies):
-            layouts = (frequencies.shape, frequencies.strides, frequencies.dtype, turn.pairing, turn.out_pairing)
+        if type(frequencies) is np.ndarray and frequencies.dtype == np.float64 and frequencies.flags.aligned:
+            layouts = (frequencies.shape, frequencies.strides, frequencies.dtype, pairings)
             self._keep(layouts, x, positions, frequencies, turn, out)
 
     def _find(self, layouts: Any, x: Any, positions: Any, inverse: Any, out: Any) -> Known | None:
@@ -204,7 +206,9 @@ class Repeats:
         return self._known.get(key)
 
     def _keep(self, layouts: Any, x: Any, positions: Any, frequencies: np.ndarray, turn: Turn, out: Any) -> None:
-        plain = all(type(v) is np.ndarray and memory.in_memory(v) for v in (x, positions, out) if _is_array(v))
+        plain = all(
+            type(v) is np.ndarray and v.flags.aligned and v.dtype.isnative for v in (x, positions, out) if _is_array(v)
+        )
         if not plain or type(turn.inverse) is not bool or not isinstance(turn.scale, float):
             return
         a, b = np.empty(np.shape(positions)), frequencies  # positions are made dense before they are read
@@ -314,7 +318,7 @@ def _again(known: Known, x: np.ndarray, positions: Any, b: int, scale: float, ou
 
 
 def _layout(values: Any) -> Any:
-    """What a plan depends on: of positions no strides, as they are made dense; a single number has no layout."""
+    """What a plan depends on; positions have no strides here, as they are made dense; a single number has no layout."""
     if type(values) is np.ndarray:
         return values.shape, values.strides, values.dtype
     return type(values)
@@ -329,8 +333,10 @@ def _doubles(value: Array, out: np.ndarray | None, xp: ModuleType) -> np.ndarray
 
 
 def _apart(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-    """Return an array, or a copy of one that the result would be written over before it has been read."""
-    return values.copy() if out is not None and np.may_share_memory(values, out) else values
+    """Return an array, or an aligned copy of one that is not, or that the result would be written over too early."""
+    if out is not None and np.may_share_memory(values, out):
+        return values.copy()
+    return values if values.flags.aligned else np.require(values, requirements="A")
 
 
 class _Held(NamedTuple):

@@ -96,7 +96,7 @@ def _store(builder: Any, element: _Element, value: Any, address: Any, streaming:
     for start in range(0, lanes, piece):
         part = _pick(builder, value, value, range(start, start + piece)) if streaming else value
         place = builder.add(address, ir.Constant(_I64, start * element.size))
-        done = builder.store(part, _at(builder, place, part.type), align=16 if streaming else element.size)
+        done = builder.store(part, _at(builder, place, part.type), align=16 if streaming else 1)
         if streaming:
             done.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_I32, 1)]))
 
@@ -109,7 +109,7 @@ def _turn_lanes(builder: Any, element: _Element, row: Any, index: Any, lanes: in
     half = builder.mul(blocks, ir.Constant(_I64, size))
 
     def load(address: Any, kind: Any, count: int) -> Any:
-        return builder.load(_at(builder, address, _vector(kind, count)), align=size if kind is element.stored else 4)
+        return builder.load(_at(builder, address, _vector(kind, count)), align=1 if kind is element.stored else 4)
 
     if pairing == 0:
         place = _offset(builder, x, index, size)
@@ -147,9 +147,7 @@ def _turn_one(builder: Any, element: _Element, row: Any, index: Any, pairs: Any,
         for base, interleaved, step in zip((x, y), pairs, steps, strict=True)
     ]
     one = _vector(element.stored, 1)
-    first, second = (
-        element.widen(builder, builder.load(_at(builder, p, one), align=element.size), 1) for p in places[0]
-    )
+    first, second = (element.widen(builder, builder.load(_at(builder, p, one), align=1), 1) for p in places[0])
     kind = _vector(element.wide, 1)
     cos, sin = (builder.load(_at(builder, _offset(builder, v, index, element.wide_size), kind)) for v in (cos, sin))
     turned = (
@@ -166,7 +164,7 @@ def turn_row(  # type: ignore[no-untyped-def]
 ):
     """Turn the blocks of one row: x and y are addresses of its first feature, the steps are between features.
 
-    The manner is 0 for features that do not lie side by side, else 1 + pairing + 2 out_pairing + 4 streaming.
+    `manner` is 0 for features that do not lie side by side, else 1 + pairing + 2 out_pairing + 4 streaming.
     """
     signature = types.void(*(types.int64,) * 10, like)
 
@@ -288,7 +286,7 @@ def copy(typing, target, source, target_step, source_step, count, like):  # type
                 for base, step in ((source, source_step), (target, target_step))
             )
             source_place, target_place = (_at(builder, place, element.stored) for place in places)
-            builder.store(builder.load(source_place, align=element.size), target_place, align=element.size)
+            builder.store(builder.load(source_place, align=1), target_place, align=1)
         return context.get_dummy_value()
 
     return signature, generate

@@ -27,7 +27,7 @@ from rfrope._core import array, memory, threads
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 
-_LARGEST_PHASE = 2.0**90  # radians: a double-double of turns still tells their fraction
+_LARGEST_PHASE = 2.0**90  # radians: a double-double of turns still holds their fraction
 _DRAWS = 2**18  # frequencies of one transform
 _TILE_PHASES = 2**25  # phases between two looks at whether to go on
 _TILE = 2**12  # lags that a thread takes at a time
@@ -258,7 +258,7 @@ def _scattered_sums(turned: _Turned, lags: np.ndarray) -> np.ndarray:
 # -- moments -----------------------------------------------------------------------------------------------------------
 
 _FEW = 16  # lags at which the direct loop is as fast as the powers
-_TERMS = 14  # of the series: (2u)**28/28! is 1e-21
+_TERMS = 14  # terms of the series: (2u)**28/28! is 1e-21
 
 
 def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -60,7 +60,7 @@ def check() -> None:
         found = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
         oldest = min(10 * one["major"] + one["minor"] for one in found)
         importlib.import_module("cupy_backends.cuda.libs.nvrtc").getVersion()
-    except Exception as error:  # of CUDA's runtime, or of the loader
+    except Exception as error:  # from CUDA's runtime, or from the loader
         raise ImportError(f"{type(error).__name__}: {error}") from error
     if oldest < _OLDEST:
         raise ImportError(f"compute capability {oldest / 10}; the kernels need {_OLDEST / 10} on every device")
@@ -83,7 +83,7 @@ def stream_of(stream: Any) -> Any:
     cuda = space().cuda
     if hasattr(cuda.Stream, "from_external") and hasattr(stream, "__cuda_stream__"):
         return cuda.Stream.from_external(stream)
-    with warnings.catch_warnings():  # what older versions of either library need, newer ones of CuPy warn of
+    with warnings.catch_warnings():  # what older versions of either library need, newer ones of CuPy warn about
         warnings.simplefilter("ignore", DeprecationWarning)
         return cuda.ExternalStream(stream.cuda_stream, stream.device_index)
 
@@ -148,7 +148,7 @@ def load_toolkit() -> None:
 
 @cache
 def text(source: str) -> str:
-    """Return all that is to be compiled for a .cu file."""
+    """Return everything that is to be compiled for a .cu file."""
     common, kernels = (_FOLDER.joinpath(name).read_text("utf-8") for name in ("common.cuh", f"{source}.cu"))
     assert _INCLUDE in kernels
     return kernels.replace(_INCLUDE, common)

@@ -241,7 +241,7 @@ def _launch_sums(
 
 
 def _tile(n_lags: int, n_members: int, draws: int) -> tuple[int, int]:
-    """Choose how many lags and pairs of vectors make a tile: the cheapest, rows that are worked on in vain included."""
+    """Choose how many lags and pairs of vectors make a tile: the cheapest, rows that are computed in vain included."""
 
     def cost(tile: tuple[int, int]) -> int:
         lags, pairs = tile

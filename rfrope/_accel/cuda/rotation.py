@@ -122,7 +122,7 @@ def _turned(
     out: Array | None,
     xp: ModuleType,
 ) -> Array:
-    """Launch the kernel on operands a, b, c and e; `places` says where a and b lie if their last axis is no block's."""
+    """Launch the kernel on operands a, b, c and e; `places` says where a and b lie without an axis of blocks."""
     x_view = door.view(x)
     if out is not None:
         angles, moved = _apart(angles, door.view(out))

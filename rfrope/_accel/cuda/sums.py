@@ -105,7 +105,7 @@ def _result(shape: tuple[int, ...], like: Array, xp: ModuleType) -> tuple[Array,
 class _Cut(NamedTuple):
     """How a sum is laid over blocks of threads."""
 
-    lags_each: int  # of a thread
+    lags_each: int  # lags of a thread
     lanes: int  # threads of a block side by side along the lags; the others share the frequencies
     parts: int  # into which the frequencies are cut
     part: int  # frequencies of a part
@@ -197,7 +197,7 @@ def nufft() -> Callable[..., Any] | None:
     door.load_toolkit()
     try:
         import cufinufft
-    except Exception:  # whatever is wrong with it, direct sums need it not; `rfrope doctor` says what it is
+    except Exception:  # whatever is wrong with it, direct sums do without; `rfrope doctor` says what it is
         return None
     cupy = door.space()
 

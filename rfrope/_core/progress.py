@@ -1,0 +1,53 @@
+"""Bars for work that takes long: `progress=` of public functions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+
+PATIENCE = 2.0  # seconds after which a bar that nobody asked for appears
+
+
+def check(progress: Any) -> None:
+    """Refuse what cannot show progress."""
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise TypeError(
+            f"progress is {progress!r}; expected None, True, False, or a callable such as tqdm.tqdm, that wraps an "
+            "iterable"
+        )
+
+
+def shown(items: Iterable[Item], total: int, progress: Any, done: int = 0) -> Iterable[Item]:
+    """Wrap an iterable so that its progress shows.
+
+    Parameters
+    ----------
+    items : iterable
+    total : int
+        How many there are, those that were done before included.
+    progress : None, bool or callable
+        A callable is called as ``progress(items, total=total)``. True means a bar on stderr; None a bar after two
+        seconds, if stderr is a terminal; False none.
+    done : int
+        How many were done before.
+    """
+    check(progress)
+    if callable(progress):
+        return progress(items, total=total - done)
+    if progress is False or (progress is None and not _on_a_terminal()):
+        return items
+    from tqdm import tqdm
+
+    delay = 0.0 if progress else PATIENCE
+    bar: Iterable[Item] = tqdm(items, total=total, initial=done, delay=delay, leave=False, dynamic_ncols=True)
+    return bar
+
+
+def _on_a_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # no stderr, or a closed one
+        return False

@@ -1,0 +1,237 @@
+"""Quadratic forms that are negative, looked for on grids of the function itself: no quadrature takes part.
+
+With gaussian weights of width s about a point, turned by an angle theta from one point of a grid to the next, the form
+``sum_jk c_j conj(c_k) phi(x_j - x_k)`` is the mean of the spectrum over a window about theta (Herglotz). One FFT gives
+it for every theta. Where it is negative beyond rounding, the real or the imaginary part of the weights is a witness.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from rfrope.bochner.piecewise import Function
+from rfrope.bochner.verdicts import Witness
+
+_ENDS = 5.5  # standard deviations at which gaussian weights are cut off
+_WIDTHS = 2.0 ** np.arange(0.0, 11.0)  # of the windows, in points of the grid
+_STRIDES = (4, 16, 64, 256)  # by which a grid is thinned, for windows that reach far with few points
+_STRIDE_WIDTHS = _WIDTHS[2:7:2]
+_OVERSAMPLED = 4  # frequencies for each width of a window
+_ROUNDED = 2e-15  # of a quadratic form whose weights' magnitudes sum to 1
+_TRIED = 12  # centres of windows over a stretch of frequencies
+_ENDS_ACROSS = 4.5
+_MOST_POINTS = 12000  # of a witness in several axes
+_LATTICES = {1: (400,), 2: (20, 20), 3: (8, 8, 7)}  # points along each axis
+
+FORM_ROUNDING = _ROUNDED
+
+
+def on_grid(values: np.ndarray, spacing: float, level: float) -> Witness | None:
+    """Look for a witness on a grid of one axis.
+
+    Parameters
+    ----------
+    values : ndarray, (n,)
+        phi at 0, spacing, 2 spacing, ...
+    spacing : float
+    level : float
+        What the quadratic form has to fall below, as a positive number.
+
+    Returns
+    -------
+    Witness or None
+        The one with the fewest points that is at least half as negative as the most negative one.
+    """
+    found = [w for w in (_of_increments(values, spacing, level), _of_limit(values, spacing, level)) if w]
+    for stride, widths in ((1, _WIDTHS), *((stride, _STRIDE_WIDTHS) for stride in _STRIDES)):
+        part = values[::stride]
+        for width in widths[2.0 * _ENDS * widths + 3.0 < part.size].tolist():
+            found.extend(_of_windows(part, stride * spacing, width, level))
+    return _best(found)
+
+
+def _best(found: list[Witness]) -> Witness | None:
+    if not found:
+        return None
+    lowest = min(w.value for w in found)
+    return min((w for w in found if w.value <= 0.5 * lowest), key=lambda w: w.weights.size)
+
+
+def _of_increments(values: np.ndarray, spacing: float, level: float) -> Witness | None:
+    """Of three points 0, h and x + h: by Krein, ``(phi(x) - phi(x + h))^2 <= 2 (1 - phi(h))``."""
+    near, a, b = values[1], values[1:-1], values[2:]
+    determinant = 1.0 + 2.0 * near * a * b - near * near - a * a - b * b
+    at = int(np.argmin(determinant))
+    lags = np.array([0.0, 1.0, at + 2.0])
+    gram = np.array([[1.0, near, b[at]], [near, 1.0, a[at]], [b[at], a[at], 1.0]])
+    return _eigenvector(gram, spacing * lags, level)
+
+
+def _of_limit(values: np.ndarray, spacing: float, level: float) -> Witness | None:
+    """Of points that are all far apart, for a function that is negative there."""
+    n = min(64, values.size - 1)
+    steps = values[n :: max(1, (values.size - 1) // 64)]
+    if not np.max(steps[steps.size // 2 :]) < -level:
+        return None
+    step = (values.size - 1) // 64
+    lags = step * np.arange(64)
+    gram = values[np.abs(lags[:, None] - lags)]
+    return _eigenvector(gram, spacing * lags, level)
+
+
+def _eigenvector(gram: np.ndarray, points: np.ndarray, level: float) -> Witness | None:
+    values, vectors = np.linalg.eigh(gram)
+    weights = vectors[:, 0] / np.sum(np.abs(vectors[:, 0]))
+    value = float(weights @ gram @ weights)
+    return Witness(points, weights, value) if values[0] < 0.0 and value < -level else None
+
+
+def _of_windows(values: np.ndarray, spacing: float, width: float, level: float) -> Iterator[Witness]:
+    reach = math.ceil(_ENDS * width)
+    lags = np.arange(2 * reach + 1)
+    window = _window(reach, width)
+    size = 2 ** math.ceil(math.log2(_OVERSAMPLED * lags.size))
+    folded = np.zeros(size)
+    folded[: lags.size] = _autocorrelation(window) * values[: lags.size]
+    folded[1:] *= 2.0
+    spectrum = np.fft.rfft(folded).real
+    at = int(np.argmin(spectrum))
+    if spectrum[at] < -level:
+        yield from _real_parts(values, spacing, window, 2.0 * math.pi * at / size, level)
+
+
+def _window(reach: int, width: float) -> np.ndarray:
+    weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
+    return np.asarray(weights / np.sum(weights))
+
+
+def _autocorrelation(weights: np.ndarray) -> np.ndarray:
+    """``sum_j w_j w_(j + m)`` for m >= 0."""
+    if weights.size < 200:
+        return np.correlate(weights, weights, "full")[weights.size - 1 :]
+    size = 2 ** math.ceil(math.log2(2 * weights.size))
+    return np.fft.irfft(np.abs(np.fft.rfft(weights, size)) ** 2, size)[: weights.size]
+
+
+def _real_parts(
+    values: np.ndarray, spacing: float, window: np.ndarray, theta: float, level: float
+) -> Iterator[Witness]:
+    """The complex weights' form is the sum of those of its real and its imaginary part."""
+    steps = np.arange(window.size) - window.size // 2
+    for wave in (np.cos(theta * steps), np.sin(theta * steps)):
+        weights = window * wave
+        total = float(np.sum(np.abs(weights)))
+        if total > 1e-6:
+            weights = weights / total
+            products = _autocorrelation(weights) * values[: weights.size]
+            value = float(products[0] + 2.0 * np.sum(products[1:]))
+            if value < -level:
+                yield Witness(spacing * steps, weights, value)
+
+
+# -- about a stretch of frequencies ------------------------------------------------------------------------------------
+
+
+def about(
+    phi: Function, ndim: int, stretch: tuple[float, float], extents: tuple[float, ...], level: float
+) -> Witness | None:
+    """Look for a witness where the spectrum is known to be negative.
+
+    Parameters
+    ----------
+    phi : callable
+        Of the lag, or the length of the lag.
+    ndim : int
+    stretch : tuple of two floats
+        Lengths of omega between which the density is negative.
+    extents : tuple of floats
+        Lengths of omega below which more and more of the mass lies.
+    level : float
+
+    Returns
+    -------
+    Witness or None
+    """
+    found = _of_lattices(phi, ndim, stretch[1], extents, level)
+    for narrow in (1.0, 2.0, 4.0, 8.0):  # standard deviations of a window that go into the stretch
+        if not found:
+            found = list(_of_stretch(phi, 1, stretch, extents, narrow, 1.0, level))
+        for across in (0.5, 1.0, 2.0):
+            if not found and ndim > 1:
+                found = list(_of_stretch(phi, ndim, stretch, extents, narrow, across, level))
+    return _best(found)
+
+
+def _of_lattices(phi: Function, ndim: int, high: float, extents: tuple[float, ...], level: float) -> list[Witness]:
+    """Of the points of small lattices, with the best weights that there are."""
+    found = []
+    for spacing in sorted({round(math.pi / (c * w), 12) for w in (high, *extents[:3]) for c in (0.5, 0.8, 1.25)}):
+        sides = [spacing * np.arange(n) for n in _LATTICES[ndim]]
+        points = np.stack([side.ravel() for side in np.meshgrid(*sides, indexing="ij")], axis=-1)
+        lags = points[:, None] - points
+        gram = phi(np.sqrt(np.sum(lags * lags, axis=-1)).ravel()).reshape(lags.shape[:2])
+        witness = _eigenvector(gram, points if ndim > 1 else points[:, 0], level)
+        found.extend([witness] if witness else [])
+    return found
+
+
+def _of_stretch(
+    phi: Function,
+    ndim: int,
+    stretch: tuple[float, float],
+    extents: tuple[float, ...],
+    narrow: float,
+    across: float,
+    level: float,
+) -> Iterator[Witness]:
+    """Of gaussian windows along the first axis, and narrower ones across."""
+    low, high = stretch
+    sigma = narrow / (high - low)
+    bend = math.sqrt(narrow / ((high - low) * high))  # how far across a shell of frequencies is flat
+    side = across * (sigma if low == 0.0 else min(sigma, bend))
+    for extent in extents:
+        spacing = math.pi / (1.1 * max(high, extent) + 4.0 / sigma)
+        reach = math.ceil(_ENDS * sigma / spacing)
+        sides = 0 if ndim == 1 else math.ceil(_ENDS_ACROSS * side / min(1.5 * spacing, side))
+        if (2 * reach + 1) * (2 * sides + 1) ** (ndim - 1) > _MOST_POINTS:
+            return
+        step = 0.0 if ndim == 1 else _ENDS_ACROSS * side / sides
+        weights = np.ones(1) if ndim == 1 else _window(sides, side / step)
+        values = _folded(phi, spacing * np.arange(2 * reach + 1), weights, step, ndim)
+        window = _window(reach, sigma / spacing)
+        for theta in np.linspace(low, high, _TRIED):
+            for line in _real_parts(values, spacing, window, float(theta) * spacing, level):
+                yield line if ndim == 1 else _product(line, weights, step, ndim)
+
+
+def _folded(phi: Function, lags: np.ndarray, across: np.ndarray, step: float, ndim: int) -> np.ndarray:
+    """Phi along the first axis, averaged over the lags across with the autocorrelation of the weights there."""
+    if ndim == 1:
+        return phi(lags)
+    one = _autocorrelation(across)
+    one[1:] *= 2.0
+    offsets = step * np.arange(one.size)
+    squares, shares = offsets**2, one
+    if ndim == 3:
+        squares, shares = np.add.outer(squares, squares).ravel(), np.multiply.outer(one, one).ravel()
+    rows = max(1, 2**20 // lags.size)
+    total = np.zeros(lags.size)
+    for start in range(0, squares.size, rows):
+        part = slice(start, start + rows)
+        lengths = np.sqrt(np.add.outer(squares[part], lags**2))
+        total += shares[part] @ phi(lengths.ravel()).reshape(lengths.shape)
+    return total
+
+
+def _product(line: Witness, across: np.ndarray, step: float, ndim: int) -> Witness:
+    """Weights that are a product over the axes."""
+    offsets = step * (np.arange(across.size) - across.size // 2)
+    axes = [line.points] + [offsets] * (ndim - 1)
+    points = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=-1)
+    weights = line.weights
+    for _ in range(ndim - 1):
+        weights = np.multiply.outer(weights, across)
+    return Witness(points, weights.ravel(), line.value)

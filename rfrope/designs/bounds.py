@@ -1,0 +1,121 @@
+"""How close any D equal blocks can come to a kernel in one axis: a lower bound on their error over whole lags.
+
+Below, frequencies lie on a grid of the circle of length 2 pi, which is all that whole lags see, and functions of them
+are even; they are held as values on that grid, or as coefficients of cosines, one for each lag from 0 to half the grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from rfrope.kernels import Kernel
+
+_MOST_LAGS = 2**12 - 1  # that the bound sees: the others can only add to the error
+_OVER, _FINE = 4, 4  # grid points for each lag, and how much finer the grid is on which a bound is certified
+# where a tail begins, and which part of the lags smooths its edge: the more, the less counts of the repulsion
+_TAILS = ((0.6, 1.5), (0.7, 2.0), (0.6, 3.0), (0.8, 5.0), (0.8, 8.0))
+_SHARES = (1.0, 0.3, 0.1)  # how much of the repulsion is counted
+_STEPS, _LOOK = 120, 30  # of the descent for each pair of these; steps between looks at the bound
+
+
+def lower_bound(kernel: Kernel, n: int, max_lag: int) -> float:
+    """Root mean square error that no n equal blocks fall below, 0 where nothing is known.
+
+    With ``K(a, b) = sum_x cos(a x) cos(b x)`` the summed square error of n blocks is a quadratic form in their measure
+    nu, and blocks repel each other. Let G be a part of K that is nowhere negative, so small that K - G stays positive
+    semi-definite. Then, as pairs of blocks add nothing negative, ``nu G nu >= diag(G) nu / n``, and the error is at
+    least the minimum of ``nu (K - G) nu + (diag(G)/n - 2 h) nu + const`` over all probability measures: a convex
+    problem, which the gap of conditional gradients bounds from below whatever nu has been found. (The method of
+    Yudin's bounds for energies, 1992.) Here ``G = share u(a) u(b) F(a - b)``, folded, with Fejer's kernel F and a
+    polynomial u between 0 and 1 that is near 1 where the kernel's law has less than a block to each resolved cell.
+    """
+    circle = _Circle(kernel, min(max_lag, _MOST_LAGS))
+    found = max((bound for tail in _TAILS for bound in _of_tail(circle, n, *tail)), default=0.0)
+    return math.sqrt(max(found, 0.0) / (2.0 * (max_lag + 1.0)))  # of both signs of the lags, as `errors` counts them
+
+
+class _Circle:
+    """The grid, and what of the kernel is needed on it."""
+
+    def __init__(self, kernel: Kernel, reach: int) -> None:
+        self.reach, self.size = reach, 1 << math.ceil(math.log2(_OVER * (reach + 1)))
+        self.lags = np.arange(self.size // 2 + 1.0)
+        self.counted = (self.lags > 0.0) & (self.lags <= reach)  # at lag 0 there is no error
+        self.phi = np.where(self.counted, kernel.phi(self.lags), 0.0)
+        self.law = np.maximum(self.values(self.fejer(reach) * np.where(self.counted, self.phi, 1.0)), 0.0)
+
+    def fejer(self, degree: int) -> np.ndarray:
+        """Coefficients of Fejer's kernel."""
+        return np.maximum(1.0 - self.lags / (degree + 1.0), 0.0)
+
+    def coefficients(self, values: np.ndarray) -> np.ndarray:
+        """Sums of values times ``cos(x omega)``."""
+        return np.fft.rfft(values).real
+
+    def values(self, coefficients: np.ndarray, finer: int = 1) -> np.ndarray:
+        """Sums of coefficients times ``cos(x omega)`` over lags of both signs, on a grid that may be finer."""
+        return np.fft.irfft(coefficients, self.size * finer) * (self.size * finer)
+
+    def least(self, values: np.ndarray) -> float:
+        """Lower bound on a function of at most half the grid's degree, between the points of the grid too.
+
+        Near a minimum it is at most half its curvature times the square of the distance to the nearest point above it.
+        """
+        coefficients, step = self.coefficients(values) / self.size, math.pi / (self.size * _FINE)
+        curvature = np.max(np.abs(self.values(coefficients * self.lags**2, _FINE)))
+        curvature /= math.cos(0.5 * math.pi / _FINE)  # between the points too: Ehlich and Zeller's inequality
+        return float(np.min(self.values(coefficients, _FINE)) - 0.5 * step * step * curvature)
+
+
+def _of_tail(circle: _Circle, n: int, level: float, part: float) -> Iterator[float]:
+    """Lower bounds on the summed square error, for each share, with a tail where the law is below some level."""
+    smooth = int(circle.reach / part)
+    fejer, height = circle.fejer(circle.reach - smooth), circle.reach - smooth + 1.0
+    tail = (circle.law < 0.5 * level * height / n).astype(np.float64)
+    u = circle.values(circle.coefficients(tail) / circle.size * circle.fejer(smooth))
+    twice = circle.values(fejer)[2 * np.arange(circle.size) % circle.size]
+    own = 0.5 * u * u * (height + twice) / n
+    nu, best = circle.law / np.sum(circle.law), -math.inf
+    for share in _SHARES if np.any(tail) else ():
+        nu, bound = _minimum(circle, nu, u, share * fejer, share * own)
+        yield bound
+        if bound < best:  # it is concave in the share
+            return
+        best = bound
+
+
+def _minimum(
+    circle: _Circle, nu: np.ndarray, u: np.ndarray, fejer: np.ndarray, own: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Nesterov's descent on the simplex from `nu`, and the best lower bound of the minimum that it has come by."""
+    linear = own - circle.values(2.0 * circle.phi)
+    constant, length = 2.0 * float(np.sum(circle.phi**2)), 0.5 / circle.size
+
+    def slope_at(nu: np.ndarray) -> np.ndarray:
+        repelled = u * circle.values(fejer * circle.coefficients(u * nu))
+        return 2.0 * (circle.values(circle.counted * circle.coefficients(nu)) - repelled) + linear
+
+    at, momentum, best = nu, 1.0, -math.inf
+    for step in range(1, _STEPS + 1):
+        slope = slope_at(at)
+        new = _on_simplex(at - length * slope)
+        if momentum > 1.0 and float(slope @ (new - nu)) > 0.0:
+            at, momentum = nu, 1.0
+        else:
+            grown = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum))
+            at, nu, momentum = new + (momentum - 1.0) / grown * (new - nu), new, grown
+        if step % _LOOK == 0:
+            slope = slope_at(nu)
+            value = 0.5 * float((slope + linear) @ nu) + constant
+            best = max(best, value - float(slope @ nu) + circle.least(slope))
+    return nu, best
+
+
+def _on_simplex(values: np.ndarray) -> np.ndarray:
+    """Nearest probabilities."""
+    ordered = np.sort(values)[::-1]
+    excess = (np.cumsum(ordered) - 1.0) / np.arange(1, ordered.size + 1)
+    return np.maximum(values - excess[np.count_nonzero(ordered > excess) - 1], 0.0)

@@ -1,0 +1,122 @@
+"""Exports as files: a config, arrays, a graph of ONNX, a GGUF."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rfrope._core.arguments import path_of
+from rfrope._core.files import Content
+from rfrope.exports import gguf
+from rfrope.models import from_config
+
+_REPLACED = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "rotary_pct")
+
+
+def config(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content:
+    """The export itself, or a model's config with it in place of its own RoPE."""
+    if model is None:
+        return text(path, made, model, part)
+    source = path_of("model", model)
+    source = os.path.join(source, "config.json") if os.path.isdir(source) else source
+    try:
+        with open(source, encoding="utf-8-sig") as file:
+            held = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{source} is not valid JSON ({error}); expected a model's config.json") from None
+    if not isinstance(held, dict):
+        raise ValueError(f"{source} holds a {type(held).__name__}; expected a model's config, which is an object")
+    _put(held, made, part, source)
+    return text(path, held, None, "")
+
+
+def text(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content:
+    """JSON, with all digits of its numbers."""
+    return (json.dumps(made, indent=2, allow_nan=False) + "\n").encode()
+
+
+def arrays(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content:
+    """NumPy's archive: arrays under their names, the rest as JSON under ``about``."""
+    held = {name: value for name, value in made.items() if isinstance(value, np.ndarray)}
+    about = {name: value for name, value in made.items() if name not in held}
+    file = io.BytesIO()
+    whole: dict[str, Any] = {"about": np.asarray(json.dumps(about, allow_nan=False)), **held}
+    np.savez(file, **whole)
+    return file.getvalue()
+
+
+def onnx(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content:
+    """A graph of one node, with its tables inside, for ``X`` and ``position_ids``; or the tables alone as arrays."""
+    if path.endswith(".npz"):
+        return arrays(path, made, model, part)
+    try:
+        library = importlib.import_module("onnx")
+    except ImportError:
+        raise ModuleNotFoundError(f"{path} needs the package onnx: pip install onnx (or use the suffix .npz)") from None
+    helper, node = library.helper, made["node"]
+    kind = helper.np_dtype_to_tensor_dtype(made["cos_cache"].dtype)
+    caches = [library.numpy_helper.from_array(made[name], name) for name in ("cos_cache", "sin_cache")]
+    features = ["batch", "heads", "tokens", "features"]
+    graph = helper.make_graph(
+        [helper.make_node(node["op_type"], node["input"], node["output"], **node["attributes"])],
+        "rfrope",
+        [
+            helper.make_tensor_value_info("X", kind, features),
+            helper.make_tensor_value_info("position_ids", library.TensorProto.INT64, ["batch", "tokens"]),
+        ],
+        [helper.make_tensor_value_info("Y", kind, features)],
+        initializer=caches,
+    )
+    whole = helper.make_model(graph, opset_imports=[helper.make_opsetid(node["domain"], node["opset"])], ir_version=10)
+    library.checker.check_model(whole)
+    content: bytes = whole.SerializeToString()
+    return content
+
+
+def gguf_copy(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content:
+    """A copy of the model's GGUF."""
+    if model is None:
+        raise ValueError("model is None; expected for llama.cpp the GGUF to copy, in which the tensors are replaced")
+    return lambda file: gguf.copy(file, model, made)
+
+
+WRITERS = {"config": config, "text": text, "arrays": arrays, "onnx": onnx, "gguf": gguf_copy}
+TAKE_MODELS = ("config", "gguf")
+
+
+def _put(held: dict[str, Any], made: Mapping[str, Any], part: str, source: str) -> None:
+    """Replace the RoPE of a part of a config, or of a kind of layers in it."""
+    known = _parts(held)
+    if known is not None and part not in known:
+        raise ValueError(
+            f"part is {part!r}, but {source} has a RoPE for {', '.join(map(repr, known))}; expected one of them"
+        )
+    place, names = held, [name for name in part.split(".") if name]
+    while names and isinstance(place.get(names[0]), dict):
+        place = place[names.pop(0)]
+    layers: Any = place.get("rope_parameters")
+    if names and (not isinstance(layers, dict) or len(names) > 1 or not isinstance(layers.get(names[0]), dict)):
+        raise ValueError(
+            f"part is {part!r}, but {source} has no rope_parameters with a dict for {names[0]!r}; expected a config in "
+            "the spelling of transformers 5"
+        )
+    if names:
+        layers[names[0]] = made["rope_parameters"]  # their context is that of all layers
+        return
+    for name in _REPLACED:
+        place.pop(name, None)
+    place.update(made)
+
+
+def _parts(held: Mapping[str, Any]) -> list[str] | None:
+    """Names of the places of a config that have a RoPE; None where what it has now cannot be read."""
+    try:
+        return [rope.source["name"] for rope in from_config(held)]
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,126 @@
+"""One record for each engine that runs models: what it makes of a config's RoPE, as its source says.
+
+Each rule was written from the files that its record names, in that version, and holds for the model types that it
+lists, whose code was read too; of others nothing is claimed. The tests hold the rules against the engines where they
+install.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rfrope.models import engine_rules
+from rfrope.models.engine_rules import Told, UnknownError, Use
+
+# Model types whose code calls the engine's general rule, and nothing else.
+_DENSE = ("llama", "mistral", "qwen2", "qwen3")
+_MIXED = ("qwen2_moe", "qwen3_moe")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What is known of one engine.
+
+    Attributes
+    ----------
+    name : str
+    version : str
+        Of the source that was read: a release, or a commit and its date.
+    sources : tuple of str
+        The files, and the functions or classes in them.
+    rule : callable
+        ``rule(told)`` returns the `Use`, or raises `RefusedError` or `UnknownError`.
+    model_types : tuple of str
+        For which the rule holds; empty for all that `rfrope.from_config` knows.
+    """
+
+    name: str
+    version: str
+    sources: tuple[str, ...]
+    rule: Callable[[Told], Use]
+    model_types: tuple[str, ...] = ()
+
+    def use(self, told: Told) -> Use:
+        """What the engine does with a config.
+
+        Raises
+        ------
+        RefusedError
+            Where it would stop.
+        UnknownError
+            Where its source was not read.
+        """
+        if self.model_types and told.model_type not in self.model_types:
+            raise UnknownError(f"its code for model type {told.model_type!r} was not read")
+        return self.rule(told)
+
+
+ENGINES = (
+    Engine(
+        "transformers",
+        "5.23.0",
+        (
+            "src/transformers/modeling_rope_utils.py (ROPE_INIT_FUNCTIONS, dynamic_rope_update)",
+            "src/transformers/models/*/modeling_*.py (the classes of the model types)",
+        ),
+        engine_rules.transformers,
+    ),
+    Engine(
+        "vLLM",
+        "0.32.0",
+        (
+            "vllm/model_executor/layers/rotary_embedding/__init__.py (get_rope) and the modules beside it",
+            "vllm/transformers_utils/config.py (patch_rope_parameters)",
+            "vllm/config/model.py (max_model_len)",
+            "vllm/model_executor/models/{llama,mistral,mixtral,phi3,qwen2,qwen2_moe,qwen3,qwen3_moe}.py",
+        ),
+        engine_rules.vllm,
+        (*_DENSE, *_MIXED, "phi3", "mixtral"),
+    ),
+    Engine(
+        "SGLang",
+        "0.5.23",
+        (
+            "python/sglang/srt/layers/rotary_embedding/factory.py (get_rope), base.py, yarn.py, rope_variant.py",
+            "python/sglang/srt/models/{llama,mistral,qwen2,qwen2_moe,qwen3,qwen3_moe}.py",
+        ),
+        engine_rules.sglang,
+        (*_DENSE, *_MIXED, "phi3"),
+    ),
+    Engine(
+        "llama.cpp",
+        "de3ff81 (2026-09-28)",
+        (
+            "conversion/base.py (TextModel), conversion/llama.py, conversion/qwen.py, conversion/phi.py",
+            "src/llama-context.cpp (yarn_attn_factor), src/llama-model.cpp (llama_model_rope_type, get_rope_factors)",
+            "src/models/{llama,phi3,qwen2,qwen2moe,qwen3,qwen3moe}.cpp",
+            "ggml/src/ggml.c (ggml_rope_yarn_corr_dims), ggml/src/ggml-cpu/ops.cpp (rope_yarn)",
+        ),
+        engine_rules.llama_cpp,
+        (*_DENSE, *_MIXED, "phi3", "mixtral"),
+    ),
+    Engine(
+        "MLX-LM",
+        "0.32.2",
+        (
+            "mlx_lm/models/rope_utils.py (initialize_rope)",
+            "mlx_lm/models/{llama,mixtral,phi3,qwen2,qwen3,qwen3_moe}.py (ModelArgs, Attention)",
+            "mlx_lm/utils.py (MODEL_REMAPPING)",
+        ),
+        engine_rules.mlx_lm,
+        (*_DENSE, "phi3", "mixtral", "qwen3_moe"),
+    ),
+    Engine(
+        "TensorRT-LLM",
+        "51ea5c9",
+        (
+            "tensorrt_llm/_torch/attention_backend/interface.py (RopeParams) at 51ea5c9",
+            "RopeEmbeddingUtils and RotaryScalingType, which it calls, in a later version: tensorrt_llm/functional.py",
+            "tensorrt_llm/_torch/models/modeling_llama.py at 012cf90, modeling_phi3.py at 000a01d, modeling_qwen.py at "
+            "047098b, modeling_qwen3.py",
+        ),
+        engine_rules.tensorrt_llm,
+        (*_DENSE, "phi3"),
+    ),
+)

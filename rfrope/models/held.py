@@ -1,0 +1,246 @@
+"""What a running model holds of its RoPE: frequencies and tables, found in arrays, dicts and modules."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope._core.blocks import pair
+from rfrope.rotation.rope import Rope
+
+FREQUENCIES = ("inv_freq", "inv_freqs", "freqs", "theta")
+COS = ("cos_cached", "cos_cache", "cos")
+SIN = ("sin_cached", "sin_cache", "sin")
+TABLES = ("cos_sin_cache", "freqs_cis", "rotary_cos_sin")
+_HALF = ("float16", "bfloat16")
+_PROBED = 64  # positions that a module is asked for
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """One thing that a model holds.
+
+    Attributes
+    ----------
+    name : str
+        Where it is.
+    values : ndarray
+        Frequencies (D,) in float64; or a table: cos and sin of float dtype, (S, 2, D).
+    dtype : str
+    attention_factor : float or None
+        What the module multiplies cos and sin by, beside frequencies.
+    pairing : {"half", "interleaved"} or None
+        What the order of the columns of a table says, or what a module does with features.
+    layer : str
+        Kind of layer, where a module has several.
+    fault : str
+        Why there are no values.
+    is_whole : bool
+        Whether the rows of a table are all that there are.
+    """
+
+    name: str
+    values: np.ndarray
+    dtype: str = "float64"
+    attention_factor: float | None = None
+    pairing: str | None = None
+    layer: str = ""
+    fault: str = ""
+    is_whole: bool = True
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table, and not frequencies."""
+        return self.values.ndim == 3
+
+    @property
+    def blocks(self) -> int:
+        """How many frequencies it is of."""
+        return int(self.values.shape[-1])
+
+    def rows(self, index: Any) -> np.ndarray:
+        """Rows of a table as complex numbers, cos + i sin."""
+        found = self.values[index].astype(np.float64)
+        return np.asarray(found[..., 0, :] + 1j * found[..., 1, :])
+
+
+def held_by(what: Any) -> tuple[Held, ...]:
+    """Everything of a RoPE that can be found in what was given.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If there is nothing, or arrays have a shape that no frequencies or tables have.
+    """
+    if hasattr(what, "named_modules"):
+        found = tuple(_of_module(what))
+        looked = "buffers, parameters and attributes"
+    elif isinstance(what, Mapping):
+        found = tuple(_of_names("", dict(what)))
+        looked = "keys"
+    elif isinstance(what, list | tuple) and len(what) == 2 and np.ndim(what[0]) > 1:
+        return (_of_pair("table", what[0], what[1]),)
+    else:
+        return (_of_array("frequencies" if np.ndim(what) < 2 else "table", what),)
+    if not found:
+        names = ", ".join((*FREQUENCIES, *COS, *SIN, *TABLES))
+        raise ValueError(f"what holds no frequencies or tables of a RoPE; looked for {looked} called {names}")
+    return found
+
+
+# -- modules and dicts -------------------------------------------------------------------------------------------------
+
+
+def _of_module(module: Any) -> Iterator[Held]:
+    seen: set[int] = set()
+    for prefix, part in module.named_modules():
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        tensors = {**part._buffers, **part._parameters, **{k: v for k, v in vars(part).items() if hasattr(v, "dtype")}}
+        found = list(_of_names(prefix, {name: v for name, v in tensors.items() if v is not None}, part))
+        if found and all(np.any(one.values) and np.all(np.isfinite(one.values)) for one in found):
+            probed = list(_probed(prefix, part, found))
+            # cos and sin say what the module really multiplies by, whatever its attribute says
+            found = [replace(one, attention_factor=None) for one in found] + probed if probed else found
+        yield from found
+
+
+def _of_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterator[Held]:
+    def label(name: str) -> str:
+        return f"{prefix}.{name}" if prefix else name
+
+    for name, value in tensors.items():
+        last = name.rpartition(".")[2]
+        layer = last.removesuffix("_inv_freq") if last.endswith("_inv_freq") else ""
+        if last in FREQUENCIES or (layer and "original" not in layer and layer != "long"):
+            scale = getattr(part, f"{layer}_attention_scaling" if layer else "attention_scaling", None)
+            yield _of_array(label(name), value, attention_factor=scale, layer=layer)
+        elif last in TABLES or (last == "cache" and np.ndim(value) == 3 and value.shape[-1] == 2):
+            yield _of_array(label(name), value)
+        elif last in COS:
+            other = name.removesuffix(last) + SIN[COS.index(last)]
+            if other in tensors:
+                yield _of_pair(label(name), value, tensors[other])
+
+
+def _probed(prefix: str, part: Any, found: list[Held]) -> Iterator[Held]:
+    """What a module of transformers gives for a few positions, and by which pairing its model turns with that."""
+    try:
+        parameters = list(inspect.signature(part.forward).parameters)
+    except (TypeError, ValueError):
+        return
+    if parameters[:2] != ["x", "position_ids"] or found[0].is_table:
+        return
+    buffer = next(value for name, value in part._buffers.items() if name.endswith("inv_freq"))
+    positions = buffer.new_tensor([list(range(_PROBED))]).long()
+    for one in found:
+        options = {"layer_type": one.layer} if one.layer and "layer_type" in parameters else {}
+        try:
+            cos, sin = copy.deepcopy(part)(buffer.new_zeros(1, 1, 1).float(), positions, **options)
+            probed = _of_pair(f"{prefix or type(part).__name__}(positions)", cos[0], sin[0])
+        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
+            return  # a module with a way of its own
+        pairing = _turned_by(part, cos, sin)
+        yield Held(probed.name, probed.values, probed.dtype, None, pairing, one.layer, "", is_whole=False)
+
+
+def _turned_by(part: Any, cos: Any, sin: Any) -> str | None:
+    """Which pairing the model's own function turns features by, if there is one function and it is one of the two."""
+    module = sys.modules.get(type(part).__module__)
+    names = [name for name in vars(module or object) if "apply" in name and "rotary" in name]
+    if names != ["apply_rotary_pos_emb"]:
+        return None
+    width = cos.shape[-1]
+    x = (cos.new_ones(width).cumsum(0) / width).reshape(1, 1, 1, width).expand(1, 1, cos.shape[1], width)
+    try:
+        turned = vars(module)["apply_rotary_pos_emb"](x, x, cos, sin)[0]
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    found, given = (array.to_host(each)[0, 0].astype(np.float64) for each in (turned, x))
+    table = _of_pair("", cos[0], sin[0]).rows(slice(None))
+    if 2 * table.shape[1] != width:
+        return None
+    for pairing in ("half", "interleaved"):
+        first, second = pair(given, pairing)
+        wanted = (first + 1j * second) * table
+        have = pair(found, pairing)
+        if np.max(np.abs(have[0] + 1j * have[1] - wanted)) < 1e-4:
+            return pairing
+    return None
+
+
+# -- arrays and their layouts ------------------------------------------------------------------------------------------
+
+
+def _of_array(name: str, value: Any, attention_factor: float | None = None, layer: str = "") -> Held:
+    if isinstance(value, Rope):
+        value = value.frequencies
+    if str(getattr(value, "device", "")) == "meta":
+        return Held(name, np.zeros(tuple(value.shape)), layer=layer, fault="it is on the meta device, without values")
+    dtype, host = _host(name, value)
+    squeezed = host.reshape([n for n in host.shape if n != 1] or [1])
+    if np.iscomplexobj(squeezed) and squeezed.ndim == 2:
+        return Held(name, np.stack([squeezed.real, squeezed.imag], axis=1), dtype, layer=layer)
+    if squeezed.ndim == 3 and squeezed.shape[-1] == 2:
+        return Held(name, np.moveaxis(squeezed, -1, 1), dtype, layer=layer)
+    if squeezed.ndim == 1 and not np.iscomplexobj(squeezed):
+        factor = None if attention_factor is None else float(attention_factor)
+        return Held(name, squeezed.astype(np.float64), dtype, factor, layer=layer)
+    if squeezed.ndim == 2 and squeezed.shape[1] % 2 == 0:
+        return Held(name, _split(squeezed), dtype, layer=layer)
+    raise ValueError(
+        f"{name} has shape {tuple(host.shape)}; expected frequencies (D,), a table (S, 2D) or (S, D, 2) of cos "
+        "and sin, or a complex one (S, D); a table of cos and one of sin go as a pair"
+    )
+
+
+def _split(table: np.ndarray) -> np.ndarray:
+    """One table of cos and sin in its parts, by its first row, where cos is not 0 and sin is."""
+    blocks = table.shape[1] // 2
+    orders = {
+        "cos, sin": (table[:, :blocks], table[:, blocks:]),
+        "sin, cos": (table[:, blocks:], table[:, :blocks]),
+        "in turn": (table[:, 0::2], table[:, 1::2]),
+    }
+    nearest = min(orders.values(), key=lambda parts: float(np.sum(np.abs(parts[1][0]) - np.abs(parts[0][0]))))
+    return np.stack(nearest, axis=1)
+
+
+def _of_pair(name: str, cos: Any, sin: Any) -> Held:
+    if "meta" in (str(getattr(cos, "device", "")), str(getattr(sin, "device", ""))):
+        return Held(name, np.zeros((1, 2, 1)), fault="it is on the meta device, without values")
+    (dtype, real), (_, imaginary) = _host(name, cos), _host(name, sin)
+    real, imaginary = (each.reshape(-1, each.shape[-1]) for each in (real, imaginary))
+    if real.shape != imaginary.shape:
+        raise ValueError(f"{name}: cos has shape {real.shape}, sin {imaginary.shape}; expected the same")
+    halves, columns, pairing = real.shape[1] // 2, slice(None), None
+    if real.shape[1] % 2 == 0 and real.shape[1] > 2 and not np.array_equal(real, np.full_like(real, real.flat[0])):
+        if _equal(real[:, :halves], real[:, halves:]) and _equal(imaginary[:, :halves], imaginary[:, halves:]):
+            columns, pairing = slice(halves), "half"
+        elif _equal(real[:, 0::2], real[:, 1::2]) and _equal(imaginary[:, 0::2], imaginary[:, 1::2]):
+            columns, pairing = slice(0, None, 2), "interleaved"
+    return Held(name, np.stack([real[:, columns], imaginary[:, columns]], axis=1), dtype, pairing=pairing)
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+    return np.array_equal(one, other, equal_nan=True)
+
+
+def _host(name: str, value: Any) -> tuple[str, np.ndarray]:
+    """Dtype and host copy; half precision widens, since NumPy lacks one of the two."""
+    if not hasattr(value, "dtype"):
+        value = np.asarray(value, dtype=np.float64)
+    dtype, host = array.dtype_name(value), array.to_host(value)
+    if host.dtype.kind not in "fciu" and dtype not in _HALF:
+        raise TypeError(f"{name} has dtype {dtype}; expected real or complex floating numbers")
+    if host.ndim == 0 or host.size == 0:
+        raise ValueError(f"{name} has shape {tuple(host.shape)}; expected at least one frequency")
+    return dtype, host.astype(np.float32) if dtype in _HALF else host

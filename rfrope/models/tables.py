@@ -1,0 +1,148 @@
+"""What a table of cos and sin says: its frequencies, its attention factor, its precision, and where it goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rfrope.models.held import Held
+from rfrope.rotation.rope import Rope
+
+ROUNDED = 4e-6  # relative: what exponents in float32 cost at a base of 1e9
+HALF = ("float16", "bfloat16")
+HALVES = {8: "bfloat16", 11: "float16"}  # by bits of the mantissa
+FINE = 2e-6  # of cos and sin in float32
+_NOISE = {8: 2.0**-8, 11: 2.0**-11}
+_FAR = 2**15  # positions from which frequencies are read at most
+_ROWS = 2**12  # at once
+_DENSE, _SPARSE = 512, 256  # rows that are looked at: the first ones, and some of the others
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a table says.
+
+    Attributes
+    ----------
+    frequencies, allowed : ndarray (D,)
+        Radians per position, and how far they may be from those meant.
+    factor : float
+        The length of cos and sin.
+    spread : float
+        The largest difference from it.
+    start : int
+        The position of the first row.
+    """
+
+    frequencies: np.ndarray
+    allowed: np.ndarray
+    factor: float
+    spread: float
+    start: int
+
+
+def bits(values: np.ndarray) -> int:
+    """Bits of the mantissa that hold all of some numbers: 8, 11 or 53."""
+    mantissas = np.abs(np.frexp(values[..., :_DENSE].astype(np.float64))[0])
+    return next((width for width in HALVES if np.all(mantissas * 2.0**width % 1.0 == 0.0)), 53)
+
+
+def rounded(values: np.ndarray, width: int) -> np.ndarray:
+    """Round numbers to so many bits; those of float16 below its smallest normal number have fewer."""
+    mantissas, exponents = np.frexp(values)
+    if width == 11:
+        return np.asarray(values, dtype=np.float16).astype(np.float64)
+    return np.asarray(np.ldexp(np.round(mantissas * 2.0**width) / 2.0**width, exponents))
+
+
+def noise(held: Held) -> float:
+    """How far rounding puts cos and sin off."""
+    if held.dtype in HALF:
+        return _NOISE[8 if held.dtype == "bfloat16" else 11]
+    return _NOISE.get(bits(held.values[_looked_at(held)]), FINE)
+
+
+def close(found: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether frequencies are equal but for rounding to float32."""
+    return bool(np.all(np.abs(found - expected) <= ROUNDED * np.abs(expected)))
+
+
+def read(held: Held, rope: Rope) -> Reading:
+    """Read a table of at least two rows."""
+    rows = held.rows(_looked_at(held))
+    size = np.abs(rows)
+    factor, spread = float(np.median(size)), 0.0
+    if factor > 0.0:
+        spread = float(np.max(np.abs(size / factor - 1.0)))
+    frequencies, last = _frequencies(held)
+    allowed = np.zeros(held.blocks)
+    if held.blocks == rope.n_blocks:
+        allowed = ROUNDED * np.abs(np.asarray(rope.frequencies)) + 4.0 * noise(held) / last
+    return Reading(frequencies, allowed, factor, spread, _start(rows[0], factor, frequencies, noise(held)))
+
+
+def _looked_at(held: Held) -> np.ndarray:
+    length = len(held.values)
+    far = np.geomspace(1, max(1, length - 1), _SPARSE).astype(int)
+    return np.unique(np.concatenate([np.arange(min(length, _DENSE)), far]))
+
+
+def _frequencies(held: Held) -> tuple[np.ndarray, int]:
+    """Turns between rows that are twice as far apart each time, and the last distance."""
+    if len(held.values) < 2:
+        return np.zeros(held.blocks), 1
+    first, found, apart = held.rows(0), np.zeros(held.blocks), 1
+    reach = 1
+    while apart < min(len(held.values), _FAR + 1):
+        turned = np.angle(held.rows(apart) * np.conj(first)) - found * apart
+        found = found + (turned - 2.0 * np.pi * np.round(turned / (2.0 * np.pi))) / apart
+        reach, apart = apart, 2 * apart
+    return found, reach
+
+
+def _start(first: np.ndarray, factor: float, frequencies: np.ndarray, rounding: float) -> int:
+    """Position of the first row, if it is one of a few."""
+    if factor == 0.0:
+        return 0
+    for position in range(_DENSE):
+        if np.all(np.abs(first / factor - np.exp(1j * position * frequencies)) < 8.0 * rounding):
+            return position
+    return 0
+
+
+def _exact(positions: np.ndarray, rope: Rope) -> np.ndarray:
+    return np.asarray(np.exp(1j * np.multiply.outer(positions.astype(np.float64), np.asarray(rope.frequencies))))
+
+
+def rows_unlike(held: Held, rope: Rope, reading: Reading, rounding: float) -> tuple[str, str] | None:
+    """What is wrong with rows though their frequencies are right: positions or phases in half precision."""
+    at = _looked_at(held)
+    rows = held.rows(at) / reading.factor
+    frequencies = np.asarray(rope.frequencies)
+    phases = np.multiply.outer(at.astype(np.float64), np.abs(frequencies))
+    allowed = 4.0 * rounding + 2.0 * ROUNDED * phases + at[:, None] * reading.allowed
+    off = np.abs(rows - _exact(at, rope)) > allowed
+    if not np.any(off):
+        return None
+    first = int(at[np.argmax(np.any(off, axis=1))])
+    for width, name in HALVES.items():
+        if np.all(np.abs(rows - _exact(rounded(at.astype(np.float64), width), rope)) <= allowed):
+            return "half precision", f"positions rounded to {name}: rows repeat from position {first} on"
+        turned = np.exp(1j * np.sign(frequencies) * rounded(phases, width))
+        if np.all(np.abs(rows - turned) <= allowed + phases * 2.0**-width):
+            return "half precision", f"phases rounded to {name}"
+    return "rows", f"rows from position {first} on are not those of their positions"
+
+
+def first_off(held: Held, rope: Rope, allowed: float) -> int | None:
+    """The first row at which a cos or sin is off by more than that."""
+    if held.blocks != rope.n_blocks:
+        return 1
+    for start in range(0, len(held.values), _ROWS):
+        found = held.rows(slice(start, start + _ROWS))
+        wanted = rope.attention_factor * _exact(np.arange(start, start + len(found)), rope)
+        off = np.any((np.abs((found - wanted).real) > allowed) | (np.abs((found - wanted).imag) > allowed), axis=1)
+        if np.any(off):
+            return start + int(np.argmax(off))
+    return None

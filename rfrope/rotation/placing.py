@@ -1,0 +1,213 @@
+"""Positions that are easily got wrong: packed sequences, text with pictures and video, images of another resolution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope._core.arguments import choice, positive, whole
+from rfrope._core.array import Array
+
+RESIZED = ("extrapolate", "interpolate", "interpolate centres", "edges", "centres")
+
+
+@array.on_device_of_arrays
+def packed_positions(cu_seqlens: Array, *, starts: Array | int = 0) -> Array:
+    """Positions of sequences that lie one after the other in one row, each counted from its own start.
+
+    Parameters
+    ----------
+    cu_seqlens : array_like, (B + 1,)
+        Where they begin and end, as variable-length attention has it: 0, then the running sum of their lengths.
+    starts : int or array_like, (B,)
+        Position of the first token of each: how many of its keys are cached already.
+
+    Returns
+    -------
+    array, (total,)
+        Integers, in the library and on the device of `cu_seqlens`; their number depends on its values, so it is read.
+
+    Raises
+    ------
+    ValueError
+        If `cu_seqlens` does not begin with 0, decreases, or has another shape; if `starts` does not fit.
+    TypeError
+        For numbers that are not whole.
+
+    Examples
+    --------
+    >>> packed_positions([0, 3, 3, 5])
+    array([0, 1, 2, 0, 1])
+    >>> packed_positions([0, 1, 3], starts=[7, 0])
+    array([7, 0, 1])
+    """
+    xp, device = array.shared(cu_seqlens=cu_seqlens)
+    ends = _whole_numbers("cu_seqlens", array.to_host(array.numbers(cu_seqlens, xp, name="cu_seqlens", device=device)))
+    if ends.ndim != 1 or ends.size == 0 or ends[0] != 0 or np.any(np.diff(ends) < 0):
+        raise ValueError(
+            f"cu_seqlens is {cu_seqlens!r:.80}; expected (B + 1,): 0, then the running sum of the sequences' lengths"
+        )
+    lengths = np.diff(ends)
+    first = _whole_numbers("starts", array.to_host(starts) if hasattr(starts, "dtype") else starts)
+    if first.ndim and first.shape != lengths.shape:
+        raise ValueError(f"starts has shape {first.shape}; expected one number, or {lengths.size}, one a sequence")
+    found = np.arange(ends[-1]) - np.repeat(ends[:-1] - first, lengths)
+    return array.from_host(found, xp, device=device)
+
+
+def mrope_positions(
+    segments: Sequence[int | Sequence[float]], *, merge: int = 2, start: int = 0, xp: Any = None, device: Any = None
+) -> Array:
+    """Positions (time, row, column) of a text with pictures and video, as Qwen2-VL, Qwen2.5-VL and Qwen3-VL count them.
+
+    Parameters
+    ----------
+    segments : sequence
+        In their order: an int is so many tokens of text; ``(t, h, w)`` is the grid of patches of a picture (t = 1) or
+        video; ``(t, h, w, interval)`` a video whose frames are so many positions apart. Qwen3-VL writes the time of a
+        frame as text before it: give every frame as ``(1, h, w)``.
+    merge : int
+        How many patches on each side become one token (``spatial_merge_size``).
+    start : int
+        Position of the first token.
+    xp, device
+        Array library (a module; NumPy unless given) and where to put the result.
+
+    Returns
+    -------
+    array, (L, 3)
+        Integers, for a `Rope` with three sections. Text goes on in all three at once; after a grid it goes on at the
+        larger of its height and width, in tokens, whatever its length in time. Generated tokens go on at the largest
+        number plus 1.
+
+    Raises
+    ------
+    ValueError
+        For grids of another form, sides that `merge` does not divide, or an interval that is not positive.
+    TypeError
+        For sizes that are not whole numbers.
+
+    Notes
+    -----
+    The interval of Qwen2.5-VL is ``tokens_per_second * second_per_grid_ts``; times are rounded down from float32, as
+    there. transformers returns the transpose, ``(3, batch, L)``.
+
+    Examples
+    --------
+    Two tokens of text, a picture of 2 by 2 tokens, one more token:
+
+    >>> mrope_positions([2, (1, 4, 4), 1]).T
+    array([[0, 1, 2, 2, 2, 2, 4],
+           [0, 1, 2, 2, 3, 3, 4],
+           [0, 1, 2, 3, 2, 3, 4]])
+    """
+    merge, at, found = whole("merge", merge, 1), whole("start", start), [np.empty((0, 3), dtype=np.int64)]
+    for number, segment in enumerate(segments):
+        name = f"segments[{number}]"
+        if not isinstance(segment, list | tuple):
+            length = whole(name, segment)
+            found.append(at + np.repeat(np.arange(length)[:, None], 3, axis=1))
+            at += length
+            continue
+        if len(segment) not in (3, 4):
+            raise ValueError(f"{name} is {segment!r:.80}; expected (t, h, w), or (t, h, w, interval)")
+        frames, *sides = (whole(f"{name}[{axis}]", size, 1) for axis, size in enumerate(segment[:3]))
+        interval = positive(f"{name}[3]", segment[3], most=2.0**20) if len(segment) == 4 else 1.0
+        if any(side % merge for side in sides):
+            raise ValueError(f"{name} is {segment!r:.80}; expected a height and width that merge = {merge} divides")
+        rows, columns = (side // merge for side in sides)
+        grid = np.stack(np.meshgrid(np.arange(frames), np.arange(rows), np.arange(columns), indexing="ij"), axis=-1)
+        times = (np.arange(frames, dtype=np.float32) * np.float32(interval)).astype(np.int64)
+        grid[..., 0] = times[:, None, None]
+        found.append(at + grid.reshape(-1, 3))
+        at += max(rows, columns)
+    return array.from_host(np.concatenate(found), array.named_namespace(xp), device=device)
+
+
+def grid_positions(
+    shape: Sequence[int],
+    *,
+    resized: str = "extrapolate",
+    trained: Sequence[int] | None = None,
+    xp: Any = None,
+    device: Any = None,
+    dtype: Any = None,
+) -> Array:
+    """Positions of the patches of an image or volume, whose resolution need not be the one that a model was trained at.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Patches on each axis, as (rows, columns).
+    resized : {"extrapolate", "interpolate", "interpolate centres", "edges", "centres"}
+        With n patches on an axis, and m in training, patch i is at
+
+        - extrapolate: ``i``;
+        - interpolate: ``i m / n``, so that patches of the same size in the picture are at the same places (EVA-02);
+        - interpolate centres: ``(i + 1/2) m / n - 1/2``, so that the centres of patches are;
+        - edges: ``2 i / (n - 1) - 1``, from -1 to 1 whatever n (lucidrains' "pixel"; one patch alone is at -1);
+        - centres: ``(2 i + 1) / n - 1``, inside -1 and 1 (DINOv3).
+    trained : sequence of int, optional
+        m, for both ways to interpolate.
+    xp, device, dtype
+        As in `geometric`.
+
+    Returns
+    -------
+    array, (n_1 ... n_k, k)
+        Patches row after row; integers for "extrapolate" unless a dtype is given.
+
+    Raises
+    ------
+    ValueError
+        For an unknown way, a shape without axes, and `trained` where it is missing, superfluous, or of another length.
+    TypeError
+        For sizes that are not whole numbers.
+
+    Examples
+    --------
+    >>> grid_positions((2, 2)).tolist()
+    [[0, 0], [0, 1], [1, 0], [1, 1]]
+    >>> grid_positions((1, 4), resized="interpolate", trained=(1, 2))[:, 1]
+    array([0. , 0.5, 1. , 1.5])
+    >>> grid_positions((1, 4), resized="centres")[:, 1]
+    array([-0.75, -0.25,  0.25,  0.75])
+    """
+    choice("resized", resized, RESIZED)
+    sizes = [whole(f"shape[{axis}]", size, 1) for axis, size in enumerate(shape)]
+    if not sizes:
+        raise ValueError("shape is empty; expected how many patches there are on each axis")
+    if (trained is None) == resized.startswith("interpolate"):
+        wanted = "how many patches there were in training" if trained is None else "none, since nothing is interpolated"
+        raise ValueError(f"trained is {trained!r:.80} with resized={resized!r}; expected {wanted}")
+    before = sizes if trained is None else [whole(f"trained[{i}]", size, 1) for i, size in enumerate(trained)]
+    if len(before) != len(sizes):
+        raise ValueError(f"trained is {trained!r:.80}; expected {len(sizes)} numbers, as many as shape has")
+    axes = [_along(resized, n, m) for n, m in zip(sizes, before, strict=True)]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(math.prod(sizes), len(sizes))
+    if dtype is None:
+        return array.from_host(grid, array.named_namespace(xp), device=device)
+    return array.placed(grid, xp, device, dtype)
+
+
+def _along(resized: str, n: int, m: int) -> np.ndarray:
+    """Positions of n patches on one axis, of which there were m in training."""
+    i = np.arange(n)
+    if resized == "interpolate":
+        return i * (m / n)
+    if resized == "interpolate centres":
+        return (i + 0.5) * (m / n) - 0.5
+    if resized == "edges":
+        return np.linspace(-1.0, 1.0, n)
+    return i if resized == "extrapolate" else (2 * i + 1) / n - 1.0
+
+
+def _whole_numbers(name: str, value: Any) -> np.ndarray:
+    host = array.host_numbers(value, name)
+    if host.dtype.kind not in "iu" and host.size:
+        raise TypeError(f"{name} has dtype {host.dtype}; expected whole numbers")
+    return host.astype(np.int64)

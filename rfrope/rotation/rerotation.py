@@ -1,0 +1,100 @@
+"""Cached keys of one Rope turned into those of another."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import angles, array
+from rfrope._core.array import Array
+from rfrope.rotation.rope import Rope, pairing_for
+from rfrope.rotation.turning import rotate
+
+
+@array.on_device_of_arrays
+def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *, out: Array | None = None) -> Array:
+    """Turn keys that one Rope has rotated into those that another would have made of the same features.
+
+    For a cache of keys whose Rope changes: a dynamic scheme that grew with the text, another base, another design.
+
+    Parameters
+    ----------
+    k : array_like, (..., d)
+        Rotated keys (or queries) of a real floating dtype, d even and at least 2D of either Rope.
+    positions : array_like
+        Where they stand: any shape ``P`` where both Ropes have frequencies ``(D,)``, else ``(*P, k)``.
+    old, new : Rope or array_like
+        What has rotated them, and what is to have rotated them; attention factors are exchanged too. Bare frequencies,
+        in radians per unit of position, are a Rope with the pairing "half".
+    out : array, optional
+        Where to write; ``out=k`` works in place.
+
+    Returns
+    -------
+    array, (..., d)
+        ``new.rotate(old.rotate(k, positions, inverse=True), positions)``, in the dtype and device of `k`; `out` if it
+        was given.
+
+    Raises
+    ------
+    ValueError
+        As `rotate`, and for Ropes that take positions of different shapes.
+    TypeError
+        As `rotate`.
+
+    Notes
+    -----
+    Where both have one pairing and frequencies of one shape, every block is turned once, by ``p new - p old``, with
+    cos and sin of that exact phase to 1e-15: one rounding to the dtype of `k`, however large the position. Else the
+    features are turned back and then forth, with two roundings. The roundings of repeated calls add up; the page on
+    schemes has their size.
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> old = rfrope.Rope(rfrope.geometric(4), context=16)
+    >>> new = rfrope.scaling.dynamic_ntk(old, 2.0, seq_len=32, max_position_embeddings=16)
+    >>> k, positions = np.random.default_rng(0).standard_normal((32, 8)), np.arange(32)
+    >>> cached = old.rotate(k, positions)
+    >>> moved = rerotate(cached, positions, old, new, out=cached)  # in place
+    >>> bool(np.allclose(moved, new.rotate(k, positions), atol=1e-14))
+    True
+    """
+    old, new = (one if isinstance(one, Rope) else Rope(one) for one in (old, new))
+    pairings = [pairing_for(one, k) for one in (old, new)]
+    before, after = _alike(old.vectors, new.vectors)
+    if pairings[0] != pairings[1] or before.shape != after.shape:
+        features = rotate(k, positions, before, pairing=pairings[0], scale=old.attention_factor, inverse=True)
+        return rotate(features, positions, after, pairing=pairings[1], scale=new.attention_factor, out=out)
+    xp, device = array.shared({"positions": positions, "old": before, "new": after}, k=k, out=out)
+    read = angles.checked(positions, after, None, xp, device)
+    both = xp.concat([read.positions, read.positions], axis=-1)
+    scale = new.attention_factor / old.attention_factor
+    return rotate(k, both, _beside(after, before, xp, device), pairing=pairings[0], scale=scale, out=out)
+
+
+def _alike(old: Array, new: Array) -> tuple[Array, Array]:
+    """Frequencies that take positions of one shape: those of one axis are ``(D, 1)`` where the others have axes."""
+    axes = [one.shape[-1] if one.ndim > 1 else 1 for one in (old, new)]
+    if axes[0] != axes[1]:
+        raise ValueError(
+            f"old turns by {axes[0]} position axes and new by {axes[1]}; expected as many, since the positions are the "
+            "same"
+        )
+    if old.ndim == new.ndim == 1:
+        return old, new
+    with array.at_once(old), array.at_once(new):
+        old, new = (one[:, None] if one.ndim == 1 else one for one in (old, new))
+    return old, new
+
+
+def _beside(new: Array, old: Array, xp: ModuleType, device: Any) -> Any:
+    """Frequencies ``(*H, D, 2k)`` whose phases at positions given twice are those of new less those of old."""
+    if all(type(one) is np.ndarray for one in (new, old)):
+        wide = [one.astype(np.float64)[..., None] if one.ndim == 1 else one.astype(np.float64) for one in (new, old)]
+        both = np.concatenate([wide[0], -wide[1]], axis=-1)
+        return both if array.has_float64(xp, device) else both.tolist()  # as a list it loses nothing
+    wide = [angles.frequencies(one, xp, device) for one in (new, old)]
+    return xp.concat([wide[0], -wide[1]], axis=-1)

@@ -1,0 +1,485 @@
+"""Audits of models broken on purpose, each fault named; and no false alarm on right ones."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from campaign import campaign
+from conftest import library
+from published import PUBLISHED
+
+import rfrope
+from rfrope import models
+from rfrope.models.mistakes import mistakes
+
+CONTEXT = 4096
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 1024,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+
+
+def config(scaling: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    made = {"model_type": "llama", "hidden_size": 256, "num_attention_heads": 4, "rope_theta": 500_000.0}
+    made |= {"max_position_embeddings": CONTEXT, "num_hidden_layers": 1, "intermediate_size": 64, "vocab_size": 32}
+    return made | ({"rope_scaling": scaling} if scaling else {}) | more
+
+
+def rope_of(scaling: dict[str, Any] | None = None, **more: Any) -> rfrope.Rope:
+    (rope,) = rfrope.from_config(config(scaling, **more))
+    return rope
+
+
+def table(rope: rfrope.Rope, length: int = CONTEXT, frequencies: Any = None, dtype: Any = np.float32) -> Any:
+    """Cos and sin as a model computes them, in float32, (length, D)."""
+    omega = np.asarray(rope.frequencies if frequencies is None else frequencies, dtype=np.float32)
+    phases = np.multiply.outer(np.arange(length, dtype=np.float32), omega)
+    factor = np.float32(rope.attention_factor)
+    return (np.cos(phases) * factor).astype(dtype), (np.sin(phases) * factor).astype(dtype)
+
+
+def doubled(cos: Any, sin: Any) -> Any:
+    return np.concatenate([cos, cos], axis=-1), np.concatenate([sin, sin], axis=-1)
+
+
+def repeated(cos: Any, sin: Any) -> Any:
+    return np.repeat(cos, 2, axis=-1), np.repeat(sin, 2, axis=-1)
+
+
+LAYOUTS = {
+    "pair": lambda cos, sin: (cos, sin),
+    "doubled": doubled,
+    "cos, sin": lambda cos, sin: np.concatenate([cos, sin], axis=-1),
+    "sin, cos": lambda cos, sin: np.concatenate([sin, cos], axis=-1),
+    "in turn": lambda cos, sin: np.stack([cos, sin], axis=-1).reshape(len(cos), -1),
+    "last axis": lambda cos, sin: np.stack([cos, sin], axis=-1),
+    "complex": lambda cos, sin: (cos + 1j * sin).astype(np.complex64),
+    "old caches": lambda cos, sin: tuple(each[None, None] for each in doubled(cos, sin)),
+    "a dict": lambda cos, sin: {"rotary_emb.cos_cached": cos, "rotary_emb.sin_cached": sin},
+}
+
+
+def kinds(found: models.Audit) -> set[str]:
+    return {finding.kind for finding in found.findings}
+
+
+def the_fault(found: models.Audit, kind: str) -> models.Finding:
+    """The only finding, of that kind."""
+    assert not found.passed
+    assert kinds(found) == {kind}, str(found)
+    return found.findings[0]
+
+
+# -- right ones --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("scaling", [None, LLAMA3, YARN], ids=["default", "llama3", "yarn"])
+def test_right_tables_pass(layout, scaling):
+    rope = rope_of(scaling)
+    found = models.audit(LAYOUTS[layout](*table(rope)), rope)
+    assert found.passed, str(found)
+    assert found.context == CONTEXT
+
+
+def test_right_frequencies_pass_in_every_library(xp):
+    rope = rope_of(YARN)
+    found = models.audit(xp(np.asarray(rope.frequencies), "float32"), rope)
+    assert found.passed, str(found)
+    assert found.exceeds is None or found.exceeds > 1000
+
+
+@campaign
+def test_no_false_alarm_on_sixty_right_sets():
+    """Published configs: frequencies in float32, and tables in every layout."""
+    count = 0
+    for one, rope in published_ropes():
+        assert models.audit(np.asarray(rope.frequencies, dtype=np.float32), rope).passed, one.model
+        made = LAYOUTS[list(LAYOUTS)[count % len(LAYOUTS)]](*table(rope, 3000))
+        if rope.pairing == "interleaved":
+            made = repeated(*table(rope, 3000))
+        found = models.audit(made, rope, context=3000)
+        assert found.passed, f"{one.model}: {found}"
+        count += 1
+    assert count >= 60
+
+
+def published_ropes() -> Iterator[tuple[Any, rfrope.Rope]]:
+    """Published configs with every RoPE in them but those of pictures."""
+    for one in PUBLISHED:
+        for rope in rfrope.from_config(one.config):
+            if rope.source["rope_parameters"]["rope_type"] != "axial" and rope.context is not None:
+                yield one, rope
+
+
+@campaign
+@pytest.mark.filterwarnings("ignore")
+def test_no_false_alarm_on_sixty_modules_of_transformers():
+    """Published configs by transformers' own classes, which compute in float32."""
+    pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    classes = importlib.import_module("test_transformers")
+    count = 0
+    for one, rope in published_ropes():
+        if one.config["model_type"] in ("gptj", "codegen"):  # which have no module
+            continue
+        held, _ = classes.config_at(classes.built(one.config), rope.source["name"])
+        found = models.audit(classes.rotary_classes(held)[0](held), one.config)
+        assert found.passed, f"{one.model}: {found}"
+        count += 1
+    assert count >= 60
+
+
+# -- frequencies broken on purpose -------------------------------------------------------------------------------------
+
+
+def altered(name: str) -> tuple[np.ndarray, rfrope.Rope]:
+    """Wrong frequencies, and the Rope that was meant."""
+    rope, plain = rope_of(LLAMA3), rope_of()
+    partial = rope_of(model_type="stablelm", partial_rotary_factor=0.25)
+    whole = np.asarray(plain.frequencies)
+    yarn = rope_of(YARN)
+    return {
+        "zeros": (np.zeros(32), rope),
+        "not finite": (np.where(np.arange(32) == 3, np.nan, whole), plain),
+        "memory": (np.where(np.arange(32) % 2, 1e-41, 1e33), plain),
+        "bfloat16": (rounded_to_bfloat16(rope.frequencies), rope),
+        "float16": (np.asarray(rope.frequencies).astype(np.float16), rope),
+        "scheme left out": (whole, rope),
+        "base": (np.asarray(rope_of(rope_theta=10_000.0).frequencies), plain),
+        "factor twice": (np.asarray(rope_of(YARN | {"factor": 16.0}).frequencies), yarn),
+        "other original": (np.asarray(rope_of(LLAMA3 | {"original_max_position_embeddings": 8192}).frequencies), rope),
+        "ntk": (np.asarray(rfrope.scaling.ntk(whole, 4.0)), rope_of({"rope_type": "linear", "factor": 4.0})),
+        "reversed": (whole[::-1].copy(), plain),
+        "periods": (1.0 / whole, plain),
+        "turns": (whole / (2.0 * np.pi), plain),
+        "multiplied": (whole / 3.0, plain),
+        "another ladder": (np.asarray(rope_of(rope_theta=123_456.0).frequencies), plain),
+        "truncate": (np.asarray(rope_of(YARN | {"truncate": False}).frequencies), yarn),
+        "whole head": (whole, partial),
+        "cut off": (whole[:8], partial),
+        "exponents": (500_000.0 ** (-np.arange(1.0, 33.0) / 32.0), plain),
+    }[name]
+
+
+def rounded_to_bfloat16(values: Any) -> np.ndarray:
+    held = np.asarray(values, dtype=np.float32).view(np.uint32)
+    return ((held + 0x7FFF + (held >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("zeros", "uninitialised", "all values are 0"),
+        ("not finite", "uninitialised", "1 of 32 values are not finite"),
+        ("memory", "uninitialised", "uninitialised memory"),
+        ("bfloat16", "half precision", "rounded to bfloat16"),
+        ("float16", "half precision", "float16"),
+        ("scheme left out", "frequencies", "the scheme 'llama3' was left out"),
+        ("base", "frequencies", "base 10000 instead of 500000"),
+        ("factor twice", "frequencies", "factor applied twice"),
+        ("other original", "frequencies", "original_max_position_embeddings 8192 instead of 1024"),
+        ("ntk", "frequencies", "'ntk' instead of 'linear'"),
+        ("reversed", "frequencies", "reverse order"),
+        ("periods", "frequencies", "reciprocals"),
+        ("turns", "frequencies", "turns instead of radians"),
+        ("multiplied", "frequencies", "all frequencies multiplied by 0.333333"),
+        ("another ladder", "frequencies", "a plain ladder with base 123456"),
+        ("truncate", "frequencies", "truncate false"),
+        ("whole head", "width", "the whole head turns"),
+        ("cut off", "frequencies", "the ladder of the whole head, cut off"),
+        ("exponents", "frequencies", "exponents that begin with i = 1"),
+    ],
+)
+def test_faults_of_frequencies(name, kind, said):
+    wrong, rope = altered(name)
+    finding = the_fault(models.audit(wrong, rope), kind)
+    assert said in finding.text
+    assert finding.position is not None
+
+
+def test_the_position_is_the_first_that_is_off():
+    rope = rope_of()
+    wrong = np.asarray(rope.frequencies) * (1.0 + 1e-4)
+    finding = the_fault(models.audit(wrong, rope), "frequencies")
+    positions = np.arange(CONTEXT)
+    exact, found = (np.exp(1j * np.multiply.outer(positions, each)) for each in (np.asarray(rope.frequencies), wrong))
+    assert finding.position == int(np.argmax(np.any(np.abs(found - exact) > 1e-3, axis=1)))
+    cos, sin = np.cos(np.multiply.outer(positions, wrong)), np.sin(np.multiply.outer(positions, wrong))
+    of_table = the_fault(models.audit((cos, sin), rope), "frequencies")
+    off = np.maximum(np.abs((found - exact).real), np.abs((found - exact).imag)) > 1e-3
+    assert of_table.position == int(np.argmax(np.any(off, axis=1)))
+
+
+def test_a_difference_below_float32_is_none():
+    rope = rope_of()
+    assert models.audit(np.asarray(rope.frequencies) * (1.0 + 1e-7), rope).passed
+    assert not models.audit(np.asarray(rope.frequencies) * (1.0 + 2e-5), rope).passed
+
+
+# -- tables broken on purpose ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_faults_of_tables(layout):
+    rope, lay = rope_of(YARN), LAYOUTS[layout]
+    cos, sin = table(rope)
+    short = the_fault(models.audit(lay(cos[:1000], sin[:1000]), rope), "too short")
+    assert "ends after 1000 positions" in short.text
+    plain = the_fault(models.audit(lay(*table(rope, frequencies=rope_of().frequencies)), rope), "frequencies")
+    assert "the scheme 'yarn' was left out" in plain.text
+    factor = np.float32(rope.attention_factor)
+    assert "left out" in the_fault(models.audit(lay(cos / factor, sin / factor), rope), "attention factor").text
+    assert "applied twice" in the_fault(models.audit(lay(cos * factor, sin * factor), rope), "attention factor").text
+    backwards = the_fault(models.audit(lay(cos, -sin), rope), "frequencies")
+    assert "the other way" in backwards.text
+    assert the_fault(models.audit(lay(np.zeros_like(cos), np.zeros_like(sin)), rope), "uninitialised").position == 0
+    if layout != "complex":
+        half = the_fault(models.audit(lay(*table(rope, dtype=np.float16)), rope), "half precision")
+        assert "a table in float16" in half.text
+    narrow = table(rope, frequencies=rounded_to_bfloat16(rope.frequencies))
+    assert "rounded to bfloat16" in the_fault(models.audit(lay(*narrow), rope), "half precision").text
+
+
+def test_positions_in_half_precision():
+    rope = rope_of()
+    positions = rounded_to_bfloat16(np.arange(CONTEXT)).astype(np.float64)
+    phases = np.multiply.outer(positions, np.asarray(rope.frequencies))
+    finding = the_fault(models.audit((np.cos(phases), np.sin(phases)), rope), "half precision")
+    assert "positions rounded to bfloat16" in finding.text
+    assert finding.position == 257
+
+
+def test_rows_that_begin_elsewhere_or_were_overwritten():
+    rope = rope_of()
+    cos, sin = table(rope, CONTEXT + 1)
+    assert "of position 1" in the_fault(models.audit((cos[1:], sin[1:]), rope), "rows").text
+    cos, sin = (each[:CONTEXT].copy() for each in (cos, sin))
+    cos[200:210] = 0.5
+    assert the_fault(models.audit((cos, sin), rope), "uninitialised").position == 200
+    cos, sin = (each.copy() for each in table(rope))
+    cos[300:400], sin[300:400] = cos[0:100], sin[0:100]
+    finding = the_fault(models.audit((cos, sin), rope), "rows")
+    assert "rows from position 300" in finding.text
+    assert finding.position == 300
+
+
+def test_wrong_pairing_of_tables():
+    rope = rope_of()
+    finding = the_fault(models.audit(repeated(*table(rope)), rope), "pairing")
+    assert "pairing 'interleaved', and 'half' is meant" in finding.text
+
+
+def test_wrong_width_of_tables():
+    partial = rope_of(model_type="stablelm", partial_rotary_factor=0.25)
+    finding = the_fault(models.audit(table(rope_of()), partial), "width")
+    assert "32 frequencies" in finding.text
+    assert finding.position == 1
+
+
+# -- modules -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model():
+    """``model(config)``: a model of transformers with random weights."""
+    library("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+
+    def build(made: dict[str, Any]) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return transformers.AutoModel.from_config(
+                transformers.AutoConfig.for_model(**copy.deepcopy(made)), dtype="float32"
+            )
+
+    return build
+
+
+MODELS = {
+    "llama": config(),
+    "llama3": config(LLAMA3),
+    "yarn": config(YARN),
+    "dynamic": config({"rope_type": "dynamic", "factor": 2.0}),
+    "longrope": config(
+        {
+            "rope_type": "longrope",
+            "short_factor": [1.0 + 0.01 * i for i in range(32)],
+            "long_factor": [1.0 + i for i in range(32)],
+            "original_max_position_embeddings": 1024,
+        }
+    ),
+    "cohere": config(model_type="cohere"),
+    "stablelm": config(model_type="stablelm", partial_rotary_factor=0.25),
+    "gemma3_text": {k: v for k, v in config(model_type="gemma3_text", head_dim=64).items()},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MODELS)
+def test_right_models_pass(name, model):
+    built = model(MODELS[name])
+    found = models.audit(built)
+    assert found.passed, str(found)
+    assert models.audit(built, MODELS[name]).passed
+    assert any("inv_freq" in one for one in found.checked)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["dynamic", "longrope"])
+def test_a_model_after_a_long_text_is_right_too(name, model):
+    torch = library("torch").module
+    built = model(MODELS[name])
+    positions = torch.arange(CONTEXT + 500)[None]
+    built.rotary_emb(torch.zeros(1, 1, 1), positions)
+    before = np.asarray(rfrope.from_config(MODELS[name])[0].frequencies)
+    assert np.max(np.abs(built.rotary_emb.inv_freq.numpy() / before - 1.0)) > 0.1
+    assert models.audit(built).passed
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_in_bfloat16(model):
+    torch = library("torch").module
+    finding = the_fault(models.audit(model(config()).to(torch.bfloat16)), "half precision")
+    assert "bfloat16" in finding.text
+    finding = the_fault(models.audit(model(config(LLAMA3)).half()), "half precision")
+    assert "float16" in finding.text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_without_values(model):
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    with accelerate.init_empty_weights(include_buffers=True):
+        built = model(config())
+    assert "meta device" in the_fault(models.audit(built), "uninitialised").text
+    empty = built.to_empty(device="cpu")
+    with library("torch").module.no_grad():
+        empty.rotary_emb.inv_freq.zero_()  # what memory that was not written to holds mostly
+    assert "all values are 0" in the_fault(models.audit(empty), "uninitialised").text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_of_another_config(model):
+    built = model(config())
+    finding = the_fault(models.audit(built, config(rope_theta=10_000.0)), "frequencies")
+    assert "base 500000 instead of 10000" in finding.text
+    found = models.audit(model(config(YARN)), config(YARN | {"attention_factor": 1.0}))
+    assert "attention factor 1.13863, and 1 is meant" in the_fault(found, "attention factor").text
+    assert kinds(models.audit(built, MODELS["stablelm"])) == {"width"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_pairs_otherwise(model, monkeypatch):
+    built = model(config())
+    llama = importlib.import_module("transformers.models.llama.modeling_llama")
+
+    def interleaved(q, k, cos, sin, unsqueeze_dim=1):
+        rope = rfrope.Rope(np.asarray(rfrope.from_config(config())[0].frequencies), pairing="interleaved")
+        return rope.rotate(q, np.arange(q.shape[-2])), rope.rotate(k, np.arange(k.shape[-2]))
+
+    monkeypatch.setattr(llama, "apply_rotary_pos_emb", interleaved)
+    finding = the_fault(models.audit(built), "pairing")
+    assert "the model turns by pairing 'interleaved', and 'half' is meant" in finding.text
+
+
+def test_modules_of_other_libraries():
+    library("torch")
+    peers = pytest.importorskip("rotary_embedding_torch", reason="rotary-embedding-torch is not installed")
+    rope = rfrope.Rope(rfrope.geometric(16), pairing="interleaved", context=CONTEXT)
+    assert models.audit(peers.RotaryEmbedding(dim=32), rope).passed
+    wrong = models.audit(peers.RotaryEmbedding(dim=32, theta=500_000), rope)
+    assert "a plain ladder with base 500000" in the_fault(wrong, "frequencies").text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_pictures_are_not_held_against_the_text(model):
+    library("torch")
+    config = importlib.import_module("transformers").Qwen2VLConfig(
+        text_config={"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 32,
+                     "vocab_size": 32, "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}},
+        vision_config={"embed_dim": 64, "num_heads": 2, "depth": 1, "hidden_size": 128},
+    )  # fmt: skip
+    built = importlib.import_module("transformers").Qwen2VLModel(config)
+    found = models.audit(built)
+    assert found.passed, str(found)
+    assert not any("visual" in name for name in found.checked)
+
+
+def test_modules_with_tables():
+    torch = library("torch").module
+    rope = rope_of(YARN)
+
+    class Rotary(torch.nn.Module):
+        def __init__(self, cos, sin):
+            super().__init__()
+            self.register_buffer("cos_cached", torch.from_numpy(cos), persistent=False)
+            self.register_buffer("sin_cached", torch.from_numpy(sin), persistent=False)
+
+    assert models.audit(Rotary(*doubled(*table(rope))), rope).passed
+    half = Rotary(*doubled(*table(rope))).to(torch.bfloat16)
+    finding = the_fault(models.audit(half, rope), "half precision")
+    assert finding.text == "a table in bfloat16"
+    assert finding.where == "cos_cached"
+
+
+# -- results and errors ------------------------------------------------------------------------------------------------
+
+
+def test_results_as_text_and_data():
+    rope = rope_of()
+    right = models.audit(np.asarray(rope.frequencies, dtype=np.float32), rope)
+    assert str(right).startswith("PASSED")
+    assert right.to_dict()["passed"] is True
+    wrong = models.audit(np.asarray(rope.frequencies)[::-1], rope)
+    assert str(wrong).startswith("FAILED")
+    (held,) = wrong.to_dict()["findings"]
+    assert (held["kind"], held["where"], held["position"]) == ("frequencies", "frequencies", 1)
+
+
+@pytest.mark.parametrize(
+    ("what", "rope", "error", "message"),
+    [
+        (np.ones(4), None, ValueError, "rope is None, and what has no config"),
+        ({"weights": np.ones(4)}, [1.0, 0.5], ValueError, "looked for keys called inv_freq"),
+        (np.ones((3, 5)), [1.0, 0.5], ValueError, "expected frequencies"),
+        (np.ones((2, 3, 4)), [1.0, 0.5], ValueError, "expected frequencies"),
+        ((np.ones((3, 2)), np.ones((4, 2))), [1.0, 0.5], ValueError, "expected the same"),
+        (np.ones(2), np.ones((2, 2, 1)), ValueError, "one axis and one head"),
+        (np.array(["a"]), [1.0], TypeError, "expected real or complex"),
+        (np.ones(0), [1.0], ValueError, "at least one frequency"),
+    ],
+)
+def test_errors(what, rope, error, message):
+    with pytest.raises(error, match=message):
+        models.audit(what, rope)
+
+
+@campaign
+def test_every_known_mistake_is_named_on_published_configs():
+    """No mistake passes, and what is said of it is that mistake, or another that gives the same frequencies."""
+    tried = 0
+    for one, rope in published_ropes():
+        made = [each for each in mistakes(rope) if each.frequencies.shape == rope.frequencies.shape]
+        for index, mistake in enumerate(made):
+            wrong, meant = mistake.frequencies, np.asarray(rope.frequencies)
+            apart = np.abs(wrong - meant) / np.where(meant == 0.0, 1.0, meant)
+            if not np.all(np.isfinite(wrong)) or np.max(apart) < 1e-5:
+                continue
+            held = table(rope, 2048, wrong) if index % 6 == 0 else wrong.astype(np.float32)
+            found = models.audit(held, rope, context=2048)
+            assert not found.passed, f"{one.model}: {mistake.name}"
+            alike = [each for each in made if np.allclose(each.frequencies, wrong, rtol=1e-5, atol=0.0)]
+            assert any(each.name in found.findings[0].text for each in alike), f"{one.model}: {mistake.name}: {found}"
+            tried += 1
+    assert tried > 900

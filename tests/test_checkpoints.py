@@ -1,0 +1,210 @@
+"""Checkpoints of estimates: killed anywhere, a rerun ends with the same bits; what is not theirs is refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from campaign import HANGS, campaign
+
+import rfrope
+from rfrope._core import checkpoints
+
+Q, K = np.random.default_rng(0).standard_normal((2, 3, 16))
+LAGS = np.array([-9.0, -1.0, 0.0])
+ESTIMATES = {
+    "kernel": lambda **options: rfrope.estimate_kernel("cauchy(scale=9)", LAGS, n_samples=2**21, **options),
+    "sets": lambda **options: rfrope.estimate_kernel(
+        "gaussian(scale=9)", LAGS, n_samples=2**20, design="stratified", n_blocks=2**4, **options
+    ),
+    "scores": lambda **options: rfrope.estimate_scores(Q, K, LAGS, "gaussian(scale=9)", n_trials=2**17, **options),
+}
+
+
+def bits(estimate):
+    parts = (estimate.mean, estimate.variance) if hasattr(estimate, "mean") else (estimate,)
+    return b"".join(np.asarray(value).tobytes() for part in parts for value in (part.value, part.stderr))
+
+
+class Broken(Exception):
+    pass
+
+
+def failing_after(count):
+    """An executor that breaks after some chunks."""
+
+    def mapping(task, spans):
+        for i, span in enumerate(spans):
+            if i == count:
+                raise Broken("the worker is gone")
+            yield task(span)
+
+    return mapping
+
+
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_a_rerun_goes_on_where_another_ended(name, tmp_path):
+    estimate, path, seen = ESTIMATES[name], tmp_path / "work.npz", []
+    whole = bits(estimate(rng=1))
+    with pytest.raises(Broken) as error:
+        estimate(rng=1, executor=failing_after(2), checkpoint=path)
+    (note,) = error.value.__notes__
+    assert re.search(r"failed after 2 of \d+ chunks, which are in .*work.npz: the same call goes on from there", note)
+
+    def noting(task, spans):
+        seen.extend(spans)
+        return map(task, spans)
+
+    assert bits(estimate(rng=1, executor=noting, checkpoint=path)) == whole
+    assert seen[0][0] > 0  # two chunks were not done again
+    seen.clear()
+    assert bits(estimate(rng=1, executor=noting, checkpoint=path)) == whole
+    assert seen == []
+
+
+def test_without_a_checkpoint_a_dead_worker_says_what_is_lost():
+    with pytest.raises(Broken) as error:
+        ESTIMATES["kernel"](rng=1, executor=failing_after(1))
+    assert re.search(r"after 1 of \d+ chunks, which are lost: with checkpoint=PATH", error.value.__notes__[0])
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"rng": 2}, "rng"),
+        ({"n_samples": 2**20}, "number"),
+        ({"kernel": "cauchy(scale=9.5)"}, "kernel"),
+        ({"delta": LAGS + 1.0}, "delta"),
+        ({"quantity": "phi2"}, "quantity"),
+        ({"design": "sobol", "n_blocks": 64}, "design"),
+    ],
+)
+def test_another_question_is_refused(changed, named, tmp_path):
+    asked = {"kernel": "cauchy(scale=9)", "delta": LAGS, "n_samples": 2**12, "rng": 1}
+    rfrope.estimate_kernel(**asked, checkpoint=tmp_path / "a.npz")
+    before = (tmp_path / "a.npz").read_bytes()
+    with pytest.raises(ValueError, match=f"checkpoint of another estimate .*{named}.*differ.; expected a new name"):
+        rfrope.estimate_kernel(**{**asked, **changed}, checkpoint=tmp_path / "a.npz")
+    assert (tmp_path / "a.npz").read_bytes() == before
+
+
+def test_what_is_not_a_checkpoint_is_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    ESTIMATES["kernel"](rng=1, checkpoint=path)
+    held = path.read_bytes()
+    for content in (b"", b"text", held[:-200]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="is not a checkpoint"):
+            ESTIMATES["kernel"](rng=1, checkpoint=path)
+        assert path.read_bytes() == content
+    with np.load(__import__("io").BytesIO(held)) as archive:
+        parts = dict(archive)
+    np.savez(path, **{**parts, "mean": parts["mean"] + 1e-9})
+    with pytest.raises(ValueError, match="is damaged; remove it to begin again"):
+        ESTIMATES["kernel"](rng=1, checkpoint=path)
+    with pytest.raises(TypeError, match="checkpoint is 3; expected a path"):
+        ESTIMATES["kernel"](rng=1, checkpoint=3)
+    with pytest.raises(FileNotFoundError):
+        ESTIMATES["kernel"](rng=1, checkpoint=tmp_path / "missing" / "a.npz")
+
+
+def test_kernels_that_look_alike_are_told_apart():
+    one, other = (rfrope.bochner.from_function(lambda x, s=s: np.exp(-((x / s) ** 2))) for s in (3.0, 3.001))
+    assert checkpoints._digest(one) != checkpoints._digest(other)
+    assert checkpoints._digest(one) == checkpoints._digest(one)
+
+
+KILLED = """
+import sys, numpy as np, rfrope
+from rfrope._core import checkpoints
+checkpoints._SECONDS = 0.05
+options = {"n_samples": 2**23, "rng": 1, "checkpoint": sys.argv[1]}
+found = rfrope.estimate_kernel("cauchy(scale=9)", np.arange(64.0) * 1.37, **options)
+print(found.value.tobytes().hex(), found.stderr.tobytes().hex())
+"""
+
+
+@campaign
+def test_a_killed_process_loses_no_finished_work(tmp_path):
+    path = str(tmp_path / "work.npz")
+    command = [sys.executable, "-c", KILLED]
+    whole = subprocess.run([*command, str(tmp_path / "whole.npz")], capture_output=True, text=True, timeout=HANGS)
+    killed = 0
+    for _ in range(200):
+        run = subprocess.Popen([*command, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        before = os.path.getmtime(path) if os.path.exists(path) else 0.0
+        while run.poll() is None and (not os.path.exists(path) or os.path.getmtime(path) == before):
+            time.sleep(0.01)
+        if run.poll() is None and killed < 3:
+            run.send_signal(signal.SIGKILL)
+            killed += 1
+        out, _ = run.communicate(timeout=HANGS)
+        if run.returncode == 0:
+            assert out == whole.stdout
+            break
+    assert killed
+    assert run.returncode == 0
+
+
+class Repeating:
+    """An executor that gives one chunk twice, and leaves out another."""
+
+    def map(self, task, spans):
+        results = list(map(task, spans))
+        results[1] = results[0]
+        return results
+
+
+def test_a_repeated_chunk_is_noticed():
+    with pytest.raises(ValueError, match=r"gave back the chunk from draw 0, after \d+ of 2097152 draws; expected all"):
+        ESTIMATES["kernel"](rng=1, executor=Repeating())
+
+
+@pytest.mark.parametrize("answer", [None, 3, [4], [(1, 2, 3)]])
+def test_an_executor_that_answers_something_else(answer):
+    with pytest.raises(TypeError, match="executor gave back"):
+        ESTIMATES["kernel"](rng=1, executor=lambda task, spans: answer)
+
+
+class Terminal:
+    """stderr of somebody who watches."""
+
+    def __init__(self):
+        self.text = ""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("progress", "terminal", "shows"),
+    [(True, False, True), (None, True, True), (None, False, False), (False, True, False)],
+)
+def test_a_bar_shows_where_it_is_wanted(progress, terminal, shows, monkeypatch):
+    from rfrope._core import progress as bars
+
+    stderr = Terminal()
+    stderr.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(bars, "PATIENCE", 0.0)
+    ESTIMATES["kernel"](rng=1, progress=progress)
+    assert ("it/s" in stderr.text) == shows
+
+
+def test_progress_of_another_kind_is_refused():
+    with pytest.raises(TypeError, match="progress is 'yes'; expected None, True, False, or a callable such as"):
+        ESTIMATES["kernel"](rng=1, progress="yes")
+    with pytest.raises(TypeError, match="progress is 'yes'"):
+        rfrope.designs.optimise("gaussian(scale=9)", 4, max_lag=16, progress="yes")
