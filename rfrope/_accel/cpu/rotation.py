@@ -262,22 +262,12 @@ class Steps:
         if walks is None:
             return None
         outs = tensors.empty_like(q), tensors.empty_like(k)
-        y_q, y_k = outs[0].data_ptr(), outs[1].data_ptr()
+        y_q, y_k = (out.data_ptr() for out in outs)
         plan_q, plan_k = walks[0].plan(False, y_q % 16 == 0), walks[1].plan(False, y_k % 16 == 0)
         a, (b_q, b_k) = loops.address(positions), self._addresses
-        both = (
-            plan_q.address,
-            q.data_ptr(),
-            y_q,
-            b_q,
-            plan_q.items,
-            plan_k.address,
-            k.data_ptr(),
-            y_k,
-            b_k,
-            plan_k.items,
-        )
-        loops.turn_two(*both, a, self._turn.scale, walks[0].like)
+        of_q = plan_q.address, q.data_ptr(), y_q, b_q, plan_q.items
+        of_k = plan_k.address, k.data_ptr(), y_k, b_k, plan_k.items
+        loops.turn_two(*of_q, *of_k, a, self._turn.scale, walks[0].like)
         return outs
 
     def learn(self, q: Array, k: Array, positions: np.ndarray) -> None:
