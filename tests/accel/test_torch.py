@@ -31,7 +31,6 @@ SHAPES = {  # of x, positions, frequencies, shift, scale
     "one axis": ((2, 3, 5, 10), (5,), (4,), None, None),
     "positions of each sequence": ((2, 3, 5, 8), (2, 1, 5), (4,), None, None),
     "heads and two axes": ((2, 3, 5, 8), (5, 2), (3, 4, 2), None, None),
-    "x is broadcast": ((8,), (5, 2), (3, 4, 2), None, None),
     "one position of two axes": ((3, 8), (2,), (3, 4, 2), None, None),
     "a number as position": ((3, 8), (), (4,), None, None),
     "shift and scale": ((2, 5, 8), (5,), (4,), (4,), (4,)),

@@ -94,9 +94,8 @@ def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
 def _turned_again(x: Array, angles: Angles, walk: Walk, scale: float) -> Array:
     """Turn a tensor whose layout was met before, on this thread."""
     out = tensors.empty_like(x) if walk.shape == x.shape else x.new_empty(walk.shape)
-    y_address = out.data_ptr()
-    plan = walk.plan(False, y_address % 16 == 0)
-    addresses = (x.data_ptr(), y_address, angles.positions.data_ptr(), angles.frequencies.data_ptr())
+    addresses = [value.data_ptr() for value in (x, out, angles.positions, angles.frequencies)]
+    plan = walk.plan(False, addresses[1] % 16 == 0)
     loops.turn(plan.address, *addresses, 0, 0, scale, walk.like, 0, plan.items)
     return out
 
@@ -114,8 +113,7 @@ def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Twin of the generic function."""
     features = Features.of(x, out)
-    narrow = array.dtype_name(cos) == array.dtype_name(sin) == "float32"
-    over = features.out
+    narrow, over = array.dtype_name(cos) == array.dtype_name(sin) == "float32", features.out
     a, b = (_apart(memory.as_numpy(v), over) if narrow else _doubles(v, over, xp) for v in (cos, sin))
     source = Source(loops.TABLE_32 if narrow else loops.TABLE_64, a.shape[-1])
     operands = [_operand(a), _operand(b), _NONE, _NONE]
