@@ -250,7 +250,8 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
 
 def check_turned(rope: Any, x: Any) -> None:
     """Refuse features whose first 2D are not those that a model turns."""
-    width = np.shape(x)[-1] if np.ndim(x) else 0
+    shape = x.shape if hasattr(x, "shape") else np.shape(x)  # which PyTorch's compiler can trace
+    width = shape[-1] if len(shape) else 0
     if rope.source.get("turned") == "last" and width > rope.rotary_dim:
         raise ValueError(
             f"this model turns the last {rope.rotary_dim} features of a head, but of the {width} given the first "
