@@ -75,6 +75,12 @@ class Way:
         frequencies = array.to_host(self.rope.frequencies).tolist()
         return told | {"frequencies": frequencies, "attention_factor": self.rope.attention_factor}
 
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: departure {self.departure:.{_DIGITS}g}, {_n(len(self.unseen))} with unseen angles, "
+            f"{_first(self.first_negative_lag)}, {self.resolution:.{_DIGITS}g} of the resolution of neighbours"
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -293,7 +299,8 @@ def _base(trained: Rope) -> float | None:
     omega, n = trained.frequencies, trained.n_blocks
     if n < 2 or not omega[-1] > 0.0:
         return None
-    bases = [trained.source.get("rope_parameters", {}).get("rope_theta", 0.0), float(omega[-1]) ** (-n / (n - 1))]
+    found = float(omega[-1]) ** (-n / (n - 1))
+    bases = [trained.source.get("rope_parameters", {}).get("rope_theta", 0.0), float(f"{found:.12g}"), found]
     return next((b for b in bases if b > 1.0 and np.allclose(omega, ladder(2 * n, b), rtol=_LADDER, atol=0.0)), None)
 
 

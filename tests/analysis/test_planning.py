@@ -227,6 +227,11 @@ def test_every_line_of_the_text(made):
         "optimised against yarn: better in departure, first lag below 0, resolution of neighbours; "
         "even in unseen angles.",
     ]
+    way = dataclasses.replace(made.way("yarn"), departure=0.25, unseen=(1, 2), first_negative_lag=7, resolution=0.5)
+    assert str(way) == (
+        "yarn: departure 0.25, 2 blocks with unseen angles, below 0 first at lag 7, 0.5 of the resolution of neighbours"
+    )
+    assert ", nowhere below 0, " in str(dataclasses.replace(way, first_negative_lag=None))
     never = analysis.plan(rfrope.geometric(64, base=1e9), 200, trained_context=100)
     assert "and the trained mean kernel is nowhere below 0.\n" in str(never)
     assert re.search(r"^as it is .* never ", str(never), re.MULTILINE)
