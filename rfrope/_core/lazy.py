@@ -1,7 +1,8 @@
-"""What libraries that trace or defer are told beside the operations, so that they need few: Dask's blocks."""
+"""What libraries that trace or defer are told beside the operations, so that they need few: Dask's blocks, JAX's derivatives."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Mapping
@@ -83,4 +84,30 @@ def by_block(
     call = _Call(function, tuple(constants), options)
     given = {"dtype": x.dtype, "meta": x._meta, "concatenate": True, "align_arrays": False}
     made: Array = dask.blockwise(call, axes, *arguments, token=function.__name__.strip("_"), **given)
+    return made
+
+
+@functools.cache
+def with_slope(turn: Callable[..., tuple[Array, Array]], slope: Callable[..., Array]) -> Callable[..., Any]:
+    """Return ``turn(*arrays) -> (cos, sin)`` of a phase with the derivative that it has in JAX.
+
+    Parameters
+    ----------
+    turn : callable
+        Its arithmetic, which no derivative need be taken of.
+    slope : callable
+        ``slope(arrays, changes)``: by how much the phase changes, for changes of the arrays that may be None.
+    """
+    import jax
+
+    stated = jax.custom_jvp(turn)
+
+    def rule(arrays: Any, changes: Any) -> Any:
+        none = jax.custom_derivatives.SymbolicZero
+        cos, sin = stated(*arrays)
+        change = slope(arrays, tuple(None if isinstance(one, none) else one for one in changes))
+        return (cos, sin), (-sin * change, cos * change)
+
+    stated.defjvp(rule, symbolic_zeros=True)
+    made: Callable[..., Any] = stated
     return made
