@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import array, capacity
 from rfrope._core.arguments import positive, whole
 from rfrope.designs.errors import error
 from rfrope.designs.optimising import as_range, bound
@@ -149,8 +149,9 @@ def _chosen_kernels(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]:
         raise ValueError(f"ladder is {ladder!r:.80}; expected one kernel with it, and heads")
     if not isinstance(ladder, list | tuple) or len(ladder) != 2:
         raise TypeError(f"ladder is {ladder!r:.80}; expected two scales, those of the first and the last head")
+    heads = capacity.count("heads", heads, 1, each=2000.0)
     first, last = (positive(f"ladder[{i}]", value) for i, value in enumerate(ladder))
-    return [_with_scale(chosen[0], scale) for scale in np.geomspace(first, last, whole("heads", heads, 1)).tolist()]
+    return [_with_scale(chosen[0], scale) for scale in np.geomspace(first, last, heads).tolist()]
 
 
 def _with_scale(kernel: Kernel, scale: float) -> Kernel:

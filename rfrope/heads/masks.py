@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import array, capacity
 from rfrope._core.arguments import flag, whole
 from rfrope._core.array import Array
 
@@ -35,6 +35,7 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
     total = math.prod(stop - start for start, stop in ranges)
     if total >= 2**31:
         raise ValueError(f"the query sees {total} keys; expected fewer than 2**31")
+    capacity.check(16.0 * (2 + len(ranges)) * total, f"a query that sees {total} keys", "context or window")
     index = xp.arange(total, dtype=dtype, device=array.device(like))
     columns, fold = [], total
     for start, stop in ranges:
