@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array, capacity
-from rfrope._core.arguments import choice, positive, whole
+from rfrope._core.arguments import choice, listed, positive, whole
 from rfrope._core.array import Array
 
 RESIZED = ("extrapolate", "interpolate", "interpolate centres", "edges", "centres")
@@ -107,7 +107,8 @@ def mrope_positions(
            [0, 1, 2, 3, 2, 3, 4]])
     """
     merge, at, found = whole("merge", merge, 1), whole("start", start), [np.empty((0, 3), dtype=np.int64)]
-    for number, segment in enumerate(segments):
+    kinds = "a list of whole numbers and of (t, h, w), as [5, (1, 4, 4)]"
+    for number, segment in enumerate(listed("segments", segments, kinds)):
         name = f"segments[{number}]"
         if not isinstance(segment, list | tuple):
             length = capacity.count(name, segment, each=72.0)
@@ -180,13 +181,22 @@ def grid_positions(
     array([-0.75, -0.25,  0.25,  0.75])
     """
     choice("resized", resized, RESIZED)
-    sizes = [whole(f"shape[{axis}]", size, 1) for axis, size in enumerate(shape)]
+    sizes = [
+        whole(f"shape[{axis}]", size, 1) for axis, size in enumerate(listed("shape", shape, "a number for each axis"))
+    ]
     if not sizes:
         raise ValueError("shape is empty; expected how many patches there are on each axis")
     if (trained is None) == resized.startswith("interpolate"):
         wanted = "how many patches there were in training" if trained is None else "none, since nothing is interpolated"
         raise ValueError(f"trained is {trained!r:.80} with resized={resized!r}; expected {wanted}")
-    before = sizes if trained is None else [whole(f"trained[{i}]", size, 1) for i, size in enumerate(trained)]
+    before = (
+        sizes
+        if trained is None
+        else [
+            whole(f"trained[{i}]", size, 1)
+            for i, size in enumerate(listed("trained", trained, "a number for each axis"))
+        ]
+    )
     if len(before) != len(sizes):
         raise ValueError(f"trained is {trained!r:.80}; expected {len(sizes)} numbers, as many as shape has")
     capacity.check(16.0 * (1 + len(sizes)) * math.prod(sizes), f"shape={shape!r:.80}", "shape")
