@@ -70,7 +70,7 @@ def kernel(
     >>> ax.get_xlabel(), [line.get_label() for line in ax.lines]
     ('lag (positions)', ['these frequencies', 'Φ'])
     """
-    law, max_lag = as_kernel(law), whole("max_lag", max_lag, 1)
+    law, max_lag = as_kernel(law, "law"), whole("max_lag", max_lag, 1)
     lags = _drawn_lags(max_lag)
     vectors = law.as_given(np.repeat(lags[:, None], law.ndim, axis=1))
     curves = np.empty((0, len(lags)))
@@ -349,6 +349,8 @@ def new_figure(columns: int) -> tuple[Any, Any]:
 
 
 def _axes(ax: Any) -> Any:
+    if ax is not None and not all(hasattr(ax, name) for name in ("plot", "fill_between", "set_xlabel")):
+        raise TypeError(f"ax is {ax!r:.80}; expected the axes of a figure of matplotlib, or None")
     return _matplotlib("matplotlib.pyplot").subplots(layout="constrained")[1] if ax is None else ax
 
 

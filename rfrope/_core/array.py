@@ -194,8 +194,8 @@ def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
 def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: Any = None) -> Array:
     """Copy a NumPy array into `xp` on `device`; float64 narrows to the widest float that `xp` has there."""
     if xp is np:
-        if device not in (None, "cpu"):
-            raise ValueError(f"device is {device!r}; expected None or 'cpu' for NumPy")
+        if not (device is None or (isinstance(device, str) and device == "cpu")):
+            raise ValueError(f"device is {device!r:.80}; expected None or 'cpu' for NumPy")
         return host if dtype is None else host.astype(dtype, copy=False)
     if dtype is None:
         dtype = widest_float(xp, device) if host.dtype.kind == "f" else getattr(xp, _known_dtype(host, xp, device))

@@ -17,6 +17,8 @@ from rfrope._core.blocks import Turn
 from rfrope._core.lazy import Constant
 from rfrope._core.twins import twinned
 
+_LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
+
 
 @array.on_device_of_arrays
 def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) -> Array:
@@ -353,7 +355,7 @@ def _repeats() -> Any:
 
 def _checked_scale(scale: Any, shape: tuple[int, ...], like: Array, xp: ModuleType) -> tuple[Any, tuple[int, ...]]:
     """Return the scale as a float or an array beside `like`, and the shape of the phases with it."""
-    if isinstance(scale, int | float) and not isinstance(scale, bool) and 0.0 < scale < math.inf:
+    if isinstance(scale, int | float) and not isinstance(scale, bool) and 0.0 < scale <= _LARGEST_SCALE:
         return float(scale), shape  # PyTorch's compiler may trace it, and can do no more than compare
     if not hasattr(scale, "dtype") and not isinstance(scale, list | tuple):
         return positive("scale", scale), shape
