@@ -163,7 +163,8 @@ def estimate_kernel(
     choice("quantity", quantity, tuple(_QUANTITIES))
     xp, _ = array.shared(delta=delta)
     delta = _lags(delta, kernel, xp, None)
-    n_samples, n_sets = whole("n_samples", n_samples, 2), _n_sets(design, n_samples, n_blocks)
+    n_samples = whole("n_samples", n_samples, 2)
+    n_sets = _n_sets(design, n_samples, n_blocks)
     key, n_lags, threaded = philox.key_from_rng(rng), math.prod(delta.shape[:-1]), memory.in_memory(delta)
     if n_sets:
         sets = _SetChunk(kernel, key, delta, quantity, design, n_samples // n_sets)

@@ -7,9 +7,11 @@ import os
 import pathlib
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import numpy as np
 import pytest
@@ -985,3 +987,31 @@ def test_a_context_of_too_many_lags(run):
 def test_a_very_long_context_is_judged_by_a_part_of_its_lags(run):
     held = designed(run, "gaussian(scale=64)", "--head-dim", 8, "--context", 2**31)
     assert 0.0 < held["heads"][0]["rms"] < held["heads"][0]["sup"] < 1.0
+
+
+# -- Ctrl-C ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_is_one_line(run, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rfrope.cli.validate.validate", interrupted)
+    code, out, err = run("validate", "gaussian")
+    assert (code, out, err) == (130, "", "rfrope validate: interrupted; no file was left half written\n")
+
+
+@campaign
+def test_an_interrupt_of_the_process():
+    """A real signal, while the trials run."""
+    many = ["validate", "gaussian(scale=32)", "--samples", "4294967295"]
+    code = "import sys; from rfrope.cli import main; print('begun', flush=True); sys.exit(main(sys.argv[1:]))"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *many], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=HANGS)
+    assert (process.returncode, out) == (130, ""), err
+    assert err == "rfrope validate: interrupted; no file was left half written\n"

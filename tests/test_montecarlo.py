@@ -787,6 +787,14 @@ def test_bad_n_trials(value, error):
         estimate_scores([1.0, 2.0], [1.0, 2.0], 1.0, "gaussian", n_trials=value)
 
 
+def test_numpy_integers_are_numbers():
+    options = {"design": "stratified", "rng": 0}
+    plain = estimate_kernel("gaussian", [1.0], n_samples=64, n_blocks=8, **options)
+    other = estimate_kernel("gaussian", [1.0], n_samples=np.int64(64), n_blocks=np.int32(8), **options)
+    assert np.array_equal(plain.value, other.value)
+    assert other.n == 8
+
+
 def test_least_numbers():
     assert estimate_kernel("gaussian", [1.0], n_samples=2, rng=0).n == 2
     found = estimate_scores([1.0, 2.0], [1.0, 2.0], 1.0, "gaussian", n_trials=np.int64(4), rng=0)

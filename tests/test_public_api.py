@@ -274,18 +274,8 @@ FIELDS = {
     ),
 }
 MODULES = (
-    *(
-        "analysis",
-        "bochner",
-        "designs",
-        "exports",
-        "frequencies",
-        "heads",
-        "kernels",
-        "models",
-        "moments",
-        "montecarlo",
-    ),
+    *("analysis", "bochner", "designs", "exports", "frequencies", "heads", "kernels", "layers", "models", "moments"),
+    "montecarlo",
     *("plotting", "rotation", "scaling", "storage", "validation"),
 )
 

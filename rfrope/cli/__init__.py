@@ -15,12 +15,16 @@ _COMMANDS = (validate, design, inspect, export, compare, audit, kernels, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``rfrope``; returns the exit code: 0 for success, 1 for a failed validation or audit, 2 for bad input."""
+    """Run ``rfrope``.
+
+    Returns the exit code: 0 for success, 1 for a failed validation or audit, 2 for bad input, 130 after Ctrl-C.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters is not a reason to stop
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    command = "rfrope"
     try:
+        options = _parser().parse_args(arguments)
+        command = f"rfrope {options.command}"
         code: int = options.run(options)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -28,8 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; nothing more to say
         return 0
+    except KeyboardInterrupt:
+        print(f"{command}: interrupted; no file was left half written", file=sys.stderr)
+        return 130
     except (ValueError, TypeError, OSError, MemoryError) as error:
-        print(f"rfrope {options.command}: error: {error}", file=sys.stderr)
+        print(f"{command}: error: {error}", file=sys.stderr)
         return 2
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import zipfile
 from typing import Any
 
-import numpy as np
-
 from rfrope import models, storage
+from rfrope._core import archives
 from rfrope.cli.shared import check_source, naming, whole
 
 
@@ -50,8 +48,6 @@ def _held(path: str) -> Any:
     if not path.endswith((".npy", ".npz")):
         raise ValueError("expected a name that ends in .npy or .npz")
     try:
-        with open(path, "rb") as file:
-            held = np.load(file, allow_pickle=False)
-            return held if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        return archives.single(path) if path.endswith(".npy") else archives.members(path, compressed=True)
+    except archives.DamagedError as error:
         raise ValueError(f"damaged, or not a file of arrays ({error})") from None

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import zipfile
-import zlib
 from typing import Any
 
 import numpy as np
 
 from rfrope import kernels
-from rfrope._core import progress
+from rfrope._core import archives, progress
 from rfrope.cli.shared import print_table, styled, whole
 from rfrope.validation import Row, Validation, validate
 
@@ -177,12 +175,11 @@ def _lag(lag: tuple[float, ...]) -> str:
 def _read_pairs(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Read pairs from arrays q and k, or NAME_q and NAME_k one after the other."""
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        arrays = archives.members(path, compressed=True)
     except FileNotFoundError:
         raise ValueError(f"--qk {path}: no such file") from None
-    except (ValueError, OSError, EOFError, AttributeError, TypeError, MemoryError, zipfile.BadZipFile, zlib.error):
-        raise ValueError(f"--qk {path}: not an .npz file of plain numeric arrays that fit in memory") from None
+    except (ValueError, OSError) as error:
+        raise ValueError(f"--qk {path}: not an .npz file of plain numeric arrays that fit in memory: {error}") from None
     heads = [name[:-1] for name in arrays if (name == "q" or name.endswith("_q")) and f"{name[:-1]}k" in arrays]
     if not heads:
         held = ", ".join(f"{name} {array.shape}" for name, array in arrays.items()) or "nothing"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, files
-from rfrope._core.arguments import choice, positive, whole
+from rfrope._core.arguments import choice, flag, path_of, positive, whole
 from rfrope._core.array import Array, on_device_of_arrays
 from rfrope._core.blocks import check_pairing
 from rfrope.analysis import mean_kernel
@@ -215,16 +215,16 @@ def write(
     >>> os.path.getsize(path) > 100
     True
     """
-    kind, path = _engine(engine), os.fspath(path)
+    kind, path = _engine(engine), path_of("path", path)
     if not path.endswith(kind.suffixes):
         raise ValueError(f"path is {path!r}; expected for {kind.name} a name that ends in {' or '.join(kind.suffixes)}")
     if model is not None and kind.file not in TAKE_MODELS:
-        raise ValueError(f"model is {os.fspath(model)!r}, but nothing is copied for {kind.name}; expected no model")
+        raise ValueError(f"model is {model!r:.80}, but nothing is copied for {kind.name}; expected no model")
     if kind.file == "gguf" and model is not None and architecture is None:
         architecture = architecture_of(model)
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
     asked = _asked(rope, kind, options)
-    files.check_writable(path, overwrite=overwrite)
+    files.check_writable(path, overwrite=flag("overwrite", overwrite))
     place = asked.rope.source.get("name", "") if part is None else part
     content = WRITERS[kind.file](path, kind.make(asked), model, place)
     files.write(path, content, overwrite=overwrite)

@@ -283,20 +283,20 @@ def rotation_table(
 # -- the mathematics ---------------------------------------------------------------------------------------------------
 
 
-@twinned(cpu="rotation", cuda="rotation")
+@twinned(cpu="rotation", cuda="rotation", torch="rotation")
 def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     """Turn checked features by checked angles."""
     cos, sin = _scaled(*turns.cos_sin(angles), turn.scale, turn.inverse)
     return blocks.turned(x, cos, sin, turn, out, angles.xp)
 
 
-@twinned(cpu="rotation", cuda="rotation")
+@twinned(cpu="rotation", cuda="rotation", torch="rotation")
 def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     cos, sin = _scaled(xp.cos(phases), xp.sin(phases), turn.scale, turn.inverse)
     return blocks.turned(x, cos, sin, turn, out, xp)
 
 
-@twinned(cpu="rotation", cuda="rotation")
+@twinned(cpu="rotation", cuda="rotation", torch="rotation")
 def _rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     return blocks.turned(x, cos, sin, turn, out, xp)
 
