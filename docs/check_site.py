@@ -2,11 +2,11 @@
 
     python docs/check_site.py docs/_build/html
 
-Links and anchors between pages are checked by reading the files. Then a headless Chromium, if there is one, opens every page
-without a connection, at the width of a desk and of a telephone, and each of these is an error: a formula left as text or
-refused by MathJax, an image that is missing or has no alternative text, a page that is wider than the window, a message of
-an error in the console. Exit code: 0, or 1 with a line for each error. Without a browser the second part is skipped, in a line
-that says so.
+Links and anchors between pages are checked by reading the files. Then a headless Chromium, if there is one, opens every
+page without a connection, and the written ones at the width of a telephone too. Errors are: a formula left as text
+or refused by MathJax, an image that is missing or has no alternative text, a page that is wider than the window, and an
+error in the console. Exit code: 0, or 1 with a line for each error. Without a browser the second part is skipped, in a
+line that says so.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ async function read(page, width) {
     const raw = copy.textContent.match(/\\\\[([][^\\n]{0,40}/);
     if (raw) say("a formula left as text: " + raw[0]);
     for (const image of root.images) {
-      if (!image.alt) say("no alternative text: " + image.getAttribute("src"));
+      const beside = image.closest(".sphx-glr-thumbcontainer");  // the name of a thumbnail stands below it
+      if (!image.alt && !beside) say("no alternative text: " + image.getAttribute("src"));
       image.loading = "eager"; await image.decode().catch(() => say("not shown: " + image.getAttribute("src")));
     }
   }
@@ -60,7 +61,7 @@ async function read(page, width) {
   frame.remove();
 }
 (async () => {
-  for (const page of pages) for (const width of widths)
+  for (const page of pages) for (const width of page.startsWith("api/") ? widths.slice(0, 1) : widths)
     await read(page, width).catch((error) => found.push(page + ": " + error));
   await fetch("/report", {method: "POST", body: JSON.stringify(found)});
 })();
@@ -81,21 +82,27 @@ class Page(HTMLParser):
         held = dict(attrs)
         self.places |= {held[name] or "" for name in ("id", "name") if name in held}
         name = {"a": "href", "link": "href", "img": "src", "script": "src"}.get(tag)
-        if name in held and held[name]:
-            self.links.append(held[name] or "")
+        link = held.get(name or "")
+        if link:
+            self.links.append(link)
+
+
+def written(site: pathlib.Path) -> list[pathlib.Path]:
+    """Every page, without what the theme keeps among its own files."""
+    return [path for path in sorted(site.rglob("*.html")) if "_static" not in path.relative_to(site).parts]
 
 
 def broken_links(site: pathlib.Path) -> list[str]:
     """Links between the pages of the site that lead nowhere."""
-    pages = {path: Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
-    found = []
+    pages = {path: Page(path.read_text("utf-8")) for path in written(site)}
+    by_place, found = {path.resolve(): path for path in pages}, []
     for path, page in pages.items():
         for link in dict.fromkeys(page.links):
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path.resolve()
-            at = next((held for held in pages if held.resolve() == target), None) if parts.fragment else None
+            at = by_place.get(target) if parts.fragment else None
             if not target.exists():
                 found.append(f"{path.relative_to(site)}: {link} leads nowhere")
             elif at is not None and unquote(parts.fragment) not in pages[at].places:
@@ -105,7 +112,7 @@ def broken_links(site: pathlib.Path) -> list[str]:
 
 def read_in_a_browser(site: pathlib.Path, browser: str) -> list[str]:
     """What a headless browser finds on the pages."""
-    pages = [str(path.relative_to(site)) for path in sorted(site.rglob("*.html")) if "_static" not in path.parts]
+    pages = [str(path.relative_to(site)) for path in written(site)]
     answers: queue.Queue[list[str]] = queue.Queue()
 
     class Handler(http.server.SimpleHTTPRequestHandler):
@@ -145,6 +152,7 @@ def read_in_a_browser(site: pathlib.Path, browser: str) -> list[str]:
             process.terminate()
             process.wait()
             server.shutdown()
+            server.server_close()
         log.seek(0)
         said = log.read().decode("utf-8", "replace")
     console = re.findall(r"CONSOLE[^\]]*\] (.*(?:Uncaught|Failed to load|Refused|ERR_).*)", said)
