@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""What libraries that trace or defer need beside the operations: Dask's blocks, JAX's derivatives."""
-=======
 """What libraries that trace or defer are given beside operations: Dask whole blocks, JAX derivatives."""
->>>>>>> jaxdask
 
 from __future__ import annotations
 
