@@ -98,12 +98,14 @@ def decoding(dtype_name: str) -> list[Entry]:
     q, k = features(1, HEADS, dtype, 0), features(1, SHARED, dtype, 1)
     cos, sin = tables(np.asarray([4095]), dtype)
     positions = torch.tensor([[4095]])
-    compiled, compiled_usual = torch.compile(rotary), torch.compile(usual)
+    tabled = rfrope.layers.torch.RotaryEmbedding(rfrope.geometric(BLOCKS), max_positions=8192)
+    compiled, compiled_tabled, compiled_usual = (torch.compile(each) for each in (rotary, tabled, usual))
     calls = {
         "rfrope's module": lambda: rotary(q, k, offset=4095),
         "rfrope's module, positions as a tensor": lambda: rotary(q, k, positions),
         "usual formula, tables ready": lambda: usual(q, k, cos, sin),
         "rfrope's module, torch.compile": lambda: compiled(q, k, positions),
+        "rfrope's module with max_positions, torch.compile": lambda: compiled_tabled(q, k, positions),
         "usual formula, tables ready, torch.compile": lambda: compiled_usual(q, k, cos, sin),
     }
     return [Entry(name, torch.inference_mode()(call)) for name, call in calls.items()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tracemalloc
 import zipfile
 
 import numpy as np
@@ -70,15 +69,14 @@ def test_members_that_are_no_arrays(tmp_path, case):
         archives.single(str(tmp_path / "a.npy"))
 
 
-def test_a_bomb_costs_nothing(tmp_path):
+def test_a_bomb_costs_nothing(tmp_path, peak):
     """32 MB of zeros in a file of 32 kB: refused by `load`, and where compression is usual, by what is free."""
     path = tmp_path / "bomb.npz"
     zipped(path, {"frequencies.npy": header((2**22,)) + bytes(2**25), "metadata.npy": b""}, zipfile.ZIP_DEFLATED)
-    tracemalloc.start()
+    peak(anew=True)
     with pytest.raises(ValueError, match=r"bomb\.npz is damaged, .* compressed members"):
         rfrope.load(path)
-    assert tracemalloc.get_traced_memory()[1] < 2**22
-    tracemalloc.stop()
+    assert peak() < 2**22
 
 
 def test_compressed_arrays_must_fit(tmp_path, monkeypatch):
@@ -88,17 +86,16 @@ def test_compressed_arrays_must_fit(tmp_path, monkeypatch):
         archives.members(str(tmp_path / "a.npz"), compressed=True)
 
 
-def test_a_member_that_lies_about_its_size(tmp_path):
+def test_a_member_that_lies_about_its_size(tmp_path, peak):
     path = tmp_path / "a.npz"
     zipped(path, {"a.npy": header((2**22,)) + bytes(2**25)}, zipfile.ZIP_DEFLATED)
     content = bytearray(path.read_bytes())
     real, said = (2**25 + len(header((2**22,)))).to_bytes(4, "little"), (1000).to_bytes(4, "little")
     path.write_bytes(content.replace(real, said))
-    tracemalloc.start()
+    peak(anew=True)
     with pytest.raises(archives.DamagedError):
         archives.members(str(path), compressed=True)
-    assert tracemalloc.get_traced_memory()[1] < 2**22
-    tracemalloc.stop()
+    assert peak() < 2**22
 
 
 @pytest.mark.parametrize(

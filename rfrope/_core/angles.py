@@ -159,7 +159,7 @@ def checked(
     TypeError
         For arrays that do not hold real numbers.
     """
-    positions = array.numbers(positions, xp, name=name, device=device)
+    positions = array.numbers(_whole(positions, name, xp, device), xp, name=name, device=device)
     omega = _allowed(frequencies, xp, device, "frequencies", least, sets)
     if _is_line(frequencies):
         positions = positions[..., None]
@@ -250,7 +250,8 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
 
 def check_turned(rope: Any, x: Any) -> None:
     """Refuse features whose first 2D are not those that a model turns."""
-    width = np.shape(x)[-1] if np.ndim(x) else 0
+    shape = x.shape if hasattr(x, "shape") else np.shape(x)  # which PyTorch's compiler can trace
+    width = shape[-1] if len(shape) else 0
     if rope.source.get("turned") == "last" and width > rope.rotary_dim:
         raise ValueError(
             f"this model turns the last {rope.rotary_dim} features of a head, but of the {width} given the first "
@@ -293,6 +294,16 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
     if omega.shape[-2] < least:
         raise ValueError(f"{name} has shape {shape}; expected at least one block")
     return omega
+
+
+def _whole(positions: Any, name: str, xp: ModuleType, device: Any) -> Any:
+    """Return whole numbers as integers where the library has no float64, the only float that holds all of them."""
+    given = isinstance(positions, float | list | tuple | np.ndarray)
+    if xp is np or not given or array.has_float64(xp, device):
+        return positions
+    host = array.host_numbers(positions, name)
+    fits = host.dtype.kind == "f" and bool(np.all((np.abs(host) < 2.0**31) & (host == np.floor(host))))
+    return host.astype(np.int32) if fits else positions
 
 
 def _as_wide(omega: Array, shift: Array) -> Array:

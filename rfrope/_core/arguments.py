@@ -77,6 +77,13 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def listed(name: str, value: Any, expected: str) -> tuple[Any, ...]:
+    """Return the items of a list, a tuple, a range or an array of one axis; a text, which is one item, is none."""
+    if isinstance(value, list | tuple | range) or (isinstance(value, np.ndarray) and value.ndim == 1):
+        return tuple(value)
+    raise TypeError(f"{name} is {value!r:.80}; expected {expected}")
+
+
 def path_of(name: str, value: Any) -> str:
     """Return the name of a file or folder as text."""
     try:

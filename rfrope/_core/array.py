@@ -65,9 +65,12 @@ def _together(arrays: dict[str, Any], movable: Container[str] = ()) -> tuple[Mod
     (first, xp), *others = spaces.items() or [("", np)]
     for name, other in others:
         if other is not xp:
+            ways = (_converted(name, other, xp), _converted(first, xp, other))
+            moved = name in movable and xp is not np  # exactly, where it is NumPy's
+            advice = _converted(name, other, np) if moved else ", or ".join(ways)
             raise TypeError(
                 f"{first} is a {library_of(xp)} array but {name} is a {library_of(other)} array; expected all arrays "
-                f"from one library: pass {_converted(name, other, xp)}, or {_converted(first, xp, other)}"
+                f"from one library: pass {advice}"
             )
     if xp is np:
         return np, None
@@ -160,13 +163,11 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
         if xp is np or not isinstance(value, np.ndarray):
             return value
     host = host_numbers(value, name)
-    if (
-        xp is not np
-        and host.dtype.kind in "iu"
-        and not np.array_equal(host, host.astype(_known_dtype(host, xp, device)))
-    ):
+    whole = xp is not np and host.dtype.kind in "iu"
+    if whole and not np.array_equal(host, host.astype(_known_dtype(host, xp, device))):
+        more = "; jax.config.update('jax_enable_x64', True) gives it 64" if library_of(xp) == "jax" else ""
         raise ValueError(
-            f"{name} is {value!r:.80}; expected integers of 32 bits, the widest that {library_of(xp)} has now"
+            f"{name} is {value!r:.80}; expected integers of 32 bits, the widest that {library_of(xp)} has now{more}"
         )
     return from_host(host, xp, device=device)
 
@@ -193,8 +194,8 @@ def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
 def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: Any = None) -> Array:
     """Copy a NumPy array into `xp` on `device`; float64 narrows to the widest float that `xp` has there."""
     if xp is np:
-        if device not in (None, "cpu"):
-            raise ValueError(f"device is {device!r}; expected None or 'cpu' for NumPy")
+        if not (device is None or (isinstance(device, str) and device == "cpu")):
+            raise ValueError(f"device is {device!r:.80}; expected None or 'cpu' for NumPy")
         return host if dtype is None else host.astype(dtype, copy=False)
     if dtype is None:
         dtype = widest_float(xp, device) if host.dtype.kind == "f" else getattr(xp, _known_dtype(host, xp, device))

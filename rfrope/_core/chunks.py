@@ -129,7 +129,12 @@ def _from(executor: Any, task: Any, spans: Spans, kept: Checkpoint | None) -> It
             raise TypeError(f"executor gave back {results!r:.80}; expected the results, in order, as map gives them")
         for result in results:
             if not (isinstance(result, tuple) and len(result) == 2):
-                raise TypeError(f"executor gave back {result!r:.80}; expected what the function that it maps returns")
+                hint = (
+                    ": pass client.get_executor() of a Dask client" if callable(getattr(result, "result", None)) else ""
+                )
+                raise TypeError(
+                    f"executor gave back {result!r:.80}; expected what the function that it maps returns{hint}"
+                )
             yield result
             done += 1
     except Exception as error:
@@ -140,6 +145,10 @@ def _from(executor: Any, task: Any, spans: Spans, kept: Checkpoint | None) -> It
 
 
 def _mapper(executor: Any) -> Callable[..., Any]:
+    if isinstance(executor, type):
+        raise TypeError(
+            f"executor is the class {executor.__name__}; expected an instance of it, or a callable like map"
+        )
     if callable(getattr(executor, "map", None)):
         found: Callable[..., Any] = executor.map
         return found

@@ -272,7 +272,7 @@ def _root_ratio(part: Array, whole: Array, xp: ModuleType) -> Array:
 
 def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, pairing: str, sets: str = "any") -> tuple[Content, Angles]:
     """Content of the queries and keys, and the angles of their lags."""
-    read = angles.read(delta, frequencies, name="delta", sets=sets, pairing=pairing, q=q, k=k)
+    read = angles.read(delta, frequencies, name="delta", least=int(sets == "one"), sets=sets, pairing=pairing, q=q, k=k)
     content = blocks.content(q, k, read.xp, read.device, pairing, read.blocks)
     if sets == "any":
         array.broadcast_shapes({"q and k": content.rest.shape, "delta": read.shape[:-1]})

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array
+from rfrope._core import angles, array, capacity
 from rfrope._core.arguments import positive, whole
 from rfrope.analysis.bases import integral_rule
 from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
@@ -208,6 +208,7 @@ def summarise(
     context, n_blocks = whole("context", context, 2), len(omega)
     if head_dim is None:
         head_dim = 2 * n_blocks if given is None else given.source.get("qk_head_dim", given.head_dim)
+    capacity.check(64.0 * whole("head_dim", head_dim), f"head_dim={head_dim}", "head_dim")
     head_dim = max(whole("head_dim", head_dim, 2 * n_blocks - 1), 2 * n_blocks)  # an odd width is rounded up
     if attention_factor is None:
         attention_factor = 1.0 if given is None else given.attention_factor

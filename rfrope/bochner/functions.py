@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.arguments import positive
+from rfrope._core.arguments import LARGEST, positive
 from rfrope.bochner import inversion, witnesses
 from rfrope.bochner.given import NORMAL, check_even, checked, read_measure
 from rfrope.bochner.lags import Lags, read_lags, scale_of
@@ -181,7 +181,7 @@ class _Question:
 
 
 def _asked(phi: Any, measure: Measure, scale: Any, tolerance: float, *, bounded: bool) -> _Question:
-    scale = None if scale is None else positive("scale", scale)
+    scale = None if scale is None else positive("scale", scale, least=1.0 / LARGEST, most=LARGEST)
     values = checked("phi", phi, measure, bounded=bounded)
     at_zero = float(values(np.zeros(1))[0])
     if abs(at_zero - 1.0) > NORMAL:

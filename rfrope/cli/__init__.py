@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 
 import rfrope
-from rfrope.cli import audit, compare, design, doctor, export, inspect, kernels, validate
+from rfrope.cli import audit, compare, design, doctor, export, inspect, kernels, plan, validate
 
-_COMMANDS = (validate, design, inspect, export, compare, audit, kernels, doctor)
+_COMMANDS = (validate, design, inspect, plan, export, compare, audit, kernels, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

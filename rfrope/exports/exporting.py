@@ -248,7 +248,7 @@ def _asked(rope: Any, engine: Engine, options: dict[str, Any], measured: bool = 
     if context is None and (measured or "context" in engine.options):
         raise ValueError(f"context is None, and so is the Rope's; {engine.name} needs it: expected context=")
     base = options["base"]
-    base = _own_base(rope) if base is None else positive("base", base, most=2.0**100)
+    base = _own_base(rope) if base is None else positive("base", base, least=2.0**-100, most=2.0**100)
     dtype = choice("dtype", options["dtype"] or "float32", _DTYPES)
     asked = Asked(rope, omega, context, base, dtype, options["architecture"] or "llama")
     if reason := engine.refuses(asked):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, sums, turns
+from rfrope._core import angles, array, blocks, capacity, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite, positive, whole
 from rfrope._core.array import Array
@@ -148,6 +148,8 @@ def positional_weights(
     width = head_width(head_dim, cos.shape[-1])
     query = blocks.join(cos, sin, pairing, xp) * (temperature / constant)
     key = blocks.join(xp.ones_like(cos), xp.zeros_like(sin), pairing, xp) / constant
+    held = 24.0 * d_model * width * math.prod(cos.shape[:-1])
+    capacity.check(held, f"weights of shape {(*cos.shape[:-1], width, d_model)}", "d_model or head_dim")
     dtype = array.check_float_dtype(dtype, xp) or cos.dtype
     return _as_column(query, width, d_model, constant_index, dtype, xp), _as_column(
         key, width, d_model, constant_index, dtype, xp

@@ -176,7 +176,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     ------
     ValueError
         If the model has no such module, pairs features in another way than the Rope, turns another number of blocks,
-        or has kinds of layers that a mapping lacks. The model is then as it was.
+        turns back by its tables, too, or has kinds of layers that a mapping lacks. The model is then as it was.
 
     Notes
     -----
@@ -221,12 +221,13 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
 
 
 class _Positions(torch.nn.Module):
-    """What stands in the place of a rotary module: it gives positions ``(batch, tokens, k)`` in place of tables."""
+    """What stands in the place of a rotary module: it gives positions ``(batch, tokens, k)`` in place of a table."""
 
     def __init__(self, turning: dict[str, Module], own: Module) -> None:
         super().__init__()
         self.turning = torch.nn.ModuleDict(turning)
         self.__dict__["own"] = own  # no part of the model any more
+        self.turns_last = known(getattr(getattr(own, "config", None), "model_type", None)).get("rotated") == "last"
 
     def __getattr__(self, name: str) -> Any:
         """What else code of models asks of its rotary module, such as its config."""
@@ -236,19 +237,18 @@ class _Positions(torch.nn.Module):
             return getattr(self.__dict__["own"], name)
 
     def forward(self, x: Any, position_ids: Any, layer_type: str | None = None) -> tuple[Any, Any]:
-        """Positions twice, as callers expect two tables."""
-        rotary = self.of(layer_type)
+        """Positions, and a tensor without elements whose length says for which kind of layer they are."""
+        index = [*self.turning].index(layer_type) if layer_type in self.turning else 0
+        if layer_type not in self.turning and len({*self.turning.values()}) > 1:
+            raise ValueError(f"layer_type is {layer_type!r}; expected one of {', '.join(self.turning)}")
+        axes = self.of(index).axes
         several = position_ids.ndim == 3  # M-RoPE, and models that count text on several axes
-        positions = position_ids[-rotary.axes :].movedim(0, -1) if several else position_ids[..., None]
-        return positions, positions
+        positions = position_ids[-axes:].movedim(0, -1) if several else position_ids[..., None]
+        return positions, positions.new_empty((1 + index, 0))
 
-    def of(self, layer_type: str | None) -> Module:
+    def of(self, index: int) -> Module:
         """What turns in a kind of layer."""
-        if layer_type in self.turning:
-            return self.turning[layer_type]
-        if len({*self.turning.values()}) == 1:
-            return next(iter(self.turning.values()))
-        raise ValueError(f"layer_type is {layer_type!r}; expected one of {', '.join(self.turning)}")
+        return [*self.turning.values()][index]
 
 
 def _rotaries(model: Module) -> Iterator[tuple[Module, str, Module]]:
@@ -280,7 +280,7 @@ def _turning(own: Module, rope: Any) -> dict[str, Module]:
             raise ValueError(
                 f"the Rope has {held.n_blocks} blocks, but {type(own).__name__} has {width}; expected as many"
             )
-        pairing = _pairing(own.config)
+        pairing = _pairing(getattr(own, "config", None))
         if pairing not in (None, held.pairing):
             raise ValueError(
                 f"the Rope pairs {held.pairing!r}, but {own.config.model_type} pairs {pairing!r}; expected "
@@ -329,8 +329,11 @@ def _redirect(attention: Module, positions: _Positions, done: Replacement) -> bo
             rotations = {one: f for one, f in rotations.items() if {"cos", "sin"} <= {*inspect.signature(f).parameters}}
             if not rotations or "vision" in "".join(rotations):
                 continue
-            kind_of_layer = _kind_of_layer(attention)
-            changed = {one: _by_positions(f, positions, kind_of_layer) for one, f in rotations.items()}
+            if re.search(r"-\s*sin\b", inspect.getsource(function)):
+                raise ValueError(
+                    f"{type(attention).__name__} turns back by -sin, too; expected attention that does not"
+                )
+            changed = {one: _by_positions(f, positions) for one, f in rotations.items()}
             names_there = {**function.__globals__, **changed}
             names_there.pop("__name__", None)  # by which PyTorch's compiler would find those of the module itself
             copied = types.FunctionType(
@@ -346,23 +349,18 @@ def _redirect(attention: Module, positions: _Positions, done: Replacement) -> bo
     return found
 
 
-def _kind_of_layer(attention: Module) -> str | None:
-    kinds = getattr(getattr(attention, "config", None), "layer_types", None)
-    index = getattr(attention, "layer_idx", None)
-    found = getattr(attention, "layer_type", None) or (kinds[index] if kinds and index is not None else None)
-    return None if found is None else str(found)
-
-
-def _by_positions(rotation: Callable[..., Any], positions: _Positions, kind: str | None) -> Callable[..., Any]:
+def _by_positions(rotation: Callable[..., Any], positions: _Positions) -> Callable[..., Any]:
     """A function with the parameters of a model's own, that turns by the positions which come in place of cos."""
     names = [*inspect.signature(rotation).parameters]
     features = [name for name in names[: min(names.index("cos"), names.index("sin"))] if name != "v"]
 
     def turned(*arguments: Any, **options: Any) -> Any:
         given = dict(zip(names, arguments, strict=False)) | options
-        at, rotary = given["cos"], positions.of(kind)
+        at, rotary = given["cos"], positions.of(given["sin"].shape[0] - 1)
         heads_last = given.get("unsqueeze_dim", 1) == 2
         at = at[..., 0] if rotary.axes == 1 else at
+        if rotary.rope.rotary_dim < given[features[0]].shape[-1] and positions.turns_last:
+            raise ValueError("this model turns the last features of a head inside its function, which is not supported")
         q, k = given[features[0]], given.get(features[1]) if len(features) > 1 else None
         turned_q, turned_k = _turned(rotary, q, q if k is None else k, at, heads_last)
         if len(features) == 1:

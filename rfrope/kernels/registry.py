@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rfrope._core.arguments import listed
 from rfrope.kernels import families, spectra
 from rfrope.kernels.base import Kernel
 from rfrope.kernels.parameters import Sought
@@ -248,7 +249,12 @@ def register(
         ...
     ValueError: name 'rbf' is taken; expected another one
     """
-    return _add(Record(name, factory, formula, law, dimensions, example or name, tuple(aliases)))
+    names = listed("aliases", aliases, "a tuple of names")
+    texts = {"formula": formula, "law": law, "dimensions": dimensions, "example": name if example is None else example}
+    for argument, text in texts.items():
+        if not isinstance(text, str):
+            raise TypeError(f"{argument} is {text!r:.80}; expected text for people")
+    return _add(Record(name, factory, formula, law, dimensions, texts["example"], names))
 
 
 def kernel(name: str, **parameters: Any) -> Kernel:
@@ -326,6 +332,12 @@ def _add(record: Record) -> Record:
             raise ValueError(f"name {name!r} is taken; expected another one")
     if not callable(record.factory):
         raise TypeError(f"factory is {record.factory!r}; expected a callable that returns a Kernel")
+    try:
+        inspect.signature(record.factory)
+    except ValueError:
+        raise TypeError(
+            f"factory is {record.factory!r:.80}, whose parameters cannot be read; expected a function"
+        ) from None
     bare = [p for p, default in record.parameters.items() if default is inspect.Parameter.empty]
     if bare:
         raise TypeError(

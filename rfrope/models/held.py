@@ -237,7 +237,10 @@ def _equal(one: np.ndarray, other: np.ndarray) -> bool:
 def _host(name: str, value: Any) -> tuple[str, np.ndarray]:
     """Dtype and host copy; half precision widens, since NumPy lacks one of the two."""
     if not hasattr(value, "dtype"):
-        value = np.asarray(value, dtype=np.float64)
+        value = array.host_numbers(value, name)
+        if value.dtype.kind not in "iuf":
+            raise TypeError(f"{name} holds {value.dtype}; expected real floating numbers")
+        value = value.astype(np.float64)
     dtype, host = array.dtype_name(value), array.to_host(value)
     if host.dtype.kind not in "fciu" and dtype not in _HALF:
         raise TypeError(f"{name} has dtype {dtype}; expected real or complex floating numbers")

@@ -76,7 +76,7 @@ def kernel(
     >>> ax.get_xlabel(), [line.get_label() for line in ax.lines]
     ('lag (positions)', ['these frequencies', 'Φ'])
     """
-    law, max_lag = as_kernel(law), whole("max_lag", max_lag, 1)
+    law, max_lag = as_kernel(law, "law"), whole("max_lag", max_lag, 1)
     lags = _drawn_lags(max_lag)
     vectors = law.as_given(np.repeat(lags[:, None], law.ndim, axis=1))
     omega = None

@@ -202,7 +202,8 @@ def test_places(place, rope, dtype):
         turned = module(q, k, **options)
         for x, found in zip((q, k), turned, strict=True):
             assert torch.equal(found, exactly(rope, x, positions))
-    assert module(q[0], k[0], **options)[0].shape == (6, 5, WIDTH) or np.ndim(positions) > 1
+    if np.ndim(positions) < 2:
+        assert module(q[0], k[0], **options)[0].shape == (6, 5, WIDTH)
 
 
 def test_a_decode_step_is_known_after_the_first():
@@ -241,8 +242,8 @@ def test_sets_for_each_head_with_grouped_queries():
 
 AXES = {
     "sections": rfrope.Rope(FREQUENCIES, sections=(6, 5, 5), interleaved=True),
-    "vectors": rfrope.Rope(rfrope.golden_gate(16, low=0.1, high=2.0, ndim=3)),
-    "vectors of heads": rfrope.Rope(rfrope.golden_gate(16, low=0.1, high=2.0, ndim=3, heads=3)),
+    "vectors": rfrope.golden_gate(16, low=0.1, high=2.0, ndim=3),
+    "vectors of heads": rfrope.golden_gate(16, low=0.1, high=2.0, ndim=3, heads=3),
 }
 
 
@@ -330,7 +331,7 @@ def test_what_is_learned_has_gradients(learnable):
 def test_learned_sections_and_sets():
     for rope, positions in (
         (AXES["sections"], torch.arange(15).reshape(5, 3)),
-        (rfrope.Rope(AXES["vectors of heads"]), torch.arange(15).reshape(5, 3)),
+        (AXES["vectors of heads"], torch.arange(15).reshape(5, 3)),
     ):
         module = RotaryEmbedding(rope, "both")
         q, k = features(2, 3, 5, WIDTH), features(2, 3, 5, WIDTH, seed=1)

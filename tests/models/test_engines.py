@@ -97,13 +97,16 @@ def the_use(engine: str, made: dict[str, Any], seq_len: int = CONTEXT) -> models
 
 
 def installed(name: str) -> Any:
-    """Return a module of an engine, or skip where it does not install."""
+    """Return a module of an engine, or skip where it is not installed or does not load, with the reason."""
     top = name.partition(".")[0]
     if importlib.util.find_spec(top) is None:
         pytest.skip(f"{top} is not installed")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return importlib.import_module(name)
+        try:
+            return importlib.import_module(name)
+        except Exception as error:
+            pytest.skip(f"{top} does not load: {type(error).__name__}: {error}".partition("\n")[0])
 
 
 @pytest.fixture

@@ -94,9 +94,8 @@ def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
 def _turned_again(x: Array, angles: Angles, walk: Walk, scale: float) -> Array:
     """Turn a tensor whose layout was met before, on this thread."""
     out = tensors.empty_like(x) if walk.shape == x.shape else x.new_empty(walk.shape)
-    y_address = out.data_ptr()
-    plan = walk.plan(False, y_address % 16 == 0)
-    addresses = (x.data_ptr(), y_address, angles.positions.data_ptr(), angles.frequencies.data_ptr())
+    addresses = [value.data_ptr() for value in (x, out, angles.positions, angles.frequencies)]
+    plan = walk.plan(False, addresses[1] % 16 == 0)
     loops.turn(plan.address, *addresses, 0, 0, scale, walk.like, 0, plan.items)
     return out
 
@@ -114,8 +113,7 @@ def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Twin of the generic function."""
     features = Features.of(x, out)
-    narrow = array.dtype_name(cos) == array.dtype_name(sin) == "float32"
-    over = features.out
+    narrow, over = array.dtype_name(cos) == array.dtype_name(sin) == "float32", features.out
     a, b = (_apart(memory.as_numpy(v), over) if narrow else _doubles(v, over, xp) for v in (cos, sin))
     source = Source(loops.TABLE_32 if narrow else loops.TABLE_64, a.shape[-1])
     operands = [_operand(a), _operand(b), _NONE, _NONE]
@@ -262,22 +260,12 @@ class Steps:
         if walks is None:
             return None
         outs = tensors.empty_like(q), tensors.empty_like(k)
-        y_q, y_k = outs[0].data_ptr(), outs[1].data_ptr()
+        y_q, y_k = (out.data_ptr() for out in outs)
         plan_q, plan_k = walks[0].plan(False, y_q % 16 == 0), walks[1].plan(False, y_k % 16 == 0)
         a, (b_q, b_k) = loops.address(positions), self._addresses
-        both = (
-            plan_q.address,
-            q.data_ptr(),
-            y_q,
-            b_q,
-            plan_q.items,
-            plan_k.address,
-            k.data_ptr(),
-            y_k,
-            b_k,
-            plan_k.items,
-        )
-        loops.turn_two(*both, a, self._turn.scale, walks[0].like)
+        of_q = plan_q.address, q.data_ptr(), y_q, b_q, plan_q.items
+        of_k = plan_k.address, k.data_ptr(), y_k, b_k, plan_k.items
+        loops.turn_two(*of_q, *of_k, a, self._turn.scale, walks[0].like)
         return outs
 
     def learn(self, q: Array, k: Array, positions: np.ndarray) -> None:
