@@ -746,6 +746,18 @@ def test_the_outputs_on_the_documentation_page(run, tmp_path, monkeypatch):
         assert out.startswith(wanted)
 
 
+@pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not here")
+def test_the_outputs_of_validate_and_kernels_on_the_documentation_page(run):
+    shown = re.findall(
+        r"^    \$ rfrope ((?:validate|kernels) .*)\n((?:    .*\n|\n)+)", PAGE.read_text("utf-8"), re.MULTILINE
+    )
+    assert len(shown) == 2
+    for command, block in shown:
+        code, out, _ = run(*shlex.split(command))
+        assert code == 0
+        assert out.strip() == textwrap.dedent(block).strip()
+
+
 BAD_DESIGNS = [
     (["gausian", *SMALL], "gausian"),
     (["gaussian", "--context", "64"], "--head-dim"),

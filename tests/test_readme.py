@@ -49,6 +49,18 @@ def test_examples_for_a_framework_run(framework):
     exec(compile("\n".join(map(textwrap.dedent, code)), f"{framework}.rst", "exec"), {})
 
 
+@pytest.mark.skipif(not PAGES, reason="docs/ is not here")
+def test_the_code_of_the_first_page_runs():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    page = (ROOT / "docs" / "index.rst").read_text("utf-8")
+    (code,) = re.findall(r"^      \.\. code-block:: python\n\n((?:         .*\n|\n)+)", page, re.MULTILINE)
+    names = {}
+    exec(compile(textwrap.dedent(code), "index.rst", "exec"), names)
+    assert names["q"].shape == (8, 128, 64)
+    assert names["q"].dtype == torch.float32
+    assert len([line for line in code.splitlines() if line.strip()]) <= 7
+
+
 def test_readme_has_the_two_commands_that_ci_runs():
     commands = blocks("sh")
     assert len(commands) == 2

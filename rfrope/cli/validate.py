@@ -107,7 +107,7 @@ def _print_validations(results: list[Validation], options: argparse.Namespace, p
     verdict = styled("PASSED", "green") if passed else styled("FAILED", "red")
     print(
         f"\n{verdict}: largest |z| {abs(worst.worst.z):.2f} "
-        f"({worst.kernel}, {worst.worst.quantity}, lag {_lag(worst.worst.lag)}); "
+        f"({worst.kernel}, {worst.worst.quantity}, lag {_lag(worst.worst.lag)});\n"
         f"bound {min(r.bound for r in results):.2f} (Bonferroni, {tests} tests, alpha {options.alpha:g}); "
         f"{first.n_samples} samples, {first.n_trials} trials, seed {options.seed}."
     )
