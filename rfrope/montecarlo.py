@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rfrope._accel import schedules
-from rfrope._core import angles, array, blocks, chunks, memory, philox, sums, turns, twins
+from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox, sums, texts, turns, twins
 from rfrope._core.arguments import choice, whole
 from rfrope._core.array import Array
 from rfrope._core.checkpoints import Checkpoint
@@ -60,6 +60,9 @@ class Estimate:
     n: int
     trusted: Any = True
 
+    def __str__(self) -> str:
+        return texts.short(self)
+
 
 @dataclass(frozen=True)
 class ScoreEstimate:
@@ -76,6 +79,9 @@ class ScoreEstimate:
     mean: Estimate
     variance: Estimate
     n_trials: int
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays
@@ -163,9 +169,11 @@ def estimate_kernel(
     choice("quantity", quantity, tuple(_QUANTITIES))
     xp, _ = array.shared(delta=delta)
     delta = _lags(delta, kernel, xp, None)
-    n_samples, n_sets = whole("n_samples", n_samples, 2), _n_sets(design, n_samples, n_blocks)
+    n_samples = whole("n_samples", n_samples, 2)
+    n_sets = _n_sets(design, n_samples, n_blocks)
     key, n_lags, threaded = philox.key_from_rng(rng), math.prod(delta.shape[:-1]), memory.in_memory(delta)
     if n_sets:
+        _check_sets(n_samples // n_sets, kernel, design)
         sets = _SetChunk(kernel, key, delta, quantity, design, n_samples // n_sets)
         length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.draws + kernel.ndim))
         summed = _found(sets, n_sets, length, executor, progress, threaded, checkpoint)
@@ -250,6 +258,8 @@ def estimate_scores(
     task = _ScoreChunk(kernel, philox.key_from_rng(rng), delta, a, b, design)
     width = a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape)
     where = twins.where("score_sums", delta, a, b) if design == "iid" else ""
+    if not where:  # all lags at once, of two trials at least
+        capacity.check(64.0 * width, f"delta of shape {lags} beside {a.shape[-1]} blocks", "the number of lags")
     length = schedules.of_trials(where, kernel.stated_law() is not None, width)
     found = _found(task, n_trials, length, executor, progress, memory.in_memory(a), checkpoint)
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
@@ -324,8 +334,20 @@ class _SetChunk:
         start, length = span
         xp = array.namespace(delta=self.delta)
         with array.device_of(self.delta):
-            u = _phases_of_sets(self.kernel, self.design, self.key, self.delta, self.n_blocks, start, length)
-            return PowerSums.of(xp.mean(_QUANTITIES[self.quantity](u, xp), axis=-1), xp)
+            omega = _omega_of_sets(self.kernel, self.design, self.key, self.n_blocks, start, length, self.delta)
+            n_lags = math.prod(self.delta.shape[:-1])
+            if n_lags * length * self.n_blocks <= sums.BUDGET:
+                return PowerSums.of(self._means(self.delta, omega, length), xp)
+            lags = xp.reshape(self.delta, (n_lags, self.kernel.ndim))
+            parts = [self._means(lags[span], omega, length) for span in sums.parts(n_lags, length * self.n_blocks)]
+            return PowerSums.of(xp.reshape(xp.concat(parts), (*self.delta.shape[:-1], length)), xp)
+
+    def _means(self, lags: Array, omega: Array, length: int) -> Array:
+        """Means of the sets ``(*S, length)`` at some lags."""
+        xp = array.namespace(delta=lags)
+        u = _phases(lags, omega, xp)
+        values = _QUANTITIES[self.quantity](xp.reshape(u, (*u.shape[:-1], length, self.n_blocks)), xp)
+        return xp.mean(values, axis=-1)
 
 
 @dataclass(frozen=True)
@@ -375,9 +397,16 @@ def _phases_of_sets(
 ) -> Array:
     """Phases ``(*S, length, D)`` at all lags, of the sets start, ..., start + length - 1."""
     xp = array.namespace(delta=delta)
-    omega = draw_sets(kernel, design, key, n_blocks, stream=start, streams=length).reshape(-1, kernel.ndim)
-    u = _phases(delta, array.from_host(omega, xp, device=array.device(delta)), xp)
+    u = _phases(delta, _omega_of_sets(kernel, design, key, n_blocks, start, length, delta), xp)
     return xp.reshape(u, (*u.shape[:-1], length, n_blocks))
+
+
+def _omega_of_sets(
+    kernel: Kernel, design: str, key: philox.Key, n_blocks: int, start: int, length: int, like: Array
+) -> Array:
+    """Frequencies ``(length * D, k)`` of the sets start, ..., start + length - 1, beside some lags."""
+    omega = draw_sets(kernel, design, key, n_blocks, stream=start, streams=length).reshape(-1, kernel.ndim)
+    return array.from_host(omega, array.namespace(like=like), device=array.device(like))
 
 
 def _phases(delta: Array, omega: Array, xp: ModuleType) -> Array:
@@ -449,6 +478,11 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
             f"n_samples is {n_samples}; expected a multiple of n_blocks={n_blocks}, at least {2 * n_blocks}"
         )
     return n_samples // n_blocks
+
+
+def _check_sets(n_blocks: int, kernel: Kernel, design: str) -> None:
+    held = 32.0 * (2 * kernel.draws + kernel.ndim) * n_blocks  # two sets make a chunk at least
+    capacity.check(held, f"n_blocks={n_blocks} of design {design!r}", "n_blocks")
 
 
 def _lags(delta: Any, kernel: Kernel, xp: ModuleType, device: Any) -> Array:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
 import os
 import sys
-import zipfile
-import zlib
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, blocks, files
+from rfrope._core import archives, array, blocks, capacity, files
+from rfrope._core.arguments import flag, path_of
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.rotation.rope import Rope, of
@@ -26,21 +26,10 @@ _FORMAT = 2  # 1, of version 0.1, has no "rope"
 _UNITS = "radians per unit of position"
 _DTYPES = ("float16", "float32", "float64")
 _FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context")  # fields of a Rope
-# what a file that is not as `save` wrote it makes NumPy and zipfile raise
-_UNREADABLE = (
-    ValueError,
-    EOFError,
-    AttributeError,
-    KeyError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_ENTRIES = {  # of the metadata of each format
+    1: {"format", "rfrope", "units", "shape", "dtype", "provenance"},
+    2: {"format", "rfrope", "units", "shape", "dtype", "rope", "source", "digest"},
+}
 
 
 @array.on_device_of_arrays
@@ -83,9 +72,9 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     Notes
     -----
     Inside are two arrays, neither pickled: ``frequencies``, and ``metadata``, a string of JSON with the format's
-    number, the version of rfrope, units, shape, dtype, the Rope's other fields and its source. There is no time of
-    writing: the same arguments give the same bytes. Safetensors files hold the same string among their metadata, under
-    ``rfrope``.
+    number, the version of rfrope, units, shape, dtype, the Rope's other fields, its source, and a digest (SHA-256) of
+    all these and of the frequencies, which `load` checks. There is no time of writing: the same arguments give the same
+    bytes. Safetensors files hold the same string among their metadata, under ``rfrope``.
 
     Examples
     --------
@@ -96,8 +85,8 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     >>> rfrope.storage.load(path).source
     {'kernel': 'gaussian(scale=32.0)', 'seed': 0}
     """
-    path = os.fspath(path)
-    check_target(path, overwrite=overwrite)
+    path = path_of("path", path)
+    check_target(path, overwrite=flag("overwrite", overwrite))
     held = rope if isinstance(rope, Rope) else Rope(_checked_frequencies(rope))
     fields = {name: source.pop(name) for name in _FIELDS if name in source}
     files.write(path, packed(path, of(held, **fields, source=held.source | source)), overwrite=overwrite)
@@ -124,7 +113,8 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is damaged, of another kind, or of a later format.
+        If it is damaged (its digest is checked), compressed, of another kind, of a later format, or does not fit into
+        memory.
     ModuleNotFoundError
         For a safetensors file without that package.
     TypeError
@@ -132,7 +122,8 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
 
     Notes
     -----
-    Nothing in a file is executed: pickled arrays are refused.
+    Nothing in a file is executed: pickled arrays are refused. No more memory is taken than the file is long, twice.
+    Files without a digest, as rfrope wrote them before it had one, load.
 
     Examples
     --------
@@ -142,7 +133,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     >>> load(path).frequencies
     array([1.   , 0.1  , 0.01 , 0.001])
     """
-    path, space = os.fspath(path), array.named_namespace(xp)
+    path, space = path_of("path", path), array.named_namespace(xp)
     dtype = array.check_float_dtype(dtype, space)
     with open(path, "rb") as file:
         beginning = file.read(9)
@@ -180,6 +171,7 @@ def packed(path: str, rope: Rope) -> bytes:
         "rope": fields,
         "source": {name: _plain(name, value) for name, value in rope.source.items()},
     }
+    metadata["digest"] = _digest(metadata, host)
     text = json.dumps(metadata, allow_nan=False)
     if path.endswith(SUFFIXES[1]):
         content: bytes = _safetensors(path).save({"frequencies": host}, metadata={"rfrope": text})
@@ -224,12 +216,14 @@ def _plain(name: str, value: Any) -> Any:
 
 def _from_npz(path: str) -> tuple[np.ndarray, str]:
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            held = archive.files
-            if {"frequencies", "metadata"} <= set(held):
-                return archive["frequencies"], str(archive["metadata"][()])
-    except _UNREADABLE as error:
-        raise ValueError(f"{path} is damaged, or not a file of frequencies ({type(error).__name__}: {error})") from None
+        held = archives.members(path)
+        if {"frequencies", "metadata"} <= set(held):
+            text = held["metadata"]
+            if text.dtype.kind != "U" or text.ndim:
+                raise archives.DamagedError(f"its metadata has dtype {text.dtype} and shape {text.shape}")
+            return held["frequencies"], str(text[()])
+    except archives.DamagedError as error:
+        raise _damaged(path, error) from None
     raise ValueError(f"{path} holds {', '.join(held) or 'nothing'}; expected what rfrope.save writes")
 
 
@@ -238,14 +232,19 @@ def _from_safetensors(path: str) -> tuple[np.ndarray, str]:
 
     _safetensors(path)
     library = importlib.import_module("safetensors")
+    capacity.check(2.0 * os.path.getsize(path), path, "the arrays in it")
     try:
         with library.safe_open(path, framework="numpy") as file:
             names, text = list(file.keys()), (file.metadata() or {}).get("rfrope")
             if text is not None and "frequencies" in names:
                 return file.get_tensor("frequencies"), text
-    except (library.SafetensorError, *_UNREADABLE) as error:
-        raise ValueError(f"{path} is damaged, or not a file of frequencies ({type(error).__name__}: {error})") from None
+    except Exception as error:  # whatever the package raises on bytes that it did not write
+        raise _damaged(path, f"{type(error).__name__}: {error}") from None
     raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}; expected what rfrope.save writes")
+
+
+def _damaged(path: str, reason: Any) -> ValueError:
+    return ValueError(f"{path} is damaged, or not a file of frequencies: {reason}; expected what rfrope.save writes")
 
 
 def _safetensors(path: str) -> ModuleType:
@@ -274,10 +273,20 @@ def _checked_metadata(path: str, text: str, frequencies: np.ndarray) -> dict[str
     found = (_UNITS, frequencies.shape, frequencies.dtype.name)
     if said != found or not kinds or found[2] not in _DTYPES or not frequencies.ndim:
         raise ValueError(f"{path} says that it holds {said}, but holds {found}; expected what rfrope.save writes")
+    if unknown := set(metadata) - _ENTRIES[number]:
+        raise ValueError(f"{path} says {', '.join(sorted(unknown))} of itself; expected what rfrope.save writes")
+    if metadata.pop("digest", None) not in (None, _digest(metadata, frequencies)):
+        raise _damaged(path, "its content is not that of its digest")
     if not np.all(np.isfinite(frequencies)):
         raise ValueError(f"{path} holds NaN or infinite frequencies; expected what rfrope.save writes")
     checked: dict[str, Any] = metadata
     return checked
+
+
+def _digest(metadata: dict[str, Any], frequencies: np.ndarray) -> str:
+    """SHA-256 of what else a file says, as JSON, and of its numbers in little-endian order."""
+    numbers = np.ascontiguousarray(frequencies, dtype=frequencies.dtype.newbyteorder("<"))
+    return hashlib.sha256(json.dumps(metadata).encode() + numbers.tobytes()).hexdigest()
 
 
 def _described(metadata: dict[str, Any]) -> bool:

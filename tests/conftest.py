@@ -8,6 +8,7 @@ import gc
 import importlib.util
 import os
 import pathlib
+import tracemalloc
 import warnings
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -171,6 +172,20 @@ def _fitted(shape, values, max_lag, names):
 
 def _keeping(names):
     return lambda w, max_lag: _fitted(w.shape, w.astype(np.float64).tobytes(), max_lag, names)
+
+
+@pytest.fixture
+def peak():
+    """``peak()``: the most bytes that Python and NumPy held since ``peak(anew=True)``, or since the test began."""
+
+    def most(*, anew=False):
+        if anew:
+            tracemalloc.reset_peak()
+        return tracemalloc.get_traced_memory()[1]
+
+    tracemalloc.start()
+    yield most
+    tracemalloc.stop()
 
 
 @pytest.fixture

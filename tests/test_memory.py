@@ -40,3 +40,31 @@ def test_places_of_nothing_and_of_mixtures():
     assert memory.place((None, 1.0, np.float64(2.0), np, ("half", ()))) == "cpu"
     assert memory.place((x, odd)) == ""
     assert memory.place((x, (None, odd))) == ""
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "shared"),
+    [
+        ((4, 4), (8, 8), True),  # windows that slide
+        ((4, 4), (32, 8), False),
+        ((4, 4), (8, 32), False),
+        ((4, 4), (24, 8), True),
+        ((3, 2), (16, 24), False),  # interleaved, and yet apart: 0, 16, 32, 24, 40, 56
+        ((4, 2), (16, 32), True),
+        ((3,), (4,), True),  # half an element on
+        ((1, 4), (0, 8), False),
+        ((4, 1), (0, 8), True),
+        ((4,), (-8,), False),
+        ((0, 4), (8, 8), False),
+    ],
+)
+def test_elements_that_share_memory(shape, strides, shared):
+    start = np.zeros(64)[32:]
+    view = np.lib.stride_tricks.as_strided(start, shape, strides)
+    assert memory.has_shared_elements(view) is shared
+
+
+def test_many_windows_that_slide():
+    x = np.lib.stride_tricks.as_strided(np.zeros(2**18), (2**17, 2**17), (8, 8))
+    assert memory.has_shared_elements(x)
+    assert not memory.has_shared_elements(np.zeros((512, 512))[::2, 1::3])

@@ -787,6 +787,30 @@ def test_bad_n_trials(value, error):
         estimate_scores([1.0, 2.0], [1.0, 2.0], 1.0, "gaussian", n_trials=value)
 
 
+def test_numpy_integers_are_numbers():
+    options = {"design": "stratified", "rng": 0}
+    plain = estimate_kernel("gaussian", [1.0], n_samples=64, n_blocks=8, **options)
+    other = estimate_kernel("gaussian", [1.0], n_samples=np.int64(64), n_blocks=np.int32(8), **options)
+    assert np.array_equal(plain.value, other.value)
+    assert other.n == 8
+
+
+@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
+def test_sets_at_many_lags_are_worked_on_in_parts(monkeypatch, peak, quantity):
+    """With the same bits, and in memory that does not grow with the lags."""
+    lags = np.linspace(-3.0, 90.0, 60).reshape(3, 20, 1) * [1.0, -0.5]
+    options = {"n_samples": 96, "n_blocks": 16, "design": "stratified", "rng": 0, "quantity": quantity}
+    whole = estimate_kernel("gaussian(scale=8, ndim=2)", lags, **options)
+    monkeypatch.setattr("rfrope._core.sums.BUDGET", 100)
+    parts = estimate_kernel("gaussian(scale=8, ndim=2)", lags, **options)
+    assert np.array_equal(whole.value, parts.value)
+    assert np.array_equal(whole.stderr, parts.stderr)
+    monkeypatch.undo()
+    peak(anew=True)
+    estimate_kernel("gaussian(scale=8)", np.arange(2.0**14), n_samples=256, n_blocks=128, design="stratified", rng=0)
+    assert peak() < 2**26  # the phases alone were 2**25 for two sets, beside their cosines and all that makes them
+
+
 def test_least_numbers():
     assert estimate_kernel("gaussian", [1.0], n_samples=2, rng=0).n == 2
     found = estimate_scores([1.0, 2.0], [1.0, 2.0], 1.0, "gaussian", n_trials=np.int64(4), rng=0)

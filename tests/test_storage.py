@@ -7,10 +7,13 @@ import json
 import os
 import pathlib
 import stat
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
 import pytest
+from campaign import HANGS
 
 import rfrope
 from rfrope import Rope, storage
@@ -29,6 +32,7 @@ def rewritten(path, *, frequencies=None, **changes):
     """Write a file whose metadata is not as `save` has it; None removes an entry."""
     with np.load(path, allow_pickle=False) as archive:
         held, metadata = archive["frequencies"], json.loads(str(archive["metadata"]))
+    metadata.pop("digest")  # what is changed on purpose has another
     metadata = {name: value for name, value in (metadata | changes).items() if value is not None}
     np.savez(path, frequencies=held if frequencies is None else frequencies, metadata=json.dumps(metadata))
 
@@ -117,6 +121,7 @@ def test_metadata_tells_units_and_version_to_a_reader_without_rfrope(path):
     save(path, OMEGA, seed=1)
     with np.load(path, allow_pickle=False) as archive:
         metadata = json.loads(str(archive["metadata"]))
+    assert len(metadata.pop("digest")) == 64
     fields = {"pairing": "half", "head_dim": 8, "attention_factor": 1.0, "sections": None, "interleaved": False,
               "context": None}  # fmt: skip
     assert metadata == {"format": 2, "rfrope": rfrope.__version__, "units": "radians per unit of position",
@@ -321,6 +326,78 @@ def test_the_file_behind_a_link_is_replaced(tmp_path):
     assert np.array_equal(load(tmp_path / "real.npz").frequencies, 2.0 * OMEGA)
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_link_to_nothing_is_refused(tmp_path, overwrite):
+    (tmp_path / "link.npz").symlink_to(tmp_path / "nowhere.npz")
+    with pytest.raises(FileExistsError, match=r"link\.npz is a link to .*nowhere\.npz, which does not exist"):
+        save(tmp_path / "link.npz", OMEGA, overwrite=overwrite)
+    assert not (tmp_path / "nowhere.npz").exists()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+def test_a_file_that_is_replaced_keeps_its_mode(path, mode):
+    save(path, OMEGA)
+    path.chmod(mode)
+    save(path, 2.0 * OMEGA, overwrite=True)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert np.array_equal(load(path).frequencies, 2.0 * OMEGA)
+
+
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+from rfrope._core import files
+def half(file):
+    file.write(b"half")
+    file.flush()
+    print(file.name, flush=True)
+    if sys.argv[2] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.stdin.read()
+files.write(sys.argv[1], half)
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "slow"])
+def test_what_a_killed_writer_left_is_removed(path, end):
+    """After a minute; what another process still writes stays, however old it is."""
+    command = [sys.executable, "-c", KILLED_WHILE_WRITING, str(path), end]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        left = pathlib.Path(writer.stdout.readline().strip())
+        if end == "killed":
+            writer.wait(HANGS)
+        save(path, OMEGA)
+        assert left.exists()
+        os.utime(left, (1e9, 1e9))
+        foreign = path.parent / ".rfrope-notes"
+        foreign.write_text("mine")
+        os.utime(foreign, (1e9, 1e9))
+        save(path, OMEGA, overwrite=True)
+        assert left.exists() == (end == "slow")
+        assert foreign.exists()
+        writer.kill()
+        writer.communicate()
+
+
+@pytest.mark.parametrize("overwrite", ["no", 1, None, np.asarray([True, False])])
+def test_a_flag_is_a_flag(path, overwrite):
+    save(path, OMEGA)
+    before = path.read_bytes()
+    with pytest.raises(TypeError, match=r"overwrite is .*; expected True or False"):
+        save(path, OMEGA, overwrite=overwrite)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(3, TypeError), (None, TypeError), (b"a.npz", TypeError), ("", ValueError), ("a\0.npz", ValueError)],
+)
+def test_a_path_is_a_path(name, kind):
+    with pytest.raises(kind, match=r"path is .*; expected"):
+        save(name, OMEGA)
+    with pytest.raises(kind, match=r"path is .*; expected"):
+        load(name)
+
+
 # -- damaged and foreign files -----------------------------------------------------------------------------------------
 
 DAMAGED = {
@@ -489,3 +566,39 @@ def test_safetensors_of_others(tensors):
     save_file({"weight": OMEGA}, tensors)
     with pytest.raises(ValueError, match="holds weight; expected what"):
         load(tensors)
+
+
+def test_every_flipped_bit_of_a_tensor_is_noticed(tensors):
+    """In its numbers, what it says of them, and the names of both."""
+    rope = Rope(OMEGA[:2], pairing="interleaved", attention_factor=1.25, context=64, source={"seed": 1})
+    save(tensors, rope)
+    good, unnoticed = tensors.read_bytes(), []
+    for bit in range(8 * len(good)):
+        changed = bytearray(good)
+        changed[bit // 8] ^= 1 << bit % 8
+        tensors.write_bytes(changed)
+        try:
+            loaded = load(tensors)
+        except ValueError:
+            continue
+        same = np.array_equal(loaded.frequencies, OMEGA[:2]) and all(
+            getattr(loaded, name) == getattr(rope, name)
+            for name in ("pairing", "attention_factor", "context", "source")
+        )
+        unnoticed += [] if same else [bit]
+    assert not unnoticed
+
+
+def test_files_without_a_digest_load(path):
+    save(path, OMEGA, seed=1)
+    rewritten(path)
+    with np.load(path, allow_pickle=False) as archive:
+        assert "digest" not in json.loads(str(archive["metadata"]))
+    assert np.array_equal(load(path).frequencies, OMEGA)
+
+
+def test_a_digest_of_something_else(path):
+    save(path, OMEGA)
+    rewritten(path, digest=64 * "0")
+    with pytest.raises(ValueError, match=r"is damaged, .* not that of its digest"):
+        load(path)

@@ -232,7 +232,8 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
     held = getattr(value, "vectors", None)
     if held is None:
         return value
-    if pairing is not None and value.pairing != pairing:
+    known = value.source.get("pairing") == "known"  # else an explicit "interleaved" is as good as the Rope's default
+    if pairing is not None and value.pairing != pairing and (known or pairing == "half" or value.pairing is None):
         wanted = "neither is right for it" if value.pairing is None else f"expected pairing={value.pairing!r}"
         raise ValueError(
             f"pairing is {pairing!r}, but the Rope's is {value.pairing!r}: {wanted}; pass rope.frequencies to insist"
@@ -250,7 +251,8 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
 
 def check_turned(rope: Any, x: Any) -> None:
     """Refuse features whose first 2D are not those that a model turns."""
-    width = np.shape(x)[-1] if np.ndim(x) else 0
+    shape = x.shape if hasattr(x, "shape") else np.shape(x)  # which PyTorch's compiler can trace
+    width = shape[-1] if len(shape) else 0
     if rope.source.get("turned") == "last" and width > rope.rotary_dim:
         raise ValueError(
             f"this model turns the last {rope.rotary_dim} features of a head, but of the {width} given the first "

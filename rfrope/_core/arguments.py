@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,6 +77,26 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def listed(name: str, value: Any, expected: str) -> tuple[Any, ...]:
+    """Return the items of a list, a tuple, a range or an array of one axis; a text, which is one item, is none."""
+    if isinstance(value, list | tuple | range) or (isinstance(value, np.ndarray) and value.ndim == 1):
+        return tuple(value)
+    raise TypeError(f"{name} is {value!r:.80}; expected {expected}")
+
+
+def path_of(name: str, value: Any) -> str:
+    """Return the name of a file or folder as text."""
+    try:
+        found = os.fspath(value)
+    except TypeError:
+        found = b""
+    if not isinstance(found, str):
+        raise TypeError(f"{name} is {value!r:.80}; expected a path, as a string or pathlib.Path")
+    if not found or "\0" in found:
+        raise ValueError(f"{name} is {value!r:.80}; expected the name of a file")
+    return found
+
+
 def choice(name: str, value: Any, options: Sequence[str]) -> str:
     """Return one of a few words."""
     if not isinstance(value, str) or value not in options:
@@ -109,3 +130,15 @@ def _bound(value: float) -> str:
 def _is_foreign(value: Any) -> bool:
     """Whether it is an array of another library than NumPy."""
     return hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic)
+
+
+def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the common shape of some, as `numpy.broadcast_shapes`; lengths may be symbols of PyTorch's compiler."""
+    common: list[Any] = [1] * max([0, *(len(shape) for shape in shapes)])
+    for shape in shapes:
+        for axis, length in enumerate(shape, len(common) - len(shape)):
+            if common[axis] == 1:
+                common[axis] = length
+            elif length != 1 and length != common[axis]:
+                raise ValueError("shapes do not broadcast")
+    return tuple(common)

@@ -7,17 +7,17 @@ import io
 import json
 import os
 import time
-import zipfile
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, files
+from rfrope._core import archives, array, files
+from rfrope._core.arguments import path_of
 
 _FORMAT = 1
 _SECONDS = 1.0  # between two savings: so much work a process that is killed loses, beside its last chunk
-_UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError)
 
 
 class Checkpoint:
@@ -40,9 +40,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: Any, question: dict[str, Any]) -> None:
-        if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"checkpoint is {path!r:.80}; expected a path, or None")
-        self.path = os.fspath(path)
+        self.path = path_of("checkpoint", path)
         self._question = {name: _digest(value) for name, value in question.items()}
         self._saved = time.monotonic()
         self.done, self._held = 0, None
@@ -53,8 +51,7 @@ class Checkpoint:
 
     def _read(self) -> tuple[int, dict[str, np.ndarray]]:
         try:
-            with open(self.path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-                found = {name: archive[name] for name in archive.files}
+            found = archives.members(self.path)
             about = json.loads(str(found.pop("checkpoint")[()]))
             number, asked, done = about["format"], about["question"], about["done"]
         except _UNREADABLE as error:

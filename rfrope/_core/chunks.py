@@ -144,6 +144,10 @@ def _from(executor: Any, task: Any, spans: Spans, kept: Checkpoint | None) -> It
 
 
 def _mapper(executor: Any) -> Callable[..., Any]:
+    if isinstance(executor, type):
+        raise TypeError(
+            f"executor is the class {executor.__name__}; expected an instance of it, or a callable like map"
+        )
     if callable(getattr(executor, "map", None)):
         found: Callable[..., Any] = executor.map
         return found

@@ -12,13 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.array import Array, has_values, is_cupy, is_lazy, needs_gradient
+from rfrope._core.array import Array, is_cupy, is_lazy
+from rfrope._core.tensors import has_values, is_recorded, needs_gradient
 
+_LOOKED_AT = 2**16  # elements of an array whose places are compared one by one
 _PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments that are not arrays, looked up first
 
 
 def place(values: Iterable[Any]) -> str:
-    """Where all arrays among some values are, those in tuples included: "cpu", "cuda", or nowhere that loops may go."""
+    """Where all arrays among some values are, those in tuples included, as `Leaves` names places; "" for nowhere.
+
+    "torch" is for tensors whose operations are recorded, for gradients or by a compiler.
+    """
     arrays, rest = [], list(values)
     for value in rest:
         kind = type(value)
@@ -32,7 +37,9 @@ def place(values: Iterable[Any]) -> str:
             arrays.append(value)
     if all(map(in_memory, arrays)):
         return "cpu"
-    return "cuda" if all(map(on_cuda, arrays)) else ""
+    if all(map(on_cuda, arrays)):
+        return "cuda"
+    return "torch" if all(map(is_recorded, arrays)) else ""
 
 
 def is_writable(x: Array) -> bool:
@@ -53,11 +60,28 @@ def same_memory(a: Array, b: Array) -> bool:
 
 
 def has_shared_elements(x: Array) -> bool:
-    """Whether several elements of `x` are one place in memory, as after broadcasting."""
+    """Whether several elements of `x` share memory, as after broadcasting or in windows that slide.
+
+    Layouts that are neither nested nor small enough to look at every element are taken to share some.
+    """
     places = _places(x)
     if places is None or not places.size:
         return False
-    return any(step == 0 and length > 1 for step, length in zip(places.strides, places.shape, strict=True))
+    axes = sorted((abs(step), length) for step, length in zip(places.strides, places.shape, strict=True) if length > 1)
+    reach = places.itemsize  # bytes from the first byte of what the axes so far hold to the last
+    for step, length in axes:
+        if step < reach:
+            return places.size > _LOOKED_AT or _is_hit_twice(axes, places.itemsize)
+        reach += step * (length - 1)
+    return False
+
+
+def _is_hit_twice(axes: list[tuple[int, int]], size: int) -> bool:
+    """Whether two elements of a layout, given as steps and lengths in bytes, share a byte."""
+    starts = np.zeros(1, np.int64)
+    for step, length in axes:
+        starts = (starts[:, None] + step * np.arange(length)).reshape(-1)
+    return bool(np.any(np.diff(np.sort(starts)) < size))
 
 
 def may_overlap(a: Array, b: Array) -> bool:

@@ -36,7 +36,15 @@ def shown(items: Iterable[Item], total: int, progress: Any, done: int = 0) -> It
     """
     check(progress)
     if callable(progress):
-        return progress(items, total=total - done)
+        try:
+            wrapped = progress(items, total=total - done)
+        except TypeError as error:
+            raise TypeError(
+                f"progress is {progress!r:.80}, called as progress(iterable, total=...): {error}"
+            ) from error
+        if not isinstance(wrapped, Iterable):
+            raise TypeError(f"progress gave back {wrapped!r:.80}; expected an iterable, as tqdm.tqdm gives it")
+        return wrapped
     if progress is False or (progress is None and not _on_a_terminal()):
         return items
     from tqdm import tqdm

@@ -29,7 +29,7 @@ _PI = Fraction(
 _TURN = 1 / (2 * _PI)
 
 
-@twinned(cpu="rotation", cuda="rotation")
+@twinned(cpu="rotation", cuda="rotation", torch="rotation")
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Return cos and sin of ``positions . frequencies + shift`` in the widest float of the namespace.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core import capacity
 from rfrope._core.arguments import positive, whole
 from rfrope.analysis.curves import first_lag
 from rfrope.frequencies.ladders import geometric
@@ -148,8 +149,8 @@ def base_for_context(
     >>> [(round(low, -2), round(high, -2)) for low, high in found.islands[:2]]
     [(28600.0, 29100.0), (43100.0, 43300.0)]
     """
-    context, n_blocks = whole("context", context, 1), whole("n_blocks", n_blocks, 1)
-    n_grid = whole("n_grid", n_grid, 2)
+    context, n_blocks = whole("context", context, 1), capacity.count("n_blocks", n_blocks, 1, each=64.0)
+    n_grid = capacity.count("n_grid", n_grid, 2, each=64.0)
     rule, search = integral_rule(context), _Search(context, n_blocks)
     low = max(1.0, 0.5 * rule)
     top = None if max_base is None else positive("max_base", max_base)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array
-from rfrope._core.arguments import positive, whole
+from rfrope._core import angles, array, capacity, texts
+from rfrope._core.arguments import positive
 from rfrope._core.array import Array
 from rfrope.kernels.parameters import radius
 
@@ -44,6 +44,9 @@ class DensityOfStates:
     low: float
     high: float
     distance: float
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays
@@ -180,7 +183,7 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
     0.098
     """
     omega, _ = _magnitudes(frequencies)
-    n_bins = None if n_bins is None else whole("n_bins", n_bins, 1)
+    n_bins = None if n_bins is None else capacity.count("n_bins", n_bins, 1, each=32.0)
     host = np.sort(array.to_host(omega).astype(np.float64).reshape(-1))
     if not host.size:
         raise ValueError(f"frequencies has magnitudes of shape {tuple(omega.shape)}; expected at least one block")

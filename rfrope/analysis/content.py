@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from rfrope._core import angles, array, blocks, sums
+from rfrope._core import angles, array, blocks, sums, texts
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite
 from rfrope._core.array import Array
@@ -39,6 +39,9 @@ class Similarity:
     random_std: float
     radius: Array
 
+    def __str__(self) -> str:
+        return texts.short(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Departure:
@@ -58,6 +61,9 @@ class Departure:
     phi: Array
     residual: Array
     overall: Array
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays
@@ -272,7 +278,7 @@ def _root_ratio(part: Array, whole: Array, xp: ModuleType) -> Array:
 
 def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, pairing: str, sets: str = "any") -> tuple[Content, Angles]:
     """Content of the queries and keys, and the angles of their lags."""
-    read = angles.read(delta, frequencies, name="delta", sets=sets, pairing=pairing, q=q, k=k)
+    read = angles.read(delta, frequencies, name="delta", least=int(sets == "one"), sets=sets, pairing=pairing, q=q, k=k)
     content = blocks.content(q, k, read.xp, read.device, pairing, read.blocks)
     if sets == "any":
         array.broadcast_shapes({"q and k": content.rest.shape, "delta": read.shape[:-1]})

@@ -14,7 +14,7 @@ import numpy as np
 from rfrope import kernels
 from rfrope._core import angles, array
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import whole
+from rfrope._core.arguments import listed, whole
 from rfrope._core.array import Array
 from rfrope._core.sums import mean_cos
 from rfrope.analysis.curves import mean_kernel, one_set
@@ -370,7 +370,7 @@ def _records(names: Sequence[str] | None) -> list[kernels.Record]:
     if names is None:
         return [r for r in kernels.records() if r.name not in _LEFT_OUT and not _obstacle(r)]
     chosen = []
-    for name in (names,) if isinstance(names, str) else names:
+    for name in (names,) if isinstance(names, str) else listed("names", names, "names of kernels"):
         kernels.kernel(name)  # raises an error that lists the known ones
         record = next(r for r in kernels.records() if name in (r.name, *r.aliases))
         if obstacle := _obstacle(record):

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.arguments import positive
+from rfrope._core.arguments import LARGEST, choice, finite, flag
 from rfrope._core.array import Array
 from rfrope.bochner.measures import MEASURES
 from rfrope.bochner.piecewise import build
 from rfrope.bochner.tabulated import Tabulated, compared, differences, tabulated
 from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
+from rfrope.kernels.parameters import positive
 
 WINDOWS = ("bartlett", "parzen")
 _SINGULAR = 1e-12  # prediction error at which autocorrelations are those of spectral lines
@@ -60,7 +61,7 @@ def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 
     array([1.   , 0.5  , 0.25 , 0.125])
     """
     spacing = positive("spacing", spacing)
-    ridge = positive("ridge", ridge) if ridge != 0 else 0.0
+    ridge = finite("ridge", ridge, least=0.0, most=LARGEST)
     given = _host_values("values", values)
     if given.ndim != 1 or given.size < 2:
         raise ValueError(f"values has shape {given.shape}; expected (n,) with two values or more")
@@ -128,7 +129,11 @@ def from_series(
     >>> bool(kernel.phi(1.0) > 0.9)
     True
     """
+    spacing, ridge = positive("spacing", spacing), finite("ridge", ridge, least=0.0, most=LARGEST)
+    remove_mean = flag("remove_mean", remove_mean)
     host = _host_values("x", x)
+    if not host.size:
+        raise ValueError(f"x has shape {host.shape}; expected series of three positions or more")
     if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -host.ndim <= axis < host.ndim:
         raise ValueError(f"axis is {axis!r}; expected an axis of x, whose shape is {host.shape}")
     series = np.moveaxis(host, axis, -1).reshape(-1, host.shape[axis])
@@ -138,8 +143,8 @@ def from_series(
     last = min(n - 1, math.ceil(10.0 * math.log10(n))) if max_lag is None else max_lag
     if isinstance(last, bool) or not isinstance(last, int | np.integer) or not 1 <= last < n:
         raise ValueError(f"max_lag is {max_lag!r}; expected a whole number from 1 to {n - 1}")
-    if window is not None and window not in WINDOWS:
-        raise ValueError(f"window is {window!r}; expected None or one of {', '.join(map(repr, WINDOWS))}")
+    if window is not None:
+        choice("window", window, tuple(WINDOWS))
     largest = float(np.max(np.abs(host)))
     series = series / (largest or 1.0)  # squares of very large or small values would leave the range of floats
     if remove_mean:
@@ -154,9 +159,8 @@ def from_series(
     bias = f"each lag m times (1 - m/{n})" + (f" and the {window} window" if window else "")
     bias += f"; a mean was removed from {series.shape[0]} series" if remove_mean else ""
     tapered = r * taper
-    tapered[1:] /= 1.0 + (positive("ridge", ridge) if ridge != 0 else 0.0)
+    tapered[1:] /= 1.0 + ridge
     certificate = Certificate(0.0, 0.0, 0.0, 0, 1.0, bias=bias, standard_errors=tuple((errors * taper)[1:].tolist()))
-    spacing = positive("spacing", spacing)
     coefficients, error = _levinson(tapered, spacing)
     return _autoregression(coefficients, error, tapered, spacing, "from_series", certificate)
 
@@ -204,7 +208,8 @@ def _degenerate(r: np.ndarray, step: int, error: float, spacing: float) -> Value
         f"values are not positive definite: the Toeplitz matrix of the first {size} has eigenvalue {lowest:.3g}; "
         f"continued by zeros their density is {density[at]:.3g} at frequency {frequency:.6g} (radians per unit of "
         f"position), and the negative mass {mass:.3g}; expected autocorrelations, such as sums over n - m products "
-        f"divided by n (ridge={-1.01 * lowest / (1.0 + lowest):.2g} would repair these)",
+        "divided by n"
+        + (f" (ridge={-1.01 * lowest / (1.0 + lowest):.2g} would repair these)" if lowest > -1.0 else ""),
         frequency=frequency,
         density=float(density[at]),
         negative_mass=mass,

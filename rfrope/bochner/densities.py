@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial.legendre import legvander
 
-from rfrope._core.arguments import positive
+from rfrope._core.arguments import LARGEST, flag, positive
 from rfrope.bochner import inversion
 from rfrope.bochner.given import check_even, checked, read_measure
 from rfrope.bochner.measures import MEASURES, Measure
@@ -83,6 +83,7 @@ def from_density(
     >>> kernel.phi([0.0, 32.0]).round(6)
     array([1. , 0.5])
     """
+    normalise = flag("normalise", normalise)
     measure = read_measure(ndim)
     values = checked("density", density, measure, bounded=False)
 
@@ -96,7 +97,11 @@ def from_density(
         found = _resolved(law, np.array(ends)), inversion.Tail(ends[1], math.inf, 0.0, 1.0)
         check_even("density", values, measure, ends[1], ends)
     else:
-        unit = _middle(values, measure) if frequency is None else positive("frequency", frequency)
+        unit = (
+            _middle(values, measure)
+            if frequency is None
+            else positive("frequency", frequency, least=1.0 / LARGEST, most=LARGEST)
+        )
         unit = 2.0 ** round(math.log2(unit))
         found = _octaves(law, inversion.Search(unit, 1 + measure.moment, measure.panels, 0.0 if normalise else 1.0))
         check_even("density", values, measure, unit)

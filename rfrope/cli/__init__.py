@@ -9,18 +9,22 @@ import sys
 from collections.abc import Sequence
 
 import rfrope
-from rfrope.cli import audit, compare, design, doctor, export, inspect, kernels, validate
+from rfrope.cli import audit, compare, design, doctor, export, inspect, kernels, plan, validate
 
-_COMMANDS = (validate, design, inspect, export, compare, audit, kernels, doctor)
+_COMMANDS = (validate, design, inspect, plan, export, compare, audit, kernels, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``rfrope``; returns the exit code: 0 for success, 1 for a failed validation or audit, 2 for bad input."""
+    """Run ``rfrope``.
+
+    Returns the exit code: 0 for success, 1 for a failed validation or audit, 2 for bad input, 130 after Ctrl-C.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters is not a reason to stop
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    command = "rfrope"
     try:
+        options = _parser().parse_args(arguments)
+        command = f"rfrope {options.command}"
         code: int = options.run(options)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -28,14 +32,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; nothing more to say
         return 0
+    except KeyboardInterrupt:
+        print(f"{command}: interrupted; no file was left half written", file=sys.stderr)
+        return 130
     except (ValueError, TypeError, OSError, MemoryError) as error:
-        print(f"rfrope {options.command}: error: {error}", file=sys.stderr)
+        print(f"{command}: error: {error}", file=sys.stderr)
         return 2
 
 
+class _Completion(argparse.Action):
+    """Print a shell's completion script and stop."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: object, **more: object) -> None:
+        """Print the script of the shell that is asked for."""
+        try:
+            import shtab
+        except ModuleNotFoundError:
+            parser.error("--print-completion needs shtab: pip install 'rfrope[completion]'")
+        print(shtab.complete(parser, str(given[1])))
+        parser.exit(0)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="rfrope", description="Kernel engineering for rotary position embeddings.")
+    parser = argparse.ArgumentParser(
+        prog="rfrope",
+        description="Kernel engineering for rotary position embeddings. Exit codes: 0 for success, 1 for a failed "
+        "validation or audit, 2 for bad input.",
+        epilog='Examples: rfrope design "matern(nu=1.5, scale=64)" --head-dim 64 --context 4096 -o rope.npz; '
+        "rfrope inspect config.json; rfrope validate",
+    )
     parser.add_argument("--version", action="version", version=f"rfrope {rfrope.__version__}")
+    parser.add_argument(
+        "--print-completion",
+        action=_Completion,
+        choices=("bash", "zsh", "tcsh"),
+        help="print a script that completes commands and options in a shell, and stop",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in _COMMANDS:
         command.add(commands)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import zipfile
 from typing import Any
 
-import numpy as np
-
 from rfrope import models, storage
-from rfrope.cli.shared import naming, whole
+from rfrope._core import archives
+from rfrope.cli.shared import check_source, naming, whole
 
 
 def add(commands: Any) -> None:
@@ -38,6 +36,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     with naming("FILE", options.file):
         what = _held(options.file)
+    check_source(options.meant)
     is_rope = options.meant.endswith(storage.SUFFIXES)
     found = models.audit(what, storage.load(options.meant) if is_rope else options.meant, context=options.context)
     print(json.dumps(found.to_dict(), indent=1) if options.json else found)
@@ -49,8 +48,6 @@ def _held(path: str) -> Any:
     if not path.endswith((".npy", ".npz")):
         raise ValueError("expected a name that ends in .npy or .npz")
     try:
-        with open(path, "rb") as file:
-            held = np.load(file, allow_pickle=False)
-            return held if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        return archives.single(path) if path.endswith(".npy") else archives.members(path, compressed=True)
+    except archives.DamagedError as error:
         raise ValueError(f"damaged, or not a file of arrays ({error})") from None

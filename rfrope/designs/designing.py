@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import array, capacity, philox
 from rfrope._core.arguments import positive, whole
 from rfrope.designs.errors import error
 from rfrope.designs.optimising import as_range, bound
@@ -141,16 +141,19 @@ def even(name: str, value: Any, most: int = 2**32 - 2) -> int:
 def _chosen_kernels(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]:
     """One kernel for all heads, or one for each."""
     chosen = list(as_kernels(kernel))
-    if heads is not None and len(chosen) > 1 and whole("heads", heads) != len(chosen):
+    if heads is not None and len(chosen) > 1 and whole("heads", heads, 1) != len(chosen):
         raise ValueError(f"heads is {heads} but kernel has {len(chosen)} kernels; expected one number, or no heads")
+    if heads is not None:
+        whole("heads", heads, 1)
     if ladder is None:
         return chosen
     if len(chosen) > 1 or heads is None:
         raise ValueError(f"ladder is {ladder!r:.80}; expected one kernel with it, and heads")
     if not isinstance(ladder, list | tuple) or len(ladder) != 2:
         raise TypeError(f"ladder is {ladder!r:.80}; expected two scales, those of the first and the last head")
+    heads = capacity.count("heads", heads, 1, each=2000.0)
     first, last = (positive(f"ladder[{i}]", value) for i, value in enumerate(ladder))
-    return [_with_scale(chosen[0], scale) for scale in np.geomspace(first, last, whole("heads", heads, 1)).tolist()]
+    return [_with_scale(chosen[0], scale) for scale in np.geomspace(first, last, heads).tolist()]
 
 
 def _with_scale(kernel: Kernel, scale: float) -> Kernel:
@@ -174,5 +177,6 @@ def _seed(rng: Any) -> Any:
     if rng is None:
         return int(np.random.SeedSequence().entropy)  # type: ignore[arg-type]
     if isinstance(rng, list | tuple):
+        philox.key_from_rng(rng)
         return [int(each) for each in rng]
     return int(rng) if isinstance(rng, int | np.integer) and not isinstance(rng, bool) else None

@@ -10,7 +10,7 @@ import numpy as np
 
 from rfrope._core import array
 from rfrope._core import progress as bars
-from rfrope._core.arguments import choice, whole
+from rfrope._core.arguments import MOST, choice, whole
 from rfrope.designs.bounds import lower_bound
 from rfrope.designs.errors import error
 from rfrope.designs.fitting import optimised as fitted
@@ -21,6 +21,7 @@ from rfrope.kernels.text import as_kernel
 from rfrope.rotation.rope import Rope
 
 NORMS = ("rms", "sup")
+_MOST_STARTS = 2**16
 _MOST_LAGS = 2**52  # lags that a range may hold
 _MOST_UNKNOWNS = 2**10  # unknowns of a fit: its time grows with their square
 
@@ -93,7 +94,7 @@ def optimise(
     """
     made, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks, 1)
     reach = check_fit(made, n_blocks, max_lag, norm)
-    starts = usual_starts(n_blocks * made.ndim) if starts is None else whole("starts", starts, 1)
+    starts = usual_starts(n_blocks * made.ndim) if starts is None else whole("starts", starts, 1, _MOST_STARTS)
     bars.check(progress)
     array.check_float_dtype(dtype, array.named_namespace(xp))
     start = quantile(made, n_blocks)
@@ -116,7 +117,7 @@ def as_range(kernel: Kernel, max_lag: Any, name: str = "max_lag") -> tuple[int, 
     """Largest lag on each axis, from one number or one for each, or say what is wrong with it."""
     several = isinstance(max_lag, list | tuple) or (isinstance(max_lag, np.ndarray) and max_lag.ndim == 1)
     reach = tuple(max_lag) if several else (max_lag,) * kernel.ndim
-    reach = tuple(whole(name, m, 1) for m in reach)
+    reach = tuple(whole(name, m, 1, MOST - 1) for m in reach)
     if len(reach) != kernel.ndim:
         raise ValueError(f"{name} is {max_lag!r}; expected one number or {kernel.ndim}, one for each axis")
     return reach

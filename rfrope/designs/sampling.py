@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, philox
+from rfrope._core import array, capacity, philox
 from rfrope._core.arguments import choice, whole
 from rfrope._core.array import Array
 from rfrope.designs import sets
@@ -115,6 +115,7 @@ def sample(
     n_blocks, streams = whole("n_blocks", n_blocks), 1 if heads is None else whole("heads", heads)
     if several and heads is not None and streams != len(kernels):
         raise ValueError(f"heads is {heads} but kernel has {len(kernels)} kernels; expected one number, or no heads")
+    _check_size(kernels[0], n_blocks, max(streams, len(kernels)))
     reach = _range_of_design(kernels[0], design, n_blocks, max_lag, norm)
     array.check_float_dtype(dtype, array.named_namespace(xp))
     key = philox.key_from_rng(rng) if designs[0] in RANDOMISED else None
@@ -168,6 +169,7 @@ def points(
     kernel, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks)
     choice("design", design, tuple(sets.POINTS))
     streams = 1 if heads is None else whole("heads", heads)
+    _check_size(kernel, n_blocks, streams)
     found = sets.POINTS[design](kernel, philox.key_from_rng(rng), n_blocks, 0, streams)
     return found[0] if heads is None else found
 
@@ -184,6 +186,11 @@ def draw_sets(
     if design in sets.FREQUENCIES:
         return sets.FREQUENCIES[design](kernel, key, n_blocks, stream, streams)
     return sets.through(kernel, sets.POINTS[design](kernel, key, n_blocks, stream, streams))
+
+
+def _check_size(kernel: Kernel, n_blocks: int, heads: int) -> None:
+    held = 16.0 * (2 * kernel.draws + kernel.ndim) * n_blocks * heads
+    capacity.check(held, f"n_blocks={n_blocks} of {heads} sets on {kernel.ndim} axes", "n_blocks or heads")
 
 
 def check_design(design: str, kernel: Kernel) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rfrope._core import capacity
 from rfrope.rotation.rope import Rope
 
 STILL = 1e30  # the divisor that stands for a frequency of 0: no position turns by it in float32
@@ -43,7 +44,9 @@ class Asked(NamedTuple):
     @property
     def positions(self) -> np.ndarray:
         """All those of the context."""
-        return np.arange(self.context or 0)
+        length = self.context or 0
+        capacity.check(32.0 * length * max(1, self.rope.rotary_dim), f"a table of context={length}", "context")
+        return np.arange(length)
 
 
 class Used(NamedTuple):

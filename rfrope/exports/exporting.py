@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, files
-from rfrope._core.arguments import choice, positive, whole
+from rfrope._core.arguments import choice, flag, path_of, positive, whole
 from rfrope._core.array import Array, on_device_of_arrays
 from rfrope._core.blocks import check_pairing
 from rfrope.analysis import mean_kernel
@@ -215,16 +215,16 @@ def write(
     >>> os.path.getsize(path) > 100
     True
     """
-    kind, path = _engine(engine), os.fspath(path)
+    kind, path = _engine(engine), path_of("path", path)
     if not path.endswith(kind.suffixes):
         raise ValueError(f"path is {path!r}; expected for {kind.name} a name that ends in {' or '.join(kind.suffixes)}")
     if model is not None and kind.file not in TAKE_MODELS:
-        raise ValueError(f"model is {os.fspath(model)!r}, but nothing is copied for {kind.name}; expected no model")
+        raise ValueError(f"model is {model!r:.80}, but nothing is copied for {kind.name}; expected no model")
     if kind.file == "gguf" and model is not None and architecture is None:
         architecture = architecture_of(model)
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
     asked = _asked(rope, kind, options)
-    files.check_writable(path, overwrite=overwrite)
+    files.check_writable(path, overwrite=flag("overwrite", overwrite))
     place = asked.rope.source.get("name", "") if part is None else part
     content = WRITERS[kind.file](path, kind.make(asked), model, place)
     files.write(path, content, overwrite=overwrite)
@@ -248,7 +248,7 @@ def _asked(rope: Any, engine: Engine, options: dict[str, Any], measured: bool = 
     if context is None and (measured or "context" in engine.options):
         raise ValueError(f"context is None, and so is the Rope's; {engine.name} needs it: expected context=")
     base = options["base"]
-    base = _own_base(rope) if base is None else positive("base", base, most=2.0**100)
+    base = _own_base(rope) if base is None else positive("base", base, least=2.0**-100, most=2.0**100)
     dtype = choice("dtype", options["dtype"] or "float32", _DTYPES)
     asked = Asked(rope, omega, context, base, dtype, options["architecture"] or "llama")
     if reason := engine.refuses(asked):

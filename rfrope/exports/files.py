@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core.arguments import path_of
 from rfrope._core.files import Content
 from rfrope.exports import gguf
 from rfrope.models import from_config
@@ -22,7 +23,7 @@ def config(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content
     """The export itself, or a model's config with it in place of its own RoPE."""
     if model is None:
         return text(path, made, model, part)
-    source = os.fspath(model)
+    source = path_of("model", model)
     source = os.path.join(source, "config.json") if os.path.isdir(source) else source
     try:
         with open(source, encoding="utf-8-sig") as file:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from rfrope._core.arguments import path_of
 from rfrope.exports.engine import ULP, Asked, Used, divisors
 
 
@@ -112,7 +113,7 @@ def copy(file: BinaryIO, model: str | os.PathLike[str], made: Mapping[str, Any])
     ValueError
         If the model is no GGUF, is truncated, is a part of several, has another architecture or another width.
     """
-    library, path = _library(), os.fspath(model)
+    library, path = _library(), path_of("model", model)
     reader = _read(library, path)
     name = made["architecture"]
     _check(reader, path, made)
@@ -141,7 +142,7 @@ def copy(file: BinaryIO, model: str | os.PathLike[str], made: Mapping[str, Any])
 
 def architecture_of(model: str | os.PathLike[str]) -> str:
     """Name of the architecture of a GGUF."""
-    path = os.fspath(model)
+    path = path_of("model", model)
     return str(_value(_read(_library(), path), path, "general.architecture"))
 
 

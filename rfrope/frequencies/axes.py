@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import array, capacity
 from rfrope._core.angles import check_values, given
 from rfrope._core.angles import frequencies as read_frequencies
-from rfrope._core.arguments import choice, flag, positive, whole
+from rfrope._core.arguments import LARGEST, choice, flag, positive, whole
 from rfrope._core.array import Array, placed
 from rfrope._core.special import normal_quantile
 from rfrope.rotation.rope import Rope, check_sections, dealt, of
@@ -129,7 +129,10 @@ def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
             [-0.    ,  1.    ],
             [-0.    ,  0.3162]]])
     """
-    n_blocks, base = whole("n_blocks", n_blocks), positive("base", base)
+    n_blocks, base = (
+        capacity.count("n_blocks", n_blocks, each=48),
+        positive("base", base, least=1.0 / LARGEST, most=LARGEST),
+    )
     if n_blocks % 2:
         raise ValueError(f"n_blocks is {n_blocks}; expected an even number: half of the blocks for each direction")
     xp, _ = array.shared(angles=angles)
@@ -211,11 +214,13 @@ def golden_gate(
     """
     n_blocks, ndim, zeros = whole("n_blocks", n_blocks), whole("ndim", ndim, 1), whole("zero_blocks", zero_blocks)
     n_heads = 1 if heads is None else whole("heads", heads)
-    low, high = positive("low", low), positive("high", high)
+    low, high = positive("low", low), positive("high", high, most=LARGEST)
     if low > high:
         raise ValueError(f"low is {low} and high is {high}; expected low <= high")
     if zeros > n_blocks:
         raise ValueError(f"zero_blocks is {zeros}; expected at most n_blocks, {n_blocks}")
+    held = 24.0 * n_blocks * n_heads * ndim
+    capacity.check(held, f"n_blocks={n_blocks} on {ndim} axes of {n_heads} heads", "n_blocks, ndim or heads")
     share = np.linspace(0.0, 1.0, n_blocks - zeros)
     sizes = np.concatenate([np.zeros(zeros), low ** (1.0 - share) * high**share])
     directions = (_directions_2d if ndim == 2 else _directions)(n_heads * n_blocks, ndim)

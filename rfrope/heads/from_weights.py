@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rfrope._core import angles, array
-from rfrope._core.arguments import positive
+from rfrope._core import angles, array, texts
+from rfrope._core.arguments import LARGEST, positive
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing, check_width, halves
 from rfrope.heads.offsets import lag_range, on_host, one_axis, preferred_lag
@@ -58,6 +58,9 @@ class WeightOffset:
     angle: np.ndarray
     weight: np.ndarray
     quality: np.ndarray
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays
@@ -147,6 +150,9 @@ def offset_from_weights(
     """
     if mean is not None and second_moment is not None:
         raise ValueError("mean and second_moment are both given; expected at most one of them")
+    for name, value in (("w_q", w_q), ("w_k", w_k)):
+        if value is None:
+            raise TypeError(f"{name} is None; expected weights (..., head_dim, d_model)")
     named = {"w_q": w_q, "w_k": w_k, "mean": mean, "second_moment": second_moment}
     given = {name: value for name, value in named.items() if value is not None}
     host = dict(zip([*given, "frequencies"], on_host(angles.given(frequencies, pairing, 1.0), **given), strict=True))
@@ -158,7 +164,9 @@ def offset_from_weights(
             f"w_q has shape {host['w_q'].shape} but w_k has {host['w_k'].shape}; expected the same two last lengths"
         )
     low, high = lag_range(max_lag, causal)
-    scale = host["w_q"].shape[-2] ** -0.5 if scale is None else positive("scale", scale)
+    scale = (
+        host["w_q"].shape[-2] ** -0.5 if scale is None else positive("scale", scale, least=1.0 / LARGEST, most=LARGEST)
+    )
     c, explained = _joined(query, key, host.get("mean"), host.get("second_moment"))
     shape, c = c.shape[:-1], scale * c
     rows = [_read_waves(row, omega, low, high) for row in c.reshape(-1, c.shape[-1])]

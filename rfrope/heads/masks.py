@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import array, capacity
 from rfrope._core.arguments import flag, whole
 from rfrope._core.array import Array
 
@@ -34,7 +34,8 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
     dtype = xp.int64 if array.has_float64(xp, array.device(like)) else xp.int32
     total = math.prod(stop - start for start, stop in ranges)
     if total >= 2**31:
-        raise ValueError(f"the query sees {total} keys; expected fewer than 2**31")
+        raise ValueError(f"the query sees {total} keys; expected fewer than 2**31: a shorter context or window")
+    capacity.check(16.0 * (2 + len(ranges)) * total, f"a query that sees {total} keys", "context or window")
     index = xp.arange(total, dtype=dtype, device=array.device(like))
     columns, fold = [], total
     for start, stop in ranges:

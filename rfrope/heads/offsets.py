@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, philox, sums
+from rfrope._core import angles, array, blocks, capacity, philox, sums, texts
 from rfrope._core.arguments import flag, positive, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
@@ -59,6 +59,9 @@ class EffectiveOffset:
     runner_up_value: np.ndarray
     lag: np.ndarray
     mass: np.ndarray
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays
@@ -145,7 +148,8 @@ def effective_offset(
         raise ValueError(f"q has {n} tokens and k {m}; expected at least two of each")
     low, high = lag_range(max(n, m) - 1 if max_lag is None else max_lag, causal)
     scale = q.shape[-1] ** -0.5 if scale is None else positive("scale", scale)
-    draws = _resamples((n,) if paired else (n, m), whole("n_resamples", n_resamples, 1), rng)
+    n_resamples = capacity.count("n_resamples", n_resamples, 1, each=24.0 * (n + m))
+    draws = _resamples((n,) if paired else (n, m), n_resamples, rng)
     shape = array.broadcast_shapes({"q": tokens.q_1.shape[:-2], "k": tokens.k_1.shape[:-2]})
     rows = [_read(one, omega, low, high, scale, draws) for one in _each(tokens)]
     found = np.asarray(rows).reshape(*shape, 8)

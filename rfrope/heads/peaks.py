@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, sums, turns
+from rfrope._core import angles, array, sums, texts, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, finite
 from rfrope._core.array import Array
@@ -42,6 +42,9 @@ class Alignment:
     blocks: Array
     angles: Array
 
+    def __str__(self) -> str:
+        return texts.short(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Peak:
@@ -63,6 +66,9 @@ class Peak:
     value: Any
     runner_up: Any
     runner_up_value: Any
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays
@@ -203,12 +209,14 @@ def peak_of_waves(omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: 
     amplitude = np.hypot(cosine, sine)
     fastest = float(np.max(np.abs(omega) * (amplitude > 0.0), initial=0.0))
     if fastest == 0.0:
-        raise ValueError("no block that counts turns, so all offsets are alike; expected a frequency that is not 0")
+        raise ValueError(
+            "no block that counts turns, so all offsets are alike; expected frequencies and weights that are not all 0"
+        )
     turns = (high - low) * fastest / (2.0 * math.pi)
     if not turns * _GRID < _POINTS:
         raise ValueError(
             f"offsets from {low} to {high} are {turns:.3g} turns of the fastest block; "
-            f"expected at most {_POINTS // _GRID}: a shorter range"
+            f"expected at most {_POINTS // _GRID}: a shorter range (max_lag, or low and high)"
         )
     step = (high - low) / max(4, math.ceil(turns * _GRID))
     values = _on_grid(omega, cosine, sine, low, step, round((high - low) / step) + 1)

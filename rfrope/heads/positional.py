@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, sums, turns
+from rfrope._core import angles, array, blocks, capacity, sums, texts, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite, positive, whole
 from rfrope._core.array import Array
@@ -52,6 +52,9 @@ class AttentionProfile:
     mass: Array
     rival: Array
     gap: Array
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays
@@ -148,6 +151,8 @@ def positional_weights(
     width = head_width(head_dim, cos.shape[-1])
     query = blocks.join(cos, sin, pairing, xp) * (temperature / constant)
     key = blocks.join(xp.ones_like(cos), xp.zeros_like(sin), pairing, xp) / constant
+    held = 24.0 * d_model * width * math.prod(cos.shape[:-1])
+    capacity.check(held, f"weights of shape {(*cos.shape[:-1], width, d_model)}", "d_model or head_dim")
     dtype = array.check_float_dtype(dtype, xp) or cos.dtype
     return _as_column(query, width, d_model, constant_index, dtype, xp), _as_column(
         key, width, d_model, constant_index, dtype, xp

@@ -47,7 +47,11 @@ def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
     >>> mixture([0.75, 0.25], [kernel("gaussian"), kernel("gaussian", scale=2.0)]).phi(2.0).round(4)
     np.float64(0.2531)
     """
-    return Mixture(weights, tuple(kernels) if isinstance(kernels, Iterable) else kernels)  # type: ignore[arg-type]
+    try:
+        members = tuple(kernels)
+    except TypeError:  # what it is instead is said there
+        members = kernels  # type: ignore[assignment]
+    return Mixture(weights, members)  # type: ignore[arg-type]
 
 
 def axes(*kernels: Kernel) -> Kernel:

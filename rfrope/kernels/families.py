@@ -15,11 +15,10 @@ from typing import ClassVar
 import numpy as np
 
 from rfrope._core import special
-from rfrope._core.arguments import positive
 from rfrope._core.array import Array
 from rfrope.kernels.base import Kernel
 from rfrope.kernels.law import Law, Quantile
-from rfrope.kernels.parameters import along_axes, check_ndim, length, near_and_far, per_axis, shape, volume
+from rfrope.kernels.parameters import along_axes, check_ndim, length, near_and_far, per_axis, positive, shape, volume
 
 
 class _Isotropic(Kernel):

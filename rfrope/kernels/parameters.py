@@ -54,7 +54,7 @@ def shape(default: float, least: float, most: float, *, ends: bool = False) -> A
 
 
 def positive(name: str, value: Any) -> float:
-    """Return a length or a frequency, from 2**-500 to 2**500: beyond, draws are cut and no longer follow Phi."""
+    """Return a length, a frequency or a shape, from 2**-500 to 2**500: beyond, draws are cut or NaN, and not of Phi."""
     return arguments.positive(name, value, least=1.0 / LARGEST, most=LARGEST)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rfrope._core.arguments import listed
 from rfrope.kernels import families, spectra
 from rfrope.kernels.base import Kernel
 from rfrope.kernels.parameters import Sought
@@ -165,7 +167,8 @@ _RECORDS: list[Record] = [
     ),
     Record("constant", spectra.Constant, "1", "0", "any k", "constant()"),
 ]
-_plugins_loaded = False
+_loading = threading.RLock()  # a plug-in may ask for records while it is loaded, another thread waits
+_plugins = "unread"  # or "being read", or "read"
 
 
 def records() -> tuple[Record, ...]:
@@ -180,10 +183,8 @@ def records() -> tuple[Record, ...]:
     >>> records()[0].formula
     'exp(-r^2/(2 s^2))'
     """
-    global _plugins_loaded  # the one-time flag of a lazy look-up; it selects no behaviour
-    if not _plugins_loaded:
-        _plugins_loaded = True
-        _load_plugins()
+    if _plugins != "read":
+        _read_plugins()
     return tuple(_RECORDS)
 
 
@@ -248,7 +249,12 @@ def register(
         ...
     ValueError: name 'rbf' is taken; expected another one
     """
-    return _add(Record(name, factory, formula, law, dimensions, example or name, tuple(aliases)))
+    names = listed("aliases", aliases, "a tuple of names")
+    texts = {"formula": formula, "law": law, "dimensions": dimensions, "example": name if example is None else example}
+    for argument, text in texts.items():
+        if not isinstance(text, str):
+            raise TypeError(f"{argument} is {text!r:.80}; expected text for people")
+    return _add(Record(name, factory, formula, law, dimensions, texts["example"], names))
 
 
 def kernel(name: str, **parameters: Any) -> Kernel:
@@ -326,6 +332,12 @@ def _add(record: Record) -> Record:
             raise ValueError(f"name {name!r} is taken; expected another one")
     if not callable(record.factory):
         raise TypeError(f"factory is {record.factory!r}; expected a callable that returns a Kernel")
+    try:
+        inspect.signature(record.factory)
+    except ValueError:
+        raise TypeError(
+            f"factory is {record.factory!r:.80}, whose parameters cannot be read; expected a function"
+        ) from None
     bare = [p for p, default in record.parameters.items() if default is inspect.Parameter.empty]
     if bare:
         raise TypeError(
@@ -335,14 +347,35 @@ def _add(record: Record) -> Record:
     return record
 
 
-def _load_plugins() -> None:
+def _read_plugins() -> None:
+    """Load plug-ins once in a process, whichever thread asks first, and only then say which were left out."""
+    global _plugins  # the state of a lazy look-up; it selects no behaviour
+    with _loading:
+        if _plugins != "unread":
+            return
+        _plugins = "being read"
+        try:
+            left_out = _load_plugins()
+        except BaseException:  # interrupted: what was loaded stays, the next call goes on
+            _plugins = "unread"
+            raise
+        _plugins = "read"
+    for message in left_out:
+        warnings.warn(message, stacklevel=4)
+
+
+def _load_plugins() -> list[str]:
+    """Add the records of installed plug-ins, and return why others were left out."""
     from importlib.metadata import entry_points
 
+    left_out = []
     for point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             record = point.load()
             if not isinstance(record, Record):
                 raise TypeError(f"it is a {type(record).__name__}; expected a rfrope.kernels.Record")
-            _add(record)
-        except Exception as error:  # a broken plug-in must not take the library with it
-            warnings.warn(f"kernel plug-in {point.name!r} ({point.value}) was left out: {error}", stacklevel=3)
+            if record not in _RECORDS:
+                _add(record)
+        except (Exception, SystemExit) as error:  # a broken plug-in must not take the library with it
+            left_out.append(f"kernel plug-in {point.name!r} ({point.value}) was left out: {error}")
+    return left_out

@@ -123,12 +123,12 @@ def _malformed(text: str) -> ValueError:
     )
 
 
-def as_kernel(kernel: Kernel | str) -> Kernel:
+def as_kernel(kernel: Kernel | str, name: str = "kernel") -> Kernel:
     """Return a kernel, read from its specification if it is a string."""
     if isinstance(kernel, str):
         return parse(kernel)
     if not isinstance(kernel, Kernel):
         raise TypeError(
-            f"kernel is {kernel!r:.80}; expected a kernel, as rfrope.kernel('gaussian', scale=32.0), or its text"
+            f"{name} is {kernel!r:.80}; expected a kernel, as rfrope.kernel('gaussian', scale=32.0), or its text"
         )
     return kernel

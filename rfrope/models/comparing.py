@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, sums
-from rfrope._core.arguments import whole
+from rfrope._core.arguments import listed, whole
 from rfrope.models.configs import from_config, read
 from rfrope.models.engine_rules import RefusedError, Told, UnknownError, Use
 from rfrope.models.engines import ENGINES, Engine
@@ -261,7 +261,7 @@ def _lengths(rope: Rope) -> tuple[int, ...]:
 def _chosen(names: Iterable[str] | None) -> tuple[Engine, ...]:
     if names is None:
         return ENGINES
-    names = (names,) if isinstance(names, str) else tuple(names)
+    names = (names,) if isinstance(names, str) else listed("engines", names, "a list of names")
     known = {engine.name.lower(): engine for engine in ENGINES}
     for name in names:
         if not isinstance(name, str) or name.lower() not in known:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.arguments import flag, whole
+from rfrope._core.arguments import flag, path_of, whole
 from rfrope._core.array import placed
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known, model_types
@@ -136,7 +136,7 @@ def read(config: Any) -> tuple[Mapping[str, Any], str]:
         return held, ""
     if not isinstance(config, str | os.PathLike):
         raise TypeError(f"config is {config!r:.80}; expected a dict, the path of a config.json, or a config object")
-    path = os.fspath(config)
+    path = path_of("config", config)
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
     with open(path, encoding="utf-8-sig") as file:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core.arguments import path_of
 from rfrope.models.configs import from_config
 from rfrope.rotation.rope import Rope
 
@@ -168,7 +169,7 @@ def conformance(folder: str | os.PathLike[str] | None = None) -> tuple[dict[str,
         for number, rope in enumerate(from_config(config, seq_len=seq_len))
     )
     if folder is not None:
-        _write(os.fspath(folder), found)
+        _write(path_of("folder", folder), found)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rfrope._core import capacity
 from rfrope._core.arguments import whole
 from rfrope._core.array import placed
 from rfrope.rotation.rope import Rope, of
@@ -81,7 +82,7 @@ def from_rope_parameters(
     ValueError: rope_parameters holds 'factors', which is unknown; expected for 'linear': factor, rope_theta, \
 partial_rotary_factor, mrope_section, mrope_interleaved
     """
-    head_dim = whole("head_dim", head_dim, 1)
+    head_dim = capacity.count("head_dim", head_dim, 1, each=32.0)
     context = None if max_position_embeddings is None else whole("max_position_embeddings", max_position_embeddings, 1)
     if seq_len is not None:
         whole("seq_len", seq_len, 1)

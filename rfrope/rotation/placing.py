@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
-from rfrope._core.arguments import choice, positive, whole
+from rfrope._core import array, capacity
+from rfrope._core.arguments import choice, listed, positive, whole
 from rfrope._core.array import Array
 
 RESIZED = ("extrapolate", "interpolate", "interpolate centres", "edges", "centres")
@@ -55,6 +55,7 @@ def packed_positions(cu_seqlens: Array, *, starts: Array | int = 0) -> Array:
     first = _whole_numbers("starts", array.to_host(starts) if hasattr(starts, "dtype") else starts)
     if first.ndim and first.shape != lengths.shape:
         raise ValueError(f"starts has shape {first.shape}; expected one number, or {lengths.size}, one a sequence")
+    capacity.check(24.0 * int(ends[-1]), f"{ends[-1]} positions", "cu_seqlens")
     found = np.arange(ends[-1]) - np.repeat(ends[:-1] - first, lengths)
     return array.from_host(found, xp, device=device)
 
@@ -106,10 +107,11 @@ def mrope_positions(
            [0, 1, 2, 3, 2, 3, 4]])
     """
     merge, at, found = whole("merge", merge, 1), whole("start", start), [np.empty((0, 3), dtype=np.int64)]
-    for number, segment in enumerate(segments):
+    kinds = "a list of whole numbers and of (t, h, w), as [5, (1, 4, 4)]"
+    for number, segment in enumerate(listed("segments", segments, kinds)):
         name = f"segments[{number}]"
         if not isinstance(segment, list | tuple):
-            length = whole(name, segment)
+            length = capacity.count(name, segment, each=72.0)
             found.append(at + np.repeat(np.arange(length)[:, None], 3, axis=1))
             at += length
             continue
@@ -120,6 +122,7 @@ def mrope_positions(
         if any(side % merge for side in sides):
             raise ValueError(f"{name} is {segment!r:.80}; expected a height and width that merge = {merge} divides")
         rows, columns = (side // merge for side in sides)
+        capacity.check(96.0 * frames * rows * columns, f"{name}={segment!r:.80}", "frames, height or width")
         grid = np.stack(np.meshgrid(np.arange(frames), np.arange(rows), np.arange(columns), indexing="ij"), axis=-1)
         times = (np.arange(frames, dtype=np.float32) * np.float32(interval)).astype(np.int64)
         grid[..., 0] = times[:, None, None]
@@ -178,15 +181,25 @@ def grid_positions(
     array([-0.75, -0.25,  0.25,  0.75])
     """
     choice("resized", resized, RESIZED)
-    sizes = [whole(f"shape[{axis}]", size, 1) for axis, size in enumerate(shape)]
+    sizes = [
+        whole(f"shape[{axis}]", size, 1) for axis, size in enumerate(listed("shape", shape, "a number for each axis"))
+    ]
     if not sizes:
         raise ValueError("shape is empty; expected how many patches there are on each axis")
     if (trained is None) == resized.startswith("interpolate"):
         wanted = "how many patches there were in training" if trained is None else "none, since nothing is interpolated"
         raise ValueError(f"trained is {trained!r:.80} with resized={resized!r}; expected {wanted}")
-    before = sizes if trained is None else [whole(f"trained[{i}]", size, 1) for i, size in enumerate(trained)]
+    before = (
+        sizes
+        if trained is None
+        else [
+            whole(f"trained[{i}]", size, 1)
+            for i, size in enumerate(listed("trained", trained, "a number for each axis"))
+        ]
+    )
     if len(before) != len(sizes):
         raise ValueError(f"trained is {trained!r:.80}; expected {len(sizes)} numbers, as many as shape has")
+    capacity.check(16.0 * (1 + len(sizes)) * math.prod(sizes), f"shape={shape!r:.80}", "shape")
     axes = [_along(resized, n, m) for n, m in zip(sizes, before, strict=True)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(math.prod(sizes), len(sizes))
     if dtype is None:

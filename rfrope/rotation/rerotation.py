@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, lazy
+from rfrope._core import angles, array, blocks, lazy
 from rfrope._core.array import Array
 from rfrope.rotation.rope import Rope, pairing_for
 from rfrope.rotation.turning import rotate
@@ -62,7 +62,15 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     >>> bool(np.allclose(moved, new.rotate(k, positions), atol=1e-14))
     True
     """
+    array.shared(k=k, out=out)
+    for name, one in (("old", old), ("new", new)):
+        if not isinstance(one, Rope):
+            xp, device = array.shared(**{name: one})
+            angles.frequencies(one, xp, device, name=name)
     old, new = (one if isinstance(one, Rope) else Rope(one) for one in (old, new))
+    k = blocks.features(k, array.shared(k=k)[0], "k")
+    for name, one in (("old", old), ("new", new)):
+        blocks.check_width(k, one.n_blocks, name, "k")
     pairings = [pairing_for(one, k) for one in (old, new)]
     before, after = _alike(old.vectors, new.vectors)
     if pairings[0] != pairings[1] or before.shape != after.shape:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, blocks, twins
-from rfrope._core.arguments import flag, positive, whole
+from rfrope._core.arguments import flag, listed, positive, whole
 from rfrope._core.array import Array
 from rfrope.rotation.scoring import scores_of
 from rfrope.rotation.turning import rotate, rotation_table
@@ -304,12 +304,8 @@ def dealt(frequencies: Array, sections: tuple[int, ...], interleaved: bool) -> A
 
 def check_sections(sections: Sequence[int], n_blocks: int, interleaved: bool) -> tuple[int, ...]:
     """Return how many blocks each axis gets, or say why that cannot be."""
-    try:
-        lengths = tuple(whole(f"sections[{axis}]", length) for axis, length in enumerate(sections))
-    except TypeError:
-        if hasattr(sections, "__iter__") and not isinstance(sections, str):
-            raise
-        raise TypeError(f"sections is {sections!r}; expected a whole number for each axis, as (16, 24, 24)") from None
+    numbers = listed("sections", sections, "a whole number for each axis, as (16, 24, 24)")
+    lengths = tuple(whole(f"sections[{axis}]", length) for axis, length in enumerate(numbers))
     if not lengths or sum(lengths) != n_blocks:
         raise ValueError(
             f"sections {lengths} sum to {sum(lengths)}; expected D = {n_blocks}, the number of frequencies"
@@ -354,7 +350,7 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
 
 
 def _checked_context(context: Any) -> int | tuple[int, ...] | None:
-    if isinstance(context, list | tuple | np.ndarray) and np.ndim(context):
+    if isinstance(context, list | tuple) or (isinstance(context, np.ndarray) and context.ndim):
         if not len(context):
             raise ValueError("context is empty; expected a number, one number for each axis, or None")
         return tuple(whole(f"context[{axis}]", length, 1) for axis, length in enumerate(context))

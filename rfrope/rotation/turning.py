@@ -17,6 +17,8 @@ from rfrope._core.blocks import Turn
 from rfrope._core.lazy import Constant
 from rfrope._core.twins import twinned
 
+_LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
+
 
 @array.on_device_of_arrays
 def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) -> Array:
@@ -289,7 +291,7 @@ def rotation_table(
 # -- the mathematics ---------------------------------------------------------------------------------------------------
 
 
-@twinned(cpu="rotation", cuda="rotation")
+@twinned(cpu="rotation", cuda="rotation", torch="rotation")
 def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     """Turn checked features by checked angles."""
     if _comes_in_blocks(x, angles.xp):
@@ -302,7 +304,7 @@ def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     return blocks.turned(x, cos, sin, turn, out, angles.xp)
 
 
-@twinned(cpu="rotation", cuda="rotation")
+@twinned(cpu="rotation", cuda="rotation", torch="rotation")
 def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     if _comes_in_blocks(x, xp):
         return _by_block(rotate_by_phases, x, {"phases": Constant(phases)}, turn)
@@ -310,7 +312,7 @@ def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, x
     return blocks.turned(x, cos, sin, turn, out, xp)
 
 
-@twinned(cpu="rotation", cuda="rotation")
+@twinned(cpu="rotation", cuda="rotation", torch="rotation")
 def _rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     if _comes_in_blocks(x, xp):
         pairings = {"pairing": turn.pairing, "out_pairing": turn.out_pairing}
@@ -353,7 +355,7 @@ def _repeats() -> Any:
 
 def _checked_scale(scale: Any, shape: tuple[int, ...], like: Array, xp: ModuleType) -> tuple[Any, tuple[int, ...]]:
     """Return the scale as a float or an array beside `like`, and the shape of the phases with it."""
-    if isinstance(scale, int | float) and not isinstance(scale, bool) and 0.0 < scale < math.inf:
+    if isinstance(scale, int | float) and not isinstance(scale, bool) and 0.0 < scale <= _LARGEST_SCALE:
         return float(scale), shape  # PyTorch's compiler may trace it, and can do no more than compare
     if not hasattr(scale, "dtype") and not isinstance(scale, list | tuple):
         return positive("scale", scale), shape

@@ -761,3 +761,23 @@ def test_phi_can_be_compiled_by_jax(text, xp):
     made = kernels.parse(text)
     lags = np.random.default_rng(0).normal(size=(7,) if made.ndim == 1 else (7, made.ndim))
     np.testing.assert_allclose(xp.host(jax.jit(made.phi)(xp(lags))), made.phi(lags), rtol=1e-13)
+
+
+@pytest.mark.parametrize("ndim", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("matern", "nu"), ("rational_quadratic", "alpha"), ("power_exponential", "exponent")]
+)
+def test_shapes_of_any_size_that_is_taken(name, shape, ndim):
+    """Neither Phi nor a draw is NaN or infinite; smaller and larger ones are refused."""
+    lags = np.array([0.0, 1e-150, 1e-9, 1e-3, 1.0, 30.0, 1e6, 1e100, 1e150])
+    for value in (2.0**-500, 1e-100, 1e-20, 1e-8, 1e-3, 1.0, 1e3, 1e20, 2.0**500):
+        if name == "power_exponential" and value > 2.0:
+            continue
+        made = rfrope.kernel(name, **{shape: value}, ndim=ndim)
+        phi = made.phi(made.as_given(np.repeat(lags[:, None], ndim, axis=1)))
+        assert phi[0] == 1.0
+        assert np.all((phi >= 0.0) & (phi <= 1.0 + 1e-12))
+        assert np.all(np.isfinite(rfrope.sample(made, 256, rng=0)))
+    for value in (1e-320, 1e-151, 1e151):
+        with pytest.raises(ValueError, match=re.escape(f"{shape} is {value}; expected")):
+            rfrope.kernel(name, **{shape: value}, ndim=ndim)

@@ -1,14 +1,17 @@
 """The registry: names, parsing without evaluation, registration and plug-ins."""
 
 import builtins
+import concurrent.futures
 import importlib.metadata
 import os
+import threading
 import warnings
 from dataclasses import dataclass
 
 import numpy as np
 import problems
 import pytest
+from campaign import HANGS
 
 import rfrope
 from rfrope import kernels
@@ -382,7 +385,7 @@ class Point:
 def install(monkeypatch):
     """Pretend that packages with these entry points are installed; the registry has not looked yet."""
     monkeypatch.setattr(registry, "_RECORDS", list(kernels.records()))
-    monkeypatch.setattr(registry, "_plugins_loaded", False)
+    monkeypatch.setattr(registry, "_plugins", "unread")
 
     def pretend(*points):
         asked = []
@@ -436,3 +439,59 @@ def test_a_kernel_registered_before_the_plug_ins_are_seen_keeps_its_name(install
     kernels.register("dirac", Dirac, **TEXTS)
     with pytest.warns(UserWarning, match="name 'dirac' is taken"):
         assert rfrope.kernel("dirac") == Dirac()
+
+
+def test_a_second_thread_waits_for_the_plug_ins(install):
+    """It has the record, however long another plug-in takes to load."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow():
+        begun.set()
+        assert go_on.wait(HANGS)
+        return Record("dirac", Dirac, "1", "0", "any k", "dirac")
+
+    install(Point("dirac", slow))
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first = pool.submit(kernels.names)
+        assert begun.wait(HANGS)
+        second = pool.submit(kernels.names)
+        assert not concurrent.futures.wait([second], timeout=0.05).done
+        go_on.set()
+        assert "dirac" in first.result(HANGS)
+        assert "dirac" in second.result(HANGS)
+
+
+def leaving():
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("load", [broken, leaving])
+def test_a_broken_plug_in_hides_no_later_one(install, load):
+    """Nor where warnings are errors, as they are in these tests."""
+    install(Point("bad", load), Point("dirac", lambda: Record("dirac", Dirac, "1", "0", "any k", "dirac")))
+    with pytest.raises(UserWarning, match="kernel plug-in 'bad'"):
+        kernels.names()
+    assert "dirac" in kernels.names()
+
+
+def test_an_interrupt_while_plug_ins_are_read(install):
+    attempts = iter([KeyboardInterrupt(), None])
+
+    def once_interrupted():
+        if error := next(attempts):
+            raise error
+        return Record("dirac", Dirac, "1", "0", "any k", "dirac")
+
+    install(Point("dirac", once_interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        kernels.names()
+    assert "dirac" in kernels.names()
+
+
+def test_a_plug_in_may_ask_for_records(install):
+    def curious():
+        assert kernels.kernel("gaussian").scale == 1.0
+        return Record("dirac", Dirac, "1", "0", "any k", "dirac")
+
+    install(Point("dirac", curious))
+    assert "dirac" in kernels.names()

@@ -1,0 +1,92 @@
+"""Whether what a call will hold fits into memory: estimated and asked before the work begins."""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import suppress
+from typing import Any
+
+from rfrope._core.arguments import whole
+
+VARIABLE = "RFROPE_MAX_BYTES"  # environment variable: bytes that one call may hold
+SHARE = 0.5  # of the free memory that one call may hold, unless that variable is set
+_UNASKED = 2.0**26  # bytes that are not worth asking about
+_CGROUPS = (  # limits and use of a container, version 2 and 1
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def check(n_bytes: float, what: str, lower: str) -> None:
+    """Refuse a call that would hold too much.
+
+    Parameters
+    ----------
+    n_bytes : float
+        What it will hold at once, about.
+    what : str
+        What is held, for people.
+    lower : str
+        Which arguments make it less.
+
+    Raises
+    ------
+    ValueError
+        If it is more than half of the memory that is free, or than ``RFROPE_MAX_BYTES`` if that is set.
+    """
+    if n_bytes <= _UNASKED and VARIABLE not in os.environ:
+        return
+    most = allowed()
+    if n_bytes > most:
+        why = f"{VARIABLE} allows" if VARIABLE in os.environ else f"{SHARE:.0%} of the free memory is"
+        raise ValueError(
+            f"{what} would take {_shown(n_bytes)} of memory, but {why} {_shown(most)}; expected less: lower {lower}, "
+            f"or set the environment variable {VARIABLE} to {math.ceil(n_bytes):.2g} to insist"
+        )
+
+
+def count(name: str, value: Any, least: int = 0, *, each: float) -> int:
+    """Return a whole number of things that take so many bytes each, if they fit."""
+    number = whole(name, value, least)
+    check(number * each, f"{name}={number}", name)
+    return number
+
+
+def allowed() -> float:
+    """Bytes that one call may hold."""
+    told = os.environ.get(VARIABLE)
+    if told is None:
+        return SHARE * free()
+    try:
+        most = float(told)
+    except ValueError:
+        most = math.nan
+    if not most > 0.0:
+        raise ValueError(f"{VARIABLE} is {told!r:.80}; expected a number of bytes, such as 64e9")
+    return most
+
+
+def free() -> float:
+    """Bytes of memory that are free, within the limits of a container; infinite where nobody says."""
+    return min(_of_machine(), *(_of_container(*paths) for paths in _CGROUPS))
+
+
+def _of_machine() -> float:
+    with suppress(OSError, ValueError, IndexError), open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return 1024.0 * int(line.split()[1])
+    with suppress(OSError, ValueError, AttributeError):  # all there is, on other systems
+        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    return math.inf
+
+
+def _of_container(limit: str, use: str) -> float:
+    with suppress(OSError, ValueError), open(limit, encoding="ascii") as most, open(use, encoding="ascii") as held:
+        return max(0.0, float(int(most.read())) - int(held.read()))
+    return math.inf
+
+
+def _shown(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.3g} GB"
