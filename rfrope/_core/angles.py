@@ -317,9 +317,9 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
     missed = 0.5 * array.resolution(frequencies) * float(np.max(omega)) * float(np.max(places))
     if missed > _MISSED:
         warnings.warn(
-            f"frequencies has dtype {array.dtype_name(frequencies)}: at {name} up to {float(np.max(places)):g} phases may "
-            f"miss by {missed:.2g} radians; expected float32 or float64 frequencies: keep them out of casts such as "
-            ".bfloat16() or .half(), or make them anew",
+            f"frequencies has dtype {array.dtype_name(frequencies)}: at {name} up to {float(np.max(places)):g} phases "
+            f"may miss by {missed:.2g} radians; expected float32 or float64 frequencies: keep them out of casts such "
+            "as .bfloat16() or .half(), or make them anew",
             PrecisionWarning,
             stacklevel=6,
         )
