@@ -1,13 +1,19 @@
 """Sphinx configuration. Build with ``sphinx-build -W -b html docs docs/_build/html``; nothing is fetched."""
 
 import doctest
+import importlib.util
 import inspect
+import os
+import pathlib
 import re
+import shutil
 from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.errors import ConfigError
+from sphinx.ext.autosummary import AutoLink
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
@@ -20,14 +26,47 @@ version = release = rfrope.__version__
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.doctest", "sphinx.ext.mathjax", "numpydoc"]
 extensions += ["myst_parser"]  # the performance page includes tables that a benchmark writes
+extensions += ["sphinx_copybutton", "sphinx_design", "sphinx_gallery.gen_gallery"]
 exclude_patterns = ["_build", "performance_table.md", "gpu_table.md"]
 templates_path = ["_templates"]
+rst_prolog = ".. currentmodule:: rfrope\n\n"  # so that `rotate` and `models.compare` are links on every page
 html_theme = "pydata_sphinx_theme"
 html_title = f"rfrope {version}"
 html_copy_source = html_show_sourcelink = False
-html_theme_options = {"show_prev_next": False, "navigation_with_keys": False}
+html_static_path, html_css_files = ["_static"], ["site.css"]
+html_theme_options = {
+    "show_prev_next": False,
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 8,
+    "navbar_align": "left",
+    "show_toc_level": 2,
+    "footer_start": ["copyright"],
+    "footer_end": ["theme-version"],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_sidebars = {"index": [], "changelog": []}
+mathjax_path = "tex-svg.js"  # of MathJax 3.2.2, which ship_mathjax copies: formulas need no connection
+copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
+sphinx_gallery_conf = {
+    "examples_dirs": ["../examples/gallery"],
+    "gallery_dirs": ["gallery"],
+    "filename_pattern": "/plot_",
+    "doc_module": ("rfrope",),
+    "backreferences_dir": "gallery/uses",
+    "prefer_full_module": {r"rfrope\.[a-z_.]+"},
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 1e9,
+    "write_computation_times": False,
+    "remove_config_comments": True,
+    "within_subsection_order": "FileNameSortKey",
+    "matplotlib_animations": False,
+    "reset_modules": ("matplotlib",),
+}
 
-default_role = "autolink"
+default_role = "linked"
 nitpicky = True
 nitpick_ignore = [("py:obj", "QUANTITIES")]  # a constant that its page spells out
 add_module_names = False
@@ -36,6 +75,18 @@ autosummary_filename_map = {"rfrope.kernel": "rfrope.kernel-function"}  # some f
 autodoc_typehints = "none"  # the docstrings name types with shapes and units
 numpydoc_show_class_members = False
 doctest_default_flags = doctest.NORMALIZE_WHITESPACE
+
+
+class Linked(AutoLink):
+    """A name in backquotes links to what it names; on a narrative page one that names nothing stops the build."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Return the link, or in a docstring the name of an argument in italics."""
+        made, messages = super().run()
+        if isinstance(made[0], nodes.emphasis) and not self.env.docname.startswith(("api", "gallery/")):
+            location = (self.env.docname, self.lineno)
+            logging.getLogger(__name__).warning("`%s` names nothing public", self.text, location=location)
+        return made, messages
 
 
 class KernelTable(SphinxDirective):
@@ -138,8 +189,25 @@ def resolve_from_top(app: Sphinx, environment: BuildEnvironment, node: nodes.Ele
     return python.resolve_xref(environment, node["refdoc"], app.builder, "obj", target, node, content)
 
 
+def ship_mathjax(app: Sphinx, error: Exception | None) -> None:
+    """Copy the one file of MathJax that renders formulas as SVG, which needs no fonts, beside the pages."""
+    if error is None and app.builder.format == "html":
+        shutil.copyfile(mathjax_file(), os.path.join(app.outdir, "_static", mathjax_path))
+
+
+def mathjax_file() -> pathlib.Path:
+    """Where the package sphinx-mathjax-offline has it: the bytes of mathjax@3.2.2 from npm, es5/tex-svg.js."""
+    package = importlib.util.find_spec("sphinx-mathjax-offline")
+    if package is None or package.origin is None:
+        raise ConfigError("formulas need MathJax: pip install 'rfrope[docs]'")
+    return pathlib.Path(package.origin).parent / "static" / "mathjax" / mathjax_path
+
+
 def setup(app: Sphinx) -> None:
     """Register what is above."""
+    mathjax_file()
+    app.add_role("linked", Linked())
+    app.connect("build-finished", ship_mathjax)
     app.add_directive("kernel-table", KernelTable)
     app.add_directive("scheme-table", SchemeTable)
     app.add_directive("engine-table", EngineTable)

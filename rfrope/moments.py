@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from types import ModuleType
 
-from rfrope._core import array, blocks, sums
+from rfrope._core import array, blocks, sums, texts
 from rfrope._core.arguments import positive, probability, whole
 from rfrope._core.array import Array
 from rfrope.designs.optimising import as_range
@@ -40,6 +40,9 @@ class Band:
     lower: Array
     upper: Array
     confidence: float
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rfrope._accel import schedules
-from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox, sums, turns, twins
+from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox, sums, texts, turns, twins
 from rfrope._core.arguments import choice, whole
 from rfrope._core.array import Array
 from rfrope._core.checkpoints import Checkpoint
@@ -60,6 +60,9 @@ class Estimate:
     n: int
     trusted: Any = True
 
+    def __str__(self) -> str:
+        return texts.short(self)
+
 
 @dataclass(frozen=True)
 class ScoreEstimate:
@@ -76,6 +79,9 @@ class ScoreEstimate:
     mean: Estimate
     variance: Estimate
     n_trials: int
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays

@@ -99,6 +99,14 @@ class Validation:
         """The row with the largest abs(z)."""
         return max(self.rows, key=lambda row: abs(row.z) if row.z == row.z else math.inf)
 
+    def __str__(self) -> str:
+        worst, lag = self.worst, ", ".join(f"{v:.4g}" for v in self.worst.lag)
+        return (
+            f"{self.kernel}: {'passed' if self.passed else 'FAILED'}, {len(self.rows)} tests; largest |z| "
+            f"{abs(worst.z):.2f} ({worst.quantity}, lag {lag}), bound {self.bound:.2f}; {self.n_samples} samples, "
+            f"{self.n_trials} trials, {self.n_blocks} blocks, {self.n_pairs} pairs"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON; None where the spread is infinite."""
         spread = [s if math.isfinite(s) else None for s in self.spread]
@@ -161,6 +169,8 @@ def validate(
     Examples
     --------
     >>> result = validate("cauchy(scale=24)", n_samples=10_000, n_trials=1000, rng=0)
+    >>> print(result)  # doctest: +ELLIPSIS
+    cauchy(scale=24.0): passed, 95 tests; largest |z| 2.04 (Φ₂, lag -12), bound 4.41; 10000 samples, ...
     >>> result.passed, len(result.rows)
     (True, 95)
     """

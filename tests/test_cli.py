@@ -20,13 +20,14 @@ from campaign import HANGS, campaign, sparse
 import rfrope
 from rfrope import kernels, storage
 from rfrope._core import libraries, twins
-from rfrope.cli import main
+from rfrope.cli import main, shared
 from rfrope.designs import errors, sampling
 from rfrope.kernels import registry
 from rfrope.kernels.families import Gaussian
 from rfrope.validation import example_pairs
 
 FAST = ["--samples", "4096", "--trials", "1024"]
+COMMANDS = ("validate", "design", "inspect", "export", "compare", "audit", "kernels", "doctor")
 COLUMNS = ["kernel", "lag", "quantity", "pair", "closed form", "estimate", "std. error", "z"]
 
 
@@ -145,7 +146,7 @@ def test_a_reader_that_leaves_is_no_error(command):
 
 
 def test_the_table_has_its_columns_and_a_row_for_each_comparison(run):
-    code, out, err = run("validate", "gaussian(scale=8)", "cauchy", *FAST)
+    code, out, err = run("validate", "gaussian(scale=8)", "cauchy", *FAST, "--full")
     assert (code, err) == (0, "")
     head, rule, *body = out.split("\n\n")[0].splitlines()
     assert re.split(r"\s{2,}", head.strip()) == COLUMNS
@@ -158,8 +159,52 @@ def test_the_table_has_its_columns_and_a_row_for_each_comparison(run):
         float(line.split()[-1])
 
 
+def test_the_summary_has_a_line_for_each_kernel_and_the_worst_rows(run, wrong_kernel):
+    arguments = ["validate", "gaussian(scale=8)", "wrong(scale=8)", *FAST]
+    code, out, _ = run(*arguments)
+    assert code == 1
+    held = json.loads(run(*arguments, "--json")[1])["results"]
+    summary, _, worst = out.split("\n\n")[:3]
+    for line, result in zip(summary.splitlines()[2:], held, strict=True):
+        cells = re.split(r"\s{2,}", line)
+        largest = result["worst"]
+        where = f"{largest['quantity']}, lag {largest['lag'][0]:.4g}"
+        size = [f"{abs(largest['z']):.2f}", where, f"{result['spread'][2]:.2g}x"]
+        assert cells == [result["kernel"], "passed" if result["passed"] else "FAILED", "95", *size]
+    rows = worst.splitlines()[3:]
+    assert len(rows) == 5
+    assert all(row.startswith("wrong(") for row in rows)
+    z = [abs(float(row.split()[-1])) for row in rows]
+    assert z == sorted(z, reverse=True)
+    assert z[0] == pytest.approx(abs(held[1]["worst"]["z"]), abs=5e-3)
+    assert len(out.splitlines()) < 24
+
+
+def test_colours_on_a_terminal_alone(run, monkeypatch):
+    arguments = ["validate", "gaussian(scale=8)", *FAST]
+    assert "\x1b" not in run(*arguments)[1]
+    monkeypatch.setattr(shared, "on_a_terminal", lambda: True)
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    assert "\x1b[1;32mPASSED\x1b[0m: largest" in run(*arguments)[1]
+    assert "\x1b" not in run(*arguments, "--json")[1]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in run(*arguments)[1]
+
+
+def test_completion(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert_refused(run("--print-completion", "bash"), "pip install 'rfrope[completion]'")
+    monkeypatch.undo()
+    pytest.importorskip("shtab", reason="shtab is not installed")
+    code, out, _ = run("--print-completion", "bash")
+    assert code == 0
+    assert all(name in out for name in COMMANDS)
+    assert "--head-dim" in out
+
+
 def test_it_says_how_large_the_deviation_is_against_the_mean(run):
-    _, out, _ = run("validate", "gaussian(scale=8)", "cauchy", *FAST)
+    _, out, _ = run("validate", "gaussian(scale=8)", "cauchy", *FAST, "--full")
     text = out.split("\n\n")[1]
     assert "standard deviation" in text
     assert "mean" in text
@@ -701,6 +746,18 @@ def test_the_outputs_on_the_documentation_page(run, tmp_path, monkeypatch):
         assert out.startswith(wanted)
 
 
+@pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not here")
+def test_the_outputs_of_validate_and_kernels_on_the_documentation_page(run):
+    shown = re.findall(
+        r"^    \$ rfrope ((?:validate|kernels) .*)\n((?:    .*\n|\n)+)", PAGE.read_text("utf-8"), re.MULTILINE
+    )
+    assert len(shown) == 2
+    for command, block in shown:
+        code, out, _ = run(*shlex.split(command))
+        assert code == 0
+        assert out.strip() == textwrap.dedent(block).strip()
+
+
 BAD_DESIGNS = [
     (["gausian", *SMALL], "gausian"),
     (["gaussian", "--context", "64"], "--head-dim"),
@@ -789,7 +846,7 @@ def test_bad_arguments(run, arguments, told):
     assert_refused(run("validate", *arguments, *quick), told)
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["kernels", "gaussian"], ["doctor", "cupy"]])
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["doctor", "cupy"]])
 def test_bad_commands(run, arguments):
     assert_refused(run(*arguments), "usage: rfrope")
 
@@ -812,6 +869,14 @@ def test_kernels_lists_the_registry(run):
             assert text in out
 
 
+def test_kernels_shows_those_that_are_named(run):
+    code, out, _ = run("kernels", "matern", "rbf", "gaussian")
+    assert code == 0
+    assert [line.partition("(")[0] for line in out.splitlines() if line[:1] != " "] == ["matern", "gaussian"]
+    assert [record["name"] for record in json.loads(run("kernels", "cauchy", "--json")[1])] == ["cauchy"]
+    assert_refused(run("kernels", "matern", "gausian"), "NAME is 'gausian'; expected one of gaussian, cauchy")
+
+
 def test_kernels_as_json(run):
     _, out, _ = run("kernels", "--json")
     held = json.loads(out)
@@ -831,13 +896,14 @@ def test_version(run):
     assert run("--version")[:2] == (0, f"rfrope {rfrope.__version__}\n")
 
 
-@pytest.mark.parametrize(
-    "command", [["--help"], *([name, "--help"] for name in ("validate", "design", "export", "kernels", "doctor"))]
-)
+@pytest.mark.parametrize("command", [["--help"], *([name, "--help"] for name in COMMANDS)])
 def test_help(run, command):
     code, out, _ = run(*command)
     assert code == 0
     assert out.startswith("usage: rfrope")
+    text = " ".join(out.split())
+    assert re.search(r"Examples?: rfrope ", text)
+    assert re.search(r"Exit codes?: 0", text)
 
 
 def test_help_tells_every_option(run):
@@ -879,7 +945,7 @@ def test_a_header_that_claims_more_than_memory_is_bad_input(run, tmp_path):
 def test_the_text_says_what_the_json_holds(run):
     """Every number of the table and of the sentences below it, against the full list."""
     arguments = ["gaussian(scale=32)", "cauchy(scale=8)", *FAST, "--seed", "11", "--blocks", "24"]
-    _, text, _ = run("validate", *arguments)
+    _, text, _ = run("validate", *arguments, "--full")
     held = json.loads(run("validate", *arguments, "--json")[1])["results"]
     expected, worst_signs = [], set()
     for result in held:

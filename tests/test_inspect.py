@@ -14,6 +14,7 @@ from campaign import campaign
 
 import rfrope
 from rfrope import analysis, plotting
+from rfrope.cli import shared
 
 pytestmark = pytest.mark.usefixtures("quick_fits")
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "command_line.rst"
@@ -102,7 +103,7 @@ def test_the_attention_factor_is_told_apart_from_the_curve(run, config):
     change = np.abs(analysis.mean_kernel(part.frequencies, lags) - analysis.mean_kernel(rfrope.geometric(16), lags))
     assert held["scheme"]["effect"]["largest_change"] == pytest.approx(change.max(), abs=1e-9)
     table = run("inspect", path, path)[1].splitlines()
-    assert f" {part.attention_factor**2:.4g} " in table[2]
+    assert table[2].endswith(f" {part.attention_factor**2:.4g}")
 
 
 def test_partial_rotary_is_read_as_the_whole_head(run, config):
@@ -251,30 +252,33 @@ def test_frequencies_in_two_axes(run, tmp_path):
     assert "Lags along axis 0" in out
     assert "Lags along axis 1" in out
     table = run("inspect", path, path, "--context", 16)[1]
-    assert table.count(", axis 1") == 2
+    assert table.count(", axis 1") == 4
 
 
 def test_several_are_put_side_by_side(run, config):
     paths = [config(LLAMA, "llama"), config(SMALL, "small")]
     code, out, err = run("inspect", "--base", "1e5", "--head-dim", 64, "--context", 4096, *paths)
     assert (code, err) == (0, "")
-    rows = re.split(r"\n", out)
-    assert rows[0].split()[:3] == ["frequencies", "D", "context"]
-    assert [row.split("  ")[0] for row in rows[2:5]] == ["base 100000", *map(str, paths)]
+    found, made = ([*part.splitlines()] for part in out.split("\n\n")[0:3:2])
+    assert found[0].split()[:3] == ["frequencies", "context", "<"]
+    assert made[0].split()[:3] == ["frequencies", "D", "wavelengths"]
+    for rows in (found, made):
+        assert [row.split("  ")[0] for row in rows[2:5]] == ["base 100000", *map(str, paths)]
     held = sets(run("inspect", "--base", "1e5", "--head-dim", 64, "--context", 4096, *paths, "--json")[1])
-    for row, one in zip(rows[2:5], held, strict=True):
+    for row, other, one in zip(found[2:5], made[2:5], held, strict=True):
         axis = one["axes"][0]
-        name, shown = axis["fit"]["kernel"].partition("(")[0], row.split("  ")[-1]
+        name, shown = axis["fit"]["kernel"].partition("(")[0], other.split("  ")[-1]
         assert shown.startswith(name)
         np.testing.assert_allclose(
             rfrope.kernels.parse(shown)(np.arange(99.0)),
             rfrope.kernels.parse(axis["fit"]["kernel"])(np.arange(99.0)),
             atol=1e-3,
         )
-        for value in (one["n_blocks"], one["context"], axis["half_lag"], f"{axis['lowest']:.3f}"):
+        for value in (one["context"], axis["half_lag"], f"{axis['lowest']:.3f}"):
             assert f" {value} " in row
         assert f" {axis['first_negative_lag'] or 'never'} " in row
         assert f" {axis['n_dead']} " in row
+        assert f" {one['n_blocks']} " in other
     assert "Scheme: llama3 slows 35 of 64 blocks" in out
 
 
@@ -302,14 +306,65 @@ def test_a_figure(run, tmp_path, config, suffix, begins, monkeypatch):
     code, out, _ = run("inspect", config(SMALL), longer, "--plot", path)
     assert code == 0
     assert len(drawn[0][0]) == 2
-    assert drawn[0][1]["context"] == 700
+    assert sorted(drawn[0][1]["context"].values()) == [512, 700]
     assert path.read_bytes().startswith(begins)
     assert f"Written: {path}" in out
     assert run("inspect", *BASE, "--plot", path)[0] == 2
     assert run("inspect", *BASE, "--plot", path, "--force")[0] == 0
 
 
+def test_a_figure_shows_what_the_text_says(run, tmp_path, config, monkeypatch):
+    """A partly rotated head counts as a whole, each part over its own context."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    drawn = []
+    mean_kernels = plotting.mean_kernels
+    monkeypatch.setattr(
+        plotting,
+        "mean_kernels",
+        lambda held, lags, **more: drawn.append((held, lags)) or mean_kernels(held, lags, **more),
+    )
+    path = config(GEMMA | {"sliding_window": 256, "partial_rotary_factor": 0.5})
+    code, out, _ = run("inspect", path, "--plot", tmp_path / "figure.svg", "--json")
+    assert code == 0
+    (held, lags), told = drawn[0], {one["name"]: one for one in sets(out)}
+    assert {name: last + 1 for name, last in lags.items()} == {name: one["context"] for name, one in told.items()}
+    for name, one in told.items():
+        curve = analysis.mean_kernel(held[name], np.arange(one["context"]))
+        assert curve[1:].min() == pytest.approx(one["axes"][0]["lowest"], abs=1e-9)
+    figure = (tmp_path / "figure.svg").read_text("utf-8")
+    assert "<!-- score of equal content -->" in figure
+
+
+def test_a_table_fits_a_narrow_terminal(run, config, monkeypatch):
+    monkeypatch.setattr(shared, "on_a_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = ["inspect", "--base", "1e4", "--base", "1e5", "--head-dim", 32, "--context", 512]
+    _, out, _ = run(*arguments)
+    assert max(map(len, out.splitlines())) <= 100
+    made = out.split("\n\n")[2]
+    assert max(map(len, made.splitlines())) <= 80
+    monkeypatch.setattr(shared, "on_a_terminal", lambda: False)
+    _, whole, _ = run(*arguments)
+    assert "".join(made.split()).replace("-", "") != ""
+    assert sorted("".join(made.split()).replace("-", "")) == sorted(
+        "".join(whole.split("\n\n")[2].split()).replace("-", "")
+    )
+
+
+def test_the_text_leads_with_findings(run, config):
+    out = run("inspect", config(LLAMA))[1].splitlines()
+    assert out[1] == (
+        "In short: equal content scores under 1/2 from 166, under 0 from 85133; "
+        "of the blocks 25 of 64 do not turn once."
+    )
+
+
 BAD = [
+    (
+        ["meta-llama/Llama-3.1-8B"],
+        "meta-llama/Llama-3.1-8B: there is no such file or folder here, and nothing is downloaded; expected the "
+        "path of a config.json, or of the folder that it lies in (for Llama-3.1-8B: the config.json of its repository)",
+    ),
     ([], "no frequencies to inspect; expected a config.json, a file of frequencies, or --base with --head-dim"),
     (["--base", "1e4", "--head-dim", "8"], "--base 10000: expected --head-dim and --context with it"),
     (["--base", "1e4", "--context", "8"], "--base 10000: expected --head-dim and --context with it"),

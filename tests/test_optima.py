@@ -246,7 +246,7 @@ def test_blocks_come_by_length_with_alternating_signs():
     [
         ({"starts": 0}, ValueError, r"^starts is 0; expected a whole number from 1"),
         ({"starts": 2.0}, TypeError, r"^starts is 2.0; expected a whole number"),
-        ({"progress": 3}, TypeError, r"^progress is 3; expected a callable"),
+        ({"progress": 3}, TypeError, r"^progress is 3; expected None, True, False, or a callable"),
     ],
 )
 def test_bad_input(options, kind, message):

@@ -26,6 +26,7 @@ def backend():
     """A backend without a window, and no figures left over."""
     before = mpl.get_backend()
     pyplot.switch_backend("agg")
+    pyplot.close("all")  # of doctests
     yield
     pyplot.close("all")
     pyplot.switch_backend(before)
@@ -58,12 +59,27 @@ def test_a_kernel_and_its_frequencies(ax):
     assert "32 independent draws" in band.get_label()
 
 
-def test_heads(ax):
+def test_a_few_heads_are_lines(ax):
+    omega = rfrope.sample(KERNEL, 8, rng=0, heads=3)
+    plotting.kernel(KERNEL, 64, frequencies=omega, ax=ax)
+    assert len(ax.lines) == 4
+    for line, one in zip(ax.lines, omega, strict=False):
+        np.testing.assert_allclose(line.get_ydata(), analysis.mean_kernel(one, np.arange(65)[:, None]))
+    named = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert named == ["one standard deviation of 8 independent draws", "these frequencies (3 heads)", "Φ"]
+
+
+def test_many_heads_are_their_range_and_median(ax):
     omega = rfrope.sample(KERNEL, 8, rng=0, heads=6)
     plotting.kernel(KERNEL, 64, frequencies=omega, ax=ax)
-    assert len(ax.lines) == 7
-    told = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert told == ["one standard deviation of 8 independent draws", "these frequencies (6 heads)", "Φ"]
+    named = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert named[1] == "these frequencies: range and median of 6 heads"
+    curves = analysis.mean_kernel(omega, np.arange(65)[:, None])
+    vertices = ax.collections[1].get_paths()[0].vertices
+    for lag in (1, 30, 63):
+        edges = vertices[vertices[:, 0] == lag, 1]
+        np.testing.assert_allclose([edges.min(), edges.max()], [curves[:, lag].min(), curves[:, lag].max()])
+        assert ax.lines[0].get_ydata()[lag] == pytest.approx(np.median(curves[:, lag]))
 
 
 def test_a_band_alone(ax):
@@ -117,12 +133,49 @@ def test_mean_kernels_of_several_sets(ax):
     sets = {"slow": rfrope.geometric(8, base=1e6), "axial": rfrope.axial(rfrope.geometric(4), rfrope.geometric(4))}
     assert plotting.mean_kernels(sets, 5000, ax=ax) is ax
     drawn = {line.get_label(): line for line in ax.lines}
-    lags = drawn["slow"].get_xdata()
-    assert (lags[0], lags[-1], len(lags) > 2048) == (0, 5000, True)
-    np.testing.assert_allclose(drawn["slow"].get_ydata(), analysis.mean_kernel(sets["slow"], lags), atol=1e-12)
-    diagonal = np.stack([lags, lags], axis=-1)
-    np.testing.assert_allclose(drawn["axial"].get_ydata(), analysis.mean_kernel(sets["axial"], diagonal), atol=1e-12)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["slow", "axial"]
+    assert [text.get_text() for text in sorted(ax.texts, key=lambda text: text.get_text())] == ["axial", "slow"]
+    lags = np.arange(5001)
+    for name, band in zip(sets, ax.collections, strict=True):
+        vectors = lags if name == "slow" else np.stack([lags, lags], axis=-1)
+        curve = analysis.mean_kernel(sets[name], vectors)
+        edges = band.get_paths()[0].vertices[:, 1]
+        assert edges.min() == pytest.approx(curve.min())  # every lag counts, though few are drawn
+        middle = drawn[name]
+        assert len(middle.get_xdata()) < 520
+        near = middle.get_xdata() < 100
+        np.testing.assert_allclose(middle.get_ydata()[near][:8], curve[:8], atol=1e-12)
+
+
+def test_each_set_over_its_own_lags(ax):
+    sets = {"window": rfrope.geometric(8), "whole": rfrope.geometric(8, base=1e6)}
+    plotting.mean_kernels(sets, {"window": 100, "whole": 900}, ax=ax)
+    drawn = {line.get_label(): line for line in ax.lines}
+    for name, last in (("window", 100), ("whole", 900)):
+        assert np.array_equal(drawn[name].get_xdata(), np.arange(last + 1))
+        np.testing.assert_allclose(drawn[name].get_ydata(), analysis.mean_kernel(sets[name], np.arange(last + 1)))
+    other = ax.figure.add_subplot()
+    plotting.wavelengths(sets, context={"window": 101, "whole": 901}, ax=other)
+    assert {"context 101", "context 901"} <= set(lines(other))
+    with pytest.raises(ValueError, match="max_lag has nothing for 'whole'"):
+        plotting.mean_kernels(sets, {"window": 100}, ax=ax)
+
+
+def test_labels_do_not_lie_on_each_other(ax):
+    sets = {f"base {base:g}": rfrope.geometric(8, base=base) for base in (1e4, 1.01e4, 1.02e4, 1.03e4)}
+    plotting.mean_kernels(sets, 8, ax=ax)
+    heights = sorted(text.xy[1] for text in ax.texts)
+    assert len(heights) == 4
+    assert np.min(np.diff(heights)) > 0.05
+    colours = [line.get_color() for line in ax.lines if not line.get_label().startswith("_")]
+    assert sorted(text.get_color() for text in ax.texts) == sorted(colours)
+    assert len(set(colours)) == 4
+
+
+def test_many_heads_have_a_scale_of_colours(ax):
+    omega = np.random.default_rng(0).normal(size=(12, 16, 1))
+    plotting.frequencies(omega, ax=ax)
+    assert len({tuple(line.get_color()) for line in ax.lines}) == 12
+    assert [other.get_ylabel() for other in ax.figure.axes if other is not ax] == ["head"]
 
 
 def test_attention_by_lag(ax):
@@ -150,7 +203,7 @@ def test_the_mean_score_of_a_real_head(ax):
 
 def test_labels_are_drawn_as_they_are(ax):
     plotting.mean_kernels({"_hidden": [0.5], "a$\\foo$b": [0.5]}, 8, ax=ax)
-    assert len(ax.get_legend().get_texts()) == 2
+    assert sorted(text.get_text() for text in ax.texts) == [" _hidden", "a\\$\\foo\\$b"]
     ax.figure.canvas.draw()
 
 
@@ -173,6 +226,7 @@ def test_a_validation(ax):
     drawn = np.concatenate([y for label, y in lines(ax).items() if not label.startswith("_")])
     assert sorted(drawn) == sorted(row.z for row in result.rows)
     assert {float(line.get_ydata()[0]) for line in ax.lines[-2:]} == {-result.bound, result.bound}
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["Φ", "Φ₂", "E sin", "E S", "Var S"]
     assert ("passed" if result.passed else "failed") in ax.get_title()
 
 

@@ -110,6 +110,7 @@ ANALYSIS_SIGNATURES = {
     "departure": "(q, k, frequencies, delta, *, pairing='half')",
     "fit_kernel": "(frequencies, max_lag, *, names=None)",
     "scaling_effect": "(before, after, delta)",
+    "plan": "(rope, context, *, trained_context=None, progress=None)",
     "summarise": "(frequencies, context=None, *, attention_factor=None, head_dim=None, name=None)",
 }
 ANALYSIS_FIELDS = {
@@ -145,8 +146,19 @@ ANALYSIS_FIELDS = {
     "DensityOfStates": ("magnitudes", "zeros", "edges", "share", "low", "high", "distance"),
     "Departure": ("phi", "residual", "overall"),
     "KernelFit": ("kernel", "rms", "sup", "at_limit"),
+    "Plan": ("trained_context", "context", "n_blocks", "n_dead", "trained_negative_lag", "ways", "left_out"),
     "ScalingEffect": ("before", "after", "change", "largest", "largest_at", "wavelength_ratio"),
     "Similarity": ("mean", "std", "random_std", "radius"),
+    "Way": (
+        "name",
+        "rope",
+        "rope_parameters",
+        "departure",
+        "unseen",
+        "first_negative_lag",
+        "resolution",
+        "places",
+    ),
 }
 SCALING_SIGNATURES = {
     "linear": "(frequencies, factor)",
@@ -274,18 +286,8 @@ FIELDS = {
     ),
 }
 MODULES = (
-    *(
-        "analysis",
-        "bochner",
-        "designs",
-        "exports",
-        "frequencies",
-        "heads",
-        "kernels",
-        "models",
-        "moments",
-        "montecarlo",
-    ),
+    *("analysis", "bochner", "designs", "exports", "frequencies", "heads", "kernels", "layers", "models", "moments"),
+    "montecarlo",
     *("plotting", "rotation", "scaling", "storage", "validation"),
 )
 

@@ -1,9 +1,11 @@
 """README and documentation pages: their examples run, and their commands are those that CI runs."""
 
 import doctest
+import importlib
 import pathlib
 import re
 import shlex
+import textwrap
 import tomllib
 
 import pytest
@@ -18,7 +20,7 @@ def blocks(language, page="README.md"):
 
 def test_readme_examples_run(capsys):
     examples, names = blocks("python"), {}
-    for example in examples:
+    for example in [one for one in examples if not of_a_framework(one)]:
         exec(compile(example, "README.md", "exec"), names)
         assert len(example.splitlines()) <= 12
     told = capsys.readouterr().out
@@ -26,7 +28,37 @@ def test_readme_examples_run(capsys):
     assert re.fullmatch(r"this draw: .*; all draws: mean .*, standard deviation .*", first)
     assert second.startswith("64 frequencies for 128 features of a head, over a context of 131072 positions.\n")
     assert re.fullmatch(r"over 4096 positions: .* within \S+", told.splitlines()[-1])
-    assert len(examples) == 3
+    assert len(examples) == 5
+
+
+def of_a_framework(example):
+    """The library that an example begins with, where it is not one that the extra "test" brings."""
+    return next((name for name in ("torch", "transformers") if example.startswith(f"import {name}\n")), "")
+
+
+@pytest.mark.filterwarnings("ignore")  # of frameworks, while they are imported
+@pytest.mark.parametrize("framework", ["torch", "transformers"])
+def test_examples_for_a_framework_run(framework):
+    for name in ("torch", framework):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    (example,) = [one for one in blocks("python") if of_a_framework(one) == framework]
+    exec(compile(example, "README.md", "exec"), {"rfrope": importlib.import_module("rfrope")})
+    page = (ROOT / "docs" / f"{framework}.rst").read_text("utf-8") if PAGES else ""
+    code = re.findall(r"^\.\. code-block:: python\n\n((?:    .*\n|\n)+)", page, re.MULTILINE)
+    assert len(code) > 1 or not PAGES
+    exec(compile("\n".join(map(textwrap.dedent, code)), f"{framework}.rst", "exec"), {})
+
+
+@pytest.mark.skipif(not PAGES, reason="docs/ is not here")
+def test_the_code_of_the_first_page_runs():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    page = (ROOT / "docs" / "index.rst").read_text("utf-8")
+    (code,) = re.findall(r"^      \.\. code-block:: python\n\n((?:         .*\n|\n)+)", page, re.MULTILINE)
+    names = {}
+    exec(compile(textwrap.dedent(code), "index.rst", "exec"), names)
+    assert names["q"].shape == (8, 128, 64)
+    assert names["q"].dtype == torch.float32
+    assert len([line for line in code.splitlines() if line.strip()]) <= 7
 
 
 def test_readme_has_the_two_commands_that_ci_runs():

@@ -18,19 +18,28 @@ from conftest import library
 
 import rfrope
 from rfrope._accel import cpu, cuda
+from rfrope._accel import torch as recorded
 from rfrope._accel.cuda import door
 from rfrope._core import memory, twins
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = pathlib.Path(rfrope.__file__).parent
 MADE_OF = {  # modules beside the leaves, which these are made of
-    *("__init__", "compiling", "circle", "rotation_rows", "rotation_loops", "sums_loops", "estimator_loops"),
+    *("__init__", "compiling", "circle", "rotation_rows", "rotation_loops", "coefficient_loops", "sums_loops"),
+    "estimator_loops",
     "door",
 }
 
 numba = pytest.importorskip("numba", reason="compiled twins need Numba")
 if numba.config.DISABLE_JIT:
     pytest.skip("compiled twins need Numba's compiler, which NUMBA_DISABLE_JIT turns off", allow_module_level=True)
+
+
+def anew(name, place):
+    """Look a twin up as if for the first time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(twins, "_FOUND", {})
+        return twins.twin_of(name, place)
 
 
 def declared() -> dict[str, twins.Twinned]:
@@ -58,8 +67,11 @@ def test_every_twin_is_declared_at_its_generic_function():
 @pytest.mark.parametrize(("name", "place"), TWINS)
 def test_a_twin_has_the_signature_of_its_generic_function(name, place):
     leaf = getattr(twins.DECLARED[name], place)
+    if place == "torch":
+        library("torch")
     twin = getattr(importlib.import_module(f"rfrope._accel.{place}.{leaf}"), name)
     assert place == "cuda" or twins.twin_of(name, place) is twin
+    assert twins.CHOOSING[name] is DECLARED[name]
     assert twin.__name__ == name
     assert twin.__module__ == f"rfrope._accel.{place}.{leaf}"
     for one, other in zip(
@@ -70,11 +82,11 @@ def test_a_twin_has_the_signature_of_its_generic_function(name, place):
         assert (one.name, one.kind, one.default) == (other.name, other.kind, other.default)
 
 
-@pytest.mark.parametrize("place", ["cpu", "cuda"])
+@pytest.mark.parametrize("place", ["cpu", "cuda", "torch"])
 def test_every_leaf_is_declared_by_a_function(place):
     leaves = {path.stem for path in (PACKAGE / "_accel" / place).glob("*.py")} - MADE_OF
     assert leaves == {getattr(leaves, place) for leaves in twins.DECLARED.values()} - {None}
-    assert leaves == set({"cpu": cpu, "cuda": cuda}[place].LEAVES)
+    assert leaves == set({"cpu": cpu, "cuda": cuda, "torch": recorded}[place].LEAVES)
 
 
 def test_cuda_kernels_have_a_leaf_of_their_name():
@@ -113,7 +125,7 @@ def test_what_is_said_to_run_is_what_runs(monkeypatch):
         assert ran == ["generic"]
         assert (_doubled.__name__, _doubled.generic.__name__) == ("_doubled", "_doubled")
     finally:
-        del twins.DECLARED["doubled"]
+        del twins.DECLARED["doubled"], twins.CHOOSING["doubled"]
 
 
 def test_plain_memory_is_chosen():
@@ -174,6 +186,29 @@ def test_torch_is_chosen_on_the_cpu_and_without_gradients():
     torch.func.vmap(lambda v: v if not chosen(v) else pytest.fail("inside vmap"))(x)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own use of torch.jit
+def test_torch_that_is_recorded_is_chosen_for_operators():
+    torch = library("torch").module
+    x, w = torch.ones(3, 8), torch.ones(4, requires_grad=True)
+
+    def where(*arrays):
+        return twins.where("rotated", *arrays)
+
+    assert where(w) == where(x, w) == where((x, None), w) == "torch"
+    assert where(x, torch.nn.Parameter(x)) == where(torch.ones(3, 8, device="meta")) == "torch"
+    with torch._subclasses.FakeTensorMode():
+        assert where(torch.ones(3, 8)) == "torch"
+
+    class Own(torch.Tensor):
+        pass
+
+    assert where(w, np.ones(3)) == where(w.to_sparse()) == where(x.as_subclass(Own), w) == ""
+    assert twins.where("mean_cos", w) == ""  # it has no operator
+    torch.func.vmap(lambda v: v if not where(v) else pytest.fail("inside vmap"))(x)
+    with torch.autograd.forward_ad.dual_level():
+        assert where(torch.autograd.forward_ad.make_dual(x, x)) == ""
+
+
 def test_no_more_is_looked_at_than_the_arrays(monkeypatch):
     monkeypatch.setattr(twins, "twin_of", lambda name, place: pytest.fail(f"{name} was looked up"))
     assert twins.where("rotated", np.ones(3).astype(">f8")) == ""
@@ -200,19 +235,19 @@ def test_arrays_on_a_device_are_chosen_for_its_twins(monkeypatch):
 def test_a_leaf_that_cannot_be_imported_is_no_twin(monkeypatch):
     monkeypatch.setitem(sys.modules, "rfrope._accel.cpu.rotation", None)
     monkeypatch.delattr(cpu, "rotation", raising=False)
-    assert twins.twin_of.__wrapped__("rotated", "cpu") is None
-    monkeypatch.setattr(twins, "twin_of", twins.twin_of.__wrapped__)
+    assert anew("rotated", "cpu") is None
+    monkeypatch.setattr(twins, "_FOUND", {})
     assert twins.where("rotated", np.ones(3)) == ""
 
 
 @pytest.mark.parametrize("missing", ["cupy", "rfrope._accel.cuda.rotation"])
 def test_without_cupy_or_its_leaf_there_is_no_twin_for_cuda(monkeypatch, missing):
     cupy = a_cupy(monkeypatch)
-    assert twins.twin_of.__wrapped__("rotated", "cuda") is not None
+    assert anew("rotated", "cuda") is not None
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delattr(cuda, "rotation", raising=False)
     door.check.cache_clear()
-    assert twins.twin_of.__wrapped__("rotated", "cuda") is None
+    assert anew("rotated", "cuda") is None
     assert cupy.asked
 
 
@@ -256,7 +291,7 @@ def test_a_machine_whose_device_cannot_run_the_kernels_has_no_twin_for_cuda(monk
     a_cupy(monkeypatch, **machine)
     with pytest.raises(ImportError, match=re.escape(reason)):
         door.check()
-    assert twins.twin_of.__wrapped__("rotated", "cuda") is None
+    assert anew("rotated", "cuda") is None
 
 
 @pytest.fixture(autouse=True)
@@ -268,7 +303,7 @@ def _nothing_is_known_of_cuda():
 def test_other_errors_of_a_leaf_are_not_hidden(monkeypatch):
     monkeypatch.setitem(sys.modules, "rfrope._accel.cpu.rotation", types.ModuleType("empty"))
     with pytest.raises(AttributeError):
-        twins.twin_of.__wrapped__("rotated", "cpu")
+        anew("rotated", "cpu")
 
 
 SITE = '''
@@ -278,7 +313,7 @@ import sys
 
 class Nothing:
     def find_spec(self, name, path=None, target=None):
-        if name.startswith(("rfrope._accel.cpu.", "rfrope._accel.cuda.")):
+        if name.startswith(("rfrope._accel.cpu.", "rfrope._accel.cuda.", "rfrope._accel.torch.")):
             raise ImportError(f"{name} was taken away")
 
 

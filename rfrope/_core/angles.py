@@ -167,7 +167,7 @@ def checked(
     TypeError
         For arrays that do not hold real numbers.
     """
-    positions = array.numbers(positions, xp, name=name, device=device)
+    positions = array.numbers(_whole(positions, name, xp, device), xp, name=name, device=device)
     omega = _allowed(frequencies, xp, device, "frequencies", least, sets)
     if _is_line(frequencies):
         positions = positions[..., None]
@@ -241,7 +241,8 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
     held = getattr(value, "vectors", None)
     if held is None:
         return value
-    if pairing is not None and value.pairing != pairing:
+    known = value.source.get("pairing") == "known"  # else an explicit "interleaved" is as good as the Rope's default
+    if pairing is not None and value.pairing != pairing and (known or pairing == "half" or value.pairing is None):
         wanted = "neither is right for it" if value.pairing is None else f"expected pairing={value.pairing!r}"
         raise ValueError(
             f"pairing is {pairing!r}, but the Rope's is {value.pairing!r}: {wanted}; pass rope.frequencies to insist"
@@ -259,7 +260,8 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
 
 def check_turned(rope: Any, x: Any) -> None:
     """Refuse features whose first 2D are not those that a model turns."""
-    width = np.shape(x)[-1] if np.ndim(x) else 0
+    shape = x.shape if hasattr(x, "shape") else np.shape(x)  # which PyTorch's compiler can trace
+    width = shape[-1] if len(shape) else 0
     if rope.source.get("turned") == "last" and width > rope.rotary_dim:
         raise ValueError(
             f"this model turns the last {rope.rotary_dim} features of a head, but of the {width} given the first "
@@ -323,6 +325,16 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
             PrecisionWarning,
             stacklevel=6,
         )
+
+
+def _whole(positions: Any, name: str, xp: ModuleType, device: Any) -> Any:
+    """Return whole numbers as integers where the library has no float64, the only float that holds all of them."""
+    given = isinstance(positions, float | list | tuple | np.ndarray)
+    if xp is np or not given or array.has_float64(xp, device):
+        return positions
+    host = array.host_numbers(positions, name)
+    fits = host.dtype.kind == "f" and bool(np.all((np.abs(host) < 2.0**31) & (host == np.floor(host))))
+    return host.astype(np.int32) if fits else positions
 
 
 def _as_wide(omega: Array, shift: Array) -> Array:

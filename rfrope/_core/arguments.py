@@ -130,3 +130,15 @@ def _bound(value: float) -> str:
 def _is_foreign(value: Any) -> bool:
     """Whether it is an array of another library than NumPy."""
     return hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic)
+
+
+def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the common shape of some, as `numpy.broadcast_shapes`; lengths may be symbols of PyTorch's compiler."""
+    common: list[Any] = [1] * max([0, *(len(shape) for shape in shapes)])
+    for shape in shapes:
+        for axis, length in enumerate(shape, len(common) - len(shape)):
+            if common[axis] == 1:
+                common[axis] = length
+            elif length != 1 and length != common[axis]:
+                raise ValueError("shapes do not broadcast")
+    return tuple(common)

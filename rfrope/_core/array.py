@@ -6,6 +6,7 @@ setting. Plain NumPy is looked for first, because `array_api_compat.array_namesp
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +15,9 @@ from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+
+from rfrope._core import tensors
+from rfrope._core.arguments import broadcast
 
 Array = Any  # an array of whichever library the caller uses
 _Parameters = ParamSpec("_Parameters")
@@ -61,9 +65,12 @@ def _together(arrays: dict[str, Any], movable: Container[str] = ()) -> tuple[Mod
     (first, xp), *others = spaces.items() or [("", np)]
     for name, other in others:
         if other is not xp:
+            ways = (_converted(name, other, xp), _converted(first, xp, other))
+            moved = name in movable and xp is not np  # exactly, where it is NumPy's
+            advice = _converted(name, other, np) if moved else ", or ".join(ways)
             raise TypeError(
                 f"{first} is a {library_of(xp)} array but {name} is a {library_of(other)} array; expected all arrays "
-                f"from one library: pass {_converted(name, other, xp)}, or {_converted(first, xp, other)}"
+                f"from one library: pass {advice}"
             )
     if xp is np:
         return np, None
@@ -99,6 +106,10 @@ def _check_devices(devices: dict[str, Any]) -> None:
 def _namespace_of(name: str, value: Any) -> ModuleType:
     if isinstance(value, np.ndarray):
         return np
+    if tensors.is_torch(value):  # array-api-compat keeps what it found in caches that PyTorch's compiler warns of
+        import array_api_compat.torch as compat
+
+        return compat
     from array_api_compat import array_namespace
 
     try:
@@ -117,18 +128,8 @@ def named_namespace(xp: Any) -> ModuleType:
     if not isinstance(xp, ModuleType):
         raise TypeError(f"xp is {xp!r}; expected an array library's module, such as numpy, torch or jax.numpy")
     short = xp.__name__.split(".")[0]
-    if short == "torch":
-        import array_api_compat.torch as compat
-
-        return compat
-    if short == "dask":
-        import array_api_compat.dask.array as compat
-
-        return compat
-    if short == "cupy":
-        import array_api_compat.cupy as compat
-
-        return compat
+    if short in ("torch", "cupy", "dask"):
+        return importlib.import_module(f"array_api_compat.{_MODULES.get(short, short)}")
     if short == "jax":
         import jax.numpy
 
@@ -152,6 +153,8 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     TypeError
         If `value` is None, ragged, or holds something that is not a number.
     """
+    if library_of(xp) == "torch" and tensors.is_compiling():
+        return tensors.constant(value, device)
     if not isinstance(value, _FIT_ANY):
         if type(value).__name__ in ("MaskedArray", "matrix"):
             raise TypeError(
@@ -160,13 +163,11 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
         if xp is np or not isinstance(value, np.ndarray):
             return value
     host = host_numbers(value, name)
-    if (
-        xp is not np
-        and host.dtype.kind in "iu"
-        and not np.array_equal(host, host.astype(_known_dtype(host, xp, device)))
-    ):
+    whole = xp is not np and host.dtype.kind in "iu"
+    if whole and not np.array_equal(host, host.astype(_known_dtype(host, xp, device))):
+        more = "; jax.config.update('jax_enable_x64', True) gives it 64" if library_of(xp) == "jax" else ""
         raise ValueError(
-            f"{name} is {value!r:.80}; expected integers of 32 bits, the widest that {library_of(xp)} has now"
+            f"{name} is {value!r:.80}; expected integers of 32 bits, the widest that {library_of(xp)} has now{more}"
         )
     return from_host(host, xp, device=device)
 
@@ -313,26 +314,10 @@ def on_host(x: Array) -> bool:
     if isinstance(x, np.ndarray):
         return True
     if hasattr(x, "data_ptr"):
-        return has_values(x, "cpu")
+        return tensors.has_values(x, "cpu")
     if type(x).__module__.startswith("array_api_strict"):  # its other devices refuse to be looked at, as a GPU does
         return x.device == sys.modules["array_api_strict"].Device("CPU_DEVICE")
     return not is_lazy(x) and not is_cupy(x)
-
-
-def has_values(x: Array, device_type: str) -> bool:
-    """Whether a torch tensor is on a device of that type and holds values: it is not being compiled or mapped over."""
-    torch = sys.modules["torch"]
-    if torch.compiler.is_compiling() or x.device.type != device_type:
-        return False
-    plain = type(x) in (torch.Tensor, torch.nn.Parameter)  # a fake tensor, as in tracing, has no values
-    functorch = getattr(torch._C, "_functorch", None)  # there is no public way to ask whether vmap is at work
-    return plain and not (functorch and functorch.is_functorch_wrapped_tensor(x))
-
-
-def needs_gradient(*arrays: Array) -> bool:
-    """Whether one of some arrays is a torch tensor whose operations are being recorded for gradients."""
-    asked = any(getattr(x, "requires_grad", False) for x in arrays)
-    return asked and bool(sys.modules["torch"].is_grad_enabled())
 
 
 def supported_dtypes(xp: ModuleType, device: Any = None) -> Any:
@@ -489,7 +474,7 @@ def broadcast_shapes(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
         If they do not broadcast. The message names them.
     """
     try:
-        return np.broadcast_shapes(*map(tuple, shapes.values()))
+        return broadcast(*shapes.values())
     except ValueError:
         listed = " and ".join(f"{tuple(shape)} of {name}" for name, shape in shapes.items())
         raise ValueError(

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import array, memory
+from rfrope._core import array, memory, tensors
 from rfrope._core.angles import check_values
-from rfrope._core.arguments import choice
+from rfrope._core.arguments import broadcast, choice
 from rfrope._core.array import Array
+from rfrope._core.twins import twinned
 
 PAIRINGS = ("half", "interleaved")
 
@@ -93,8 +94,13 @@ def content(q: Any, k: Any, xp: ModuleType, device: Any, pairing: str, blocks: i
 
 def coefficients(q: Array, k: Array, pairing: str) -> tuple[Array, Array]:
     """Return A and B of each block, in the dtype of q and k."""
-    (q_1, q_2), (k_1, k_2) = pair(q, pairing), pair(k, pairing)
-    return q_1 * k_1 + q_2 * k_2, q_2 * k_1 - q_1 * k_2
+    return coefficients_of(pair(k, pairing), pair(q, pairing))
+
+
+def coefficients_of(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Return ``x . y`` and ``x_1 y_2 - x_2 y_1`` of each block, given by first and second features."""
+    (x_1, x_2), (y_1, y_2) = x, y
+    return x_1 * y_1 + x_2 * y_2, x_1 * y_2 - x_2 * y_1
 
 
 class Tokens(NamedTuple):
@@ -110,7 +116,7 @@ class Tokens(NamedTuple):
 
     def coefficients(self) -> tuple[Array, Array]:
         """A and B of each block, row by row."""
-        return self.q_1 * self.k_1 + self.q_2 * self.k_2, self.q_2 * self.k_1 - self.q_1 * self.k_2
+        return coefficients_of((self.k_1, self.k_2), (self.q_1, self.q_2))
 
 
 def tokens(q: Any, k: Any, xp: ModuleType, device: Any, pairing: str, blocks: int) -> Tokens:
@@ -188,14 +194,16 @@ def prepared(
             f"axes with None, as in {names[1]}[:, None], or broadcast {names[0]} first where all combinations are meant"
         )
     if out is not None:
-        _check_out(out, x, array.needs_gradient(x, out, *angles))
+        _check_out(out, x, tensors.needs_gradient(x, out, *angles))
     return out_pairing
 
 
 def turned(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Turn prepared features by ready cos and sin ``(..., D)``, one float wider."""
-    leading = np.broadcast_shapes(tuple(x.shape[:-1]), tuple(cos.shape[:-1]))
+    leading = broadcast(x.shape[:-1], cos.shape[:-1])
     width = 2 * cos.shape[-1]
+    if array.library_of(xp) == "jax":
+        return _turned_at_once(x, cos, sin, turn, xp)
     if out is None and isinstance(x, np.ndarray):
         out = np.empty((*leading, x.shape[-1]), x.dtype)
 
@@ -216,6 +224,62 @@ def turned(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: 
     if width < x.shape[-1] and not memory.same_memory(out, x):
         out[..., width:] = rest
     return out
+
+
+@twinned(cpu="rotation", torch="rotation")
+def shared_coefficients(
+    x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType
+) -> tuple[Array, Array]:
+    """Sums of ``x . y`` and ``x_1 y_2 - x_2 y_1`` of each block over all rows that share a phase.
+
+    They are what a gradient needs to know of features x and of the gradient y of what they were turned into.
+
+    Parameters
+    ----------
+    x, y : arrays, (..., 2D)
+        Of one dtype; the leading axes of both, and of `shape`, broadcast.
+    shape : tuple of int
+        Of the phases, ``(..., D)``.
+    pairing, y_pairing : str
+        Which two features make a block, in x and in y.
+
+    Returns
+    -------
+    A, B : arrays of that shape, in the widest float
+    """
+    found = coefficients_of(*(pair(array.as_widest(v, xp), name) for v, name in ((x, pairing), (y, y_pairing))))
+    return tuple(_summed_to(value, shape, xp) for value in found)
+
+
+def _summed_to(value: Array, shape: tuple[int, ...], xp: ModuleType) -> Array:
+    """Undo broadcasting from a shape."""
+    value = xp.broadcast_to(value, broadcast(value.shape, shape))
+    new = value.ndim - len(shape)
+    wide = tuple(axis for axis in range(value.ndim) if axis < new or (shape[axis - new] == 1 != value.shape[axis]))
+    return xp.reshape(xp.sum(value, axis=wide, keepdims=True), shape) if wide else value
+
+
+def _turned_at_once(x: Array, cos: Array, sin: Array, turn: Turn, xp: ModuleType) -> Array:
+    """Turn for a compiler of whole functions: tables as wide as the features, one sum, and layouts by transposition.
+
+    XLA's loop over halves that are sliced out and joined again takes three to nine times as long, with its gradient.
+    """
+    half, wide = cos.shape[-1], array.wider_float(x, xp)
+    z = _relaid(x[..., : 2 * half], (half, 2), xp) if turn.pairing == "interleaved" else x[..., : 2 * half]
+    swapped = xp.concat([z[..., half:], z[..., :half]], axis=-1)
+    cos, sin = (array.astype(xp.concat(two, axis=-1), wide, xp) for two in ((cos, cos), (-sin, sin)))
+    y = array.astype(array.astype(z, wide, xp) * cos + array.astype(swapped, wide, xp) * sin, x.dtype, xp)
+    y = _relaid(y, (2, half), xp) if turn.out_pairing == "interleaved" else y
+    if 2 * half == x.shape[-1]:
+        return y
+    rest = x[..., 2 * half :]
+    return xp.concat([y, xp.broadcast_to(rest, (*y.shape[:-1], rest.shape[-1]))], axis=-1)
+
+
+def _relaid(x: Array, shape: tuple[int, int], xp: ModuleType) -> Array:
+    """Features laid out by columns where they were by rows, as of a matrix of that shape."""
+    matrix = xp.reshape(x, (*x.shape[:-1], *shape))
+    return xp.reshape(xp.matrix_transpose(matrix), x.shape)
 
 
 def _check_out(out: Array, x: Array, needs_gradient: bool) -> None:

@@ -129,7 +129,11 @@ def _from(executor: Any, task: Any, spans: Spans, kept: Checkpoint | None) -> It
             raise TypeError(f"executor gave back {results!r:.80}; expected the results, in order, as map gives them")
         for result in results:
             if not (isinstance(result, tuple) and len(result) == 2):
-                raise TypeError(f"executor gave back {result!r:.80}; expected what the function that it maps returns")
+                future = callable(getattr(result, "result", None))
+                hint = ": pass client.get_executor() of a Dask client" if future else ""
+                raise TypeError(
+                    f"executor gave back {result!r:.80}; expected what the function that it maps returns{hint}"
+                )
             yield result
             done += 1
     except Exception as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import array, tensors
 from rfrope._core.array import Array
 
 
@@ -41,7 +41,7 @@ def on_host(
     """
     if isinstance(x, np.ndarray):
         return function(x)
-    if array.needs_gradient(x):
+    if tensors.needs_gradient(x):
         raise TypeError("this function is evaluated by SciPy on the host and has no gradient; pass a detached tensor")
     library = array.library_of(xp)
     if library == "dask":

@@ -12,14 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.array import Array, has_values, is_cupy, is_lazy, needs_gradient
+from rfrope._core.array import Array, is_cupy, is_lazy
+from rfrope._core.tensors import has_values, is_recorded, needs_gradient
 
 _LOOKED_AT = 2**16  # elements of an array whose places are compared one by one
 _PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments that are not arrays, looked up first
 
 
 def place(values: Iterable[Any]) -> str:
-    """Where all arrays among some values are, those in tuples included: "cpu", "cuda", or nowhere that loops may go."""
+    """Where all arrays among some values are, those in tuples included, as `Leaves` names places; "" for nowhere.
+
+    "torch" is for tensors whose operations are recorded, for gradients or by a compiler.
+    """
     arrays, rest = [], list(values)
     for value in rest:
         kind = type(value)
@@ -33,7 +37,9 @@ def place(values: Iterable[Any]) -> str:
             arrays.append(value)
     if all(map(in_memory, arrays)):
         return "cpu"
-    return "cuda" if all(map(on_cuda, arrays)) else ""
+    if all(map(on_cuda, arrays)):
+        return "cuda"
+    return "torch" if all(map(is_recorded, arrays)) else ""
 
 
 def is_writable(x: Array) -> bool:

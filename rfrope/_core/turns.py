@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import array, lazy
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 from rfrope._core.twins import twinned
@@ -29,7 +29,7 @@ _PI = Fraction(
 _TURN = 1 / (2 * _PI)
 
 
-@twinned(cpu="rotation", cuda="rotation")
+@twinned(cpu="rotation", cuda="rotation", torch="rotation")
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Return cos and sin of ``positions . frequencies + shift`` in the widest float of the namespace.
 
@@ -42,14 +42,23 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """
     positions, frequencies, shift, xp = angles
     device = array.device(positions)
-    dtype = array.widest_float(xp, device)
     fixed_point = not array.has_float64(xp, device) and (
         array.is_integer(positions) and array.has_integer_turns(xp) and not array.is_traced(frequencies)
     )
     if fixed_point:
-        angles = angles._replace(frequencies=array.to_host(frequencies))
-    elif isinstance(frequencies, np.ndarray):
+        return _cos_sin(angles._replace(frequencies=array.to_host(frequencies)), fixed_point=True)
+    if isinstance(frequencies, np.ndarray):
         angles = angles._replace(frequencies=array.from_host(frequencies, xp, device=device))
+    if any(array.is_traced(one) and not array.is_integer(one) for one in (positions, frequencies, shift)):
+        changing = tuple(one for one in angles[:3] if one is not None)
+        made: tuple[Array, Array] = lazy.with_slope(_cos_sin_of, _slope)(*changing)
+        return made
+    return _cos_sin(angles)
+
+
+def _cos_sin(angles: Angles, fixed_point: bool = False) -> tuple[Array, Array]:
+    positions, _, shift, xp = angles
+    dtype = array.widest_float(xp, array.device(positions))
     total: tuple[Array, Array] = (0.0, 0.0)
     for position, frequency in angles.axes():
         if fixed_point:
@@ -63,6 +72,20 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
         for part in _product_turns((xp.ones_like(shift),), shift, xp):
             total = _add(total, part)
     return _cos_sin_of_turns(*total, xp)
+
+
+def _cos_sin_of(positions: Array, frequencies: Array, shift: Array | None = None) -> tuple[Array, Array]:
+    return _cos_sin(Angles(positions, frequencies, shift, array.namespace(positions=positions)))
+
+
+def _slope(arrays: tuple[Array, ...], changes: tuple[Array | None, ...]) -> Array:
+    """By how much phases change with what they are made from, where that changes."""
+    (positions, frequencies, *_), (by_position, by_frequency, *by_shift) = arrays, changes
+    xp = array.namespace(positions=positions)
+    total = by_shift[0] if by_shift and by_shift[0] is not None else 0.0
+    if by_position is not None:
+        total = total + phases(Angles(by_position, frequencies, None, xp))
+    return total if by_frequency is None else total + phases(Angles(positions, by_frequency, None, xp))
 
 
 def phases(angles: Angles) -> Array:

@@ -1,15 +1,16 @@
 """Twins: compiled or transformed versions of a few generic functions, declared where these are defined.
 
 A twin has the name (without underscore) and the signature of its generic function, and agrees with it. It lives in a
-leaf of `rfrope._accel`, for arrays in the memory of the CPU or on a CUDA device, and is optional: where the leaf, or
-what it needs, is missing, the generic function runs, with the same result and more slowly.
+leaf of `rfrope._accel`, for arrays in the memory of the CPU or on a CUDA device, or for torch tensors whose operations
+are recorded, and is optional: where the leaf, or what it needs, is missing, the generic function runs, with the same
+result and more slowly.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from rfrope._core import memory
@@ -19,10 +20,11 @@ Result = TypeVar("Result")
 
 
 class Leaves(NamedTuple):
-    """Where the twins of a function are: modules of ``rfrope._accel.cpu`` and ``rfrope._accel.cuda``, or None."""
+    """Where the twins of a function are: modules of ``rfrope._accel.cpu``, ``.cuda`` and ``.torch``, or None."""
 
     cpu: str | None
     cuda: str | None
+    torch: str | None
 
 
 class Twinned(Protocol[Arguments, Result]):
@@ -35,10 +37,12 @@ class Twinned(Protocol[Arguments, Result]):
 
 
 DECLARED: dict[str, Leaves] = {}  # by the name of the twin
+_FOUND: dict[tuple[str, str], Callable[..., Any] | None] = {}
+CHOOSING: dict[str, Callable[..., Any]] = {}  # the declared functions, by the same names
 
 
 def twinned(
-    *, cpu: str | None = None, cuda: str | None = None
+    *, cpu: str | None = None, cuda: str | None = None, torch: str | None = None
 ) -> Callable[[Callable[Arguments, Result]], Twinned[Arguments, Result]]:
     """Declare the leaves that hold the twin of a function.
 
@@ -48,7 +52,7 @@ def twinned(
 
     def declare(generic: Callable[Arguments, Result]) -> Twinned[Arguments, Result]:
         name = generic.__name__.lstrip("_")
-        DECLARED[name] = Leaves(cpu, cuda)
+        DECLARED[name] = Leaves(cpu, cuda, torch)
 
         @wraps(generic)
         def chosen(*arguments: Any, **options: Any) -> Any:
@@ -57,25 +61,37 @@ def twinned(
             return (generic if twin is None else twin)(*arguments, **options)
 
         chosen.generic = generic  # type: ignore[attr-defined]
+        CHOOSING[name] = chosen
         return cast(Twinned[Arguments, Result], chosen)
 
     return declare
 
 
 def where(name: str, *arguments: Any) -> str:
-    """Where a function would run for some arrays: "cpu" or "cuda" by its twin there, or "" by the function itself."""
+    """Where a function would run for some arrays: the place of its twin, or "" by the function itself."""
     place = memory.place(arguments)
     return place if place and twin_of(name, place) is not None else ""
 
 
-@cache
 def twin_of(name: str, place: str) -> Callable[..., Any] | None:
-    """Return the twin of that name for arrays at a place, "cpu" or "cuda"; None where this machine cannot have it."""
+    """Return the twin of that name for arrays at a place (a field of `Leaves`); None where this machine has none."""
+    _look_up(name, place)
+    return _FOUND[name, place]
+
+
+def _look_up(name: str, place: str) -> None:
+    if (name, place) in _FOUND:
+        return
     leaf = getattr(DECLARED[name], place)
     try:
-        return None if leaf is None else cast(Callable[..., Any], getattr(load(place, leaf), name))
+        twin = None if leaf is None else getattr(load(place, leaf), name)
     except ImportError:
-        return None  # `rfrope doctor` says why
+        twin = None  # `rfrope doctor` says why
+    _FOUND[name, place] = twin
+
+
+# what torch.compiler.assume_constant_result sets: the compiler runs this where it cannot trace, as it cannot an import
+_look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def load(place: str, leaf: str) -> Any:

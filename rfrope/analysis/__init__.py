@@ -5,6 +5,7 @@ from rfrope.analysis.blocks import DensityOfStates, density_of_states, turns, wa
 from rfrope.analysis.content import Departure, Similarity, departure, similarity, sine_share
 from rfrope.analysis.curves import aliasing_distance, dirichlet, first_negative_lag, log_uniform_kernel, mean_kernel
 from rfrope.analysis.fits import KernelFit, ScalingEffect, fit_kernel, scaling_effect
+from rfrope.analysis.planning import Plan, Way, plan
 from rfrope.analysis.summary import AxisSummary, Summary, summarise
 
 __all__ = [
@@ -13,9 +14,11 @@ __all__ = [
     "DensityOfStates",
     "Departure",
     "KernelFit",
+    "Plan",
     "ScalingEffect",
     "Similarity",
     "Summary",
+    "Way",
     "aliasing_distance",
     "base_for_context",
     "density_of_states",
@@ -25,6 +28,7 @@ __all__ = [
     "fit_kernel",
     "log_uniform_kernel",
     "mean_kernel",
+    "plan",
     "scaling_effect",
     "similarity",
     "sine_share",

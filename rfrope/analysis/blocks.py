@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, capacity
+from rfrope._core import angles, array, capacity, texts
 from rfrope._core.arguments import positive
 from rfrope._core.array import Array
 from rfrope.kernels.parameters import radius
@@ -44,6 +44,9 @@ class DensityOfStates:
     low: float
     high: float
     distance: float
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from rfrope._core import angles, array, blocks, sums
+from rfrope._core import angles, array, blocks, sums, texts
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite
 from rfrope._core.array import Array
@@ -39,6 +39,9 @@ class Similarity:
     random_std: float
     radius: Array
 
+    def __str__(self) -> str:
+        return texts.short(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Departure:
@@ -58,6 +61,9 @@ class Departure:
     phi: Array
     residual: Array
     overall: Array
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays

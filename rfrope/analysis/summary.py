@@ -136,8 +136,9 @@ class Summary:
                 f"cos and sin are multiplied by {self.attention_factor:.6g}, so {part} by "
                 f"{self.attention_factor**2:.6g}; the scores below are without it."
             )
+        several = len(self.axes) > 1
+        lines += [f"In short{f', axis {axis.axis}' if several else ''}: {_finding(axis)}" for axis in self.axes]
         for axis in self.axes:
-            several = len(self.axes) > 1
             lines += ["", *([f"Lags along axis {axis.axis}"] if several else []), *_told(axis, self)]
         return "\n".join(lines)
 
@@ -287,6 +288,16 @@ def _base(theta: np.ndarray) -> float | None:
     base = math.exp(log_base)
     near = float(f"{base:.6g}")
     return near if abs(near - base) <= _LADDER * base else base
+
+
+def _finding(axis: AxisSummary) -> str:
+    """One line: where the score of equal content falls, and how many blocks complete no turn."""
+    if not axis.n_turning:
+        return "no block turns."
+    half = "never under 1/2" if axis.half_lag is None else f"under 1/2 from {axis.half_lag}"
+    negative = "never under 0" if axis.first_negative_lag is None else f"under 0 from {axis.first_negative_lag}"
+    dead = "all turn once" if not axis.n_dead else f"{axis.n_dead} of {axis.n_turning} do not turn once"
+    return f"equal content scores {half}, {negative}; of the blocks {dead}."
 
 
 def _told(axis: AxisSummary, summary: Summary) -> Iterator[str]:

@@ -22,7 +22,7 @@ from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, Undec
 from rfrope.kernels import Kernel
 
 _CHECKED = 20.0  # scales over which Phi is compared closely
-_WHOLE = 4096  # whole lags at which it is compared
+_WHOLE = 2048  # whole lags at which it is compared
 _PROOF = 1e-2  # of the tolerance: how negative a quadratic form must be to prove anything
 _ROUGH = 1e-2  # how negative it must be for a function of unknown errors
 _EXPLAINED = (1.5, 5.0)  # tolerances that an error may come to, before and after all was searched for what is negative
@@ -75,7 +75,7 @@ def from_function(
     Notes
     -----
     Source: Corollary 3 of seed 000. No number of values proves a function positive definite; the certificate states
-    that at the lags that were compared, all whole ones up to `Certificate.whole_lags` among them, phi is within
+    that at the lags that were compared, all whole ones up to its ``whole_lags`` among them, phi is within
     ``sup_error`` of a function that is. Before anything is accepted quadratic forms are taken on grids of phi itself.
 
     phi is resolved as Legendre series on panels, whose Fourier integrals are exact; in more axes this is the Hankel

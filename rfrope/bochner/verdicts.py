@@ -46,7 +46,7 @@ class Certificate:
     standard_errors : tuple of float
         Of the autocorrelations at lags 1, 2, ..., for estimates from data.
     whole_lags : int
-        Every whole lag 1, 2, ..., `whole_lags` is among those compared.
+        Every whole lag 1, 2, ..., ``whole_lags`` is among those compared.
     unaccounted : float
         Spectral mass whose place is not known: by how much what was found differs from 1, and what the errors of the
         computation may amount to.

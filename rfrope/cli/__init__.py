@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 
 import rfrope
-from rfrope.cli import audit, compare, design, doctor, export, inspect, kernels, validate
+from rfrope.cli import audit, compare, design, doctor, export, inspect, kernels, plan, validate
 
-_COMMANDS = (validate, design, inspect, export, compare, audit, kernels, doctor)
+_COMMANDS = (validate, design, inspect, plan, export, compare, audit, kernels, doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,9 +40,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
+class _Completion(argparse.Action):
+    """Print a shell's completion script and stop."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: object, **more: object) -> None:
+        """Print the script of the shell that is asked for."""
+        try:
+            import shtab
+        except ModuleNotFoundError:
+            parser.error("--print-completion needs shtab: pip install 'rfrope[completion]'")
+        print(shtab.complete(parser, str(given[1])))
+        parser.exit(0)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="rfrope", description="Kernel engineering for rotary position embeddings.")
+    parser = argparse.ArgumentParser(
+        prog="rfrope",
+        description="Kernel engineering for rotary position embeddings. Exit codes: 0 for success, 1 for a failed "
+        "validation or audit, 2 for bad input.",
+        epilog='Examples: rfrope design "matern(nu=1.5, scale=64)" --head-dim 64 --context 4096 -o rope.npz; '
+        "rfrope inspect config.json; rfrope validate",
+    )
     parser.add_argument("--version", action="version", version=f"rfrope {rfrope.__version__}")
+    parser.add_argument(
+        "--print-completion",
+        action=_Completion,
+        choices=("bash", "zsh", "tcsh"),
+        help="print a script that completes commands and options in a shell, and stop",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in _COMMANDS:
         command.add(commands)

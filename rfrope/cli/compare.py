@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from rfrope import models
-from rfrope.cli.shared import whole
+from rfrope.cli.shared import check_source, whole
 
 
 def add(commands: Any) -> None:
@@ -37,6 +37,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    check_source(options.source)
     found = models.compare(options.source, options.engine, seq_len=options.seq_len)
     if options.json:
         print(json.dumps(found.to_dict(), indent=1, allow_nan=False))

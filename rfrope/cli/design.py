@@ -176,7 +176,10 @@ def _figure(path: str, frequencies: np.ndarray, laws: list[kernels.Kernel], foun
     figure, (left, right) = plotting.new_figure(2)
     plotting.kernel(laws[found.worst if several else 0], max(found.context) - 1, frequencies=shown, ax=left)
     left.set_xscale("symlog", linthresh=1.0)
+    if several:
+        left.set_title(f"head {found.worst}, the worst of {len(laws)}: {laws[found.worst]!r}", fontsize="medium")
     plotting.frequencies(frequencies, ax=right)
+    right.set_title("frequencies" + (" of all heads" if len(frequencies.shape) > 2 else ""), fontsize="medium")
     return drawn(path, figure)
 
 

@@ -23,6 +23,7 @@ def add(commands: Any) -> None:
         description="Say which array libraries and accelerators are active on this machine, and for each that is not, "
         "why not and what to type next. Each is imported in a process of its own, which takes some seconds. "
         "Exit code: 0, whatever is found.",
+        epilog="Example: rfrope doctor --json",
     )
     doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
     doctor.set_defaults(run=_doctor)

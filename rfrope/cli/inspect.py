@@ -14,7 +14,7 @@ import numpy as np
 
 import rfrope
 from rfrope import analysis, models, plotting, scaling
-from rfrope.cli.shared import add_plot, check_figure, even, print_table, whole, write_figure
+from rfrope.cli.shared import add_plot, check_figure, check_source, even, print_table, whole, write_figure
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
 _BY_LENGTH = tuple(scheme.name for scheme in scaling.SCHEMES if scheme.by_length)
@@ -147,6 +147,7 @@ def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
     if source.lower().endswith(_FREQUENCY_FILES):
         yield from _of_frequency_file(source, options)
         return
+    check_source(source)
     parts = rfrope.from_config(source, seq_len=options.seq_len)
     contexts = [_context_of(part, options) for part in parts]
     if not any(contexts):
@@ -261,55 +262,44 @@ def _about(one: _Set) -> dict[str, Any]:
 
 
 def _print_side_by_side(sets: list[_Set], told: list[analysis.Summary]) -> None:
-    rows: list[tuple[str, ...]] = [
-        (
-            "frequencies",
-            "D",
-            "context",
-            "score x",
-            "wavelengths",
-            "never turn",
-            "< 1/2",
-            "< 0",
-            "lowest",
-            "nearest kernel",
-        )
-    ]
+    found: list[tuple[str, ...]] = [("frequencies", "context", "< 1/2", "< 0", "lowest", "never turn", "score x")]
+    made: list[tuple[str, ...]] = [("frequencies", "D", "wavelengths", "nearest kernel")]
     for one, summary in zip(sets, told, strict=True):
         for along in summary.axes:
             label = f"{one.label}, axis {along.axis}" if len(summary.axes) > 1 else one.label
             still = (summary.head_dim + 1) // 2 - along.n_turning + along.n_dead
             places = ["never" if lag is None else str(lag) for lag in (along.half_lag, along.first_negative_lag)]
-            rows.append(
-                (
-                    label,
-                    str(summary.n_blocks),
-                    str(summary.context),
-                    f"{summary.attention_factor**2:.4g}",
-                    f"{along.shortest:.4g} to {along.longest:.4g}",
-                    str(still),
-                    *places,
-                    f"{along.lowest:.3f}",
-                    "-" if along.fit is None else along.fit.label,
-                )
-            )
-    print_table(rows, left=(0, 9))
+            factor = f"{summary.attention_factor**2:.4g}"
+            found.append((label, str(summary.context), *places, f"{along.lowest:.3f}", str(still), factor))
+            lengths = f"{along.shortest:.4g} to {along.longest:.4g}"
+            made.append((label, str(summary.n_blocks), lengths, "-" if along.fit is None else along.fit.label))
+    print_table(found, left=(0,))
     print(
-        "\nnever turn: blocks, of all features of a head, that complete no turn within the context. < 1/2, < 0: the"
-        "\nfirst distance at which a token scores less than one half, or less than 0, with its own like (1 at the same"
-        "\nplace, averaged over contents); lowest: the smallest such score within the context, without the factor of"
-        "\nscore x. Wavelengths in positions. Nearest kernel: to the curve of the blocks that turn."
+        "\n< 1/2, < 0: the first distance at which a token scores less than one half, or less than 0, with"
+        "\nits own like (1 at the same place, averaged over contents); lowest: the smallest such score within"
+        "\nthe context; score x: the factor that these scores are without. never turn: blocks, of all features"
+        "\nof a head, that complete no turn within the context.\n"
     )
+    print_table(made, left=(0, 3))
+    print("\nWavelengths in positions. Nearest kernel: to the curve of the blocks that turn.")
     for one in sets:
         for part in _scheme(one):
             print(f"\n{one.label}\n{part}")
 
 
 def _figure(sets: list[_Set]) -> Any:
-    """Two panels: mean kernels over the longest context, and wavelengths of the blocks."""
+    """Two panels: mean kernels of whole heads, each over its own context, and wavelengths of the blocks."""
     figure, (left, right) = plotting.new_figure(2)
-    held = {one.label: one.frequencies for one in sets}
-    context = max(one.context for one in sets)
-    plotting.mean_kernels(held, context - 1, ax=left)
-    plotting.wavelengths(held, context=context, ax=right)
+    whole_heads = {one.label: _whole_head(one) for one in sets}
+    contexts = {one.label: one.context for one in sets}
+    plotting.mean_kernels(whole_heads, {label: context - 1 for label, context in contexts.items()}, ax=left)
+    plotting.wavelengths({one.label: one.frequencies for one in sets}, context=contexts, ax=right)
+    left.set_title("score of equal content")
+    right.set_title("wavelengths of the blocks")
     return figure
+
+
+def _whole_head(one: _Set) -> np.ndarray:
+    """Frequencies with zeros for the features of a head that are not turned, as the text counts them."""
+    still = ((one.head_dim or 0) + 1) // 2 - len(one.frequencies)
+    return np.concatenate([one.frequencies, np.zeros((max(still, 0), *one.frequencies.shape[1:]))])

@@ -12,14 +12,19 @@ from rfrope import kernels
 def add(commands: Any) -> None:
     """Add the command to the parser."""
     listing = commands.add_parser(
-        "kernels", help="list the registered kernels", description="List the registered kernels."
+        "kernels",
+        help="list the registered kernels, or show some of them",
+        description="List the registered kernels, or show those that are named. "
+        "Exit code: 0, or 2 for an unknown name.",
+        epilog="Examples: rfrope kernels; rfrope kernels matern; rfrope kernels gaussian cauchy --json",
     )
+    listing.add_argument("names", nargs="*", metavar="NAME", help="a family, such as matern; all if none")
     listing.add_argument("--json", action="store_true", help="print JSON instead of a list")
     listing.set_defaults(run=_kernels)
 
 
 def _kernels(options: argparse.Namespace) -> int:
-    records = kernels.records()
+    records = _named(options.names)
     if options.json:
         fields = ("name", "aliases", "formula", "law", "parameters", "dimensions", "example")
         print(json.dumps([{field: getattr(record, field) for field in fields} for record in records], indent=1))
@@ -32,3 +37,15 @@ def _kernels(options: argparse.Namespace) -> int:
         print(f"    ω ~ {record.law}")
         print(f"    dimensions: {record.dimensions}; example: {record.example}")
     return 0
+
+
+def _named(names: list[str]) -> list[kernels.Record]:
+    """Return the records of families by name or another name of theirs, all of them for no names."""
+    records = list(kernels.records())
+    if not names:
+        return records
+    held = {known: record for record in records for known in (record.name, *record.aliases)}
+    for name in names:
+        if name not in held:
+            raise ValueError(f"NAME is {name!r}; expected one of {', '.join(record.name for record in records)}")
+    return list({held[name].name: held[name] for name in names}.values())

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +16,8 @@ from rfrope import plotting
 from rfrope._core import files
 
 _FIGURES = (".png", ".svg", ".pdf")
+_COLOURS = {"green": "32", "red": "31"}
+_NARROWEST = 12  # characters that a column keeps when its cells are broken
 
 
 def whole(least: int) -> Callable[[str], int]:
@@ -82,13 +87,60 @@ def place(lag: tuple[int, ...]) -> str:
     return str(lag[0]) if len(lag) == 1 else str(lag)
 
 
+def check_source(source: str) -> None:
+    """Say what to pass instead of a model's name, or of a path where nothing lies."""
+    if os.path.exists(source):
+        return
+    folder, _, name = source.replace(os.sep, "/").rpartition("/")
+    is_name = bool(folder) and not source.startswith((".", "/", "~")) and "/" not in folder and "." not in folder
+    hint = f" (for {name}: the config.json of its repository)" if is_name and not name.endswith(".json") else ""
+    raise ValueError(
+        f"{source}: there is no such file or folder here, and nothing is downloaded; expected the path of a "
+        f"config.json, or of the folder that it lies in{hint}"
+    )
+
+
+def on_a_terminal() -> bool:
+    """Whether stdout is read by a person, and not by a file or another program."""
+    try:
+        return sys.stdout.isatty()
+    except (AttributeError, ValueError):  # no stdout, or a closed one
+        return False
+
+
+def styled(text: str, colour: str) -> str:
+    """Return the text in bold and a colour, on a terminal that shows them; https://no-color.org switches them off."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not on_a_terminal()
+    return text if plain else f"\x1b[1;{_COLOURS[colour]}m{text}\x1b[0m"
+
+
 def print_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2)) -> None:
-    """Print a table whose first row is its head; columns are right-aligned but for those `left`."""
+    """Print a table whose first row is its head; columns are right-aligned but for those `left`.
+
+    On a terminal too narrow for it, the cells of the widest columns that are `left` go on in further lines.
+    """
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    if on_a_terminal():
+        _narrow(widths, left, shutil.get_terminal_size().columns)
     for number, row in enumerate(rows):
-        cells = [
-            cell.ljust(w) if i in left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        broken = [
+            textwrap.wrap(cell, w) or [""] if i in left else [cell]
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
         ]
-        print("  ".join(cells).rstrip())
+        for line in range(max(map(len, broken))):
+            parts = [cell[line] if line < len(cell) else "" for cell in broken]
+            cells = [
+                p.ljust(w) if i in left else p.rjust(w) for i, (p, w) in enumerate(zip(parts, widths, strict=True))
+            ]
+            print("  ".join(cells).rstrip())
         if number == 0:
             print("  ".join("-" * w for w in widths))
+
+
+def _narrow(widths: list[int], left: tuple[int, ...], available: int) -> None:
+    """Take from the widest of the columns `left` until the table fits, or none can give more."""
+    while sum(widths) + 2 * (len(widths) - 1) > available:
+        widest = max(left, key=lambda i: widths[i])
+        if widths[widest] <= _NARROWEST:
+            return
+        widths[widest] -= 1

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from rfrope import kernels
-from rfrope._core import archives
-from rfrope.cli.shared import print_table, whole
+from rfrope._core import archives, progress
+from rfrope.cli.shared import print_table, styled, whole
 from rfrope.validation import Row, Validation, validate
 
 _FEW = 1000
+_WORST = 5  # rows that are shown without --full
+_HALF = 2  # which of the five lags is the one where Phi falls to one half
 _COLUMNS = ("kernel", "lag", "quantity", "pair", "closed form", "estimate", "std. error", "z")
 
 
@@ -25,6 +27,8 @@ def add(commands: Any) -> None:
         help="check kernels, and the attention scores they give, against closed forms",
         description="Draw frequencies and compare Φ, Φ₂, E sin, E S and Var S with their closed forms. Exit code: 0 "
         "when every |z| lies under the Bonferroni bound, 1 when one does not, 2 for bad input.",
+        epilog='Examples: rfrope validate; rfrope validate "matern(nu=1.5, scale=16)" gaussian --full; '
+        "rfrope validate --qk yours.npz --json",
     )
     check.add_argument(
         "kernels", nargs="*", metavar="KERNEL", help='such as "matern(nu=1.5, scale=16)"; all registered if none'
@@ -45,6 +49,9 @@ def add(commands: Any) -> None:
     check.add_argument("--blocks", type=whole(1), help="use only the first BLOCKS blocks of q and k (default: all)")
     check.add_argument(
         "--alpha", type=float, default=1e-3, help="chance that a right result fails (default: %(default)s)"
+    )
+    check.add_argument(
+        "--full", action="store_true", help="print every lag and quantity of every kernel, not only the worst"
     )
     check.add_argument("--json", action="store_true", help="print JSON instead of a table")
     check.set_defaults(run=_validate)
@@ -68,7 +75,7 @@ def _validate(options: argparse.Namespace) -> int:
             alpha=options.alpha / len(chosen),
             pairing=options.pairing,
         )
-        for kernel in chosen
+        for kernel in progress.shown(chosen, len(chosen), None)
     ]
     passed = all(result.passed for result in results)
     if options.json:
@@ -85,13 +92,51 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _print_validations(results: list[Validation], options: argparse.Namespace, passed: bool) -> None:
-    table: list[tuple[str, ...]] = [_COLUMNS]
-    for result in results:
-        table += [_cells(result, row) for row in _worst_pairs(result)]
-    print_table(table)
+    if options.full:
+        print_table([_COLUMNS, *(_cells(result, row) for result in results for row in _worst_pairs(result))])
+    else:
+        _print_summary(results)
     first = results[0]
     vectors = "real q and k of SmolLM2-135M-Instruct" if options.qk is None else f"q and k of {options.qk}"
-    print(f"\nVectors: {first.n_pairs} pairs, {vectors}, {first.n_blocks} blocks; each row shows its worst pair.")
+    shown = "each row shows its worst pair" if options.full else "--full prints all lags and quantities"
+    print(f"\nVectors: {first.n_pairs} pairs, {vectors}, {first.n_blocks} blocks; {shown}.")
+    if options.full:
+        _print_spread(results)
+    tests = sum(len(result.rows) for result in results)
+    worst = max(results, key=lambda result: abs(result.worst.z))
+    verdict = styled("PASSED", "green") if passed else styled("FAILED", "red")
+    print(
+        f"\n{verdict}: largest |z| {abs(worst.worst.z):.2f} "
+        f"({worst.kernel}, {worst.worst.quantity}, lag {_lag(worst.worst.lag)});\n"
+        f"bound {min(r.bound for r in results):.2f} (Bonferroni, {tests} tests, alpha {options.alpha:g}); "
+        f"{first.n_samples} samples, {first.n_trials} trials, seed {options.seed}."
+    )
+    if min(first.n_samples, first.n_trials) < _FEW:
+        print(
+            f"With fewer than {_FEW} samples or trials, z is not quite normal: a right one fails more often than alpha."
+        )
+
+
+def _print_summary(results: list[Validation]) -> None:
+    """One line for each kernel, then the rows with the largest abs(z) of all."""
+    table: list[tuple[str, ...]] = [("kernel", "result", "tests", "largest |z|", "of", "sd / mean")]
+    for result in results:
+        verdict, worst = "passed" if result.passed else "FAILED", result.worst
+        where = f"{worst.quantity}, lag {_lag(worst.lag)}"
+        size = (str(len(result.rows)), f"{abs(worst.z):.2f}", where, _multiple(result.spread[_HALF]))
+        table.append((result.kernel, verdict, *size))
+    print_table(table, left=(0, 1, 4))
+    print(
+        "\nsd / mean: the score's standard deviation over draws of the frequencies, as a multiple of its"
+        "\nmean, at the lag where Φ falls to one half (median over pairs). One draw is not the mean."
+    )
+    rows = [(result, row) for result in results for row in _worst_pairs(result)]
+    rows.sort(key=lambda held: -abs(held[1].z) if held[1].z == held[1].z else -math.inf)
+    print("\nThe rows with the largest |z|:")
+    print_table([_COLUMNS, *(_cells(*held) for held in rows[:_WORST])])
+
+
+def _print_spread(results: list[Validation]) -> None:
     print(
         "The score's standard deviation over draws of the frequencies, as a multiple of its mean (median over pairs):"
     )
@@ -100,18 +145,6 @@ def _print_validations(results: list[Validation], options: argparse.Namespace, p
             f"{_multiple(s)} at lag {_lag(lag)}" for lag, s in zip(result.lags, result.spread, strict=True)
         )
         print(f"  {result.kernel}: {told}")
-    tests = sum(len(result.rows) for result in results)
-    worst = max(results, key=lambda result: abs(result.worst.z))
-    print(
-        f"\n{'PASSED' if passed else 'FAILED'}: largest |z| {abs(worst.worst.z):.2f} "
-        f"({worst.kernel}, {worst.worst.quantity}, lag {_lag(worst.worst.lag)}); "
-        f"bound {min(r.bound for r in results):.2f} (Bonferroni, {tests} tests, alpha {options.alpha:g}); "
-        f"{first.n_samples} samples, {first.n_trials} trials, seed {options.seed}."
-    )
-    if min(first.n_samples, first.n_trials) < _FEW:
-        print(
-            f"With fewer than {_FEW} samples or trials, z is not quite normal: a right one fails more often than alpha."
-        )
 
 
 def _worst_pairs(result: Validation) -> list[Row]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rfrope._core import angles, array
+from rfrope._core import angles, array, texts
 from rfrope._core.arguments import LARGEST, positive
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing, check_width, halves
@@ -58,6 +58,9 @@ class WeightOffset:
     angle: np.ndarray
     weight: np.ndarray
     quality: np.ndarray
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays

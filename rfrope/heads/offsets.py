@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, philox, sums
+from rfrope._core import angles, array, blocks, capacity, philox, sums, texts
 from rfrope._core.arguments import flag, positive, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
@@ -59,6 +59,9 @@ class EffectiveOffset:
     runner_up_value: np.ndarray
     lag: np.ndarray
     mass: np.ndarray
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays

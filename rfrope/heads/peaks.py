@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, sums, turns
+from rfrope._core import angles, array, sums, texts, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, finite
 from rfrope._core.array import Array
@@ -42,6 +42,9 @@ class Alignment:
     blocks: Array
     angles: Array
 
+    def __str__(self) -> str:
+        return texts.short(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Peak:
@@ -63,6 +66,9 @@ class Peak:
     value: Any
     runner_up: Any
     runner_up_value: Any
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, sums, turns
+from rfrope._core import angles, array, blocks, capacity, sums, texts, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite, positive, whole
 from rfrope._core.array import Array
@@ -52,6 +52,9 @@ class AttentionProfile:
     mass: Array
     rival: Array
     gap: Array
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays

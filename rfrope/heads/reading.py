@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, sums
+from rfrope._core import angles, array, blocks, sums, texts
 from rfrope._core.arguments import choice, flag, positive
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
@@ -53,6 +53,9 @@ class Profile:
     cosine: Array
     sine: Array
     blocks: Array
+
+    def __str__(self) -> str:
+        return texts.short(self)
 
 
 @array.on_device_of_arrays

@@ -103,10 +103,10 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     ----------
     what : array, pair of arrays, dict of arrays, or module
         Frequencies ``(D,)`` (``inv_freq``); a pair of tables of cos and sin, ``(S, D)``, or ``(S, 2D)`` with every
-        column twice, doubled or repeated; one table ``(S, 2D)``, cos then sin, sin then cos, or in turn; a complex
-        table ``(S, D)``. A dict holds such arrays under the names that models have for them, as a ``state_dict`` or an
-        open NPZ file does. A module of PyTorch is searched for them; one of transformers is asked for its cos and sin
-        too, and for the pairing by which its own function turns.
+        column twice, doubled or repeated; one table ``(S, 2D)``, cos then sin, sin then cos, or in turn, or
+        ``(S, D, 2)``; a complex table ``(S, D)``. A dict holds such arrays under the names that models have for them,
+        as a ``state_dict`` or an open NPZ file does. A module of PyTorch is searched for them; one of transformers is
+        asked for its cos and sin too, and for the pairing by which its own function turns.
     rope : Rope, frequencies, or config, optional
         What is meant; a config as in `from_config`. Unless given, that of ``what.config``.
     context : int, optional
@@ -191,12 +191,12 @@ def _distinct(ropes: Iterator[Rope]) -> Iterator[Rope]:
 
 def _choice(held: Held, meant: tuple[Rope, ...]) -> tuple[Rope, ...]:
     """Which of the Ropes a thing may be of: by kind of layer, text or picture, and else any."""
-    if len(meant) == 1:
+    if "name" not in meant[0].source:  # not of a config
         return meant
     seen = any(word in held.name for word in _PERCEPTION)
-    places = {one: one.source.get("name", "") for one in meant}
+    places = {one: one.source["name"] for one in meant}
     ropes = tuple(one for one, place in places.items() if seen == any(word in place for word in _PERCEPTION))
-    ropes = tuple(one for one in ropes if one.source.get("rope_parameters", {}).get("rope_type") != "axial")
+    ropes = tuple(one for one in ropes if one.source["rope_parameters"]["rope_type"] != "axial")
     return tuple(one for one in ropes if not held.layer or places[one].endswith(held.layer))
 
 

@@ -115,9 +115,10 @@ ENGINES = (
         "TensorRT-LLM",
         "51ea5c9",
         (
-            "tensorrt_llm/_torch/attention_backend/interface.py (RopeParams)",
-            "tensorrt_llm/functional.py (RopeEmbeddingUtils, RotaryScalingType)",
-            "tensorrt_llm/_torch/models/{modeling_llama,modeling_phi3,modeling_qwen,modeling_qwen3}.py",
+            "tensorrt_llm/_torch/attention_backend/interface.py (RopeParams) at 51ea5c9",
+            "RopeEmbeddingUtils and RotaryScalingType, which it calls, in a later version: tensorrt_llm/functional.py",
+            "tensorrt_llm/_torch/models/modeling_llama.py at 012cf90, modeling_phi3.py at 000a01d, modeling_qwen.py at "
+            "047098b, modeling_qwen3.py",
         ),
         engine_rules.tensorrt_llm,
         (*_DENSE, "phi3"),

@@ -15,7 +15,7 @@ from rfrope._core import array
 from rfrope._core.blocks import pair
 from rfrope.rotation.rope import Rope
 
-FREQUENCIES = ("inv_freq", "inv_freqs", "freqs")
+FREQUENCIES = ("inv_freq", "inv_freqs", "freqs", "theta")
 COS = ("cos_cached", "cos_cache", "cos")
 SIN = ("sin_cached", "sin_cache", "sin")
 TABLES = ("cos_sin_cache", "freqs_cis", "rotary_cos_sin")
@@ -119,11 +119,11 @@ def _of_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterato
 
     for name, value in tensors.items():
         last = name.rpartition(".")[2]
-        layer = next((last.removesuffix(f"_{ending}") for ending in FREQUENCIES if last.endswith(f"_{ending}")), None)
-        if last in FREQUENCIES or (layer and "original" not in last and layer != "long"):
+        layer = last.removesuffix("_inv_freq") if last.endswith("_inv_freq") else ""
+        if last in FREQUENCIES or (layer and "original" not in layer and layer != "long"):
             scale = getattr(part, f"{layer}_attention_scaling" if layer else "attention_scaling", None)
-            yield _of_array(label(name), value, attention_factor=scale, layer=layer or "")
-        elif last in TABLES:
+            yield _of_array(label(name), value, attention_factor=scale, layer=layer)
+        elif last in TABLES or (last == "cache" and np.ndim(value) == 3 and value.shape[-1] == 2):
             yield _of_array(label(name), value)
         elif last in COS:
             other = name.removesuffix(last) + SIN[COS.index(last)]
@@ -189,14 +189,16 @@ def _of_array(name: str, value: Any, attention_factor: float | None = None, laye
     squeezed = host.reshape([n for n in host.shape if n != 1] or [1])
     if np.iscomplexobj(squeezed) and squeezed.ndim == 2:
         return Held(name, np.stack([squeezed.real, squeezed.imag], axis=1), dtype, layer=layer)
+    if squeezed.ndim == 3 and squeezed.shape[-1] == 2:
+        return Held(name, np.moveaxis(squeezed, -1, 1), dtype, layer=layer)
     if squeezed.ndim == 1 and not np.iscomplexobj(squeezed):
         factor = None if attention_factor is None else float(attention_factor)
         return Held(name, squeezed.astype(np.float64), dtype, factor, layer=layer)
     if squeezed.ndim == 2 and squeezed.shape[1] % 2 == 0:
         return Held(name, _split(squeezed), dtype, layer=layer)
     raise ValueError(
-        f"{name} has shape {tuple(host.shape)}; expected frequencies (D,), a table (S, 2D) of cos and sin, or a "
-        "complex one (S, D); a table of cos and one of sin go as a pair"
+        f"{name} has shape {tuple(host.shape)}; expected frequencies (D,), a table (S, 2D) or (S, D, 2) of cos "
+        "and sin, or a complex one (S, D); a table of cos and one of sin go as a pair"
     )
 
 

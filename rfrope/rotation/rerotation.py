@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks
+from rfrope._core import angles, array, blocks, lazy
 from rfrope._core.array import Array
 from rfrope.rotation.rope import Rope, pairing_for
 from rfrope.rotation.turning import rotate
@@ -76,7 +76,9 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     if pairings[0] != pairings[1] or before.shape != after.shape:
         features = rotate(k, positions, before, pairing=pairings[0], scale=old.attention_factor, inverse=True)
         return rotate(features, positions, after, pairing=pairings[1], scale=new.attention_factor, out=out)
-    xp, device = array.shared({"positions": positions, "old": before, "new": after}, k=k, out=out)
+    constants = {"positions": positions, "old": before, "new": after}
+    xp, device = array.shared(constants, k=k, out=out)
+    xp = lazy.space_of_constants(xp, constants)
     read = angles.checked(positions, after, None, xp, device)
     both = xp.concat([read.positions, read.positions], axis=-1)
     scale = new.attention_factor / old.attention_factor

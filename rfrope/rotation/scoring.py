@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rfrope._core import angles, array, blocks
+from rfrope._core import angles, array, blocks, lazy
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
 from rfrope.rotation.turning import rotated
@@ -112,9 +112,9 @@ def scores_of(
     for name, value in (("q", q), ("k", k)):
         if value.ndim < 2:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d): use {name}[None, :]")
-    wide, turned = array.wider_float(q, xp), []
+    wide, turned, space = array.wider_float(q, xp), [], lazy.space_of_constants(xp, constants)
     for name, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
-        read = angles.checked(positions, frequencies, phase, xp, device, f"{name}_positions")
+        read = angles.checked(positions, frequencies, phase, space, device, f"{name}_positions")
         blocks.check_width(x, read.blocks, "frequencies", name)
         out_pairing = blocks.prepared(x, read.shape, pairing, None, None, (name, f"{name}_positions"))
         turned.append(rotated(array.astype(x, wide, xp), read, Turn(pairing, out_pairing, scale), None))

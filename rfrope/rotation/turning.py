@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, turns, twins
+from rfrope._core import angles, array, blocks, lazy, turns, twins
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import flag, positive
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
+from rfrope._core.lazy import Constant
 from rfrope._core.twins import twinned
 
 _LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
@@ -137,8 +138,9 @@ def rotate(
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
-    read = angles.checked(positions, frequencies, shift, xp, array.device(x))
-    scale, shape = _checked_scale(scale, read.shape, x, xp)
+    space = lazy.space_of_constants(xp, constants)
+    read = angles.checked(positions, frequencies, shift, space, array.device(x))
+    scale, shape = _checked_scale(scale, read.shape, x, space)
     blocks.check_width(x, shape[-1], "frequencies")
     kept = (read.positions, read.frequencies, read.shift, scale)
     asked = pairing, out_pairing
@@ -189,8 +191,10 @@ def rotate_by_phases(
     >>> rotate_by_phases(np.array([1.0, 0.0]), [np.pi]).round(12)
     array([-1.,  0.])
     """
-    xp, device = array.shared({"phases": phases, "scale": scale}, x=x, out=out)
+    constants = {"phases": phases, "scale": scale}
+    xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
+    xp = lazy.space_of_constants(xp, constants)
     phases = array.as_widest(array.numbers(phases, xp, name="phases", device=array.device(x)), xp)
     if phases.ndim == 0:
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
@@ -231,8 +235,10 @@ def rotate_by_table(
     >>> rotate_by_table([[1.0, 2.0]], [[0.0]], [[1.0]])
     array([[-2.,  1.]])
     """
-    xp, device = array.shared({"cos": cos, "sin": sin}, x=x, out=out)
+    constants = {"cos": cos, "sin": sin}
+    xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
+    xp = lazy.space_of_constants(xp, constants)
     cos, sin = (array.numbers(v, xp, name=name, device=array.device(x)) for v, name in ((cos, "cos"), (sin, "sin")))
     if cos.shape != sin.shape or cos.ndim == 0:
         raise ValueError(
@@ -285,22 +291,45 @@ def rotation_table(
 # -- the mathematics ---------------------------------------------------------------------------------------------------
 
 
-@twinned(cpu="rotation", cuda="rotation")
+@twinned(cpu="rotation", cuda="rotation", torch="rotation")
 def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     """Turn checked features by checked angles."""
+    if _comes_in_blocks(x, angles.xp):
+        constants = {"positions": Constant(angles.positions)}
+        constants["frequencies"] = Constant(angles.frequencies, 2, 2 if angles.positions.ndim > 1 else 1)
+        if angles.shift is not None:
+            constants["shift"] = Constant(angles.shift)
+        return _by_block(rotate, x, constants, turn)
     cos, sin = _scaled(*turns.cos_sin(angles), turn.scale, turn.inverse)
     return blocks.turned(x, cos, sin, turn, out, angles.xp)
 
 
-@twinned(cpu="rotation", cuda="rotation")
+@twinned(cpu="rotation", cuda="rotation", torch="rotation")
 def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+    if _comes_in_blocks(x, xp):
+        return _by_block(rotate_by_phases, x, {"phases": Constant(phases)}, turn)
     cos, sin = _scaled(xp.cos(phases), xp.sin(phases), turn.scale, turn.inverse)
     return blocks.turned(x, cos, sin, turn, out, xp)
 
 
-@twinned(cpu="rotation", cuda="rotation")
+@twinned(cpu="rotation", cuda="rotation", torch="rotation")
 def _rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+    if _comes_in_blocks(x, xp):
+        pairings = {"pairing": turn.pairing, "out_pairing": turn.out_pairing}
+        return lazy.by_block(rotate_by_table, x, {"cos": Constant(cos), "sin": Constant(sin)}, pairings)
     return blocks.turned(x, cos, sin, turn, out, xp)
+
+
+def _comes_in_blocks(x: Array, xp: ModuleType) -> bool:
+    """Whether features are Dask's while all that says how to turn them is NumPy's (`lazy.space_of_constants`)."""
+    return xp is np and array.is_lazy(x)
+
+
+def _by_block(function: Any, x: Array, constants: dict[str, Constant], turn: Turn) -> Array:
+    options = turn._asdict()
+    if not isinstance(turn.scale, float):
+        constants = {**constants, "scale": Constant(options.pop("scale"))}
+    return lazy.by_block(function, x, constants, options)
 
 
 def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, Array]:

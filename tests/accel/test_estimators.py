@@ -130,7 +130,7 @@ def test_a_subclass_with_another_transport_is_not_taken_for_its_parent():
     assert scaled_error(*both(Wide(scale=3.0)), 600) < 1e-9
 
 
-@pytest.mark.parametrize("scale", [1e-200, 1e200])
+@pytest.mark.parametrize("scale", [1e-150, 1e150])
 def test_extreme_scales_are_left_to_the_transport(scale):
     assert laws.stated(rfrope.kernel("gaussian", scale=scale)) is None
     assert scaled_error(*both(rfrope.kernel("gaussian", scale=scale), length=32), 32) < 1e-9

@@ -16,8 +16,10 @@ RNG = np.random.default_rng(0)
 
 
 def score(q, k, frequencies, lag, pairing="half"):
-    """Score of each pair at one lag, by rotating both: rows of q and k."""
+    """Score of each pair at its lags, by rotating both: rows of q and k."""
     zero = np.zeros_like(np.asarray(lag))
+    leading = np.broadcast_shapes(q.shape[:-1], rfrope.rotation.phases(zero, frequencies).shape[:-1])
+    q, k = (np.broadcast_to(x, (*leading, x.shape[-1])) for x in (q, k))  # rotations do not enlarge what they turn
     rotated = rfrope.rotate(q, zero, frequencies, pairing=pairing), rfrope.rotate(k, lag, frequencies, pairing=pairing)
     return np.sum(rotated[0] * rotated[1], axis=-1)
 

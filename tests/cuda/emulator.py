@@ -110,7 +110,7 @@ def kernels(source: str) -> tuple[str, ...]:
 def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = None) -> Iterator[list[str]]:
     """Let NumPy arrays count as arrays on a CUDA device, whose kernels the CPU runs; yields the kernels that ran."""
     ran: list[str] = []
-    twin_of, load = getattr(twins.twin_of, "__wrapped__", twins.twin_of), twins.load
+    load = twins.load
 
     def launch(source: str, kernel: str, blocks: int, threads: int, plan: np.ndarray) -> None:
         if blocks > 0:
@@ -127,7 +127,7 @@ def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = 
         patch.setattr(memory, "in_memory", lambda x: False)
         patch.setattr(memory, "on_cuda", lambda x: True)
         patch.setattr(twins, "load", load_for_cuda)
-        patch.setattr(twins, "twin_of", twin_of)
+        patch.setattr(twins, "_FOUND", {})
         patch.setattr(turning, "_repeats", lambda: None)
         patch.setattr(door, "check", lambda: None)
         patch.setattr(door, "wait", lambda: None)

@@ -5,11 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-import json
-import os
-import pathlib
-import shutil
-import subprocess
 import types
 import warnings
 from dataclasses import replace
@@ -18,14 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_llama
-from campaign import HANGS
 from ropes import BLOCKS, CONTEXT, KINDS, SEEDS, carried_by, check, features
+from tiny_llama import node_llama_cpp
 
 import rfrope
 from rfrope import Rope, exports
-
-NODE_MODULES = os.environ.get("RFROPE_NODE_MODULES", "")
-HERE = pathlib.Path(__file__).parent
 
 
 def needed(name: str) -> Any:
@@ -323,19 +315,6 @@ def test_torchtune():
 
 
 # -- llama.cpp ---------------------------------------------------------------------------------------------------------
-
-
-def node_llama_cpp(files: list[pathlib.Path], tokens: list[int]) -> list[dict[str, Any]]:
-    """Probabilities of llama.cpp for each GGUF, or its error."""
-    if not NODE_MODULES or shutil.which("node") is None:
-        pytest.skip("node-llama-cpp is not installed")
-    asked = {"files": [str(file) for file in files], "tokens": tokens, "size": tiny_llama.VOCABULARY, "context": 256}
-    ran = subprocess.run(
-        ["node", str(HERE / "llama_cpp.mjs")], input=json.dumps(asked), capture_output=True, text=True, timeout=HANGS,
-        check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    return json.loads(ran.stdout)
 
 
 LLAMA_CPP = {

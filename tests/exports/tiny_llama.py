@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pathlib
+import shutil
+import subprocess
 from typing import Any
 
 import numpy as np
+import pytest
+from campaign import HANGS
 
 HEADS, HEAD_DIM, LAYERS, HIDDEN, VOCABULARY = 2, 16, 2, 48, 288
 WIDTH, EPSILON = HEADS * HEAD_DIM, 1e-5
+NODE_MODULES = os.environ.get("RFROPE_NODE_MODULES", "")
+HERE = pathlib.Path(__file__).parent
 
 
 def weights(seed: int = 0) -> dict[str, np.ndarray]:
@@ -54,7 +62,8 @@ def write(path: pathlib.Path, held: dict[str, np.ndarray], *, architecture: str 
     writer.add_vocab_size(VOCABULARY)
     for key, value in keys.items():
         name = f"{architecture}.rope.{key.replace('__', '.')}"
-        writer.add_string(name, value) if isinstance(value, str) else writer.add_float32(name, value)
+        adds = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+        adds[type(value)](name, value)
     writer.add_tokenizer_model("llama")
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *(f"w{i}" for i in range(259, VOCABULARY))]
     writer.add_token_list(tokens)
@@ -92,3 +101,16 @@ def probabilities(held: dict[str, np.ndarray], tokens: list[int], turn: Any) -> 
         up = h @ w[f"blk.{i}.ffn_up.weight"].T
         x = x + (gate / (1.0 + np.exp(-gate)) * up) @ w[f"blk.{i}.ffn_down.weight"].T
     return softmax(normed(x, w["output_norm.weight"]) @ w["output.weight"].T)
+
+
+def node_llama_cpp(files: list[pathlib.Path], tokens: list[int]) -> list[dict[str, Any]]:
+    """Probabilities of llama.cpp for each GGUF, or its error."""
+    if not NODE_MODULES or shutil.which("node") is None:
+        pytest.skip("node-llama-cpp is not installed")
+    asked = {"files": [str(file) for file in files], "tokens": tokens, "size": VOCABULARY, "context": 256}
+    ran = subprocess.run(
+        ["node", str(HERE / "llama_cpp.mjs")], input=json.dumps(asked), capture_output=True, text=True, timeout=HANGS,
+        check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return json.loads(ran.stdout)

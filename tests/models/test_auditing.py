@@ -62,6 +62,7 @@ LAYOUTS = {
     "cos, sin": lambda cos, sin: np.concatenate([cos, sin], axis=-1),
     "sin, cos": lambda cos, sin: np.concatenate([sin, cos], axis=-1),
     "in turn": lambda cos, sin: np.stack([cos, sin], axis=-1).reshape(len(cos), -1),
+    "last axis": lambda cos, sin: np.stack([cos, sin], axis=-1),
     "complex": lambda cos, sin: (cos + 1j * sin).astype(np.complex64),
     "old caches": lambda cos, sin: tuple(each[None, None] for each in doubled(cos, sin)),
     "a dict": lambda cos, sin: {"rotary_emb.cos_cached": cos, "rotary_emb.sin_cached": sin},
@@ -390,6 +391,29 @@ def test_a_model_that_pairs_otherwise(model, monkeypatch):
     monkeypatch.setattr(llama, "apply_rotary_pos_emb", interleaved)
     finding = the_fault(models.audit(built), "pairing")
     assert "the model turns by pairing 'interleaved', and 'half' is meant" in finding.text
+
+
+def test_modules_of_other_libraries():
+    library("torch")
+    peers = pytest.importorskip("rotary_embedding_torch", reason="rotary-embedding-torch is not installed")
+    rope = rfrope.Rope(rfrope.geometric(16), pairing="interleaved", context=CONTEXT)
+    assert models.audit(peers.RotaryEmbedding(dim=32), rope).passed
+    wrong = models.audit(peers.RotaryEmbedding(dim=32, theta=500_000), rope)
+    assert "a plain ladder with base 500000" in the_fault(wrong, "frequencies").text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_pictures_are_not_held_against_the_text(model):
+    library("torch")
+    config = importlib.import_module("transformers").Qwen2VLConfig(
+        text_config={"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 32,
+                     "vocab_size": 32, "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}},
+        vision_config={"embed_dim": 64, "num_heads": 2, "depth": 1, "hidden_size": 128},
+    )  # fmt: skip
+    built = importlib.import_module("transformers").Qwen2VLModel(config)
+    found = models.audit(built)
+    assert found.passed, str(found)
+    assert not any("visual" in name for name in found.checked)
 
 
 def test_modules_with_tables():

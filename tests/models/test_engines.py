@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_llama
 
+import rfrope
 from rfrope import models
 from rfrope.models.engines import ENGINES
 
@@ -95,13 +97,16 @@ def the_use(engine: str, made: dict[str, Any], seq_len: int = CONTEXT) -> models
 
 
 def installed(name: str) -> Any:
-    """Return a module of an engine, or skip where it does not install."""
+    """Return a module of an engine, or skip where it is not installed or does not load, with the reason."""
     top = name.partition(".")[0]
     if importlib.util.find_spec(top) is None:
         pytest.skip(f"{top} is not installed")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return importlib.import_module(name)
+        try:
+            return importlib.import_module(name)
+        except Exception as error:
+            pytest.skip(f"{top} does not load: {type(error).__name__}: {error}".partition("\n")[0])
 
 
 @pytest.fixture
@@ -265,3 +270,47 @@ def test_mlx_lm(made):
         expected = use.attention_factor * np.concatenate([np.cos(phases), np.sin(phases)])
         allowed = 1e-5 + 4e-6 * np.concatenate([phases, phases])
         assert np.max(np.abs(turned[: 2 * blocks] - expected) - allowed) < 0.0
+
+
+# What its converter writes into a GGUF for a scheme, by conversion/base.py and conversion/llama.py
+CONVERTED = {
+    "default": {},
+    "linear": {"scaling__type": "linear", "scaling__factor": 4.0},
+    "dynamic": {},
+    "longrope": {"scaling__type": "longrope"},
+    "yarn": {"scaling__type": "yarn", "scaling__factor": 4.0, "scaling__original_context_length": 64},
+    "yarn with an attention factor": {"scaling__yarn_attn_factor": 1.5},
+    "yarn with another ramp": {"scaling__yarn_beta_fast": 16.0, "scaling__yarn_beta_slow": 2.0},
+}
+
+
+def test_llama_cpp(tmp_path):
+    """A tiny llama with the keys that the converter writes, run by llama.cpp, against NumPy with the rule."""
+    installed("gguf")
+    held, files, wanted, others = tiny_llama.weights(), [], [], []
+    tokens = [1, *np.random.default_rng(0).integers(259, tiny_llama.VOCABULARY, 60).tolist()]
+    for name, keys in CONVERTED.items():
+        scaling = copy.deepcopy(SCHEMES[name])
+        if scaling and "original_max_position_embeddings" in scaling:
+            scaling["original_max_position_embeddings"] = 64
+        made = {"model_type": "llama", "hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 256}
+        made |= {"rope_theta": 10_000.0, "rope_scaling": scaling}
+        if name == "longrope":
+            scaling |= {key: values[:8] for key, values in LISTS.items()}
+        keys = CONVERTED["yarn"] | keys if name.startswith("yarn") else keys
+        files.append(tmp_path / f"{name}.gguf")
+        tiny_llama.write(files[-1], held, freq_base=10_000.0, context=256, **keys)
+        use = the_use("llama.cpp", made, 256)
+        assert use.status == "known"
+        by_transformers = the_use("transformers", made, 256)
+        for which, one in ((wanted, use), (others, by_transformers)):
+            rope = rfrope.Rope(one.frequencies, pairing="interleaved", attention_factor=one.attention_factor)
+            which.append(tiny_llama.probabilities(held, tokens, lambda x, r=rope: r.rotate(x, np.arange(len(tokens)))))
+    answers = tiny_llama.node_llama_cpp(files, tokens)
+    for name, answer, row, other in zip(CONVERTED, answers, wanted, others, strict=True):
+        missed = np.max(np.abs(np.asarray(answer["rows"]) - row))
+        assert missed < 2e-3, name  # its cache of keys and values is in half precision
+        if name in ("longrope", "yarn with an attention factor", "yarn with another ramp"):
+            assert np.max(np.abs(other - row)) > 5.0 * missed, name  # what transformers does is another thing
+        else:
+            np.testing.assert_allclose(other, row, atol=1e-9)

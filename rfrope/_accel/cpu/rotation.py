@@ -6,6 +6,7 @@ A plan depends on shapes and strides alone and is kept, so that a decode step do
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -13,10 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._accel import layout
+from rfrope._accel.cpu import coefficient_loops as coefficients
 from rfrope._accel.cpu import rotation_loops as loops
 from rfrope._accel.layout import Operand, Strides
-from rfrope._core import array, memory, threads
+from rfrope._core import array, memory, tensors, threads
 from rfrope._core.angles import Angles
+from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
 
@@ -32,6 +35,7 @@ _LIKE: dict[str, Any] = {
     "bfloat16": np.uint16(0),
 }
 
+_TENSORS: dict[Any, Any] = {}  # walks of torch tensors by their layout
 _REMEMBERED = 512  # calls whose checks need not be made again
 
 Layout = tuple[tuple[int, ...], Strides]  # shape, strides
@@ -71,9 +75,29 @@ class Features(NamedTuple):
 
 def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     """Twin of the generic function: phases are formed and become cos and sin inside the loop."""
+    layout = None
+    if out is None and angles.shift is None and type(turn.scale) is float and tensors.is_torch(x):
+        angles = angles._replace(positions=array.as_widest(angles.positions, angles.xp))
+        layout = tuple((v.shape, v.stride()) for v in (x, angles.positions, angles.frequencies)), x.dtype, turn
+        walk = _TENSORS.get(layout)
+        if walk is not None:
+            return _turned_again(x, angles, walk, turn.scale)
     features = Features.of(x, out)
     walk, operands = _walk_of_angles(features, angles, turn)
+    if layout is not None and 0 < walk.elements < 2 * _THREAD_ELEMENTS:
+        if len(_TENSORS) >= _REMEMBERED:
+            _TENSORS.clear()
+        _TENSORS[layout] = walk
     return _turned(x, features, walk, operands, turn.scale, out, angles.xp)
+
+
+def _turned_again(x: Array, angles: Angles, walk: Walk, scale: float) -> Array:
+    """Turn a tensor whose layout was met before, on this thread."""
+    out = tensors.empty_like(x) if walk.shape == x.shape else x.new_empty(walk.shape)
+    addresses = [value.data_ptr() for value in (x, out, angles.positions, angles.frequencies)]
+    plan = walk.plan(False, addresses[1] % 16 == 0)
+    loops.turn(plan.address, *addresses, 0, 0, scale, walk.like, 0, plan.items)
+    return out
 
 
 def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
@@ -89,8 +113,7 @@ def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Twin of the generic function."""
     features = Features.of(x, out)
-    narrow = array.dtype_name(cos) == array.dtype_name(sin) == "float32"
-    over = features.out
+    narrow, over = array.dtype_name(cos) == array.dtype_name(sin) == "float32", features.out
     a, b = (_apart(memory.as_numpy(v), over) if narrow else _doubles(v, over, xp) for v in (cos, sin))
     source = Source(loops.TABLE_32 if narrow else loops.TABLE_64, a.shape[-1])
     operands = [_operand(a), _operand(b), _NONE, _NONE]
@@ -103,6 +126,33 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     x = array.from_host(np.repeat([1.0, 0.0], blocks), xp, device=array.device(angles.positions))
     turned = rotated(x, angles, Turn("half", "half"), None)
     return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
+
+
+def shared_coefficients(
+    x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType
+) -> tuple[Array, Array]:
+    """Twin of the generic function: one pass over x and y, by tiles of rows whose sums stay in the second cache."""
+    like = _LIKE[array.dtype_name(x)]
+    views, sums = [memory.as_numpy(v) for v in (x, y)], [np.zeros(shape) for _ in range(2)]
+    leading = broadcast(*(v.shape[:-1] for v in (*views, sums[0])))
+    blocks, n_items = shape[-1], 0
+    if blocks and math.prod(leading):
+        steps = [layout.spread(v.shape[:-1], v.strides[:-1], leading) for v in (*views, sums[0])]
+        axes = [axis for axis in zip(leading, *steps, strict=True) if axis[0] != 1]
+        outer = layout.merged([axis for axis in axes if axis[coefficients.SUMS]])
+        shared = layout.merged([axis for axis in axes if not axis[coefficients.SUMS]])
+        rows = min(outer, key=layout.reach, default=(1, 0, 0, 0))
+        outer = [axis for axis in outer if axis is not rows]
+        tile = min(rows[0], max(1, _TABLE_BYTES // (16 * blocks)))
+        tiles, n_items = -(-rows[0] // tile), math.prod(axis[0] for axis in outer) * -(-rows[0] // tile)
+        flags = [name == "interleaved" for name in (pairing, y_pairing)]
+        n_shared = math.prod(axis[0] for axis in shared)
+        header = [blocks, *flags, *(v.strides[-1] for v in views), tile, tiles, len(outer), len(shared), n_shared]
+        plan = np.asarray([*header, *(value for axis in (rows, *outer, *shared) for value in axis)], np.int64)
+        addresses = [v.ctypes.data for v in (plan, *views, *sums)]
+        loop = partial(coefficients.products, *addresses, like)
+        _shared_out(loop, n_items, math.prod(leading) * 2 * blocks)
+    return tuple(array.from_host(v, xp, device=array.device(x)) for v in sums)
 
 
 # -- calls that repeat themselves --------------------------------------------------------------------------------------
@@ -188,6 +238,47 @@ class Prepared(Repeats):
         """Plan for arrays that have just been turned, and so passed all checks."""
         turn = Turn(self._pairing, self._pairing, self._scale, inverse)
         self._keep(None, x, positions, self._frequencies, turn, out)
+
+
+class Steps:
+    """Rotations of torch queries and keys by one set of frequencies, whose values were looked at once: decode steps.
+
+    Frequencies of queries and keys ``(*H, D, k)`` hold the same numbers in shapes that broadcast with theirs.
+    """
+
+    def __init__(self, frequencies: tuple[np.ndarray, np.ndarray], pairing: str, scale: float) -> None:
+        self._frequencies = tuple(np.require(each, np.float64, "A") for each in frequencies)
+        self._addresses = tuple(each.ctypes.data for each in self._frequencies)
+        self._turn = Turn(pairing, pairing, scale)
+        self._known: dict[Any, tuple[Walk, Walk]] = {}
+
+    def turned(self, q: Array, k: Array, positions: np.ndarray) -> tuple[Array, Array] | None:
+        """Turn both at positions ``(*P, k)``, dense and float64, or return None where something is new."""
+        if not tensors.are_memory(q, k):
+            return None
+        walks = self._known.get((q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, positions.shape))
+        if walks is None:
+            return None
+        outs = tensors.empty_like(q), tensors.empty_like(k)
+        y_q, y_k = (out.data_ptr() for out in outs)
+        plan_q, plan_k = walks[0].plan(False, y_q % 16 == 0), walks[1].plan(False, y_k % 16 == 0)
+        a, (b_q, b_k) = loops.address(positions), self._addresses
+        of_q = plan_q.address, q.data_ptr(), y_q, b_q, plan_q.items
+        of_k = plan_k.address, k.data_ptr(), y_k, b_k, plan_k.items
+        loops.turn_two(*of_q, *of_k, a, self._turn.scale, walks[0].like)
+        return outs
+
+    def learn(self, q: Array, k: Array, positions: np.ndarray) -> None:
+        """Plan for a layout that has just been turned, and so passed all checks."""
+        if not (tensors.are_memory(q, k) and q.dtype == k.dtype):
+            return
+        of_q, of_k = (Angles(positions, each, None, np) for each in self._frequencies)
+        walks = tuple(_walk_of_angles(Features.of(x, None), of, self._turn)[0] for x, of in ((q, of_q), (k, of_k)))
+        if all(0 < walk.elements < 2 * _THREAD_ELEMENTS for walk in walks):
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            key = (q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, positions.shape)
+            self._known[key] = walks[0], walks[1]
 
 
 def _again(known: Known, x: np.ndarray, positions: Any, b: int, scale: float, out: Any) -> np.ndarray | None:
@@ -283,7 +374,7 @@ def _walk(features: Features, source: Source, operands: list[_Held], turn: Turn)
 def _turned(
     x: Array, features: Features, walk: Walk, operands: list[_Held], scale: Any, out: Array | None, xp: ModuleType
 ) -> Array:
-    """Walk over the memory: on this thread, or on several if there is enough to do."""
+    """Walk over the memory."""
     out = array.empty(walk.shape, x, xp) if out is None else out
     if walk.elements == 0:
         return out
@@ -293,17 +384,22 @@ def _turned(
     addresses = [operand.place.address for operand in operands]
     factor = scale if isinstance(scale, float) else 1.0
     turn = partial(loops.turn, plan.address, x_address, y_address, *addresses, factor, walk.like)
-    wanted = walk.elements // _THREAD_ELEMENTS
-    n_threads = 1 if wanted < 2 else min(wanted, plan.items, threads.allowed())
-    length = plan.items if n_threads == 1 else max(1, plan.items // (8 * n_threads))
-
-    def work(start: int) -> None:
-        turn(start, min(start + length, plan.items))
-
-    for _ in threads.ordered_map(work, range(0, plan.items, length), n_threads):
-        pass
+    _shared_out(turn, plan.items, walk.elements)
     memory.written(out)
     return out
+
+
+def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> None:
+    """Run a loop over items of work: on this thread, or on several if there is enough to do."""
+    wanted = elements // _THREAD_ELEMENTS
+    n_threads = 1 if wanted < 2 else min(wanted, items, threads.allowed())
+    length = items if n_threads == 1 else max(1, items // (8 * n_threads))
+
+    def work(start: int) -> None:
+        loop(start, min(start + length, items))
+
+    for _ in threads.ordered_map(work, range(0, items, length), n_threads):
+        pass
 
 
 class Walk:

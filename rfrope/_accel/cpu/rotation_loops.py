@@ -342,6 +342,13 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
 
 
 @compiled
+def turn_two(plan_1, x_1, y_1, b_1, last_1, plan_2, x_2, y_2, b_2, last_2, a, scale, like):  # type: ignore[no-untyped-def]
+    """All the work of two plans for the same positions: a query and a key, at the price of one call."""
+    turn(plan_1, x_1, y_1, a, b_1, 0, 0, scale, like, 0, last_1)
+    return turn(plan_2, x_2, y_2, a, b_2, 0, 0, scale, like, 0, last_2)
+
+
+@compiled
 def address(array):  # type: ignore[no-untyped-def]
     """Address of an array, five times faster than `numpy.ndarray.ctypes`."""
     return array.ctypes.data

@@ -131,15 +131,21 @@ def _turn_lanes(builder: Any, element: _Element, row: Any, index: Any, lanes: in
         _store(builder, element, both, _offset(builder, y, index, 2 * size), streaming)
 
 
+def _places_of(builder: Any, base: Any, index: Any, step: Any, blocks: Any, interleaved: Any) -> list[Any]:
+    """Addresses of the first and second feature of one block, with any step between features."""
+    twice = builder.mul(index, ir.Constant(_I64, 2))
+    first = builder.select(interleaved, twice, index)
+    second = builder.select(interleaved, builder.add(twice, ir.Constant(_I64, 1)), builder.add(index, blocks))
+    return [builder.add(base, builder.mul(i, step)) for i in (first, second)]
+
+
 def _turn_one(builder: Any, element: _Element, row: Any, index: Any, pairs: Any, steps: Any) -> None:
     """Turn one block of a row with any strides."""
     x, y, cos, sin, blocks = row
-    places = []
-    for base, interleaved, step in zip((x, y), pairs, steps, strict=True):
-        twice = builder.mul(index, ir.Constant(_I64, 2))
-        first = builder.select(interleaved, twice, index)
-        second = builder.select(interleaved, builder.add(twice, ir.Constant(_I64, 1)), builder.add(index, blocks))
-        places.append([builder.add(base, builder.mul(i, step)) for i in (first, second)])
+    places = [
+        _places_of(builder, base, index, step, blocks, interleaved)
+        for base, interleaved, step in zip((x, y), pairs, steps, strict=True)
+    ]
     one = _vector(element.stored, 1)
     first, second = (element.widen(builder, builder.load(_at(builder, p, one), align=1), 1) for p in places[0])
     kind = _vector(element.wide, 1)
@@ -188,6 +194,79 @@ def turn_row(  # type: ignore[no-untyped-def]
         one = ir.Constant(_I64, 1)
         with cgutils.for_range_slice(builder, builder.load(done), blocks, one, _I64) as (index, _):
             _turn_one(builder, element, row, index, interleaved, (x_step, y_step))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _add_lanes(builder: Any, element: _Element, row: Any, index: Any, lanes: int, places: Any) -> None:
+    """Add the products of some blocks of x and y, whose features lie at given places, to sums in float64."""
+    dots, crosses = row
+    double = ir.DoubleType()
+    kind = _vector(double, lanes)
+
+    def widened(value: Any) -> Any:
+        value = element.widen(builder, value, lanes)
+        return value if element.wide == double else builder.fpext(value, kind)
+
+    (x_1, x_2), (y_1, y_2) = ([widened(v) for v in side] for side in places)
+    sums = _Element(types.float64)
+    for base, first, second, sign in ((dots, (x_1, y_1), (x_2, y_2), 1), (crosses, (x_1, y_2), (x_2, y_1), -1)):
+        place = _at(builder, _offset(builder, base, index, 8), kind)
+        factor = second[0] if sign > 0 else builder.fneg(second[0])
+        total = _fused(builder, sums, lanes, *first, builder.load(place, align=8))
+        builder.store(_fused(builder, sums, lanes, factor, second[1], total), place, align=8)
+
+
+def _features_of(builder: Any, element: _Element, base: Any, index: Any, lanes: int, blocks: Any, pairing: int) -> Any:
+    """First and second features of some blocks that lie side by side."""
+    size, kind = element.size, _vector(element.stored, lanes)
+    if pairing == 0:
+        place = _offset(builder, base, index, size)
+        both = (place, builder.add(place, builder.mul(blocks, ir.Constant(_I64, size))))
+        return [builder.load(_at(builder, p, kind), align=size) for p in both]
+    whole = _vector(element.stored, 2 * lanes)
+    both = builder.load(_at(builder, _offset(builder, base, index, 2 * size), whole), align=size)
+    return [_pick(builder, both, both, range(i, 2 * lanes, 2)) for i in (0, 1)]
+
+
+@intrinsic
+def add_products(  # type: ignore[no-untyped-def]
+    typing, x, y, x_step, y_step, dots, crosses, blocks, pairing, y_pairing, manner, like
+):
+    """Add ``x . y`` and ``x_1 y_2 - x_2 y_1`` of each block of one row to sums in float64, at two addresses.
+
+    The manner is 0 for features that do not lie side by side, else 1 + pairing + 2 y_pairing.
+    """
+    signature = types.void(*(types.int64,) * 10, like)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        element = _Element(signature.args[-1])
+        x, y, x_step, y_step, dots, crosses, blocks, pairing, y_pairing, manner, _ = arguments
+        zero, lanes, sums = ir.Constant(_I64, 0), 8, (dots, crosses)
+        done = cgutils.alloca_once_value(builder, zero)
+        rest = builder.append_basic_block("rest")
+        chosen = builder.switch(manner, rest)
+        for number in range(4):
+            chosen.add_case(ir.Constant(_I64, 1 + number), block := builder.append_basic_block("dense"))
+            builder.position_at_end(block)
+            stop = builder.and_(blocks, ir.Constant(_I64, -lanes))
+            with cgutils.for_range_slice(builder, zero, stop, ir.Constant(_I64, lanes), _I64) as (index, _):
+                sides = ((x, number & 1), (y, number >> 1))
+                places = [_features_of(builder, element, v, index, lanes, blocks, pair) for v, pair in sides]
+                _add_lanes(builder, element, sums, index, lanes, places)
+            builder.store(stop, done)
+            builder.branch(rest)
+        builder.position_at_end(rest)
+        one = ir.Constant(_I64, 1)
+        with cgutils.for_range_slice(builder, builder.load(done), blocks, one, _I64) as (index, _):
+            flags = [builder.icmp_signed("!=", flag, zero) for flag in (pairing, y_pairing)]
+            kind = _vector(element.stored, 1)
+            found = []
+            for base, step, flag in zip((x, y), (x_step, y_step), flags, strict=True):
+                places = _places_of(builder, base, index, step, blocks, flag)
+                found.append([builder.load(_at(builder, p, kind), align=element.size) for p in places])
+            _add_lanes(builder, element, sums, index, 1, found)
         return context.get_dummy_value()
 
     return signature, generate

@@ -1,9 +1,7 @@
-"""Figures from kernels, frequencies and results; matplotlib is imported inside."""
+"""The figures: what is drawn, from kernels, frequencies and results."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +14,16 @@ from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import as_kernel
 from rfrope.moments import mean_kernel_band
+from rfrope.plotting import drawing
 
 __all__ = ["attention", "frequencies", "kernel", "mean_kernels", "validation", "wavelengths"]
 
-_ALL_LAGS = 2048  # up to so many every lag is drawn, and as many more beyond
+_ALL_LAGS = 2048  # up to so many every lag of a smooth curve is drawn, and as many more beyond
+_MOST = 2**20  # lags, of all heads together, at which the mean kernels of frequencies are computed
+_GAP = 4  # places between the points of two quantities
+_BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "small", "annotation_clip": False}
+_FEW_LAGS = 100  # that are drawn as points, on a linear axis
+_FEW_HEADS = 4  # that are drawn as a line each
 
 
 def kernel(
@@ -60,8 +64,10 @@ def kernel(
 
     Notes
     -----
-    Only whole lags are drawn: all of them up to 2048, and some 2048 beyond. The band is that of
-    `rfrope.moments.mean_kernel_band`.
+    Only whole lags are drawn: of Phi all up to 2048, and some 2048 beyond. The mean kernel of frequencies, which
+    oscillates, is taken at every lag (up to 2^20 in all, beyond at equal ratios): drawn as a line up to 1024 lags, and
+    beyond as the range and the median of neighbouring lags. More than four heads are drawn as their range and median.
+    The band is that of `rfrope.moments.mean_kernel_band`.
 
     Examples
     --------
@@ -73,23 +79,24 @@ def kernel(
     law, max_lag = as_kernel(law, "law"), whole("max_lag", max_lag, 1)
     lags = _drawn_lags(max_lag)
     vectors = law.as_given(np.repeat(lags[:, None], law.ndim, axis=1))
-    curves = np.empty((0, len(lags)))
+    omega = None
     if frequencies is not None:
         omega = _sets("frequencies", frequencies)
-        curves, n_blocks = _curves(omega, lags, law), n_blocks or omega.shape[1]
+        _check_axes(omega, law)
+        n_blocks = n_blocks or omega.shape[1]
     phi = law.phi(vectors)
     band = None if n_blocks is None else mean_kernel_band(law, vectors, n_blocks=n_blocks)
-    ax = _axes(ax)
+    ax, named = drawing.new_axes(ax), []
     if band is not None:
-        label = f"one standard deviation of {n_blocks} independent draws"
-        ax.fill_between(lags, phi - band.stderr, phi + band.stderr, alpha=0.2, color="tab:blue", lw=0, label=label)
-    for number, curve in enumerate(curves):
-        label = "" if number else "these frequencies" + (f" ({len(curves)} heads)" if len(curves) > 1 else "")
-        ax.plot(lags, curve, color="tab:orange", lw=0.8, alpha=1.0 if len(curves) < 5 else 0.4, label=label or None)
-    ax.plot(lags, phi, color="black", lw=1.2, label="Φ")
+        about = f"one standard deviation of {n_blocks} independent draws"
+        edges = (phi - band.stderr, phi + band.stderr)
+        named.append(ax.fill_between(lags, *edges, alpha=0.25, color=drawing.COLOURS[0], lw=0, label=about))
+    if omega is not None:
+        named.append(_draw_heads(ax, omega, max_lag))
+    named += ax.plot(lags, phi, color="black", lw=1.4, label="Φ")
     ax.set(xlabel="lag (positions)" if law.ndim == 1 else "lag on every axis (positions)", ylabel="mean kernel")
-    ax.set_title(repr(law))
-    ax.legend()
+    ax.set_title(repr(law), fontsize="medium")
+    drawing.label(ax, named)
     return ax
 
 
@@ -122,19 +129,23 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
     ('log', 64)
     """
     sets = _sets("rope", rope)
-    ax = _axes(ax)
+    ax = drawing.new_axes(ax)
+    styles = drawing.heads_in_colours(ax, len(sets))
     if sets.shape[-1] == 2:
-        for points in sets:
-            ax.plot(points[:, 0], points[:, 1], ".", ms=4)
+        for points, style in zip(sets, styles, strict=True):
+            ax.plot(points[:, 0], points[:, 1], ".", ms=4, **style | {"ls": ""})
         ax.set(xlabel="ω, first axis (radians per position)", ylabel="ω, second axis (radians per position)")
         ax.set_aspect("equal", adjustable="datalim")
+        if any(style["label"] for style in styles):
+            ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small")
         return ax
     magnitudes = np.sort(np.linalg.norm(sets, axis=-1), axis=-1)[:, ::-1]
-    for curve in magnitudes:
-        ax.plot(np.arange(1, curve.size + 1), np.where(curve > 0.0, curve, np.nan), ".-", ms=3, lw=0.8)
+    for curve, style in zip(magnitudes, styles, strict=True):
+        ax.plot(np.arange(1, curve.size + 1), np.where(curve > 0.0, curve, np.nan), marker=".", ms=3, lw=0.8, **style)
     ax.set(xlabel="block, by size of its frequency", ylabel="|ω| (radians per position)")
     if np.any(magnitudes > 0.0):
         ax.set_yscale("log")
+    drawing.label(ax, ax.lines)
     return ax
 
 
@@ -162,7 +173,7 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     Notes
     -----
     One line for each head. For a `Profile` the band is one standard deviation of the score over the pairs, drawn for a
-    single head.
+    single head. From 100 lags on, the axis of the lags is logarithmic on both sides of 0.
 
     Examples
     --------
@@ -180,20 +191,24 @@ def attention(result: Any, *, ax: Any = None) -> Any:
         raise ValueError(f"result has lags of shape {lags.shape}; expected lags along one axis")
     order = np.argsort(lags)
     curves = array.to_host(result.mean if real else result.weights).reshape(-1, lags.size)
-    ax = _axes(ax)
+    ax = drawing.new_axes(ax)
     if real and len(curves) == 1:
         spread = array.to_host(result.spread).reshape(-1)[order]
-        label = "one standard deviation over pairs"
-        ax.fill_between(lags[order], curves[0][order] - spread, curves[0][order] + spread, alpha=0.2, lw=0, label=label)
-    for number, curve in enumerate(curves):
-        label = f"head {number}" if len(curves) > 1 else "mean score" if real else "attention"
-        ax.plot(lags[order], curve[order], ".-" if lags.size < 100 else "-", ms=3, lw=0.9, label=label)
+        about, style = "one standard deviation over pairs", {"color": drawing.COLOURS[0], "alpha": 0.25, "lw": 0}
+        ax.fill_between(lags[order], curves[0][order] - spread, curves[0][order] + spread, label=about, **style)
+    few = lags.size < _FEW_LAGS
+    for curve, style in zip(curves, drawing.heads_in_colours(ax, len(curves)), strict=True):
+        label = style["label"] or (None if len(curves) > 1 else "mean score" if real else "attention")
+        ax.plot(lags[order], curve[order], marker="." if few else "", ms=3, lw=1.0, **style | {"label": label})
     ax.set(xlabel="lag, key minus query (positions)", ylabel="mean score" if real else "attention")
-    ax.legend()
+    if not few:
+        ax.set_xscale("symlog", linthresh=1.0)
+    if len(curves) > 1 or real:
+        drawing.label(ax, [*ax.collections, *ax.lines] if real and len(curves) == 1 else ax.lines)
     return ax
 
 
-def mean_kernels(sets: Mapping[str, Array], max_lag: int, *, ax: Any = None) -> Any:
+def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *, ax: Any = None) -> Any:
     """Draw the mean kernels of several sets of frequencies over lags, on a logarithmic axis.
 
     Parameters
@@ -201,8 +216,8 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int, *, ax: Any = None) -> 
     sets : mapping of str to Rope or array_like, radians per unit of position
         ``(D,)`` or ``(D, k)`` for each label, with at least one block. With several axes the lags run along the
         diagonal ``(1, 1, ...)``.
-    max_lag : int
-        Largest lag, at least 1, in units of position.
+    max_lag : int or mapping of str to int
+        Largest lag, at least 1, in units of position; or one for each label.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a new figure of pyplot unless given.
 
@@ -219,42 +234,42 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int, *, ax: Any = None) -> 
 
     Notes
     -----
-    Only whole lags are drawn: all of them up to 2048, and some 2048 beyond.
+    Every whole lag counts (up to 2^20, beyond at equal ratios): up to 1024 they are drawn as a line, beyond as the
+    range and the median of neighbouring lags.
 
     Examples
     --------
     >>> import rfrope
     >>> bases = {f"base {base:g}": rfrope.geometric(64, base=base) for base in (1e4, 5e5)}
     >>> ax = mean_kernels(bases, 8192)
-    >>> [line.get_label() for line in ax.lines[:2]], ax.get_xscale()
+    >>> [line.get_label() for line in ax.lines[1:]], ax.get_xscale()
     (['base 10000', 'base 500000'], 'symlog')
     """
-    checked, lags = _checked_sets(sets), _drawn_lags(whole("max_lag", max_lag, 1))
-    ax = _axes(ax)
-    for label, omega in checked.items():
-        ax.plot(
-            lags,
-            analysis.mean_kernel(omega, np.repeat(lags[:, None], omega.shape[-1], axis=1)),
-            lw=0.9,
-            label=_plain(label),
-        )
-    ax.axhline(0.0, color="black", lw=0.6)
+    checked = _checked_sets(sets)
+    longest = _by_label("max_lag", max_lag, checked)
+    ax = drawing.new_axes(ax)
     ax.set_xscale("symlog", linthresh=1.0)
-    ax.set_xlim(0, lags[-1])
+    ax.set_xlim(0, max(longest.values()))
+    ax.axhline(0.0, color="black", lw=0.6)
+    drawn = []
+    for number, (label, omega) in enumerate(checked.items()):
+        lags = _all_lags(longest[label], 1)
+        values = _along_the_diagonal(omega, lags)
+        drawn.append(drawing.curve(ax, lags, values, number, label=drawing.plain(label)))
     ax.set(xlabel="lag (positions)", ylabel="mean kernel")
-    ax.legend()
+    drawing.label(ax, drawn)
     return ax
 
 
-def wavelengths(sets: Mapping[str, Array], *, context: int | None = None, ax: Any = None) -> Any:
+def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] | None = None, ax: Any = None) -> Any:
     """Draw the wavelengths of the blocks of several sets of frequencies, and the context beyond which none completes.
 
     Parameters
     ----------
     sets : mapping of str to Rope or array_like, radians per unit of position
         ``(D,)`` or ``(D, k)`` for each label, with at least one block. Blocks of frequency 0 are left out.
-    context : int, optional
-        Drawn as a line: blocks above it complete no turn within so many positions.
+    context : int or mapping of str to int, optional
+        Drawn as a line: blocks above it complete no turn within so many positions. One for each label, or one for all.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a new figure of pyplot unless given.
 
@@ -277,19 +292,18 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | None = None, ax: An
     ('wavelength (positions)', ['base 500000', 'context 131072'])
     """
     checked = _checked_sets(sets)
-    context = None if context is None else whole("context", context, 1)
-    ax = _axes(ax)
-    for label, omega in checked.items():
+    contexts = {} if context is None else _by_label("context", context, checked)
+    ax, drawn = drawing.new_axes(ax), []
+    for number, (label, omega) in enumerate(checked.items()):
         lengths = analysis.wavelengths(omega)
-        ax.plot(
-            np.arange(len(lengths)), np.where(np.isfinite(lengths), lengths, np.nan), ".-", ms=3, lw=0.8, label=label
-        )
-    if context is not None:
-        ax.axhline(context, color="black", ls="--", lw=0.8, label=f"context {context}")
+        seen, style = np.where(np.isfinite(lengths), lengths, np.nan), drawing.colour(number)
+        drawn += ax.plot(np.arange(len(lengths)), seen, marker=".", ms=3, lw=1.0, label=drawing.plain(label), **style)
+    for one in dict.fromkeys(contexts.values()):
+        drawn.append(ax.axhline(one, color="0.35", ls=(0, (6, 3)), lw=1.0, label=f"context {one}"))
     if any(np.any(omega) for omega in checked.values()):
         ax.set_yscale("log")
     ax.set(xlabel="block", ylabel="wavelength (positions)")
-    ax.legend()
+    drawing.label(ax, drawn)
     return ax
 
 
@@ -323,44 +337,20 @@ def validation(result: Any, *, ax: Any = None) -> Any:
     """
     if not all(hasattr(result, name) for name in ("kernel", "rows", "bound", "passed")):
         raise TypeError(f"result is {result!r:.80}; expected what rfrope.validate returns")
-    ax, start = _axes(ax), 0
-    for quantity in dict.fromkeys(row.quantity for row in result.rows):
+    ax, start, middles = drawing.new_axes(ax), 0, {}
+    for number, quantity in enumerate(dict.fromkeys(row.quantity for row in result.rows)):
         z = [row.z for row in result.rows if row.quantity == quantity]
-        ax.plot(range(start, start + len(z)), z, ".", label=quantity)
-        start += len(z)
+        ax.plot(range(start, start + len(z)), z, ".", color=drawing.COLOURS[number % 6], label=quantity)
+        middles[quantity] = start + 0.5 * (len(z) - 1)
+        start += len(z) + _GAP
     for bound in (-result.bound, result.bound):
-        ax.axhline(bound, color="black", ls="--", lw=0.8)
-    ax.set(xlabel="comparison", ylabel="z = (estimate - closed form) / std. error")
-    ax.set_title(f"{result.kernel}: {'passed' if result.passed else 'failed'}")
-    ax.legend()
+        ax.axhline(bound, color="0.35", ls="--", lw=1.0)
+    ax.annotate("bound", (1.0, result.bound), (5, 0), xycoords=("axes fraction", "data"), **_BESIDE)
+    ax.set_xticks([*middles.values()], [*middles])
+    ax.grid(False, axis="x")
+    ax.set(xlabel="quantity; a point for each lag and pair", ylabel="z = (estimate - closed form) / std. error")
+    ax.set_title(f"{result.kernel}: {'passed' if result.passed else 'failed'}", fontsize="medium")
     return ax
-
-
-def check_available() -> None:
-    """Say before the work that matplotlib is missing, without importing it."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'")
-
-
-def new_figure(columns: int) -> tuple[Any, Any]:
-    """Return a figure that pyplot does not know, for a file, and its axes side by side."""
-    figure = _matplotlib("matplotlib.figure").Figure(figsize=(6.4 * columns, 4.8), layout="constrained")
-    return figure, figure.subplots(1, columns)
-
-
-def _axes(ax: Any) -> Any:
-    if ax is not None and not all(hasattr(ax, name) for name in ("plot", "fill_between", "set_xlabel")):
-        raise TypeError(f"ax is {ax!r:.80}; expected the axes of a figure of matplotlib, or None")
-    return _matplotlib("matplotlib.pyplot").subplots(layout="constrained")[1] if ax is None else ax
-
-
-def _matplotlib(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'") from None
 
 
 def _sets(name: str, value: Any) -> np.ndarray:
@@ -380,22 +370,54 @@ def _checked_sets(sets: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {label: omega[0] for label, omega in held.items()}
 
 
-def _plain(label: str) -> str:
-    """Return a label that is drawn as it is: between dollars is mathematics, and what begins with _ is hidden."""
-    return (" " if label.startswith("_") else "") + label.replace("$", r"\$")
+def _by_label(name: str, value: Any, sets: Mapping[str, Any]) -> dict[str, int]:
+    """Return one whole number for each label, from one for all or a mapping."""
+    if not isinstance(value, Mapping):
+        value = dict.fromkeys(sets, value)
+    missing = [label for label in sets if label not in value]
+    if missing:
+        raise ValueError(f"{name} has nothing for {missing[0]!r}; expected one number, or one for each label of sets")
+    return {label: whole(name, value[label], 1) for label in sets}
 
 
 def _drawn_lags(max_lag: int) -> np.ndarray:
     """Whole lags: all of the smaller ones, and beyond as many again at equal ratios."""
-    near = np.arange(min(max_lag, _ALL_LAGS) + 1)
-    far = np.geomspace(_ALL_LAGS, max_lag, _ALL_LAGS) if max_lag > _ALL_LAGS else near
+    return _lags_up_to(max_lag, _ALL_LAGS)
+
+
+def _all_lags(max_lag: int, heads: int) -> np.ndarray:
+    """Every whole lag, as far as so many heads together allow, and beyond as many again at equal ratios."""
+    return _lags_up_to(max_lag, max(_MOST // heads, _ALL_LAGS))
+
+
+def _lags_up_to(max_lag: int, n: int) -> np.ndarray:
+    near = np.arange(min(max_lag, n) + 1)
+    far = np.geomspace(n, max_lag, n) if max_lag > n else near
     return np.unique(np.concatenate([near, np.rint(far).astype(np.int64)]))
 
 
-def _curves(sets: np.ndarray, lags: np.ndarray, law: Kernel) -> np.ndarray:
-    """Mean kernels ``(heads, lags)`` along the diagonal."""
-    axes = sets.shape[-1]
-    if axes != law.ndim:
-        raise ValueError(f"frequencies have {axes} axes; expected {law.ndim}, as {law!r} has")
-    found: np.ndarray = analysis.mean_kernel(sets, np.repeat(lags[:, None], axes, axis=1))
+def _check_axes(sets: np.ndarray, law: Kernel) -> None:
+    if sets.shape[-1] != law.ndim:
+        raise ValueError(f"frequencies have {sets.shape[-1]} axes; expected {law.ndim}, as {law!r} has")
+
+
+def _along_the_diagonal(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
+    """Mean kernel ``(..., lags)`` of sets ``(..., D, k)`` where all axes have the same lag."""
+    found: np.ndarray = analysis.mean_kernel(omega, np.repeat(lags[:, None], omega.shape[-1], axis=1))
     return found
+
+
+def _draw_heads(ax: Any, sets: np.ndarray, max_lag: int) -> Any:
+    """Draw the mean kernels of a few heads as curves, of more as their range and median; return what has the name."""
+    lags = _all_lags(max_lag, len(sets))
+    curves, several = _along_the_diagonal(sets, lags), len(sets) > 1
+    about = "these frequencies" + (f" ({len(sets)} heads)" if several else "")
+    if len(sets) <= _FEW_HEADS:
+        drawn = [drawing.curve(ax, lags, one, 3, label=about if not i else "_") for i, one in enumerate(curves)]
+        return drawn[0]
+    bins = drawing.Bins.of(lags)
+    low, _, high = bins.range(curves)
+    middle = np.median(np.stack([bins.range(one)[1] for one in curves]), axis=0)
+    style, about = {"color": drawing.COLOURS[3]}, f"these frequencies: range and median of {len(sets)} heads"
+    ax.fill_between(bins.lags, low.min(axis=0), high.max(axis=0), alpha=0.25, lw=0, **style)
+    return ax.plot(bins.lags, middle, lw=1.2, label=about, **style)[0]

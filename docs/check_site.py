@@ -1,0 +1,179 @@
+"""Read the built site: every link in it leads somewhere, and a browser shows every page without a complaint.
+
+    python docs/check_site.py docs/_build/html
+
+Links and anchors between pages are checked by reading the files. Then a headless Chromium, if there is one, opens every
+page without a connection, and the written ones at the width of a telephone too. Errors are: a formula left as text
+or refused by MathJax, an image that is missing or has no alternative text, a page that is wider than the window, and an
+error in the console. Exit code: 0, or 1 with a line for each error. Without a browser the second part is skipped, in a
+line that says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import pathlib
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from html.parser import HTMLParser
+from urllib.parse import unquote, urlsplit
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+WIDTHS = (1280, 390)
+PATIENCE = 240.0  # seconds for all pages, on a machine that does much else
+
+READER = """<!doctype html><meta charset="utf-8"><title>reader</title><body><script>
+const pages = PAGES, widths = WIDTHS, found = [];
+const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+async function read(page, width) {
+  const frame = document.createElement("iframe");
+  frame.style.width = width + "px"; frame.style.height = "900px";
+  const loaded = new Promise((done) => { frame.onload = done; });
+  frame.src = "/" + page; document.body.append(frame);
+  await loaded;
+  const view = frame.contentWindow, root = view.document;
+  const say = (what) => found.push(page + " (" + width + " px): " + what);
+  if (view.MathJax && view.MathJax.startup && view.MathJax.startup.promise) await view.MathJax.startup.promise;
+  const body = root.querySelector(".bd-article") || root.body;
+  for (const one of body.querySelectorAll("[data-mjx-error], [data-mml-node=merror]"))
+    say("MathJax: " + (one.getAttribute("data-mjx-error") || one.textContent));
+  if (width === widths[0]) {
+    const copy = body.cloneNode(true);
+    for (const code of copy.querySelectorAll("pre, code, script, mjx-container, .highlight")) code.remove();
+    const raw = copy.textContent.match(/\\\\[([][^\\n]{0,40}/);
+    if (raw) say("a formula left as text: " + raw[0]);
+    for (const image of root.images) {
+      const beside = image.closest(".sphx-glr-thumbcontainer");  // the name of a thumbnail stands below it
+      if (!image.alt && !beside) say("no alternative text: " + image.getAttribute("src"));
+      image.loading = "eager"; await image.decode().catch(() => say("not shown: " + image.getAttribute("src")));
+    }
+  }
+  const wide = root.documentElement.scrollWidth - root.documentElement.clientWidth;
+  if (wide > 1) say("wider than the window by " + wide + " pixels");
+  frame.remove();
+}
+(async () => {
+  for (const page of pages) for (const width of page.startsWith("api/") ? widths.slice(0, 1) : widths)
+    await read(page, width).catch((error) => found.push(page + ": " + error));
+  await fetch("/report", {method: "POST", body: JSON.stringify(found)});
+})();
+</script></body>"""
+
+
+class Page(HTMLParser):
+    """The links of a page, and the places in it that links may name."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.places = {"", "top"}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Collect what a tag links to and is called."""
+        held = dict(attrs)
+        self.places |= {held[name] or "" for name in ("id", "name") if name in held}
+        name = {"a": "href", "link": "href", "img": "src", "script": "src"}.get(tag)
+        link = held.get(name or "")
+        if link:
+            self.links.append(link)
+
+
+def written(site: pathlib.Path) -> list[pathlib.Path]:
+    """Every page, without what the theme keeps among its own files."""
+    return [path for path in sorted(site.rglob("*.html")) if "_static" not in path.relative_to(site).parts]
+
+
+def broken_links(site: pathlib.Path) -> list[str]:
+    """Links between the pages of the site that lead nowhere."""
+    pages = {path: Page(path.read_text("utf-8")) for path in written(site)}
+    by_place, found = {path.resolve(): path for path in pages}, []
+    for path, page in pages.items():
+        for link in dict.fromkeys(page.links):
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path.resolve()
+            at = by_place.get(target) if parts.fragment else None
+            if not target.exists():
+                found.append(f"{path.relative_to(site)}: {link} leads nowhere")
+            elif at is not None and unquote(parts.fragment) not in pages[at].places:
+                found.append(f"{path.relative_to(site)}: {link} names no place on that page")
+    return found
+
+
+def read_in_a_browser(site: pathlib.Path, browser: str) -> list[str]:
+    """What a headless browser finds on the pages."""
+    pages = [str(path.relative_to(site)) for path in written(site)]
+    answers: queue.Queue[list[str]] = queue.Queue()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != "/reader":
+                super().do_GET()
+                return
+            text = READER.replace("PAGES", json.dumps(pages)).replace("WIDTHS", json.dumps(WIDTHS), 1).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(text)
+
+        def do_POST(self) -> None:
+            answers.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    options = ["--headless=new", "--disable-gpu", "--no-first-run", "--enable-logging=stderr"]
+    options += ["--window-size=1400,1000", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    options += ["--no-sandbox"] if os.geteuid() == 0 else []
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, tempfile.TemporaryFile() as log:
+        address = f"http://127.0.0.1:{server.server_address[1]}/reader"
+        process = subprocess.Popen(
+            [browser, *options, f"--user-data-dir={folder}", address], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+        try:
+            found = answers.get(timeout=PATIENCE)
+        except queue.Empty:
+            found = [f"{browser} did not read {len(pages)} pages within {PATIENCE:.0f} seconds"]
+        finally:
+            process.terminate()
+            process.wait()
+            server.shutdown()
+            server.server_close()
+        log.seek(0)
+        said = log.read().decode("utf-8", "replace")
+    console = re.findall(r"CONSOLE[^\]]*\] (.*(?:Uncaught|Failed to load|Refused|ERR_).*)", said)
+    return found + [f"console: {line:.300}" for line in dict.fromkeys(console)]
+
+
+def main(arguments: list[str]) -> int:
+    """Check the site in the folder that is named; return the exit code."""
+    site = pathlib.Path(arguments[0])
+    if not (site / "index.html").is_file():
+        print(f"{site} holds no index.html; expected the folder of a built site", file=sys.stderr)
+        return 1
+    found = broken_links(site)
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        print("SKIPPED: no browser to read the pages with (apt-get install chromium); links were checked")
+    else:
+        found += read_in_a_browser(site, browser)
+    print("\n".join(found) or f"every link leads somewhere{', every page reads well' if browser else ''}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,39 @@
+"""
+Kernels of images
+=================
+
+In two axes a kernel is a picture: axial ladders favour the axes, an isotropic law does not.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import rfrope
+
+# %%
+# 32 blocks for lags up to 24 patches in each direction. `rfrope.axial` gives half of them to each axis,
+# `rfrope.golden_gate` spreads their directions evenly, and a Gaussian in two axes draws them.
+
+kernel = rfrope.kernel("gaussian", scale=6.0, ndim=2)
+sets = {
+    "axial ladders": rfrope.axial(rfrope.geometric(16, base=100.0), rfrope.geometric(16, base=100.0)),
+    "golden gate": rfrope.golden_gate(32, low=0.05, high=1.0),
+    "Gaussian, stratified": rfrope.design(kernel, head_dim=64, context=(25, 25), rng=0),
+}
+lags = np.arange(-24, 25)
+grid = np.stack(np.meshgrid(lags, lags, indexing="ij"), axis=-1)
+fig, axes = plt.subplots(1, 4, figsize=(11, 3.2), layout="constrained", sharey=True)
+pictures = {name: rfrope.analysis.mean_kernel(rope, grid) for name, rope in sets.items()}
+pictures["Gaussian, Φ itself"] = kernel(grid)
+for ax, (name, values) in zip(axes, pictures.items(), strict=True):
+    image = ax.imshow(values, extent=(-24.5, 24.5, 24.5, -24.5), vmin=-1, vmax=1, cmap="PuOr")
+    ax.set(title=name, xlabel="lag in columns")
+axes[0].set_ylabel("lag in rows (patches)")
+fig.colorbar(image, ax=axes, label="mean kernel")
+plt.show()
+
+# %%
+# The score of equal content 12 patches away, along a row and along the diagonal (8 rows and 9 columns):
+
+for name, values in pictures.items():
+    print(f"{name}: {values[24, 36]:.2f} along a row, {values[24 + 8, 24 + 9]:.2f} on the diagonal")

@@ -1,0 +1,34 @@
+"""
+What real heads score by lag
+============================
+
+Mean scores of two heads of SmolLM2-135M-Instruct against the lag, with the model's own frequencies.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from rfrope import heads, plotting
+from rfrope.data import smollm2_heads
+
+# %%
+# One head looks at the previous token, whatever the tokens are: its mean score over all pairs of a query and a key
+# (`rfrope.heads.profile` places each pair at each lag) is highest there. The other, an induction head, looks for what
+# followed the same token before. That depends on content, so its mean over all pairs has no peak at the lag of 59
+# tokens at which the text repeats itself.
+
+held = smollm2_heads()
+fig, axes = plt.subplots(1, 2, figsize=(10, 3.9), layout="constrained")
+for ax, (name, title) in zip(axes, {"previous": "previous token", "induction": "induction"}.items(), strict=True):
+    profile = heads.profile(
+        held[f"{name}_q"], held[f"{name}_k"], held["inv_freq"], np.arange(-90, 1), scale=1 / 8, pairs="all"
+    )
+    plotting.attention(profile, ax=ax)
+    ax.set_title(title)
+plt.show()
+
+# %%
+# Where the first head looks, from its q and k, with a standard error:
+
+found = heads.effective_offset(held["previous_q"], held["previous_k"], held["inv_freq"], max_lag=90)
+print(f"lag {float(found.offset):.2f} ± {float(found.stderr):.2f}")

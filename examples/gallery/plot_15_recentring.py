@@ -1,0 +1,37 @@
+"""
+Shifts move the centre of a kernel
+==================================
+
+Phases before the rotation keep a kernel's form and give it another centre: how a head learns to look back.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import rfrope
+from rfrope import heads
+
+# %%
+# `rfrope.heads.phase_shift` turns each block by minus the offset times its frequency. On average over draws the kernel
+# is then that of `rfrope.heads.recentred_kernel`.
+
+kernel = rfrope.kernel("gaussian", scale=4.0)
+frequencies = rfrope.design(kernel, head_dim=64, context=64, design="quantile").frequencies
+lags = np.arange(-32, 17)
+fig, ax = plt.subplots(figsize=(6, 3.7), layout="constrained")
+for offset, colour in ((0, "0.4"), (-5, "#0072B2"), (-16, "#D55E00")):
+    curve = heads.shifted_mean_kernel(frequencies, lags, heads.phase_shift(frequencies, offset))
+    ax.plot(lags, curve, ".", color=colour, ms=4)
+    ax.plot(lags, heads.recentred_kernel(kernel, lags, offset), color=colour, lw=1.0)
+    ax.annotate(f"offset {offset}", (offset, 1.03), color=colour, ha="center")
+ax.set(xlabel="lag, key minus query (positions)", ylabel="mean kernel", ylim=(-0.1, 1.1))
+ax.spines[["top", "right"]].set_visible(False)
+plt.show()
+
+# %%
+# The sinusoidal embedding has the same property: a fixed matrix, the same at every position, moves it.
+
+positions = np.arange(100)
+embedding = rfrope.sinusoidal(positions, frequencies)
+moved = embedding @ rfrope.rotation.shift_matrix(5, frequencies).T
+print(f"largest difference: {np.abs(moved - rfrope.sinusoidal(positions + 5, frequencies)).max():.1e}")

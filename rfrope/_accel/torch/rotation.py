@@ -1,0 +1,329 @@
+"""Twins of the rotation for torch tensors that are recorded: operators with their gradients, each one node of a graph.
+
+An operator runs what its tensors' memory asks for: the compiled loop of the CPU, the kernels of a CUDA device, or the
+generic function. Gradients are operators, too, so that gradients of gradients come by themselves: that of the features
+is the rotation back, and those of angles, tables and scales follow from one pass over the features,
+`rfrope._core.blocks.shared_coefficients`.
+
+The operators are ``rfrope::turn``, ``rfrope::turn_by_table``, ``rfrope::cos_sin`` and ``rfrope::shared_coefficients``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import torch
+
+from rfrope._core import array, twins
+from rfrope._core.angles import Angles
+from rfrope._core.arguments import broadcast
+from rfrope._core.array import Array
+from rfrope._core.blocks import PAIRINGS, Turn
+
+if not all(hasattr(torch.library, name) for name in ("register_fake", "register_autograd", "register_vmap")):
+    raise ImportError(f"PyTorch {torch.__version__} cannot register operators with gradients; expected 2.5 or later")
+
+_XP = array.named_namespace(torch)
+Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
+_LIBRARY = torch.library.Library("rfrope", "DEF")
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)  # the loops take any strides
+
+# -- twins -------------------------------------------------------------------------------------------------------------
+
+
+def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
+    """Twin of the generic function."""
+    return _written(_turn(x, angles.positions, angles.frequencies, angles.shift, *_plain(turn)), out)
+
+
+def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+    """Twin of the generic function."""
+    return _written(_turn(x, None, None, phases, *_plain(turn)), out)
+
+
+def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+    """Twin of the generic function."""
+    return _written(_turn_by_table(x, cos, sin, *_plain(turn)[2:4]), out)
+
+
+def cos_sin(angles: Angles) -> tuple[Array, Array]:
+    """Twin of the generic function."""
+    return _cos_sin(angles.positions, angles.frequencies, angles.shift)
+
+
+def shared_coefficients(
+    x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType
+) -> tuple[Array, Array]:
+    """Twin of the generic function."""
+    return _shared(x, y, shape, pairing == PAIRINGS[1], y_pairing == PAIRINGS[1])
+
+
+def _plain(turn: Turn) -> tuple[Tensor | None, float, bool, bool, bool]:
+    """Scale as a tensor, scale as a number, pairings as flags, and whether to undo."""
+    number = isinstance(turn.scale, float)
+    flags = (turn.pairing == PAIRINGS[1], turn.out_pairing == PAIRINGS[1], turn.inverse)
+    return (None if number else turn.scale), (turn.scale if number else 1.0), *flags
+
+
+def _written(turned: Tensor, out: Tensor | None) -> Tensor:
+    return turned if out is None else out.copy_(turned)
+
+
+# -- operators ---------------------------------------------------------------------------------------------------------
+
+
+def _operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Define an operator by a function that computes, and one that says what its results look like."""
+
+    def define(function: Callable[..., Any]) -> Any:
+        name = schema.partition("(")[0]
+        _LIBRARY.define(schema, tags=_TAGS)
+        _LIBRARY.impl(name, function, "CPU")
+        _LIBRARY.impl(name, function, "CUDA")
+        torch.library.register_fake(f"rfrope::{name}", fake, lib=_LIBRARY)
+        return getattr(torch.ops.rfrope, name).default
+
+    return define
+
+
+def _run(name: str, x: Tensor, *arguments: Any) -> Any:
+    """Run a function for tensors that are no more than memory: gradients are recorded above this."""
+    twin = twins.twin_of(name, "cpu") if x.is_cpu else None
+    if twin is not None:
+        return twin(*arguments)
+    with torch.no_grad():
+        return twins.CHOOSING[name](*arguments)
+
+
+def _phases(
+    positions: Tensor | None, frequencies: Tensor | None, shift: Tensor | None, scale: Tensor | None = None
+) -> tuple[int, ...]:
+    """Shape of the phases."""
+    shapes = [tuple(value.shape) for value in (shift, scale) if value is not None]
+    if positions is not None:
+        shapes.append(Angles(positions, frequencies, None, torch).shape)
+    return broadcast(*shapes)
+
+
+def _like(x: Tensor, phases: tuple[int, ...]) -> Tensor:
+    return x.new_empty((*broadcast(x.shape[:-1], phases[:-1]), x.shape[-1]))
+
+
+def _pairings(interleaved: bool, out_interleaved: bool) -> tuple[str, str]:
+    return PAIRINGS[interleaved], PAIRINGS[out_interleaved]
+
+
+@_operator(
+    "turn(Tensor x, Tensor? positions, Tensor? frequencies, Tensor? shift, Tensor? scale, float factor, "
+    "bool interleaved, bool out_interleaved, bool inverse) -> Tensor",
+    lambda x, p, w, s, scale, *_: _like(x, _phases(p, w, s, scale)),
+)
+def _turn(
+    x: Tensor,
+    positions: Tensor | None,
+    frequencies: Tensor | None,
+    shift: Tensor | None,
+    scale: Tensor | None,
+    factor: float,
+    interleaved: bool,
+    out_interleaved: bool,
+    inverse: bool,
+) -> Tensor:
+    """Features turned by positions and frequencies; without them, the shifts are the phases."""
+    turn = Turn(*_pairings(interleaved, out_interleaved), factor if scale is None else scale, inverse)
+    if positions is None:
+        return _run("rotated_by_phases", x, x, shift, turn, None, _XP)
+    return _run("rotated", x, x, Angles(positions, frequencies, shift, _XP), turn, None)
+
+
+@_operator(
+    "turn_by_table(Tensor x, Tensor cos, Tensor sin, bool interleaved, bool out_interleaved) -> Tensor",
+    lambda x, cos, *_: _like(x, cos.shape),
+)
+def _turn_by_table(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out_interleaved: bool) -> Tensor:
+    turn = Turn(*_pairings(interleaved, out_interleaved))
+    return _run("rotated_by_table", x, x, cos, sin, turn, None, _XP)
+
+
+def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    shape = _phases(positions, frequencies, shift)
+    return frequencies.new_empty(shape), frequencies.new_empty(shape)
+
+
+@_operator("cos_sin(Tensor positions, Tensor frequencies, Tensor? shift) -> (Tensor, Tensor)", _fake_cos_sin)
+def _cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    angles = Angles(positions, frequencies, shift, _XP)
+    return _run("cos_sin", positions, angles)
+
+
+def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tensor, Tensor]:
+    return x.new_empty(shape, dtype=torch.float64), x.new_empty(shape, dtype=torch.float64)
+
+
+@_operator(
+    "shared_coefficients(Tensor x, Tensor y, SymInt[] shape, bool interleaved, bool y_interleaved) -> (Tensor, Tensor)",
+    _fake_shared,
+)
+def _shared(x: Tensor, y: Tensor, shape: list[int], interleaved: bool, y_interleaved: bool) -> tuple[Tensor, Tensor]:
+    pairings = _pairings(interleaved, y_interleaved)
+    found = _run("shared_coefficients", x, x, y, tuple(shape), *pairings, _XP)
+    return tuple(value.contiguous() for value in found)
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def _differentiable(name: str, kept: Callable[..., tuple[Any, ...]], backward: Callable[..., tuple[Any, ...]]) -> None:
+    """Register a gradient: which inputs it needs, and the formula."""
+
+    def set_up(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        held = kept(ctx.needs_input_grad, *inputs)
+        ctx.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in held))
+        ctx.others = tuple(None if isinstance(value, torch.Tensor) else value for value in held)
+
+    def formula(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        saved = (one if other is None else other for one, other in zip(ctx.saved_tensors, ctx.others, strict=True))
+        return backward(ctx.needs_input_grad, *gradients, *saved)
+
+    torch.library.register_autograd(f"rfrope::{name}", formula, setup_context=set_up, lib=_LIBRARY)
+
+
+def _summed(value: Tensor, like: Tensor) -> Tensor:
+    """A gradient of the shape and dtype of what was broadcast."""
+    return value.sum_to_size(like.shape).to(like.dtype)
+
+
+def _keep_of_turn(needs: Any, x: Tensor, *others: Any) -> tuple[Any, ...]:
+    """Features are not needed unless angles or scales have gradients: then their shape is enough."""
+    return (x if any(needs[1:5]) else None), tuple(x.shape), *others
+
+
+def _turn_backward(
+    needs: Any,
+    gradient: Tensor,
+    x: Tensor | None,
+    shape: tuple[int, ...],
+    positions: Tensor | None,
+    frequencies: Tensor | None,
+    shift: Tensor | None,
+    scale: Tensor | None,
+    factor: float,
+    interleaved: bool,
+    out_interleaved: bool,
+    inverse: bool,
+) -> tuple[Any, ...]:
+    angles, pairings = (positions, frequencies, shift), (interleaved, out_interleaved)
+    found: list[Any] = [None] * 9
+    if needs[0]:
+        undone = None if scale is None else 1.0 / scale
+        back = _turn(gradient, *angles, undone, 1.0 / factor, *pairings[::-1], not inverse)
+        found[0] = back.sum_to_size(shape)
+    if x is not None:
+        phases = _phases(*angles, scale)
+        width = 2 * phases[-1]
+        dots, crosses = _shared(x[..., :width], gradient[..., :width], phases, *pairings)
+        cos, sin = _cos_sin(*angles) if positions is not None else (torch.cos(shift), torch.sin(shift))
+        sin = -sin if inverse else sin
+        weight = factor if scale is None else scale
+        weight = 1.0 / weight if inverse else weight
+        along = (cos * crosses - sin * dots) * weight  # for the phases; below that for the scale
+        found[1:4] = _gradients_of_angles(needs[1:4], -along if inverse else along, *angles)
+        if needs[4] and scale is not None:
+            radial = cos * dots + sin * crosses
+            found[4] = _summed(-radial / (scale * scale) if inverse else radial, scale)
+    return tuple(found)
+
+
+def _gradients_of_angles(
+    needs: Any, gradient: Tensor, positions: Tensor | None, frequencies: Tensor | None, shift: Tensor | None
+) -> tuple[Any, Any, Any]:
+    """Gradients of positions, frequencies and shift, from that of the phases."""
+    found: list[Any] = [None, None, None]
+    if needs[2] and shift is not None:
+        found[2] = _summed(gradient, shift)
+    if positions is None or frequencies is None or not (needs[0] or needs[1]):
+        return tuple(found)
+    gradient = gradient.sum_to_size(_phases(positions, frequencies, None))
+    single = positions.ndim == 1  # one position for all: its axis of tokens is missing
+    rows = gradient[..., None, :] if single else gradient
+    if needs[0]:
+        moved = rows @ frequencies
+        found[0] = _summed(moved[..., 0, :] if single else moved, positions)
+    if needs[1]:
+        at = positions.to(gradient.dtype)
+        found[1] = _summed(rows.mT @ (at[None, :] if single else at), frequencies)
+    return tuple(found)
+
+
+def _table_backward(
+    needs: Any, gradient: Tensor, x: Tensor | None, shape: tuple[int, ...], cos: Tensor, sin: Tensor, *pairings: bool
+) -> tuple[Any, ...]:
+    found: list[Any] = [None] * 5
+    if needs[0]:
+        found[0] = _turn_by_table(gradient, cos, -sin, *pairings[::-1]).sum_to_size(shape)
+    if x is not None:
+        width = 2 * cos.shape[-1]
+        shared = _shared(x[..., :width], gradient[..., :width], cos.shape, *pairings)
+        found[1:3] = (value.to(cos.dtype) for value in shared)
+    return tuple(found)
+
+
+def _cos_sin_backward(needs: Any, of_cos: Tensor, of_sin: Tensor, *angles: Tensor | None) -> tuple[Any, ...]:
+    cos, sin = _cos_sin(*angles)
+    return _gradients_of_angles(needs, of_sin * cos - of_cos * sin, *angles)
+
+
+def _shared_backward(
+    needs: Any, of_dots: Tensor, of_crosses: Tensor, x: Tensor, y: Tensor, shape: Any, *pairings: bool
+) -> tuple[Any, ...]:
+    """Both sums are linear in x and in y: the gradients are again features that are turned, by a table."""
+    found: list[Any] = [None] * 5
+    if needs[0]:
+        found[0] = _turn_by_table(y, of_dots, -of_crosses, *pairings[::-1]).sum_to_size(x.shape)
+    if needs[1]:
+        found[1] = _turn_by_table(x, of_dots, of_crosses, *pairings).sum_to_size(y.shape)
+    return tuple(found)
+
+
+_differentiable("turn", _keep_of_turn, _turn_backward)
+_differentiable(
+    "turn_by_table", lambda needs, x, *r: ((x if any(needs[1:3]) else None), tuple(x.shape), *r), _table_backward
+)
+_differentiable("cos_sin", lambda needs, *angles: angles, _cos_sin_backward)
+_differentiable("shared_coefficients", lambda needs, x, y, shape, *r: (x, y, tuple(shape), *r), _shared_backward)
+
+# -- vmap --------------------------------------------------------------------------------------------------------------
+
+
+def _mapped(name: str, operator: Any, features: Callable[..., Any]) -> None:
+    """Register what `torch.vmap` does, inside compiled graphs: all at once over features, by a loop over others."""
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+        at_once = features(in_dims, *arguments)
+        if at_once is not None:
+            return at_once
+        rows = [
+            operator(*(v if d is None else v.select(d, i) for v, d in zip(arguments, in_dims, strict=True)))
+            for i in range(info.batch_size)
+        ]
+        if isinstance(rows[0], torch.Tensor):
+            return torch.stack(rows), 0
+        return tuple(map(torch.stack, zip(*rows, strict=True))), (0,) * len(rows[0])
+
+    torch.library.register_vmap(f"rfrope::{name}", rule, lib=_LIBRARY)
+
+
+def _turn_many(in_dims: tuple[Any, ...], x: Tensor, *angles: Any) -> Any:
+    if in_dims[0] is None or any(dim is not None for dim in in_dims[1:]):
+        return None
+    phases = _phases(*angles[:4])
+    first = x.movedim(in_dims[0], 0)
+    missing = max(0, len(phases) - (first.ndim - 1))
+    return _turn(first.reshape(first.shape[0], *(1,) * missing, *first.shape[1:]), *angles), 0
+
+
+_mapped("turn", _turn, _turn_many)
+for _name, _one in (("turn_by_table", _turn_by_table), ("cos_sin", _cos_sin), ("shared_coefficients", _shared)):
+    _mapped(_name, _one, lambda *_: None)

@@ -1,0 +1,94 @@
+"""What only torch has to be asked, which is not imported to find out: gradients, traces, compilation."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+Array = Any
+
+
+def is_torch(x: Array) -> bool:
+    """Whether `x` is a tensor of torch, which is not imported to find out."""
+    return "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor)
+
+
+def is_compiling() -> bool:
+    """Whether PyTorch's compiler is tracing this call."""
+    return "torch" in sys.modules and bool(sys.modules["torch"].compiler.is_compiling())
+
+
+def constant(value: Any, device: Any) -> Array:
+    """Return numbers of any form as a tensor, without a loss, inside a graph that is being compiled."""
+    torch = sys.modules["torch"]
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, list | tuple | range):
+        value = list(value)
+        if _holds_float(value):  # for which torch would take float32
+            return torch.tensor(value, dtype=torch.float64, device=device)
+    return torch.as_tensor(value, device=device)
+
+
+def _holds_float(values: Any) -> bool:
+    if isinstance(values, list | tuple):
+        return any([_holds_float(value) for value in values])
+    return isinstance(values, float)
+
+
+def has_values(x: Array, device_type: str) -> bool:
+    """Whether a torch tensor is on a device of that type and holds values: it is not being compiled or mapped over."""
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling() or not (x.is_cpu if device_type == "cpu" else x.device.type == device_type):
+        return False
+    if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
+        return False  # a fake tensor, as in tracing, has no values
+    # there is no public way to ask whether vmap is at work
+    return not torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def needs_gradient(*arrays: Array) -> bool:
+    """Whether one of some arrays is a torch tensor whose operations are being recorded for gradients."""
+    asked = any(getattr(x, "requires_grad", False) for x in arrays)
+    return asked and bool(sys.modules["torch"].is_grad_enabled())
+
+
+def is_recorded(x: Array) -> bool:
+    """Whether operators of our own may take `x`: a torch tensor on a device that they know, not in forward mode.
+
+    What functional transforms wrap, and traces of TorchScript, are left to torch's own operators, unless a compiler
+    is at work: it takes the wraps off.
+    """
+    if not is_torch(x) or x.device.type not in ("cpu", "cuda", "meta"):
+        return False
+    torch = sys.modules["torch"]
+    fake = (torch._subclasses.FakeTensor, torch._subclasses.functional_tensor.FunctionalTensor)
+    if type(x) not in (torch.Tensor, torch.nn.Parameter, *fake):
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    if x.layout is not torch.strided or torch.jit.is_tracing() or torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return False
+    return torch.autograd.forward_ad.unpack_dual(x).tangent is None
+
+
+def are_memory(*tensors: Array) -> bool:
+    """Whether tensors of strided layout are no more than memory of the CPU, asked as quickly as that can be."""
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return False
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    recording = torch.is_grad_enabled()
+    for x in tensors:
+        if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
+            return False
+        if not x.is_cpu or (recording and x.requires_grad) or x.is_neg() or x.layout is not torch.strided:
+            return False
+    return bool(getattr(torch.autograd.forward_ad, "_current_level", 0) < 0)  # no tangents anywhere
+
+
+def empty_like(x: Array) -> Array:
+    """Return a dense tensor of the shape, dtype and device of another, not filled."""
+    torch = sys.modules["torch"]
+    return torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -1,0 +1,414 @@
+"""Ways to a longer context for a trained model, measured by what they do to angles and to the mean kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import angles, array
+from rfrope._core import progress as bars
+from rfrope._core.arguments import whole
+from rfrope.analysis.curves import first_negative_lag
+from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
+from rfrope.rotation.rope import Rope, of
+from rfrope.scaling import schemes
+from rfrope.scaling.records import EVERYWHERE, ladder
+
+OPTIMISED, _YARN, _LLAMA3 = "optimised", "yarn", "llama3"
+_WHOLE = ("partial_rotary_factor", 1.0)  # goes without saying
+_LADDER = 1e-12  # how far, relatively, frequencies may be from the ladder of a base
+_DIGITS = 3  # digits to which measures are alike
+_KINDS = ("better", "even", "worse")
+_MEASURES = {
+    "departure": "departure",
+    "unseen": "unseen angles",
+    "first_negative_lag": "first lag below 0",
+    "resolution": "resolution of neighbours",
+}
+_GEOMETRY = (
+    "What follows is geometry: angles, and what equal content scores, averaged over contents. It is not perplexity,\n"
+    "which only the model itself can show."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """One way to a longer context, and its measures.
+
+    Attributes
+    ----------
+    name : str
+        "as it is", "linear", "ntk", "yarn", "llama3" or "optimised".
+    rope : Rope
+        The frequencies, with their attention factor and the longer context.
+    rope_parameters : dict or None
+        What gives them in a config, under the names of transformers 5; None where no scheme does.
+    departure : float
+        Root mean square difference between its mean kernel and the trained one, at the trained lags.
+    unseen : tuple of int
+        Blocks that meet angles which training did not show.
+    first_negative_lag : int or None
+        First lag in the longer context at which the mean kernel is negative.
+    resolution : float
+        ``1 - C(1)``, how far the mean kernel falls from a position to the next, as a part of that in training.
+    places : int
+        Sum of its places in the four measures, 1 for the best.
+    """
+
+    name: str
+    rope: Rope
+    rope_parameters: dict[str, Any] | None
+    departure: float
+    unseen: tuple[int, ...]
+    first_negative_lag: int | None
+    resolution: float
+    places: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON."""
+        told = {name: value for name, value in vars(self).items() if name != "rope"}
+        told["unseen"] = list(self.unseen)
+        frequencies = array.to_host(self.rope.frequencies).tolist()
+        return told | {"frequencies": frequencies, "attention_factor": self.rope.attention_factor}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: departure {self.departure:.{_DIGITS}g}, {_n(len(self.unseen))} with unseen angles, "
+            f"{_first(self.first_negative_lag)}, {self.resolution:.{_DIGITS}g} of the resolution of neighbours"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Ways to a longer context, in order; ``str(plan)`` says it in plain words.
+
+    Attributes
+    ----------
+    trained_context, context : int
+        Positions in training, and those to reach.
+    n_blocks : int
+        D.
+    n_dead : int
+        Blocks that completed no turn in the trained context.
+    trained_negative_lag : int or None
+        First lag in the trained context at which the trained mean kernel is negative.
+    ways : tuple of Way
+        Those without unseen angles first, then by the sum of their places.
+    left_out : dict of str to str
+        Ways that these frequencies do not allow, and why.
+    """
+
+    trained_context: int
+    context: int
+    n_blocks: int
+    n_dead: int
+    trained_negative_lag: int | None
+    ways: tuple[Way, ...]
+    left_out: dict[str, str]
+
+    def way(self, name: str) -> Way:
+        """Return the way of that name."""
+        if name in self.left_out:
+            raise ValueError(f"name is {name!r}, which is left out: {self.left_out[name]}")
+        for one in self.ways:
+            if one.name == name:
+                return one
+        raise ValueError(f"name is {name!r:.80}; expected one of {', '.join(repr(one.name) for one in self.ways)}")
+
+    def compare(self, name: str, other: str) -> dict[str, str]:
+        """Whether one way is "better", "even" or "worse" than another in each measure."""
+        first, second = _keys(self.way(name)), _keys(self.way(other))
+        return {measure: _KINDS[1 + (first[measure] > key) - (first[measure] < key)] for measure, key in second.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON."""
+        told = dict(vars(self)) | {"ways": [one.to_dict() for one in self.ways], "left_out": dict(self.left_out)}
+        compared = None if _YARN in self.left_out else self.compare(OPTIMISED, _YARN)
+        return told | {"optimised_against_yarn": compared}
+
+    def __str__(self) -> str:
+        factor = self.context / self.trained_context
+        lines = [
+            f"From {self.trained_context} trained positions to {self.context}, {factor:.4g} times as many. "
+            f"{self.n_dead} of {_n(self.n_blocks)} completed no turn in training,",
+            f"and the trained mean kernel is {_first(self.trained_negative_lag)}.",
+            *_GEOMETRY.split("\n"),
+            "",
+            *_table(self.ways),
+            "",
+            *_notes(self),
+        ]
+        lines += [f"{name} is left out: {reason}." for name, reason in self.left_out.items()]
+        return "\n".join([*lines, "", *_against_yarn(self)])
+
+
+@array.on_device_of_arrays
+def plan(rope: Any, context: int, *, trained_context: int | None = None, progress: Any = None) -> Plan:
+    """Rank ways to a longer context than a model was trained with, by what they do to angles and to the mean kernel.
+
+    It is geometry and not perplexity: nothing here has seen the model.
+
+    Parameters
+    ----------
+    rope : Rope or array_like, (D,), radians per position
+        The trained frequencies, scheme included: of a model whose scheme depends on the length of the text, those at
+        the trained context. Blocks of a head that do not turn count, as in `summarise`; sections do not: all axes move
+        together, as along text.
+    context : int
+        Positions to reach, more than the trained ones.
+    trained_context : int, optional
+        Positions in training, at least 2; the Rope's context unless given.
+    progress : None, bool or callable
+        Shows the starts of the optimisation that are done, as in `rfrope.estimate_kernel`.
+
+    Returns
+    -------
+    Plan
+        ``print`` it, or take its ``ways``, each with its ``rope``.
+
+    Raises
+    ------
+    ValueError
+        For contexts that are missing or not as above, several heads or axes, and frequencies of which none turns.
+    TypeError
+        For values of another kind.
+
+    Notes
+    -----
+    With s the ratio of the contexts, the ways are the trained frequencies as they are; `linear`, `ntk` and `yarn` with
+    the factor s; `llama3` with s and the bands of Llama 3.1; and a set of divisors of rfrope's own, "optimised". YaRN
+    is left out where the trained frequencies are not a geometric ladder. Attention factors are not part of the
+    measures:
+
+    - departure: the root mean square of ``C'(m) - C(m)`` over all trained lags m, with C the mean kernel;
+    - unseen: a block that completed less than a turn in training showed the angles up to ``trained_context theta``, and
+      meets others if ``context theta'`` is more. One that completed a turn showed all;
+    - first negative lag of C' within the context, later is better;
+    - resolution: ``(1 - C'(1)) / (1 - C(1))``, more is better.
+
+    Departures and resolutions that are equal in three digits share a place, counts and lags that are equal. Places in
+    the four measures are added. Ways by which no block meets unseen angles come first, then those with the least sum,
+    then those with the smaller departure.
+
+    The optimised set has divisors from 1 to s, none above that of a slower block. Blocks that completed no turn are
+    divided by s, so that no block meets unseen angles, and those with 32 turns or more stay, as in YaRN. The others are
+    where the departure is least, by sequential quadratic programming (SciPy's SLSQP) from four starts, with a
+    resolution and a first negative lag at least those of YaRN (of llama3 where YaRN is left out) as constraints. Where
+    no set does all this `Plan.compare` and the text say where it falls behind. Its attention factor is the trained one.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> found = plan(rfrope.Rope(rfrope.geometric(64, base=5e5), context=8192), 32768)
+    >>> [way.name for way in found.ways]
+    ['optimised', 'llama3', 'yarn', 'linear', 'as it is', 'ntk']
+    >>> found.compare("optimised", "yarn")
+    {'departure': 'better', 'unseen': 'even', 'first_negative_lag': 'even', 'resolution': 'even'}
+    >>> round(found.way("optimised").departure, 2), round(found.way("yarn").departure, 2)
+    (0.09, 0.11)
+    """
+    trained, sizes, n_still = _trained(rope)
+    context, trained_context = _contexts(trained, context, trained_context)
+    bars.check(progress)
+    given = Stretch(np.append(sizes, np.zeros(n_still)), trained_context, context)
+    made, left_out = _published(replace(trained, context=trained_context), given)
+    ways = [_measured(name, one, told, given) for name, (one, told) in made.items()]
+    ways.append(_optimised(trained, given, ways, progress))
+    return Plan(
+        trained_context,
+        context,
+        trained.n_blocks,
+        int(np.sum(given.turns[: trained.n_blocks] < 1.0)),
+        first_negative_lag(given.trained, trained_context - 1),
+        tuple(_ranked(ways)),
+        left_out,
+    )
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------------
+
+
+def _trained(rope: Any) -> tuple[Rope, np.ndarray, int]:
+    """The trained Rope with its frequencies on the host, their sizes, and how many blocks of the head never turn."""
+    given = rope if isinstance(rope, Rope) else Rope(rope)
+    omega = np.asarray(angles.on_host(given.frequencies, "rope", sets="one axis")[:, 0])
+    if not np.any(omega):
+        raise ValueError("rope holds no frequency but 0; expected a block that turns")
+    head_dim = int(given.source.get("qk_head_dim") or given.head_dim or 0)
+    return replace(given, frequencies=omega), np.abs(omega), max(0, (head_dim + 1) // 2 - omega.size)
+
+
+def _contexts(trained: Rope, context: Any, trained_context: Any) -> tuple[int, int]:
+    if trained_context is None:
+        trained_context = max(trained.context) if isinstance(trained.context, tuple) else trained.context
+    if trained_context is None:
+        raise ValueError("trained_context is missing; expected the positions in training, such as 4096")
+    trained_context, context = whole("trained_context", trained_context, 2), whole("context", context)
+    if context <= trained_context:
+        raise ValueError(f"context is {context}; expected more than the {trained_context} trained positions")
+    return context, trained_context
+
+
+# -- the ways ----------------------------------------------------------------------------------------------------------
+
+_Made = dict[str, tuple[Rope, dict[str, Any] | None]]
+
+
+def _published(trained: Rope, given: Stretch) -> tuple[_Made, dict[str, str]]:
+    """Ropes of the published ways with what a config says of them, and why others are left out."""
+    factor, original, base = given.factor, given.trained_context, _base(trained)
+    long: dict[str, Any] = {"factor": factor, "original_max_position_embeddings": original}
+    bands: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}  # of Llama 3.1
+    makers: dict[str, tuple[Callable[[], Rope], dict[str, Any]]] = {
+        "as it is": (lambda: trained, {"rope_type": "default"}),
+        "linear": (lambda: schemes.linear(trained, factor), {"rope_type": "linear", "factor": factor}),
+        "ntk": (lambda: schemes.ntk(trained, factor), {"rope_type": "default"}),
+        _YARN: (lambda: schemes.yarn(trained, base=base, **long), {"rope_type": "yarn", **long}),
+        _LLAMA3: (lambda: schemes.llama3(trained, **bands, **long), {"rope_type": "llama3", **bands, **long}),
+    }
+    left_out = {}
+    if base is None:
+        left_out[_YARN] = "the trained frequencies are not a geometric ladder, by which it places its ramp"
+    if trained.n_blocks < 2:
+        left_out["ntk"] = "it keeps the first block and slows the last, and there is one"
+    made: _Made = {}
+    for name, (make, told) in makers.items():
+        if name not in left_out:
+            rope = replace(make(), context=given.context)
+            made[name] = (rope, None if base is None else _parameters(trained, base, told, name, factor))
+    return made, left_out
+
+
+def _parameters(trained: Rope, base: float, told: dict[str, Any], name: str, factor: float) -> dict[str, Any] | None:
+    """What a config says, where the trained Rope is a ladder; None for what no scheme says beside it."""
+    held = trained.source.get("rope_parameters", {})
+    if trained.attention_factor != 1.0 or (not held and trained.head_dim != trained.rotary_dim):
+        return None
+    width = trained.rotary_dim
+    beside = {key: held[key] for key in EVERYWHERE if key in held and (key, held[key]) != _WHOLE}
+    theta = base * factor ** (width / (width - 2)) if name == "ntk" else base
+    return told | beside | {"rope_theta": theta}
+
+
+def _base(trained: Rope) -> float | None:
+    """Base of the geometric ladder that the trained frequencies are, or None."""
+    omega, n = trained.frequencies, trained.n_blocks
+    if n < 2 or not omega[-1] > 0.0:
+        return None
+    found = float(omega[-1]) ** (-n / (n - 1))
+    bases = [trained.source.get("rope_parameters", {}).get("rope_theta", 0.0), float(f"{found:.12g}"), found]
+    return next((b for b in bases if b > 1.0 and np.allclose(omega, ladder(2 * n, b), rtol=_LADDER, atol=0.0)), None)
+
+
+def _optimised(trained: Rope, given: Stretch, ways: list[Way], progress: Any) -> Way:
+    """The best of a few local minima: as good as YaRN in as many measures as can be, then the least departure."""
+    by_name = {way.name: way for way in ways}
+    reference = by_name.get(_YARN, by_name[_LLAMA3])
+    starts = [given.stepped, *(_sizes(by_name[name].rope, given) for name in (_LLAMA3, _YARN) if name in by_name)]
+    ramp = given.stepped
+    ramp[given.free] *= given.factor ** -(np.arange(given.free.size) / max(1, given.free.size))
+    found = []
+    for start in bars.shown([*starts, ramp], len(starts) + 1, progress):
+        omega = stretched(
+            given,
+            start,
+            resolution=reference.resolution * neighbours(given.trained),
+            positive_until=reference.first_negative_lag or given.context,
+        )
+        signed = np.copysign(omega[: trained.n_blocks], trained.frequencies)
+        step = {"scheme": OPTIMISED, "factor": given.factor, "trained_context": given.trained_context}
+        source = trained.source | {"scaled_by": [*trained.source.get("scaled_by", []), step]}
+        rope = of(trained, frequencies=signed, context=given.context, source=source)
+        found.append(_measured(OPTIMISED, rope, None, given))
+    worse = [sum(_keys(way)[name] > key for name, key in _keys(reference).items()) for way in found]
+    return min(zip(worse, found, strict=True), key=lambda pair: (pair[0], pair[1].departure))[1]
+
+
+# -- measures ----------------------------------------------------------------------------------------------------------
+
+
+def _sizes(rope: Rope, given: Stretch) -> np.ndarray:
+    """Magnitudes of frequencies, and a 0 for each block of the head that never turns."""
+    omega = np.abs(rope.frequencies)
+    return np.append(omega, np.zeros(given.trained.size - omega.size))
+
+
+def _measured(name: str, rope: Rope, told: dict[str, Any] | None, given: Stretch) -> Way:
+    omega = _sizes(rope, given)
+    return Way(
+        name,
+        rope,
+        told,
+        departure=math.sqrt(mean_square(omega, given.trained, given.trained_context)[0]),
+        unseen=tuple(np.flatnonzero(given.unseen(omega)).tolist()),
+        first_negative_lag=first_negative_lag(omega, given.context - 1),
+        resolution=neighbours(omega) / neighbours(given.trained),
+    )
+
+
+def _keys(way: Way) -> dict[str, float]:
+    """For each measure a number, the less the better, and equal where values agree in three digits."""
+    lag = way.first_negative_lag
+    return {
+        "departure": float(f"{way.departure:.{_DIGITS}g}"),
+        "unseen": len(way.unseen),
+        "first_negative_lag": -(math.inf if lag is None else lag),
+        "resolution": -float(f"{way.resolution:.{_DIGITS}g}"),
+    }
+
+
+def _ranked(ways: list[Way]) -> list[Way]:
+    """The ways in order, with their places."""
+    keys = [_keys(way) for way in ways]
+    places = [1 + sum(other[name] < one[name] for other in keys) for one in keys for name in _MEASURES]
+    sums = np.sum(np.reshape(places, (len(ways), -1)), axis=1).tolist()
+    placed = [replace(way, places=place) for way, place in zip(ways, sums, strict=True)]
+    return sorted(placed, key=lambda way: (bool(way.unseen), way.places, way.departure))
+
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+
+def _table(ways: tuple[Way, ...]) -> Iterator[str]:
+    rows = [("way", "departure", "unseen", "first < 0", "neighbours", "factor", "places")]
+    for way in ways:
+        lag = "never" if way.first_negative_lag is None else str(way.first_negative_lag)
+        numbers = (f"{way.departure:.{_DIGITS}g}", str(len(way.unseen)), lag, f"{way.resolution:.{_DIGITS}g}")
+        rows.append((way.name, *numbers, f"{way.rope.attention_factor:.4g}", str(way.places)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for name, *cells in rows:
+        yield "  ".join([name.ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells, widths[1:], strict=True))])
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    last = plan.trained_context - 1
+    yield f"departure: root mean square change of the mean kernel at the trained lags, 0 to {last}. unseen: blocks that"
+    yield "meet angles which training did not show. first < 0: first distance in the longer context at which equal"
+    yield "content scores below 0. neighbours: how far the mean kernel falls from a position to the next, as a part of"
+    yield "that in training. factor: attention factor, in none of the measures. places: those in the four measures,"
+    yield "added; equal values share one, and less is better. Ways without unseen angles come first, then by places."
+
+
+def _against_yarn(plan: Plan) -> Iterator[str]:
+    most = f"{plan.context / plan.trained_context:.4g}"
+    kept = f"blocks of {KEPT_TURNS:.0f} turns or more stay"
+    yield f"optimised: divisors from 1 to {most}, none above that of a slower block; {kept}."
+    if _YARN in plan.left_out:
+        return
+    compared, kinds = plan.compare(OPTIMISED, _YARN), dict[str, list[str]]()
+    for name, kind in sorted(compared.items(), key=lambda pair: _KINDS.index(pair[1])):
+        kinds.setdefault(kind, []).append(_MEASURES[name])
+    told = [f"{kind} in {', '.join(names)}" for kind, names in kinds.items()]
+    yield f"optimised against yarn: {'; '.join(told)}."
+
+
+def _first(lag: int | None) -> str:
+    return "nowhere below 0" if lag is None else f"below 0 first at lag {lag}"
+
+
+def _n(blocks: int) -> str:
+    return f"{blocks} block{'' if blocks == 1 else 's'}"

@@ -1,0 +1,199 @@
+"""Frequencies for a longer context that keep the trained mean kernel and meet no angle that training did not show."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import threads
+from rfrope.analysis.curves import scan_lags
+
+KEPT_TURNS = 32.0  # blocks with so many turns in the trained context stay, as in YaRN
+_ROUNDS, _WORST = 12, 16  # rounds of a search that add lags where the kernel is negative; how many each
+_MARGIN = 1e-6  # of the mean kernel above 0, so that rounding does not bring it below
+_SCALE = 1e3  # of a mean square error, for a solver that stops at absolute differences
+_STEPS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """Trained frequencies, how far they were trained, and how far they are to reach.
+
+    Attributes
+    ----------
+    trained : array, (D,), radians per position
+        Not negative.
+    trained_context, context : int
+        Positions.
+    """
+
+    trained: np.ndarray
+    trained_context: int
+    context: int
+
+    @property
+    def factor(self) -> float:
+        """How many times longer the context is to be."""
+        return self.context / self.trained_context
+
+    @property
+    def turns(self) -> np.ndarray:
+        """Turns of each block in the trained context."""
+        return self.trained * (self.trained_context / (2.0 * math.pi))
+
+    @property
+    def stepped(self) -> np.ndarray:
+        """Blocks that completed a turn as they were, the others divided by the factor: all angles were seen."""
+        return np.where(self.turns < 1.0, self.trained / self.factor, self.trained)
+
+    @property
+    def free(self) -> np.ndarray:
+        """Indices of the blocks that completed a turn and less than `KEPT_TURNS`, the fastest first."""
+        found = np.flatnonzero((self.turns >= 1.0) & (self.turns < KEPT_TURNS))
+        return found[np.argsort(-self.trained[found], kind="stable")]
+
+    def unseen(self, omega: np.ndarray) -> np.ndarray:
+        """Whether each block meets angles that training did not show."""
+        reach, seen = omega * self.context, self.trained * self.trained_context
+        return (self.turns < 1.0) & (reach > (1.0 + 1e-9) * seen)
+
+
+def mean_square(omega: np.ndarray, trained: np.ndarray, n_lags: int) -> tuple[float, np.ndarray]:
+    """Mean square difference of two mean kernels over the lags 0, ..., n_lags - 1, and its gradient in `omega`.
+
+    In closed form, from products of two cosines: no lag is left out, however many there are.
+    """
+    own, own_slope = _paired(omega, omega, n_lags)
+    both, both_slope = _paired(omega, trained, n_lags)
+    other, _ = _paired(trained, trained, n_lags)
+    n = len(omega) ** 2
+    value = (0.5 * np.sum(own) - np.sum(both) + 0.5 * np.sum(other)) / n
+    return max(0.0, float(value)), (np.sum(own_slope, axis=1) - np.sum(both_slope, axis=1)) / n
+
+
+def stretched(given: Stretch, start: np.ndarray, *, resolution: float, positive_until: int) -> np.ndarray:
+    """Frequencies whose mean kernel departs least from the trained one over the trained lags, from some start.
+
+    Blocks that completed no turn are divided by the factor, those with `KEPT_TURNS` stay. Divisors of the others lie
+    between, and no block is divided by more than a slower one. The mean of ``1 - cos(omega)`` is at least
+    `resolution`, and the mean kernel is not negative at the lags before `positive_until`, where that can be had: lags
+    where it is negative become constraints, round after round.
+    """
+    problem, lags = _Problem(given, resolution), np.empty(0)
+    first = problem.logs(start)
+    for _ in range(_ROUNDS):
+        threads.checkpoint()
+        omega = problem.frequencies(problem.solved(first, lags))
+        worst = [lag for _, lag in sorted(_negative_lags(omega, positive_until))[:_WORST]]
+        more = np.union1d(lags, worst)
+        if more.size == lags.size:  # none is negative, or the solver cannot do better
+            break
+        lags = more
+    return omega
+
+
+class _Problem:
+    """Minimise over the logarithms of the free frequencies, relative to the trained ones; these fall block by block."""
+
+    def __init__(self, given: Stretch, resolution: float) -> None:
+        self.given, self.index, self.base = given, given.free, given.stepped
+        self.resolution, self.lowest = resolution, -math.log(given.factor)
+        shape = self.index.size + 1, self.index.size
+        self.falls = np.eye(*shape, -1) - np.eye(*shape)  # from 0 to the first log, and so on to the lowest
+        self.ends = np.append(np.zeros(self.index.size), -self.lowest)
+
+    def logs(self, omega: np.ndarray) -> np.ndarray:
+        """Nearest logarithms that are allowed, of any frequencies."""
+        logs = np.log(omega[self.index] / self.given.trained[self.index])
+        return np.minimum.accumulate(np.clip(logs, self.lowest, 0.0))
+
+    def frequencies(self, logs: np.ndarray) -> np.ndarray:
+        """All of them, for logarithms of the free ones that are allowed to rounding."""
+        return self._all(np.minimum.accumulate(np.clip(logs, self.lowest, 0.0)))
+
+    def solved(self, logs: np.ndarray, lags: np.ndarray) -> np.ndarray:
+        """A local minimum, at which the mean kernel is not negative at some lags if that can be had."""
+        from scipy.optimize import minimize
+
+        if not logs.size:
+            return logs
+        constraints: list[dict[str, Any]] = [
+            {"fun": lambda y: self.falls @ y + self.ends, "jac": lambda y: self.falls},
+            {"fun": lambda y: self._told_apart(y)[0], "jac": lambda y: self._told_apart(y)[1]},
+        ]
+        if lags.size:
+            constraints.append({"fun": lambda y: self._kernel(y, lags)[0], "jac": lambda y: self._kernel(y, lags)[1]})
+        found = minimize(
+            self._error,
+            logs,
+            jac=True,
+            method="SLSQP",
+            constraints=[{"type": "ineq"} | one for one in constraints],
+            options={"maxiter": _STEPS, "ftol": 1e-9},
+        )
+        return np.asarray(found.x) if np.all(np.isfinite(found.x)) else logs
+
+    def _error(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
+        omega = self._all(logs)
+        value, slope = mean_square(omega, self.given.trained, self.given.trained_context)
+        return _SCALE * value, _SCALE * (slope * omega)[self.index]
+
+    def _told_apart(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
+        omega = self._all(logs)
+        slope = np.sin(omega) * omega / omega.size
+        scale = _SCALE / self.resolution
+        return scale * (neighbours(omega) - self.resolution), scale * slope[self.index]
+
+    def _kernel(self, logs: np.ndarray, lags: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        omega = self._all(logs)
+        angles = lags[:, None] * omega
+        slope = -(np.sin(angles) * angles)[:, self.index] / omega.size
+        return np.mean(np.cos(angles), axis=1) - _MARGIN, slope
+
+    def _all(self, logs: np.ndarray) -> np.ndarray:
+        omega = self.base.copy()
+        omega[self.index] *= np.exp(np.clip(logs, self.lowest - 1.0, 1.0))  # a line search may go far
+        return omega
+
+
+def neighbours(omega: np.ndarray) -> float:
+    """``1 - C(1)``: how far the mean kernel falls from a position to the next."""
+    return float(np.mean(2.0 * np.sin(0.5 * omega) ** 2))
+
+
+def _negative_lags(omega: np.ndarray, stop: int) -> list[tuple[float, int]]:
+    """Lowest value and its lag, of each stretch of lags before `stop` at which the mean kernel is negative."""
+    found = []
+    for first, means in scan_lags(omega, 1, stop - 1):
+        below = np.flatnonzero(means < 0.0)
+        for run in np.split(below, np.flatnonzero(np.diff(below) > 1) + 1) if below.size else ():
+            at = int(run[np.argmin(means[run])])
+            found.append((float(means[at]), first + at))
+    return found
+
+
+def _paired(one: np.ndarray, other: np.ndarray, n_lags: int) -> tuple[np.ndarray, np.ndarray]:
+    """``2 mean cos(m a) cos(m b)`` over lags m for all pairs of frequencies, and its derivative in the first."""
+    (less, less_slope), (more, more_slope) = (
+        _mean_cos(x, n_lags) for x in (one[:, None] - other, one[:, None] + other)
+    )
+    return less + more, less_slope + more_slope
+
+
+def _mean_cos(x: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """``sin(n h) cos((n - 1) h) / (n sin h)`` with h = x/2, the mean of cos(m x) over m < n, and its derivative."""
+    x = x - 2.0 * math.pi * np.round(x / (2.0 * math.pi))
+    near = n * np.abs(x) < 1e-3
+    half = np.where(near, 0.5, 0.5 * x)
+    above = np.sin(n * half) * np.cos((n - 1) * half)
+    below = n * np.sin(half)
+    above_slope = 0.5 * (
+        n * np.cos(n * half) * np.cos((n - 1) * half) - (n - 1) * np.sin(n * half) * np.sin((n - 1) * half)
+    )
+    value = above / below
+    slope = (above_slope - 0.5 * n * np.cos(half) * value) / below
+    curvature = (n - 1) * (2 * n - 1) / 6.0  # the mean of m**2
+    return np.where(near, 1.0 - 0.5 * curvature * x * x, value), np.where(near, -curvature * x, slope)

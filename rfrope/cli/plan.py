@@ -1,0 +1,157 @@
+"""``rfrope plan``: ways to a longer context for a trained model, and the config of one of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import rfrope
+from rfrope import analysis, exports, plotting, storage
+from rfrope.cli.shared import add_plot, check_figure, naming, whole, write_figure
+
+_WIDTH = 110  # of the config as text
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "plan",
+        help="rank ways to a longer context than a model was trained with",
+        description="Read the RoPE of a model from its config.json, and rank ways to a longer context: as it is, "
+        "linear, NTK, YaRN, llama3, and a set of rfrope's own whose blocks meet only angles seen in training. The "
+        "measures are geometry and not perplexity. Then print the config of the first, or of --way. "
+        "Exit code: 0, or 2 for bad input.",
+        epilog="Example: rfrope plan config.json --context 131072 -o rope.npz && "
+        "rfrope export rope.npz --to vllm --model config.json -o new.json",
+    )
+    command.add_argument(
+        "source", metavar="SOURCE", help="a Hugging Face config.json, its folder, or what rfrope.save wrote"
+    )
+    command.add_argument("--context", type=whole(1), metavar="N", required=True, help="positions to reach")
+    command.add_argument(
+        "--trained", type=whole(2), metavar="L", help="positions in training (default: what the SOURCE says)"
+    )
+    command.add_argument("--part", metavar="NAME", help="which RoPE of a config, as text_config or full_attention")
+    command.add_argument("--way", metavar="NAME", help="whose config to print (default: the first)")
+    command.add_argument("-o", "--output", metavar="FILE", help="write the Rope of that way (.npz or .safetensors)")
+    add_plot(command)
+    command.add_argument("--json", action="store_true", help="print JSON instead of text")
+    command.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    ropes = dict(_ropes(options))
+    single = [f"--{name}" for name in ("way", "output", "plot") if getattr(options, name) is not None]
+    if len(ropes) > 1 and single:
+        raise ValueError(f"{single[0]}: {options.source} has several RoPEs; expected one of {_names(ropes)} as --part")
+    _check_files(options)
+    found = {
+        name: analysis.plan(rope, options.context, trained_context=options.trained) for name, rope in ropes.items()
+    }
+    ways = {name: _way(plan, options.way) for name, plan in found.items()}
+    for name, way in ways.items():
+        _write(options, ropes[name], found[name], way)
+    if options.json:
+        told = [{"name": name} | plan.to_dict() | {"config": _config(ways[name])} for name, plan in found.items()]
+        written = {"output": options.output, "plot": options.plot}
+        print(json.dumps({"plans": told} | written, indent=1, allow_nan=False))
+        return 0
+    for number, (name, plan) in enumerate(found.items()):
+        print(("\n" if number else "") + (f"{name}\n" if name else "") + f"{plan}\n\n{_told(ways[name])}")
+    for path in (options.output, options.plot):
+        if path is not None:
+            print(f"Written: {path}")
+    return 0
+
+
+def _ropes(options: argparse.Namespace) -> Iterator[tuple[str, rfrope.Rope]]:
+    """The RoPEs that a longer context is for, by their names in the config."""
+    is_rope = options.source.lower().endswith(storage.SUFFIXES)
+    parts = {} if is_rope else {one.source["name"]: one for one in rfrope.from_config(options.source)}
+    if options.part is not None and not any(parts):
+        raise ValueError(f"--part {options.part}: {options.source} has one RoPE; expected none")
+    if is_rope:
+        yield "", rfrope.load(options.source)
+        return
+    if options.part is not None:
+        if options.part not in parts:
+            raise ValueError(f"--part {options.part}: expected one of {_names(parts)}, which {options.source} has")
+        parts = {options.part: parts[options.part]}
+    reasons = {name: _passed_over(rope, options.trained) for name, rope in parts.items()}
+    if all(reasons.values()):
+        name, reason = next(iter(reasons.items()))
+        raise ValueError(f"{options.source} has nothing to plan: {name or 'it'} {reason}")
+    for name, rope in parts.items():
+        if reasons[name]:
+            print(f"{name} is left out: it {reasons[name]}.", file=sys.stderr)
+            continue
+        trained: Any = options.trained or rope.context
+        read = {one.source["name"]: one for one in rfrope.from_config(options.source, seq_len=trained)}
+        yield name, read[name]  # schemes that depend on the length of the text, at the trained one
+
+
+def _way(plan: analysis.Plan, name: str | None) -> analysis.Way:
+    """The way that was asked for, or the first."""
+    try:
+        return plan.ways[0] if name is None else plan.way(name)
+    except ValueError as error:
+        raise ValueError(f"--way: {error}") from None
+
+
+def _passed_over(rope: rfrope.Rope, trained: int | None) -> str:
+    """Why a longer context means nothing to a RoPE, or ""."""
+    if rope.source["rope_parameters"]["rope_type"] == "axial":
+        return "turns by the two axes of a picture"
+    if rope.context is None and trained is None:
+        return "gives no context; expected --trained"
+    window = rope.source["window"]
+    if window is not None and window < (trained or rope.context):
+        return f"sees {window} positions, however long the text is"
+    return ""
+
+
+def _names(parts: Any) -> str:
+    return ", ".join(map(repr, parts))
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Say before the work what could not be written."""
+    check_figure(options)
+    if options.output is not None:
+        with naming("-o", options.output):
+            storage.check_target(options.output, overwrite=options.force)
+
+
+def _write(options: argparse.Namespace, trained: rfrope.Rope, plan: analysis.Plan, way: analysis.Way) -> None:
+    if options.output is not None:
+        with naming("-o", options.output):
+            rfrope.save(options.output, way.rope, overwrite=options.force)
+    if options.plot is not None:
+        figure, (left, right) = plotting.new_figure(2)
+        sets = {"trained": trained.frequencies}
+        sets |= {one.name: one.rope.frequencies for one in plan.ways if one.name != "as it is"}
+        plotting.mean_kernels(sets, options.context - 1, ax=left)
+        plotting.wavelengths(sets, context=options.context, ax=right)
+        write_figure(options, figure)
+
+
+def _config(way: analysis.Way) -> dict[str, Any] | str:
+    """What a config of transformers says for a way, or why it cannot say it."""
+    if way.rope_parameters is not None:
+        return {"rope_parameters": way.rope_parameters, "max_position_embeddings": way.rope.context}
+    try:
+        return exports.export(way.rope, "transformers")
+    except ValueError as error:
+        return str(error)
+
+
+def _told(way: analysis.Way) -> str:
+    config = _config(way)
+    if isinstance(config, str):
+        return f"No config says {way.name}: {config}."
+    lines = textwrap.wrap(json.dumps(config), _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([f"Config for {way.name} (transformers):", *lines])

@@ -1,0 +1,153 @@
+"""How figures look: colours, labels beside their lines, and curves that are too dense for a line."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "COLOURS",
+    "Bins",
+    "check_available",
+    "colour",
+    "curve",
+    "heads_in_colours",
+    "label",
+    "new_axes",
+    "new_figure",
+    "plain",
+]
+
+# Okabe and Ito (2008), which colour-blind readers can tell apart; yellow, too pale for a line, is left out
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
+_STYLES = ("-", "--", "-.", ":")
+_DENSE = 1024  # from so many points on, a curve is drawn as its range and its median
+_BINS = 256  # parts of the axis, at equal ratios and as many at equal distances
+_SHORT = 26  # characters of a label that stands beside its line
+_APART = 0.055  # of the height of the axes, between two labels
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Neighbouring lags, of which a figure shows the smallest, the middle and the largest value."""
+
+    starts: np.ndarray
+    lags: np.ndarray
+
+    @classmethod
+    def of(cls, lags: np.ndarray) -> Bins:
+        """Divide increasing whole lags from 0 on, so that both a linear and a logarithmic axis are resolved."""
+        last = float(lags[-1])
+        edges = np.unique(np.rint(np.concatenate([np.geomspace(1.0, last, _BINS), np.linspace(0.0, last, _BINS)])))
+        starts = np.unique(np.searchsorted(lags, edges))
+        ends = np.append(starts[1:], len(lags))
+        return cls(starts, lags[(starts + ends - 1) // 2])
+
+    def range(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Smallest, median and largest of the values ``(..., lags)`` in each bin."""
+        low, high = (one.reduceat(values, self.starts, axis=-1) for one in (np.minimum, np.maximum))
+        parts = np.split(values, self.starts[1:], axis=-1)
+        return low, np.stack([np.median(part, axis=-1) for part in parts], axis=-1), high
+
+
+def check_available() -> None:
+    """Say before the work that matplotlib is missing, without importing it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'")
+
+
+def new_figure(columns: int) -> tuple[Any, Any]:
+    """Return a figure that pyplot does not know, for a file, and its axes side by side."""
+    figure = _matplotlib("matplotlib.figure").Figure(figsize=(6.4 * columns, 4.8), layout="constrained")
+    return figure, figure.subplots(1, columns)
+
+
+def new_axes(ax: Any) -> Any:
+    """Return the axes that were given, or those of a new figure of pyplot, without frame at top and right."""
+    if ax is not None and not all(hasattr(ax, name) for name in ("plot", "fill_between", "set_xlabel")):
+        raise TypeError(f"ax is {ax!r:.80}; expected the axes of a figure of matplotlib, or None")
+    ax = _matplotlib("matplotlib.pyplot").subplots(layout="constrained")[1] if ax is None else ax
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(color="0.5", alpha=0.25, lw=0.5)
+    ax.set_axisbelow(True)
+    return ax
+
+
+def colour(number: int) -> dict[str, Any]:
+    """Colour and line style of the line with this number; no two of the first 24 are alike."""
+    return {"color": COLOURS[number % len(COLOURS)], "ls": _STYLES[number // len(COLOURS) % len(_STYLES)]}
+
+
+def curve(ax: Any, lags: np.ndarray, values: np.ndarray, number: int, **more: Any) -> Any:
+    """Draw a curve: a line, or its median inside its range where a line would fill the figure."""
+    style = colour(number) | more
+    if len(lags) <= _DENSE:
+        return ax.plot(lags, values, lw=1.2, **style)[0]
+    bins = Bins.of(lags)
+    low, middle, high = bins.range(values)
+    ax.fill_between(bins.lags, low, high, color=style["color"], alpha=0.25, lw=0)
+    return ax.plot(bins.lags, middle, lw=1.2, **style)[0]
+
+
+def heads_in_colours(ax: Any, count: int) -> list[dict[str, Any]]:
+    """Colour and label of each of several heads; for many a scale of colours with a bar beside the axes."""
+    if count <= len(COLOURS):
+        return [colour(number) | {"label": f"head {number}" if count > 1 else None} for number in range(count)]
+    matplotlib = _matplotlib("matplotlib")
+    scale = _matplotlib("matplotlib.colors").Normalize(0, count - 1)
+    shades = _matplotlib("matplotlib.cm").ScalarMappable(scale, matplotlib.colormaps["viridis"])
+    ax.figure.colorbar(shades, ax=ax, label="head")
+    return [{"color": shades.to_rgba(number), "ls": "-", "label": None} for number in range(count)]
+
+
+def label(ax: Any, artists: Sequence[Any]) -> None:
+    """Name artists: beside the ends of their lines where all names are short, else below the axes."""
+    named = [one for one in artists if one.get_label() and not str(one.get_label()).startswith("_")]
+    if not named:
+        return
+    lines = all(hasattr(one, "get_ydata") for one in named)
+    if not lines or len(named) > 6 or max(len(str(one.get_label())) for one in named) > _SHORT:
+        ax.legend(handles=named, loc="upper left", bbox_to_anchor=(0.0, -0.14), frameon=False, fontsize="small")
+        return
+    ends = [_end(ax, one) for one in named]
+    order = np.argsort(ends)
+    places = np.asarray(ends)[order]
+    for i in range(1, len(places)):
+        places[i] = max(places[i], places[i - 1] + _APART)
+    places -= max(0.0, (places[-1] - 1.0) if len(places) else 0.0)
+    for place, index in zip(places, order, strict=True):
+        line = named[index]
+        at = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
+        ax.annotate(
+            str(line.get_label()), (1.0, place), (5, 0), color=line.get_color(), va="center", fontsize="small", **at
+        )
+
+
+def plain(text: str) -> str:
+    """Return a label that is drawn as it is: between dollars is mathematics, and what begins with _ is hidden."""
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
+
+
+def _end(ax: Any, line: Any) -> float:
+    """Height at which a line ends, as a part of the axes."""
+    y = np.asarray(line.get_ydata(), dtype=np.float64)
+    x = np.broadcast_to(np.asarray(line.get_xdata(), dtype=np.float64), y.shape)
+    seen = np.isfinite(y)
+    if not np.any(seen):
+        return 0.0
+    point = ax.transLimits.transform(ax.transScale.transform((x[seen][-1], y[seen][-1])))
+    return float(np.clip(point[1], 0.0, 1.0))
+
+
+def _matplotlib(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'") from None

@@ -1,0 +1,306 @@
+"""Operators of torch: gradients of every argument, gradients of those, and one node in a compiled or exported graph."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+
+import numpy as np
+import pytest
+from campaign import campaign, sparse
+from conftest import library
+
+import rfrope
+from rfrope._core import blocks, twins
+
+torch = library("torch").module
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # of torch, about its own use of it
+
+if twins.twin_of("rotated", "torch") is None:
+    pytest.skip("this PyTorch cannot register operators with gradients", allow_module_level=True)
+
+POSITIONS = torch.asarray([3.0, -1.0, 7.5, 11.0, 0.25], dtype=torch.float64)
+
+
+def uniform(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+SHAPES = {  # of x, positions, frequencies, shift, scale
+    "one axis": ((2, 3, 5, 10), (5,), (4,), None, None),
+    "positions of each sequence": ((2, 3, 5, 8), (2, 1, 5), (4,), None, None),
+    "heads and two axes": ((2, 3, 5, 8), (5, 2), (3, 4, 2), None, None),
+    "one position of two axes": ((3, 8), (2,), (3, 4, 2), None, None),
+    "a number as position": ((3, 8), (), (4,), None, None),
+    "shift and scale": ((2, 5, 8), (5,), (4,), (4,), (4,)),
+    "shift and scale of tokens": ((2, 5, 8), (5,), (4,), (2, 5, 1), (2, 1, 4)),
+    "shift longer than positions": ((2, 5, 8), (1,), (4,), (5, 4), ()),
+    "shift wider than frequencies": ((5, 8), (5,), (1,), (5, 4), None),
+    "no tokens": ((2, 0, 8), (0,), (4,), (4,), (4,)),
+}
+OPTIONS = [
+    {},
+    {"pairing": "interleaved", "out_pairing": "half", "inverse": True},
+    {"out_pairing": "interleaved", "inverse": True},
+]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "to half, inverse", "to interleaved, inverse"])
+def test_gradients_and_their_gradients(name, options):
+    names = ("x", "positions", "frequencies", "shift", "scale")
+    shapes = {key: shape for key, shape in zip(names, SHAPES[name], strict=True) if shape is not None}
+    values = [uniform(*shape, seed=i).requires_grad_() for i, shape in enumerate(shapes.values())]
+    fixed = options | ({} if "scale" in shapes else {"scale": 1.7})
+
+    def call(*arguments):
+        given = dict(zip(shapes, arguments, strict=True))
+        return rfrope.rotate(**given | ({"scale": given["scale"] + 1.0} if "scale" in given else {}), **fixed)
+
+    assert "rfrope_turn" in type(call(*values).grad_fn).__name__
+    assert torch.autograd.gradcheck(call, values)
+    assert torch.autograd.gradgradcheck(call, values)
+
+
+CALLS = {
+    "rotate_by_phases": (rfrope.rotate_by_phases, (uniform(2, 5, 10), uniform(5, 4))),
+    "rotate_by_table": (
+        lambda *a: rfrope.rotate_by_table(*a, out_pairing="interleaved"),
+        (uniform(2, 5, 10), uniform(5, 4), uniform(5, 4, seed=1)),
+    ),
+    "rotation_table": (lambda p, w, s: rfrope.rotation_table(p, w, shift=s), (POSITIONS, uniform(4), uniform(4))),
+    "scores": (
+        lambda q, k, w: rfrope.scores(q, k, POSITIONS, POSITIONS, w, shift=w),
+        (uniform(3, 5, 8), uniform(5, 8, seed=1), uniform(4)),
+    ),
+    "sinusoidal": (rfrope.sinusoidal, (POSITIONS, uniform(4))),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_gradients_of_other_functions(name):
+    function, values = CALLS[name]
+    values = [value.clone().requires_grad_() for value in values]
+    assert torch.autograd.gradcheck(function, values)
+    assert torch.autograd.gradgradcheck(function, values)
+
+
+def test_a_wrong_gradient_is_noticed(monkeypatch):
+    """As one that forgets the sign of the inverse rotation, or a factor of the positions."""
+    x, p, w = uniform(2, 5, 8).requires_grad_(), POSITIONS, uniform(4).requires_grad_()
+    module = importlib.import_module("rfrope._accel.torch.rotation")
+    original = module._gradients_of_angles
+    monkeypatch.setattr(module, "_gradients_of_angles", lambda needs, g, *a: original(needs, -g, *a))
+    with pytest.raises(RuntimeError, match="Jacobian mismatch"):
+        torch.autograd.gradcheck(lambda *a: rfrope.rotate(a[0], p, a[1]), (x, w))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_gradients_of_narrow_features_are_rounded_once(dtype):
+    x, g = (uniform(2, 3, 5, 8, seed=i).to(getattr(torch, dtype)) for i in range(2))
+    found = []
+    for wide in (False, True):
+        features, w = (x.double() if wide else x).clone().requires_grad_(), uniform(3, 4, 1).requires_grad_()
+        turned = rfrope.rotate(features, POSITIONS[:, None], w, scale=1.5)
+        turned.backward(g.to(turned.dtype))
+        found.append((features.grad, w.grad))
+    (narrow, of_w), (exact, of_w_exact) = found
+    assert narrow.dtype == x.dtype
+    torch.testing.assert_close(narrow.double(), exact, rtol=torch.finfo(x.dtype).eps, atol=1e-7)
+    torch.testing.assert_close(of_w, of_w_exact, rtol=1e-12, atol=1e-12)  # sums are float64
+
+
+def test_what_is_kept_for_the_way_back():
+    """Features are not, unless angles have gradients: the rotation back needs none."""
+    x, w = uniform(2, 5, 8).requires_grad_(), uniform(4)
+
+    def kept(frequencies):
+        held = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(t.shape) or t, lambda t: t):
+            rfrope.rotate(x, POSITIONS, frequencies)
+        return x.shape in held
+
+    assert not kept(w)
+    assert kept(w.clone().requires_grad_())
+
+
+def test_features_beyond_the_blocks_pass_gradients_through():
+    x = uniform(3, 12).requires_grad_()
+    rfrope.rotate(x, POSITIONS[:3], uniform(4), scale=2.0).sum().backward()
+    assert torch.equal(x.grad[:, 8:], torch.ones(3, 4, dtype=torch.float64))
+
+
+def operands():
+    x, w = uniform(2, 5, 8).requires_grad_(), uniform(4, 1).requires_grad_()
+    return {
+        "turn": (x, torch.arange(5)[:, None], w, uniform(4).requires_grad_(), None, 2.0, False, True, True),
+        "turn_by_table": (x, uniform(5, 4).requires_grad_(), uniform(5, 4), False, True),
+        "cos_sin": (POSITIONS[:, None], w, None),
+        "shared_coefficients": (x, x.detach().clone().requires_grad_(), (5, 4), False, True),
+    }
+
+
+@pytest.mark.parametrize("name", ["turn", "turn_by_table", "cos_sin", "shared_coefficients"])
+def test_operators_keep_torchs_rules(name):
+    """Schemas, fake tensors, registration of gradients and what AOT does, with dynamic shapes."""
+    found = torch.library.opcheck(getattr(torch.ops.rfrope, name).default, operands()[name])
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_on_the_meta_device_there_are_shapes():
+    turned = rfrope.rotate(torch.ones(2, 5, 8, device="meta", dtype=torch.bfloat16), range(5), [1.0, 0.5])
+    assert (turned.shape, turned.dtype, turned.device.type) == ((2, 5, 8), torch.bfloat16, "meta")
+
+
+# -- graphs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def graphs():
+    """Graphs that Dynamo made, by a backend that keeps them."""
+    torch._dynamo.reset()
+    found = []
+
+    def backend(module, inputs):
+        found.append([node.target for node in module.graph.nodes if node.op == "call_function"])
+        return module.forward
+
+    found_backend = found, backend
+    yield found_backend
+    torch._dynamo.reset()
+
+
+def operators(nodes):
+    return [str(node).removesuffix(".default") for node in nodes if str(node).startswith("rfrope")]
+
+
+FREQUENCIES = rfrope.geometric(4)
+CONSTANTS = {
+    "tensor": torch.asarray(FREQUENCIES),
+    "array": FREQUENCIES,
+    "list": FREQUENCIES.tolist(),
+    "Rope": rfrope.Rope(FREQUENCIES),
+}
+
+
+@pytest.mark.parametrize("form", CONSTANTS)
+def test_a_rotation_is_one_node_of_a_full_graph_without_warnings(form, graphs):
+    found, backend = graphs
+    x, given = uniform(3, 8), CONSTANTS[form]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".*torch.jit.*", DeprecationWarning)
+        compiled = torch.compile(lambda v: rfrope.rotate(v, [5, 2**53 - 1, -7], given), fullgraph=True, backend=backend)
+        turned = compiled(x)
+    assert torch.equal(turned, rfrope.rotate(x, [5, 2**53 - 1, -7], FREQUENCIES))
+    assert len(found) == 1
+    assert operators(found[0]) == ["rfrope.turn"]
+
+
+def test_lengths_may_change_in_one_graph(graphs):
+    found, backend = graphs
+    compiled = torch.compile(rfrope.rotate, fullgraph=True, dynamic=True, backend=backend)
+    w = torch.asarray(FREQUENCIES)
+    for length in (3, 7, 64, 65):
+        x, p = uniform(2, length, 8), torch.arange(length)
+        assert torch.equal(compiled(x, p, w), rfrope.rotate(x, p, w))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_training_in_a_compiled_graph(dynamic):
+    torch._dynamo.reset()
+    step = torch.compile(
+        lambda x, p, w: rfrope.rotate(x, p, w, scale=2.0), fullgraph=True, dynamic=dynamic, backend="aot_eager"
+    )
+    found = []
+    for function in (step, lambda x, p, w: rfrope.rotate(x, p, w, scale=2.0)):
+        x, w = uniform(2, 3, 5, 8).requires_grad_(), uniform(4).requires_grad_()
+        function(x, POSITIONS, w).square().sum().backward()
+        found.append((x.grad, w.grad))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("argument", ["x", "frequencies", "positions"])
+def test_vmap_inside_a_compiled_graph(argument):
+    torch._dynamo.reset()
+    fixed = {"x": uniform(2, 5, 8), "positions": POSITIONS, "frequencies": uniform(3, 4)[0]}
+    stack = {"x": uniform(3, 2, 5, 8), "positions": uniform(3, 5), "frequencies": uniform(3, 4)}[argument]
+
+    def mapped(values):
+        return torch.func.vmap(lambda v: rfrope.rotate(**fixed | {argument: v}))(values)
+
+    compiled = torch.compile(mapped, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(stack), mapped(stack), rtol=1e-14, atol=1e-14)
+
+
+def test_gradients_of_each_sample():
+    """Vmap over grad, as for privacy or influence: torch's own operators, in eager mode."""
+    x, w = uniform(3, 5, 8), uniform(4)
+    found = torch.func.vmap(torch.func.grad(lambda w, v: rfrope.rotate(v, POSITIONS, w).sum()), (None, 0))(w, x)
+    for row, one in zip(found, x, strict=True):
+        leaf = w.clone().requires_grad_()
+        rfrope.rotate(one, POSITIONS, leaf).sum().backward()
+        torch.testing.assert_close(row, leaf.grad, rtol=1e-12, atol=1e-12)
+
+
+class Rotating(torch.nn.Module):
+    def forward(self, x, p):
+        return rfrope.rotate(x, p, [1.0, 0.1, 0.01, 0.001])
+
+
+@pytest.mark.parametrize("strict", sparse([False, True], lambda strict: not strict))
+def test_an_exported_graph_holds_one_node(strict):
+    length = torch.export.Dim("length", min=2, max=512)
+    x, p = uniform(2, 5, 8), torch.arange(5)
+    program = torch.export.export(
+        Rotating(), (x, p), dynamic_shapes={"x": {1: length}, "p": {0: length}}, strict=strict
+    )
+    assert operators(n.target for n in program.graph.nodes if n.op == "call_function") == ["rfrope.turn"]
+    for size in (5, 9):
+        x, p = uniform(2, size, 8), torch.arange(size)
+        assert torch.equal(program.module()(x, p), Rotating()(x, p))
+
+
+@campaign
+@pytest.mark.filterwarnings("ignore")
+def test_inductor_gives_the_same_bits():
+    torch._dynamo.reset()
+    x = uniform(2, 3, 5, 8).float()
+    assert torch.equal(torch.compile(Rotating(), fullgraph=True)(x, torch.arange(5)), Rotating()(x, torch.arange(5)))
+
+
+# -- products of features ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5, 10), (1, 10), (10,), (3, 1, 10), (3, 5, 10), (1, 1, 10), (2, 3, 5, 10)], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("pairings", [("half", "half"), ("interleaved", "half"), ("half", "interleaved")], ids=str)
+@pytest.mark.parametrize("layout", ["dense", "heads last", "every second", "broadcast"])
+def test_sums_of_products_by_loop_and_by_the_generic_function(shape, dtype, pairings, layout):
+    rng = np.random.default_rng(1)
+    x, y = (rng.standard_normal((2, 3, 5, 20)).astype(dtype) for _ in range(2))
+    if layout == "heads last":
+        x = x.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3)
+    elif layout == "every second":
+        y = np.repeat(y, 2, axis=-1)[..., ::2]
+    elif layout == "broadcast":
+        x, y = x[0, :1], np.broadcast_to(np.ones((), dtype), y.shape)
+    if twins.twin_of("shared_coefficients", "cpu") is None:
+        pytest.skip("no compiled loops")
+    assert twins.where("shared_coefficients", x, y) == "cpu"
+    found = blocks.shared_coefficients(x, y, shape, *pairings, np)
+    expected = blocks.shared_coefficients.generic(x.astype(np.float64), y.astype(np.float64), shape, *pairings, np)
+    for one, other in zip(found, expected, strict=True):
+        assert (one.shape, one.dtype) == (shape, np.float64)
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+
+
+def test_sums_of_products_do_not_depend_on_threads():
+    x = np.random.default_rng(2).standard_normal((4, 2048, 256)).astype(np.float32)  # enough for two threads
+    with rfrope.threads(1):
+        one = blocks.shared_coefficients(x, x[::-1], (2048, 128), "half", "half", np)
+    with rfrope.threads(3):
+        three = blocks.shared_coefficients(x, x[::-1], (2048, 128), "half", "half", np)
+    assert np.array_equal(one, three)

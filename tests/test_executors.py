@@ -1,0 +1,174 @@
+"""Executors of other projects: the same bits from any number of workers, and none of the work lost with a worker."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import importlib.util
+import multiprocessing
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from campaign import HANGS, campaign
+
+import rfrope
+
+LAGS = np.array([-9.0, -1.0, 0.0])
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def estimate(executor=None, **options):
+    n = 2**20 + 1
+    found = rfrope.estimate_kernel("cauchy(scale=9)", LAGS, n_samples=n, rng=1, executor=executor, **options)
+    return found.value.tobytes() + found.stderr.tobytes()
+
+
+@pytest.fixture(scope="module")
+def serial():
+    return estimate()
+
+
+def needs(name):
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    return importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def spawned(count):
+    with concurrent.futures.ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+@contextlib.contextmanager
+def of_loky(count):
+    pool = needs("loky").ProcessPoolExecutor(count)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, kill_workers=True)
+
+
+@contextlib.contextmanager
+def cluster(count):
+    distributed = needs("distributed")
+    with (
+        distributed.LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None) as workers,
+        distributed.Client(workers) as client,
+    ):
+        yield client
+
+
+@contextlib.contextmanager
+def of_dask(count):
+    with cluster(count) as client:
+        yield client.get_executor()
+
+
+@contextlib.contextmanager
+def of_ray(count):
+    ray = needs("ray")
+    ray.init(num_cpus=count, include_dashboard=False, logging_level="ERROR")
+    try:
+        with importlib.import_module("ray.util.multiprocessing").Pool(count) as pool:
+            yield pool
+    finally:
+        ray.shutdown()
+
+
+ENGINES = {"spawned processes": spawned, "loky": of_loky, "dask.distributed": of_dask, "ray": of_ray}
+
+
+@campaign
+@pytest.mark.filterwarnings("ignore")  # theirs
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_any_number_of_workers_gives_the_same_bits(engine, count, serial):
+    with ENGINES[engine](count) as executor:
+        assert estimate(executor) == serial
+
+
+MPI = """
+import sys
+sys.path[:0] = {paths!r}
+from mpi4py.futures import MPIPoolExecutor
+from test_executors import estimate
+
+if __name__ == "__main__":
+    with MPIPoolExecutor({count}) as pool:
+        print(estimate(pool) == estimate())
+"""
+
+
+@campaign
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_mpi_gives_the_same_bits(count, tmp_path):
+    needs("mpi4py")
+    try:
+        importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"no MPI library: {error}".partition("\n")[0])
+    script = tmp_path / "pool.py"
+    script.write_text(MPI.format(paths=[str(ROOT), str(ROOT / "tests")], count=count), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mpi4py.futures", script], capture_output=True, text=True, timeout=HANGS, check=False
+    )
+    assert done.stdout == "True\n", done.stderr[-2000:]
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A task that ends its process, as a kill -9 does, at one span, the first time."""
+
+    task: object
+    marker: str
+    at: int
+
+    def __call__(self, span):
+        if span[0] == self.at and not os.path.exists(self.marker):
+            pathlib.Path(self.marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.task(span)
+
+
+def killing(executor, marker, at):
+    return lambda task, spans: executor.map(Killed(task, str(marker), at), spans)
+
+
+@campaign
+@pytest.mark.parametrize("engine", ["spawned processes", "loky"])
+def test_a_pool_that_breaks_says_how_to_go_on_and_does(engine, tmp_path, serial):
+    broken = BrokenProcessPool  # loky's is one too
+    with ENGINES[engine](1) as pool, pytest.raises(broken) as error:
+        estimate(killing(pool, tmp_path / "killed", 6 * 2**16), checkpoint=tmp_path / "work.npz")
+    (note,) = error.value.__notes__
+    assert "work.npz: the same call goes on from there" in note
+    assert (tmp_path / "work.npz").is_file() == ("after 0 of" not in note)
+    with ENGINES[engine](1) as pool:
+        assert estimate(pool, checkpoint=tmp_path / "work.npz") == serial
+
+
+@campaign
+@pytest.mark.filterwarnings("ignore")  # of Dask, which says that a worker is gone
+def test_dask_does_the_work_of_a_killed_worker_again(tmp_path, serial):
+    with of_dask(2) as executor:
+        assert estimate(killing(executor, tmp_path / "killed", 6 * 2**16)) == serial
+    assert (tmp_path / "killed").exists()
+
+
+def test_futures_are_refused_with_what_to_type():
+    """``Client.map`` of Dask and ``Pool.map_async`` give futures at once."""
+
+    class Client:
+        def map(self, task, spans):
+            return [concurrent.futures.Future() for _ in spans]
+
+    with pytest.raises(TypeError, match=r"executor gave back <Future.*pass client\.get_executor\(\) of a Dask client"):
+        estimate(Client())

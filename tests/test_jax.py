@@ -1,0 +1,166 @@
+"""JAX at home: a cache that grows in a scan, arrays on several devices, second derivatives, exact advice."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from campaign import HANGS, campaign
+from conftest import library
+
+import rfrope
+
+RNG = np.random.default_rng(0)
+LINE = rfrope.geometric(4)
+
+
+@pytest.fixture
+def jax():
+    library("jax")
+    import jax
+
+    return jax
+
+
+@pytest.fixture
+def narrow(jax):
+    """JAX without float64."""
+    disabled = getattr(jax, "enable_x64", None)
+    with disabled(False) if disabled is not None else contextlib.nullcontext():
+        yield jax
+
+
+def decoded(jax, q, k, start, rope):
+    """Scores of each query against a cache of fixed length that one rotated key enters at each step of a scan."""
+    jnp, length = jax.numpy, k.shape[0]
+
+    def step(cache, new):
+        position, query, key = new
+        cache = jax.lax.dynamic_update_slice(cache, rope.rotate(key, position)[None], (position - start, 0))
+        return cache, jnp.where(jnp.arange(length) <= position - start, cache @ rope.rotate(query, position), 0.0)
+
+    return jax.lax.scan(step, jnp.zeros_like(k), (start + jnp.arange(length), q, k))
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_a_cache_grows_in_a_scan_at_far_positions_without_float64(narrow, pairing):
+    q, k = RNG.standard_normal((2, 6, 8)).astype(np.float32)
+    start, rope = 2**24 + 1, rfrope.Rope(LINE, pairing=pairing)
+    cache, scores = narrow.jit(lambda q, k: decoded(narrow, q, k, start, rope))(q, k)
+    at = start + np.arange(6)
+    np.testing.assert_allclose(cache, rope.rotate(k.astype(float), at), atol=2e-6)
+    wanted = np.tril(rope.scores(q.astype(float), k.astype(float), at, at))
+    np.testing.assert_allclose(scores, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_a_gradient_without_float64_is_the_inverse_rotation(narrow, pairing):
+    x, g = RNG.standard_normal((2, 3, 10)).astype(np.float32)
+    at = np.array([0, 131071, 2**24 + 1])
+    _, back = narrow.vjp(lambda v: rfrope.rotate(v, at, LINE, pairing=pairing), narrow.numpy.asarray(x))
+    (found,) = back(narrow.numpy.asarray(g))
+    assert found.dtype == np.float32
+    exact = rfrope.rotate(g.astype(float), at, LINE, pairing=pairing, inverse=True)
+    np.testing.assert_allclose(found, exact, atol=1e-6)
+
+
+def test_second_derivatives_and_vmap_go_through_the_stated_slope(jax):
+    from jax.test_util import check_grads
+
+    x, at = jax.numpy.asarray(RNG.standard_normal((3, 8))), np.array([1, 2, 3])
+    check_grads(lambda w, u: rfrope.rotate(x, at, w, shift=u), (LINE, LINE / 2), 2, eps=1e-4, rtol=1e-6, atol=1e-6)
+    check_grads(lambda p: rfrope.rotate(x, p, LINE), (at + 0.5,), 2, eps=1e-4, rtol=1e-6, atol=1e-6)
+    sets = np.stack([LINE, LINE / 3])
+    turned = jax.vmap(jax.jacfwd(lambda w: rfrope.rotate(jax.numpy.asarray(x), at, w)))(sets)
+    one = jax.jacrev(lambda w: rfrope.rotate(x, at, w))(jax.numpy.asarray(sets[1]))
+    np.testing.assert_allclose(turned[1], one, atol=1e-13)
+
+
+def test_the_arithmetic_of_exact_phases_is_not_differentiated(jax):
+    """It is the stated slope that is: splitting and rounding of a phase have derivatives of their own, and many."""
+    x, at = jax.numpy.asarray(RNG.standard_normal((3, 8))), np.array([1, 2, 3])
+
+    def count(function):
+        return len(str(jax.make_jaxpr(function)(LINE)).splitlines())
+
+    def value(w):
+        return jax.numpy.sum(rfrope.rotate(x, at, w))
+
+    assert count(jax.grad(value)) < 2 * count(value)
+
+
+@pytest.mark.parametrize("name", ["positions", "frequencies"])
+def test_advice_loses_nothing(narrow, name):
+    """``jax.numpy.asarray`` would round float64 to float32; what is NumPy's is moved exactly."""
+    torch = library("torch").module
+    x = RNG.standard_normal((2, 8)).astype(np.float32)
+    given = {"positions": np.array([2**24 + 1, 131071]), "frequencies": LINE}
+    held = {**given, name: torch.as_tensor(given[name])}
+    with pytest.raises(TypeError, match=rf"pass {name}\.detach\(\)\.cpu\(\)\.numpy\(\)$"):
+        rfrope.rotate(narrow.numpy.asarray(x), **held)
+    held[name] = held[name].detach().cpu().numpy()
+    found = rfrope.rotate(narrow.numpy.asarray(x), **held)
+    np.testing.assert_allclose(found, rfrope.rotate(x.astype(float), **given), atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, list])
+def test_whole_floats_of_the_host_count_as_integers_without_float64(narrow, kind):
+    x, at = RNG.standard_normal((2, 8)).astype(np.float32), [2.0**24 + 1, -(2.0**31) + 1]
+    found = rfrope.rotate(narrow.numpy.asarray(x), kind(at), LINE)
+    np.testing.assert_allclose(found, rfrope.rotate(x.astype(float), at, LINE), atol=2e-6)
+    with pytest.raises(ValueError, match=r"integers of 32 bits.*jax_enable_x64', True\) gives it 64"):
+        rfrope.rotate(narrow.numpy.asarray(x), np.array([2**33, 1]), LINE)
+
+
+def test_the_three_lines_of_the_readme_and_of_the_page_run(narrow):
+    root = pathlib.Path(__file__).parents[1]
+    pages = [(root / name).read_text("utf-8") for name in ("README.md", "docs/jax.rst") if (root / name).is_file()]
+    lines = [re.search(r"(?:^    .*\n){2}^    q, k = rotate.*\n", page, re.MULTILINE)[0] for page in pages]
+    assert len(set(lines)) == 1
+    q, k = RNG.standard_normal((2, 2, 5, 64)).astype(np.float32)
+    names = {"rfrope": rfrope, "jax": narrow, "q": q, "k": k, "positions": np.arange(5)}
+    exec(textwrap.dedent(lines[0]), names)
+    np.testing.assert_allclose(names["k"], names["rope"].rotate(k, np.arange(5)), atol=1e-5)
+
+
+SHARDED = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+import jax, numpy as np, rfrope
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("batch", "heads", "tokens"))
+place = NamedSharding(mesh, PartitionSpec("batch", "heads", "tokens", None))
+host = np.random.default_rng(0).standard_normal((2, 4, 8, 12)).astype(np.float32)
+x = jax.device_put(host, place)
+at = jax.device_put(np.arange(8), NamedSharding(mesh, PartitionSpec("tokens")))
+w = rfrope.geometric(5)
+for pairing in ("half", "interleaved"):
+    def turn(x, p):
+        return rfrope.rotate(x, p, w, pairing=pairing)
+
+    def slope(x, p):
+        return jax.grad(lambda v: (turn(v, p) ** 3).sum())(x)
+
+    for function in (turn, slope):
+        compiled = jax.jit(function).lower(x, at).compile()
+        text = compiled.as_text()
+        moved = [word for word in ("all-gather", "all-to-all", "all-reduce", "collective-permute") if word in text]
+        result = compiled(x, at)
+        print(len(jax.devices()), result.sharding.is_equivalent_to(place, 4), moved)
+    print(float(np.max(np.abs(np.asarray(jax.jit(turn)(x, at)) - turn(host, np.arange(8))))) < 2e-6)
+"""
+
+
+@campaign
+def test_shards_on_eight_devices_stay_where_they_are():
+    library("jax")
+    done = subprocess.run([sys.executable, "-c", SHARDED], capture_output=True, text=True, timeout=HANGS, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == ["8 True []", "8 True []", "True"] * 2

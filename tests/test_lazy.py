@@ -1,0 +1,91 @@
+"""What traces or defers: Dask's blocks, one task each, with the bits of NumPy."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from conftest import library
+
+import rfrope
+from rfrope._core import lazy
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((2, 3, 10, 16), dtype=np.float32)  # batch, heads, tokens, d
+CHUNKS = (1, 2, 4, 16)
+TOKENS = np.arange(10) * 1000 - 5
+PACKED = RNG.integers(0, 99, (2, 1, 10))
+LINE = rfrope.geometric(8)
+HEADS = RNG.standard_normal((3, 5, 2))
+
+TURNS = {
+    "tokens": lambda x: rfrope.rotate(x, TOKENS, LINE),
+    "list": lambda x: rfrope.rotate(x, TOKENS.tolist(), LINE.tolist(), pairing="interleaved", out_pairing="half"),
+    "one position": lambda x: rfrope.rotate(x, 7, LINE, inverse=True),
+    "packed": lambda x: rfrope.rotate(x, PACKED, LINE[:6], scale=2.0),
+    "heads": lambda x: rfrope.rotate(x, np.stack([TOKENS, TOKENS + 1], axis=-1), HEADS),
+    "one token of heads": lambda x: rfrope.rotate(x[..., 0, :], TOKENS[:2], HEADS),
+    "shift and scale": lambda x: rfrope.rotate(
+        x, TOKENS, LINE, shift=np.arange(24.0).reshape(3, 1, 8), scale=np.linspace(1, 2, 10)[:, None]
+    ),
+    "one scale": lambda x: rfrope.rotate(x, TOKENS, LINE, scale=np.asarray(2.0), shift=0.5),
+    "Rope": lambda x: rfrope.Rope(LINE, pairing="interleaved", attention_factor=1.5).rotate(x, TOKENS),
+    "rerotate": lambda x: rfrope.rotation.rerotate(x, TOKENS, LINE, LINE / 2),
+    "phases": lambda x: rfrope.rotate_by_phases(x, np.outer(TOKENS, LINE), scale=0.5),
+    "table": lambda x: rfrope.rotate_by_table(x, *rfrope.rotation_table(PACKED, LINE), pairing="interleaved"),
+}
+
+
+@pytest.fixture
+def dask():
+    return library("dask").module
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_a_dask_array_is_turned_block_by_block_in_one_task_each(name, dask):
+    x = dask.from_array(X, chunks=CHUNKS)
+    turned = TURNS[name](x)
+    assert turned.chunks == (x[..., 0, :] if "one token" in name else x).chunks
+    blocks = turned.npartitions
+    before = len((x[..., 0, :] if "one token" in name else x).__dask_graph__())
+    assert len(turned.__dask_graph__()) - before <= blocks + 18  # and one for each part of what is cut as x is
+    found = turned.compute()
+    assert found.dtype == X.dtype
+    np.testing.assert_array_equal(found, TURNS[name](X))
+
+
+def test_features_in_several_blocks_become_one(dask):
+    x = dask.from_array(X, chunks=(2, 3, 5, 4))
+    np.testing.assert_array_equal(rfrope.rotate(x, TOKENS, LINE).compute(), rfrope.rotate(X, TOKENS, LINE))
+
+
+def test_scores_of_dask_arrays_are_turned_so_too(dask):
+    x = dask.from_array(X.astype(np.float64), chunks=CHUNKS)
+    found = rfrope.scores(x, x, TOKENS, TOKENS, LINE)
+    np.testing.assert_allclose(found.compute(), rfrope.scores(X.astype(float), X.astype(float), TOKENS, TOKENS, LINE))
+
+
+def test_what_is_wrong_is_said_before_anything_is_computed(dask):
+    x = dask.from_array(X, chunks=CHUNKS)
+    with pytest.raises(ValueError, match="positions holds NaN"):
+        rfrope.rotate(x, np.full(10, np.nan), LINE)
+    with pytest.raises(ValueError, match="do not broadcast"):
+        rfrope.rotate(x, np.arange(11), LINE)
+    with pytest.raises(TypeError, match="out was given"):
+        rfrope.rotate(x, TOKENS, LINE, out=x)
+
+
+def test_lazy_positions_stay_lazy(dask):
+    x = dask.from_array(X, chunks=CHUNKS)
+    turned = rfrope.rotate(x, dask.from_array(TOKENS, chunks=4), LINE)
+    np.testing.assert_allclose(turned.compute(), rfrope.rotate(X, TOKENS, LINE), rtol=1e-6, atol=1e-6)
+
+
+def test_names_are_those_of_the_question_and_tasks_travel(dask):
+    x = dask.from_array(X, chunks=CHUNKS, name="x")
+    one, same, other = (rfrope.rotate(x, p, LINE) for p in (TOKENS, TOKENS.copy(), TOKENS + 1))
+    assert one.name == same.name != other.name
+    call = lazy._Call(rfrope.rotate, ("positions", "frequencies"), {"pairing": "half"})
+    again = pickle.loads(pickle.dumps(call))
+    np.testing.assert_array_equal(again(X, TOKENS, LINE), rfrope.rotate(X, TOKENS, LINE))
