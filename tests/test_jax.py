@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
+import re
 import subprocess
 import sys
+import textwrap
 
 import numpy as np
 import pytest
@@ -113,6 +116,17 @@ def test_whole_floats_of_the_host_count_as_integers_without_float64(narrow, kind
     np.testing.assert_allclose(found, rfrope.rotate(x.astype(float), at, LINE), atol=2e-6)
     with pytest.raises(ValueError, match=r"integers of 32 bits.*jax_enable_x64', True\) gives it 64"):
         rfrope.rotate(narrow.numpy.asarray(x), np.array([2**33, 1]), LINE)
+
+
+def test_the_three_lines_of_the_readme_and_of_the_page_run(narrow):
+    root = pathlib.Path(__file__).parents[1]
+    pages = [(root / name).read_text("utf-8") for name in ("README.md", "docs/jax.rst") if (root / name).is_file()]
+    lines = [re.search(r"(?:^    .*\n){2}^    q, k = rotate.*\n", page, re.MULTILINE)[0] for page in pages]
+    assert len(set(lines)) == 1
+    q, k = RNG.standard_normal((2, 2, 5, 64)).astype(np.float32)
+    names = {"rfrope": rfrope, "jax": narrow, "q": q, "k": k, "positions": np.arange(5)}
+    exec(textwrap.dedent(lines[0]), names)
+    np.testing.assert_allclose(names["k"], names["rope"].rotate(k, np.arange(5)), atol=1e-5)
 
 
 SHARDED = """

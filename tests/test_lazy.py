@@ -70,7 +70,7 @@ def test_what_is_wrong_is_said_before_anything_is_computed(dask):
     x = dask.from_array(X, chunks=CHUNKS)
     with pytest.raises(ValueError, match="positions holds NaN"):
         rfrope.rotate(x, np.full(10, np.nan), LINE)
-    with pytest.raises(ValueError, match="would enlarge|the result would be|do not broadcast"):
+    with pytest.raises(ValueError, match="do not broadcast"):
         rfrope.rotate(x, np.arange(11), LINE)
     with pytest.raises(TypeError, match="out was given"):
         rfrope.rotate(x, TOKENS, LINE, out=x)

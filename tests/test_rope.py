@@ -399,7 +399,8 @@ def test_a_rope_that_turns_otherwise_is_refused(name):
     with pytest.raises(ValueError, match="pairing is 'half', but the Rope's is 'interleaved'"):
         call(neighbours)
     with pytest.raises(ValueError, match="pairing is 'interleaved', but the Rope's is 'half'"):
-        call(rfrope.Rope(OMEGA), pairing="interleaved")
+        call(rfrope.Rope(OMEGA, source={"pairing": "known"}), pairing="interleaved")
+    np.testing.assert_array_equal(call(rfrope.Rope(OMEGA), pairing="interleaved"), call(OMEGA, pairing="interleaved"))
     with pytest.raises(ValueError, match="None: neither is right for it"):
         call(neither)
     with pytest.raises(ValueError, match=r"the Rope has the attention factor 2\.0"):

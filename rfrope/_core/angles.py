@@ -232,7 +232,8 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
     held = getattr(value, "vectors", None)
     if held is None:
         return value
-    if pairing is not None and value.pairing != pairing:
+    known = value.source.get("pairing") == "known"  # else an explicit "interleaved" is as good as the Rope's default
+    if pairing is not None and value.pairing != pairing and (known or pairing == "half" or value.pairing is None):
         wanted = "neither is right for it" if value.pairing is None else f"expected pairing={value.pairing!r}"
         raise ValueError(
             f"pairing is {pairing!r}, but the Rope's is {value.pairing!r}: {wanted}; pass rope.frequencies to insist"

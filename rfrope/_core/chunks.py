@@ -129,9 +129,8 @@ def _from(executor: Any, task: Any, spans: Spans, kept: Checkpoint | None) -> It
             raise TypeError(f"executor gave back {results!r:.80}; expected the results, in order, as map gives them")
         for result in results:
             if not (isinstance(result, tuple) and len(result) == 2):
-                hint = (
-                    ": pass client.get_executor() of a Dask client" if callable(getattr(result, "result", None)) else ""
-                )
+                future = callable(getattr(result, "result", None))
+                hint = ": pass client.get_executor() of a Dask client" if future else ""
                 raise TypeError(
                     f"executor gave back {result!r:.80}; expected what the function that it maps returns{hint}"
                 )

@@ -1,4 +1,4 @@
-"""What libraries that trace or defer are told beside the operations, so that they need few: Dask's blocks, JAX's derivatives."""
+"""What libraries that trace or defer are given beside operations: Dask whole blocks, JAX derivatives."""
 
 from __future__ import annotations
 

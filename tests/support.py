@@ -1,0 +1,104 @@
+"""What every public function that takes arrays does on every library: found by calling it, for docs/support.inc."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import test_device
+from conftest import library
+
+HEADS = ("Function", "PyTorch", "JAX", "jax.jit", "Dask", "On a device")
+CALLS = test_device.CALLS | test_device.FROM_HOST | test_device.TO_HOST
+STAYS, DRAWN, HOST = "stays there", "draws come from the host", "uses the host"
+
+
+class Computed(Exception):
+    """Somebody asked Dask for values."""
+
+
+def refuses(*_: Any, **__: Any) -> None:
+    raise Computed
+
+
+def placed(name: str) -> Any:
+    lib = library(name)
+
+    def place(values: Any, dtype: str | None = None) -> Any:
+        return lib(np.array(values, dtype=dtype))
+
+    return place
+
+
+def results(name: str, place: Any) -> list[Any]:
+    """All results of a call, up to one that wants to write to an array of a library that has no such arrays."""
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            made = CALLS[name](place)
+            found.extend(made if isinstance(made, Iterator) else [made])
+        except TypeError as error:
+            if "cannot be written to" not in str(error):
+                raise
+            found.append(place(0.0))
+    return found
+
+
+def eagerly(name: str, of: str) -> str:
+    """Whether all results that are arrays are of the library that was given."""
+    lib = library(of)
+    found = [one for one in results(name, placed(of)) if hasattr(one, "shape")]
+    if not found:
+        return "yes, plain result"
+    return "yes" if all(lib.owns(one) or one.ndim == 0 for one in found) else "result of NumPy"
+
+
+def traced(name: str) -> str:
+    import jax
+
+    kept: list[Any] = []
+
+    def keeping(values: Any, dtype: str | None = None) -> Any:
+        kept.append(np.array(values, dtype=dtype))
+        return jax.numpy.asarray(kept[-1])
+
+    results(name, keeping)
+
+    def function(*arrays: Any) -> Any:
+        rest = iter(arrays)
+
+        def next_of(values: Any, dtype: str | None = None) -> Any:
+            return next(rest, jax.numpy.zeros(()))
+
+        return [one for one in results(name, next_of) if hasattr(one, "shape")]
+
+    try:
+        jax.make_jaxpr(function)(*kept)
+    except (TypeError, jax.errors.JAXTypeError):
+        return "needs values"
+    return "yes"
+
+
+def lazily(name: str) -> str:
+    lib = library("dask")
+    import dask
+
+    with dask.config.set(scheduler=refuses), contextlib.suppress(Computed):
+        found = [one for one in results(name, placed("dask")) if hasattr(one, "shape")]
+        return "lazy" if found and all(lib.owns(one) for one in found) else "computes"
+    return "computes"
+
+
+def row(name: str) -> tuple[str, ...]:
+    """A function's row."""
+    device = DRAWN if name in test_device.FROM_HOST else STAYS if name in test_device.CALLS else HOST
+    return (f"``{name}``", eagerly(name, "torch"), eagerly(name, "jax"), traced(name), lazily(name), device)
+
+
+def table() -> list[tuple[str, ...]]:
+    """Rows of all functions, by name."""
+    return [row(name) for name in sorted(CALLS)]
