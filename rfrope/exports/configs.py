@@ -20,8 +20,7 @@ def transformers(asked: Asked) -> dict[str, Any]:
     told: dict[str, Any] = {"rope_type": "longrope", "rope_theta": asked.base}
     told |= {"short_factor": factors, "long_factor": factors, "factor": 1.0}
     told |= {"attention_factor": asked.rope.attention_factor, "original_max_position_embeddings": asked.context}
-    if (share := _share(asked)) != 1.0:
-        told["partial_rotary_factor"] = share
+    told["partial_rotary_factor"] = _share(asked)  # 1.0, too: classes have defaults of their own
     return {"rope_parameters": told, "max_position_embeddings": asked.context}
 
 
@@ -37,11 +36,11 @@ def tensorrt_llm(asked: Asked) -> dict[str, Any]:
     """The keys of older configs, which TensorRT-LLM reads."""
     made = transformers(asked)
     told = made["rope_parameters"]
-    theta, share = told.pop("rope_theta"), told.pop("partial_rotary_factor", None)
+    theta, share = told.pop("rope_theta"), told.pop("partial_rotary_factor")
     del told["attention_factor"]
     older = {"rope_theta": theta, "rope_scaling": {"type": "longrope", **told}}
     older |= {name: asked.context for name in ("max_position_embeddings", "original_max_position_embeddings")}
-    return older if share is None else older | {"partial_rotary_factor": share}
+    return older | {"partial_rotary_factor": share}
 
 
 def used(asked: Asked, made: dict[str, Any]) -> Used:

@@ -201,7 +201,8 @@ def write(
     OSError
         If a folder or the model is missing, or cannot be written to or read.
     ValueError
-        As `export`, and for another suffix, a model that is damaged, of another architecture, or of another width.
+        As `export`, and for another suffix, a model that is damaged, of another architecture, or of another width
+        or pairing; a config with the Rope in it is read again and compared before it is written.
     TypeError
         As `export`.
     ModuleNotFoundError
@@ -226,7 +227,7 @@ def write(
     asked = _asked(rope, kind, options)
     files.check_writable(path, overwrite=flag("overwrite", overwrite))
     place = asked.rope.source.get("name", "") if part is None else part
-    content = WRITERS[kind.file](path, kind.make(asked), model, place)
+    content = WRITERS[kind.file](path, kind.make(asked), model, asked.rope, place)
     files.write(path, content, overwrite=overwrite)
 
 

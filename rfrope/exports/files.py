@@ -15,14 +15,20 @@ from rfrope._core.arguments import path_of
 from rfrope._core.files import Content
 from rfrope.exports import gguf
 from rfrope.models import from_config
+from rfrope.models.values import NAMES
+from rfrope.rotation.rope import Rope
 
-_REPLACED = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "rotary_pct")
+_SCHEMES = ("rope_parameters", "rope_scaling")
+_NAMES = {name: NAMES[name] for name in ("rope_theta", "partial_rotary_factor")}
+_GPT_NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
+_ORIGINAL = "original_max_position_embeddings"
+_KEEPS_ORIGINAL = ("phi3", "phi4_multimodal")  # their classes have a default for it beside the dict, which wins
 
 
-def config(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content:
+def config(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
     """The export itself, or a model's config with it in place of its own RoPE."""
     if model is None:
-        return text(path, made, model, part)
+        return text(path, made, model, rope, part)
     source = path_of("model", model)
     source = os.path.join(source, "config.json") if os.path.isdir(source) else source
     try:
@@ -32,16 +38,17 @@ def config(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content
         raise ValueError(f"{source} is not valid JSON ({error}); expected a model's config.json") from None
     if not isinstance(held, dict):
         raise ValueError(f"{source} holds a {type(held).__name__}; expected a model's config, which is an object")
-    _put(held, made, part, source)
-    return text(path, held, None, "")
+    _put(held, made, rope, part, source)
+    _check(held, rope, part, source)
+    return text(path, held, None, rope, "")
 
 
-def text(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content:
+def text(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
     """JSON, with all digits of its numbers."""
     return (json.dumps(made, indent=2, allow_nan=False) + "\n").encode()
 
 
-def arrays(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content:
+def arrays(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
     """NumPy's archive: arrays under their names, the rest as JSON under ``about``."""
     held = {name: value for name, value in made.items() if isinstance(value, np.ndarray)}
     about = {name: value for name, value in made.items() if name not in held}
@@ -51,10 +58,10 @@ def arrays(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content
     return file.getvalue()
 
 
-def onnx(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content:
+def onnx(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
     """A graph of one node, with its tables inside, for ``X`` and ``position_ids``; or the tables alone as arrays."""
     if path.endswith(".npz"):
-        return arrays(path, made, model, part)
+        return arrays(path, made, model, rope, part)
     try:
         library = importlib.import_module("onnx")
     except ImportError:
@@ -79,7 +86,7 @@ def onnx(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content:
     return content
 
 
-def gguf_copy(path: str, made: Mapping[str, Any], model: Any, part: str) -> Content:
+def gguf_copy(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
     """A copy of the model's GGUF."""
     if model is None:
         raise ValueError("model is None; expected for llama.cpp the GGUF to copy, in which the tensors are replaced")
@@ -90,7 +97,7 @@ WRITERS = {"config": config, "text": text, "arrays": arrays, "onnx": onnx, "gguf
 TAKE_MODELS = ("config", "gguf")
 
 
-def _put(held: dict[str, Any], made: Mapping[str, Any], part: str, source: str) -> None:
+def _put(held: dict[str, Any], made: Mapping[str, Any], rope: Rope, part: str, source: str) -> None:
     """Replace the RoPE of a part of a config, or of a kind of layers in it."""
     known = _parts(held)
     if known is not None and part not in known:
@@ -101,6 +108,11 @@ def _put(held: dict[str, Any], made: Mapping[str, Any], part: str, source: str) 
     while names and isinstance(place.get(names[0]), dict):
         place = place[names.pop(0)]
     layers: Any = place.get("rope_parameters")
+    if names and "rope_parameters" not in made:
+        raise ValueError(
+            f"part is {part!r}, a kind of layers, but the older keys of this engine (rope_scaling) hold one RoPE for "
+            "all layers; expected a config without kinds of layers"
+        )
     if names and (not isinstance(layers, dict) or len(names) > 1 or not isinstance(layers.get(names[0]), dict)):
         raise ValueError(
             f"part is {part!r}, but {source} has no rope_parameters with a dict for {names[0]!r}; expected a config in "
@@ -108,10 +120,61 @@ def _put(held: dict[str, Any], made: Mapping[str, Any], part: str, source: str) 
         )
     if names:
         layers[names[0]] = made["rope_parameters"]  # their context is that of all layers
-        return
-    for name in _REPLACED:
+    else:
+        _replace(place, made, rope)
+
+
+def _replace(place: dict[str, Any], made: Mapping[str, Any], rope: Rope) -> None:
+    """Put what was made in the place of a part's own, under all the names that the part or its class has for it."""
+    model_type = str(place.get("model_type"))
+    beside: dict[str, Any] = {}
+    for what, names in _NAMES.items():
+        names_here = [name for name in names if name in place]
+        names_here += [_GPT_NEOX[what]] if model_type.startswith("gpt_neox") else []
+        beside |= {name: made[what] for name in names_here if what in made}
+        for name in names:
+            place.pop(name, None)
+    if place.get("rotary_dim") is not None:
+        beside["rotary_dim"] = rope.rotary_dim
+    if _ORIGINAL in place or model_type.startswith(_KEEPS_ORIGINAL):
+        beside[_ORIGINAL] = made["max_position_embeddings"]
+    for name in _SCHEMES:
         place.pop(name, None)
-    place.update(made)
+    place.update({**made, **beside})
+
+
+def _check(held: Mapping[str, Any], rope: Rope, part: str, source: str) -> None:
+    """Read a config that is about to be written again, and compare what it says with the Rope."""
+    try:
+        read = {one.source["name"]: one for one in from_config(held)}
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"the Rope of {rope.n_blocks} blocks in heads of {rope.head_dim} does not fit {source}, which with it in "
+            f"place cannot be read again ({error}); expected a Rope of the model's own width"
+        ) from None
+    if part not in read:
+        told = ", ".join(map(repr, read)) or "nothing"
+        raise ValueError(f"{source} with the Rope in it has a RoPE for {told}; expected one for {part!r}")
+    found = read[part]
+    for what in ("head_dim", "rotary_dim"):
+        one, other = getattr(rope, what), getattr(found, what)
+        if one != other:
+            raise ValueError(
+                f"the Rope has {what} = {one}, but {source} has {other}; expected a Rope of "
+                f"{found.n_blocks} blocks in heads of {found.head_dim}, or the config of another model"
+            )
+    if found.pairing is not None and found.source.get("pairing") != "assumed" and found.pairing != rope.pairing:
+        raise ValueError(
+            f"the Rope pairs {rope.pairing!r}, but {source} pairs {found.pairing!r}; expected "
+            f"dataclasses.replace(rope, pairing={found.pairing!r})"
+        )
+    omega = np.asarray(found.frequencies, dtype=np.float64)
+    near = omega.shape == rope.frequencies.shape and np.allclose(omega, rope.frequencies, rtol=1e-5, atol=1e-25)
+    if not near or not np.isclose(found.attention_factor, rope.attention_factor, rtol=1e-6):
+        raise ValueError(
+            f"{source} with the Rope in it says other frequencies or another attention factor than the Rope, by what "
+            "else it holds; expected a config without schemes of its own"
+        )
 
 
 def _parts(held: Mapping[str, Any]) -> list[str] | None:

@@ -7,7 +7,9 @@ import json
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 from rfrope import kernels
@@ -33,6 +35,8 @@ ROPE_TYPE = "rfrope"
 _DESIGNED = ("kernel", "design", "seed", "context")
 _KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "frequencies", "attention_factor", *_DESIGNED}
 _ROTATION = re.compile("apply_.*(rotary|rope)")
+_PERCEPTION = re.compile(r"(^|[._])(vision|visual|vit|image|video|audio)", re.IGNORECASE)  # in the path of a module
+_PERCEIVING = re.compile("vision|visual|image|video|audio", re.IGNORECASE)  # in the name of a class
 
 
 # -- a config that decides ---------------------------------------------------------------------------------------------
@@ -175,14 +179,16 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     Raises
     ------
     ValueError
-        If the model has no such module, pairs features in another way than the Rope, turns another number of blocks,
-        turns back by its tables, too, or has kinds of layers that a mapping lacks. The model is then as it was.
+        If the model has no such module of text, pairs features in another way than the Rope, turns another number of
+        blocks, turns back by its tables, too, or has kinds of layers that a mapping lacks. The model is then as it was.
 
     Notes
     -----
     The rotary module gives positions in place of tables, and the attention modules, which pass them on to their
     function of q, k, cos and sin, get a function of q, k and positions instead: this model's alone, nothing of its
-    class is changed. Caches hold turned keys, as ever, so a cache must not be used across a replacement.
+    class is changed. Parts that see or hear keep their own rotation. A Rope of one axis in a model of M-RoPE is for
+    text: position ids whose axes differ are refused. Caches hold turned keys, as ever, so a cache must not be used
+    across a replacement.
 
     Examples
     --------
@@ -198,18 +204,22 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     """
     done = Replacement()
     rotaries = [*_rotaries(model)]
-    if not rotaries:
+    if not any(rotary.of_text for rotary in rotaries):
         raise ValueError(
-            f"{type(model).__name__} has no rotary module that makes tables from positions; expected a model that has"
+            f"{type(model).__name__} has no rotary module of text that makes tables from positions; expected a model "
+            "that has"
         )
     try:
-        for parent, name, own in rotaries:
-            turning = _turning(own, rope)
-            positions = _Positions(turning, own)
-            _swap(parent._modules, name, positions, done)
-            done.rotaries += 1
-        for attention in model.modules():
-            done.attentions += _redirect(attention, positions, done)
+        made: dict[int, _Positions] = {}
+        for rotary in rotaries:
+            if rotary.of_text:
+                made[id(rotary)] = _Positions(_turning(rotary.own, rope), rotary.own)
+                _swap(rotary.parent._modules, rotary.name, made[id(rotary)], done)
+                done.rotaries += 1
+        for path, attention in model.named_modules():
+            rotary = _nearest(path, rotaries)
+            if rotary.of_text and not _PERCEPTION.search(path):
+                done.attentions += _redirect(attention, made[id(rotary)], done)
         if not done.attentions:
             raise ValueError(
                 f"{type(model).__name__} has no attention that turns q and k by cos and sin; expected a model that has"
@@ -243,6 +253,11 @@ class _Positions(torch.nn.Module):
             raise ValueError(f"layer_type is {layer_type!r}; expected one of {', '.join(self.turning)}")
         axes = self.of(index).axes
         several = position_ids.ndim == 3  # M-RoPE, and models that count text on several axes
+        if several and axes == 1 and position_ids.stride(0) and bool((position_ids != position_ids[-1:]).any()):
+            raise ValueError(
+                f"position_ids have {len(position_ids)} axes that differ, as M-RoPE has them for pictures, but the "
+                f"Rope has one; expected a Rope with sections, or of {len(position_ids)} axes"
+            )
         positions = position_ids[-axes:].movedim(0, -1) if several else position_ids[..., None]
         return positions, positions.new_empty((1 + index, 0))
 
@@ -251,12 +266,45 @@ class _Positions(torch.nn.Module):
         return [*self.turning.values()][index]
 
 
-def _rotaries(model: Module) -> Iterator[tuple[Module, str, Module]]:
-    """Modules that make tables of cos and sin from positions, with where they are."""
-    for parent in [*model.modules()]:
+@dataclass(frozen=True, eq=False)
+class _Rotary:
+    """A module that makes tables of cos and sin from positions, where it is, and whether it counts tokens of text."""
+
+    parent: Module
+    path: str  # of the parent
+    name: str
+    own: Module
+    of_text: bool
+
+
+def _rotaries(model: Module) -> Iterator[_Rotary]:
+    """Modules that make tables of cos and sin from positions, those of parts that see or hear among them."""
+    for path, parent in [*model.named_modules()]:
         for name, child in [*parent.named_children()]:
             if "Rotary" in type(child).__name__ and "position_ids" in inspect.signature(child.forward).parameters:
-                yield parent, name, child
+                yield _Rotary(parent, path, name, child, not _perceives(f"{path}.{name}", child))
+
+
+def _perceives(path: str, rotary: Module) -> bool:
+    """Whether a rotary module is of a part that sees or hears; models of text with such names have a vocabulary."""
+    if _PERCEPTION.search(path):
+        return True
+    config = getattr(rotary, "config", None)
+    names = (type(rotary).__name__, type(config).__name__, str(getattr(config, "model_type", "")))
+    has_text = getattr(config, "vocab_size", None) is not None or any("text" in name.lower() for name in names)
+    return not has_text and any(map(_PERCEIVING.search, names))
+
+
+def _nearest(path: str, rotaries: list[_Rotary]) -> _Rotary:
+    """The rotary module of a module's own sub-model: that of the nearest part around it, of text if it has several."""
+    steps = path.split(".")
+
+    def nearness(rotary: _Rotary) -> tuple[bool, int, bool]:
+        others = rotary.path.split(".") if rotary.path else []
+        same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(steps, others, strict=False))])
+        return same == len(others), same, rotary.of_text
+
+    return max(reversed(rotaries), key=nearness)
 
 
 def _turning(own: Module, rope: Any) -> dict[str, Module]:
@@ -271,6 +319,7 @@ def _turning(own: Module, rope: Any) -> dict[str, Module]:
     ropes = dict(rope) if isinstance(rope, Mapping) else dict.fromkeys(widths or ("all",), rope)
     if missing := widths.keys() - ropes.keys():
         raise ValueError(f"rope has {', '.join(sorted(ropes))}; expected a Rope for {', '.join(sorted(missing))}, too")
+    ropes = {kind: ropes[kind] for kind in widths or ropes}  # a mapping may be for several parts
     found: dict[str, Module] = {}
     made: dict[int, Module] = {}
     for kind, one in ropes.items():

@@ -285,9 +285,8 @@ def test_files_hold_what_export_gives(engine, tmp_path):
         assert path.read_bytes() == before
 
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 64,
+SIZES = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4}
+CONFIG = SIZES | {
     "rope_theta": 5e5,
     "rope_scaling": {"rope_type": "linear", "factor": 2.0},
 }
@@ -310,10 +309,9 @@ def test_a_config_with_its_rope_replaced(tmp_path):
     for model in (tmp_path, tmp_path / "config.json"):
         exports.write(tmp_path / "new.json", ROPE, "transformers", model=model, overwrite=True)
         told = json.loads((tmp_path / "new.json").read_text())
-        assert told == {"model_type": "llama", "hidden_size": 64} | exports.export(ROPE, "transformers")
+        assert told == SIZES | exports.export(ROPE, "transformers")
     exports.write(tmp_path / "config.json", ROPE, "vllm", model=tmp_path / "config.json", overwrite=True)
-    (read,) = rfrope.from_config(json.loads(
-        (tmp_path / "config.json").read_text()) | {"head_dim": 16})  # fmt: skip
+    (read,) = rfrope.from_config(tmp_path / "config.json")
     np.testing.assert_allclose(read.frequencies, ROPE.frequencies, atol=1e-6)
 
 
@@ -334,6 +332,73 @@ def test_one_kind_of_layer_of_a_part(tmp_path):
     with pytest.raises(ValueError, match="has no rope_parameters with a dict for 'full_attention'"):
         exports.write(tmp_path / "last.json", rope, "transformers", model=tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["config.json", "new.json", "other.json"]
+
+
+def test_older_keys_have_no_kinds_of_layers(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LAYERED))
+    with pytest.raises(ValueError, match=r"'text_config.full_attention', a kind of layers, but the older keys"):
+        exports.write(tmp_path / "new.json", ROPE, "tensorrt-llm", model=tmp_path, part="text_config.full_attention")
+    assert os.listdir(tmp_path) == ["config.json"]
+
+
+@pytest.mark.parametrize("engine", DICTS)
+@pytest.mark.parametrize(("rope", "heads", "message"), [
+    (ROPE, 2, "the Rope .*config.json"),
+    (replace(ROPE, head_dim=32), 4, "the Rope of 8 blocks in heads of 32 does not fit .*config.json, .* expected 4, one"),
+    (Rope([1.0, 0.5], context=8), 4, "the Rope .*config.json"),
+])  # fmt: skip
+def test_a_rope_must_fit_the_config(engine, rope, heads, message, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"model_type": "phi", "num_attention_heads": heads}))
+    with pytest.raises(ValueError, match=message):
+        exports.write(tmp_path / "new.json", rope, engine, model=tmp_path)
+    assert os.listdir(tmp_path) == ["config.json"]
+
+
+def test_a_config_is_read_again_before_it_is_written(tmp_path):
+    for changed, message in (
+        ({"model_type": "glm", "head_dim": 16}, "the Rope pairs 'half', but .*config.json pairs 'interleaved'"),
+        (
+            {"num_attention_heads": 128},
+            "the Rope of 8 blocks in heads of 16 does not fit .*config.json, .* .hidden_size is 64",
+        ),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(CONFIG | changed))
+        with pytest.raises(ValueError, match=message):
+            exports.write(tmp_path / "new.json", ROPE, "vllm", model=tmp_path)
+    assert os.listdir(tmp_path) == ["config.json"]
+
+
+@pytest.mark.parametrize("engine", DICTS)
+@pytest.mark.parametrize(("model_type", "own"), [
+    ("phi", {"partial_rotary_factor": 0.5}),
+    ("stablelm", {"partial_rotary_factor": 0.25}),
+    ("gpt_neox", {"rotary_pct": 0.25, "rotary_emb_base": 100}),
+    ("gpt_neox", {}),
+    ("phi", {}),
+])  # fmt: skip
+@pytest.mark.parametrize("head", [16, 32])
+def test_the_share_of_a_head_is_always_written(engine, model_type, own, head, tmp_path):
+    """Whole heads, too, because these classes turn a part unless they are told."""
+    scheme = {"rope_scaling": None, "rope_theta": None, "num_attention_heads": 64 // head}
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | scheme | own | {"model_type": model_type}))
+    rope = replace(ROPE, head_dim=head)
+    exports.write(tmp_path / "new.json", rope, engine, model=tmp_path)
+    told = json.loads((tmp_path / "new.json").read_text())
+    (read,) = rfrope.from_config(told)
+    assert (read.head_dim, read.rotary_dim) == (head, 16)
+    np.testing.assert_allclose(read.frequencies, ROPE.frequencies, rtol=1e-5, atol=1e-25)
+    if engine == "tensorrt-llm" and model_type == "gpt_neox":
+        assert (told["rotary_pct"], told["rotary_emb_base"]) == (16 / head, 10_000.0)
+    assert told.get("rope_parameters", told)["partial_rotary_factor"] == 16 / head
+
+
+@pytest.mark.parametrize("engine", DICTS)
+@pytest.mark.parametrize("own", [{}, {"original_max_position_embeddings": 4096}])
+def test_the_original_context_beside_the_dict_is_replaced(engine, own, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SIZES | own | {"model_type": "phi3", "rope_theta": 1e4}))
+    exports.write(tmp_path / "new.json", ROPE, engine, model=tmp_path)
+    told = json.loads((tmp_path / "new.json").read_text())
+    assert told["original_max_position_embeddings"] == told["max_position_embeddings"] == CONTEXT
 
 
 def test_a_scheme_that_cannot_be_read_can_be_replaced(tmp_path):

@@ -324,11 +324,95 @@ def test_what_is_refused_leaves_the_model_as_it_was():
         with pytest.raises(ValueError, match=message):
             replace_rotary(model, bad)
         assert torch.equal(logits(model), own)
-    with pytest.raises(ValueError, match="Linear has no rotary module"):
+    with pytest.raises(ValueError, match="Linear has no rotary module of text"):
         replace_rotary(torch.nn.Linear(2, 2), rope)
     llama4 = made("llama4_text", num_local_experts=2, interleave_moe_layer_step=4)
     with pytest.raises(ValueError, match="Llama4ForCausalLM has no attention that turns q and k by cos and sin"):
         replace_rotary(llama4, dataclasses.replace(rope, pairing="interleaved"))
+
+
+# -- models that see ---------------------------------------------------------------------------------------------------
+
+PATCHES = {"patch_size": 4, "in_channels": 3, "spatial_merge_size": 2, "temporal_patch_size": 2, "depth": 1}
+
+
+def with_m_rope(heads):
+    """A tiny Qwen2.5-VL whose vision part has heads of another width (4 heads) or of the text's (2)."""
+    scheme = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+    vision = PATCHES | {"hidden_size": 64, "out_hidden_size": 64, "num_heads": heads, "intermediate_size": 32}
+    vision |= {"window_size": 16, "fullatt_block_indexes": [0]}
+    config = transformers.Qwen2_5_VLConfig(
+        text_config=SIZES | {"rope_parameters": scheme}, vision_config=vision, image_token_id=31, video_token_id=30
+    )
+    torch.manual_seed(0)
+    model = transformers.Qwen2_5_VLForConditionalGeneration(config).eval()
+    patches, grid = torch.randn(16, 96), torch.tensor([[1, 4, 4]])
+    return model, model.config.text_config, lambda: model.model.visual(patches, grid_thw=grid).last_hidden_state
+
+
+def with_pixtral(heads):
+    """A tiny Llava: Pixtral's vision part, whose attention has a function of the same name as that of text."""
+    vision = transformers.PixtralVisionConfig(
+        hidden_size=64,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=heads,
+        image_size=32,
+        patch_size=8,
+    )
+    text = transformers.MistralConfig(**SIZES)
+    torch.manual_seed(0)
+    model = transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(vision_config=vision, text_config=text))
+    model.eval()
+    picture, size = torch.randn(1, 3, 32, 32), torch.tensor([[32, 32]])
+    return model, text, lambda: model.model.vision_tower(picture, image_sizes=size).last_hidden_state
+
+
+@pytest.mark.parametrize("make", [with_m_rope, with_pixtral])
+@pytest.mark.parametrize("heads", [2, 4])
+def test_parts_that_see_keep_their_rotation(make, heads):
+    model, text, see = make(heads)
+    with torch.no_grad():
+        seen, own = see(), logits(model)
+        (rope,) = rfrope.from_config(text)
+        with replace_rotary(model, rope) as done:
+            assert (done.attentions, done.rotaries) == (2, 1)
+            assert torch.equal(see(), seen)
+            torch.testing.assert_close(logits(model), own, rtol=0, atol=3e-6 * float(own.abs().max()))
+        replace_rotary(model, dataclasses.replace(rope, frequencies=rfrope.geometric(8, base=77.0)))
+        assert torch.equal(see(), seen)
+        assert not torch.allclose(logits(model), own, atol=1e-4)
+
+
+def test_a_part_that_sees_alone_has_no_rotation_of_text():
+    tower = with_pixtral(2)[0].model.vision_tower
+    with pytest.raises(ValueError, match="PixtralVisionModel has no rotary module of text"):
+        replace_rotary(tower, rfrope.geometric(16))
+
+
+def test_one_axis_is_for_text_alone():
+    model, _, _ = with_m_rope(2)
+    replace_rotary(model, rfrope.geometric(8))
+    equal = torch.arange(12).repeat(3, 1, 1)
+    assert torch.equal(logits(model, position_ids=equal), logits(model))
+    with pytest.raises(ValueError, match=r"position_ids have 3 axes that differ, .* but the Rope has one"):
+        logits(
+            model, position_ids=torch.stack([torch.arange(12), torch.arange(12) // 4, torch.arange(12) % 4])[:, None]
+        )
+
+
+OTHER = {"rope_type": "default", "rope_theta": 77.0}
+
+
+def test_each_attention_has_the_rotation_of_its_own_part():
+    """Two models in one, with other frequencies: each turns by its own rotary module."""
+    both = torch.nn.ModuleDict({"first": made("gemma3_text"), "second": made("llama", rope_parameters=OTHER)})
+    own = {name: logits(part) for name, part in both.items()}
+    kinds = ropes_of(both["first"])
+    with replace_rotary(both, kinds | {"all": ropes_of(both["second"])}) as done:
+        assert (done.attentions, done.rotaries) == (4, 2)
+        for name, part in both.items():
+            torch.testing.assert_close(logits(part), own[name], rtol=0, atol=3e-6 * float(own[name].abs().max()))
 
 
 def test_without_transformers_the_error_names_the_extra():
