@@ -238,12 +238,21 @@ def _is_uninitialised(held: Held, rope: Rope) -> str:
     values = held.values
     if not np.all(np.isfinite(values)):
         return f"{int(np.sum(~np.isfinite(values)))} of {values.size} values are not finite: uninitialised memory"
-    if not np.any(values) and (held.is_table or np.any(rope.frequencies)):
+    if not np.any(values) and (held.is_table or np.any(np.abs(np.asarray(rope.frequencies)) > tables.TINY)):
         return "all values are 0: uninitialised, as after loading a model that was made on the meta device"
     size = np.abs(values[values != 0.0])
-    if np.max(size) > 1e12 or np.min(size) < 1e-30:
+    if size.size and (np.max(size) > 1e12 or (np.min(size) < 1e-30 and not _is_meant_tiny(held, rope))):
         return f"values from {np.min(size):.3g} to {np.max(size):.3g}: uninitialised memory"
     return ""
+
+
+def _is_meant_tiny(held: Held, rope: Rope) -> bool:
+    """Whether values below 1e-30 stand only where those meant turn nothing."""
+    tiny = (held.values != 0.0) & (np.abs(held.values) < 1e-30)
+    slow = np.abs(np.asarray(rope.frequencies)) <= tables.TINY
+    if held.blocks != rope.n_blocks:
+        return bool(np.any(slow))
+    return not np.any(tiny & ~slow)
 
 
 def _of_frequencies(held: Held, rope: Rope) -> Iterator[tuple[str, str]]:
@@ -251,7 +260,7 @@ def _of_frequencies(held: Held, rope: Rope) -> Iterator[tuple[str, str]]:
     if held.blocks != rope.n_blocks:
         yield "width", _width(held.values, rope)
     elif not tables.close(held.values, expected) and not _is_stretched(held.values, rope):
-        yield from _unlike(held.values, rope, ROUNDED * np.abs(expected), held.dtype)
+        yield from _unlike(held.values, rope, ROUNDED * np.abs(expected) + tables.TINY, held.dtype)
     factor = held.attention_factor
     if factor is not None and abs(factor / rope.attention_factor - 1.0) > 1e-6:
         yield "attention factor", _factor(factor, rope)
@@ -268,7 +277,7 @@ def _of_table(held: Held, rope: Rope, context: int | None) -> Iterator[tuple[str
     if abs(reading.factor / rope.attention_factor - 1.0) > 4.0 * noise:
         yield "attention factor", _factor(reading.factor, rope)
     yield from _of_rows(held, rope, reading, noise)
-    if held.is_whole and context is not None and len(held.values) < context:
+    if held.is_whole and context is not None and 1 < len(held.values) < context:
         yield "too short", f"the table ends after {len(held.values)} positions, and the context is {context}"
     if None not in (held.pairing, rope.pairing) and held.pairing != rope.pairing:
         said = "its columns are ordered for" if held.is_whole else "the model turns by"
@@ -277,7 +286,11 @@ def _of_table(held: Held, rope: Rope, context: int | None) -> Iterator[tuple[str
 
 def _of_rows(held: Held, rope: Rope, reading: tables.Reading, noise: float) -> Iterator[tuple[str, str]]:
     """What is wrong with the frequencies of a table, or else with single rows."""
-    if held.blocks != rope.n_blocks:
+    if len(held.values) == 1:
+        if np.any(np.abs(held.rows(0) / reading.factor - 1.0) > 8.0 * noise):
+            yield "rows", "the only row is not that of position 0"
+        yield "too short", "the table has one row, and one row tells no frequencies"
+    elif held.blocks != rope.n_blocks:
         yield "width", _width(reading.frequencies, rope)
     elif reading.start:
         yield "rows", f"the first row is not that of position 0, but of position {reading.start}"

@@ -187,6 +187,8 @@ def _of_array(name: str, value: Any, attention_factor: float | None = None, laye
         return Held(name, np.zeros(tuple(value.shape)), layer=layer, fault="it is on the meta device, without values")
     dtype, host = _host(name, value)
     squeezed = host.reshape([n for n in host.shape if n != 1] or [1])
+    if squeezed.ndim == 1 and host.ndim > 1 and (np.iscomplexobj(host) or name.rpartition(".")[2] in TABLES):
+        squeezed = squeezed[None]  # a table of one row
     if np.iscomplexobj(squeezed) and squeezed.ndim == 2:
         return Held(name, np.stack([squeezed.real, squeezed.imag], axis=1), dtype, layer=layer)
     if squeezed.ndim == 3 and squeezed.shape[-1] == 2:

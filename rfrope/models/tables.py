@@ -10,6 +10,7 @@ from rfrope.models.held import Held
 from rfrope.rotation.rope import Rope
 
 ROUNDED = 4e-6  # relative: what exponents in float32 cost at a base of 1e9
+TINY = 1e-29  # frequencies up to that turn nothing; exports write a zero as 1e-30 or less
 HALF = ("float16", "bfloat16")
 HALVES = {8: "bfloat16", 11: "float16"}  # by bits of the mantissa
 FINE = 2e-6  # of cos and sin in float32
@@ -64,12 +65,12 @@ def noise(held: Held) -> float:
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether frequencies are equal but for rounding to float32."""
-    return bool(np.all(np.abs(found - expected) <= ROUNDED * np.abs(expected)))
+    """Whether frequencies are equal but for rounding to float32, and but for what turns nothing."""
+    return bool(np.all(np.abs(found - expected) <= ROUNDED * np.abs(expected) + TINY))
 
 
 def read(held: Held, rope: Rope) -> Reading:
-    """Read a table of at least two rows."""
+    """Read a table; one row alone tells no frequencies, and those here are 0."""
     rows = held.rows(_looked_at(held))
     size = np.abs(rows)
     factor, spread = float(np.median(size)), 0.0
@@ -84,7 +85,7 @@ def read(held: Held, rope: Rope) -> Reading:
 
 def _looked_at(held: Held) -> np.ndarray:
     length = len(held.values)
-    far = np.geomspace(1, max(1, length - 1), _SPARSE).astype(int)
+    far = np.minimum(np.geomspace(1, max(1, length - 1), _SPARSE).astype(int), length - 1)
     return np.unique(np.concatenate([np.arange(min(length, _DENSE)), far]))
 
 
@@ -137,6 +138,8 @@ def rows_unlike(held: Held, rope: Rope, reading: Reading, rounding: float) -> tu
 
 def first_off(held: Held, rope: Rope, allowed: float) -> int | None:
     """The first row at which a cos or sin is off by more than that."""
+    if len(held.values) == 1:  # of position 0, where every column is 1
+        return 0 if np.max(np.abs(held.rows(0) - rope.attention_factor)) > allowed else None
     if held.blocks != rope.n_blocks:
         return 1
     for start in range(0, len(held.values), _ROWS):

@@ -207,6 +207,27 @@ def test_faults_of_frequencies(name, kind, said):
     assert finding.position is not None
 
 
+@pytest.mark.parametrize("still", [16, 64])
+def test_exported_zeros_are_no_uninitialised_memory(still):
+    """An engine has a frequency of 0 as its own ladder by 1e30."""
+    ladder = np.asarray(rfrope.geometric(64))
+    meant = ladder * (np.arange(64) < 64 - still)
+    held = np.where(meant == 0.0, ladder / 1e30, meant).astype(np.float32)
+    assert 0.0 < np.min(held) < 1e-30
+    assert models.audit(held, meant).passed
+    positions = np.arange(CONTEXT)
+    phases = np.multiply.outer(positions, held.astype(np.float64))
+    assert models.audit((np.cos(phases), np.sin(phases)), meant).passed
+    assert models.audit(meant, rfrope.Rope(held.astype(np.float64))).passed
+    finding = the_fault(models.audit(held, ladder), "uninitialised")
+    assert "uninitialised memory" in finding.text
+
+
+def test_zeros_that_are_meant():
+    assert models.audit(np.zeros(4), np.zeros(4)).passed
+    assert kinds(models.audit(np.zeros(3), np.zeros(4))) == {"width"}
+
+
 def test_the_position_is_the_first_that_is_off():
     rope = rope_of()
     wrong = np.asarray(rope.frequencies) * (1.0 + 1e-4)
@@ -271,6 +292,20 @@ def test_rows_that_begin_elsewhere_or_were_overwritten():
     finding = the_fault(models.audit((cos, sin), rope), "rows")
     assert "rows from position 300" in finding.text
     assert finding.position == 300
+
+
+@pytest.mark.parametrize("layout", ["pair", "doubled", "complex", "a dict", "cache"])
+def test_one_row_tells_no_frequencies(layout):
+    rope = rope_of(YARN)
+    layouts = LAYOUTS | {"cache": lambda *parts: {"cos_sin_cache": LAYOUTS["cos, sin"](*parts)}}
+    cos, sin = table(rope, 2)
+    finding = the_fault(models.audit(layouts[layout](cos[:1], sin[:1]), rope), "too short")
+    assert "one row tells no frequencies" in finding.text
+    assert finding.position is None
+    if layout != "cache":  # by its first row a cache says what is cos
+        found = models.audit(layouts[layout](cos[1:], sin[1:]), rope)
+        assert kinds(found) == {"rows", "too short"}
+        assert found.exceeds == 0
 
 
 def test_wrong_pairing_of_tables():
