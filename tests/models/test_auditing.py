@@ -468,6 +468,40 @@ def test_modules_with_tables():
     assert finding.where == "cos_cached"
 
 
+@pytest.mark.parametrize("kind", ["parameter", "freqs", "theta", "array", "beside a buffer of None"])
+def test_modules_that_are_asked_whatever_holds_their_frequencies(kind):
+    torch = library("torch").module
+    rope = rope_of(YARN)
+    values = torch.from_numpy(np.asarray(rope.frequencies, dtype=np.float32))
+
+    class Rotary(torch.nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+            if kind == "parameter":
+                self.inv_freq = torch.nn.Parameter(values)
+            elif kind in ("freqs", "theta"):
+                self.register_buffer(kind, values)
+            elif kind == "array":
+                self.freqs = values.numpy()
+            else:
+                self.register_buffer("inv_freq", None)
+                self.freqs = values
+
+        def forward(self, x, position_ids):
+            phases = position_ids[..., None].float() * values
+            phases = torch.cat([phases, phases], dim=-1)
+            return phases.cos() * self.factor, phases.sin() * self.factor
+
+    found = models.audit(Rotary(rope.attention_factor), rope)
+    assert found.passed, str(found)
+    if kind == "array":
+        assert found.checked == ("freqs",)
+    else:
+        assert "Rotary(positions)" in found.checked
+        assert "left out" in the_fault(models.audit(Rotary(1.0), rope), "attention factor").text
+
+
 # -- results and errors ------------------------------------------------------------------------------------------------
 
 
