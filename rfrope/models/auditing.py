@@ -19,6 +19,7 @@ from rfrope.models.tables import HALVES, ROUNDED, bits, rounded
 from rfrope.rotation.rope import Rope
 
 _EXCEEDS = 1e-3  # of cos and sin
+_UNBOUNDED = 2**24  # positions that frequencies are followed for where there is no context
 _PERCEPTION = ("vision", "visual", "audio")
 _NARROW = 2.0**-8  # what half precision leaves unknown, with some room
 
@@ -37,7 +38,8 @@ class Finding:
     text : str
         What is wrong, and which known mistake it looks like.
     position : int or None
-        The first position at which a cos or sin is off by more than 1e-3; None if there is none within the context.
+        The first position at which a cos or sin is off by more than 1e-3; None if there is none within the context,
+        or below 2^24 where there is no context.
     """
 
     kind: str
@@ -65,7 +67,7 @@ class Audit:
         Positions that were asked for.
     exceeds : int or None
         The first position at which a cos or sin of what was looked at is off by more than 1e-3 from the exact one, by
-        a fault or by rounding to float32; None if there is none within the context.
+        a fault or by rounding to float32; None if there is none within the context, or below 2^24 where there is none.
     """
 
     findings: tuple[Finding, ...]
@@ -375,13 +377,7 @@ def _is_stretched(found: np.ndarray, rope: Rope) -> bool:
 
 def _first_off(held: Held, rope: Rope, context: int | None) -> int | None:
     """The first position at which frequencies alone put a cos or sin off by more than 1e-3."""
-    factor = rope.attention_factor
-    if abs((held.attention_factor or factor) - factor) > _EXCEEDS:
-        return 0
+    factor = rope.attention_factor if held.attention_factor is None else held.attention_factor
     if held.blocks != rope.n_blocks:
-        return 1
-    apart = float(np.max(np.abs(held.values - np.asarray(rope.frequencies))))
-    if apart == 0.0:
-        return None
-    first = math.floor(2.0 * math.asin(min(1.0, _EXCEEDS / (2.0 * factor))) / apart) + 1
-    return first if context is None or first < context else None
+        return 0 if abs(factor - rope.attention_factor) > _EXCEEDS else 1
+    return tables.first_turn_off(held.values, factor, rope, _EXCEEDS, _UNBOUNDED if context is None else context)

@@ -112,8 +112,8 @@ def _start(first: np.ndarray, factor: float, frequencies: np.ndarray, rounding: 
     return 0
 
 
-def _exact(positions: np.ndarray, rope: Rope) -> np.ndarray:
-    return np.asarray(np.exp(1j * np.multiply.outer(positions.astype(np.float64), np.asarray(rope.frequencies))))
+def _exact(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
+    return np.asarray(np.exp(1j * np.multiply.outer(positions.astype(np.float64), frequencies)))
 
 
 def rows_unlike(held: Held, rope: Rope, reading: Reading, rounding: float) -> tuple[str, str] | None:
@@ -123,12 +123,12 @@ def rows_unlike(held: Held, rope: Rope, reading: Reading, rounding: float) -> tu
     frequencies = np.asarray(rope.frequencies)
     phases = np.multiply.outer(at.astype(np.float64), np.abs(frequencies))
     allowed = 4.0 * rounding + 2.0 * ROUNDED * phases + at[:, None] * reading.allowed
-    off = np.abs(rows - _exact(at, rope)) > allowed
+    off = np.abs(rows - _exact(at, frequencies)) > allowed
     if not np.any(off):
         return None
     first = int(at[np.argmax(np.any(off, axis=1))])
     for width, name in HALVES.items():
-        if np.all(np.abs(rows - _exact(rounded(at.astype(np.float64), width), rope)) <= allowed):
+        if np.all(np.abs(rows - _exact(rounded(at.astype(np.float64), width), frequencies)) <= allowed):
             return "half precision", f"positions rounded to {name}: rows repeat from position {first} on"
         turned = np.exp(1j * np.sign(frequencies) * rounded(phases, width))
         if np.all(np.abs(rows - turned) <= allowed + phases * 2.0**-width):
@@ -142,10 +142,36 @@ def first_off(held: Held, rope: Rope, allowed: float) -> int | None:
         return 0 if np.max(np.abs(held.rows(0) - rope.attention_factor)) > allowed else None
     if held.blocks != rope.n_blocks:
         return 1
+    frequencies = np.asarray(rope.frequencies)
     for start in range(0, len(held.values), _ROWS):
         found = held.rows(slice(start, start + _ROWS))
-        wanted = rope.attention_factor * _exact(np.arange(start, start + len(found)), rope)
-        off = np.any((np.abs((found - wanted).real) > allowed) | (np.abs((found - wanted).imag) > allowed), axis=1)
-        if np.any(off):
+        wanted = rope.attention_factor * _exact(np.arange(start, start + len(found)), frequencies)
+        if np.any(off := _is_off(found - wanted, allowed)):
             return start + int(np.argmax(off))
     return None
+
+
+def first_turn_off(found: np.ndarray, factor: float, rope: Rope, allowed: float, limit: int) -> int | None:
+    """The first position below a limit at which a cos or sin of frequencies is off by more than that."""
+    expected = np.asarray(rope.frequencies)
+    room = allowed - abs(factor - rope.attention_factor)
+    if room < 0.0:
+        return 0
+    # Neither is off by more than the chord, and that reaches the room at these positions at the earliest.
+    angle = 2.0 * np.arcsin(min(1.0, room / (2.0 * rope.attention_factor)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        nearest = np.where(found == expected, np.inf, np.floor(angle / np.abs(found - expected)))
+    start, size = int(min(np.min(nearest), limit)), 64
+    while start < limit:
+        positions = np.arange(start, min(start + size, limit))
+        moving = nearest <= positions[-1]
+        wanted = rope.attention_factor * _exact(positions, expected[moving])
+        if np.any(off := _is_off(factor * _exact(positions, found[moving]) - wanted, allowed)):
+            return start + int(np.argmax(off))
+        start, size = start + size, min(2 * size, _ROWS)
+    return None
+
+
+def _is_off(difference: np.ndarray, allowed: float) -> np.ndarray:
+    """Which rows have a cos or sin that is off by more than that."""
+    return np.asarray(np.any((np.abs(difference.real) > allowed) | (np.abs(difference.imag) > allowed), axis=1))

@@ -228,17 +228,53 @@ def test_zeros_that_are_meant():
     assert kinds(models.audit(np.zeros(3), np.zeros(4))) == {"width"}
 
 
-def test_the_position_is_the_first_that_is_off():
-    rope = rope_of()
-    wrong = np.asarray(rope.frequencies) * (1.0 + 1e-4)
-    finding = the_fault(models.audit(wrong, rope), "frequencies")
+def first_off(rope: rfrope.Rope, wrong: np.ndarray, factor: float) -> int | None:
+    """The first position whose cos or sin is off by more than 1e-3, by all of them."""
     positions = np.arange(CONTEXT)
-    exact, found = (np.exp(1j * np.multiply.outer(positions, each)) for each in (np.asarray(rope.frequencies), wrong))
-    assert finding.position == int(np.argmax(np.any(np.abs(found - exact) > 1e-3, axis=1)))
-    cos, sin = np.cos(np.multiply.outer(positions, wrong)), np.sin(np.multiply.outer(positions, wrong))
-    of_table = the_fault(models.audit((cos, sin), rope), "frequencies")
-    off = np.maximum(np.abs((found - exact).real), np.abs((found - exact).imag)) > 1e-3
-    assert of_table.position == int(np.argmax(np.any(off, axis=1)))
+    exact, found = (np.multiply.outer(positions, each) for each in (np.asarray(rope.frequencies), wrong))
+    off = np.zeros(CONTEXT, dtype=bool)
+    for function in (np.cos, np.sin):
+        difference = factor * function(found) - rope.attention_factor * function(exact)
+        off |= np.any(np.abs(difference) > 1e-3, axis=1)
+    return int(np.argmax(off)) if np.any(off) else None
+
+
+FAULTS = {
+    "all": lambda omega: omega * (1.0 + 1e-4),
+    "a little": lambda omega: omega * (1.0 + 6e-6),
+    "one, to where cos and sin differ alike": lambda omega: omega + (np.arange(32) == 20) * 1.37e-6,
+    "one": lambda omega: omega + (np.arange(32) == 9) * 3e-7,
+    "one that is slow": lambda omega: omega + (np.arange(32) == 31) * 4e-7,
+    "the other way": lambda omega: -omega,
+    "whole turns": lambda omega: omega + 2.0 * np.pi,
+    "a whole turn, and some": lambda omega: omega + 2.0 * np.pi * (1.0 + 1e-6),
+    "float16": lambda omega: omega.astype(np.float16).astype(np.float64),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("scaling", [None, YARN], ids=["default", "yarn"])
+def test_the_position_is_the_first_that_is_off(fault, scaling):
+    rope = rope_of(scaling)
+    wrong = FAULTS[fault](np.asarray(rope.frequencies))
+    found = models.audit(wrong, rope)
+    wanted = first_off(rope, wrong, rope.attention_factor)
+    assert found.exceeds == wanted
+    assert not found.findings or found.findings[0].position == wanted
+
+
+def test_the_position_of_tables_is_that_of_their_frequencies():
+    rope = rope_of()
+    wrong = FAULTS["all"](np.asarray(rope.frequencies))
+    phases = np.multiply.outer(np.arange(CONTEXT), wrong)
+    finding = the_fault(models.audit((np.cos(phases), np.sin(phases)), rope), "frequencies")
+    assert finding.position == first_off(rope, wrong, 1.0) == models.audit(wrong, rope).exceeds
+
+
+def test_frequencies_without_context_are_followed_for_2_to_the_24_positions():
+    meant = np.array([1.0, 0.01])
+    assert models.audit(np.add(meant, [0.0, 1e-8]), meant).exceeds is not None
+    assert models.audit(np.add(meant, [0.0, 1e-3 / 2**24]), meant).exceeds is None
 
 
 def test_a_difference_below_float32_is_none():
