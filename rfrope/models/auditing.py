@@ -296,11 +296,14 @@ def _of_rows(held: Held, rope: Rope, reading: tables.Reading, noise: float) -> I
         yield "width", _width(reading.frequencies, rope)
     elif reading.start:
         yield "rows", f"the first row is not that of position 0, but of position {reading.start}"
-    elif np.any(np.abs(reading.frequencies - np.asarray(rope.frequencies)) > reading.allowed):
-        if not _is_stretched(reading.frequencies, rope):
-            yield from _unlike(reading.frequencies, rope, reading.allowed, "")
-    elif told := tables.rows_unlike(held, rope, reading, noise):
+    elif _is_other(reading, rope) and not _is_stretched(reading.frequencies, rope):
+        yield from _unlike(reading.frequencies, rope, reading.allowed, "")
+    elif told := tables.rows_unlike(held, reading, noise):
         yield told
+
+
+def _is_other(reading: tables.Reading, rope: Rope) -> bool:
+    return bool(np.any(np.abs(reading.frequencies - np.asarray(rope.frequencies)) > reading.allowed))
 
 
 def _unlike(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtype: str) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ TINY = 1e-29  # frequencies up to that turn nothing; exports write a zero as 1e-
 HALF = ("float16", "bfloat16")
 HALVES = {8: "bfloat16", 11: "float16"}  # by bits of the mantissa
 FINE = 2e-6  # of cos and sin in float32
+_PHASES = 2.0**-22  # relative: four roundings to float32 on the way to a phase
 _NOISE = {8: 2.0**-8, 11: 2.0**-11}
 _FAR = 2**15  # positions from which frequencies are read at most
 _ROWS = 2**12  # at once
@@ -34,6 +35,8 @@ class Reading:
         The largest difference from it.
     start : int
         The position of the first row.
+    reach : int
+        How far apart the rows are from which frequencies were read last.
     """
 
     frequencies: np.ndarray
@@ -41,6 +44,7 @@ class Reading:
     factor: float
     spread: float
     start: int
+    reach: int
 
 
 def bits(values: np.ndarray) -> int:
@@ -80,7 +84,7 @@ def read(held: Held, rope: Rope) -> Reading:
     allowed = np.zeros(held.blocks)
     if held.blocks == rope.n_blocks:
         allowed = ROUNDED * np.abs(np.asarray(rope.frequencies)) + 4.0 * noise(held) / last
-    return Reading(frequencies, allowed, factor, spread, _start(rows[0], factor, frequencies, noise(held)))
+    return Reading(frequencies, allowed, factor, spread, _start(rows[0], factor, frequencies, noise(held)), last)
 
 
 def _looked_at(held: Held) -> np.ndarray:
@@ -116,24 +120,37 @@ def _exact(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(1j * np.multiply.outer(positions.astype(np.float64), frequencies)))
 
 
-def rows_unlike(held: Held, rope: Rope, reading: Reading, rounding: float) -> tuple[str, str] | None:
-    """What is wrong with rows though their frequencies are right: positions or phases in half precision."""
-    at = _looked_at(held)
-    rows = held.rows(at) / reading.factor
-    frequencies = np.asarray(rope.frequencies)
+def rows_unlike(held: Held, reading: Reading, rounding: float) -> tuple[str, str] | None:
+    """What is wrong with rows though their frequencies are right: positions or phases in half precision, or others."""
+    unlike = [
+        start + np.flatnonzero(np.any(_unlike(held, np.arange(start, stop), reading, rounding), axis=1))
+        for start in range(0, len(held.values), _ROWS)
+        for stop in [min(start + _ROWS, len(held.values))]
+    ]
+    found = np.concatenate(unlike)
+    if not found.size:
+        return None
+    at, frequencies = _looked_at(held), reading.frequencies
+    rows, off = held.rows(at) / reading.factor, _unlike(held, at, reading, rounding)
     phases = np.multiply.outer(at.astype(np.float64), np.abs(frequencies))
     allowed = 4.0 * rounding + 2.0 * ROUNDED * phases + at[:, None] * reading.allowed
-    off = np.abs(rows - _exact(at, frequencies)) > allowed
-    if not np.any(off):
-        return None
-    first = int(at[np.argmax(np.any(off, axis=1))])
     for width, name in HALVES.items():
         if np.all(np.abs(rows - _exact(rounded(at.astype(np.float64), width), frequencies)) <= allowed):
-            return "half precision", f"positions rounded to {name}: rows repeat from position {first} on"
-        turned = np.exp(1j * np.sign(frequencies) * rounded(phases, width))
-        if np.all(np.abs(rows - turned) <= allowed + phases * 2.0**-width):
+            return "half precision", f"positions rounded to {name}: rows repeat from position {found[0]} on"
+        apart = np.abs(rows - np.exp(1j * np.sign(frequencies) * rounded(phases, width)))
+        is_near = np.all(apart <= allowed + phases * 2.0**-width)  # where phases are large, near says little
+        if is_near and np.sum((apart <= allowed)[off]) > 0.9 * np.sum(off) > 0.0:
             return "half precision", f"phases rounded to {name}"
-    return "rows", f"rows from position {first} on are not those of their positions"
+    count = f"{found.size} of {len(held.values)}"
+    return "rows", f"rows from position {found[0]} on are not those of their positions ({count})"
+
+
+def _unlike(held: Held, at: np.ndarray, reading: Reading, rounding: float) -> np.ndarray:
+    """Where rows are not what the table's own frequencies make, with phases in float32."""
+    positions = at.astype(np.float64)
+    phases = np.multiply.outer(positions, np.abs(reading.frequencies))
+    allowed = 4.0 * rounding * (1.0 + positions[:, None] / reading.reach) + _PHASES * phases
+    return np.asarray(np.abs(held.rows(at) / reading.factor - _exact(at, reading.frequencies)) > allowed)
 
 
 def first_off(held: Held, rope: Rope, allowed: float) -> int | None:

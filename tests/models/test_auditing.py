@@ -330,6 +330,52 @@ def test_rows_that_begin_elsewhere_or_were_overwritten():
     assert finding.position == 300
 
 
+@pytest.mark.parametrize("row", [700, 3000, 4095])
+@pytest.mark.parametrize("made_in", [np.float64, np.float32, np.float16])
+def test_one_row_that_is_another(row, made_in):
+    """A single row among many, so that no sample of rows need hold it."""
+    rope = rope_of()
+    if made_in is np.float64:
+        cos, sin = rope.table(np.arange(CONTEXT))
+    else:
+        cos, sin = table(rope, dtype=made_in)
+    right = models.audit((cos, sin), rope)
+    for wrong in (row - 1, 0):
+        made = [each.copy() for each in (cos, sin)]
+        for each in made:
+            each[row] = each[wrong]
+        found = models.audit(tuple(made), rope)
+        assert kinds(found) == kinds(right) | {"rows"}
+        (finding,) = [one for one in found.findings if one.kind == "rows"]
+        assert f"rows from position {row} on are not those of their positions (1 of {CONTEXT})" in finding.text
+        if made_in is np.float64:
+            assert finding.position == row
+            assert right.exceeds is None
+    assert "rounding alone" not in str(found)
+
+
+def test_rows_that_are_off_by_more_than_float32_phases():
+    """Rounding may cost 1e-3 only where phases are large enough."""
+    rope = rope_of()
+    cos, sin = rope.table(np.arange(CONTEXT))
+    cos[1500, 20] += 2e-3
+    finding = the_fault(models.audit((cos, sin), rope), "rows")
+    assert finding.position == 1500
+    narrow = np.asarray(rope.frequencies) * (1.0 + 1e-6)
+    phases = np.multiply.outer(np.arange(CONTEXT), narrow)
+    found = models.audit((np.cos(phases), np.sin(phases)), rope)
+    assert found.passed
+    assert f"rounding alone puts cos and sin off by more than 0.001 from position {found.exceeds} on" in str(found)
+
+
+def test_phases_in_half_precision():
+    meant = 2.0 ** -np.arange(8.0)
+    phases = np.multiply.outer(np.arange(CONTEXT), meant)
+    for name, held in (("bfloat16", rounded_to_bfloat16(phases)), ("float16", phases.astype(np.float16))):
+        found = models.audit((np.cos(held.astype(np.float64)), np.sin(held.astype(np.float64))), meant)
+        assert name in the_fault(found, "half precision").text
+
+
 @pytest.mark.parametrize("layout", ["pair", "doubled", "complex", "a dict", "cache"])
 def test_one_row_tells_no_frequencies(layout):
     rope = rope_of(YARN)
