@@ -228,10 +228,10 @@ def _looked_at(held: Held, rope: Rope, length: int | None) -> tuple[list[Finding
     if reason := _is_uninitialised(held, rope):
         return [Finding("uninitialised", held.name, reason, 0)], 0
     if held.is_table:
-        first = tables.first_off(held, rope, _EXCEEDS)
+        first = tables.first_off(held, _stretched(tables.read(held, rope).frequencies, rope) or rope, _EXCEEDS)
         faults = list(_of_table(held, rope, context))
     else:
-        first = _first_off(held, rope, context)
+        first = _first_off(held, _stretched(held.values, rope) or rope, context)
         faults = list(_of_frequencies(held, rope))
     return [Finding(kind, held.name, text, first) for kind, text in faults], first
 
@@ -261,7 +261,7 @@ def _of_frequencies(held: Held, rope: Rope) -> Iterator[tuple[str, str]]:
     expected = np.asarray(rope.frequencies)
     if held.blocks != rope.n_blocks:
         yield "width", _width(held.values, rope)
-    elif not tables.close(held.values, expected) and not _is_stretched(held.values, rope):
+    elif not tables.close(held.values, expected) and _stretched(held.values, rope) is None:
         yield from _unlike(held.values, rope, ROUNDED * np.abs(expected) + tables.TINY, held.dtype)
     factor = held.attention_factor
     if factor is not None and abs(factor / rope.attention_factor - 1.0) > 1e-6:
@@ -296,7 +296,7 @@ def _of_rows(held: Held, rope: Rope, reading: tables.Reading, noise: float) -> I
         yield "width", _width(reading.frequencies, rope)
     elif reading.start:
         yield "rows", f"the first row is not that of position 0, but of position {reading.start}"
-    elif _is_other(reading, rope) and not _is_stretched(reading.frequencies, rope):
+    elif _is_other(reading, rope) and _stretched(reading.frequencies, rope) is None:
         yield from _unlike(reading.frequencies, rope, reading.allowed, "")
     elif told := tables.rows_unlike(held, reading, noise):
         yield told
@@ -368,14 +368,17 @@ def _factor(found: float, rope: Rope) -> str:
     return f"attention factor {found:.6g}, and {meant:.6g} is meant{like}"
 
 
-def _is_stretched(found: np.ndarray, rope: Rope) -> bool:
-    """Whether a dynamic scheme has turned to a longer text, which is its work."""
+def _stretched(found: np.ndarray, rope: Rope) -> Rope | None:
+    """The Rope of a dynamic scheme that has turned to a longer text, which is its work; None for anything else."""
     told, expected = rope.source.get("rope_parameters", {}), np.asarray(rope.frequencies)
-    if told.get("rope_type") != "dynamic" or "alpha" in told or expected.size < 2 or not np.all(found > 0.0):
-        return False
+    if told.get("rope_type") != "dynamic" or "alpha" in told or not 1 < expected.size == found.size:
+        return None
+    if not np.all(found > 0.0):
+        return None
     stretch = expected[-1] / found[-1]
     ladder = expected * stretch ** (-np.arange(expected.size) / (expected.size - 1.0))
-    return bool(stretch > 1.0 and np.all(np.abs(found / ladder - 1.0) < 1e-5))
+    is_ladder = stretch > 1.0 and np.all(np.abs(found / ladder - 1.0) < 1e-5)
+    return replace(rope, frequencies=ladder) if is_ladder else None
 
 
 def _first_off(held: Held, rope: Rope, context: int | None) -> int | None:

@@ -277,6 +277,17 @@ def test_frequencies_without_context_are_followed_for_2_to_the_24_positions():
     assert models.audit(np.add(meant, [0.0, 1e-3 / 2**24]), meant).exceeds is None
 
 
+@pytest.mark.parametrize("held_as", ["frequencies", "table"])
+def test_a_dynamic_scheme_at_work_is_not_off(held_as):
+    made = config({"rope_type": "dynamic", "factor": 2.0})
+    (longer,) = rfrope.from_config(made, seq_len=CONTEXT + 900)
+    held = np.asarray(longer.frequencies) if held_as == "frequencies" else longer.table(np.arange(CONTEXT))
+    found = models.audit(held, made)
+    assert found.passed
+    assert found.exceeds is None
+    assert "rounding alone" not in str(found)
+
+
 def test_a_difference_below_float32_is_none():
     rope = rope_of()
     assert models.audit(np.asarray(rope.frequencies) * (1.0 + 1e-7), rope).passed
