@@ -84,8 +84,7 @@ class Linked(AutoLink):
         """Return the link, or in a docstring the name of an argument in italics."""
         made, messages = super().run()
         if isinstance(made[0], nodes.emphasis) and not self.env.docname.startswith(("api", "gallery/")):
-            location = (self.env.docname, self.lineno)
-            logging.getLogger(__name__).warning("`%s` names nothing public", self.text, location=location)
+            logging.getLogger(__name__).warning("`%s` names nothing public", self.text, location=self.get_location())
         return made, messages
 
 

@@ -18,7 +18,7 @@ from rfrope._accel import schedules
 from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox, sums, texts, turns, twins
 from rfrope._core.arguments import choice, whole
 from rfrope._core.array import Array
-from rfrope._core.checkpoints import Checkpoint
+from rfrope._core.checkpoints import Checkpoint, check_seed
 from rfrope._core.power_sums import MeanSums, PowerSums
 from rfrope._core.twins import twinned
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
@@ -154,7 +154,8 @@ def estimate_kernel(
 
     `Estimate.trusted` says where the variance is that of many draws: where it is so large that no 256 draws could hold
     it, or where the sum of fourth powers of the deviations is below 2 % of the squared sum of their squares. The latter
-    is looked at where values are at hand, in NumPy and torch on the CPU, for up to 2**14 lags, and for sets of draws.
+    is looked at where values are at hand, in NumPy and torch on the CPU, for up to 2**14 lags and 2**14 draws, and for
+    sets of draws. Draws so rare that none was met cannot show.
 
     Examples
     --------
@@ -171,6 +172,7 @@ def estimate_kernel(
     delta = _lags(delta, kernel, xp, None)
     n_samples = whole("n_samples", n_samples, 2)
     n_sets = _n_sets(design, n_samples, n_blocks)
+    check_seed(rng, checkpoint)
     key, n_lags, threaded = philox.key_from_rng(rng), math.prod(delta.shape[:-1]), memory.in_memory(delta)
     if n_sets:
         _check_sets(n_samples // n_sets, kernel, design)
@@ -250,6 +252,7 @@ def estimate_scores(
     kernel = as_kernel(kernel)
     design = check_randomised(design, kernel)
     n_trials = whole("n_trials", n_trials, 4)
+    check_seed(rng, checkpoint)
     xp, device = array.shared(q=q, k=k, delta=delta)
     a, b, _ = blocks.content(q, k, xp, device, pairing)
     delta = _lags(delta, kernel, xp, device)
@@ -456,8 +459,10 @@ def _borne_out(task: _KernelChunk, found: MeanSums) -> Array:
     lags = array.to_host(task.delta).reshape(-1, task.kernel.ndim)[unsure]
     known = np.array(host)
     for span in sums.parts(len(lags), 8 * n):  # phases, values, deviations and their powers
-        values = _QUANTITIES[task.quantity](_phases(lags[span], omega, np), np)
-        known[unsure[span]] = _is_spread(PowerSums.of(values, np), _SHARE)
+        seen = PowerSums.of(_QUANTITIES[task.quantity](_phases(lags[span], omega, np), np), np)
+        whole_m2 = np.atleast_1d(array.to_host(found.m2)).reshape(-1)[unsure[span]]
+        rare = whole_m2 / found.n > 1.5 * seen.m2 / n  # draws that were not looked at hold much of the variance
+        known[unsure[span]] = _is_spread(seen, _SHARE) & ~rare
     return array.from_host(known.reshape(found.m2.shape)[()], xp, device=array.device(found.m2), dtype=xp.bool)
 
 

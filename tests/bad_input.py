@@ -116,7 +116,13 @@ PATHS = ("path", "config", "folder", "model", "checkpoint", "rope", "what")
 LONG = {
     ("estimate_kernel", "n_samples"),
     *(("estimate_scores", "n_trials"), ("validate", "n_samples"), ("validate", "n_trials")),
-    *(("optimise", "starts"), ("optimise", "max_lag"), ("summarise", "context")),
+    *(
+        ("optimise", "starts"),
+        ("optimise", "max_lag"),
+        ("summarise", "context"),
+        ("plan", "context"),
+        ("plan", "trained_context"),
+    ),
 }
 NOT_HERE = {"register"}  # it changes the process: tests/kernels/test_registry.py has its bad input
 
@@ -226,6 +232,7 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         analysis.departure: {"q": X, "k": X, "frequencies": LADDER, "delta": lags},
         analysis.fit_kernel: {"frequencies": LADDER, "max_lag": 8, "names": ["gaussian"]},
         analysis.scaling_effect: {"before": LADDER, "after": 0.5 * LADDER, "delta": lags},
+        analysis.plan: {"rope": LADDER, "context": 64, "trained_context": 16, "progress": False},
         analysis.summarise: {"frequencies": LADDER, "context": 16},
         heads.phase_shift: {"frequencies": LADDER, "offset": -1.0},
         heads.aligned_shift: {"frequencies": LADDER, "offset": -1.0, "cosine": np.ones(4)},

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import test_device
 from conftest import library
 
 HEADS = ("Function", "PyTorch", "JAX", "jax.jit", "Dask", "On a device")
-CALLS = test_device.CALLS | test_device.FROM_HOST | test_device.TO_HOST
+CALLS = test_device.TO_HOST | test_device.FROM_HOST | test_device.CALLS
 STAYS, DRAWN, HOST = "stays there", "draws come from the host", "uses the host"
+BOTH = f"{STAYS}; {HOST} by some options"
 
 
 class Computed(Exception):
@@ -40,7 +42,8 @@ def results(name: str, place: Any) -> list[Any]:
         warnings.simplefilter("ignore")
         try:
             made = CALLS[name](place)
-            found.extend(made if isinstance(made, Iterator) else [made])
+            made = vars(made).values() if dataclasses.is_dataclass(made) else made
+            found.extend(made if isinstance(made, Iterable) and not hasattr(made, "shape") else [made])
         except TypeError as error:
             if "cannot be written to" not in str(error):
                 raise
@@ -53,8 +56,8 @@ def eagerly(name: str, of: str) -> str:
     lib = library(of)
     found = [one for one in results(name, placed(of)) if hasattr(one, "shape")]
     if not found:
-        return "yes, plain result"
-    return "yes" if all(lib.owns(one) or one.ndim == 0 for one in found) else "result of NumPy"
+        return "yes; plain numbers"
+    return "yes" if all(lib.owns(one) for one in found) else "yes; NumPy's arrays"
 
 
 def traced(name: str) -> str:
@@ -84,18 +87,19 @@ def traced(name: str) -> str:
 
 
 def lazily(name: str) -> str:
-    lib = library("dask")
+    lib, place = library("dask"), placed("dask")  # each sets the scheduler
     import dask
 
     with dask.config.set(scheduler=refuses), contextlib.suppress(Computed):
-        found = [one for one in results(name, placed("dask")) if hasattr(one, "shape")]
+        found = [one for one in results(name, place) if hasattr(one, "shape")]
         return "lazy" if found and all(lib.owns(one) for one in found) else "computes"
     return "computes"
 
 
 def row(name: str) -> tuple[str, ...]:
     """A function's row."""
-    device = DRAWN if name in test_device.FROM_HOST else STAYS if name in test_device.CALLS else HOST
+    stays = BOTH if name in test_device.TO_HOST else STAYS
+    device = DRAWN if name in test_device.FROM_HOST else stays if name in test_device.CALLS else HOST
     return (f"``{name}``", eagerly(name, "torch"), eagerly(name, "jax"), traced(name), lazily(name), device)
 
 

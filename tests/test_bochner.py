@@ -683,7 +683,7 @@ def test_bad_autocorrelations(values, kind, message):
 def test_bad_spacing_and_ridge():
     with pytest.raises(ValueError, match="spacing is 0; expected a positive finite number"):
         bochner.from_autocorrelation([1.0, 0.5], spacing=0)
-    with pytest.raises(ValueError, match="ridge is -1; expected a positive finite number"):
+    with pytest.raises(ValueError, match=r"ridge is -1; expected a number from 0 to 2\*\*500"):
         bochner.from_autocorrelation([1.0, 0.5], ridge=-1)
 
 
@@ -748,7 +748,7 @@ def test_series_of_every_library(xp):
         (np.zeros((2, 2)), {}, ValueError, r"x has shape \(2, 2\); expected three positions or more along axis -1"),
         (np.arange(20.0), {"axis": 1}, ValueError, r"axis is 1; expected an axis of x, whose shape is \(20,\)"),
         (np.arange(20.0), {"max_lag": 20}, ValueError, "max_lag is 20; expected a whole number from 1 to 19"),
-        (np.arange(20.0), {"window": "hann"}, ValueError, "window is 'hann'; expected None or one of 'bartlett'"),
+        (np.arange(20.0), {"window": "hann"}, ValueError, "window is 'hann'; expected one of 'bartlett'"),
         (np.array([1.0, np.inf, 2.0, 3.0]), {}, ValueError, r"x\[1\] is inf; expected finite numbers"),
         (np.array([1.0, 1j, 2.0]), {}, TypeError, "x has dtype complex128"),
         (np.arange(20.0), {"spacing": -1}, ValueError, "spacing is -1; expected a positive finite number"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -112,6 +113,47 @@ def test_what_is_not_a_checkpoint_is_refused(tmp_path):
         ESTIMATES["kernel"](rng=1, checkpoint=3)
     with pytest.raises(FileNotFoundError):
         ESTIMATES["kernel"](rng=1, checkpoint=tmp_path / "missing" / "a.npz")
+
+
+def test_kernels_that_differ_in_rare_draws_are_told_apart():
+    """Most points of the cube go to the same frequencies."""
+
+    def density(band):
+        def law(w):
+            bump = np.exp(-0.5 * (np.abs(w) - band) ** 2) / np.sqrt(8.0 * np.pi)
+            return 0.995 * np.exp(-0.5 * w * w) / np.sqrt(2.0 * np.pi) + 0.005 * bump
+
+        return rfrope.bochner.from_density(law, normalise=True)
+
+    one, again, other = density(20.0), density(20.0), density(40.0)
+    assert checkpoints._digest(one) == checkpoints._digest(again)
+    assert checkpoints._digest(one) != checkpoints._digest(other)
+    one(3.0)  # what a kernel has computed does not matter
+    assert checkpoints._digest(one) == checkpoints._digest(again)
+
+
+def test_a_checkpoint_needs_a_seed(tmp_path):
+    for name in ESTIMATES:
+        with pytest.raises(ValueError, match="rng is None; expected a seed with checkpoint"):
+            ESTIMATES[name](checkpoint=tmp_path / "a.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_does_not_end_the_work(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    whole = bits(ESTIMATES["kernel"](rng=1))
+    monkeypatch.setattr(checkpoints.files, "write", full)
+    with pytest.warns(RuntimeWarning, match=r"a\.npz was not written: .*No space left"):
+        assert bits(ESTIMATES["kernel"](rng=1, checkpoint=tmp_path / "a.npz")) == whole
+
+
+def test_progress_that_loses_chunks_is_named():
+    with pytest.raises(ValueError, match=r"progress gave back .* of 2097152 draws"):
+        ESTIMATES["kernel"](rng=1, progress=lambda items, total: itertools.islice(items, 1))
+    with pytest.raises(TypeError, match="progress gave back None; expected an iterable"):
+        ESTIMATES["kernel"](rng=1, progress=lambda items, total: None)
 
 
 def test_kernels_that_look_alike_are_told_apart():

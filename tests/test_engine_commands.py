@@ -91,7 +91,7 @@ def test_audit_of_what_is_wrong(run, folder):
     [
         (["compare", "config.json", "--engine", "vlm"], "engines holds 'vlm', which is unknown"),
         (["compare", "config.json", "--seq-len", "0"], "argument --seq-len: 0 is below 1"),
-        (["compare", "missing.json"], "No such file"),
+        (["compare", "missing.json"], "there is no such file"),
         (["compare"], "SOURCE"),
         (["audit", "config.json", "config.json"], "FILE config.json: expected a name that ends in .npy or .npz"),
         (["audit", "missing.npz", "config.json"], "FILE missing.npz: No such file or directory"),

@@ -756,3 +756,27 @@ def test_dtypes_may_be_named_by_text(xp):
     for bad in ("float12", "int32", 3):
         with pytest.raises(TypeError, match=r"dtype is .*; expected a real floating type of"):
             rfrope.rotation_table(xp([1]), xp([1.0]), dtype=bad)
+
+
+# -- frequencies of 16 bits --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_frequencies_of_16_bits_warn_where_they_no_longer_say_the_phase(dtype):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x = torch.ones(4, 8)
+    narrow = torch.tensor([1.0, 0.3, 0.1, 0.03]).to(getattr(torch, dtype))
+    rfrope.rotate(x, torch.arange(4), narrow)
+    far = torch.arange(4000, 4004)
+    with pytest.warns(
+        UserWarning, match=rf"frequencies has dtype {dtype}: at positions up to 4003 .* radians; expected"
+    ):
+        rfrope.rotate(x, far, narrow)
+    with pytest.warns(UserWarning, match="miss by"):
+        rfrope.Rope(narrow).rotate(x, far)
+    rfrope.rotate(x, far, narrow.float())  # whoever widens them says that they are meant
+
+
+def test_float16_of_numpy_warns_too():
+    with pytest.warns(UserWarning, match="frequencies has dtype float16: at q_positions up to 100000"):
+        rfrope.scores(np.ones((1, 4)), np.ones((1, 4)), [100000], [0], np.array([0.5, 0.1], dtype=np.float16))

@@ -6,6 +6,7 @@ axis or several: frequencies ``(D,)`` of one axis are ``(D, 1)``, and scalar pos
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -22,6 +23,13 @@ _SETS = {  # the frequencies that a function takes, as its errors word it
     "one axis": "one set, (D,) or (D, 1)",
     "line": "(D,)",
 }
+
+
+_MISSED = 0.05  # radians: what frequencies of 16 bits may miss without a word
+
+
+class PrecisionWarning(UserWarning):
+    """Numbers came in a type that is too narrow for what they are used for."""
 
 
 class Angles(NamedTuple):
@@ -170,6 +178,7 @@ def checked(
         shift = array.as_widest(array.numbers(shift, xp, name="shift", device=device), xp)
         check_values("shift", shift, xp)
         omega = _as_wide(omega, shift)
+    _warn_of_16_bits(frequencies, positions, xp, name)
     angles = Angles(positions, omega, shift, xp)
     angles.shape  # noqa: B018 - it raises where shapes do not broadcast
     return angles
@@ -295,6 +304,27 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
     if omega.shape[-2] < least:
         raise ValueError(f"{name} has shape {shape}; expected at least one block")
     return omega
+
+
+def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: str) -> None:
+    """Warn where frequencies of 16 bits can no longer say the phase, as in a module cast by ``.bfloat16()``.
+
+    Numbers that such a type holds exactly may be meant; so this is a warning, where looking at values is free.
+    """
+    if not hasattr(frequencies, "dtype") or array.dtype_name(frequencies) not in ("float16", "bfloat16"):
+        return
+    if not (array.on_host(frequencies) and array.on_host(positions)) or 0 in (*frequencies.shape, *positions.shape):
+        return
+    omega, places = (np.abs(array.to_host(array.as_widest(one, xp))) for one in (frequencies, positions))
+    missed = 0.5 * array.resolution(frequencies) * float(np.max(omega)) * float(np.max(places))
+    if missed > _MISSED:
+        warnings.warn(
+            f"frequencies has dtype {array.dtype_name(frequencies)}: at {name} up to {float(np.max(places)):g} phases "
+            f"may miss by {missed:.2g} radians; expected float32 or float64 frequencies: keep them out of casts such "
+            "as .bfloat16() or .half(), or make them anew",
+            PrecisionWarning,
+            stacklevel=6,
+        )
 
 
 def _whole(positions: Any, name: str, xp: ModuleType, device: Any) -> Any:

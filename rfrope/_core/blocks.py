@@ -262,7 +262,7 @@ def _summed_to(value: Array, shape: tuple[int, ...], xp: ModuleType) -> Array:
 def _turned_at_once(x: Array, cos: Array, sin: Array, turn: Turn, xp: ModuleType) -> Array:
     """Turn for a compiler of whole functions: tables as wide as the features, one sum, and layouts by transposition.
 
-    XLA's loop over halves that are sliced out and joined again takes three to nine times as long, with its gradient.
+    XLA's loop over halves that are sliced out and joined again takes several times as long, and its gradient more.
     """
     half, wide = cos.shape[-1], array.wider_float(x, xp)
     z = _relaid(x[..., : 2 * half], (half, 2), xp) if turn.pairing == "interleaved" else x[..., : 2 * half]

@@ -7,7 +7,8 @@ import io
 import json
 import os
 import time
-from dataclasses import fields
+import warnings
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -81,21 +82,35 @@ class Checkpoint:
         about = {"format": _FORMAT, "question": self._question, "done": done, "digest": _digest_of_all(held)}
         content = io.BytesIO()
         np.savez(content, checkpoint=np.asarray(json.dumps(about)), **held)  # type: ignore[arg-type]
-        files.write(self.path, content.getvalue(), overwrite=True)
         self._saved = time.monotonic()
+        try:
+            files.write(self.path, content.getvalue(), overwrite=True)
+        except OSError as error:  # the work goes on, and the next saving may succeed
+            warnings.warn(f"checkpoint {self.path} was not written: {error}", RuntimeWarning, stacklevel=2)
+
+
+def check_seed(rng: Any, checkpoint: Any) -> None:
+    """Refuse a checkpoint that no other call could go on from."""
+    if checkpoint is not None and rng is None:
+        raise ValueError("rng is None; expected a seed with checkpoint, so that the same call can go on")
 
 
 def _digest(value: Any) -> str:
-    """A short name of a value: its text, an array's dtype, shape and bytes, and where a kernel sends points."""
-    if hasattr(value, "transport"):
-        points = (np.arange(64)[:, None] * np.sqrt(np.arange(2.0, 2.0 + value.draws)) + 0.5) / 7.0 % 1.0
-        return _digest([repr(value), value.transport(np.clip(points, 0.01, 0.99))])
+    """A short name of a value: its text; an array's dtype, shape and bytes; all fields of a record."""
     if isinstance(value, list | tuple):
         return _digest("".join(map(_digest, value)))
     if hasattr(value, "shape"):
         host = np.ascontiguousarray(array.to_host(value))
         kind = f"{type(value).__module__.partition('.')[0]} {host.dtype} {host.shape}".encode()
         return hashlib.sha256(kind + host.tobytes()).hexdigest()[:32]
+    if isinstance(value, type):
+        return _digest(f"{value.__module__}.{value.__qualname__}")
+    if isinstance(value, dict):
+        return _digest([item for pair in value.items() for item in pair])
+    if is_dataclass(value):
+        return _digest([type(value), *((one.name, getattr(value, one.name)) for one in fields(value))])
+    if not isinstance(value, str | int | float | complex | None):
+        return _digest([type(value), *value.__reduce_ex__(2)[1:3]])  # what a copy would be made from
     return hashlib.sha256(repr(value).encode()).hexdigest()[:32]
 
 

@@ -112,12 +112,12 @@ def run(
         if kept is not None and merged is not None and done > kept.done:
             kept.keep(merged, done, now=True)
     if merged is None or merged.n != total:
-        raise _wrong(f"{0 if merged is None else merged.n}", total)
+        raise _wrong(f"{0 if merged is None else merged.n}", total, "progress" if executor is None else "executor")
     return merged
 
 
-def _wrong(found: str, total: int) -> ValueError:
-    return ValueError(f"executor gave back {found} of {total} draws; expected all, once and in order")
+def _wrong(found: str, total: int, who: str = "executor") -> ValueError:
+    return ValueError(f"{who} gave back {found} of {total} draws; expected all, once and in order")
 
 
 def _from(executor: Any, task: Any, spans: Spans, kept: Checkpoint | None) -> Iterator[tuple[int, Any]]:

@@ -208,8 +208,7 @@ def _degenerate(r: np.ndarray, step: int, error: float, spacing: float) -> Value
         f"values are not positive definite: the Toeplitz matrix of the first {size} has eigenvalue {lowest:.3g}; "
         f"continued by zeros their density is {density[at]:.3g} at frequency {frequency:.6g} (radians per unit of "
         f"position), and the negative mass {mass:.3g}; expected autocorrelations, such as sums over n - m products "
-        "divided by n"
-        + (f" (ridge={-1.01 * lowest / (1.0 + lowest):.2g} would repair these)" if lowest > -1.0 else ""),
+        f"divided by n (ridge={-1.06 * lowest:.2g} would repair these)",
         frequency=frequency,
         density=float(density[at]),
         negative_mass=mass,

@@ -250,7 +250,12 @@ def register(
     ValueError: name 'rbf' is taken; expected another one
     """
     names = listed("aliases", aliases, "a tuple of names")
-    texts = {"formula": formula, "law": law, "dimensions": dimensions, "example": name if example is None else example}
+    texts = {
+        "formula": formula,
+        "law": law,
+        "dimensions": dimensions,
+        "example": str(name) if example is None else example,
+    }
     for argument, text in texts.items():
         if not isinstance(text, str):
             raise TypeError(f"{argument} is {text!r:.80}; expected text for people")

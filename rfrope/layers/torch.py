@@ -211,7 +211,7 @@ class RotaryEmbedding(torch.nn.Module):
         if given is not None and "frequencies" in self._learned:
             state_dict.setdefault(f"{prefix}frequencies", given.reshape(self.frequencies.shape))
         elif given is not None:
-            expected = torch.from_numpy(self._host)[..., 0].reshape(-1)
+            expected = torch.from_numpy(array.to_host(self.rope.frequencies).astype(np.float64)).reshape(-1)
             given = given.detach().double().cpu().reshape(-1)
             if given.shape != expected.shape or bool(((given - expected).abs() > _ROUNDED * expected.abs()).any()):
                 warnings.warn(
@@ -230,8 +230,10 @@ class RotaryEmbedding(torch.nn.Module):
         """Turn with all checks, and note what a repeated call needs."""
         self._check(q, k)
         at = self._positions(q, positions, offset)
-        if self.max_positions is not None and q.dtype != torch.float64:
-            return self._by_table(q, k, at, self.max_positions)
+        if self.max_positions is not None:
+            self._check_rows(at, self.max_positions)
+            if q.dtype != torch.float64:
+                return self._by_table(q, k, at)
         turned = self._turned(q, k, at, self._omega(q.device))
         if not (torch.compiler.is_compiling() or self._learned or self.max_positions is not None):
             self._learn(q, k, positions, offset)
@@ -296,11 +298,11 @@ class RotaryEmbedding(torch.nn.Module):
             if axes > 1:
                 raise ValueError(f"positions is None; expected (..., tokens, {axes}): the Rope has {axes} axes")
             positions = torch.arange(q.shape[-2], device=device)
-        positions = array.numbers(positions, xp, name="positions", device=device)
+        positions = _widened(array.numbers(positions, xp, name="positions", device=device))
         if isinstance(offset, int):
             positions = positions + offset if offset else positions
         else:
-            offset = array.numbers(offset, xp, name="offset", device=device)
+            offset = _widened(array.numbers(offset, xp, name="offset", device=device))
             positions = positions + (offset.reshape(-1, 1, *(1,) * (axes > 1)) if offset.ndim else offset)
         if axes > 1 and (positions.ndim < 2 or positions.shape[-1] != axes):
             raise ValueError(f"positions has shape {tuple(positions.shape)}; expected (..., tokens, {axes})")
@@ -344,15 +346,24 @@ class RotaryEmbedding(torch.nn.Module):
             found.append(rotated(x, angle, self._turn, None))
         return found[0], found[1]
 
-    def _by_table(self, q: Tensor, k: Tensor, at: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Turn by rows of tables, with operators of torch."""
+    @staticmethod
+    def _check_rows(at: Tensor, count: int) -> None:
+        """Refuse positions that are not rows of the tables."""
         if at.is_floating_point():
             raise TypeError(f"positions has dtype {at.dtype}; expected integers, as max_positions is given")
         if array.on_host(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) < count:
             raise ValueError(f"positions go from {int(at.min())} to {int(at.max())}; expected 0 to {count - 1}")
+
+    def _by_table(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn by rows of tables, with operators of torch."""
         cos, sin = (self._moved(f"{name} of positions", q.device) for name in ("cos", "sin"))
         cos, sin = (torch.nn.functional.embedding(at[..., 0], table) for table in (cos, sin))
         return _by_rows(q, cos, sin, self._turn.pairing), _by_rows(k, cos, sin, self._turn.pairing)
+
+
+def _widened(numbers: Tensor) -> Tensor:
+    """Numbers that may be added up: in float64, or int64 for integers."""
+    return numbers.to(torch.float64 if numbers.is_floating_point() else torch.int64)
 
 
 def _with_heads(positions: Any, axes: int) -> Any:

@@ -85,10 +85,10 @@ def held_by(what: Any) -> tuple[Held, ...]:
     elif isinstance(what, Mapping):
         found = tuple(_of_names("", dict(what)))
         looked = "keys"
-    elif isinstance(what, list | tuple) and len(what) == 2 and np.ndim(what[0]) > 1:
+    elif isinstance(what, list | tuple) and len(what) == 2 and _axes_of(what[0]) > 1:
         return (_of_pair("table", what[0], what[1]),)
     else:
-        return (_of_array("frequencies" if np.ndim(what) < 2 else "table", what),)
+        return (_of_array("frequencies" if _axes_of(what) < 2 else "table", what),)
     if not found:
         names = ", ".join((*FREQUENCIES, *COS, *SIN, *TABLES))
         raise ValueError(f"what holds no frequencies or tables of a RoPE; looked for {looked} called {names}")
@@ -205,6 +205,11 @@ def _of_array(name: str, value: Any, attention_factor: float | None = None, laye
         f"{name} has shape {tuple(host.shape)}; expected frequencies (D,), a table (S, 2D) or (S, D, 2) of cos "
         "and sin, or a complex one (S, D); a table of cos and one of sin go as a pair"
     )
+
+
+def _axes_of(value: Any) -> int:
+    """How many axes an array, or lists of numbers, have."""
+    return int(value.ndim) if hasattr(value, "ndim") else array.host_numbers(value, "what").ndim
 
 
 def _split(table: np.ndarray) -> np.ndarray:

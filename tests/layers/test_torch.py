@@ -569,3 +569,31 @@ def test_layers_are_a_module_of_the_face():
 def test_examples_of_its_documentation():
     found = doctest.testmod(layers)
     assert (found.attempted > 3, found.failed) == (True, 0)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "float16", "float32"])
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def test_offsets_of_narrow_positions_neither_wrap_nor_round(dtype, library):
+    positions = [0, 1, 2, 100, 127]
+    offset = 2**24 + 1
+    q = features(1, 2, 5, WIDTH)
+    given = torch.tensor(positions, dtype=getattr(torch, dtype)) if library == "torch" else np.array(positions, dtype)
+    for learnable in (False, True):
+        module = RotaryEmbedding(FREQUENCIES, learnable=learnable)
+        expected = RotaryEmbedding(FREQUENCIES)(q, q, torch.tensor(positions) + offset)[0]
+        for _ in range(2):  # all checks, and then as a known layout
+            torch.testing.assert_close(module(q, q, given, offset=offset)[0].detach(), expected, rtol=0, atol=1e-6)
+
+
+def test_tables_end_where_they_end_in_every_dtype():
+    module = RotaryEmbedding(FREQUENCIES, max_positions=10)
+    for dtype in (torch.float32, torch.float64):
+        q = features(1, 2, 5, WIDTH, dtype=dtype)
+        with pytest.raises(ValueError, match="positions go from 100 to 104; expected 0 to 9"):
+            module(q, q, offset=100)
+
+
+def test_a_state_with_the_ladder_of_sections_is_right():
+    rope = rfrope.Rope(FREQUENCIES, sections=(6, 5, 5))
+    state = {"inv_freq": torch.tensor(FREQUENCIES, dtype=torch.float32)}
+    RotaryEmbedding(rope).load_state_dict(state)  # a warning would be an error

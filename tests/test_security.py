@@ -1,0 +1,94 @@
+"""What the package may not do, read from its source: no unpickling, no evaluation of text, no shell, no network."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+
+import pytest
+
+import rfrope
+
+ROOT = pathlib.Path(rfrope.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+MODULES = {
+    *("pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "code", "codeop", "pty"),
+    *(
+        "socket",
+        "ssl",
+        "http",
+        "urllib",
+        "ftplib",
+        "smtplib",
+        "xmlrpc",
+        "requests",
+        "httpx",
+        "aiohttp",
+        "huggingface_hub",
+    ),
+}
+CALLS = {"eval", "exec", "compile", "execfile", "__import__", "input", "breakpoint"}
+ATTRIBUTES = {"system", "popen", "getoutput", "getstatusoutput", "urlopen", "urlretrieve", "unpickle"}
+# what is there for a reason, by file and name; docs/security.rst tells why
+ALLOWED = {
+    ("_accel/cpu/compiling.py", "pickle"),  # Numba's own cache of compiled loops is read as Numba reads it
+    ("_core/libraries.py", "subprocess"),  # `rfrope doctor` looks at libraries in processes of their own
+}
+
+
+def uses(tree):
+    """Names of what a module imports, calls and asks for that could be dangerous."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield (node.module or "").partition(".")[0]
+        elif isinstance(node, ast.Call):
+            yield from called(ast.unparse(node.func), {k.arg: ast.unparse(k.value) for k in node.keywords})
+
+
+def called(name, options):
+    """What is dangerous about one call."""
+    yield from (option for option in options if option in OPTIONS and options[option] != "False")
+    last = name.rpartition(".")[2]
+    if (name in CALLS or last in ATTRIBUTES) and name != "platform.system":
+        yield last
+    if name in ("np.load", "numpy.load") and options.get("allow_pickle") != "False":
+        yield "numpy.load"
+
+
+OPTIONS = {"shell", "allow_pickle", "trust_remote_code"}
+FORBIDDEN = MODULES | CALLS | ATTRIBUTES | OPTIONS | {"subprocess", "numpy.load"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
+def test_nothing_dangerous_is_used(path):
+    place = path.relative_to(ROOT).as_posix()
+    found = {name for name in uses(ast.parse(path.read_text("utf-8"))) if name in FORBIDDEN}
+    assert not {name for name in found if (place, name) not in ALLOWED}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from socket import socket",
+        "import urllib.request",
+        "eval(text)",
+        "exec(text)",
+        "__import__(name)",
+        "os.system(command)",
+        "subprocess.run(command, shell=True)",
+        "np.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "np.lib.format.read_array(file, allow_pickle=True)",
+    ],
+)
+def test_the_search_finds_it(source):
+    assert set(uses(ast.parse(source))) & FORBIDDEN
+
+
+def test_what_is_allowed_is_still_used():
+    """An exception that nothing needs goes."""
+    for place, name in ALLOWED:
+        assert name in set(uses(ast.parse((ROOT / place).read_text("utf-8"))))

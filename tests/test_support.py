@@ -1,0 +1,37 @@
+"""docs/support.inc against what calls of every public function find, on every library."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+import support
+from campaign import sparse
+from conftest import library
+
+TABLE = pathlib.Path(__file__).parents[1] / "docs" / "support.inc"
+if not TABLE.is_file():
+    pytest.skip("docs/ is not here", allow_module_level=True)
+
+ROWS = [part.strip().split("\n     - ") for part in TABLE.read_text("utf-8").split("   * - ")[1:]]
+NAMES = [row[0].strip("`") for row in ROWS[1:]]
+
+
+def test_every_public_function_that_takes_arrays_has_its_row():
+    assert tuple(ROWS[0]) == support.HEADS
+    assert sorted(support.CALLS) == NAMES
+
+
+@pytest.mark.parametrize("name", sparse(support.CALLS, lambda name: name in ("rotate", "packed_positions")))
+def test_a_row_says_what_calls_find(name):
+    for of in ("torch", "jax", "dask"):
+        library(of)
+    assert tuple(ROWS[1 + NAMES.index(name)]) == support.row(name)
+
+
+def test_the_finder_notices_values_that_are_asked_for(monkeypatch):
+    library("dask")
+    monkeypatch.setitem(support.CALLS, "rotate", lambda a: [a([1.0, 2.0]) if a([1.0]).compute() else None])
+    assert support.lazily("rotate") == "computes"
+    monkeypatch.setitem(support.CALLS, "rotate", lambda a: [a([1.0, 2.0])])
+    assert support.lazily("rotate") == "lazy"
