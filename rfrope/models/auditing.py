@@ -19,6 +19,7 @@ from rfrope.models.tables import HALVES, ROUNDED, bits, rounded
 from rfrope.rotation.rope import Rope
 
 _EXCEEDS = 1e-3  # of cos and sin
+_UNBOUNDED = 2**24  # positions that frequencies are followed for where there is no context
 _PERCEPTION = ("vision", "visual", "audio")
 _NARROW = 2.0**-8  # what half precision leaves unknown, with some room
 
@@ -37,7 +38,8 @@ class Finding:
     text : str
         What is wrong, and which known mistake it looks like.
     position : int or None
-        The first position at which a cos or sin is off by more than 1e-3; None if there is none within the context.
+        The first position at which a cos or sin is off by more than 1e-3; None if there is none within the context,
+        or below 2^24 where there is no context.
     """
 
     kind: str
@@ -65,7 +67,7 @@ class Audit:
         Positions that were asked for.
     exceeds : int or None
         The first position at which a cos or sin of what was looked at is off by more than 1e-3 from the exact one, by
-        a fault or by rounding to float32; None if there is none within the context.
+        a fault or by rounding to float32; None if there is none within the context, or below 2^24 where there is none.
     """
 
     findings: tuple[Finding, ...]
@@ -226,10 +228,10 @@ def _looked_at(held: Held, rope: Rope, length: int | None) -> tuple[list[Finding
     if reason := _is_uninitialised(held, rope):
         return [Finding("uninitialised", held.name, reason, 0)], 0
     if held.is_table:
-        first = tables.first_off(held, rope, _EXCEEDS)
+        first = tables.first_off(held, _stretched(tables.read(held, rope).frequencies, rope) or rope, _EXCEEDS)
         faults = list(_of_table(held, rope, context))
     else:
-        first = _first_off(held, rope, context)
+        first = _first_off(held, _stretched(held.values, rope) or rope, context)
         faults = list(_of_frequencies(held, rope))
     return [Finding(kind, held.name, text, first) for kind, text in faults], first
 
@@ -238,20 +240,29 @@ def _is_uninitialised(held: Held, rope: Rope) -> str:
     values = held.values
     if not np.all(np.isfinite(values)):
         return f"{int(np.sum(~np.isfinite(values)))} of {values.size} values are not finite: uninitialised memory"
-    if not np.any(values) and (held.is_table or np.any(rope.frequencies)):
+    if not np.any(values) and (held.is_table or np.any(np.abs(np.asarray(rope.frequencies)) > tables.TINY)):
         return "all values are 0: uninitialised, as after loading a model that was made on the meta device"
     size = np.abs(values[values != 0.0])
-    if np.max(size) > 1e12 or np.min(size) < 1e-30:
+    if size.size and (np.max(size) > 1e12 or (np.min(size) < 1e-30 and not _is_meant_tiny(held, rope))):
         return f"values from {np.min(size):.3g} to {np.max(size):.3g}: uninitialised memory"
     return ""
+
+
+def _is_meant_tiny(held: Held, rope: Rope) -> bool:
+    """Whether values below 1e-30 stand only where those meant turn nothing."""
+    tiny = (held.values != 0.0) & (np.abs(held.values) < 1e-30)
+    slow = np.abs(np.asarray(rope.frequencies)) <= tables.TINY
+    if held.blocks != rope.n_blocks:
+        return bool(np.any(slow))
+    return not np.any(tiny & ~slow)
 
 
 def _of_frequencies(held: Held, rope: Rope) -> Iterator[tuple[str, str]]:
     expected = np.asarray(rope.frequencies)
     if held.blocks != rope.n_blocks:
         yield "width", _width(held.values, rope)
-    elif not tables.close(held.values, expected) and not _is_stretched(held.values, rope):
-        yield from _unlike(held.values, rope, ROUNDED * np.abs(expected), held.dtype)
+    elif not tables.close(held.values, expected) and _stretched(held.values, rope) is None:
+        yield from _unlike(held.values, rope, ROUNDED * np.abs(expected) + tables.TINY, held.dtype)
     factor = held.attention_factor
     if factor is not None and abs(factor / rope.attention_factor - 1.0) > 1e-6:
         yield "attention factor", _factor(factor, rope)
@@ -268,7 +279,7 @@ def _of_table(held: Held, rope: Rope, context: int | None) -> Iterator[tuple[str
     if abs(reading.factor / rope.attention_factor - 1.0) > 4.0 * noise:
         yield "attention factor", _factor(reading.factor, rope)
     yield from _of_rows(held, rope, reading, noise)
-    if held.is_whole and context is not None and len(held.values) < context:
+    if held.is_whole and context is not None and 1 < len(held.values) < context:
         yield "too short", f"the table ends after {len(held.values)} positions, and the context is {context}"
     if None not in (held.pairing, rope.pairing) and held.pairing != rope.pairing:
         said = "its columns are ordered for" if held.is_whole else "the model turns by"
@@ -277,15 +288,22 @@ def _of_table(held: Held, rope: Rope, context: int | None) -> Iterator[tuple[str
 
 def _of_rows(held: Held, rope: Rope, reading: tables.Reading, noise: float) -> Iterator[tuple[str, str]]:
     """What is wrong with the frequencies of a table, or else with single rows."""
-    if held.blocks != rope.n_blocks:
+    if len(held.values) == 1:
+        if np.any(np.abs(held.rows(0) / reading.factor - 1.0) > 8.0 * noise):
+            yield "rows", "the only row is not that of position 0"
+        yield "too short", "the table has one row, and one row tells no frequencies"
+    elif held.blocks != rope.n_blocks:
         yield "width", _width(reading.frequencies, rope)
     elif reading.start:
         yield "rows", f"the first row is not that of position 0, but of position {reading.start}"
-    elif np.any(np.abs(reading.frequencies - np.asarray(rope.frequencies)) > reading.allowed):
-        if not _is_stretched(reading.frequencies, rope):
-            yield from _unlike(reading.frequencies, rope, reading.allowed, "")
-    elif told := tables.rows_unlike(held, rope, reading, noise):
+    elif _is_other(reading, rope) and _stretched(reading.frequencies, rope) is None:
+        yield from _unlike(reading.frequencies, rope, reading.allowed, "")
+    elif told := tables.rows_unlike(held, reading, noise):
         yield told
+
+
+def _is_other(reading: tables.Reading, rope: Rope) -> bool:
+    return bool(np.any(np.abs(reading.frequencies - np.asarray(rope.frequencies)) > reading.allowed))
 
 
 def _unlike(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtype: str) -> Iterator[tuple[str, str]]:
@@ -350,25 +368,22 @@ def _factor(found: float, rope: Rope) -> str:
     return f"attention factor {found:.6g}, and {meant:.6g} is meant{like}"
 
 
-def _is_stretched(found: np.ndarray, rope: Rope) -> bool:
-    """Whether a dynamic scheme has turned to a longer text, which is its work."""
+def _stretched(found: np.ndarray, rope: Rope) -> Rope | None:
+    """The Rope of a dynamic scheme that has turned to a longer text, which is its work; None for anything else."""
     told, expected = rope.source.get("rope_parameters", {}), np.asarray(rope.frequencies)
-    if told.get("rope_type") != "dynamic" or "alpha" in told or expected.size < 2 or not np.all(found > 0.0):
-        return False
+    if told.get("rope_type") != "dynamic" or "alpha" in told or not 1 < expected.size == found.size:
+        return None
+    if not np.all(found > 0.0):
+        return None
     stretch = expected[-1] / found[-1]
     ladder = expected * stretch ** (-np.arange(expected.size) / (expected.size - 1.0))
-    return bool(stretch > 1.0 and np.all(np.abs(found / ladder - 1.0) < 1e-5))
+    is_ladder = stretch > 1.0 and np.all(np.abs(found / ladder - 1.0) < 1e-5)
+    return replace(rope, frequencies=ladder) if is_ladder else None
 
 
 def _first_off(held: Held, rope: Rope, context: int | None) -> int | None:
     """The first position at which frequencies alone put a cos or sin off by more than 1e-3."""
-    factor = rope.attention_factor
-    if abs((held.attention_factor or factor) - factor) > _EXCEEDS:
-        return 0
+    factor = rope.attention_factor if held.attention_factor is None else held.attention_factor
     if held.blocks != rope.n_blocks:
-        return 1
-    apart = float(np.max(np.abs(held.values - np.asarray(rope.frequencies))))
-    if apart == 0.0:
-        return None
-    first = math.floor(2.0 * math.asin(min(1.0, _EXCEEDS / (2.0 * factor))) / apart) + 1
-    return first if context is None or first < context else None
+        return 0 if abs(factor - rope.attention_factor) > _EXCEEDS else 1
+    return tables.first_turn_off(held.values, factor, rope, _EXCEEDS, _UNBOUNDED if context is None else context)

@@ -107,7 +107,7 @@ def _of_module(module: Any) -> Iterator[Held]:
         tensors = {**part._buffers, **part._parameters, **{k: v for k, v in vars(part).items() if hasattr(v, "dtype")}}
         found = list(_of_names(prefix, {name: v for name, v in tensors.items() if v is not None}, part))
         if found and all(np.any(one.values) and np.all(np.isfinite(one.values)) for one in found):
-            probed = list(_probed(prefix, part, found))
+            probed = list(_probed(prefix, part, found, tensors))
             # cos and sin say what the module really multiplies by, whatever its attribute says
             found = [replace(one, attention_factor=None) for one in found] + probed if probed else found
         yield from found
@@ -131,7 +131,7 @@ def _of_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterato
                 yield _of_pair(label(name), value, tensors[other])
 
 
-def _probed(prefix: str, part: Any, found: list[Held]) -> Iterator[Held]:
+def _probed(prefix: str, part: Any, found: list[Held], tensors: Mapping[str, Any]) -> Iterator[Held]:
     """What a module of transformers gives for a few positions, and by which pairing its model turns with that."""
     try:
         parameters = list(inspect.signature(part.forward).parameters)
@@ -139,7 +139,10 @@ def _probed(prefix: str, part: Any, found: list[Held]) -> Iterator[Held]:
         return
     if parameters[:2] != ["x", "position_ids"] or found[0].is_table:
         return
-    buffer = next(value for name, value in part._buffers.items() if name.endswith("inv_freq"))
+    held = (value for name, value in tensors.items() if name.endswith(FREQUENCIES) and hasattr(value, "new_tensor"))
+    buffer = next(held, None)
+    if buffer is None:  # arrays of other libraries
+        return
     positions = buffer.new_tensor([list(range(_PROBED))]).long()
     for one in found:
         options = {"layer_type": one.layer} if one.layer and "layer_type" in parameters else {}
@@ -187,6 +190,8 @@ def _of_array(name: str, value: Any, attention_factor: float | None = None, laye
         return Held(name, np.zeros(tuple(value.shape)), layer=layer, fault="it is on the meta device, without values")
     dtype, host = _host(name, value)
     squeezed = host.reshape([n for n in host.shape if n != 1] or [1])
+    if squeezed.ndim == 1 and host.ndim > 1 and (np.iscomplexobj(host) or name.rpartition(".")[2] in TABLES):
+        squeezed = squeezed[None]  # a table of one row
     if np.iscomplexobj(squeezed) and squeezed.ndim == 2:
         return Held(name, np.stack([squeezed.real, squeezed.imag], axis=1), dtype, layer=layer)
     if squeezed.ndim == 3 and squeezed.shape[-1] == 2:

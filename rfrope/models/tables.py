@@ -10,9 +10,11 @@ from rfrope.models.held import Held
 from rfrope.rotation.rope import Rope
 
 ROUNDED = 4e-6  # relative: what exponents in float32 cost at a base of 1e9
+TINY = 1e-29  # frequencies up to that turn nothing; exports write a zero as 1e-30 or less
 HALF = ("float16", "bfloat16")
 HALVES = {8: "bfloat16", 11: "float16"}  # by bits of the mantissa
 FINE = 2e-6  # of cos and sin in float32
+_PHASES = 2.0**-22  # relative: four roundings to float32 on the way to a phase
 _NOISE = {8: 2.0**-8, 11: 2.0**-11}
 _FAR = 2**15  # positions from which frequencies are read at most
 _ROWS = 2**12  # at once
@@ -33,6 +35,8 @@ class Reading:
         The largest difference from it.
     start : int
         The position of the first row.
+    reach : int
+        How far apart the rows are from which frequencies were read last.
     """
 
     frequencies: np.ndarray
@@ -40,6 +44,7 @@ class Reading:
     factor: float
     spread: float
     start: int
+    reach: int
 
 
 def bits(values: np.ndarray) -> int:
@@ -64,12 +69,12 @@ def noise(held: Held) -> float:
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether frequencies are equal but for rounding to float32."""
-    return bool(np.all(np.abs(found - expected) <= ROUNDED * np.abs(expected)))
+    """Whether frequencies are equal but for rounding to float32, and but for what turns nothing."""
+    return bool(np.all(np.abs(found - expected) <= ROUNDED * np.abs(expected) + TINY))
 
 
 def read(held: Held, rope: Rope) -> Reading:
-    """Read a table of at least two rows."""
+    """Read a table; one row alone tells no frequencies, and those here are 0."""
     rows = held.rows(_looked_at(held))
     size = np.abs(rows)
     factor, spread = float(np.median(size)), 0.0
@@ -79,12 +84,12 @@ def read(held: Held, rope: Rope) -> Reading:
     allowed = np.zeros(held.blocks)
     if held.blocks == rope.n_blocks:
         allowed = ROUNDED * np.abs(np.asarray(rope.frequencies)) + 4.0 * noise(held) / last
-    return Reading(frequencies, allowed, factor, spread, _start(rows[0], factor, frequencies, noise(held)))
+    return Reading(frequencies, allowed, factor, spread, _start(rows[0], factor, frequencies, noise(held)), last)
 
 
 def _looked_at(held: Held) -> np.ndarray:
     length = len(held.values)
-    far = np.geomspace(1, max(1, length - 1), _SPARSE).astype(int)
+    far = np.minimum(np.geomspace(1, max(1, length - 1), _SPARSE).astype(int), length - 1)
     return np.unique(np.concatenate([np.arange(min(length, _DENSE)), far]))
 
 
@@ -111,38 +116,79 @@ def _start(first: np.ndarray, factor: float, frequencies: np.ndarray, rounding: 
     return 0
 
 
-def _exact(positions: np.ndarray, rope: Rope) -> np.ndarray:
-    return np.asarray(np.exp(1j * np.multiply.outer(positions.astype(np.float64), np.asarray(rope.frequencies))))
+def _exact(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
+    return np.asarray(np.exp(1j * np.multiply.outer(positions.astype(np.float64), frequencies)))
 
 
-def rows_unlike(held: Held, rope: Rope, reading: Reading, rounding: float) -> tuple[str, str] | None:
-    """What is wrong with rows though their frequencies are right: positions or phases in half precision."""
-    at = _looked_at(held)
-    rows = held.rows(at) / reading.factor
-    frequencies = np.asarray(rope.frequencies)
+def rows_unlike(held: Held, reading: Reading, rounding: float) -> tuple[str, str] | None:
+    """What is wrong with rows though their frequencies are right: positions or phases in half precision, or others."""
+    unlike = [
+        start + np.flatnonzero(np.any(_unlike(held, np.arange(start, stop), reading, rounding), axis=1))
+        for start in range(0, len(held.values), _ROWS)
+        for stop in [min(start + _ROWS, len(held.values))]
+    ]
+    found = np.concatenate(unlike)
+    if not found.size:
+        return None
+    at, frequencies = _looked_at(held), reading.frequencies
+    rows, off = held.rows(at) / reading.factor, _unlike(held, at, reading, rounding)
     phases = np.multiply.outer(at.astype(np.float64), np.abs(frequencies))
     allowed = 4.0 * rounding + 2.0 * ROUNDED * phases + at[:, None] * reading.allowed
-    off = np.abs(rows - _exact(at, rope)) > allowed
-    if not np.any(off):
-        return None
-    first = int(at[np.argmax(np.any(off, axis=1))])
     for width, name in HALVES.items():
-        if np.all(np.abs(rows - _exact(rounded(at.astype(np.float64), width), rope)) <= allowed):
-            return "half precision", f"positions rounded to {name}: rows repeat from position {first} on"
-        turned = np.exp(1j * np.sign(frequencies) * rounded(phases, width))
-        if np.all(np.abs(rows - turned) <= allowed + phases * 2.0**-width):
+        if np.all(np.abs(rows - _exact(rounded(at.astype(np.float64), width), frequencies)) <= allowed):
+            return "half precision", f"positions rounded to {name}: rows repeat from position {found[0]} on"
+        apart = np.abs(rows - np.exp(1j * np.sign(frequencies) * rounded(phases, width)))
+        is_near = np.all(apart <= allowed + phases * 2.0**-width)  # where phases are large, near says little
+        if is_near and np.sum((apart <= allowed)[off]) > 0.9 * np.sum(off) > 0.0:
             return "half precision", f"phases rounded to {name}"
-    return "rows", f"rows from position {first} on are not those of their positions"
+    count = f"{found.size} of {len(held.values)}"
+    return "rows", f"rows from position {found[0]} on are not those of their positions ({count})"
+
+
+def _unlike(held: Held, at: np.ndarray, reading: Reading, rounding: float) -> np.ndarray:
+    """Where rows are not what the table's own frequencies make, with phases in float32."""
+    positions = at.astype(np.float64)
+    phases = np.multiply.outer(positions, np.abs(reading.frequencies))
+    allowed = 4.0 * rounding * (1.0 + positions[:, None] / reading.reach) + _PHASES * phases
+    return np.asarray(np.abs(held.rows(at) / reading.factor - _exact(at, reading.frequencies)) > allowed)
 
 
 def first_off(held: Held, rope: Rope, allowed: float) -> int | None:
     """The first row at which a cos or sin is off by more than that."""
+    if len(held.values) == 1:  # of position 0, where every column is 1
+        return 0 if np.max(np.abs(held.rows(0) - rope.attention_factor)) > allowed else None
     if held.blocks != rope.n_blocks:
         return 1
+    frequencies = np.asarray(rope.frequencies)
     for start in range(0, len(held.values), _ROWS):
         found = held.rows(slice(start, start + _ROWS))
-        wanted = rope.attention_factor * _exact(np.arange(start, start + len(found)), rope)
-        off = np.any((np.abs((found - wanted).real) > allowed) | (np.abs((found - wanted).imag) > allowed), axis=1)
-        if np.any(off):
+        wanted = rope.attention_factor * _exact(np.arange(start, start + len(found)), frequencies)
+        if np.any(off := _is_off(found - wanted, allowed)):
             return start + int(np.argmax(off))
     return None
+
+
+def first_turn_off(found: np.ndarray, factor: float, rope: Rope, allowed: float, limit: int) -> int | None:
+    """The first position below a limit at which a cos or sin of frequencies is off by more than that."""
+    expected = np.asarray(rope.frequencies)
+    room = allowed - abs(factor - rope.attention_factor)
+    if room < 0.0:
+        return 0
+    # Neither is off by more than the chord, and that reaches the room at these positions at the earliest.
+    angle = 2.0 * np.arcsin(min(1.0, room / (2.0 * rope.attention_factor)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        nearest = np.where(found == expected, np.inf, np.floor(angle / np.abs(found - expected)))
+    start, size = int(min(np.min(nearest), limit)), 64
+    while start < limit:
+        positions = np.arange(start, min(start + size, limit))
+        moving = nearest <= positions[-1]
+        wanted = rope.attention_factor * _exact(positions, expected[moving])
+        if np.any(off := _is_off(factor * _exact(positions, found[moving]) - wanted, allowed)):
+            return start + int(np.argmax(off))
+        start, size = start + size, min(2 * size, _ROWS)
+    return None
+
+
+def _is_off(difference: np.ndarray, allowed: float) -> np.ndarray:
+    """Which rows have a cos or sin that is off by more than that."""
+    return np.asarray(np.any((np.abs(difference.real) > allowed) | (np.abs(difference.imag) > allowed), axis=1))

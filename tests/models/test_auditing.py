@@ -207,17 +207,85 @@ def test_faults_of_frequencies(name, kind, said):
     assert finding.position is not None
 
 
-def test_the_position_is_the_first_that_is_off():
-    rope = rope_of()
-    wrong = np.asarray(rope.frequencies) * (1.0 + 1e-4)
-    finding = the_fault(models.audit(wrong, rope), "frequencies")
+@pytest.mark.parametrize("still", [16, 64])
+def test_exported_zeros_are_no_uninitialised_memory(still):
+    """An engine has a frequency of 0 as its own ladder by 1e30."""
+    ladder = np.asarray(rfrope.geometric(64))
+    meant = ladder * (np.arange(64) < 64 - still)
+    held = np.where(meant == 0.0, ladder / 1e30, meant).astype(np.float32)
+    assert 0.0 < np.min(held) < 1e-30
+    assert models.audit(held, meant).passed
     positions = np.arange(CONTEXT)
-    exact, found = (np.exp(1j * np.multiply.outer(positions, each)) for each in (np.asarray(rope.frequencies), wrong))
-    assert finding.position == int(np.argmax(np.any(np.abs(found - exact) > 1e-3, axis=1)))
-    cos, sin = np.cos(np.multiply.outer(positions, wrong)), np.sin(np.multiply.outer(positions, wrong))
-    of_table = the_fault(models.audit((cos, sin), rope), "frequencies")
-    off = np.maximum(np.abs((found - exact).real), np.abs((found - exact).imag)) > 1e-3
-    assert of_table.position == int(np.argmax(np.any(off, axis=1)))
+    phases = np.multiply.outer(positions, held.astype(np.float64))
+    assert models.audit((np.cos(phases), np.sin(phases)), meant).passed
+    assert models.audit(meant, rfrope.Rope(held.astype(np.float64))).passed
+    finding = the_fault(models.audit(held, ladder), "uninitialised")
+    assert "uninitialised memory" in finding.text
+
+
+def test_zeros_that_are_meant():
+    assert models.audit(np.zeros(4), np.zeros(4)).passed
+    assert kinds(models.audit(np.zeros(3), np.zeros(4))) == {"width"}
+
+
+def first_off(rope: rfrope.Rope, wrong: np.ndarray, factor: float) -> int | None:
+    """The first position whose cos or sin is off by more than 1e-3, by all of them."""
+    positions = np.arange(CONTEXT)
+    exact, found = (np.multiply.outer(positions, each) for each in (np.asarray(rope.frequencies), wrong))
+    off = np.zeros(CONTEXT, dtype=bool)
+    for function in (np.cos, np.sin):
+        difference = factor * function(found) - rope.attention_factor * function(exact)
+        off |= np.any(np.abs(difference) > 1e-3, axis=1)
+    return int(np.argmax(off)) if np.any(off) else None
+
+
+FAULTS = {
+    "all": lambda omega: omega * (1.0 + 1e-4),
+    "a little": lambda omega: omega * (1.0 + 6e-6),
+    "one, to where cos and sin differ alike": lambda omega: omega + (np.arange(32) == 20) * 1.37e-6,
+    "one": lambda omega: omega + (np.arange(32) == 9) * 3e-7,
+    "one that is slow": lambda omega: omega + (np.arange(32) == 31) * 4e-7,
+    "the other way": lambda omega: -omega,
+    "whole turns": lambda omega: omega + 2.0 * np.pi,
+    "a whole turn, and some": lambda omega: omega + 2.0 * np.pi * (1.0 + 1e-6),
+    "float16": lambda omega: omega.astype(np.float16).astype(np.float64),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("scaling", [None, YARN], ids=["default", "yarn"])
+def test_the_position_is_the_first_that_is_off(fault, scaling):
+    rope = rope_of(scaling)
+    wrong = FAULTS[fault](np.asarray(rope.frequencies))
+    found = models.audit(wrong, rope)
+    wanted = first_off(rope, wrong, rope.attention_factor)
+    assert found.exceeds == wanted
+    assert not found.findings or found.findings[0].position == wanted
+
+
+def test_the_position_of_tables_is_that_of_their_frequencies():
+    rope = rope_of()
+    wrong = FAULTS["all"](np.asarray(rope.frequencies))
+    phases = np.multiply.outer(np.arange(CONTEXT), wrong)
+    finding = the_fault(models.audit((np.cos(phases), np.sin(phases)), rope), "frequencies")
+    assert finding.position == first_off(rope, wrong, 1.0) == models.audit(wrong, rope).exceeds
+
+
+def test_frequencies_without_context_are_followed_for_2_to_the_24_positions():
+    meant = np.array([1.0, 0.01])
+    assert models.audit(np.add(meant, [0.0, 1e-8]), meant).exceeds is not None
+    assert models.audit(np.add(meant, [0.0, 1e-3 / 2**24]), meant).exceeds is None
+
+
+@pytest.mark.parametrize("held_as", ["frequencies", "table"])
+def test_a_dynamic_scheme_at_work_is_not_off(held_as):
+    made = config({"rope_type": "dynamic", "factor": 2.0})
+    (longer,) = rfrope.from_config(made, seq_len=CONTEXT + 900)
+    held = np.asarray(longer.frequencies) if held_as == "frequencies" else longer.table(np.arange(CONTEXT))
+    found = models.audit(held, made)
+    assert found.passed
+    assert found.exceeds is None
+    assert "rounding alone" not in str(found)
 
 
 def test_a_difference_below_float32_is_none():
@@ -271,6 +339,66 @@ def test_rows_that_begin_elsewhere_or_were_overwritten():
     finding = the_fault(models.audit((cos, sin), rope), "rows")
     assert "rows from position 300" in finding.text
     assert finding.position == 300
+
+
+@pytest.mark.parametrize("row", [700, 3000, 4095])
+@pytest.mark.parametrize("made_in", [np.float64, np.float32, np.float16])
+def test_one_row_that_is_another(row, made_in):
+    """A single row among many, so that no sample of rows need hold it."""
+    rope = rope_of()
+    if made_in is np.float64:
+        cos, sin = rope.table(np.arange(CONTEXT))
+    else:
+        cos, sin = table(rope, dtype=made_in)
+    right = models.audit((cos, sin), rope)
+    for wrong in (row - 1, 0):
+        made = [each.copy() for each in (cos, sin)]
+        for each in made:
+            each[row] = each[wrong]
+        found = models.audit(tuple(made), rope)
+        assert kinds(found) == kinds(right) | {"rows"}
+        (finding,) = [one for one in found.findings if one.kind == "rows"]
+        assert f"rows from position {row} on are not those of their positions (1 of {CONTEXT})" in finding.text
+        if made_in is np.float64:
+            assert finding.position == row
+            assert right.exceeds is None
+    assert "rounding alone" not in str(found)
+
+
+def test_rows_that_are_off_by_more_than_float32_phases():
+    """Rounding may cost 1e-3 only where phases are large enough."""
+    rope = rope_of()
+    cos, sin = rope.table(np.arange(CONTEXT))
+    cos[1500, 20] += 2e-3
+    finding = the_fault(models.audit((cos, sin), rope), "rows")
+    assert finding.position == 1500
+    narrow = np.asarray(rope.frequencies) * (1.0 + 1e-6)
+    phases = np.multiply.outer(np.arange(CONTEXT), narrow)
+    found = models.audit((np.cos(phases), np.sin(phases)), rope)
+    assert found.passed
+    assert f"rounding alone puts cos and sin off by more than 0.001 from position {found.exceeds} on" in str(found)
+
+
+def test_phases_in_half_precision():
+    meant = 2.0 ** -np.arange(8.0)
+    phases = np.multiply.outer(np.arange(CONTEXT), meant)
+    for name, held in (("bfloat16", rounded_to_bfloat16(phases)), ("float16", phases.astype(np.float16))):
+        found = models.audit((np.cos(held.astype(np.float64)), np.sin(held.astype(np.float64))), meant)
+        assert name in the_fault(found, "half precision").text
+
+
+@pytest.mark.parametrize("layout", ["pair", "doubled", "complex", "a dict", "cache"])
+def test_one_row_tells_no_frequencies(layout):
+    rope = rope_of(YARN)
+    layouts = LAYOUTS | {"cache": lambda *parts: {"cos_sin_cache": LAYOUTS["cos, sin"](*parts)}}
+    cos, sin = table(rope, 2)
+    finding = the_fault(models.audit(layouts[layout](cos[:1], sin[:1]), rope), "too short")
+    assert "one row tells no frequencies" in finding.text
+    assert finding.position is None
+    if layout != "cache":  # by its first row a cache says what is cos
+        found = models.audit(layouts[layout](cos[1:], sin[1:]), rope)
+        assert kinds(found) == {"rows", "too short"}
+        assert found.exceeds == 0
 
 
 def test_wrong_pairing_of_tables():
@@ -431,6 +559,40 @@ def test_modules_with_tables():
     finding = the_fault(models.audit(half, rope), "half precision")
     assert finding.text == "a table in bfloat16"
     assert finding.where == "cos_cached"
+
+
+@pytest.mark.parametrize("kind", ["parameter", "freqs", "theta", "array", "beside a buffer of None"])
+def test_modules_that_are_asked_whatever_holds_their_frequencies(kind):
+    torch = library("torch").module
+    rope = rope_of(YARN)
+    values = torch.from_numpy(np.asarray(rope.frequencies, dtype=np.float32))
+
+    class Rotary(torch.nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+            if kind == "parameter":
+                self.inv_freq = torch.nn.Parameter(values)
+            elif kind in ("freqs", "theta"):
+                self.register_buffer(kind, values)
+            elif kind == "array":
+                self.freqs = values.numpy()
+            else:
+                self.register_buffer("inv_freq", None)
+                self.freqs = values
+
+        def forward(self, x, position_ids):
+            phases = position_ids[..., None].float() * values
+            phases = torch.cat([phases, phases], dim=-1)
+            return phases.cos() * self.factor, phases.sin() * self.factor
+
+    found = models.audit(Rotary(rope.attention_factor), rope)
+    assert found.passed, str(found)
+    if kind == "array":
+        assert found.checked == ("freqs",)
+    else:
+        assert "Rotary(positions)" in found.checked
+        assert "left out" in the_fault(models.audit(Rotary(1.0), rope), "attention factor").text
 
 
 # -- results and errors ------------------------------------------------------------------------------------------------
