@@ -144,7 +144,7 @@ def _from(executor: Any, task: Any, spans: Spans, kept: Checkpoint | None) -> It
 
 
 def _mapper(executor: Any) -> Callable[..., Any]:
-    if isinstance(executor, type):
+    if isinstance(executor, type) and not issubclass(executor, Iterator):  # such as map itself
         raise TypeError(
             f"executor is the class {executor.__name__}; expected an instance of it, or a callable like map"
         )

@@ -8,12 +8,11 @@ import warnings
 import numpy as np
 import pytest
 from campaign import campaign, sparse
-from conftest import library
 
 import rfrope
 from rfrope._core import blocks, twins
 
-torch = library("torch").module
+torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # of torch, about its own use of it
 
 if twins.twin_of("rotated", "torch") is None:
