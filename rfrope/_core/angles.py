@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import array, tensors
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 
@@ -311,7 +311,9 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
 
     Numbers that such a type holds exactly may be meant; so this is a warning, where looking at values is free.
     """
-    if not hasattr(frequencies, "dtype") or array.dtype_name(frequencies) not in ("float16", "bfloat16"):
+    if tensors.is_compiling() or not hasattr(frequencies, "dtype"):
+        return
+    if array.dtype_name(frequencies) not in ("float16", "bfloat16"):
         return
     if not (array.on_host(frequencies) and array.on_host(positions)) or 0 in (*frequencies.shape, *positions.shape):
         return
