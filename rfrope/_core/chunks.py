@@ -109,6 +109,8 @@ def run(
             if kept is not None:
                 kept.keep(merged, done)
     finally:
+        if hasattr(results, "close"):  # an interrupt out here leaves helping threads waiting, which this ends
+            results.close()
         if kept is not None and merged is not None and done > kept.done:
             kept.keep(merged, done, now=True)
     if merged is None or merged.n != total:

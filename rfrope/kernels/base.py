@@ -111,7 +111,7 @@ class Kernel(ABC):
             If `omega` does not hold real numbers.
         """
         omega, xp = self.as_vectors(omega, "omega")
-        with np.errstate(over="ignore", under="ignore"):
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             return _as_ufuncs_do(self._density(omega, xp))
 
     @array.on_device_of_arrays

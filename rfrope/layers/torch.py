@@ -350,7 +350,7 @@ class RotaryEmbedding(torch.nn.Module):
     def _check_rows(at: Tensor, count: int) -> None:
         """Refuse positions that are not rows of the tables."""
         if at.is_floating_point():
-            raise TypeError(f"positions has dtype {at.dtype}; expected integers, as max_positions is given")
+            raise TypeError("positions are floats; expected integers, as max_positions is given")
         if array.on_host(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) < count:
             raise ValueError(f"positions go from {int(at.min())} to {int(at.max())}; expected 0 to {count - 1}")
 
