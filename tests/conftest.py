@@ -100,9 +100,9 @@ def library(name: str) -> Library:
     module = _MODULES.get(name, name)
     missing = f"{module} is not installed" if importlib.util.find_spec(module) is None else ""
     if name in CUDA_LIBRARIES and (reason := missing or without_device(module)):
-        pytest.skip(f"{NO_DEVICE}: {reason}")
+        pytest.skip(f"{NO_DEVICE}: {reason}", allow_module_level=True)
     if missing:
-        pytest.skip(missing)
+        pytest.skip(missing, allow_module_level=True)
     if name == "jax":
         import jax
 
