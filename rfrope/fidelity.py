@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles
+from rfrope._core.texts import Result
 from rfrope.designs.errors import error, mean_kernel
 from rfrope.kernels import Kernel
 from rfrope.moments import blocks_for_error, mean_kernel_band
@@ -18,7 +19,7 @@ _SHOWN = 7  # lags that a reader sees
 
 
 @dataclass(frozen=True)
-class Reached:
+class Reached(Result):
     """One head: errors of its mean kernel ``(1/D) sum_i cos(lag . omega_i)`` against Phi, and its wavelengths.
 
     Attributes
@@ -41,7 +42,7 @@ class Reached:
 
 
 @dataclass(frozen=True)
-class AtLag:
+class AtLag(Result):
     """One lag, for the head with the largest error.
 
     Attributes
@@ -60,7 +61,7 @@ class AtLag:
 
 
 @dataclass(frozen=True)
-class Fidelity:
+class Fidelity(Result):
     """What a set reaches over the whole lags of a context: below it in size on every axis, one of each pair +-lag.
 
     Beyond 2**20 lags only a subset is looked at: the smaller ones, and a spread over the rest.

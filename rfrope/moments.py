@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from types import ModuleType
 
-from rfrope._core import array, blocks, sums, texts
+from rfrope._core import array, blocks, sums
 from rfrope._core.arguments import positive, probability, whole
 from rfrope._core.array import Array
+from rfrope._core.texts import Result
 from rfrope.designs.optimising import as_range
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import as_kernel
@@ -21,7 +22,7 @@ _UNKNOWN = 2.0**-50  # variance of one block that rounding of Phi and Phi_2 leav
 
 
 @dataclass(frozen=True)
-class Band:
+class Band(Result):
     """Where the mean kernel of independent draws lies, lag by lag.
 
     Attributes
@@ -40,9 +41,6 @@ class Band:
     lower: Array
     upper: Array
     confidence: float
-
-    def __str__(self) -> str:
-        return texts.short(self)
 
 
 @array.on_device_of_arrays

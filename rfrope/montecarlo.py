@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rfrope._accel import schedules
-from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox, sums, texts, turns, twins
+from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox, sums, turns, twins
 from rfrope._core.arguments import choice, whole
 from rfrope._core.array import Array
 from rfrope._core.checkpoints import Checkpoint, check_seed
 from rfrope._core.power_sums import MeanSums, PowerSums
+from rfrope._core.texts import Result
 from rfrope._core.twins import twinned
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
 from rfrope.kernels import Kernel
@@ -39,7 +40,7 @@ _QUANTITIES: dict[str, Callable[[Array, ModuleType], Array]] = {
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Result):
     """A mean over n independent draws, or sets of draws.
 
     Attributes
@@ -60,12 +61,9 @@ class Estimate:
     n: int
     trusted: Any = True
 
-    def __str__(self) -> str:
-        return texts.short(self)
-
 
 @dataclass(frozen=True)
-class ScoreEstimate:
+class ScoreEstimate(Result):
     """Mean and variance of the attention score over independent draws of all its frequencies.
 
     Attributes
@@ -79,9 +77,6 @@ class ScoreEstimate:
     mean: Estimate
     variance: Estimate
     n_trials: int
-
-    def __str__(self) -> str:
-        return texts.short(self)
 
 
 @array.on_device_of_arrays

@@ -16,6 +16,7 @@ from rfrope._core.arguments import probability, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing
 from rfrope._core.special import normal_quantile
+from rfrope._core.texts import Result
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import as_kernel
 from rfrope.moments import expected_score, relative_error, score_variance
@@ -33,7 +34,7 @@ _UNKNOWN = 2.0**-50  # of a variance, as a part of its largest value: what round
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Result):
     """One comparison.
 
     Attributes
@@ -60,7 +61,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(Result):
     """The comparisons for one kernel.
 
     Attributes

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+from html.parser import HTMLParser
+
 import numpy as np
 import pytest
 from conftest import library
 
 import rfrope
-from rfrope import analysis, heads
+from rfrope import analysis, bochner, exports, heads, models
+from rfrope._core import texts
+from rfrope.fidelity import fidelity
 from rfrope.montecarlo import Estimate
 
 LADDER = rfrope.geometric(8)
@@ -26,7 +33,26 @@ RESULTS = {
     "Similarity": lambda: analysis.similarity(LADDER, np.arange(9)),
     "Departure": lambda: analysis.departure(Q, K, LADDER, -1),
     "DensityOfStates": lambda: analysis.density_of_states(LADDER),
+    "ShiftedTerms": lambda: heads.shifted_terms(Q, K, LADDER, -1, 0.5),
+    "KernelFit": lambda: analysis.fit_kernel(LADDER, 64)[0],
+    "ScalingEffect": lambda: analysis.scaling_effect(LADDER, LADDER / 2, np.arange(9)),
+    "Certificate": lambda: bochner.from_function(lambda x: np.exp(-np.abs(x) / 8.0)).certificate,
 }
+# results with words of their own
+WORDS = {
+    "Validation": lambda: rfrope.validate("cauchy(scale=24)", n_samples=1000, n_trials=100, rng=0),
+    "Summary": lambda: analysis.summarise(LADDER, 64),
+    "BaseForContext": lambda: analysis.base_for_context(64, 4, n_grid=20),
+    "Plan": lambda: analysis.plan(rfrope.Rope(LADDER, context=64), 128),
+    "Comparison": lambda: models.compare(CONFIG, ["transformers", "vLLM"]),
+    "Audit": lambda: models.audit(LADDER.astype(np.float32), rfrope.Rope(LADDER)),
+    "Rounding": lambda: exports.rounding(rfrope.Rope(LADDER, context=64), "vllm"),
+    "Fidelity": lambda: fidelity([rfrope.kernel("gaussian")], rfrope.sample("gaussian", 8, rng=0), (64,)),
+    "Rope": lambda: rfrope.Rope(LADDER, context=64, source={"kernel": "<b>"}),
+}
+CONFIG = {"model_type": "llama", "head_dim": 128, "max_position_embeddings": 4096, "rope_theta": 1e4}
+# public records that are asked for and not found: what is known of a family, a scheme, an engine
+RECORDS = {"Rope", "Kernel", "Record", "Scheme", "Engine"}
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -53,3 +79,69 @@ def test_lazy_results_are_not_computed():
     da = library("dask").module
     held = Estimate(da.map_blocks(lambda x: 1 / 0, da.ones(5), dtype=float), np.ones(2), 3)
     assert str(held) == "Estimate: value of shape (5,), stderr [1, 1], n 3, trusted True"
+
+
+class Tags(HTMLParser):
+    """Elements that are open, texts by the element around them."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.texts = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append((self.open[-1], data))
+
+
+@functools.cache
+def made(name):
+    return (RESULTS | WORDS)[name]()
+
+
+@pytest.mark.parametrize("name", [*RESULTS, *WORDS])
+def test_a_notebook_shows_a_table(name):
+    result = made(name)
+    shown = result._repr_html_()
+    tags = Tags(shown)
+    assert tags.open == []
+    assert len(shown) < 20_000
+    assert tags.texts[0] == ("b", name)
+    heads = {data for tag, data in tags.texts if tag in ("th", "p")}
+    assert {field.name for field in dataclasses.fields(result) if not field.name.startswith("_")} <= heads
+
+
+def test_a_list_of_records_is_a_table_that_ends():
+    result = made("Validation")
+    tags = Tags(result._repr_html_())
+    assert ("p", "and 87 more") in tags.texts
+    cells = [data for tag, data in tags.texts if tag == "td"]
+    assert f"{result.rows[7].estimate:.6g}" in cells
+    assert f"{result.rows[8].estimate:.6g}" not in cells
+    assert str(result) in " ".join(data for _, data in tags.texts)
+
+
+def test_what_a_result_holds_is_text_and_not_html():
+    assert "<b>" not in made("Rope")._repr_html_().removeprefix('<div class="rfrope"><p><b>Rope</b>')
+    assert "&lt;b&gt;" in made("Rope")._repr_html_()
+
+
+def test_every_public_result_has_both_forms():
+    modules = [getattr(rfrope, name) for name in rfrope.__all__ if inspect.ismodule(getattr(rfrope, name))]
+    public = [getattr(module, name) for module in modules for name in getattr(module, "__all__", ())]
+    kinds = {one for one in public if inspect.isclass(one) and dataclasses.is_dataclass(one)}
+    assert {one.__name__ for one in kinds if not issubclass(one, texts.Result)} <= RECORDS
+    results = {one for one in kinds if issubclass(one, texts.Result)}
+    assert len(results) > 25
+    for one in results:
+        assert one._repr_html_ is texts.Result._repr_html_, "one mechanism for all"
+
+
+@pytest.mark.parametrize("name", [name for name in WORDS if name != "Rope"])
+def test_print_is_short(name):
+    assert len(str(made(name))) < 4000

@@ -12,6 +12,7 @@ import numpy as np
 
 from rfrope._core import capacity
 from rfrope._core.arguments import positive, whole
+from rfrope._core.texts import Result
 from rfrope.analysis.curves import first_lag
 from rfrope.frequencies.ladders import geometric
 
@@ -22,7 +23,7 @@ _SHOWN = 12  # islands in the text
 
 
 @dataclass(frozen=True)
-class BaseForContext:
+class BaseForContext(Result):
     """Bases that keep the mean kernel of `geometric` from turning negative inside a context.
 
     `integral_rule` is about the continuum of frequencies, everything else about the sum over D blocks: two different

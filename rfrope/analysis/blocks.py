@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, capacity, texts
+from rfrope._core import angles, array, capacity
 from rfrope._core.arguments import positive
 from rfrope._core.array import Array
+from rfrope._core.texts import Result
 from rfrope.kernels.parameters import radius
 
 
 @dataclass(frozen=True, eq=False)
-class DensityOfStates:
+class DensityOfStates(Result):
     """How frequencies are spread over the logarithm of their magnitude, and the log-uniform band that fits them best.
 
     Attributes
@@ -44,9 +45,6 @@ class DensityOfStates:
     low: float
     high: float
     distance: float
-
-    def __str__(self) -> str:
-        return texts.short(self)
 
 
 @array.on_device_of_arrays

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from rfrope._core import angles, array, blocks, sums, texts
+from rfrope._core import angles, array, blocks, sums
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite
 from rfrope._core.array import Array
 from rfrope._core.blocks import Content
 from rfrope._core.sums import root
+from rfrope._core.texts import Result
 from rfrope._core.turns import cos_sin
 
 
 @dataclass(frozen=True, eq=False)
-class Similarity:
+class Similarity(Result):
     """Score of a random unit token and a unit key that resembles it, by lag.
 
     Attributes
@@ -39,12 +40,9 @@ class Similarity:
     random_std: float
     radius: Array
 
-    def __str__(self) -> str:
-        return texts.short(self)
-
 
 @dataclass(frozen=True, eq=False)
-class Departure:
+class Departure(Result):
     """How far scores are from content times one kernel.
 
     Attributes
@@ -61,9 +59,6 @@ class Departure:
     phi: Array
     residual: Array
     overall: Array
-
-    def __str__(self) -> str:
-        return texts.short(self)
 
 
 @array.on_device_of_arrays

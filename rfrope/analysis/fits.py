@@ -17,6 +17,7 @@ from rfrope._core.angles import Angles
 from rfrope._core.arguments import listed, whole
 from rfrope._core.array import Array
 from rfrope._core.sums import mean_cos
+from rfrope._core.texts import Result
 from rfrope.analysis.curves import mean_kernel, one_set
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import Sought
@@ -40,7 +41,7 @@ _NONE = 1e300  # error where there is no such kernel
 
 
 @dataclass(frozen=True)
-class KernelFit:
+class KernelFit(Result):
     """A kernel of the registry, fitted to the mean kernel of given frequencies.
 
     Attributes
@@ -65,7 +66,7 @@ class KernelFit:
 
 
 @dataclass(frozen=True, eq=False)
-class ScalingEffect:
+class ScalingEffect(Result):
     """What a change of frequencies does to the mean kernel and to the wavelengths.
 
     Attributes

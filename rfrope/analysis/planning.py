@@ -12,6 +12,7 @@ import numpy as np
 from rfrope._core import angles, array
 from rfrope._core import progress as bars
 from rfrope._core.arguments import whole
+from rfrope._core.texts import Result
 from rfrope.analysis.curves import first_negative_lag
 from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
 from rfrope.rotation.rope import Rope, of
@@ -36,7 +37,7 @@ _GEOMETRY = (
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
+class Way(Result):
     """One way to a longer context, and its measures.
 
     Attributes
@@ -83,7 +84,7 @@ class Way:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(Result):
     """Ways to a longer context, in order; ``str(plan)`` says it in plain words.
 
     Attributes

@@ -12,6 +12,7 @@ import numpy as np
 
 from rfrope._core import angles, array, capacity
 from rfrope._core.arguments import positive, whole
+from rfrope._core.texts import Result
 from rfrope.analysis.bases import integral_rule
 from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
 from rfrope.analysis.fits import KernelFit, fit_kernel
@@ -24,7 +25,7 @@ _HIGH = 0.9  # value of the mean kernel from which two positions look the same
 
 
 @dataclass(frozen=True)
-class AxisSummary:
+class AxisSummary(Result):
     """What the frequencies of one axis do over a context.
 
     Attributes
@@ -82,7 +83,7 @@ class AxisSummary:
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(Result):
     """What given frequencies do over a context; ``str(summary)`` says it in plain words.
 
     Attributes

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core.texts import Result
+
 _EVEN = 1e-9  # by how much steps between points may differ, relative to them
 _CELLS = 2**20  # lags of a quadratic form that are held at once
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Result):
     """How well a tabulated law realises what was given: a statement about stated lags.
 
     The kernel is positive definite by construction, a nonnegative table of its law. So ``sup_error`` says that the
@@ -84,7 +86,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, eq=False)
-class Witness:
+class Witness(Result):
     """Points and weights whose quadratic form is negative: a proof that a function is not positive definite.
 
     ``sum_ij w_i w_j phi(x_i - x_j)`` is at least 0 for every positive definite phi. As the weights' magnitudes sum to

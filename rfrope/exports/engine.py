@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._core import capacity
+from rfrope._core.texts import Result
 from rfrope.rotation.rope import Rope
 
 STILL = 1e30  # the divisor that stands for a frequency of 0: no position turns by it in float32
@@ -132,7 +133,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Rounding:
+class Rounding(Result):
     """What an export loses, over the positions of its context.
 
     Attributes

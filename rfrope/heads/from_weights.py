@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rfrope._core import angles, array, texts
+from rfrope._core import angles, array
 from rfrope._core.arguments import LARGEST, positive
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing, check_width, halves
+from rfrope._core.texts import Result
 from rfrope.heads.offsets import lag_range, on_host, one_axis, preferred_lag
 from rfrope.heads.peaks import peak_of_waves, waves
 
@@ -18,7 +19,7 @@ _ROUNDED = 1e-6  # part of the largest eigenvalue that float32 may leave of asym
 
 
 @dataclass(frozen=True, eq=False)
-class WeightOffset:
+class WeightOffset(Result):
     """The lag that a head's weights prefer; see `offset_from_weights`.
 
     NumPy arrays of the shape of the leading axes of the weights, those of the blocks with an axis ``(D,)`` more.
@@ -58,9 +59,6 @@ class WeightOffset:
     angle: np.ndarray
     weight: np.ndarray
     quality: np.ndarray
-
-    def __str__(self) -> str:
-        return texts.short(self)
 
 
 @array.on_device_of_arrays

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, philox, sums, texts
+from rfrope._core import angles, array, blocks, capacity, philox, sums
 from rfrope._core.arguments import flag, positive, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
+from rfrope._core.texts import Result
 from rfrope.heads.peaks import at_lags, peak_of_waves, waves
 from rfrope.heads.reading import centred, check_paired
 
@@ -26,7 +27,7 @@ _GRID = (8, 32)  # points to a position, and to a turn of the fastest block, whe
 
 
 @dataclass(frozen=True, eq=False)
-class EffectiveOffset:
+class EffectiveOffset(Result):
     """The lag that a head prefers, content averaged; see `effective_offset`.
 
     NumPy arrays of the shape of the leading axes of q and k.
@@ -59,9 +60,6 @@ class EffectiveOffset:
     runner_up_value: np.ndarray
     lag: np.ndarray
     mass: np.ndarray
-
-    def __str__(self) -> str:
-        return texts.short(self)
 
 
 @array.on_device_of_arrays

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, sums, texts, turns
+from rfrope._core import angles, array, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, finite
 from rfrope._core.array import Array
+from rfrope._core.texts import Result
 from rfrope.heads.shifts import per_block, read_shifted
 
 _GRID = 16  # points of the first grid to a turn of the fastest block
@@ -24,7 +25,7 @@ _EQUAL = 1e-13  # peaks whose values differ by less, as a part of all weights, a
 
 
 @dataclass(frozen=True, eq=False)
-class Alignment:
+class Alignment(Result):
     """How well shifts point at an offset.
 
     Attributes
@@ -42,12 +43,9 @@ class Alignment:
     blocks: Array
     angles: Array
 
-    def __str__(self) -> str:
-        return texts.short(self)
-
 
 @dataclass(frozen=True, eq=False)
-class Peak:
+class Peak(Result):
     """The highest place of a sum of waves over a range of offsets.
 
     Attributes
@@ -66,9 +64,6 @@ class Peak:
     value: Any
     runner_up: Any
     runner_up_value: Any
-
-    def __str__(self) -> str:
-        return texts.short(self)
 
 
 @array.on_device_of_arrays

@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, sums, texts, turns
+from rfrope._core import angles, array, blocks, capacity, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite, positive, whole
 from rfrope._core.array import Array
+from rfrope._core.texts import Result
 from rfrope.heads.masks import head_width, lags_of_keys, ranges_of_lags, softmax_scale
 
 _EQUAL = 64.0  # units in the last place of the highest score by which rounding may tell equal scores apart
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionProfile:
+class AttentionProfile(Result):
     """What one query of a positional head sees.
 
     Attributes
@@ -52,9 +53,6 @@ class AttentionProfile:
     mass: Array
     rival: Array
     gap: Array
-
-    def __str__(self) -> str:
-        return texts.short(self)
 
 
 @array.on_device_of_arrays

@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, sums, texts
+from rfrope._core import angles, array, blocks, sums
 from rfrope._core.arguments import choice, flag, positive
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
 from rfrope._core.sums import root
+from rfrope._core.texts import Result
 from rfrope._core.turns import cos_sin
 
 _PAIRS = ("all", "occurring")
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
+class Profile(Result):
     """Mean scores by lag, before softmax; see `heads.profile`.
 
     For lags of shape P (for k axes without the last one) and q and k with leading axes, such as heads, all but `lags`
@@ -53,9 +54,6 @@ class Profile:
     cosine: Array
     sine: Array
     blocks: Array
-
-    def __str__(self) -> str:
-        return texts.short(self)
 
 
 @array.on_device_of_arrays

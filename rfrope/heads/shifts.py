@@ -14,12 +14,13 @@ from rfrope._core import angles, array, blocks, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 from rfrope._core.blocks import Content
+from rfrope._core.texts import Result
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import as_kernel
 
 
 @dataclass(frozen=True, eq=False)
-class ShiftedTerms:
+class ShiftedTerms(Result):
     """The score of q and k with shifts, block by block; see `shifted_terms`.
 
     Attributes

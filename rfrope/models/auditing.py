@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.arguments import whole
+from rfrope._core.texts import Result
 from rfrope.models import tables
 from rfrope.models.configs import from_config
 from rfrope.models.held import Held, held_by
@@ -25,7 +26,7 @@ _NARROW = 2.0**-8  # what half precision leaves unknown, with some room
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(Result):
     """One fault.
 
     Attributes
@@ -55,7 +56,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Audit:
+class Audit(Result):
     """What was found in a running model.
 
     Attributes

@@ -13,6 +13,7 @@ import numpy as np
 
 from rfrope._core import angles, sums
 from rfrope._core.arguments import listed, whole
+from rfrope._core.texts import Result
 from rfrope.models.configs import from_config, read
 from rfrope.models.engine_rules import RefusedError, Told, UnknownError, Use
 from rfrope.models.engines import ENGINES, Engine
@@ -26,7 +27,7 @@ _CHUNKS = (256, 2**14)  # lags at once: the first, and the largest
 
 
 @dataclass(frozen=True, eq=False)
-class EngineUse:
+class EngineUse(Result):
     """What one engine does with one RoPE of a config, held against the reference.
 
     Attributes
@@ -85,7 +86,7 @@ class EngineUse:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Place(Result):
     """One RoPE of a config in several engines.
 
     Attributes
@@ -154,7 +155,7 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(Result):
     """What engines make of one config.
 
     Attributes

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, twins
+from rfrope._core import angles, array, blocks, texts, twins
 from rfrope._core.arguments import flag, listed, positive, whole
 from rfrope._core.array import Array
 from rfrope.rotation.scoring import scores_of
@@ -267,6 +267,9 @@ class Rope:
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             object.__setattr__(self, name, value)
+
+    def _repr_html_(self) -> str:
+        return texts.as_html(self)
 
     def __repr__(self) -> str:
         shape = tuple(self.frequencies.shape)
