@@ -125,6 +125,21 @@ class Plan(Result):
         first, second = _keys(self.way(name)), _keys(self.way(other))
         return {measure: _KINDS[1 + (first[measure] > key) - (first[measure] < key)] for measure, key in second.items()}
 
+    @property
+    def table(self) -> tuple[tuple[str, ...], ...]:
+        """The measures of each way, as rows of text below a head; `notes` says what they are."""
+        rows: list[tuple[str, ...]] = [("way", "departure", "unseen", "first < 0", "neighbours", "factor", "places")]
+        for way in self.ways:
+            lag = "never" if way.first_negative_lag is None else str(way.first_negative_lag)
+            numbers = (f"{way.departure:.{_DIGITS}g}", str(len(way.unseen)), lag, f"{way.resolution:.{_DIGITS}g}")
+            rows.append((way.name, *numbers, f"{way.rope.attention_factor:.4g}", str(way.places)))
+        return tuple(rows)
+
+    @property
+    def notes(self) -> str:
+        """What the measures of `table` are."""
+        return "\n".join(_notes(self))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
         told = dict(vars(self)) | {"ways": [one.to_dict() for one in self.ways], "left_out": dict(self.left_out)}
@@ -139,7 +154,7 @@ class Plan(Result):
             f"and the trained mean kernel is {_first(self.trained_negative_lag)}.",
             *_GEOMETRY.split("\n"),
             "",
-            *_table(self.ways),
+            *_table(self),
             "",
             *_notes(self),
         ]
@@ -261,7 +276,7 @@ _Made = dict[str, tuple[Rope, dict[str, Any] | None]]
 
 def _published(trained: Rope, given: Stretch) -> tuple[_Made, dict[str, str]]:
     """Ropes of the published ways with what a config says of them, and why others are left out."""
-    factor, original, base = given.factor, given.trained_context, _base(trained)
+    factor, original, base = given.factor, given.trained_context, ladder_base(trained)
     long: dict[str, Any] = {"factor": factor, "original_max_position_embeddings": original}
     bands: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}  # of Llama 3.1
     makers: dict[str, tuple[Callable[[], Rope], dict[str, Any]]] = {
@@ -295,7 +310,7 @@ def _parameters(trained: Rope, base: float, told: dict[str, Any], name: str, fac
     return told | beside | {"rope_theta": theta}
 
 
-def _base(trained: Rope) -> float | None:
+def ladder_base(trained: Rope) -> float | None:
     """Base of the geometric ladder that the trained frequencies are, or None."""
     omega, n = trained.frequencies, trained.n_blocks
     if n < 2 or not omega[-1] > 0.0:
@@ -374,12 +389,8 @@ def _ranked(ways: list[Way]) -> list[Way]:
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _table(ways: tuple[Way, ...]) -> Iterator[str]:
-    rows = [("way", "departure", "unseen", "first < 0", "neighbours", "factor", "places")]
-    for way in ways:
-        lag = "never" if way.first_negative_lag is None else str(way.first_negative_lag)
-        numbers = (f"{way.departure:.{_DIGITS}g}", str(len(way.unseen)), lag, f"{way.resolution:.{_DIGITS}g}")
-        rows.append((way.name, *numbers, f"{way.rope.attention_factor:.4g}", str(way.places)))
+def _table(plan: Plan) -> Iterator[str]:
+    rows = plan.table
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for name, *cells in rows:
         yield "  ".join([name.ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells, widths[1:], strict=True))])

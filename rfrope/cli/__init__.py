@@ -24,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = "rfrope"
     try:
         options = _parser().parse_args(arguments)
+        options.words = list(sys.argv[1:] if arguments is None else map(str, arguments))
         command = f"rfrope {options.command}"
         code: int = options.run(options)
         if sys.stdout is not None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+import rfrope
 from rfrope import models
-from rfrope.cli.shared import check_source, whole
+from rfrope.cli import page
+from rfrope.cli.shared import add_page, check_page, check_source, whole
 
 
 def add(commands: Any) -> None:
@@ -32,19 +37,70 @@ def add(commands: Any) -> None:
         help="length of the text (default: the context, and the lengths at which a scheme changes)",
     )
     command.add_argument("--sources", action="store_true", help="list the files that each rule was written from")
+    add_page(command)
     command.add_argument("--json", action="store_true", help="print JSON instead of text")
     command.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     check_source(options.source)
+    check_page(options)
     found = models.compare(options.source, options.engine, seq_len=options.seq_len)
+    page.write_page(options, f"Engines on {options.source}", _parts(options, found), lambda: _print(options, found))
     if options.json:
         print(json.dumps(found.to_dict(), indent=1, allow_nan=False))
         return 0
+    _print(options, found)
+    if options.html is not None:
+        print(f"\nWritten: {options.html}")
+    return 0
+
+
+def _print(options: argparse.Namespace, found: models.Comparison) -> None:
     print(found)
     if options.sources:
         for one in found.places[0].engines:
             print(f"\n{one.engine} {one.version}")
             print("\n".join(f"  {source}" for source in one.sources))
-    return 0
+
+
+def _parts(options: argparse.Namespace, found: models.Comparison) -> Iterator[page.Part]:
+    """The page: for each RoPE the scores that engines give, what they do, and what to write instead."""
+    widths = {rope.source["name"]: rope.source["qk_head_dim"] for rope in rfrope.from_config(options.source)}
+    for place in found.places:
+        several = f", a text of {place.seq_len} positions" if len(found.places) > 1 else ""
+        label = f"{place.name or place.model_type}{several}"
+        known = list(_curves(place, (widths[place.name] + 1) // 2))
+        if known and place.seq_len > 1:
+            yield page.curves(f"Score of equal content: {label}", known, place.seq_len)
+        note = " ".join(f"{line}." for line in place.findings) or "They agree where they are known."
+        yield page.table(f"What engines do: {label}", place.table, left=(0, 1, 5, 6), note=note)
+        if place.write:
+            yield page.copyable("Write into the config (null: remove)", place.write)
+
+
+def _curves(place: models.Place, n_blocks: int) -> Iterator[page.Curve]:
+    """A curve for each thing that engines do, with the names of those that do it."""
+    alike: list[list[models.EngineUse]] = []
+    for one in place.engines:
+        if one.frequencies is None:
+            continue
+        group = next((group for group in alike if _same(group[0], one)), None)
+        if group is None:
+            alike.append(group := [])
+        group.append(one)
+    for group in alike:
+        first = group[0]
+        assert first.frequencies is not None
+        assert first.attention_factor is not None
+        still = max(n_blocks - first.frequencies.size, 0)
+        label = ", ".join(one.engine for one in group)
+        yield page.Curve(label, first.frequencies, place.seq_len - 1, still, first.attention_factor**2)
+
+
+def _same(one: models.EngineUse, other: models.EngineUse) -> bool:
+    """Whether two known engines give equal content the same scores."""
+    first, second = one.frequencies, other.frequencies
+    if first is None or second is None or one.attention_factor != other.attention_factor:
+        return False
+    return first.shape == second.shape and bool(np.allclose(first, second, rtol=1e-12, atol=0.0))

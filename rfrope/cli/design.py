@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import rfrope
-from rfrope import designs, kernels, plotting, storage
+from rfrope import designs, exports, kernels, plotting, storage
 from rfrope._core import files
+from rfrope.cli import page
 from rfrope.cli.shared import add_plot, check_figure, drawn, even, naming, place, print_table, whole
 from rfrope.fidelity import Fidelity, fidelity
+from rfrope.moments import mean_kernel_band
 
 
 def add(commands: Any) -> None:
@@ -108,9 +111,11 @@ def _design(options: argparse.Namespace) -> int:
     errors = {"rms": max(h.rms for h in found.heads), "sup": max(h.sup for h in found.heads)}
     rope = replace(rope, source=rope.source | {"error": errors})
     _write_files(options, rope, laws, found)
+    title = f"Frequencies for {laws[0]!r}" + (f" and {len(laws) - 1} more kernels" if len(laws) > 1 else "")
+    page.write_page(options, title, _parts(rope, laws, found), lambda: _print_design(options, rope, found))
     if options.json:
         about = {"head_dim": rope.head_dim, "shape": list(rope.frequencies.shape), "dtype": options.dtype}
-        told = {"output": options.output, "plot": options.plot}
+        told = {"output": options.output, "plot": options.plot, "html": options.html}
         print(json.dumps(rope.source | about | told | found.to_dict(), indent=1, allow_nan=False))
     else:
         _print_design(options, rope, found)
@@ -190,7 +195,7 @@ def _print_design(options: argparse.Namespace, rope: rfrope.Rope, told: Fidelity
     norm = "" if source["norm"] is None else f" ({source['norm']})"
     shape = f"{options.dtype} {tuple(rope.frequencies.shape)}"
     print(f"{who} frequencies, radians per position: {shape}, design {source['design']}{norm}{seed}.")
-    for path in filter(None, (options.output, options.plot)):
+    for path in filter(None, (options.output, options.plot, options.html)):
         print(f"Written: {path}")
     if options.output is None:
         print("The frequencies were not written: -o FILE.npz does it.")
@@ -203,11 +208,7 @@ def _print_design(options: argparse.Namespace, rope: rfrope.Rope, told: Fidelity
     worst = told.heads[told.worst]
     head = f"head {told.worst}, the worst: " if n_heads > 1 else ""
     print(f"\nAt a few lags ({head}{worst.kernel}), and what {blocks} independent draws would give (one sigma):")
-    rows = [("lag", "Φ", "these frequencies", "error", "independent draws")]
-    for at in told.lags:
-        numbers = (f"{at.phi:.4f}", f"{at.mean_kernel:.4f}", f"{at.mean_kernel - at.phi:+.4f}")
-        rows.append((place(at.lag), *numbers, f"{at.phi:.4f} ± {at.stderr:.4f}"))
-    print_table(rows, left=(0,))
+    print_table(_lag_rows(told), left=(0,))
     sure = f"{told.confidence:.0%}"
     print(
         f"\n{blocks} independent draws stay within {told.bound:.3g} of Φ at all lags with {sure} certainty (Hoeffding's"
@@ -216,6 +217,39 @@ def _print_design(options: argparse.Namespace, rope: rfrope.Rope, told: Fidelity
         print("bound: safe, not sharp). These frequencies are exact.")
     else:
         print(f"bound: safe, not sharp); to stay within {worst.sup:.3g}, as here, it asks for {told.blocks} of them.")
+
+
+def _lag_rows(told: Fidelity) -> list[tuple[str, ...]]:
+    """A few lags: what was asked for, what is there, and what independent draws would give."""
+    rows: list[tuple[str, ...]] = [("lag", "Φ", "these frequencies", "error", "independent draws")]
+    for at in told.lags:
+        numbers = (f"{at.phi:.4f}", f"{at.mean_kernel:.4f}", f"{at.mean_kernel - at.phi:+.4f}")
+        rows.append((place(at.lag), *numbers, f"{at.phi:.4f} ± {at.stderr:.4f}"))
+    return rows
+
+
+def _parts(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> Iterator[page.Part]:
+    """The page: the kernel and what the frequencies of a head make of it, the errors, and the frequencies."""
+    omega, context = rope.frequencies.astype(np.float64), max(found.context)
+    sets = [omega] if omega.ndim < 3 else list(omega.reshape(-1, *omega.shape[-2:]))
+    heads = [f"{number}: {laws[number % len(laws)]!r}" for number in range(len(sets))]
+    curves = [page.Curve("these frequencies", one, context - 1, group=head) for head, one in enumerate(sets)]
+
+    def phi(lags: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray]:
+        law = laws[head % len(laws)]
+        vectors = law.as_given(np.repeat(lags[:, None].astype(np.float64), law.ndim, axis=1))
+        band = mean_kernel_band(law, vectors, n_blocks=rope.n_blocks)
+        return band.value, band.stderr
+
+    groups, worst = (heads, found.worst) if len(sets) > 1 else ([], 0)
+    title = "The kernel, and what the frequencies make of it"
+    yield page.curves(title, curves, context, groups=groups, group=worst, phi=phi, waves=omega.ndim == 1)
+    yield page.table("Error of the mean kernel", _error_rows(found), left=(0, 2))
+    yield page.table(f"At a few lags, {found.heads[found.worst].kernel}", _lag_rows(found), left=(0,))
+    try:
+        yield page.copyable("Config (transformers)", exports.export(rope, "transformers"))
+    except ValueError as error:
+        yield page.copyable("Where they come from", rope.source, note=f"No config of transformers says it: {error}.")
 
 
 def _error_rows(told: Fidelity) -> list[tuple[str, ...]]:

@@ -14,11 +14,17 @@ import numpy as np
 
 import rfrope
 from rfrope import analysis, models, plotting, scaling
+from rfrope.cli import page
 from rfrope.cli.shared import add_plot, check_figure, check_source, even, print_table, whole, write_figure
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
 _BY_LENGTH = tuple(scheme.name for scheme in scaling.SCHEMES if scheme.by_length)
 _CHUNK = 2**20  # lags at once
+_FOUND = """< 1/2, < 0: the first distance at which a token scores less than one half, or less than 0, with
+its own like (1 at the same place, averaged over contents); lowest: the smallest such score within
+the context; score x: the factor that these scores are without. never turn: blocks, of all features
+of a head, that complete no turn within the context."""
+_MADE = "Wavelengths in positions. Nearest kernel: to the curve of the blocks that turn."
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +37,7 @@ class _Set:
     attention_factor: float = 1.0
     model: rfrope.Rope | None = None
     seq_len: int | None = None
+    base: float | None = None
 
     @property
     def head_dim(self) -> int | None:
@@ -106,17 +113,22 @@ def _run(options: argparse.Namespace) -> int:
     ]
     if options.plot is not None:
         write_figure(options, _figure(sets))
+    page.write_page(options, f"RoPE of {_all(sets)}", _parts(sets, told), lambda: _print(sets, told))
     if options.json:
         held = [_about(one) | summary.to_dict() for one, summary in zip(sets, told, strict=True)]
-        print(json.dumps({"sets": held, "plot": options.plot}, indent=1, allow_nan=False))
+        print(json.dumps({"sets": held, "plot": options.plot, "html": options.html}, indent=1, allow_nan=False))
         return 0
+    _print(sets, told)
+    for path in filter(None, (options.plot, options.html)):
+        print(f"\nWritten: {path}")
+    return 0
+
+
+def _print(sets: list[_Set], told: list[analysis.Summary]) -> None:
     if len(told) == 1:
         print("\n".join([str(told[0]), *(line for part in _scheme(sets[0]) for line in ("", part))]))
     else:
         _print_side_by_side(sets, told)
-    if options.plot is not None:
-        print(f"\nWritten: {options.plot}")
-    return 0
 
 
 def _distinct(sets: list[_Set]) -> list[_Set]:
@@ -140,7 +152,8 @@ def _of_bases(options: argparse.Namespace) -> Iterator[_Set]:
     for base in options.base or ():
         if options.head_dim is None or options.context is None:
             raise ValueError(f"--base {base:g}: expected --head-dim and --context with it")
-        yield _Set(f"base {base:.12g}", rfrope.geometric(options.head_dim // 2, base=base), options.context)
+        omega = rfrope.geometric(options.head_dim // 2, base=base)
+        yield _Set(f"base {base:.12g}", omega, options.context, base=base)
 
 
 def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
@@ -261,9 +274,13 @@ def _about(one: _Set) -> dict[str, Any]:
     return {"scheme": told | {"pairing_from": one.model.source["pairing"], "seq_len": one.seq_len, "effect": effect}}
 
 
-def _print_side_by_side(sets: list[_Set], told: list[analysis.Summary]) -> None:
-    found: list[tuple[str, ...]] = [("frequencies", "context", "< 1/2", "< 0", "lowest", "never turn", "score x")]
-    made: list[tuple[str, ...]] = [("frequencies", "D", "wavelengths", "nearest kernel")]
+_Rows = list[tuple[str, ...]]
+
+
+def _rows(sets: list[_Set], told: list[analysis.Summary]) -> tuple[_Rows, _Rows]:
+    """Two tables, their heads first: what the frequencies do over the context, and what they are."""
+    found: _Rows = [("frequencies", "context", "< 1/2", "< 0", "lowest", "never turn", "score x")]
+    made: _Rows = [("frequencies", "D", "wavelengths", "nearest kernel")]
     for one, summary in zip(sets, told, strict=True):
         for along in summary.axes:
             label = f"{one.label}, axis {along.axis}" if len(summary.axes) > 1 else one.label
@@ -273,15 +290,15 @@ def _print_side_by_side(sets: list[_Set], told: list[analysis.Summary]) -> None:
             found.append((label, str(summary.context), *places, f"{along.lowest:.3f}", str(still), factor))
             lengths = f"{along.shortest:.4g} to {along.longest:.4g}"
             made.append((label, str(summary.n_blocks), lengths, "-" if along.fit is None else along.fit.label))
+    return found, made
+
+
+def _print_side_by_side(sets: list[_Set], told: list[analysis.Summary]) -> None:
+    found, made = _rows(sets, told)
     print_table(found, left=(0,))
-    print(
-        "\n< 1/2, < 0: the first distance at which a token scores less than one half, or less than 0, with"
-        "\nits own like (1 at the same place, averaged over contents); lowest: the smallest such score within"
-        "\nthe context; score x: the factor that these scores are without. never turn: blocks, of all features"
-        "\nof a head, that complete no turn within the context.\n"
-    )
+    print(f"\n{_FOUND}\n")
     print_table(made, left=(0, 3))
-    print("\nWavelengths in positions. Nearest kernel: to the curve of the blocks that turn.")
+    print(f"\n{_MADE}")
     for one in sets:
         for part in _scheme(one):
             print(f"\n{one.label}\n{part}")
@@ -301,5 +318,37 @@ def _figure(sets: list[_Set]) -> Any:
 
 def _whole_head(one: _Set) -> np.ndarray:
     """Frequencies with zeros for the features of a head that are not turned, as the text counts them."""
-    still = ((one.head_dim or 0) + 1) // 2 - len(one.frequencies)
-    return np.concatenate([one.frequencies, np.zeros((max(still, 0), *one.frequencies.shape[1:]))])
+    return np.concatenate([one.frequencies, np.zeros((_still(one), *one.frequencies.shape[1:]))])
+
+
+def _still(one: _Set) -> int:
+    """Blocks of the head that are not turned."""
+    return max(((one.head_dim or 0) + 1) // 2 - len(one.frequencies), 0)
+
+
+def _all(sets: list[_Set]) -> str:
+    """What is inspected, for a title."""
+    return ", ".join(one.label for one in sets[:3]) + (f" and {len(sets) - 3} more" if len(sets) > 3 else "")
+
+
+def _parts(sets: list[_Set], told: list[analysis.Summary]) -> Iterator[page.Part]:
+    """The page: mean kernels with sliders, the two tables, what the scheme does, and the parameters to copy."""
+    found, made = _rows(sets, told)
+    curves = [page.Curve(one.label, one.frequencies, one.context - 1, still=_still(one)) for one in sets]
+    context = max(one.context for one in sets)
+    yield page.curves("Score of equal content", curves, context, ladder=_ladder(sets[0]))
+    yield page.table("Over the context", found, note=_FOUND)
+    yield page.table("What they are", made, left=(0, 3), note=_MADE)
+    for one in sets:
+        if one.scheme:
+            held = {"rope_parameters": one.scheme, "max_position_embeddings": one.model and one.model.context}
+            yield page.copyable(f"Parameters of {one.label}, as they were understood", held)
+
+
+def _ladder(one: _Set) -> dict[str, Any] | None:
+    """The ladder that the sliders change: that of a model's config, or of a base."""
+    if one.frequencies.ndim > 1 or (one.model is None and one.base is None):
+        return None
+    parameters = one.scheme or {"rope_theta": one.base}
+    width = 2 * len(one.frequencies)
+    return page.ladder(width, parameters["rope_theta"], parameters, still=_still(one), context=one.context)

@@ -11,6 +11,8 @@ from typing import Any
 
 import rfrope
 from rfrope import analysis, exports, plotting, storage
+from rfrope.analysis.planning import ladder_base
+from rfrope.cli import page
 from rfrope.cli.shared import add_plot, check_figure, naming, whole, write_figure
 
 _WIDTH = 110  # of the config as text
@@ -55,17 +57,53 @@ def _run(options: argparse.Namespace) -> int:
     ways = {name: _way(plan, options.way) for name, plan in found.items()}
     for name, way in ways.items():
         _write(options, ropes[name], found[name], way)
+    page.write_page(
+        options,
+        f"{options.source} to {options.context} positions",
+        _parts(found, ways, ropes),
+        lambda: _print(found, ways),
+    )
     if options.json:
         told = [{"name": name} | plan.to_dict() | {"config": _config(ways[name])} for name, plan in found.items()]
-        written = {"output": options.output, "plot": options.plot}
+        written = {"output": options.output, "plot": options.plot, "html": options.html}
         print(json.dumps({"plans": told} | written, indent=1, allow_nan=False))
         return 0
+    _print(found, ways)
+    for path in filter(None, (options.output, options.plot, options.html)):
+        print(f"Written: {path}")
+    return 0
+
+
+def _print(found: dict[str, analysis.Plan], ways: dict[str, analysis.Way]) -> None:
     for number, (name, plan) in enumerate(found.items()):
         print(("\n" if number else "") + (f"{name}\n" if name else "") + f"{plan}\n\n{_told(ways[name])}")
-    for path in (options.output, options.plot):
-        if path is not None:
-            print(f"Written: {path}")
-    return 0
+
+
+def _parts(
+    found: dict[str, analysis.Plan], chosen: dict[str, analysis.Way], ropes: dict[str, rfrope.Rope]
+) -> Iterator[page.Part]:
+    """The page: for each RoPE the mean kernels of the ways with sliders, their measures, and their configs."""
+    for name, plan in found.items():
+        label = f": {name}" if name else ""
+        trained = ropes[name]
+        head_dim = int(trained.source.get("qk_head_dim") or trained.head_dim or 0)
+        still = max((head_dim + 1) // 2 - plan.n_blocks, 0)
+        sets = [page.Curve(way.name, way.rope.frequencies, plan.context - 1, still) for way in plan.ways]
+        base = ladder_base(trained)
+        parameters = {"rope_type": "default", "original_max_position_embeddings": plan.trained_context}
+        ladder = (
+            None
+            if base is None
+            else page.ladder(trained.rotary_dim, base, parameters, still=still, context=plan.trained_context)
+        )
+        as_it_is = [way.name for way in plan.ways].index("as it is")
+        yield page.curves(f"Score of equal content{label}", sets, plan.context, ladder=ladder, stretched=as_it_is)
+        yield page.table(f"Ways{label}", plan.table, note=plan.notes)
+        first = chosen[name]
+        for way in (first, *(way for way in plan.ways if way is not first)):
+            config = _config(way)
+            if isinstance(config, dict):
+                yield page.copyable(f"Config for {way.name} (transformers){label}", config)
 
 
 def _ropes(options: argparse.Namespace) -> Iterator[tuple[str, rfrope.Rope]]:

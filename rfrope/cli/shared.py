@@ -16,6 +16,7 @@ from rfrope import plotting
 from rfrope._core import files
 
 _FIGURES = (".png", ".svg", ".pdf")
+_PAGE = ".html"
 _COLOURS = {"green": "32", "red": "31"}
 _NARROWEST = 12  # characters that a column keeps when its cells are broken
 
@@ -55,11 +56,30 @@ def naming(option: str, path: str) -> Iterator[None]:
 def add_plot(command: Any) -> None:
     """Add the options of a command that can draw."""
     command.add_argument("--plot", metavar="FILE.png", help="write a figure (or FILE.svg, FILE.pdf)")
+    add_page(command)
+
+
+def add_page(command: Any) -> None:
+    """Add the options of a command that can write a page."""
+    command.add_argument(
+        "--html", metavar="FILE.html", help="write one page with interactive figures, tables and what to copy"
+    )
     command.add_argument("--force", action="store_true", help="replace files that exist")
 
 
+def check_page(options: argparse.Namespace) -> None:
+    """Say before the work why a page could not be written."""
+    if options.html is None:
+        return
+    if not options.html.lower().endswith(_PAGE):
+        raise ValueError(f"--html {options.html}: expected a name that ends in {_PAGE}")
+    with naming("--html", options.html):
+        files.check_writable(options.html, overwrite=options.force)
+
+
 def check_figure(options: argparse.Namespace) -> None:
-    """Say before the work why a figure could not be written."""
+    """Say before the work why a figure, or a page, could not be written."""
+    check_page(options)
     if options.plot is None:
         return
     if not options.plot.lower().endswith(_FIGURES):

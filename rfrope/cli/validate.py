@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from rfrope import kernels
 from rfrope._core import archives, progress
-from rfrope.cli.shared import print_table, styled, whole
+from rfrope.cli import page
+from rfrope.cli.shared import add_page, check_page, print_table, styled, whole
 from rfrope.validation import Row, Validation, validate
 
 _FEW = 1000
 _WORST = 5  # rows that are shown without --full
 _HALF = 2  # which of the five lags is the one where Phi falls to one half
+_SPREAD = """sd / mean: the score's standard deviation over draws of the frequencies, as a multiple of its
+mean, at the lag where Φ falls to one half (median over pairs). One draw is not the mean."""
 _COLUMNS = ("kernel", "lag", "quantity", "pair", "closed form", "estimate", "std. error", "z")
 
 
@@ -53,6 +57,7 @@ def add(commands: Any) -> None:
     check.add_argument(
         "--full", action="store_true", help="print every lag and quantity of every kernel, not only the worst"
     )
+    add_page(check)
     check.add_argument("--json", action="store_true", help="print JSON instead of a table")
     check.set_defaults(run=_validate)
 
@@ -62,6 +67,7 @@ def _validate(options: argparse.Namespace) -> int:
     if not 0.0 < options.alpha < 1.0:
         raise ValueError(f"--alpha {options.alpha}: expected a probability between 0 and 1")
     chosen = [kernels.parse(text) for text in texts]
+    check_page(options)
     q, k = (None, None) if options.qk is None else _read_pairs(options.qk)
     results = [
         validate(
@@ -78,6 +84,8 @@ def _validate(options: argparse.Namespace) -> int:
         for kernel in progress.shown(chosen, len(chosen), None)
     ]
     passed = all(result.passed for result in results)
+    title = f"Validation: {'passed' if passed else 'FAILED'}"
+    page.write_page(options, title, _parts(results), lambda: _print_validations(results, options, passed))
     if options.json:
         report = {
             "passed": passed,
@@ -88,7 +96,16 @@ def _validate(options: argparse.Namespace) -> int:
         print(json.dumps(report, indent=1, allow_nan=False))
     else:
         _print_validations(results, options, passed)
+        if options.html is not None:
+            print(f"\nWritten: {options.html}")
     return 0 if passed else 1
+
+
+def _parts(results: list[Validation]) -> Iterator[page.Part]:
+    """The page: z of every comparison, a line for each kernel, and the worst rows."""
+    yield page.points("Every comparison", results)
+    yield page.table("Kernels", _summary(results), left=(0, 1, 4), note=_SPREAD)
+    yield page.table("The rows with the largest |z|", _worst_rows(results, 4 * _WORST))
 
 
 def _print_validations(results: list[Validation], options: argparse.Namespace, passed: bool) -> None:
@@ -119,21 +136,28 @@ def _print_validations(results: list[Validation], options: argparse.Namespace, p
 
 def _print_summary(results: list[Validation]) -> None:
     """One line for each kernel, then the rows with the largest abs(z) of all."""
+    print_table(_summary(results), left=(0, 1, 4))
+    print(f"\n{_SPREAD}")
+    print("\nThe rows with the largest |z|:")
+    print_table(_worst_rows(results, _WORST))
+
+
+def _summary(results: list[Validation]) -> list[tuple[str, ...]]:
+    """A head, and one line for each kernel."""
     table: list[tuple[str, ...]] = [("kernel", "result", "tests", "largest |z|", "of", "sd / mean")]
     for result in results:
         verdict, worst = "passed" if result.passed else "FAILED", result.worst
         where = f"{worst.quantity}, lag {_lag(worst.lag)}"
         size = (str(len(result.rows)), f"{abs(worst.z):.2f}", where, _multiple(result.spread[_HALF]))
         table.append((result.kernel, verdict, *size))
-    print_table(table, left=(0, 1, 4))
-    print(
-        "\nsd / mean: the score's standard deviation over draws of the frequencies, as a multiple of its"
-        "\nmean, at the lag where Φ falls to one half (median over pairs). One draw is not the mean."
-    )
+    return table
+
+
+def _worst_rows(results: list[Validation], most: int) -> list[tuple[str, ...]]:
+    """A head, and the rows with the largest abs(z)."""
     rows = [(result, row) for result in results for row in _worst_pairs(result)]
     rows.sort(key=lambda held: -abs(held[1].z) if held[1].z == held[1].z else -math.inf)
-    print("\nThe rows with the largest |z|:")
-    print_table([_COLUMNS, *(_cells(*held) for held in rows[:_WORST])])
+    return [_COLUMNS, *(_cells(*held) for held in rows[:most])]
 
 
 def _print_spread(results: list[Validation]) -> None:

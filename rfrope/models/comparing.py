@@ -134,14 +134,17 @@ class Place(Result):
         told["engines"] = [one.to_dict() for one in self.engines]
         return told | {"findings": list(self.findings), "agree": self.agree}
 
+    @property
+    def table(self) -> tuple[tuple[str, ...], ...]:
+        """What each engine does, as rows of text below a head."""
+        head = ("engine", "source", "frequencies", "longest wavelength", "factor", "pairing", "")
+        return (head, *map(_cells, self.engines))
+
     def __str__(self) -> str:
         label = f"{self.name}: " if self.name else ""
         kind = f"{self.model_type or 'a model without a type'}, scheme {self.scheme}"
         lines = [f"{label}{kind}, a text of {self.seq_len} positions, held against {self.reference}", ""]
-        rows: list[tuple[str, ...]] = [
-            ("engine", "source", "frequencies", "longest wavelength", "factor", "pairing", "")
-        ]
-        rows += [_cells(one) for one in self.engines]
+        rows = self.table
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
         told = [f"{one.engine}: {part}" for one in self.engines for part in _remarks(one)]

@@ -1,5 +1,6 @@
 """Figures from kernels, frequencies and results; matplotlib is imported inside."""
 
+from rfrope.plotting.drawing import Bins as Bins
 from rfrope.plotting.drawing import check_available as check_available
 from rfrope.plotting.drawing import new_figure as new_figure
 from rfrope.plotting.figures import attention, frequencies, kernel, mean_kernels, validation, wavelengths

@@ -42,11 +42,15 @@ class Bins:
     @classmethod
     def of(cls, lags: np.ndarray) -> Bins:
         """Divide increasing whole lags from 0 on, so that both a linear and a logarithmic axis are resolved."""
-        last = float(lags[-1])
-        edges = np.unique(np.rint(np.concatenate([np.geomspace(1.0, last, _BINS), np.linspace(0.0, last, _BINS)])))
-        starts = np.unique(np.searchsorted(lags, edges))
+        starts = np.unique(np.searchsorted(lags, cls.edges(lags[-1])))
         ends = np.append(starts[1:], len(lags))
         return cls(starts, lags[(starts + ends - 1) // 2])
+
+    @staticmethod
+    def edges(last: float) -> np.ndarray:
+        """Where bins of lags from 0 to `last` begin: whole numbers, at equal ratios and at equal distances."""
+        parts = (np.geomspace(1.0, float(last), _BINS), np.linspace(0.0, float(last), _BINS))
+        return np.unique(np.rint(np.concatenate(parts)))
 
     def range(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Smallest, median and largest of the values ``(..., lags)`` in each bin."""
