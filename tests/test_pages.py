@@ -178,7 +178,8 @@ MOVE = """
     one.value = value; one.dispatchEvent(new Event("change")); await wait(10);
   };
   const seen = () => JSON.parse(JSON.stringify(rfrope.drawn[0]));
-  const rows = () => [...document.querySelector("section table").rows].map((r) => [...r.cells].map((c) => c.textContent));
+  const texts = (row) => [...row.cells].map((cell) => cell.textContent);
+  const rows = () => [...document.querySelector("section table").rows].map(texts);
 """
 
 

@@ -81,7 +81,8 @@ def test_json(run):
     plan = analysis.plan(rfrope.from_config(CONFIG)[0], 1024)
     config = {"rope_parameters": plan.way("yarn").rope_parameters, "max_position_embeddings": 1024}
     assert code == 0
-    assert told == {"plans": [{"name": "", **plan.to_dict(), "config": config}], **written}
+    written = {"output": None, "plot": None, "html": None}
+    assert told == {"plans": [{"name": "", **plan.to_dict(), "config": config}]} | written
 
 
 def test_a_model_whose_scheme_depends_on_the_length_is_read_at_its_own(run):
