@@ -68,6 +68,15 @@ def program(*arguments, **environment):
     )
 
 
+@pytest.mark.parametrize("command", [["inspect"], ["plan", "--context", 99], ["export", "--to", "vllm"]])
+def test_a_path_where_nothing_lies(run, command):
+    for source, told in (("meta-llama/Llama-3.1-8B", "nothing is downloaded"), ("none.npz", "there is no such file")):
+        code, out, err = run(*command, source)
+        assert (code, out) == (2, "")
+        assert told in err
+        assert "Errno" not in err
+
+
 # -- as a program ------------------------------------------------------------------------------------------------------
 
 

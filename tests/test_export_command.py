@@ -108,7 +108,7 @@ def test_without_a_context(run, tmp_path):
     [
         (["--to", "vllm"], "expected FILE and --to ENGINE, or --list, or --conformance DIR"),
         (["rope.npz"], "expected FILE and --to ENGINE"),
-        (["nowhere.npz", "--to", "vllm"], "No such file"),
+        (["nowhere.npz", "--to", "vllm"], "there is no such file"),
         (["rope.npz", "--to", "vllm", "--model", "config.json"], "--model config.json: expected -o with it"),
         (["rope.npz", "--to", "vllm", "--dtype", "float16"], "dtype is 'float16', for which vllm has no use"),
         (["rope.npz", "--to", "vllm", "-o", "new.txt"], "-o new.txt: path is 'new.txt'; expected for vllm"),

@@ -390,6 +390,32 @@ def test_bad_arguments(run, arguments, told):
     assert told in err
 
 
+def test_each_axis_over_its_own_context(run, tmp_path):
+    path = tmp_path / "plane.npz"
+    design = ["design", "gaussian(scale=8, ndim=2)", "--head-dim", 16, "--context", "24,14", "-o", path]
+    assert run(*design)[0] == 0
+    omega = rfrope.load(path).frequencies
+    code, out, err = run("inspect", path)
+    assert (code, err) == (0, "")
+    assert "over a context of 24 x 14 positions" in out
+    (held,) = sets(run("inspect", path, "--json")[1])
+    assert (held["context"], [axis["context"] for axis in held["axes"]]) == ([24, 14], [24, 14])
+    for axis, length in zip(held["axes"], (24, 14), strict=True):
+        curve = analysis.mean_kernel(omega[:, axis["axis"]], np.arange(length))
+        assert axis["curve"][-1] == [length - 1, pytest.approx(curve[-1])]
+        assert axis["lowest"] == pytest.approx(curve[1:].min())
+    (alike,) = sets(run("inspect", path, "--context", "14,14", "--json")[1])
+    assert alike["context"] == 14
+    assert alike["axes"] == sets(run("inspect", path, "--context", 14, "--json")[1])[0]["axes"]
+    table = run("inspect", path, path)[1].splitlines()
+    assert [row.split()[4] for row in table[2:4]] == ["24", "14"]
+    for refused, told in (("14,14,14", "has 2 axes; expected one number, or one for each axis"), ("1", "1 is below 2")):
+        code, _, err = run("inspect", path, "--context", refused)
+        assert code == 2
+        assert told in err
+    assert "expected one number" in run("inspect", *BASE[:-1], "9,9")[2]
+
+
 def test_files_without_a_context(run, tmp_path, config):
     rfrope.save(tmp_path / "set.npz", [1.0, 0.1])
     for number, context in enumerate((["a", 3], [], True, 1, 2.5)):  # version 0.1 could write any of these

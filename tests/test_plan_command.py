@@ -158,7 +158,7 @@ def test_a_figure(run):
         (["old.npz", "--context", "1024", "--part", "text"], "--part text: old.npz has one RoPE; expected none"),
         (["bare.json", "--context", "1024"], "bare.json has nothing to plan: it gives no context; expected --trained"),
         (["vision.json", "--context", "1024"], "nothing to plan: it turns by the two axes of a picture"),
-        (["missing.json", "--context", "1024"], "No such file"),
+        (["missing.json", "--context", "1024"], "there is no such file"),
     ],
 )
 def test_bad_input(run, arguments, message):

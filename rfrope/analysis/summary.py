@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any
@@ -61,6 +61,8 @@ class AxisSummary(Result):
         The base that the integral rule asks for the context. The sum over few blocks mostly asks for a larger one.
     fit : KernelFit or None
         The registered kernel whose Phi is nearest to the mean kernel of the blocks that turn; None if none does.
+    context : int
+        Positions along the axis; lags are 0, ..., context - 1.
     """
 
     axis: int
@@ -80,6 +82,7 @@ class AxisSummary(Result):
     aliasing_distance: int | None
     integral_rule: float
     fit: KernelFit | None
+    context: int
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,8 @@ class Summary(Result):
         D; 2D features of a head are rotated.
     head_dim : int
         Features of a query and a key that a score compares, 2D or more.
-    context : int
-        Positions; lags are 0, ..., context - 1.
+    context : int or tuple of int
+        Positions; lags are 0, ..., context - 1. One for each axis where they differ.
     attention_factor : float
         Multiplies cos and sin, and so scores by its square.
     random_std : float
@@ -107,7 +110,7 @@ class Summary(Result):
     name: str | None
     n_blocks: int
     head_dim: int
-    context: int
+    context: int | tuple[int, ...]
     attention_factor: float
     random_std: float
     axes: tuple[AxisSummary, ...]
@@ -127,7 +130,7 @@ class Summary(Result):
         share = "features" if rotated >= self.head_dim else f"of the {self.head_dim} features"
         lines = [
             f"{name}{_n(self.n_blocks, 'frequency', 'frequencies')} for {rotated} {share} of a head, over a context of "
-            f"{self.context} positions."
+            f"{' x '.join(map(str, np.atleast_1d(self.context)))} positions."
         ]
         if rotated < self.head_dim:
             lines.append("The other features are not turned; below they count as blocks that stand still.")
@@ -147,7 +150,7 @@ class Summary(Result):
 @array.on_device_of_arrays
 def summarise(
     frequencies: Any,
-    context: int | None = None,
+    context: int | Sequence[int] | None = None,
     *,
     attention_factor: float | None = None,
     head_dim: int | None = None,
@@ -160,8 +163,8 @@ def summarise(
     frequencies : Rope or array_like, radians per unit of position
         ``(D,)`` or ``(D, k)``, with at least one block. A Rope's attention factor and the width of its head count
         too; sections do not: all axes move together, as they do along text.
-    context : int, optional
-        Number of positions, at least 2. May be left out for a Rope that has one.
+    context : int or sequence of int, optional
+        Number of positions, at least 2, or one for each axis. May be left out for a Rope that has it.
     attention_factor : float, optional
         Positive; that of `frequencies` or 1 unless given.
     head_dim : int, optional
@@ -202,11 +205,7 @@ def summarise(
     """
     given = frequencies if isinstance(frequencies, Rope) else None
     omega = angles.on_host(frequencies if given is None else given.frequencies, sets="one")
-    if context is None and given is not None:
-        context = max(given.context) if isinstance(given.context, tuple) else given.context
-    if context is None:
-        raise ValueError("context is missing; expected a number of positions, such as 4096")
-    context, n_blocks = whole("context", context, 2), len(omega)
+    lengths, n_blocks = _lengths(given.context if context is None and given is not None else context, omega), len(omega)
     if head_dim is None:
         head_dim = 2 * n_blocks if given is None else given.source.get("qk_head_dim", given.head_dim)
     capacity.check(64.0 * whole("head_dim", head_dim), f"head_dim={head_dim}", "head_dim")
@@ -218,9 +217,27 @@ def summarise(
         raise TypeError(f"name is {name!r}; expected a string")
     still = np.zeros((head_dim + 1) // 2 - n_blocks)
     axes = tuple(
-        _along(axis, np.concatenate([column, still]), n_blocks, context) for axis, column in enumerate(omega.T)
+        _along(axis, np.concatenate([column, still]), n_blocks, lengths[axis]) for axis, column in enumerate(omega.T)
     )
-    return Summary(name, n_blocks, head_dim, context, factor, 1.0 / math.sqrt(head_dim), axes)
+    told = lengths[0] if len(set(lengths)) == 1 else lengths
+    return Summary(name, n_blocks, head_dim, told, factor, 1.0 / math.sqrt(head_dim), axes)
+
+
+def _lengths(context: Any, omega: np.ndarray) -> tuple[int, ...]:
+    """Positions along each axis of frequencies ``(D, k)``."""
+    if context is None:
+        raise ValueError("context is missing; expected a number of positions, such as 4096")
+    axes = omega.shape[-1]
+    if not isinstance(context, Sequence | np.ndarray) or isinstance(context, str) or np.ndim(context) == 0:
+        return (whole("context", context, 2),) * axes
+    lengths = tuple(whole(f"context[{axis}]", length, 2) for axis, length in enumerate(context))
+    if len(lengths) == 1:
+        return lengths * axes
+    if len(lengths) != axes:
+        raise ValueError(
+            f"context has {len(lengths)} numbers; expected one, or {axes}, one for each axis of the frequencies"
+        )
+    return lengths
 
 
 def _along(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> AxisSummary:
@@ -248,6 +265,7 @@ def _along(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> AxisSum
         aliasing_distance=aliasing_distance(theta, context - 1, threshold=_HIGH),
         integral_rule=integral_rule(context),
         fit=fit_kernel(turning, context - 1)[0] if turning.size else None,
+        context=context,
     )
 
 

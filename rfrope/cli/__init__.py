@@ -37,8 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{command}: interrupted; no file was left half written", file=sys.stderr)
         return 130
     except (ValueError, TypeError, OSError, MemoryError) as error:
-        print(f"{command}: error: {error}", file=sys.stderr)
+        print(f"{command}: error: {_words(error)}", file=sys.stderr)
         return 2
+
+
+def _words(error: Exception) -> str:
+    """What an error says, without the number that the system has for it."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 class _Completion(argparse.Action):

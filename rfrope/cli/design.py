@@ -15,7 +15,7 @@ import rfrope
 from rfrope import designs, exports, kernels, plotting, storage
 from rfrope._core import files
 from rfrope.cli import page
-from rfrope.cli.shared import add_plot, check_figure, drawn, even, naming, place, print_table, whole
+from rfrope.cli.shared import add_plot, check_figure, contexts, drawn, even, naming, place, print_table, whole
 from rfrope.fidelity import Fidelity, fidelity
 from rfrope.moments import mean_kernel_band
 
@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
     )
     design.add_argument(
         "--context",
-        type=_context,
+        type=contexts,
         required=True,
         metavar="N",
         help="number of positions: errors are given for lags 0 to N - 1; N,M for two axes",
@@ -56,21 +56,6 @@ def add(commands: Any) -> None:
     add_plot(design)
     design.add_argument("--json", action="store_true", help="print JSON instead of text")
     design.set_defaults(run=_design)
-
-
-def _context(text: str) -> tuple[int, ...]:
-    """Argument type: one whole number, or one for each axis."""
-    try:
-        context = tuple(map(whole(2), text.split(",")))
-        if max(context) > 2**32 or math.prod(2 * c - 1 for c in context) > 2**52:
-            raise argparse.ArgumentTypeError(
-                f"{text:.40} is too long; expected at most 2**32 positions on an axis, and 2**52 lags"
-            )
-        return context
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a whole number; expected one, or one for each axis: 64,64"
-        ) from None
 
 
 def _ladder(text: str) -> tuple[float, float]:

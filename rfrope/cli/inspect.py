@@ -15,7 +15,7 @@ import numpy as np
 import rfrope
 from rfrope import analysis, models, plotting, scaling
 from rfrope.cli import page
-from rfrope.cli.shared import add_plot, check_figure, check_source, even, print_table, whole, write_figure
+from rfrope.cli.shared import add_plot, check_figure, check_source, contexts, even, print_table, whole, write_figure
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
 _BY_LENGTH = tuple(scheme.name for scheme in scaling.SCHEMES if scheme.by_length)
@@ -33,11 +33,12 @@ class _Set:
 
     label: str
     frequencies: np.ndarray
-    context: int
+    context: int  # the longest
     attention_factor: float = 1.0
     model: rfrope.Rope | None = None
     seq_len: int | None = None
     base: float | None = None
+    contexts: tuple[int, ...] | None = None  # one for each axis, where they differ
 
     @property
     def head_dim(self) -> int | None:
@@ -70,7 +71,10 @@ def add(commands: Any) -> None:
     command.add_argument("--base", type=_base, action="append", metavar="B", help="standard RoPE; may be given again")
     command.add_argument("--head-dim", type=even, metavar="d", help="rotated width of a head, for --base")
     command.add_argument(
-        "--context", type=whole(2), metavar="N", help="number of positions (default: what the SOURCE says)"
+        "--context",
+        type=contexts,
+        metavar="N",
+        help="number of positions (default: what the SOURCE says); N,M for two axes",
     )
     command.add_argument(
         "--seq-len",
@@ -104,7 +108,7 @@ def _run(options: argparse.Namespace) -> int:
     told = [
         analysis.summarise(
             one.frequencies,
-            one.context,
+            one.contexts or one.context,
             attention_factor=one.attention_factor,
             head_dim=one.head_dim,
             name=one.label,
@@ -153,14 +157,23 @@ def _of_bases(options: argparse.Namespace) -> Iterator[_Set]:
         if options.head_dim is None or options.context is None:
             raise ValueError(f"--base {base:g}: expected --head-dim and --context with it")
         omega = rfrope.geometric(options.head_dim // 2, base=base)
-        yield _Set(f"base {base:.12g}", omega, options.context, base=base)
+        yield _Set(f"base {base:.12g}", omega, _one_context(options, f"base {base:g}"), base=base)
+
+
+def _one_context(options: argparse.Namespace, what: str) -> int:
+    """The number of ``--context``, where there is one axis."""
+    if len(options.context) > 1:
+        given = ",".join(map(str, options.context))
+        raise ValueError(f"--context {given}: {what} has one axis; expected one number")
+    context: int = options.context[0]
+    return context
 
 
 def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
+    check_source(source)
     if source.lower().endswith(_FREQUENCY_FILES):
         yield from _of_frequency_file(source, options)
         return
-    check_source(source)
     parts = rfrope.from_config(source, seq_len=options.seq_len)
     contexts = [_context_of(part, options) for part in parts]
     if not any(contexts):
@@ -184,9 +197,10 @@ def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
 
 def _context_of(part: rfrope.Rope, options: argparse.Namespace) -> int | None:
     """How many positions are looked at: what was asked for, else what the layers see."""
-    if options.context is not None or part.context is None:
-        context: int | None = options.context
-        return context
+    if options.context is not None:
+        return _one_context(options, "a model's config")
+    if part.context is None:
+        return None
     assert isinstance(part.context, int)  # that of a model
     window = part.source["window"]
     return part.context if window is None else min(part.context, window)
@@ -195,15 +209,19 @@ def _context_of(part: rfrope.Rope, options: argparse.Namespace) -> int | None:
 def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Set]:
     held = rfrope.load(source)
     found = held.context if options.context is None else options.context
-    context = max(found) if isinstance(found, tuple) else found
-    if context is None or context < 2:
+    lengths = found if isinstance(found, tuple) else (found or 0,)
+    if min(lengths) < 2:
         raise ValueError(f"{source} holds no context; expected --context")
     omega = held.frequencies.astype(np.float64)
+    axes = 1 if omega.ndim == 1 else omega.shape[-1]
+    if len(lengths) not in (1, axes):
+        given = ",".join(map(str, lengths))
+        raise ValueError(f"--context {given}: {source} has {axes} axes; expected one number, or one for each axis")
     if omega.ndim < 3:
-        yield _Set(source, omega, context)
+        yield _Set(source, omega, max(lengths), contexts=lengths)
         return
     for head, one in enumerate(omega.reshape(-1, *omega.shape[-2:])):
-        yield _Set(f"{source}, head {head}", one, context)
+        yield _Set(f"{source}, head {head}", one, max(lengths), contexts=lengths)
 
 
 def _scheme(one: _Set) -> Iterator[str]:
@@ -287,7 +305,7 @@ def _rows(sets: list[_Set], told: list[analysis.Summary]) -> tuple[_Rows, _Rows]
             still = (summary.head_dim + 1) // 2 - along.n_turning + along.n_dead
             places = ["never" if lag is None else str(lag) for lag in (along.half_lag, along.first_negative_lag)]
             factor = f"{summary.attention_factor**2:.4g}"
-            found.append((label, str(summary.context), *places, f"{along.lowest:.3f}", str(still), factor))
+            found.append((label, str(along.context), *places, f"{along.lowest:.3f}", str(still), factor))
             lengths = f"{along.shortest:.4g} to {along.longest:.4g}"
             made.append((label, str(summary.n_blocks), lengths, "-" if along.fit is None else along.fit.label))
     return found, made

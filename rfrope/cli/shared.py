@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import os
 import shutil
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rfrope import plotting
+from rfrope import plotting, storage
 from rfrope._core import files
 
 _FIGURES = (".png", ".svg", ".pdf")
@@ -41,6 +42,21 @@ def even(text: str) -> int:
     if (value := whole(2)(text)) % 2:
         raise argparse.ArgumentTypeError(f"{value} is odd; expected an even number, two features for each frequency")
     return value
+
+
+def contexts(text: str) -> tuple[int, ...]:
+    """Argument type: one whole number, or one for each axis."""
+    try:
+        context = tuple(map(whole(2), text.split(",")))
+        if max(context) > 2**32 or math.prod(2 * c - 1 for c in context) > 2**52:
+            raise argparse.ArgumentTypeError(
+                f"{text:.40} is too long; expected at most 2**32 positions on an axis, and 2**52 lags"
+            )
+        return context
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number; expected one, or one for each axis: 64,64"
+        ) from None
 
 
 @contextmanager
@@ -111,6 +127,8 @@ def check_source(source: str) -> None:
     """Say what to pass instead of a model's name, or of a path where nothing lies."""
     if os.path.exists(source):
         return
+    if source.lower().endswith(storage.SUFFIXES):
+        raise ValueError(f"{source}: there is no such file; expected one that `rfrope design -o` or rfrope.save wrote")
     folder, _, name = source.replace(os.sep, "/").rpartition("/")
     is_name = bool(folder) and not source.startswith((".", "/", "~")) and "/" not in folder and "." not in folder
     hint = f" (for {name}: the config.json of its repository)" if is_name and not name.endswith(".json") else ""

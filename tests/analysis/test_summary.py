@@ -306,3 +306,17 @@ def test_slow_blocks_are_said_to_hardly_tell_positions_where_they_do():
         text = str(analysis.summarise(np.array([1.0, 2.0 * np.pi * turns / 100.0]), 100))
         assert "never shows all their angles" in text
         assert ("hardly tell" in text) == hardly
+
+
+def test_a_context_for_each_axis():
+    omega = rfrope.sample("gaussian(scale=8, ndim=2)", 8, rng=0)
+    plane = analysis.summarise(omega, (64, 16))
+    assert plane.context == (64, 16)
+    assert plane.axes[0] == analysis.summarise(omega, 64).axes[0]
+    assert plane.axes[1] == analysis.summarise(omega, 16).axes[1]
+    assert analysis.summarise(omega, [16, 16]).context == analysis.summarise(omega, 16).context == 16
+    assert analysis.summarise(rfrope.Rope(omega, context=(64, 16))) == plane
+    with pytest.raises(ValueError, match="context has 3 numbers; expected one, or 2, one for each axis"):
+        analysis.summarise(omega, (8, 8, 8))
+    with pytest.raises(ValueError, match=r"context\[1\] is 1"):
+        analysis.summarise(omega, (8, 1))
