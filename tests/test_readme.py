@@ -9,9 +9,11 @@ import textwrap
 import tomllib
 
 import pytest
+from campaign import sparse
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.rst"))
+SLOW = ("proofs.rst", "limits.rst")  # their checks are statistics
 
 
 def blocks(language, page="README.md"):
@@ -49,6 +51,17 @@ def test_examples_for_a_framework_run(framework):
     exec(compile("\n".join(map(textwrap.dedent, code)), f"{framework}.rst", "exec"), {})
 
 
+def test_the_example_of_rotate_in_pytorch_runs():
+    """The docstring's own test passes over it, since the extra "test" does not bring PyTorch."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    rotate = importlib.import_module("rfrope").rotate
+    text = rotate.__doc__.replace("  # doctest: +SKIP", "")
+    assert text.count(">>> import torch\n") == 1
+    names = {"rotate": rotate}
+    example = doctest.DocTestParser().get_doctest(text, names, "rotate", None, 0)
+    assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
+
+
 @pytest.mark.skipif(not PAGES, reason="docs/ is not here")
 def test_the_code_of_the_first_page_runs():
     torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -77,7 +90,7 @@ def test_readme_links_lead_somewhere():
         assert not PAGES or (ROOT / link).is_file()
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", sparse(PAGES, lambda page: page not in SLOW))
 def test_examples_of_documentation_page(page):
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     outcome = doctest.testfile(str(ROOT / "docs" / page), module_relative=False, optionflags=flags, encoding="utf-8")

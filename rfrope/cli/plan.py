@@ -175,6 +175,8 @@ def _write(options: argparse.Namespace, trained: rfrope.Rope, plan: analysis.Pla
         sets |= {one.name: one.rope.frequencies for one in plan.ways if one.name != "as it is"}
         plotting.mean_kernels(sets, options.context - 1, ax=left)
         plotting.wavelengths(sets, context=options.context, ax=right)
+        left.set_title("score of equal content")
+        right.set_title("wavelengths of the blocks")
         write_figure(options, figure)
 
 

@@ -114,6 +114,15 @@ def rotate(
         For `x` that is not real floating, arrays of different libraries, `out` of another dtype, or `out` where
         gradients are asked for.
 
+    See Also
+    --------
+    Rope.rotate : the same with a record of frequencies, prepared once for repeated calls.
+    scores : rotates queries and keys and multiplies them.
+    rotation_table, rotate_by_table : cos and sin made once, and used again.
+    rotate_by_phases : for phases that are formed elsewhere.
+    layers.torch.RotaryEmbedding : a module, whose frequencies may learn.
+    rotation.rerotate : turns cached keys from one Rope to another.
+
     Notes
     -----
     Where float64 does not exist (JAX without x64), integer positions keep exact phases, with cos and sin to 2e-7; for
@@ -128,6 +137,40 @@ def rotate(
     >>> import numpy as np
     >>> rotate(np.array([1.0, 0.0]), 1, [np.pi / 2]).round(12)
     array([0., 1.])
+
+    Queries of 8 heads and 16 tokens, as a model has them, far into a text; a score depends on the lag alone:
+
+    >>> import rfrope
+    >>> q, k = np.random.default_rng(0).standard_normal((2, 1, 8, 16, 64), dtype=np.float32)
+    >>> positions, omega = np.arange(100_000, 100_016), rfrope.geometric(32)
+    >>> far = [rotate(x, positions, omega) for x in (q, k)]
+    >>> near = [rotate(x, np.arange(16), omega) for x in (q, k)]
+    >>> far[0].shape, far[0].dtype
+    ((1, 8, 16, 64), dtype('float32'))
+    >>> scores = [a @ b.swapaxes(-1, -2) for a, b in (far, near)]
+    >>> bool(np.max(np.abs(scores[0] - scores[1])) < 1e-4)
+    True
+
+    Frequencies of its own for each head, ``(H, D, 1)``, go with positions ``(L, 1)``:
+
+    >>> per_head = rfrope.sample("gaussian(scale=32)", 32, rng=0, heads=8)
+    >>> rotate(q, positions[:, None], per_head).shape
+    (1, 8, 16, 64)
+
+    Patches of an image, 4 by 4, have two coordinates, and frequencies ``(D, 2)``:
+
+    >>> patches = np.stack(np.meshgrid(np.arange(4), np.arange(4), indexing="ij"), axis=-1).reshape(16, 2)
+    >>> plane = rfrope.axial(rfrope.geometric(16), rfrope.geometric(16)).frequencies
+    >>> rotate(q, patches, plane).shape
+    (1, 8, 16, 64)
+
+    Tensors of PyTorch stay what they are and where they are, 16 bits wide and with gradients, and phases are as exact:
+
+    >>> import torch  # doctest: +SKIP
+    >>> x = torch.ones(1, 8, 16, 64, dtype=torch.bfloat16, requires_grad=True)  # doctest: +SKIP
+    >>> turned = rotate(x, torch.arange(100_000, 100_016), omega)  # doctest: +SKIP
+    >>> turned.dtype, turned.requires_grad  # doctest: +SKIP
+    (torch.bfloat16, True)
     """
     repeats = _repeats() if type(x) is np.ndarray and shift is None else None
     if repeats is not None:
