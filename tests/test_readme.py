@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import json
 import pathlib
 import re
 import shlex
@@ -20,7 +21,9 @@ def blocks(language, page="README.md"):
     return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def test_readme_examples_run(capsys):
+def test_readme_examples_run(capsys, monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed").use("agg")
+    monkeypatch.chdir(tmp_path)
     examples, names = blocks("python"), {}
     for example in [one for one in examples if not of_a_framework(one)]:
         exec(compile(example, "README.md", "exec"), names)
@@ -31,6 +34,34 @@ def test_readme_examples_run(capsys):
     assert second.startswith("64 frequencies for 128 features of a head, over a context of 131072 positions.\n")
     assert re.fullmatch(r"over 4096 positions: .* within \S+", told.splitlines()[-1])
     assert len(examples) == 5
+    importlib.import_module("matplotlib.pyplot").close("all")
+
+
+def test_from_readme_to_a_rope_that_is_saved_verified_exported_and_drawn(capsys, monkeypatch, tmp_path):
+    """The path of a new user, in ten lines, and the same in a shell."""
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
+    monkeypatch.chdir(tmp_path)
+    (example,) = [one for one in blocks("python") if "rfrope.save(" in one]
+    assert len(example.splitlines()) == 10
+    exec(compile(example, "README.md", "exec"), {})
+    pyplot.close("all")
+    told = capsys.readouterr().out
+    assert ": passed, 95 tests" in told
+    assert "\nPASSED\n" in told
+    rfrope = importlib.import_module("rfrope")
+    held, config = rfrope.load("rope.npz"), json.loads(pathlib.Path("config.json").read_text("utf-8"))
+    (exported,) = rfrope.from_config(config | {"model_type": "llama", "head_dim": 64})
+    assert max(abs(exported.frequencies - held.frequencies)) < 1e-6
+    assert pathlib.Path("rope.png").read_bytes().startswith(b"\x89PNG")
+    shell = re.findall(r"^    (rfrope .+)$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert [line.split()[1] for line in shell] == ["design", "validate", "export"]
+    main = importlib.import_module("rfrope.cli").main
+    few = {"validate": ["--samples", "4096", "--trials", "1024"]}
+    for line in shell:
+        words = shlex.split(line)[1:]
+        assert main([*words, *few.get(words[0], ["--force"])]) == 0
+    assert json.loads(pathlib.Path("config.json").read_text("utf-8")) == config
+    assert "mean kernel" in pathlib.Path("rope.html").read_text("utf-8")
 
 
 def of_a_framework(example):
