@@ -1,5 +1,6 @@
 """Sphinx configuration. Build with ``sphinx-build -W -b html docs docs/_build/html``; nothing is fetched."""
 
+import csv
 import doctest
 import importlib.util
 import inspect
@@ -158,6 +159,42 @@ class RuleTable(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines))
 
 
+class BenchmarkTable(SphinxDirective):
+    """``.. benchmark-table::`` shows what `benchmarks.compare` measured, a row for each job."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return what it was measured on, and the ratios of each revision."""
+        path = pathlib.Path(__file__).with_name("benchmarks.csv")
+        self.env.note_dependency(str(path))
+        lines = path.read_text("utf-8").splitlines()
+        about = [line[2:] for line in lines if line.startswith("# ")]
+        rows = list(csv.DictReader(line for line in lines if not line.startswith("# ")))
+        found = {(row["revision"], row["job"]): row for row in rows}
+        revisions = dict.fromkeys(row["revision"] for row in rows)
+        dates = {row["revision"]: row["date"] for row in rows}
+        text = [
+            f"``{about[0].removeprefix('Made by: ')}``",
+            "",
+            *about[1:],
+            "",
+            ".. list-table::",
+            "   :header-rows: 1",
+            "",
+        ]
+        text += ["   * - Job"] + [f"     - {name} {dates[name]}" for name in revisions]
+        for job in dict.fromkeys(row["job"] for row in rows):
+            text += [f"   * - {job}"] + [f"     - {self.cell(found[name, job])}" for name in revisions]
+        return self.parse_text_to_nodes("\n".join(text))
+
+    @staticmethod
+    def cell(row: dict[str, str]) -> str:
+        """Return a ratio with its interval, in bold where it is beyond noise."""
+        if not row["ratio"]:
+            return "not there"
+        ratio = f"**{row['ratio']}**, {row['verdict']}" if row["verdict"] else row["ratio"]
+        return f"{ratio} ({row['low']} to {row['high']})"
+
+
 def public_names() -> dict[str, Any]:
     """Every name that a user may rely on, with what it stands for."""
     names = {f"rfrope.{name}": getattr(rfrope, name) for name in rfrope.__all__}
@@ -211,6 +248,7 @@ def setup(app: Sphinx) -> None:
     app.add_directive("scheme-table", SchemeTable)
     app.add_directive("engine-table", EngineTable)
     app.add_directive("rule-table", RuleTable)
+    app.add_directive("benchmark-table", BenchmarkTable)
     app.connect("autodoc-process-docstring", show_dot_products)
     app.connect("missing-reference", resolve_from_top)
     app.connect("env-check-consistency", check_reference)

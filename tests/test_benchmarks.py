@@ -19,7 +19,19 @@ if not (ROOT / "benchmarks").is_dir():
 sys.path.insert(0, str(ROOT))
 
 import rfrope  # noqa: E402
-from benchmarks import accuracy, crossover, gpu, gpu_jobs, growth, jobs, libraries, peers, timing  # noqa: E402
+from benchmarks import (  # noqa: E402
+    accuracy,
+    compare,
+    compare_jobs,
+    crossover,
+    gpu,
+    gpu_jobs,
+    growth,
+    jobs,
+    libraries,
+    peers,
+    timing,
+)
 from benchmarks.process_peers import Process  # noqa: E402
 
 
@@ -391,3 +403,121 @@ def test_libraries_of_the_suite_leave_cupy_out_without_a_device(monkeypatch):
     assert not libraries._cupy_works()
     monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(ones=np.ones))
     assert libraries._cupy_works()
+
+
+# -- comparing revisions -----------------------------------------------------------------------------------------------
+
+
+def test_intervals_hold_the_median_as_often_as_they_say():
+    rng, alpha, held = np.random.default_rng(0), 0.05, 0
+    for _ in range(2000):
+        found = compare.interval(rng.lognormal(0.0, 0.5, 13).tolist(), alpha)
+        assert found.low <= found.value <= found.high < math.inf
+        held += found.low <= 1.0 <= found.high
+    assert held / 2000 > 1.0 - alpha - 4 * math.sqrt(alpha / 2000)
+    assert held < 2000, "an interval that always holds it says nothing"
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.001, 0.05 / 65])
+def test_with_too_few_rounds_an_interval_is_everything(alpha):
+    rounds = compare.rounds_needed(alpha)
+    ratios = np.linspace(0.9, 1.1, rounds).tolist()
+    assert compare.interval(ratios, alpha).high == 1.1
+    assert compare.interval(ratios[: rounds - 1], alpha) == compare.Ratio(
+        pytest.approx(np.median(ratios[: rounds - 1])), 0.0, math.inf
+    )
+
+
+def test_noise_of_the_control_is_not_a_verdict():
+    quiet, noisy = compare.Ratio(1.0, 0.99, 1.01), compare.Ratio(1.1, 0.9, 1.2)
+    assert compare.verdict(compare.Ratio(1.1, 1.05, 1.15), quiet) == "slower"
+    assert compare.verdict(compare.Ratio(1.1, 1.05, 1.15), noisy) == ""
+    assert compare.verdict(compare.Ratio(0.9, 0.85, 0.95), quiet) == "faster"
+    assert compare.verdict(compare.Ratio(1.1, 0.99, 1.3), quiet) == ""
+
+
+class Clockwork:
+    """A worker whose times are known."""
+
+    def __init__(self, factor):
+        self.factor, self.calls = factor, []
+
+    def seconds(self, job):
+        self.calls.append(job)
+        return (
+            "AttributeError: not there" if job == "new" and self.factor == 3.0 else self.factor * (1 + len(self.calls))
+        )
+
+
+def test_ratios_are_taken_within_a_round():
+    workers = {"base": Clockwork(1.0), "slow": Clockwork(2.0), "old": Clockwork(3.0), "control": Clockwork(1.0)}
+    ratios, seconds, missing = compare.measured(workers, ["a", "new"], 5, "base")
+    assert ratios["slow", "a"] == [2.0] * 5
+    assert ratios["control", "new"] == [1.0] * 5
+    assert len(seconds["new"]) == 5
+    assert missing == {("old", "new"): "AttributeError: not there"}
+    assert workers["old"].calls.count("new") == 1
+
+
+def test_a_table_of_revisions_says_what_is_missing(tmp_path):
+    rows = [
+        {
+            "revision": "a",
+            "date": "",
+            "job": "x",
+            "ratio": 1.5,
+            "low": 1.4,
+            "high": 1.6,
+            "verdict": "slower",
+            "base_seconds": 0.5,
+        },
+        {"revision": "a", "date": "", "job": "y", "verdict": "missing: the base lacks it"},
+    ]
+    told = "\n".join(compare.text(rows))
+    assert "500.0000 ms x  1.500  (1.400 to 1.600)  slower" in told
+    assert "y  missing: the base lacks it" in told
+    compare.write(tmp_path / "a.csv", rows, ["a machine"])
+    lines = (tmp_path / "a.csv").read_text("utf-8").splitlines()
+    assert lines[1:] == [
+        "# a machine",
+        ",".join(compare.FIELDS),
+        "a,,x,1.5,1.4,1.6,slower,0.5",
+        "a,,y,,,,missing: the base lacks it,",
+    ]
+
+
+def test_bad_revisions_are_refused(capsys):
+    assert compare.main(["HEAD"]) == 2
+    assert "expected a base and at least one revision" in capsys.readouterr().err
+    assert compare.main([".", ".", "--only", "nothing like it"]) == 2
+    assert "expected a pattern that matches some of rotate" in capsys.readouterr().err
+    assert compare.main([".", ".", "--rounds", "3"]) == 2
+    assert "expected at least" in capsys.readouterr().err
+
+
+@campaign
+def test_a_process_times_the_rfrope_of_its_folder():
+    worker = compare.Worker(ROOT, "cpu", 1)
+    try:
+        assert 0.0 < worker.seconds("from_config, yarn") < 60.0
+        assert worker.seconds("no such job") == "KeyError: 'no such job'"
+    finally:
+        worker.close()
+    assert worker.process.returncode == 0
+
+
+@pytest.mark.parametrize("job", compare_jobs.JOBS)
+def test_jobs_run(job):
+    compare_jobs.JOBS[job](rfrope)()
+
+
+def test_the_page_of_benchmarks_names_its_command_and_machine():
+    lines = (ROOT / "docs" / "benchmarks.csv").read_text("utf-8").splitlines()
+    assert lines[0].startswith("# Made by: python -m benchmarks.compare ")
+    assert "cores" in lines[1]
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("# ")))
+    assert {row["job"] for row in rows} == set(compare_jobs.JOBS)
+    assert len({row["revision"] for row in rows}) > 2
+    for row in rows:
+        if row["ratio"]:
+            assert float(row["low"]) <= float(row["ratio"]) <= float(row["high"])

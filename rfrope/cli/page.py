@@ -152,7 +152,8 @@ def curves(
         "Lines are mean kernels, the score of equal content at a distance, averaged over contents. Where a line stands "
         "for several lags it is their median, inside their range. The sliders' context reaches beyond that of the "
         "command; "
-        + ("base, scheme and factor draw one more line." if ladder else f"factor stretches {sets[stretched].label}.")
+        + ("base, scheme and factor draw one more line" if ladder else "factor draws one more, stretched")
+        + f", made from {sets[stretched].label}."
     )
     several = any(np.ndim(one.frequencies) > 1 and one.frequencies.shape[-1] > 1 for one in sets)
     return {

@@ -1,0 +1,38 @@
+"""
+The sinusoidal embedding and its shifts
+=======================================
+
+One matrix, the same at every position, moves the embedding; its products are the mean kernel of RoPE.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import rfrope
+from rfrope import analysis, rotation
+
+# %%
+# `rfrope.sinusoidal` stacks sine and cosine of the same frequencies that RoPE turns by;
+# `rfrope.rotation.shift_matrix` is the matrix that moves it by a number of positions.
+
+omega, positions = rfrope.geometric(16), np.arange(64)
+embedding = rfrope.sinusoidal(positions, omega)
+moved = embedding @ rotation.shift_matrix(9, omega).T
+print(f"largest difference: {np.abs(moved - rfrope.sinusoidal(positions + 9, omega)).max():.1e}")
+
+fig, (left, right) = plt.subplots(1, 2, figsize=(6.4, 3.2), layout="constrained")
+image = left.imshow(embedding.T, aspect="auto", cmap="RdBu", vmin=-1.0, vmax=1.0, interpolation="nearest")
+left.set(xlabel="position", ylabel="feature", title="embedding")
+fig.colorbar(image, ax=left)
+
+# %%
+# The product of two positions depends on their lag alone: D times the mean kernel.
+
+products = embedding @ embedding[32]
+lags = positions - 32
+right.plot(lags, products / 16, "o", ms=3, color="#0072B2", label="product / D")
+right.plot(lags, analysis.mean_kernel(omega, lags), color="#D55E00", lw=1.0, label="mean kernel")
+right.set(xlabel="lag to position 32 (positions)", ylim=(0, 1.05), title="products")
+right.legend(frameon=False, fontsize="small")
+right.spines[["top", "right"]].set_visible(False)
+plt.show()
