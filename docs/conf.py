@@ -175,7 +175,7 @@ class BenchmarkTable(SphinxDirective):
         text = [
             f"``{about[0].removeprefix('Made by: ')}``",
             "",
-            *about[1:],
+            *(f"- {line}" for line in about[1:]),
             "",
             ".. list-table::",
             "   :header-rows: 1",
@@ -191,8 +191,8 @@ class BenchmarkTable(SphinxDirective):
         """Return a ratio with its interval, in bold where it is beyond noise."""
         if not row["ratio"]:
             return "not there"
-        ratio = f"**{row['ratio']}**, {row['verdict']}" if row["verdict"] else row["ratio"]
-        return f"{ratio} ({row['low']} to {row['high']})"
+        value, low, high = (f"{float(row[name]):.3g}" for name in ("ratio", "low", "high"))
+        return f"{f'**{value}**, ' + row['verdict'] if row['verdict'] else value} ({low} to {high})"
 
 
 def public_names() -> dict[str, Any]:
