@@ -37,3 +37,25 @@ plt.show()
 
 for name, values in pictures.items():
     print(f"{name}: {values[24, 36]:.2f} along a row, {values[24 + 8, 24 + 9]:.2f} on the diagonal")
+
+# %%
+# Three axes, as of a video: rows and columns of a frame, and time. Slices at three lags in time, for ladders of each
+# axis on their own and for a Matérn kernel that is isotropic in a frame and half as long in time.
+
+video = rfrope.kernel("matern", nu=1.5, scale=(6.0, 6.0, 3.0), ndim=3)
+sets = {
+    "axial ladders": rfrope.axial(*(rfrope.geometric(16, base=100.0) for _ in range(3))),
+    "Matérn, Sobol'": rfrope.design(video, head_dim=96, context=(25, 25, 9), rng=0),
+}
+fig, axes = plt.subplots(len(sets), 3, figsize=(7.4, 5.0), layout="constrained", sharex=True, sharey=True)
+for row, (name, rope) in zip(axes, sets.items(), strict=True):
+    for ax, time in zip(row, (0, 2, 6), strict=True):
+        lag = np.concatenate([grid, np.full((*grid.shape[:2], 1), time)], axis=-1)
+        values = rfrope.analysis.mean_kernel(rope, lag)
+        image = ax.imshow(values, extent=(-24.5, 24.5, 24.5, -24.5), vmin=-1, vmax=1, cmap="PuOr")
+        ax.set_title(f"{time} frames apart", fontsize="medium")
+    row[0].set_ylabel(f"{name}\nlag in rows")
+for ax in axes[-1]:
+    ax.set_xlabel("lag in columns")
+fig.colorbar(image, ax=axes, label="mean kernel")
+plt.show()
