@@ -27,6 +27,7 @@ from rfrope.cli.shared import naming
 from rfrope.plotting import Bins
 from rfrope.validation import QUANTITIES, Row, Validation
 
+_FILES = ("uPlot.min.css", "page.css", "uPlot-LICENSE.txt", "uPlot.iife.min.js", "page.js")
 _FURTHER = 4  # contexts that the slider reaches
 _LONGEST = 2**24  # positions
 _SCHEMES = ("default", "linear", "ntk", "yarn", "llama3")
@@ -104,9 +105,6 @@ def rendered(title: str, parts: Iterable[Part], text: str) -> str:
         library=held["uPlot.iife.min.js"],
         script=held["page.js"],
     )
-
-
-_FILES = ("uPlot.min.css", "page.css", "uPlot-LICENSE.txt", "uPlot.iife.min.js", "page.js")
 
 
 def table(title: str, rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0,), note: str = "") -> Part:

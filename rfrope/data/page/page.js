@@ -363,7 +363,7 @@
       if (!ready) return;
       const i = made.cursor.idx, one = given.results[+choice.value];
       where.textContent = i == null || !one.rows[i] ? "Point at the figure to read its values."
-        : `${one.rows[i][0]}, lag ${one.rows[i][1]}${one.rows[i][2] == null ? "" : `, pair ${one.rows[i][2]}`}: z ${one.rows[i][3].toFixed(2)}, `
+        : `${one.rows[i][0]}, lag ${one.rows[i][1]}${one.rows[i][2] == null ? "" : `, pair ${one.rows[i][2]}`}: z ${digits(one.rows[i][3], 3)}, `
           + `closed form ${digits(one.rows[i][4], 6)}, estimate ${digits(one.rows[i][5], 6)} ± ${digits(one.rows[i][6], 2)}`;
     }
     ready = true;
