@@ -132,6 +132,7 @@ ANALYSIS_FIELDS = {
         "aliasing_distance",
         "integral_rule",
         "fit",
+        "context",
     ),
     "Summary": ("name", "n_blocks", "head_dim", "context", "attention_factor", "random_std", "axes"),
     "BaseForContext": (
