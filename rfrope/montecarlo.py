@@ -392,7 +392,7 @@ def _scores(u: Array, a: Array, b: Array) -> Array:
     """Scores ``(..., trials)`` from phases ``(..., trials, D)``."""
     xp = array.namespace(a=a)
     a, b = a[..., None, :], b[..., None, :]  # the same in every trial
-    return sums.combined(a, b, xp.cos(u), xp.sin(u), xp)
+    return sums.Waves.of_phases(u, xp).total(a, b)
 
 
 def _phases_of_sets(

@@ -53,7 +53,7 @@ def test_coefficients_meet_waves_as_a_product_summed(one, other, blocks, seed):
     assert np.shape(found) == wanted.shape
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14)
     np.testing.assert_array_equal(sums.weighted(None, waves, np), np.sum(waves, axis=-1))
-    both = sums.combined(coefficients, 2.0 * coefficients, waves, waves, np)
+    both = sums.Waves(waves, waves, np).total(coefficients, 2.0 * coefficients)
     np.testing.assert_allclose(both, 3.0 * wanted, rtol=0, atol=5e-14)
 
 

@@ -76,6 +76,16 @@ class Angles(NamedTuple):
         """Where the positions are; None for a library without devices."""
         return array.device(self.positions)
 
+    @property
+    def tokens(self) -> int:
+        """How many positions there are along the last of their axes: 1 for a single one."""
+        return int(self.positions.shape[-2]) if self.token_axes else 1
+
+    @property
+    def token_axes(self) -> int:
+        """Axes of the positions that frequencies meet before those of their heads: 1, or 0 for a single position."""
+        return min(self.positions.ndim - 1, 1)
+
     def axes(self) -> Iterator[tuple[Array, Array]]:
         """Yield, axis by axis, positions and frequencies that broadcast to the shape of the phases."""
         tokens = self.positions.ndim > 1
