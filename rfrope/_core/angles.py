@@ -79,16 +79,25 @@ class Angles(NamedTuple):
     @property
     def tokens(self) -> int:
         """How many positions there are along the last of their axes: 1 for a single one."""
-        return int(self.positions.shape[-2]) if self.token_axes else 1
+        return int(self.positions.shape[-2]) if token_axes(self.positions) else 1
 
-    @property
-    def token_axes(self) -> int:
-        """Axes of the positions that frequencies meet before those of their heads: 1, or 0 for a single position."""
-        return min(self.positions.ndim - 1, 1)
+    def in_rows(self) -> Angles:
+        """The same with an axis for the positions ``(..., L, k)``, of length 1 where there is a single one, ``(k,)``.
+
+        What is summed over the blocks then has a last axis that `as_asked` drops.
+        """
+        if token_axes(self.positions):
+            return self
+        shift = self.shift if self.shift is None else self.shift[..., None, :]
+        return self._replace(positions=self.positions[None, :], shift=shift)
+
+    def as_asked(self, found: Array) -> Array:
+        """Undo `in_rows` for values ``(..., L)`` at each position."""
+        return found if token_axes(self.positions) else found[..., 0]
 
     def axes(self) -> Iterator[tuple[Array, Array]]:
         """Yield, axis by axis, positions and frequencies that broadcast to the shape of the phases."""
-        tokens = self.positions.ndim > 1
+        tokens = token_axes(self.positions)
         for axis in range(self.frequencies.shape[-1]):
             frequency = self.frequencies[..., axis]
             yield self.positions[..., axis][..., None], frequency[..., None, :] if tokens else frequency
@@ -179,9 +188,8 @@ def checked(
     """
     positions = array.numbers(_whole(positions, name, xp, device), xp, name=name, device=device)
     omega = _allowed(frequencies, xp, device, "frequencies", least, sets)
-    if _is_line(frequencies):
-        positions = positions[..., None]
-    elif positions.ndim == 0 or positions.shape[-1] != omega.shape[-1]:
+    positions = as_vectors(positions, frequencies)
+    if positions.ndim == 0 or positions.shape[-1] != omega.shape[-1]:
         raise _unequal_axes(name, positions.shape, omega.shape)
     check_values(name, positions, xp)
     if shift is not None:
@@ -228,6 +236,92 @@ def on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets: str 
     xp, device = array.shared(**{name: value})
     host = array.to_host(array.numbers(value, xp, name=name, device=device))
     return frequencies(host, np, name=name, least=least, sets=sets)
+
+
+def lags(value: Any, axes: int, name: str = "delta", whose: Any = None, **arrays: Any) -> tuple[Array, ModuleType, Any]:
+    """Read the lags of a public call whose frequencies follow a law, and find what its arrays share.
+
+    Parameters
+    ----------
+    value : array_like, in units of position
+        Any shape ``P`` for one axis, ``(*P, k)`` for k; a NumPy array fits beside arrays of any library.
+    axes : int
+        k.
+    name : str
+        What the caller calls them.
+    whose : object, optional
+        The law, for errors.
+    **arrays
+        The call's other arrays, by their names.
+
+    Returns
+    -------
+    lags : array, (*P, k)
+        In the widest float.
+    xp, device
+        As from `array.shared`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `read`.
+    """
+    xp, device = array.shared({name: value}, **arrays)
+    return checked_lags(value, axes, xp, device, name, whose), xp, device
+
+
+def checked_lags(value: Any, axes: int, xp: ModuleType, device: Any, name: str, whose: Any) -> Array:
+    """Read lags as `lags` does, where it is known what the arrays of the call share."""
+    value = array.as_widest(array.numbers(value, xp, name=name, device=device), xp)
+    check_values(name, value, xp)
+    return as_vectors(value, axes, name, whose)
+
+
+# -- the form that users give and get ----------------------------------------------------------------------------------
+
+
+def is_line(frequencies: Any) -> bool:
+    """Whether frequencies are ``(D,)``, of one axis, for scalar positions; or a number of axes is 1."""
+    if isinstance(frequencies, int):
+        return frequencies == 1
+    return len(frequencies.shape if hasattr(frequencies, "shape") else np.shape(frequencies)) == 1
+
+
+def blocks_of(frequencies: Array) -> int:
+    """D of frequencies in their user's form."""
+    return int(frequencies.shape[-1 if is_line(frequencies) else -2])
+
+
+def token_axes(positions: Array) -> int:
+    """Axes of positions ``(*P, k)`` that the axis of the blocks follows before heads: 1; 0 for a single position."""
+    return min(positions.ndim - 1, 1)
+
+
+def as_vectors(value: Array, like: Any, name: str = "", whose: Any = None) -> Array:
+    """Give numbers the last axis that they have below the gate.
+
+    Parameters
+    ----------
+    value : array
+        Positions, lags or frequencies, in the form of `like`.
+    like : array_like or int
+        Frequencies in their form, or the number of axes of a law, whose lags have one form for each number.
+    name, whose
+        For errors where a law has more axes than `value`.
+    """
+    if is_line(like):
+        return value[..., None]
+    if isinstance(like, int) and (value.ndim == 0 or value.shape[-1] != like):
+        raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., {like}): {whose!r} has {like} axes")
+    return value
+
+
+def as_given(vectors: Array, like: Any) -> Array:
+    """Undo `as_vectors`: the one place where what has an axis of axes below the gate goes back to its user's form."""
+    return vectors[..., 0] if is_line(like) else vectors
+
+
+# -- a Rope ------------------------------------------------------------------------------------------------------------
 
 
 def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = None) -> Any:
@@ -305,7 +399,7 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
         raise ValueError(f"{name} has shape {tuple(omega.shape)}; expected at least one position axis")
     check_values(name, omega, space)
     with array.at_once(omega):  # where there is no float64, phases are exact for frequencies with values alone
-        omega = omega[:, None] if omega.ndim == 1 else omega
+        omega = as_vectors(omega, omega)
     several = len(shape) > 2 or omega.shape[-1] > 1
     wrong = {"any": False, "one": len(shape) > 2, "one axis": several, "line": len(shape) > 1}[sets]
     if wrong:
@@ -354,11 +448,6 @@ def _as_wide(omega: Array, shift: Array) -> Array:
     if omega.shape[-2] != 1 or not shift.ndim or shift.shape[-1] < 2:
         return omega
     return array.namespace(frequencies=omega).broadcast_to(omega, (*omega.shape[:-2], shift.shape[-1], omega.shape[-1]))
-
-
-def _is_line(value: Any) -> bool:
-    """Whether checked frequencies came as ``(D,)``, for scalar positions."""
-    return len(value.shape if hasattr(value, "shape") else np.shape(value)) == 1
 
 
 def _unequal_axes(name: str, positions: tuple[int, ...], frequencies: tuple[int, ...]) -> ValueError:

@@ -234,7 +234,7 @@ def weighted(coefficients: Array | None, waves: Array, xp: ModuleType) -> Array:
     if coefficients is None:
         return xp.sum(waves, axis=-1)
     lags = waves.ndim - 1
-    if not lags or coefficients.ndim == 1:
+    if not lags or not coefficients.shape[:-1]:
         return xp.matmul(coefficients, waves) if not lags else xp.matmul(waves, coefficients)
     if _is_outer(coefficients.shape, lags):
         rows = xp.reshape(coefficients, (*coefficients.shape[: -1 - lags], 1, coefficients.shape[-1]))
@@ -261,6 +261,7 @@ def _held(shape: tuple[int, ...], *coefficients: Array | None) -> int:
     """Numbers of one block that a sum holds: phases, or products where coefficients meet them one by one."""
     shapes = {"the phases": shape}
     for name, value in zip(("cosines", "sines"), coefficients, strict=True):
-        if value is not None and value.ndim > 1 and not _is_outer(value.shape, len(shape)) and value.shape[-2] != 1:
-            shapes[name] = value.shape[:-1]
+        rows = () if value is None or _is_outer(value.shape, len(shape)) else value.shape[:-1]
+        if rows and rows[-1] != 1:
+            shapes[name] = rows
     return math.prod(array.broadcast_shapes(shapes))

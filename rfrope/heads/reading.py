@@ -351,10 +351,11 @@ def _host_positions(name: str, value: Any, rows: int, axes: int) -> np.ndarray:
         return np.arange(rows, dtype=np.float64)[:, None]
     xp = array.namespace(positions=value)
     host = array.to_host(array.numbers(value, xp, name=name)).astype(np.float64)
-    wanted = [(rows, axes)] if axes > 1 else [(rows,), (rows, 1)]
-    if host.shape not in wanted or not np.all(np.isfinite(host)):
+    one_each = host.shape in ((rows, axes), (rows,)) and host.size == rows * axes
+    if not (one_each and np.all(np.isfinite(host))):
         raise ValueError(
-            f"{name} has shape {host.shape}; expected finite positions {' or '.join(map(str, wanted))}, one a token"
+            f"{name} has shape {host.shape}; expected finite positions {(rows, axes)}"
+            f"{' or ' + str((rows,)) if axes == 1 else ''}, one a token"
         )
     return host.reshape(rows, axes)
 

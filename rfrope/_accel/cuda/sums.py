@@ -29,6 +29,7 @@ from rfrope._core.array import Array
 _THREADS = 256  # in a block
 _ENOUGH_BLOCKS, _MOST_BLOCKS = 512, 2048  # that fill a device, and that are made by cutting frequencies into parts
 _HEAD_AXES = 6
+_LAGS_EACH = {1: 2}  # lags of a thread by the number of axes, where they are many: 1 unless named
 _QUANTITIES = {"phi": ("COS", 1.0), "phi2": ("COS", 2.0), "sin": ("SIN", 1.0)}  # what is summed, factor of the lags
 _DRAWS = 2**22  # frequencies of one transform: its memory is some 100 bytes each
 _LARGEST_PHASE = 2.0**90  # radians: what turns hold the fraction of, with a margin
@@ -64,13 +65,8 @@ def mean_cos(angles: Angles) -> Array:
     xp = angles.xp
     with door.place(angles.positions):
         omega, lags = (door.doubles(v, xp) for v in (angles.frequencies, angles.positions))
-        alone = lags.ndim == 1
-        lags = lags[None, :] if alone else lags
-        heads = np.broadcast_shapes(omega.shape[:-2], lags.shape[:-2])
-        shape = heads if alone else (*heads, lags.shape[-2])
-        if omega.ndim == 2:
-            lags = lags.reshape(-1, lags.shape[-1])
-        mean, view = _result(shape, angles.positions, xp)
+        omega, lags = layout.by_head(omega, lags)
+        mean, view = _result(angles.shape[:-1], angles.positions, xp)
         if not _transformed_means(omega, lags, view):
             _direct(omega, lags, "MEAN", view)
         return mean
@@ -116,7 +112,7 @@ class _Cut(NamedTuple):
 
 def _cut(count: int, n_lags: int, n_heads: int, axes: int) -> _Cut:
     """Cut a sum, by its size alone: wide tiles of lags, unless many lanes would idle or there were too few blocks."""
-    each = 2 if axes == 1 and n_lags >= 64 else 1
+    each = _LAGS_EACH.get(axes, 1) if n_lags >= 64 else 1
 
     def most_parts(lanes: int) -> int:  # so that a thread has 64 frequencies at least
         return -(-count // max(64 * _THREADS // lanes, _THREADS))
