@@ -89,8 +89,8 @@ def flag(name: str, value: Any) -> bool:
 
 
 def listed(name: str, value: Any, expected: str) -> tuple[Any, ...]:
-    """Return the items of a list, a tuple, a range or an array of one axis; a text, which is one item, is none."""
-    if isinstance(value, list | tuple | range) or (isinstance(value, np.ndarray) and value.ndim == 1):
+    """Return the items of a list, a tuple, a range or an array; a text, which is one item, is none."""
+    if isinstance(value, range) or is_several(value):
         return tuple(value)
     raise TypeError(f"{name} is {value!r:.80}; expected {expected}")
 

@@ -65,13 +65,13 @@ def whole_numbers(name: str, value: Any, axes: int, *, least: int = -(2**32) + 1
     listed = isinstance(value, list | tuple | int | float | np.ndarray | np.integer)
     host = array.host_numbers(value, name) if listed else None
     if host is None or host.dtype.kind not in kinds:
-        raise TypeError(_unexpected(name, value, axes, least))
+        raise _unexpected(TypeError, name, value, axes, least)
     one_each = host.shape in ((axes,), ()) and host.size == axes
     if not (one_each and np.all((host == np.floor(host)) & (host >= least) & (host < 2.0**32))):
-        raise ValueError(_unexpected(name, value, axes, least))
+        raise _unexpected(ValueError, name, value, axes, least)
     return [int(number) for number in host.reshape(-1)]
 
 
-def _unexpected(name: str, value: Any, axes: int, least: int) -> str:
+def _unexpected(kind: type[Exception], name: str, value: Any, axes: int, least: int) -> Exception:
     each = "" if axes == 1 else f" for each of {axes} axes"
-    return f"{name} is {value!r:.80}; expected a whole number{each} from {least} to 2**32 - 1"
+    return kind(f"{name} is {value!r:.80}; expected a whole number{each} from {least} to 2**32 - 1")

@@ -155,9 +155,11 @@ def _direct(omega: Any, lags: Any, kind: str, mean: Any, squares: Any = None, fa
     plan["lanes"], plan["n_parts"], plan["part"], plan["head_axes"] = cut.lanes, cut.parts, cut.part, len(axes)
     for i, axis in enumerate(axes):
         plan["heads"][i] = axis
-    steps = [(f"sum_any<{kind}>", 1, k <= 3)]  # again only where phases turned out to be too large for the other
-    if k <= 3:
-        steps.insert(0, (f"sum_few<{kind}, {k}, {cut.lags_each}>", cut.lags_each, False))
+    few = f"sum_few<{kind}, {k}, {cut.lags_each}>"
+    fits = few in KERNELS
+    steps = [(f"sum_any<{kind}>", 1, fits)]  # again only where phases turned out to be too large for the other
+    if fits:
+        steps.insert(0, (few, cut.lags_each, False))
     for kernel, lags_each, again in steps:
         plan = plan.copy()
         plan["tiles"], plan["again"] = cut.tiles(n_lags, lags_each), again
@@ -311,7 +313,7 @@ def _grid_sums(sources: _Set, grid: transforms.Grid, n_lags: int) -> Any:
     def modes(first: int, shape: tuple[int, ...]) -> Any:
         steps = [axis.step for axis in grid]
         points, strengths = _formed(sources, transforms.middle(grid, first, shape), steps)
-        return _called(f"nufft{k}d1", *points, strengths, shape if k > 1 else shape[0])
+        return _called(f"nufft{k}d1", *points, strengths, shape)
 
     return transforms.from_blocks(grid, n_lags, modes, door.space())
 
