@@ -266,15 +266,15 @@ def head_weights(a: Place) -> Iterator[Any]:
 
 
 def head_scores(a: Place) -> Iterator[Any]:
-    yield heads.score_profile(a(FREQUENCIES), a(POSITIONS), scaled=False)
-    yield heads.score_profile(a(TENSOR), a(VECTORS), offset=a(VECTORS[0]), temperature=3.0)
-    yield heads.score_profile(a(TENSOR), a(VECTORS[1]), offset=a(VECTORS[:2]), offset_weights=a([1.0, 2.0]))
+    yield heads.positional_scores(a(FREQUENCIES), a(POSITIONS), scaled=False)
+    yield heads.positional_scores(a(TENSOR), a(VECTORS), offset=a(VECTORS[0]), temperature=3.0)
+    yield heads.positional_scores(a(TENSOR), a(VECTORS[1]), offset=a(VECTORS[:2]), offset_weights=a([1.0, 2.0]))
 
 
 def head_attention(a: Place) -> Iterator[Any]:
-    yield from vars(heads.attention_profile(a(FREQUENCIES), 20, temperature=9.0)).values()
-    yield from vars(heads.attention_profile(a(FREQUENCIES), 20, offset=a([-1, -3]), causal=False, window=7)).values()
-    yield from vars(heads.attention_profile(a(TENSOR), (4, 2, 3), offset=a(VECTORS), causal=False)).values()
+    yield from vars(heads.positional_attention(a(FREQUENCIES), 20, temperature=9.0)).values()
+    yield from vars(heads.positional_attention(a(FREQUENCIES), 20, offset=a([-1, -3]), causal=False, window=7)).values()
+    yield from vars(heads.positional_attention(a(TENSOR), (4, 2, 3), offset=a(VECTORS), causal=False)).values()
 
 
 def shifts(a: Place) -> Iterator[Any]:
@@ -362,8 +362,8 @@ CALLS: dict[str, Callable[[Place], Iterator[Any]]] = {
     "profile": profiles,
     "scaling_effect": effects,
     "positional_weights": head_weights,
-    "score_profile": head_scores,
-    "attention_profile": head_attention,
+    "positional_scores": head_scores,
+    "positional_attention": head_attention,
     "phase_shift": shifts,
     "aligned_shift": shifts,
     "shifted_scores": shifted,

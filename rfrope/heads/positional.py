@@ -23,7 +23,7 @@ _EQUAL = 64.0  # units in the last place of the highest score by which rounding 
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionProfile:
+class PositionalAttention:
     """What one query of a positional head sees.
 
     Attributes
@@ -120,10 +120,10 @@ def positional_weights(
     -----
     W_k writes (1, 0) into every block, and ``W_q = temperature * R(offset) W_k``, so that the score at lag delta is
     ``temperature * sum_i cos((delta - offset) . omega_i)``, at most ``temperature * D`` and that at the offset; see
-    `score_profile`. With several offsets W_q is the SUM of those for each, times their weights, and so are the scores:
-    at an offset stands what it would have alone plus what the others add. Weights multiply scores; the attention
-    depends on them exponentially. Source: seed 003, whose "i even" is i odd, counted from 1; section 6 of the
-    mathematics page.
+    `positional_scores`. With several offsets W_q is the SUM of those for each, times their weights, and so are the
+    scores: at an offset stands what it would have alone plus what the others add. Weights multiply scores; the
+    attention depends on them exponentially. Source: seed 003, whose "i even" is i odd, counted from 1; section 6 of
+    the mathematics page.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def positional_weights(
 
 
 @array.on_device_of_arrays
-def score_profile(
+def positional_scores(
     frequencies: Array,
     delta: Array,
     *,
@@ -199,7 +199,7 @@ def score_profile(
     Examples
     --------
     >>> import rfrope
-    >>> score_profile(rfrope.geometric(64), [-2, -1, 0], scaled=False).round(3)
+    >>> positional_scores(rfrope.geometric(64), [-2, -1, 0], scaled=False).round(3)
     array([62.094, 64.   , 62.094])
     """
     temperature, frequencies = positive("temperature", temperature), angles.given(frequencies, scale=1.0)
@@ -209,7 +209,7 @@ def score_profile(
 
 
 @array.on_device_of_arrays
-def attention_profile(
+def positional_attention(
     frequencies: Array,
     context: int | Sequence[int],
     *,
@@ -221,7 +221,7 @@ def attention_profile(
     window: int | None = None,
     query_position: int | Sequence[int] | None = None,
     head_dim: int | None = None,
-) -> AttentionProfile:
+) -> PositionalAttention:
     """Attention of a positional head: the closed form, the mask and the softmax, for one query in a context.
 
     Parameters
@@ -241,7 +241,7 @@ def attention_profile(
 
     Returns
     -------
-    AttentionProfile
+    PositionalAttention
 
     Raises
     ------
@@ -261,12 +261,12 @@ def attention_profile(
     >>> import rfrope
     >>> omega = rfrope.geometric(64)
     >>> for alpha in (1.0, 10.0, 50.0):
-    ...     found = attention_profile(omega, 1024, temperature=alpha)
+    ...     found = positional_attention(omega, 1024, temperature=alpha)
     ...     print(alpha, round(float(found.mass), 5), int(found.rival), round(float(found.gap), 3))
     1.0 0.03762 0 0.168
     10.0 0.7279 0 1.685
     50.0 0.99956 0 8.425
-    >>> round(float(attention_profile(omega, 1024, scaled=False).gap), 3)
+    >>> round(float(positional_attention(omega, 1024, scaled=False).gap), 3)
     1.906
     """
     temperature = positive("temperature", temperature)
@@ -287,7 +287,7 @@ def attention_profile(
     rival = _nearest(others >= (best - doubt)[..., None], vectors, xp)
     gap = -xp.max(-at_offset, axis=-1) - best
     lags, rival = (angles.as_given(found, axes) for found in (vectors, rival))
-    return AttentionProfile(lags, scores, weights, mass, rival, gap)
+    return PositionalAttention(lags, scores, weights, mass, rival, gap)
 
 
 # -- closed forms ------------------------------------------------------------------------------------------------------

@@ -123,6 +123,8 @@ def profile(
     left of each pair: pairs that have a token in common are not independent draws, tokens are taken to be. It is too
     small for text whose neighbouring tokens resemble each other.
 
+    `positional_scores` has the scores of a head that looks at position alone, without queries and keys.
+
     Source: the exact decomposition of seed 000. With "occurring" pairs lags and positions come to the host.
 
     Examples

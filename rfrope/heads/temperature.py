@@ -40,14 +40,14 @@ def temperature_for_mass(
     frequencies : array_like, radians per position
         One set: ``(D,)`` or ``(D, k)``, with at least one block.
     context, causal, window, query_position, scaled, head_dim
-        As in `attention_profile`.
+        As in `positional_attention`.
     offset : int, or sequence of int for k axes
         Lag of a key that the query sees.
 
     Returns
     -------
     float
-        ``temperature`` of `positional_weights` and `attention_profile`, to a relative 1e-12.
+        ``temperature`` of `positional_weights` and `positional_attention`, to a relative 1e-12.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def temperature_for_mass(
     >>> alpha = temperature_for_mass(0.9, omega, context=1024)
     >>> round(alpha, 3)
     17.156
-    >>> round(float(heads.attention_profile(omega, 1024, temperature=alpha).mass), 12)
+    >>> round(float(heads.positional_attention(omega, 1024, temperature=alpha).mass), 12)
     0.9
     """
     mass = finite("mass", mass)
