@@ -197,7 +197,7 @@ def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confi
     """
     kernel, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks, 1)
     confidence = probability("confidence", confidence)
-    vectors, xp, _ = angles.lags(delta, kernel.ndim, whose=kernel)
+    vectors, xp, _ = angles.lags(delta, kernel.ndim, law=kernel)
     lags = kernel.as_given(vectors)
     phi, phi2 = kernel.phi(lags), kernel.phi2(lags)
     variance = array.clip(0.5 * (1.0 + phi2) - phi * phi, _UNKNOWN, None, xp)
@@ -258,7 +258,7 @@ def _prepare(
 ) -> tuple[Array, Array, Array, Array, ModuleType]:
     """Block coefficients in float64, Phi and Phi_2, all of one library and broadcastable."""
     kernel = as_kernel(kernel)
-    vectors, xp, device = angles.lags(delta, kernel.ndim, whose=kernel, q=q, k=k)
+    vectors, xp, device = angles.lags(delta, kernel.ndim, law=kernel, q=q, k=k)
     a, b, _ = blocks.content(q, k, xp, device, pairing)
     lags = kernel.as_given(vectors)
     phi, phi2 = kernel.phi(lags), kernel.phi2(lags)

@@ -168,7 +168,7 @@ def estimate_kernel(
     kernel = as_kernel(kernel)
     design = check_randomised(design, kernel)
     choice("quantity", quantity, tuple(_QUANTITIES))
-    delta, _, _ = angles.lags(delta, kernel.ndim, whose=kernel)
+    delta, _, _ = angles.lags(delta, kernel.ndim, law=kernel)
     n_samples = whole("n_samples", n_samples, 2)
     n_sets = _n_sets(design, n_samples, n_blocks)
     check_seed(rng, checkpoint)
@@ -252,7 +252,7 @@ def estimate_scores(
     design = check_randomised(design, kernel)
     n_trials = whole("n_trials", n_trials, 4)
     check_seed(rng, checkpoint)
-    delta, xp, device = angles.lags(delta, kernel.ndim, whose=kernel, q=q, k=k)
+    delta, xp, device = angles.lags(delta, kernel.ndim, law=kernel, q=q, k=k)
     a, b, _ = blocks.content(q, k, xp, device, pairing)
     lags = delta.shape[:-1]
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "delta": lags})

@@ -288,7 +288,7 @@ def _first_blocks(
 
 
 def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
-    lags = array.to_host(angles.lags(delta, kernel.ndim, whose=kernel)[0]).astype(np.float64)
+    lags = array.to_host(angles.lags(delta, kernel.ndim, law=kernel)[0]).astype(np.float64)
     if not lags.size or (lags.ndim != 2 and kernel.ndim > 1):
         wanted = "(m,)" if kernel.ndim == 1 else f"(m, {kernel.ndim})"
         raise ValueError(f"delta has shape {kernel.as_given(lags).shape}; expected {wanted} for {kernel!r}")

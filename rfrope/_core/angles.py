@@ -238,7 +238,7 @@ def on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets: str 
     return frequencies(host, np, name=name, least=least, sets=sets)
 
 
-def lags(value: Any, axes: int, name: str = "delta", whose: Any = None, **arrays: Any) -> tuple[Array, ModuleType, Any]:
+def lags(value: Any, axes: int, name: str = "delta", law: Any = None, **arrays: Any) -> tuple[Array, ModuleType, Any]:
     """Read the lags of a public call whose frequencies follow a law, and find what its arrays share.
 
     Parameters
@@ -249,8 +249,8 @@ def lags(value: Any, axes: int, name: str = "delta", whose: Any = None, **arrays
         k.
     name : str
         What the caller calls them.
-    whose : object, optional
-        The law, for errors.
+    law : object, optional
+        Whose axes they are, for errors.
     **arrays
         The call's other arrays, by their names.
 
@@ -267,14 +267,14 @@ def lags(value: Any, axes: int, name: str = "delta", whose: Any = None, **arrays
         As `read`.
     """
     xp, device = array.shared({name: value}, **arrays)
-    return checked_lags(value, axes, xp, device, name, whose), xp, device
+    return checked_lags(value, axes, xp, device, name, law), xp, device
 
 
-def checked_lags(value: Any, axes: int, xp: ModuleType, device: Any, name: str, whose: Any) -> Array:
+def checked_lags(value: Any, axes: int, xp: ModuleType, device: Any, name: str, law: Any) -> Array:
     """Read lags as `lags` does, where it is known what the arrays of the call share."""
     value = array.as_widest(array.numbers(value, xp, name=name, device=device), xp)
     check_values(name, value, xp)
-    return as_vectors(value, axes, name, whose)
+    return as_vectors_of(law, value, axes, name)
 
 
 # -- the form that users give and get ----------------------------------------------------------------------------------
@@ -297,23 +297,25 @@ def token_axes(positions: Array) -> int:
     return min(positions.ndim - 1, 1)
 
 
-def as_vectors(value: Array, like: Any, name: str = "", whose: Any = None) -> Array:
+def as_vectors(value: Array, like: Any) -> Array:
     """Give numbers the last axis that they have below the gate.
 
     Parameters
     ----------
     value : array
-        Positions, lags or frequencies, in the form of `like`.
+        Positions, lags or frequencies, in their user's form.
     like : array_like or int
-        Frequencies in their form, or the number of axes of a law, whose lags have one form for each number.
-    name, whose
-        For errors where a law has more axes than `value`.
+        Frequencies in theirs, or the number of axes of a law, which decides the form of its lags.
     """
-    if is_line(like):
-        return value[..., None]
-    if isinstance(like, int) and (value.ndim == 0 or value.shape[-1] != like):
-        raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., {like}): {whose!r} has {like} axes")
-    return value
+    return value[..., None] if is_line(like) else value
+
+
+def as_vectors_of(law: Any, value: Array, axes: int, name: str) -> Array:
+    """Give the lags or frequencies of a law the last axis that they have below the gate, or say that it lacks axes."""
+    vectors = as_vectors(value, axes)
+    if vectors.ndim == 0 or vectors.shape[-1] != axes:
+        raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., {axes}): {law!r} has {axes} axes")
+    return vectors
 
 
 def as_given(vectors: Array, like: Any) -> Array:

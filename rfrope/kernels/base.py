@@ -226,7 +226,7 @@ class Kernel(ABC):
         """Check lags or frequencies and give them their last axis of length ndim."""
         xp = array.namespace(**{name: value})
         value = array.as_widest(array.numbers(value, xp, name=name), xp)
-        return angles.as_vectors(value, self.ndim, name, self), xp
+        return angles.as_vectors_of(self, value, self.ndim, name), xp
 
 
 def _as_ufuncs_do(value: Array) -> Array:
