@@ -8,7 +8,8 @@ wanted too (`Waves`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import operator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import NamedTuple, TypeAlias
 
@@ -103,7 +104,7 @@ def derivatives(angles: Angles, cosine: Array, sine: Array, orders: tuple[int, .
     Parameters
     ----------
     angles : Angles
-        Phases ``(*S, D)`` of lags on one axis.
+        Phases ``(*S, D)`` of one set of frequencies on one axis.
     cosine, sine : arrays (..., D)
         They broadcast against the phases.
     orders : tuple of int
@@ -114,7 +115,7 @@ def derivatives(angles: Angles, cosine: Array, sine: Array, orders: tuple[int, .
     tuple of arrays
         One for each of the orders: what the coefficients and the phases broadcast to, without the axis of the blocks.
     """
-    ((_, omega),) = angles.axes()
+    omega = angles.frequencies[:, 0]
     return tuple(one + other for one, other in _of_pairs(angles, [_sloped(cosine, sine, omega, n) for n in orders]))
 
 
@@ -146,13 +147,23 @@ def mean_cos_of_phases(phases: Array, xp: ModuleType, power: int = 1) -> Array:
 
 
 def _of_pairs(angles: Angles, pairs: list[Pair]) -> list[tuple[Array, Array]]:
-    """Sums of several pairs of coefficients of one shape, from the same waves, at some of the lags at a time."""
-    found = [_of_pairs_at(*part) for part in _at_lags(angles, pairs)]
-    if len(found) == 1:
-        return found[0]
-    return [
-        tuple(_joined(column, angles.xp) for column in zip(*pair, strict=True)) for pair in zip(*found, strict=True)
-    ]
+    """Sums of several pairs of coefficients of one shape, from the same waves.
+
+    Lags are cut before blocks, along the last of their axes: rows of all blocks are turned fastest.
+    """
+    held = _held(angles.shape[:-1], *pairs[0])
+    if angles.tokens < 2 or held * angles.blocks <= BUDGET:
+        return _of_pairs_at(angles, pairs, held)
+    found = []
+    for span in parts(angles.tokens, held * angles.blocks // angles.tokens):
+        at, cut = angles.at(span), [(rows(cosine, span), rows(sine, span)) for cosine, sine in pairs]
+        found.append(_of_pairs_at(at, cut, _held(at.shape[:-1], *cut[0])))
+    xp = angles.xp
+    return [tuple(_joined(column, xp) for column in zip(*pair, strict=True)) for pair in zip(*found, strict=True)]
+
+
+def _columns(coefficients: Array | None, span: slice) -> Array | None:
+    return None if coefficients is None else coefficients[..., span]
 
 
 def _joined(parts: tuple[Array, ...], xp: ModuleType) -> Array:
@@ -160,36 +171,29 @@ def _joined(parts: tuple[Array, ...], xp: ModuleType) -> Array:
     return 0.0 if isinstance(parts[0], float) else xp.concat(list(parts), axis=-1)
 
 
-def _at_lags(angles: Angles, pairs: list[Pair]) -> Iterator[tuple[Angles, list[Pair]]]:
-    """Cut along the last axis of the lags: rows of all blocks are turned fastest, and so blocks are cut only after."""
-    width = _held(angles.shape[:-1], *pairs[0]) * angles.blocks
-    if angles.tokens < 2 or width <= BUDGET:
-        yield angles, pairs
-        return
-    for span in parts(angles.tokens, width // angles.tokens):
-        yield angles.at(span), [(rows(cosine, span), rows(sine, span)) for cosine, sine in pairs]
-
-
-def _of_pairs_at(angles: Angles, pairs: list[Pair]) -> list[tuple[Array, Array]]:
+def _of_pairs_at(angles: Angles, pairs: list[Pair], held: int) -> list[tuple[Array, Array]]:
     """Sum over the blocks, some at a time."""
 
-    def each(waves: Waves, span: slice) -> Iterator[Array]:
-        for pair in pairs:
-            yield from waves.summed(*(one if one is None else one[..., span] for one in pair))
+    def each(waves: Waves, span: slice) -> tuple[Array, ...]:
+        found: tuple[Array, ...] = ()
+        for cosine, sine in pairs:
+            found += waves.summed(_columns(cosine, span), _columns(sine, span))
+        return found
 
-    found = _over_parts(angles, each, 2 * len(pairs), _held(angles.shape[:-1], *pairs[0]))
+    found = _over_parts(angles, each, 2 * len(pairs), held)
     return list(zip(found[::2], found[1::2], strict=True))
 
 
 def _over_parts(
-    angles: Angles, each: Callable[[Waves, slice], Iterable[Array]], number: int, held: int
+    angles: Angles, each: Callable[[Waves, slice], tuple[Array, ...]], number: int, held: int
 ) -> tuple[Array, ...]:
     """The loop over the blocks: so many sums that `each` makes of some blocks, added up."""
-    totals: tuple[Array, ...] = (0.0,) * number
+    totals: tuple[Array, ...] = ()
     for span in parts(angles.blocks, held):
-        waves = Waves.of(angles.part(span))
-        totals = tuple(total + part for total, part in zip(totals, each(waves, span), strict=True))
-    return totals
+        whole = span.stop - span.start == angles.blocks
+        found = each(Waves.of(angles if whole else angles.part(span)), span)
+        totals = tuple(map(operator.add, totals, found)) if totals else found
+    return totals or (0.0,) * number
 
 
 # -- at all sums of two lags -------------------------------------------------------------------------------------------
@@ -233,9 +237,11 @@ def weighted(coefficients: Array | None, waves: Array, xp: ModuleType) -> Array:
     """Sum ``coefficients * waves`` over the last axis; by a matrix product where one row meets several waves."""
     if coefficients is None:
         return xp.sum(waves, axis=-1)
-    lags = waves.ndim - 1
-    if not lags or not coefficients.shape[:-1]:
-        return xp.matmul(coefficients, waves) if not lags else xp.matmul(waves, coefficients)
+    lags, own = waves.ndim - 1, coefficients.shape[:-1]
+    if not lags:
+        return xp.matmul(coefficients, waves)
+    if own == (1,) * min(len(own), lags):
+        return xp.matmul(waves, xp.reshape(coefficients, (coefficients.shape[-1],)) if own else coefficients)
     if _is_outer(coefficients.shape, lags):
         rows = xp.reshape(coefficients, (*coefficients.shape[: -1 - lags], 1, coefficients.shape[-1]))
         flat = xp.reshape(waves, (math.prod(waves.shape[:-1]), waves.shape[-1]))
@@ -264,4 +270,4 @@ def _held(shape: tuple[int, ...], *coefficients: Array | None) -> int:
         rows = () if value is None or _is_outer(value.shape, len(shape)) else value.shape[:-1]
         if rows and rows[-1] != 1:
             shapes[name] = rows
-    return math.prod(array.broadcast_shapes(shapes))
+    return math.prod(array.broadcast_shapes(shapes) if len(shapes) > 1 else shape)

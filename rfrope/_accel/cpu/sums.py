@@ -39,11 +39,15 @@ def mean_cos(angles: Angles) -> Array:
     """Mean of ``cos u`` over the blocks: the twin of `rfrope._core.sums.mean_cos`."""
     xp, device = angles.xp, array.device(angles.positions)
     omega, lags = (memory.as_numpy(array.as_widest(v, xp)) for v in (angles.frequencies, angles.positions))
-    omega, lags = layout.by_head(omega, lags)
-    heads = np.broadcast_shapes(omega.shape[:-2], lags.shape[:-2])
-    means = [_mean_of_one_set(*one) for one in _each_head(omega, lags, heads)]
-    mean = means[0] if len(means) == 1 else np.asarray(means)
-    return array.from_host(mean.reshape(angles.shape[:-1])[()], xp, device=device)
+    if not omega.shape[:-2]:  # one set, for which all lags are one row
+        mean = _mean_of_one_set(omega, lags.reshape(-1, lags.shape[-1])).reshape(lags.shape[:-1])
+    else:
+        omega, lags = layout.by_head(omega, lags)
+        heads = np.broadcast_shapes(omega.shape[:-2], lags.shape[:-2])
+        omega, lags = (np.broadcast_to(v, (*heads, *v.shape[-2:])) for v in (omega, lags))
+        means = np.asarray([_mean_of_one_set(omega[head], lags[head]) for head in np.ndindex(heads)])
+        mean = means.reshape(angles.shape[:-1])
+    return array.from_host(mean[()], xp, device=device)
 
 
 def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
@@ -159,16 +163,6 @@ def _direct_mean(turned: _Turned, lags: np.ndarray) -> np.ndarray:
     for _ in threads.ordered_map(work, range(0, len(lags), tile), threads.allowed() if many else 1):
         pass
     return mean if few else mean / turned.count
-
-
-def _each_head(omega: np.ndarray, lags: np.ndarray, heads: tuple[int, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Frequencies ``(n, k)`` and lags ``(L, k)`` of each head, which share some of them."""
-    if omega.shape[:-2] == lags.shape[:-2] == ():
-        yield omega, lags
-        return
-    omega, lags = (np.broadcast_to(v, (*heads, *v.shape[-2:])) for v in (omega, lags))
-    for head in np.ndindex(heads):
-        yield omega[head], lags[head]
 
 
 def _mean_of_one_set(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
