@@ -466,6 +466,8 @@ BAD_OTHERS = {
     "doubled table": (ValueError, "pass the first half", lambda: rfrope.rotate_by_table(X, np.ones((3, 8)), np.ones((3, 8)))),
     "convert pairing": (ValueError, "target is 'gptj'", lambda: rfrope.convert_pairing(X, "half", "gptj")),
     "convert axis": (ValueError, r"axis is 2; expected an axis of x, whose shape is \(3, 8\)", lambda: rfrope.convert_pairing(X, "half", "half", axis=2)),
+    "convert flag": (ValueError, "axis is True; expected an axis of x", lambda: rfrope.convert_pairing(X, "half", "half", axis=True)),
+    "convert fraction": (ValueError, "axis is 0.5; expected an axis of x", lambda: rfrope.convert_pairing(X, "half", "half", axis=0.5)),
     "convert odd": (ValueError, "width is 3", lambda: rfrope.convert_pairing(X, "half", "interleaved", axis=0)),
     "from_complex real": (TypeError, "z has dtype float64", lambda: rfrope.rotation.from_complex(X)),
     "q and k width": (ValueError, r"q has shape \(3, 8\) but k has \(3, 6\)", lambda: rfrope.scores(X, X[:, :6], P, P, W)),

@@ -156,7 +156,7 @@ def profile(
     shape = read.shape[:-1]
     read = read._replace(positions=xp.reshape(read.positions, (-1, read.positions.shape[-1])))
     rows = None if pairs == "all" else _row_pairs(q_positions, k_positions, read.positions, tokens)
-    number, spread, stderr, cosine, sine, by_block = _by_lags(_Sides.of(tokens, paired, xp), read, rows)
+    number, spread, stderr, cosine, sine, by_block = _by_lags(_Sides.of(tokens, paired, read.blocks, xp), read, rows)
     cosine, sine = scale * cosine, scale * sine
     values = (cosine + sine, scale * spread, scale * stderr, number, cosine, sine, scale * by_block)
     lags = array.numbers(delta, xp, name="delta", device=device)
@@ -188,13 +188,14 @@ class _Sides(NamedTuple):
     queries: tuple[Array, Array]
     keys: tuple[Array, Array]
     paired: bool
+    turned: int  # blocks
 
     @classmethod
-    def of(cls, tokens: Tokens, paired: bool, xp: ModuleType) -> _Sides:
+    def of(cls, tokens: Tokens, paired: bool, turned: int, xp: ModuleType) -> _Sides:
         mean, apart = centred(tokens, xp)
         queries = Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2).coefficients()
         keys = Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2).coefficients()
-        return cls(tokens, apart, mean.coefficients(), queries, keys, paired)
+        return cls(tokens, apart, mean.coefficients(), queries, keys, paired, turned)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -211,7 +212,7 @@ def _by_lags(sides: _Sides, read: Angles, rows: Iterator[tuple[np.ndarray, np.nd
     for span in sums.parts(max(1, lags), lead * max(*sides.sizes, still.blocks)):
         waves = Waves.of(still.at(span))
         means = _over_all_pairs(sides, waves) if rows is None else _over_occurring_pairs(sides, waves, rows)
-        found.append((*means[:-1], means[-1][..., : read.blocks, :]))
+        found.append(means)
     return tuple(xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
 
 
@@ -240,7 +241,7 @@ def _over_all_pairs(sides: _Sides, waves: Waves) -> tuple[Array, ...]:
         error = xp.where(error > 2.0 * once, error - once, once)
     number = xp.full_like(waves.cos[..., 0], float(n) * float(m))
     cosines, sines = waves.by_block(*sides.mean)
-    by_block = xp.matrix_transpose(cosines + sines)
+    by_block = xp.matrix_transpose(cosines[..., : sides.turned] + sines[..., : sides.turned])
     return number, root(variance, xp), root(error, xp), *waves.summed(*sides.mean), by_block
 
 
@@ -295,7 +296,8 @@ def _over_occurring_pairs(
         number = xp.full((), float(len(i)), dtype=score.dtype, device=device)
         mean = [xp.sum(part, axis=-2) / divisor for part in coefficients]
         cosines, sines = wave.by_block(*mean)
-        found.append((number, spread, error, *wave.summed(*mean), cosines + sines))
+        by_block = cosines[..., : sides.turned] + sines[..., : sides.turned]
+        found.append((number, spread, error, *wave.summed(*mean), by_block))
     return tuple(xp.stack(list(column), axis=-1) for column in zip(*found, strict=True))
 
 
