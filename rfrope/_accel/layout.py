@@ -42,8 +42,8 @@ def positions_and_frequencies(a: Any, b: Any, addresses: tuple[int, int]) -> tup
 
 def by_head(omega: Any, lags: Any) -> tuple[Any, Any]:
     """Frequencies ``(*H, n, k)`` and rows of lags ``(*H, L, k)`` for sums at each; one set has all lags in one row."""
-    heads = omega.shape[:-2]
-    return omega, lags.reshape(*(lags.shape[:-2] if heads else ()), -1, lags.shape[-1])
+    heads = lags.shape[:-2] if omega.shape[:-2] else ()
+    return omega, lags.reshape(*heads, math.prod(lags.shape[len(heads) : -1]), lags.shape[-1])
 
 
 def step_along(values: Any, axis: int) -> int:

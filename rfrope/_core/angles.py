@@ -82,14 +82,11 @@ class Angles(NamedTuple):
         return int(self.positions.shape[-2]) if token_axes(self.positions) else 1
 
     def in_rows(self) -> Angles:
-        """The same with an axis for the positions ``(..., L, k)``, of length 1 where there is a single one, ``(k,)``.
+        """The same, without a shift, as rows of positions ``(..., L, k)``; a single one, ``(k,)``, is a row of one.
 
         What is summed over the blocks then has a last axis that `as_asked` drops.
         """
-        if token_axes(self.positions):
-            return self
-        shift = self.shift if self.shift is None else self.shift[..., None, :]
-        return self._replace(positions=self.positions[None, :], shift=shift)
+        return self if token_axes(self.positions) else self._replace(positions=self.positions[None, :])
 
     def as_asked(self, found: Array) -> Array:
         """Undo `in_rows` for values ``(..., L)`` at each position."""
@@ -293,7 +290,7 @@ def blocks_of(frequencies: Array) -> int:
 
 
 def token_axes(positions: Array) -> int:
-    """Axes of positions ``(*P, k)`` that the axis of the blocks follows before heads: 1; 0 for a single position."""
+    """How many axes of positions come between heads and blocks in their phases: 1, or 0 for a single one, ``(k,)``."""
     return min(positions.ndim - 1, 1)
 
 
@@ -319,7 +316,7 @@ def as_vectors_of(law: Any, value: Array, axes: int, name: str) -> Array:
 
 
 def as_given(vectors: Array, like: Any) -> Array:
-    """Undo `as_vectors`: the one place where what has an axis of axes below the gate goes back to its user's form."""
+    """Undo `as_vectors`: the one way back to the form that a user gave, or gets."""
     return vectors[..., 0] if is_line(like) else vectors
 
 
