@@ -14,6 +14,7 @@ import numpy as np
 
 import rfrope
 from rfrope import analysis, models, plotting, scaling
+from rfrope._core import angles
 from rfrope.cli import page
 from rfrope.cli.shared import add_plot, check_figure, check_source, contexts, even, print_table, whole, write_figure
 
@@ -213,20 +214,18 @@ def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Se
     if min(lengths) < 2:
         raise ValueError(f"{source} holds no context; expected --context")
     omega = held.frequencies.astype(np.float64)
-    axes = 1 if omega.ndim == 1 else omega.shape[-1]
+    axes = angles.on_host(held).shape[-1]
     if len(lengths) not in (1, axes):
         given = ",".join(map(str, lengths))
         raise ValueError(f"--context {given}: {source} has {axes} axes; expected one number, or one for each axis")
-    if omega.ndim < 3:
-        yield _Set(source, omega, max(lengths), contexts=lengths)
-        return
-    for head, one in enumerate(omega.reshape(-1, *omega.shape[-2:])):
-        yield _Set(f"{source}, head {head}", one, max(lengths), contexts=lengths)
+    heads = omega.shape[:-2]
+    for head, at in enumerate(np.ndindex(heads)):
+        yield _Set(f"{source}, head {head}" if heads else source, omega[at], max(lengths), contexts=lengths)
 
 
 def _scheme(one: _Set) -> Iterator[str]:
     """Paragraphs on axes that share the blocks, and on what a scheme for longer contexts has changed."""
-    if one.model is None or one.frequencies.ndim > 1:
+    if one.model is None or one.scheme["rope_type"] == "axial":
         return
     if one.model.sections is not None:
         yield "\n".join(_told_of_sections(one))
@@ -260,7 +259,7 @@ def _told_of_sections(one: _Set) -> Iterator[str]:
 
 def _effect(one: _Set) -> dict[str, Any] | None:
     """What the scheme of a model has changed against the ladder of its base, or None without one."""
-    if one.model is None or one.frequencies.ndim > 1 or one.scheme["rope_type"] == "default":
+    if one.model is None or one.scheme["rope_type"] in ("axial", "default"):
         return None
     held = one.scheme
     plain: dict[str, Any] = {name: held[name] for name in ("rope_theta", "partial_rotary_factor") if name in held}
