@@ -94,7 +94,7 @@ def test_the_checks_above_see_what_they_look_for():
 # before anyone knows what they hold. A law's own mathematics in k dimensions is not below it, but beside it.
 ABOVE_THE_GATE = ("_core/angles.py", "plotting/", "layers/", "integrations/", "data/", "models/held.py")
 LAWS = ("kernels/families.py", "kernels/spectra.py", "kernels/parameters.py", "kernels/algebra.py", "bochner/")
-MOST_AXIS_BRANCHES = 8
+MOST_AXIS_BRANCHES = 9
 AXES = {"axes", "n_axes", "ndim", "k"}  # what a number of position axes is called
 TURNING = {"positions", "frequencies", "vectors", "omega", "theta", "lags", "delta", "offset", "sets", "points", "at"}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import rfrope
 from rfrope import designs, exports, kernels, plotting, storage
-from rfrope._core import files
+from rfrope._core import angles, files
 from rfrope.cli import page
 from rfrope.cli.shared import add_plot, check_figure, contexts, drawn, even, naming, place, print_table, whole
 from rfrope.fidelity import Fidelity, fidelity
@@ -215,8 +215,8 @@ def _lag_rows(told: Fidelity) -> list[tuple[str, ...]]:
 
 def _parts(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> Iterator[page.Part]:
     """The page: the kernel and what the frequencies of a head make of it, the errors, and the frequencies."""
-    omega, context = rope.frequencies.astype(np.float64), max(found.context)
-    sets = [omega] if omega.ndim < 3 else list(omega.reshape(-1, *omega.shape[-2:]))
+    omega, context = angles.on_host(rope).astype(np.float64), max(found.context)
+    sets = list(omega.reshape(-1, *omega.shape[-2:]))
     heads = [f"{number}: {laws[number % len(laws)]!r}" for number in range(len(sets))]
     curves = [page.Curve("these frequencies", one, context - 1, group=head) for head, one in enumerate(sets)]
 
@@ -228,7 +228,7 @@ def _parts(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> It
 
     groups, worst = (heads, found.worst) if len(sets) > 1 else ([], 0)
     title = "The kernel, and what the frequencies make of it"
-    yield page.curves(title, curves, context, groups=groups, group=worst, phi=phi, waves=omega.ndim == 1)
+    yield page.curves(title, curves, context, groups=groups, group=worst, phi=phi)
     yield page.table("Error of the mean kernel", _error_rows(found), left=(0, 2))
     yield page.table(f"At a few lags, {found.heads[found.worst].kernel}", _lag_rows(found), left=(0,))
     try:

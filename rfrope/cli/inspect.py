@@ -364,7 +364,7 @@ def _parts(sets: list[_Set], told: list[analysis.Summary]) -> Iterator[page.Part
 
 def _ladder(one: _Set) -> dict[str, Any] | None:
     """The ladder that the sliders change: that of a model's config, or of a base."""
-    if one.frequencies.ndim > 1 or (one.model is None and one.base is None):
+    if one.model is None and one.base is None:
         return None
     parameters = one.scheme or {"rope_theta": one.base}
     width = 2 * len(one.frequencies)

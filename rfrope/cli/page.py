@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 import rfrope
-from rfrope._core import files
+from rfrope._core import angles, files
 from rfrope.cli.shared import naming
-from rfrope.plotting import Bins
+from rfrope.plotting import Bins, drawing
 from rfrope.validation import QUANTITIES, Row, Validation
 
 _FILES = ("uPlot.min.css", "page.css", "uPlot-LICENSE.txt", "uPlot.iife.min.js", "page.js")
@@ -134,7 +134,6 @@ def curves(
     group_name: str = "head",
     group: int = 0,
     phi: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]] | None = None,
-    waves: bool = True,
     stretched: int = 0,
 ) -> Part:
     """Mean kernels, and wavelengths of their blocks, with sliders for the context, and for base and factor.
@@ -153,12 +152,12 @@ def curves(
         + ("base, scheme and factor draw one more line" if ladder else "factor draws one more, stretched")
         + f", made from {sets[stretched].label}."
     )
-    several = any(np.ndim(one.frequencies) > 1 and one.frequencies.shape[-1] > 1 for one in sets)
+    axes = max(angles.on_host(one.frequencies).shape[-1] for one in sets)
     return {
         "kind": "curves",
         "title": title,
         "caption": caption,
-        "xlabel": "lag on every axis (positions)" if several else "lag (positions)",
+        "xlabel": drawing.lag_label(axes),
         "ylabel": "mean kernel",
         "context": context,
         "most": most,
@@ -169,7 +168,7 @@ def curves(
         "group_name": group_name,
         "group": group,
         "phi": [{"values": values.tolist(), "stderr": stderr.tolist()} for values, stderr in asked] or None,
-        "waves": waves,
+        "waves": axes == 1 and not groups,
         "stretched": stretched,
     }
 
@@ -210,8 +209,7 @@ def first_lags(last: int) -> np.ndarray:
 
 
 def _plain(one: Curve) -> dict[str, Any]:
-    omega = np.asarray(one.frequencies, dtype=np.float64)
-    terms = omega if omega.ndim == 1 else np.sum(omega, axis=-1)
+    terms = np.sum(angles.on_host(one.frequencies).astype(np.float64), axis=-1)
     held = {"label": one.label, "last": int(one.last), "still": int(one.still), "gain": float(one.gain)}
     return held | {"terms": terms.tolist(), "group": one.group}
 

@@ -18,6 +18,7 @@ __all__ = [
     "curve",
     "heads_in_colours",
     "label",
+    "lag_label",
     "new_axes",
     "new_figure",
     "plain",
@@ -57,6 +58,11 @@ class Bins:
         low, high = (one.reduceat(values, self.starts, axis=-1) for one in (np.minimum, np.maximum))
         parts = np.split(values, self.starts[1:], axis=-1)
         return low, np.stack([np.median(part, axis=-1) for part in parts], axis=-1), high
+
+
+def lag_label(axes: int) -> str:
+    """What an axis of lags is called, for laws and frequencies of so many axes of positions."""
+    return "lag (positions)" if axes == 1 else "lag on every axis (positions)"
 
 
 def check_available() -> None:

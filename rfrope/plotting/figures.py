@@ -94,7 +94,7 @@ def kernel(
     if omega is not None:
         named.append(_draw_heads(ax, omega, max_lag))
     named += ax.plot(lags, phi, color="black", lw=1.4, label="Φ")
-    ax.set(xlabel="lag (positions)" if law.ndim == 1 else "lag on every axis (positions)", ylabel="mean kernel")
+    ax.set(xlabel=drawing.lag_label(law.ndim), ylabel="mean kernel")
     ax.set_title(repr(law), fontsize="medium")
     drawing.label(ax, named)
     return ax
