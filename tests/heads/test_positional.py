@@ -449,3 +449,11 @@ def test_numbers_that_are_arrays_would_lose_their_gradient(name):
         ):
             call(**{argument: xp(np.asarray(2.0))})
         call(**{argument: np.float64(2.0)})
+
+
+def test_names_of_0_1_are_found_with_a_warning():
+    for old, new in [("score_profile", "positional_scores"), ("attention_profile", "positional_attention")]:
+        with pytest.warns(DeprecationWarning, match=f"heads.{old} is called {new} now"):
+            assert getattr(heads, old) is getattr(heads, new)
+    with pytest.raises(AttributeError, match="no attribute 'scores_profile'"):
+        heads.scores_profile  # noqa: B018
