@@ -182,13 +182,14 @@ class Pieces:
     def _groups(self) -> list[tuple[float, np.ndarray, np.ndarray]]:
         """Half-width, centres and series of the panels of each width, without what is zero to rounding."""
         groups = []
-        mantissa, exponent = np.frexp(self.halves)
-        kinds, kind = np.unique(np.round(mantissa * 2.0**30) * 2.0**exponent, return_inverse=True)  # halved ones differ
-        for i in range(kinds.size):  # by the rounding of their edges
+        quantum = 2.0 ** (np.frexp(self.edges[1:])[1] - 51.0)  # halved ones differ by the rounding of their edges
+        kinds, kind = np.unique(np.round(self.halves / quantum) * quantum, return_inverse=True)
+        for i in range(kinds.size):
             chosen = (kind == i) & self.series.any(axis=1)
             series = self.series[chosen]
             if series.size:
                 half = np.max(self.halves[chosen])
+                series = series * (self.halves[chosen] / half)[:, None]  # masses stay what they are
                 sizes = np.max(np.abs(series), axis=0)
                 kept = int(np.max(np.nonzero(sizes > 1e-18 * sizes.max())[0])) + 1
                 groups.append((float(half), self.centres[chosen], series[:, :kept]))
