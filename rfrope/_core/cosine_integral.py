@@ -83,7 +83,7 @@ def _cosine_integral(z: Array, xp: ModuleType) -> Array:
     f, g = (polynomial(c, 2.0 * _CI_SERIES / large - 1.0) for c in _auxiliary_polynomials())
     direct = (f * xp.sin(large) - g / large * xp.cos(large)) / large
     found = xp.where(near, np.euler_gamma + xp.log(small) - _cin_series(small, 20), direct)
-    return xp.where(far | xp.isnan(z), found, xp.zeros_like(z))
+    return xp.where(far, found, xp.where(xp.isnan(z), z, xp.zeros_like(z)))
 
 
 @lru_cache(maxsize=1)
