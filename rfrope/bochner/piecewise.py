@@ -25,6 +25,7 @@ _CELLS = 2**19  # entries of the largest temporary matrix
 _SMALL = 2.0**-6  # arguments below which spherical Bessel functions come from their power series
 _MILLER = 36  # steps above the highest order from which the downward recurrence starts
 _EXACT_BELOW = 64.0  # phases up to which a rounded product of lag and frequency is exact enough
+_NOTHING = 1e-19  # of the mass of all panels
 _TINY = 1e-6  # angles whose sine is themselves, to rounding
 _BATCH = 2**15  # numbers inverted at a time
 _MOST_STEPS = 120  # steps of the inversion; bisection alone needs half as many
@@ -169,7 +170,7 @@ class Pieces:
     def _fourier_batch(self, x: np.ndarray, imaginary: int, tails: bool) -> np.ndarray:
         """Panels of one width share their Bessel functions, and differ by a phase alone."""
         total = np.zeros_like(x)
-        for half, centres, series in self._groups:
+        for half, centres, series in self._groups if tails else self._heavy_groups:
             sign = (-1.0) ** (np.arange(series.shape[1]) // 2)
             bessel = spherical_bessel(series.shape[1], half * x) * sign
             cos, sin = _cos_sin_of_products(x, centres, tails)
@@ -194,6 +195,12 @@ class Pieces:
                 kept = int(np.max(np.nonzero(sizes > 1e-18 * sizes.max())[0])) + 1
                 groups.append((float(half), self.centres[chosen], series[:, :kept]))
         return groups
+
+    @cached_property
+    def _heavy_groups(self) -> list[tuple[float, np.ndarray, np.ndarray]]:
+        """Those that are not nothing beside all the others: a tail has an octave for each power of two."""
+        masses = np.array([half * np.sum(np.abs(series)) for half, _, series in self._groups])
+        return [group for group, heavy in zip(self._groups, masses > _NOTHING * np.sum(masses), strict=True) if heavy]
 
 
 def build(

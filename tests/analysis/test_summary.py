@@ -306,7 +306,7 @@ def test_sentences_on_scores_are_true_of_random_content(name):
         assert all(score > level - 5.0 * np.std(own) / 4000**0.5 for score in scores)
     dead = int(np.sum(np.abs(omega[omega != 0.0]) * context < 2.0 * np.pi))
     turning = np.count_nonzero(omega)
-    some = f"{dead} of {turning} block{'s' * (turning > 1)} complete{'s' * (dead == 1)} no turn"
+    some = f"{dead} of {turning} block{'' if turning == 1 else 's'} complete{'s' if dead == 1 else ''} no turn"
     assert told[3] == (some if dead else "all blocks complete a turn")
     if axis.half_lag is not None:
         assert np.mean(scores_of_random_tokens(omega, axis.half_lag)[0]) < 0.5 + slack
