@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import pathlib
+import sys
+
 import numpy as np
 import pytest
 from campaign import campaign, sparse
@@ -147,3 +151,69 @@ def test_a_rope_of_it_can_be_made_again():
     np.testing.assert_array_equal(rope.frequencies, again)
     other = rfrope.design("matern(scale=16)", head_dim=64, context=256, heads=2, design="stratified", rng=5)
     assert rope.source["error"]["rms"] < 0.8 * other.source["error"]["rms"]
+
+
+# -- what is possible at all -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gains():
+    root = pathlib.Path(__file__).parents[1]
+    if not (root / "benchmarks").is_dir():
+        pytest.skip("benchmarks/ is not here")
+    sys.path.insert(0, str(root))
+    try:
+        from benchmarks import gains
+    finally:
+        sys.path.remove(str(root))
+    return gains
+
+
+@pytest.mark.parametrize(
+    "text", ["exponential(scale=6)", "power_exponential(exponent=0.8, scale=3)", "sinc(bandwidth=3)"]
+)
+@pytest.mark.parametrize("n", [2, 8, 32])
+def test_no_design_falls_below_the_limit(text, n, gains):
+    kernel, reach = kernels.parse(text), 40
+    least = gains.limit(kernel, n, reach)
+    assert least > 0.01 * (n < 32)
+    for design in ("iid", "stratified", "shifted", "balanced"):
+        options = {"max_lag": reach} if design == "balanced" else {}
+        found = sample(kernel, n, rng=3, design=design, heads=200, **options)[..., 0]
+        assert gains.rms(kernel, found, reach) > least
+
+
+def test_the_form_of_the_limit_is_what_it_says(gains):
+    """Its parts by sums over a grid: own and pairs from the law's density, and the whole at most all lags."""
+    kernel, n, reach, width = kernels.parse("exponential(scale=6)"), 4, 16, 4
+    size = 1 << 7
+    w = 2.0 * np.pi * np.arange(size) / size
+    decay = np.exp(-1.0 / 6.0)
+    law = (1.0 - decay**2) / (1.0 - 2.0 * decay * np.cos(w) + decay**2) / size  # exp(-|x|/6) at whole lags has this one
+    fejer = lambda angle, d: sum((1.0 - abs(m) / (d + 1.0)) * np.cos(m * angle) for m in range(-d, d + 1))  # noqa: E731
+    apart = w[:, None] - w
+    psi, h = fejer(apart, width // 2) ** 2, fejer(apart, reach - 2 * (width // 2))
+    own = psi**2 @ law * h[0, 0] / (2.0 * n)
+    pairs = np.einsum("wa,wb,ab,a,b->w", psi, psi, h, law, law, optimize=True)
+    whole = np.fft.fft((psi[:1] ** 0 * (psi @ psi.T / size * h)[:1])[0]).real / size
+    assert np.min(whole) > -1e-9
+    assert np.max(np.abs(whole[reach + 1 : size // 2])) < 1e-9
+    wanted = np.sum(np.maximum(own - pairs, 0.0)) / size / np.max(whole[1:])
+    assert gains._limit(kernel, n, reach, width) == pytest.approx(wanted, rel=1e-3)
+
+
+def test_the_documented_gains(gains):
+    root = pathlib.Path(__file__).parents[1] / "docs"
+    lines = (root / "designs_gains.csv").read_text("utf-8").splitlines()
+    rows = {(row["kernel"], int(row["max lag"])): row for row in csv.DictReader(lines[1:])}
+    assert set(rows) == {(repr(kernel), reach) for kernel, reach in gains.cases()}
+    kernel = kernels.parse(gains.HEAVY[0])
+    row = rows[repr(kernel), 256]
+    assert 1e3 * gains.limit(kernel, 64, 256) == pytest.approx(float(row["limit"]), rel=0.01)
+    assert float(row["iid"]) < 5.0 * float(row["limit"]), "docs/designs.rst says that five times is impossible here"
+    long = rows[repr(kernels.parse("exponential(scale=48)")), 1024]
+    assert float(long["iid"]) < 5.0 * float(long["limit"]), "docs/designs.rst says so of this one too"
+    for (name, reach), row in rows.items():  # and that all others gain five times
+        if reach == 256 and not name.startswith("exponential") and "0.8" not in name:
+            assert float(row["iid"]) > 5.0 * float(row["balanced"]), name
+        assert float(row["limit"]) < min(float(row[design]) for design in ("balanced", "shifted", "stratified"))

@@ -53,7 +53,7 @@ def checked(name: str, function: Any, measure: Measure, *, bounded: bool) -> Cal
                 f"{name} returned shape {found.shape} for arguments of shape {x.shape}; expected the same shape: "
                 + takes.format(ndim=measure.ndim)
             )
-        found = found.astype(np.float64, copy=False)
+        found = found.astype(np.float64)  # a copy, whatever the function does with its array afterwards
         if not np.all(np.isfinite(found)) and not (bounded and np.all(~np.isnan(found))):
             at = int(np.argmin(np.isfinite(found)))
             raise ValueError(f"{name}({argument}) is {found[at]} at {argument} = {x[at]:.6g}; expected finite numbers")
