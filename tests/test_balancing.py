@@ -49,16 +49,16 @@ def some_lags(kernel: Kernel) -> np.ndarray:
     return np.array([0.7, 2.0, 5.3, 40.0])[:, None] * np.array([1.0, -0.6, 0.3])[: kernel.ndim]
 
 
-@pytest.mark.parametrize("name", sparse(LAWS, lambda name: name.startswith(("exponential", "matern", "power"))))
+@pytest.mark.parametrize("name", sparse(LAWS, lambda name: name.startswith("power")))
 def test_every_block_has_the_kernels_law(name):
     kernel, reach = LAWS[name]
-    found = balanced(kernel, KEY, 3, reach, streams=2000)
+    found = balanced(kernel, KEY, 3, reach, streams=1000)
     assert scores(kernel, found, some_lags(kernel)) < Z_BOUND
     if kernel.ndim == 1 and name != "constant":  # and its size, by Kolmogorov and Smirnov's statistic
         table = np.sort(np.abs(sampling.draw(kernel, (7, 7), 0, 2**16)[0, :, 0]))
         for block in range(3):
             place = np.sort(np.searchsorted(table, np.abs(found[:, block, 0])) / table.size)
-            assert np.max(np.abs(place - (np.arange(2000) + 0.5) / 2000)) < 2.8 / np.sqrt(2000)
+            assert np.max(np.abs(place - (np.arange(1000) + 0.5) / 1000)) < 2.8 / np.sqrt(1000)
 
 
 @campaign
@@ -114,8 +114,8 @@ def test_heads_and_seeds():
     assert not np.any(heads == sample(kernel, 7, rng=2, heads=5, **options))
     two = sample([kernel, "gaussian(scale=4)"], 7, rng=1, **options)
     np.testing.assert_array_equal(two[0], heads[0])
-    centred = np.cos(2.0 * balanced(kernel, KEY, 4, (9,), streams=2000)[:, 0, 0]) - kernel.phi(2.0)
-    assert abs(np.mean(centred[::2] * centred[1::2])) / np.var(centred) * np.sqrt(1000) < Z_BOUND
+    centred = np.cos(2.0 * balanced(kernel, KEY, 4, (9,), streams=600)[:, 0, 0]) - kernel.phi(2.0)
+    assert abs(np.mean(centred[::2] * centred[1::2])) / np.var(centred) * np.sqrt(300) < Z_BOUND
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 31, 600])
@@ -179,7 +179,7 @@ def test_no_design_falls_below_the_limit(text, n, gains):
     assert least > 0.01 * (n < 32)
     for design in ("iid", "stratified", "shifted", "balanced"):
         options = {"max_lag": reach} if design == "balanced" else {}
-        found = sample(kernel, n, rng=3, design=design, heads=200, **options)[..., 0]
+        found = sample(kernel, n, rng=3, design=design, heads=50, **options)[..., 0]
         assert gains.rms(kernel, found, reach) > least
 
 

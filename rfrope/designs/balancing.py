@@ -28,16 +28,14 @@ def balanced(
 ) -> np.ndarray:
     """Frequencies of some streams: ``(streams, n, k)``; of more than 512 blocks those of "shifted"."""
     each = max(1, min(_SETS, _MOST_POINTS // max(n, 1)))
-    points = sets.shifted(kernel, key, n * each, stream, streams)
-    u = sets.uniforms(
-        key, 0, max(n, 1), kernel.draws + 5, stream, streams
-    )  # `shifted` takes all but two of the columns
-    order, chosen = np.argsort(u[:, :n, -2], axis=1), np.floor(each * u[:, 0, -1]).astype(np.int64)
-    omega = sets.through(kernel, points)
+    found = np.empty((streams, n, kernel.ndim))
     for head in range(streams):
-        members = _partition(omega[head], each, reach)[chosen[head]]
-        omega[head, :n] = omega[head, members[order[head]]]
-    return omega[:, :n].copy()
+        points = sets.shifted(kernel, key, n * each, stream + head, 1)
+        u = sets.uniforms(key, 0, max(n, 1), kernel.draws + 5, stream + head, 1)[0]  # the last two are not `shifted`'s
+        omega = sets.through(kernel, points)[0]
+        members = _partition(omega, each, reach)[int(each * u[0, -1])]
+        found[head] = omega[members[np.argsort(u[:n, -2])]]
+    return found
 
 
 def _partition(omega: np.ndarray, each: int, reach: tuple[int, ...]) -> np.ndarray:
