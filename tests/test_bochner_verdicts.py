@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import itertools
 import math
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -145,7 +148,55 @@ def test_no_band_of_a_density_is_lost(normalise):
     x = np.array([1.0, 10.0])
     np.testing.assert_allclose(made.phi(x), band_phi(x), atol=1e-12)
     assert np.max(np.abs(made.phi(x) - band_phi(x))) <= made.certificate.bound + 1e-15
+    assert math.isinf(made.certificate.bound) is normalise
     assert made.certificate.n_frequencies > 10_000
+
+
+def of_bands(seed: int) -> tuple[Callable, Callable, float]:
+    """A density of some bands at odd places, boxes, bumps or parabolas; its Phi; and its highest frequency."""
+    rng = np.random.default_rng([14, seed])
+    n, kind = rng.integers(1, 5), rng.integers(0, 3)
+    low = 10.0 ** rng.uniform(-4.0, 4.0, n)
+    width, mass = low * 10.0 ** rng.uniform(-4.0, 0.3, n), rng.dirichlet(np.ones(n))
+    share = [lambda t: (np.abs(t) < 1.0) / 2.0, lambda t: 9.0 * normal(9.0 * t),
+             lambda t: 0.75 * np.maximum(1.0 - t * t, 0.0)][kind]  # fmt: skip
+    factor = [lambda z: np.sinc(z / math.pi), lambda z: gaussian(z / 9.0),
+              lambda z: 3.0 * special.spherical_jn(1, z) / np.maximum(z, 1e-300)][kind]  # fmt: skip
+
+    def density(w: np.ndarray) -> np.ndarray:
+        t = (np.abs(w)[..., None] - low) / (0.5 * width) - 1.0
+        return np.sum(mass / width * share(t), axis=-1)
+
+    def phi(x: np.ndarray) -> np.ndarray:
+        x = x[:, None]
+        return np.sum(mass * factor(0.5 * width * x) * np.cos((low + 0.5 * width) * x), axis=-1)
+
+    return density, phi, float(np.max(low + width))
+
+
+@pytest.mark.parametrize("seed", sparse(range(60), lambda seed: seed < 6))
+def test_no_certificate_of_bands_is_false(seed):
+    density, phi, highest = of_bands(seed)
+    for normalise in (False, True):
+        try:
+            made = bochner.from_density(density, normalise=normalise)
+        except ValueError as error:
+            made, said = None, str(error)
+        if made is None:
+            assert re.match(r"density (integrates to .* band so narrow|is 0 at every frequency)", said)
+            continue
+        x = np.append(np.geomspace(1e-5, 1e4, 300), np.arange(1.0, 100.0))
+        rounding = 2e-15 + 1e-15 * highest * x  # of the phases here
+        assert np.all(np.abs(made.phi(x) - phi(x)) <= made.certificate.bound + rounding)
+        assert math.isinf(made.certificate.unaccounted) is normalise
+
+
+def test_most_densities_of_bands_are_decided():
+    decided = 0
+    for seed in range(20):
+        with contextlib.suppress(ValueError):
+            decided += bochner.from_density(of_bands(seed)[0]).certificate.bound < 1e-12
+    assert decided >= 11
 
 
 @pytest.mark.parametrize(
@@ -248,6 +299,7 @@ SMOOTH = {
     "cauchy": lambda x: 1.0 / (1.0 + x * x),
     "matern 3/2": lambda x: (1.0 + np.abs(x)) * np.exp(-np.abs(x)),
     "exponential": lambda x: np.exp(-np.abs(x)),
+    "rational": lambda x: (1.0 + x * x / 4.0) ** -2.0,
 }
 
 
@@ -264,6 +316,54 @@ def test_a_certificate_holds_at_every_whole_lag_that_it_names(name, scale):
     assert certificate.sup_error <= certificate.bound < 1e-10
     assert certificate.unaccounted >= abs(certificate.mass - 1.0)
     assert certificate.tolerance == 1e-9
+
+
+def test_a_certificate_says_what_was_compared_and_what_is_unknown():
+    made = bochner.from_function(SMOOTH["cauchy"])
+    certificate, x = made.certificate, np.arange(1.0, 2049.0)
+    found = re.fullmatch(
+        r"Phi compared at (\d+) lags up to (\S+), all whole ones up to (\d+) among them: within (\S+); "
+        r"unaccounted mass (\S+); bound (\S+)",
+        str(certificate),
+    )
+    n_lags, reach, whole, within, unaccounted, bound = map(float, found.groups())
+    assert (n_lags, whole) == (certificate.n_lags, certificate.whole_lags) == (certificate.n_lags, 2048)
+    assert reach == pytest.approx(certificate.reach, rel=1e-5)
+    assert reach >= 2048.0
+    assert np.max(np.abs(made.phi(x) - SMOOTH["cauchy"](x))) <= certificate.sup_error <= 1.06 * within
+    assert bound == pytest.approx(within + 2.0 * unaccounted, rel=0.1)
+    normalised = bochner.from_density(lambda w: np.exp(-np.abs(w)), normalise=True).certificate
+    assert re.fullmatch(
+        rf"density compared at {normalised.n_frequencies} frequencies: differences integrate to \S+; mass that was not "
+        r"met: unknown, as no total was given; bound: unknown",
+        str(normalised),
+    )
+    assert normalised.unaccounted == normalised.bound == math.inf
+    whole = bochner.from_density(lambda w: 0.5 * np.exp(-np.abs(w))).certificate
+    assert str(whole).endswith(f"unaccounted mass {whole.unaccounted:.2g}; bound {whole.bound:.2g}")
+    assert f"n_frequencies={whole.n_frequencies}" in repr(whole)
+    assert f"n_lags={certificate.n_lags}" in repr(certificate)
+
+
+@pytest.mark.parametrize(
+    ("name", "ndim"),
+    [
+        *itertools.product(SMOOTH, [1]),
+        *(
+            pytest.param(*case, marks=campaign)
+            for case in itertools.product(["gaussian", "cauchy", "rational"], [2, 3])
+        ),
+    ],
+)
+def test_certificates_of_smooth_families_are_sharp(name, ndim):
+    for scale in (1.0, 37.0):
+        phi = lambda x: SMOOTH[name](x / scale)  # noqa: B023, E731
+        made = bochner.from_function(phi, ndim=ndim)
+        assert made.certificate.sup_error < 5e-13
+        assert made.certificate.bound < (3e-12 if ndim == 1 else 1e-10)
+        r = scale * np.geomspace(1e-4, 1e3, 400) * 1.0037  # lags that were not compared
+        lags = r if ndim == 1 else np.stack([r, *([0.0 * r] * (ndim - 1))], axis=-1)
+        assert np.max(np.abs(made.phi(lags) - phi(r))) <= made.certificate.bound
 
 
 def test_a_product_adds_what_is_unaccounted_for():

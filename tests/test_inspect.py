@@ -354,8 +354,8 @@ def test_a_table_fits_a_narrow_terminal(run, config, monkeypatch):
 def test_the_text_leads_with_findings(run, config):
     out = run("inspect", config(LLAMA))[1].splitlines()
     assert out[1] == (
-        "In short: equal content scores under 1/2 from 166, under 0 from 85133; "
-        "of the blocks 25 of 64 do not turn once."
+        "In short: equal content averages under 1/2 first at 166, under 0 first at 85133; "
+        "25 of 64 blocks complete no turn."
     )
 
 

@@ -428,16 +428,23 @@ CALIBRATED = sparse(list(kernels.records()), lambda record: record.name in ("pow
 
 @pytest.mark.parametrize("record", CALIBRATED, ids=lambda record: record.name)
 def test_a_right_kernel_is_as_rarely_far_off_as_it_should_be(record):
-    """From lags of 1e-4 to 10 scales, where a few draws may hold most of the variance: P(|z| > 3) below 1 %."""
+    """Lags of 1e-4 to 10 scales, where a few draws may hold most of the variance: P(|z| > 3) below 1 % at each of them.
+
+    All lags together are below 0.4 %; it is 0.27 % for a normal law. 300 seeds give at most 3 at one lag.
+    """
     kernel = kernels.parse(record.example)
     unit = default_lags(kernel)[2]
     delta = kernel.as_given(np.multiply.outer([1e-4, 1e-3, 1e-2, 0.1, 0.5, 3.0, 10.0], unit))
     options = {"delta": delta, "n_samples": 2048, "n_trials": 256, "n_blocks": 4}
     q, k = (v[::4] for v in example_pairs())
-    rows = [row for seed in range(300) for row in validate(kernel, q=q, k=k, rng=seed, **options).rows]
-    for quantity in QUANTITIES:
-        far = [abs(row.z) > 3.0 for row in rows if row.quantity == quantity]
-        assert np.mean(far) < 0.01, quantity
+    far: dict[str, dict[tuple[float, ...], list[bool]]] = {quantity: {} for quantity in QUANTITIES}
+    for seed in range(300):
+        for row in validate(kernel, q=q, k=k, rng=seed, **options).rows:
+            far[row.quantity].setdefault(row.lag, []).append(abs(row.z) > 3.0)
+    for quantity, lags in far.items():
+        assert len(lags) == len(delta)
+        assert max(np.mean(each) for each in lags.values()) <= 0.01, quantity
+        assert np.mean(list(lags.values())) < 0.004, quantity
 
 
 @campaign

@@ -7,7 +7,7 @@ arrays are, looks at no value and copies nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache, partial
 from types import ModuleType
@@ -27,8 +27,6 @@ _LARGEST_TABLE = 2.0**16  # concentration up to which the law of a periodic kern
 _LARGEST_LOG = 700.0  # logarithm of the largest radius of a stable law
 _VANISHED = 1e6  # t from which on exp(-t) has long been 0, and powers of t are still finite
 _NEGLIGIBLE = 1e-30  # t up to which, for nu > 1/2, the Matérn function is 1 to rounding
-_CIN_SERIES = 2.0  # arguments up to which the series of Cin is used
-_LARGEST = float(np.finfo(np.float64).max)
 
 # 1/Gamma(1 + z) = sum_k g_k z^k (DLMF 5.7.1): g_1, g_3, g_5, ...
 _RECIPROCAL_GAMMA = (
@@ -195,50 +193,9 @@ def sinc(x: Array, xp: ModuleType) -> Array:
     """``sin(x)/x``, 1 at 0 and 0 at infinity; below 1 a series, of which the derivatives keep their digits."""
     near, infinite = xp.abs(x) < 1.0, xp.isinf(x)
     square = xp.where(near, x, xp.zeros_like(x)) ** 2
-    series = _polynomial([(-1.0) ** n / math.factorial(2 * n + 1) for n in range(10)], square)
+    series = polynomial([(-1.0) ** n / math.factorial(2 * n + 1) for n in range(10)], square)
     safe = xp.where(near | infinite, xp.ones_like(x), x)
     return xp.where(near, series, xp.where(infinite, xp.zeros_like(x), xp.sin(safe) / safe))
-
-
-def log_uniform_mean_cos(
-    small: Array,
-    large: Array,
-    log_ratio: float,
-    sici: Callable[[Array], tuple[Array, Array]],
-    xp: ModuleType,
-    small_rest: Array | float = 0.0,
-) -> Array:
-    """Mean cosine ``[Ci(large) - Ci(small)] / log_ratio`` of a log-uniform phase; 1 where both ends are 0.
-
-    Where the cosine integrals would cancel another form is taken: ``Cin(z) = gamma + ln z - Ci(z)`` and its series at
-    small z, and for a narrow law that few waves fit into its integral, by 20 Gauss-Legendre nodes. The error is below
-    1e-15, and what the rounding of the ends means: for a narrow law one ulp of `small` moves the result by up to
-    ``1e-16 / log_ratio``, so `small_rest` takes what its rounding took away.
-    """
-    clipped = array.clip(small, _CIN_SERIES, None, xp)
-    direct = (sici(large)[1] - sici(clipped)[1]) / log_ratio
-    if log_ratio > 1.0:
-        cin = 1.0 - (_cin(large, sici, xp) - _cin(small, sici, xp)) / log_ratio
-        return xp.where(small > _CIN_SERIES, direct, cin)
-    if not isinstance(small_rest, float):
-        shift = xp.cos(clipped) * xp.sin(small_rest) - 2.0 * xp.sin(clipped) * xp.sin(0.5 * small_rest) ** 2
-        direct = direct - shift / clipped / log_ratio
-    narrow = -math.expm1(-log_ratio) * large <= 4.0  # elsewhere small is above 4 / (e - 1), which exceeds that 2
-    half = xp.where(narrow, 0.5 * large, xp.zeros_like(large))
-    sin, cos, integral = xp.sin(half), xp.cos(half), xp.ones_like(half)
-    for node, weight in zip(*(v.tolist() for v in np.polynomial.legendre.leggauss(20)), strict=True):
-        away = half * math.expm1(-log_ratio * (0.5 + 0.5 * node))  # small, so that its rounding is
-        integral = integral - weight * (sin * xp.cos(away) + cos * xp.sin(away)) ** 2
-    return xp.where(narrow, integral, direct)
-
-
-def _cin(z: Array, sici: Callable[[Array], tuple[Array, Array]], xp: ModuleType) -> Array:
-    """``Cin(z) = int_0^z (1 - cos t)/t dt`` (DLMF 6.2.12)."""
-    square, series = array.clip(z, 0.0, _CIN_SERIES, xp) ** 2, 0.0
-    for n in range(14, 0, -1):  # sum of (-1)^(n+1) z^2n / (2n (2n)!)
-        series = square * ((-1.0) ** (n + 1) / (2 * n * math.factorial(2 * n)) + series)
-    bounded = array.clip(z, _CIN_SERIES, _LARGEST, xp)
-    return xp.where(z <= _CIN_SERIES, series, _RECIPROCAL_GAMMA[0] + xp.log(bounded) - sici(bounded)[1])
 
 
 def matern(nu: float, t: Array, xp: ModuleType) -> Array:
@@ -306,7 +263,7 @@ def sphere_near(order: float, square: Array) -> Array:
     coefficients = [1.0]
     for step in range(1, 12):
         coefficients.append(coefficients[-1] * -0.25 / (step * (order + step)))
-    return _polynomial(coefficients, square)
+    return polynomial(coefficients, square)
 
 
 def _sphere_mean_cos(order: float, t: Array, xp: ModuleType) -> Array:
@@ -329,13 +286,13 @@ def _sphere_mean_cos(order: float, t: Array, xp: ModuleType) -> Array:
     for step in range(round(order - e)):
         scale = 4.0 * (e + step) * (e + step + 1.0) / large / large
         before, value = value, scale * (value - before)
-    return xp.where(far, value, xp.where(xp.isinf(t), xp.zeros_like(t), _polynomial(coefficients, z)))
+    return xp.where(far, value, xp.where(xp.isinf(t), xp.zeros_like(t), polynomial(coefficients, z)))
 
 
 def _bessel_j(t: Array, xp: ModuleType) -> tuple[Array, Array]:
     """J_0 and J_1 for t >= 5: ``sqrt(2/(pi t)) [P cos(t - (order/2 + 1/4) pi) - Q sin(...)]`` (DLMF 10.17.3)."""
     y, cos, sin = 2.0 * _SPHERE_SERIES / t - 1.0, xp.cos(t), xp.sin(t)
-    (p0, q0), (p1, q1) = ([_polynomial(c, y) for c in _hankel_polynomials(order)] for order in (0, 1))
+    (p0, q0), (p1, q1) = ([polynomial(c, y) for c in _hankel_polynomials(order)] for order in (0, 1))
     size = xp.sqrt(1.0 / (math.pi * t))
     return size * (p0 * (cos + sin) - q0 * (sin - cos)), size * (p1 * (sin - cos) + q1 * (sin + cos))
 
@@ -345,7 +302,7 @@ def _hankel_polynomials(order: int) -> tuple[list[float], list[float]]:
     """P and Q as polynomials in 10/t - 1, for t >= 5: ``P + iQ`` is ``sqrt(2z/pi) exp(z) K_order(z)`` at z = -it."""
     angle = math.pi * (np.arange(_LARGE_TERMS) + 0.5) / _LARGE_TERMS
     values = _scaled_bessel_k(order, -2j * _SPHERE_SERIES / (1.0 + np.cos(angle))) * math.sqrt(2.0 / math.pi)
-    return _interpolated(values.real), _interpolated(values.imag)
+    return interpolated(values.real), interpolated(values.imag)
 
 
 def _power_times_bessel_k(
@@ -366,13 +323,13 @@ def _power_times_bessel_k(
     found: list[Array | None] = [None, None]
     for i, (constant, slope) in enumerate(_temme_polynomials(mu)):
         if wanted[i]:
-            series = _polynomial(constant, z) + w * _polynomial(slope, z)
-            scaled = _polynomial(_large_polynomial(mu + i), y)
+            series = polynomial(constant, z) + w * polynomial(slope, z)
+            scaled = polynomial(_large_polynomial(mu + i), y)
             found[i] = xp.where(near, series, scaled * decay * large ** (mu + i - 0.5))
     return found[0], found[1]
 
 
-def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
+def polynomial(coefficients: Sequence[float], x: Array) -> Array:
     """Horner's rule, from the lowest power."""
     *lower, value = coefficients
     for coefficient in reversed(lower):
@@ -412,7 +369,7 @@ def _temme_polynomials(mu: float) -> tuple[_Polynomials, _Polynomials]:
 def _large_polynomial(order: float) -> list[float]:
     """Polynomial in y = 4/t - 1 that is ``sqrt(t) exp(t) K_order(t)`` for t >= 2, from values at Chebyshev's points."""
     angle = math.pi * (np.arange(_LARGE_TERMS) + 0.5) / _LARGE_TERMS
-    return _interpolated(_scaled_bessel_k(order, 4.0 / (1.0 + np.cos(angle))))
+    return interpolated(_scaled_bessel_k(order, 4.0 / (1.0 + np.cos(angle))))
 
 
 def _scaled_bessel_k(order: float, t: np.ndarray) -> np.ndarray:
@@ -427,7 +384,7 @@ def _scaled_bessel_k(order: float, t: np.ndarray) -> np.ndarray:
     return np.sqrt(t[:, 0]) * (integrand @ weight)
 
 
-def _interpolated(values: np.ndarray) -> list[float]:
+def interpolated(values: np.ndarray) -> list[float]:
     """Polynomial with given values at Chebyshev's points of (-1, 1)."""
     order = np.arange(values.size)
     series = 2.0 / values.size * np.cos(np.outer(order, math.pi * (order + 0.5) / values.size)) @ values
@@ -449,7 +406,7 @@ def _matern_half_integer(nu: float, t: Array, xp: ModuleType) -> Array:
         for i in range(p + 1)
     ]
     t = array.clip(t, 0.0, _VANISHED, xp)
-    return xp.exp(-t) * _polynomial(coefficients[::-1], t)
+    return xp.exp(-t) * polynomial(coefficients[::-1], t)
 
 
 def _matern_uniform(nu: float, t: Array, xp: ModuleType) -> Array:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -54,6 +55,38 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
         made: tuple[Array, Array] = lazy.with_slope(_cos_sin_of, _slope)(*changing)
         return made
     return _cos_sin(angles)
+
+
+def far_cos(positions: np.ndarray, frequency: np.ndarray) -> np.ndarray:
+    """Cos of the exact ``positions . frequency`` for finite NumPy positions ``(n, k)`` of any size, by long numbers.
+
+    It takes some microseconds for each.
+    """
+    found = np.empty(len(positions))
+    for i, position in enumerate(positions.tolist()):
+        phase = sum((Fraction(x) * Fraction(w) for x, w in zip(position, frequency.tolist(), strict=True)), Fraction(0))
+        bits = max(0, phase.numerator.bit_length() - phase.denominator.bit_length()) + 128
+        bits += -bits % 512  # a few lengths of 2 pi serve all
+        turn = _two_pi(bits)
+        rest = (abs(phase.numerator) << bits) // phase.denominator % turn
+        found[i] = math.cos(math.tau * (rest / turn))
+    return found
+
+
+@lru_cache(maxsize=16)
+def _two_pi(bits: int) -> int:
+    """``2 pi 2^bits``, by Machin's formula."""
+    one = 1 << (bits + 16)
+
+    def arccot(x: int) -> int:
+        power, total, n = one // x, one // x, 1
+        while power:
+            power //= -x * x
+            n += 2
+            total += power // n
+        return total
+
+    return 8 * (4 * arccot(5) - arccot(239)) >> 16
 
 
 def _cos_sin(angles: Angles, fixed_point: bool = False) -> tuple[Array, Array]:

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, elementwise, special, sums, threads, turns
+from rfrope._core import angles, array, elementwise, sums, threads, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, positive, probability, whole
 from rfrope._core.array import Array
+from rfrope._core.cosine_integral import log_uniform_mean_cos
 from rfrope._core.sums import Waves
 
 _ROUNDED = 1e-15  # what the direct sum of a mean cosine leaves unknown
@@ -92,8 +93,7 @@ def log_uniform_kernel(delta: Array, base: float = 10_000.0, *, n_blocks: int | 
     ValueError
         If `base` is not above 1 and finite, `n_blocks` is below 1, or lags are NaN, infinite or above 2**500.
     TypeError
-        For lags or numbers of another kind, and for a torch tensor that asks for gradients: SciPy evaluates the cosine
-        integral on the host for every library but NumPy and CuPy.
+        For lags or numbers of another kind, and for a torch tensor that asks for gradients on a device without float64.
 
     Notes
     -----
@@ -121,10 +121,11 @@ def log_uniform_kernel(delta: Array, base: float = 10_000.0, *, n_blocks: int | 
         raise ValueError(f"base is {base}; expected a number above 1")
     blocks = None if n_blocks is None else whole("n_blocks", n_blocks, 1)
     xp, _ = array.shared(delta=delta)
-    lags = xp.abs(array.as_widest(_checked_lags(delta, xp), xp))
-    if elementwise.special_functions(xp) is None:
+    lags = array.as_widest(_checked_lags(delta, xp), xp)
+    lags = xp.where(lags < 0.0, -lags, lags)  # its slope at 0 is not 0, so that second derivatives are right there
+    if lags.dtype != xp.float64:  # narrow laws need its digits
         return elementwise.on_host(lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp)
-    return _log_uniform(lags, base, blocks, xp)
+    return elementwise.by_blocks(lambda block, module: _log_uniform(block, base, blocks, module), lags, xp)
 
 
 @array.on_device_of_arrays
@@ -335,7 +336,7 @@ def _checked_lags(delta: Array, xp: ModuleType) -> Array:
 
 
 def _log_uniform(lags: Array, base: float, n_blocks: int | None, xp: ModuleType) -> Array:
-    """Continuum and end correction at lags >= 0 in the widest float, where `xp` has a cosine integral."""
+    """Continuum and end correction at lags >= 0 in float64."""
     small, rest, log_ratio = lags / base, 0.0, math.log(base)
     if log_ratio <= 1.0:  # one ulp of the smaller phase would be seen
         high, low = array.split(small, xp)
@@ -343,8 +344,7 @@ def _log_uniform(lags: Array, base: float, n_blocks: int | None, xp: ModuleType)
         product = small * base
         lost = ((high * base_high - product) + high * base_low + low * base_high) + low * base_low
         rest = ((lags - product) - lost) / base
-    sici = elementwise.special_functions(xp).sici
-    curve = special.log_uniform_mean_cos(small, lags, log_ratio, sici, xp, rest)
+    curve = log_uniform_mean_cos(small, lags, log_ratio, xp, rest)
     return curve if n_blocks is None else curve + (xp.cos(lags) - xp.cos(small)) / (2.0 * n_blocks)
 
 

@@ -51,7 +51,7 @@ class Way(Result):
     departure : float
         Root mean square difference between its mean kernel and the trained one, at the trained lags.
     unseen : tuple of int
-        Blocks that meet angles which training did not show.
+        Blocks that completed no turn in training and turn further over the longer context.
     first_negative_lag : int or None
         First lag in the longer context at which the mean kernel is negative.
     resolution : float
@@ -399,10 +399,10 @@ def _table(plan: Plan) -> Iterator[str]:
 def _notes(plan: Plan) -> Iterator[str]:
     last = plan.trained_context - 1
     yield f"departure: root mean square change of the mean kernel at the trained lags, 0 to {last}. unseen: blocks that"
-    yield "meet angles which training did not show. first < 0: first distance in the longer context at which equal"
-    yield "content scores below 0. neighbours: how far the mean kernel falls from a position to the next, as a part of"
-    yield "that in training. factor: attention factor, in none of the measures. places: those in the four measures,"
-    yield "added; equal values share one, and less is better. Ways without unseen angles come first, then by places."
+    yield "completed no turn in training and turn further over the longer context. first < 0: first distance there at"
+    yield "which equal content scores below 0 on average. neighbours: how far the mean kernel falls from a position to"
+    yield "the next, as a part of that in training. factor: attention factor, in none of the measures. places: those in"
+    yield "the measures, added; equal ones share one, less is better. Ways without unseen angles first, then by places."
 
 
 def _against_yarn(plan: Plan) -> Iterator[str]:

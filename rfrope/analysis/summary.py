@@ -312,10 +312,15 @@ def _finding(axis: AxisSummary) -> str:
     """One line: where the score of equal content falls, and how many blocks complete no turn."""
     if not axis.n_turning:
         return "no block turns."
-    half = "never under 1/2" if axis.half_lag is None else f"under 1/2 from {axis.half_lag}"
-    negative = "never under 0" if axis.first_negative_lag is None else f"under 0 from {axis.first_negative_lag}"
-    dead = "all turn once" if not axis.n_dead else f"{axis.n_dead} of {axis.n_turning} do not turn once"
-    return f"equal content scores {half}, {negative}; of the blocks {dead}."
+    told = [
+        f"{'never under' if lag is None else 'under'} {level}{'' if lag is None else f' first at {lag}'}"
+        for level, lag in (("1/2", axis.half_lag), ("0", axis.first_negative_lag))
+    ]
+    number, of_all = axis.n_dead, _n(axis.n_turning, "block", "blocks")
+    dead = (
+        f"{number} of {of_all} complete{'s' if number == 1 else ''} no turn" if number else "all blocks complete a turn"
+    )
+    return f"equal content averages {', '.join(told)}; {dead}."
 
 
 def _told(axis: AxisSummary, summary: Summary) -> Iterator[str]:

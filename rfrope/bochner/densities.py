@@ -25,14 +25,16 @@ _MASS = 1e-6  # by how much the integral may differ from 1
 _NEGATIVE = 1e-12  # of the largest density: what passes for rounding
 _POINTS = 2**16  # at which a density is looked at within its table
 _FEWEST = 32  # of these on each panel
-_OCTAVES = 24.0  # above the table that are looked at
-_POINTS_ABOVE = 512  # in each
+_OCTAVES = 24.0  # above the table, and towards 0, that are looked at
+_POINTS_EACH = 512  # in each
+_FIRST_POINTS = 64.0  # in each of all octaves that there are, for a first idea of where the mass lies
 _FLOORS = (1e-16, 1e-12, 1e-10)  # mass by which a panel may be wrong: where a density has a pole its values are rounded
 _SMOOTHER = "a function that is smooth but for some jumps, kinks and poles would be decided"
 _OVERLOOKED = 1e-13  # mass between two points, from which on the table lacks something
 _RELATIVE = 1e-8  # of the density: so much may be rounding
 _MOST_MISSED = 1000
 _LOOKS = 4
+_ROUNDING = 2.0**-52  # of a panel's mass, and of all
 
 
 def from_density(
@@ -58,12 +60,13 @@ def from_density(
     frequency : float, optional
         A frequency in the middle of the law; found unless given.
     normalise : bool
-        Divide the density by its integral.
+        Divide the density by its integral, as far as it was found: the certificate then cannot say whether there is
+        more, and has ``unaccounted`` and ``bound`` infinite. If you know the integral, divide by it yourself.
 
     Returns
     -------
     Kernel
-        With ``.certificate``.
+        With ``.certificate``, a `Certificate`.
 
     Raises
     ------
@@ -113,9 +116,10 @@ def from_density(
             f"density integrates to {mass:.9g}; expected 1 (normalise=True divides by the integral), or "
             f"frequency=... or support=... about a band so narrow that none of {look.count} frequencies met it"
         )
+    error = look.error / mass + _ROUNDING * (pieces.halves.size + 4)
     certificate = Certificate(
-        look.error / mass, 0.0, math.inf, 0, mass, 0.0, 0.0, tail.start, tail.exponent, tail.mass,
-        unaccounted=0.0 if normalise else abs(mass - 1.0), tolerance=_NEGATIVE, n_frequencies=look.count,
+        error, 0.0, math.inf, 0, mass, 0.0, 0.0, tail.start, tail.exponent, tail.mass,
+        unaccounted=math.inf if normalise else abs(mass - 1.0), tolerance=_NEGATIVE, n_frequencies=look.count,
     )  # fmt: skip
     return tabulated(pieces, measure, 0.0, "from_density", certificate)
 
@@ -164,11 +168,14 @@ def _look(law: Function, pieces: Pieces, end: float, measure: Measure, *, beyond
     parts: list[tuple[np.ndarray, np.ndarray, Pieces | None, int]] = [
         (pieces.centres, pieces.halves, pieces, max(_FEWEST, _POINTS // pieces.halves.size))
     ]
-    if beyond:  # the octaves above the table
-        last = float(pieces.edges[-1])
-        low = last * 2.0 ** np.arange(max(0.0, min(_OCTAVES, 400.0 - math.log2(last))))
-        parts.append((1.5 * low, 0.5 * low, None, _POINTS_ABOVE))
+    if beyond:  # the octaves above the table, and those of its first panel, which are narrower than its points
+        last, first = float(pieces.edges[-1]), float(pieces.edges[1])
+        above = last * 2.0 ** np.arange(max(0.0, min(_OCTAVES, 400.0 - math.log2(last))))
+        below = first * 2.0 ** -np.arange(1.0, _OCTAVES + 1.0)
+        parts.extend((1.5 * low, 0.5 * low, None, _POINTS_EACH) for low in (below, above))
     w, table, step = (np.concatenate(columns) for columns in zip(*map(_points, parts), strict=True))
+    inside = parts[0][0].size * parts[0][3]
+    table[inside:] = pieces(w[inside:])
     found = law(w)
     weight = step * w**measure.moment
     difference = np.abs(found - table)
@@ -211,6 +218,9 @@ def _octaves(law: Function, search: inversion.Search) -> tuple[Pieces, inversion
     for floor in _FLOORS:
         try:
             return inversion.collect(law, _no_noise, dataclasses.replace(search, floor=floor))[:2]
+        except inversion.Nothing:  # bands that fall between all nodes
+            end = 2.0 * search.unit
+            return Pieces(np.array([0.0, end]), np.zeros((1, 1))), inversion.Tail(end, math.inf, 0.0, 0.0)
         except UndecidedError as error:
             reason = error
     raise UndecidedError(reason.reason.replace("the spectrum", "density"), _SMOOTHER) from None
@@ -248,7 +258,7 @@ def _ends(support: Any) -> tuple[float, float]:
 
 def _middle(values: Callable[[np.ndarray], np.ndarray], measure: Measure) -> float:
     """The frequency about which most of the mass lies, in the logarithm."""
-    w = 2.0 ** (np.arange(-64.0, 64.0, 0.125) + 1e-7)  # not at 1, where many a density has its end
+    w = 2.0 ** (np.arange(-64.0, 64.0, 1.0 / _FIRST_POINTS) + 1e-7)  # not at 1, where many a density has its end
     mass = values(w) * w**measure.ndim
     if not np.max(mass) > 0.0:
         raise ValueError(

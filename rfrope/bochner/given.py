@@ -53,7 +53,7 @@ def checked(name: str, function: Any, measure: Measure, *, bounded: bool) -> Cal
                 f"{name} returned shape {found.shape} for arguments of shape {x.shape}; expected the same shape: "
                 + takes.format(ndim=measure.ndim)
             )
-        found = found.astype(np.float64)
+        found = found.astype(np.float64)  # a copy, whatever the function does with its array afterwards
         if not np.all(np.isfinite(found)) and not (bounded and np.all(~np.isnan(found))):
             at = int(np.argmin(np.isfinite(found)))
             raise ValueError(f"{name}({argument}) is {found[at]} at {argument} = {x[at]:.6g}; expected finite numbers")
@@ -66,9 +66,9 @@ def checked(name: str, function: Any, measure: Measure, *, bounded: bool) -> Cal
 
 def _check_bounded(x: np.ndarray, found: np.ndarray) -> None:
     """Refuse abs(phi(x)) > 1: with s = sign(phi(x)), the law has ``int (1 - s cos(w x)) = 1 - abs(phi(x)) < 0``."""
-    excess = np.abs(found) - 1.0
-    if np.max(excess, initial=0.0) <= NORMAL or not np.any(x != 0.0):
+    if max(np.max(found, initial=0.0), -np.min(found, initial=0.0)) <= 1.0 + NORMAL or not np.any(x != 0.0):
         return
+    excess = np.abs(found) - 1.0
     at = int(np.argmin(np.where(excess >= 0.5 * min(np.max(excess), 2.0), np.abs(x), np.inf)))
     frequency = 0.0 if found[at] < 0.0 else math.pi / abs(float(x[at]))
     mass = 0.5 * float(excess[at])

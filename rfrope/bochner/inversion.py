@@ -27,11 +27,17 @@ _MOST_STARTS = 400  # panels with which an octave is begun
 _FEWEST_STARTS = 64  # below which it is not worth while
 _COST = 2**18  # of these times the panels of the lags
 _HIDDEN = 1e-11  # of phi, and so of the mass that may hide at low frequencies
-_TRUSTED = (1e4, 10.0)  # signal over noise up to which the spectrum is believed: phi to rounding, noisy phi
+# signal over noise to which the spectrum is believed, where it falls steeply and elsewhere: phi to rounding, noisy phi
+_TRUSTED = ((1e3, 1e4), (10.0, 10.0))
+_STEEP = 12.0  # exponent of a tail from which on it is: an error of its shape then spoils less than what is cut off
 _NOISY = 1e-12  # errors of phi from which on it is noisy
 _END = 2.0**490  # of tails
 _LEAST = 1e-40  # mass of a tail
 _STEEPEST = 400.0  # exponent of a tail
+
+
+class Nothing(UndecidedError):
+    """A spectrum is nowhere larger than its errors."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +138,8 @@ class Search:
         Most panels.
     expected : float
         The whole mass, if it is known, else 0.
-    trusted : float
-        Signal over noise up to which the spectrum is believed.
+    trusted : tuple of two floats
+        Signal over noise up to which the spectrum is believed, where it falls steeply and elsewhere.
     starts : callable, optional
         With how many panels to begin the octave above a frequency; 0 where nothing is expected from there on.
     lowest : float
@@ -148,7 +154,7 @@ class Search:
     power: int
     budget: int
     expected: float
-    trusted: float = 1.0
+    trusted: tuple[float, float] = (1.0, 1.0)
     starts: Callable[[float], int] | None = None
     lowest: float = math.inf
     ends: bool = False
@@ -227,12 +233,15 @@ def collect(law: Function, noise: Function, search: Search) -> tuple[Pieces, Tai
         If the spectrum is too rough.
     """
     power, expected = search.power, search.expected
-    found = _octaves(law, noise, search)
-    found = _cut(found, noise, search.trusted)
+    whole = _octaves(law, noise, search)
+    for trusted in dict.fromkeys(search.trusted):
+        found = _cut(whole, noise, trusted)
+        error = float(np.sum(noise(found.centres) * 2.0 * found.halves * found.centres ** (power - 1.0)))
+        missing = expected - float(np.sum((found if power == 1 else found.times_argument()).masses))
+        exponent, mass, fitted, smooth = _fit_tail(found, power, missing, error)
+        if exponent >= _STEEP:
+            break
     end = float(found.edges[-1])
-    error = float(np.sum(noise(found.centres) * 2.0 * found.halves * found.centres ** (power - 1.0)))
-    missing = expected - float(np.sum((found if power == 1 else found.times_argument()).masses))
-    exponent, mass, fitted, smooth = _fit_tail(found, power, missing, error)
     if mass > 0.0:
         amplitude = mass * (exponent - 1.0) / end
         octaves = min(max(1, math.ceil(60.0 / (exponent - 1.0))), int(math.log2(_END / end)))
@@ -282,7 +291,7 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
     nodes = found.nodes.ravel()
     strong = np.abs(found.values).ravel() >= trusted * np.repeat(noise(found.centres), found.nodes.shape[1])
     if not strong.any():
-        raise UndecidedError(
+        raise Nothing(
             "phi is too noisy: its spectrum does not stand out of its errors", "a smoother function would be decided"
         )
     last = int(np.max(np.nonzero(strong)[0]))

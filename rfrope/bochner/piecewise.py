@@ -25,6 +25,7 @@ _CELLS = 2**19  # entries of the largest temporary matrix
 _SMALL = 2.0**-6  # arguments below which spherical Bessel functions come from their power series
 _MILLER = 36  # steps above the highest order from which the downward recurrence starts
 _EXACT_BELOW = 64.0  # phases up to which a rounded product of lag and frequency is exact enough
+_NOTHING = 1e-19  # of the mass of all panels
 _TINY = 1e-6  # angles whose sine is themselves, to rounding
 _BATCH = 2**15  # numbers inverted at a time
 _MOST_STEPS = 120  # steps of the inversion; bisection alone needs half as many
@@ -169,7 +170,7 @@ class Pieces:
     def _fourier_batch(self, x: np.ndarray, imaginary: int, tails: bool) -> np.ndarray:
         """Panels of one width share their Bessel functions, and differ by a phase alone."""
         total = np.zeros_like(x)
-        for half, centres, series in self._groups:
+        for half, centres, series in self._groups if tails else self._heavy_groups:
             sign = (-1.0) ** (np.arange(series.shape[1]) // 2)
             bessel = spherical_bessel(series.shape[1], half * x) * sign
             cos, sin = _cos_sin_of_products(x, centres, tails)
@@ -182,17 +183,24 @@ class Pieces:
     def _groups(self) -> list[tuple[float, np.ndarray, np.ndarray]]:
         """Half-width, centres and series of the panels of each width, without what is zero to rounding."""
         groups = []
-        mantissa, exponent = np.frexp(self.halves)
-        kinds, kind = np.unique(np.round(mantissa * 2.0**30) * 2.0**exponent, return_inverse=True)  # halved ones differ
-        for i in range(kinds.size):  # by the rounding of their edges
+        quantum = 2.0 ** (np.frexp(self.edges[1:])[1] - 51.0)  # halved ones differ by the rounding of their edges
+        kinds, kind = np.unique(np.round(self.halves / quantum) * quantum, return_inverse=True)
+        for i in range(kinds.size):
             chosen = (kind == i) & self.series.any(axis=1)
             series = self.series[chosen]
             if series.size:
                 half = np.max(self.halves[chosen])
+                series = series * (self.halves[chosen] / half)[:, None]  # masses stay what they are
                 sizes = np.max(np.abs(series), axis=0)
                 kept = int(np.max(np.nonzero(sizes > 1e-18 * sizes.max())[0])) + 1
                 groups.append((float(half), self.centres[chosen], series[:, :kept]))
         return groups
+
+    @cached_property
+    def _heavy_groups(self) -> list[tuple[float, np.ndarray, np.ndarray]]:
+        """Those that are not nothing beside all the others: a tail has an octave for each power of two."""
+        masses = np.array([half * np.sum(np.abs(series)) for half, _, series in self._groups])
+        return [group for group, heavy in zip(self._groups, masses > _NOTHING * np.sum(masses), strict=True) if heavy]
 
 
 def build(

@@ -51,7 +51,8 @@ class Certificate(Result):
         Every whole lag 1, 2, ..., ``whole_lags`` is among those compared.
     unaccounted : float
         Spectral mass whose place is not known: by how much what was found differs from 1, and what the errors of the
-        computation may amount to.
+        computation may amount to. Infinite, which is to say unknown, for a density that was normalised: where no total
+        is given, nothing says whether there is mass that no frequency met.
     tolerance : float
         Negative mass that passes for rounding: what was asked for, or the errors of the given function if larger.
     n_frequencies : int
@@ -80,9 +81,23 @@ class Certificate(Result):
     def bound(self) -> float:
         """Of the error of Phi, mass that is unaccounted for included: ``sup_error + 2 unaccounted``.
 
-        Mass m that the table lacks changes Phi by m, and once more when the rest is divided by 1 - m.
+        Mass m that the table lacks changes Phi by m, and once more when the rest is divided by 1 - m. Infinite where
+        `unaccounted` is.
         """
         return self.sup_error + 2.0 * self.unaccounted
+
+    def __str__(self) -> str:
+        if self.n_frequencies:
+            seen = (
+                f"density compared at {self.n_frequencies} frequencies: differences integrate to {self.sup_error:.2g}"
+            )
+        else:
+            whole = f", all whole ones up to {self.whole_lags} among them" if self.whole_lags else ""
+            seen = f"Phi compared at {self.n_lags} lags up to {self.reach:.6g}{whole}: within {self.sup_error:.2g}"
+        if math.isinf(self.unaccounted):
+            return f"{seen}; mass that was not met: unknown, as no total was given; bound: unknown"
+        bias = f"; bias: {self.bias}" if self.bias else ""
+        return f"{seen}; unaccounted mass {self.unaccounted:.2g}; bound {self.bound:.2g}{bias}"
 
 
 @dataclass(frozen=True, eq=False)

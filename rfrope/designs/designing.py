@@ -12,7 +12,7 @@ from rfrope._core import array, capacity, philox
 from rfrope._core.arguments import positive, whole
 from rfrope.designs.errors import error
 from rfrope.designs.optimising import as_range, bound
-from rfrope.designs.sampling import RANDOMISED, as_kernels, check_design, sample
+from rfrope.designs.sampling import SEEDED, as_kernels, check_design, sample
 from rfrope.kernels import Kernel
 from rfrope.rotation.rope import Rope
 
@@ -96,8 +96,10 @@ def design(
     several = len(chosen) > 1
     lengths = tuple(m + 1 for m in as_range(chosen[0], _less_one(context), "context"))
     names = {check_design(design, each) for each in chosen}
-    seed = _seed(rng) if names & set(RANDOMISED) else None
-    fit = {"max_lag": [n - 1 for n in lengths], "norm": norm or "rms"} if design == "optimised" else {"norm": norm}
+    seed = _seed(rng) if names & set(SEEDED) else None
+    fit: dict[str, Any] = {"norm": norm or "rms" if design == "optimised" else norm}
+    if design in ("optimised", "balanced"):
+        fit["max_lag"] = [n - 1 for n in lengths]
     made = sample(
         chosen if several else chosen[0],
         turned // 2,

@@ -57,11 +57,8 @@ class Lags:
         return found
 
     def inner(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Mean of ``cos(lag . a) cos(lag . b)`` over all lags of the range, in closed form, for ``(..., k)``."""
-        found = np.zeros(np.broadcast_shapes(a.shape, b.shape)[:-1])
-        for angle in (a - b, a + b):
-            found += math.prod(_dirichlet(m, angle[..., j], values_only=True)[0] for j, m in enumerate(self.reach))
-        return 0.5 * found / self._total
+        """As the function of that name."""
+        return inner(self.reach, a, b)
 
     def slopes_product(self, omega: np.ndarray) -> np.ndarray:
         """Mean of ``lag_j lag_l sin(lag . a) sin(lag . b)`` for all pairs of frequencies ``(n k, n k)``, closed too."""
@@ -78,6 +75,14 @@ class Lags:
     @property
     def _total(self) -> int:
         return math.prod(2 * m + 1 for m in self.reach)
+
+
+def inner(reach: tuple[int, ...], a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Mean of ``cos(lag . a) cos(lag . b)`` over all lags of a range, in closed form, for ``(..., k)``."""
+    found = np.zeros(np.broadcast_shapes(a.shape, b.shape)[:-1])
+    for angle in (a - b, a + b):
+        found += math.prod(_dirichlet(m, angle[..., j], values_only=True)[0] for j, m in enumerate(reach))
+    return 0.5 * found / math.prod(2 * m + 1 for m in reach)
 
 
 def _run_of_lags(reach: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

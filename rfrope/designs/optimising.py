@@ -120,14 +120,20 @@ def as_range(kernel: Kernel, max_lag: Any, name: str = "max_lag") -> tuple[int, 
     return reach
 
 
-def check_fit(kernel: Kernel, n_blocks: int, max_lag: Any, norm: str) -> tuple[int, ...]:
-    """Largest lag on each axis, or say what is wrong with it, with the norm or with the number of blocks."""
-    choice("norm", norm, NORMS)
+def check_reach(kernel: Kernel, max_lag: Any, design: str) -> tuple[int, ...]:
+    """Largest lag on each axis for a design that depends on it, or say what is wrong with it."""
     if max_lag is None:
-        raise ValueError("max_lag is None; expected the largest lag that counts, for design 'optimised'")
+        raise ValueError(f"max_lag is None; expected the largest lag that counts, for design {design!r}")
     reach = as_range(kernel, max_lag)
     if math.prod(2 * m + 1 for m in reach) > _MOST_LAGS:
         raise ValueError(f"max_lag is {max_lag!r}; expected a range of at most 2**52 lags")
+    return reach
+
+
+def check_fit(kernel: Kernel, n_blocks: int, max_lag: Any, norm: str) -> tuple[int, ...]:
+    """Largest lag on each axis, or say what is wrong with it, with the norm or with the number of blocks."""
+    choice("norm", norm, NORMS)
+    reach = check_reach(kernel, max_lag, "optimised")
     if n_blocks * kernel.ndim > _MOST_UNKNOWNS:
         raise ValueError(
             f"n_blocks is {n_blocks} with {kernel.ndim} axes; expected at most {_MOST_UNKNOWNS} unknowns with design "

@@ -11,12 +11,14 @@ from rfrope._core import array, capacity, philox
 from rfrope._core.arguments import choice, whole
 from rfrope._core.array import Array
 from rfrope.designs import sets
-from rfrope.designs.optimising import check_fit, fitted
+from rfrope.designs.balancing import balanced
+from rfrope.designs.optimising import check_fit, check_reach, fitted
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import as_kernel
 
 RANDOMISED = (*sets.POINTS, *sets.FREQUENCIES)
-DESIGNS = (*RANDOMISED, "quantile", "optimised", "auto")
+DESIGNS = (*RANDOMISED, "balanced", "quantile", "optimised", "auto")
+SEEDED = (*RANDOMISED, "balanced")
 
 
 def sample(
@@ -56,6 +58,8 @@ def sample(
         - "sobol", "halton": scrambled points of low discrepancy.
         - "orthogonal" (two axes or more, isotropic kernels and linear maps of them): uniform directions that are
           orthogonal within groups of k, times independent radii.
+        - "balanced": shifted points of the law, dealt out to eight sets so that each errs little over ``max_lag``, and
+          one of these sets.
         - "antithetic": pairs (omega, -omega); an odd last one is alone. Sines of a pair with equal content cancel, but
           cosines are equal, which doubles the variance of their mean: rarely what one wants.
         - "quantile", deterministic: abs(omega) at probabilities (i + 1/2)/D with alternating signs; a lattice of the
@@ -70,7 +74,7 @@ def sample(
         where the library has it unless given). The draw itself is made by NumPy in float64 on the host, and copied to
         the device.
     max_lag, norm
-        For the design "optimised": as in `optimise`.
+        For the designs "optimised" and "balanced": as in `optimise`; "balanced" has no norm.
 
     Returns
     -------
@@ -118,12 +122,15 @@ def sample(
     _check_size(kernels[0], n_blocks, max(streams, len(kernels)))
     reach = _range_of_design(kernels[0], design, n_blocks, max_lag, norm)
     array.check_float_dtype(dtype, array.named_namespace(xp))
-    key = philox.key_from_rng(rng) if designs[0] in RANDOMISED else None
+    key = philox.key_from_rng(rng) if designs[0] in SEEDED else None
+    each = 1 if several else streams
     omega = np.concatenate(
         [
-            _fixed_set(k, n_blocks, reach, norm or "rms", 1 if several else streams)
+            _fixed_set(k, n_blocks, reach, norm or "rms", each)
             if key is None
-            else draw_sets(k, name, key, n_blocks, stream=head, streams=1 if several else streams)
+            else balanced(k, key, n_blocks, reach, head, each)
+            if reach
+            else draw_sets(k, name, key, n_blocks, stream=head, streams=each)
             for head, (k, name) in enumerate(zip(kernels, designs, strict=True))
         ]
     )
@@ -206,6 +213,11 @@ def check_design(design: str, kernel: Kernel) -> str:
 def check_randomised(design: str, kernel: Kernel) -> str:
     """As `check_design`, and refuse a design without randomness, which has nothing to estimate."""
     design = check_design(design, kernel)
+    if design in SEEDED and design not in RANDOMISED:
+        raise ValueError(
+            f"design is {design!r}, which needs a range of lags; expected 'auto' or one of "
+            f"{', '.join(map(repr, RANDOMISED))}"
+        )
     if design not in RANDOMISED:
         raise ValueError(
             f"design is {design!r}, which is deterministic: there is nothing to estimate; expected 'auto' or one of "
@@ -236,7 +248,12 @@ def _range_of_design(
     """Range of the lags that a design is fitted to; None for those that fit nothing."""
     if design == "optimised":
         return check_fit(kernel, n_blocks, max_lag, norm or "rms")
-    for name, value in (("max_lag", max_lag), ("norm", norm)):
-        if value is not None:
-            raise ValueError(f"{name} is {value!r} but design is {design!r}; expected it with 'optimised' alone")
+    if norm is not None:
+        raise ValueError(f"norm is {norm!r} but design is {design!r}; expected it with 'optimised' alone")
+    if design == "balanced":
+        return check_reach(kernel, max_lag, design)
+    if max_lag is not None:
+        raise ValueError(
+            f"max_lag is {max_lag!r} but design is {design!r}; expected it with 'optimised' or 'balanced' alone"
+        )
     return None

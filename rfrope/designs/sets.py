@@ -61,7 +61,7 @@ def shifted(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) 
     u = uniforms(key, 0, max(n, 1), columns + 2, stream, streams)
     points = (lattice(kernel, n) + u[:, :1, :columns]) % 1.0
     points = np.take_along_axis(points, np.argsort(u[:, :n, columns, None], axis=1), axis=1)
-    return _half_covered(kernel, points, u[:, :n, columns + 1] < 0.5)
+    return half_covered(kernel, points, u[:, :n, columns + 1] < 0.5)
 
 
 def by_magnitude(kernel: Kernel) -> str | None:
@@ -118,7 +118,7 @@ def sobol(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) ->
         column = words[:, None, digit] & (top - np.uint64(1)) | top
         scrambled ^= column * (points >> np.uint64(digits - 1 - digit) & np.uint64(1))
     cube = (scrambled.astype(np.float64) + 0.5) * 2.0**-_BITS
-    return _half_covered(kernel, cube, u[:, :n, columns] < 0.5)
+    return half_covered(kernel, cube, u[:, :n, columns] < 0.5)
 
 
 def halton(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
@@ -142,7 +142,7 @@ def halton(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -
             permutation = _permutations(u[:, place * base : (place + 1) * base, columns + 1 + j])
             cell = cell * base + permutation[:, index // base ** (m - 1 - place) % base]
         cube[..., j] = (cell + u[:, :n, j]) / float(base) ** m
-    return _half_covered(kernel, cube, u[:, :n, columns] < 0.5)
+    return half_covered(kernel, cube, u[:, :n, columns] < 0.5)
 
 
 POINTS = {"iid": iid, "stratified": stratified, "shifted": shifted, "sobol": sobol, "halton": halton}
@@ -207,14 +207,14 @@ def quantile(kernel: Kernel, n: int) -> np.ndarray:
     """
     sign = np.where(np.arange(n) % 2, -1.0, 1.0)
     if by_magnitude(kernel) is None:
-        return through(kernel, _half_covered(kernel, lattice(kernel, n), sign < 0.0))
+        return through(kernel, half_covered(kernel, lattice(kernel, n), sign < 0.0))
     probability = (np.arange(n) + 0.5) / max(n, 1)
     if kernel.signed_columns == (True,):
         return through(kernel, 0.5 + 0.5 * probability[:, None]) * sign[:, None]
     if not n:
         return np.empty((0, 1))
     fine = max(_TABULATED, 16 * n)
-    table = through(kernel, _half_covered(kernel, lattice(kernel, fine), np.zeros(fine, dtype=bool)))
+    table = through(kernel, half_covered(kernel, lattice(kernel, fine), np.zeros(fine, dtype=bool)))
     return (np.quantile(np.abs(table[:, 0]), probability, method="hazen") * sign)[:, None]
 
 
@@ -264,7 +264,7 @@ def _first_signed(kernel: Kernel) -> int | None:
     return next((j for j, signed in enumerate(kernel.signed_columns) if signed), None)
 
 
-def _half_covered(kernel: Kernel, cube: np.ndarray, minus: np.ndarray) -> np.ndarray:
+def half_covered(kernel: Kernel, cube: np.ndarray, minus: np.ndarray) -> np.ndarray:
     """Squeeze points into the half of the cube that makes all cosines, and mirror some of them.
 
     The cosine of -omega is that of omega, so points spread over half of a column that carries a sign are twice as dense

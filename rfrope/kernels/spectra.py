@@ -18,6 +18,7 @@ from rfrope._core import array, elementwise, special, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
+from rfrope._core.cosine_integral import log_uniform_mean_cos
 from rfrope.kernels import parameters
 from rfrope.kernels.base import Atoms, Kernel
 from rfrope.kernels.law import Law
@@ -32,6 +33,8 @@ from rfrope.kernels.parameters import (
     shares,
     volume,
 )
+
+_KNOWN = 2.0**60  # phase up to which turns in twice the working precision are exact to 1e-15
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,15 +104,11 @@ class LogUniform(Kernel):
         return math.log1p(excess) if excess < 1e300 else math.log(self.high) - math.log(self.low)
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
-        x = xp.abs(delta[..., 0])
-        special = elementwise.special_functions(xp)
-        if special is None:
-            return elementwise.on_host(lambda host: self._mean_cos(host, np), x, xp)
-        return self._mean_cos(x, xp)
+        return elementwise.by_blocks(self._mean_cos, delta[..., 0], xp)
 
     def _mean_cos(self, x: Array, xp: ModuleType) -> Array:
-        sici = elementwise.special_functions(xp).sici
-        return special.log_uniform_mean_cos(self.low * x, self.high * x, self._log_ratio, sici, xp)
+        x = xp.where(x < 0.0, -x, x)  # its slope at 0 is not 0, so that second derivatives are right there
+        return log_uniform_mean_cos(self.low * x, self.high * x, self._log_ratio, xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         w = xp.abs(omega[..., 0])
@@ -226,12 +225,16 @@ def _direction(u: np.ndarray) -> np.ndarray:
 
 
 def _mean_cos(mean: tuple[Any, ...], delta: Array, xp: ModuleType) -> Array:
-    """Return ``cos(delta . mean)`` to 1e-15 wherever the phase is known, NaN where it overflows."""
+    """Return ``cos(delta . mean)`` to 1e-15; where phases are large NumPy's by long numbers, other libraries' NaN."""
     omega = array.vector(mean, delta, xp)
-    known = xp.all((xp.abs(delta) < LARGEST) & (xp.abs(delta * omega) < LARGEST), axis=-1)
+    known = xp.all((xp.abs(delta) < LARGEST) & (xp.abs(delta * omega) < _KNOWN), axis=-1)
     positions = xp.where(known[..., None], delta, xp.zeros_like(delta))
     cos, _ = turns.cos_sin.generic(Angles(positions, omega[None, :], None, xp))  # a call too small for compiled loops
-    return xp.where(known, cos[..., 0], xp.full_like(delta[..., 0], math.nan))
+    found = xp.where(known, cos[..., 0], xp.full_like(delta[..., 0], math.nan))
+    if isinstance(delta, np.ndarray) and not known.all():
+        far = ~known & np.all(np.isfinite(delta), axis=-1)
+        found[far] = turns.far_cos(delta[far], np.asarray(mean, dtype=np.float64))
+    return found
 
 
 @dataclass(frozen=True, repr=False)

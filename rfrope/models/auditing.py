@@ -50,7 +50,7 @@ class Finding(Result):
 
     def __str__(self) -> str:
         from_where = (
-            "" if self.position is None else f"; off by more than {_EXCEEDS:g} from position {self.position} on"
+            "" if self.position is None else f"; off by more than {_EXCEEDS:g} first at position {self.position}"
         )
         return f"{self.where}: {self.text}{from_where}"
 
@@ -94,7 +94,7 @@ class Audit(Result):
         lines += [f"  {finding}" for finding in self.findings]
         if self.passed and self.exceeds is not None:
             lines.append(
-                f"  rounding alone puts cos and sin off by more than {_EXCEEDS:g} from position {self.exceeds} on"
+                f"  rounding alone puts cos and sin off by more than {_EXCEEDS:g} first at position {self.exceeds}"
             )
         return "\n".join(lines)
 
@@ -145,7 +145,7 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     >>> print(audit(rope.frequencies.astype(np.float16).astype(np.float32), rope))
     FAILED
       looked at frequencies
-      frequencies: values rounded to float16; off by more than 0.001 from position 5 on
+      frequencies: values rounded to float16; off by more than 0.001 first at position 5
     """
     length = None if context is None else whole("context", context, 1)
     meant = _meant(what, rope)

@@ -423,7 +423,7 @@ def _differences(one: EngineUse, standard: EngineUse) -> Iterator[str]:
 def _from(one: EngineUse) -> str:
     if one.differs_from is None:
         return ", and scores of equal content by less than 1 % within the text"
-    return f", and scores of equal content by 1 % from distance {one.differs_from} on"
+    return f", and scores of equal content by 1 % first at distance {one.differs_from}"
 
 
 def _cells(one: EngineUse) -> tuple[str, ...]:

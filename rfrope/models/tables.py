@@ -136,13 +136,12 @@ def rows_unlike(held: Held, reading: Reading, rounding: float) -> tuple[str, str
     allowed = 4.0 * rounding + 2.0 * ROUNDED * phases + at[:, None] * reading.allowed
     for width, name in HALVES.items():
         if np.all(np.abs(rows - _exact(rounded(at.astype(np.float64), width), frequencies)) <= allowed):
-            return "half precision", f"positions rounded to {name}: rows repeat from position {found[0]} on"
+            return "half precision", f"positions rounded to {name}: rows repeat first at position {found[0]}"
         apart = np.abs(rows - np.exp(1j * np.sign(frequencies) * rounded(phases, width)))
         is_near = np.all(apart <= allowed + phases * 2.0**-width)  # where phases are large, near says little
         if is_near and np.sum((apart <= allowed)[off]) > 0.9 * np.sum(off) > 0.0:
             return "half precision", f"phases rounded to {name}"
-    count = f"{found.size} of {len(held.values)}"
-    return "rows", f"rows from position {found[0]} on are not those of their positions ({count})"
+    return "rows", f"{found.size} of {len(held.values)} rows are not those of their positions, first at {found[0]}"
 
 
 def _unlike(held: Held, at: np.ndarray, reading: Reading, rounding: float) -> np.ndarray:

@@ -220,7 +220,11 @@ def test_every_line_of_the_text(made):
         assert row == [way.name, *shown, f"{numbers[1]:.3g}", f"{numbers[2]:.4g}", str(way.places)]
     notes = " ".join(rest[8:13])
     assert "at the trained lags, 0 to 1023. " in notes
-    assert notes.endswith("Ways without unseen angles come first, then by places.")
+    assert notes.endswith("Ways without unseen angles first, then by places.")
+    for way in made.ways:  # "completed no turn in training and turn further over the longer context"
+        turns = LADDER.frequencies * 1024 / (2.0 * np.pi), np.abs(way.rope.frequencies) * 4096 / (2.0 * np.pi)
+        further = (turns[0] < 1.0) & (turns[1] > turns[0] * (1.0 + 1e-9))
+        assert way.unseen == tuple(np.flatnonzero(further).tolist())
     assert rest[13:] == [
         "",
         "optimised: divisors from 1 to 4, none above that of a slower block; blocks of 32 turns or more stay.",

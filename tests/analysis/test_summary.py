@@ -296,6 +296,18 @@ def test_sentences_on_scores_are_true_of_random_content(name):
     assert "any other" not in text
     if axis.aliasing_distance is not None:  # "positions so far apart look nearly the same"
         assert np.mean(scores_of_random_tokens(omega, axis.aliasing_distance)[0]) > 0.9 - slack
+    told = re.search(r"In short: equal content averages (.*), (.*); (.*)\.", text)
+    for part, level, lag in ((told[1], 0.5, axis.half_lag), (told[2], 0.0, axis.first_negative_lag)):
+        assert part == (f"never under {level or 0:g}" if lag is None else f"under {level:g} first at {lag}").replace(
+            "0.5", "1/2"
+        )
+        before = np.unique(np.linspace(1, (context if lag is None else lag) - 1, 12).astype(int))
+        scores = [np.mean(scores_of_random_tokens(omega, one, 4000)[0]) for one in before if one > 0]
+        assert all(score > level - 5.0 * np.std(own) / 4000**0.5 for score in scores)
+    dead = int(np.sum(np.abs(omega[omega != 0.0]) * context < 2.0 * np.pi))
+    turning = np.count_nonzero(omega)
+    some = f"{dead} of {turning} block{'' if turning == 1 else 's'} complete{'s' if dead == 1 else ''} no turn"
+    assert told[3] == (some if dead else "all blocks complete a turn")
     if axis.half_lag is not None:
         assert np.mean(scores_of_random_tokens(omega, axis.half_lag)[0]) < 0.5 + slack
 

@@ -337,7 +337,7 @@ def test_rows_that_begin_elsewhere_or_were_overwritten():
     cos, sin = (each.copy() for each in table(rope))
     cos[300:400], sin[300:400] = cos[0:100], sin[0:100]
     finding = the_fault(models.audit((cos, sin), rope), "rows")
-    assert "rows from position 300" in finding.text
+    assert "first at 300" in finding.text
     assert finding.position == 300
 
 
@@ -358,7 +358,7 @@ def test_one_row_that_is_another(row, made_in):
         found = models.audit(tuple(made), rope)
         assert kinds(found) == kinds(right) | {"rows"}
         (finding,) = [one for one in found.findings if one.kind == "rows"]
-        assert f"rows from position {row} on are not those of their positions (1 of {CONTEXT})" in finding.text
+        assert f"1 of {CONTEXT} rows are not those of their positions, first at {row}" in finding.text
         if made_in is np.float64:
             assert finding.position == row
             assert right.exceeds is None
@@ -376,7 +376,7 @@ def test_rows_that_are_off_by_more_than_float32_phases():
     phases = np.multiply.outer(np.arange(CONTEXT), narrow)
     found = models.audit((np.cos(phases), np.sin(phases)), rope)
     assert found.passed
-    assert f"rounding alone puts cos and sin off by more than 0.001 from position {found.exceeds} on" in str(found)
+    assert f"rounding alone puts cos and sin off by more than 0.001 first at position {found.exceeds}" in str(found)
 
 
 def test_phases_in_half_precision():

@@ -1,0 +1,155 @@
+"""What randomised designs gain over independent draws, and what is possible at all: ``python -m benchmarks.gains``.
+
+Errors are root mean squares of ``Phi_D - Phi`` over whole lags and over the sets of a design whose blocks all have the
+kernel's law. `limit` is one that no such design falls below.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy, see benchmarks.designs
+
+import argparse
+import csv
+import math
+import pathlib
+import sys
+from collections.abc import Callable
+
+import numpy as np
+
+import rfrope
+from benchmarks import machine
+from rfrope import kernels
+from rfrope.kernels import Kernel
+
+BLOCKS, SEED = 64, 0
+N_SETS = {"iid": 400, "stratified": 400, "shifted": 400, "balanced": 60}
+HEAVY = ("power_exponential(exponent=0.8, scale=32)",)  # beside the example of each family
+RANGES = {256: None, 1024: ("exponential", "power_exponential")}  # families that are looked at over longer ranges too
+SHARES = (0.06, 0.09, 0.125, 0.17, 0.22, 0.3, 0.4)  # of the lags that go into the windows
+OVER = 8  # points of the circle for each lag
+HEADER = ("kernel", "max lag", *N_SETS, "pairs", "folded", "rotated", "limit")
+
+
+def cases() -> list[tuple[Kernel, int]]:
+    """Kernels of one axis, all that are not one frequency, and ranges."""
+    found = [record.example for record in kernels.records() if record.name not in ("shell", "constant")]
+    return [
+        (kernel, reach)
+        for reach, names in RANGES.items()
+        for kernel in map(kernels.parse, [*found, *HEAVY])
+        if names is None or kernel.name in names
+    ]
+
+
+def rms(kernel: Kernel, sets: np.ndarray, reach: int) -> float:
+    """Root mean square error over the lags and the sets ``(sets, D)``."""
+    lags = np.arange(reach + 1.0)
+    return float(
+        np.sqrt(np.mean((rfrope.analysis.mean_kernel(sets[..., None], lags[:, None]) - kernel.phi(lags)) ** 2))
+    )
+
+
+def probabilities(n: int) -> dict[str, np.ndarray]:
+    """Other ways to spread magnitudes, each of them uniform: what was tried and is not offered.
+
+    Pairs U and 1 - U in double strata, with one U for each or one for all (the lattice folded by the tent map), and a
+    place in each stratum that is turned by the golden section from one to the next.
+    """
+    u = np.random.default_rng(SEED).random((N_SETS["shifted"], n // 2))
+    i, golden = np.arange(n // 2), 0.5 * (math.sqrt(5.0) - 1.0)
+    return {
+        "pairs": np.concatenate([i + u, i + 1.0 - u], axis=1) * 2.0 / n,
+        "folded": np.concatenate([i + u[:, :1], i + 1.0 - u[:, :1]], axis=1) * 2.0 / n,
+        "rotated": (np.arange(n) + (u[:, :1] + golden * np.arange(n)) % 1.0) / n,
+    }
+
+
+def quantiles(kernel: Kernel) -> Callable[[np.ndarray], np.ndarray]:
+    """Quantile function of abs(omega), from a table of the design "quantile" where there is none."""
+    if kernel.signed_columns == (True,):
+        return lambda p: np.abs(kernel.transport(0.5 + 0.5 * np.clip(p, 1e-15, 1.0 - 1e-15)))
+    table = np.abs(rfrope.sample(kernel, 2**16, design="quantile"))
+    return lambda p: table[np.minimum((p * table.size).astype(int), table.size - 1)]
+
+
+def limit(kernel: Kernel, n: int, reach: int) -> float:
+    """Root mean square error that no design of n equal blocks with the kernel's law falls below.
+
+    With e the errors at all lags, windows psi about the points w of a grid of the circle, and Fejer's kernel H, let
+    ``G = sum_w tau_w psi(a - w) psi(b - w) H(a - b)``, 0 <= tau <= 1: it is nowhere negative, and as a quadratic form
+    in the blocks' measure at most the sum of ``g_m e_m^2``, with g the Fourier coefficients of the same with all tau 1.
+    Pairs of blocks add nothing negative, so that its mean over the design's sets is at least ``1/(2n) int G(a, a) dP -
+    int int G dP dP``, which needs the law P alone, by Phi at whole lags; tau takes the windows where that is positive.
+    """
+    return math.sqrt(max(_limit(kernel, n, reach, max(2, round(share * reach))) for share in SHARES) / (2 * reach + 2))
+
+
+def _limit(kernel: Kernel, n: int, reach: int, width: int) -> float:
+    size = 1 << math.ceil(math.log2(OVER * reach))
+    lags = np.abs(np.fft.fftfreq(size, 1.0 / size))
+    phi = kernel.phi(np.arange(size // 2 + 1.0))[lags.astype(int)]
+
+    def values(coefficients: np.ndarray) -> np.ndarray:
+        return np.fft.ifft(coefficients).real * size
+
+    psi = values(np.maximum(1.0 - lags / (width // 2 + 1.0), 0.0)) ** 2
+    h = np.maximum(1.0 - lags / (reach - 2 * (width // 2) + 1.0), 0.0)
+    window = np.fft.fft(psi) / size
+    whole = np.fft.fft(values(window**2) * values(h)).real / size
+    own = values(np.fft.fft(psi * psi) / size * phi) * float(np.sum(h)) / (2.0 * n)
+    pairs = np.zeros(size)
+    for lag in np.flatnonzero(h[: size // 2]):
+        pairs += (1.0 if lag == 0 else 2.0) * h[lag] * np.abs(np.fft.ifft(window * np.roll(phi, -lag)) * size) ** 2
+    return float(np.sum(np.maximum(own - pairs, 0.0)) / size / np.max(whole[1:]))
+
+
+def row(kernel: Kernel, reach: int) -> dict[str, str]:
+    """Errors of all designs in thousandths."""
+    found = {"kernel": repr(kernel), "max lag": str(reach)}
+    for design, heads in N_SETS.items():
+        options = {"max_lag": reach} if design == "balanced" else {}
+        sets = rfrope.sample(kernel, BLOCKS, rng=SEED, design=design, heads=heads, **options)[..., 0]
+        found[design] = f"{1e3 * rms(kernel, sets, reach):.3g}"
+    quantile = quantiles(kernel)
+    for name, p in probabilities(BLOCKS).items():
+        found[name] = f"{1e3 * rms(kernel, quantile(p), reach):.3g}"
+    return found | {"limit": f"{1e3 * limit(kernel, BLOCKS, reach):.3g}"}
+
+
+def include(table: list[dict[str, str]], note: str) -> str:
+    """Return a list-table of reStructuredText, with gains over independent draws."""
+    titles = ("kernel", "max lag", *HEADER[2:-1], "gain of balanced", "possible")
+    lines = [f".. Made by: {note}", "", ".. list-table::", "   :header-rows: 1", ""]
+    lines += [f"   {'*' if not i else ' '} - {title}" for i, title in enumerate(titles)]
+    for one in table:
+        iid, least = float(one["iid"]), float(one["limit"])
+        gains = (f"{iid / float(one['balanced']):.2g}", f"{iid / least:.2g}" if least else "")
+        cells = (f"``{one['kernel']}``", one["max lag"], *(one[name] for name in HEADER[2:-1]), *gains)
+        lines += [f"   {'*' if not i else ' '} - {cell}" for i, cell in enumerate(cells)]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gains", description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", metavar="FILE.csv", type=pathlib.Path, help="the table; .inc goes beside it")
+    options = parser.parse_args(arguments)
+    note, table = machine.command("benchmarks.gains"), []
+    for kernel, reach in cases():
+        table.append(row(kernel, reach))
+        print(*(f"{name} {value}" for name, value in table[-1].items()), sep="  ", flush=True)
+    if options.output:
+        options.output.with_suffix(".inc").write_text(include(table, note), "utf-8")
+        with options.output.open("w", encoding="utf-8", newline="") as file:
+            file.write(f"# {note}\n")
+            writer = csv.DictWriter(file, HEADER, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
