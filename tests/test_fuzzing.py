@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -48,10 +49,11 @@ def attempted(call, *arguments, documented=DOCUMENTED, **options):
     try:
         return call(*arguments, **options)
     except documented as error:
-        last = traceback.extract_tb(error.__traceback__)[-1].filename
-        assert isinstance(error, OSError) or not any(part in last for part in FOREIGN), f"{last}: {error!r}"
-        assert str(error)
-        return None
+        refused = error
+    last = traceback.extract_tb(refused.__traceback__)[-1].filename
+    assert isinstance(refused, OSError) or not any(part in last for part in FOREIGN), f"{last}: {refused!r}"
+    assert str(refused)
+    return None
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -163,7 +165,7 @@ SAID += ["pairing", "head_dim", "attention_factor", "sections", "interleaved", "
 
 
 def test_files_that_say_strange_things_of_themselves(files):
-    folder, good = files
+    folder, _ = files
     path = folder / "strange.npz"
     with np.load(folder / "good.npz", allow_pickle=False) as archive:
         metadata = json.loads(str(archive["metadata"]))
@@ -184,7 +186,9 @@ def test_files_that_say_strange_things_of_themselves(files):
 def members(draw):
     """Bytes of an .npy that lies about itself."""
     shape = draw(st.one_of(st.tuples(st.integers(-1, 2**40)), st.tuples(st.integers(0, 3), st.integers(0, 2**62))))
-    kind = draw(st.sampled_from(["<f8", ">f8", "<f2", "O", "|S5", "<U3", "<M8[D]", "|V9", "<c16", "[('a', '<f8')]", "|b1"]))
+    kind = draw(
+        st.sampled_from(["<f8", ">f8", "<f2", "O", "|S5", "<U3", "<M8[D]", "|V9", "<c16", "[('a', '<f8')]", "|b1"])
+    )
     text = repr({"descr": kind, "fortran_order": draw(st.booleans()), "shape": shape}).encode()
     text = damaged(text, *draw(damages())) if draw(st.booleans()) else text
     return b"\x93NUMPY\x01\0" + struct.pack("<H", len(text)) + text + draw(st.binary(max_size=40))
@@ -195,7 +199,10 @@ def test_archives_of_strange_members(files):
     path = folder / "members.npz"
 
     @fuzzed(700)
-    @given(st.dictionaries(st.sampled_from(["frequencies.npy", "metadata.npy", "x"]), members(), max_size=3), st.integers(0, 8))
+    @given(
+        st.dictionaries(st.sampled_from(["frequencies.npy", "metadata.npy", "x"]), members(), max_size=3),
+        st.integers(0, 8),
+    )
     def run(content, method):
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if method == 8 else zipfile.ZIP_STORED) as archive:
             for name, inside in content.items():
@@ -236,8 +243,23 @@ def test_gguf_files(files):
 # -- configs -----------------------------------------------------------------------------------------------------------
 
 KEYS = ["model_type", "hidden_size", "num_attention_heads", "head_dim", "rope_theta", "rope_scaling", "rope_parameters"]
-KEYS += ["max_position_embeddings", "partial_rotary_factor", "layer_types", "text_config", "num_hidden_layers", "rotary_dim"]
-INNER = ["rope_type", "type", "factor", "original_max_position_embeddings", "beta_fast", "low_freq_factor", "short_factor"]
+KEYS += [
+    "max_position_embeddings",
+    "partial_rotary_factor",
+    "layer_types",
+    "text_config",
+    "num_hidden_layers",
+    "rotary_dim",
+]
+INNER = [
+    "rope_type",
+    "type",
+    "factor",
+    "original_max_position_embeddings",
+    "beta_fast",
+    "low_freq_factor",
+    "short_factor",
+]
 INNER += ["high_freq_factor", "long_factor", "attention_factor", "mrope_section", "rope_theta", "mscale", "truncate"]
 TYPES = ["llama", "qwen2_vl", "phi3", "gemma3", "deepseek_v3", "gptj", "nobody", "gpt_neox", "llama4", "mistral"]
 SCHEMES = ["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "mrope", "su"]
@@ -249,11 +271,20 @@ LEAVES = st.one_of(
     st.lists(st.floats(0.5, 4), max_size=8),
 )
 INSIDE = st.dictionaries(st.sampled_from(INNER), LEAVES, max_size=6)
-USUAL = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 8, "rope_theta": 1e4, "max_position_embeddings": 64}
+USUAL = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_attention_heads": 8,
+    "rope_theta": 1e4,
+    "max_position_embeddings": 64,
+}
 
 
 @fuzzed(2000)
-@given(st.dictionaries(st.sampled_from(KEYS), st.one_of(LEAVES, INSIDE), max_size=6), st.sampled_from([None, 1, 100, 10**6]))
+@given(
+    st.dictionaries(st.sampled_from(KEYS), st.one_of(LEAVES, INSIDE), max_size=6),
+    st.sampled_from([None, 1, 100, 10**6]),
+)
 def test_configs(changes, seq_len):
     for rope in attempted(rfrope.from_config, USUAL | changes, seq_len=seq_len) or ():
         assert np.all(np.isfinite(rope.frequencies))
@@ -267,8 +298,36 @@ def test_rope_parameters(parameters, head_dim):
 
 # -- the command line --------------------------------------------------------------------------------------------------
 
-OPTIONS = ["--head-dim", "--context", "--seed", "--design", "--json", "--heads", "-o", "--full", "--samples", "--qk", "--help"]
-VALUES = ["gaussian", "matern(nu=1.5)", "8", "0", "-1", "nan", "", "x", "1e400", "2", "ß", "--", "good.npz", "config.json", "."]
+OPTIONS = [
+    "--head-dim",
+    "--context",
+    "--seed",
+    "--design",
+    "--json",
+    "--heads",
+    "-o",
+    "--full",
+    "--samples",
+    "--qk",
+    "--help",
+]
+VALUES = [
+    "gaussian",
+    "matern(nu=1.5)",
+    "8",
+    "0",
+    "-1",
+    "nan",
+    "",
+    "x",
+    "1e400",
+    "2",
+    "ß",
+    "--",
+    "good.npz",
+    "config.json",
+    ".",
+]
 PLACES = ["good.safetensors", "nothing.json", "bad.npz", "given.gguf", "1e9999999"]
 
 
@@ -281,7 +340,9 @@ def test_command_lines(files, command, run, monkeypatch):
     @fuzzed(120)
     @given(st.lists(st.sampled_from([*OPTIONS, *VALUES, *PLACES]), max_size=5))
     def attack(arguments):
-        if any(word in (".", "8", "2", "good.npz") and before == "-o" for before, word in zip(arguments, arguments[1:], strict=False)):
+        if any(
+            word in (".", "8", "2", "good.npz") and before == "-o" for before, word in itertools.pairwise(arguments)
+        ):
             return  # it would be written over
         code, _, said = run(command, *arguments)
         assert code in (0, 1, 2)
@@ -325,7 +386,11 @@ def test_pairs_of_queries_and_keys(tmp_path, run, number):
 # -- the attack can fail -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", [lambda: {}["x"], lambda: np.reshape(np.zeros(3), 2), lambda: zlib.decompress(b"x")], ids=["KeyError", "NumPy", "zlib"])
+@pytest.mark.parametrize(
+    "call",
+    [lambda: {}["x"], lambda: np.reshape(np.zeros(3), 2), lambda: zlib.decompress(b"x")],
+    ids=["KeyError", "NumPy", "zlib"],
+)
 def test_other_errors_are_seen(call):
     with pytest.raises((KeyError, AssertionError, zlib.error)):
         attempted(call)

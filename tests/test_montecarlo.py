@@ -16,7 +16,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -24,7 +24,7 @@ from scipy import stats
 import rfrope
 from rfrope import Kernel, data, estimate_kernel, estimate_scores, expected_score, kernels, score_variance
 from rfrope._accel import schedules
-from rfrope._core import blocks, twins
+from rfrope._core import blocks, sums, twins
 from rfrope._core.power_sums import PowerSums
 from rfrope.montecarlo import Estimate, ScoreEstimate
 from rfrope.validation import default_lags, example_pairs
@@ -944,3 +944,27 @@ def test_trust_of_scores_and_of_sets(xp):
     lone = estimate_kernel("exponential(scale=64)", xp(np.asarray(100.0)), n_samples=4096, rng=0)
     assert lone.trusted.shape == ()
     assert bool(xp.host(lone.trusted))
+
+
+# -- many lags ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shapes", [((40,), (4,)), ((3, 40), (4,)), ((40, 3), (40, 1, 4)), ((3, 1), (2, 1, 5, 4)), ((), (4,))]
+)
+def test_scores_of_sets_do_not_depend_on_how_lags_are_cut(monkeypatch, shapes):
+    lags, q = (np.random.default_rng(0).standard_normal(shape) for shape in shapes)
+    whole = estimate_scores(q, 2.0 * q, lags, "gaussian", n_trials=8, design="sobol", rng=0)
+    monkeypatch.setattr(sums, "BUDGET", 32)
+    monkeypatch.setattr(schedules, "_ELEMENTS", 2**20)
+    cut = estimate_scores(q, 2.0 * q, lags, "gaussian", n_trials=8, design="sobol", rng=0)
+    assert cut.mean.value.shape == whole.mean.value.shape
+    np.testing.assert_allclose(cut.mean.value, whole.mean.value, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(cut.variance.value, whole.variance.value, rtol=1e-12, atol=1e-12)
+
+
+@campaign
+def test_scores_of_sets_at_many_lags_stay_small(peak):
+    q = np.ones(128)
+    estimate_scores(q, q, np.arange(2.0**16), "gaussian", n_trials=4, design="sobol", rng=0)
+    assert peak() < 2**27  # phases of one set at all lags are 2**25 bytes, and several such would be held

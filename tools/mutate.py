@@ -1,11 +1,11 @@
 """Mutate the package line by line, and see whether the tests nearest to each line notice.
 
-    RFROPE_LINES_TO=lines.json python -m pytest -p tools.nearest    # once, with Python 3.12 or later: which test runs which line
-    python -m tools.mutate campaign lines.json                      # about 230 mutations, into docs/mutations.csv
-    python -m tools.mutate again                                    # a sample of those that were seen: is each still seen?
+RFROPE_LINES_TO=lines.json python -m pytest -p tools.nearest    which test runs which line (Python 3.12 or later)
+python -m tools.mutate campaign lines.json                      about 230 mutations, into docs/mutations.csv
+python -m tools.mutate again                                    a sample of those that were seen: is each still seen?
 
-Every mutation is made in a copy of the tree, each test run in a process of its own, which an alarm ends. What survives gets
-its reason by hand in the last column of the table, or, better, a test, or goes from the source.
+Every mutation is made in a copy of the tree, and tested in a process of its own. What survives gets its reason by hand
+in the last column of the table, or, better, a test, or goes from the source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
@@ -43,7 +42,9 @@ BEFORE += ("array_api_compat.numpy", "array_api_strict", "numba.core.caching", "
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m tools.mutate", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.mutate", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("campaign", help="mutate anew, and write the table")
     one.add_argument("lines", type=pathlib.Path, help="what tools.nearest wrote")
@@ -71,7 +72,13 @@ def campaign(given: argparse.Namespace) -> int:
     for one, outcome, by in judged(work):
         kept = before.get(one.name, {})
         reason = kept["by"] if outcome == kept.get("outcome") == "survived" else ""
-        before[one.name] = dict(zip(FIELDS, (one.module, one.function, one.before.strip(), one.after.strip(), outcome, by or reason), strict=True))
+        before[one.name] = dict(
+            zip(
+                FIELDS,
+                (one.module, one.function, one.before.strip(), one.after.strip(), outcome, by or reason),
+                strict=True,
+            )
+        )
         write(before.values())
         print(f"{outcome:9}{one.module}:{one.line} {one.function}: {one.after.strip()}  {by}", flush=True)
     return 0
@@ -131,7 +138,20 @@ def judged(work: list[tuple[Mutation, list[str]]], processes: int = 2) -> Any:
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         trees = [pathlib.Path(folder) / str(i) for i in range(processes)]
         for tree in trees:
-            wanted = ("rfrope", "tests", "tools", "docs", "benchmarks", "examples", "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "asv.conf.json", "LICENSE")
+            wanted = (
+                "rfrope",
+                "tests",
+                "tools",
+                "docs",
+                "benchmarks",
+                "examples",
+                "pyproject.toml",
+                "README.md",
+                "CONTRIBUTING.md",
+                "CHANGELOG.md",
+                "asv.conf.json",
+                "LICENSE",
+            )
             tree.mkdir()
             for name in wanted:
                 copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
@@ -182,7 +202,11 @@ def started(tree: pathlib.Path, one: Mutation, tests: list[str], said: pathlib.P
         if one.module.startswith("rfrope/_accel"):
             with suppress(ImportError):
                 importlib.import_module("numba").config.CACHE_DIR = str(tree / "loops" / str(os.getpid()))
-        with open(os.environ.get("MUTATE_LOG", os.devnull), "a", encoding="utf-8") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        with (
+            open(os.environ.get("MUTATE_LOG", os.devnull), "a", encoding="utf-8") as nowhere,
+            redirect_stdout(nowhere),
+            redirect_stderr(nowhere),
+        ):
             code = passed(tree, tests, said)
     except BaseException:
         traceback.print_exc()
@@ -202,7 +226,18 @@ def passed(tree: pathlib.Path, tests: list[str], said: pathlib.Path) -> int:
         def pytest_collectreport(self, report: Any) -> None:
             self.pytest_runtest_logreport(report)
 
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:faulthandler", "--rootdir", str(tree), "-c", str(tree / "pyproject.toml")]
+    options = [
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:faulthandler",
+        "--rootdir",
+        str(tree),
+        "-c",
+        str(tree / "pyproject.toml"),
+    ]
     return int(pytest.main([*options, *tests], plugins=[Say()]))
 
 

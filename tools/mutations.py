@@ -1,4 +1,4 @@
-"""One-line changes to the source that a test should see: found in the syntax tree, named so that other edits keep them."""
+"""One-line changes to the source that a test should see, found in the syntax tree."""
 
 from __future__ import annotations
 

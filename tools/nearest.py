@@ -1,6 +1,7 @@
 """Which tests run which lines: a plug-in of pytest that writes it down, and what is made of it.
 
-``RFROPE_LINES_TO=FILE python -m pytest -p tools.nearest`` with Python 3.12 or later, which can watch lines at little cost.
+``RFROPE_LINES_TO=FILE python -m pytest -p tools.nearest``, with Python 3.12 or later, which can watch lines at little
+cost.
 """
 
 from __future__ import annotations
