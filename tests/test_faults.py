@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -160,7 +161,7 @@ def test_two_writers(tmp_path, overwrite):
     """The last one stays, whole; where nothing may be overwritten, exactly one of them gets the name."""
     for turn in range(10):
         path = tmp_path / f"{turn}.npz"
-        writers = [forked(lambda rope=rope: rfrope.save(path, rope, overwrite=overwrite)) for rope in ROPES]
+        writers = [forked(partial(rfrope.save, path, rope, overwrite=overwrite)) for rope in ROPES]
         codes = sorted(map(code_of, writers))
         assert codes in ([[0, 0]] if overwrite else [[0, 1], [0, errno.EEXIST]])
         whole(path)
