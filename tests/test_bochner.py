@@ -601,6 +601,17 @@ def test_bad_densities(density, options, kind, message):
         bochner.from_density(density, **options)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_a_density_about_a_frequency_that_is_given(scale):
+    made = bochner.from_density(lambda w: np.exp(-0.5 * (w / scale) ** 2), normalise=True, frequency=0.5 * scale)
+    assert made.phi(1.0 / scale) == pytest.approx(np.exp(-0.5), abs=1e-9)
+
+
+def test_a_frequency_is_read_where_it_is_not_needed_too():
+    with pytest.raises(TypeError, match="frequency is 'x'; expected a positive number"):
+        bochner.from_density(lambda w: np.exp(-(w**2)), support=(0.0, 9.0), normalise=True, frequency="x")
+
+
 def test_a_density_may_be_normalised():
     made = bochner.from_density(lambda w: np.exp(-np.abs(w)), normalise=True)
     assert made.certificate.mass == pytest.approx(2.0)

@@ -531,6 +531,16 @@ def test_auto(kernel, design):
     np.testing.assert_array_equal(sample(kernel, 9, rng=0, design="auto"), sample(kernel, 9, rng=0, design=design))
 
 
+def test_the_error_of_a_design_is_that_within_the_context():
+    """The lags are 0 to context - 1: one more would change either error of so short a context."""
+    rope = rfrope.design("exponential(scale=2)", head_dim=4, context=5, design="stratified", rng=0)
+    lags = np.arange(5.0)
+    errors = np.cos(np.multiply.outer(lags, rope.frequencies)).mean(axis=1) - rfrope.kernel("exponential", scale=2).phi(
+        lags
+    )
+    assert rope.source["error"]["sup"] == pytest.approx(np.max(np.abs(errors)))
+
+
 @pytest.mark.parametrize("design", [*RANDOMISED, "quantile", "auto"])
 def test_a_kernel_for_each_head(design):
     if design == "orthogonal":

@@ -96,6 +96,15 @@ def rng():
 # -- the twins are the generic functions -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_loop_is_called_again_and_again_so_that_an_interrupt_comes_through(count, monkeypatch):
+    calls = []
+    monkeypatch.setattr(leaf, "_UNINTERRUPTED", 2**10)
+    with rfrope.threads(count):
+        leaf._shared_out(lambda start, stop: calls.append((start, stop)), 64, 2**16)
+    assert sorted(calls) == [(i, i + 1) for i in range(64)]
+
+
 @pytest.mark.parametrize("function", TWINS, ids=lambda function: function.__name__)
 def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(function):
     name = function.__name__.lstrip("_")
