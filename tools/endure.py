@@ -3,6 +3,8 @@
 python -m tools.endure memory        10**8 trials, 10**7 lags, 2 GB turned in place, 10**6 small calls
 python -m tools.endure interrupts    seconds from the signal to the exception, the slowest of three
 
+With ``--output FILE.csv`` the rows are written to a file too, as docs/reliability.rst shows them.
+
 Each call runs in a process of its own. Memory is the most that the process held during the call beyond what it held
 after a small call of the same kind.
 """
@@ -10,11 +12,12 @@ after a small call of the same kind.
 from __future__ import annotations
 
 import argparse
-import resource
+import csv
+import pathlib
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator
 
 CALLS = {
     "rotate, 2 GB of float32 in place": (
@@ -167,19 +170,24 @@ except KeyboardInterrupt:
 """
 
 
-def memory() -> None:
-    """Print a row for each call: megabytes beyond those before it, and seconds."""
+Rows = Iterator[tuple[str, ...]]
+
+
+def memory() -> Rows:
+    """A row for each call: megabytes beyond those before it, and seconds."""
+    yield "Call", "MB", "Seconds"
     for name, (setup, small, large) in CALLS.items():
         script = SCRIPT.format(setup=setup, small=small, large=large)
         told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
         most, seconds = map(float, told.split())
-        print(f"{name:54}{most:8.0f} MB{seconds:9.1f} s", flush=True)
+        yield name, f"{most:.0f}", f"{seconds:.1f}"
 
 
-def interrupts() -> None:
-    """Print a row for each work."""
+def interrupts() -> Rows:
+    """A row for each work."""
+    yield "Work", "Seconds"
     for name, work in WORKS.items():
-        print(f"{name:40}{max(delay(*work) for _ in range(3)):8.2f} s", flush=True)
+        yield name, f"{max(delay(*work) for _ in range(3)):.2f}"
 
 
 def delay(setup: str, large: str, small: str) -> float:
@@ -197,14 +205,20 @@ def delay(setup: str, large: str, small: str) -> float:
             process.kill()
 
 
-def main(arguments: list[str] | None = None) -> Any:
+def main(arguments: list[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", choices=("memory", "interrupts"))
+    parser.add_argument("--output", type=pathlib.Path, metavar="FILE.csv")
     given = parser.parse_args(arguments)
-    return memory() if given.what == "memory" else interrupts()
+    rows = []
+    for row in memory() if given.what == "memory" else interrupts():
+        print(f"{row[0]:54}" + "".join(f"{cell:>10}" for cell in row[1:]), flush=True)
+        rows.append(row)
+    if given.output:
+        with given.output.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     main()

@@ -3,6 +3,7 @@
 RFROPE_LINES_TO=lines.json python -m pytest -p tools.nearest    which test runs which line (Python 3.12 or later)
 python -m tools.mutate campaign lines.json                      about 230 mutations, into docs/mutations.csv
 python -m tools.mutate again                                    a sample of those that were seen: is each still seen?
+python -m tools.mutate reported                                 those that tools/reported.py lists
 
 Every mutation is made in a copy of the tree, and tested in a process of its own. What survives gets its reason by hand
 in the last column of the table, or, better, a test, or goes from the source.
@@ -26,11 +27,12 @@ import traceback
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
-from tools import nearest
+from tools import nearest, reported
 from tools.mutations import Mutation, chosen, modules, mutations
 
 ROOT = pathlib.Path(__file__).parents[1]
 TABLE = ROOT / "docs" / "mutations.csv"
+PAGE = ROOT / "docs" / "mutations.inc"  # of docs/reliability.rst: those that survived
 FIELDS = ("module", "function", "before", "after", "outcome", "by")
 SEED = 18
 SECONDS = 8.0  # of tests for one mutation, as they take without it
@@ -51,12 +53,19 @@ def main(arguments: list[str] | None = None) -> int:
     one.add_argument("--number", type=int, default=230)
     one.add_argument("--survivors", action="store_true", help="only those that the table says survived")
     one.add_argument("--only", default="", help="only modules whose path holds this text")
+    commands.add_parser("reported", help="those that an attack from outside reported as unseen")
+    commands.add_parser("page", help="write docs/mutations.inc from the table")
     two = commands.add_parser("again", help="check a sample of the table")
     two.add_argument("--number", type=int, default=24)
     given = parser.parse_args(arguments)
+    if given.command == "page":
+        write(table())
+        return 0
     for name in BEFORE:
         with suppress(ImportError):
             importlib.import_module(name)
+    if given.command == "reported":
+        return checked(reported.mutations(ROOT))
     return campaign(given) if given.command == "campaign" else again(given.number)
 
 
@@ -96,11 +105,17 @@ def again(number: int) -> int:
     seen = seen[:number]
     there = {one.name: one for one in everything({row["module"] for row in seen})}
     work = [(there[row_name(row)], [row["by"]]) for row in seen if row_name(row) in there]
+    print(f"{len(seen) - len(work)} of {len(seen)} lines are others now")
+    return checked(work)
+
+
+def checked(work: list[tuple[Mutation, list[str]]]) -> int:
+    """Whether tests see mutations: 1 if not."""
     missed = 0
     for one, outcome, _ in judged(work):
         missed += outcome != "killed"
         print(f"{outcome:9}{one.name}", flush=True)
-    print(f"{len(work) - missed} of {len(work)} mutations were seen; {len(seen) - len(work)} lines are others now")
+    print(f"{len(work) - missed} of {len(work)} mutations were seen")
     return 1 if missed or not work else 0
 
 
@@ -128,6 +143,28 @@ def write(rows: Any) -> None:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(sorted(rows, key=lambda row: [row[name] for name in FIELDS]))
+    PAGE.write_text(page(table()), "utf-8")
+
+
+def page(rows: list[dict[str, str]]) -> str:
+    """Text of `PAGE`: what survived, and why it may."""
+    lines = [".. list-table::", "   :header-rows: 1", "   :widths: 22 50 28", ""]
+    left = [row for row in rows if row["outcome"] == "survived"]
+    cells = [("Module and function", "Change", "Why no test sees it")]
+    for row in left:
+        change = "``{before}`` to ``{after}``".format(**{name: _short(row[name]) for name in ("before", "after")})
+        place = f"{row['module'].removeprefix('rfrope/')} {row['function']}"
+        cells.append((f"``{place}``", change, row["by"]))
+    for first, *others in cells:
+        lines += [f"   * - {first}", *(f"     - {cell}" for cell in others)]
+    seen = len(rows) - len(left)
+    told = f"Of {len(rows)} mutations {seen} are seen by tests; {len(left)} are not:"
+    return "\n".join([told, "", *lines]) + "\n"
+
+
+def _short(line: str) -> str:
+    """A line of source for a cell, its end left out where it is long."""
+    return line.partition("  # ")[0][:110].replace("`", "'").strip()
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------

@@ -20,14 +20,14 @@ BY_HAND = {
     "rfrope/_accel/cpu/rotation_loops.py": ["tests/accel/test_rotation.py"],
     "rfrope/_accel/cpu/rotation_rows.py": ["tests/accel/test_rotation.py"],
     "rfrope/_accel/cpu/circle.py": ["tests/accel/test_rotation.py", "tests/accel/test_sums.py"],
-    "rfrope/_accel/cpu/coefficient_loops.py": ["tests/accel/test_rotation.py", "tests/accel/test_sums.py"],
+    "rfrope/_accel/cpu/coefficient_loops.py": ["tests/accel/test_torch.py"],
     "rfrope/_accel/cpu/sums_loops.py": ["tests/accel/test_sums.py"],
     "rfrope/_accel/cpu/estimator_loops.py": ["tests/accel/test_estimators.py"],
     "rfrope/_accel/torch/rotation.py": ["tests/accel/test_torch.py"],
     "rfrope/layers/torch.py": ["tests/layers/test_torch.py"],
     "rfrope/integrations/transformers.py": ["tests/integrations/test_transformers.py", "tests/test_transformers.py"],
 }
-OF_TORCH = ("_accel/torch/rotation.py", "layers/torch.py", "integrations/transformers.py")
+OF_TORCH = ("coefficient_loops.py", "_accel/torch/rotation.py", "layers/torch.py", "integrations/transformers.py")
 IMPORTING = 0.3  # seconds that a file of tests takes before its first one
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
-from rfrope._core import array
+from rfrope._core import array, threads
 from rfrope._core.angles import Angles, rows
 from rfrope._core.array import Array
 from rfrope._core.turns import cos_sin
@@ -90,9 +90,10 @@ def at_some_lags(
         alike = x.ndim < -axis or x.shape[axis] == 1
         return x if alike else x[(..., span, *(slice(None),) * (-1 - axis))]
 
-    found = [
-        at_some_lags(call, cut(delta, span), cut(a, span), cut(b, span), width, xp) for span in parts(longest, each)
-    ]
+    found = []
+    for span in parts(longest, each):
+        threads.checkpoint()
+        found.append(at_some_lags(call, cut(delta, span), cut(a, span), cut(b, span), width, xp))
     return xp.concat(found, axis=axis)
 
 
