@@ -834,3 +834,10 @@ def test_a_series_of_any_magnitude(size):
     x = np.random.default_rng(0).standard_normal(500)
     wanted = bochner.from_series(x).phi(np.arange(4.0))
     np.testing.assert_allclose(bochner.from_series(size * x).phi(np.arange(4.0)), wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("value", [0.1, 1.0 / 3.0, 1e30, -7e-12])
+@pytest.mark.parametrize("n", [49, 100, 1000])
+def test_series_that_vary_by_rounding_alone_are_constant(value, n):
+    with pytest.raises(ValueError, match="x is constant along the axis; expected series that vary"):
+        bochner.from_series(np.full(n, value))

@@ -10,6 +10,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import gc
+import math
 import multiprocessing
 import tracemalloc
 from fractions import Fraction
@@ -968,3 +969,17 @@ def test_scores_of_sets_at_many_lags_stay_small(peak):
     q = np.ones(128)
     estimate_scores(q, q, np.arange(2.0**16), "gaussian", n_trials=4, design="sobol", rng=0)
     assert peak() < 2**27  # phases of one set at all lags are 2**25 bytes, and several such would be held
+
+
+def test_the_standard_error_of_few_trials_by_hand():
+    """Trial t uses the frequencies of head t of `sample`; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n``."""
+    q, k, n = np.array([1.0, 2.0, 0.5, 0.0]), np.array([0.5, 1.0, -1.0, 2.0]), 6
+    found = estimate_scores(q, k, 3.0, "gaussian(scale=2)", n_trials=n, rng=5)
+    omega = rfrope.sample("gaussian(scale=2)", 2, heads=n, rng=5).reshape(n, 2)
+    a, b = rfrope.block_coefficients(q, k)
+    s = np.sum(a * np.cos(3.0 * omega) + b * np.sin(3.0 * omega), axis=1)
+    centred, variance = s - s.mean(), s.var(ddof=1)
+    spread = (np.mean(centred**4) - (n - 3) / (n - 1) * variance**2) / n
+    assert float(found.variance.value) == pytest.approx(variance, rel=1e-9)
+    assert float(found.variance.stderr) == pytest.approx(math.sqrt(spread), rel=1e-9)
+    assert float(found.mean.stderr) == pytest.approx(math.sqrt(variance / n), rel=1e-9)

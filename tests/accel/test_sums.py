@@ -489,3 +489,19 @@ def test_unaligned_arrays_give_the_same_bits():
 
     for one, other in zip(found(lambda v: laid(v, "unaligned")), found(np.array), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize("lags", [np.arange(4096.0), np.sort(np.random.default_rng(1).uniform(0.0, 900.0, 4096))])
+def test_moments_by_transforms_are_the_plain_ones_in_order(odd, lags, monkeypatch):
+    omega, used = np.random.default_rng(0).standard_normal((3000, 1)), []
+    plans = transforms.plans_of_moments
+    monkeypatch.setattr(transforms, "plans_of_moments", lambda *given: used.append(plans(*given)) or used[-1])
+    mean, m2 = leaf._moments(omega, lags[:, None], odd)
+    assert used[-1] is not None
+    at = np.r_[0:4, 1000:1004, 4090:4096]
+    values = (np.sin if odd else np.cos)(lags[at, None] * omega[:, 0])
+    np.testing.assert_allclose(mean[at], values.mean(axis=1), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        m2[at], ((values - values.mean(axis=1, keepdims=True)) ** 2).sum(axis=1), rtol=1e-9, atol=1e-20
+    )
