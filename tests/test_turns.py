@@ -277,7 +277,14 @@ def test_upper_words_of_products():
 
 def test_turns_of_frequencies_in_two_words():
     rng = np.random.default_rng(0)
-    frequency = np.concatenate([rng.standard_normal(300), 10.0 ** rng.uniform(-9, 2, 300), [0.0, -1e-9, 2.0 * np.pi]])
+    frequency = np.concatenate(
+        [
+            rng.standard_normal(300),
+            10.0 ** rng.uniform(-9, 2, 300),
+            [0.0, -1e-9, 2.0 * np.pi],
+            np.arange(-200, 200) * (np.pi / 2.0**31),
+        ]
+    )
     high, low = turns._turn_words(frequency)
     for f, upper, lower in zip(frequency.tolist(), high.tolist(), low.tolist(), strict=True):
         exact = Fraction(f) * turns._TURN
