@@ -254,8 +254,8 @@ def estimate_scores(
     task = _ScoreChunk(kernel, philox.key_from_rng(rng), delta, a, b, design)
     width = a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape)
     where = twins.where("score_sums", delta, a, b) if design == "iid" else ""
-    if not where:  # all lags at once, of two trials at least
-        capacity.check(64.0 * width, f"delta of shape {lags} beside {a.shape[-1]} blocks", "the number of lags")
+    if not where:  # of two trials at least, which stand beside their powers and those of all before
+        capacity.check(256.0 * math.prod(shape), f"delta of shape {lags} beside q and k", "the number of lags")
     length = schedules.of_trials(where, kernel.stated_law() is not None, width)
     found = _found(task, n_trials, length, executor, progress, memory.in_memory(a), checkpoint)
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
@@ -363,8 +363,8 @@ class _ScoreChunk:
         start, length = span
         with array.device_of(self.a):
             if self.design != "iid":
-                u = _phases_of_sets(self.kernel, self.design, self.key, self.delta, self.a.shape[-1], start, length)
-                return PowerSums.of(_scores(u, self.a, self.b), array.namespace(a=self.a))
+                found = _scores_of_sets(self.kernel, self.design, self.key, self.delta, self.a, self.b, start, length)
+                return PowerSums.of(found, array.namespace(a=self.a))
             return PowerSums(length, *_score_sums(self.kernel, self.key, self.delta, self.a, self.b, start, length))
 
 
@@ -376,25 +376,23 @@ def _score_sums(
     kernel: Kernel, key: philox.Key, delta: Array, a: Array, b: Array, start: int, length: int
 ) -> tuple[Array, Array, Array, Array]:
     """Mean and central power sums of orders 2 to 4 of the scores of trials start, ..., start + length - 1."""
-    u = _phases_of_sets(kernel, "iid", key, delta, a.shape[-1], start, length)
-    found = PowerSums.of(_scores(u, a, b), array.namespace(a=a))
+    found = PowerSums.of(_scores_of_sets(kernel, "iid", key, delta, a, b, start, length), array.namespace(a=a))
     return found.mean, found.m2, found.m3, found.m4
 
 
-def _scores(u: Array, a: Array, b: Array) -> Array:
-    """Scores ``(..., trials)`` from phases ``(..., trials, D)``."""
-    xp = array.namespace(a=a)
-    a, b = a[..., None, :], b[..., None, :]  # the same in every trial
-    return sums.Waves.of_phases(u, xp).total(a, b)
-
-
-def _phases_of_sets(
-    kernel: Kernel, design: str, key: philox.Key, delta: Array, n_blocks: int, start: int, length: int
+def _scores_of_sets(
+    kernel: Kernel, design: str, key: philox.Key, delta: Array, a: Array, b: Array, start: int, length: int
 ) -> Array:
-    """Phases ``(*S, length, D)`` at all lags, of the sets start, ..., start + length - 1."""
+    """Scores ``(..., trials)`` of the sets start, ..., start + length - 1."""
     xp = array.namespace(delta=delta)
-    u = _phases(delta, _omega_of_sets(kernel, design, key, n_blocks, start, length, delta), xp)
-    return xp.reshape(u, (*u.shape[:-1], length, n_blocks))
+    omega = _omega_of_sets(kernel, design, key, a.shape[-1], start, length, delta)
+
+    def scores(lags: Array, a: Array, b: Array) -> Array:
+        u = _phases(lags, omega, xp)
+        u, a, b = xp.reshape(u, (*u.shape[:-1], length, a.shape[-1])), a[..., None, :], b[..., None, :]
+        return sums.Waves.of_phases(u, xp).total(a, b)
+
+    return sums.at_some_lags(scores, delta, a, b, length * a.shape[-1], xp)
 
 
 def _omega_of_sets(

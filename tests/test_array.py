@@ -9,7 +9,7 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope._core import array
+from rfrope._core import array, blocks
 
 
 def test_numpy_needs_no_compatibility_layer():
@@ -146,3 +146,16 @@ def test_threads_may_call_at_once():
     with ThreadPoolExecutor(8) as pool:
         for got in pool.map(lambda _: rfrope.rotate(x, p, w), range(64)):
             np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(("dtype", "wider"), [("float16", "float32"), ("float32", "float64"), ("float64", "float64")])
+def test_arithmetic_is_one_float_wider(dtype, wider):
+    """Of the generic turning, too: each feature is rounded once, from the sum of two products in the wider float."""
+    assert array.wider_float(np.ones(1, dtype), np) == np.dtype(wider)
+    x, u = np.random.default_rng(0).standard_normal((2, 500, 1))
+    x = np.concatenate([x, x[::-1]], axis=1).astype(dtype)
+    cos, sin = np.cos(u), np.sin(u)
+    got = blocks.turned(x, cos, sin, blocks.Turn("half", "half"), None, np)
+    wide, cos, sin = x.astype(wider), cos.astype(wider), sin.astype(wider)
+    first, second = wide[:, :1] * cos - wide[:, 1:] * sin, wide[:, :1] * sin + wide[:, 1:] * cos
+    assert np.array_equal(got, np.concatenate([first, second], axis=1).astype(dtype))

@@ -464,3 +464,9 @@ def test_magnitudes_far_apart_do_not_overflow():
     assert np.all(np.isfinite(golden_gate(5, low=1e-320, high=1e150, ndim=3)))
     with pytest.raises(ValueError, match=r"high is 1e\+300; expected a positive number up to 2\*\*500"):
         golden_gate(5, low=1e-320, high=1e300, ndim=3)  # no function that turns would take these
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_golden_gate_without_heads_is_one_head(ndim):
+    one = golden_gate(8, low=0.2, high=20.0, ndim=ndim, heads=1)
+    np.testing.assert_array_equal(golden_gate(8, low=0.2, high=20.0, ndim=ndim).reshape(one.shape), one)

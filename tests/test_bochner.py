@@ -601,6 +601,17 @@ def test_bad_densities(density, options, kind, message):
         bochner.from_density(density, **options)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_a_density_about_a_frequency_that_is_given(scale):
+    made = bochner.from_density(lambda w: np.exp(-0.5 * (w / scale) ** 2), normalise=True, frequency=0.5 * scale)
+    assert made.phi(1.0 / scale) == pytest.approx(np.exp(-0.5), abs=1e-9)
+
+
+def test_a_frequency_is_read_where_it_is_not_needed_too():
+    with pytest.raises(TypeError, match="frequency is 'x'; expected a positive number"):
+        bochner.from_density(lambda w: np.exp(-(w**2)), support=(0.0, 9.0), normalise=True, frequency="x")
+
+
 def test_a_density_may_be_normalised():
     made = bochner.from_density(lambda w: np.exp(-np.abs(w)), normalise=True)
     assert made.certificate.mass == pytest.approx(2.0)
@@ -823,3 +834,11 @@ def test_a_series_of_any_magnitude(size):
     x = np.random.default_rng(0).standard_normal(500)
     wanted = bochner.from_series(x).phi(np.arange(4.0))
     np.testing.assert_allclose(bochner.from_series(size * x).phi(np.arange(4.0)), wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("value", [0.1, 1.0 / 3.0, 1e30, -7e-12])
+@pytest.mark.parametrize("n", [49, 100, 1000])
+def test_series_that_vary_by_rounding_alone_are_constant(value, n):
+    steps = np.random.default_rng(n).integers(0, 2, n) * 2.0**-52
+    with pytest.raises(ValueError, match="x is constant along the axis; expected series that vary"):
+        bochner.from_series(value * (1.0 + steps))

@@ -250,3 +250,26 @@ def test_progress_of_another_kind_is_refused():
         ESTIMATES["kernel"](rng=1, progress="yes")
     with pytest.raises(TypeError, match="progress is 'yes'"):
         rfrope.designs.optimise("gaussian(scale=9)", 4, max_lag=16, progress="yes")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_long_scans_of_lags_show_a_bar_on_a_terminal(terminal, monkeypatch):
+    from rfrope._core import progress as bars
+
+    stderr = Terminal()
+    stderr.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(bars, "PATIENCE", 0.0)
+    assert rfrope.analysis.aliasing_distance([1.0, 0.618], 10**5, threshold=1.0 - 1e-12) is None
+    assert ("100k" in stderr.text) == terminal
+
+
+@pytest.mark.parametrize("stderr", [None, "closed"])
+def test_no_bar_without_stderr(stderr, monkeypatch, tmp_path):
+    from rfrope._core import progress as bars
+
+    if stderr == "closed":
+        stderr = (tmp_path / "stderr").open("w", encoding="utf-8")
+        stderr.close()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    assert bars.shown([1], 1, None) == [1]

@@ -532,6 +532,17 @@ def test_auto(kernel, design):
     np.testing.assert_array_equal(sample(kernel, 9, rng=0, design="auto"), sample(kernel, 9, rng=0, design=design))
 
 
+def test_the_error_of_a_design_is_that_within_the_context():
+    """The lags are 0 to context - 1: one more would make some of these errors larger."""
+    law, lags, larger = rfrope.kernel("exponential", scale=2), np.arange(6.0), 0
+    for seed in range(6):
+        rope = rfrope.design(law, head_dim=4, context=5, design="stratified", rng=seed)
+        errors = np.abs(np.cos(np.multiply.outer(lags, rope.frequencies)).mean(axis=1) - law.phi(lags))
+        assert rope.source["error"]["sup"] == pytest.approx(np.max(errors[:5]))
+        larger += errors[5] > np.max(errors[:5])
+    assert larger
+
+
 @pytest.mark.parametrize("design", [*RANDOMISED, "quantile", "auto"])
 def test_a_kernel_for_each_head(design):
     if design == "orthogonal":

@@ -351,6 +351,17 @@ def test_a_table_fits_a_narrow_terminal(run, config, monkeypatch):
     )
 
 
+def test_cells_on_the_left_are_broken_and_no_others(monkeypatch, capsys):
+    monkeypatch.setattr(shared, "on_a_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [("name", "number", "what it is"), ("one", "12 345 678", "a long text of many words that is broken")]
+    shared.print_table(rows)
+    printed = capsys.readouterr().out.splitlines()
+    assert "12 345 678" in printed[2]
+    assert len(printed) > 3
+    assert max(map(len, printed)) <= 40
+
+
 def test_the_text_leads_with_findings(run, config):
     out = run("inspect", config(LLAMA))[1].splitlines()
     assert out[1] == (

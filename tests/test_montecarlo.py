@@ -10,13 +10,14 @@ import concurrent.futures
 import dataclasses
 import functools
 import gc
+import math
 import multiprocessing
 import tracemalloc
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -24,7 +25,7 @@ from scipy import stats
 import rfrope
 from rfrope import Kernel, data, estimate_kernel, estimate_scores, expected_score, kernels, score_variance
 from rfrope._accel import schedules
-from rfrope._core import blocks, twins
+from rfrope._core import blocks, sums, twins
 from rfrope._core.power_sums import PowerSums
 from rfrope.montecarlo import Estimate, ScoreEstimate
 from rfrope.validation import default_lags, example_pairs
@@ -944,3 +945,41 @@ def test_trust_of_scores_and_of_sets(xp):
     lone = estimate_kernel("exponential(scale=64)", xp(np.asarray(100.0)), n_samples=4096, rng=0)
     assert lone.trusted.shape == ()
     assert bool(xp.host(lone.trusted))
+
+
+# -- many lags ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shapes", [((40,), (4,)), ((3, 40), (4,)), ((40, 3), (40, 1, 4)), ((3, 1), (2, 1, 5, 4)), ((), (4,))]
+)
+def test_scores_of_sets_do_not_depend_on_how_lags_are_cut(monkeypatch, shapes):
+    lags, q = (np.random.default_rng(0).standard_normal(shape) for shape in shapes)
+    whole = estimate_scores(q, 2.0 * q, lags, "gaussian", n_trials=8, design="sobol", rng=0)
+    monkeypatch.setattr(sums, "BUDGET", 32)
+    monkeypatch.setattr(schedules, "_ELEMENTS", 2**20)
+    cut = estimate_scores(q, 2.0 * q, lags, "gaussian", n_trials=8, design="sobol", rng=0)
+    assert cut.mean.value.shape == whole.mean.value.shape
+    np.testing.assert_allclose(cut.mean.value, whole.mean.value, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(cut.variance.value, whole.variance.value, rtol=1e-12, atol=1e-12)
+
+
+@campaign
+def test_scores_of_sets_at_many_lags_stay_small(peak):
+    q = np.ones(128)
+    estimate_scores(q, q, np.arange(2.0**16), "gaussian", n_trials=4, design="sobol", rng=0)
+    assert peak() < 2**27  # phases of one set at all lags are 2**25 bytes, and several such would be held
+
+
+def test_the_standard_error_of_few_trials_by_hand():
+    """Trial t uses the frequencies of head t of `sample`; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n``."""
+    q, k, n = np.array([1.0, 2.0, 0.5, 0.0]), np.array([0.5, 1.0, -1.0, 2.0]), 6
+    found = estimate_scores(q, k, 3.0, "gaussian(scale=2)", n_trials=n, rng=5)
+    omega = rfrope.sample("gaussian(scale=2)", 2, heads=n, rng=5).reshape(n, 2)
+    a, b = rfrope.block_coefficients(q, k)
+    s = np.sum(a * np.cos(3.0 * omega) + b * np.sin(3.0 * omega), axis=1)
+    centred, variance = s - s.mean(), s.var(ddof=1)
+    spread = (np.mean(centred**4) - (n - 3) / (n - 1) * variance**2) / n
+    assert float(found.variance.value) == pytest.approx(variance, rel=1e-9)
+    assert float(found.variance.stderr) == pytest.approx(math.sqrt(spread), rel=1e-9)
+    assert float(found.mean.stderr) == pytest.approx(math.sqrt(variance / n), rel=1e-9)

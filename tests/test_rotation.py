@@ -417,6 +417,7 @@ BAD_ROTATE = {
     "matrix x": (TypeError, "x is a numpy matrix", {"x": MATRIX}),
     "scale text": (TypeError, "scale", {"scale": "big"}),
     "scale zero": (ValueError, "scale is 0", {"scale": 0.0}),
+    "scale zeros": (ValueError, "scale is .*expected positive", {"scale": np.asarray([1.0, 0.0, 1.0, 1.0])}),
     "out shape": (ValueError, r"out has shape \(3, 6\); expected \(3, 8\)", {"out": np.ones((3, 6))}),
     "out dtype": (TypeError, r"out has dtype dtype\('float32'\); expected the dtype of x, dtype\('float64'\)", {"out": np.ones((3, 8), np.float32)}),
     "out broadcast": (ValueError, "out is read-only, or some of its elements share memory", {"out": np.lib.stride_tricks.as_strided(np.ones(8), (3, 8), (0, 8))}),
@@ -468,12 +469,14 @@ BAD_OTHERS = {
     "convert axis": (ValueError, r"axis is 2; expected an axis of x, whose shape is \(3, 8\)", lambda: rfrope.convert_pairing(X, "half", "half", axis=2)),
     "convert flag": (ValueError, "axis is True; expected an axis of x", lambda: rfrope.convert_pairing(X, "half", "half", axis=True)),
     "convert fraction": (ValueError, "axis is 0.5; expected an axis of x", lambda: rfrope.convert_pairing(X, "half", "half", axis=0.5)),
+    "convert wide": (ValueError, "width is 10; expected an even number of features, at most the 8", lambda: rfrope.convert_pairing(X, "half", "interleaved", width=10)),
     "convert odd": (ValueError, "width is 3", lambda: rfrope.convert_pairing(X, "half", "interleaved", axis=0)),
     "from_complex real": (TypeError, "z has dtype float64", lambda: rfrope.rotation.from_complex(X)),
     "q and k width": (ValueError, r"q has shape \(3, 8\) but k has \(3, 6\)", lambda: rfrope.scores(X, X[:, :6], P, P, W)),
     "q and k dtype": (TypeError, "q has dtype float64 but k has float32", lambda: rfrope.block_coefficients(X, X.astype("f4"))),
     "one vector": (ValueError, r"q has shape \(8,\); expected \(..., tokens, d\)", lambda: rfrope.scores(X[0], X, P, P, W)),
     "q and k shapes": (ValueError, "q and k do not broadcast", lambda: rfrope.block_coefficients(np.ones((2, 8)), X)),
+    "sparse x": (TypeError, r"x is a tensor of layout torch.sparse_coo; expected a dense one: pass x.to_dense\(\)", lambda: rfrope.rotate(library("torch").module.eye(8).to_sparse(), P, W)),
     "integer q": (TypeError, "q has dtype int64", lambda: rfrope.block_coefficients([1, 2], [1, 2])),
 }  # fmt: skip
 
@@ -782,3 +785,13 @@ def test_frequencies_of_16_bits_warn_where_they_no_longer_say_the_phase(dtype):
 def test_float16_of_numpy_warns_too():
     with pytest.warns(UserWarning, match="frequencies has dtype float16: at q_positions up to 100000"):
         rfrope.scores(np.ones((1, 4)), np.ones((1, 4)), [100000], [0], np.array([0.5, 0.1], dtype=np.float16))
+
+
+def test_repeated_calls_on_torch_keep_their_shift():
+    """A layout that was met before is turned without preparing: what has a shift is not of that layout."""
+    torch = library("torch").module
+    x, p, w = np.random.default_rng(0).standard_normal((3, 8)), np.arange(3.0), rfrope.geometric(4)
+    for shift in 3 * (None, np.array([0.1, 0.2, 0.3, 0.4]), 2.0 * np.ones(4)):
+        moved = None if shift is None else torch.asarray(shift)
+        got = rfrope.rotate(torch.asarray(x), torch.asarray(p), torch.asarray(w), shift=moved)
+        np.testing.assert_array_equal(got.numpy(), rfrope.rotate(x, p, w, shift=shift))

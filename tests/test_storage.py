@@ -602,3 +602,12 @@ def test_a_digest_of_something_else(path):
     rewritten(path, digest=64 * "0")
     with pytest.raises(ValueError, match=r"is damaged, .* not that of its digest"):
         load(path)
+
+
+def test_a_temporary_file_never_opens_one_that_is_there(path, monkeypatch):
+    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "known")
+    other = path.parent / ".rfrope-known.tmp"
+    other.write_text("precious")
+    with pytest.raises(FileExistsError):
+        save(path, OMEGA)
+    assert other.read_text() == "precious"

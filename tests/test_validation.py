@@ -14,7 +14,7 @@ from campaign import campaign, sparse
 from scipy import stats
 
 import rfrope
-from rfrope import Kernel, kernels, validate
+from rfrope import Kernel, kernels, validate, validation
 from rfrope.validation import QUANTITIES, Row, Validation, default_lags, example_pairs
 
 EXAMPLES = [record.example for record in kernels.records() if record.name != "constant"]  # nothing varies there
@@ -453,3 +453,9 @@ def test_a_right_heavy_tailed_kernel_passes_at_small_lags():
     text = "power_exponential(exponent=1.7, scale=64)"
     found = [validate(text, delta=[1.0], rng=s, n_samples=2**16, n_trials=2**10) for s in range(30)]
     assert all(one.passed for one in found)
+
+
+def test_the_floor_of_rounding():
+    """Differences count from 1e-13 of the largest possible value on."""
+    row = validation._row((1.0,), QUANTITIES[0], None, 0.5, 0.5 + 2.0**-41, 0.0, 2.0)
+    assert row.z == pytest.approx(2.0**-41 / 2e-13)

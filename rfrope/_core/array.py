@@ -107,6 +107,10 @@ def _namespace_of(name: str, value: Any) -> ModuleType:
     if isinstance(value, np.ndarray):
         return np
     if tensors.is_torch(value):  # array-api-compat keeps what it found in caches that PyTorch's compiler warns of
+        if tensors.is_sparse(value):
+            raise TypeError(
+                f"{name} is a tensor of layout {value.layout}; expected a dense one: pass {name}.to_dense()"
+            )
         import array_api_compat.torch as compat
 
         return compat

@@ -62,8 +62,10 @@ def _free(path: str, overwrite: bool) -> str:
 def _written_beside(path: str, content: Content) -> str:
     """Name of a new file with some content in the folder of `path`, safely on the disk."""
     temporary = os.path.join(os.path.dirname(path), f"{_BEGINNING}{secrets.token_hex(8)}{_END}")
+    ours = False
     try:
         with open(temporary, "xb") as file:
+            ours = True
             _locked(file)
             if callable(content):
                 content(file)
@@ -72,7 +74,7 @@ def _written_beside(path: str, content: Content) -> str:
             file.flush()
             os.fsync(file.fileno())
     except BaseException as error:
-        if os.path.exists(temporary):
+        if ours and os.path.exists(temporary):
             os.remove(temporary)
         if isinstance(error, OSError) and error.filename in (None, temporary):
             raise OSError(error.errno, error.strerror, path) from None  # under the name that the user knows

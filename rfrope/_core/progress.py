@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -52,6 +52,19 @@ def shown(items: Iterable[Item], total: int, progress: Any, done: int = 0) -> It
     delay = 0.0 if progress else PATIENCE
     bar: Iterable[Item] = tqdm(items, total=total, initial=done, delay=delay, leave=False, dynamic_ncols=True)
     return bar
+
+
+def of_sizes(items: Iterable[Item], total: int, size: Callable[[Item], int]) -> Iterator[Item]:
+    """Yield items, and show on a terminal, after two seconds, how much of a total they were; `size` is that of one."""
+    if not _on_a_terminal():
+        yield from items
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, delay=PATIENCE, leave=False, dynamic_ncols=True, unit_scale=True) as bar:
+        for item in items:
+            yield item
+            bar.update(size(item))
 
 
 def _on_a_terminal() -> bool:

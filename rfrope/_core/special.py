@@ -75,7 +75,7 @@ def student_quantile(dof: float, u: np.ndarray) -> np.ndarray:
         return symmetric_quantile(u, lower)
     from scipy.special import stdtrit
 
-    return symmetric_quantile(u, lambda v: stdtrit(dof, v))
+    return symmetric_quantile(u, lambda v: np.where(v == 0.5, 0.0, stdtrit(dof, v)))  # 1e-16 in SciPy below 1.17
 
 
 def gamma_quantile(shape: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:

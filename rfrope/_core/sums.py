@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import array, threads
 from rfrope._core.angles import Angles, rows
 from rfrope._core.array import Array
 from rfrope._core.turns import cos_sin
@@ -225,6 +225,31 @@ def parts(count: int, width: int) -> Iterator[slice]:
     length = max(1, BUDGET // max(1, width))
     for start in range(0, count, length):
         yield slice(start, min(start + length, count))
+
+
+def at_some_lags(
+    call: Callable[[Array, Array, Array], Array], delta: Array, a: Array, b: Array, width: int, xp: ModuleType
+) -> Array:
+    """Call a function of lags ``(*S, k)`` and coefficients ``(..., D)`` that gives ``(..., n)``, part by part.
+
+    It holds `width` numbers for each lag; parts stay within the budget.
+    """
+    lags = delta.shape[:-1]
+    longest = max(lags, default=1)
+    each = width * math.prod(lags) // max(1, longest)
+    if longest == 1 or each * longest <= BUDGET:
+        return call(delta, a, b)
+    axis = lags.index(longest) - delta.ndim  # the same of delta, a, b and the result
+
+    def cut(x: Array, span: slice) -> Array:
+        alike = x.ndim < -axis or x.shape[axis] == 1
+        return x if alike else x[(..., span, *(slice(None),) * (-1 - axis))]
+
+    found = []
+    for span in parts(longest, each):
+        threads.checkpoint()
+        found.append(at_some_lags(call, cut(delta, span), cut(a, span), cut(b, span), width, xp))
+    return xp.concat(found, axis=axis)
 
 
 def _sloped(cosine: Array, sine: Array, omega: Array, order: int) -> Pair:

@@ -13,6 +13,11 @@ def is_torch(x: Array) -> bool:
     return "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor)
 
 
+def is_sparse(x: Array) -> bool:
+    """Whether a tensor of torch holds some of its elements only."""
+    return x.layout is not sys.modules["torch"].strided
+
+
 def is_compiling() -> bool:
     """Whether PyTorch's compiler is tracing this call."""
     return "torch" in sys.modules and bool(sys.modules["torch"].compiler.is_compiling())

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, elementwise, sums, threads, turns
+from rfrope._core import progress as bars
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, positive, probability, whole
 from rfrope._core.array import Array
@@ -298,8 +299,13 @@ def first_lag(omega: np.ndarray, start: int, stop: int, level: float, *, below: 
 def scan_lags(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
     """Parts of the lags from `start` to `stop`: first lag, and mean kernel, which is kept until the next is asked for.
 
-    ``cos((a + b) omega)`` for some a, far apart, and all b between is one product of their tables of cos and sin.
+    On a terminal a bar shows how many lags were scanned, after two seconds.
     """
+    return bars.of_sizes(_scanned(omega, start, stop), max(0, stop - start + 1), lambda part: len(part[1]))
+
+
+def _scanned(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
+    """``cos((a + b) omega)`` for some a, far apart, and all b between is one product of their tables of cos and sin."""
     columns = min(_COLUMNS, max(16, 1 << (max(0, stop - start).bit_length() // 2)))
     rows, most = _ROWS
     out, parts = np.empty((most, columns)), range(0, len(omega), _FREQUENCIES)

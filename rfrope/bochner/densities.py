@@ -87,6 +87,8 @@ def from_density(
     array([1. , 0.5])
     """
     normalise = flag("normalise", normalise)
+    if frequency is not None:
+        frequency = positive("frequency", frequency, least=1.0 / LARGEST, most=LARGEST)
     measure = read_measure(ndim)
     values = checked("density", density, measure, bounded=False)
 
@@ -100,11 +102,7 @@ def from_density(
         found = _resolved(law, np.array(ends)), inversion.Tail(ends[1], math.inf, 0.0, 1.0)
         check_even("density", values, measure, ends[1], ends)
     else:
-        unit = (
-            _middle(values, measure)
-            if frequency is None
-            else positive("frequency", frequency, least=1.0 / LARGEST, most=LARGEST)
-        )
+        unit = _middle(values, measure) if frequency is None else frequency
         unit = 2.0 ** round(math.log2(unit))
         found = _octaves(law, inversion.Search(unit, 1 + measure.moment, measure.panels, 0.0 if normalise else 1.0))
         check_even("density", values, measure, unit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import pickle
 import subprocess
 import sys
 
@@ -117,3 +118,13 @@ def test_a_full_disk_costs_a_compilation_and_nothing_else(tmp_path, bytes_left):
         assert counted == COMPILED
         assert failure.strip() == "OSError: [Errno 27] File too large"
     assert "OSError:" in outcome(path, "examine")
+
+
+def test_what_is_kept_is_what_was_made(tmp_path):
+    """The content, and then its digest."""
+    files = compiling._Files(str(tmp_path), "loop", "stamp")
+    data = files._dump({"a": 1})
+    assert pickle.loads(data[:-32]) == {"a": 1}
+    compiling._check("loop", data)
+    with pytest.raises(ValueError, match="does not hold what was written to it"):
+        compiling._check("loop", data[1:])

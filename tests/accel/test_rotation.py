@@ -96,6 +96,15 @@ def rng():
 # -- the twins are the generic functions -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_loop_is_called_again_and_again_so_that_an_interrupt_comes_through(count, monkeypatch):
+    calls = []
+    monkeypatch.setattr(leaf, "_UNINTERRUPTED", 2**10)
+    with rfrope.threads(count):
+        leaf._shared_out(lambda start, stop: calls.append((start, stop)), 64, 2**16)
+    assert sorted(calls) == [(i, i + 1) for i in range(64)]
+
+
 @pytest.mark.parametrize("function", TWINS, ids=lambda function: function.__name__)
 def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(function):
     name = function.__name__.lstrip("_")
@@ -932,3 +941,12 @@ def test_a_twin_that_did_not_run_is_noticed():
     call = Call("rotate", (np.arange(3), np.ones(4)), options, "float64", "dense", (3, 8), "none", "dense", 4, 3, False)
     with without_twins(), pytest.raises(AssertionError):
         run(call)
+
+
+def test_bfloat16_is_rounded_to_even():
+    """1 + 2**-8 and 1 + 3 * 2**-8 lie in the middle between two numbers of bfloat16."""
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    x = np.ones((2, 8), ml_dtypes.bfloat16)
+    cos = np.repeat(np.float32([1.0 + 2.0**-8, 1.0 + 3.0 * 2.0**-8])[:, None], 4, axis=1)
+    got = rfrope.rotate_by_table(x, cos, np.zeros_like(cos)).astype(np.float64)
+    assert got.tolist() == [[1.0] * 8, [1.0 + 2.0**-6] * 8]

@@ -489,3 +489,25 @@ def test_unaligned_arrays_give_the_same_bits():
 
     for one, other in zip(found(lambda v: laid(v, "unaligned")), found(np.array), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize("lags", [np.arange(4096.0), np.sort(np.random.default_rng(1).uniform(0.0, 900.0, 4096))])
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_moments_by_transforms_are_the_plain_ones_in_order(odd, lags, in_parts, monkeypatch):
+    omega, used = np.random.default_rng(0).standard_normal((3000, 1)), []
+
+    def apart(omega, lags, costs, planned):
+        used.extend((part, planned(part, transforms.grid_of(part))) for part in (lags, 2.0 * lags))
+        return used
+
+    if in_parts:
+        monkeypatch.setattr(transforms, "plans_of_moments", apart)
+    mean, m2 = leaf._moments(omega, lags[:, None], odd)
+    assert len(used) == 2 * in_parts
+    at = np.r_[0:4, 1000:1004, 4090:4096]
+    values = (np.sin if odd else np.cos)(lags[at, None] * omega[:, 0])
+    np.testing.assert_allclose(mean[at], values.mean(axis=1), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        m2[at], ((values - values.mean(axis=1, keepdims=True)) ** 2).sum(axis=1), rtol=1e-7, atol=1e-20
+    )

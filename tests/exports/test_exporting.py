@@ -315,6 +315,17 @@ def test_a_config_with_its_rope_replaced(tmp_path):
     np.testing.assert_allclose(read.frequencies, ROPE.frequencies, atol=1e-6)
 
 
+def test_a_config_that_would_say_another_attention_factor(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    made = exports.files.from_config
+    monkeypatch.setattr(
+        exports.files, "from_config", lambda held: [replace(one, attention_factor=1.5) for one in made(held)]
+    )
+    with pytest.raises(ValueError, match="says other frequencies or another attention factor than the Rope"):
+        exports.write(tmp_path / "new.json", ROPE, "transformers", model=tmp_path)
+    assert os.listdir(tmp_path) == ["config.json"]
+
+
 def test_one_kind_of_layer_of_a_part(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LAYERED))
     full, sliding = rfrope.from_config(LAYERED)

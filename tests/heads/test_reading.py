@@ -676,3 +676,40 @@ def test_bad_weights(change, error, message):
     arguments = {"w_q": Q[:5].T, "w_k": K.T, "frequencies": OMEGA, "max_lag": 9} | change
     with pytest.raises(error, match=message):
         heads.offset_from_weights(**arguments)
+
+
+def test_standard_errors_count_degrees_of_freedom():
+    """Tokens that are there c times leave every mean square as it was: two numbers of them tell a third."""
+    rng, n, omega = np.random.default_rng(0), 5, rfrope.geometric(4)
+    q, k = 1.0 + rng.standard_normal((2, n, 8))
+    squares = [
+        float(heads.profile(np.tile(q, (c, 1)), np.tile(k, (c, 1)), omega, 2.0, paired=False).stderr) ** 2
+        for c in (1, 2, 3)
+    ]
+    rows = np.array([[1.0 / (c * n - 1.0), -1.0 / (c * n - 1.0) ** 2] for c in (1, 2, 3)])
+    apart, joint = np.linalg.solve(rows[:2], squares[:2])
+    assert joint > 0.0
+    assert squares[2] == pytest.approx(float(rows[2] @ [apart, joint]), rel=1e-9)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_the_error_of_an_offset_counts_degrees_of_freedom(paired):
+    omega = rfrope.geometric(16)
+    q, k = (x[0] for x in by_position(1, 20, offset=-3.4, noise=0.3, omega=omega, rng=np.random.default_rng(0)))
+    once, twice = (
+        float(
+            heads.effective_offset(
+                np.tile(q, (c, 1)), np.tile(k, (c, 1)), omega, max_lag=19, paired=paired, n_resamples=1
+            ).stderr
+        )
+        for c in (1, 2)
+    )
+    assert (twice / once) ** 2 == pytest.approx(19.0 / 39.0, rel=1e-9)
+
+
+def test_an_offset_at_the_end_of_the_range_has_no_error():
+    omega = rfrope.geometric(16)
+    q, k = by_position(1, 40, offset=-9.5, noise=0.01, omega=omega, rng=np.random.default_rng(0))
+    found = heads.effective_offset(q, k, omega, max_lag=9, n_resamples=1)
+    assert float(found.offset[0]) == -9.0
+    assert math.isnan(float(found.stderr[0]))

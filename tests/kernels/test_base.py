@@ -403,7 +403,7 @@ def test_lags_that_are_no_numbers_are_refused(bad):
 def test_a_bare_kernel_says_what_a_family_must_define():
     for attempt in (lambda: Kernel().draws, lambda: Kernel()._phi(None, np), lambda: Kernel()._transport(None)):
         with pytest.raises(
-            TypeError, match="Can't instantiate abstract class Kernel with abstract methods _phi, _transport, draws"
+            TypeError, match=r"Can't instantiate abstract class Kernel .*_phi'?, '?_transport'?, '?draws"
         ):
             attempt()
 

@@ -64,3 +64,12 @@ def test_matrices_are_square_and_invertible():
     ):
         with pytest.raises(kind, match=r"^matrix "):
             parameters.square_matrix("matrix", bad, 2)
+
+
+@pytest.mark.parametrize(("off", "taken"), [(1e-10, True), (1e-8, False), (-1e-10, True), (-1e-8, False)])
+def test_shares_add_up_to_one_within_rounding(off, taken):
+    if taken:
+        assert sum(parameters.shares("weights", [0.5, 0.5 + off])) == pytest.approx(1.0, abs=1e-15)
+        return
+    with pytest.raises(ValueError, match=r"weights is .*expected sum 1"):
+        parameters.shares("weights", [0.5, 0.5 + off])

@@ -28,6 +28,7 @@ _ITEM_ELEMENTS = 2**18  # features in one item of work
 _LARGEST_GROUP = 2**12
 _STREAMED_BYTES = 2**23  # outputs of this size go past the caches, which they would only flush
 _THREAD_ELEMENTS = 2**20  # features that are worth a thread, which takes 0.1 ms to start
+_UNINTERRUPTED = 2**23  # features of one call of a loop at most: an interrupt waits for its end
 _LIKE: dict[str, Any] = {
     "float64": np.float64(0),
     "float32": np.float32(0),
@@ -391,7 +392,8 @@ def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> N
     """Run a loop over items of work: on this thread, or on several if there is enough to do."""
     wanted = elements // _THREAD_ELEMENTS
     n_threads = 1 if wanted < 2 else min(wanted, items, threads.allowed())
-    length = items if n_threads == 1 else max(1, items // (8 * n_threads))
+    pieces = max(1 if n_threads == 1 else 8 * n_threads, elements // _UNINTERRUPTED)
+    length = max(1, items // pieces)
 
     def work(start: int) -> None:
         loop(start, min(start + length, items))

@@ -1,0 +1,223 @@
+"""Faults of the machine: writers that are killed or meet each other, full disks, read-only folders, forks, threads."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import errno
+import multiprocessing
+import os
+import pathlib
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from campaign import HANGS, campaign
+
+import rfrope
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform != "linux", reason="it forks, as on Linux")
+ROPES = [rfrope.Rope(np.linspace(0.1, 0.7, 2**14) + number, context=64 + number) for number in range(2)]
+NOBODY = 65534  # the user of that name
+
+
+def forked(work):
+    """Process number of a child that works, and then ends."""
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        work()
+        code = 0
+    except OSError as error:
+        code = error.errno or 1
+    finally:
+        os._exit(code)
+
+
+def code_of(process):
+    """Exit code of a child, minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def whole(path):
+    """Which of the two Ropes a file holds; it must hold one of them."""
+    loaded = rfrope.load(path)
+    (number,) = [i for i, rope in enumerate(ROPES) if np.array_equal(loaded.frequencies, rope.frequencies)]
+    assert loaded.context == ROPES[number].context
+    return number
+
+
+def saved_forever(path, number, begun):
+    os.write(begun, b".")
+    while True:
+        number = 1 - number
+        rfrope.save(path, ROPES[number], overwrite=True)
+
+
+@pytest.mark.parametrize("kills", [20, pytest.param(180, marks=campaign)])
+@pytest.mark.parametrize("suffix", ["npz", pytest.param("safetensors", marks=campaign)])
+def test_kills_during_save_lose_nothing(tmp_path, suffix, kills):
+    if suffix == "safetensors":
+        pytest.importorskip("safetensors", reason="safetensors is not installed")
+    path, chosen = tmp_path / f"rope.{suffix}", random.Random(kills)
+    rfrope.save(path, ROPES[0])
+    found, (ready, begun) = [0], os.pipe()
+    for _ in range(kills):
+        writer = forked(lambda: saved_forever(path, found[-1], begun))
+        os.read(ready, 1)
+        time.sleep(chosen.uniform(0.0, 0.03))
+        os.kill(writer, signal.SIGKILL)
+        assert code_of(writer) == -signal.SIGKILL
+        found.append(whole(path))
+    os.close(ready)
+    os.close(begun)
+    assert len(set(found)) == 2  # they were writing
+    left = [name for name in os.listdir(tmp_path) if name != path.name]
+    for name in left:
+        assert name.startswith(".rfrope-")
+        os.utime(tmp_path / name, (1e9, 1e9))
+    rfrope.save(path, ROPES[1], overwrite=True)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("size", [0, 100, 2**14, 2**17])
+def test_a_limit_of_sizes_of_files(tmp_path, size):
+    path = tmp_path / "rope.npz"
+    rfrope.save(path, ROPES[0])
+
+    def work():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        rfrope.save(path, ROPES[1], overwrite=True)
+
+    assert code_of(forked(work)) == errno.EFBIG
+    assert whole(path) == 0
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Folder on a disk of 300 kB, where such a one may be mounted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
+    try:
+        mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("no disk can be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk(small_disk):
+    path = small_disk / "rope.npz"
+    rfrope.save(path, ROPES[0])
+    (small_disk / "filler").write_bytes(
+        bytes(os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize - 2**13)
+    )
+    with pytest.raises(OSError, match="No space left"):
+        rfrope.save(path, ROPES[1], overwrite=True)
+    assert whole(path) == 0
+    assert sorted(os.listdir(small_disk)) == ["filler", "rope.npz"]
+    (small_disk / "filler").unlink()
+    rfrope.save(path, ROPES[1], overwrite=True)
+    assert whole(path) == 1
+
+
+def test_a_read_only_folder(tmp_path):
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    path = folder / "rope.npz"
+    rfrope.save(path, ROPES[0])
+    places = [folder, *folder.parents]
+    folder.chmod(0o555)
+    if os.geteuid() == 0 and not all(place.stat().st_mode & 0o005 == 0o005 for place in places):
+        for place in places[1:]:
+            if place.is_relative_to(tmp_path.parents[1]):
+                place.chmod(0o755)
+
+    def work():
+        if os.geteuid() == 0:  # whom no mode holds back
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+        rfrope.save(path, ROPES[1], overwrite=True)
+
+    assert code_of(forked(work)) == errno.EACCES
+    folder.chmod(0o755)
+    assert whole(path) == 0
+    assert os.listdir(folder) == [path.name]
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_two_writers(tmp_path, overwrite):
+    """The last one stays, whole; where nothing may be overwritten, exactly one of them gets the name."""
+    for turn in range(10):
+        path = tmp_path / f"{turn}.npz"
+        writers = [forked(partial(rfrope.save, path, rope, overwrite=overwrite)) for rope in ROPES]
+        codes = sorted(map(code_of, writers))
+        assert codes in ([[0, 0]] if overwrite else [[0, 1], [0, errno.EEXIST]])
+        whole(path)
+    assert len(os.listdir(tmp_path)) == 10
+
+
+# -- forks, processes, threads -----------------------------------------------------------------------------------------
+
+
+def results(_=None):
+    """Bits of an estimate, of scores and of a rotation that each work on several threads."""
+    with rfrope.threads(2):
+        x = np.random.default_rng(0).standard_normal((40, 1024, 64)).astype(np.float32)
+        turned = rfrope.rotate(x, np.arange(1024), rfrope.geometric(32))
+        q, k = np.random.default_rng(1).standard_normal((2, 16))
+        scores = rfrope.estimate_scores(q, k, np.arange(4.0), "matern(nu=1.5)", n_trials=2**12, rng=3)
+        kernel = rfrope.estimate_kernel("gaussian", np.arange(4.0), n_samples=2**17, rng=3)
+    return turned[::7, ::91].tobytes() + scores.variance.value.tobytes() + kernel.value.tobytes()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=campaign)])
+def test_processes_give_the_same_bits(method):
+    expected = results()  # threads were there before the fork
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert pool.map_async(results, range(4)).get(HANGS) == [expected] * 4
+
+
+@campaign
+def test_eight_threads_give_the_same_bits():
+    expected = results()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(results, range(16), timeout=HANGS)) == [expected] * 16
+
+
+@campaign
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_while_threads_work():
+    """A child that was forked in the middle of other threads' work can work itself."""
+    expected = results()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        working = [pool.submit(results) for _ in range(6)]
+        children = []
+        for _ in range(3):
+            time.sleep(0.02)
+            children.append(forked(lambda: os._exit(0 if results() == expected else 2)))
+        assert [code_of(child) for child in children] == [0, 0, 0]
+        assert [one.result(HANGS) for one in working] == [expected] * 6
+
+
+def test_temporary_files_have_no_place_outside(tmp_path):
+    """What is written lies beside the file, so that renaming never copies."""
+    seen = []
+    path = pathlib.Path(tmp_path / "rope.npz")
+    with pytest.MonkeyPatch.context() as patch:
+        rename = os.link
+        patch.setattr(os, "link", lambda source, target: (seen.append(source), rename(source, target)))
+        rfrope.save(path, ROPES[0])
+    assert [pathlib.Path(name).parent for name in seen] == [tmp_path]

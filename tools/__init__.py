@@ -1,0 +1,1 @@
+"""Tools of development that attack the package: mutations, endurance. Nothing of it is installed."""

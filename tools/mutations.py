@@ -1,0 +1,160 @@
+"""One-line changes to the source that a test should see, found in the syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import pathlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SWAPPED: dict[type[ast.AST], str] = {
+    **{ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="},
+    **{ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in"},
+    **{ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.And: "or", ast.Or: "and"},
+}
+# what needs a device, or lies beside the data it once made
+LEFT_OUT = ("rfrope/_accel/cuda/", "rfrope/data/make_pairings.py", "rfrope/data/pairing_layers.py")
+TALKS = ("warn", "add_note", "print", "ValueError", "TypeError", "DamagedError", "UnknownError")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A changed line: the module's path, the function, and the line before and after."""
+
+    module: str
+    function: str
+    line: int
+    before: str
+    after: str
+
+    @property
+    def name(self) -> str:
+        """What it is, wherever the line stands."""
+        return f"{self.module} {self.function}: {self.before.strip()} -> {self.after.strip()}"
+
+    def order(self, seed: int) -> bytes:
+        """Place among all: by chance, the same for as long as the line is."""
+        return hashlib.blake2b(f"{seed} {self.name}".encode()).digest()
+
+    def applied(self, source: str) -> str:
+        """Source with the line changed."""
+        lines = source.split("\n")
+        assert lines[self.line - 1] == self.before, f"line {self.line} of {self.module} is another now"
+        lines[self.line - 1] = self.after
+        return "\n".join(lines)
+
+
+def modules(root: pathlib.Path) -> list[str]:
+    """Paths of the modules that are mutated."""
+    found = (path.relative_to(root).as_posix() for path in sorted((root / "rfrope").rglob("*.py")))
+    return [path for path in found if not path.startswith(LEFT_OUT)]
+
+
+def mutations(root: pathlib.Path, module: str) -> list[Mutation]:
+    """All mutations of a module, no two of them the same."""
+    source = (root / module).read_text("utf-8")
+    lines = source.split("\n")
+    found = {}
+    for function, node in _places(ast.parse(source), "module"):
+        for part, text in _changes(node):
+            if part.lineno != part.end_lineno:
+                continue
+            line = lines[part.lineno - 1].encode()
+            after = (line[: part.col_offset] + text.encode() + line[part.end_col_offset :]).decode()
+            one = Mutation(module, function, part.lineno, lines[part.lineno - 1], after)
+            found.setdefault(one.name, one)
+    return list(found.values())
+
+
+def chosen(root: pathlib.Path, number: int, seed: int) -> list[Mutation]:
+    """About so many mutations: from each module by its length, at least one."""
+    all_of = {module: mutations(root, module) for module in modules(root)}
+    sites = {module: len(some) for module, some in all_of.items() if some}
+    share = (number - len(sites)) / sum(sites.values())
+    return [
+        one
+        for module, count in sites.items()
+        for one in sorted(all_of[module], key=lambda one: one.order(seed))[: 1 + round(share * count)]
+    ]
+
+
+def _compiles(source: str) -> bool:
+    try:
+        compile(source, "mutated", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+def _places(node: ast.AST, function: str) -> Iterator[tuple[str, ast.expr]]:
+    """Expressions that compute something, with the function they are in; messages, types and decorators do not."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "msg", "type_params"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST) or _says(child):
+                continue
+            inner = function
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                inner = child.name if function == "module" else f"{function}.{child.name}"
+            if isinstance(child, ast.expr):
+                yield inner, child
+            yield from _places(child, inner)
+
+
+def _says(node: ast.AST) -> bool:
+    """Whether a node speaks to people, or to type checkers, alone."""
+    if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
+        return True
+    if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+        return True
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript | ast.BinOp):  # Name = Type | Type
+        return _is_type(node.value)
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func).rpartition(".")[2] in (*TALKS, "TypeVar", "cast")
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_type(node: ast.AST) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
+
+
+def _changes(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
+    """Expressions to replace, and by what."""
+    match node:
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in SWAPPED:
+            yield node, f"{_text(left)} {SWAPPED[type(op)]} {_text(right)}"
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in SWAPPED and not _is_text(node):
+            yield node, f"{_text(left)} {SWAPPED[type(op)]} {_text(right)}"
+            yield node, _text(left)
+            yield node, _text(right)
+        case ast.BoolOp(op=op, values=values):
+            yield node, f" {SWAPPED[type(op)]} ".join(map(_text, values))
+            yield node, f" {'and' if isinstance(op, ast.And) else 'or'} ".join(map(_text, values[:-1]))
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield node, _text(operand)
+        case ast.Constant(value=bool() as value):
+            yield node, str(not value)
+        case ast.Constant(value=int() as value):
+            yield node, str(value + 1)
+            yield node, str(value - 1) if value else "-1"
+        case ast.Constant(value=float() as value) if value:
+            yield node, repr(value * (10.0 if abs(value) < 1e-3 or abs(value) > 1e6 else 1.01))
+        case ast.IfExp(test=test, body=body, orelse=other):
+            yield node, f"{_text(other)} if {_text(test)} else {_text(body)}"
+        case ast.Call(func=function, args=[first, second, *others], keywords=keywords):
+            if not any(isinstance(one, ast.Starred) for one in node.args):
+                swapped = ast.Call(function, [second, first, *others], keywords)
+                yield node, ast.unparse(swapped)
+
+
+def _text(node: ast.expr) -> str:
+    """Source of an operand, in parentheses where it needs them."""
+    plain = isinstance(node, ast.Name | ast.Constant | ast.Call | ast.Attribute | ast.Subscript)
+    return ast.unparse(node) if plain else f"({ast.unparse(node)})"
+
+
+def _is_text(node: ast.BinOp) -> bool:
+    parts = [part for part in ast.walk(node) if isinstance(part, ast.JoinedStr | ast.Constant)]
+    return any(isinstance(part, ast.JoinedStr) or isinstance(part.value, str | bytes) for part in parts)
