@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import takewhile
 from typing import Any, TypeAlias
 
-from rfrope import kernels
-from rfrope._core import angles
-from rfrope._core.arguments import positive, whole
 from rfrope.data.model_types import known
-from rfrope.designs import design
-from rfrope.rotation.rope import Rope
+from rfrope.models import own
 
 try:
     import torch
@@ -31,9 +25,7 @@ __all__ = ["Replacement", "register", "replace_rotary"]
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
-ROPE_TYPE = "rfrope"
-_DESIGNED = ("kernel", "design", "seed", "context")
-_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "frequencies", "attention_factor", *_DESIGNED}
+_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "attention_factor", *own.KEYS}
 _ROTATION = re.compile("apply_.*(rotary|rope)")
 _PERCEPTION = re.compile(r"(^|[._])(vision|visual|vit|image|video|audio)", re.IGNORECASE)  # in the path of a module
 _PERCEIVING = re.compile("vision|visual|image|video|audio", re.IGNORECASE)  # in the name of a class
@@ -72,7 +64,7 @@ def register() -> None:
     >>> rope_parameters = {"rope_type": "rfrope", "kernel": "gaussian(scale=32)", "seed": 3}
     >>> config = transformers.LlamaConfig(head_dim=64, rope_parameters=rope_parameters)
     """
-    modeling_rope_utils.ROPE_INIT_FUNCTIONS[ROPE_TYPE] = _initialised
+    modeling_rope_utils.ROPE_INIT_FUNCTIONS[own.NAME] = _initialised
     modeling_rope_utils.RotaryEmbeddingConfigMixin._validate_rfrope_rope_parameters = _validated
 
 
@@ -85,30 +77,8 @@ def _initialised(
         told = told[layer_type]
         config = config.per_layer_config[layer_type] if getattr(config, "is_heterogeneous", False) else config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    width = int(head_dim * (told.get("partial_rotary_factor") or 1.0))
-    rope = _made(json.dumps(dict(told), sort_keys=True), head_dim, width, config.max_position_embeddings)
+    rope = own.make(told, head_dim, config.max_position_embeddings)
     return torch.tensor(rope.frequencies.tolist(), dtype=torch.float32, device=device), rope.attention_factor
-
-
-@lru_cache(maxsize=64)
-def _made(text: str, head_dim: int, width: int, context: int) -> Rope:
-    """Rope of the dict in a config; kept, because a model asks for it several times and a design may take seconds."""
-    told = json.loads(text)
-    factor = positive("attention_factor", told.get("attention_factor") or 1.0)
-    if told.get("frequencies") is not None:
-        given = angles.on_host(told["frequencies"], "frequencies", sets="line")[:, 0]
-        if 2 * len(given) != width:
-            raise ValueError(f"rope_parameters has {len(given)} frequencies; expected {width // 2}, one for each block")
-        return Rope(given, head_dim=head_dim, attention_factor=factor)
-    made = design(
-        told["kernel"],
-        head_dim=head_dim,
-        rotary_dim=width,
-        context=whole("context", told.get("context") or context, 2),
-        design=told.get("design") or "auto",
-        rng=whole("seed", told.get("seed") or 0),
-    )
-    return Rope(made.frequencies, head_dim=head_dim, attention_factor=factor)
 
 
 def _validated(config: Any, rope_parameters: Mapping[str, Any], ignore_keys: set[str] | None = None) -> None:
@@ -118,16 +88,7 @@ def _validated(config: Any, rope_parameters: Mapping[str, Any], ignore_keys: set
         raise ValueError(
             f"rope_parameters of rope_type 'rfrope' has {', '.join(sorted(unknown))}; expected no such key"
         )
-    if ("kernel" in has) == ("frequencies" in has):
-        raise ValueError("rope_parameters of rope_type 'rfrope' needs either 'kernel' or 'frequencies'")
-    if "frequencies" in has:
-        if extra := has & set(_DESIGNED):
-            raise ValueError(
-                f"rope_parameters has frequencies and {', '.join(sorted(extra))}; expected one or the other"
-            )
-        angles.on_host(rope_parameters["frequencies"], "frequencies", sets="line")
-    else:
-        kernels.parse(rope_parameters["kernel"])
+    own.check(rope_parameters)
 
 
 # -- another rotation in a model that is there -------------------------------------------------------------------------

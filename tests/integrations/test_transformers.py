@@ -118,6 +118,28 @@ def test_kinds_of_layers_and_partial_widths():
     assert partial.model.rotary_emb.inv_freq.tolist() == [1.0, 0.5]
 
 
+@pytest.mark.parametrize("told", [DESIGNED, LISTED], ids=["design", "listed"])
+@pytest.mark.parametrize("model_type", ["llama", "phi", "glm"])
+def test_the_config_of_such_a_model_is_read(told, model_type, tmp_path):
+    """By `from_config`, from a file that transformers wrote, and by the commands that read configs."""
+    register()
+    if model_type != "llama":
+        told = told | {"partial_rotary_factor": 0.5}
+        told |= {"frequencies": told["frequencies"][:4]} if "frequencies" in told else {}
+    model = made(model_type, rope_parameters=dict(told))
+    model.save_pretrained(tmp_path)
+    (rope,) = rfrope.from_config(tmp_path)
+    np.testing.assert_array_equal(rope.frequencies.astype(np.float32), model.model.rotary_emb.inv_freq)
+    assert rope.attention_factor == told.get("attention_factor", 1.0)
+    assert rope.source.get("kernel") == told.get("kernel")
+    assert rfrope.models.audit(model, rope).passed
+    compared = rfrope.models.compare(tmp_path / "config.json")
+    assert "register()" in str(compared)
+    own = logits(model)
+    with replace_rotary(model, rope):
+        torch.testing.assert_close(logits(model), own, rtol=0, atol=3e-6 * float(own.abs().max()))
+
+
 @pytest.mark.parametrize(
     ("told", "message"),
     [
@@ -126,7 +148,7 @@ def test_kinds_of_layers_and_partial_widths():
         ({"frequencies": [1.0], "seed": 3}, "has frequencies and seed"),
         ({"kernel": "gaussian", "factor": 2.0}, "has factor; expected no such key"),
         ({"kernel": "gausian"}, "gausian"),
-        ({"frequencies": [1.0, float("nan")]}, "frequencies holds NaN"),
+        ({"frequencies": [1.0, float("nan")]}, r"rope_parameters\['frequencies'\] holds NaN"),
     ],
 )
 def test_configs_that_cannot_be_read(told, message):
