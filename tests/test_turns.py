@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rfrope
+from rfrope._core import turns
 
 CONTRACT = 1e-15
 WITHOUT_FLOAT64 = 2e-7
@@ -259,3 +260,16 @@ class TestListsWithoutFloat64:
         w = narrow_jax.asarray([1.0, 0.3])
         cos, _ = jax.jit(lambda v: rfrope.rotation_table([1, 2**24 + 1], v))(w)
         np.testing.assert_allclose(np.asarray(cos)[0], np.cos(np.asarray(w)), atol=WITHOUT_FLOAT64)
+
+
+@pytest.mark.parametrize("scale", [1.0, -1.0, 1e3, 1e-12])
+def test_wrapping_turns_are_exact(scale):
+    """Word and rest add up to the turns, modulo one turn, far below what float64 holds."""
+    frequencies = scale * np.array([*FREQUENCIES, np.pi, 2.0 * np.pi, 1.5 * np.pi])
+    words, rests = turns.wrapping_turns(frequencies)
+    assert words.dtype == np.int64
+    assert np.abs(rests).max() <= 0.5
+    with mpmath.workprec(400):
+        for omega, word, rest in zip(frequencies, words, rests, strict=True):
+            error = mpmath.mpf(float(omega)) / (2 * mpmath.pi) - (int(word) + mpmath.mpf(float(rest))) / 2**64
+            assert abs(error - mpmath.nint(error)) < 2.0**-100

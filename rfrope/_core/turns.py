@@ -194,6 +194,29 @@ def _turn_words(frequency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.mod(upper + carry, 2.0**32).astype(np.uint32), (rest - carry * 2.0**32).astype(np.uint32)
 
 
+def wrapping_turns(frequency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Turns of host frequencies modulo 1 in units of 2**-64, which products of integers wrap by themselves.
+
+    Returns
+    -------
+    words : numpy.ndarray of int64
+        The nearest whole number of units, from -2**63.
+    rests : numpy.ndarray of float64
+        What is lost by that, from -1/2 to 1/2: position * word + position * rest is exact to 53 bits of a turn.
+    """
+    one = (np.ones((), dtype=np.float64),)
+    high, low = np.zeros(frequency.shape), np.zeros(frequency.shape)
+    for part in _product_turns(one, frequency.astype(np.float64), np):
+        high, low = _add((high, low), part)
+    high = (high - np.round(high)) * 2.0**64
+    high = np.where(high >= 2.0**63, high - 2.0**64, high)
+    words = np.round(high)
+    rests = (high - words) + low * 2.0**64
+    carried = np.round(rests)
+    with np.errstate(over="ignore"):
+        return words.astype(np.int64) + carried.astype(np.int64), rests - carried
+
+
 def _multiply_high(a: Array, b: Array, xp: ModuleType) -> Array:
     """Upper 32 bits of the 64-bit product of two uint32 arrays, by 16-bit halves."""
     a_high, a_low, b_high, b_low = a >> 16, a & 0xFFFF, b >> 16, b & 0xFFFF
