@@ -341,7 +341,7 @@ def has_float64(xp: ModuleType, device: Any = None) -> bool:
 
 
 def has_integer_turns(xp: ModuleType) -> bool:
-    """Whether uint32 arithmetic that wraps modulo 2**32 can be relied on in `xp` (the fixed-point phases need it)."""
+    """Whether products of integers in `xp` wrap (`turns` needs it where there is no float64)."""
     return library_of(xp) in ("numpy", "jax")
 
 
@@ -392,6 +392,11 @@ def astype(x: Array, dtype: Any, xp: ModuleType) -> Array:
 def as_int32(x: Array, xp: ModuleType) -> Array:
     """Return integers as int32, or uint32 where they are unsigned."""
     return astype(x, xp.uint32 if dtype_name(x).startswith("u") else xp.int32, xp)
+
+
+def as_words(x: Array, bits: int, xp: ModuleType) -> Array:
+    """Return integers modulo 2**bits, as signed ones."""
+    return astype(x, xp.int64 if bits == 64 else xp.int32, xp)
 
 
 def as_widest(x: Array, xp: ModuleType) -> Array:
