@@ -199,6 +199,8 @@ def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: An
         return host if dtype is None else host.astype(dtype, copy=False)
     if dtype is None:
         dtype = widest_float(xp, device) if host.dtype.kind == "f" else getattr(xp, _known_dtype(host, xp, device))
+    if host.dtype == np.float64 and not has_float64(xp, device):
+        host = host.astype(np.float32)  # before it is on a device that has no such numbers
     if device is not None and library_of(xp) not in ("jax", "dask"):
         return xp.asarray(host, dtype=dtype, device=device)
     return xp.asarray(host, dtype=dtype)
@@ -342,7 +344,7 @@ def has_float64(xp: ModuleType, device: Any = None) -> bool:
 
 def has_integer_turns(xp: ModuleType) -> bool:
     """Whether products of integers in `xp` wrap (`turns` needs it where there is no float64)."""
-    return library_of(xp) in ("numpy", "jax")
+    return library_of(xp) in ("numpy", "jax", "torch")
 
 
 def dtype_name(x: Array) -> str:

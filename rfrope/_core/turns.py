@@ -98,18 +98,21 @@ def _cos_sin_of_integers(angles: Angles, bits: int) -> tuple[Array, Array]:
 def _unit_turns(position: Array, frequency: np.ndarray, bits: int, xp: ModuleType) -> tuple[Array, Array]:
     """Return position * frequency in units of 2**-bits of a turn: whole ones modulo 2**bits, and the small rest."""
     words, rests = wrapping_turns(frequency, bits)
-    whole = array.as_words(position, bits, xp) * array.from_host(words, xp)
+
+    def moved(host: np.ndarray) -> Array:
+        return array.from_host(host, xp, device=array.device(position))
+
+    whole = array.as_words(position, bits, xp) * moved(words)
     if bits == 64:
-        return whole, array.astype(position, xp.float64, xp) * array.from_host(rests, xp)
+        return whole, array.astype(position, xp.float64, xp) * moved(rests)
     # rests of up to half a unit for each of 2**32 positions: half words of both multiply as integers
     position = array.as_int32(position, xp)
     upper, lower = array.as_words(position >> 16, bits, xp), array.as_words(position & 0xFFFF, bits, xp)
     halves = np.round(rests * 2.0**16)
-    whole = whole + upper * array.from_host(halves.astype(np.int32), xp)
-    factors = (rests * 2.0**16 - halves, rests)
+    whole = whole + upper * moved(halves.astype(np.int32))
     parts = (
-        array.astype(piece, xp.float32, xp) * array.from_host(factor.astype(np.float32), xp)
-        for piece, factor in zip((upper, lower), factors, strict=True)
+        array.astype(piece, xp.float32, xp) * moved(factor.astype(np.float32))
+        for piece, factor in ((upper, rests * 2.0**16 - halves), (lower, rests))
     )
     return whole, next(parts) + next(parts)
 

@@ -316,14 +316,14 @@ class RotaryEmbedding(torch.nn.Module):
         return _with_heads(positions, axes)
 
     def _omega(self, device: Any) -> Tensor:
-        """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64 on a device."""
+        """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64; on the host if the device has none."""
         if self.frequencies is not None:
             _check_wide("frequencies", self.frequencies)
-            learned = self.frequencies.double()
+            learned = array.as_widest(self.frequencies, _XP)
             if self.rope.sections is not None:
                 return dealt(learned, self.rope.sections, self.rope.interleaved)
             return learned[:, None] if learned.ndim == 1 else learned
-        return self._moved("frequencies", device)
+        return self._moved("frequencies", device) if array.has_float64(_XP, device) else self._host
 
     def _moved(self, name: str, device: Any) -> Tensor:
         """What follows from the Rope, on a device."""
@@ -342,10 +342,12 @@ class RotaryEmbedding(torch.nn.Module):
         xp, shift = array.namespace(q=q), None
         if self.phases is not None:
             _check_wide("phases", self.phases)
-            shift = self.phases.double()
+            shift = array.as_widest(self.phases, _XP)
             shift = shift[:, None] if self._sets else shift
         group = q.shape[-3] // k.shape[-3]
-        of_queries = omega.repeat_interleave(group, 0) if self._sets and group > 1 else omega
+        of_queries = omega
+        if self._sets and group > 1:
+            of_queries = omega.repeat(group, 0) if omega is self._host else omega.repeat_interleave(group, 0)
         found = []
         for name, x, angle in (("q", q, Angles(at, of_queries, None, xp)), ("k", k, Angles(at, omega, shift, xp))):
             blocks.prepared(x, angle.shape, self._turn.pairing, None, None, (name, "positions"))
@@ -378,6 +380,8 @@ class RotaryEmbedding(torch.nn.Module):
             or (self._sets and self._sets != k.shape[-3])
             or not (q.dtype == k.dtype and q.is_floating_point())
         ):
+            return None
+        if not array.has_float64(_XP, q.device):
             return None
         for given in (positions, offset):
             if type(given) is torch.Tensor and (given.is_floating_point() or given.device != q.device):
@@ -415,7 +419,8 @@ class RotaryEmbedding(torch.nn.Module):
 
 def _widened(numbers: Tensor) -> Tensor:
     """Numbers that may be added up: in float64, or int64 for integers."""
-    return numbers.to(torch.float64 if numbers.is_floating_point() else torch.int64)
+    wide = torch.float64 if array.has_float64(_XP, numbers.device) else torch.float32
+    return numbers.to(wide if numbers.is_floating_point() else torch.int64)
 
 
 def _with_heads(positions: Any, axes: int) -> Any:
