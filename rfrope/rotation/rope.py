@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, blocks, twins
-from rfrope._core.arguments import flag, listed, positive, whole
+from rfrope._core.arguments import flag, is_several, listed, positive, whole
 from rfrope._core.array import Array
 from rfrope.rotation.scoring import scores_of
 from rfrope.rotation.turning import rotate, rotation_table
@@ -110,7 +110,7 @@ class Rope:
     @property
     def n_blocks(self) -> int:
         """D: how many frequencies a head has."""
-        return int(self.frequencies.shape[-1 if self.frequencies.ndim == 1 else -2])
+        return angles.blocks_of(self.frequencies)
 
     @property
     def rotary_dim(self) -> int:
@@ -350,7 +350,7 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
 
 
 def _checked_context(context: Any) -> int | tuple[int, ...] | None:
-    if isinstance(context, list | tuple) or (isinstance(context, np.ndarray) and context.ndim):
+    if is_several(context):
         if not len(context):
             raise ValueError("context is empty; expected a number, one number for each axis, or None")
         return tuple(whole(f"context[{axis}]", length, 1) for axis, length in enumerate(context))

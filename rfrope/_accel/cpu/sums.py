@@ -15,13 +15,13 @@ kept below 1e-10, frequencies where it is more being summed directly. The bound 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rfrope._accel import transforms
+from rfrope._accel import layout, transforms
 from rfrope._accel.cpu import sums_loops as loops
 from rfrope._core import array, memory, threads
 from rfrope._core.angles import Angles
@@ -39,17 +39,15 @@ def mean_cos(angles: Angles) -> Array:
     """Mean of ``cos u`` over the blocks: the twin of `rfrope._core.sums.mean_cos`."""
     xp, device = angles.xp, array.device(angles.positions)
     omega, lags = (memory.as_numpy(array.as_widest(v, xp)) for v in (angles.frequencies, angles.positions))
-    if omega.ndim == 2:
-        mean = _mean_of_one_set(omega, lags.reshape(-1, lags.shape[-1])).reshape(lags.shape[:-1])[()]
-        return array.from_host(mean, xp, device=device)
-    alone = lags.ndim == 1
-    lags = lags[None, :] if alone else lags
-    heads = np.broadcast_shapes(omega.shape[:-2], lags.shape[:-2])
-    omega, lags = (np.broadcast_to(v, (*heads, *v.shape[-2:])) for v in (omega, lags))
-    mean = np.empty((*heads, lags.shape[-2]))
-    for head in np.ndindex(heads):
-        mean[head] = _mean_of_one_set(omega[head], lags[head])
-    return array.from_host((mean[..., 0] if alone else mean)[()], xp, device=device)
+    if not omega.shape[:-2]:  # one set, for which all lags are one row
+        mean = _mean_of_one_set(omega, lags.reshape(-1, lags.shape[-1])).reshape(lags.shape[:-1])
+    else:
+        omega, lags = layout.by_head(omega, lags)
+        heads = np.broadcast_shapes(omega.shape[:-2], lags.shape[:-2])
+        omega, lags = (np.broadcast_to(v, (*heads, *v.shape[-2:])) for v in (omega, lags))
+        means = np.asarray([_mean_of_one_set(omega[head], lags[head]) for head in np.ndindex(heads)])
+        mean = means.reshape(angles.shape[:-1])
+    return array.from_host(mean[()], xp, device=device)
 
 
 def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
@@ -227,8 +225,7 @@ def _grid_sums(turned: _Turned, grid: transforms.Grid, n_lags: int) -> np.ndarra
 
     def modes(first: int, shape: tuple[int, ...]) -> np.ndarray:
         strengths = _phasors(turned, transforms.middle(grid, first, shape))
-        count = shape if turned.axes > 1 else shape[0]
-        return transform(*points, strengths, count, eps=transforms.ACCURACY, isign=1, nthreads=1, upsampfac=2.0)
+        return transform(*points, strengths, shape, eps=transforms.ACCURACY, isign=1, nthreads=1, upsampfac=2.0)
 
     return transforms.from_blocks(grid, n_lags, modes, np)
 
@@ -273,17 +270,24 @@ def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray
     zero = ~np.any(lags, axis=1)
     mean, m2, small = transforms.moments_of_means(sums / turned.count, zero, turned.count, odd, np)
     flat = np.flatnonzero(small)
-    for group in _octaves(lags[flat, 0]) if turned.axes == 1 else [np.arange(len(flat))]:
+    for group, by in _octaves(lags[flat]):
         chosen = np.ascontiguousarray(lags[flat[group]])
-        by = _series_moments if turned.axes == 1 and len(group) > _FEW else _direct_moments
         mean[flat[group]], m2[flat[group]] = by(turned, chosen, odd)
     return mean, m2
 
 
-def _octaves(lags: np.ndarray) -> list[np.ndarray]:
-    """Group lags other than 0 so that in a group none is more than twice another; indices of each."""
-    exponents = np.frexp(lags)[1]
-    return [np.flatnonzero(exponents == exponent) for exponent in np.unique(exponents)]
+def _octaves(lags: np.ndarray) -> Iterator[tuple[np.ndarray, Callable[..., tuple[np.ndarray, np.ndarray]]]]:
+    """Group lags other than 0 so that in a group none is more than twice another; indices of each, and what sums it.
+
+    On several axes there is no series, and one group.
+    """
+    if lags.shape[1] > 1:
+        yield np.arange(len(lags)), _direct_moments
+        return
+    exponents = np.frexp(lags[:, 0])[1]
+    for exponent in np.unique(exponents):
+        group = np.flatnonzero(exponents == exponent)
+        yield group, _series_moments if len(group) > _FEW else _direct_moments
 
 
 def _series_moments(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
