@@ -102,6 +102,31 @@ def in_bfloat16(model: Any, ids: Any) -> tuple[float, float]:
     return first, second
 
 
+def whole_in_bfloat16(model: Any, count: int = 64) -> list[tuple[int, str, float, float]]:
+    """Error (rms) of the logits of the whole model in bfloat16, by both rotations: first position, text and errors.
+
+    The truth is the model in float32 with rfrope's rotation; moving all positions does not change it.
+    """
+    import torch
+
+    from rfrope.integrations.transformers import replace_rotary
+
+    ids = tokens(count)
+    texts, positions = {"the address": ids, "the same reversed": ids.flip(1)}, torch.arange(count)[None]
+    (rope,) = rfrope.from_config(model.config)
+    found = []
+    with torch.no_grad():
+        with replace_rotary(model, rope):
+            truth = {name: model(text).logits.double() for name, text in texts.items()}
+        narrow = model.bfloat16()
+        for start in (0, 4096, 100_000, 1_000_000):
+            for name, text in texts.items():
+                both = by_both(narrow, lambda text=text, at=positions + start: narrow(text, position_ids=at).logits)
+                errors = [float((one.double() - truth[name]).square().mean().sqrt()) for one in both]
+                found.append((start, name, errors[0], errors[1]))
+    return found
+
+
 def generated(model: Any, ids: Any, count: int = 16) -> tuple[Any, Any]:
     """Token ids of a greedy continuation, by both rotations, with a cache."""
     options = {"max_new_tokens": count, "do_sample": False, "pad_token_id": 0}
@@ -109,8 +134,12 @@ def generated(model: Any, ids: Any, count: int = 16) -> tuple[Any, Any]:
 
 
 def main() -> None:
-    """Print all of it."""
+    """Print all of it, or, with ``--bfloat16``, the errors of the whole model in bfloat16."""
     model, ids = load(), tokens()
+    if "--bfloat16" in sys.argv[1:]:
+        for start, name, own_error, our_error in whole_in_bfloat16(model):
+            print(f"from {start}, {name}: {own_error:.4f} by its own rotation, {our_error:.4f} by rfrope's")
+        return
     own, ours = by_both(model, lambda: model(ids).logits)
     print(f"logits: up to {float(own.abs().max()):.1f}, differ by at most {float((own - ours).abs().max()):.1e}")
     print(f"perplexity: {perplexity(own, ids):.6f} by its own rotation, {perplexity(ours, ids):.6f} by rfrope's")

@@ -386,6 +386,15 @@ def test_sections_that_are_in_no_order_of_mrope_are_not_given():
     assert part.source["rope_parameters"]["mrope_section"] == [22, 22, 20]
 
 
+@pytest.mark.parametrize("told", [{}, {"mrope_interleaved": True}, {"mrope_interleaved": False}])
+def test_sections_are_interleaved_where_the_class_always_does_it(told):
+    for model_type, expected in (("qwen3_vl_text", True), ("qwen2_vl_text", bool(told.get("mrope_interleaved")))):
+        (part,) = from_config(
+            {"model_type": model_type, "head_dim": 128, "rope_scaling": told | {"mrope_section": [24, 20, 20]}}
+        )
+        assert (part.sections, part.interleaved) == ((24, 20, 20), expected)
+
+
 # -- nothing, or nothing that can be read ------------------------------------------------------------------------------
 
 
@@ -723,7 +732,7 @@ def test_the_table_of_defaults_is_well_formed():
     peculiar = {
         "rope": False,
         "null_base": True,
-        "sections": "own",
+        "sections": ("own", "interleaved"),
         "scaled": "everywhere",
         "ntk": "own",
         "inner_base": True,
@@ -731,7 +740,8 @@ def test_the_table_of_defaults_is_well_formed():
     for name, entry in table.items():
         assert name
         assert set(entry) <= known | pairing | set(peculiar) | {"source"}
-        assert all(entry[key] == value for key, value in peculiar.items() if key in entry)
+        for key in set(peculiar) & set(entry):
+            assert entry[key] in (peculiar[key] if isinstance(peculiar[key], tuple) else (peculiar[key],))
         if not has_defaults(entry):
             assert set(entry) & (set(peculiar) | {"source"})
             continue

@@ -542,6 +542,12 @@ DICTS = {
         {"factor": 2.0, "partial_rotary_factor": 0.5},
         lambda w: scaling.proportional(w, factor=2.0, partial_rotary_factor=0.5),
     ),
+    "rfrope": (
+        {"kernel": "gaussian(scale=32)", "design": "stratified", "seed": 3, "attention_factor": 1.5},
+        lambda w: rfrope.Rope(
+            rfrope.sample("gaussian(scale=32)", 16, rng=3, design="stratified"), attention_factor=1.5
+        ),
+    ),
 }
 ASKED = {"head_dim": 32, "max_position_embeddings": 2048, "seq_len": 5000}
 
@@ -554,6 +560,32 @@ def test_a_dict_stands_for_its_function(name, key):
     expected = function(rfrope.geometric(16, base=5e5))
     np.testing.assert_allclose(got.frequencies, expected.frequencies, rtol=2e-15)
     assert got.attention_factor == expected.attention_factor
+
+
+def test_a_dict_of_explicit_frequencies():
+    told = {"rope_type": "rfrope", "frequencies": [1.0, 0.5]}
+    got = from_rope_parameters(told, head_dim=8, partial_rotary_factor=0.5)
+    assert (got.frequencies.tolist(), got.rotary_dim, got.head_dim) == ([1.0, 0.5], 4, 8)
+    assert got.source["rope_parameters"]["frequencies"] == [1.0, 0.5]
+    assert from_rope_parameters(got.source["rope_parameters"], head_dim=8).frequencies.tolist() == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({}, "needs either 'kernel' or 'frequencies'"),
+        ({"kernel": "gaussian", "frequencies": [1.0, 0.5]}, "needs either 'kernel' or 'frequencies'"),
+        ({"frequencies": [1.0, 0.5], "seed": 1}, "has frequencies and seed; expected one or the other"),
+        ({"frequencies": [1.0]}, "rope_parameters has 1 frequencies; expected 2, one for each block"),
+        ({"kernel": "gaussian"}, "rope_parameters lacks context; a design needs it, or max_position_embeddings"),
+        ({"kernel": "gaussian", "factor": 2.0}, r"holds 'factor', which 'rfrope' does not use \(linear, "),
+        ({"kernel": "gausian"}, "gausian"),
+        ({"kernel": "gaussian", "seed": -1}, r"rope_parameters\['seed'\] is -1"),
+    ],
+)
+def test_dicts_of_our_own_that_cannot_be_read(told, message):
+    with pytest.raises(ValueError, match=message):
+        from_rope_parameters({"rope_type": "rfrope", **told}, head_dim=4)
 
 
 @pytest.mark.parametrize("name", DICTS)

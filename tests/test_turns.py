@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -263,30 +262,14 @@ class TestListsWithoutFloat64:
         np.testing.assert_allclose(np.asarray(cos)[0], np.cos(np.asarray(w)), atol=WITHOUT_FLOAT64)
 
 
-# -- 64 bits in two words ----------------------------------------------------------------------------------------------
-
-
-def test_upper_words_of_products():
-    ends = [0, 1, 0xFFFF, 0x10000, 0x1FFFF, 2**31, 2**32 - 1]
-    a, b = np.random.default_rng(0).integers(0, 2**32, (2, 2000))
-    a = np.concatenate([a, np.repeat(ends, len(ends))]).astype(np.uint32)
-    b = np.concatenate([b, np.tile(ends, len(ends))]).astype(np.uint32)
-    exact = [int(x) * int(y) >> 32 for x, y in zip(a, b, strict=True)]
-    assert turns._multiply_high(a, b, np).tolist() == exact
-
-
-def test_turns_of_frequencies_in_two_words():
-    rng = np.random.default_rng(0)
-    frequency = np.concatenate(
-        [
-            rng.standard_normal(300),
-            10.0 ** rng.uniform(-9, 2, 300),
-            [0.0, -1e-9, 2.0 * np.pi],
-            np.arange(-200, 200) * (np.pi / 2.0**31),
-        ]
-    )
-    high, low = turns._turn_words(frequency)
-    for f, upper, lower in zip(frequency.tolist(), high.tolist(), low.tolist(), strict=True):
-        exact = Fraction(f) * turns._TURN
-        off = (Fraction(upper * 2**32 + lower, 2**64) - exact) % 1
-        assert min(off, 1 - off) < Fraction(1, 2**60)
+@pytest.mark.parametrize("scale", [1.0, -1.0, 1e3, 1e-12])
+def test_wrapping_turns_are_exact(scale):
+    """Word and rest add up to the turns, modulo one turn, far below what float64 holds."""
+    frequencies = scale * np.array([*FREQUENCIES, np.pi, 2.0 * np.pi, 1.5 * np.pi])
+    words, rests = turns.wrapping_turns(frequencies)
+    assert words.dtype == np.int64
+    assert np.abs(rests).max() <= 0.5
+    with mpmath.workprec(400):
+        for omega, word, rest in zip(frequencies, words, rests, strict=True):
+            error = mpmath.mpf(float(omega)) / (2 * mpmath.pi) - (int(word) + mpmath.mpf(float(rest))) / 2**64
+            assert abs(error - mpmath.nint(error)) < 2.0**-100 * max(1.0, abs(scale))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from rfrope._accel import cpu, cuda
+from rfrope._accel import cpu, cuda, torch
 from rfrope._core import twins
 from rfrope._core.libraries import Finding, for_device, told, version_of
 
@@ -25,6 +25,28 @@ def on_host() -> list[dict[str, Any]]:
 def on_cuda() -> list[dict[str, Any]]:
     """Findings on leaves for CUDA devices, likewise."""
     return [asdict(one) for one in (*map(_kernels, cuda.LEAVES), _cufinufft())]
+
+
+def on_torch() -> list[dict[str, Any]]:
+    """Findings on operators for torch tensors with gradients or in graphs."""
+    return [asdict(one) for one in map(_operators, torch.LEAVES)]
+
+
+def _operators(name: str) -> Finding:
+    """Import a leaf, and say what its operators run for tensors of the CPU."""
+    title = f"torch operators: {_WHAT.get(name, name)}, with gradients and in graphs"
+    if not version_of("torch") and importlib.util.find_spec("torch") is None:
+        return Finding(title, False, reason="PyTorch is not installed", advice="pip install 'rfrope[torch]'")
+    try:
+        twins.load("torch", name)
+    except ImportError as error:
+        return Finding(title, False, reason=told(error), advice="pip install --upgrade torch")
+    except BaseException as error:  # the lookup would let it through: all calls of these functions fail
+        return Finding(title, False, reason=told(error), advice="pip install --upgrade --force-reinstall torch")
+    loops = _compiled(name)
+    runs = "the compiled loops, forwards and backwards" if loops.active else "torch's own operators on the CPU, slowly"
+    advice = "" if loops.active else "see compiled loops above"
+    return Finding(title, True, f"PyTorch {version_of('torch')}; they run {runs}", advice=advice)
 
 
 def _compiled(name: str) -> Finding:

@@ -203,6 +203,8 @@ def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: An
         return host if dtype is None else host.astype(dtype, copy=False)
     if dtype is None:
         dtype = widest_float(xp, device) if host.dtype.kind == "f" else getattr(xp, _known_dtype(host, xp, device))
+    if host.dtype == np.float64 and not has_float64(xp, device):
+        host = host.astype(np.float32)  # before it is on a device that has no such numbers
     if device is not None and library_of(xp) not in ("jax", "dask"):
         return xp.asarray(host, dtype=dtype, device=device)
     return xp.asarray(host, dtype=dtype)
@@ -345,8 +347,8 @@ def has_float64(xp: ModuleType, device: Any = None) -> bool:
 
 
 def has_integer_turns(xp: ModuleType) -> bool:
-    """Whether uint32 arithmetic that wraps modulo 2**32 can be relied on in `xp` (the fixed-point phases need it)."""
-    return library_of(xp) in ("numpy", "jax")
+    """Whether products of integers in `xp` wrap (`turns` needs it where there is no float64)."""
+    return library_of(xp) in ("numpy", "jax", "torch")
 
 
 def dtype_name(x: Array) -> str:
@@ -396,6 +398,11 @@ def astype(x: Array, dtype: Any, xp: ModuleType) -> Array:
 def as_int32(x: Array, xp: ModuleType) -> Array:
     """Return integers as int32, or uint32 where they are unsigned."""
     return astype(x, xp.uint32 if dtype_name(x).startswith("u") else xp.int32, xp)
+
+
+def as_words(x: Array, bits: int, xp: ModuleType) -> Array:
+    """Return integers modulo 2**bits, as signed ones."""
+    return astype(x, xp.int64 if bits == 64 else xp.int32, xp)
 
 
 def as_widest(x: Array, xp: ModuleType) -> Array:

@@ -263,11 +263,12 @@ def _turned_at_once(x: Array, cos: Array, sin: Array, turn: Turn, xp: ModuleType
     """Turn for a compiler of whole functions: tables as wide as the features, one sum, and layouts by transposition.
 
     XLA's loop over halves that are sliced out and joined again takes several times as long, and its gradient more.
+    Pairs that are turned over in place compile in a fifth of the time, and run two to ten times as long.
     """
     half, wide = cos.shape[-1], array.wider_float(x, xp)
     z = _relaid(x[..., : 2 * half], (half, 2), xp) if turn.pairing == "interleaved" else x[..., : 2 * half]
-    swapped = xp.concat([z[..., half:], z[..., :half]], axis=-1)
-    cos, sin = (array.astype(xp.concat(two, axis=-1), wide, xp) for two in ((cos, cos), (-sin, sin)))
+    swapped = xp.concat([-z[..., half:], z[..., :half]], axis=-1)
+    cos, sin = (array.astype(xp.concat([one, one], axis=-1), wide, xp) for one in (cos, sin))
     y = array.astype(array.astype(z, wide, xp) * cos + array.astype(swapped, wide, xp) * sin, x.dtype, xp)
     y = _relaid(y, (2, half), xp) if turn.out_pairing == "interleaved" else y
     if 2 * half == x.shape[-1]:

@@ -43,11 +43,10 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """
     positions, frequencies, shift, xp = angles
     device = array.device(positions)
-    fixed_point = not array.has_float64(xp, device) and (
-        array.is_integer(positions) and array.has_integer_turns(xp) and not array.is_traced(frequencies)
-    )
-    if fixed_point:
-        return _cos_sin(angles._replace(frequencies=array.to_host(frequencies)), fixed_point=True)
+    wide = array.has_float64(xp, device)
+    integers = array.is_integer(positions) and array.has_integer_turns(xp) and not array.is_traced(frequencies)
+    if integers and (not wide or array.is_traced(positions)):  # where there is float64, for a graph's few operations
+        return _cos_sin_of_integers(angles._replace(frequencies=array.to_host(frequencies)), 64 if wide else 32)
     if isinstance(frequencies, np.ndarray):
         angles = angles._replace(frequencies=array.from_host(frequencies, xp, device=device))
     if any(array.is_traced(one) and not array.is_integer(one) for one in (positions, frequencies, shift)):
@@ -89,22 +88,66 @@ def _two_pi(bits: int) -> int:
     return 8 * (4 * arccot(5) - arccot(239)) >> 16
 
 
-def _cos_sin(angles: Angles, fixed_point: bool = False) -> tuple[Array, Array]:
+def _cos_sin(angles: Angles) -> tuple[Array, Array]:
     positions, _, shift, xp = angles
     dtype = array.widest_float(xp, array.device(positions))
     total: tuple[Array, Array] = (0.0, 0.0)
     for position, frequency in angles.axes():
-        if fixed_point:
-            parts = _fixed_point_turns(position, frequency, xp)
-        else:
-            parts = _product_turns(_pieces(position, dtype, xp), array.astype(frequency, dtype, xp), xp)
+        parts = _product_turns(_pieces(position, dtype, xp), array.astype(frequency, dtype, xp), xp)
         for part in parts:
             total = _add(total, part)
-    if shift is not None:
-        shift = array.astype(shift, dtype, xp)
-        for part in _product_turns((xp.ones_like(shift),), shift, xp):
-            total = _add(total, part)
-    return _cos_sin_of_turns(*total, xp)
+    return _cos_sin_of_turns(*_shifted(total, shift, xp), xp)
+
+
+def _shifted(total: tuple[Array, Array], shift: Array | None, xp: ModuleType) -> tuple[Array, Array]:
+    """Turns with those of the shift."""
+    if shift is None:
+        return total
+    shift = array.astype(shift, array.widest_float(xp, array.device(shift)), xp)
+    for part in _product_turns((xp.ones_like(shift),), shift, xp):
+        total = _add(total, part)
+    return total
+
+
+def _cos_sin_of_integers(angles: Angles, bits: int) -> tuple[Array, Array]:
+    """Cos and sin by turns in units of 2**-bits, whose products with integer positions drop whole turns by themselves.
+
+    The quarter turn and what is left of it are exact; a float adds what the unit is too coarse for.
+    """
+    _, _, shift, xp = angles
+    word: Array = 0
+    lost: Array = 0.0
+    for position, frequency in angles.axes():
+        whole, part = _unit_turns(position, frequency, bits, xp)
+        word, lost = word + whole, lost + part
+    quarters = (word + (1 << bits - 3)) >> bits - 2
+    left = array.astype(word - (quarters << bits - 2), lost.dtype, xp)
+    if shift is None:
+        return _in_quadrant((2.0 * math.pi * 2.0**-bits) * (left + lost), quarters & 3, xp)
+    total = array.astype(quarters, lost.dtype, xp) * 0.25, left * 2.0**-bits
+    return _cos_sin_of_turns(*_shifted(_add(_add((total[0], 0.0), total[1]), lost * 2.0**-bits), shift, xp), xp)
+
+
+def _unit_turns(position: Array, frequency: np.ndarray, bits: int, xp: ModuleType) -> tuple[Array, Array]:
+    """Return position * frequency in units of 2**-bits of a turn: whole ones modulo 2**bits, and the small rest."""
+    words, rests = wrapping_turns(frequency, bits)
+
+    def moved(host: np.ndarray) -> Array:
+        return array.from_host(host, xp, device=array.device(position))
+
+    whole = array.as_words(position, bits, xp) * moved(words)
+    if bits == 64:
+        return whole, array.astype(position, xp.float64, xp) * moved(rests)
+    # rests of up to half a unit for each of 2**32 positions: half words of both multiply as integers
+    position = array.as_int32(position, xp)
+    upper, lower = array.as_words(position >> 16, bits, xp), array.as_words(position & 0xFFFF, bits, xp)
+    halves = np.round(rests * 2.0**16)
+    whole = whole + upper * moved(halves.astype(np.int32))
+    parts = (
+        array.astype(piece, xp.float32, xp) * moved(factor.astype(np.float32))
+        for piece, factor in ((upper, rests * 2.0**16 - halves), (lower, rests))
+    )
+    return whole, next(parts) + next(parts)
 
 
 def _cos_sin_of(positions: Array, frequencies: Array, shift: Array | None = None) -> tuple[Array, Array]:
@@ -197,50 +240,39 @@ def _add(total: tuple[Array, Array], term: Array) -> tuple[Array, Array]:
     return both, low + ((high - (both - shadow)) + (term - shadow))
 
 
-def _fixed_point_turns(position: Array, frequency: Array, xp: ModuleType) -> Iterable[Array]:
-    """Return position * frequency in turns modulo 1, for integer positions where there is no float64.
+def wrapping_turns(frequency: np.ndarray, bits: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    """Turns of host frequencies modulo 1 in units of 2**-bits, which products of integers wrap by themselves.
 
-    The turns are 64-bit fixed point in two uint32 words, multiplied exactly modulo 2**64; the upper word comes back as
-    two exact float32 halves.
+    Returns
+    -------
+    words : numpy.ndarray of int64 or int32
+        The nearest whole number of units, from -2**(bits - 1).
+    rests : numpy.ndarray of float64
+        What is lost by that, from -1/2 to 1/2: position * word + position * rest is exact.
     """
-    high_word, low_word = (array.from_host(w, xp, dtype=xp.uint32) for w in _turn_words(frequency))
-    position = array.as_int32(position, xp)
-    magnitude = xp.astype(xp.abs(position), xp.uint32)
-    word = magnitude * high_word + _multiply_high(magnitude, low_word, xp)
-    upper = xp.astype(word >> 16, xp.float32) * 2.0**-16
-    lower = xp.astype(word & 0xFFFF, xp.float32) * 2.0**-32
-    upper = upper - xp.round(upper)
-    sign = xp.where(position < 0, xp.asarray(-1.0, dtype=xp.float32), xp.asarray(1.0, dtype=xp.float32))
-    return sign * upper, sign * lower
-
-
-def _turn_words(frequency: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Turns of host frequencies modulo 1 as the upper and lower 32 bits of a 64-bit fraction."""
     one = (np.ones((), dtype=np.float64),)
     high, low = np.zeros(frequency.shape), np.zeros(frequency.shape)
     for part in _product_turns(one, frequency.astype(np.float64), np):
         high, low = _add((high, low), part)
-    scaled = high * 2.0**32
-    upper = np.floor(scaled)
-    rest = np.floor((scaled - upper + low * 2.0**32) * 2.0**32)  # may be negative or carry: whole words move up
-    carry = np.floor(rest * 2.0**-32)
-    return np.mod(upper + carry, 2.0**32).astype(np.uint32), (rest - carry * 2.0**32).astype(np.uint32)
-
-
-def _multiply_high(a: Array, b: Array, xp: ModuleType) -> Array:
-    """Upper 32 bits of the 64-bit product of two uint32 arrays, by 16-bit halves."""
-    a_high, a_low, b_high, b_low = a >> 16, a & 0xFFFF, b >> 16, b & 0xFFFF
-    cross = a_high * b_low + (a_low * b_low >> 16)
-    other = a_low * b_high + (cross & 0xFFFF)
-    return a_high * b_high + (cross >> 16) + (other >> 16)
+    units = 2.0**bits
+    high = (high - np.round(high)) * units
+    high = np.where(high >= 0.5 * units, high - units, high)
+    words = np.round(high)
+    rests = (high - words) + low * units
+    carried = np.round(rests)
+    return (words.astype(np.int64) + carried.astype(np.int64)).astype(f"int{bits}"), rests - carried
 
 
 def _cos_sin_of_turns(high: Array, low: Array, xp: ModuleType) -> tuple[Array, Array]:
     """Cos and sin of 2 pi (high + low): quarter turns by selection, the rest (at most an eighth) by the library."""
     quarters = xp.round(4.0 * high)
     angle = (2.0 * math.pi) * ((high - 0.25 * quarters) + low)
+    return _in_quadrant(angle, quarters - 4.0 * xp.floor(0.25 * quarters), xp)
+
+
+def _in_quadrant(angle: Array, quadrant: Array, xp: ModuleType) -> tuple[Array, Array]:
+    """Cos and sin of an angle of at most an eighth turn and 0 to 3 quarter turns."""
     cos, sin = xp.cos(angle), xp.sin(angle)
-    quadrant = quarters - 4.0 * xp.floor(0.25 * quarters)
-    odd = (quadrant == 1.0) | (quadrant == 3.0)
+    odd = (quadrant == 1) | (quadrant == 3)
     cos, sin = xp.where(odd, sin, cos), xp.where(odd, cos, sin)
-    return xp.where((quadrant == 1.0) | (quadrant == 2.0), -cos, cos), xp.where(quadrant >= 2.0, -sin, sin)
+    return xp.where((quadrant == 1) | (quadrant == 2), -cos, cos), xp.where(quadrant >= 2, -sin, sin)

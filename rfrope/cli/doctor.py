@@ -35,6 +35,7 @@ def _doctor(options: argparse.Namespace) -> int:
     found = libraries.libraries()
     accelerators = chain(
         libraries.apart("compiled loops and finufft", "rfrope._accel.findings", "on_host"),
+        libraries.apart("torch operators", "rfrope._accel.findings", "on_torch"),
         libraries.apart("CUDA kernels and cufinufft", "rfrope._accel.findings", "on_cuda"),
     )
     if options.json:

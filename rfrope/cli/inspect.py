@@ -259,8 +259,8 @@ def _told_of_sections(one: _Set) -> Iterator[str]:
 
 def _effect(one: _Set) -> dict[str, Any] | None:
     """What the scheme of a model has changed against the ladder of its base, or None without one."""
-    if one.model is None or one.scheme["rope_type"] in ("axial", "default"):
-        return None
+    if one.model is None or one.scheme["rope_type"] in ("axial", "default", "rfrope"):
+        return None  # frequencies of a design or a list were made from no ladder
     held = one.scheme
     plain: dict[str, Any] = {name: held[name] for name in ("rope_theta", "partial_rotary_factor") if name in held}
     if held["rope_type"] == "proportional":  # the fraction is a part of this scheme, not what it is made from

@@ -28,7 +28,8 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
         beside it is not read. ``axial``: how a vision model uses its ladder; "halves": one ladder for each of two axes,
         "alternating": one dealt out to both, "turns": as halves, in turns and not in radians, "unknown": another way.
         ``rope``: false where its code has no RoPE, whatever its configs carry. ``null_base``: true where a base of null
-        says so. ``sections``: "own" where they are not dealt out in the order of `rfrope.mrope`. ``scaled``:
+        says so. ``sections``: "own" where they are not dealt out in the order of `rfrope.mrope`;
+        "interleaved" where they are dealt out in turns, whatever ``mrope_interleaved`` says. ``scaled``:
         "everywhere" where a ``rope_scaling`` is for every kind of layer. ``ntk``: "own" where that scheme is not the
         usual one. ``inner_base``: true where the base is in a dict of the attention.
 

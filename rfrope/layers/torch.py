@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, tensors, twins
+from rfrope._core import angles, array, blocks, tensors, turns, twins
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import choice, whole
 from rfrope._core.blocks import Turn
@@ -27,6 +28,7 @@ _LEARNABLE = ("frequencies", "phases", "both")
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
 _ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
 _WIDE = (torch.float32, torch.float64)
+_XP = array.named_namespace(torch)
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
@@ -101,6 +103,7 @@ class RotaryEmbedding(torch.nn.Module):
             )
         self._sets = heads[0] if heads else 0
         self._blocks, self.axes = self._host.shape[-2:]
+        self._is_fixed = not self._learned and self.max_positions is None and self.rope.source.get("turned") != "last"
         if self.max_positions is not None and (self._learned or self._sets or self._host.shape[-1] > 1):
             what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
             raise ValueError(f"max_positions is {max_positions}, but there are no tables for {what}; expected None")
@@ -145,7 +148,8 @@ class RotaryEmbedding(torch.nn.Module):
             As `rfrope.rotate`, and for heads that do not fit in groups.
         """
         if torch.compiler.is_compiling():
-            return self._slowly(q, k, positions, offset)
+            at = self._of_one_token(q, k, positions, offset) if self._is_fixed else None
+            return self._slowly(q, k, positions, offset) if at is None else self._by_turns(q, k, at)
         steps = self._steps.get(q.shape[-3] if self._sets and q.ndim > 2 else 0)
         at = None if steps is None else self._read(q, positions, offset)
         turned = None if steps is None or at is None else steps.turned(q, k, at)
@@ -161,6 +165,8 @@ class RotaryEmbedding(torch.nn.Module):
     def _forget(self) -> None:
         """Make what follows from the Rope, which no cast, move or file changes: it is no buffer."""
         made = {"frequencies": self._host}
+        if not self._learned:
+            made |= zip(("turns", "rests"), turns.wrapping_turns(self._host), strict=True)
         if self.max_positions is not None:
             at = np.arange(self.max_positions)
             tables = rotation_table(at, self._host[:, 0], scale=self.rope.attention_factor)
@@ -313,14 +319,14 @@ class RotaryEmbedding(torch.nn.Module):
         return _with_heads(positions)
 
     def _omega(self, device: Any) -> Tensor:
-        """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64 on a device."""
+        """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64; on the host if the device has none."""
         if self.frequencies is not None:
             _check_wide("frequencies", self.frequencies)
-            learned = self.frequencies.double()
+            learned = _widened(self.frequencies)
             if self.rope.sections is not None:
                 return dealt(learned, self.rope.sections, self.rope.interleaved)
             return angles.as_vectors(learned, learned)
-        return self._moved("frequencies", device)
+        return self._moved("frequencies", device) if array.has_float64(_XP, device) else self._host
 
     def _moved(self, name: str, device: Any) -> Tensor:
         """What follows from the Rope, on a device."""
@@ -339,10 +345,12 @@ class RotaryEmbedding(torch.nn.Module):
         xp, shift = array.namespace(q=q), None
         if self.phases is not None:
             _check_wide("phases", self.phases)
-            shift = self.phases.double()
+            shift = _widened(self.phases)
             shift = shift[:, None] if self._sets else shift
         group = q.shape[-3] // k.shape[-3]
-        of_queries = omega.repeat_interleave(group, 0) if self._sets and group > 1 else omega
+        of_queries = omega
+        if self._sets and group > 1:
+            of_queries = omega.repeat(group, 0) if omega is self._host else omega.repeat_interleave(group, 0)
         found = []
         for name, x, angle in (("q", q, Angles(at, of_queries, None, xp)), ("k", k, Angles(at, omega, shift, xp))):
             blocks.prepared(x, angle.shape, self._turn.pairing, None, None, (name, "positions"))
@@ -363,10 +371,59 @@ class RotaryEmbedding(torch.nn.Module):
         cos, sin = (torch.nn.functional.embedding(at[..., 0], table) for table in (cos, sin))
         return _by_rows(q, cos, sin, self._turn.pairing), _by_rows(k, cos, sin, self._turn.pairing)
 
+    def _of_one_token(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> Tensor | None:
+        """Integer positions of one token, as `_positions` gives them; None for all else, and for what is refused.
+
+        With as few looks as that takes, since a compiled graph repeats them in each call.
+        """
+        shapes = q.ndim > 2 and k.ndim > 2 and q.shape[-2] == 1 and k.shape[-2] == 1
+        shapes = shapes and min(q.shape[-1], k.shape[-1]) >= 2 * self._blocks and q.shape[-3] % k.shape[-3] == 0
+        if (
+            not shapes
+            or (self._sets and self._sets != k.shape[-3])
+            or not (q.dtype == k.dtype and q.is_floating_point())
+        ):
+            return None
+        if not array.has_float64(_XP, q.device):
+            return None
+        for given in (positions, offset):
+            if type(given) is torch.Tensor and (given.is_floating_point() or given.device != q.device):
+                return None
+        if type(offset) not in (int, torch.Tensor) or (type(offset) is not int and offset.ndim > 1):
+            return None
+        if type(positions) is torch.Tensor:
+            at = positions.long()
+        elif positions is None and self.axes == 1:
+            at = torch.zeros(1, dtype=torch.int64, device=q.device)
+        else:
+            return None
+        if at.ndim < 1 + (self.axes > 1) or (self.axes > 1 and at.shape[-1] != self.axes):
+            return None
+        if type(offset) is torch.Tensor and offset.ndim:
+            offset = offset.long().reshape(-1, 1, 1)
+        return _with_heads(angles.as_vectors(at, self.axes) + offset)
+
+    def _by_turns(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn by integer positions, exactly, with operators of torch that compilers fuse."""
+        words, rests = (self._moved(name, q.device) for name in ("turns", "rests"))
+        if self._sets:
+            words, rests = words[:, None], rests[:, None]  # (heads of keys, 1, D, k)
+        at = at[..., None, :]
+        phases = (at * words).sum(-1).double() + (at.double() * rests).sum(-1)
+        phases = phases * (2.0 * math.pi * 2.0**-64)
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        tables = [(one * self._turn.scale).to(wide) for one in (phases.cos(), phases.sin())]
+        if q.is_cpu:  # Inductor keeps in memory what is strided by hand; else it is computed anew for every head
+            tables = [one.as_strided(one.shape, one.stride()) for one in tables]
+        group = q.shape[-3] // k.shape[-3] if self._sets else 1
+        cos, sin = (one.repeat_interleave(group, -3) if group > 1 else one for one in tables)
+        return _by_rows(q, cos, sin, self._turn.pairing), _by_rows(k, tables[0], tables[1], self._turn.pairing)
+
 
 def _widened(numbers: Tensor) -> Tensor:
     """Numbers that may be added up: in float64, or int64 for integers."""
-    return numbers.to(torch.float64 if numbers.is_floating_point() else torch.int64)
+    wide = torch.float64 if array.has_float64(_XP, numbers.device) else torch.float32
+    return numbers.to(wide if numbers.is_floating_point() else torch.int64)
 
 
 def _with_heads(positions: Any) -> Any:
@@ -375,10 +432,10 @@ def _with_heads(positions: Any) -> Any:
 
 
 def _by_rows(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
-    """Turn features by rows of tables in float32."""
-    width, xp = 2 * cos.shape[-1], array.namespace(x=x)
-    first, second = blocks.pair(x[..., :width].float(), pairing)
-    joined = blocks.join(first * cos - second * sin, first * sin + second * cos, pairing, xp).to(x.dtype)
+    """Turn features by rows of tables, in the precision of these."""
+    width = 2 * cos.shape[-1]
+    first, second = blocks.pair(x[..., :width].to(cos.dtype), pairing)
+    joined = blocks.join(first * cos - second * sin, first * sin + second * cos, pairing, _XP).to(x.dtype)
     return joined if width == x.shape[-1] else torch.cat([joined, x[..., width:]], -1)
 
 

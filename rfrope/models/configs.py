@@ -280,7 +280,8 @@ def _of_kind(
         device=reading.device,
         dtype=reading.dtype,
     )
-    own_order = known(model_type).get("sections") == "own"  # not dealt out in the order of `mrope`
+    order = known(model_type).get("sections", defaults.get("sections"))
+    own_order = order == "own"  # not dealt out in the order of `mrope`
     pairing, about = _pairing(part, model_type, defaults, reading)
     about |= {
         "name": place,
@@ -292,7 +293,7 @@ def _of_kind(
         made,
         pairing=pairing,
         sections=None if own_order else made.sections,
-        interleaved=made.interleaved and not own_order,
+        interleaved=made.sections is not None and not own_order and (made.interleaved or order == "interleaved"),
         source=made.source | about,
     )
 

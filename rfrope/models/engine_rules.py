@@ -170,7 +170,8 @@ def transformers(told: Told) -> Use:
         "short_factor for others; keys in a cache keep their old frequencies",
     }
     rule = Use.length if "alpha" in values else length.get(name, Use.length)
-    return Use(np.asarray(told.rope.frequencies), told.rope.attention_factor, rule, told.rope.pairing)
+    note = "after rfrope.integrations.transformers.register(), else it stops with an error" if name == "rfrope" else ""
+    return Use(np.asarray(told.rope.frequencies), told.rope.attention_factor, rule, told.rope.pairing, note=note)
 
 
 # -- vLLM and SGLang ---------------------------------------------------------------------------------------------------

@@ -8,10 +8,13 @@ from typing import Any
 from rfrope._core import capacity
 from rfrope._core.arguments import whole
 from rfrope._core.array import placed
+from rfrope.models import own
 from rfrope.rotation.rope import Rope, of
-from rfrope.scaling.records import KEYS, SCHEMES, scheme
+from rfrope.scaling import records
 
 DEFAULT_THETA = 10_000.0
+KEYS = records.KEYS | own.KEYS
+SCHEMES = (*records.SCHEMES, own.SCHEME)
 NAMES = tuple(record.name for record in SCHEMES if " " not in record.name)
 _ALIASES = {alias: record.name for record in SCHEMES for alias in record.aliases}
 
@@ -34,8 +37,9 @@ def from_rope_parameters(
     ----------
     rope_parameters : dict or None
         As in a Hugging Face config: ``rope_type`` (or ``type``) is one of default, linear, ntk, dynamic, yarn, longrope
-        (or su), llama3, proportional (mrope is default, xdrope dynamic), beside the keys of that scheme, ``rope_theta``
-        and ``partial_rotary_factor``. Keys that hold None count as absent; None or an empty dict is default.
+        (or su), llama3, proportional (mrope is default, xdrope dynamic), and rfrope (as
+        `rfrope.integrations.transformers.register` says), beside the keys of that scheme, ``rope_theta`` and
+        ``partial_rotary_factor``. Keys that hold None count as absent; None or an empty dict is default.
     head_dim : int
         Width of a query or key; ``int(head_dim * partial_rotary_factor)`` features are rotated.
     max_position_embeddings : int, optional
@@ -87,7 +91,7 @@ partial_rotary_factor, mrope_section, mrope_interleaved
     if seq_len is not None:
         whole("seq_len", seq_len, 1)
     name, values = read(rope_parameters, rope_theta=rope_theta, partial_rotary_factor=partial_rotary_factor)
-    made = scheme(name).make(values, head_dim, context, seq_len)
+    made = _record(name).make(values, head_dim, context, seq_len)
     _check_sections(values, made.n_blocks)
     return of(
         made,
@@ -96,7 +100,7 @@ partial_rotary_factor, mrope_section, mrope_interleaved
         sections=values.get("mrope_section"),
         interleaved=values.get("mrope_interleaved", False) if "mrope_section" in values else False,
         context=context,
-        source={"rope_parameters": {"rope_type": name.partition(" ")[0], **values}},
+        source={**made.source, "rope_parameters": {"rope_type": name.partition(" ")[0], **values}},
     )
 
 
@@ -168,12 +172,16 @@ def _scheme_of(given: dict[str, Any]) -> str:
     return "dynamic with alpha" if name == "dynamic" and "alpha" in given else name
 
 
+def _record(name: str) -> records.Scheme:
+    return next(record for record in SCHEMES if name == record.name)
+
+
 def _check_keys(name: str, given: dict[str, Any]) -> None:
-    record = scheme(name)
+    record = _record(name)
     for key in given:
         if key in record.known or key in record.idle:
             continue
-        others = [other for other in NAMES if key in scheme(other).known]
+        others = [other for other in NAMES if key in _record(other).known]
         others += ["dynamic"] if key == "alpha" else []
         which = f"which '{name}' does not use ({', '.join(others)} would)" if others else "which is unknown"
         raise ValueError(

@@ -60,11 +60,6 @@ class Scheme:
         return (*self.required, *self.optional, *EVERYWHERE)
 
 
-def scheme(name: str) -> Scheme:
-    """Record of a scheme, by its name or an alias."""
-    return next(record for record in SCHEMES if name in (record.name, *record.aliases))
-
-
 # -- kinds of values ---------------------------------------------------------------------------------------------------
 
 

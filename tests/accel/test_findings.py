@@ -8,7 +8,7 @@ import types
 import pytest
 
 from rfrope import montecarlo
-from rfrope._accel import cpu, cuda, findings
+from rfrope._accel import cpu, cuda, findings, torch
 from rfrope._core import philox, sums, turns, twins
 from rfrope._core.libraries import Finding
 from rfrope.rotation import turning
@@ -52,12 +52,45 @@ def found(leaf=works, cuda_leaf=works) -> dict[str, Finding]:
 
 
 def test_every_leaf_that_is_declared_is_reported():
-    names = [one["name"] for one in findings.on_host() + findings.on_cuda()]
-    for title, place, leaves in (("compiled loops: ", "cpu", cpu.LEAVES), ("CUDA kernels: ", "cuda", cuda.LEAVES)):
+    names = [one["name"] for one in findings.on_host() + findings.on_torch() + findings.on_cuda()]
+    for title, place, leaves in (
+        ("compiled loops: ", "cpu", cpu.LEAVES),
+        ("torch operators: ", "torch", torch.LEAVES),
+        ("CUDA kernels: ", "cuda", cuda.LEAVES),
+    ):
         assert sum(name.startswith(title) for name in names) == len(leaves)
         assert DECLARING
         assert set(leaves) == {getattr(one, place) for one in twins.DECLARED.values()} - {None}
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("of_torch", "of_cpu", "active", "told", "advice"),
+    [
+        (works, works, True, "they run the compiled loops, forwards and backwards", ""),
+        (works, failing(ImportError("no Numba")), True, "they run torch's own operators on the CPU", "see compiled"),
+        (failing(ImportError("PyTorch 2.3 cannot")), works, False, "PyTorch 2.3 cannot", "pip install --upgrade torch"),
+        (failing(RuntimeError("broken")), works, False, "RuntimeError: broken", "--force-reinstall torch"),
+    ],
+)
+def test_operators_of_torch(of_torch, of_cpu, active, told, advice, monkeypatch):
+    monkeypatch.setattr(findings, "version_of", lambda name: "2.13.0")
+    monkeypatch.setattr(twins, "load", lambda place, name: {"cpu": of_cpu, "torch": of_torch}[place](name))
+    (one,) = findings.on_torch()
+    assert one["active"] is active
+    assert told in one["detail"] + one["reason"]
+    assert advice in one["advice"]
+
+
+def test_without_pytorch_there_are_no_operators(monkeypatch):
+    monkeypatch.setattr(findings, "version_of", lambda name: "")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (one,) = findings.on_torch()
+    assert (one["active"], one["reason"], one["advice"]) == (
+        False,
+        "PyTorch is not installed",
+        "pip install 'rfrope[torch]'",
+    )
 
 
 def test_loops_that_cannot_be_kept_are_active_and_say_so(failures):

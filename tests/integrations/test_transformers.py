@@ -24,6 +24,7 @@ with warnings.catch_warnings():  # importing them raises a few of their own
     transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
     from transformers import cache_utils
 
+    from rfrope.data.pairing_layers import config_classes, modelling
     from rfrope.integrations import transformers as integration
     from rfrope.integrations.transformers import register, replace_rotary
     from rfrope.layers.torch import RotaryEmbedding
@@ -118,6 +119,28 @@ def test_kinds_of_layers_and_partial_widths():
     assert partial.model.rotary_emb.inv_freq.tolist() == [1.0, 0.5]
 
 
+@pytest.mark.parametrize("told", [DESIGNED, LISTED], ids=["design", "listed"])
+@pytest.mark.parametrize("model_type", ["llama", "phi", "glm"])
+def test_the_config_of_such_a_model_is_read(told, model_type, tmp_path):
+    """By `from_config`, from a file that transformers wrote, and by the commands that read configs."""
+    register()
+    if model_type != "llama":
+        told = told | {"partial_rotary_factor": 0.5}
+        told |= {"frequencies": told["frequencies"][:4]} if "frequencies" in told else {}
+    model = made(model_type, rope_parameters=dict(told))
+    model.save_pretrained(tmp_path)
+    (rope,) = rfrope.from_config(tmp_path)
+    np.testing.assert_array_equal(rope.frequencies.astype(np.float32), model.model.rotary_emb.inv_freq)
+    assert rope.attention_factor == told.get("attention_factor", 1.0)
+    assert rope.source.get("kernel") == told.get("kernel")
+    assert rfrope.models.audit(model, rope).passed
+    compared = rfrope.models.compare(tmp_path / "config.json")
+    assert "register()" in str(compared)
+    own = logits(model)
+    with replace_rotary(model, rope):
+        torch.testing.assert_close(logits(model), own, rtol=0, atol=3e-6 * float(own.abs().max()))
+
+
 @pytest.mark.parametrize(
     ("told", "message"),
     [
@@ -126,7 +149,7 @@ def test_kinds_of_layers_and_partial_widths():
         ({"frequencies": [1.0], "seed": 3}, "has frequencies and seed"),
         ({"kernel": "gaussian", "factor": 2.0}, "has factor; expected no such key"),
         ({"kernel": "gausian"}, "gausian"),
-        ({"frequencies": [1.0, float("nan")]}, "frequencies holds NaN"),
+        ({"frequencies": [1.0, float("nan")]}, r"rope_parameters\['frequencies'\] holds NaN"),
     ],
 )
 def test_configs_that_cannot_be_read(told, message):
@@ -176,19 +199,54 @@ TYPES = {  # half, interleaved, partial, kinds of layers, heads last, latent att
         **{"head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 8, "n_group": 1, "topk_group": 1},
         **{"moe_intermediate_size": 16, "num_experts_per_tok": 2, "first_k_dense_replace": 2},
     },
+    "deepseek_v2": {
+        **{"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16},
+        **{"head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 8, "first_k_dense_replace": 2},
+        **{"moe_intermediate_size": 16, "num_experts_per_tok": 2, "topk_method": "greedy"},
+    },
+    "llama4_text": {"num_local_experts": 2, "interleave_moe_layer_step": 4, "no_rope_layers": [1, 1]},
+    "gptj": {"rotary_dim": 8},  # these two hold tables in their attention
+    "codegen": {"rotary_dim": 8},
+    "deepseek_v4": {},  # turns what attention gives back, and compressed keys
 }
+ROTARIES = {"gptj": (2, 0), "codegen": (2, 0), "deepseek_v4": (4, 3)}
 
 
-@pytest.mark.parametrize("model_type", sparse(TYPES, lambda kind: kind in ("llama", "glm", "gemma3_text")))
+@pytest.mark.parametrize(
+    "model_type", sparse(TYPES, lambda kind: kind in ("llama", "gemma3_text", "gptj", "deepseek_v4"))
+)
 def test_the_models_own_frequencies_give_its_own_logits(model_type):
     model = made(model_type, **TYPES[model_type])
     own = logits(model)
     with replace_rotary(model, ropes_of(model)) as done:
         ours = logits(model)
-        assert (done.attentions, done.rotaries) == (2, 1)
+        assert (done.attentions, done.rotaries) == ROTARIES.get(model_type, (2, 1))
     assert not torch.equal(ours, own)
     torch.testing.assert_close(ours, own, rtol=0, atol=3e-6 * float(own.abs().max()))
     assert torch.equal(logits(model), own), "undone"
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v4", "llama4_text", "gptj"])
+def test_generate_in_models_with_rotations_of_their_own_kind(model_type):
+    model = made(model_type, **TYPES[model_type])
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    own = model.generate(IDS, **options)
+    with replace_rotary(model, ropes_of(model)):
+        assert torch.equal(model.generate(IDS, **options), own)
+
+
+def test_what_models_with_a_call_for_each_cannot_learn():
+    """Phases belong to keys, and these models turn keys as they do queries."""
+    model = made("gptj", rotary_dim=8)
+    with (
+        replace_rotary(model, RotaryEmbedding(ropes_of(model), "phases")),
+        pytest.raises(ValueError, match="phases are learned, but this model turns queries as it does keys"),
+    ):
+        logits(model)
+    sets = rfrope.Rope(rfrope.sample("gaussian(scale=32)", 4, rng=0, heads=4), pairing="interleaved")
+    own = logits(model)
+    with replace_rotary(model, sets):
+        assert not torch.allclose(logits(model), own, atol=1e-4)
 
 
 @campaign
@@ -257,7 +315,7 @@ def test_sets_of_heads_and_several_axes():
             weights = _weights(model, at)
         for hook in hooks:
             hook.remove()
-        assert type(found).__name__ == "_Positions"
+        assert type(found).__name__ == "Positions"
         q, k = (seen[name].unflatten(-1, (-1, 16)).transpose(1, 2) for name in "qk")
         of_queries = np.repeat(rope, 2, axis=0) if rope is sets else rope
         turned_q, turned_k = rfrope.rotate(q, plain, of_queries), rfrope.rotate(k, plain, rope)
@@ -324,11 +382,10 @@ def test_what_is_refused_leaves_the_model_as_it_was():
         with pytest.raises(ValueError, match=message):
             replace_rotary(model, bad)
         assert torch.equal(logits(model), own)
-    with pytest.raises(ValueError, match="Linear has no rotary module of text"):
+    with pytest.raises(
+        ValueError, match=r"Linear has nothing that makes tables of cos and sin .*: it has no rotary module; exp"
+    ):
         replace_rotary(torch.nn.Linear(2, 2), rope)
-    llama4 = made("llama4_text", num_local_experts=2, interleave_moe_layer_step=4)
-    with pytest.raises(ValueError, match="Llama4ForCausalLM has no attention that turns q and k by cos and sin"):
-        replace_rotary(llama4, dataclasses.replace(rope, pairing="interleaved"))
 
 
 # -- models that see ---------------------------------------------------------------------------------------------------
@@ -384,10 +441,22 @@ def test_parts_that_see_keep_their_rotation(make, heads):
         assert not torch.allclose(logits(model), own, atol=1e-4)
 
 
-def test_a_part_that_sees_alone_has_no_rotation_of_text():
-    tower = with_pixtral(2)[0].model.vision_tower
-    with pytest.raises(ValueError, match="PixtralVisionModel has no rotary module of text"):
-        replace_rotary(tower, rfrope.geometric(16))
+@pytest.mark.parametrize("make", [with_m_rope, with_pixtral])
+def test_a_part_that_sees_is_turned_if_it_is_given_alone(make):
+    model, _, see = make(4)
+    part = model.model.visual if make is with_m_rope else model.model.vision_tower
+    (rope,) = rfrope.from_config(part.config)
+    with torch.no_grad():
+        seen, own = see(), logits(model)
+        with replace_rotary(part, rope) as done:
+            assert (done.attentions, done.rotaries) == (1, 1)
+            torch.testing.assert_close(see(), seen, rtol=0, atol=3e-6 * float(seen.abs().max()))
+            assert torch.equal(logits(model), own)
+        with replace_rotary(part, dataclasses.replace(rope, frequencies=rope.frequencies * 0.5)):
+            assert not torch.allclose(see(), seen, atol=1e-4)
+        assert torch.equal(see(), seen)
+    with pytest.raises(ValueError, match=r"the Rope has one axis, but .* has two; expected a Rope with sections"):
+        replace_rotary(part, rfrope.Rope(rope.frequencies))
 
 
 def test_one_axis_is_for_text_alone():
@@ -400,6 +469,41 @@ def test_one_axis_is_for_text_alone():
             model, position_ids=torch.stack([torch.arange(12), torch.arange(12) // 4, torch.arange(12) % 4])[:, None]
         )
 
+
+HEARING = {  # model type: class, shape of what it hears, attentions and rotary modules
+    "glmasr_encoder": ("GlmAsrEncoder", (1, 16, 64), (2, 1)),
+    "voxtral_realtime_encoder": ("VoxtralRealtimeEncoder", (1, 16, 64), (2, 1)),
+    "lasr_encoder": ("LasrEncoder", (1, 64, 16), (2, 1)),
+    "nemotron3_diarization_audio": ("Nemotron3DiarizationAudioModel", (1, 64, 16), (2, 1)),
+    "moonshine": ("MoonshineModel", (1, 4000), (6, 2)),  # its encoder and its decoder
+}
+
+
+@pytest.mark.parametrize("model_type", sparse(HEARING, lambda kind: kind in ("glmasr_encoder", "moonshine")))
+def test_models_that_hear(model_type):
+    name, shape, counts = HEARING[model_type]
+    layers = {f"{part}num_{what}": n for part in ("encoder_", "decoder_") for what, n in HEARING_SIZES.items()}
+    config = config_classes()[model_type](
+        **SIZES | layers, num_mel_bins=16, encoder_layers=2, subsampling_conv_channels=16
+    )
+    torch.manual_seed(0)
+    model = getattr(modelling(config), name)(config).eval()
+    sound = torch.randn(shape)
+    options = {"decoder_input_ids": IDS} if model_type == "moonshine" else {}
+
+    def heard():
+        with torch.no_grad():
+            return model(sound, **options).last_hidden_state
+
+    own, (rope, *_) = heard(), rfrope.from_config(config)
+    with replace_rotary(model, rope) as done:
+        assert (done.attentions, done.rotaries) == counts
+        torch.testing.assert_close(heard(), own, rtol=0, atol=3e-6 * float(own.abs().max()))
+    with replace_rotary(model, dataclasses.replace(rope, frequencies=rope.frequencies * 0.5)):
+        assert not torch.allclose(heard(), own, atol=1e-4)
+
+
+HEARING_SIZES = {"hidden_layers": 2, "attention_heads": 4, "key_value_heads": 4}
 
 OTHER = {"rope_type": "default", "rope_theta": 77.0}
 

@@ -12,7 +12,7 @@ import warnings
 
 import numpy as np
 import pytest
-from campaign import HANGS, campaign
+from campaign import HANGS, campaign, sparse
 from conftest import library
 
 import rfrope
@@ -462,6 +462,72 @@ def test_full_graphs_without_warnings(dynamic, name, place):
     assert sum("rfrope" in target for target in graphs[0]) == (0 if name == "tables" else 2)
 
 
+DECODING = {  # module, and positions of its axes
+    "half": (rfrope.Rope(FREQUENCIES, attention_factor=1.5), 1),
+    "interleaved": (rfrope.Rope(FREQUENCIES[:5], pairing="interleaved", head_dim=WIDTH), 1),
+    "heads": (rfrope.sample("gaussian(scale=32)", 16, rng=0, heads=2), 1),
+    "sections": (rfrope.Rope(FREQUENCIES, sections=(6, 5, 5)), 3),
+    "vectors of heads": (rfrope.golden_gate(16, low=0.1, high=2.0, ndim=3, heads=2), 3),
+}
+
+
+@pytest.mark.parametrize("dynamic", sparse([False, True], lambda dynamic: not dynamic))
+@pytest.mark.parametrize("name", sparse(DECODING, lambda name: name == "half"))
+def test_one_token_in_a_graph_is_turned_by_torchs_own_operators(name, dynamic):
+    """So that they are fused with their neighbours; exactly, wherever the token is."""
+    rope, axes = DECODING[name]
+    module, graphs = RotaryEmbedding(rope), []
+
+    def backend(graph, inputs):
+        graphs.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+        return graph.forward
+
+    for dtype, bound in ((torch.float32, 4.0), (torch.float64, 64.0), (torch.bfloat16, 1.0)):
+        torch._dynamo.reset()
+        compiled = torch.compile(module, fullgraph=True, dynamic=dynamic, backend=backend)
+        q, k = features(2, 4, 1, WIDTH, dtype=dtype), features(2, 2, 1, WIDTH, dtype=dtype, seed=1)
+        for at in ([0, 0, 0], [131_071, 7, 3], [-5, 2**40 + 1, 9], [2**53 - 1, 1, 0]):
+            positions = torch.tensor(at[:1] if axes == 1 else [at])
+            own = torch.stack([positions, positions + 3])
+            for options in ({"positions": positions}, {"positions": own, "offset": -2}):
+                for found, exact in zip(compiled(q, k, **options), module(q, k, **options), strict=True):
+                    error = float((found.double() - exact.double()).abs().max() / exact.double().abs().max())
+                    assert error <= bound * torch.finfo(dtype).eps
+        for offset in (70_000, torch.tensor([3, 2**40])) if axes == 1 else ():
+            torch.testing.assert_close(compiled(q, k, offset=offset), module(q, k, offset=offset), rtol=0.01, atol=0.01)
+    assert not any("rfrope" in target for graph in graphs for target in graph)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "options"),
+    [
+        ((2, 4, 1, WIDTH), (2, 2, 1, WIDTH), {"positions": torch.tensor([0.5])}),
+        ((2, 4, 1, WIDTH), (2, 2, 1, WIDTH), {"positions": [5]}),
+        ((4, 1, WIDTH), (4, 1, WIDTH), {"offset": torch.tensor(7)}),
+        ((2, 4, 2, WIDTH), (2, 2, 2, WIDTH), {}),
+    ],
+)
+def test_other_calls_in_a_graph_are_as_in_eager_mode(q, k, options):
+    torch._dynamo.reset()
+    module, x, y = RotaryEmbedding(FREQUENCIES), features(*q), features(*k, seed=1)
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x, y, **options), module(x, y, **options), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "message"),
+    [
+        pytest.param((2, 4, 1, WIDTH), (2, 3, 1, WIDTH), "q has 4 heads and k has 3", marks=campaign),
+        ((2, 4, 1, WIDTH), (2, 2, 1, WIDTH - 2), "needs 32 features, but k"),
+    ],
+)
+def test_what_is_refused_in_a_graph_is_refused_as_in_eager_mode(q, k, message):
+    torch._dynamo.reset()
+    compiled = torch.compile(RotaryEmbedding(FREQUENCIES), backend="eager")
+    with pytest.raises(Exception, match=message):
+        compiled(features(*q), features(*k))
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_exported(name):
     module, length = MODULES[name](), torch.export.Dim("length", min=2, max=400)
@@ -512,6 +578,14 @@ def test_inductor(name):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     (one,), (other,) = (torch.autograd.grad(each[0].sum() + each[1].sum(), q) for each in (found, expected))
     torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    for dtype in (torch.float32, torch.bfloat16):  # a decode step
+        x, positions = features(2, 4, 1, WIDTH, dtype=dtype), torch.tensor([[131_071], [7]])
+        with torch.no_grad():
+            found, expected = (
+                torch.compile(module, fullgraph=True)(x, x[:, :2], positions % 500),
+                module(x, x[:, :2], positions % 500),
+            )
+        torch.testing.assert_close(found, expected, rtol=0, atol=4 * torch.finfo(dtype).eps)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,431 @@
+"""How models of transformers turn their queries and keys, and how they are brought to turn by positions."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from itertools import takewhile
+from typing import Any, TypeAlias
+
+import torch
+
+from rfrope.data.model_types import known
+
+Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
+Undo: TypeAlias = list[Callable[[], None]]
+
+PERCEPTION = re.compile(r"(^|[._])(vision|visual|vit|image|video|audio)", re.IGNORECASE)  # in the path of a module
+_PERCEIVING = re.compile("vision|visual|image|video|audio", re.IGNORECASE)  # in the name of a class
+_ROTATION = re.compile("apply_.*(rotary|rope)")
+_TABLES = ({"cos", "sin"}, {"freqs_cis"})  # parameters by which a function takes what it turns by
+_BACK = re.compile(r"-\s*sin\b")  # attention that undoes a rotation
+_MORE = {"num_k_exclude_rope", "repeat_freqs_k", "cos_k", "sin_k"}  # of functions that turn memory as keys
+_CLASS = "class_pos_emb"  # learned angles of a class token, which are put before those of positions
+_NEGATIVE = ("nanochat",)  # half, with every angle negated
+_HELD = "embed_positions"  # the buffer of attention that holds its own table
+
+
+# -- what a model has --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Rotary:
+    """A module that makes or holds tables of cos and sin.
+
+    Attributes
+    ----------
+    parent : Module
+        The module that it is a part of; for attention with a table of its own, that attention.
+    path, name : str
+        Of the parent, and of the module in it.
+    own : Module
+        The module itself.
+    of_text : bool
+        Whether it counts tokens of text.
+    gives_tables : bool
+        Whether it makes tables from positions; False for attention with a table of its own.
+    is_replaced : bool
+        Whether a Rope takes its place.
+    """
+
+    parent: Module
+    path: str
+    name: str
+    own: Module
+    of_text: bool
+    gives_tables: bool = True
+    is_replaced: bool = True
+
+    def positions(self, rope: Any) -> Positions:
+        """What takes its place."""
+        if hasattr(self.parent, _CLASS):
+            raise ValueError(
+                f"{type(self.parent).__name__} turns its class token by angles that it learned, and not by a position; "
+                "expected a model that does not"
+            )
+        return Positions(_turning(self.own, rope), self)
+
+
+def rotaries(model: Module) -> list[Rotary]:
+    """Find what a Rope can take the place of in a model, with those of parts that see or hear.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing.
+    """
+    found = [*_makers(model), *_holders(model)]
+    if not found:
+        makers = [type(one).__name__ for one in model.modules() if re.search("Rotary|RopePosition", type(one).__name__)]
+        why = f"its {makers[0]} makes positions from pictures by itself" if makers else "it has no rotary module"
+        raise ValueError(
+            f"{type(model).__name__} has nothing that makes tables of cos and sin from positions: {why}; expected a "
+            "model that has"
+        )
+    has_text = any(one.of_text for one in found)
+    return [dataclasses.replace(one, is_replaced=one.of_text or not has_text) for one in found]
+
+
+def _makers(model: Module) -> Iterator[Rotary]:
+    for path, parent in [*model.named_modules()]:
+        for name, child in [*parent.named_children()]:
+            if "Rotary" in type(child).__name__ and "position_ids" in inspect.signature(child.forward).parameters:
+                yield Rotary(parent, path, name, child, not _perceives(f"{path}.{name}", child))
+
+
+def _holders(model: Module) -> Iterator[Rotary]:
+    """Attention that holds a table, as that of GPT-J and CodeGen does, and takes rows of it by its positions."""
+    for path, one in [*model.named_modules()]:
+        if _HELD in one._buffers and "position_ids" in inspect.signature(one.forward).parameters and any(_methods(one)):
+            yield Rotary(one, path, "rotary", one, True, gives_tables=False)
+
+
+def _perceives(path: str, rotary: Module) -> bool:
+    """Whether a rotary module is of a part that sees or hears; models of text with such names have a vocabulary."""
+    if PERCEPTION.search(path):
+        return True
+    config = getattr(rotary, "config", None)
+    names = (type(rotary).__name__, type(config).__name__, str(getattr(config, "model_type", "")))
+    has_text = getattr(config, "vocab_size", None) is not None or any("text" in name.lower() for name in names)
+    return not has_text and any(map(_PERCEIVING.search, names))
+
+
+def nearest(path: str, found: list[Rotary]) -> Rotary:
+    """The rotary module of a module's own sub-model: that of the nearest part around it, of text if it has several."""
+    steps = path.split(".")
+
+    def nearness(rotary: Rotary) -> tuple[bool, int, bool]:
+        others = rotary.path.split(".") if rotary.path else []
+        same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(steps, others, strict=False))])
+        return same == len(others), same, rotary.of_text
+
+    return max(reversed(found), key=nearness)
+
+
+# -- what takes its place ----------------------------------------------------------------------------------------------
+
+
+class _Tag(torch.Tensor):
+    """Says by its shape for which kind of layer positions are, and by an axis more that they turn back."""
+
+    def __neg__(self) -> Any:
+        return self.new_empty((*self.shape, 0))
+
+
+class Positions(torch.nn.Module):
+    """What stands in the place of a rotary module: it gives positions ``(batch, tokens, k)`` in place of a table.
+
+    Attributes
+    ----------
+    turning : torch.nn.ModuleDict
+        What turns, by kind of layer.
+    turns_last : bool
+        Whether the features of the model that turn are the last of a head.
+    turns_back : bool
+        Whether its attention undoes rotations, too.
+    as_one : bool
+        Whether its attention takes one table, of complex numbers.
+    """
+
+    def __init__(self, turning: dict[str, Module], rotary: Rotary) -> None:
+        super().__init__()
+        self.turning = torch.nn.ModuleDict(turning)
+        self.__dict__["rotary"] = rotary  # no part of the model any more
+        self.turns_last = known(_model_type(rotary.own)).get("rotated") == "last"
+        self.turns_back = self.as_one = False
+
+    def __getattr__(self, name: str) -> Any:
+        """What else code of models asks of its rotary module, such as its config."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["rotary"].own, name)
+
+    def forward(self, x: Any, position_ids: Any, layer_type: str | None = None) -> Any:
+        """Positions in place of cos, and in place of sin which kind of layer they are for, if there are several."""
+        index = [*self.turning].index(layer_type) if layer_type in self.turning else 0
+        if layer_type not in self.turning and len({*self.turning.values()}) > 1:
+            raise ValueError(f"layer_type is {layer_type!r}; expected one of {', '.join(self.turning)}")
+        positions = self._of_axes(position_ids, self.of(index).axes)
+        if not self.is_tagged:  # code between this and the attention may take parts of both, as of tables
+            return positions if self.as_one else (positions, positions)
+        tag = positions.new_empty((1 + index, 0))
+        return positions, tag.as_subclass(_Tag) if self.turns_back else tag
+
+    @property
+    def is_tagged(self) -> bool:
+        """Whether positions come with a tensor that says for which kind of layer they are."""
+        return not self.as_one and (self.turns_back or len({*self.turning.values()}) > 1)
+
+    def _of_axes(self, position_ids: Any, axes: int) -> Any:
+        """Positions with their axes last; those of M-RoPE come with their axes first."""
+        if axes > 1 and not self.__dict__["rotary"].of_text:
+            return position_ids
+        if position_ids.ndim < 3:
+            return position_ids[..., None]
+        if axes == 1 and position_ids.stride(0) and bool((position_ids != position_ids[-1:]).any()):
+            raise ValueError(
+                f"position_ids have {len(position_ids)} axes that differ, as M-RoPE has them for pictures, but the "
+                f"Rope has one; expected a Rope with sections, or of {len(position_ids)} axes"
+            )
+        return position_ids[-axes:].movedim(0, -1)
+
+    def of(self, index: int) -> Module:
+        """What turns in a kind of layer."""
+        return [*self.turning.values()][index]
+
+
+def _turning(own: Module, rope: Any) -> dict[str, Module]:
+    """The modules that turn, by kind of layer ("all" where there is one), checked against those of the model."""
+    from rfrope.layers.torch import RotaryEmbedding
+
+    widths = {
+        name.removesuffix("inv_freq").rstrip("_") or "all": value.shape[-1]
+        for name, value in own.named_buffers()
+        if name.endswith("inv_freq") and "original" not in name
+    }
+    if _HELD in own._buffers:
+        widths = {"all": own._buffers[_HELD].shape[-1] // 2}
+    ropes = dict(rope) if isinstance(rope, Mapping) else dict.fromkeys(widths or ("all",), rope)
+    if missing := widths.keys() - ropes.keys():
+        raise ValueError(f"rope has {', '.join(sorted(ropes))}; expected a Rope for {', '.join(sorted(missing))}, too")
+    ropes = {kind: ropes[kind] for kind in widths or ropes}  # a mapping may be for several parts
+    found: dict[str, Module] = {}
+    made: dict[int, Module] = {}
+    for kind, one in ropes.items():
+        _check_pairing(own, getattr(one, "rope", one))
+        found[kind] = made.setdefault(id(one), one if isinstance(one, RotaryEmbedding) else RotaryEmbedding(one))
+        held = found[kind].rope
+        axes, width = found[kind].axes, widths.get(kind, held.n_blocks)
+        if axes == 1 and "axial" in known(_model_type(own)):
+            raise ValueError(
+                f"the Rope has one axis, but {_model_type(own)} has two; expected a Rope with sections, or of two axes"
+            )
+        if held.n_blocks not in (width, width * axes):  # of all axes, or of each
+            raise ValueError(
+                f"the Rope has {held.n_blocks} blocks, but {type(own).__name__} has {width}; expected as many"
+            )
+    return found
+
+
+def _check_pairing(own: Module, rope: Any) -> None:
+    """Refuse a Rope that pairs otherwise than the weights of a model do, and a model that no pairing is right for."""
+    kind, held = _model_type(own), getattr(rope, "pairing", "half")
+    pairing = _pairing(getattr(own, "config", None))
+    if pairing == "neither" and kind not in _NEGATIVE:
+        raise ValueError(f"{kind}: {known(kind)['pairing_note']}; no Rope does that")
+    if pairing == "neither" and held is None:
+        raise ValueError(
+            f"{kind} turns the other way; expected dataclasses.replace(rope, frequencies=-rope.frequencies, "
+            "pairing='half')"
+        )
+    pairing = "half" if pairing == "neither" else pairing
+    if pairing not in (None, held) and held is not None:
+        raise ValueError(
+            f"the Rope pairs {held!r}, but {kind} pairs {pairing!r}; expected "
+            f"dataclasses.replace(rope, pairing={pairing!r})"
+        )
+
+
+def _model_type(own: Module) -> Any:
+    return getattr(getattr(own, "config", None), "model_type", None)
+
+
+def _pairing(config: Any) -> str | None:
+    """Which features the weights of a model pair; None where the table of model types does not know."""
+    entry = known(getattr(config, "model_type", None))
+    by = entry.get("pairing_by", {})
+    told = getattr(config, by["key"], None) if by else None
+    if told is None:
+        return entry.get("pairing")
+    return str(by["if_true" if told else "if_false"])
+
+
+# -- attention that turns by positions ---------------------------------------------------------------------------------
+
+
+def swap(held: dict[str, Any], name: str, value: Any, undo: Undo) -> None:
+    """Put a value in a dict, and note how to undo that."""
+    before, was_there = held.get(name), name in held
+    held[name] = value
+
+    def back() -> None:
+        if was_there:
+            held[name] = before
+        else:
+            held.pop(name, None)
+
+    undo.append(back)
+
+
+def _methods(attention: Module) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Methods of an attention module that call functions of cos and sin: name, function, and those functions."""
+    for kind in type(attention).__mro__:
+        if kind is torch.nn.Module:
+            break
+        for name, method in vars(kind).items():
+            function = inspect.unwrap(method) if inspect.isfunction(method) else None
+            if function is None:
+                continue
+            names = [one for one in function.__code__.co_names if _ROTATION.search(one)]
+            called = {one: function.__globals__[one] for one in names if callable(function.__globals__.get(one))}
+            called = {one: f for one, f in called.items() if _takes_tables(f)}
+            if called:
+                yield name, function, called
+
+
+def _takes_tables(function: Any) -> bool:
+    parameters = {*inspect.signature(function).parameters}
+    return any(tables <= parameters for tables in _TABLES)
+
+
+def redirect(attention: Module, positions: Positions, undo: Undo) -> bool:
+    """Let the methods of an attention module that call a function of cos and sin call one of positions."""
+    found = False
+    for name, function, called in _methods(attention):
+        if name in vars(attention):
+            continue
+        _check_parameters(attention, called)
+        positions.turns_back |= bool(_BACK.search(inspect.getsource(function)))
+        positions.as_one |= any("freqs_cis" in inspect.signature(one).parameters for one in called.values())
+        names_there = {**function.__globals__, **{one: _by_positions(f, positions) for one, f in called.items()}}
+        names_there.pop("__name__", None)  # by which PyTorch's compiler would find those of the module itself
+        copied = types.FunctionType(
+            function.__code__,
+            names_there,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
+        copied.__kwdefaults__, copied.__annotations__ = function.__kwdefaults__, function.__annotations__
+        method = copied if positions.__dict__["rotary"].gives_tables else _noting(copied, positions)
+        swap(attention.__dict__, name, types.MethodType(method, attention), undo)
+        found = True
+    return found
+
+
+def _check_parameters(attention: Module, called: Mapping[str, Any]) -> None:
+    """Refuse functions that are told more than queries, keys, tables and layout: their keys have other positions."""
+    for function in called.values():
+        if more := {*inspect.signature(function).parameters} & _MORE:
+            raise ValueError(
+                f"{type(attention).__name__} turns keys at other positions than queries, by {', '.join(sorted(more))} "
+                f"of its {function.__name__}; expected attention that turns both by one table"
+            )
+
+
+def _noting(method: Callable[..., Any], positions: Positions) -> Callable[..., Any]:
+    """A method that notes its positions, for a function that gets rows of a table."""
+    signature = inspect.signature(method)
+
+    @wraps(method)
+    def noting(*arguments: Any, **options: Any) -> Any:
+        positions.__dict__["noted"] = signature.bind(*arguments, **options).arguments["position_ids"][..., None]
+        return method(*arguments, **options)
+
+    return noting
+
+
+def _by_positions(rotation: Callable[..., Any], positions: Positions) -> Callable[..., Any]:
+    """A function with the parameters of a model's own, that turns by the positions which come in place of a table."""
+    names = [*inspect.signature(rotation).parameters]
+    first = min(names.index(one) for one in ("cos", "sin", "freqs_cis") if one in names)
+    features = [name for name in names[:first] if name != "v"]
+    usual = inspect.signature(rotation).parameters.get("unsqueeze_dim")
+    by_shape = {axes: usual is None and _has_heads_last(rotation, axes) for axes in (3, 4)}
+
+    def turned(*arguments: Any, **options: Any) -> Any:
+        given = dict(zip(names, arguments, strict=False)) | options
+        heads_last = by_shape[given[features[0]].ndim] if usual is None else given.get("unsqueeze_dim", usual.default)
+        heads_last = heads_last if usual is None else heads_last in (2, -2)
+        at, index, back = _positions_in(given, positions)
+        rotary = positions.of(index)
+        at = -at if back else at
+        q, k = given[features[0]], given.get(features[1]) if len(features) > 1 else None
+        if k is None:
+            return _alone(rotary, positions, q, at, heads_last)
+        return _turned(rotary, positions, q, k, at, heads_last)
+
+    return turned
+
+
+def _positions_in(given: Mapping[str, Any], positions: Positions) -> tuple[Any, int, bool]:
+    """Positions as the module that turns takes them, the number of the kind of layer, and whether to turn back."""
+    at = positions.__dict__.get("noted")
+    at = given["freqs_cis" if positions.as_one else "cos"] if at is None else at
+    if at.is_floating_point() and at.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"this model rounds its positions to {at.dtype}; expected a model in float32")
+    tag = given["sin"] if positions.is_tagged else None
+    at = at[..., 0] if at.shape[-1] == 1 else at
+    return at, 0 if tag is None else tag.shape[0] - 1, tag is not None and tag.ndim == 3
+
+
+def _has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:
+    """Whether a function takes ``(..., tokens, heads, d)``, found by calling it on two tokens of three heads."""
+    parameters = inspect.signature(rotation).parameters.values()
+    needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    tables = [name for name in needed if name in ("cos", "sin", "freqs_cis")]
+    for width in (8, 4):
+        for last in (False, True):
+            x = torch.zeros(1, *((2, 3) if last else (3, 2)), 8)[(0,) * (4 - axes)]
+            table = torch.zeros(1, 2, width, dtype=torch.complex64 if "freqs_cis" in tables else None)
+            given = dict.fromkeys(needed, x) | dict.fromkeys(tables, table[(0,) * (4 - axes)])
+            try:
+                rotation(**given)
+            except (RuntimeError, IndexError):
+                continue
+            return last
+    return False
+
+
+def _turned(rotary: Module, positions: Positions, q: Any, k: Any, at: Any, heads_last: bool) -> tuple[Any, Any]:
+    """Queries and keys, turned; where there are fewer queries they are at the last positions."""
+    width = rotary.rope.rotary_dim
+    if positions.turns_last and width < q.shape[-1]:
+        parts = _turned(rotary, positions, q[..., -width:], k[..., -width:], at, heads_last)
+        first, second = (torch.cat([x[..., :-width], y], -1) for x, y in zip((q, k), parts, strict=True))
+        return first, second
+    if heads_last:
+        first, second = _turned(rotary, positions, q.transpose(-3, -2), k.transpose(-3, -2), at, False)
+        return first.transpose(-3, -2), second.transpose(-3, -2)
+    if q.shape[-2] != k.shape[-2]:
+        axis = -1 if rotary.axes == 1 else -2
+        few = at.narrow(axis, at.shape[axis] - q.shape[-2], q.shape[-2])
+        sample = (k[..., : q.shape[-2], :], q[..., :1, :].expand(*q.shape[:-2], k.shape[-2], q.shape[-1]))
+        return rotary(q, sample[0], few)[0], rotary(sample[1], k, at)[1]
+    found: tuple[Any, Any] = rotary(q, k, at)
+    return found
+
+
+def _alone(rotary: Module, positions: Positions, x: Any, at: Any, heads_last: bool) -> Any:
+    """Queries or keys, in a model that turns each by a call of its own."""
+    if rotary.phases is not None:
+        raise ValueError("phases are learned, but this model turns queries as it does keys; expected frequencies alone")
+    axis, sets = (-2 if heads_last else -3), rotary.rope.vectors.shape[0] if rotary.rope.vectors.ndim == 3 else 0
+    keys = x if not sets or x.shape[axis] % sets else x.narrow(axis, 0, sets)
+    return _turned(rotary, positions, x, keys, at, heads_last)[0]

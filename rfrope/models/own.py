@@ -1,0 +1,120 @@
+"""The scheme "rfrope" of a config: a kernel's text that is designed, or frequencies as they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from rfrope import kernels
+from rfrope._core import angles
+from rfrope._core.arguments import whole
+from rfrope.designs import design
+from rfrope.rotation.rope import Rope
+from rfrope.scaling.records import Scheme, rotated_width
+
+NAME = "rfrope"
+_DESIGNED = ("kernel", "design", "seed", "context")
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r:.80}; expected a text")
+    return value
+
+
+def _kernel(name: str, value: Any) -> str:
+    kernels.parse(_text(name, value))
+    return str(value)
+
+
+def _frequencies(name: str, value: Any) -> list[float]:
+    found: list[float] = angles.on_host(value, name, sets="line")[:, 0].tolist()
+    return found
+
+
+KEYS: dict[str, Callable[[str, Any], Any]] = {
+    "kernel": _kernel,
+    "design": _text,
+    "seed": whole,
+    "context": lambda name, value: whole(name, value, 2),
+    "frequencies": _frequencies,
+}
+
+
+def check(told: Mapping[str, Any]) -> None:
+    """Refuse a dict that says too little, or two things.
+
+    Parameters
+    ----------
+    told : mapping
+        ``rope_parameters`` of a config; keys that hold None count as absent.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Also for values that cannot be read.
+    """
+    has = {key for key, value in told.items() if value is not None}
+    if ("kernel" in has) == ("frequencies" in has):
+        raise ValueError(f"rope_parameters of rope_type {NAME!r} needs either 'kernel' or 'frequencies'")
+    if "frequencies" in has and (extra := has & set(_DESIGNED)):
+        raise ValueError(f"rope_parameters has frequencies and {', '.join(sorted(extra))}; expected one or the other")
+    for key in has & KEYS.keys():
+        KEYS[key](f"rope_parameters[{key!r}]", told[key])
+
+
+def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len: int | None = None) -> Rope:
+    """Rope of checked values.
+
+    Parameters
+    ----------
+    values : mapping
+        As the config has them, with ``partial_rotary_factor``.
+    head_dim : int
+    context : int or None
+        The config's ``max_position_embeddings``, which a design is for unless the values have a context of their own.
+    seq_len : int, optional
+        Means nothing here.
+
+    Returns
+    -------
+    Rope
+        Made once for equal values, because models ask for it several times and a design may take seconds.
+    """
+    check(values)
+    width = rotated_width(head_dim, values.get("partial_rotary_factor") or 1.0)
+    told = {key: value for key, value in values.items() if key in (*KEYS, "attention_factor") and value is not None}
+    return _made(json.dumps(told, sort_keys=True), head_dim, width, context)
+
+
+@lru_cache(maxsize=64)
+def _made(text: str, head_dim: int, width: int, context: int | None) -> Rope:
+    told = json.loads(text)
+    factor = told.get("attention_factor", 1.0)
+    if "frequencies" in told:
+        given = angles.on_host(told["frequencies"], "frequencies", sets="line")[:, 0]
+        if 2 * len(given) != width:
+            raise ValueError(f"rope_parameters has {len(given)} frequencies; expected {width // 2}, one for each block")
+        return Rope(given, head_dim=head_dim, attention_factor=factor)
+    length = told.get("context", context)
+    if length is None:
+        raise ValueError("rope_parameters lacks context; a design needs it, or max_position_embeddings")
+    made = design(
+        told["kernel"],
+        head_dim=head_dim,
+        rotary_dim=width,
+        context=length,
+        design=told.get("design", "auto"),
+        rng=told.get("seed", 0),
+    )
+    return Rope(made.frequencies, head_dim=head_dim, attention_factor=factor, source=made.source)
+
+
+SCHEME = Scheme(
+    NAME,
+    "what a kernel's text or a list says, as `integrations.transformers` writes it",
+    make,
+    optional=(*KEYS, "attention_factor"),
+)

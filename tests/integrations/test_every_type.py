@@ -1,0 +1,205 @@
+"""`replace_rotary` in every class of the pairing table: the queries and keys of its own rotation, or a stated reason.
+
+Attention classes run without weights, as in `rfrope.data.pairing_layers`: their queries and keys are caught at the door
+of the attention function, turned by the tables of their own rotary class, and by a Rope in its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import warnings
+
+import numpy as np
+import pytest
+from campaign import campaign, sparse
+from conftest import library
+
+import rfrope
+from rfrope.data import pairing_layers
+from rfrope.data.model_types import known, model_types
+from rfrope.data.pairing_layers import CASES, Case, made_config
+
+torch = library("torch").module
+with warnings.catch_warnings():  # importing them raises a few of their own
+    warnings.simplefilter("ignore")
+    transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    from rfrope.integrations.transformers import replace_rotary
+    from rfrope.layers.torch import RotaryEmbedding
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.filterwarnings("error::pytest.PytestWarning")]
+transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+
+PICTURES = "makes positions from pictures by itself"
+NEITHER = "no Rope does that"
+REFUSED = {  # what truly cannot be replaced, and why: docs/transformers.rst has the same reasons
+    **dict.fromkeys(("dinov3_vit", "eomt_dinov3", "sapiens2", "llama4_vision_model", "efficientloftr"), PICTURES),
+    **dict.fromkeys(("gemma4_vision", "hunyuan_vl_text", "neucodec", "xcodec2", "qwen2_5_omni_dit"), NEITHER),
+    **dict.fromkeys(("sam2_video", "sam3_tracker_video", "edgetam_video"), "keys at other positions than queries"),
+}
+NOT_THERE = ("internlm3", "iquestcoder", "sam3_lite_text_vit_model")  # transformers has no such classes
+TYPES = [name for name, entry in model_types().items() if "pairing" in entry and "source" not in entry]
+TYPES = [name for name in TYPES if name not in (*NOT_THERE, *REFUSED)]
+
+
+@pytest.fixture(scope="module")
+def classes():
+    return pairing_layers.config_classes()
+
+
+class Model(torch.nn.Module):
+    """A rotary module and one attention module."""
+
+    def __init__(self, config, rotary, attention):
+        super().__init__()
+        self.config = config
+        if rotary is not None:
+            self.rotary_emb = rotary
+        self.self_attn = attention
+
+
+def parts(model_type, classes):
+    """Config, rotary module and attention classes of a model type; with sections where it has M-RoPE."""
+    needs, case = known(model_type).get("needs", {}), CASES.get(model_type, Case())
+    config = made_config(classes[model_type], model_type, **needs)
+    attentions = pairing_layers._one_class(
+        config, case.attention, "Attention|Attn", r"apply_\w*(rot|rope)|rotary|freqs"
+    )
+    kinds = pairing_layers._one_class(config, case.rotary, "RotaryEmbedding|RopePosition")
+    rotary = kinds[0](config) if kinds else None
+    sections = getattr(rotary, "mrope_section", None)
+    if isinstance(sections, list) and sum(sections) == len(rotary.inv_freq):
+        config.rope_parameters = dict(config.rope_parameters) | {"mrope_section": list(sections)}
+    return config, rotary, attentions
+
+
+def own_rope(config, rotary):
+    """What `from_config` reads, or, where the config alone does not say it, what the rotary class does to each axis."""
+    entry = known(config.model_type)
+    if entry.get("axial") == "unknown":
+        axes, columns = (3 if config.model_type.startswith("minimax") else 2), []
+        for axis in range(axes):
+            made = rotary(torch.ones(1, 1), torch.eye(axes)[axis].repeat(4, 1))
+            cos, sin = (table.reshape(-1, table.shape[-1])[0].double().numpy() for table in made)
+            angles = np.arctan2(sin, cos)
+            columns.append(angles[::2] if entry["pairing"] == "interleaved" else angles[: len(angles) // 2])
+        return rfrope.Rope(np.stack(columns, -1), pairing=entry["pairing"])
+    found = rfrope.from_config(config)
+    found = [one for one in found if "config" not in one.source["name"]] or found
+    if config.model_type == "nanochat":
+        found = [dataclasses.replace(one, frequencies=-one.frequencies, pairing="half") for one in found]
+    return {one.source["name"].rpartition(".")[2]: one for one in found} if len(found) > 1 else found[0]
+
+
+def caught(model, positions, states, kind, neutral=False):
+    """Query and key of the first head, by what stands in the place of the rotary module."""
+    layer, rotary = model.self_attn, getattr(model, "rotary_emb", None)
+    if rotary is None or (hasattr(rotary, "inv_freq") and not hasattr(rotary, "turning")):
+        given = pairing_layers._table(layer, rotary, model.config, positions, kind)
+    else:
+        wanted = inspect.signature(getattr(rotary.__dict__.get("rotary"), "own", rotary).forward).parameters
+        options = {"layer_type": kind} if "layer_type" in wanted and kind else {}
+        given = rotary(torch.ones(1, 1, dtype=torch.float64), positions, **options)
+        given = {kind: given} if hasattr(layer, "rope_layer_type") else given
+    given = pairing_layers._neutral(given) if neutral else given
+    takes = not pairing_layers._TABLES.isdisjoint(inspect.signature(layer.forward).parameters)
+    return pairing_layers._caught(layer, given, 0 * positions if neutral and not takes else positions, states)
+
+
+def compared(model, rope, kind):
+    """Query and key by its own tables, unturned, and by a Rope; of the first call that the classes accept."""
+    one = next(iter(rope.values())) if isinstance(rope, dict) else rope
+    axes, refused = RotaryEmbedding(one).axes, []
+    for positions in pairing_layers._positions(Case()):
+        if positions.shape[-1] != (axes if "axial" in known(model.config.model_type) else pairing_layers.TOKENS):
+            continue
+        if axes == 1 and positions.ndim == 3:
+            positions = positions[:1].expand(len(positions), -1, -1)
+        for states in pairing_layers._states(model.config, pairing_layers.TOKENS):
+            try:
+                own = caught(model, positions, states, kind)
+                still = caught(model, positions, states, kind, neutral=True)
+            except pairing_layers._REFUSALS as error:
+                refused.append(f"{tuple(positions.shape)}, {tuple(states.shape)}: {error}")
+                continue
+            with replace_rotary(model, rope) as done:
+                ours = caught(model, positions, states, kind)
+            assert done.attentions > 0
+            return own, still, ours
+    raise AssertionError(refused)
+
+
+def replaced(model_type, classes):
+    """Queries and keys of each kind of layer and class of attention, of the first layer that turns them."""
+    config, rotary, attentions = parts(model_type, classes)
+    rope = own_rope(config, rotary)
+    for kind in pairing_layers._kinds(config, rotary):
+        for attention in attentions:
+            turned = []
+            for index in pairing_layers._layers(config, kind):
+                layer = pairing_layers._built(attention, config, index)
+                if getattr(layer, "rope_layer_type", kind) == kind:
+                    own, still, ours = compared(Model(config, rotary, layer), rope, kind)
+                    turned.append(not np.array_equal(own[0], still[0]))
+                    yield own, ours
+                if any(turned):
+                    break
+            assert any(turned) or not turned
+
+
+@campaign
+@pytest.mark.parametrize("model_type", TYPES)
+def test_its_own_rope_gives_its_own_queries_and_keys(model_type, classes):
+    if model_type not in classes:
+        pytest.skip(f"the installed transformers has no {model_type}")
+    found = [*replaced(model_type, classes)]
+    assert found
+    for own, ours in found:
+        scale = max(np.abs(one).max() for one in own)
+        for one, other in zip(own, ours, strict=True):
+            np.testing.assert_allclose(_ranked(other), _ranked(one), rtol=0, atol=2e-4 * scale)  # float32 up to 2000
+        scores = own[0] @ own[1].T
+        np.testing.assert_allclose(ours[0] @ ours[1].T, scores, rtol=0, atol=1e-5 * np.abs(scores).max())
+
+
+def _ranked(x):
+    """Features in order: some classes leave them in another after the rotation, on which scores do not depend."""
+    return np.sort(x, axis=-1)
+
+
+@pytest.mark.parametrize("model_type", sparse(REFUSED, lambda name: name == "neucodec"))
+def test_what_cannot_be_replaced_says_why(model_type, classes):
+    if model_type not in classes:
+        pytest.skip(f"the installed transformers has no {model_type}")
+    config, rotary, attentions = parts(model_type, classes)
+    kind = getattr(pairing_layers.modelling(config), "EdgeTamVideoRoPECrossAttention", attentions[0])
+    layer = kind.__new__(kind)  # its methods are enough
+    torch.nn.Module.__init__(layer)
+    entry = known(model_type)
+    width = getattr(rotary, "inv_freq", np.ones(32)).shape[-1]
+    frequencies = rfrope.golden_gate(2 * width, low=0.1, high=1.0).vectors if "axial" in entry else np.ones(width)
+    pairing = "half" if entry["pairing"] == "neither" else entry["pairing"]
+    with pytest.raises(ValueError, match=re.escape(REFUSED[model_type])):
+        replace_rotary(Model(config, rotary, layer), rfrope.Rope(frequencies, pairing=pairing))
+
+
+@pytest.mark.parametrize("model_type", ["nanochat"])
+def test_angles_that_go_the_other_way_want_negative_frequencies(model_type, classes):
+    config, rotary, attentions = parts(model_type, classes)
+    model = Model(config, rotary, pairing_layers._built(attentions[0], config, 0))
+    (rope,) = rfrope.from_config(config)
+    with pytest.raises(ValueError, match=r"nanochat turns the other way; .*frequencies=-rope.frequencies, pairing='ha"):
+        replace_rotary(model, rope)
+
+
+def test_a_wrong_rotation_is_noticed(classes):
+    """The check above has teeth: frequencies that are 1 % off, and the other pairing."""
+    config, rotary, attentions = parts("llama", classes)
+    model = Model(config, rotary, pairing_layers._built(attentions[0], config, 0))
+    (rope,) = rfrope.from_config(config)
+    own, _, ours = compared(model, rope, "")
+    wrong = dataclasses.replace(rope, frequencies=rope.frequencies * 1.01)
+    _, _, others = compared(model, wrong, "")
+    error = [np.abs(found[0] - own[0]).max() / np.abs(own[0]).max() for found in (ours, others)]
+    assert error[0] < 1e-4 < 1e-2 < error[1]

@@ -1,0 +1,133 @@
+"""Narrow numbers of torch: devices without float64, as Apple's, and features of 16 bits, in every public function."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import test_device
+from campaign import sparse
+from conftest import library
+
+import rfrope
+from rfrope._core import array, memory
+
+torch = library("torch").module
+CALLS = test_device.CALLS | test_device.FROM_HOST | test_device.TO_HOST
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:frequencies has dtype"),
+]
+
+
+class WithoutFloat64(torch.utils._python_dispatch.TorchDispatchMode):
+    """No tensor of float64 comes to be, as on Apple's devices."""
+
+    def __torch_dispatch__(self, function, kinds, arguments=(), options=None):
+        found = function(*arguments, **(options or {}))
+        for one in found if isinstance(found, tuple | list) else [found]:
+            if isinstance(one, torch.Tensor) and one.dtype in (torch.float64, torch.complex128):
+                raise TypeError(
+                    f"Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't ({function})"
+                )
+        return found
+
+
+@pytest.fixture
+def apple(monkeypatch):
+    """Tensors of the CPU as those of a device without float64, which compiled loops do not reach."""
+    real = array.widest_float
+
+    def widest(xp, device=None):
+        return torch.float32 if array.library_of(xp) == "torch" else real(xp, device)
+
+    monkeypatch.setattr(array, "widest_float", widest)
+    monkeypatch.setattr(memory, "place", lambda arguments: "")
+    with WithoutFloat64():
+        yield
+
+
+def narrow(values, dtype=None):
+    made = np.array(values, dtype=dtype)
+    return torch.asarray(
+        made.astype({"float64": "float32", "complex128": "complex64"}.get(made.dtype.name, made.dtype))
+    )
+
+
+def results(name, place):
+    made = CALLS[name](place)
+    return list(made) if hasattr(made, "__iter__") else [made]
+
+
+REFUSED = {"xpos_scales": "positions holds .* numbers more than .* from"}  # whose scales float32 cannot hold
+
+
+@pytest.mark.parametrize(
+    "name", sparse(CALLS, lambda name: name in ("rotate", "estimate_kernel", "xpos_scales", "mrope"))
+)
+def test_a_device_without_float64(name, apple):
+    if name in REFUSED:
+        with pytest.raises(ValueError, match=REFUSED[name]):
+            results(name, narrow)
+        return
+    for found in results(name, narrow):
+        assert getattr(found, "dtype", None) not in (torch.float64, torch.complex128)
+
+
+@pytest.mark.parametrize("learnable", [False, True])
+def test_the_module_on_a_device_without_float64(learnable, apple):
+    """Whole positions stay exact there, as far as 32 bits go: the turns wrap as integers."""
+    frequencies = rfrope.geometric(8)
+    rope = frequencies.astype(np.float32) if learnable else frequencies
+    with torch.utils._python_dispatch._disable_current_modes():  # it is made on the CPU
+        module = rfrope.layers.torch.RotaryEmbedding(rope, learnable)
+    q, k = torch.randn(1, 4, 3, 16), torch.randn(1, 2, 3, 16)
+    for offset in (0, 1_000_000) if not learnable else (0,):
+        turned = module(q, k, offset=offset)[0].detach().numpy()
+        exact = rfrope.rotate(q.numpy().astype(np.float64), np.arange(3) + offset, frequencies)
+        np.testing.assert_allclose(turned, exact, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("positions", [[0, 1, -1, 131071, 2**31 - 1, -(2**31)], [0.5, 3.25]])
+def test_phases_without_float64(positions, apple):
+    whole = isinstance(positions[0], int)
+    at = torch.tensor(positions, dtype=torch.int32 if whole else torch.float32)
+    found = rfrope.rotation_table(at, rfrope.geometric(8).tolist())
+    exact = rfrope.rotation_table(np.array(positions), rfrope.geometric(8))
+    for one, other in zip(found, exact, strict=True):
+        np.testing.assert_allclose(one.numpy(), other, rtol=0, atol=2.5e-7)
+
+
+# -- 16 bits -----------------------------------------------------------------------------------------------------------
+
+
+def rounded(name):
+    """NumPy's arrays and tensors of one dtype with the same numbers, those that this dtype holds."""
+    dtype = getattr(torch, name)
+
+    def host(values, kind=None):
+        made = np.array(values, dtype=kind)
+        return tensor(values, kind).double().numpy() if made.dtype.kind == "f" else made
+
+    def tensor(values, kind=None):
+        made = torch.asarray(np.array(values, dtype=kind))
+        return made.clamp(max=6e4).to(dtype) if made.is_floating_point() else made  # float16 ends at 65504
+
+    return host, tensor
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", sparse(CALLS, lambda name: name in ("rotate", "scores", "mean_kernel", "axial")))
+def test_features_of_16_bits(name, dtype):
+    """Results are those of the same numbers in float64, to the rounding of their dtype."""
+    host, tensor = rounded(dtype)
+    found = results(name, tensor)
+    with np.errstate(all="ignore"):
+        expected = results(name, host)
+    for one, other in zip(found, expected, strict=True):
+        if not isinstance(one, torch.Tensor):
+            continue
+        wide = one.detach().cpu()
+        eps = torch.finfo(one.dtype).eps if one.is_floating_point() else 2.0**-20
+        wide = (wide.to(torch.complex128) if one.is_complex() else wide.double()).numpy()
+        scale = max(1.0, float(np.max(np.abs(np.where(np.isfinite(other), other, 0.0)), initial=0.0)))
+        np.testing.assert_allclose(wide, np.asarray(other), rtol=4 * eps, atol=4 * max(eps, 1e-6) * scale)
