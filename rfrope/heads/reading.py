@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
 from rfrope._core.sums import root
 from rfrope._core.turns import cos_sin
+from rfrope._core.twins import twinned
 
 _PAIRS = ("all", "occurring")
 
@@ -56,6 +57,19 @@ class Profile:
 
     def __str__(self) -> str:
         return texts.short(self)
+
+
+class Pairs(NamedTuple):
+    """Rows of q and k at each of some lags: ``i[first[lag]:first[lag + 1]]`` in ascending order, and j alike."""
+
+    first: np.ndarray
+    i: np.ndarray
+    j: np.ndarray
+
+    def at(self, lag: int) -> tuple[np.ndarray, np.ndarray]:
+        """Those of one lag."""
+        span = slice(self.first[lag], self.first[lag + 1])
+        return self.i[span], self.j[span]
 
 
 @array.on_device_of_arrays
@@ -256,18 +270,41 @@ def _joint_variance(apart: Tokens, cos: Array, sin: Array, xp: ModuleType) -> Ar
 
 
 def _over_occurring_pairs(
+    tokens: Tokens, waves: tuple[Array, Array], rows: Callable[[slice], Pairs], paired: bool, xp: ModuleType
+) -> tuple[Array, Array, Array, Array, Array]:
+    """As `_over_all_pairs`, for the rows of q and k that are at each lag, some lags at a time."""
+    cos, sin = waves
+    if not cos.shape[0]:
+        return _over_all_pairs(tokens, waves, paired, xp)  # no lags: arrays without elements, of the same shapes
+    n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
+    lead = math.prod(array.broadcast_shapes({"q": tokens.q_1.shape[:-2], "k": tokens.k_1.shape[:-2]}))
+    mean, apart = centred(tokens, xp)
+    sides = (Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2), Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2))
+    found = []
+    for span in sums.parts(cos.shape[0], lead * (n + m)):
+        here = cos[span, :], sin[span, :]
+        found.append(_pairs_by_lag(tokens, sides, here, rows(span), paired, xp))
+    number, spread, error, cosines, sines = (xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
+    return number, spread, error, cosines, sines
+
+
+@twinned(cpu="sums")
+def _pairs_by_lag(
     tokens: Tokens,
+    sides: tuple[Tokens, Tokens],
     waves: tuple[Array, Array],
-    rows: Iterator[tuple[np.ndarray, np.ndarray]],
+    rows: Pairs,
     paired: bool,
     xp: ModuleType,
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """As `_over_all_pairs`, for the rows of q and k that are at each lag."""
+    """Count, spread, standard error, and the means of cosines and sines ``(..., blocks, L)`` of the pairs at each lag.
+
+    `sides` are deviations of the queries with the mean key, and of the keys with the mean query.
+    """
     device, found = array.device(tokens.q_1), []
-    mean, apart = centred(tokens, xp)
-    as_q = Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2).coefficients()
-    as_k = Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2).coefficients()
-    for cos, sin, (i, j) in zip(*(_rows(wave) for wave in waves), rows, strict=True):
+    as_q, as_k = (side.coefficients() for side in sides)
+    for lag, (cos, sin) in enumerate(zip(*(_rows(wave) for wave in waves), strict=True)):
+        i, j = rows.at(lag)
         at = [array.from_host(index, xp, device=device) for index in (i, j)]
         taken = Tokens(
             *(xp.take(part, at[0], axis=-2) for part in (tokens.q_1, tokens.q_2)),
@@ -282,8 +319,6 @@ def _over_occurring_pairs(
         number = xp.full((), float(len(i)), dtype=score.dtype, device=device)
         by_block = (xp.sum(part, axis=-2) * wave / divisor for part, wave in ((a, cos), (b, sin)))
         found.append((number, spread, error, *by_block))
-    if not found:
-        return _over_all_pairs(tokens, waves, paired, xp)  # no lags: arrays without elements, of the same shapes
     number, spread, error, cosines, sines = (xp.stack(list(column), axis=-1) for column in zip(*found, strict=True))
     return number, spread, error, cosines, sines
 
@@ -324,10 +359,8 @@ def _rows(wave: Array) -> list[Array]:
     return [wave[row, ...] for row in range(wave.shape[0])]
 
 
-def _row_pairs(
-    q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows of q and k that are at each lag, on the host."""
+def _row_pairs(q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens) -> Callable[[slice], Pairs]:
+    """Return a function that finds the rows of q and k that are at some of the lags, on the host."""
     steps = array.to_host(lags)
     axes = steps.shape[-1]
     q, k = (
@@ -337,7 +370,7 @@ def _row_pairs(
             ("k_positions", k_positions, tokens.k_1.shape[-2]),
         )
     )
-    return (_matches(q + step, k) for step in steps)
+    return lambda span: _matches(q + steps[span, None, :], k)
 
 
 def _host_positions(name: str, value: Any, rows: int, axes: int) -> np.ndarray:
@@ -355,12 +388,32 @@ def _host_positions(name: str, value: Any, rows: int, axes: int) -> np.ndarray:
     return host.reshape(rows, axes)
 
 
-def _matches(targets: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows i, j with ``targets[i] == places[j]``, both ``(rows, axes)``."""
-    _, names = np.unique(np.concatenate([targets, places]), axis=0, return_inverse=True)
-    wanted, held = names.reshape(-1)[: len(targets)], names.reshape(-1)[len(targets) :]
-    order = np.argsort(held, kind="stable")
-    first, last = (np.searchsorted(held[order], wanted, side=side) for side in ("left", "right"))
-    i = np.repeat(np.arange(len(targets)), last - first)
-    within = np.arange(len(i)) - np.repeat(np.cumsum(last - first) - (last - first), last - first)
-    return i, order[np.repeat(first, last - first) + within]
+def _matches(targets: np.ndarray, places: np.ndarray) -> Pairs:
+    """Rows i, j with ``targets[lag, i] == places[j]``, of ``(lags, rows, axes)`` and ``(rows, axes)``."""
+    held, wanted = np.zeros(len(places), np.int64), np.zeros(targets.shape[:2], np.int64)
+    found = np.ones(targets.shape[:2], bool)
+    for axis in range(places.shape[-1]):  # places are numbered by their values on the axes so far
+        values, rank = np.unique(places[:, axis], return_inverse=True)
+        at = _found_in(values, targets[..., axis], found)
+        names, held = np.unique(held * len(values) + rank.reshape(-1), return_inverse=True)
+        wanted = _found_in(names, wanted * len(values) + at, found)
+    order, often = np.argsort(held, kind="stable"), np.bincount(held)
+    counts = found * often[wanted]
+    first = np.concatenate([[0], np.cumsum(np.sum(counts, axis=-1))])
+    _, i = np.nonzero(counts)
+    if np.all(often == 1):
+        return Pairs(first, i, order[wanted[found]])
+    counts, begin = counts[counts > 0], (np.cumsum(often) - often)[wanted[found]]
+    within = np.arange(first[-1]) - np.repeat(np.cumsum(counts) - counts, counts)
+    return Pairs(first, np.repeat(i, counts), order[np.repeat(begin, counts) + within])
+
+
+def _found_in(values: np.ndarray, wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Indices of some numbers among sorted ones, 0 where they are not there, and then not `found` either."""
+    if values[-1] - values[0] == len(values) - 1 and np.all(values == np.rint(values)):  # consecutive: no search
+        at = wanted - values[0]
+        found &= (at >= 0) & (at < len(values)) & (at == np.rint(at))
+        return np.where(found, at, 0).astype(np.int64)
+    at = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
+    found &= values[at] == wanted
+    return np.where(found, at, 0)

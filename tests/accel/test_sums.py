@@ -17,7 +17,7 @@ from plain_angles import angles_of, vectors
 from rotation_calls import laid, without_twins
 
 import rfrope
-from rfrope import montecarlo
+from rfrope import heads, montecarlo
 from rfrope._accel import schedules, transforms
 from rfrope._core import sums, turns, twins
 
@@ -489,3 +489,40 @@ def test_unaligned_arrays_give_the_same_bits():
 
     for one, other in zip(found(lambda v: laid(v, "unaligned")), found(np.array), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+# -- pairs of tokens ---------------------------------------------------------------------------------------------------
+
+POSITIONS = {
+    "0, 1, 2, ...": (np.arange(150.0), np.arange(-160.0, 20.0)),
+    "repeated": (np.random.default_rng(3).integers(0, 40, 150) / 4.0, np.arange(-40.0, 40.0) / 4.0),
+    "two axes": (np.random.default_rng(4).integers(0, 9, (150, 2)), np.random.default_rng(5).integers(-5, 12, (40, 2))),
+}
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("paired", [True, False])
+def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(positions, paired, monkeypatch):
+    """More queries than are kept at hand, more lags than in a tile, heads that share keys, lags without pairs."""
+    at, lags = POSITIONS[positions]
+    rng, axes = np.random.default_rng(6), np.ndim(lags)
+    q, k, omega = (
+        rng.standard_normal((2, 2, 150, 22)),
+        rng.standard_normal((2, 1, 150, 22)),
+        rng.standard_normal((9, axes)),
+    )
+    options = {"pairs": "occurring", "q_positions": at, "k_positions": at, "paired": paired, "pairing": "interleaved"}
+    arguments = (q + 0.5, k, omega if axes > 1 else omega[:, 0], lags)
+    ran, twin = [], leaf.pairs_by_lag
+    monkeypatch.setitem(twins._FOUND, ("pairs_by_lag", "cpu"), lambda *given: ran.append(len(given)) or twin(*given))
+    found = heads.profile(*arguments, **options)
+    with rfrope.threads(1):
+        alone = heads.profile(*arguments, **options)
+    assert ran == [6, 6]
+    with without_twins():
+        wanted = heads.profile(*arguments, **options)
+    assert np.any(wanted.count == 0.0)
+    assert np.max(wanted.count) > 64.0
+    for name, value in vars(wanted).items():
+        np.testing.assert_allclose(getattr(found, name), value, rtol=1e-11, atol=1e-13)
+        assert np.array_equal(getattr(found, name), getattr(alone, name), equal_nan=True)

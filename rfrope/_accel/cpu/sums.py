@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._accel import transforms
+from rfrope._accel.cpu import pairs_loops
 from rfrope._accel.cpu import sums_loops as loops
 from rfrope._core import array, memory, threads
 from rfrope._core.angles import Angles
@@ -31,6 +32,8 @@ _LARGEST_PHASE = 2.0**90  # radians: a double-double of turns still holds their 
 _DRAWS = 2**18  # frequencies of one transform
 _TILE_PHASES = 2**25  # phases between two looks at whether to go on
 _TILE = 2**12  # lags that a thread takes at a time
+
+_PAIRED_LAGS = 32  # lags whose sums stay in the second cache
 
 _COSTS = transforms.CPU
 
@@ -68,6 +71,51 @@ def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Ar
         for v in _moments(omega, lags, quantity == "sin")
     )
     return mean, m2
+
+
+# -- pairs of tokens ---------------------------------------------------------------------------------------------------
+
+
+def pairs_by_lag(
+    tokens: Any, sides: Any, waves: tuple[Array, Array], rows: Any, paired: bool, xp: Any
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Twin of `rfrope.heads.reading._pairs_by_lag`: one pass over the features of every pair, by tiles of lags."""
+    parts = [memory.as_numpy(part) for part in tokens]
+    cos, sin = (np.ascontiguousarray(memory.as_numpy(wave)) for wave in waves)
+    heads = np.broadcast_shapes(parts[0].shape[:-2], parts[2].shape[:-2])
+    count, blocks, (first, i, j) = len(cos), cos.shape[-1], rows
+    sums = np.empty((2, *heads, count, blocks))
+    moments = np.empty((2, *heads, count))
+    parts = [np.broadcast_to(part, (*heads, *part.shape[-2:])) for part in parts]
+    from_q, from_k = (np.broadcast_to(side, (*heads, *side.shape[-2:])) for side in _from_tokens(sides, cos, sin))
+    for head in np.ndindex(heads):
+        features = [_prepared(part[head]) for part in parts]
+        added, spread = [_prepared(side[head]) for side in (from_q, from_k)], moments[:, *head]
+
+        def work(start: int) -> None:
+            stop = min(start + _PAIRED_LAGS, count)
+            scores = np.empty(first[stop] - first[start])
+            pairs_loops.score_pairs(*features, cos, sin, first, i, j, start, stop, scores, *sums[:, *head])  # noqa: B023
+            pairs_loops.spread_pairs(scores, *added, first, i, j, start, stop, paired, *spread)  # noqa: B023
+
+        many = len(i) * blocks > 2**18  # less is not worth a thread
+        for _ in threads.ordered_map(work, range(0, count, _PAIRED_LAGS), threads.allowed() if many else 1):
+            pass
+    number = np.diff(first).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        means = [part * wave / number[:, None] for part, wave in zip(sums, (cos, sin), strict=True)]
+    device = array.device(tokens.q_1)
+    found = (number, *np.sqrt(moments), *(np.swapaxes(mean, -1, -2) for mean in means))
+    return tuple(array.from_host(value, xp, device=device) for value in found)
+
+
+def _from_tokens(sides: Any, cos: np.ndarray, sin: np.ndarray) -> list[np.ndarray]:
+    """What each token adds to the scores at each lag, as a query and as a key: ``(..., L, tokens)``."""
+    found = []
+    for side in sides:
+        a, b = (memory.as_numpy(value) for value in side.coefficients())
+        found.append(cos @ np.swapaxes(a, -1, -2) + sin @ np.swapaxes(b, -1, -2))
+    return found
 
 
 # -- direct sums -------------------------------------------------------------------------------------------------------
