@@ -138,11 +138,11 @@ def base_for_context(
     the context. The sum over D blocks swings about the continuum and is negative far earlier; the bases that hold for
     it form islands (section 5 of the mathematics page).
 
-    Where a base fails, at some lag, the sum at that lag stays negative up to a root as the base grows. The root is followed
-    in steps that its curvature bounds: ``|f''| <= mean (i/D)^2 (u + u^2)`` over ln base, with u = m omega_i. So all
-    bases between islands are shown to fail, but for stretches of a relative 1e-6 after each root, and `smallest` is a
-    property of the sum. Inside islands the bases of the grid are decided, as by `first_negative_lag`: gaps narrower
-    than its spacing may be missed, and `always_above` depends on it.
+    Where a base fails, at some lag, the sum at that lag stays negative up to a root as the base grows. The root is
+    followed in steps that its curvature bounds: ``|f''| <= mean (i/D)^2 (u + u^2)`` over ln base, with u = m omega_i.
+    So all bases between islands are shown to fail, but for stretches of a relative 1e-6 after each root, and `smallest`
+    is a property of the sum. Inside islands the bases of the grid are decided, as by `first_negative_lag`: gaps
+    narrower than its spacing may be missed, and `always_above` depends on it.
 
     Examples
     --------

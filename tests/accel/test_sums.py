@@ -74,7 +74,7 @@ def plain_moments(omega: np.ndarray, delta: np.ndarray, quantity: str) -> tuple[
 def ran(monkeypatch):
     """Names of the paths that were taken, in order."""
     names = []
-    for name in ("_grid_sums", "_scattered_sums", "_direct_sums", "_direct_mean", "_direct_moments"):
+    for name in ("_grid_sums", "_scattered_sums", "_direct_sums", "_direct_mean", "_direct_moments", "_powers"):
         right = getattr(leaf, name)
 
         def noted(*arguments, name=name, right=right):
@@ -381,6 +381,24 @@ def test_moments_at_many_flat_lags_are_those_of_exact_arithmetic(law, largest, q
     np.testing.assert_allclose(m2[some], spread, rtol=2e-5, atol=1e-27)  # cos itself is rounded to 1e-16
     np.testing.assert_allclose(mean[some], exact if quantity == "sin" else 1.0 - exact, rtol=0, atol=1e-11)
     assert ran.count("direct_moments") < 40  # not at every flat lag
+
+
+@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
+@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize(("axes", "side"), [(2, 60), (3, 15)])
+def test_moments_at_many_flat_lags_of_several_axes_are_those_of_exact_arithmetic(axes, side, law, quantity, ran):
+    omega, lags = frequencies(law, axes, 2**12), grid_of(side, axes) * np.arange(1, axes + 1)
+    lags = lags * (1e-6 if quantity == "sin" else 1e-5 if law.startswith("exponential") else 1e-3)
+    mean, m2 = kernel_moments(omega, lags, quantity)
+    some = np.random.default_rng(0).integers(0, len(lags), 50)
+    u = (2.0 if quantity == "phi2" else 1.0) * lags[some] @ omega.T
+    deviation = np.sin(u) if quantity == "sin" else 2.0 * np.sin(0.5 * u) ** 2  # 1 - cos u, without cancellation
+    exact = np.mean(deviation, axis=-1)
+    spread = np.sum((deviation - exact[:, None]) ** 2, axis=-1)
+    np.testing.assert_allclose(m2[some], spread, rtol=2e-5, atol=1e-24)
+    np.testing.assert_allclose(mean[some], exact if quantity == "sin" else 1.0 - exact, rtol=0, atol=1e-11)
+    assert "powers" in ran
+    assert ran.count("direct_moments") < 10  # where few lags are alike
 
 
 @campaign

@@ -305,8 +305,10 @@ def _scattered_sums(turned: _Turned, lags: np.ndarray) -> np.ndarray:
 
 # -- moments -----------------------------------------------------------------------------------------------------------
 
-_FEW = 16  # lags at which the direct loop is as fast as the powers
+_FEW = (16, 48, 256)  # lags at which the direct loop is as fast as the powers, by the number of axes
 _TERMS = 14  # terms of the series: (2u)**28/28! is 1e-21
+_DEGREE, _SMALL = 15, 0.25  # of the series in several axes, and the phases that it is for: (2u)**16/16! is 1e-18
+_POWERED = 2**12  # draws whose powers stay in the second cache
 
 
 def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -321,9 +323,9 @@ def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray
     zero = ~np.any(lags, axis=1)
     mean, m2, small = transforms.moments_of_means(sums / turned.count, zero, turned.count, odd, np)
     flat = np.flatnonzero(small)
-    for group in _octaves(lags[flat, 0]) if turned.axes == 1 else [np.arange(len(flat))]:
+    for group in _octaves(lags[flat, 0]) if turned.axes == 1 else _similar(turned, lags[flat]):
         chosen = np.ascontiguousarray(lags[flat[group]])
-        by = _series_moments if turned.axes == 1 and len(group) > _FEW else _direct_moments
+        by = _direct_moments if len(group) <= _FEW[turned.axes - 1] else _SERIES[turned.axes > 1]
         mean[flat[group]], m2[flat[group]] = by(turned, chosen, odd)
     return mean, m2
 
@@ -331,6 +333,13 @@ def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray
 def _octaves(lags: np.ndarray) -> list[np.ndarray]:
     """Group lags other than 0 so that in a group none is more than twice another; indices of each."""
     exponents = np.frexp(lags)[1]
+    return [np.flatnonzero(exponents == exponent) for exponent in np.unique(exponents)]
+
+
+def _similar(turned: _Turned, lags: np.ndarray) -> list[np.ndarray]:
+    """Group lags by the size of their phases, up to a factor of 16; indices of each."""
+    sizes = np.abs(lags) @ np.median(np.abs(turned.omega), axis=0)
+    exponents = np.frexp(sizes)[1] // 4
     return [np.flatnonzero(exponents == exponent) for exponent in np.unique(exponents)]
 
 
@@ -357,10 +366,78 @@ def _series_moments(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.nd
             second += -0.5 * 4.0**k * even if odd else 0.5 * (4.0**k - 4.0) * even
         power *= square
     if not np.all(small):
-        outside = turned.those(~small)
-        once, twice = (_direct_sums(outside, v) for v in (lags, 2.0 * lags))
-        first += once.imag if odd else outside.count - once.real
-        squares = outside.count - twice.real if odd else 3.0 * outside.count - 4.0 * once.real + twice.real
-        second += 0.5 * squares
+        more = _of_large_phases(turned.those(~small), lags, odd)
+        first, second = first + more[0], second + more[1]
     m2 = np.clip(second - first * first / turned.count, 0.0, None)
     return (first if odd else turned.count - first) / turned.count, m2
+
+
+def _series_moments_of_axes(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
+    """As `_series_moments`, for lags in two or three axes, from sums of the products of powers of their frequencies."""
+    reach = np.max(np.abs(lags), axis=0)
+    share = lags / np.where(reach > 0.0, reach, 1.0)
+    small = np.sum(np.abs(turned.omega) * reach, axis=1) <= _SMALL
+    sums = _power_sums((turned.omega[small] * reach).T)
+    degree = np.sum(np.indices(sums.shape), axis=0)
+    several = math.factorial(_DEGREE) / np.prod([_FACTORIALS[index] for index in np.indices(sums.shape)], axis=0)
+    of_degree = sums * several / math.factorial(_DEGREE)  # the multinomial coefficient over the factorial of the degree
+    whole = np.arange(_DEGREE + 1)
+    sign, even = np.where(whole // 2 % 2, -1.0, 1.0), whole % 2 == 0
+    if odd:
+        once, twice = np.where(even, 0.0, sign), np.where(even, -0.5 * sign * 2.0**whole, 0.0)
+    else:
+        once, twice = np.where(even, -sign, 0.0), np.where(even, 0.5 * sign * (2.0**whole - 4.0), 0.0)
+    once[0] = twice[0] = 0.0
+    first, second = (
+        _polynomial(of_degree * np.append(c, np.zeros(degree.max()))[degree], share) for c in (once, twice)
+    )
+    if not np.all(small):
+        more = _of_large_phases(turned.those(~small), lags, odd)
+        first, second = first + more[0], second + more[1]
+    m2 = np.clip(second - first * first / turned.count, 0.0, None)
+    return (first if odd else turned.count - first) / turned.count, m2
+
+
+_FACTORIALS = np.asarray([float(math.factorial(n)) for n in range(_DEGREE + 1)])
+_SERIES = (_series_moments, _series_moments_of_axes)
+
+
+def _power_sums(x: np.ndarray) -> np.ndarray:
+    """Sums of ``x_0^a x_1^b`` (and ``x_2^c``) over the draws of ``(k, n)`` numbers, for powers up to `_DEGREE`."""
+    total = np.zeros((_DEGREE + 1,) * len(x))
+    for start in range(0, x.shape[1], _POWERED):
+        threads.checkpoint()
+        powers = _powers(x[:, start : start + _POWERED])
+        rows = powers[0]
+        for other in powers[1:-1]:
+            rows = (rows[:, None] * other).reshape(-1, rows.shape[-1])
+        total += (rows @ powers[-1].T).reshape(total.shape)
+    return total
+
+
+def _powers(x: np.ndarray) -> np.ndarray:
+    """Powers from 0 to `_DEGREE` of ``(k, n)`` numbers: ``(k, _DEGREE + 1, n)``."""
+    found = np.ones((len(x), _DEGREE + 1, x.shape[1]))
+    for power in range(1, _DEGREE + 1):
+        found[:, power] = found[:, power - 1] * x
+    return found
+
+
+def _polynomial(coefficients: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Values of a polynomial in k variables at points ``(L, k)``."""
+    value = np.empty(len(share))
+    for start in range(0, len(share), _POWERED):
+        powers = _powers(share[start : start + _POWERED].T)
+        part = coefficients.reshape(-1, _DEGREE + 1) @ powers[-1]
+        for other in powers[-2::-1]:
+            part = np.sum(part.reshape(-1, _DEGREE + 1, part.shape[-1]) * other, axis=1)
+        value[start : start + _POWERED] = part[0]
+    return value
+
+
+def _of_large_phases(outside: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Sums of ``1 - cos u`` and its square (of ``sin u`` and its square, if `odd`), directly."""
+    once, twice = (_direct_sums(outside, v) for v in (lags, 2.0 * lags))
+    first = once.imag if odd else outside.count - once.real
+    squares = outside.count - twice.real if odd else 3.0 * outside.count - 4.0 * once.real + twice.real
+    return first, 0.5 * squares
