@@ -175,8 +175,9 @@ def _beside(own: dict[str, Any], others: tuple[dict[str, Any], ...]) -> tuple[tu
         headings += [str(run_there["name"]), f"verdict on {run_there['name']}"]
     for row in own["rows"]:
         cells = [row[name] for name in TARGETS[:3]]
+        asked = row["job"], row["target"]
         for run_there in (own, *others):
-            found = next((one for one in run_there["rows"] if (one["job"], one["target"]) == tuple(cells[1:])), {})
+            found = next((one for one in run_there["rows"] if (one["job"], one["target"]) == asked), {})
             spread = f" ({found['spread']})" if found.get("spread") else ""
             cells += [f"{found.get('measured', '')}{spread}", found.get("verdict", "")]
         rows.append(tuple(cells))
