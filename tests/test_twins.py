@@ -27,6 +27,7 @@ PACKAGE = pathlib.Path(rfrope.__file__).parent
 MADE_OF = {  # modules beside the leaves, which these are made of
     *("__init__", "compiling", "circle", "rotation_rows", "rotation_loops", "coefficient_loops", "sums_loops"),
     "pairs_loops",
+    "rotation_walks",
     "estimator_loops",
     "door",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import inspect
+import itertools
 import math
 import warnings
 from typing import Any
@@ -37,6 +38,7 @@ from rfrope.rotation import turning
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
 leaf = pytest.importorskip("rfrope._accel.cpu.rotation", reason=NO_LOOPS, exc_type=ImportError)
 loops = pytest.importorskip("rfrope._accel.cpu.rotation_loops", reason=NO_LOOPS, exc_type=ImportError)
+walks = pytest.importorskip("rfrope._accel.cpu.rotation_walks", reason=NO_LOOPS, exc_type=ImportError)
 circle = pytest.importorskip("rfrope._accel.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
 
 TWIN_OF = {"rotate": "rotated", "rotate_by_phases": "rotated_by_phases", "rotate_by_table": "rotated_by_table"}
@@ -400,6 +402,27 @@ def test_a_result_of_its_own_is_never_remembered_memory(rng):
     np.testing.assert_array_equal(second, -kept)
 
 
+def test_large_results_leave_the_core_in_the_way_that_was_faster(rng):
+    x = rng.standard_normal((2**14, 160)).astype(np.float32)
+    walks.walk_of.cache_clear()
+    made = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leaf, "walk_of", lambda *a: made.append(walks.walk_of(*a)) or made[-1])
+        for _ in range(5):
+            rfrope.rotate(x, np.arange(len(x)), rfrope.geometric(64), out=np.empty_like(x))
+    (walk,) = set(made)
+    tried = [way for way, seconds in walk._seconds.items() if seconds]
+    assert len(tried) == 2
+    assert walks.LINES in tried
+    for fast, slow in (tried, tried[::-1]):
+        walk._seconds |= {fast: [9.0] * (walks._TRIES - 1) + [1.0], slow: [2.0] * walks._TRIES}
+        assert walk.faster(tuple(tried)) == fast
+        walk._seconds[slow].pop()
+        assert walk.faster(tuple(tried)) == slow  # not tried often enough
+    assert walk.ways(0) == (walks.PIECES, walks.LINES)
+    assert walk.ways(4) == (walks.THROUGH, walks.LINES)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("out_pairing", PAIRINGS)
@@ -410,17 +433,16 @@ def test_large_outputs_are_the_small_ones_bit_for_bit(dtype, pairing, out_pairin
     x = rng.standard_normal((2, 3, 8 * 2**20 // (6 * 128 * kind.itemsize) + 1, 128)).astype(kind)
     p, w = np.arange(x.shape[2]), rfrope.geometric(blocks)
     options = {"pairing": pairing, "out_pairing": out_pairing}
-    assert x.nbytes >= leaf._STREAMED_BYTES
+    assert x.nbytes >= walks.STREAMED_BYTES
     memory = np.zeros(x.size + 64, kind)
     start = (-memory.ctypes.data % 64) // kind.itemsize
     with rfrope.threads(1):
         wanted = np.stack([[rfrope.rotate(rows, p, w, **options) for rows in heads] for heads in x])
-    streamed = []
-    plan = leaf._plan
-    monkeypatch.setattr(leaf, "_plan", lambda *a: streamed.append(plan(*a)) or streamed[-1])
-    leaf._walk_of.cache_clear()
-    for offset in (0, 1):
+    ran, chosen = set(), []
+    monkeypatch.setattr(walks.Walk, "faster", lambda walk, ways: ran.add(way := chosen[0](ways)) or way)
+    for offset, way in itertools.product((0, 1), (min, max)):
         out = memory[start + offset : start + offset + x.size].reshape(x.shape)
+        chosen[:] = [way]
         for count in (1, 4):
             memory[:] = 7.0
             with rfrope.threads(count):
@@ -428,7 +450,8 @@ def test_large_outputs_are_the_small_ones_bit_for_bit(dtype, pairing, out_pairin
             assert np.array_equal(out.view(np.uint8), wanted.view(np.uint8))
             assert np.all(memory[: start + offset] == 7.0)
             assert np.all(memory[start + offset + x.size :] == 7.0)
-    assert [int(made.table[loops.STREAMING]) for made in streamed] == [1 if blocks != 60 or kind.itemsize > 2 else 0, 0]
+    aligned = {walks.PIECES} if blocks != 60 or kind.itemsize > 2 else set()
+    assert ran == {walks.THROUGH, walks.LINES} | aligned
     same = x.copy()
     with rfrope.threads(4):
         rfrope.rotate(same, p, w, out=same, **options)
