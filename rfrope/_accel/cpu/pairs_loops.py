@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from rfrope._accel.cpu.compiling import called, compiled
+from rfrope._accel.cpu.compiling import called, compiled, widest
 
 _QUERIES = 64  # tokens whose features stay in the second cache while the lags of one call go over them
 _LANES = 8
@@ -15,6 +15,7 @@ _LANES = 8
 @called
 def _sum(values):  # type: ignore[no-untyped-def]
     """Sum of some numbers, eight side by side."""
+    widest()
     s_0 = s_1 = s_2 = s_3 = s_4 = s_5 = s_6 = s_7 = 0.0
     whole = values.size // _LANES * _LANES
     for i in range(0, whole, _LANES):
@@ -39,6 +40,7 @@ def score_pairs(q_1, q_2, k_1, k_2, cos, sin, first, i, j, start, stop, scores, 
     Features are ``(tokens, D)``, waves and sums ``(L, D)``; the pairs of a lag are those from ``first[lag]`` to
     ``first[lag + 1]``, their queries `i` in ascending order. The scores are those of the lags from `start` on.
     """
+    widest()
     blocks, tokens = q_1.shape[1], q_1.shape[0]
     done, parts = np.empty(stop - start, np.int64), np.empty(blocks)
     for lag in range(start, stop):
@@ -68,6 +70,7 @@ def spread_pairs(scores, from_q, from_k, first, i, j, start, stop, paired, varia
 
     ``from_q (L, n)`` and ``from_k (L, m)`` are what each token adds as a query and as a key.
     """
+    widest()
     n, m = from_q.shape[1], from_k.shape[1]
     of_q, of_k = np.empty(n), np.empty(m)
     rest = np.empty(scores.size)

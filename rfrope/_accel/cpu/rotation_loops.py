@@ -12,7 +12,7 @@ import numpy as np
 from numba import carray, njit
 
 from rfrope._accel.cpu.circle import TURN_1, TURN_2, cos_sin, cos_sin_narrow, fma
-from rfrope._accel.cpu.compiling import called, compiled
+from rfrope._accel.cpu.compiling import called, compiled, widest
 from rfrope._accel.cpu.rotation_rows import (
     carry,
     copy,
@@ -68,6 +68,7 @@ _LARGEST = 2.0**500
 @called
 def _turns_of(frequencies, block_step, axis_step, blocks, axes, turns_1, turns_2):  # type: ignore[no-untyped-def]
     """Frequencies over 2 pi to twice the precision of a float64, axis by axis."""
+    widest()
     for axis in range(axes):
         for i in range(blocks):
             turns_1[axis * blocks + i] = number(frequencies + axis * axis_step + i * block_step, False)
@@ -81,6 +82,7 @@ def _turns_of(frequencies, block_step, axis_step, blocks, axes, turns_1, turns_2
 @called
 def _add_turns(factor, turns_1, turns_2, count, high, low, exact):  # type: ignore[no-untyped-def]
     """Add factor * turns, less whole turns, to a sum: an unevaluated one of two parts (Knuth) if `exact`."""
+    widest()
     for i in range(count):
         product = factor * turns_1[i]
         term = product - np.rint(product)
@@ -97,6 +99,7 @@ def _add_turns(factor, turns_1, turns_2, count, high, low, exact):  # type: igno
 @called
 def _add_radians(radians, count, high, low, exact):  # type: ignore[no-untyped-def]
     """Add angles in radians, less whole turns, to such a sum."""
+    widest()
     for i in range(count):
         product = radians[i] * TURN_1
         term = product - np.rint(product)
@@ -112,6 +115,7 @@ def _add_radians(radians, count, high, low, exact):  # type: ignore[no-untyped-d
 
 @called
 def _read(source, step, narrow, count, target):  # type: ignore[no-untyped-def]
+    widest()
     for i in range(count):
         target[i] = number(source + i * step, narrow)
 
@@ -119,6 +123,7 @@ def _read(source, step, narrow, count, target):  # type: ignore[no-untyped-def]
 @called
 def _fill_one_axis(positions, step, n_rows, turns_1, turns_2, blocks, cos, sin, exact):  # type: ignore[no-untyped-def]
     """Cos and sin of a tile of phases, from positions on one axis: the usual case, without any scratch memory."""
+    widest()
     for row in range(n_rows):
         position = number(positions + row * step, False)
         cos_row, sin_row = cos[row * blocks :], sin[row * blocks :]
@@ -136,6 +141,7 @@ def _fill_one_axis(positions, step, n_rows, turns_1, turns_2, blocks, cos, sin, 
 
 @called
 def _cos_sin_of_sums(high, low, blocks, cos, sin, exact):  # type: ignore[no-untyped-def]
+    widest()
     if exact:
         for i in range(blocks):
             cos[i], sin[i] = cos_sin(high[i], low[i])
@@ -146,6 +152,7 @@ def _cos_sin_of_sums(high, low, blocks, cos, sin, exact):  # type: ignore[no-unt
 
 @called
 def _cos_sin_of_radians(radians, blocks, high, low, cos, sin, exact):  # type: ignore[no-untyped-def]
+    widest()
     largest = 0.0
     for i in range(blocks):
         largest = max(largest, abs(radians[i]))
@@ -162,6 +169,7 @@ def _cos_sin_of_radians(radians, blocks, high, low, cos, sin, exact):  # type: i
 @called
 def _fill(header, row, a, b, c, e, scale, turns_1, turns_2, high, low, cos, sin, exact):  # type: ignore[no-untyped-def]
     """Cos and sin of one row of phases."""
+    widest()
     blocks, source = header[BLOCKS], header[SOURCE]
     a_step, b_step = header[BLOCK_STRIDES + A], header[BLOCK_STRIDES + B]
     if source >= TABLE_64:
@@ -373,6 +381,7 @@ def _turn_tile(  # type: ignore[no-untyped-def]
 @compiled
 def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-untyped-def]
     """Items first, ..., last - 1 of a plan's work. All but `scale` and `like` are addresses and integers."""
+    widest()
     header = carray(integers(plan), (1 << 16,))
     blocks, n_rows = header[BLOCKS], header[TILE]
     turns = np.empty((2, header[POSITION_AXES] * blocks))
@@ -400,6 +409,7 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
 @compiled
 def turn_two(plan_1, x_1, y_1, b_1, last_1, plan_2, x_2, y_2, b_2, last_2, a, scale, like):  # type: ignore[no-untyped-def]
     """All the work of two plans for the same positions: a query and a key, at the price of one call."""
+    widest()
     turn(plan_1, x_1, y_1, a, b_1, 0, 0, scale, like, 0, last_1)
     return turn(plan_2, x_2, y_2, a, b_2, 0, 0, scale, like, 0, last_2)
 

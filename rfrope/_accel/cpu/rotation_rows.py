@@ -18,8 +18,8 @@ def _converts_half() -> bool:
     """Whether the processor converts float16 by itself: the compiled code has no library to call."""
     if platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686"):
         return True
-    if config.CPU_NAME or config.CPU_FEATURES:
-        return "+f16c" in (config.CPU_FEATURES or "")
+    if config.CPU_FEATURES is not None:  # NUMBA_CPU_NAME alone leaves the features those of the host
+        return "+f16c" in config.CPU_FEATURES
     return bool(binding.get_host_cpu_features().get("f16c", False))
 
 
