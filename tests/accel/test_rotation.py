@@ -955,3 +955,104 @@ def test_a_twin_that_did_not_run_is_noticed():
     call = Call("rotate", (np.arange(3), np.ones(4)), options, "float64", "dense", (3, 8), "none", "dense", 4, 3, False)
     with without_twins(), pytest.raises(AssertionError):
         run(call)
+
+
+# -- steps that come again and again -----------------------------------------------------------------------------------
+
+
+def outcome(call):
+    """Result of a call, or what it raised."""
+    try:
+        return np.array(call())
+    except (ValueError, TypeError) as error:
+        return type(error), str(error)
+
+
+def same(found, wanted):
+    if isinstance(wanted, tuple):
+        return found == wanted
+    return found.dtype == wanted.dtype and np.array_equal(found, wanted)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Steps after the first call of a layout; returns which compiled calls did all the work."""
+    ran = []
+    monkeypatch.setattr(leaf, "_STEADY", 1)
+    for name in ("step", "step_at"):
+        right = getattr(loops, name)
+        monkeypatch.setattr(
+            loops, name, lambda *a, name=name, right=right: ran.append((name, done := right(*a))) or done
+        )
+    return ran
+
+
+def test_a_step_is_the_call_without_one(steps, rng):
+    dtype, inverse, fields = np.float32, True, {"pairing": "interleaved", "attention_factor": 1.5}
+    rope = rfrope.Rope(rfrope.geometric(16), **fields)
+    store = rng.standard_normal((3, 5, 80)).astype(dtype)
+    x, strided, kept = store[..., :40].copy(), store[..., :40], np.empty((3, 5, 40), dtype)
+    readonly = kept.copy()
+    readonly.flags.writeable = False
+    at = np.arange(5)
+    for _ in range(3):
+        rope.rotate(x, at, inverse=inverse, out=kept)
+    assert steps[-1] == ("step", True)
+    shifted = np.zeros(x.size + 3, dtype)
+    over = shifted[3:].reshape(x.shape)
+    cases = (
+        *((x, places, out) for places in (at, at + 7, -at, at.astype(float)) for out in (kept, None, x)),
+        *((x, at + np.asarray([0.0, 0.0, bad, 0.0, 0.0]), kept) for bad in (np.nan, np.inf, 2.0**501)),
+        *((each, at, kept) for each in (strided, x[:, ::-1], x[:2], x.astype(np.float16), x.tolist())),
+        *((x, places, kept) for places in (at[:3], 5, at[:, None], at.astype(np.uint8), at.astype(complex))),
+        *((x, at, out) for out in (readonly, kept[:2], over, kept.astype(np.float16), kept.T)),
+        (shifted[:-3].reshape(x.shape), at, over),
+    )
+    for each, places, out in cases:
+        results = []
+        for rotate in (rope.rotate, rfrope.Rope(rope.frequencies, **fields).rotate):
+            before = [np.array(v, copy=True) if isinstance(v, np.ndarray) else None for v in (each, out)]
+            results.append(outcome(lambda rotate=rotate: rotate(each, places, inverse=inverse, out=out)))  # noqa: B023
+            for array_, value in zip((each, out), before, strict=True):
+                if value is not None and array_.flags.writeable:
+                    array_[...] = value
+        assert same(*results), (places, results)
+    assert ("step", True) in steps[3:]
+
+
+def test_a_step_does_not_stay_when_frequencies_have_axes_and_shapes_alternate(steps, rng):
+    rope = rfrope.Rope(rng.standard_normal((4, 8, 2)), pairing="half")
+    q, k = rng.standard_normal((2, 4, 3, 20)), rng.standard_normal((1, 4, 3, 16))
+    for turn in range(5):
+        at = rng.integers(0, 50, (3, 2)) + turn
+        for x in (q, k):
+            np.testing.assert_array_equal(rope.rotate(x, at), rfrope.rotate(x, at, rope.frequencies))
+    assert steps.count(("step", True)) >= 6
+    assert ("step", False) not in steps
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_step_of_torch_is_the_call_without_one(dtype, steps):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    rope = rfrope.Rope(rfrope.geometric(16), pairing="half")
+    x = torch.randn((2, 4, 3, 40), generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
+    for turn in range(5):
+        for at in (np.arange(3) + turn, torch.arange(3) + turn):
+            wanted = rfrope.rotate(x, at, torch.from_numpy(rope.frequencies))
+            for out in (None, torch.empty_like(x), x.clone()):
+                source = out if turn == 4 and out is not None else x  # in place
+                if source is not x:
+                    source.copy_(x)
+                version = None if out is None else out._version
+                found = rope.rotate(source, at, out=out)
+                assert torch.equal(found, wanted)
+                assert found.dtype == x.dtype
+                assert out is None or (found is out and out._version > version)
+    assert steps.count(("step_at", True)) > 10
+    with pytest.raises(ValueError, match="positions"):
+        rope.rotate(x, np.array([0.0, np.nan, 1.0]))
+    strided = x.transpose(0, 1).contiguous().transpose(0, 1)
+    assert torch.equal(rope.rotate(strided, np.arange(3)), rope.rotate(x, np.arange(3)))
+    learnt = x.float().clone().requires_grad_()
+    rope.rotate(learnt, np.arange(3)).sum().backward()
+    assert learnt.grad is not None

@@ -26,6 +26,7 @@ from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
 
 _TENSORS: dict[Any, Any] = {}  # walks of torch tensors by their layout
+_STEADY = 16  # calls of one layout after which the next ones are worth a compiled call of their own
 _REMEMBERED = 512  # calls whose checks need not be made again
 
 
@@ -197,16 +198,124 @@ class Prepared(Repeats):
         self._frequencies = np.require(frequencies, np.float64, "A")
         self._address = self._frequencies.ctypes.data
         self._pairing, self._scale = pairing, scale
+        self._steps: dict[Any, Step] = {}  # of layouts that come again and again, by the shape of x
+        self._often: dict[Any, int] = {}
+        self._tensors: dict[Any, Any] = {}  # steps of dense tensors of torch, or how often they came
 
     def again(self, x: Any, positions: Any, inverse: Any, out: Any) -> np.ndarray | None:
         """Turn `x`, or return None where the layout is new or something needs a closer look."""
+        step = self._steps.get(x.shape)
+        if step is not None and inverse is step.inverse:
+            turned = step.turned(x, positions, out)
+            if turned is not None:
+                return turned
         known = self._find(None, x, positions, inverse, out)
-        return None if known is None else _again(known, x, positions, self._address, self._scale, out)
+        if known is None:
+            return None
+        turned = _again(known, x, positions, self._address, self._scale, out)
+        if turned is not None and type(positions) is np.ndarray:
+            often = self._often[x.shape] = self._often.get(x.shape, 0) + 1
+            dense = x.dtype.char in "fd" and x.flags.carray and turned.flags.carray
+            if often % _STEADY == 0 and dense and Step.fits(positions):
+                reach, arrays = known.frequencies, (x, turned)
+                self._steps[x.shape] = Step(
+                    known.walk, reach, arrays, positions, self._frequencies, self._scale, inverse
+                )
+        return turned
+
+    def again_as_tensor(self, x: Any, positions: Any, inverse: Any, out: Any) -> Any:
+        """Turn a dense tensor of torch likewise."""
+        step = self._tensors.get((x.shape, x.dtype, inverse))
+        if type(step) is not Step or not x.is_contiguous():
+            return None
+        turned = tensors.empty_like(x) if out is None else out
+        if out is not None and not (tensors.is_torch(out) and out.dtype == x.dtype and out.shape == x.shape):
+            return None
+        if not (tensors.are_memory(x) if out is None else tensors.are_memory(x, out) and out.is_contiguous()):
+            return None
+        if not step.turned_at(x.data_ptr(), turned.data_ptr(), _host(positions)):
+            return None
+        if out is not None:
+            memory.written(out)
+        return turned
+
+    def prepare_as_tensor(self, x: Any, positions: Any, inverse: Any, turned: Any) -> None:
+        """Plan for dense tensors whose like was turned often, and passed all checks."""
+        if not (tensors.is_torch(turned) and x.is_contiguous() and tensors.are_memory(x, turned)):
+            return
+        places, key = _host(positions), (x.shape, x.dtype, inverse)
+        if type(inverse) is not bool or not Step.fits(places) or turned.shape != x.shape:
+            return
+        often = self._tensors.get(key, 0)
+        if len(self._tensors) >= _REMEMBERED:
+            self._tensors.clear()
+        self._tensors[key] = often = often + 1 if type(often) is int else 1
+        a, b = np.empty(places.shape), self._frequencies
+        if b.ndim == 1:
+            a, b = a[..., None], b[:, None]
+        turn = Turn(self._pairing, self._pairing, self._scale, inverse)
+        walk, _ = _walk_of_angles(Features.of(x, turned), Angles(a, b, None, np), turn)
+        if often >= _STEADY and walk.is_small:
+            self._tensors[key] = Step(walk, _extent(b), (), places, self._frequencies, self._scale, inverse)
 
     def prepare(self, x: Any, positions: Any, inverse: Any, out: Any) -> None:
         """Plan for arrays that have just been turned, and so passed all checks."""
         turn = Turn(self._pairing, self._pairing, self._scale, inverse)
         self._keep(None, x, positions, self._frequencies, turn, out)
+
+
+class Step:
+    """Rotations of one layout at positions of one shape, checked and turned by one compiled call."""
+
+    def __init__(
+        self,
+        walk: Walk,
+        reach: tuple[int, int],
+        arrays: tuple[np.ndarray, ...],
+        positions: np.ndarray,
+        frequencies: np.ndarray,
+        scale: float,
+        inverse: bool,
+    ) -> None:
+        start = frequencies.ctypes.data
+        through = [walk.plan(in_place).address for in_place in (False, True)]
+        reaches = walk.x_low, walk.x_high, walk.y_low, walk.y_high, walk.same_strides
+        numbers = [loops.address_of_turn(walk.like), *through, walk.plan(False).items, *reaches]
+        numbers += [start + reach[0], start + reach[1], start]
+        for each in arrays:
+            numbers += [each.ndim, *each.shape]
+        self._table = np.asarray([*numbers, positions.ndim, *positions.shape], np.int64)
+        self._address, self._scale, self._like = self._table.ctypes.data, scale, walk.like
+        self._dtype: Any = arrays[1].dtype if arrays else None
+        self._shape = walk.shape
+        self._places, self.inverse = positions.dtype, inverse
+
+    @staticmethod
+    def fits(positions: Any) -> bool:
+        """Whether the compiled call takes such positions."""
+        return type(positions) is np.ndarray and positions.dtype.char in "ilqfd" and positions.flags.carray
+
+    def turned(self, x: Any, positions: Any, out: Any) -> np.ndarray | None:
+        """Turn `x`, or return None where something differs from the layouts, or needs a closer look.
+
+        Arrays of another type, or that are not dense, would have the call compiled for them, too.
+        """
+        if type(x) is not np.ndarray or x.dtype is not self._dtype or not x.flags.c_contiguous:
+            return None
+        if type(positions) is not np.ndarray or positions.dtype is not self._places:
+            return None
+        if out is None:
+            out = np.empty(self._shape, self._dtype)
+        elif type(out) is not np.ndarray or out.dtype is not self._dtype or not out.flags.carray:
+            return None
+        done = loops.step(self._address, x, out, positions, self._scale, self._like)
+        return out if done else None
+
+    def turned_at(self, x: int, out: int, positions: Any) -> bool:
+        """Turn what lies at an address, in the layout of this step, into what lies at another."""
+        if type(positions) is not np.ndarray or positions.dtype is not self._places:
+            return False
+        return bool(loops.step_at(self._address, x, out, positions, self._scale, self._like))
 
 
 class Steps:
@@ -248,6 +357,17 @@ class Steps:
                 self._known.clear()
             key = (q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, positions.shape)
             self._known[key] = walks[0], walks[1]
+
+
+def _extent(frequencies: np.ndarray) -> tuple[int, int]:
+    return extent((frequencies.shape, frequencies.strides), 8)
+
+
+def _host(positions: Any) -> Any:
+    """Positions as an array of NumPy, if a tensor of them is no more than memory; else as they came."""
+    if type(positions) is np.ndarray or not tensors.is_torch(positions) or not tensors.are_memory(positions):
+        return positions
+    return positions.detach().numpy()
 
 
 def _again(known: Known, x: np.ndarray, positions: Any, b: int, scale: float, out: Any) -> np.ndarray | None:

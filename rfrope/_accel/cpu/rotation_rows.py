@@ -299,6 +299,21 @@ def copy(typing, target, source, target_step, source_step, count, like):  # type
 
 
 @intrinsic
+def call_turn(typing, function, plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-untyped-def]
+    """Call `turn` by its address: were it called by its name, its code would be compiled into the caller again."""
+    signature = types.int64(*(types.int64,) * 8, types.float64, like, types.int64, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kinds, convention = signature.args[1:], context.call_conv
+        kind = convention.get_function_type(signature.return_type, kinds)
+        function = builder.inttoptr(arguments[0], kind.as_pointer())
+        _, result = convention.call_function(builder, function, signature.return_type, kinds, arguments[1:])
+        return result
+
+    return signature, generate
+
+
+@intrinsic
 def carry(typing, target, source):  # type: ignore[no-untyped-def]
     """Copy 64 bytes."""
 
