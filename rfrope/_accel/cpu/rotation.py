@@ -17,7 +17,7 @@ import numpy as np
 from rfrope._accel import layout
 from rfrope._accel.cpu import coefficient_loops as coefficients
 from rfrope._accel.cpu import rotation_loops as loops
-from rfrope._accel.cpu.rotation_walks import LIKE, TABLE_BYTES, THREAD_ELEMENTS, Source, Walk, extent, walk_of
+from rfrope._accel.cpu.rotation_walks import LIKE, TABLE_BYTES, THREAD_ELEMENTS, Source, Step, Walk, extent, walk_of
 from rfrope._accel.layout import Operand
 from rfrope._core import array, memory, tensors, threads
 from rfrope._core.angles import Angles
@@ -262,60 +262,6 @@ class Prepared(Repeats):
         """Plan for arrays that have just been turned, and so passed all checks."""
         turn = Turn(self._pairing, self._pairing, self._scale, inverse)
         self._keep(None, x, positions, self._frequencies, turn, out)
-
-
-class Step:
-    """Rotations of one layout at positions of one shape, checked and turned by one compiled call."""
-
-    def __init__(
-        self,
-        walk: Walk,
-        reach: tuple[int, int],
-        arrays: tuple[np.ndarray, ...],
-        positions: np.ndarray,
-        frequencies: np.ndarray,
-        scale: float,
-        inverse: bool,
-    ) -> None:
-        start = frequencies.ctypes.data
-        through = [walk.plan(in_place).address for in_place in (False, True)]
-        reaches = walk.x_low, walk.x_high, walk.y_low, walk.y_high, walk.same_strides
-        numbers = [loops.address_of_turn(walk.like), *through, walk.plan(False).items, *reaches]
-        numbers += [start + reach[0], start + reach[1], start]
-        for each in arrays:
-            numbers += [each.ndim, *each.shape]
-        self._table = np.asarray([*numbers, positions.ndim, *positions.shape], np.int64)
-        self._address, self._scale, self._like = self._table.ctypes.data, scale, walk.like
-        self._dtype: Any = arrays[1].dtype if arrays else None
-        self._shape = walk.shape
-        self._places, self.inverse = positions.dtype, inverse
-
-    @staticmethod
-    def fits(positions: Any) -> bool:
-        """Whether the compiled call takes such positions."""
-        return type(positions) is np.ndarray and positions.dtype.char in "ilqfd" and positions.flags.carray
-
-    def turned(self, x: Any, positions: Any, out: Any) -> np.ndarray | None:
-        """Turn `x`, or return None where something differs from the layouts, or needs a closer look.
-
-        Arrays of another type, or that are not dense, would have the call compiled for them, too.
-        """
-        if type(x) is not np.ndarray or x.dtype is not self._dtype or not x.flags.c_contiguous:
-            return None
-        if type(positions) is not np.ndarray or positions.dtype is not self._places:
-            return None
-        if out is None:
-            out = np.empty(self._shape, self._dtype)
-        elif type(out) is not np.ndarray or out.dtype is not self._dtype or not out.flags.carray:
-            return None
-        done = loops.step(self._address, x, out, positions, self._scale, self._like)
-        return out if done else None
-
-    def turned_at(self, x: int, out: int, positions: Any) -> bool:
-        """Turn what lies at an address, in the layout of this step, into what lies at another."""
-        if type(positions) is not np.ndarray or positions.dtype is not self._places:
-            return False
-        return bool(loops.step_at(self._address, x, out, positions, self._scale, self._like))
 
 
 class Steps:
