@@ -28,6 +28,7 @@ MADE_OF = {  # modules beside the leaves, which these are made of
     *("__init__", "compiling", "circle", "rotation_rows", "rotation_loops", "coefficient_loops", "sums_loops"),
     "pairs_loops",
     "rotation_walks",
+    "step_loops",
     "estimator_loops",
     "door",
 }

@@ -7,15 +7,13 @@ shape. The element type is that of the argument `like`; see `rotation_rows`.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numba import carray, njit, typeof
+from numba import carray, njit
 
 from rfrope._accel.cpu.circle import TURN_1, TURN_2, cos_sin, cos_sin_narrow, fma
 from rfrope._accel.cpu.compiling import called, compiled, widest
 from rfrope._accel.cpu.rotation_rows import (
-    call_turn,
     carry,
     copy,
     fence,
@@ -61,7 +59,7 @@ POSITIONS, PHASES, TABLE_64, TABLE_32 = range(4)
 _PREFETCH_BYTES = 4096  # how far ahead of the row in work the next ones are asked for; half of it was slower
 
 _LARGEST_EXACT = 2.0**53
-_LARGEST = 2.0**500
+LARGEST = 2.0**500
 
 
 # -- phases to cos and sin ---------------------------------------------------------------------------------------------
@@ -408,80 +406,6 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
     return storage.size  # the table lives until here
 
 
-def address_of_turn(like: Any) -> int:
-    """Address of the compiled `turn` for elements like `like`, once it was called."""
-    kind = typeof(like)
-    made = next(made for signature, made in turn.overloads.items() if signature[8] == kind)
-    return int(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
-
-
-# Fields of the table of a step before its shapes and strides
-(
-    TURN,
-    STEP_PLAN,
-    STEP_PLAN_IN_PLACE,
-    STEP_ITEMS,
-    X_LOW,
-    X_HIGH,
-    Y_LOW,
-    Y_HIGH,
-    SAME,
-    B_LOW,
-    B_HIGH,
-    FREQUENCIES,
-    SIZES,
-) = range(13)
-
-
-@njit(inline="always")
-def _step(held, at, first, second, positions, scale, like):  # type: ignore[no-untyped-def]
-    """Look at positions, whose shape is that at `at`, and at where all of it lies; turn if nothing is wrong."""
-    if held[at] != positions.ndim:
-        return False
-    for axis in range(positions.ndim):
-        if held[at + 1 + axis] != positions.shape[axis]:
-            return False
-    places, fine = np.empty(positions.size), True
-    for i, position in enumerate(positions.flat):
-        places[i] = position
-        fine = fine and abs(places[i]) <= _LARGEST
-    low, high = second + held[Y_LOW], second + held[Y_HIGH]
-    in_place = first == second and held[SAME] != 0
-    fine = fine and (in_place or high <= first + held[X_LOW] or first + held[X_HIGH] <= low)
-    fine = fine and (high <= held[B_LOW] or held[B_HIGH] <= low)
-    if not fine or (first | second) % sizes(like)[0] != 0:
-        return False
-    plan = held[STEP_PLAN_IN_PLACE] if in_place else held[STEP_PLAN]
-    a = places.ctypes.data
-    call_turn(held[TURN], plan, first, second, a, held[FREQUENCIES], 0, 0, scale, like, 0, held[STEP_ITEMS])
-    return places.size > 0 or fine  # the positions live until here
-
-
-@compiled
-def step(table, x, out, positions, scale, like):  # type: ignore[no-untyped-def]
-    """All the work of a plan for arrays whose layouts are those of its table; False where anything is not as it says.
-
-    Layouts are: of x, of `out` and of the positions, each its number of axes, then its shape. All are dense.
-    """
-    held = carray(integers(table), (1 << 16,))
-    at = SIZES
-    for array in (x, out):
-        if held[at] != array.ndim:
-            return False
-        for axis in range(array.ndim):
-            if held[at + 1 + axis] != array.shape[axis]:
-                return False
-        at += 1 + array.ndim
-    return _step(held, at, x.ctypes.data, out.ctypes.data, positions, scale, like)
-
-
-@compiled
-def step_at(table, x, out, positions, scale, like):  # type: ignore[no-untyped-def]
-    """Do the same for two addresses, whose layouts are known to be those of the table."""
-    held = carray(integers(table), (1 << 16,))
-    return _step(held, SIZES, x, out, positions, scale, like)
-
-
 @compiled
 def turn_two(plan_1, x_1, y_1, b_1, last_1, plan_2, x_2, y_2, b_2, last_2, a, scale, like):  # type: ignore[no-untyped-def]
     """All the work of two plans for the same positions: a query and a key, at the price of one call."""
@@ -501,5 +425,5 @@ def checked_address(array):  # type: ignore[no-untyped-def]
     """Address of an array, and whether all its values are at most 2**500."""
     fine = True
     for value in array.flat:
-        fine = fine and abs(value) <= _LARGEST
+        fine = fine and abs(value) <= LARGEST
     return array.ctypes.data, fine

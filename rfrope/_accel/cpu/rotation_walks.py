@@ -10,6 +10,7 @@ import numpy as np
 
 from rfrope._accel import layout
 from rfrope._accel.cpu import rotation_loops as loops
+from rfrope._accel.cpu import step_loops
 from rfrope._accel.layout import Strides
 
 TABLE_BYTES = 2**16  # bytes of cos and sin for one tile of rows: they stay in the second cache
@@ -173,7 +174,7 @@ class Step:
         start = frequencies.ctypes.data
         through = [walk.plan(in_place).address for in_place in (False, True)]
         reaches = walk.x_low, walk.x_high, walk.y_low, walk.y_high, walk.same_strides
-        numbers = [loops.address_of_turn(walk.like), *through, walk.plan(False).items, *reaches]
+        numbers = [step_loops.address_of_turn(walk.like), *through, walk.plan(False).items, *reaches]
         numbers += [start + reach[0], start + reach[1], start]
         for each in arrays:
             numbers += [each.ndim, *each.shape]
@@ -201,11 +202,11 @@ class Step:
             out = np.empty(self._shape, self._dtype)
         elif type(out) is not np.ndarray or out.dtype is not self._dtype or not out.flags.carray:
             return None
-        done = loops.step(self._address, x, out, positions, self._scale, self._like)
+        done = step_loops.step(self._address, x, out, positions, self._scale, self._like)
         return out if done else None
 
     def turned_at(self, x: int, out: int, positions: Any) -> bool:
         """Turn what lies at an address, in the layout of this step, into what lies at another."""
         if type(positions) is not np.ndarray or positions.dtype is not self._places:
             return False
-        return bool(loops.step_at(self._address, x, out, positions, self._scale, self._like))
+        return bool(step_loops.step_at(self._address, x, out, positions, self._scale, self._like))
