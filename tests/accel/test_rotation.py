@@ -980,9 +980,9 @@ def steps(monkeypatch):
     ran = []
     monkeypatch.setattr(leaf, "_STEADY", 1)
     for name in ("step", "step_at"):
-        right = getattr(loops, name)
+        right = getattr(walks.step_loops, name)
         monkeypatch.setattr(
-            loops, name, lambda *a, name=name, right=right: ran.append((name, done := right(*a))) or done
+            walks.step_loops, name, lambda *a, name=name, right=right: ran.append((name, done := right(*a))) or done
         )
     return ran
 
