@@ -35,9 +35,9 @@ READINGS = {
     "shifted scores, 1 pair, 131072 lags": lambda: heads.shifted_scores(QUERY, KEY, LADDER, lags(131072), SHIFT),
     "shifted scores, 32 heads, 4096 lags": lambda: heads.shifted_scores(QUERIES, KEYS, LADDER, lags(4096), SHIFT),
     "shifted mean kernel, 131072 lags": lambda: heads.shifted_mean_kernel(LADDER, lags(131072), SHIFT),
-    "attention profile, 4096 positions": lambda: heads.attention_profile(LADDER, 4096),
-    "attention profile, 131072 positions": lambda: heads.attention_profile(LADDER, 131072),
-    "attention profile, 32 sets, 4096 positions": lambda: heads.attention_profile(
+    "attention profile, 4096 positions": lambda: heads.positional_attention(LADDER, 4096),
+    "attention profile, 131072 positions": lambda: heads.positional_attention(LADDER, 131072),
+    "attention profile, 32 sets, 4096 positions": lambda: heads.positional_attention(
         SETS, 4096, offset=np.full((32, 1, 1), -1.0)
     ),
     "profile of 256 tokens, 256 lags": lambda: heads.profile(*TOKENS, LADDER, lags(256)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from types import ModuleType
 
-from rfrope._core import array, blocks, sums, texts
+from rfrope._core import angles, array, blocks, sums, texts
 from rfrope._core.arguments import positive, probability, whole
 from rfrope._core.array import Array
 from rfrope.designs.optimising import as_range
@@ -197,10 +197,11 @@ def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confi
     """
     kernel, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks, 1)
     confidence = probability("confidence", confidence)
-    phi, phi2 = kernel.phi(delta), kernel.phi2(delta)
-    xp = array.namespace(phi=phi)
+    vectors, xp, _ = angles.lags(delta, kernel.ndim, law=kernel)
+    lags = kernel.as_given(vectors)
+    phi, phi2 = kernel.phi(lags), kernel.phi2(lags)
     variance = array.clip(0.5 * (1.0 + phi2) - phi * phi, _UNKNOWN, None, xp)
-    at_zero = xp.all(kernel.as_vectors(delta, "delta")[0] == 0.0, axis=-1)
+    at_zero = xp.all(vectors == 0.0, axis=-1)
     stderr = sums.root(xp.where(at_zero, xp.zeros_like(variance), variance) / float(n_blocks), xp)
     reach = NormalDist().inv_cdf(0.5 + 0.5 * confidence) * stderr
     return Band(phi, stderr, array.clip(phi - reach, -1.0, 1.0, xp), array.clip(phi + reach, -1.0, 1.0, xp), confidence)
@@ -257,9 +258,9 @@ def _prepare(
 ) -> tuple[Array, Array, Array, Array, ModuleType]:
     """Block coefficients in float64, Phi and Phi_2, all of one library and broadcastable."""
     kernel = as_kernel(kernel)
-    xp, device = array.shared(q=q, k=k, delta=delta)
+    vectors, xp, device = angles.lags(delta, kernel.ndim, law=kernel, q=q, k=k)
     a, b, _ = blocks.content(q, k, xp, device, pairing)
-    delta = array.asarray(delta, xp, name="delta", device=device)
-    phi, phi2 = kernel.phi(delta), kernel.phi2(delta)
+    lags = kernel.as_given(vectors)
+    phi, phi2 = kernel.phi(lags), kernel.phi2(lags)
     array.broadcast_shapes({"q and k": a.shape[:-1], "delta": phi.shape})
     return a, b, phi, phi2, xp

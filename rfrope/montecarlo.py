@@ -168,8 +168,7 @@ def estimate_kernel(
     kernel = as_kernel(kernel)
     design = check_randomised(design, kernel)
     choice("quantity", quantity, tuple(_QUANTITIES))
-    xp, _ = array.shared(delta=delta)
-    delta = _lags(delta, kernel, xp, None)
+    delta, _, _ = angles.lags(delta, kernel.ndim, law=kernel)
     n_samples = whole("n_samples", n_samples, 2)
     n_sets = _n_sets(design, n_samples, n_blocks)
     check_seed(rng, checkpoint)
@@ -253,9 +252,8 @@ def estimate_scores(
     design = check_randomised(design, kernel)
     n_trials = whole("n_trials", n_trials, 4)
     check_seed(rng, checkpoint)
-    xp, device = array.shared(q=q, k=k, delta=delta)
+    delta, xp, device = angles.lags(delta, kernel.ndim, law=kernel, q=q, k=k)
     a, b, _ = blocks.content(q, k, xp, device, pairing)
-    delta = _lags(delta, kernel, xp, device)
     lags = delta.shape[:-1]
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "delta": lags})
     task = _ScoreChunk(kernel, philox.key_from_rng(rng), delta, a, b, design)
@@ -392,7 +390,7 @@ def _scores(u: Array, a: Array, b: Array) -> Array:
     """Scores ``(..., trials)`` from phases ``(..., trials, D)``."""
     xp = array.namespace(a=a)
     a, b = a[..., None, :], b[..., None, :]  # the same in every trial
-    return sums.combined(a, b, xp.cos(u), xp.sin(u), xp)
+    return sums.Waves.of_phases(u, xp).total(a, b)
 
 
 def _phases_of_sets(
@@ -488,10 +486,3 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
 def _check_sets(n_blocks: int, kernel: Kernel, design: str) -> None:
     held = 32.0 * (2 * kernel.draws + kernel.ndim) * n_blocks  # two sets make a chunk at least
     capacity.check(held, f"n_blocks={n_blocks} of design {design!r}", "n_blocks")
-
-
-def _lags(delta: Any, kernel: Kernel, xp: ModuleType, device: Any) -> Array:
-    """Lags ``(*S, k)`` in the widest float."""
-    delta = array.as_widest(array.numbers(delta, xp, name="delta", device=device), xp)
-    angles.check_values("delta", delta, xp)
-    return kernel.as_vectors(delta, "delta")[0]

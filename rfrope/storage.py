@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import archives, array, blocks, capacity, files
+from rfrope._core import angles, archives, array, blocks, capacity, files
 from rfrope._core.arguments import flag, path_of
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
@@ -87,7 +87,7 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     """
     path = path_of("path", path)
     check_target(path, overwrite=flag("overwrite", overwrite))
-    held = rope if isinstance(rope, Rope) else Rope(_checked_frequencies(rope))
+    held = rope if isinstance(rope, Rope) else Rope(_storable(rope))
     fields = {name: source.pop(name) for name in _FIELDS if name in source}
     files.write(path, packed(path, of(held, **fields, source=held.source | source)), overwrite=overwrite)
 
@@ -160,7 +160,7 @@ def check_target(path: str, *, overwrite: bool = False) -> None:
 
 def packed(path: str, rope: Rope) -> bytes:
     """Content of a file: frequencies, and a JSON text that describes them."""
-    host = _checked_frequencies(rope.frequencies)
+    host = _storable(rope.frequencies)
     fields = {name: _plain(name, getattr(rope, name)) for name in _FIELDS}
     metadata = {
         "format": _FORMAT,
@@ -181,19 +181,15 @@ def packed(path: str, rope: Rope) -> bytes:
     return file.getvalue()
 
 
-def _checked_frequencies(frequencies: Array) -> np.ndarray:
-    """Frequencies on the host, in C order and the machine's own byte order."""
-    xp = array.namespace(frequencies=frequencies)
-    value = array.asarray(frequencies, xp, name="frequencies")
-    host = array.to_host(value)
+def _storable(frequencies: Any) -> np.ndarray:
+    """Frequencies on the host, of a dtype that files hold, in C order and the machine's own byte order."""
+    xp, device = array.shared(frequencies=frequencies)
+    angles.frequencies(frequencies, xp, device)
+    host = array.to_host(array.asarray(frequencies, xp, name="frequencies", device=device))
     if host.dtype.name == "bfloat16":
         host = host.astype(np.float32)
     if host.dtype.name not in _DTYPES:
         raise TypeError(f"frequencies has dtype {host.dtype}; expected one of {', '.join(_DTYPES)}")
-    if host.ndim == 0:
-        raise ValueError("frequencies has shape (); expected (D,) or (..., D, k)")
-    if not np.all(np.isfinite(host)):
-        raise ValueError("frequencies holds NaN or infinity; expected finite frequencies")
     return np.ascontiguousarray(host, dtype=host.dtype.newbyteorder("="))
 
 
@@ -271,14 +267,16 @@ def _checked_metadata(path: str, text: str, frequencies: np.ndarray) -> dict[str
     if later:
         raise ValueError(f"{path} has format {number}; expected at most {_FORMAT}: a newer rfrope wrote it")
     found = (_UNITS, frequencies.shape, frequencies.dtype.name)
-    if said != found or not kinds or found[2] not in _DTYPES or not frequencies.ndim:
+    if said != found or not kinds or found[2] not in _DTYPES:
         raise ValueError(f"{path} says that it holds {said}, but holds {found}; expected what rfrope.save writes")
     if unknown := set(metadata) - _ENTRIES[number]:
         raise ValueError(f"{path} says {', '.join(sorted(unknown))} of itself; expected what rfrope.save writes")
     if metadata.pop("digest", None) not in (None, _digest(metadata, frequencies)):
         raise _damaged(path, "its content is not that of its digest")
-    if not np.all(np.isfinite(frequencies)):
-        raise ValueError(f"{path} holds NaN or infinite frequencies; expected what rfrope.save writes")
+    try:
+        angles.frequencies(frequencies, np)
+    except ValueError as error:
+        raise ValueError(f"{path} holds no frequencies ({error}); expected what rfrope.save writes") from None
     checked: dict[str, Any] = metadata
     return checked
 

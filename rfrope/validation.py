@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rfrope import data
-from rfrope._core import array, philox
+from rfrope._core import angles, array, philox
 from rfrope._core.arguments import probability, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing
@@ -288,17 +288,11 @@ def _first_blocks(
 
 
 def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
-    xp = array.namespace(delta=delta)
-    lags = array.to_host(array.asarray(delta, xp, name="delta"))
-    if lags.dtype.kind not in "iuf" or not np.all(np.isfinite(lags)):
-        raise ValueError(f"delta is {lags!r:.80}; expected finite lags")
-    given: tuple[int, ...] = lags.shape
-    axes = kernel.ndim
-    lags = lags.astype(np.float64).reshape((-1, 1) if axes == 1 else given)
-    if lags.ndim != 2 or lags.shape[-1] != axes or not lags.size:
-        wanted = "(m,)" if axes == 1 else f"(m, {axes})"
-        raise ValueError(f"delta has shape {given}; expected {wanted} for {kernel!r}")
-    return lags
+    lags = array.to_host(angles.lags(delta, kernel.ndim, law=kernel)[0]).astype(np.float64)
+    if not lags.size or (lags.ndim != 2 and kernel.ndim > 1):
+        wanted = "(m,)" if kernel.ndim == 1 else f"(m, {kernel.ndim})"
+        raise ValueError(f"delta has shape {kernel.as_given(lags).shape}; expected {wanted} for {kernel!r}")
+    return lags.reshape(-1, kernel.ndim)
 
 
 def _rows(lags: np.ndarray, closed: Any, found: Any, errors: Any, largest: np.ndarray) -> Iterator[Row]:

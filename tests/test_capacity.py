@@ -79,7 +79,7 @@ GREEDY = {
     ),
     "base_for_context": (lambda: rfrope.analysis.base_for_context(64, 8, n_grid=MOST), "n_grid"),
     "density_of_states": (lambda: rfrope.analysis.density_of_states(LADDER, n_bins=MOST), "n_bins"),
-    "attention_profile": (lambda: rfrope.heads.attention_profile(LADDER, 2**31 - 1), "context or window"),
+    "positional_attention": (lambda: rfrope.heads.positional_attention(LADDER, 2**31 - 1), "context or window"),
     "packed_positions": (lambda: rfrope.rotation.packed_positions([0, 2**40]), "cu_seqlens"),
     "mrope_positions": (lambda: rfrope.rotation.mrope_positions([MOST]), "segments[0]"),
     "grid_positions": (lambda: rfrope.rotation.grid_positions((MOST, MOST)), "shape"),

@@ -266,15 +266,15 @@ def head_weights(a: Place) -> Iterator[Any]:
 
 
 def head_scores(a: Place) -> Iterator[Any]:
-    yield heads.score_profile(a(FREQUENCIES), a(POSITIONS), scaled=False)
-    yield heads.score_profile(a(TENSOR), a(VECTORS), offset=a(VECTORS[0]), temperature=3.0)
-    yield heads.score_profile(a(TENSOR), a(VECTORS[1]), offset=a(VECTORS[:2]), offset_weights=a([1.0, 2.0]))
+    yield heads.positional_scores(a(FREQUENCIES), a(POSITIONS), scaled=False)
+    yield heads.positional_scores(a(TENSOR), a(VECTORS), offset=a(VECTORS[0]), temperature=3.0)
+    yield heads.positional_scores(a(TENSOR), a(VECTORS[1]), offset=a(VECTORS[:2]), offset_weights=a([1.0, 2.0]))
 
 
 def head_attention(a: Place) -> Iterator[Any]:
-    yield from vars(heads.attention_profile(a(FREQUENCIES), 20, temperature=9.0)).values()
-    yield from vars(heads.attention_profile(a(FREQUENCIES), 20, offset=a([-1, -3]), causal=False, window=7)).values()
-    yield from vars(heads.attention_profile(a(TENSOR), (4, 2, 3), offset=a(VECTORS), causal=False)).values()
+    yield from vars(heads.positional_attention(a(FREQUENCIES), 20, temperature=9.0)).values()
+    yield from vars(heads.positional_attention(a(FREQUENCIES), 20, offset=a([-1, -3]), causal=False, window=7)).values()
+    yield from vars(heads.positional_attention(a(TENSOR), (4, 2, 3), offset=a(VECTORS), causal=False)).values()
 
 
 def shifts(a: Place) -> Iterator[Any]:
@@ -362,8 +362,8 @@ CALLS: dict[str, Callable[[Place], Iterator[Any]]] = {
     "profile": profiles,
     "scaling_effect": effects,
     "positional_weights": head_weights,
-    "score_profile": head_scores,
-    "attention_profile": head_attention,
+    "positional_scores": head_scores,
+    "positional_attention": head_attention,
     "phase_shift": shifts,
     "aligned_shift": shifts,
     "shifted_scores": shifted,
@@ -781,6 +781,11 @@ def test_numpy_that_says_how_to_turn_is_moved_to_the_device(second):
         (lambda x, w, d: analysis.sine_share(x, x, w, d), (x, w, d)),
         (lambda x, w, d: analysis.departure(x, x, w, d).residual, (x[0], w, d)),
         (lambda w, v, d: analysis.scaling_effect(w, v, d).after, (w, w, d)),
+        (lambda x, d: rfrope.expected_score(x, x, d, "gaussian"), (x, d)),
+        (lambda x, d: rfrope.score_variance(x, x, d, "gaussian"), (x, d)),
+        (lambda x, d: rfrope.moments.relative_error(x, x, d, "gaussian"), (x, d)),
+        (lambda x, d: rfrope.estimate_scores(x, x, d, "gaussian", n_trials=4, rng=0).mean.value, (x, d)),
+        (lambda x, d: rfrope.heads.recentred_kernel("gaussian", d, x), (d, d)),
     ]
     for call, arrays in calls:
         wanted = call(*map(second, arrays))
@@ -802,12 +807,6 @@ def test_mixing_with_numpy_is_an_error_where_features_or_results_would_move(seco
             lambda: analysis.departure(x[0, ...], FEATURES[0], w, host),
             lambda: rfrope.expected_score(x, FEATURES, 1.0, "gaussian"),
             lambda: rfrope.estimate_scores(x, FEATURES, 1.0, "gaussian", n_trials=4),
-        ],
-        "delta": [
-            lambda: rfrope.expected_score(x, x, host, "gaussian"),
-            lambda: rfrope.score_variance(x, x, host, "gaussian"),
-            lambda: rfrope.moments.relative_error(x, x, host, "gaussian"),
-            lambda: rfrope.estimate_scores(x, x, host, "gaussian", n_trials=4),
         ],
     }
     for name, functions in calls.items():

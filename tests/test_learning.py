@@ -79,7 +79,7 @@ def _positional(frequencies: Any, offset: Any) -> Any:
 
 def _profile(frequencies: Any, offset: Any) -> Any:
     axes = 1 if frequencies.ndim == 1 else frequencies.shape[-1]
-    found = heads.attention_profile(frequencies, (4,) * axes, offset=offset, causal=False)
+    found = heads.positional_attention(frequencies, (4,) * axes, offset=offset, causal=False)
     return found.scores, found.weights
 
 
@@ -112,9 +112,9 @@ def problems(form: str, pairing: str) -> dict[str, Problem]:
             ("cosine",),  # the angle jumps where both coefficients are zero
         ),
         "alignment": Problem(_alignment, {**angles, "offset": offset, "weights": (3,)}, ("weights",)),
-        "score_profile": Problem(heads.score_profile, {"frequencies": w, "delta": p, "offset": offset}),
+        "positional_scores": Problem(heads.positional_scores, {"frequencies": w, "delta": p, "offset": offset}),
         "positional_weights": Problem(_positional, {"frequencies": w, "offset": offset}),
-        "attention_profile": Problem(_profile, {"frequencies": w, "offset": offset}),
+        "positional_attention": Problem(_profile, {"frequencies": w, "offset": offset}),
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import rfrope
 from rfrope import Kernel, expected_score, kernels, rotate, score_variance
-from rfrope.moments import relative_error
+from rfrope.moments import mean_kernel_band, relative_error
 
 RNG = np.random.default_rng(20240)
 Q3, K3 = RNG.normal(size=(2, 6))  # three blocks
@@ -249,6 +249,34 @@ def test_a_list_of_lags_joins_any_library(xp, function):
     got = function(xp(Q3[None]), xp(K3[None]), [0.5, 1.0], "gaussian")
     assert xp.owns(got)
     np.testing.assert_allclose(xp.host(got), function(Q3, K3, [0.5, 1.0], "gaussian"), rtol=1e-11)
+
+
+READERS_OF_LAGS = {
+    **{function.__name__: lambda q, k, delta, f=function: f(q, k, delta, "gaussian") for function in FUNCTIONS},
+    "estimate_scores": lambda q, k, delta: (
+        rfrope.estimate_scores(q, k, delta, "gaussian", n_trials=8, rng=0).mean.value
+    ),
+    "recentred_kernel": lambda q, k, delta: rfrope.heads.recentred_kernel("gaussian", delta, q),
+    "sine_share": lambda q, k, delta: rfrope.analysis.sine_share(q, k, [1.0, 0.25, 0.5], delta),
+}
+
+
+@pytest.mark.parametrize("name", READERS_OF_LAGS)
+def test_lags_of_numpy_join_any_library(xp, name):
+    """One reader of lags: what one function takes beside q and k, all do."""
+    read, delta = READERS_OF_LAGS[name], np.asarray([2.0**-40, 1.0, 4.0, -1.0, 0.0, 9.0])
+    got = read(xp(Q3[None]), xp(K3[None]), delta)
+    assert xp.owns(got)
+    np.testing.assert_allclose(xp.host(got), read(Q3[None], K3[None], delta), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 2.0**501])
+@pytest.mark.parametrize("name", READERS_OF_LAGS)
+def test_lags_that_are_no_place_are_refused_by_all(name, bad):
+    with pytest.raises(ValueError, match=r"delta holds NaN or infinity, or magnitudes above 2\*\*500"):
+        READERS_OF_LAGS[name](Q3[None], K3[None], [0.0, bad])
+    with pytest.raises(ValueError, match="delta holds NaN"):
+        mean_kernel_band("gaussian", [0.0, bad], n_blocks=4)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

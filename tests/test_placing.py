@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import types
-import warnings
 
 import numpy as np
 import pytest
+from engines import installed
 
 import rfrope
 from rfrope.rotation import grid_positions, mrope_positions, packed_positions
-
-
-def module(name):
-    """Return a module, or skip where its package is missing."""
-    if importlib.util.find_spec(name.partition(".")[0]) is None:
-        pytest.skip(f"{name.partition('.')[0]} is not installed")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return importlib.import_module(name)
-
 
 # -- packed sequences --------------------------------------------------------------------------------------------------
 
@@ -81,8 +69,8 @@ TOKENS_PER_SECOND = 25.0
 
 def rope_index(name, segments, merge=2, seconds=None):
     """What a class of transformers gives, (L, 3); segments as `mrope_positions` takes them, pictures have t = 1."""
-    torch = module("torch")
-    family = module(f"transformers.models.{name}.modeling_{name}")
+    torch = installed("torch")
+    family = installed(f"transformers.models.{name}.modeling_{name}")
     owner = {"qwen2_vl": "Qwen2VLModel", "qwen2_5_vl": "Qwen2_5_VLModel", "qwen3_vl": "Qwen3VLModel"}[name]
     method = getattr(family, owner)
     vision = types.SimpleNamespace(spatial_merge_size=merge, tokens_per_second=TOKENS_PER_SECOND)
@@ -135,11 +123,11 @@ def test_frames_of_qwen_2_5_vl_are_seconds_apart(fps):
 
 
 def test_qwen3_vl_has_a_text_before_every_frame():
-    torch = module("torch")
+    torch = installed("torch")
     segments = [3, (1, 4, 4), 6, (1, 4, 6), 4, (1, 4, 6), 4, (1, 4, 6), 2]
     assert np.array_equal(mrope_positions(segments), rope_index("qwen3_vl", segments)[0])
     kinds = [0, 0, *([2] * 6 + [0] * 4) * 3]
-    family = module("transformers.models.qwen3_vl.modeling_qwen3_vl")
+    family = installed("transformers.models.qwen3_vl.modeling_qwen3_vl")
     vision = types.SimpleNamespace(spatial_merge_size=2)
     model = types.SimpleNamespace(config=types.SimpleNamespace(vision_config=vision))
     model.get_vision_position_ids = types.MethodType(family.Qwen3VLModel.get_vision_position_ids, model)
@@ -177,15 +165,15 @@ def test_patches_stay_at_their_places_in_the_picture():
 
 
 def test_centres_are_those_of_dinov3():
-    torch = module("torch")
-    theirs = module("transformers.models.dinov3_vit.modeling_dinov3_vit").get_patches_center_coordinates
+    torch = installed("torch")
+    theirs = installed("transformers.models.dinov3_vit.modeling_dinov3_vit").get_patches_center_coordinates
     wanted = theirs(5, 9, torch.float64, None).numpy()
     np.testing.assert_allclose(grid_positions((5, 9), resized="centres"), wanted, atol=1e-15)
 
 
 def test_edges_are_those_of_rotary_embedding_torch():
-    torch = module("torch")
-    library = module("rotary_embedding_torch")
+    torch = installed("torch")
+    library = installed("rotary_embedding_torch")
     rotary = library.RotaryEmbedding(8, freqs_for="pixel", max_freq=10, cache_if_possible=False)
     wanted = rotary.get_axial_freqs(5, 7).detach().double().numpy()[..., ::2].reshape(35, 8)
     line = rfrope.frequencies.pixel(4)

@@ -179,7 +179,7 @@ def test_many_heads_have_a_scale_of_colours(ax):
 
 
 def test_attention_by_lag(ax):
-    held = heads.attention_profile(rfrope.geometric(16), 32, temperature=20.0)
+    held = heads.positional_attention(rfrope.geometric(16), 32, temperature=20.0)
     assert plotting.attention(held, ax=ax) is ax
     (line,) = ax.lines
     assert np.array_equal(np.sort(held.lags), line.get_xdata())
@@ -239,7 +239,7 @@ def test_arrays_of_other_libraries(ax):
 DRAWN = {
     "kernel": lambda **ax: plotting.kernel(KERNEL, 8, frequencies=[0.5], **ax),
     "frequencies": lambda **ax: plotting.frequencies([0.5], **ax),
-    "attention": lambda **ax: plotting.attention(heads.attention_profile(rfrope.geometric(4), 8), **ax),
+    "attention": lambda **ax: plotting.attention(heads.positional_attention(rfrope.geometric(4), 8), **ax),
     "mean_kernels": lambda **ax: plotting.mean_kernels({"one": [0.5]}, 8, **ax),
     "wavelengths": lambda **ax: plotting.wavelengths({"one": [0.5]}, context=9, **ax),
     "validation": lambda **ax: plotting.validation(rfrope.validate(KERNEL, n_samples=64, n_trials=16, rng=0), **ax),
@@ -278,7 +278,7 @@ BAD = {
     "a number": (lambda: plotting.frequencies(1.0), ValueError, "rope is a single number"),
     "no profile": (lambda: plotting.attention([0.5]), TypeError, "result is"),
     "lags of a plane": (
-        lambda: plotting.attention(heads.attention_profile(np.eye(2), (4, 4), offset=(-1, 0), causal=False)),
+        lambda: plotting.attention(heads.positional_attention(np.eye(2), (4, 4), offset=(-1, 0), causal=False)),
         ValueError,
         "expected lags along one axis",
     ),

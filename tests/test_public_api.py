@@ -174,7 +174,7 @@ SCALING_SIGNATURES = {
 HEADS_SIGNATURES = {
     "aligned_shift": "(frequencies, offset, cosine, sine=None)",
     "alignment": "(frequencies, shift, offset, *, weights=None)",
-    "attention_profile": "(frequencies, context, *, offset=-1, temperature=1.0, offset_weights=None, scaled=True, "
+    "positional_attention": "(frequencies, context, *, offset=-1, temperature=1.0, offset_weights=None, scaled=True, "
     "causal=True, window=None, query_position=None, head_dim=None)",
     "effective_offset": "(q, k, frequencies, *, max_lag=None, pairing='half', causal=True, scale=None, "
     "paired=True, n_resamples=1000, rng=0)",
@@ -187,7 +187,7 @@ HEADS_SIGNATURES = {
     "profile": "(q, k, frequencies, delta, *, pairing='half', pairs='all', q_positions=None, k_positions=None, "
     "paired=True, scale=1.0)",
     "recentred_kernel": "(kernel, delta, offset)",
-    "score_profile": "(frequencies, delta, *, offset=-1, temperature=1.0, offset_weights=None, scaled=True, "
+    "positional_scores": "(frequencies, delta, *, offset=-1, temperature=1.0, offset_weights=None, scaled=True, "
     "head_dim=None)",
     "shifted_mean_kernel": "(frequencies, delta, shift)",
     "shifted_scores": "(q, k, frequencies, delta, shift, *, pairing='half')",
@@ -197,7 +197,7 @@ HEADS_SIGNATURES = {
 }
 HEADS_FIELDS = {
     "Alignment": ("overall", "blocks", "angles"),
-    "AttentionProfile": ("lags", "scores", "weights", "mass", "rival", "gap"),
+    "PositionalAttention": ("lags", "scores", "weights", "mass", "rival", "gap"),
     "EffectiveOffset": ("offset", "stderr", "confidence", "value", "runner_up", "runner_up_value", "lag", "mass"),
     "Peak": ("offset", "value", "runner_up", "runner_up_value"),
     "Profile": ("lags", "mean", "spread", "stderr", "count", "cosine", "sine", "blocks"),

@@ -187,7 +187,7 @@ def test_results_are_frozen(path):
 BAD_FREQUENCIES = {
     "NaN": (np.asarray([np.nan]), ValueError, "NaN or infinity"),
     "infinity": (np.asarray([1.0, np.inf]), ValueError, "NaN or infinity"),
-    "a number": (np.asarray(1.0), ValueError, r"shape \(\)"),
+    "a number": (np.asarray(1.0), ValueError, "frequencies is a single number"),
     "integers": (np.arange(4), TypeError, "dtype int64"),
     "complex": (OMEGA + 1j, TypeError, "dtype complex128"),
     "text": ("0.1", TypeError, "frequencies"),
@@ -479,8 +479,8 @@ FOREIGN = {
     "version 0.1 with one that is text": ({"format": 1, "provenance": "me"}, "says that it holds"),
     "a version that is a number": ({"rfrope": 1}, "says that it holds"),
     "integers": ({"frequencies": np.arange(4), "dtype": "int64"}, "says that it holds"),
-    "NaN": ({"frequencies": np.full(4, np.nan)}, "holds NaN or infinite frequencies"),
-    "a number": ({"frequencies": np.asarray(1.0), "shape": []}, "says that it holds"),
+    "NaN": ({"frequencies": np.full(4, np.nan)}, "holds no frequencies .frequencies holds NaN or infinity"),
+    "a number": ({"frequencies": np.asarray(1.0), "shape": []}, "holds no frequencies .frequencies is a single number"),
 }
 
 

@@ -53,7 +53,7 @@ def test_coefficients_meet_waves_as_a_product_summed(one, other, blocks, seed):
     assert np.shape(found) == wanted.shape
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14)
     np.testing.assert_array_equal(sums.weighted(None, waves, np), np.sum(waves, axis=-1))
-    both = sums.combined(coefficients, 2.0 * coefficients, waves, waves, np)
+    both = sums.Waves(waves, waves, np).total(coefficients, 2.0 * coefficients)
     np.testing.assert_allclose(both, 3.0 * wanted, rtol=0, atol=5e-14)
 
 
@@ -136,6 +136,70 @@ def test_without_blocks_the_sum_is_zero():
         cosines, sines = sums.over_blocks(angles_of(positions, np.ones(0)), cosine, cosine)
         assert not np.any(cosines)
         assert not np.any(sines)
+
+
+# -- derivatives, falls, grids, squares --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [7, 40, 2**20])
+@pytest.mark.parametrize("rows", [(), (4,), (3, 1)])
+def test_derivatives_are_those_of_the_sum(budget, rows, monkeypatch, rng):
+    monkeypatch.setattr(sums, "BUDGET", budget)
+    omega, x = rng.standard_normal(9), rng.uniform(-9.0, 9.0, 4)
+    cosine, sine = rng.standard_normal((2, *rows, 9))
+    u = np.multiply.outer(x, omega)
+    wanted = (
+        np.sum(cosine * np.cos(u) + sine * np.sin(u), axis=-1),
+        np.sum(omega * (sine * np.cos(u) - cosine * np.sin(u)), axis=-1),
+        -np.sum(omega**2 * (cosine * np.cos(u) + sine * np.sin(u)), axis=-1),
+    )
+    for orders in ((0, 1, 2), (2,), (1, 0)):
+        found = sums.derivatives(angles_of(x, omega), cosine, sine, orders)
+        for one, order in zip(found, orders, strict=True):
+            np.testing.assert_allclose(one, wanted[order], rtol=0, atol=1e-12)
+    slope = sums.derivatives(angles_of(x, omega), cosine, sine, (1,))[0]
+    steps = [sums.derivatives(angles_of(x + step, omega), cosine, sine, (0,))[0] for step in (1e-5, -1e-5)]
+    np.testing.assert_allclose((steps[0] - steps[1]) / 2e-5, slope, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("budget", [7, 2**20])
+def test_falls_keep_their_digits_near_lag_0(budget, monkeypatch, rng):
+    monkeypatch.setattr(sums, "BUDGET", budget)
+    omega, x = rng.standard_normal((5, 2)), np.asarray([[1e-9, 0.0], [0.0, 3e-9], [1.5, -2.0]])
+    first, second = sums.falls(angles_of(x, omega), 2)
+    small = x[:2] @ omega.T
+    np.testing.assert_allclose(first[:2], np.sum(0.5 * small**2, axis=-1), rtol=1e-14)
+    np.testing.assert_allclose(second[:2], np.sum(0.25 * small**4, axis=-1), rtol=1e-14)
+    large = 1.0 - np.cos(x[2] @ omega.T)
+    np.testing.assert_allclose([first[2], second[2]], [large.sum(), (large**2).sum()], rtol=1e-13)
+    np.testing.assert_array_equal(sums.falls(angles_of(x, omega))[0], first)
+
+
+def test_sums_at_all_sums_of_two_lags(rng):
+    omega, far, near = rng.standard_normal(9), rng.uniform(-9.0, 9.0, 4), rng.uniform(-1.0, 1.0, 3)
+    cosine, sine = rng.standard_normal((2, 9))
+    waves = [sums.Waves.of(angles_of(x, omega)) for x in (far, near)]
+    u = np.add.outer(far, near)[..., None] * omega
+    wanted = np.sum(cosine * np.cos(u) + sine * np.sin(u), axis=-1)
+    np.testing.assert_allclose(sums.on_grid(*waves, cosine, sine), wanted, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(sums.on_grid(*waves, 0.5), 0.5 * np.sum(np.cos(u), axis=-1), rtol=0, atol=1e-13)
+    phasors = [np.exp(1j * np.multiply.outer(omega, x)) for x in (far, near)]
+    np.testing.assert_allclose(sums.of_phasors(*phasors), np.sum(np.cos(u), axis=-1), rtol=0, atol=1e-13)
+    phases = np.multiply.outer(far, omega)
+    for power in (1, 2):
+        wanted = np.mean(np.cos(phases) ** power, axis=-1)
+        np.testing.assert_allclose(sums.mean_cos_of_phases(phases, np, power), wanted, rtol=0, atol=1e-15)
+
+
+def test_the_mean_square_over_random_coefficients(rng):
+    omega, x = rng.standard_normal(5), rng.uniform(-9.0, 9.0, 4)
+    cosine, sine = rng.standard_normal((2, 7, 1, 5))  # seven draws
+    waves = sums.Waves.of(angles_of(x, omega))
+    wanted = np.mean(waves.total(cosine, sine) ** 2, axis=0)
+    a, b = cosine[:, 0], sine[:, 0]
+    moments = (a.T @ a / 7, a.T @ b / 7, b.T @ b / 7)
+    np.testing.assert_allclose(waves.mean_square(*moments), wanted, rtol=1e-12)
+    assert np.max(np.abs(waves.mean_square(moments[0], moments[1].T, moments[2]) - wanted)) > 1e-3  # not symmetric
 
 
 # -- the mean ----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ RESULTS = {
     "Estimate": lambda: rfrope.estimate_kernel("gaussian", [1.0, 2.0], n_samples=100, rng=0),
     "ScoreEstimate": lambda: rfrope.estimate_scores(Q[0], K[0], -1.0, "gaussian", n_trials=100, rng=0),
     "Band": lambda: rfrope.moments.mean_kernel_band("gaussian", np.arange(99.0), n_blocks=8),
-    "AttentionProfile": lambda: heads.attention_profile(LADDER, 64),
+    "PositionalAttention": lambda: heads.positional_attention(LADDER, 64),
     "Profile": lambda: heads.profile(Q, K, LADDER, np.arange(-5, 1)),
     "EffectiveOffset": lambda: heads.effective_offset(Q, K, LADDER, max_lag=5),
     "Alignment": lambda: heads.alignment(LADDER, heads.phase_shift(LADDER, -3), -3),

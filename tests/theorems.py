@@ -257,12 +257,12 @@ def _() -> float:
 
 
 @claim("003, previous-token head (corrected)", "score α Σ cos((Δ + 1) θ), αD at Δ = −1",
-       "heads.positional_weights heads.score_profile", "W_q = α R(−1) W_k", 1e-12)  # fmt: skip
+       "heads.positional_weights heads.positional_scores", "W_q = α R(−1) W_k", 1e-12)  # fmt: skip
 def _() -> float:
     w_q, w_k = heads.positional_weights(LADDER, d_model=4, temperature=3.0)
     x = np.array([1.0, 0.0, 0.0, 0.0])
     found = [w_q @ x @ rfrope.rotate(w_k @ x, lag, LADDER) for lag in LAGS]
-    wanted = heads.score_profile(LADDER, LAGS, temperature=3.0, scaled=False)
+    wanted = heads.positional_scores(LADDER, LAGS, temperature=3.0, scaled=False)
     return far(found, wanted) + abs(float(wanted[LAGS == -1.0][0]) - 192.0)
 
 

@@ -12,11 +12,11 @@ from rfrope import heads, plotting
 
 # %%
 # `rfrope.heads.temperature_for_mass` says how sharp the head has to be for nine tenths of its attention to lie at lag
-# -1, over a context of 1024; `rfrope.heads.attention_profile` is what it then attends to.
+# -1, over a context of 1024; `rfrope.heads.positional_attention` is what it then attends to.
 
 ladder = rfrope.geometric(64)
 temperature = heads.temperature_for_mass(0.9, ladder, context=1024)
-profile = heads.attention_profile(ladder, 1024, offset=-1, temperature=temperature)
+profile = heads.positional_attention(ladder, 1024, offset=-1, temperature=temperature)
 fig, ax = plt.subplots(figsize=(6, 3.7), layout="constrained")
 plotting.attention(profile, ax=ax)
 plt.show()

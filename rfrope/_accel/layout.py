@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rfrope._core.angles import token_axes
+
 Strides = tuple[int, ...]
 
 # Fields of an axis of a walk: its length, then the stride of each operand along it. Operands a, b, c and e are:
@@ -28,16 +30,25 @@ def operand(values: Any, address: int) -> Operand:
     """Describe an array whose last axis runs over the blocks, or a single number."""
     if values.ndim == 0:
         return Operand(address)
-    step = values.strides[-1] if values.shape[-1] > 1 else 0
-    return Operand(address, values.shape[:-1], values.strides[:-1], step)
+    return Operand(address, values.shape[:-1], values.strides[:-1], step_along(values, -1))
 
 
 def positions_and_frequencies(a: Any, b: Any, addresses: tuple[int, int]) -> tuple[Operand, Operand]:
     """Describe positions and frequencies; heads of the frequencies come before the axis of the tokens."""
-    tokens = () if a.ndim == 1 else (1,)
-    heads = (*b.shape[:-2], *tokens), (*b.strides[:-2], *(0 for _ in tokens))
-    step = b.strides[-2] if b.shape[-2] > 1 else 0
-    return Operand(addresses[0], a.shape[:-1], a.strides[:-1]), Operand(addresses[1], *heads, step)
+    tokens = token_axes(a)
+    heads = (*b.shape[:-2], *(1,) * tokens), (*b.strides[:-2], *(0,) * tokens)
+    return Operand(addresses[0], a.shape[:-1], a.strides[:-1]), Operand(addresses[1], *heads, step_along(b, -2))
+
+
+def by_head(omega: Any, lags: Any) -> tuple[Any, Any]:
+    """Frequencies ``(*H, n, k)`` and rows of lags ``(*H, L, k)`` for sums at each; one set has all lags in one row."""
+    heads = lags.shape[:-2] if omega.shape[:-2] else ()
+    return omega, lags.reshape(*heads, math.prod(lags.shape[len(heads) : -1]), lags.shape[-1])
+
+
+def step_along(values: Any, axis: int) -> int:
+    """Stride of an axis, 0 where its length is 1, so that plans agree."""
+    return int(values.strides[axis]) if values.shape[axis] > 1 else 0
 
 
 def common_blocks(blocks: int, value: Any) -> int:

@@ -85,7 +85,7 @@ class Plan:
 
 def may_pay(count: int, n_lags: int, axes: int, costs: Costs) -> bool:
     """Whether a transform could pay at all, on the smallest grid that there can be."""
-    if axes > 3 or not count or not n_lags:
+    if axes > len(costs.call) or not count or not n_lags:
         return False
     least = costs.call[axes - 1] + count * costs.point[axes - 1]
     return least < count * n_lags * costs.pair(axes)

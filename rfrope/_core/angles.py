@@ -76,9 +76,25 @@ class Angles(NamedTuple):
         """Where the positions are; None for a library without devices."""
         return array.device(self.positions)
 
+    @property
+    def tokens(self) -> int:
+        """How many positions there are along the last of their axes: 1 for a single one."""
+        return int(self.positions.shape[-2]) if token_axes(self.positions) else 1
+
+    def in_rows(self) -> Angles:
+        """The same, without a shift, as rows of positions ``(..., L, k)``; a single one, ``(k,)``, is a row of one.
+
+        What is summed over the blocks then has a last axis that `as_asked` drops.
+        """
+        return self if token_axes(self.positions) else self._replace(positions=self.positions[None, :])
+
+    def as_asked(self, found: Array) -> Array:
+        """Undo `in_rows` for values ``(..., L)`` at each position."""
+        return found if token_axes(self.positions) else found[..., 0]
+
     def axes(self) -> Iterator[tuple[Array, Array]]:
         """Yield, axis by axis, positions and frequencies that broadcast to the shape of the phases."""
-        tokens = self.positions.ndim > 1
+        tokens = token_axes(self.positions)
         for axis in range(self.frequencies.shape[-1]):
             frequency = self.frequencies[..., axis]
             yield self.positions[..., axis][..., None], frequency[..., None, :] if tokens else frequency
@@ -169,9 +185,8 @@ def checked(
     """
     positions = array.numbers(_whole(positions, name, xp, device), xp, name=name, device=device)
     omega = _allowed(frequencies, xp, device, "frequencies", least, sets)
-    if _is_line(frequencies):
-        positions = positions[..., None]
-    elif positions.ndim == 0 or positions.shape[-1] != omega.shape[-1]:
+    positions = as_vectors(positions, frequencies)
+    if positions.ndim == 0 or positions.shape[-1] != omega.shape[-1]:
         raise _unequal_axes(name, positions.shape, omega.shape)
     check_values(name, positions, xp)
     if shift is not None:
@@ -218,6 +233,94 @@ def on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets: str 
     xp, device = array.shared(**{name: value})
     host = array.to_host(array.numbers(value, xp, name=name, device=device))
     return frequencies(host, np, name=name, least=least, sets=sets)
+
+
+def lags(value: Any, axes: int, name: str = "delta", law: Any = None, **arrays: Any) -> tuple[Array, ModuleType, Any]:
+    """Read the lags of a public call whose frequencies follow a law, and find what its arrays share.
+
+    Parameters
+    ----------
+    value : array_like, in units of position
+        Any shape ``P`` for one axis, ``(*P, k)`` for k; a NumPy array fits beside arrays of any library.
+    axes : int
+        k.
+    name : str
+        What the caller calls them.
+    law : object, optional
+        Whose axes they are, for errors.
+    **arrays
+        The call's other arrays, by their names.
+
+    Returns
+    -------
+    lags : array, (*P, k)
+        In the widest float.
+    xp, device
+        As from `array.shared`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `read`.
+    """
+    xp, device = array.shared({name: value}, **arrays)
+    return checked_lags(value, axes, xp, device, name, law), xp, device
+
+
+def checked_lags(value: Any, axes: int, xp: ModuleType, device: Any, name: str, law: Any) -> Array:
+    """Read lags as `lags` does, where it is known what the arrays of the call share."""
+    value = array.as_widest(array.numbers(value, xp, name=name, device=device), xp)
+    check_values(name, value, xp)
+    return as_vectors_of(law, value, axes, name)
+
+
+# -- the form that users give and get ----------------------------------------------------------------------------------
+
+
+def is_line(frequencies: Any) -> bool:
+    """Whether frequencies are ``(D,)``, of one axis, for scalar positions; or a number of axes is 1."""
+    if isinstance(frequencies, int):
+        return frequencies == 1
+    return len(frequencies.shape if hasattr(frequencies, "shape") else np.shape(frequencies)) == 1
+
+
+def blocks_of(frequencies: Array) -> int:
+    """D of frequencies in their user's form."""
+    return int(frequencies.shape[-1 if is_line(frequencies) else -2])
+
+
+def token_axes(positions: Array) -> int:
+    """How many axes of positions come between heads and blocks in their phases: 1, or 0 for a single one, ``(k,)``."""
+    return min(positions.ndim - 1, 1)
+
+
+def as_vectors(value: Array, like: Any) -> Array:
+    """Give numbers the last axis that they have below the gate.
+
+    Parameters
+    ----------
+    value : array
+        Positions, lags or frequencies, in their user's form.
+    like : array_like or int
+        Frequencies in theirs, or the number of axes of a law, which decides the form of its lags.
+    """
+    return value[..., None] if is_line(like) else value
+
+
+def as_vectors_of(law: Any, value: Array, axes: int, name: str) -> Array:
+    """Give the lags or frequencies of a law the last axis that they have below the gate, or say that it lacks axes."""
+    vectors = as_vectors(value, axes)
+    if vectors.ndim == 0 or vectors.shape[-1] != axes:
+        raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., {axes}): {law!r} has {axes} axes")
+    return vectors
+
+
+def as_given(vectors: Array, like: Any) -> Array:
+    """Undo `as_vectors`: the one way back to the form that a user gave, or gets."""
+    return vectors[..., 0] if is_line(like) else vectors
+
+
+# -- a Rope ------------------------------------------------------------------------------------------------------------
 
 
 def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = None) -> Any:
@@ -295,7 +398,7 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
         raise ValueError(f"{name} has shape {tuple(omega.shape)}; expected at least one position axis")
     check_values(name, omega, space)
     with array.at_once(omega):  # where there is no float64, phases are exact for frequencies with values alone
-        omega = omega[:, None] if omega.ndim == 1 else omega
+        omega = as_vectors(omega, omega)
     several = len(shape) > 2 or omega.shape[-1] > 1
     wrong = {"any": False, "one": len(shape) > 2, "one axis": several, "line": len(shape) > 1}[sets]
     if wrong:
@@ -344,11 +447,6 @@ def _as_wide(omega: Array, shift: Array) -> Array:
     if omega.shape[-2] != 1 or not shift.ndim or shift.shape[-1] < 2:
         return omega
     return array.namespace(frequencies=omega).broadcast_to(omega, (*omega.shape[:-2], shift.shape[-1], omega.shape[-1]))
-
-
-def _is_line(value: Any) -> bool:
-    """Whether checked frequencies came as ``(D,)``, for scalar positions."""
-    return len(value.shape if hasattr(value, "shape") else np.shape(value)) == 1
 
 
 def _unequal_axes(name: str, positions: tuple[int, ...], frequencies: tuple[int, ...]) -> ValueError:

@@ -36,6 +36,17 @@ def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
     return number
 
 
+def axis_of(name: str, value: Any, shape: tuple[int, ...]) -> int:
+    """Return which axis of an array of some shape is meant, counted from the first or, negative, from the last."""
+    try:
+        number = len(shape) if isinstance(value, bool | np.bool) else operator.index(value)
+    except TypeError:
+        number = len(shape)
+    if -len(shape) <= number < len(shape):
+        return number
+    raise ValueError(f"axis is {value!r:.80}; expected an axis of {name}, whose shape is {tuple(shape)}")
+
+
 def finite(name: str, value: Any, *, least: float = -math.inf, most: float = math.inf) -> float:
     """Return a finite number, within bounds if there are any, as a Python float."""
     expected = "a finite number" if least == -math.inf else f"a finite number of at least {_bound(least)}"
@@ -78,10 +89,15 @@ def flag(name: str, value: Any) -> bool:
 
 
 def listed(name: str, value: Any, expected: str) -> tuple[Any, ...]:
-    """Return the items of a list, a tuple, a range or an array of one axis; a text, which is one item, is none."""
-    if isinstance(value, list | tuple | range) or (isinstance(value, np.ndarray) and value.ndim == 1):
+    """Return the items of a list, a tuple, a range or an array; a text, which is one item, is none."""
+    if isinstance(value, range) or is_several(value):
         return tuple(value)
     raise TypeError(f"{name} is {value!r:.80}; expected {expected}")
+
+
+def is_several(value: Any) -> bool:
+    """Whether an argument that is one number, or one for each of several things, is a list of them."""
+    return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.shape != ())
 
 
 def path_of(name: str, value: Any) -> str:

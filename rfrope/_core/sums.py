@@ -1,10 +1,19 @@
-"""The one sum of the library: ``sum_i A_i cos u_i + B_i sin u_i`` over the blocks, in bounded memory."""
+"""The one sum of the library: ``sum_i A_i cos u_i + B_i sin u_i`` over the blocks, its slopes and its squares.
+
+Whatever is summed over the blocks is summed here: exact phases, in bounded memory (`over_blocks`, `derivatives`,
+`falls`, `mean_cos`), at all sums of two lags (`on_grid`, `of_phasors`), or waves that are at hand because each block is
+wanted too (`Waves`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from rfrope._core import array
 from rfrope._core.angles import Angles, rows
@@ -13,6 +22,59 @@ from rfrope._core.turns import cos_sin
 from rfrope._core.twins import twinned
 
 BUDGET = 2**20  # phases that are held at once, unless those of one block, or at one lag, are more
+
+Pair: TypeAlias = tuple[Array | None, Array | None]  # coefficients (..., D) of the cosines and of the sines
+
+
+class Waves(NamedTuple):
+    """Cos and sin of the phases of some blocks, ``(..., D)``, in the namespace `xp`."""
+
+    cos: Array
+    sin: Array
+    xp: ModuleType
+
+    @classmethod
+    def of(cls, angles: Angles) -> Waves:
+        """Exact ones."""
+        return cls(*cos_sin(angles), angles.xp)
+
+    @classmethod
+    def of_phases(cls, phases: Array, xp: ModuleType) -> Waves:
+        """Those of phases as they are."""
+        return cls(xp.cos(phases), xp.sin(phases), xp)
+
+    def at(self, row: int) -> Waves:
+        """Those at one of the lags, of waves ``(L, D)``."""
+        return self._replace(cos=self.cos[row, ...], sin=self.sin[row, ...])
+
+    def by_block(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
+        """``A_i cos u_i`` and ``B_i sin u_i`` of each block."""
+        return cosine * self.cos, sine * self.sin
+
+    def summed(self, cosine: Array | None, sine: Array | None) -> tuple[Array, Array]:
+        """Sum the cosines, and the sines; coefficients as in `over_blocks`."""
+        return weighted(cosine, self.cos, self.xp), 0.0 if sine is None else weighted(sine, self.sin, self.xp)
+
+    def total(self, cosine: Array | None, sine: Array | None) -> Array:
+        """Sum both."""
+        cosines, sines = self.summed(cosine, sine)
+        return cosines + sines
+
+    def mean_cos(self) -> Array:
+        """Mean of the cosines over the blocks."""
+        return self.xp.mean(self.cos, axis=-1)
+
+    def mean_square(self, of_cos: Array, of_both: Array, of_sin: Array) -> Array:
+        """Mean of ``total(A, B) ** 2`` over random A and B, at lags ``(L,)``: ``(..., L)``.
+
+        Their second moments ``E A_i A_j``, ``E A_i B_j`` and ``E B_i B_j`` are ``(..., D, D)``.
+        """
+        xp = self.xp
+        cosines = xp.matmul(self.cos, of_cos) + 2.0 * xp.matmul(self.sin, xp.matrix_transpose(of_both))
+        return xp.sum(self.cos * cosines, axis=-1) + xp.sum(self.sin * xp.matmul(self.sin, of_sin), axis=-1)
+
+
+# -- exact phases, in bounded memory -----------------------------------------------------------------------------------
 
 
 def over_blocks(angles: Angles, cosine: Array | None = None, sine: Array | None = None) -> tuple[Array, Array]:
@@ -33,36 +95,128 @@ def over_blocks(angles: Angles, cosine: Array | None = None, sine: Array | None 
     """
     if cosine is None and sine is None and angles.shift is None:
         return mean_cos(angles) * float(angles.blocks), 0.0
-    found = [_summed(*part) for part in _at_lags(angles, cosine, sine)]
-    if len(found) == 1:
-        return found[0]
-    cosines, sines = ([pair[i] for pair in found] for i in range(2))
-    return angles.xp.concat(cosines, axis=-1), 0.0 if sine is None else angles.xp.concat(sines, axis=-1)
+    return _of_pairs(angles, [(cosine, sine)])[0]
 
 
-def _at_lags(
-    angles: Angles, cosine: Array | None, sine: Array | None
-) -> Iterator[tuple[Angles, Array | None, Array | None]]:
-    """Cut along the last axis of the lags: rows of all blocks are turned fastest, and so blocks are cut only after."""
-    lags = angles.positions.shape[-2] if angles.positions.ndim > 1 else 1
-    width = _held(angles.shape[:-1], cosine, sine) * angles.blocks
-    if lags < 2 or width <= BUDGET:
-        yield angles, cosine, sine
-        return
-    for span in parts(lags, width // lags):
-        yield angles.at(span), rows(cosine, span), rows(sine, span)
+def derivatives(angles: Angles, cosine: Array, sine: Array, orders: tuple[int, ...] = (0, 1, 2)) -> tuple[Array, ...]:
+    """Sum ``A_i cos u_i + B_i sin u_i`` over the blocks, and its derivatives by the lag, from the same waves.
+
+    Parameters
+    ----------
+    angles : Angles
+        Phases ``(*S, D)`` of one set of frequencies on one axis.
+    cosine, sine : arrays (..., D)
+        They broadcast against the phases.
+    orders : tuple of int
+        How often each of the results is differentiated.
+
+    Returns
+    -------
+    tuple of arrays
+        One for each of the orders: what the coefficients and the phases broadcast to, without the axis of the blocks.
+    """
+    omega = angles.frequencies[:, 0]
+    return tuple(one + other for one, other in _of_pairs(angles, [_sloped(cosine, sine, omega, n) for n in orders]))
 
 
-def _summed(angles: Angles, cosine: Array | None, sine: Array | None) -> tuple[Array, Array]:
+def falls(angles: Angles, powers: int = 1) -> tuple[Array, ...]:
+    """Sum ``1 - cos u`` over the blocks, and its powers, with all digits near lag 0; for angles without a shift."""
+
+    def each(waves: Waves, _: slice) -> tuple[Array, ...]:
+        fall = 2.0 * waves.sin**2
+        return tuple(waves.xp.sum(fall if n == 1 else fall**n, axis=-1) for n in range(1, powers + 1))
+
+    half = angles._replace(frequencies=0.5 * angles.frequencies)
+    return _over_parts(half, each, powers, math.prod(angles.shape[:-1]))
+
+
+@twinned(cpu="sums", cuda="sums")
+def mean_cos(angles: Angles) -> Array:
+    """Mean of ``cos u`` over the blocks, at least one, for angles without a shift."""
+
+    def each(waves: Waves, _: slice) -> tuple[Array, ...]:
+        return (waves.xp.sum(waves.cos, axis=-1),)
+
+    return _over_parts(angles, each, 1, math.prod(angles.shape[:-1]))[0] / angles.blocks
+
+
+def mean_cos_of_phases(phases: Array, xp: ModuleType, power: int = 1) -> Array:
+    """Mean of a power of ``cos u`` over the blocks, for phases ``(..., D)`` as they are."""
+    cos = xp.cos(phases)
+    return xp.mean(cos if power == 1 else cos**power, axis=-1)
+
+
+def _of_pairs(angles: Angles, pairs: list[Pair]) -> list[tuple[Array, Array]]:
+    """Sums of several pairs of coefficients of one shape, from the same waves.
+
+    Lags are cut before blocks, along the last of their axes: rows of all blocks are turned fastest.
+    """
+    held = _held(angles.shape[:-1], *pairs[0])
+    if angles.tokens < 2 or held * angles.blocks <= BUDGET:
+        return _of_pairs_at(angles, pairs, held)
+    found = []
+    for span in parts(angles.tokens, held * angles.blocks // angles.tokens):
+        at, cut = angles.at(span), [(rows(cosine, span), rows(sine, span)) for cosine, sine in pairs]
+        found.append(_of_pairs_at(at, cut, _held(at.shape[:-1], *cut[0])))
+    xp = angles.xp
+    return [tuple(_joined(column, xp) for column in zip(*pair, strict=True)) for pair in zip(*found, strict=True)]
+
+
+def _columns(coefficients: Array | None, span: slice) -> Array | None:
+    return None if coefficients is None else coefficients[..., span]
+
+
+def _joined(parts: tuple[Array, ...], xp: ModuleType) -> Array:
+    """Sums at some of the lags each, one after the other; 0.0 where there are none."""
+    return 0.0 if isinstance(parts[0], float) else xp.concat(list(parts), axis=-1)
+
+
+def _of_pairs_at(angles: Angles, pairs: list[Pair], held: int) -> list[tuple[Array, Array]]:
     """Sum over the blocks, some at a time."""
-    cosines: Array = 0.0
-    sines: Array = 0.0
-    for span in parts(angles.blocks, _held(angles.shape[:-1], cosine, sine)):
-        cos, sin = cos_sin(angles.part(span))
-        cosines = cosines + weighted(cosine if cosine is None else cosine[..., span], cos, angles.xp)
-        if sine is not None:
-            sines = sines + weighted(sine[..., span], sin, angles.xp)
-    return cosines, sines
+
+    def each(waves: Waves, span: slice) -> tuple[Array, ...]:
+        found: tuple[Array, ...] = ()
+        for cosine, sine in pairs:
+            found += waves.summed(_columns(cosine, span), _columns(sine, span))
+        return found
+
+    found = _over_parts(angles, each, 2 * len(pairs), held)
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+def _over_parts(
+    angles: Angles, each: Callable[[Waves, slice], tuple[Array, ...]], number: int, held: int
+) -> tuple[Array, ...]:
+    """The loop over the blocks: so many sums that `each` makes of some blocks, added up."""
+    totals: tuple[Array, ...] = ()
+    for span in parts(angles.blocks, held):
+        whole = span.stop - span.start == angles.blocks
+        found = each(Waves.of(angles if whole else angles.part(span)), span)
+        totals = tuple(map(operator.add, totals, found)) if totals else found
+    return totals or (0.0,) * number
+
+
+# -- at all sums of two lags -------------------------------------------------------------------------------------------
+
+
+def on_grid(far: Waves, near: Waves, cosine: Array | float, sine: Array | None = None) -> Array:
+    """Sum over the blocks at ``a + b`` for every lag a of waves ``(R, D)`` and every b of others: ``(R, C)``.
+
+    Waves at the sum of two numbers are products of their tables. Coefficients are ``(D,)``, or one number.
+    """
+    even, odd = cosine * far.cos, -(cosine * far.sin)
+    if sine is not None:
+        even, odd = even + sine * far.sin, odd + sine * far.cos
+    return near.total(even[:, None, :], odd[:, None, :])
+
+
+def of_phasors(far: np.ndarray, near: np.ndarray) -> np.ndarray:
+    """Sum of the cosines at ``a + b`` for every a and b, from ``exp(i u)``, ``(D, R)`` and ``(D, C)``: ``(R, C)``."""
+    found: np.ndarray = (far.T @ near).real
+    return found
+
+
+# -- what sums are made of ---------------------------------------------------------------------------------------------
 
 
 def parts(count: int, width: int) -> Iterator[slice]:
@@ -72,13 +226,22 @@ def parts(count: int, width: int) -> Iterator[slice]:
         yield slice(start, min(start + length, count))
 
 
+def _sloped(cosine: Array, sine: Array, omega: Array, order: int) -> Pair:
+    """Coefficients of a derivative by the lag."""
+    for _ in range(order):
+        cosine, sine = omega * sine, -(omega * cosine)
+    return cosine, sine
+
+
 def weighted(coefficients: Array | None, waves: Array, xp: ModuleType) -> Array:
     """Sum ``coefficients * waves`` over the last axis; by a matrix product where one row meets several waves."""
     if coefficients is None:
         return xp.sum(waves, axis=-1)
-    lags = waves.ndim - 1
-    if not lags or coefficients.ndim == 1:
-        return xp.matmul(coefficients, waves) if not lags else xp.matmul(waves, coefficients)
+    lags, own = waves.ndim - 1, coefficients.shape[:-1]
+    if not lags:
+        return xp.matmul(coefficients, waves)
+    if own == (1,) * min(len(own), lags):
+        return xp.matmul(waves, xp.reshape(coefficients, (coefficients.shape[-1],)) if own else coefficients)
     if _is_outer(coefficients.shape, lags):
         rows = xp.reshape(coefficients, (*coefficients.shape[: -1 - lags], 1, coefficients.shape[-1]))
         flat = xp.reshape(waves, (math.prod(waves.shape[:-1]), waves.shape[-1]))
@@ -87,20 +250,6 @@ def weighted(coefficients: Array | None, waves: Array, xp: ModuleType) -> Array:
     if coefficients.shape[-2] == 1:
         return xp.matmul(waves, xp.matrix_transpose(coefficients))[..., 0]
     return xp.sum(coefficients * waves, axis=-1)
-
-
-def combined(cosine: Array, sine: Array, cos: Array, sin: Array, xp: ModuleType) -> Array:
-    """``sum_i cosine_i cos_i + sine_i sin_i`` over the last axis of ready waves."""
-    return weighted(cosine, cos, xp) + weighted(sine, sin, xp)
-
-
-@twinned(cpu="sums", cuda="sums")
-def mean_cos(angles: Angles) -> Array:
-    """Mean of ``cos u`` over the blocks, at least one, for angles without a shift."""
-    total: Array = 0.0
-    for span in parts(angles.blocks, math.prod(angles.shape[:-1])):
-        total = total + angles.xp.sum(cos_sin(angles.part(span))[0], axis=-1)
-    return total / angles.blocks
 
 
 def root(value: Array, xp: ModuleType) -> Array:
@@ -118,6 +267,7 @@ def _held(shape: tuple[int, ...], *coefficients: Array | None) -> int:
     """Numbers of one block that a sum holds: phases, or products where coefficients meet them one by one."""
     shapes = {"the phases": shape}
     for name, value in zip(("cosines", "sines"), coefficients, strict=True):
-        if value is not None and value.ndim > 1 and not _is_outer(value.shape, len(shape)) and value.shape[-2] != 1:
-            shapes[name] = value.shape[:-1]
-    return math.prod(array.broadcast_shapes(shapes))
+        rows = () if value is None or _is_outer(value.shape, len(shape)) else value.shape[:-1]
+        if rows and rows[-1] != 1:
+            shapes[name] = rows
+    return math.prod(array.broadcast_shapes(shapes) if len(shapes) > 1 else shape)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import capacity
+from rfrope._core import capacity, sums
 from rfrope._core.arguments import positive, whole
 from rfrope.analysis.curves import first_lag, scan_lags
 from rfrope.frequencies.ladders import geometric
@@ -301,7 +301,7 @@ class _Search:
         from scipy.optimize import brentq
 
         def value(base: float) -> float:
-            return float(np.mean(np.cos(lag * geometric(self.n_blocks, base=base))))
+            return float(sums.mean_cos_of_phases(lag * geometric(self.n_blocks, base=base), np))
 
         if lag is None or not value(outside) < 0.0 < value(inside):  # one of them is 0, to rounding
             return inside

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -13,7 +12,6 @@ from rfrope._core.arguments import finite
 from rfrope._core.array import Array
 from rfrope._core.blocks import Content
 from rfrope._core.sums import root
-from rfrope._core.turns import cos_sin
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,12 +185,7 @@ def similarity(frequencies: Array, delta: Array, *, cosine: float = 1.0) -> Simi
     cosine = finite("cosine", cosine, least=-1.0, most=1.0)
     read = angles.read(delta, frequencies, name="delta", least=1)
     xp = read.xp
-    half = read._replace(frequencies=0.5 * read.frequencies)
-    total: Array = 0.0
-    squares: Array = 0.0
-    for span in sums.parts(read.blocks, math.prod(read.shape[:-1])):
-        fall = 2.0 * cos_sin(half.part(span))[1] ** 2  # 1 - c, which keeps its digits near lag 0
-        total, squares = total + xp.sum(fall, axis=-1), squares + xp.sum(fall * fall, axis=-1)
+    total, squares = sums.falls(read, 2)
     fall, features = total / read.blocks, 2 * read.blocks
     kernel = 1.0 - fall
     own = array.clip(squares / read.blocks - fall * fall, 0.0, None, xp) / (read.blocks + 1)

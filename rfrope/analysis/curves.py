@@ -13,6 +13,7 @@ from rfrope._core import angles, array, elementwise, special, sums, threads, tur
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, positive, probability, whole
 from rfrope._core.array import Array
+from rfrope._core.sums import Waves
 
 _ROUNDED = 1e-15  # what the direct sum of a mean cosine leaves unknown
 _FREQUENCIES = 2**12  # frequencies whose tables are held at once
@@ -284,7 +285,7 @@ def first_lag(omega: np.ndarray, start: int, stop: int, level: float, *, below: 
         end = int(sure[0]) if sure.size else len(means)
         open_ = np.flatnonzero(np.abs(means[:end] - level) <= doubt)
         for group in (first + open_[span] for span in sums.parts(len(open_), 4 * len(omega))):
-            exact = np.mean(_table(group, omega)[0], axis=1)
+            exact = _table(group, omega).mean_cos()
             hits = np.flatnonzero(exact < level if below else exact >= level)
             if hits.size:
                 return int(group[hits[0]])
@@ -311,16 +312,14 @@ def scan_lags(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, n
         for index in parts:
             part = omega[index : index + _FREQUENCIES]
             near = _table(np.arange(float(columns)), part) if kept is None else kept
-            cos, sin = (wave[:, None] * (1.0 / len(omega)) for wave in _table(lags, part))
-            means += sums.combined(cos, -sin, *near, np)
+            means += sums.on_grid(_table(lags, part), near, 1.0 / len(omega))
         yield start, means.reshape(-1)[:length]
         start, rows = start + length, min(2 * rows, most)
 
 
-def _table(lags: np.ndarray, omega: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cos and sin of lags times frequencies ``(D,)``."""
-    found: tuple[np.ndarray, np.ndarray] = turns.cos_sin(Angles(lags[:, None], omega[:, None], None, np))
-    return found
+def _table(lags: np.ndarray, omega: np.ndarray) -> Waves:
+    """Waves of lags times frequencies ``(D,)``."""
+    return Waves.of(Angles(lags[:, None], omega[:, None], None, np))
 
 
 def one_set(frequencies: Any) -> np.ndarray:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import threads
+from rfrope._core import sums, threads
+from rfrope._core.angles import Angles
 from rfrope.analysis.curves import scan_lags
 
 KEPT_TURNS = 32.0  # blocks with so many turns in the trained context stay, as in YaRN
@@ -151,7 +152,7 @@ class _Problem:
         omega = self._all(logs)
         angles = lags[:, None] * omega
         slope = -(np.sin(angles) * angles)[:, self.index] / omega.size
-        return np.mean(np.cos(angles), axis=1) - _MARGIN, slope
+        return sums.mean_cos_of_phases(angles, np) - _MARGIN, slope
 
     def _all(self, logs: np.ndarray) -> np.ndarray:
         omega = self.base.copy()
@@ -161,7 +162,7 @@ class _Problem:
 
 def neighbours(omega: np.ndarray) -> float:
     """``1 - C(1)``: how far the mean kernel falls from a position to the next."""
-    return float(np.mean(2.0 * np.sin(0.5 * omega) ** 2))
+    return float(sums.falls(Angles(np.ones(1), omega[:, None], None, np))[0]) / omega.size
 
 
 def _negative_lags(omega: np.ndarray, stop: int) -> list[tuple[float, int]]:

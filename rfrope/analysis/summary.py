@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, capacity
+from rfrope._core import angles, array, capacity, sums
 from rfrope._core.arguments import positive, whole
 from rfrope.analysis.bases import integral_rule
 from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
@@ -270,9 +270,8 @@ def _found_less(theta: np.ndarray, lag: int) -> float:
     The shares of the blocks in its squared length are uniform on a simplex, so the score with itself has the mean C and
     the variance ``(mean cos^2 - C^2) / (D + 1)``; with another it has 0 and ``1 / (2 D)``.
     """
-    cos = np.cos(lag * theta)
-    mean, n = float(np.mean(cos)), len(theta)
-    variance = (float(np.mean(cos * cos)) - mean * mean) / (n + 1.0) + 0.5 / n
+    mean, square = (float(sums.mean_cos_of_phases(lag * theta, np, power)) for power in (1, 2))
+    variance = (square - mean * mean) / (len(theta) + 1.0) + 0.5 / len(theta)
     return NormalDist().cdf(-mean / math.sqrt(variance))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.arguments import LARGEST, choice, finite, flag
+from rfrope._core.arguments import LARGEST, axis_of, choice, finite, flag
 from rfrope._core.array import Array
 from rfrope.bochner.measures import MEASURES
 from rfrope.bochner.piecewise import build
@@ -134,8 +134,7 @@ def from_series(
     host = _host_values("x", x)
     if not host.size:
         raise ValueError(f"x has shape {host.shape}; expected series of three positions or more")
-    if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -host.ndim <= axis < host.ndim:
-        raise ValueError(f"axis is {axis!r}; expected an axis of x, whose shape is {host.shape}")
+    axis = axis_of("x", axis, host.shape)
     series = np.moveaxis(host, axis, -1).reshape(-1, host.shape[axis])
     n = series.shape[1]
     if n < 3 or not series.size:

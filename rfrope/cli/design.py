@@ -179,7 +179,7 @@ def _figure(path: str, frequencies: np.ndarray, laws: list[kernels.Kernel], foun
     if several:
         left.set_title(f"head {found.worst}, the worst of {len(laws)}: {laws[found.worst]!r}", fontsize="medium")
     plotting.frequencies(frequencies, ax=right)
-    right.set_title("frequencies" + (" of all heads" if len(frequencies.shape) > 2 else ""), fontsize="medium")
+    right.set_title("frequencies" + (" of all heads" if frequencies.shape[:-2] else ""), fontsize="medium")
     return drawn(path, figure)
 
 

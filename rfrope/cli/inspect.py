@@ -186,16 +186,14 @@ def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Se
     if context is None or context < 2:
         raise ValueError(f"{source} holds no context; expected --context")
     omega = held.frequencies.astype(np.float64)
-    if omega.ndim < 3:
-        yield _Set(source, omega, context)
-        return
-    for head, one in enumerate(omega.reshape(-1, *omega.shape[-2:])):
-        yield _Set(f"{source}, head {head}", one, context)
+    heads = omega.shape[:-2]
+    for head, at in enumerate(np.ndindex(heads)):
+        yield _Set(f"{source}, head {head}" if heads else source, omega[at], context)
 
 
 def _scheme(one: _Set) -> Iterator[str]:
     """Paragraphs on axes that share the blocks, and on what a scheme for longer contexts has changed."""
-    if one.model is None or one.frequencies.ndim > 1:
+    if one.model is None or one.scheme["rope_type"] == "axial":
         return
     if one.model.sections is not None:
         yield "\n".join(_told_of_sections(one))
@@ -229,7 +227,7 @@ def _told_of_sections(one: _Set) -> Iterator[str]:
 
 def _effect(one: _Set) -> dict[str, Any] | None:
     """What the scheme of a model has changed against the ladder of its base, or None without one."""
-    if one.model is None or one.frequencies.ndim > 1 or one.scheme["rope_type"] == "default":
+    if one.model is None or one.scheme["rope_type"] in ("axial", "default"):
         return None
     held = one.scheme
     plain: dict[str, Any] = {name: held[name] for name in ("rope_theta", "partial_rotary_factor") if name in held}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import philox, threads
+from rfrope._core import philox, sums, threads
 from rfrope._core import progress as bars
 from rfrope.designs.descent import NEGLIGIBLE, descend, search
 from rfrope.designs.errors import lags_within
@@ -155,7 +155,7 @@ def _slopes(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
 
 
 def _errors(omega: np.ndarray, lags: np.ndarray, target: np.ndarray) -> np.ndarray:
-    return np.cos(_phases(omega, lags)).mean(axis=-1) - target
+    return np.asarray(sums.mean_cos_of_phases(_phases(omega, lags), np) - target)
 
 
 def _phases(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:

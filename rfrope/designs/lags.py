@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from rfrope._core import sums
 from rfrope.kernels import Kernel
 
 _MOST = 2**14  # lags that a fit sees, unless there are fewer
@@ -43,9 +44,7 @@ class Lags:
 
     def errors(self, waves: Waves) -> np.ndarray:
         """Mean kernel less Phi ``(P, Q)``."""
-        left, right = waves
-        found: np.ndarray = (left.T @ right).real / len(left) - self.target
-        return found
+        return sums.of_phasors(*waves) / len(waves[0]) - self.target
 
     def mean_square(self, errors: np.ndarray) -> float:
         """Weighted mean of the squares of errors."""

@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from rfrope._core import array
 from rfrope._core import progress as bars
-from rfrope._core.arguments import MOST, choice, whole
+from rfrope._core.arguments import MOST, choice, is_several, whole
 from rfrope.designs.bounds import lower_bound
 from rfrope.designs.errors import error
 from rfrope.designs.fitting import optimised as fitted
@@ -115,8 +113,7 @@ def bound(kernel: Kernel, n_blocks: int, max_lag: tuple[int, ...]) -> float:
 
 def as_range(kernel: Kernel, max_lag: Any, name: str = "max_lag") -> tuple[int, ...]:
     """Largest lag on each axis, from one number or one for each, or say what is wrong with it."""
-    several = isinstance(max_lag, list | tuple) or (isinstance(max_lag, np.ndarray) and max_lag.ndim == 1)
-    reach = tuple(max_lag) if several else (max_lag,) * kernel.ndim
+    reach = tuple(max_lag) if is_several(max_lag) else (max_lag,) * kernel.ndim
     reach = tuple(whole(name, m, 1, MOST - 1) for m in reach)
     if len(reach) != kernel.ndim:
         raise ValueError(f"{name} is {max_lag!r}; expected one number or {kernel.ndim}, one for each axis")

@@ -206,7 +206,7 @@ def check_design(design: str, kernel: Kernel) -> str:
     """Return the name of a design that the kernel allows, "auto" resolved, or say which designs there are."""
     choice("design", design, DESIGNS)
     if design == "auto":
-        return "stratified" if kernel.ndim == 1 else "sobol"
+        return "sobol" if sets.by_magnitude(kernel) is None else "stratified"
     if design == "orthogonal":
         sets.checked_isotropy(kernel)
     return design

@@ -45,7 +45,7 @@ def stratified(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: in
     Strata of a column that carries a sign are those of its magnitude, and its sign is drawn independently. In one axis
     the strata are those of abs(omega), also where a frequency takes several columns.
     """
-    if kernel.ndim == 1 and kernel.draws > 1:
+    if by_magnitude(kernel) == "table":
         return _strata_of_magnitude(kernel, key, n, stream, streams, shared=False)
     u = uniforms(key, 0, n, 3 * kernel.draws, stream, streams)
     jitter, order, sign = np.split(u, 3, axis=-1)
@@ -59,13 +59,23 @@ def shifted(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) 
     In one axis magnitudes are at probabilities (i + U)/n, with one uniform U for all (systematic sampling); in more a
     lattice is moved in every column, modulo 1 (Cranley and Patterson's rotation).
     """
-    if kernel.ndim == 1 and kernel.draws > 1:
+    if by_magnitude(kernel) == "table":
         return _strata_of_magnitude(kernel, key, n, stream, streams, shared=True)
     columns = kernel.draws
     u = uniforms(key, 0, max(n, 1), columns + 2, stream, streams)
     points = (lattice(kernel, n) + u[:, :1, :columns]) % 1.0
     points = np.take_along_axis(points, np.argsort(u[:, :n, columns, None], axis=1), axis=1)
     return _half_covered(kernel, points, u[:, :n, columns + 1] < 0.5)
+
+
+def by_magnitude(kernel: Kernel) -> str | None:
+    """How frequencies are put in order of abs(omega), which needs one axis: by the transport's one column, or a table.
+
+    On several axes magnitudes say too little: None.
+    """
+    if kernel.ndim > 1:
+        return None
+    return "table" if kernel.draws > 1 else "column"
 
 
 def _strata_of_magnitude(
@@ -238,7 +248,7 @@ def quantile(kernel: Kernel, n: int) -> np.ndarray:
     values come from a table of 2**16 or more points of the law.
     """
     sign = np.where(np.arange(n) % 2, -1.0, 1.0)
-    if kernel.ndim > 1:
+    if by_magnitude(kernel) is None:
         return through(kernel, _half_covered(kernel, lattice(kernel, n), sign < 0.0))
     probability = (np.arange(n) + 0.5) / max(n, 1)
     if kernel.signed_columns == (True,):

@@ -253,32 +253,36 @@ def _asked(rope: Any, engine: Engine, options: dict[str, Any], measured: bool = 
     dtype = choice("dtype", options["dtype"] or "float32", _DTYPES)
     asked = Asked(rope, omega, context, base, dtype, options["architecture"] or "llama")
     if reason := engine.refuses(asked):
-        raise ValueError(f"rope cannot be exported to {engine.name}: {reason}")
+        raise _refused(engine, reason)
     return asked
+
+
+def _refused(engine: Engine, reason: str) -> ValueError:
+    return ValueError(f"rope cannot be exported to {engine.name}: {reason}")
 
 
 def _carried(rope: Rope, engine: Engine) -> tuple[Rope, np.ndarray]:
     """The Rope with its frequencies on the host, ``(D,)`` where the engine takes but one set on one axis."""
     vectors = angles.on_host(rope.vectors)
     if engine.anything:
-        host = vectors[..., 0] if rope.frequencies.ndim == 1 else vectors
-        host = host if rope.sections is None else angles.on_host(rope.frequencies)[..., 0]
+        host = angles.as_given(angles.on_host(rope.frequencies), rope.frequencies)
         return replace(rope, frequencies=host), host
-    reason = ""
     if rope.sections is not None or vectors.shape[-1] > 1:
-        reason = f"it turns by {vectors.shape[-1]} position axes; for text alone, replace(rope, sections=None) has one"
-    elif vectors.ndim > 2:
-        reason = f"its frequencies have shape {tuple(rope.frequencies.shape)}, a set for each head, and heads share one"
-    elif rope.pairing is None:
-        reason = "its pairing is None, a way of its own"
-    elif check_pairing(rope.pairing) not in engine.pairings:
-        reason = f"it pairs {rope.pairing!r}, the engine {engine.pairings[0]!r} alone; convert_pairing reorders weights"
-    elif rope.attention_factor != 1.0 and not engine.factor:
-        reason = f"its attention factor {rope.attention_factor} would be dropped: multiply scores by its square"
-    elif rope.head_dim != rope.rotary_dim and not engine.partial:
-        reason = f"it turns {rope.rotary_dim} features of {rope.head_dim}, and the engine whole heads"
-    if reason:
-        raise ValueError(f"rope cannot be exported to {engine.name}: {reason}")
+        axes = f"it turns by {vectors.shape[-1]} position axes; for text alone, replace(rope, sections=None) has one"
+        raise _refused(engine, axes)
+    if vectors.shape[:-2]:
+        heads = f"its frequencies have shape {tuple(rope.frequencies.shape)}, a set for each head, and heads share one"
+        raise _refused(engine, heads)
+    if rope.pairing is None:
+        raise _refused(engine, "its pairing is None, a way of its own")
+    if check_pairing(rope.pairing) not in engine.pairings:
+        only = f"the engine {engine.pairings[0]!r} alone; convert_pairing reorders weights"
+        raise _refused(engine, f"it pairs {rope.pairing!r}, {only}")
+    if rope.attention_factor != 1.0 and not engine.factor:
+        factor = f"its attention factor {rope.attention_factor} would be dropped: multiply scores by its square"
+        raise _refused(engine, factor)
+    if rope.head_dim != rope.rotary_dim and not engine.partial:
+        raise _refused(engine, f"it turns {rope.rotary_dim} features of {rope.head_dim}, and the engine whole heads")
     return replace(rope, frequencies=vectors[..., 0]), vectors[..., 0]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core.angles import is_line
 from rfrope._core.array import to_host
 from rfrope.exports.engine import ULP, Asked, Used
 
@@ -68,7 +69,7 @@ def transformer_engine(asked: Asked) -> dict[str, Any]:
 def arrays(asked: Asked) -> dict[str, Any]:
     """Frequencies in float64 with all that belongs to them, and cos and sin where there is a context on one axis."""
     made = described(asked) | {"frequencies": asked.omega, "vectors": to_host(asked.rope.vectors)}
-    if asked.context is not None and made["vectors"].ndim == 1:
+    if asked.context is not None and is_line(made["vectors"]):
         made["cos"], made["sin"] = _table(asked)
     return made
 

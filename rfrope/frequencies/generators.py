@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
+from rfrope._core.angles import as_given
 from rfrope._core.arguments import LARGEST
 from rfrope.rotation.rope import Rope
 
@@ -58,14 +59,14 @@ def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
     """
     xp, _ = array.shared(generators=generators)
     given = array.to_host(array.numbers(generators, xp, name="generators")).astype(np.float64)
-    stack = given[None] if given.ndim == 2 else given
-    if stack.ndim != 3 or stack.shape[1] != stack.shape[2] or stack.shape[1] % 2 or 0 in stack.shape:
+    stack = given.reshape(-1, *given.shape[-2:])
+    if given.ndim not in (2, 3) or stack.shape[1] != stack.shape[2] or stack.shape[1] % 2 or 0 in stack.shape:
         raise ValueError(f"generators has shape {given.shape}; expected (k, d, d), or (d, d), with an even d")
     _check(stack)
     basis = _common_basis(stack)
     turned = basis.T @ stack @ basis
     vectors = turned[:, 1::2, 0::2].diagonal(axis1=-2, axis2=-1).T
-    frequencies = vectors[:, 0] if given.ndim == 2 else vectors
+    frequencies = as_given(vectors, given.ndim - 1)  # one matrix is one axis
     return Rope(np.ascontiguousarray(frequencies), pairing="interleaved", source={"maker": "from_generators"}), basis
 
 

@@ -3,7 +3,7 @@
 from rfrope.heads.from_weights import WeightOffset, offset_from_weights
 from rfrope.heads.offsets import EffectiveOffset, effective_offset
 from rfrope.heads.peaks import Alignment, Peak, alignment, offset_of
-from rfrope.heads.positional import AttentionProfile, attention_profile, positional_weights, score_profile
+from rfrope.heads.positional import PositionalAttention, positional_attention, positional_scores, positional_weights
 from rfrope.heads.reading import Profile, profile
 from rfrope.heads.shifts import (
     ShiftedTerms,
@@ -18,23 +18,23 @@ from rfrope.heads.temperature import temperature_for_mass
 
 __all__ = [
     "Alignment",
-    "AttentionProfile",
     "EffectiveOffset",
     "Peak",
+    "PositionalAttention",
     "Profile",
     "ShiftedTerms",
     "WeightOffset",
     "aligned_shift",
     "alignment",
-    "attention_profile",
     "effective_offset",
     "offset_from_weights",
     "offset_of",
     "phase_shift",
+    "positional_attention",
+    "positional_scores",
     "positional_weights",
     "profile",
     "recentred_kernel",
-    "score_profile",
     "shifted_mean_kernel",
     "shifted_scores",
     "shifted_terms",

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rfrope._core import angles, array, texts
+from rfrope._core import angles, array, sums, texts
 from rfrope._core.arguments import LARGEST, positive
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing, check_width, halves
+from rfrope._core.sums import Waves
 from rfrope.heads.offsets import lag_range, on_host, one_axis, preferred_lag
-from rfrope.heads.peaks import peak_of_waves, waves
+from rfrope.heads.peaks import angles_at, peak_of_waves
 
 _ROUNDED = 1e-6  # part of the largest eigenvalue that float32 may leave of asymmetry, and of eigenvalues that are 0
 
@@ -255,7 +256,11 @@ def _read_waves(c: np.ndarray, omega: np.ndarray, low: int, high: int) -> tuple[
 
 def _height(c: np.ndarray, omega: np.ndarray, lag: int, low: int, high: int) -> float:
     """How far the score at a lag is above its mean over all whole lags, in units of what random angles give."""
-    cos, sin = waves(np.arange(low, high + 1), omega)
-    wave = cos[lag - low] - np.mean(cos, axis=0) + 1j * (sin[lag - low] - np.mean(sin, axis=0))
-    above, scale = float(np.sum(c * wave).real), float(np.linalg.norm(np.abs(c * wave)))
+    lags, mean = np.arange(low, high + 1), np.zeros((2, len(omega)))
+    for span in sums.parts(len(lags), len(omega)):
+        mean += [np.sum(wave, axis=0) for wave in Waves.of(angles_at(lags[span], omega))[:2]]
+    there = Waves.of(angles_at(np.asarray(lag), omega))
+    apart = there._replace(cos=there.cos - mean[0] / len(lags), sin=there.sin - mean[1] / len(lags))
+    above = float(apart.total(c.real, -c.imag))
+    scale = float(np.linalg.norm(np.abs(c) * np.hypot(apart.cos, apart.sin)))
     return max(above, 0.0) / scale if scale else 0.0

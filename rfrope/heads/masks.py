@@ -62,13 +62,16 @@ def softmax_scale(scaled: Any, head_dim: Any, blocks: int) -> float:
 
 def whole_numbers(name: str, value: Any, axes: int, *, least: int = -(2**32) + 1, kinds: str = "iu") -> list[int]:
     """Return one whole number for each axis, or say what came instead; kinds "iuf" takes floats that are whole."""
-    expected = f"a whole number{'' if axes == 1 else f' for each of {axes} axes'} from {least} to 2**32 - 1"
     listed = isinstance(value, list | tuple | int | float | np.ndarray | np.integer)
     host = array.host_numbers(value, name) if listed else None
     if host is None or host.dtype.kind not in kinds:
-        raise TypeError(f"{name} is {value!r:.80}; expected {expected}")
-    if host.ndim > 1 or host.size != axes or (axes > 1 and host.ndim == 0):
-        raise ValueError(f"{name} is {value!r:.80}; expected {expected}")
-    if not np.all((host == np.floor(host)) & (host >= least) & (host < 2.0**32)):
-        raise ValueError(f"{name} is {value!r:.80}; expected {expected}")
+        raise _unexpected(TypeError, name, value, axes, least)
+    one_each = host.shape in ((axes,), ()) and host.size == axes
+    if not (one_each and np.all((host == np.floor(host)) & (host >= least) & (host < 2.0**32))):
+        raise _unexpected(ValueError, name, value, axes, least)
     return [int(number) for number in host.reshape(-1)]
+
+
+def _unexpected(kind: type[Exception], name: str, value: Any, axes: int, least: int) -> Exception:
+    each = "" if axes == 1 else f" for each of {axes} axes"
+    return kind(f"{name} is {value!r:.80}; expected a whole number{each} from {least} to 2**32 - 1")

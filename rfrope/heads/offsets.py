@@ -18,7 +18,7 @@ from rfrope._core import angles, array, blocks, capacity, philox, sums, texts
 from rfrope._core.arguments import flag, positive, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
-from rfrope.heads.peaks import at_lags, peak_of_waves, waves
+from rfrope.heads.peaks import angles_at, peak_of_waves, values_at
 from rfrope.heads.reading import centred, check_paired
 
 _NEAR = 0.5  # positions by which a peak may move and still be the same one: lags between tokens are whole
@@ -178,7 +178,7 @@ def lag_range(max_lag: Any, causal: Any) -> tuple[int, int]:
 def preferred_lag(omega: np.ndarray, a: np.ndarray, b: np.ndarray, low: int, high: int) -> tuple[int, float]:
     """Whole lag with the highest score, and the softmax of the scores at all whole lags there."""
     lags = np.arange(low, high + 1)
-    score = at_lags(lags, omega, a, b)
+    score = values_at(lags, omega, a, b)
     best = int(np.argmax(score))
     return int(lags[best]), float(1.0 / np.sum(np.exp(score - score[best])))
 
@@ -225,21 +225,21 @@ def _read(
 
 def _offset_error(mean: Tokens, apart: Tokens, omega: np.ndarray, offset: float, paired: bool) -> float:
     """Delta method: tokens move the slope of the mean score at its peak, and the peak moves by slope over bend."""
-    cos, sin = waves(np.asarray(offset), omega)
+    at = angles_at(np.asarray(offset), omega)
     a, b = (value[0, : len(omega)] for value in mean.coefficients())
-    bend = -float(np.sum(omega * omega * (a * cos + b * sin)))
+    (bend,) = sums.derivatives(at, a, b, (2,))
     if not bend < 0.0:
         return math.nan
 
     def slopes(rows: Tokens) -> np.ndarray:
         a, b = (value[:, : len(omega)] for value in rows.coefficients())
-        return np.asarray((b * cos - a * sin) @ omega)
+        return np.asarray(sums.derivatives(at, a, b, (1,))[0])
 
     from_q = slopes(Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2))
     from_k = slopes(Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2))
     sides = (from_q + from_k,) if paired else (from_q, from_k)
     variance = sum(float(np.sum(side * side)) / (len(side) * (len(side) - 1.0)) for side in sides)
-    return math.sqrt(variance) / -bend
+    return math.sqrt(variance) / -float(bend)
 
 
 def _near(omega: np.ndarray, a: np.ndarray, b: np.ndarray, offset: float, low: int, high: int) -> float:
@@ -249,7 +249,7 @@ def _near(omega: np.ndarray, a: np.ndarray, b: np.ndarray, offset: float, low: i
     best, top = np.full(len(a), -math.inf), np.zeros(len(a))
     for span in sums.parts(len(points), max(len(a), len(omega))):
         part = points[span]
-        values = at_lags(part, omega, a[:, None], b[:, None])
+        values = values_at(part, omega, a[:, None], b[:, None])
         at = np.argmax(values, axis=1)
         value = values[np.arange(len(a)), at]
         best, top = np.maximum(best, value), np.where(value > best, part[at], top)

@@ -13,6 +13,7 @@ from rfrope._core import angles, array, sums, texts, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, finite
 from rfrope._core.array import Array
+from rfrope._core.sums import Waves
 from rfrope.heads.shifts import per_block, read_shifted
 
 _GRID = 16  # points of the first grid to a turn of the fastest block
@@ -121,15 +122,15 @@ def alignment(frequencies: Array, shift: Array, offset: Array, *, weights: Array
     """
     read = read_shifted(offset, frequencies, shift, "offset", weights=weights)
     xp = read.xp
-    cos, sin = turns.cos_sin(read)
-    angle = xp.atan2(sin, cos)
+    waves = Waves.of(read)
+    angle = xp.atan2(waves.sin, waves.cos)
     if weights is None:
-        return Alignment(xp.mean(cos, axis=-1), cos, angle)
-    weights = _checked_weights(weights, cos, xp)
+        return Alignment(waves.mean_cos(), waves.cos, angle)
+    weights = _checked_weights(weights, waves.cos, xp)
     total = xp.sum(weights, axis=-1)
     empty = total == 0.0
-    overall = xp.sum(weights * cos, axis=-1) / xp.where(empty, xp.ones_like(total), total)
-    return Alignment(overall, cos, angle)
+    overall = waves.total(weights, None) / xp.where(empty, xp.ones_like(total), total)
+    return Alignment(overall, waves.cos, angle)
 
 
 @array.on_device_of_arrays
@@ -228,7 +229,7 @@ def peak_of_waves(omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: 
     tops = tops[values[tops] >= second - missed]
     x, value = _climbed(omega, cosine, sine, np.clip(low + step * tops, low, high), step, low, high)
     ends = np.array([low, high])  # an end may be a peak of its own beside one that is nearer than a step
-    at_ends, slopes, _ = _derivatives(omega, cosine, sine, ends)
+    at_ends, slopes = sums.derivatives(angles_at(ends, omega), cosine, sine, (0, 1))
     falls = slopes * np.array([-1.0, 1.0]) > 0.0
     x, value = np.concatenate([x, ends[falls]]), np.concatenate([value, at_ends[falls]])
     high_enough = value >= np.max(value) - _EQUAL * float(np.sum(amplitude))
@@ -246,10 +247,9 @@ def _on_grid(
     """Values at ``low + step * i``: waves at the sum of two numbers are products of their tables."""
     columns = max(1, math.isqrt(points))
     rows = -(-points // columns)
-    cos_row, sin_row = waves(low + step * columns * np.arange(rows), omega)
-    cos_column, sin_column = waves(step * np.arange(columns), omega)
-    even, odd = cosine * cos_row + sine * sin_row, sine * cos_row - cosine * sin_row
-    return np.ravel(sums.combined(even[:, None], odd[:, None], cos_column, sin_column, np))[:points]
+    far = Waves.of(angles_at(low + step * columns * np.arange(rows), omega))
+    near = Waves.of(angles_at(step * np.arange(columns), omega))
+    return np.ravel(sums.on_grid(far, near, cosine, sine))[:points]
 
 
 def _climbed(
@@ -261,38 +261,23 @@ def _climbed(
         steps, found = step * np.arange(-_FINER, _FINER + 1), []
         for span in sums.parts(len(x), len(steps) * len(omega)):
             near = np.clip(x[span, None] + steps, low, high)
-            found.append(near[np.arange(len(near)), np.argmax(at_lags(near, omega, cosine, sine), axis=1)])
+            found.append(near[np.arange(len(near)), np.argmax(values_at(near, omega, cosine, sine), axis=1)])
         x = np.concatenate(found)
     for _ in range(3):
-        _, slope, bend = _derivatives(omega, cosine, sine, x)
+        slope, bend = sums.derivatives(angles_at(x, omega), cosine, sine, (1, 2))
         move = np.where(bend < 0.0, -slope / np.where(bend < 0.0, bend, 1.0), 0.0)
         x = np.clip(x + np.where(np.abs(move) <= 2.0 * step, move, 0.0), low, high)
-    return x, _derivatives(omega, cosine, sine, x)[0]
+    return x, values_at(x, omega, cosine, sine)
 
 
-def _derivatives(
-    omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, x: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return f, f' and f''."""
-    cos, sin = waves(x, omega)
-
-    def summed(of_cos: np.ndarray, of_sin: np.ndarray) -> np.ndarray:
-        total: np.ndarray = sums.combined(of_cos, of_sin, cos, sin, np)
-        return total
-
-    square = omega * omega
-    return summed(cosine, sine), summed(omega * sine, -omega * cosine), -summed(square * cosine, square * sine)
+def angles_at(x: np.ndarray, omega: np.ndarray) -> Angles:
+    """Angles of real lags of any shape and frequencies ``(D,)``."""
+    return Angles(x[..., None], omega[:, None], None, np)
 
 
-def waves(x: np.ndarray, omega: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cos and sin of ``x omega``, exact, for real lags of any shape and frequencies ``(D,)``."""
-    found: tuple[np.ndarray, np.ndarray] = turns.cos_sin(Angles(x[..., None], omega[:, None], None, np))
-    return found
-
-
-def at_lags(x: np.ndarray, omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
+def values_at(x: np.ndarray, omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
     """``sum_i cosine_i cos(omega_i x) + sine_i sin(omega_i x)`` at real lags; coefficients ``(..., D)``."""
-    cosines, sines = sums.over_blocks(Angles(x[..., None], omega[:, None], None, np), cosine, sine)
+    cosines, sines = sums.over_blocks(angles_at(x, omega), cosine, sine)
     total: np.ndarray = cosines + sines
     return total
 

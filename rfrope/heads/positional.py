@@ -23,7 +23,7 @@ _EQUAL = 64.0  # units in the last place of the highest score by which rounding 
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionProfile:
+class PositionalAttention:
     """What one query of a positional head sees.
 
     Attributes
@@ -120,10 +120,10 @@ def positional_weights(
     -----
     W_k writes (1, 0) into every block, and ``W_q = temperature * R(offset) W_k``, so that the score at lag delta is
     ``temperature * sum_i cos((delta - offset) . omega_i)``, at most ``temperature * D`` and that at the offset; see
-    `score_profile`. With several offsets W_q is the SUM of those for each, times their weights, and so are the scores:
-    at an offset stands what it would have alone plus what the others add. Weights multiply scores; the attention
-    depends on them exponentially. Source: seed 003, whose "i even" is i odd, counted from 1; section 6 of the
-    mathematics page.
+    `positional_scores`. With several offsets W_q is the SUM of those for each, times their weights, and so are the
+    scores: at an offset stands what it would have alone plus what the others add. Weights multiply scores; the
+    attention depends on them exponentially. Source: seed 003, whose "i even" is i odd, counted from 1; section 6 of
+    the mathematics page.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def positional_weights(
 
 
 @array.on_device_of_arrays
-def score_profile(
+def positional_scores(
     frequencies: Array,
     delta: Array,
     *,
@@ -199,17 +199,17 @@ def score_profile(
     Examples
     --------
     >>> import rfrope
-    >>> score_profile(rfrope.geometric(64), [-2, -1, 0], scaled=False).round(3)
+    >>> positional_scores(rfrope.geometric(64), [-2, -1, 0], scaled=False).round(3)
     array([62.094, 64.   , 62.094])
     """
     temperature, frequencies = positive("temperature", temperature), angles.given(frequencies, scale=1.0)
     cos, sin, read = _turned_query(frequencies, offset, offset_weights, delta=delta)
     at = angles.checked(delta, frequencies, None, read.xp, read.device, "delta")
-    return temperature * softmax_scale(scaled, head_dim, at.blocks) * _waves(at, cos, sin)
+    return temperature * softmax_scale(scaled, head_dim, at.blocks) * at.as_asked(_scores(at, cos, sin))
 
 
 @array.on_device_of_arrays
-def attention_profile(
+def positional_attention(
     frequencies: Array,
     context: int | Sequence[int],
     *,
@@ -221,7 +221,7 @@ def attention_profile(
     window: int | None = None,
     query_position: int | Sequence[int] | None = None,
     head_dim: int | None = None,
-) -> AttentionProfile:
+) -> PositionalAttention:
     """Attention of a positional head: the closed form, the mask and the softmax, for one query in a context.
 
     Parameters
@@ -241,7 +241,7 @@ def attention_profile(
 
     Returns
     -------
-    AttentionProfile
+    PositionalAttention
 
     Raises
     ------
@@ -261,12 +261,12 @@ def attention_profile(
     >>> import rfrope
     >>> omega = rfrope.geometric(64)
     >>> for alpha in (1.0, 10.0, 50.0):
-    ...     found = attention_profile(omega, 1024, temperature=alpha)
+    ...     found = positional_attention(omega, 1024, temperature=alpha)
     ...     print(alpha, round(float(found.mass), 5), int(found.rival), round(float(found.gap), 3))
     1.0 0.03762 0 0.168
     10.0 0.7279 0 1.685
     50.0 0.99956 0 8.425
-    >>> round(float(attention_profile(omega, 1024, scaled=False).gap), 3)
+    >>> round(float(positional_attention(omega, 1024, scaled=False).gap), 3)
     1.906
     """
     temperature = positive("temperature", temperature)
@@ -274,11 +274,9 @@ def attention_profile(
     xp, axes = read.xp, read.frequencies.shape[-1]
     vectors = lags_of_keys(ranges_of_lags(context, axes, causal, window, query_position), cos, xp)
     factor = temperature * softmax_scale(scaled, head_dim, cos.shape[-1])
-    scores = factor * _waves(read._replace(positions=vectors), cos, sin)
-    at_offset = factor * _waves(read, cos, sin)
-    offset = array.as_widest(read.positions, xp)
-    if offset.ndim == 1:
-        offset, at_offset = offset[None, :], at_offset[..., None]
+    scores = factor * _scores(read._replace(positions=vectors), cos, sin)
+    at_offset = factor * _scores(read, cos, sin)
+    offset = array.as_widest(read.in_rows().positions, xp)
     hit = _meets(array.astype(vectors, offset.dtype, xp), offset, xp)
     powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
     weights = powers / xp.sum(powers, axis=-1, keepdims=True)
@@ -288,8 +286,8 @@ def attention_profile(
     doubt = _EQUAL * xp.finfo(scores.dtype).eps * xp.max(xp.abs(at_offset), axis=-1)
     rival = _nearest(others >= (best - doubt)[..., None], vectors, xp)
     gap = -xp.max(-at_offset, axis=-1) - best
-    lags = vectors if axes > 1 else vectors[:, 0]
-    return AttentionProfile(lags, scores, weights, mass, rival if axes > 1 else rival[..., 0], gap)
+    lags, rival = (angles.as_given(found, axes) for found in (vectors, rival))
+    return PositionalAttention(lags, scores, weights, mass, rival, gap)
 
 
 # -- closed forms ------------------------------------------------------------------------------------------------------
@@ -306,16 +304,15 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
     read = angles.checked(offset, frequencies, None, xp, device, "offset", least=1)
     if 0 in offset.shape:
         raise ValueError(f"offset has shape {tuple(offset.shape)}; expected at least one")
-    if read.positions.ndim > read.frequencies.ndim:
+    rows = read.in_rows()
+    if rows.positions.ndim > read.frequencies.ndim:
         raise ValueError(
             f"offset has shape {tuple(offset.shape)}; expected () or (J,) for frequencies of one axis (D,), and (k,), "
             f"(J, k) or (*H, J, k) for frequencies (*H, D, k)"
         )
-    cos, sin = turns.cos_sin.generic(read)  # a call too small for compiled loops
-    if read.positions.ndim == 1:
-        if offset_weights is not None:
-            raise ValueError("offset_weights was given for a single offset; expected None: use temperature")
-        return cos, sin, read
+    if offset_weights is not None and rows is not read:
+        raise ValueError("offset_weights was given for a single offset; expected None: use temperature")
+    cos, sin = turns.cos_sin.generic(rows)  # a call too small for compiled loops
     if offset_weights is not None:
         factor = _checked_factors(offset_weights, cos, xp)[..., None]
         cos, sin = cos * factor, sin * factor
@@ -341,11 +338,9 @@ def _on_device(offset: Any, xp: ModuleType, device: Any) -> Any:
     return xp.full((), offset, dtype=xp.int32, device=device)
 
 
-def _waves(at: Angles, cos: Array, sin: Array) -> Array:
-    """Sum over the blocks of ``cos cos u + sin sin u`` at some lags, for a query ``(*H, D)``."""
-    if at.positions.ndim > 1:  # the axis of the lags
-        cos, sin = cos[..., None, :], sin[..., None, :]
-    cosines, sines = sums.over_blocks(at, cos, sin)
+def _scores(at: Angles, cos: Array, sin: Array) -> Array:
+    """Sum over the blocks of ``cos cos u + sin sin u`` at lags ``(..., L)``, for a query ``(*H, D)``."""
+    cosines, sines = sums.over_blocks(at.in_rows(), cos[..., None, :], sin[..., None, :])
     return cosines + sines
 
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._core import angles, array, blocks, sums, texts
+from rfrope._core.angles import Angles
 from rfrope._core.arguments import choice, flag, positive
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
-from rfrope._core.sums import root
-from rfrope._core.turns import cos_sin
+from rfrope._core.sums import Waves, root
 from rfrope._core.twins import twinned
 
 _PAIRS = ("all", "occurring")
@@ -137,6 +137,8 @@ def profile(
     left of each pair: pairs that have a token in common are not independent draws, tokens are taken to be. It is too
     small for text whose neighbouring tokens resemble each other.
 
+    `positional_scores` has the scores of a head that looks at position alone, without queries and keys.
+
     Source: the exact decomposition of seed 000. With "occurring" pairs lags and positions come to the host.
 
     Examples
@@ -163,20 +165,14 @@ def profile(
     xp, device = read.xp, read.device
     tokens = blocks.tokens(q, k, xp, device, pairing, read.blocks)
     check_paired(paired, tokens)
+    if pairs == "all" and not (q_positions is None and k_positions is None):
+        raise ValueError("q_positions or k_positions is given, but pairs is 'all'; expected pairs='occurring'")
     shape = read.shape[:-1]
     read = read._replace(positions=xp.reshape(read.positions, (-1, read.positions.shape[-1])))
-    waves = _waves(*cos_sin(read), tokens, xp)
-    if pairs == "all":
-        if q_positions is not None or k_positions is not None:
-            raise ValueError("q_positions or k_positions is given, but pairs is 'all'; expected pairs='occurring'")
-        found = _over_all_pairs(tokens, waves, paired, xp)
-    else:
-        rows = _row_pairs(q_positions, k_positions, read.positions, tokens)
-        found = _over_occurring_pairs(tokens, waves, rows, paired, xp)
-    number, spread, stderr, cosines, sines = found
-    cosine, sine = scale * xp.sum(cosines, axis=-2), scale * xp.sum(sines, axis=-2)
-    by_block = scale * (cosines + sines)[..., : read.blocks, :]
-    values = (cosine + sine, scale * spread, scale * stderr, number, cosine, sine, by_block)
+    rows = None if pairs == "all" else _row_pairs(q_positions, k_positions, read.positions, tokens)
+    number, spread, stderr, cosine, sine, by_block = _by_lags(_Sides.of(tokens, paired, read.blocks, xp), read, rows)
+    cosine, sine = scale * cosine, scale * sine
+    values = (cosine + sine, scale * spread, scale * stderr, number, cosine, sine, scale * by_block)
     lags = array.numbers(delta, xp, name="delta", device=device)
     return Profile(lags, *(xp.reshape(value, (*value.shape[:-1], *shape)) for value in values))
 
@@ -194,49 +190,80 @@ def check_paired(paired: Any, tokens: Tokens) -> None:
         )
 
 
-def _waves(cos: Array, sin: Array, tokens: Tokens, xp: ModuleType) -> tuple[Array, Array]:
-    """Cos and sin ``(L, blocks)`` at the lags, with those of the features that are not turned."""
-    still = tokens.q_1.shape[-1] - cos.shape[-1]
-    if still:
-        ones = xp.broadcast_to(xp.ones_like(cos[..., :1]), (*cos.shape[:-1], still))
-        cos, sin = xp.concat([cos, ones], axis=-1), xp.concat([sin, xp.zeros_like(ones)], axis=-1)
-    return cos, sin
+class _Sides(NamedTuple):
+    """Queries and keys, what is left of each beside their means, and coefficients ``(..., tokens, blocks)``.
+
+    Those of a side are of what it varies by with the mean of the other, `mean` those of the two means.
+    """
+
+    tokens: Tokens
+    apart: Tokens
+    mean: tuple[Array, Array]
+    queries: tuple[Array, Array]
+    keys: tuple[Array, Array]
+    paired: bool
+    turned: int  # blocks
+
+    @classmethod
+    def of(cls, tokens: Tokens, paired: bool, turned: int, xp: ModuleType) -> _Sides:
+        mean, apart = centred(tokens, xp)
+        queries = Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2).coefficients()
+        keys = Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2).coefficients()
+        return cls(tokens, apart, mean.coefficients(), queries, keys, paired, turned)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many queries and keys there are."""
+        return self.tokens.q_1.shape[-2], self.tokens.k_1.shape[-2]
 
 
-def _over_all_pairs(
-    tokens: Tokens, waves: tuple[Array, Array], paired: bool, xp: ModuleType
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Count, spread, standard error, and the means ``(..., blocks, L)`` of cosines and sines."""
-    n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
-    cos, sin = (xp.matrix_transpose(wave) for wave in waves)  # (blocks, L)
-    mean, apart = centred(tokens, xp)
-    a, b = (xp.matrix_transpose(value) for value in mean.coefficients())
-    joint = _joint_variance(apart, cos, sin, xp)
-    of_q, of_k, together = _token_squares(mean, apart, *waves, paired, xp)
+def _by_lags(sides: _Sides, read: Angles, rows: Callable[[slice], Pairs] | None) -> tuple[Array, ...]:
+    """Count, spread, standard error, means of cosines and of sines, and of each block, some lags at a time."""
+    xp, lags, parts = read.xp, read.positions.shape[0], (sides.tokens.q_1, sides.tokens.k_1)
+    lead = math.prod(array.broadcast_shapes({"q": parts[0].shape[:-2], "k": parts[1].shape[:-2]}))
+    still, found = _with_still(read, parts[0].shape[-1]), []
+    rows = rows if lags else None  # no lags: arrays without elements, of the same shapes
+    for span in sums.parts(max(1, lags), lead * max(*sides.sizes, still.blocks)):
+        waves = Waves.of(still.at(span))
+        means = _over_all_pairs(sides, waves) if rows is None else _over_occurring_pairs(sides, waves, rows(span))
+        found.append(means)
+    return tuple(xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
+
+
+def _with_still(read: Angles, blocks: int) -> Angles:
+    """Angles with those of the features that are not turned, up to so many blocks: their frequency is 0."""
+    omega = read.frequencies
+    if blocks == read.blocks:
+        return read
+    xp = array.namespace(frequencies=omega)
+    with array.at_once(omega):
+        none = xp.broadcast_to(xp.zeros_like(omega[:1, :]), (blocks - read.blocks, omega.shape[-1]))
+        return read._replace(frequencies=xp.concat([omega, none], axis=0))
+
+
+def _over_all_pairs(sides: _Sides, waves: Waves) -> tuple[Array, ...]:
+    """As `_by_lags`, at waves ``(L, blocks)``."""
+    xp, (n, m) = waves.xp, sides.sizes
+    joint = _joint_variance(sides.apart, waves)
+    of_q, of_k, together = _token_squares(sides, waves)
     variance = of_q / float(n) + of_k / float(m) + joint
     if min(n, m) < 2:
         error = xp.full_like(variance, math.nan)
     else:
-        error = together / (n * (n - 1.0)) if paired else of_q / (n * (n - 1.0)) + of_k / (m * (m - 1.0))
+        error = together / (n * (n - 1.0)) if sides.paired else of_q / (n * (n - 1.0)) + of_k / (m * (m - 1.0))
         once = joint / ((n - 1.0) * (m - 1.0))  # both parts hold it, because the means are those of these tokens
         error = xp.where(error > 2.0 * once, error - once, once)
-    number = xp.full_like(cos[0, ...], float(n) * float(m))
-    return number, root(variance, xp), root(error, xp), a * cos, b * sin
+    number = xp.full_like(waves.cos[..., 0], float(n) * float(m))
+    cosines, sines = waves.by_block(*sides.mean)
+    by_block = xp.matrix_transpose(cosines[..., : sides.turned] + sines[..., : sides.turned])
+    return number, root(variance, xp), root(error, xp), *waves.summed(*sides.mean), by_block
 
 
-def _token_squares(
-    mean: Tokens, apart: Tokens, cos: Array, sin: Array, paired: bool, xp: ModuleType
-) -> tuple[Array, Array, Array]:
+def _token_squares(sides: _Sides, waves: Waves) -> tuple[Array, ...]:
     """Sums over the tokens of squared scores with the mean of the other side: as queries, as keys, and as both."""
-    lead = math.prod(array.broadcast_shapes({"q": apart.q_1.shape[:-2], "k": apart.k_1.shape[:-2]}))
-    found = []
-    for span in sums.parts(max(1, cos.shape[0]), lead * max(apart.q_1.shape[-2], apart.k_1.shape[-2])):
-        from_q = _scores(Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2), cos[span, :], sin[span, :], xp)
-        from_k = _scores(Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2), cos[span, :], sin[span, :], xp)
-        sides = (from_q, from_k, from_q + from_k if paired else from_q)
-        found.append([xp.sum(side * side, axis=-2) for side in sides])
-    of_q, of_k, together = (xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
-    return of_q, of_k, together
+    from_q, from_k = (waves.total(a[..., None, :], b[..., None, :]) for a, b in (sides.queries, sides.keys))
+    found = (from_q, from_k, from_q + from_k if sides.paired else from_q)
+    return tuple(waves.xp.sum(side * side, axis=-2) for side in found)
 
 
 def centred(tokens: Tokens, xp: ModuleType) -> tuple[Tokens, Tokens]:
@@ -246,14 +273,9 @@ def centred(tokens: Tokens, xp: ModuleType) -> tuple[Tokens, Tokens]:
     return Tokens(*means), Tokens(*(part - mean for part, mean in zip(parts, means, strict=True)))
 
 
-def _scores(tokens: Tokens, cos: Array, sin: Array, xp: ModuleType) -> Array:
-    """Scores ``(..., rows, L)`` at waves ``(L, blocks)``, where one side has a single row or both have as many."""
-    a, b = tokens.coefficients()
-    return sums.combined(a[..., None, :], b[..., None, :], cos, sin, xp)
-
-
-def _joint_variance(apart: Tokens, cos: Array, sin: Array, xp: ModuleType) -> Array:
+def _joint_variance(apart: Tokens, waves: Waves) -> Array:
     """Mean over all pairs of the squared score of two deviations, from the second moments of each side."""
+    xp = waves.xp
     n, m = apart.q_1.shape[-2], apart.k_1.shape[-2]
     q, k = (apart.q_1, apart.q_2), (apart.k_1, apart.k_2)
     (q_11, q_12), (q_21, q_22) = ([xp.matmul(xp.matrix_transpose(one), other) / float(n) for other in q] for one in q)
@@ -261,66 +283,36 @@ def _joint_variance(apart: Tokens, cos: Array, sin: Array, xp: ModuleType) -> Ar
     both_a = q_11 * k_11 + q_12 * k_12 + q_21 * k_21 + q_22 * k_22
     both_b = q_22 * k_11 - q_21 * k_12 - q_12 * k_21 + q_11 * k_22
     a_and_b = q_12 * k_11 - q_11 * k_12 + q_22 * k_21 - q_21 * k_22
-    value = xp.sum(cos * (xp.matmul(both_a, cos) + 2.0 * xp.matmul(a_and_b, sin)), axis=-2)
-    value = value + xp.sum(sin * xp.matmul(both_b, sin), axis=-2)
-    return array.clip(value, 0.0, None, xp)  # rounding may leave less than nothing
+    return array.clip(waves.mean_square(both_a, a_and_b, both_b), 0.0, None, xp)  # rounding may leave less than nothing
 
 
 # -- the mean over pairs that occur ------------------------------------------------------------------------------------
 
 
-def _over_occurring_pairs(
-    tokens: Tokens, waves: tuple[Array, Array], rows: Callable[[slice], Pairs], paired: bool, xp: ModuleType
-) -> tuple[Array, Array, Array, Array, Array]:
-    """As `_over_all_pairs`, for the rows of q and k that are at each lag, some lags at a time."""
-    cos, sin = waves
-    if not cos.shape[0]:
-        return _over_all_pairs(tokens, waves, paired, xp)  # no lags: arrays without elements, of the same shapes
-    n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
-    lead = math.prod(array.broadcast_shapes({"q": tokens.q_1.shape[:-2], "k": tokens.k_1.shape[:-2]}))
-    mean, apart = centred(tokens, xp)
-    sides = (Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2), Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2))
-    found = []
-    for span in sums.parts(cos.shape[0], lead * (n + m)):
-        here = cos[span, :], sin[span, :]
-        found.append(_pairs_by_lag(tokens, sides, here, rows(span), paired, xp))
-    number, spread, error, cosines, sines = (xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
-    return number, spread, error, cosines, sines
-
-
 @twinned(cpu="sums")
-def _pairs_by_lag(
-    tokens: Tokens,
-    sides: tuple[Tokens, Tokens],
-    waves: tuple[Array, Array],
-    rows: Pairs,
-    paired: bool,
-    xp: ModuleType,
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Count, spread, standard error, and the means of cosines and sines ``(..., blocks, L)`` of the pairs at each lag.
-
-    `sides` are deviations of the queries with the mean key, and of the keys with the mean query.
-    """
-    device, found = array.device(tokens.q_1), []
-    as_q, as_k = (side.coefficients() for side in sides)
-    for lag, (cos, sin) in enumerate(zip(*(_rows(wave) for wave in waves), strict=True)):
+def _over_occurring_pairs(sides: _Sides, waves: Waves, rows: Pairs) -> tuple[Array, ...]:
+    """As `_over_all_pairs`, for the rows of q and k that are at each lag."""
+    xp, tokens, found = waves.xp, sides.tokens, []
+    device = array.device(tokens.q_1)
+    for lag in range(waves.cos.shape[0]):
         i, j = rows.at(lag)
-        at = [array.from_host(index, xp, device=device) for index in (i, j)]
+        wave, at = waves.at(lag), [array.from_host(index, xp, device=device) for index in (i, j)]
         taken = Tokens(
             *(xp.take(part, at[0], axis=-2) for part in (tokens.q_1, tokens.q_2)),
             *(xp.take(part, at[1], axis=-2) for part in (tokens.k_1, tokens.k_2)),
         )
-        a, b = taken.coefficients()
-        score, from_q, from_k = (sums.combined(*each, cos, sin, xp) for each in ((a, b), as_q, as_k))
+        coefficients = taken.coefficients()
+        score, from_q, from_k = (wave.total(*each) for each in (coefficients, sides.queries, sides.keys))
         divisor = float(len(i)) or math.nan
         apart_score = score - xp.sum(score, axis=-1, keepdims=True) / divisor
         spread = root(xp.sum(apart_score * apart_score, axis=-1) / divisor, xp)
-        error = root(_error_of_pairs(score, from_q, from_k, (i, j), at, paired, xp), xp)
+        error = root(_error_of_pairs(score, from_q, from_k, (i, j), at, sides.paired, xp), xp)
         number = xp.full((), float(len(i)), dtype=score.dtype, device=device)
-        by_block = (xp.sum(part, axis=-2) * wave / divisor for part, wave in ((a, cos), (b, sin)))
-        found.append((number, spread, error, *by_block))
-    number, spread, error, cosines, sines = (xp.stack(list(column), axis=-1) for column in zip(*found, strict=True))
-    return number, spread, error, cosines, sines
+        mean = [xp.sum(part, axis=-2) / divisor for part in coefficients]
+        cosines, sines = wave.by_block(*mean)
+        by_block = cosines[..., : sides.turned] + sines[..., : sides.turned]
+        found.append((number, spread, error, *wave.summed(*mean), by_block))
+    return tuple(xp.stack(list(column), axis=-1) for column in zip(*found, strict=True))
 
 
 def _error_of_pairs(
@@ -354,11 +346,6 @@ def _error_of_pairs(
     return squares / float(pairs) ** 2
 
 
-def _rows(wave: Array) -> list[Array]:
-    """Rows of an array, for libraries whose arrays do not iterate."""
-    return [wave[row, ...] for row in range(wave.shape[0])]
-
-
 def _row_pairs(q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens) -> Callable[[slice], Pairs]:
     """Return a function that finds the rows of q and k that are at some of the lags, on the host."""
     steps = array.to_host(lags)
@@ -380,10 +367,11 @@ def _host_positions(name: str, value: Any, rows: int, axes: int) -> np.ndarray:
         return np.arange(rows, dtype=np.float64)[:, None]
     xp = array.namespace(positions=value)
     host = array.to_host(array.numbers(value, xp, name=name)).astype(np.float64)
-    wanted = [(rows, axes)] if axes > 1 else [(rows,), (rows, 1)]
-    if host.shape not in wanted or not np.all(np.isfinite(host)):
+    one_each = host.shape in ((rows, axes), (rows,)) and host.size == rows * axes
+    if not (one_each and np.all(np.isfinite(host))):
         raise ValueError(
-            f"{name} has shape {host.shape}; expected finite positions {' or '.join(map(str, wanted))}, one a token"
+            f"{name} has shape {host.shape}; expected finite positions {(rows, axes)}"
+            f"{' or ' + str((rows,)) if axes == 1 else ''}, one a token"
         )
     return host.reshape(rows, axes)
 

@@ -296,9 +296,9 @@ def recentred_kernel(kernel: Kernel | str, delta: Array, offset: Array) -> Array
     array([0.1353, 0.6065, 1.    , 0.6065])
     """
     kernel = as_kernel(kernel)
-    xp, device = array.shared(delta=delta, offset=offset)
+    xp, device = array.shared({"delta": delta, "offset": offset})
     delta, offset = (
-        array.as_widest(array.numbers(value, xp, name=name, device=device), xp)
+        kernel.as_given(angles.checked_lags(value, kernel.ndim, xp, device, name, kernel))
         for value, name in ((delta, "delta"), (offset, "offset"))
     )
     array.broadcast_shapes({"delta": delta.shape, "offset": offset.shape})

@@ -11,7 +11,6 @@ from rfrope._core import angles, array, sums
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite
 from rfrope._core.array import Array
-from rfrope._core.turns import cos_sin
 from rfrope.heads.masks import lags_of_keys, ranges_of_lags, softmax_scale, whole_numbers
 
 _UNSURE = 2.0  # units in the last place by which a frequency that was computed and rounded may be wrong
@@ -41,14 +40,14 @@ def temperature_for_mass(
     frequencies : array_like, radians per position
         One set: ``(D,)`` or ``(D, k)``, with at least one block.
     context, causal, window, query_position, scaled, head_dim
-        As in `attention_profile`.
+        As in `positional_attention`.
     offset : int, or sequence of int for k axes
         Lag of a key that the query sees.
 
     Returns
     -------
     float
-        ``temperature`` of `positional_weights` and `attention_profile`, to a relative 1e-12.
+        ``temperature`` of `positional_weights` and `positional_attention`, to a relative 1e-12.
 
     Raises
     ------
@@ -78,7 +77,7 @@ def temperature_for_mass(
     >>> alpha = temperature_for_mass(0.9, omega, context=1024)
     >>> round(alpha, 3)
     17.156
-    >>> round(float(heads.attention_profile(omega, 1024, temperature=alpha).mass), 12)
+    >>> round(float(heads.positional_attention(omega, 1024, temperature=alpha).mass), 12)
     0.9
     """
     mass = finite("mass", mass)
@@ -108,13 +107,12 @@ def temperature_for_mass(
 
 def _deficits(omega: np.ndarray, steps: np.ndarray, relative: float) -> np.ndarray:
     """``sum_i 1 - cos(step . omega_i)`` without cancellation, and 0 where rounded frequencies cannot tell."""
-    half, sizes = 0.5 * omega, np.abs(omega)
+    sizes = np.abs(omega)
     out = np.empty(len(steps))
     for span in sums.parts(len(steps), len(omega)):
         part = steps[span]
-        sin = cos_sin(Angles(part, half, None, np))[1]
         unsure = relative * (np.abs(part) @ sizes.T)
-        deficit = 2.0 * np.sum(sin * sin, axis=1)
+        (deficit,) = sums.falls(Angles(part, omega, None, np))
         out[span] = np.where(deficit > np.maximum(0.5 * np.sum(unsure * unsure, axis=1), _LEAST), deficit, 0.0)
     return out
 

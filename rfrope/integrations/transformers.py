@@ -407,7 +407,7 @@ def _by_positions(rotation: Callable[..., Any], positions: _Positions) -> Callab
         given = dict(zip(names, arguments, strict=False)) | options
         at, rotary = given["cos"], positions.of(given["sin"].shape[0] - 1)
         heads_last = given.get("unsqueeze_dim", 1) == 2
-        at = at[..., 0] if rotary.axes == 1 else at
+        at = angles.as_given(at, rotary.axes)
         if rotary.rope.rotary_dim < given[features[0]].shape[-1] and positions.turns_last:
             raise ValueError("this model turns the last features of a head inside its function, which is not supported")
         q, k = given[features[0]], given.get(features[1]) if len(features) > 1 else None

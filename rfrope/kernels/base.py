@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rfrope._core import array, elementwise
+from rfrope._core import angles, array, elementwise
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 from rfrope.kernels.law import Law
@@ -147,7 +147,7 @@ class Kernel(ABC):
             )
         if array.on_host(u) and not bool(xp.all((u > 0.0) & (u < 1.0))):
             raise ValueError("u holds values outside (0, 1); expected points inside the unit cube")
-        return elementwise.on_host(self._frequencies, u, xp, last_axis=0 if self.ndim == 1 else self.ndim)
+        return self.as_given(elementwise.on_host(self._frequencies, u, xp, last_axis=self.ndim))
 
     def rescale(self, scale: float | Sequence[float]) -> Kernel:
         """Stretch to ``Phi(delta / scale)``: frequencies divided by `scale`, a number or one for each axis."""
@@ -211,7 +211,7 @@ class Kernel(ABC):
         return self._law() if places[0] <= places[1] else None
 
     def _frequencies(self, u: np.ndarray) -> np.ndarray:
-        return self.as_given(self.drawn(np.asarray(u, dtype=np.float64)))
+        return self.drawn(np.asarray(u, dtype=np.float64))
 
     def drawn(self, u: np.ndarray) -> np.ndarray:
         """Vectors of frequencies ``(..., k)`` from points ``(..., draws)`` of NumPy, cut so that sums stay finite."""
@@ -220,19 +220,13 @@ class Kernel(ABC):
 
     def as_given(self, vectors: Array) -> Array:
         """Lags or frequencies ``(..., ndim)`` in the shape that users give and get: ``(...)`` for ndim = 1."""
-        return vectors[..., 0] if self.ndim == 1 else vectors
+        return angles.as_given(vectors, self.ndim)
 
     def as_vectors(self, value: Array, name: str) -> tuple[Array, ModuleType]:
         """Check lags or frequencies and give them their last axis of length ndim."""
         xp = array.namespace(**{name: value})
         value = array.as_widest(array.numbers(value, xp, name=name), xp)
-        if self.ndim == 1:
-            return value[..., None], xp
-        if value.ndim == 0 or value.shape[-1] != self.ndim:
-            raise ValueError(
-                f"{name} has shape {tuple(value.shape)}; expected (..., {self.ndim}): {self!r} has {self.ndim} axes"
-            )
-        return value, xp
+        return angles.as_vectors_of(self, value, self.ndim, name), xp
 
 
 def _as_ufuncs_do(value: Array) -> Array:

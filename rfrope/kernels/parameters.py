@@ -67,7 +67,7 @@ def per_axis(
     name: str, value: Any, ndim: int, check: Callable[[str, Any], float] = positive
 ) -> float | tuple[float, ...]:
     """Return a length, or what else passes `check`, that is one number or one for each axis, in its normal form."""
-    if not isinstance(value, list | tuple | np.ndarray) or (isinstance(value, np.ndarray) and value.ndim == 0):
+    if not arguments.is_several(value):
         return check(name, value)
     if any(isinstance(v, list | tuple | np.ndarray) for v in value):
         raise TypeError(f"{name} is {value!r:.80}; expected a {check.__name__} number, or one for each of {ndim} axes")

@@ -94,11 +94,12 @@ class RotaryEmbedding(torch.nn.Module):
         self._learned = tuple(name for name in _LEARNABLE[:2] if named in (name, "both"))
         self.max_positions = None if max_positions is None else whole("max_positions", max_positions, 1)
         self._host = angles.on_host(self.rope)  # (D, k) or (heads, D, k)
-        if self._host.ndim > 3:
+        heads = self._host.shape[:-2]
+        if len(heads) > 1:
             raise ValueError(
                 f"the Rope has frequencies of shape {self._host.shape}; expected one axis of heads at most"
             )
-        self._sets = self._host.shape[0] if self._host.ndim == 3 else 0
+        self._sets = heads[0] if heads else 0
         self._blocks, self.axes = self._host.shape[-2:]
         if self.max_positions is not None and (self._learned or self._sets or self._host.shape[-1] > 1):
             what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
@@ -266,7 +267,8 @@ class RotaryEmbedding(torch.nn.Module):
         if not (tensors.is_torch(positions) and tensors.are_memory(positions)) or positions.is_floating_point():
             return None
         read = np.array(positions.numpy(), np.float64, order="C")
-        return _with_heads(read + offset if offset else read, self.axes)
+        read = angles.as_vectors(read, self.axes)
+        return _with_heads(read + offset if offset else read)
 
     def _check(self, q: Tensor, k: Tensor) -> None:
         for name, x in (("q", q), ("k", k)):
@@ -299,15 +301,16 @@ class RotaryEmbedding(torch.nn.Module):
                 raise ValueError(f"positions is None; expected (..., tokens, {axes}): the Rope has {axes} axes")
             positions = torch.arange(q.shape[-2], device=device)
         positions = _widened(array.numbers(positions, xp, name="positions", device=device))
+        if axes > 1 and (positions.ndim < 2 or positions.shape[-1] != axes):
+            raise ValueError(f"positions has shape {tuple(positions.shape)}; expected (..., tokens, {axes})")
+        positions = angles.as_vectors(positions, axes)
         if isinstance(offset, int):
             positions = positions + offset if offset else positions
         else:
             offset = _widened(array.numbers(offset, xp, name="offset", device=device))
-            positions = positions + (offset.reshape(-1, 1, *(1,) * (axes > 1)) if offset.ndim else offset)
-        if axes > 1 and (positions.ndim < 2 or positions.shape[-1] != axes):
-            raise ValueError(f"positions has shape {tuple(positions.shape)}; expected (..., tokens, {axes})")
+            positions = positions + (offset.reshape(-1, 1, 1) if offset.ndim else offset)
         angles.check_values("positions", positions, xp)
-        return _with_heads(positions, axes)
+        return _with_heads(positions)
 
     def _omega(self, device: Any) -> Tensor:
         """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64 on a device."""
@@ -316,7 +319,7 @@ class RotaryEmbedding(torch.nn.Module):
             learned = self.frequencies.double()
             if self.rope.sections is not None:
                 return dealt(learned, self.rope.sections, self.rope.interleaved)
-            return learned[:, None] if learned.ndim == 1 else learned
+            return angles.as_vectors(learned, learned)
         return self._moved("frequencies", device)
 
     def _moved(self, name: str, device: Any) -> Tensor:
@@ -366,9 +369,8 @@ def _widened(numbers: Tensor) -> Tensor:
     return numbers.to(torch.float64 if numbers.is_floating_point() else torch.int64)
 
 
-def _with_heads(positions: Any, axes: int) -> Any:
+def _with_heads(positions: Any) -> Any:
     """Positions ``(tokens, k)``, or ``(..., 1, tokens, k)`` where each sequence has its own."""
-    positions = positions[..., None] if axes == 1 else positions
     return positions[..., None, :, :] if positions.ndim > 2 else positions
 
 

@@ -154,8 +154,8 @@ def attention(result: Any, *, ax: Any = None) -> Any:
 
     Parameters
     ----------
-    result : AttentionProfile or Profile
-        What `heads.attention_profile` or `heads.profile` returned, for lags along one axis.
+    result : PositionalAttention or Profile
+        What `heads.positional_attention` or `heads.profile` returned, for lags along one axis.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a new figure of pyplot unless given.
 
@@ -178,14 +178,14 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     Examples
     --------
     >>> import rfrope
-    >>> profile = rfrope.heads.attention_profile(rfrope.geometric(64), 128, temperature=10.0)
+    >>> profile = rfrope.heads.positional_attention(rfrope.geometric(64), 128, temperature=10.0)
     >>> ax = attention(profile)
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('lag, key minus query (positions)', 'attention')
     """
     real = all(hasattr(result, name) for name in ("lags", "mean", "spread"))
     if not real and not all(hasattr(result, name) for name in ("lags", "weights", "mass")):
-        raise TypeError(f"result is {result!r:.80}; expected what heads.attention_profile or heads.profile returns")
+        raise TypeError(f"result is {result!r:.80}; expected what heads.positional_attention or heads.profile returns")
     lags = array.to_host(result.lags).astype(np.float64)
     if lags.ndim != 1:
         raise ValueError(f"result has lags of shape {lags.shape}; expected lags along one axis")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from rfrope._core import array, blocks
-from rfrope._core.arguments import whole
+from rfrope._core.arguments import axis_of, whole
 from rfrope._core.array import Array
 
 
@@ -44,8 +42,7 @@ def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width
     x = array.asarray(x, xp, name="x")
     blocks.check_pairing(source, "source")
     blocks.check_pairing(target, "target")
-    if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"axis is {axis!r}, but x has {x.ndim} axes (shape {tuple(x.shape)}); expected one of them")
+    axis = axis_of("x", axis, x.shape)
     length = x.shape[axis]
     width = length if width is None else whole("width", width)
     if width % 2 or width > length:

@@ -73,38 +73,35 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
         blocks.check_width(k, one.n_blocks, name, "k")
     pairings = [pairing_for(one, k) for one in (old, new)]
     before, after = _alike(old.vectors, new.vectors)
-    if pairings[0] != pairings[1] or before.shape != after.shape:
-        features = rotate(k, positions, before, pairing=pairings[0], scale=old.attention_factor, inverse=True)
-        return rotate(features, positions, after, pairing=pairings[1], scale=new.attention_factor, out=out)
     constants = {"positions": positions, "old": before, "new": after}
     xp, device = array.shared(constants, k=k, out=out)
     xp = lazy.space_of_constants(xp, constants)
-    read = angles.checked(positions, after, None, xp, device)
-    both = xp.concat([read.positions, read.positions], axis=-1)
+    # one line beside frequencies of axes takes positions as these do
+    at = angles.checked(positions, max(old.vectors, new.vectors, key=lambda one: one.ndim), None, xp, device).positions
+    if pairings[0] != pairings[1] or before.shape != after.shape:
+        features = rotate(k, at, before, pairing=pairings[0], scale=old.attention_factor, inverse=True)
+        return rotate(features, at, after, pairing=pairings[1], scale=new.attention_factor, out=out)
     scale = new.attention_factor / old.attention_factor
-    return rotate(k, both, _beside(after, before, xp, device), pairing=pairings[0], scale=scale, out=out)
+    both = _beside(after, before, xp, device)
+    return rotate(k, xp.concat([at, at], axis=-1), both, pairing=pairings[0], scale=scale, out=out)
 
 
 def _alike(old: Array, new: Array) -> tuple[Array, Array]:
-    """Frequencies that take positions of one shape: those of one axis are ``(D, 1)`` where the others have axes."""
-    axes = [one.shape[-1] if one.ndim > 1 else 1 for one in (old, new)]
-    if axes[0] != axes[1]:
-        raise ValueError(
-            f"old turns by {axes[0]} position axes and new by {axes[1]}; expected as many, since the positions are the "
-            "same"
-        )
-    if old.ndim == new.ndim == 1:
-        return old, new
+    """Frequencies that take positions of one shape, ``(..., D, k)``."""
     with array.at_once(old), array.at_once(new):
-        old, new = (one[:, None] if one.ndim == 1 else one for one in (old, new))
+        old, new = (angles.as_vectors(one, one) for one in (old, new))
+    if old.shape[-1] != new.shape[-1]:
+        raise ValueError(
+            f"old turns by {old.shape[-1]} position axes and new by {new.shape[-1]}; expected as many, since the "
+            "positions are the same"
+        )
     return old, new
 
 
 def _beside(new: Array, old: Array, xp: ModuleType, device: Any) -> Any:
     """Frequencies ``(*H, D, 2k)`` whose phases at positions given twice are those of new less those of old."""
     if all(type(one) is np.ndarray for one in (new, old)):
-        wide = [one.astype(np.float64)[..., None] if one.ndim == 1 else one.astype(np.float64) for one in (new, old)]
-        both = np.concatenate([wide[0], -wide[1]], axis=-1)
+        both = np.concatenate([new.astype(np.float64), -old.astype(np.float64)], axis=-1)
         return both if array.has_float64(xp, device) else both.tolist()  # as a list it loses nothing
     wide = [angles.frequencies(one, xp, device) for one in (new, old)]
     return xp.concat([wide[0], -wide[1]], axis=-1)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, blocks, tensors, twins
-from rfrope._core.arguments import flag, listed, positive, whole
+from rfrope._core.arguments import flag, is_several, listed, positive, whole
 from rfrope._core.array import Array
 from rfrope.rotation.scoring import scores_of
 from rfrope.rotation.turning import rotate, rotation_table
@@ -110,7 +110,7 @@ class Rope:
     @property
     def n_blocks(self) -> int:
         """D: how many frequencies a head has."""
-        return int(self.frequencies.shape[-1 if self.frequencies.ndim == 1 else -2])
+        return angles.blocks_of(self.frequencies)
 
     @property
     def rotary_dim(self) -> int:
@@ -177,10 +177,10 @@ class Rope:
             inverse=inverse,
             out=out,
         )
-        if prepared is not None:
-            (prepared.prepare_as_tensor if as_tensor else prepared.prepare)(
-                x, positions, inverse, turned if as_tensor else out
-            )
+        if as_tensor and prepared is not None:
+            prepared.prepare_as_tensor(x, positions, inverse, turned)
+        elif prepared is not None:
+            prepared.prepare(x, positions, inverse, out)
         return turned
 
     def scores(self, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
@@ -353,7 +353,7 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
 
 
 def _checked_context(context: Any) -> int | tuple[int, ...] | None:
-    if isinstance(context, list | tuple) or (isinstance(context, np.ndarray) and context.ndim):
+    if is_several(context):
         if not len(context):
             raise ValueError("context is empty; expected a number, one number for each axis, or None")
         return tuple(whole(f"context[{axis}]", length, 1) for axis, length in enumerate(context))

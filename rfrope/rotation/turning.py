@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, blocks, lazy, turns, twins
-from rfrope._core.angles import Angles
+from rfrope._core.angles import Angles, token_axes
 from rfrope._core.arguments import flag, positive
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
@@ -296,7 +296,7 @@ def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     """Turn checked features by checked angles."""
     if _comes_in_blocks(x, angles.xp):
         constants = {"positions": Constant(angles.positions)}
-        constants["frequencies"] = Constant(angles.frequencies, 2, 2 if angles.positions.ndim > 1 else 1)
+        constants["frequencies"] = Constant(angles.frequencies, 2, 1 + token_axes(angles.positions))
         if angles.shift is not None:
             constants["shift"] = Constant(angles.shift)
         return _by_block(rotate, x, constants, turn)

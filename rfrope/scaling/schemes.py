@@ -428,7 +428,7 @@ def _read(frequencies: Any, *, sets: str = "line", **beside: Any) -> tuple[Array
     theta = frequencies.frequencies if isinstance(frequencies, Rope) else frequencies
     xp, device = array.shared(frequencies=theta, **beside)
     checked = angles.frequencies(theta, xp, device, sets=sets)
-    return (checked[:, 0] if np.ndim(theta) == 1 else checked), xp
+    return angles.as_given(checked, theta), xp
 
 
 def _scaled(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:

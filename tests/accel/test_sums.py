@@ -531,12 +531,14 @@ def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(position
     )
     options = {"pairs": "occurring", "q_positions": at, "k_positions": at, "paired": paired, "pairing": "interleaved"}
     arguments = (q + 0.5, k, omega if axes > 1 else omega[:, 0], lags)
-    ran, twin = [], leaf.pairs_by_lag
-    monkeypatch.setitem(twins._FOUND, ("pairs_by_lag", "cpu"), lambda *given: ran.append(len(given)) or twin(*given))
+    ran, twin = [], leaf.over_occurring_pairs
+    monkeypatch.setitem(
+        twins._FOUND, ("over_occurring_pairs", "cpu"), lambda *given: ran.append(len(given)) or twin(*given)
+    )
     found = heads.profile(*arguments, **options)
     with rfrope.threads(1):
         alone = heads.profile(*arguments, **options)
-    assert ran == [6, 6]
+    assert ran == [3, 3]
     with without_twins():
         wanted = heads.profile(*arguments, **options)
     assert np.any(wanted.count == 0.0)

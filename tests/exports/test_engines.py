@@ -6,31 +6,18 @@ import importlib
 import importlib.metadata
 import importlib.util
 import types
-import warnings
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny_llama
+from engines import installed
 from ropes import BLOCKS, CONTEXT, KINDS, SEEDS, carried_by, check, features
 from tiny_llama import node_llama_cpp
 
 import rfrope
 from rfrope import Rope, exports
-
-
-def needed(name: str) -> Any:
-    """Return a module, or skip where it does not load, with the reason."""
-    if importlib.util.find_spec(name.partition(".")[0]) is None:
-        pytest.skip(f"{name.partition('.')[0]} is not installed")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return importlib.import_module(name)
-        except Exception as error:
-            pytest.skip(f"{name} does not load: {type(error).__name__}: {error}".partition("\n")[0])
-
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -45,8 +32,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def hf():
     """Return transformers, which says nothing of keys that belong to other engines."""
-    torch = needed("torch")
-    library = needed("transformers")
+    torch = installed("torch")
+    library = installed("transformers")
     if int(library.__version__.partition(".")[0]) < 5:
         pytest.skip("transformers 5 is not installed")
     library.logging.set_verbosity(library.logging.CRITICAL)
@@ -137,8 +124,8 @@ def test_transformers_rotation(hf, kind):
 @pytest.fixture
 def vllm(monkeypatch):
     """Return vLLM's module of rotary embeddings, whose class for longrope asks vLLM's own config for a length."""
-    needed("torch")
-    module = needed("vllm.model_executor.layers.rotary_embedding")
+    installed("torch")
+    module = installed("vllm.model_executor.layers.rotary_embedding")
     longrope = importlib.import_module(f"{module.__name__}.phi3_long_rope_scaled_rope")
     monkeypatch.setattr(longrope, "get_current_vllm_config", lambda: told_of(CONTEXT))
     return module
@@ -177,7 +164,7 @@ def told_of(length: int) -> Any:
 
 @pytest.mark.parametrize("kind", carried_by("mlx"))
 def test_mlx(kind):
-    mx = needed("mlx.core")
+    mx = installed("mlx.core")
     for seed in SEEDS:
         rope = KINDS[kind](seed)
         x, positions = features(rope)
@@ -192,8 +179,8 @@ def test_mlx(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_onnxruntime(kind, tmp_path):
-    needed("onnx")
-    runtime = needed("onnxruntime")
+    installed("onnx")
+    runtime = installed("onnxruntime")
     for seed in SEEDS:
         rope = KINDS[kind](seed)
         x, positions = features(rope)
@@ -269,8 +256,8 @@ def test_layouts_of_cuda_kernels(engine, kind):
 
 
 def test_rotary_embedding_torch():
-    torch = needed("torch")
-    library = needed("rotary_embedding_torch")
+    torch = installed("torch")
+    library = installed("rotary_embedding_torch")
     for seed in SEEDS:
         rope = KINDS["interleaved, no factor"](seed)
         x, positions = features(rope)
@@ -282,8 +269,8 @@ def test_rotary_embedding_torch():
 
 
 def test_x_transformers():
-    torch = needed("torch")
-    library = needed("x_transformers.x_transformers")
+    torch = installed("torch")
+    library = installed("x_transformers.x_transformers")
     for seed in SEEDS:
         rope = KINDS["interleaved"](seed)
         x, positions = features(rope)
@@ -297,7 +284,7 @@ def test_x_transformers():
 
 def test_torchtune():
     """Its file of positions alone: the package asks for a torchao that does not load with every torch."""
-    torch = needed("torch")
+    torch = installed("torch")
     if importlib.util.find_spec("torchtune") is None:
         pytest.skip("torchtune is not installed")
     path = importlib.metadata.distribution("torchtune").locate_file("torchtune/modules/position_embeddings.py")
@@ -326,7 +313,7 @@ LLAMA_CPP = {
 
 @pytest.mark.parametrize("architecture", LLAMA_CPP)
 def test_llama_cpp(architecture, tmp_path):
-    needed("gguf")
+    installed("gguf")
     ropes, held, model = LLAMA_CPP[architecture], tiny_llama.weights(), tmp_path / "model.gguf"
     old = {"scaling__type": "linear", "scaling__factor": 4.0, "freq_base": 5e5, "n_rot": ropes[0].rotary_dim}
     packed = held if architecture == "llama" else tiny_llama.as_phi3(held)
@@ -353,7 +340,7 @@ def test_llama_cpp(architecture, tmp_path):
 
 def test_llama_cpp_refuses_what_export_refuses(tmp_path):
     """An architecture whose loader does not read the tensor, forced upon it."""
-    gguf = needed("gguf")
+    gguf = installed("gguf")
     held = tiny_llama.weights()
     norms = {f"blk.{i}.attn_{one}_norm.weight": np.ones(16, np.float32) for i in range(2) for one in "qk"}
     files = [tmp_path / "without.gguf", tmp_path / "with.gguf"]

@@ -114,19 +114,19 @@ def test_several_offsets_add_up(xp):
 def test_several_offsets_of_several_axes():
     omega, offsets, weights = RNG.normal(size=(2, 6, 3)), RNG.normal(size=(2, 4, 3)), RNG.normal(size=(2, 4))
     lags = RNG.normal(size=(5, 3))
-    got = heads.score_profile(omega, lags, offset=offsets, offset_weights=weights, scaled=False)
+    got = heads.positional_scores(omega, lags, offset=offsets, offset_weights=weights, scaled=False)
     for head in range(2):
         each = [closed_form(omega[head], lags, o) for o in offsets[head]]
         np.testing.assert_allclose(got[head], weights[head] @ np.array(each), atol=1e-12)
 
 
 def test_a_head_splits_its_mass_over_two_offsets():
-    found = heads.attention_profile(OMEGA, 256, offset=[-1, -6], temperature=60.0)
+    found = heads.positional_attention(OMEGA, 256, offset=[-1, -6], temperature=60.0)
     at = {lag: found.weights[found.lags == lag].item() for lag in (-1, -6)}
     assert at[-1] == pytest.approx(at[-6], rel=1e-9)  # one is the mirror image of the other
     assert found.mass == pytest.approx(sum(at.values()), rel=1e-14)
     assert found.mass > 0.9
-    uneven = heads.attention_profile(OMEGA, 256, offset=[-1, -6], temperature=60.0, offset_weights=[1.0, 0.9])
+    uneven = heads.positional_attention(OMEGA, 256, offset=[-1, -6], temperature=60.0, offset_weights=[1.0, 0.9])
     assert uneven.weights[found.lags == -1] > 2.0 * uneven.weights[found.lags == -6]
 
 
@@ -142,21 +142,21 @@ def test_the_dtype_of_the_weights(xp):
 
 
 def test_numbers_of_the_seed():
-    assert heads.score_profile(OMEGA, -1, temperature=7.0, scaled=False) == pytest.approx(7.0 * 64, rel=1e-15)
-    found = heads.attention_profile(OMEGA, 1024, scaled=False, temperature=2.0)
+    assert heads.positional_scores(OMEGA, -1, temperature=7.0, scaled=False) == pytest.approx(7.0 * 64, rel=1e-15)
+    found = heads.positional_attention(OMEGA, 1024, scaled=False, temperature=2.0)
     assert found.gap == pytest.approx(2.0 * 1.906, abs=1e-3)
     assert found.gap == pytest.approx(2.0 * np.sum(1.0 - np.cos(OMEGA)), rel=1e-12)
     assert found.rival == 0  # the token itself
-    masses = {alpha: float(heads.attention_profile(OMEGA, 1024, temperature=alpha).mass) for alpha in (10.0, 50.0)}
+    masses = {alpha: float(heads.positional_attention(OMEGA, 1024, temperature=alpha).mass) for alpha in (10.0, 50.0)}
     assert masses[10.0] == pytest.approx(0.728, abs=5e-4)
     assert masses[50.0] == pytest.approx(0.99956, abs=5e-6)
-    assert heads.attention_profile(OMEGA, 1024, temperature=10.0, scaled=False).mass > 0.9999
+    assert heads.positional_attention(OMEGA, 1024, temperature=10.0, scaled=False).mass > 0.9999
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3)])
-def test_score_profile_at_lags_of_any_shape(shape, xp):
+def test_positional_scores_at_lags_of_any_shape(shape, xp):
     lags = RNG.integers(-50, 50, size=shape)
-    got = heads.score_profile(xp(OMEGA), xp(lags), offset=xp(-1.5), temperature=3.0)
+    got = heads.positional_scores(xp(OMEGA), xp(lags), offset=xp(-1.5), temperature=3.0)
     assert xp.owns(got)
     assert got.shape == shape
     assert got.dtype == xp.dtype("float64")
@@ -165,7 +165,7 @@ def test_score_profile_at_lags_of_any_shape(shape, xp):
 
 def test_the_scale_of_attention_is_that_of_the_whole_head():
     plain, scaled, wide = (
-        heads.score_profile(OMEGA, [5, -3], **options) for options in ({"scaled": False}, {}, {"head_dim": 256})
+        heads.positional_scores(OMEGA, [5, -3], **options) for options in ({"scaled": False}, {}, {"head_dim": 256})
     )
     np.testing.assert_allclose(scaled, plain / math.sqrt(128.0), rtol=1e-15)
     np.testing.assert_allclose(wide, plain / 16.0, rtol=1e-15)
@@ -175,7 +175,7 @@ def test_phases_of_the_closed_form_are_exact():
     omega, lag, offset = [0.3, 1.0], 2**40 + 1, -(2**33) - 3
     with mp.workdps(60):
         wanted = float(sum(mp.cos((lag - offset) * mp.mpf(w)) for w in omega))
-    assert heads.score_profile(omega, lag, offset=offset, scaled=False) == pytest.approx(wanted, abs=4e-15)
+    assert heads.positional_scores(omega, lag, offset=offset, scaled=False) == pytest.approx(wanted, abs=4e-15)
 
 
 def test_parts_of_the_blocks_add_up(monkeypatch):
@@ -185,10 +185,10 @@ def test_parts_of_the_blocks_add_up(monkeypatch):
         (RNG.normal(size=(7, 2)), [1, 2]),
     )
     options = [{"offset": [-1, -5]}, {"offset": RNG.normal(size=(3, 1, 2))}, {"offset": [0.5, 0.5]}]
-    whole = [heads.score_profile(*pair, **more) for pair, more in zip(sets, options, strict=True)]
+    whole = [heads.positional_scores(*pair, **more) for pair, more in zip(sets, options, strict=True)]
     monkeypatch.setattr(sums, "BUDGET", 20)
     for (pair, more), wanted in zip(zip(sets, options, strict=True), whole, strict=True):
-        np.testing.assert_allclose(heads.score_profile(*pair, **more), wanted, atol=1e-13)
+        np.testing.assert_allclose(heads.positional_scores(*pair, **more), wanted, atol=1e-13)
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_attention_is_that_of_the_whole_head_in_every_library(options, xp):
 
 def check_attention(options, xp):
     omega = rfrope.geometric(8, base=50.0)
-    found = heads.attention_profile(xp(omega), 12, offset=-2, temperature=5.0, **options)
+    found = heads.positional_attention(xp(omega), 12, offset=-2, temperature=5.0, **options)
     lags, scores, weights = masked_attention(omega, 12, -2, 5.0, **options)
     for name, wanted in (("scores", scores), ("weights", weights)):
         value = getattr(found, name)
@@ -251,15 +251,15 @@ def check_attention(options, xp):
 
 def test_attention_of_several_heads(xp):
     omega = np.abs(RNG.normal(size=(2, 3, 6, 1)))
-    found = heads.attention_profile(xp(omega), 9, offset=xp([-1.0]), temperature=9.0)
+    found = heads.positional_attention(xp(omega), 9, offset=xp([-1.0]), temperature=9.0)
     shapes = {name: value.shape for name, value in vars(found).items()}
     assert shapes == {
         "lags": (9,), "scores": (2, 3, 9), "weights": (2, 3, 9), "mass": (2, 3), "rival": (2, 3), "gap": (2, 3)
     }  # fmt: skip
     values = {name: xp.host(value) for name, value in vars(found).items()}
     for head in np.ndindex(2, 3):
-        one = heads.attention_profile(omega[head], 9, offset=[-1], temperature=9.0)
-        flat = heads.attention_profile(omega[head][:, 0], 9, temperature=9.0)
+        one = heads.positional_attention(omega[head], 9, offset=[-1], temperature=9.0)
+        flat = heads.positional_attention(omega[head][:, 0], 9, temperature=9.0)
         for name in ("scores", "weights", "mass", "rival", "gap"):
             np.testing.assert_allclose(values[name][head], getattr(one, name), atol=1e-13)
             np.testing.assert_allclose(getattr(flat, name), getattr(one, name), atol=1e-13)
@@ -269,7 +269,7 @@ def test_attention_over_an_image(xp):
     """Look at the patch below to the left, from the middle of a 4 x 5 image."""
     omega = rfrope.axial(rfrope.geometric(8, base=30.0), rfrope.geometric(8, base=30.0)).frequencies
     options = {"offset": [1, -1], "temperature": 20.0, "causal": False, "query_position": (2, 2)}
-    found = heads.attention_profile(xp(omega), (4, 5), **options)
+    found = heads.positional_attention(xp(omega), (4, 5), **options)
     lags = np.array([(row - 2, column - 2) for row in range(4) for column in range(5)])
     assert xp.host(found.lags).tolist() == lags.tolist()
     scores = closed_form(omega, lags, [1, -1], 20.0) / math.sqrt(32)
@@ -281,34 +281,34 @@ def test_attention_over_an_image(xp):
     others = np.where(hit, -np.inf, scores)
     assert others[np.all(lags == xp.host(found.rival), axis=1)] == pytest.approx(np.max(others), abs=1e-12)
     assert xp.host(found.rival).tolist() == [0, -1]  # as tight as (1, 0), and first
-    near = heads.attention_profile(xp(omega), (4, 5), window=2, **options)
+    near = heads.positional_attention(xp(omega), (4, 5), window=2, **options)
     assert xp.host(near.lags).tolist() == [[a, b] for a in (-1, 0, 1) for b in (-1, 0, 1)]
 
 
 def test_the_rival_of_equal_ones_is_the_nearest():
     lattice = rfrope.arithmetic(4, step=2.0 * math.pi / 10.0)
-    found = heads.attention_profile(lattice, 64, offset=-2, temperature=30.0)
+    found = heads.positional_attention(lattice, 64, offset=-2, temperature=30.0)
     assert found.rival == -12
     assert found.gap == pytest.approx(0.0, abs=1e-12)
     assert found.mass == pytest.approx(1.0 / 7.0, rel=1e-6)  # -2, -12, ..., -62
-    both = heads.attention_profile(OMEGA, 9, offset=0, causal=False, query_position=4)
+    both = heads.positional_attention(OMEGA, 9, offset=0, causal=False, query_position=4)
     assert both.rival == -1
 
 
 def test_an_offset_without_a_key_has_no_mass():
     for offset in (-1.5, 3, -900):
-        found = heads.attention_profile(OMEGA, 100, offset=offset, temperature=50.0)
+        found = heads.positional_attention(OMEGA, 100, offset=offset, temperature=50.0)
         assert found.mass == 0.0
         wanted = closed_form(OMEGA, found.lags, offset, 50.0) / math.sqrt(128)
         assert found.gap == pytest.approx(50.0 * 64 / math.sqrt(128) - np.max(wanted), abs=1e-9)
-    assert heads.attention_profile(OMEGA, 100, offset=3).rival == 0
-    split = heads.attention_profile(OMEGA, 100, offset=[-3, 5], temperature=80.0)
+    assert heads.positional_attention(OMEGA, 100, offset=3).rival == 0
+    split = heads.positional_attention(OMEGA, 100, offset=[-3, 5], temperature=80.0)
     assert split.mass == pytest.approx(split.weights[split.lags == -3].item())
 
 
 def test_the_gap_of_several_offsets_is_that_of_the_lowest():
     offsets, weights = [-1, -40], [1.0, 0.8]
-    found = heads.attention_profile(OMEGA, 128, offset=offsets, offset_weights=weights, scaled=False)
+    found = heads.positional_attention(OMEGA, 128, offset=offsets, offset_weights=weights, scaled=False)
     scores = sum(w * closed_form(OMEGA, found.lags, o) for o, w in zip(offsets, weights, strict=True))
     np.testing.assert_allclose(found.scores, scores, atol=1e-11)
     rest = np.max(scores[~np.isin(found.lags, offsets)])
@@ -316,16 +316,16 @@ def test_the_gap_of_several_offsets_is_that_of_the_lowest():
 
 
 def test_a_window_in_a_very_long_context_costs_only_the_window():
-    found = heads.attention_profile(OMEGA, 2**32 - 1, window=3)
+    found = heads.positional_attention(OMEGA, 2**32 - 1, window=3)
     assert found.lags.tolist() == [-2, -1, 0]
 
 
 def test_attention_without_float64():
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    wanted = heads.attention_profile(OMEGA, 300, offset=-4, temperature=20.0)
+    wanted = heads.positional_attention(OMEGA, 300, offset=-4, temperature=20.0)
     with jax.enable_x64(False) if hasattr(jax, "enable_x64") else jax.experimental.disable_x64():
         for omega in (jax.numpy.asarray(OMEGA), OMEGA.tolist()):
-            found = heads.attention_profile(omega, 300, offset=jax.numpy.asarray(-4), temperature=20.0)
+            found = heads.positional_attention(omega, 300, offset=jax.numpy.asarray(-4), temperature=20.0)
             assert found.weights.dtype == jax.numpy.float32
             np.testing.assert_allclose(np.asarray(found.weights), wanted.weights, atol=1e-4)
             assert int(found.rival) == wanted.rival
@@ -336,7 +336,7 @@ def test_attention_is_compiled_and_has_gradients():
     jax.config.update("jax_enable_x64", True)
 
     def mass(omega):
-        return heads.attention_profile(omega, 40, offset=-3, temperature=4.0).mass
+        return heads.positional_attention(omega, 40, offset=-3, temperature=4.0).mass
 
     omega = rfrope.geometric(5, base=20.0)
     got = np.asarray(jax.jit(jax.grad(mass))(jax.numpy.asarray(omega)))
@@ -422,7 +422,7 @@ def test_bad_input_of_weights(given, error, message):
 def test_bad_input_of_attention(given, error, message):
     arguments = {"frequencies": [1.0, 0.5], "context": 9} | given
     with pytest.raises(error, match=message):
-        heads.attention_profile(arguments.pop("frequencies"), arguments.pop("context"), **arguments)
+        heads.positional_attention(arguments.pop("frequencies"), arguments.pop("context"), **arguments)
 
 
 @pytest.mark.parametrize(("given", "error", "message"), SHARED)
@@ -431,7 +431,7 @@ def test_bad_input_of_scores(given, error, message):
     omega = arguments.pop("frequencies")
     lags = [1, 2] if isinstance(omega, list) and omega and isinstance(omega[0], list) else 3
     with pytest.raises(error, match=message):
-        heads.score_profile(omega, lags, **arguments)
+        heads.positional_scores(omega, lags, **arguments)
 
 
 @pytest.mark.parametrize("name", ["torch", "jax"])
@@ -440,8 +440,8 @@ def test_numbers_that_are_arrays_would_lose_their_gradient(name):
     calls = [
         ("temperature", lambda **more: heads.positional_weights(OMEGA, d_model=2, **more)),
         ("constant", lambda **more: heads.positional_weights(OMEGA, d_model=2, **more)),
-        ("temperature", lambda **more: heads.score_profile(OMEGA, 3, **more)),
-        ("temperature", lambda **more: heads.attention_profile(OMEGA, 3, **more)),
+        ("temperature", lambda **more: heads.positional_scores(OMEGA, 3, **more)),
+        ("temperature", lambda **more: heads.positional_attention(OMEGA, 3, **more)),
     ]
     for argument, call in calls:
         with pytest.raises(

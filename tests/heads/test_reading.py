@@ -157,12 +157,32 @@ def test_gradients_where_nothing_varies_are_zero_and_not_nan():
             assert torch.all(x.grad == 0.0)
 
 
-def test_parts_of_the_lags_are_put_together(monkeypatch):
+@pytest.mark.parametrize("pairs", ["all", "occurring"])
+@pytest.mark.parametrize("width", [4, 2], ids=["all turned", "partial"])
+def test_parts_of_the_lags_are_put_together(pairs, width, monkeypatch):
     x, lags = RNG.standard_normal((2, 7, 8)), np.arange(-9.0, 1.0)
-    whole = heads.profile(x, x + 1.0, OMEGA, lags)
+    whole = heads.profile(x, x + 1.0, OMEGA[:width], lags, pairs=pairs)
     monkeypatch.setattr(sums, "BUDGET", 50)
-    for name, value in vars(heads.profile(x, x + 1.0, OMEGA, lags)).items():
+    for name, value in vars(heads.profile(x, x + 1.0, OMEGA[:width], lags, pairs=pairs)).items():
         np.testing.assert_allclose(value, getattr(whole, name), rtol=1e-12)
+
+
+def test_waves_of_few_lags_are_held(peak):
+    """Those of all would be 134 MB, and as many again of products."""
+    x = RNG.standard_normal((2, 256))
+    heads.profile(x, x, OMEGA, np.zeros(1))
+    peak(anew=True)
+    found = heads.profile(x, x, OMEGA, np.arange(-(2.0**15), 0.0))
+    assert found.mean.shape == (2**15,)
+    assert peak() < 80e6
+
+
+def test_chance_of_weights_in_parts(monkeypatch):
+    w_q, w_k = RNG.standard_normal((2, 8, 16))
+    whole = heads.offset_from_weights(w_q, w_k, OMEGA, max_lag=50)
+    monkeypatch.setattr(sums, "BUDGET", 36)
+    for name, value in vars(heads.offset_from_weights(w_q, w_k, OMEGA, max_lag=50)).items():
+        np.testing.assert_allclose(value, getattr(whole, name), rtol=1e-9, atol=1e-9)
 
 
 def test_gradients_of_a_profile():

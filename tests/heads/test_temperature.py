@@ -56,12 +56,12 @@ def test_the_softmax_keeps_the_promise_for_random_sets(count):
     assert solved > 0.9 * count  # where that says something
 
 
-def test_the_attention_profile_keeps_the_promise_too():
+def test_the_positional_attention_keeps_the_promise_too():
     rng = np.random.default_rng(1)
     for _ in range(100):
         omega, offset, mass = np.abs(rng.normal(size=16)), -int(rng.integers(0, 50)), rng.uniform(0.1, 0.9999)
         alpha = heads.temperature_for_mass(mass, omega, context=50, offset=offset)
-        found = heads.attention_profile(omega, 50, offset=offset, temperature=alpha)
+        found = heads.positional_attention(omega, 50, offset=offset, temperature=alpha)
         assert found.mass == pytest.approx(mass, abs=1e-12 * max(1.0, alpha))
 
 
@@ -83,7 +83,7 @@ def test_to_a_relative_1e_12(mass, base):
 
 def test_numbers_of_the_seed_backwards():
     for alpha in (10.0, 50.0):
-        mass = float(heads.attention_profile(OMEGA, 1024, temperature=alpha).mass)
+        mass = float(heads.positional_attention(OMEGA, 1024, temperature=alpha).mass)
         assert heads.temperature_for_mass(mass, OMEGA, context=1024) == pytest.approx(alpha, rel=1e-9)
 
 
@@ -113,7 +113,7 @@ def test_masks_and_positions_are_those_of_the_profile():
         {"offset": 0, "causal": False, "window": 6, "query_position": 1},
     ):
         alpha = heads.temperature_for_mass(0.7, OMEGA, context=40, **options)
-        assert heads.attention_profile(OMEGA, 40, temperature=alpha, **options).mass == pytest.approx(0.7, abs=1e-11)
+        assert heads.positional_attention(OMEGA, 40, temperature=alpha, **options).mass == pytest.approx(0.7, abs=1e-11)
 
 
 def test_several_axes(xp):
@@ -121,7 +121,7 @@ def test_several_axes(xp):
     options = {"offset": (-1, 0), "causal": False}
     alpha = heads.temperature_for_mass(0.9, xp(omega), context=(6, 7), **options)
     assert type(alpha) is float
-    found = heads.attention_profile(omega, (6, 7), temperature=alpha, **options)
+    found = heads.positional_attention(omega, (6, 7), temperature=alpha, **options)
     assert found.mass == pytest.approx(0.9, abs=1e-11)
 
 
@@ -148,7 +148,7 @@ def test_a_lattice_reaches_one_over_its_copies():
     with pytest.raises(ValueError, match=r"9 other keys .*lag -401, -301, -201, -101 and 5 more.*below 1/10"):
         heads.temperature_for_mass(0.1, lattice, context=1000)
     alpha = heads.temperature_for_mass(0.0999, lattice, context=1000)
-    assert heads.attention_profile(lattice, 1000, temperature=alpha).mass == pytest.approx(0.0999, abs=1e-9)
+    assert heads.positional_attention(lattice, 1000, temperature=alpha).mass == pytest.approx(0.0999, abs=1e-9)
     almost = lattice.copy()
     almost[3] *= 1.0 + 1e-9  # not quite a lattice: it can be done, in theory
     assert heads.temperature_for_mass(0.9, almost, context=102) > 1e12

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import importlib.util
 import types
 import warnings
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_llama
+from engines import installed
 
 import rfrope
 from rfrope import models
@@ -94,19 +94,6 @@ def the_use(engine: str, made: dict[str, Any], seq_len: int = CONTEXT) -> models
     (place,) = models.compare(made, [engine], seq_len=seq_len).places
     (use,) = place.engines
     return use
-
-
-def installed(name: str) -> Any:
-    """Return a module of an engine, or skip where it is not installed or does not load, with the reason."""
-    top = name.partition(".")[0]
-    if importlib.util.find_spec(top) is None:
-        pytest.skip(f"{top} is not installed")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return importlib.import_module(name)
-        except Exception as error:
-            pytest.skip(f"{top} does not load: {type(error).__name__}: {error}".partition("\n")[0])
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from rfrope._accel.cpu import rotation_loops as loops
 from rfrope._accel.cpu.rotation_walks import LIKE, TABLE_BYTES, THREAD_ELEMENTS, Source, Step, Walk, extent, walk_of
 from rfrope._accel.layout import Operand
 from rfrope._core import array, memory, tensors, threads
-from rfrope._core.angles import Angles
+from rfrope._core.angles import Angles, as_vectors
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
@@ -180,8 +180,7 @@ class Repeats:
         if not plain or type(turn.inverse) is not bool or not isinstance(turn.scale, float):
             return
         a, b = np.empty(np.shape(positions)), frequencies  # positions are made dense before they are read
-        if b.ndim == 1:
-            a, b = a[..., None], b[:, None]
+        a, b = (as_vectors(v, frequencies) for v in (a, b))
         walk, _ = _walk_of_angles(Features.of(x, out), Angles(a, b, None, np), turn)
         if walk.is_small:
             if len(self._known) >= _REMEMBERED:
@@ -385,8 +384,7 @@ def _walk_of_angles(features: Features, angles: Angles, turn: Turn) -> tuple[Wal
     for value in (angles.shift, None if isinstance(turn.scale, float) else turn.scale):
         operands.append(_operand(None if value is None else _doubles(value, features.out, angles.xp)))
         blocks = layout.common_blocks(blocks, operands[-1].array)
-    steps = (a.strides[-1], b.strides[-1]) if b.shape[-1] > 1 else (0, 0)  # one axis has no step, so that plans agree
-    source = Source(loops.POSITIONS, blocks, b.shape[-1], *steps)
+    source = Source(loops.POSITIONS, blocks, b.shape[-1], layout.step_along(a, -1), layout.step_along(b, -1))
     return _walk(features, source, operands, turn), operands
 
 

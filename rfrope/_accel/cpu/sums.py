@@ -15,13 +15,13 @@ kept below 1e-10, frequencies where it is more being summed directly. The bound 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rfrope._accel import transforms
+from rfrope._accel import layout, transforms
 from rfrope._accel.cpu import pairs_loops
 from rfrope._accel.cpu import sums_loops as loops
 from rfrope._core import array, memory, threads
@@ -42,17 +42,15 @@ def mean_cos(angles: Angles) -> Array:
     """Mean of ``cos u`` over the blocks: the twin of `rfrope._core.sums.mean_cos`."""
     xp, device = angles.xp, array.device(angles.positions)
     omega, lags = (memory.as_numpy(array.as_widest(v, xp)) for v in (angles.frequencies, angles.positions))
-    if omega.ndim == 2:
-        mean = _mean_of_one_set(omega, lags.reshape(-1, lags.shape[-1])).reshape(lags.shape[:-1])[()]
-        return array.from_host(mean, xp, device=device)
-    alone = lags.ndim == 1
-    lags = lags[None, :] if alone else lags
-    heads = np.broadcast_shapes(omega.shape[:-2], lags.shape[:-2])
-    omega, lags = (np.broadcast_to(v, (*heads, *v.shape[-2:])) for v in (omega, lags))
-    mean = np.empty((*heads, lags.shape[-2]))
-    for head in np.ndindex(heads):
-        mean[head] = _mean_of_one_set(omega[head], lags[head])
-    return array.from_host((mean[..., 0] if alone else mean)[()], xp, device=device)
+    if not omega.shape[:-2]:  # one set, for which all lags are one row
+        mean = _mean_of_one_set(omega, lags.reshape(-1, lags.shape[-1])).reshape(lags.shape[:-1])
+    else:
+        omega, lags = layout.by_head(omega, lags)
+        heads = np.broadcast_shapes(omega.shape[:-2], lags.shape[:-2])
+        omega, lags = (np.broadcast_to(v, (*heads, *v.shape[-2:])) for v in (omega, lags))
+        means = np.asarray([_mean_of_one_set(omega[head], lags[head]) for head in np.ndindex(heads)])
+        mean = means.reshape(angles.shape[:-1])
+    return array.from_host(mean[()], xp, device=device)
 
 
 def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
@@ -76,18 +74,15 @@ def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Ar
 # -- pairs of tokens ---------------------------------------------------------------------------------------------------
 
 
-def pairs_by_lag(
-    tokens: Any, sides: Any, waves: tuple[Array, Array], rows: Any, paired: bool, xp: Any
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Twin of `rfrope.heads.reading._pairs_by_lag`: one pass over the features of every pair, by tiles of lags."""
-    parts = [memory.as_numpy(part) for part in tokens]
-    cos, sin = (np.ascontiguousarray(memory.as_numpy(wave)) for wave in waves)
+def over_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]:
+    """Twin of `rfrope.heads.reading._over_occurring_pairs`: one pass over all pairs, by tiles of lags."""
+    parts = [memory.as_numpy(part) for part in sides.tokens]
+    cos, sin = (np.ascontiguousarray(memory.as_numpy(wave)) for wave in (waves.cos, waves.sin))
     heads = np.broadcast_shapes(parts[0].shape[:-2], parts[2].shape[:-2])
     count, blocks, (first, i, j) = len(cos), cos.shape[-1], rows
-    sums = np.empty((2, *heads, count, blocks))
-    moments = np.empty((2, *heads, count))
+    sums, moments = np.empty((2, *heads, count, blocks)), np.empty((2, *heads, count))
     parts = [np.broadcast_to(part, (*heads, *part.shape[-2:])) for part in parts]
-    from_q, from_k = (np.broadcast_to(side, (*heads, *side.shape[-2:])) for side in _from_tokens(sides, cos, sin))
+    from_q, from_k = (_from_tokens(side, cos, sin, heads) for side in (sides.queries, sides.keys))
     for head in np.ndindex(heads):
         features = [_prepared(part[head]) for part in parts]
         added, spread = [_prepared(side[head]) for side in (from_q, from_k)], moments[:, *head]
@@ -96,26 +91,25 @@ def pairs_by_lag(
             stop = min(start + _PAIRED_LAGS, count)
             scores = np.empty(first[stop] - first[start])
             pairs_loops.score_pairs(*features, cos, sin, first, i, j, start, stop, scores, *sums[:, *head])  # noqa: B023
-            pairs_loops.spread_pairs(scores, *added, first, i, j, start, stop, paired, *spread)  # noqa: B023
+            pairs_loops.spread_pairs(scores, *added, first, i, j, start, stop, sides.paired, *spread)  # noqa: B023
 
         many = len(i) * blocks > 2**18  # less is not worth a thread
         for _ in threads.ordered_map(work, range(0, count, _PAIRED_LAGS), threads.allowed() if many else 1):
             pass
     number = np.diff(first).astype(np.float64)
     with np.errstate(invalid="ignore"):
-        means = [part * wave / number[:, None] for part, wave in zip(sums, (cos, sin), strict=True)]
-    device = array.device(tokens.q_1)
-    found = (number, *np.sqrt(moments), *(np.swapaxes(mean, -1, -2) for mean in means))
-    return tuple(array.from_host(value, xp, device=device) for value in found)
+        cosines, sines = (part * wave / number[:, None] for part, wave in zip(sums, (cos, sin), strict=True))
+    by_block = np.swapaxes((cosines + sines)[..., : sides.turned], -1, -2)
+    found = (number, *np.sqrt(moments), np.sum(cosines, axis=-1), np.sum(sines, axis=-1), by_block)
+    device = array.device(sides.tokens.q_1)
+    return tuple(array.from_host(value, waves.xp, device=device) for value in found)
 
 
-def _from_tokens(sides: Any, cos: np.ndarray, sin: np.ndarray) -> list[np.ndarray]:
-    """What each token adds to the scores at each lag, as a query and as a key: ``(..., L, tokens)``."""
-    found = []
-    for side in sides:
-        a, b = (memory.as_numpy(value) for value in side.coefficients())
-        found.append(cos @ np.swapaxes(a, -1, -2) + sin @ np.swapaxes(b, -1, -2))
-    return found
+def _from_tokens(side: tuple[Array, Array], cos: np.ndarray, sin: np.ndarray, heads: tuple[int, ...]) -> np.ndarray:
+    """What each token of a side adds to the scores at each lag: ``(*heads, L, tokens)``."""
+    a, b = (np.swapaxes(memory.as_numpy(value), -1, -2) for value in side)
+    found = cos @ a + sin @ b
+    return np.broadcast_to(found, (*heads, *found.shape[-2:]))
 
 
 # -- direct sums -------------------------------------------------------------------------------------------------------
@@ -275,8 +269,7 @@ def _grid_sums(turned: _Turned, grid: transforms.Grid, n_lags: int) -> np.ndarra
 
     def modes(first: int, shape: tuple[int, ...]) -> np.ndarray:
         strengths = _phasors(turned, transforms.middle(grid, first, shape))
-        count = shape if turned.axes > 1 else shape[0]
-        return transform(*points, strengths, count, eps=transforms.ACCURACY, isign=1, nthreads=1, upsampfac=2.0)
+        return transform(*points, strengths, shape, eps=transforms.ACCURACY, isign=1, nthreads=1, upsampfac=2.0)
 
     return transforms.from_blocks(grid, n_lags, modes, np)
 
@@ -323,24 +316,27 @@ def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray
     zero = ~np.any(lags, axis=1)
     mean, m2, small = transforms.moments_of_means(sums / turned.count, zero, turned.count, odd, np)
     flat = np.flatnonzero(small)
-    for group in _octaves(lags[flat, 0]) if turned.axes == 1 else _similar(turned, lags[flat]):
+    for group, by in _alike(turned, lags[flat]):
         chosen = np.ascontiguousarray(lags[flat[group]])
-        by = _direct_moments if len(group) <= _FEW[turned.axes - 1] else _SERIES[turned.axes > 1]
         mean[flat[group]], m2[flat[group]] = by(turned, chosen, odd)
     return mean, m2
 
 
-def _octaves(lags: np.ndarray) -> list[np.ndarray]:
-    """Group lags other than 0 so that in a group none is more than twice another; indices of each."""
-    exponents = np.frexp(lags)[1]
-    return [np.flatnonzero(exponents == exponent) for exponent in np.unique(exponents)]
+def _alike(
+    turned: _Turned, lags: np.ndarray
+) -> Iterator[tuple[np.ndarray, Callable[..., tuple[np.ndarray, np.ndarray]]]]:
+    """Group lags other than 0 by size; indices of each group, and what sums it.
 
-
-def _similar(turned: _Turned, lags: np.ndarray) -> list[np.ndarray]:
-    """Group lags by the size of their phases, up to a factor of 16; indices of each."""
-    sizes = np.abs(lags) @ np.median(np.abs(turned.omega), axis=0)
-    exponents = np.frexp(sizes)[1] // 4
-    return [np.flatnonzero(exponents == exponent) for exponent in np.unique(exponents)]
+    On one axis no lag of a group is more than twice another; on several their phases are alike up to a factor of 16.
+    """
+    if turned.axes == 1:
+        exponents = np.frexp(lags[:, 0])[1]
+    else:
+        exponents = np.frexp(np.abs(lags) @ np.median(np.abs(turned.omega), axis=0))[1] // 4
+    series = _series_moments if turned.axes == 1 else _series_moments_of_axes
+    for exponent in np.unique(exponents):
+        group = np.flatnonzero(exponents == exponent)
+        yield group, series if len(group) > _FEW[turned.axes - 1] else _direct_moments
 
 
 def _series_moments(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -399,7 +395,6 @@ def _series_moments_of_axes(turned: _Turned, lags: np.ndarray, odd: bool) -> tup
 
 
 _FACTORIALS = np.asarray([float(math.factorial(n)) for n in range(_DEGREE + 1)])
-_SERIES = (_series_moments, _series_moments_of_axes)
 
 
 def _power_sums(x: np.ndarray) -> np.ndarray:

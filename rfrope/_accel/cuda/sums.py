@@ -29,6 +29,7 @@ from rfrope._core.array import Array
 _THREADS = 256  # in a block
 _ENOUGH_BLOCKS, _MOST_BLOCKS = 512, 2048  # that fill a device, and that are made by cutting frequencies into parts
 _HEAD_AXES = 6
+_LAGS_EACH = {1: 2}  # lags of a thread by the number of axes, where they are many: 1 unless named
 _QUANTITIES = {"phi": ("COS", 1.0), "phi2": ("COS", 2.0), "sin": ("SIN", 1.0)}  # what is summed, factor of the lags
 _DRAWS = 2**22  # frequencies of one transform: its memory is some 100 bytes each
 _LARGEST_PHASE = 2.0**90  # radians: what turns hold the fraction of, with a margin
@@ -64,13 +65,8 @@ def mean_cos(angles: Angles) -> Array:
     xp = angles.xp
     with door.place(angles.positions):
         omega, lags = (door.doubles(v, xp) for v in (angles.frequencies, angles.positions))
-        alone = lags.ndim == 1
-        lags = lags[None, :] if alone else lags
-        heads = np.broadcast_shapes(omega.shape[:-2], lags.shape[:-2])
-        shape = heads if alone else (*heads, lags.shape[-2])
-        if omega.ndim == 2:
-            lags = lags.reshape(-1, lags.shape[-1])
-        mean, view = _result(shape, angles.positions, xp)
+        omega, lags = layout.by_head(omega, lags)
+        mean, view = _result(angles.shape[:-1], angles.positions, xp)
         if not _transformed_means(omega, lags, view):
             _direct(omega, lags, "MEAN", view)
         return mean
@@ -116,7 +112,7 @@ class _Cut(NamedTuple):
 
 def _cut(count: int, n_lags: int, n_heads: int, axes: int) -> _Cut:
     """Cut a sum, by its size alone: wide tiles of lags, unless many lanes would idle or there were too few blocks."""
-    each = 2 if axes == 1 and n_lags >= 64 else 1
+    each = _LAGS_EACH.get(axes, 1) if n_lags >= 64 else 1
 
     def most_parts(lanes: int) -> int:  # so that a thread has 64 frequencies at least
         return -(-count // max(64 * _THREADS // lanes, _THREADS))
@@ -159,9 +155,11 @@ def _direct(omega: Any, lags: Any, kind: str, mean: Any, squares: Any = None, fa
     plan["lanes"], plan["n_parts"], plan["part"], plan["head_axes"] = cut.lanes, cut.parts, cut.part, len(axes)
     for i, axis in enumerate(axes):
         plan["heads"][i] = axis
-    steps = [(f"sum_any<{kind}>", 1, k <= 3)]  # again only where phases turned out to be too large for the other
-    if k <= 3:
-        steps.insert(0, (f"sum_few<{kind}, {k}, {cut.lags_each}>", cut.lags_each, False))
+    few = f"sum_few<{kind}, {k}, {cut.lags_each}>"
+    fits = few in KERNELS
+    steps = [(f"sum_any<{kind}>", 1, fits)]  # again only where phases turned out to be too large for the other
+    if fits:
+        steps.insert(0, (few, cut.lags_each, False))
     for kernel, lags_each, again in steps:
         plan = plan.copy()
         plan["tiles"], plan["again"] = cut.tiles(n_lags, lags_each), again
@@ -315,7 +313,7 @@ def _grid_sums(sources: _Set, grid: transforms.Grid, n_lags: int) -> Any:
     def modes(first: int, shape: tuple[int, ...]) -> Any:
         steps = [axis.step for axis in grid]
         points, strengths = _formed(sources, transforms.middle(grid, first, shape), steps)
-        return _called(f"nufft{k}d1", *points, strengths, shape if k > 1 else shape[0])
+        return _called(f"nufft{k}d1", *points, strengths, shape)
 
     return transforms.from_blocks(grid, n_lags, modes, door.space())
 

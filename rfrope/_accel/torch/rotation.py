@@ -246,14 +246,12 @@ def _gradients_of_angles(
     if positions is None or frequencies is None or not (needs[0] or needs[1]):
         return tuple(found)
     gradient = gradient.sum_to_size(_phases(positions, frequencies, None))
-    single = positions.ndim == 1  # one position for all: its axis of tokens is missing
-    rows = gradient[..., None, :] if single else gradient
+    at = Angles(positions.to(gradient.dtype), frequencies, None, torch).in_rows()
+    rows = gradient.reshape(at.shape)
     if needs[0]:
-        moved = rows @ frequencies
-        found[0] = _summed(moved[..., 0, :] if single else moved, positions)
+        found[0] = _summed(rows @ frequencies, positions)
     if needs[1]:
-        at = positions.to(gradient.dtype)
-        found[1] = _summed(rows.mT @ (at[None, :] if single else at), frequencies)
+        found[1] = _summed(rows.mT @ at.positions, frequencies)
     return tuple(found)
 
 
