@@ -123,8 +123,9 @@ def falls(angles: Angles, powers: int = 1) -> tuple[Array, ...]:
     """Sum ``1 - cos u`` over the blocks, and its powers, with all digits near lag 0; for angles without a shift."""
 
     def each(waves: Waves, _: slice) -> tuple[Array, ...]:
-        fall = 2.0 * waves.sin**2
-        return tuple(waves.xp.sum(fall if n == 1 else fall**n, axis=-1) for n in range(1, powers + 1))
+        xp, fall = waves.xp, 2.0 * waves.sin**2
+        del waves  # as much memory again
+        return tuple(xp.sum(fall if n == 1 else fall**n, axis=-1) for n in range(1, powers + 1))
 
     half = angles._replace(frequencies=0.5 * angles.frequencies)
     return _over_parts(half, each, powers, math.prod(angles.shape[:-1]))
