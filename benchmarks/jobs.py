@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import estimator_peers, process_peers, rotation_peers
-from benchmarks.estimator_peers import BLOCKS, Draws, Lags, Scores
+from benchmarks.estimator_peers import BLOCKS, Draws, Lags, Profiled, Scores
 from benchmarks.process_peers import GAUSSIAN, INPUTS, KERNEL, MATERN, ROTATE, SCORES, Process
 from benchmarks.rotation_peers import Rotation
 from benchmarks.timing import Entry
@@ -28,6 +28,10 @@ ROWS = (
     "import rfrope",
     "memory of any estimator",
     "first call of any function",
+    "never behind onnxruntime or torch complex",
+    "decode step through a prepared Rope",
+    "sample, 65536 blocks",
+    "heads.profile, pairs that occur",
 )
 
 
@@ -52,9 +56,11 @@ class Target:
             return ours
         return peer / ours if self.faster else ours / peer
 
-    def verdict(self, measured: float) -> str:
-        """Say whether the bound holds, and by how much."""
-        short = (self.bound / measured if self.faster else measured / self.bound) - 1.0
+    def verdict(self, measured: np.ndarray) -> str:
+        """Say whether the bound holds, and by how much, where least, middle and largest figures agree on it."""
+        least, short, most = sorted((self.bound / measured if self.faster else measured / self.bound) - 1.0)
+        if least <= 0.0 < most:
+            return f"open: {'short' if short > 0.0 else 'met'} by {abs(short):.0%}, and the rounds differ by more"
         return f"met, {-short:.0%} to spare" if short <= 0.0 else f"MISSED by {short:.0%}"
 
 
@@ -88,14 +94,16 @@ class Sizes:
     samples: int = 2**20
     lags: int = 2**17
     draws: int = 2**16
+    paired: int = 2000
 
 
-FULL, TINY = Sizes(), Sizes(tokens=16, trials=2**10, samples=2**12, lags=2**8, draws=2**12)
+FULL, TINY = Sizes(), Sizes(tokens=16, trials=2**10, samples=2**12, lags=2**8, draws=2**12, paired=40)
 
 _COPY, _ONNX = "parallel copy", "onnxruntime RotaryEmbedding"
 _EAGER, _COMPILED = "Hugging Face formula, torch eager", "Hugging Face formula, torch.compile"
 _COMPLEX, _NUMPY, _EAGER_OUT = "torch complex", "NumPy formula", "Hugging Face formula, torch eager, out="
 _VECTORISED, _THREADED, _TORCH = "NumPy, vectorised", "NumPy, vectorised, on threads", "torch float32, vectorised"
+_EMPTY = "an empty function of Numba, compiled before"
 _SIXTEENTH = "the same with a sixteenth of the draws"
 
 
@@ -126,19 +134,25 @@ def _rotations(sizes: Sizes) -> list[Job]:
     half = (_COPY, _ONNX, _NUMPY, _EAGER, _EAGER_OUT, _COMPILED)
     interleaved = (_COPY, _ONNX, _COMPLEX, _NUMPY)
     narrow, heads, strided = Target(1, 1.3, _COPY), Target(2, 2.2, _COPY), Target(3, 1.3, _COPY)
+    onnx, product = Target(12, 1.0, _ONNX, True), Target(12, 1.0, _COMPLEX, True)
     step = (_ONNX, _COMPLEX, _NUMPY, _EAGER, _EAGER_OUT, _COMPILED)
     f16, b16 = {"dtype": "float16"}, {"dtype": "bfloat16"}
     last, dense = {"layout": "heads last"}, {"layout": "heads last", "into": "contiguous out"}
-    pairs = {"pairing": "interleaved"}
+    pairs, ready, torch = {"pairing": "interleaved"}, {"prepared": True}, {"backend": "torch", "into": "fresh"}
     rows: Sequence[tuple[str, Rotation, tuple[str, ...], tuple[Target, ...]]] = (
         ("float32, out=", Rotation(n), half, first),
-        ("float32, interleaved, out=", Rotation(n, **pairs), interleaved, first[:2]),
+        ("float32, interleaved, out=", Rotation(n, **pairs), interleaved, (*first[:2], product)),
         ("float32, in place", Rotation(n, into="in place"), (_COPY, _NUMPY), ()),
-        ("float32, interleaved, in place", Rotation(n, into="in place", **pairs), (_COPY, _COMPLEX, _NUMPY), ()),
+        (
+            "float32, interleaved, in place",
+            Rotation(n, into="in place", **pairs),
+            (_COPY, _COMPLEX, _NUMPY),
+            (product,),
+        ),
         ("float32, fresh result", Rotation(n, into="fresh"), ("copy to fresh memory", _NUMPY, _EAGER, _COMPILED), ()),
         ("float32, torch, out=", Rotation(n, backend="torch"), (_COPY, _EAGER, _EAGER_OUT), ()),
-        ("float16, out=", Rotation(n, **f16), (_COPY, _ONNX, _NUMPY, _EAGER, _COMPILED), (narrow,)),
-        ("float16, interleaved, out=", Rotation(n, **f16, **pairs), (_COPY, _ONNX), (narrow,)),
+        ("float16, out=", Rotation(n, **f16), (_COPY, _ONNX, _NUMPY, _EAGER, _COMPILED), (narrow, onnx)),
+        ("float16, interleaved, out=", Rotation(n, **f16, **pairs), (_COPY, _ONNX), (narrow, onnx)),
         ("bfloat16 of ml_dtypes, out=", Rotation(n, **b16), (_COPY, _NUMPY), (narrow,)),
         ("bfloat16 of torch, out=", Rotation(n, backend="torch", **b16), (_COPY, _EAGER, _COMPILED, _ONNX), (narrow,)),
         ("float32, frequencies for each head, out=", Rotation(n, per_head=True), half, (heads,)),
@@ -146,18 +160,20 @@ def _rotations(sizes: Sizes) -> list[Job]:
             "float32, interleaved, frequencies for each head, out=",
             Rotation(n, per_head=True, **pairs),
             interleaved,
-            (heads,),
+            (heads, product),
         ),
-        ("float32, heads last, out= alike", Rotation(n, **last), half, (strided,)),
+        ("float32, heads last, out= alike", Rotation(n, **last), half, (strided, onnx)),
         ("float32, heads last, contiguous out=", Rotation(n, **dense), (_COPY, _NUMPY, _EAGER_OUT), (strided,)),
         (
             "float32, interleaved, heads last, out= alike",
             Rotation(n, **last, **pairs),
             (_COPY, _ONNX, _COMPLEX),
-            (strided,),
+            (strided, onnx, product),
         ),
         ("float32, one token, out=", Rotation(1), (*step[:1], *step[2:]), (Target(4, 8.0),)),
         ("float32, one token, interleaved, out=", Rotation(1, **pairs), step[:3], (Target(4, 8.0),)),
+        ("float32, one token, prepared, out=", Rotation(1, **ready), step[:1], (Target(13, 1.0, _ONNX, True),)),
+        ("float32, one token, prepared, torch", Rotation(1, **ready, **torch), step[:1], (Target(13, 2.0, _ONNX),)),
     )
     eps = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
     return [
@@ -175,14 +191,14 @@ def _rotations(sizes: Sizes) -> list[Job]:
 
 
 def _scores(sizes: Sizes) -> list[Job]:
-    faster = Target(5, 15.0, _VECTORISED, True)
+    faster, plane = Target(5, 15.0, _VECTORISED, True), Target(7, 10.0, _VECTORISED, True)
     rows = (
         ("gaussian(scale=32)", 1, (Target(5, 2.0), faster)),
-        ("gaussian(scale=32)", 17, (Target(6, 0.8),)),
-        ("sinc(bandwidth=0.1)", 1, (Target(7, 1.5),)),
-        ("cauchy(scale=24)", 1, (Target(7, 2.0),)),
-        ("matern(nu=1.5, scale=16)", 1, (Target(7, 4.0),)),
-        ("gaussian(scale=32, ndim=2)", 1, (Target(7, 4.0),)),
+        ("gaussian(scale=32)", 17, (Target(6, 0.8), faster)),
+        ("sinc(bandwidth=0.1)", 1, (Target(7, 1.5), faster)),
+        ("cauchy(scale=24)", 1, (Target(7, 2.0), faster)),
+        ("matern(nu=1.5, scale=16)", 1, (Target(7, 4.0), faster)),
+        ("gaussian(scale=32, ndim=2)", 1, (Target(7, 4.0), plane)),
     )
     return [
         Job(
@@ -211,19 +227,26 @@ def _others(sizes: Sizes) -> list[Job]:
             1.0,
             _same_sums,
         ),
-        Job(
-            f"sample gaussian, {sizes.draws} blocks",
-            Draws(sizes.draws),
-            estimator_peers.ours_draws,
-            ("scikit-learn RBFSampler.fit", "NumPy generator"),
-            same=_within_errors,
+        *(
+            Job(
+                f"sample {kernel}, {sizes.draws} blocks",
+                Draws(sizes.draws, kernel),
+                estimator_peers.ours_draws,
+                ("scikit-learn RBFSampler.fit", "NumPy generator"),
+                (Target(14, 2.0, "NumPy generator"),),
+                same=_within_errors,
+            )
+            for kernel in ("gaussian(scale=32)", "cauchy(scale=24)", "matern(nu=1.5, scale=16)")
         ),
         Job(
-            f"sample matern(nu=1.5), {sizes.draws} blocks",
-            Draws(sizes.draws, "matern(nu=1.5, scale=16)"),
-            estimator_peers.ours_draws,
-            ("scikit-learn RBFSampler.fit", "NumPy generator"),
-            same=_within_errors,
+            f"heads.profile of the pairs that occur, {sizes.paired} tokens at as many lags, 64 blocks",
+            Profiled(sizes.paired),
+            estimator_peers.ours_profile,
+            ("NumPy, diagonals of scores",),
+            (Target(15, 0.3),),
+            "s",
+            1.0,
+            _same_sums,
         ),
     ]
 
@@ -246,17 +269,18 @@ def _processes(sizes: Sizes) -> list[Job]:
             ("import numpy", "import torch"),
         )
     ]
+    now, before = (Target(11, 5.0), Target(11, 4.0)), (Target(11, 0.3), Target(11, 1.15, _EMPTY))
     later = [
         (
             f"first call of {name}, {words}",
             Process(INPUTS, work, cache=cache),
-            ("its second call", "import numba", "an empty function of Numba, compiled before"),
-            (Target(11, bound),),
+            ("its second call", "import numba", _EMPTY),
+            targets,
         )
-        for cache, words, bound in (("empty", "compiled now", 5.0), ("filled", "compiled before", 0.3))
+        for cache, words, targets in (("empty", "compiled now", now), ("filled", "compiled before", before))
         for name, work in works
     ]
-    seconds = [(*first[0], (Target(9, 0.12),)), *later]
+    seconds = [(*first[0], (Target(9, 0.12), Target(9, 0.03))), *later]
     megabytes = [
         (f"peak memory of {many.partition('(')[0].removeprefix('rfrope.')}, {sizes.samples} samples, {sizes.lags} lags",
          Process(INPUTS, many, False), (), (Target(8, 300.0),)),

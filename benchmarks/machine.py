@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import pathlib
 import platform
 import sys
+import threading
 import time
+
+import numpy as np
 
 from rfrope._core import threads
 
@@ -31,6 +35,59 @@ def processor() -> str:
     return f"{fields.get('model name', platform.machine())}{' with ' + vectors if vectors else ''}"
 
 
+def architecture() -> str:
+    """Name that LLVM has for the processor, such as znver4: the model's own may say no more than its maker's."""
+    try:
+        from llvmlite import binding
+    except ImportError:
+        return platform.machine()
+    return binding.get_host_cpu_name()
+
+
+def clock(additions: int = 2**22, tries: int = 20) -> float:
+    """Effective clock in GHz: dependent operations on integers, each of which takes one cycle on any processor."""
+    from numba import njit  # its start is not what is measured
+
+    @njit
+    def chain(count, a, b):  # type: ignore[no-untyped-def]
+        x = a
+        for _ in range(count):
+            x = (((x + a) ^ b) + a) ^ b  # each waits for the one before, and no two can become one
+        return x
+
+    chain(1, np.int64(3), np.int64(5))
+    seconds = []
+    for _ in range(tries):
+        start = time.thread_time()  # not what others have of the processor
+        chain(additions // 4, np.int64(3), np.int64(5))
+        seconds.append(time.thread_time() - start)
+    return additions / min(seconds) * 1e-9
+
+
+def copied(megabytes: int = 64, tries: int = 10) -> float:
+    """GB/s that a copy by all threads reads and writes, together."""
+    source = np.ones(megabytes * 2**17)
+    target, seconds = np.zeros_like(source), []
+    edges = np.linspace(0, source.size, cores() + 1).astype(int)
+    spans = [slice(*pair) for pair in itertools.pairwise(edges.tolist())]
+    for _ in range(tries):
+        others = [threading.Thread(target=np.copyto, args=(target[span], source[span])) for span in spans[1:]]
+        start = time.perf_counter()
+        for other in others:
+            other.start()
+        np.copyto(target[spans[0]], source[spans[0]])
+        for other in others:
+            other.join()
+        seconds.append(time.perf_counter() - start)
+    return 2e-9 * source.nbytes / min(seconds)
+
+
+def state() -> str:
+    """Say how fast the machine is now: a throttled or busy one explains its figures."""
+    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    return f"{clock():.2f} GHz effective, copy {copied():.1f} GB/s read and written{load}"
+
+
 def versions(packages: tuple[str, ...]) -> str:
     """Return the versions of Python and of some packages."""
     found = [f"Python {platform.python_version()}"]
@@ -43,12 +100,12 @@ def versions(packages: tuple[str, ...]) -> str:
 
 
 def description() -> list[str]:
-    """Lines for the head of a table: processor, system, versions, date and load."""
-    load = f", load {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
+    """Lines for the head of a table: processor, system, its state, versions and date."""
     return [
-        f"{processor()}, {cores()} cores, {platform.system()}; {cores()} threads for all",
+        f"{processor()} ({architecture()}), {cores()} cores, {platform.system()}; {cores()} threads for all",
+        f"at the start: {state()}",
         versions(PACKAGES),
-        f"{time.strftime('%Y-%m-%d')}{load}",
+        time.strftime("%Y-%m-%d"),
     ]
 
 

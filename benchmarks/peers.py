@@ -1,19 +1,22 @@
 """Ratios to other ways of doing the same, in one run: ``python -m benchmarks.peers [--quick] [--output FILE]``.
 
 Every job is done by rfrope and by its peers in turn, round after round; their results are compared first. The ratio is
-that of the least times; the medians stand beside them.
+median of those of the rounds, with the tenth and the ninetieth percent of them as its spread. A target is met or
+missed where the whole spread says so.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import pathlib
 import re
 import sys
 import time
 import warnings
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +24,9 @@ from benchmarks import machine, timing
 from benchmarks.jobs import FULL, ROWS, TINY, Job, Target, jobs
 from benchmarks.timing import Entry, Missing
 
-TARGETS = ("target for", "job", "measured", "by medians", "target", "verdict")
-HEADINGS = ("who", "least", "median", "unit", "times rfrope")
+TARGETS = ("target for", "job", "target", "measured", "spread", "verdict")
+HEADINGS = ("who", "least", "median", "unit", "times rfrope", "spread")
+_SPREAD = (0.1, 0.5, 0.9)
 _RUNS, _QUICK_RUNS = (15, 5.0), (3, 1.0)  # rounds, and seconds for one entry
 
 
@@ -38,6 +42,18 @@ class Outcome:
         """Return the least and the median figure of an entry in the unit of the job; NaN for what was not measured."""
         found = [(entry.least, entry.median) for entry in self.entries if entry.name == name]
         return self.job.factor * np.asarray(found[0] if found else (np.nan, np.nan))
+
+    def held(self, target: Target) -> np.ndarray:
+        """Return what is held against a target: its spread and median over the rounds; NaN where it is not measured."""
+        ours, peer = (self._rounds(name) for name in ("rfrope", target.peer or "rfrope"))
+        common = sorted(ours.keys() & peer.keys())
+        if not common:
+            return np.full(3, np.nan)
+        ours, peer = (np.asarray([figures[index] for index in common]) for figures in (ours, peer))
+        return np.quantile(target.measured(self.job.factor * ours, self.job.factor * peer), _SPREAD)
+
+    def _rounds(self, name: str) -> dict[int, float]:
+        return next((entry.rounds for entry in self.entries if entry.name.startswith(name)), {})
 
 
 def prepare(job: Job, skip: tuple[str, ...] = ()) -> Outcome:
@@ -88,22 +104,27 @@ def target_rows(outcomes: list[Outcome]) -> list[tuple[str, ...]]:
 
 def _target_row(row: str, outcome: Outcome, target: Target) -> tuple[str, ...]:
     job, asked = outcome.job, target.text(outcome.job.unit)
-    least, median = target.measured(outcome.figures("rfrope"), outcome.figures(target.peer))
-    if np.isnan(least):
+    held = outcome.held(target)
+    if np.isnan(held[1]):
         reasons = (outcome.missing[name] for name in ("rfrope", target.peer or "") if name in outcome.missing)
-        return row, job.name, "", "", asked, f"not measured: {next(reasons, '')}"
+        return row, job.name, asked, "", "", f"not measured: {next(reasons, '')}"
     unit = job.unit if target.peer is None else "x"
-    return row, job.name, f"{number(least)} {unit}", number(median), asked, target.verdict(least)
+    return row, job.name, asked, f"{number(held[1])} {unit}", _range(held), target.verdict(held)
+
+
+def _range(spread: np.ndarray) -> str:
+    return f"{number(spread[0])} to {number(spread[-1])}"
 
 
 def peer_rows(outcome: Outcome) -> list[tuple[str, ...]]:
-    """Return one line for each entry of a job: name, least and median figure, unit, and ratio to our least."""
-    ours, lines = outcome.figures("rfrope")[0], []
+    """Return one line for each entry of a job: name, least and median, unit, and ratio to ours with its spread."""
+    lines = []
     for entry in outcome.entries:
         least, median = outcome.figures(entry.name)
-        ratio = number(least / ours) if ours > 0.0 else ""
-        lines.append((entry.name, number(least), number(median), outcome.job.unit, ratio))
-    return lines + [(name, "", "", "", reason) for name, reason in outcome.missing.items()]
+        ratio = outcome.held(Target(0, 1.0, entry.name, faster=True))
+        told = ("", "") if np.isnan(ratio[1]) else (number(ratio[1]), _range(ratio))
+        lines.append((entry.name, number(least), number(median), outcome.job.unit, *told))
+    return lines + [(name, "", "", "", "", reason) for name, reason in outcome.missing.items()]
 
 
 def aligned(rows: list[tuple[str, ...]], indent: str = "  ") -> str:
@@ -118,20 +139,49 @@ def markdown(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
-def page(outcomes: list[Outcome], head: list[str], command: str) -> str:
-    """All of it as a fragment of Markdown."""
+def record(outcomes: list[Outcome], head: list[str], command: str) -> dict[str, Any]:
+    """All that another run's page shows of this one."""
+    rows = [dict(zip(TARGETS, row, strict=True)) for row in target_rows(outcomes)]
+    return {"name": machine.architecture(), "command": command, "head": head, "rows": rows}
+
+
+def page(outcomes: list[Outcome], head: list[str], command: str, others: tuple[dict[str, Any], ...] = ()) -> str:
+    """All of it as a fragment of Markdown, with the targets on other processors beside."""
     parts = [f"<!-- Made by: {command} -->", "Made by:", f"```sh\n{command}\n```"]
-    parts.append("\n".join(f"- {line}" for line in head))
+    own = record(outcomes, head, command)
+    for run_there in (own, *others):
+        lines = [f"Processor **{run_there['name']}**:", *(f"- {line}" for line in run_there["head"])]
+        parts.append("\n".join([lines[0], "", *lines[1:]]))
     parts.append(
-        'Targets, held against figures of this run: "measured" is the least time, or the ratio of two least times.'
+        "Targets, held against figures of each run: the median of the rounds, of a time or of a ratio within one, and "
+        'the tenth and the ninetieth percent of them. "Met" and "missed" need these to agree; else the verdict is open.'
     )
-    parts.append(markdown(TARGETS, target_rows(outcomes)))
-    parts.append('All jobs. "Times rfrope" is the least time of a peer over that of rfrope: above 1, rfrope is faster.')
+    parts.append(markdown(*_beside(own, others)))
+    parts.append(
+        f'All jobs on {own["name"]}. "Times rfrope" is the time of a peer over that of rfrope in the same round, the '
+        "median: above 1, rfrope is faster."
+    )
     rows = [
         (outcome.job.name if i == 0 else "", *row) for outcome in outcomes for i, row in enumerate(peer_rows(outcome))
     ]
     parts.append(markdown(("job", *HEADINGS), rows))
     return "\n\n".join(parts) + "\n"
+
+
+def _beside(own: dict[str, Any], others: tuple[dict[str, Any], ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Headings and rows of the table of targets, with two columns for each processor."""
+    headings, rows = list(TARGETS[:3]), []
+    for run_there in (own, *others):
+        headings += [str(run_there["name"]), f"verdict on {run_there['name']}"]
+    for row in own["rows"]:
+        cells = [row[name] for name in TARGETS[:3]]
+        asked = row["job"], row["target"]
+        for run_there in (own, *others):
+            found = next((one for one in run_there["rows"] if (one["job"], one["target"]) == asked), {})
+            spread = f" ({found['spread']})" if found.get("spread") else ""
+            cells += [f"{found.get('measured', '')}{spread}", found.get("verdict", "")]
+        rows.append(tuple(cells))
+    return tuple(headings), rows
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -141,6 +191,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tiny", action="store_true", help="tiny problems: a test of the script, no measurement")
     parser.add_argument("--jobs", metavar="REGEX", default="", help="only the jobs whose names it matches")
     parser.add_argument("--output", metavar="FILE", type=pathlib.Path, help="write the tables there too, as Markdown")
+    parser.add_argument(
+        "--save", metavar="FILE", type=pathlib.Path, help="write what another page shows of it, as JSON"
+    )
+    parser.add_argument("--beside", metavar="FILE", type=pathlib.Path, action="append", default=[], help="saved runs")
     options = parser.parse_args(arguments)
     # onnxruntime, torch.compile and others warn about what does not concern a measurement
     warnings.simplefilter("ignore")
@@ -153,8 +207,13 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"\n{job.name}\n{aligned([HEADINGS, *peer_rows(outcomes[-1])])}", flush=True)
     print(f"\nTargets\n{aligned([TARGETS, *target_rows(outcomes)])}")
     print(f"\n{time.perf_counter() - started:.0f} s in all")
+    head.append(f"at the end: {machine.state()}")
+    print(head[-1])
+    if options.save:
+        options.save.write_text(json.dumps(record(outcomes, head, command), indent=1) + "\n", "utf-8")
     if options.output:
-        options.output.write_text(page(outcomes, head, command), "utf-8")
+        others = tuple(json.loads(path.read_text("utf-8")) for path in options.beside)
+        options.output.write_text(page(outcomes, head, command, others), "utf-8")
     return 0
 
 

@@ -33,6 +33,7 @@ class Entry:
     value: bool = False
     factor: float = 1.0
     figures: list[float] = field(default_factory=list)
+    rounds: dict[int, float] = field(default_factory=dict)  # median of the figures of each round it took part in
 
     @property
     def least(self) -> float:
@@ -72,7 +73,9 @@ def measure(entries: list[Entry], rounds: int, most_seconds: float) -> None:
                 continue
             began = time.perf_counter()
             figures = [entry.call()] if entry.value else _turn(entry.call, numbers[id(entry)])
-            entry.figures += [entry.factor * figure for figure in figures]
+            figures = [entry.factor * figure for figure in figures]
+            entry.figures += figures
+            entry.rounds[index] = statistics.median(figures)
             used[id(entry)] += time.perf_counter() - began
 
 

@@ -29,6 +29,7 @@ from benchmarks import (  # noqa: E402
     growth,
     jobs,
     libraries,
+    machine,
     peers,
     timing,
 )
@@ -54,11 +55,15 @@ BOUNDS = [
     {8.0},
     {2.0, 15.0},
     {0.8},
-    {1.5, 2.0, 4.0},
+    {1.5, 2.0, 4.0, 10.0},
     {0.3, 300.0},
-    {0.12},
+    {0.12, 0.03},
     {1.1},
-    {5.0, 0.3},
+    {5.0, 4.0, 0.3, 1.15},
+    {1.0},
+    {1.0, 2.0},
+    {2.0},
+    {0.3},
 ]
 
 
@@ -123,7 +128,7 @@ def test_peers_compute_the_same(job):
         ("rotate (1,32,16,128) float32, out=", lambda x: -x),
         ("estimate_scores gaussian(scale=32), 1024 trials, 17 lags", lambda x: np.stack([1.3 * x[0], x[1]])),
         ("estimate_kernel gaussian, 4096 samples, 256 lags", lambda x: x + 1e-6),
-        ("sample gaussian, 4096 blocks", lambda x: np.stack([1.3 * x[0], x[1]])),
+        ("sample gaussian(scale=32), 4096 blocks", lambda x: np.stack([1.3 * x[0], x[1]])),
     ],
 )
 def test_a_peer_that_computes_something_else_is_refused(name, spoil):
@@ -147,7 +152,7 @@ def test_a_peer_that_is_not_installed_is_listed(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     outcome = peers.prepare(job)
     assert outcome.missing == {"scikit-learn RBFSampler.fit": "not installed"}
-    assert ("scikit-learn RBFSampler.fit", "", "", "", "not installed") in peers.peer_rows(outcome)
+    assert ("scikit-learn RBFSampler.fit", "", "", "", "", "not installed") in peers.peer_rows(outcome)
 
 
 def test_entries_are_measured_in_turn(monkeypatch):
@@ -165,11 +170,48 @@ def test_targets_say_whether_they_are_met():
     below, above = jobs.Target(0, 1.1, "copy"), jobs.Target(0, 12.0, "formula", faster=True)
     assert below.measured(3.0, 2.0) == 1.5
     assert above.measured(3.0, 30.0) == 10.0
-    assert below.verdict(1.32) == "MISSED by 20%"
-    assert below.verdict(0.55) == "met, 50% to spare"
-    assert above.verdict(10.0) == "MISSED by 20%"
-    assert above.verdict(24.0) == "met, 50% to spare"
+    alike = np.ones(3)
+    assert below.verdict(1.32 * alike) == "MISSED by 20%"
+    assert below.verdict(0.55 * alike) == "met, 50% to spare"
+    assert above.verdict(10.0 * alike) == "MISSED by 20%"
+    assert above.verdict(24.0 * alike) == "met, 50% to spare"
+    assert above.verdict(np.asarray([12.1, 24.0, 30.0])) == "met, 50% to spare"
+    assert above.verdict(np.asarray([9.0, 10.0, 13.0])) == "open: short by 20%, and the rounds differ by more"
+    assert below.verdict(np.asarray([0.5, 0.55, 1.2])) == "open: met by 50%, and the rounds differ by more"
     assert jobs.Target(4, 8.0).text("us") == "<= 8 us"
+
+
+def test_ratios_are_those_of_the_same_round():
+    """On a machine that becomes ten times slower between rounds they stay what they are; least times would not tell."""
+    ours, peer = timing.Entry("rfrope", None), timing.Entry("NumPy generator", None)
+    ours.rounds, peer.rounds = {0: 1.0, 1: 10.0, 2: 1.0}, {0: 2.0, 1: 20.0}
+    job = next(job for job in SMALL if job.name.startswith("sample gaussian"))
+    outcome = peers.Outcome(job, [ours, peer])
+    assert outcome.held(jobs.Target(0, 1.0, "NumPy generator", faster=True)).tolist() == [2.0, 2.0, 2.0]
+    assert np.isnan(outcome.held(jobs.Target(0, 1.0, "another"))).all()
+
+
+def test_the_page_shows_other_processors_beside():
+    (job,) = [job for job in SMALL if job.name.startswith("sample gaussian")]
+    outcomes = [peers.run(job, 1, 1.0)]
+    there = peers.record(outcomes, ["another machine"], "python") | {"name": "another"}
+    there["rows"] = [row | {"verdict": "known"} for row in there["rows"]]
+    text = peers.page(outcomes, ["a machine"], "python -m benchmarks.peers", (there,))
+    assert "| verdict on another |" in text
+    assert "- another machine" in text
+    assert " known |" in text
+
+
+def test_the_other_processor_of_the_page_has_rows_of_the_table():
+    there = json.loads((ROOT / "docs" / "performance_cascadelake.json").read_text("utf-8"))
+    known = {(job.name, target.text(job.unit)) for job in jobs.jobs() for target in job.targets}
+    assert {(row["job"], row["target"]) for row in there["rows"]} <= known
+
+
+def test_the_state_of_a_machine_is_told():
+    assert 0.0 < machine.clock(2**18, 3) < 20.0
+    assert machine.copied(4, 3) > 0.0
+    assert machine.architecture() in machine.description()[0]
 
 
 def test_page_holds_all_rows_and_its_command():
@@ -177,7 +219,7 @@ def test_page_holds_all_rows_and_its_command():
     text = peers.page([peers.run(job, 1, 1.0)], ["a machine"], "python -m benchmarks.peers")
     assert text.startswith("<!-- Made by: python -m benchmarks.peers -->")
     assert all(row in text for row in jobs.ROWS)
-    assert text.count("not measured in this run") == len(jobs.ROWS)
+    assert text.count("not measured in this run") == len(jobs.ROWS) - 1
 
 
 def test_processes_measure_work_alone():

@@ -1,5 +1,6 @@
 """Designs: the same frequencies for the same seed everywhere, prefixes, heads, and what is refused."""
 
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -8,7 +9,8 @@ from problems import KERNELS, N_DRAWS, Z_BOUND, moment_z, worst
 
 import rfrope
 from rfrope import sample
-from rfrope.designs import sampling
+from rfrope._core import philox
+from rfrope.designs import sampling, sets
 
 SPECIFICATIONS = (
     "gaussian(scale=32)",
@@ -70,6 +72,32 @@ def test_any_chunk_of_draws_is_the_slice_of_all(text):
     for start, stop in ((0, 17), (17, 18), (18, 50)):
         np.testing.assert_array_equal(sampling.draw(made, key, start, stop - start, streams=3), whole[:, start:stop])
     np.testing.assert_array_equal(sampling.draw(made, key, 3, 40, stream=2), whole[2:, 3:43])
+
+
+@pytest.mark.parametrize("text", ["gaussian(scale=3)", "exponential(scale=7, ndim=2)"])
+def test_parts_and_threads_change_no_bits(text):
+    """Many draws are made in parts, on several threads."""
+    kernel, n = rfrope.kernels.parse(text), 3 * sets._SHARE + 5
+    key = philox.key_from_rng(3)
+    whole = kernel.drawn(philox.uniforms.generic(key, 0, n, kernel.draws, stream=2))
+    for count in (1, 3):
+        np.testing.assert_array_equal(sets.independent(kernel, key, n, 2, 1, count), whole)
+        with rfrope.threads(count):
+            found = sample(kernel, n, rng=3, heads=3)[2]
+        np.testing.assert_array_equal(found, whole[0])
+    points = np.random.default_rng(0).uniform(size=(2, n, kernel.draws))
+    np.testing.assert_array_equal(sets.through(kernel, points, 2), kernel.drawn(points))
+
+
+def test_many_blocks_hold_nothing_but_themselves():
+    sample("gaussian", 2 * sets._ROWS, rng=0)
+    tracemalloc.start()
+    try:
+        found = sample("gaussian", 2**20, rng=0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.nbytes <= peak <= found.nbytes + 2**22
 
 
 @pytest.mark.parametrize(

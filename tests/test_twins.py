@@ -26,6 +26,9 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = pathlib.Path(rfrope.__file__).parent
 MADE_OF = {  # modules beside the leaves, which these are made of
     *("__init__", "compiling", "circle", "rotation_rows", "rotation_loops", "coefficient_loops", "sums_loops"),
+    "pairs_loops",
+    "rotation_walks",
+    "step_loops",
     "estimator_loops",
     "door",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import bisect
 import math
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -13,12 +13,14 @@ import numpy as np
 from rfrope._core import capacity, sums
 from rfrope._core.arguments import positive, whole
 from rfrope._core.texts import Result
-from rfrope.analysis.curves import first_lag
+from rfrope.analysis.curves import first_lag, scan_lags
 from rfrope.frequencies.ladders import geometric
 
 _TOP = 2e5, 4096  # the grid's top, and the context that it is for
 _LARGEST_TOP = 1e15
 _WIDTH = 1e-6  # relative width to which the ends of islands are refined
+_DOUBT = 1e-12  # what sums at long lags may miss, in plain arithmetic
+_FOLLOWED, _STEPS, _LONGEST = 4, 64, 50.0  # lags of either order that are followed, steps, and how far in ln base
 _SHOWN = 12  # islands in the text
 
 
@@ -39,12 +41,12 @@ class BaseForContext(Result):
         The base at which the continuum's leading term Ci(context / base) is 0: ``context / 0.6165``. NOT sufficient for
         D blocks.
     smallest : float or None
-        The smallest base found whose mean kernel is nowhere negative: the low end of the first island. Larger bases may
-        fail again. None if no base of the grid holds.
+        The smallest base whose mean kernel is nowhere negative: the low end of the first island. Larger bases may fail
+        again. None if no base holds.
     islands : tuple of (low, high)
-        Ranges of the grid in which every base on it holds, in order; between them the mean kernel turns negative. The
-        ends are bases that hold, refined beyond the grid. The last may end at the grid's top, and is then
-        ``(always_above, top)``.
+        Ranges in which the bases hold, in order; between them the mean kernel turns negative. The ends are bases that
+        hold. No range wider than a relative 1e-6 is missed; inside one, gaps narrower than the grid's spacing may be.
+        The last may end at the grid's top, and is then ``(always_above, top)``.
     always_above : float or None
         The base above which every one on the grid holds. None if the grid's top itself does not hold.
     grid : tuple of (low, high, n)
@@ -79,9 +81,9 @@ class BaseForContext(Result):
                 f"  smallest found     {_told(self.smallest)}{begin}",
                 f"  all hold from      {_told(self.always_above)}{self._top()}",
                 *self._ranges(),
-                f"  looked at          {n} bases from {_told(low)} to {_told(high)}, at equal ratios; ranges and gaps "
-                "that are",
-                "                     narrower may be missed (the ends of ranges are refined to 1e-6)",
+                f"  looked at          {n} bases from {_told(low)} to {_told(high)}, at equal ratios, and all between "
+                "ranges;",
+                "                     narrower gaps inside a range may be missed (ends and ranges are exact to 1e-6)",
             ]
         )
 
@@ -137,18 +139,19 @@ def base_for_context(
     the context. The sum over D blocks swings about the continuum and is negative far earlier; the bases that hold for
     it form islands (section 5 of the mathematics page).
 
-    Each base of the grid is decided as by `first_negative_lag`. The ends of islands are then refined to a relative
-    1e-6, so that they are properties of the sum and not of the grid; which islands are found, and so `smallest` and
-    `always_above`, still depends on the grid: islands and gaps narrower than its spacing may be missed. For 4096
-    positions and 64 blocks `n_grid` = 5000 finds six more than the default, from 26952 to 26973 the first of them.
+    Where a base fails, at some lag, the sum at that lag stays negative up to a root as the base grows. The root is
+    followed in steps that its curvature bounds: ``|f''| <= mean (i/D)^2 (u + u^2)`` over ln base, with u = m omega_i.
+    So all bases between islands are shown to fail, but for stretches of a relative 1e-6 after each root, and `smallest`
+    is a property of the sum. Inside islands the bases of the grid are decided, as by `first_negative_lag`: gaps
+    narrower than its spacing may be missed, and `always_above` depends on it.
 
     Examples
     --------
     >>> found = base_for_context(4096, 64)
     >>> round(found.integral_rule), round(found.smallest, -2), round(found.always_above, -2)
-    (6644, 28600.0, 58800.0)
+    (6644, 27000.0, 58800.0)
     >>> [(round(low, -2), round(high, -2)) for low, high in found.islands[:2]]
-    [(28600.0, 29100.0), (43100.0, 43300.0)]
+    [(27000.0, 27000.0), (28600.0, 29100.0)]
     """
     context, n_blocks = whole("context", context, 1), capacity.count("n_blocks", n_blocks, 1, each=64.0)
     n_grid = capacity.count("n_grid", n_grid, 2, each=64.0)
@@ -158,22 +161,14 @@ def base_for_context(
     if top is not None and not top > low:
         raise ValueError(f"max_base is {max_base}; expected more than {low}, where the grid of bases begins")
     grid = search.default_grid(low, n_grid) if top is None else np.geomspace(low, top, n_grid).tolist()
-    holding = [search.holds(base) for base in grid]
-    islands = []
-    for held, group in itertools.groupby(range(n_grid), key=holding.__getitem__):
-        if held:
-            indices = list(group)
-            first, last = indices[0], indices[-1]
-            start = search.edge(grid[first], grid[first - 1]) if first else grid[first]
-            end = search.edge(grid[last], grid[last + 1]) if last + 1 < n_grid else grid[last]
-            islands.append((start, end))
+    islands = search.islands(grid)
     return BaseForContext(
         context=context,
         n_blocks=n_blocks,
         integral_rule=rule,
         smallest=islands[0][0] if islands else None,
         islands=tuple(islands),
-        always_above=islands[-1][0] if holding[-1] else None,
+        always_above=islands[-1][0] if islands and islands[-1][1] == grid[-1] else None,
         grid=(grid[0], grid[-1], n_grid),
     )
 
@@ -206,14 +201,18 @@ class _Search:
 
     def negative_lag(self, base: float) -> int | None:
         """A lag, not always the first, at which the mean kernel is negative; None if there is none in the context."""
-        omega, near = geometric(self.n_blocks, base=base), max(16, self.found // 64)
-        spans = [(max(1, self.found - near), min(self.last, self.found + near))] if self.found else []
+        omega, spans = geometric(self.n_blocks, base=base), [self._near(64)] if self.found else []
         for start, stop in (*spans, (1, self.last)):
             lag = first_lag(omega, start, stop, 0.0, below=True)
             if lag is not None:
                 self.found = lag
                 return lag
         return None
+
+    def _near(self, part: int) -> tuple[int, int]:
+        """First and last lag that are near the one found last, up to such a part of it."""
+        near = max(16, self.found // part)
+        return max(1, self.found - near), min(self.last, self.found + near)
 
     def default_grid(self, low: float, n_grid: int) -> list[float]:
         """Grid whose top is so high that the upper half of it holds, if there is one."""
@@ -224,6 +223,65 @@ class _Search:
             if 4.0 * top > _LARGEST_TOP or all(self.holds(base) for base in grid if base >= 0.5 * top):
                 return grid
             top *= 4.0
+
+    def islands(self, grid: list[float]) -> list[tuple[float, float]]:
+        """Ranges that hold, between the ends of a grid: none wider than `_WIDTH` is missed."""
+        found, base, top = [], grid[0], grid[-1]
+        while True:
+            if self.holds(base):
+                end = self._end(base, grid)
+                found.append((base, end))
+                after = end * (1.0 + _WIDTH)
+            else:
+                end, after = base, self._after(base)
+            if end == top:
+                return found
+            base = min(after, top)
+
+    def _end(self, base: float, grid: list[float]) -> float:
+        """End of the island of a base that holds: before the next base of the grid that does not."""
+        for other in grid[bisect.bisect_right(grid, base) :]:
+            if not self.holds(other):
+                return self.edge(base, other)
+            base = other
+        return base
+
+    def _after(self, base: float) -> float:
+        """Return a base above one that fails, all between them failing but for the last `_WIDTH`.
+
+        Lags that fail most, or most for how fast they change, are followed to where they cease to, while any fails.
+        """
+        lags: list[int] = []
+        for first, means in scan_lags(geometric(self.n_blocks, base=base), *self._near(4)):
+            failing = first + np.flatnonzero(means < -_DOUBT)
+            depths = means[failing - first]
+            for depth in (depths, depths / failing):
+                lags += failing[np.argsort(depth)[:_FOLLOWED]].tolist()
+        past, grown, followed = 0.0, 0.5 * _WIDTH, np.unique(lags)
+        while grown and past < _LONGEST:
+            past += grown
+            furthest = max([0.0, *self._followed(followed, math.log(base) + past)])
+            grown = furthest + 0.5 * _WIDTH if furthest else 0.0
+        return base * math.exp(min(past, _LONGEST))
+
+    def _followed(self, lags: np.ndarray, log_base: float) -> np.ndarray:
+        """How far the logarithm of the base may grow while the mean kernel stays negative, at lags where it is.
+
+        Newton's steps, made shorter by what a bound of the curvature takes from them: it falls as the base grows.
+        """
+        share, grown = np.arange(self.n_blocks) / self.n_blocks, np.zeros(len(lags))
+        for _ in range(_STEPS):
+            u = lags[:, None] * np.exp(-(log_base + grown[:, None]) * share)
+            value, slope = np.mean(np.cos(u), axis=1), np.mean(share * u * np.sin(u), axis=1)
+            bend = np.mean(share * share * (u + u * u), axis=1)
+            depth = np.clip(-value - _DOUBT, 0.0, None)
+            with np.errstate(divide="ignore", invalid="ignore"):  # a single block does not bend
+                step = 2.0 * depth / (slope + np.sqrt(slope * slope + 2.0 * bend * depth))
+            step = np.where(depth > 0.0, np.minimum(step, _LONGEST), 0.0)
+            grown += step
+            if np.all((step < 0.1 * _WIDTH) | (grown > _LONGEST)):
+                break
+        return grown
 
     def edge(self, inside: float, outside: float) -> float:
         """End of an island, between a base that holds and one that does not: one that holds, `_WIDTH` from the others.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, capacity, philox
+from rfrope._core import array, capacity, philox, threads
 from rfrope._core.arguments import choice, whole
 from rfrope._core.array import Array
 from rfrope.designs import sets
@@ -123,17 +123,16 @@ def sample(
     reach = _range_of_design(kernels[0], design, n_blocks, max_lag, norm)
     array.check_float_dtype(dtype, array.named_namespace(xp))
     key = philox.key_from_rng(rng) if designs[0] in SEEDED else None
-    each = 1 if several else streams
-    omega = np.concatenate(
-        [
-            _fixed_set(k, n_blocks, reach, norm or "rms", each)
-            if key is None
-            else balanced(k, key, n_blocks, reach, head, each)
-            if reach
-            else draw_sets(k, name, key, n_blocks, stream=head, streams=each)
-            for head, (k, name) in enumerate(zip(kernels, designs, strict=True))
-        ]
-    )
+    each, n_threads = 1 if several else streams, threads.allowed()
+    found = [
+        _fixed_set(k, n_blocks, reach, norm or "rms", each)
+        if key is None
+        else balanced(k, key, n_blocks, reach, head, each)
+        if reach
+        else draw_sets(k, name, key, n_blocks, stream=head, streams=each, n_threads=n_threads)
+        for head, (k, name) in enumerate(zip(kernels, designs, strict=True))
+    ]
+    omega = found[0] if len(found) == 1 else np.concatenate(found)
     if heads is None and not several:
         omega = kernels[0].as_given(omega[0])
     return array.placed(omega, xp, device, dtype)
@@ -187,12 +186,21 @@ def draw(kernel: Kernel, key: philox.Key, start: int, n_draws: int, *, stream: i
 
 
 def draw_sets(
-    kernel: Kernel, design: str, key: philox.Key, n_blocks: int, *, stream: int = 0, streams: int = 1
+    kernel: Kernel,
+    design: str,
+    key: philox.Key,
+    n_blocks: int,
+    *,
+    stream: int = 0,
+    streams: int = 1,
+    n_threads: int = 1,
 ) -> np.ndarray:
     """Sets of a randomised design, one for each stream: ``(streams, n_blocks, k)``."""
     if design in sets.FREQUENCIES:
         return sets.FREQUENCIES[design](kernel, key, n_blocks, stream, streams)
-    return sets.through(kernel, sets.POINTS[design](kernel, key, n_blocks, stream, streams))
+    if design == "iid":
+        return sets.independent(kernel, key, n_blocks, stream, streams, n_threads)
+    return sets.through(kernel, sets.POINTS[design](kernel, key, n_blocks, stream, streams), n_threads)
 
 
 def _check_size(kernel: Kernel, n_blocks: int, heads: int) -> None:

@@ -9,15 +9,19 @@ Below, points are ``(sets, n, draws)`` and frequencies ``(sets, n, k)``, k = 1 i
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import numpy as np
 
-from rfrope._core import philox, special
+from rfrope._core import philox, special, threads
 from rfrope.kernels import Kernel
 
 _MANY = 2**15  # uniforms from which on it pays to import Numba
 _BITS = 52  # random bits of a uniform
 _AT_ONCE = 2**16  # numbers of candidates
 _TABULATED = 2**16  # points from which the law of abs(omega) is tabulated where it has no quantile function
+_ROWS, _SHARE = 2**13, 2**15  # rows that are sent through a transport at once, and those that a thread takes
 _DRAWN, _MOST_DRAWN = 32, 2**20  # candidates for each stratum of abs(omega) where it has none; in all, if n allows
 
 
@@ -151,9 +155,47 @@ POINTS = {"iid": iid, "stratified": stratified, "shifted": shifted, "sobol": sob
 # -- points become frequencies -----------------------------------------------------------------------------------------
 
 
-def through(kernel: Kernel, points: np.ndarray) -> np.ndarray:
-    """Frequencies ``(..., k)`` from points ``(..., draws)``."""
-    return np.reshape(kernel.transport(points), (*points.shape[:-1], kernel.ndim))
+def through(kernel: Kernel, points: np.ndarray, n_threads: int = 1) -> np.ndarray:
+    """Frequencies ``(..., k)`` from points ``(..., draws)``, in parts whose temporaries stay in the caches."""
+    count = math.prod(points.shape[:-1])
+    if count <= _ROWS or not kernel.draws:
+        return np.reshape(kernel.transport(points), (*points.shape[:-1], kernel.ndim))
+    rows, found = points.reshape(count, -1), np.empty((count, kernel.ndim))
+
+    def work(start: int) -> None:
+        for part in _spans(start, count):
+            threads.checkpoint()
+            found[part] = np.reshape(kernel.transport(rows[part]), (-1, kernel.ndim))
+
+    for _ in threads.ordered_map(work, range(0, count, _SHARE), n_threads):
+        pass
+    return found.reshape(*points.shape[:-1], kernel.ndim)
+
+
+def independent(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int, n_threads: int) -> np.ndarray:
+    """Frequencies of the points of `iid`; of many, nothing is held but the frequencies and some points at a time."""
+    if n <= _ROWS or not kernel.draws:
+        return through(kernel, iid(kernel, key, n, stream, streams), n_threads)
+    found = np.empty((streams, n, kernel.ndim))
+
+    def work(item: tuple[int, int]) -> None:
+        one, start = item
+        for part in _spans(start, n):
+            threads.checkpoint()
+            u = philox.uniforms(key, part.start, part.stop - part.start, kernel.draws, stream=stream + one)
+            found[one, part] = np.reshape(kernel.transport(u[0]), (-1, kernel.ndim))
+
+    items = [(one, start) for one in range(streams) for start in range(0, n, _SHARE)]
+    for _ in threads.ordered_map(work, items, n_threads):
+        pass
+    return found
+
+
+def _spans(start: int, count: int) -> Iterator[slice]:
+    """Parts of one thread's share of so many rows."""
+    stop = min(start + _SHARE, count)
+    for first in range(start, stop, _ROWS):
+        yield slice(first, min(first + _ROWS, stop))
 
 
 def antithetic(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:

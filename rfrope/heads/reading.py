@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
 from rfrope._core.sums import Waves, root
 from rfrope._core.texts import Result
+from rfrope._core.twins import twinned
 
 _PAIRS = ("all", "occurring")
 
@@ -54,6 +55,19 @@ class Profile(Result):
     cosine: Array
     sine: Array
     blocks: Array
+
+
+class Pairs(NamedTuple):
+    """Rows of q and k at each of some lags: ``i[first[lag]:first[lag + 1]]`` in ascending order, and j alike."""
+
+    first: np.ndarray
+    i: np.ndarray
+    j: np.ndarray
+
+    def at(self, lag: int) -> tuple[np.ndarray, np.ndarray]:
+        """Those of one lag."""
+        span = slice(self.first[lag], self.first[lag + 1])
+        return self.i[span], self.j[span]
 
 
 @array.on_device_of_arrays
@@ -201,7 +215,7 @@ class _Sides(NamedTuple):
         return self.tokens.q_1.shape[-2], self.tokens.k_1.shape[-2]
 
 
-def _by_lags(sides: _Sides, read: Angles, rows: Iterator[tuple[np.ndarray, np.ndarray]] | None) -> tuple[Array, ...]:
+def _by_lags(sides: _Sides, read: Angles, rows: Callable[[slice], Pairs] | None) -> tuple[Array, ...]:
     """Count, spread, standard error, means of cosines and of sines, and of each block, some lags at a time."""
     xp, lags, parts = read.xp, read.positions.shape[0], (sides.tokens.q_1, sides.tokens.k_1)
     lead = math.prod(array.broadcast_shapes({"q": parts[0].shape[:-2], "k": parts[1].shape[:-2]}))
@@ -209,7 +223,7 @@ def _by_lags(sides: _Sides, read: Angles, rows: Iterator[tuple[np.ndarray, np.nd
     rows = rows if lags else None  # no lags: arrays without elements, of the same shapes
     for span in sums.parts(max(1, lags), lead * max(*sides.sizes, still.blocks)):
         waves = Waves.of(still.at(span))
-        means = _over_all_pairs(sides, waves) if rows is None else _over_occurring_pairs(sides, waves, rows)
+        means = _over_all_pairs(sides, waves) if rows is None else _over_occurring_pairs(sides, waves, rows(span))
         found.append(means)
     return tuple(xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
 
@@ -273,13 +287,13 @@ def _joint_variance(apart: Tokens, waves: Waves) -> Array:
 # -- the mean over pairs that occur ------------------------------------------------------------------------------------
 
 
-def _over_occurring_pairs(
-    sides: _Sides, waves: Waves, rows: Iterator[tuple[np.ndarray, np.ndarray]]
-) -> tuple[Array, ...]:
+@twinned(cpu="sums")
+def _over_occurring_pairs(sides: _Sides, waves: Waves, rows: Pairs) -> tuple[Array, ...]:
     """As `_over_all_pairs`, for the rows of q and k that are at each lag."""
     xp, tokens, found = waves.xp, sides.tokens, []
     device = array.device(tokens.q_1)
-    for lag, (i, j) in zip(range(waves.cos.shape[0]), rows, strict=False):
+    for lag in range(waves.cos.shape[0]):
+        i, j = rows.at(lag)
         wave, at = waves.at(lag), [array.from_host(index, xp, device=device) for index in (i, j)]
         taken = Tokens(
             *(xp.take(part, at[0], axis=-2) for part in (tokens.q_1, tokens.q_2)),
@@ -330,10 +344,8 @@ def _error_of_pairs(
     return squares / float(pairs) ** 2
 
 
-def _row_pairs(
-    q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows of q and k that are at each lag, on the host."""
+def _row_pairs(q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens) -> Callable[[slice], Pairs]:
+    """Return a function that finds the rows of q and k that are at some of the lags, on the host."""
     steps = array.to_host(lags)
     axes = steps.shape[-1]
     q, k = (
@@ -343,7 +355,7 @@ def _row_pairs(
             ("k_positions", k_positions, tokens.k_1.shape[-2]),
         )
     )
-    return (_matches(q + step, k) for step in steps)
+    return lambda span: _matches(q + steps[span, None, :], k)
 
 
 def _host_positions(name: str, value: Any, rows: int, axes: int) -> np.ndarray:
@@ -362,12 +374,32 @@ def _host_positions(name: str, value: Any, rows: int, axes: int) -> np.ndarray:
     return host.reshape(rows, axes)
 
 
-def _matches(targets: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows i, j with ``targets[i] == places[j]``, both ``(rows, axes)``."""
-    _, names = np.unique(np.concatenate([targets, places]), axis=0, return_inverse=True)
-    wanted, held = names.reshape(-1)[: len(targets)], names.reshape(-1)[len(targets) :]
-    order = np.argsort(held, kind="stable")
-    first, last = (np.searchsorted(held[order], wanted, side=side) for side in ("left", "right"))
-    i = np.repeat(np.arange(len(targets)), last - first)
-    within = np.arange(len(i)) - np.repeat(np.cumsum(last - first) - (last - first), last - first)
-    return i, order[np.repeat(first, last - first) + within]
+def _matches(targets: np.ndarray, places: np.ndarray) -> Pairs:
+    """Rows i, j with ``targets[lag, i] == places[j]``, of ``(lags, rows, axes)`` and ``(rows, axes)``."""
+    held, wanted = np.zeros(len(places), np.int64), np.zeros(targets.shape[:2], np.int64)
+    found = np.ones(targets.shape[:2], bool)
+    for axis in range(places.shape[-1]):  # places are numbered by their values on the axes so far
+        values, rank = np.unique(places[:, axis], return_inverse=True)
+        at = _found_in(values, targets[..., axis], found)
+        names, held = np.unique(held * len(values) + rank.reshape(-1), return_inverse=True)
+        wanted = _found_in(names, wanted * len(values) + at, found)
+    order, often = np.argsort(held, kind="stable"), np.bincount(held)
+    counts = found * often[wanted]
+    first = np.concatenate([[0], np.cumsum(np.sum(counts, axis=-1))])
+    _, i = np.nonzero(counts)
+    if np.all(often == 1):
+        return Pairs(first, i, order[wanted[found]])
+    counts, begin = counts[counts > 0], (np.cumsum(often) - often)[wanted[found]]
+    within = np.arange(first[-1]) - np.repeat(np.cumsum(counts) - counts, counts)
+    return Pairs(first, np.repeat(i, counts), order[np.repeat(begin, counts) + within])
+
+
+def _found_in(values: np.ndarray, wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Indices of some numbers among sorted ones, 0 where they are not there, and then not `found` either."""
+    if values[-1] - values[0] == len(values) - 1 and np.all(values == np.rint(values)):  # consecutive: no search
+        at = wanted - values[0]
+        found &= (at >= 0) & (at < len(values)) & (at == np.rint(at))
+        return np.where(found, at, 0).astype(np.int64)
+    at = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
+    found &= values[at] == wanted
+    return np.where(found, at, 0)

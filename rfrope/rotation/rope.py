@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, texts, twins
+from rfrope._core import angles, array, blocks, tensors, texts, twins
 from rfrope._core.arguments import flag, is_several, listed, positive, whole
 from rfrope._core.array import Array
 from rfrope.rotation.scoring import scores_of
@@ -162,9 +162,10 @@ class Rope:
         >>> Rope([np.pi / 2], pairing="interleaved").rotate(np.array([1.0, 0.0]), 1).round(12)
         array([0., 1.])
         """
-        prepared = self._prepared() if type(x) is np.ndarray else None
+        as_tensor = type(x) is not np.ndarray and tensors.is_torch(x) and not tensors.is_compiling()
+        prepared = self._prepared() if as_tensor or type(x) is np.ndarray else None
         if prepared is not None:
-            turned = prepared.again(x, positions, inverse, out)
+            turned = (prepared.again_as_tensor if as_tensor else prepared.again)(x, positions, inverse, out)
             if turned is not None:
                 return turned
         turned = rotate(
@@ -176,7 +177,9 @@ class Rope:
             inverse=inverse,
             out=out,
         )
-        if prepared is not None:
+        if as_tensor and prepared is not None:
+            prepared.prepare_as_tensor(x, positions, inverse, turned)
+        elif prepared is not None:
             prepared.prepare(x, positions, inverse, out)
         return turned
 

@@ -445,7 +445,7 @@ def test_draws_use_them_where_there_are_many(spy):
     rfrope.sample("gaussian", 64, rng=0)
     assert spy == []
     many = rfrope.sample("gaussian", 2**15, rng=0)
-    assert spy == ["uniforms"]
+    assert set(spy) == {"uniforms"}
     np.testing.assert_array_equal(many[:64], rfrope.sample("gaussian", 64, rng=0))
 
 

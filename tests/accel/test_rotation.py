@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import inspect
+import itertools
 import math
 import warnings
 from typing import Any
@@ -37,6 +38,7 @@ from rfrope.rotation import turning
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
 leaf = pytest.importorskip("rfrope._accel.cpu.rotation", reason=NO_LOOPS, exc_type=ImportError)
 loops = pytest.importorskip("rfrope._accel.cpu.rotation_loops", reason=NO_LOOPS, exc_type=ImportError)
+walks = pytest.importorskip("rfrope._accel.cpu.rotation_walks", reason=NO_LOOPS, exc_type=ImportError)
 circle = pytest.importorskip("rfrope._accel.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
 
 TWIN_OF = {"rotate": "rotated", "rotate_by_phases": "rotated_by_phases", "rotate_by_table": "rotated_by_table"}
@@ -409,6 +411,27 @@ def test_a_result_of_its_own_is_never_remembered_memory(rng):
     np.testing.assert_array_equal(second, -kept)
 
 
+def test_large_results_leave_the_core_in_the_way_that_was_faster(rng):
+    x = rng.standard_normal((2**14, 160)).astype(np.float32)
+    walks.walk_of.cache_clear()
+    made = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leaf, "walk_of", lambda *a: made.append(walks.walk_of(*a)) or made[-1])
+        for _ in range(5):
+            rfrope.rotate(x, np.arange(len(x)), rfrope.geometric(64), out=np.empty_like(x))
+    (walk,) = set(made)
+    tried = [way for way, seconds in walk._seconds.items() if seconds]
+    assert len(tried) == 2
+    assert walks.LINES in tried
+    for fast, slow in (tried, tried[::-1]):
+        walk._seconds |= {fast: [9.0] * (walks._TRIES - 1) + [1.0], slow: [2.0] * walks._TRIES}
+        assert walk.faster(tuple(tried)) == fast
+        walk._seconds[slow].pop()
+        assert walk.faster(tuple(tried)) == slow  # not tried often enough
+    assert walk.ways(0) == (walks.PIECES, walks.LINES)
+    assert walk.ways(4) == (walks.THROUGH, walks.LINES)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("out_pairing", PAIRINGS)
@@ -419,17 +442,16 @@ def test_large_outputs_are_the_small_ones_bit_for_bit(dtype, pairing, out_pairin
     x = rng.standard_normal((2, 3, 8 * 2**20 // (6 * 128 * kind.itemsize) + 1, 128)).astype(kind)
     p, w = np.arange(x.shape[2]), rfrope.geometric(blocks)
     options = {"pairing": pairing, "out_pairing": out_pairing}
-    assert x.nbytes >= leaf._STREAMED_BYTES
+    assert x.nbytes >= walks.STREAMED_BYTES
     memory = np.zeros(x.size + 64, kind)
     start = (-memory.ctypes.data % 64) // kind.itemsize
     with rfrope.threads(1):
         wanted = np.stack([[rfrope.rotate(rows, p, w, **options) for rows in heads] for heads in x])
-    streamed = []
-    plan = leaf._plan
-    monkeypatch.setattr(leaf, "_plan", lambda *a: streamed.append(plan(*a)) or streamed[-1])
-    leaf._walk_of.cache_clear()
-    for offset in (0, 1):
+    ran, chosen = set(), []
+    monkeypatch.setattr(walks.Walk, "faster", lambda walk, ways: ran.add(way := chosen[0](ways)) or way)
+    for offset, way in itertools.product((0, 1), (min, max)):
         out = memory[start + offset : start + offset + x.size].reshape(x.shape)
+        chosen[:] = [way]
         for count in (1, 4):
             memory[:] = 7.0
             with rfrope.threads(count):
@@ -437,7 +459,8 @@ def test_large_outputs_are_the_small_ones_bit_for_bit(dtype, pairing, out_pairin
             assert np.array_equal(out.view(np.uint8), wanted.view(np.uint8))
             assert np.all(memory[: start + offset] == 7.0)
             assert np.all(memory[start + offset + x.size :] == 7.0)
-    assert [int(made.table[loops.STREAMING]) for made in streamed] == [1 if blocks != 60 or kind.itemsize > 2 else 0, 0]
+    aligned = {walks.PIECES} if blocks != 60 or kind.itemsize > 2 else set()
+    assert ran == {walks.THROUGH, walks.LINES} | aligned
     same = x.copy()
     with rfrope.threads(4):
         rfrope.rotate(same, p, w, out=same, **options)
@@ -950,3 +973,104 @@ def test_bfloat16_is_rounded_to_even():
     cos = np.repeat(np.float32([1.0 + 2.0**-8, 1.0 + 3.0 * 2.0**-8])[:, None], 4, axis=1)
     got = rfrope.rotate_by_table(x, cos, np.zeros_like(cos)).astype(np.float64)
     assert got.tolist() == [[1.0] * 8, [1.0 + 2.0**-6] * 8]
+
+
+# -- steps that come again and again -----------------------------------------------------------------------------------
+
+
+def outcome(call):
+    """Result of a call, or what it raised."""
+    try:
+        return np.array(call())
+    except (ValueError, TypeError) as error:
+        return type(error), str(error)
+
+
+def same(found, wanted):
+    if isinstance(wanted, tuple):
+        return found == wanted
+    return found.dtype == wanted.dtype and np.array_equal(found, wanted)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Steps after the first call of a layout; returns which compiled calls did all the work."""
+    ran = []
+    monkeypatch.setattr(leaf, "_STEADY", 1)
+    for name in ("step", "step_at"):
+        right = getattr(walks.step_loops, name)
+        monkeypatch.setattr(
+            walks.step_loops, name, lambda *a, name=name, right=right: ran.append((name, done := right(*a))) or done
+        )
+    return ran
+
+
+def test_a_step_is_the_call_without_one(steps, rng):
+    dtype, inverse, fields = np.float32, True, {"pairing": "interleaved", "attention_factor": 1.5}
+    rope = rfrope.Rope(rfrope.geometric(16), **fields)
+    store = rng.standard_normal((3, 5, 80)).astype(dtype)
+    x, strided, kept = store[..., :40].copy(), store[..., :40], np.empty((3, 5, 40), dtype)
+    readonly = kept.copy()
+    readonly.flags.writeable = False
+    at = np.arange(5)
+    for _ in range(3):
+        rope.rotate(x, at, inverse=inverse, out=kept)
+    assert steps[-1] == ("step", True)
+    shifted = np.zeros(x.size + 3, dtype)
+    over = shifted[3:].reshape(x.shape)
+    cases = (
+        *((x, places, out) for places in (at, at + 7, -at, at.astype(float)) for out in (kept, None, x)),
+        *((x, at + np.asarray([0.0, 0.0, bad, 0.0, 0.0]), kept) for bad in (np.nan, np.inf, 2.0**501)),
+        *((each, at, kept) for each in (strided, x[:, ::-1], x[:2], x.astype(np.float16), x.tolist())),
+        *((x, places, kept) for places in (at[:3], 5, at[:, None], at.astype(np.uint8), at.astype(complex))),
+        *((x, at, out) for out in (readonly, kept[:2], over, kept.astype(np.float16), kept.T)),
+        (shifted[:-3].reshape(x.shape), at, over),
+    )
+    for each, places, out in cases:
+        results = []
+        for rotate in (rope.rotate, rfrope.Rope(rope.frequencies, **fields).rotate):
+            before = [np.array(v, copy=True) if isinstance(v, np.ndarray) else None for v in (each, out)]
+            results.append(outcome(lambda rotate=rotate: rotate(each, places, inverse=inverse, out=out)))  # noqa: B023
+            for array_, value in zip((each, out), before, strict=True):
+                if value is not None and array_.flags.writeable:
+                    array_[...] = value
+        assert same(*results), (places, results)
+    assert ("step", True) in steps[3:]
+
+
+def test_a_step_does_not_stay_when_frequencies_have_axes_and_shapes_alternate(steps, rng):
+    rope = rfrope.Rope(rng.standard_normal((4, 8, 2)), pairing="half")
+    q, k = rng.standard_normal((2, 4, 3, 20)), rng.standard_normal((1, 4, 3, 16))
+    for turn in range(5):
+        at = rng.integers(0, 50, (3, 2)) + turn
+        for x in (q, k):
+            np.testing.assert_array_equal(rope.rotate(x, at), rfrope.rotate(x, at, rope.frequencies))
+    assert steps.count(("step", True)) >= 6
+    assert ("step", False) not in steps
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_step_of_torch_is_the_call_without_one(dtype, steps):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    rope = rfrope.Rope(rfrope.geometric(16), pairing="half")
+    x = torch.randn((2, 4, 3, 40), generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
+    for turn in range(5):
+        for at in (np.arange(3) + turn, torch.arange(3) + turn):
+            wanted = rfrope.rotate(x, at, torch.from_numpy(rope.frequencies))
+            for out in (None, torch.empty_like(x), x.clone()):
+                source = out if turn == 4 and out is not None else x  # in place
+                if source is not x:
+                    source.copy_(x)
+                version = None if out is None else out._version
+                found = rope.rotate(source, at, out=out)
+                assert torch.equal(found, wanted)
+                assert found.dtype == x.dtype
+                assert out is None or (found is out and out._version > version)
+    assert steps.count(("step_at", True)) > 10
+    with pytest.raises(ValueError, match="positions"):
+        rope.rotate(x, np.array([0.0, np.nan, 1.0]))
+    strided = x.transpose(0, 1).contiguous().transpose(0, 1)
+    assert torch.equal(rope.rotate(strided, np.arange(3)), rope.rotate(x, np.arange(3)))
+    learnt = x.float().clone().requires_grad_()
+    rope.rotate(learnt, np.arange(3)).sum().backward()
+    assert learnt.grad is not None

@@ -17,7 +17,7 @@ from plain_angles import angles_of, vectors
 from rotation_calls import laid, without_twins
 
 import rfrope
-from rfrope import montecarlo
+from rfrope import heads, montecarlo
 from rfrope._accel import schedules, transforms
 from rfrope._core import sums, turns, twins
 
@@ -74,7 +74,7 @@ def plain_moments(omega: np.ndarray, delta: np.ndarray, quantity: str) -> tuple[
 def ran(monkeypatch):
     """Names of the paths that were taken, in order."""
     names = []
-    for name in ("_grid_sums", "_scattered_sums", "_direct_sums", "_direct_mean", "_direct_moments"):
+    for name in ("_grid_sums", "_scattered_sums", "_direct_sums", "_direct_mean", "_direct_moments", "_powers"):
         right = getattr(leaf, name)
 
         def noted(*arguments, name=name, right=right):
@@ -383,6 +383,24 @@ def test_moments_at_many_flat_lags_are_those_of_exact_arithmetic(law, largest, q
     assert ran.count("direct_moments") < 40  # not at every flat lag
 
 
+@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
+@pytest.mark.parametrize("law", LAWS, ids=str)
+@pytest.mark.parametrize(("axes", "side"), [(2, 60), (3, 15)])
+def test_moments_at_many_flat_lags_of_several_axes_are_those_of_exact_arithmetic(axes, side, law, quantity, ran):
+    omega, lags = frequencies(law, axes, 2**12), grid_of(side, axes) * np.arange(1, axes + 1)
+    lags = lags * (1e-6 if quantity == "sin" else 1e-5 if law.startswith("exponential") else 1e-3)
+    mean, m2 = kernel_moments(omega, lags, quantity)
+    some = np.random.default_rng(0).integers(0, len(lags), 50)
+    u = (2.0 if quantity == "phi2" else 1.0) * lags[some] @ omega.T
+    deviation = np.sin(u) if quantity == "sin" else 2.0 * np.sin(0.5 * u) ** 2  # 1 - cos u, without cancellation
+    exact = np.mean(deviation, axis=-1)
+    spread = np.sum((deviation - exact[:, None]) ** 2, axis=-1)
+    np.testing.assert_allclose(m2[some], spread, rtol=2e-5, atol=1e-24)
+    np.testing.assert_allclose(mean[some], exact if quantity == "sin" else 1.0 - exact, rtol=0, atol=1e-11)
+    assert "powers" in ran
+    assert ran.count("direct_moments") < 10  # where few lags are alike
+
+
 @campaign
 def test_a_right_kernel_passes_at_many_flat_lags():
     found = rfrope.validate("gaussian(scale=32)", delta=np.linspace(0, 0.5, 3000), n_samples=2**15, rng=0)
@@ -511,3 +529,42 @@ def test_moments_by_transforms_are_the_plain_ones_in_order(odd, lags, in_parts, 
     np.testing.assert_allclose(
         m2[at], ((values - values.mean(axis=1, keepdims=True)) ** 2).sum(axis=1), rtol=1e-7, atol=1e-20
     )
+
+
+# -- pairs of tokens ---------------------------------------------------------------------------------------------------
+
+POSITIONS = {
+    "0, 1, 2, ...": (np.arange(150.0), np.arange(-160.0, 20.0)),
+    "repeated": (np.random.default_rng(3).integers(0, 40, 150) / 4.0, np.arange(-40.0, 40.0) / 4.0),
+    "two axes": (np.random.default_rng(4).integers(0, 9, (150, 2)), np.random.default_rng(5).integers(-5, 12, (40, 2))),
+}
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("paired", [True, False])
+def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(positions, paired, monkeypatch):
+    """More queries than are kept at hand, more lags than in a tile, heads that share keys, lags without pairs."""
+    at, lags = POSITIONS[positions]
+    rng, axes = np.random.default_rng(6), np.ndim(lags)
+    q, k, omega = (
+        rng.standard_normal((2, 2, 150, 22)),
+        rng.standard_normal((2, 1, 150, 22)),
+        rng.standard_normal((9, axes)),
+    )
+    options = {"pairs": "occurring", "q_positions": at, "k_positions": at, "paired": paired, "pairing": "interleaved"}
+    arguments = (q + 0.5, k, omega if axes > 1 else omega[:, 0], lags)
+    ran, twin = [], leaf.over_occurring_pairs
+    monkeypatch.setitem(
+        twins._FOUND, ("over_occurring_pairs", "cpu"), lambda *given: ran.append(len(given)) or twin(*given)
+    )
+    found = heads.profile(*arguments, **options)
+    with rfrope.threads(1):
+        alone = heads.profile(*arguments, **options)
+    assert ran == [3, 3]
+    with without_twins():
+        wanted = heads.profile(*arguments, **options)
+    assert np.any(wanted.count == 0.0)
+    assert np.max(wanted.count) > 64.0
+    for name, value in vars(wanted).items():
+        np.testing.assert_allclose(getattr(found, name), value, rtol=1e-11, atol=1e-13)
+        assert np.array_equal(getattr(found, name), getattr(alone, name), equal_nan=True)

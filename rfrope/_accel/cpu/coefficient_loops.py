@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from rfrope._accel.cpu.compiling import compiled
+from rfrope._accel.cpu.compiling import compiled, widest
 from rfrope._accel.cpu.rotation_rows import add_products, integers, sizes
 
 COLUMNS = 4  # of an axis: its length, then the stride of x, y and the sums along it
@@ -19,6 +19,7 @@ HEADER = ROW_AXIS + COLUMNS
 @compiled
 def products(plan, x, y, dots, crosses, like, first, last):  # type: ignore[no-untyped-def]
     """Tiles first, ..., last - 1 of the rows of sums, each over all rows of x and y that share its phases."""
+    widest()
     header = carray(integers(plan), (1 << 16,))
     blocks, x_step, y_step = header[BLOCKS], header[X_STEP], header[Y_STEP]
     pairing, y_pairing, row_axis = header[PAIRING], header[Y_PAIRING], header[ROW_AXIS:]

@@ -11,8 +11,9 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from numba import config, njit
+from numba import config, njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.extending import intrinsic
 
 _BROKEN = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, IndexError, TypeError, ValueError)
 FAILURES: list[str] = []  # what the disk or the files there said, for `rfrope doctor`
@@ -47,6 +48,21 @@ def called(function: Callable[..., Any], **options: Any) -> Any:
 def inlined(function: Callable[..., Any]) -> Any:
     """Compile into the loops that call it: a call would keep them from being vectorised."""
     return called(function, forceinline=True)
+
+
+@intrinsic
+def widest(typing: Any) -> Any:
+    """To be called in a loop: let it have vectors of 512 bits where the processor has them.
+
+    LLVM keeps to 256 on Intel's processors up to Ice Lake, for the sake of code beside it that a lower clock would slow
+    down. These loops are the work itself.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # llvmlite checks names against a list
+        return context.get_dummy_value()
+
+    return types.void(), generate
 
 
 def examined() -> list[str]:

@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from rfrope._accel.cpu.circle import fma
-from rfrope._accel.cpu.compiling import called, compiled, inlined
+from rfrope._accel.cpu.compiling import called, compiled, inlined, widest
 from rfrope._accel.laws import LOG_UNIFORM, PIECES, ROW, SIDE, UNIFORM
 
 _ROW, _UPPER = np.uint64(ROW), np.uint64(SIDE * ROW)
@@ -135,6 +135,7 @@ def _unit(low, high):  # type: ignore[no-untyped-def]
 @called
 def _draw(even, odd, n, pair, column, stream, k0, k1):  # type: ignore[no-untyped-def]
     """Draws 2 pair and 2 pair + 1 of a column, for n streams from `stream` on."""
+    widest()
     low, high, column, k0, k1 = pair & _LOW, pair >> _WORD, column & _LOW, k0 & _LOW, k1 & _LOW
     for lane in range(n):
         w0, w1, w2, w3 = _philox(low, high, column, (stream + np.uint64(lane)) & _LOW, k0, k1)
@@ -145,6 +146,7 @@ def _draw(even, odd, n, pair, column, stream, k0, k1):  # type: ignore[no-untype
 @compiled
 def fill_uniforms(out, start, stream, k0, k1):  # type: ignore[no-untyped-def]
     """Uniforms of `philox.uniforms`, into an array (streams, count, columns)."""
+    widest()
     k0, k1 = k0 & _LOW, k1 & _LOW
     even, odd = np.empty(_PAIRS), np.empty(_PAIRS)
     skipped = np.int64(start & _ONE)
@@ -214,6 +216,7 @@ def _look_up(table, at, x):  # type: ignore[no-untyped-def]
 @called
 def _component(law, parameter, factor, table, u, piece, inside, out, n):  # type: ignore[no-untyped-def]
     """Quantiles, odd about 1/2 and times a factor, of n uniforms; the table holds them over 2u - 1."""
+    widest()
     if law == UNIFORM:
         for lane in range(n):
             out[lane] = factor * (2.0 * u[lane] - 1.0)
@@ -232,6 +235,7 @@ def _component(law, parameter, factor, table, u, piece, inside, out, n):  # type
 @called
 def _radius(table, u, piece, inside, out, n):  # type: ignore[no-untyped-def]
     """Quantiles of a positive law of n uniforms: one half of the table for each side of 1/2."""
+    widest()
     _place(u, _UPPER, piece, inside, n)
     for lane in range(n):
         out[lane] = _look_up(table, piece[lane], inside[lane])
@@ -303,6 +307,7 @@ def _add_block(  # type: ignore[no-untyped-def]
 
     Cos and sin serve all pairs at a lag. The first score is that of the first row at lag `start`.
     """
+    widest()
     large, base = _any_large(omega, limit, n), first[start]
     for lag in range(start, stop):
         p, w = delta[lag, 0], omega[0]
@@ -346,6 +351,7 @@ def _folded(x, n):  # type: ignore[no-untyped-def]
 @called
 def _merge_moments(sums, row, done, scores, work, n):  # type: ignore[no-untyped-def]
     """Merge mean and central power sums of n scores into those of `done` (Pébay 2008, as `montecarlo._Sums`)."""
+    widest()
     for i in range(n):
         work[i] = scores[i]
     mean = _folded(work, n) / n
@@ -416,6 +422,7 @@ def add_trials(  # type: ignore[no-untyped-def]
     tiles[t + 1] - 1 are worked on together, so that their scores stay in the fastest cache; where there is more than
     one tile, the frequencies of all blocks are kept for it.
     """
+    widest()
     axes, blocks = delta.shape[1], a.shape[1]
     draws = axes + (1 if radius_table.size else 0)
     n_tiles, most = tiles.size - 1, 0

@@ -6,8 +6,9 @@ A plan depends on shapes and strides alone and is kept, so that a decode step do
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -16,49 +17,18 @@ import numpy as np
 from rfrope._accel import layout
 from rfrope._accel.cpu import coefficient_loops as coefficients
 from rfrope._accel.cpu import rotation_loops as loops
-from rfrope._accel.layout import Operand, Strides
+from rfrope._accel.cpu.rotation_walks import LIKE, TABLE_BYTES, THREAD_ELEMENTS, Source, Step, Walk, extent, walk_of
+from rfrope._accel.layout import Operand
 from rfrope._core import array, memory, tensors, threads
 from rfrope._core.angles import Angles, as_vectors
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
 
-_TABLE_BYTES = 2**16  # bytes of cos and sin for one tile of rows: they stay in the second cache
-_ITEM_ELEMENTS = 2**18  # features in one item of work
-_LARGEST_GROUP = 2**12
-_STREAMED_BYTES = 2**23  # outputs of this size go past the caches, which they would only flush
-_THREAD_ELEMENTS = 2**20  # features that are worth a thread, which takes 0.1 ms to start
 _UNINTERRUPTED = 2**23  # features of one call of a loop at most: an interrupt waits for its end
-_LIKE: dict[str, Any] = {
-    "float64": np.float64(0),
-    "float32": np.float32(0),
-    "float16": np.int16(0),
-    "bfloat16": np.uint16(0),
-}
-
 _TENSORS: dict[Any, Any] = {}  # walks of torch tensors by their layout
+_STEADY = 16  # calls of one layout after which the next ones are worth a compiled call of their own
 _REMEMBERED = 512  # calls whose checks need not be made again
-
-Layout = tuple[tuple[int, ...], Strides]  # shape, strides
-
-
-class Plan(NamedTuple):
-    """The table that the loops read, its address, how many items of work it makes and how many features they hold."""
-
-    table: np.ndarray
-    address: int
-    items: int
-    elements: int
-
-
-class Source(NamedTuple):
-    """Where cos and sin come from: which operands, how many blocks and position axes, and the steps along the axes."""
-
-    kind: int
-    blocks: int
-    axes: int = 0
-    a_axis: int = 0
-    b_axis: int = 0
 
 
 class Features(NamedTuple):
@@ -85,7 +55,7 @@ def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
             return _turned_again(x, angles, walk, turn.scale)
     features = Features.of(x, out)
     walk, operands = _walk_of_angles(features, angles, turn)
-    if layout is not None and 0 < walk.elements < 2 * _THREAD_ELEMENTS:
+    if layout is not None and walk.is_small:
         if len(_TENSORS) >= _REMEMBERED:
             _TENSORS.clear()
         _TENSORS[layout] = walk
@@ -96,7 +66,7 @@ def _turned_again(x: Array, angles: Angles, walk: Walk, scale: float) -> Array:
     """Turn a tensor whose layout was met before, on this thread."""
     out = tensors.empty_like(x) if walk.shape == x.shape else x.new_empty(walk.shape)
     addresses = [value.data_ptr() for value in (x, out, angles.positions, angles.frequencies)]
-    plan = walk.plan(False, addresses[1] % 16 == 0)
+    plan = walk.plan(False)
     loops.turn(plan.address, *addresses, 0, 0, scale, walk.like, 0, plan.items)
     return out
 
@@ -133,7 +103,7 @@ def shared_coefficients(
     x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType
 ) -> tuple[Array, Array]:
     """Twin of the generic function: one pass over x and y, by tiles of rows whose sums stay in the second cache."""
-    like = _LIKE[array.dtype_name(x)]
+    like = LIKE[array.dtype_name(x)]
     views, sums = [memory.as_numpy(v) for v in (x, y)], [np.zeros(shape) for _ in range(2)]
     leading = broadcast(*(v.shape[:-1] for v in (*views, sums[0])))
     blocks, n_items = shape[-1], 0
@@ -144,7 +114,7 @@ def shared_coefficients(
         shared = layout.merged([axis for axis in axes if not axis[coefficients.SUMS]])
         rows = min(outer, key=layout.reach, default=(1, 0, 0, 0))
         outer = [axis for axis in outer if axis is not rows]
-        tile = min(rows[0], max(1, _TABLE_BYTES // (16 * blocks)))
+        tile = min(rows[0], max(1, TABLE_BYTES // (16 * blocks)))
         tiles, n_items = -(-rows[0] // tile), math.prod(axis[0] for axis in outer) * -(-rows[0] // tile)
         flags = [name == "interleaved" for name in (pairing, y_pairing)]
         n_shared = math.prod(axis[0] for axis in shared)
@@ -213,11 +183,11 @@ class Repeats:
         a, b = np.empty(np.shape(positions)), frequencies  # positions are made dense before they are read
         a, b = (as_vectors(v, frequencies) for v in (a, b))
         walk, _ = _walk_of_angles(Features.of(x, out), Angles(a, b, None, np), turn)
-        if 0 < walk.elements < 2 * _THREAD_ELEMENTS:
+        if walk.is_small:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             key = (layouts, x.shape, x.strides, x.dtype, _layout(positions), turn.inverse, _layout(out))
-            self._known[key] = Known(walk, *(_extent((v.shape, v.strides), 8) for v in (a, b)))
+            self._known[key] = Known(walk, *(extent((v.shape, v.strides), 8) for v in (a, b)))
 
 
 class Prepared(Repeats):
@@ -228,11 +198,65 @@ class Prepared(Repeats):
         self._frequencies = np.require(frequencies, np.float64, "A")
         self._address = self._frequencies.ctypes.data
         self._pairing, self._scale = pairing, scale
+        self._steps: dict[Any, Step] = {}  # of layouts that come again and again, by the shape of x
+        self._often: dict[Any, int] = {}
+        self._tensors: dict[Any, Any] = {}  # steps of dense tensors of torch, or how often they came
 
     def again(self, x: Any, positions: Any, inverse: Any, out: Any) -> np.ndarray | None:
         """Turn `x`, or return None where the layout is new or something needs a closer look."""
+        step = self._steps.get(x.shape)
+        if step is not None and inverse is step.inverse:
+            turned = step.turned(x, positions, out)
+            if turned is not None:
+                return turned
         known = self._find(None, x, positions, inverse, out)
-        return None if known is None else _again(known, x, positions, self._address, self._scale, out)
+        if known is None:
+            return None
+        turned = _again(known, x, positions, self._address, self._scale, out)
+        if turned is not None and type(positions) is np.ndarray:
+            often = self._often[x.shape] = self._often.get(x.shape, 0) + 1
+            dense = x.dtype.char in "fd" and x.flags.carray and turned.flags.carray
+            if often % _STEADY == 0 and dense and Step.fits(positions):
+                reach, arrays = known.frequencies, (x, turned)
+                self._steps[x.shape] = Step(
+                    known.walk, reach, arrays, positions, self._frequencies, self._scale, inverse
+                )
+        return turned
+
+    def again_as_tensor(self, x: Any, positions: Any, inverse: Any, out: Any) -> Any:
+        """Turn a dense tensor of torch likewise."""
+        step = self._tensors.get((x.shape, x.dtype, inverse))
+        if type(step) is not Step or not x.is_contiguous():
+            return None
+        turned = tensors.empty_like(x) if out is None else out
+        if out is not None and not (tensors.is_torch(out) and out.dtype == x.dtype and out.shape == x.shape):
+            return None
+        if not (tensors.are_memory(x) if out is None else tensors.are_memory(x, out) and out.is_contiguous()):
+            return None
+        if not step.turned_at(x.data_ptr(), turned.data_ptr(), _host(positions)):
+            return None
+        if out is not None:
+            memory.written(out)
+        return turned
+
+    def prepare_as_tensor(self, x: Any, positions: Any, inverse: Any, turned: Any) -> None:
+        """Plan for dense tensors whose like was turned often, and passed all checks."""
+        if not (tensors.is_torch(turned) and x.is_contiguous() and tensors.are_memory(x, turned)):
+            return
+        places, key = _host(positions), (x.shape, x.dtype, inverse)
+        if type(inverse) is not bool or not Step.fits(places) or turned.shape != x.shape:
+            return
+        often = self._tensors.get(key, 0)
+        if len(self._tensors) >= _REMEMBERED:
+            self._tensors.clear()
+        self._tensors[key] = often = often + 1 if type(often) is int else 1
+        a, b = np.empty(places.shape), self._frequencies
+        if b.ndim == 1:
+            a, b = a[..., None], b[:, None]
+        turn = Turn(self._pairing, self._pairing, self._scale, inverse)
+        walk, _ = _walk_of_angles(Features.of(x, turned), Angles(a, b, None, np), turn)
+        if often >= _STEADY and walk.is_small:
+            self._tensors[key] = Step(walk, _extent(b), (), places, self._frequencies, self._scale, inverse)
 
     def prepare(self, x: Any, positions: Any, inverse: Any, out: Any) -> None:
         """Plan for arrays that have just been turned, and so passed all checks."""
@@ -261,7 +285,7 @@ class Steps:
             return None
         outs = tensors.empty_like(q), tensors.empty_like(k)
         y_q, y_k = (out.data_ptr() for out in outs)
-        plan_q, plan_k = walks[0].plan(False, y_q % 16 == 0), walks[1].plan(False, y_k % 16 == 0)
+        plan_q, plan_k = walks[0].plan(False), walks[1].plan(False)
         a, (b_q, b_k) = loops.address(positions), self._addresses
         of_q = plan_q.address, q.data_ptr(), y_q, b_q, plan_q.items
         of_k = plan_k.address, k.data_ptr(), y_k, b_k, plan_k.items
@@ -274,11 +298,22 @@ class Steps:
             return
         of_q, of_k = (Angles(positions, each, None, np) for each in self._frequencies)
         walks = tuple(_walk_of_angles(Features.of(x, None), of, self._turn)[0] for x, of in ((q, of_q), (k, of_k)))
-        if all(0 < walk.elements < 2 * _THREAD_ELEMENTS for walk in walks):
+        if all(walk.is_small for walk in walks):
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             key = (q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, positions.shape)
             self._known[key] = walks[0], walks[1]
+
+
+def _extent(frequencies: np.ndarray) -> tuple[int, int]:
+    return extent((frequencies.shape, frequencies.strides), 8)
+
+
+def _host(positions: Any) -> Any:
+    """Positions as an array of NumPy, if a tensor of them is no more than memory; else as they came."""
+    if type(positions) is np.ndarray or not tensors.is_torch(positions) or not tensors.are_memory(positions):
+        return positions
+    return positions.detach().numpy()
 
 
 def _again(known: Known, x: np.ndarray, positions: Any, b: int, scale: float, out: Any) -> np.ndarray | None:
@@ -300,7 +335,7 @@ def _again(known: Known, x: np.ndarray, positions: Any, b: int, scale: float, ou
         fine = fine and (y_high <= address + low or address + high <= y_low)
     if not fine or (x_address | y_address) % walk.size:
         return None
-    plan = walk.plan(in_place, y_address % 16 == 0)
+    plan = walk.plan(in_place)
     loops.turn(plan.address, x_address, y_address, a, b, 0, 0, scale, walk.like, 0, plan.items)
     return out
 
@@ -359,7 +394,7 @@ def _walk(features: Features, source: Source, operands: list[_Held], turn: Turn)
     leading = np.broadcast_shapes(x.shape[:-1], *(operand.place.shape for operand in operands))
     shape = (*leading, x.shape[-1])
     strides = layout.dense(shape, x.itemsize) if out is None else out.strides
-    return _walk_of(
+    return walk_of(
         dtype,
         source,
         (x.shape, x.strides),
@@ -379,18 +414,27 @@ def _turned(
         return out
     y = memory.as_numpy(out) if features.out is None else features.out
     x_address, y_address = features.x.ctypes.data, y.ctypes.data
-    plan = walk.plan(x_address == y_address and walk.same_strides, y_address % 16 == 0)
+    in_place = x_address == y_address and walk.same_strides
+    plan = walk.plan(in_place)
     addresses = [operand.place.address for operand in operands]
     factor = scale if isinstance(scale, float) else 1.0
-    turn = partial(loops.turn, plan.address, x_address, y_address, *addresses, factor, walk.like)
-    _shared_out(turn, plan.items, walk.elements)
+    rest = x_address, y_address, *addresses, factor, walk.like
+    ways = () if in_place else walk.ways(y_address)
+
+    def turn(first: int, last: int) -> None:
+        way = walk.faster(ways)
+        began = time.perf_counter()
+        loops.turn(walk.plan(False, way).address, *rest, first, last)
+        walk.took(way, (time.perf_counter() - began) / (last - first))
+
+    _shared_out(turn if ways else partial(loops.turn, plan.address, *rest), plan.items, walk.elements)
     memory.written(out)
     return out
 
 
 def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> None:
     """Run a loop over items of work: on this thread, or on several if there is enough to do."""
-    wanted = elements // _THREAD_ELEMENTS
+    wanted = elements // THREAD_ELEMENTS
     n_threads = 1 if wanted < 2 else min(wanted, items, threads.allowed())
     pieces = max(1 if n_threads == 1 else 8 * n_threads, elements // _UNINTERRUPTED)
     length = max(1, items // pieces)
@@ -400,91 +444,3 @@ def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> N
 
     for _ in threads.ordered_map(work, range(0, items, length), n_threads):
         pass
-
-
-class Walk:
-    """How to go over the memory of arrays of given shapes and strides; the plans for their addresses are kept."""
-
-    def __init__(
-        self,
-        dtype: str,
-        source: Source,
-        x: Layout,
-        y: Layout,
-        operands: tuple[tuple[tuple[int, ...], Strides, int], ...],
-        has: tuple[bool, bool, bool],
-        pairings: tuple[str, str],
-    ) -> None:
-        self.like = like = _LIKE[dtype]
-        self.shape, self.size = y[0], like.dtype.itemsize
-        self.elements = math.prod(y[0])
-        self.same_strides = x == y
-        self.carrier = None if like.dtype.kind == "f" else like.dtype
-        self.x_low, self.x_high = _extent(x, self.size)
-        self.y_low, self.y_high = _extent(y, self.size)
-        self._arguments = (source, x, y, operands, has, pairings)
-        self._plans: dict[tuple[bool, bool], Plan] = {}
-
-    def plan(self, in_place: bool, aligned: bool) -> Plan:
-        """Return the plan for arrays that are one, or not, and for a result at a multiple of 16 bytes, or not."""
-        found = self._plans.get((in_place, aligned))
-        if found is None:
-            found = self._plans[in_place, aligned] = _plan(*self._arguments, in_place, self.size, aligned)
-        return found
-
-
-_walk_of = lru_cache(maxsize=512)(Walk)
-
-
-def _extent(layout: Layout, size: int) -> tuple[int, int]:
-    """First byte of an array's memory, and the one after its last, from its address."""
-    reaches = [(length - 1) * stride for length, stride in zip(*layout, strict=True)]
-    return sum(r for r in reaches if r < 0), sum(r for r in reaches if r > 0) + size
-
-
-def _plan(
-    source: Source,
-    x: Layout,
-    y: Layout,
-    operands: tuple[tuple[tuple[int, ...], Strides, int], ...],
-    has: tuple[bool, bool, bool],
-    pairings: tuple[str, str],
-    in_place: bool,
-    size: int,
-    aligned: bool,
-) -> Plan:
-    """Lay out the walk: which axes share their phases, which one is cut into tiles, and in what order memory is met."""
-    leading, features = y[0][:-1], y[0][-1]
-    where = [(shape, strides) for shape, strides, _ in operands]
-    outer, shared = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[1][:-1], where)
-    # frequencies must be the same along a tile; of the others, the axis whose rows lie closest
-    rows = min(
-        (axis for axis in outer if source.kind != loops.POSITIONS or axis[layout.B] == 0),
-        key=layout.reach,
-        default=(1, *(0,) * 6),
-    )
-    outer = [axis for axis in outer if axis is not rows]
-    tile = min(rows[0], max(1, _TABLE_BYTES // (16 * max(1, source.blocks))))
-    n_shared = math.prod(axis[0] for axis in shared)
-    group = max(1, min(n_shared, _LARGEST_GROUP, _ITEM_ELEMENTS // (tile * features)))
-    tiles, groups = -(-rows[0] // tile), -(-n_shared // group)
-    half = source.blocks * size
-    streaming = aligned and not in_place and math.prod(y[0]) * size >= _STREAMED_BYTES
-    streaming = streaming and half % 16 == 0 and all(step % 16 == 0 for step in y[1][:-1])
-
-    table = np.zeros(loops.HEADER + layout.COLUMNS * (len(outer) + len(shared)), np.int64)
-    table[loops.BLOCKS], table[loops.FEATURES], table[loops.POSITION_AXES] = source.blocks, features, source.axes
-    table[loops.SOURCE], table[loops.A_AXIS], table[loops.B_AXIS] = source.kind, source.a_axis, source.b_axis
-    table[loops.HAS_SHIFT], table[loops.HAS_SCALE], table[loops.INVERSE] = has
-    table[loops.PAIRING], table[loops.OUT_PAIRING] = (pairing == "interleaved" for pairing in pairings)
-    table[loops.IN_PLACE], table[loops.STREAMING] = in_place, streaming
-    table[loops.ROWS_INSIDE] = all(layout.reach(rows) <= layout.reach(axis) for axis in shared)
-    table[loops.TILE], table[loops.TILES], table[loops.GROUP], table[loops.GROUPS] = tile, tiles, group, groups
-    table[loops.SHARED], table[loops.OUTER_AXES], table[loops.SHARED_AXES] = n_shared, len(outer), len(shared)
-    steps = [x[1][-1], y[1][-1], *(step for _, _, step in operands)]
-    table[loops.BLOCK_STRIDES + 1 : loops.BLOCK_STRIDES + layout.COLUMNS] = steps
-    table[loops.ROW_AXIS : loops.HEADER] = rows
-    for i, axis in enumerate((*outer, *shared)):
-        table[loops.HEADER + layout.COLUMNS * i :][: layout.COLUMNS] = axis
-    items = math.prod(axis[0] for axis in outer) * tiles * groups
-    return Plan(table, table.ctypes.data, items, math.prod(y[0]))

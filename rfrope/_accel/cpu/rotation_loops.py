@@ -12,8 +12,19 @@ import numpy as np
 from numba import carray, njit
 
 from rfrope._accel.cpu.circle import TURN_1, TURN_2, cos_sin, cos_sin_narrow, fma
-from rfrope._accel.cpu.compiling import called, compiled
-from rfrope._accel.cpu.rotation_rows import copy, fence, integers, number, prefetch, sizes, turn_row, wide
+from rfrope._accel.cpu.compiling import called, compiled, widest
+from rfrope._accel.cpu.rotation_rows import (
+    carry,
+    copy,
+    fence,
+    integers,
+    number,
+    prefetch,
+    sizes,
+    stream,
+    turn_row,
+    wide,
+)
 from rfrope._accel.layout import COLUMNS, A, B, C, E, X, Y
 
 # Fields of a plan before its table of axes
@@ -48,7 +59,7 @@ POSITIONS, PHASES, TABLE_64, TABLE_32 = range(4)
 _PREFETCH_BYTES = 4096  # how far ahead of the row in work the next ones are asked for; half of it was slower
 
 _LARGEST_EXACT = 2.0**53
-_LARGEST = 2.0**500
+LARGEST = 2.0**500
 
 
 # -- phases to cos and sin ---------------------------------------------------------------------------------------------
@@ -57,6 +68,7 @@ _LARGEST = 2.0**500
 @called
 def _turns_of(frequencies, block_step, axis_step, blocks, axes, turns_1, turns_2):  # type: ignore[no-untyped-def]
     """Frequencies over 2 pi to twice the precision of a float64, axis by axis."""
+    widest()
     for axis in range(axes):
         for i in range(blocks):
             turns_1[axis * blocks + i] = number(frequencies + axis * axis_step + i * block_step, False)
@@ -70,6 +82,7 @@ def _turns_of(frequencies, block_step, axis_step, blocks, axes, turns_1, turns_2
 @called
 def _add_turns(factor, turns_1, turns_2, count, high, low, exact):  # type: ignore[no-untyped-def]
     """Add factor * turns, less whole turns, to a sum: an unevaluated one of two parts (Knuth) if `exact`."""
+    widest()
     for i in range(count):
         product = factor * turns_1[i]
         term = product - np.rint(product)
@@ -86,6 +99,7 @@ def _add_turns(factor, turns_1, turns_2, count, high, low, exact):  # type: igno
 @called
 def _add_radians(radians, count, high, low, exact):  # type: ignore[no-untyped-def]
     """Add angles in radians, less whole turns, to such a sum."""
+    widest()
     for i in range(count):
         product = radians[i] * TURN_1
         term = product - np.rint(product)
@@ -101,6 +115,7 @@ def _add_radians(radians, count, high, low, exact):  # type: ignore[no-untyped-d
 
 @called
 def _read(source, step, narrow, count, target):  # type: ignore[no-untyped-def]
+    widest()
     for i in range(count):
         target[i] = number(source + i * step, narrow)
 
@@ -108,6 +123,7 @@ def _read(source, step, narrow, count, target):  # type: ignore[no-untyped-def]
 @called
 def _fill_one_axis(positions, step, n_rows, turns_1, turns_2, blocks, cos, sin, exact):  # type: ignore[no-untyped-def]
     """Cos and sin of a tile of phases, from positions on one axis: the usual case, without any scratch memory."""
+    widest()
     for row in range(n_rows):
         position = number(positions + row * step, False)
         cos_row, sin_row = cos[row * blocks :], sin[row * blocks :]
@@ -125,6 +141,7 @@ def _fill_one_axis(positions, step, n_rows, turns_1, turns_2, blocks, cos, sin, 
 
 @called
 def _cos_sin_of_sums(high, low, blocks, cos, sin, exact):  # type: ignore[no-untyped-def]
+    widest()
     if exact:
         for i in range(blocks):
             cos[i], sin[i] = cos_sin(high[i], low[i])
@@ -135,6 +152,7 @@ def _cos_sin_of_sums(high, low, blocks, cos, sin, exact):  # type: ignore[no-unt
 
 @called
 def _cos_sin_of_radians(radians, blocks, high, low, cos, sin, exact):  # type: ignore[no-untyped-def]
+    widest()
     largest = 0.0
     for i in range(blocks):
         largest = max(largest, abs(radians[i]))
@@ -151,6 +169,7 @@ def _cos_sin_of_radians(radians, blocks, high, low, cos, sin, exact):  # type: i
 @called
 def _fill(header, row, a, b, c, e, scale, turns_1, turns_2, high, low, cos, sin, exact):  # type: ignore[no-untyped-def]
     """Cos and sin of one row of phases."""
+    widest()
     blocks, source = header[BLOCKS], header[SOURCE]
     a_step, b_step = header[BLOCK_STRIDES + A], header[BLOCK_STRIDES + B]
     if source >= TABLE_64:
@@ -206,19 +225,51 @@ def _offsets(header, first_axis, n_axes, index, found):  # type: ignore[no-untyp
         index = whole
 
 
+@called
+def _leave(target, source, count, last, like):  # type: ignore[no-untyped-def]
+    """Store bytes past the caches, which lie alike relative to lines of 64 bytes: whole lines, and the rest if `last`.
+
+    Returns how many bytes have left.
+    """
+    size = sizes(like)[0]
+    head = min(-target & 63, count)
+    lines = (count - head) >> 6
+    done = head + (lines << 6)
+    if target & 15 == 0:
+        stream(target, source, head >> 4, 16)
+    else:
+        copy(target, source, size, size, head // size, like)
+    if head % size == 0:
+        stream(target + head, source + head, lines, 64)
+    else:  # features lie across lines
+        copy(target, source, size, size, done // size, like)
+    if last != 0:
+        rest = (count - done) & -16
+        stream(target + done, source + done, rest >> 4, 16)
+        done += rest
+        copy(target + done, source + done, size, size, (count - done) // size, like)
+    return done
+
+
 @njit(inline="always")
 def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ignore[no-untyped-def]
-    """Turn rows on two nested axes, given as offsets in x, y and the table, and pass their other features through."""
+    """Turn rows on two nested axes, given as offsets in x, y and the table, and pass their other features through.
+
+    Large results may be `STREAMING` past the caches: in pieces of 16 bytes if it is 1. If it is more, rows that follow
+    each other are gathered in so many bytes of the fastest cache, from where whole lines leave at once.
+    """
     # read once: for all the compiler knows, a row could lie over the header
     size, blocks, features = sizes(like)[0], header[BLOCKS], header[FEATURES]
     x_step, y_step = header[BLOCK_STRIDES + X], header[BLOCK_STRIDES + Y]
-    pairing, out_pairing, streaming = header[PAIRING], header[OUT_PAIRING], header[STREAMING]
-    manner = 1 + pairing + 2 * out_pairing + 4 * streaming if x_step == size and y_step == size else 0
+    pairing, out_pairing, most = header[PAIRING], header[OUT_PAIRING], header[STREAMING]
+    manner = 1 + pairing + 2 * out_pairing + 4 * (most == 1) if x_step == size and y_step == size else 0
     moving = header[IN_PLACE] != 0 and pairing != out_pairing  # features change places: read all before writing
     rest = 0 if header[IN_PLACE] != 0 else features - 2 * blocks
     ahead = _PREFETCH_BYTES // (features * size)
     n_outer, n_inner = outer.shape[1], inner.shape[1]
     asked = 0 < ahead <= n_inner
+    start = (buffer + 63) & -64
+    first, gathered, kept = -1, 0, start  # no row follows that
     for i in range(n_outer):
         x_outer, y_outer, table_outer = outer[0, i], outer[1, i], outer[2, i]
         following = outer[0, i + 1] if i + 1 < n_outer else x_outer
@@ -232,6 +283,17 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ign
                     prefetch(coming + byte)
             table = table_outer + inner[2, j]
             x_row, y_row, step = x + x_outer + inner[0, j], y + y_outer + inner[1, j], x_step
+            if most > 1:
+                if y_row != first + gathered:
+                    _leave(first, kept, gathered, np.int64(1), like)
+                    first, gathered, kept = y_row, 0, start + (y_row & 63)
+                elif gathered + features * size > most:
+                    left = _leave(first, kept, gathered, np.int64(0), like)
+                    first, gathered = first + left, gathered - left
+                    carry(start, kept + left)
+                    kept = start
+                y_row = kept + gathered
+                gathered += features * size
             if rest > 0:
                 done = 2 * blocks
                 copy(y_row + done * y_step, x_row + done * step, y_step, step, rest, like)
@@ -239,6 +301,8 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ign
                 copy(buffer, x_row, size, step, 2 * blocks, like)
                 x_row, step = buffer, size
             turn_row(x_row, y_row, step, y_step, cos + table, sin + table, blocks, pairing, out_pairing, manner, like)
+    if most > 1:
+        _leave(first, kept, gathered, np.int64(1), like)
 
 
 @njit(inline="always")
@@ -317,11 +381,12 @@ def _turn_tile(  # type: ignore[no-untyped-def]
 @compiled
 def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-untyped-def]
     """Items first, ..., last - 1 of a plan's work. All but `scale` and `like` are addresses and integers."""
+    widest()
     header = carray(integers(plan), (1 << 16,))
     blocks, n_rows = header[BLOCKS], header[TILE]
     turns = np.empty((2, header[POSITION_AXES] * blocks))
     rows = np.empty((3, blocks))
-    storage = np.empty(2 * n_rows * blocks + header[FEATURES])
+    storage = np.empty(2 * n_rows * blocks + max(header[FEATURES], header[STREAMING] // 8 + 16))
     cos = storage.ctypes.data
     sin = cos + n_rows * blocks * 8
     tables = (cos, sin, sin + n_rows * blocks * 8)
@@ -344,6 +409,7 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
 @compiled
 def turn_two(plan_1, x_1, y_1, b_1, last_1, plan_2, x_2, y_2, b_2, last_2, a, scale, like):  # type: ignore[no-untyped-def]
     """All the work of two plans for the same positions: a query and a key, at the price of one call."""
+    widest()
     turn(plan_1, x_1, y_1, a, b_1, 0, 0, scale, like, 0, last_1)
     return turn(plan_2, x_2, y_2, a, b_2, 0, 0, scale, like, 0, last_2)
 
@@ -359,5 +425,5 @@ def checked_address(array):  # type: ignore[no-untyped-def]
     """Address of an array, and whether all its values are at most 2**500."""
     fine = True
     for value in array.flat:
-        fine = fine and abs(value) <= _LARGEST
+        fine = fine and abs(value) <= LARGEST
     return array.ctypes.data, fine

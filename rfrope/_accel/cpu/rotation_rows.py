@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import binding, ir
 from numba import config, types
-from numba.core import cgutils
+from numba.core import cgutils, errors
 from numba.extending import intrinsic
 
 
@@ -18,8 +18,8 @@ def _converts_half() -> bool:
     """Whether the processor converts float16 by itself: the compiled code has no library to call."""
     if platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686"):
         return True
-    if config.CPU_NAME or config.CPU_FEATURES:
-        return "+f16c" in (config.CPU_FEATURES or "")
+    if config.CPU_FEATURES is not None:  # NUMBA_CPU_NAME alone leaves the features those of the host
+        return "+f16c" in config.CPU_FEATURES
     return bool(binding.get_host_cpu_features().get("f16c", False))
 
 
@@ -173,7 +173,7 @@ def turn_row(  # type: ignore[no-untyped-def]
         x, y, x_step, y_step, cos, sin, blocks, pairing, out_pairing, manner, _ = arguments
         row, zero = (x, y, cos, sin, blocks), ir.Constant(_I64, 0)
         done = cgutils.alloca_once_value(builder, zero)
-        rest = builder.append_basic_block("rest")
+        rest, few = (builder.append_basic_block(name) for name in ("rest", "few"))
         chosen = builder.switch(manner, rest)
 
         def loop(lanes: int, pairs: Any, streaming: bool) -> None:
@@ -183,11 +183,17 @@ def turn_row(  # type: ignore[no-untyped-def]
             builder.store(stop, done)
 
         for number in range(8):
-            pairs, streaming = (number & 1, number >> 1 & 1), number >= 4
             chosen.add_case(ir.Constant(_I64, 1 + number), block := builder.append_basic_block("dense"))
             builder.position_at_end(block)
-            loop(element.lanes, pairs, streaming)
-            loop(4, pairs, False)
+            loop(element.lanes, (number & 1, number >> 1 & 1), number >= 4)
+            builder.branch(few)
+        builder.position_at_end(few)
+        left = builder.and_(builder.sub(manner, ir.Constant(_I64, 1)), ir.Constant(_I64, 3))
+        chosen = builder.switch(left, rest)
+        for number in range(4):
+            chosen.add_case(ir.Constant(_I64, number), block := builder.append_basic_block("four"))
+            builder.position_at_end(block)
+            loop(4, (number & 1, number >> 1), False)
             builder.branch(rest)
         builder.position_at_end(rest)
         interleaved = [builder.icmp_signed("!=", flag, zero) for flag in (pairing, out_pairing)]
@@ -287,6 +293,55 @@ def copy(typing, target, source, target_step, source_step, count, like):  # type
             )
             source_place, target_place = (_at(builder, place, element.stored) for place in places)
             builder.store(builder.load(source_place, align=1), target_place, align=1)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def call_turn(typing, function, plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-untyped-def]
+    """Call `turn` by its address: were it called by its name, its code would be compiled into the caller again."""
+    signature = types.int64(*(types.int64,) * 8, types.float64, like, types.int64, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kinds, convention = signature.args[1:], context.call_conv
+        kind = convention.get_function_type(signature.return_type, kinds)
+        function = builder.inttoptr(arguments[0], kind.as_pointer())
+        _, result = convention.call_function(builder, function, signature.return_type, kinds, arguments[1:])
+        return result
+
+    return signature, generate
+
+
+@intrinsic
+def carry(typing, target, source):  # type: ignore[no-untyped-def]
+    """Copy 64 bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = _vector(_I32, 16)
+        value = builder.load(_at(builder, arguments[1], kind), align=1)
+        builder.store(value, _at(builder, arguments[0], kind), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def stream(typing, target, source, count, size):  # type: ignore[no-untyped-def]
+    """Store so many pieces of 16 or 64 bytes past the caches, each as a whole; addresses are multiples of that."""
+    if not isinstance(size, types.IntegerLiteral):
+        raise errors.RequireLiteralValue("size")
+    signature, piece = types.void(*(types.int64,) * 3, size), size.literal_value
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, source, count, _ = arguments
+        kind = _vector(_I32, piece // 4)
+        mark = builder.module.add_metadata([ir.Constant(_I32, 1)])
+        with cgutils.for_range(builder, count, intp=_I64) as loop:
+            done = builder.mul(loop.index, ir.Constant(_I64, piece))
+            value = builder.load(_at(builder, builder.add(source, done), kind), align=piece)
+            stored = builder.store(value, _at(builder, builder.add(target, done), kind), align=piece)
+            stored.set_metadata("nontemporal", mark)
         return context.get_dummy_value()
 
     return signature, generate

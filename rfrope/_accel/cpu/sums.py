@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._accel import layout, transforms
+from rfrope._accel.cpu import pairs_loops
 from rfrope._accel.cpu import sums_loops as loops
 from rfrope._core import array, memory, threads
 from rfrope._core.angles import Angles
@@ -31,6 +32,8 @@ _LARGEST_PHASE = 2.0**90  # radians: a double-double of turns still holds their 
 _DRAWS = 2**18  # frequencies of one transform
 _TILE_PHASES = 2**25  # phases between two looks at whether to go on
 _TILE = 2**12  # lags that a thread takes at a time
+
+_PAIRED_LAGS = 32  # lags whose sums stay in the second cache
 
 _COSTS = transforms.CPU
 
@@ -66,6 +69,47 @@ def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Ar
         for v in _moments(omega, lags, quantity == "sin")
     )
     return mean, m2
+
+
+# -- pairs of tokens ---------------------------------------------------------------------------------------------------
+
+
+def over_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]:
+    """Twin of `rfrope.heads.reading._over_occurring_pairs`: one pass over all pairs, by tiles of lags."""
+    parts = [memory.as_numpy(part) for part in sides.tokens]
+    cos, sin = (np.ascontiguousarray(memory.as_numpy(wave)) for wave in (waves.cos, waves.sin))
+    heads = np.broadcast_shapes(parts[0].shape[:-2], parts[2].shape[:-2])
+    count, blocks, (first, i, j) = len(cos), cos.shape[-1], rows
+    sums, moments = np.empty((2, *heads, count, blocks)), np.empty((2, *heads, count))
+    parts = [np.broadcast_to(part, (*heads, *part.shape[-2:])) for part in parts]
+    from_q, from_k = (_from_tokens(side, cos, sin, heads) for side in (sides.queries, sides.keys))
+    for head in np.ndindex(heads):
+        features = [_prepared(part[head]) for part in parts]
+        added, spread = [_prepared(side[head]) for side in (from_q, from_k)], moments[:, *head]
+
+        def work(start: int) -> None:
+            stop = min(start + _PAIRED_LAGS, count)
+            scores = np.empty(first[stop] - first[start])
+            pairs_loops.score_pairs(*features, cos, sin, first, i, j, start, stop, scores, *sums[:, *head])  # noqa: B023
+            pairs_loops.spread_pairs(scores, *added, first, i, j, start, stop, sides.paired, *spread)  # noqa: B023
+
+        many = len(i) * blocks > 2**18  # less is not worth a thread
+        for _ in threads.ordered_map(work, range(0, count, _PAIRED_LAGS), threads.allowed() if many else 1):
+            pass
+    number = np.diff(first).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        cosines, sines = (part * wave / number[:, None] for part, wave in zip(sums, (cos, sin), strict=True))
+    by_block = np.swapaxes((cosines + sines)[..., : sides.turned], -1, -2)
+    found = (number, *np.sqrt(moments), np.sum(cosines, axis=-1), np.sum(sines, axis=-1), by_block)
+    device = array.device(sides.tokens.q_1)
+    return tuple(array.from_host(value, waves.xp, device=device) for value in found)
+
+
+def _from_tokens(side: tuple[Array, Array], cos: np.ndarray, sin: np.ndarray, heads: tuple[int, ...]) -> np.ndarray:
+    """What each token of a side adds to the scores at each lag: ``(*heads, L, tokens)``."""
+    a, b = (np.swapaxes(memory.as_numpy(value), -1, -2) for value in side)
+    found = cos @ a + sin @ b
+    return np.broadcast_to(found, (*heads, *found.shape[-2:]))
 
 
 # -- direct sums -------------------------------------------------------------------------------------------------------
@@ -254,8 +298,10 @@ def _scattered_sums(turned: _Turned, lags: np.ndarray) -> np.ndarray:
 
 # -- moments -----------------------------------------------------------------------------------------------------------
 
-_FEW = 16  # lags at which the direct loop is as fast as the powers
+_FEW = (16, 48, 256)  # lags at which the direct loop is as fast as the powers, by the number of axes
 _TERMS = 14  # terms of the series: (2u)**28/28! is 1e-21
+_DEGREE, _SMALL = 15, 0.25  # of the series in several axes, and the phases that it is for: (2u)**16/16! is 1e-18
+_POWERED = 2**12  # draws whose powers stay in the second cache
 
 
 def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -270,24 +316,27 @@ def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray
     zero = ~np.any(lags, axis=1)
     mean, m2, small = transforms.moments_of_means(sums / turned.count, zero, turned.count, odd, np)
     flat = np.flatnonzero(small)
-    for group, by in _octaves(lags[flat]):
+    for group, by in _alike(turned, lags[flat]):
         chosen = np.ascontiguousarray(lags[flat[group]])
         mean[flat[group]], m2[flat[group]] = by(turned, chosen, odd)
     return mean, m2
 
 
-def _octaves(lags: np.ndarray) -> Iterator[tuple[np.ndarray, Callable[..., tuple[np.ndarray, np.ndarray]]]]:
-    """Group lags other than 0 so that in a group none is more than twice another; indices of each, and what sums it.
+def _alike(
+    turned: _Turned, lags: np.ndarray
+) -> Iterator[tuple[np.ndarray, Callable[..., tuple[np.ndarray, np.ndarray]]]]:
+    """Group lags other than 0 by size; indices of each group, and what sums it.
 
-    On several axes there is no series, and one group.
+    On one axis no lag of a group is more than twice another; on several their phases are alike up to a factor of 16.
     """
-    if lags.shape[1] > 1:
-        yield np.arange(len(lags)), _direct_moments
-        return
-    exponents = np.frexp(lags[:, 0])[1]
+    if turned.axes == 1:
+        exponents = np.frexp(lags[:, 0])[1]
+    else:
+        exponents = np.frexp(np.abs(lags) @ np.median(np.abs(turned.omega), axis=0))[1] // 4
+    series = _series_moments if turned.axes == 1 else _series_moments_of_axes
     for exponent in np.unique(exponents):
         group = np.flatnonzero(exponents == exponent)
-        yield group, _series_moments if len(group) > _FEW else _direct_moments
+        yield group, series if len(group) > _FEW[turned.axes - 1] else _direct_moments
 
 
 def _series_moments(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -313,10 +362,77 @@ def _series_moments(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.nd
             second += -0.5 * 4.0**k * even if odd else 0.5 * (4.0**k - 4.0) * even
         power *= square
     if not np.all(small):
-        outside = turned.those(~small)
-        once, twice = (_direct_sums(outside, v) for v in (lags, 2.0 * lags))
-        first += once.imag if odd else outside.count - once.real
-        squares = outside.count - twice.real if odd else 3.0 * outside.count - 4.0 * once.real + twice.real
-        second += 0.5 * squares
+        more = _of_large_phases(turned.those(~small), lags, odd)
+        first, second = first + more[0], second + more[1]
     m2 = np.clip(second - first * first / turned.count, 0.0, None)
     return (first if odd else turned.count - first) / turned.count, m2
+
+
+def _series_moments_of_axes(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
+    """As `_series_moments`, for lags in two or three axes, from sums of the products of powers of their frequencies."""
+    reach = np.max(np.abs(lags), axis=0)
+    share = lags / np.where(reach > 0.0, reach, 1.0)
+    small = np.sum(np.abs(turned.omega) * reach, axis=1) <= _SMALL
+    sums = _power_sums((turned.omega[small] * reach).T)
+    degree = np.sum(np.indices(sums.shape), axis=0)
+    several = math.factorial(_DEGREE) / np.prod([_FACTORIALS[index] for index in np.indices(sums.shape)], axis=0)
+    of_degree = sums * several / math.factorial(_DEGREE)  # the multinomial coefficient over the factorial of the degree
+    whole = np.arange(_DEGREE + 1)
+    sign, even = np.where(whole // 2 % 2, -1.0, 1.0), whole % 2 == 0
+    if odd:
+        once, twice = np.where(even, 0.0, sign), np.where(even, -0.5 * sign * 2.0**whole, 0.0)
+    else:
+        once, twice = np.where(even, -sign, 0.0), np.where(even, 0.5 * sign * (2.0**whole - 4.0), 0.0)
+    once[0] = twice[0] = 0.0
+    first, second = (
+        _polynomial(of_degree * np.append(c, np.zeros(degree.max()))[degree], share) for c in (once, twice)
+    )
+    if not np.all(small):
+        more = _of_large_phases(turned.those(~small), lags, odd)
+        first, second = first + more[0], second + more[1]
+    m2 = np.clip(second - first * first / turned.count, 0.0, None)
+    return (first if odd else turned.count - first) / turned.count, m2
+
+
+_FACTORIALS = np.asarray([float(math.factorial(n)) for n in range(_DEGREE + 1)])
+
+
+def _power_sums(x: np.ndarray) -> np.ndarray:
+    """Sums of ``x_0^a x_1^b`` (and ``x_2^c``) over the draws of ``(k, n)`` numbers, for powers up to `_DEGREE`."""
+    total = np.zeros((_DEGREE + 1,) * len(x))
+    for start in range(0, x.shape[1], _POWERED):
+        threads.checkpoint()
+        powers = _powers(x[:, start : start + _POWERED])
+        rows = powers[0]
+        for other in powers[1:-1]:
+            rows = (rows[:, None] * other).reshape(-1, rows.shape[-1])
+        total += (rows @ powers[-1].T).reshape(total.shape)
+    return total
+
+
+def _powers(x: np.ndarray) -> np.ndarray:
+    """Powers from 0 to `_DEGREE` of ``(k, n)`` numbers: ``(k, _DEGREE + 1, n)``."""
+    found = np.ones((len(x), _DEGREE + 1, x.shape[1]))
+    for power in range(1, _DEGREE + 1):
+        found[:, power] = found[:, power - 1] * x
+    return found
+
+
+def _polynomial(coefficients: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Values of a polynomial in k variables at points ``(L, k)``."""
+    value = np.empty(len(share))
+    for start in range(0, len(share), _POWERED):
+        powers = _powers(share[start : start + _POWERED].T)
+        part = coefficients.reshape(-1, _DEGREE + 1) @ powers[-1]
+        for other in powers[-2::-1]:
+            part = np.sum(part.reshape(-1, _DEGREE + 1, part.shape[-1]) * other, axis=1)
+        value[start : start + _POWERED] = part[0]
+    return value
+
+
+def _of_large_phases(outside: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Sums of ``1 - cos u`` and its square (of ``sin u`` and its square, if `odd`), directly."""
+    once, twice = (_direct_sums(outside, v) for v in (lags, 2.0 * lags))
+    first = once.imag if odd else outside.count - once.real
+    squares = outside.count - twice.real if odd else 3.0 * outside.count - 4.0 * once.real + twice.real
+    return first, 0.5 * squares

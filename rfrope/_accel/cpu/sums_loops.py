@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from rfrope._accel.cpu.circle import TURN_1, TURN_2, cos_sin, fma
-from rfrope._accel.cpu.compiling import called, compiled
+from rfrope._accel.cpu.compiling import called, compiled, widest
 
 _LANES = 512  # numbers that are worked on together: a few arrays of them stay in the fastest cache
 
@@ -28,6 +28,7 @@ def _product(position, turns, tail):  # type: ignore[no-untyped-def]
 @called
 def _phases_over_draws(turns, tails, lag, start, high, low):  # type: ignore[no-untyped-def]
     """Phases in turns of one lag with the draws from `start` on."""
+    widest()
     high[:] = 0.0
     low[:] = 0.0
     for axis in range(turns.shape[0]):
@@ -42,6 +43,7 @@ def _phases_over_draws(turns, tails, lag, start, high, low):  # type: ignore[no-
 @called
 def _phases_over_lags(turns, tails, draw, lags, start, high, low):  # type: ignore[no-untyped-def]
     """Phases in turns of one draw with the lags from `start` on."""
+    widest()
     high[:] = 0.0
     low[:] = 0.0
     for axis in range(turns.shape[0]):
@@ -56,6 +58,7 @@ def _phases_over_lags(turns, tails, draw, lags, start, high, low):  # type: igno
 @compiled
 def frequency_turns(frequencies, turns, tails):  # type: ignore[no-untyped-def]
     """Frequencies ``(n, k)`` over 2 pi as double-doubles ``(k, n)``."""
+    widest()
     for axis in range(turns.shape[0]):
         for i in range(turns.shape[1]):
             frequency = frequencies[i, axis]
@@ -67,6 +70,7 @@ def frequency_turns(frequencies, turns, tails):  # type: ignore[no-untyped-def]
 @compiled
 def folded(turns, tails, step, out):  # type: ignore[no-untyped-def]
     """Step * frequency in radians modulo 2 pi, for frequencies of one axis."""
+    widest()
     for i in range(turns.size):
         high, low = _product(step, turns[i], tails[i])
         both = high + low
@@ -76,6 +80,7 @@ def folded(turns, tails, step, out):  # type: ignore[no-untyped-def]
 @compiled
 def phasors(turns, tails, positions, cos, sin):  # type: ignore[no-untyped-def]
     """Cos and sin of the phases of all draws at the sum of some positions ``(m, k)``."""
+    widest()
     count = turns.shape[1]
     for start in range(0, count, _LANES):
         size = min(_LANES, count - start)
@@ -93,6 +98,7 @@ def phasors(turns, tails, positions, cos, sin):  # type: ignore[no-untyped-def]
 @compiled
 def totals(turns, tails, lags, start, stop, cos_sum, sin_sum):  # type: ignore[no-untyped-def]
     """Sums over the draws of cos and sin, at the lags ``(k, L)`` from `start` to `stop`: lanes are lags."""
+    widest()
     high_lanes, low_lanes = np.empty(_LANES), np.empty(_LANES)
     for first in range(start, stop, _LANES):
         size = min(_LANES, stop - first)
@@ -114,6 +120,7 @@ def moments(turns, tails, lags, start, stop, odd, mean, m2):  # type: ignore[no-
 
     Values are taken relative to that of the first draw, so that a small spread beside a large mean is kept.
     """
+    widest()
     count = turns.shape[1]
     high_lanes, low_lanes, values_lanes = np.empty(_LANES), np.empty(_LANES), np.empty(_LANES)
     first_sums, second_sums = np.empty(_LANES), np.empty(_LANES)
