@@ -89,12 +89,12 @@ GREEDY = {
         "n_blocks",
     ),
     "estimate_scores": (
-        lambda: rfrope.estimate_scores(np.ones(64), np.ones(64), LAGS, "gaussian", n_trials=4, design="sobol"),
+        lambda: rfrope.estimate_scores(TOKENS, TOKENS, LAGS, "gaussian", n_trials=4, design="sobol"),
         "the number of lags",
     ),
 }
 WIDE = {"model_type": "llama", "num_attention_heads": 1}
-LAGS = np.ones(2**21)
+TOKENS, LAGS = np.ones((1024, 1, 64)), np.ones(2**16)
 
 
 @pytest.mark.parametrize("case", GREEDY)

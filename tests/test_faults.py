@@ -21,7 +21,10 @@ from campaign import HANGS, campaign
 
 import rfrope
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform != "linux", reason="it forks, as on Linux")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork") or sys.platform != "linux", reason="it forks, as on Linux"),
+    pytest.mark.filterwarnings("ignore:os.fork\\(\\) was called:RuntimeWarning"),  # JAX, where another test imported it
+]
 ROPES = [rfrope.Rope(np.linspace(0.1, 0.7, 2**14) + number, context=64 + number) for number in range(2)]
 NOBODY = 65534  # the user of that name
 

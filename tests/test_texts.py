@@ -36,10 +36,10 @@ RESULTS = {
     "ShiftedTerms": lambda: heads.shifted_terms(Q, K, LADDER, -1, 0.5),
     "KernelFit": lambda: analysis.fit_kernel(LADDER, 64)[0],
     "ScalingEffect": lambda: analysis.scaling_effect(LADDER, LADDER / 2, np.arange(9)),
-    "Certificate": lambda: bochner.from_function(lambda x: np.exp(-np.abs(x) / 8.0)).certificate,
 }
 # results with words of their own
 WORDS = {
+    "Certificate": lambda: bochner.from_function(lambda x: np.exp(-np.abs(x) / 8.0)).certificate,
     "Validation": lambda: rfrope.validate("cauchy(scale=24)", n_samples=1000, n_trials=100, rng=0),
     "Summary": lambda: analysis.summarise(LADDER, 64),
     "BaseForContext": lambda: analysis.base_for_context(64, 4, n_grid=20),

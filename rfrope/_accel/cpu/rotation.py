@@ -251,8 +251,7 @@ class Prepared(Repeats):
             self._tensors.clear()
         self._tensors[key] = often = often + 1 if type(often) is int else 1
         a, b = np.empty(places.shape), self._frequencies
-        if b.ndim == 1:
-            a, b = a[..., None], b[:, None]
+        a, b = as_vectors(a, b), as_vectors(b, b)
         turn = Turn(self._pairing, self._pairing, self._scale, inverse)
         walk, _ = _walk_of_angles(Features.of(x, turned), Angles(a, b, None, np), turn)
         if often >= _STEADY and walk.is_small:

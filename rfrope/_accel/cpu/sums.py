@@ -330,10 +330,10 @@ def _alike(
     On one axis no lag of a group is more than twice another; on several their phases are alike up to a factor of 16.
     """
     if turned.axes == 1:
-        exponents = np.frexp(lags[:, 0])[1]
+        exponents, series = np.frexp(lags[:, 0])[1], _series_moments
     else:
         exponents = np.frexp(np.abs(lags) @ np.median(np.abs(turned.omega), axis=0))[1] // 4
-    series = _series_moments if turned.axes == 1 else _series_moments_of_axes
+        series = _series_moments_of_axes
     for exponent in np.unique(exponents):
         group = np.flatnonzero(exponents == exponent)
         yield group, series if len(group) > _FEW[turned.axes - 1] else _direct_moments
