@@ -82,7 +82,7 @@ class Certificate(Result):
         """Of the error of Phi, mass that is unaccounted for included: ``sup_error + 2 unaccounted``.
 
         Mass m that the table lacks changes Phi by m, and once more when the rest is divided by 1 - m. Infinite where
-        `unaccounted` is.
+        ``unaccounted`` is.
         """
         return self.sup_error + 2.0 * self.unaccounted
 
