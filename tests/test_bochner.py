@@ -414,8 +414,20 @@ def test_a_parabola_is_refused():
     with pytest.raises(NotPositiveDefiniteError, match=r"it is -\d.* at lag .* at most phi\(0\) = 1") as caught:
         bochner.from_function(lambda x: 1.0 - x * x)
     assert caught.value.frequency == 0.0
-    assert caught.value.density == -math.inf
+    assert math.isnan(caught.value.density)
     assert caught.value.negative_mass > 0.0
+
+
+@pytest.mark.parametrize(("mass", "octaves"), [(1e-4, 11), (1e-3, 8)])
+def test_a_value_above_one_says_how_much_mass_is_negative_and_not_where(mass, octaves):
+    """Lags halve while they are looked at, so 5 pi 2^n is an odd multiple of what two points can tell."""
+    omega = 5.0 * math.pi * 2.0**octaves
+    with pytest.raises(
+        NotPositiveDefiniteError, match=r"beyond 1, .* or more of its spectral mass is negative$"
+    ) as caught:
+        bochner.from_function(lambda x: np.exp(-0.5 * x * x) * (1.0 + mass - mass * np.cos(omega * x)))
+    assert math.isnan(caught.value.density)
+    assert 0.0 < caught.value.negative_mass <= mass
 
 
 def test_a_limit_below_zero_is_refused():

@@ -21,6 +21,7 @@ from rfrope.rotation.rope import Rope
 _SHOWN = 7  # lags that a reader sees, beside 0
 _LADDER = 1e-6  # largest relative departure of a geometric ladder from its base
 _FAR = 0.15  # root mean square from which a fitted kernel does not describe the curve
+_NORMAL = 10  # blocks from which on scores of random tokens are normal enough for a share
 _HIGH = 0.9  # value of the mean kernel from which two positions look the same
 
 
@@ -377,9 +378,10 @@ def _told_of_curve(axis: AxisSummary, summary: Summary) -> Iterator[str]:
         f"{summary.random_std:.3f}."
     )
     if axis.first_negative_lag is not None:
+        share = f": at {axis.lowest_lag} about {100.0 * axis.found_less:.0f} of 100 do"
         yield (
-            f"  So where it is below 0, tokens on average find their own like less than others: at "
-            f"{axis.lowest_lag} about {100.0 * axis.found_less:.0f} of 100 do."
+            "  So where it is below 0, tokens on average find their own like less than others"
+            + (f"{share}." if summary.head_dim >= 2 * _NORMAL else ".")
         )
     if axis.aliasing_distance is not None:
         yield (

@@ -65,7 +65,10 @@ def checked(name: str, function: Any, measure: Measure, *, bounded: bool) -> Cal
 
 
 def _check_bounded(x: np.ndarray, found: np.ndarray) -> None:
-    """Refuse abs(phi(x)) > 1: with s = sign(phi(x)), the law has ``int (1 - s cos(w x)) = 1 - abs(phi(x)) < 0``."""
+    """Refuse abs(phi(x)) > 1: with s = sign(phi(x)), the law has ``int (1 - s cos(w x)) = 1 - abs(phi(x)) < 0``.
+
+    That says how much negative mass there is at least, and not where: it weighs nearly all frequencies.
+    """
     if max(np.max(found, initial=0.0), -np.min(found, initial=0.0)) <= 1.0 + NORMAL or not np.any(x != 0.0):
         return
     excess = np.abs(found) - 1.0
@@ -73,11 +76,11 @@ def _check_bounded(x: np.ndarray, found: np.ndarray) -> None:
     frequency = 0.0 if found[at] < 0.0 else math.pi / abs(float(x[at]))
     mass = 0.5 * float(excess[at])
     raise NotPositiveDefiniteError(
-        f"phi is not positive definite: it is {found[at]:.6g} at lag {x[at]:.6g}, and the magnitude of a positive "
-        f"definite function is at most phi(0) = 1; its spectral mass about frequency {frequency:.6g} is negative, "
-        f"{-mass:.3g} or less",
+        f"phi is not positive definite: it is {found[at]:.6g} at lag {x[at]:.6g}, {excess[at]:.3g} beyond 1, and the "
+        f"magnitude of a positive definite function is at most phi(0) = 1; so {mass:.3g} or more of its spectral mass "
+        "is negative",
         frequency=frequency,
-        density=-math.inf,
+        density=math.nan,
         negative_mass=mass,
         witness=Witness(np.array([0.0, float(x[at])]), np.array([0.5, -0.5 * np.sign(found[at])]), -mass),
     )
