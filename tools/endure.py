@@ -113,10 +113,10 @@ WORKS = {
         "rfrope.heads.effective_offset(q, k, w, n_resamples=5000)",
         "rfrope.heads.effective_offset(q[:16], k[:16], w, n_resamples=20)",
     ),
-    "heads.attention_profile": (
+    "heads.positional_attention": (
         "",
-        "rfrope.heads.attention_profile(w, 2**25)",
-        "rfrope.heads.attention_profile(w, 64)",
+        "rfrope.heads.positional_attention(w, 2**25)",
+        "rfrope.heads.positional_attention(w, 64)",
     ),
     "analysis.summarise": (
         "",

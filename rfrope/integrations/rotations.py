@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import re
@@ -79,6 +80,10 @@ def rotaries(model: Module) -> list[Rotary]:
     ValueError
         If there is nothing.
     """
+    if any(isinstance(one, Positions) for one in model.modules()):
+        raise ValueError(
+            f"the rotation of this {type(model).__name__} was replaced already; expected undo() of that before"
+        )
     found = [*_makers(model), *_holders(model)]
     if not found:
         makers = [type(one).__name__ for one in model.modules() if re.search("Rotary|RopePosition", type(one).__name__)]
@@ -158,6 +163,25 @@ class Positions(torch.nn.Module):
         self.__dict__["rotary"] = rotary  # no part of the model any more
         self.turns_last = known(_model_type(rotary.own)).get("rotated") == "last"
         self.turns_back = self.as_one = False
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse: the attention that goes with it would come back as it was, and take positions for tables."""
+        raise TypeError(
+            "a model whose rotation was replaced cannot be pickled; expected its state_dict or save_pretrained, or "
+            "undo() before, and replace_rotary again after loading"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Positions:
+        """Copy it with a model, whose attention goes on to turn by the original: alike, unless that is learned."""
+        if any(True for _ in self.turning.parameters()):
+            raise TypeError(
+                "a model whose learned rotation was put in its place cannot be copied, as the copy would learn the "
+                "original's; expected replace_rotary on a copy of the model as it was, and load_state_dict"
+            )
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        return made
 
     def __getattr__(self, name: str) -> Any:
         """What else code of models asks of its rotary module, such as its config."""

@@ -275,6 +275,14 @@ def scores_of_random_tokens(omega, lag, n=20_000):
     return [np.sum(turned * rfrope.rotate(v, float(lag), omega), axis=-1) for v in (x, y)]
 
 
+@pytest.mark.parametrize("theta", [[math.pi], [2.5, 3.0], [1.0, 0.9, 0.8, 0.7]])
+def test_no_share_of_tokens_is_stated_for_few_blocks(theta):
+    """Scores of a few blocks are not normal: all tokens score less at half a turn of one block, and not 92 of 100."""
+    text = str(analysis.summarise(theta, 10))
+    assert "tokens on average find their own like less than others." in text
+    assert " of 100" not in text
+
+
 @pytest.mark.parametrize("name", ["standard", "long", "llama3", "lattice"])
 def test_sentences_on_scores_are_true_of_random_content(name):
     omega, context = SETS[name]

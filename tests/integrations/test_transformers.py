@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import doctest
 import importlib.util
@@ -69,6 +70,23 @@ def logits(model, ids=IDS, **options):
 def ropes_of(model):
     found = rfrope.from_config(model.config)
     return {one.source["name"]: one for one in found} if len(found) > 1 else found[0]
+
+
+def test_a_replaced_model_is_neither_pickled_nor_copied_wrongly(tmp_path):
+    """Loaded, the attention would be as it was and take positions for tables, without an error."""
+    model, wanted = made(), logits(made())
+    with replace_rotary(model, ropes_of(model)):
+        with pytest.raises(TypeError, match=r"cannot be pickled; expected its state_dict"):
+            torch.save(model, tmp_path / "model.pt")
+        copied = copy.deepcopy(model)
+        torch.testing.assert_close(logits(copied), wanted, rtol=0, atol=1e-5)
+        with pytest.raises(ValueError, match=r"was replaced already; expected undo\(\)"):
+            replace_rotary(model, ropes_of(model))
+    assert torch.equal(logits(model), wanted)
+    torch.save(model, tmp_path / "model.pt")
+    learned = RotaryEmbedding(ropes_of(model), learnable=True)
+    with replace_rotary(model, learned), pytest.raises(TypeError, match="cannot be copied"):
+        copy.deepcopy(model)
 
 
 # -- configs -----------------------------------------------------------------------------------------------------------
