@@ -63,7 +63,7 @@ def _cin(z: Array, ci: Callable[[Array], Array], xp: ModuleType) -> Array:
     """``Cin(z) = int_0^z (1 - cos t)/t dt`` (DLMF 6.2.12)."""
     near = z <= _CIN_SERIES  # no clip, whose derivative at its ends may be half of one
     series = _cin_series(xp.where(near, z, xp.zeros_like(z)), 14)
-    bounded = array.clip(z, _CIN_SERIES, _LARGEST, xp)
+    bounded = array.clip(z, _CIN_SERIES, min(_LARGEST, float(xp.finfo(z.dtype).max)), xp)
     return xp.where(near, series, np.euler_gamma + xp.log(bounded) - ci(bounded))
 
 

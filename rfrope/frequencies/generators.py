@@ -59,9 +59,10 @@ def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
     """
     xp, _ = array.shared(generators=generators)
     given = array.to_host(array.numbers(generators, xp, name="generators")).astype(np.float64)
-    stack = given.reshape(-1, *given.shape[-2:])
-    if given.ndim not in (2, 3) or stack.shape[1] != stack.shape[2] or stack.shape[1] % 2 or 0 in stack.shape:
-        raise ValueError(f"generators has shape {given.shape}; expected (k, d, d), or (d, d), with an even d")
+    shape = given.shape
+    if len(shape) not in (2, 3) or shape[-1] != shape[-2] or shape[-1] % 2 or 0 in shape:
+        raise ValueError(f"generators has shape {shape}; expected (k, d, d), or (d, d), with an even d")
+    stack = given.reshape(-1, *shape[-2:])
     _check(stack)
     basis = _common_basis(stack)
     turned = basis.T @ stack @ basis

@@ -117,7 +117,7 @@ def test_other_widths(n_blocks):
 @campaign
 def test_a_long_context():
     found = analysis.base_for_context(131_072, 64)
-    assert found.smallest > 30.0 * found.integral_rule
+    assert found.smallest > 20.0 * found.integral_rule  # a narrow island lies below those that a grid sees
     assert found.always_above <= 0.5 * found.grid[1]
     for base in (found.smallest, found.always_above):
         assert analysis.first_negative_lag(rfrope.geometric(64, base=base), 131_071) is None
