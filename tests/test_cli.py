@@ -1029,8 +1029,8 @@ def test_an_interrupt_is_one_line(run, monkeypatch):
 def test_an_interrupt_of_the_process():
     """A real signal, while the trials run."""
     many = ["validate", "gaussian(scale=32)", "--samples", "4294967295"]
-    code = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background has none
+    code = (  # a job in the background would ignore the signal
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from rfrope.cli import main; print('begun', flush=True); sys.exit(main(sys.argv[1:]))"
     )
     with subprocess.Popen(
