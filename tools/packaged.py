@@ -8,7 +8,7 @@ import tarfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).parents[1]
-KINDS = (".py", ".cu", ".cuh", ".json", ".npz", ".txt", ".md", "py.typed")
+KINDS = (".py", ".cu", ".cuh", ".json", ".npz", ".txt", ".md", ".css", ".js", "py.typed")
 WITHIN = ("rfrope", "tests", "docs", "benchmarks", "examples", "tools")
 MADE = ("docs/_build/", "docs/api/generated/", "docs/gallery/")  # by the build of the site
 
@@ -22,7 +22,13 @@ def faults(folder: pathlib.Path) -> list[str]:
         unpacked = {name.partition("/")[2] for name in archive.getnames()}
     package = tree("rfrope")
     needed = {"rfrope/py.typed", "rfrope/_accel/cuda/rotation.cu", "rfrope/_accel/cuda/common.cuh"}
-    needed |= {"rfrope/data/model_types.json", "rfrope/data/smollm2_heads.npz", "rfrope/data/conformance/run.txt"}
+    needed |= {
+        "rfrope/data/page/page.js",
+        "rfrope/data/page/uPlot-LICENSE.txt",
+        "rfrope/data/model_types.json",
+        "rfrope/data/smollm2_heads.npz",
+        "rfrope/data/conformance/run.txt",
+    }
     found = [f"the tree lacks {name}" for name in sorted(needed - package)]
     found += [f"the wheel lacks {name}" for name in sorted(package - held)]
     others = {name for name in held - package if ".dist-info/" not in name}
