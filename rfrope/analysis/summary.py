@@ -21,7 +21,7 @@ from rfrope.rotation.rope import Rope
 _SHOWN = 7  # lags that a reader sees, beside 0
 _LADDER = 1e-6  # largest relative departure of a geometric ladder from its base
 _FAR = 0.15  # root mean square from which a fitted kernel does not describe the curve
-_NORMAL = 10  # blocks from which on scores of random tokens are normal enough for a share
+_NORMAL = 8  # blocks from which on scores of random tokens are normal enough for a share
 _HIGH = 0.9  # value of the mean kernel from which two positions look the same
 
 
