@@ -13,7 +13,6 @@ os.environ.setdefault(
 )  # before NumPy: where others compute too, its threads wait for each other
 
 import argparse
-import csv
 import pathlib
 import sys
 from collections.abc import Iterable
@@ -154,11 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.output:
         draw(table, options.output, note)
         options.output.with_suffix(".inc").write_text(include(table, note), "utf-8")
-        with options.output.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
-            file.write(f"# {note}\n")
-            writer = csv.DictWriter(file, HEADER, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(table)
+        machine.write_rows(options.output.with_suffix(".csv"), HEADER, table, note)
     return 0
 
 

@@ -11,7 +11,6 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy, see benchmarks.designs
 
 import argparse
-import csv
 import math
 import pathlib
 import sys
@@ -143,11 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(*(f"{name} {value}" for name, value in table[-1].items()), sep="  ", flush=True)
     if options.output:
         options.output.with_suffix(".inc").write_text(include(table, note), "utf-8")
-        with options.output.open("w", encoding="utf-8", newline="") as file:
-            file.write(f"# {note}\n")
-            writer = csv.DictWriter(file, HEADER, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(table)
+        machine.write_rows(options.output, HEADER, table, note)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.metadata
 import itertools
 import os
@@ -10,6 +11,7 @@ import platform
 import sys
 import threading
 import time
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -107,6 +109,15 @@ def description() -> list[str]:
         versions(PACKAGES),
         time.strftime("%Y-%m-%d"),
     ]
+
+
+def write_rows(path: pathlib.Path, header: Sequence[str], rows: Iterable[Mapping[str, str]], *notes: str) -> None:
+    """Write rows as comma-separated values under notes on how they were made."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(f"# {note}\n" for note in notes)
+        writer = csv.DictWriter(file, header, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def command(module: str) -> str:

@@ -112,11 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(*table[-1].values(), sep="  ", flush=True)
     if options.output:
         options.output.with_suffix(".inc").write_text(include(table, notes), "utf-8")
-        with options.output.open("w", encoding="utf-8", newline="") as file:
-            file.writelines(f"# {note}\n" for note in notes)
-            writer = csv.DictWriter(file, HEADER, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(table)
+        machine.write_rows(options.output, HEADER, table, *notes)
     return 0
 
 

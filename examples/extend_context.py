@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import smollm2_heads
 import torch
-from trained import Row, command, complete, include, stated
+from trained import Row, command, complete, show, stated
 
 import rfrope
 from rfrope.analysis import plan
@@ -153,10 +153,8 @@ def main(arguments: list[str] | None = None) -> int:
     work = partial(run, trained=options.trained, factor=options.factor)
     rows = complete(options.output, wanted, work, workers=0)
     made = table(rows, options.trained, options.factor)
-    options.output.with_suffix(".inc").write_text(include(made, command("extend_context.py", arguments)), "utf-8")
+    show(made, options.output, command("extend_context.py", arguments))
     draw(rows, options.trained, options.factor, options.output.with_suffix(".svg"))
-    for row in made:
-        print("  ".join(row.values()))
     return 0
 
 

@@ -11,9 +11,7 @@ interruption. Beside it comes a table (``.inc``).
 
 from __future__ import annotations
 
-import argparse
 import math
-import pathlib
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -23,7 +21,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
-from trained import Layer, Row, against, command, complete, include
+from trained import Layer, Row, against, asked, command, show
 
 import rfrope
 from rfrope.layers.torch import RotaryEmbedding
@@ -144,20 +142,8 @@ def run_short(which: tuple[str, int]) -> Row:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
-    parser.add_argument("--output", metavar="FILE", type=pathlib.Path, required=True, help="comma-separated values")
-    parser.add_argument("--seeds", metavar="N", type=int, default=SEEDS, help=f"runs of each encoding; {SEEDS}")
-    parser.add_argument("--encodings", metavar="NAME", nargs="+", choices=ENCODINGS, default=ENCODINGS)
-    parser.add_argument("--workers", metavar="N", type=int, default=2, help="processes of one thread; 2")
-    parser.add_argument("--short", action="store_true", help="three steps each: to see that it works")
-    options = parser.parse_args(arguments)
-    wanted = [(name, seed) for seed in range(options.seeds) for name in options.encodings]
-    rows = complete(options.output, wanted, run_short if options.short else run, options.workers)
-    reference = REFERENCE if REFERENCE in options.encodings else options.encodings[0]
-    table = against(rows, reference, list(READ), list(READ))
-    options.output.with_suffix(".inc").write_text(include(table, command("train_digits.py", arguments)), "utf-8")
-    for row in table:
-        print("  ".join(row.values()))
+    output, rows, reference = asked(__doc__, arguments, ENCODINGS, SEEDS, REFERENCE, run, run_short)
+    show(against(rows, reference, list(READ), list(READ)), output, command("train_digits.py", arguments))
     return 0
 
 

@@ -10,7 +10,6 @@ interruption. Beside it come a table (``.inc``) and a figure (``.svg``).
 
 from __future__ import annotations
 
-import argparse
 import math
 import pathlib
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from trained import Layer, Row, against, command, complete, include
+from trained import Layer, Row, against, asked, command, show
 
 import rfrope
 from rfrope.layers.torch import RotaryEmbedding
@@ -168,21 +167,10 @@ def draw(rows: list[Row], path: pathlib.Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
-    parser.add_argument("--output", metavar="FILE", type=pathlib.Path, required=True, help="comma-separated values")
-    parser.add_argument("--seeds", metavar="N", type=int, default=SEEDS, help=f"runs of each encoding; {SEEDS}")
-    parser.add_argument("--encodings", metavar="NAME", nargs="+", choices=ENCODINGS, default=ENCODINGS)
-    parser.add_argument("--workers", metavar="N", type=int, default=2, help="processes of one thread; 2")
-    parser.add_argument("--short", action="store_true", help="three steps each: to see that it works")
-    options = parser.parse_args(arguments)
-    wanted = [(name, seed) for seed in range(options.seeds) for name in options.encodings]
-    rows = complete(options.output, wanted, run_short if options.short else run, options.workers)
-    reference = REFERENCE if REFERENCE in options.encodings else options.encodings[0]
+    output, rows, reference = asked(__doc__, arguments, ENCODINGS, SEEDS, REFERENCE, run, run_short)
     table = against(rows, reference, list(PARTS), ["16 to 128", "128 to 256", "256 to 512"])
-    options.output.with_suffix(".inc").write_text(include(table, command("train_lm.py", arguments)), "utf-8")
-    draw(rows, options.output.with_suffix(".svg"))
-    for row in table:
-        print("  ".join(row.values()))
+    show(table, output, command("train_lm.py", arguments))
+    draw(rows, output.with_suffix(".svg"))
     return 0
 
 

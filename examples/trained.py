@@ -6,6 +6,7 @@ in processes of one thread each, and appends each as it ends; the same command g
 
 from __future__ import annotations
 
+import argparse
 import csv
 import multiprocessing
 import pathlib
@@ -45,6 +46,28 @@ class Layer(nn.Module):
 def command(script: str, arguments: list[str] | None) -> str:
     """Return the command line that makes a file, to be written into it."""
     return " ".join([f"python examples/{script}", *(sys.argv[1:] if arguments is None else arguments)])
+
+
+def asked(
+    about: str | None,
+    arguments: list[str] | None,
+    encodings: tuple[str, ...],
+    seeds: int,
+    reference: str,
+    run: Callable[..., Row],
+    run_short: Callable[..., Row],
+) -> tuple[pathlib.Path, list[Row], str]:
+    """Read the command line of a script that trains, and train: its file, all rows, and what they are held against."""
+    parser = argparse.ArgumentParser(description=str(about).partition(":")[0])
+    parser.add_argument("--output", metavar="FILE", type=pathlib.Path, required=True, help="comma-separated values")
+    parser.add_argument("--seeds", metavar="N", type=int, default=seeds, help=f"runs of each encoding; {seeds}")
+    parser.add_argument("--encodings", metavar="NAME", nargs="+", choices=encodings, default=encodings)
+    parser.add_argument("--workers", metavar="N", type=int, default=2, help="processes of one thread; 2")
+    parser.add_argument("--short", action="store_true", help="three steps each: to see that it works")
+    options = parser.parse_args(arguments)
+    wanted = [(name, seed) for seed in range(options.seeds) for name in options.encodings]
+    rows = complete(options.output, wanted, run_short if options.short else run, options.workers)
+    return options.output, rows, reference if reference in options.encodings else options.encodings[0]
 
 
 def complete(path: pathlib.Path, runs: Iterable[tuple[str, int]], work: Callable[..., Row], workers: int) -> list[Row]:
@@ -127,3 +150,10 @@ def include(table: list[Row], made_by: str) -> str:
     for row in [dict(zip(table[0], table[0], strict=True)), *table]:
         lines += [f"   {'  -' if number else '* -'} {value}".rstrip() for number, value in enumerate(row.values())]
     return "\n".join(lines) + "\n"
+
+
+def show(table: list[Row], output: pathlib.Path, made_by: str) -> None:
+    """Print a table, and write it beside the rows."""
+    output.with_suffix(".inc").write_text(include(table, made_by), "utf-8")
+    for row in table:
+        print("  ".join(row.values()))

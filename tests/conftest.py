@@ -5,9 +5,11 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import importlib
 import importlib.util
 import os
 import pathlib
+import sys
 import tracemalloc
 import warnings
 from collections.abc import Generator
@@ -91,6 +93,18 @@ class Library:
         if type(x).__module__.partition(".")[0] not in (_MODULES.get(self.name, self.name), "jaxlib"):
             return False
         return self.name != "torch cuda" or x.is_cuda
+
+
+def benchmark(name: str) -> Any:
+    """Return a module of benchmarks/, or skip the test where that folder is not here."""
+    root = pathlib.Path(__file__).parents[1]
+    if not (root / "benchmarks").is_dir():
+        pytest.skip("benchmarks/ is not here")
+    sys.path.insert(0, str(root))
+    try:
+        return importlib.import_module(f"benchmarks.{name}")
+    finally:
+        sys.path.remove(str(root))
 
 
 def library(name: str) -> Library:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import pathlib
-import sys
 
 import numpy as np
 import pytest
 from campaign import campaign, sparse
+from conftest import benchmark
 from problems import Z_BOUND
 
 import rfrope
@@ -158,15 +158,7 @@ def test_a_rope_of_it_can_be_made_again():
 
 @pytest.fixture(scope="module")
 def gains():
-    root = pathlib.Path(__file__).parents[1]
-    if not (root / "benchmarks").is_dir():
-        pytest.skip("benchmarks/ is not here")
-    sys.path.insert(0, str(root))
-    try:
-        from benchmarks import gains
-    finally:
-        sys.path.remove(str(root))
-    return gains
+    return benchmark("gains")
 
 
 @pytest.mark.parametrize(

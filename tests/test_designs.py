@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import itertools
 import pathlib
-import sys
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from campaign import sparse
+from conftest import benchmark
 from problems import KERNELS, Z_BOUND, law_distances
 
 import rfrope
@@ -667,15 +667,8 @@ def test_names_of_the_designs():
 
 def test_documented_errors_are_reproduced():
     """Some of them; the whole takes ``python -m benchmarks.designs`` minutes."""
-    root = pathlib.Path(__file__).parents[1]
-    if not (root / "benchmarks").is_dir():
-        pytest.skip("benchmarks/ is not here")
-    sys.path.insert(0, str(root))
-    try:
-        from benchmarks import designs
-    finally:
-        sys.path.remove(str(root))
-    lines = (root / "docs" / "designs_error.csv").read_text("utf-8").splitlines()
+    designs = benchmark("designs")
+    lines = (pathlib.Path(__file__).parents[1] / "docs" / "designs_error.csv").read_text("utf-8").splitlines()
     assert lines[0].startswith("# python -m benchmarks.designs")
     documented = {tuple(row[h] for h in designs.HEADER[:4]): row for row in csv.DictReader(lines[1:])}
     assert {key[0] for key in documented} == {repr(kernel) for kernel in designs.cases()}

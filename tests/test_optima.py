@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import math
 import pathlib
-import sys
 
 import numpy as np
 import pytest
 from campaign import campaign
+from conftest import benchmark
 
 import rfrope
 from rfrope import kernels
@@ -126,14 +126,9 @@ TABLE = ROOT / "docs" / "designs_optima.csv"
 
 def optima():
     """The benchmark, whose table holds what 200 random starts reach."""
-    if not (ROOT / "benchmarks").is_dir() or not TABLE.is_file():
-        pytest.skip("benchmarks/ or docs/ is not here")
-    sys.path.insert(0, str(ROOT))
-    try:
-        from benchmarks import optima as module
-    finally:
-        sys.path.remove(str(ROOT))
-    return module
+    if not TABLE.is_file():
+        pytest.skip("docs/ is not here")
+    return benchmark("optima")
 
 
 def rows_of_table():
