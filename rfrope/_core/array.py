@@ -27,6 +27,9 @@ _FIT_ANY = (type(None), bool, int, float, complex, np.generic, list, tuple, rang
 _VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 + 1
 _WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
 _COMPLEX = {"float64": "complex128"}
+_DOUBLE = np.dtype(np.float64)
+_SMALL = 2**12  # elements of which the sum of squares is formed by one thread
+_REAL = frozenset("bBhHiIlLqQefd")  # characters of NumPy's dtypes of real numbers, but for longdouble
 _MODULES = {"jax": "jax.numpy", "dask": "dask.array"}  # where a library keeps its asarray, if not at the top
 
 
@@ -157,7 +160,7 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     TypeError
         If `value` is None, ragged, or holds something that is not a number.
     """
-    if library_of(xp) == "torch" and tensors.is_compiling():
+    if xp is not np and library_of(xp) == "torch" and tensors.is_compiling():
         return tensors.constant(value, device)
     if not isinstance(value, _FIT_ANY):
         if type(value).__name__ in ("MaskedArray", "matrix"):
@@ -189,6 +192,8 @@ def host_numbers(value: Any, name: str) -> np.ndarray:
 
 def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
     """Return `value` as an array of integers or real floating numbers, as `asarray` does, or raise TypeError."""
+    if xp is np and type(value) is np.ndarray and value.dtype.char in _REAL:
+        return value
     value = asarray(value, xp, name=name, device=device)
     if not (is_real_floating(value) or is_integer(value)):
         raise TypeError(f"{name} has dtype {dtype_name(value)}; expected integers or real floating numbers")
@@ -366,11 +371,13 @@ def _numpy_name(dtype: np.dtype) -> str:
 
 def is_real_floating(x: Array) -> bool:
     """Whether the dtype of `x` is a real floating type that can be rotated (bfloat16 included)."""
-    return dtype_name(x) in _WIDER
+    return (type(x) is np.ndarray and x.dtype is _DOUBLE) or dtype_name(x) in _WIDER
 
 
 def is_integer(x: Array) -> bool:
     """Whether `x` holds integers."""
+    if type(x) is np.ndarray and x.dtype.char in _REAL:
+        return x.dtype.kind != "f"
     return dtype_name(x).startswith(("int", "uint"))
 
 
@@ -407,7 +414,7 @@ def as_words(x: Array, bits: int, xp: ModuleType) -> Array:
 
 def as_widest(x: Array, xp: ModuleType) -> Array:
     """Return `x` as float64 (float32 where the namespace has no float64)."""
-    return astype(x, widest_float(xp, device(x)), xp)
+    return x if type(x) is np.ndarray and x.dtype is _DOUBLE else astype(x, widest_float(xp, device(x)), xp)
 
 
 def split(x: Array, xp: ModuleType) -> tuple[Array, Array]:
@@ -450,7 +457,7 @@ def clip(x: Array, low: float, high: float | None, xp: ModuleType) -> Array:
 
     For CuPy array-api-compat's clip picks elements by a mask, and so makes the host wait for the device.
     """
-    return x.clip(low, high) if is_cupy(x) else xp.clip(x, low, high)
+    return x.clip(low, high) if isinstance(x, np.ndarray) or is_cupy(x) else xp.clip(x, low, high)
 
 
 def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
@@ -458,6 +465,8 @@ def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
 
     True unasked for lazy and device arrays (see `on_host`).
     """
+    if type(x) is np.ndarray and x.dtype is _DOUBLE and x.size <= _SMALL and np.vdot(x, x) < bound * bound:
+        return True  # quickly, for NaN and infinity compare with nothing
     space = np if isinstance(x, np.ndarray) else xp  # inside jit JAX would trace even NumPy's constants
     return not on_host(x) or bool(space.all(space.abs(as_widest(x, space)) <= bound))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -130,6 +131,11 @@ def near_and_far(vectors: Array, bound: float, xp: ModuleType) -> tuple[Array, A
     square, length : arrays, (...)
         Those of the vectors where they are to be used, and of other vectors elsewhere.
     """
+    if vectors.shape[-1] == 1 and isinstance(vectors, np.ndarray):  # the same numbers, without what gradients need
+        value = vectors[..., 0]
+        length = np.abs(value)
+        near = length < math.sqrt(bound) if bound else length == 0.0
+        return near, np.where(near, value * value, 0.0), np.where(near, 1.0, length)
     if bound:
         near = xp.all(xp.abs(vectors) < math.sqrt(bound / vectors.shape[-1]), axis=-1)
     else:
@@ -151,6 +157,7 @@ def _length_of_others(vectors: Array, xp: ModuleType) -> Array:
     return divisor[..., 0] * xp.sqrt(xp.sum(vectors * vectors, axis=-1))
 
 
+@lru_cache(maxsize=256)
 def volume(scale: float | tuple[float, ...], ndim: int) -> float:
     """Product of a length over the axes."""
     with np.errstate(over="ignore", under="ignore"):

@@ -15,6 +15,8 @@ from rfrope._core.array import Array
 from rfrope.rotation.scoring import scores_of
 from rfrope.rotation.turning import rotate, rotation_table
 
+_PLAIN = {str, int, float, bool, type(None)}  # kinds of values that need no copy
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rope:
@@ -52,6 +54,10 @@ class Rope:
 
     Notes
     -----
+    Frequencies of NumPy are a copy, and read-only, as what is prepared from them is kept: write to ``rope.frequencies.copy()``
+    and make another Rope. Those of other libraries are the caller's own arrays, so that gradients reach them; what is written
+    into a tensor is seen by the next call.
+
     It unpacks as the pair ``frequencies, attention_factor``, and ``numpy.asarray`` gives its frequencies. A copy with
     another field: ``dataclasses.replace(rope, context=8192)``.
 
@@ -102,10 +108,9 @@ class Rope:
             "sections": sections,
             "interleaved": interleaved,
             "context": _checked_context(self.context),
-            "source": copy.deepcopy(dict(self.source or {})),
+            "source": _copied(dict(self.source or {})),
         }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update(checked)  # frozen
 
     @property
     def n_blocks(self) -> int:
@@ -126,7 +131,7 @@ class Rope:
             return dealt(self.frequencies, self.sections, self.interleaved)
         held = self.__dict__
         if "_vectors" not in held:
-            held["_vectors"] = dealt(self.frequencies, self.sections, self.interleaved)
+            held["_vectors"] = _seal(dealt(self.frequencies, self.sections, self.interleaved))
         return held["_vectors"]
 
     def rotate(self, x: Array, positions: Array, *, inverse: bool = False, out: Array | None = None) -> Array:
@@ -268,8 +273,8 @@ class Rope:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update(state)
+        _seal(self.frequencies)
 
     def _repr_html_(self) -> str:
         return texts.as_html(self)
@@ -345,14 +350,31 @@ def _interleaved_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
 
 
 def _checked_frequencies(value: Any) -> tuple[Array, int]:
-    """Frequencies as they came, NumPy's copied, lists and integers as floats; and how many blocks a head has."""
+    """Frequencies as they came, NumPy's as a copy of our own, lists and integers as floats; and the blocks of a head."""
     if isinstance(value, Rope):
         raise TypeError("frequencies is a Rope; expected an array: dataclasses.replace(rope, ...) changes other fields")
     xp, device = array.shared(frequencies=value)
     n_blocks = angles.frequencies(value, xp, device).shape[-2]
     value = array.numbers(value, xp, name="frequencies", device=device)
-    value = value.copy() if isinstance(value, np.ndarray) else value  # what its owner writes later is not ours
-    return (value if array.is_real_floating(value) else array.as_widest(value, xp)), n_blocks
+    value = value if array.is_real_floating(value) else array.as_widest(value, xp)
+    return _seal(value.copy()) if isinstance(value, np.ndarray) else value, n_blocks
+
+
+def _seal(frequencies: Array) -> Array:
+    """Make an array of NumPy that nobody else holds read-only: what was prepared from it stays right."""
+    if isinstance(frequencies, np.ndarray):
+        frequencies.flags.writeable = False
+    return frequencies
+
+
+def _copied(value: Any) -> Any:
+    """A copy of plain values, made sooner than `copy.deepcopy` makes it."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is dict:
+        return {name: _copied(one) for name, one in value.items()}
+    return [_copied(one) for one in value] if kind is list else copy.deepcopy(value)
 
 
 def _checked_context(context: Any) -> int | tuple[int, ...] | None:

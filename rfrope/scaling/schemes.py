@@ -433,8 +433,10 @@ def _read(frequencies: Any, *, sets: str = "line", **beside: Any) -> tuple[Array
 
 def _scaled(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:
     """Return the Rope of a scheme's result, with a longer context; it keeps what else a given Rope held."""
-    held = given if isinstance(given, Rope) else Rope(frequencies)
     step = {"scheme": scheme, **{name: value for name, value in parameters.items() if value is not None}}
+    if not isinstance(given, Rope):
+        return Rope(frequencies, attention_factor=attention_factor, source={"scaled_by": [step]})
+    held = given
     longer = 1.0 if scheme == "dynamic_ntk" else float(parameters.get("factor") or 1.0)
     return of(
         given,
