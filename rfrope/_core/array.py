@@ -210,7 +210,10 @@ def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: An
         dtype = widest_float(xp, device) if host.dtype.kind == "f" else getattr(xp, _known_dtype(host, xp, device))
     if host.dtype == np.float64 and not has_float64(xp, device):
         host = host.astype(np.float32)  # before it is on a device that has no such numbers
-    if device is not None and library_of(xp) not in ("jax", "dask"):
+    library = library_of(xp)
+    if library == "torch" and not host.flags.writeable:  # it would share the memory
+        host = host.copy()
+    if device is not None and library not in ("jax", "dask"):
         return xp.asarray(host, dtype=dtype, device=device)
     return xp.asarray(host, dtype=dtype)
 
@@ -225,17 +228,6 @@ def _known_dtype(host: np.ndarray, xp: ModuleType, device: Any) -> str:
     """Name of the dtype of a NumPy array, with 32 bits where `xp` has no 64."""
     name = host.dtype.name
     return name if name in supported_dtypes(xp, device) else name.replace("64", "32")
-
-
-def vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
-    """Return a few numbers as an array of the dtype and on the device of another.
-
-    On a device they are filled in one by one: a copy from the host would make some libraries wait for the device, and
-    could not be recorded in a CUDA graph.
-    """
-    if xp is np or is_lazy(like):
-        return from_host(np.asarray(values), xp, dtype=like.dtype)
-    return xp.stack([xp.full((), value, dtype=like.dtype, device=like.device) for value in values])
 
 
 def empty(shape: tuple[int, ...], like: Array, xp: ModuleType) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import ModuleType
@@ -103,7 +103,18 @@ def along_axes(value: float | tuple[float, ...], like: Array, xp: ModuleType) ->
     """Return a parameter so that it broadcasts against vectors ``(..., k)`` such as `like`."""
     if isinstance(value, float):
         return value
-    return array.vector(value, like, xp)
+    return vector(value, like, xp)
+
+
+def vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
+    """Return a few numbers as an array of the dtype and on the device of another.
+
+    On a device they are filled in one by one: a copy from the host would make some libraries wait for the device, and
+    could not be recorded in a CUDA graph.
+    """
+    if xp is np or array.is_lazy(like):
+        return array.from_host(np.asarray(values), xp, dtype=like.dtype)
+    return xp.stack([xp.full((), value, dtype=like.dtype, device=like.device) for value in values])
 
 
 def radius(vectors: Array, xp: ModuleType) -> Array:

@@ -120,7 +120,7 @@ class RotaryEmbedding(torch.nn.Module):
         starts = {"frequencies": array.to_host(self.rope.frequencies), "phases": np.zeros(self._host.shape[:-1])}
         with torch.no_grad():
             for name in self._learned:
-                getattr(self, name).copy_(torch.from_numpy(np.asarray(starts[name], np.float64)))
+                getattr(self, name).copy_(torch.from_numpy(np.array(starts[name], np.float64)))
 
     def forward(
         self, q: Tensor, k: Tensor, positions: Tensor | None = None, offset: int | Tensor = 0
