@@ -1,7 +1,7 @@
 """Small calls of the functions of 0.1, where reading the arguments is most of the work.
 
-``python -m benchmarks.compare 44a45bd HEAD --suite small`` times them, with 0.1 as the base. A call is named by the place of its function
-now; `PLACES` has those of 0.1 where they were others.
+``python -m benchmarks.compare 44a45bd HEAD --suite small`` times them, with 0.1 as the base. A call is named by the
+place of its function now; `PLACES` has those of 0.1 where they were others.
 """
 
 import functools

@@ -7,7 +7,6 @@ and memory is that of a chunk.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any, ClassVar
@@ -19,6 +18,7 @@ from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox
 from rfrope._core.arguments import choice, whole
 from rfrope._core.array import Array
 from rfrope._core.checkpoints import Checkpoint, check_seed
+from rfrope._core.pending import Pending, WhenAsked, settled_state
 from rfrope._core.power_sums import MeanSums, PowerSums
 from rfrope._core.texts import Result
 from rfrope._core.twins import twinned
@@ -32,26 +32,6 @@ _ROUNDING = 1e-13  # of the largest possible value
 _SHARE = 0.02  # of the squared sum of squares that fourth powers may be: 50 draws that are far off, or more
 _FEW_DRAWS = 256
 _LOOKED_AT = 2**14  # lags of which fourth moments are looked at
-_QUANTITIES: dict[str, Callable[[Array, ModuleType], Array]] = {
-    "phi": lambda u, xp: xp.cos(u),
-    "phi2": lambda u, xp: xp.cos(2.0 * u),
-    "sin": lambda u, xp: xp.sin(u),
-}
-
-
-class _WhenAsked:
-    """The field `trusted`, which may be given as what is still to be found out: that is done when somebody asks."""
-
-    def __get__(self, estimate: Any, owner: type | None = None) -> Any:
-        if estimate is None:
-            return True  # the default
-        held = estimate.__dict__["trusted"]
-        if isinstance(held, _Unsettled):
-            held = estimate.__dict__["trusted"] = held.settled()
-        return held
-
-    def __set__(self, estimate: Any, value: Any) -> None:
-        estimate.__dict__["trusted"] = value
 
 
 @dataclass(frozen=True)
@@ -75,10 +55,10 @@ class Estimate(Result):
     value: Array
     stderr: Array
     n: int
-    trusted: Any = _WhenAsked()  # noqa: RUF009 - a descriptor, not a default
+    trusted: Any = WhenAsked(True)  # noqa: RUF009 - a descriptor, which gives the default
 
     def __getstate__(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return settled_state(self)
 
 
 @dataclass(frozen=True)
@@ -181,7 +161,7 @@ def estimate_kernel(
     """
     kernel = as_kernel(kernel)
     design = check_randomised(design, kernel)
-    choice("quantity", quantity, tuple(_QUANTITIES))
+    choice("quantity", quantity, sums.QUANTITIES)
     delta, _, _ = angles.lags(delta, kernel.ndim, law=kernel)
     n_samples = whole("n_samples", n_samples, 2)
     n_sets = _n_sets(design, n_samples, n_blocks)
@@ -361,8 +341,7 @@ class _SetChunk:
         """Means of the sets ``(*S, length)`` at some lags."""
         xp = array.namespace(delta=lags)
         u = _phases(lags, omega, xp)
-        values = _QUANTITIES[self.quantity](xp.reshape(u, (*u.shape[:-1], length, self.n_blocks)), xp)
-        return xp.mean(values, axis=-1)
+        return sums.mean_of_phases(xp.reshape(u, (*u.shape[:-1], length, self.n_blocks)), self.quantity, xp)
 
 
 @dataclass(frozen=True)
@@ -437,7 +416,7 @@ def _drawn(kernel: Kernel, key: philox.Key, start: int, length: int, like: Array
 def _kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
     """Mean over the draws ``(n, k)``, and central sum of squares, of a kernel's quantity at all lags."""
     xp = array.namespace(delta=delta)
-    values = _QUANTITIES[quantity](_phases(delta, omega, xp), xp)
+    values = sums.waves_of_phases(_phases(delta, omega, xp), quantity, xp)
     mean = xp.mean(values, axis=-1)
     centred = values - mean[..., None]
     return mean, xp.sum(centred * centred, axis=-1)
@@ -468,7 +447,7 @@ def _borne_out(task: _KernelChunk, found: MeanSums) -> Any:
 
 
 @dataclass(frozen=True)
-class _Unsettled:
+class _Unsettled(Pending):
     """Lags ``(n, k)`` at which the size of the variance settles nothing, of NumPy, and copies, so that they stay."""
 
     kernel: Kernel
@@ -487,7 +466,7 @@ class _Unsettled:
         omega = draw(self.kernel, self.key, 0, n)[0]
         known = np.array(array.to_host(self.sure)).reshape(-1)
         for span in sums.parts(len(self.lags), 8 * n):  # phases, values, deviations and their powers
-            seen = PowerSums.of(_QUANTITIES[self.quantity](_phases(self.lags[span], omega, np), np), np)
+            seen = PowerSums.of(sums.waves_of_phases(_phases(self.lags[span], omega, np), self.quantity, np), np)
             rare = self.variances[span] > 1.5 * seen.m2 / n  # draws not looked at hold much of the variance
             known[self.unsure[span]] = _is_spread(seen, _SHARE) & ~rare
         xp, shape = array.namespace(sure=self.sure), self.sure.shape

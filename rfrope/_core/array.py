@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
 from types import ModuleType
@@ -27,7 +27,7 @@ _FIT_ANY = (type(None), bool, int, float, complex, np.generic, list, tuple, rang
 _VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 + 1
 _WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
 _COMPLEX = {"float64": "complex128"}
-_DOUBLE = np.dtype(np.float64)
+_DOUBLE = np.dtype(np.float64)  # one object for all plain float64 arrays, by which they are known quickly
 _SMALL = 2**12  # elements of which the sum of squares is formed by one thread
 _REAL = frozenset("bBhHiIlLqQefd")  # characters of NumPy's dtypes of real numbers, but for longdouble
 _MODULES = {"jax": "jax.numpy", "dask": "dask.array"}  # where a library keeps its asarray, if not at the top

@@ -15,7 +15,7 @@ from rfrope._core.blocks import check_pairing
 from rfrope.analysis import mean_kernel
 from rfrope.exports.engine import Asked, Engine, Rounding
 from rfrope.exports.files import TAKE_MODELS, WRITERS
-from rfrope.exports.gguf import architecture_of
+from rfrope.exports.gguf import USUAL, architecture_of
 from rfrope.exports.records import ENGINES
 from rfrope.rotation.rope import Rope
 
@@ -251,7 +251,7 @@ def _asked(rope: Any, engine: Engine, options: dict[str, Any], measured: bool = 
     base = options["base"]
     base = _own_base(rope) if base is None else positive("base", base, least=2.0**-100, most=2.0**100)
     dtype = choice("dtype", options["dtype"] or "float32", _DTYPES)
-    asked = Asked(rope, omega, context, base, dtype, options["architecture"] or "llama")
+    asked = Asked(rope, omega, context, base, dtype, options["architecture"] or USUAL)
     if reason := engine.refuses(asked):
         raise _refused(engine, reason)
     return asked

@@ -27,7 +27,6 @@ _TABLES = ({"cos", "sin"}, {"freqs_cis"})  # parameters by which a function take
 _BACK = re.compile(r"-\s*sin\b")  # attention that undoes a rotation
 _MORE = {"num_k_exclude_rope", "repeat_freqs_k", "cos_k", "sin_k"}  # of functions that turn memory as keys
 _CLASS = "class_pos_emb"  # learned angles of a class token, which are put before those of positions
-_NEGATIVE = ("nanochat",)  # half, with every angle negated
 _HELD = "embed_positions"  # the buffer of attention that holds its own table
 
 
@@ -261,7 +260,7 @@ def _check_pairing(own: Module, rope: Any) -> None:
     """Refuse a Rope that pairs otherwise than the weights of a model do, and a model that no pairing is right for."""
     kind, held = _model_type(own), getattr(rope, "pairing", "half")
     pairing = _pairing(getattr(own, "config", None))
-    if pairing == "neither" and kind not in _NEGATIVE:
+    if pairing == "neither" and known(kind).get("negated") is not True:
         raise ValueError(f"{kind}: {known(kind)['pairing_note']}; no Rope does that")
     if pairing == "neither" and held is None:
         raise ValueError(

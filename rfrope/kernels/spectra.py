@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rfrope._core import array, elementwise, special, turns
+from rfrope._core import elementwise, special, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope.data.model_types import known
 from rfrope.models.values import first, given
 from rfrope.rotation.rope import Rope
 from rfrope.scaling import schemes
@@ -48,6 +49,11 @@ class Told:
     def model_type(self) -> str:
         """``model_type`` of the config."""
         return str(self.rope.source["model_type"])
+
+    def own(self, engine: str) -> Mapping[str, Any]:
+        """What is peculiar to this model type in the code of an engine."""
+        found: Mapping[str, Any] = known(self.model_type).get("engines", {}).get(engine, {})
+        return found
 
     @property
     def scheme(self) -> str:
@@ -158,7 +164,7 @@ def transformers(told: Told) -> Use:
     name = told.scheme
     values = told.values if told.rope.source["name"] else given(told.raw)  # a part has been read already
     written = values.get("rope_type", values.get("type"))
-    if name == "ntk" or (written == "su" and told.model_type != "phi3"):
+    if name == "ntk" or (written == "su" and not told.own("transformers").get("su")):
         raise RefusedError(f"stops with an error: {written!r} is none of its schemes")
     if name == "yarn" and values is not told.values and not {"factor", "short_factor"} & set(values):
         raise RefusedError("stops with an error: factor missing")
@@ -231,7 +237,7 @@ def sglang(told: Told) -> Use:
     """What SGLang does."""
     values, name = told.values, told.scheme
     # the Llama class reads this key beside the dict, where transformers 5 has it for Phi-3 alone; others pass over it
-    part = told.part if told.model_type == "phi3" else 1.0
+    part = told.part if told.own("SGLang").get("partial") else 1.0
     base = told.ladder(part)
     if name == "default":
         return Use(base)
@@ -280,9 +286,9 @@ _REORDERED = "pairing interleaved, and the converter reorders the weights of que
 def llama_cpp(told: Told) -> Use:
     """What llama.cpp does with the model that its converter makes."""
     values, name = told.values, told.scheme
-    if told.model_type == "phi3":
-        return _phi3_in_llama_cpp(told)
-    is_llama = told.model_type in ("llama", "mistral", "mixtral")
+    if told.own("llama.cpp").get("factors"):
+        return _factors_in_llama_cpp(told)
+    is_llama = told.own("llama.cpp").get("reordered", False)
     note, base = _REORDERED if is_llama else "", told.ladder()
     if name == "default":
         return Use(base, note=note)
@@ -308,7 +314,7 @@ def llama_cpp(told: Told) -> Use:
     raise UnknownError(f"the scheme {name!r} was not read")
 
 
-def _phi3_in_llama_cpp(told: Told) -> Use:
+def _factors_in_llama_cpp(told: Told) -> Use:
     values, base = told.values, told.ladder(told.part)
     if told.scheme != "longrope":
         return Use(base, passed_over=() if told.scheme == "default" else ("rope_type",))
@@ -323,29 +329,27 @@ def _phi3_in_llama_cpp(told: Told) -> Use:
 
 # -- MLX-LM ------------------------------------------------------------------------------------------------------------
 
-_MLX_BASES = {"llama": 1e4, "mistral": 1e4, "qwen2": 1e6, "phi3": 1e4, "mixtral": 1e6}
-
 
 def mlx_lm(told: Told) -> Use:
     """What MLX-LM does."""
-    raw, kind = told.raw, told.model_type
+    raw, own = told.raw, told.own("MLX-LM")
     passed: tuple[str, ...] = ()
     theta, scaling = raw.get("rope_theta"), raw.get("rope_scaling")
-    if kind == "qwen3":
+    if own.get("rope_parameters"):
         parameters = raw.get("rope_parameters") or {}
         theta, scaling = parameters.get("rope_theta") if theta is None else theta, scaling or parameters
     elif raw.get("rope_parameters"):
         passed = ("rope_parameters",)
-    if theta is None and kind not in _MLX_BASES:
+    if theta is None and "rope_theta" not in own:
         raise RefusedError("stops with an error: rope_theta missing")
-    theta = float(_MLX_BASES[kind] if theta is None else theta)
+    theta = float(own["rope_theta"] if theta is None else theta)
     pairing = "interleaved" if raw.get("rope_traditional") else "half"
-    if kind in ("mixtral", "qwen3_moe"):
+    if own.get("schemes") == "none":
         return Use(
             told.ladder(base=theta), pairing=pairing, passed_over=passed + (("rope_scaling",) if scaling else ())
         )
-    if kind == "phi3":
-        return _phi3_in_mlx(told, theta, scaling, passed, pairing)
+    if own.get("schemes") == "longrope":
+        return _long_in_mlx(told, theta, scaling, passed, pairing)
     frequencies, attention, length, more = _scaled_in_mlx(told, theta, scaling or {})
     return Use(frequencies, attention, length, pairing, passed_over=passed + more)
 
@@ -388,7 +392,7 @@ def _scaled_in_mlx(
     raise RefusedError(f"stops with an error: {name!r} is none of its schemes")
 
 
-def _phi3_in_mlx(told: Told, theta: float, scaling: Any, passed: tuple[str, ...], pairing: str) -> Use:
+def _long_in_mlx(told: Told, theta: float, scaling: Any, passed: tuple[str, ...], pairing: str) -> Use:
     base = told.ladder(float(told.raw.get("partial_rotary_factor", 1.0)), theta)
     if not scaling:
         return Use(base, pairing=pairing, passed_over=passed)
@@ -416,7 +420,7 @@ def tensorrt_llm(told: Told) -> Use:
         return Use(base, positions=told.context)
     if name not in ("linear", "llama3", "yarn", "longrope", "dynamic"):
         raise RefusedError(f"stops with an error: {name!r} is none of its schemes")
-    if told.model_type.startswith("qwen") and name != "yarn":
+    if told.own("TensorRT-LLM").get("schemes") == "yarn" and name != "yarn":
         raise RefusedError(f"stops with an error: {name!r} is none of the schemes of its Qwen classes")
     if name == "linear":
         return Use(base / float(scaling.get("factor", 1.0)), positions=told.context)

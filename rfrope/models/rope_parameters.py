@@ -17,6 +17,9 @@ KEYS = records.KEYS | own.KEYS
 SCHEMES = (*records.SCHEMES, own.SCHEME)
 NAMES = tuple(record.name for record in SCHEMES if " " not in record.name)
 _ALIASES = {alias: record.name for record in SCHEMES for alias in record.aliases}
+_WORDS = (*NAMES, *_ALIASES)
+_RECORDS = {record.name: record for record in SCHEMES}
+_PLAIN = {str, int, float, bool, list}  # kinds of values that are no dict, looked up first
 
 
 def from_rope_parameters(
@@ -118,7 +121,7 @@ def read(
         raise TypeError(f"rope_parameters holds the key {strange[0]!r:.80}; expected names of parameters")
     if "xdrope_section" in given:
         given = _renamed(given, "xdrope_section", "mrope_section")
-    nested = [str(key) for key, value in given.items() if isinstance(value, Mapping)]
+    nested = [str(key) for key, value in given.items() if type(value) not in _PLAIN and isinstance(value, Mapping)]
     if nested:
         raise ValueError(
             f"rope_parameters holds a dict for each of {', '.join(nested)}; expected one dict: pass "
@@ -155,12 +158,10 @@ def _scheme_of(given: dict[str, Any]) -> str:
     told = {}
     for key in ("rope_type", "type"):
         value = given.pop(key, None)
-        if value is not None and not (isinstance(value, str) and value in (*NAMES, *_ALIASES)):
+        if value is not None and not (isinstance(value, str) and value in _WORDS):
             axial = isinstance(value, str) and value == "axial"
             hint = ": 'axial' turns by two axes; rfrope.from_config reads it" if axial else ""
-            raise ValueError(
-                f"rope_parameters[{key!r}] is {value!r:.80}; expected one of {', '.join((*NAMES, *_ALIASES))}{hint}"
-            )
+            raise ValueError(f"rope_parameters[{key!r}] is {value!r:.80}; expected one of {', '.join(_WORDS)}{hint}")
         if value is not None:
             told[key] = _ALIASES.get(value, value)
     if len(set(told.values())) > 1:
@@ -173,7 +174,7 @@ def _scheme_of(given: dict[str, Any]) -> str:
 
 
 def _record(name: str) -> records.Scheme:
-    return next(record for record in SCHEMES if name == record.name)
+    return _RECORDS[name]
 
 
 def _check_keys(name: str, given: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,9 +54,9 @@ class Rope:
 
     Notes
     -----
-    Frequencies of NumPy are a copy, and read-only, as what is prepared from them is kept: write to ``rope.frequencies.copy()``
-    and make another Rope. Those of other libraries are the caller's own arrays, so that gradients reach them; what is written
-    into a tensor is seen by the next call.
+    Frequencies of NumPy are a copy, and read-only, as what is prepared from them is kept: write to
+    ``rope.frequencies.copy()``, and make another Rope of it. Those of other libraries are the caller's own arrays, so
+    that gradients reach them; what is written into a tensor is seen by the next call.
 
     It unpacks as the pair ``frequencies, attention_factor``, and ``numpy.asarray`` gives its frequencies. A copy with
     another field: ``dataclasses.replace(rope, context=8192)``.
@@ -270,7 +270,7 @@ class Rope:
         return np.array(host, dtype=dtype, copy=copy)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: getattr(self, name) for name in _FIELDS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -287,6 +287,9 @@ class Rope:
         shown[0] += " (assumed)" if self.source.get("pairing") == "assumed" else ""
         shown += [f"{n}={getattr(self, n)!r}" for n, value in usual.items() if getattr(self, n) != value]
         return f"Rope({', '.join([what, *shown])})"
+
+
+_FIELDS = tuple(each.name for each in fields(Rope))
 
 
 def pairing_for(rope: Rope, x: Any) -> str:
@@ -350,7 +353,9 @@ def _interleaved_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
 
 
 def _checked_frequencies(value: Any) -> tuple[Array, int]:
-    """Frequencies as they came, NumPy's as a copy of our own, lists and integers as floats; and the blocks of a head."""
+    """Frequencies as they came, NumPy's as a copy, lists and integers as floats; and how many blocks a head has."""
+    if isinstance(value, _Held):
+        return value
     if isinstance(value, Rope):
         raise TypeError("frequencies is a Rope; expected an array: dataclasses.replace(rope, ...) changes other fields")
     xp, device = array.shared(frequencies=value)
@@ -396,4 +401,14 @@ def of(made_from: Any, /, **changes: Any) -> Rope:
         The fields that it changed; `frequencies` among them.
     """
     held = made_from.__getstate__() if isinstance(made_from, Rope) else {}
-    return Rope(**{**held, **changes})
+    fields = {**held, **changes}
+    if held and fields["frequencies"] is made_from.frequencies:
+        fields["frequencies"] = _Held(made_from.frequencies, made_from.n_blocks)
+    return Rope(**fields)
+
+
+class _Held(NamedTuple):
+    """Frequencies that a Rope holds, and so have passed all checks and are nobody else's; and its number of blocks."""
+
+    frequencies: Array
+    n_blocks: int
