@@ -191,9 +191,9 @@ def compared(options: argparse.Namespace) -> list[dict[str, Any]]:
                 rows.append(about | {"verdict": f"missing: {missing.get((name, job), 'the base lacks it')}"})
                 continue
             found, control = interval(ratios[name, job], alpha), interval(ratios[CONTROL, job], alpha)
-            told = "" if name == CONTROL else verdict(found, control)
+            judged = "" if name == CONTROL else verdict(found, control)
             figures = {"ratio": found.value, "low": found.low, "high": found.high}
-            rows.append(about | figures | {"verdict": told, "base_seconds": statistics.median(seconds[job])})
+            rows.append(about | figures | {"verdict": judged, "base_seconds": statistics.median(seconds[job])})
     return rows
 
 

@@ -28,8 +28,8 @@ from rfrope.kernels.text import as_kernel
 
 __all__ = ["Estimate", "ScoreEstimate", "estimate_kernel", "estimate_scores"]
 
-_ROUNDING = 1e-13  # of the largest possible value
-_SHARE = 0.02  # of the squared sum of squares that fourth powers may be: 50 draws that are far off, or more
+_ROUNDING = 1e-13  # part of the largest possible value
+_SHARE = 0.02  # part of the squared sum of squares that fourth powers may be: 50 draws that are far off, or more
 _FEW_DRAWS = 256
 _LOOKED_AT = 2**14  # lags of which fourth moments are looked at
 
@@ -173,7 +173,7 @@ def estimate_kernel(
         length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.draws + kernel.ndim))
         summed = _found(sets, n_sets, length, executor, progress, threaded, checkpoint)
         return _mean(summed, delta, 1.0, _is_spread(summed, _SHARE))
-    where = twins.where("kernel_moments", delta)
+    where = twins.where(_kernel_moments.name, delta)
     lags = memory.as_numpy(delta).reshape(-1, kernel.ndim) if where == "cpu" else None
     length = schedules.of_draws(where, lags, n_lags, n_samples, kernel.draws, kernel.ndim)
     task = _KernelChunk(kernel, key, delta, quantity)
@@ -215,7 +215,7 @@ def estimate_scores(
         "iid" or another randomised design of `sample`, or "auto". A trial is one randomised set, so mean and variance
         have standard errors for every design; only for "iid" is the variance that of `score_variance`.
     pairing : {"half", "interleaved"}
-        Which two features make a block.
+        The two features that make a block.
 
     Returns
     -------
@@ -252,8 +252,8 @@ def estimate_scores(
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "delta": lags})
     task = _ScoreChunk(kernel, philox.key_from_rng(rng), delta, a, b, design)
     width = a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape)
-    where = twins.where("score_sums", delta, a, b) if design == "iid" else ""
-    if not where:  # of two trials at least, which stand beside their powers and those of all before
+    where = twins.where(_score_sums.name, delta, a, b) if design == "iid" else ""
+    if not where:  # two trials at least stand beside their powers and those of all before
         capacity.check(256.0 * math.prod(shape), f"delta of shape {lags} beside q and k", "the number of lags")
     length = schedules.of_trials(where, kernel.stated_law() is not None, width)
     found = _found(task, n_trials, length, executor, progress, memory.in_memory(a), checkpoint)

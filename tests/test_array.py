@@ -182,7 +182,7 @@ def test_threads_may_call_at_once():
 
 @pytest.mark.parametrize(("dtype", "wider"), [("float16", "float32"), ("float32", "float64"), ("float64", "float64")])
 def test_arithmetic_is_one_float_wider(dtype, wider):
-    """Of the generic turning, too: each feature is rounded once, from the sum of two products in the wider float."""
+    """The generic turning, too: each feature is rounded once, from the sum of two products in the wider float."""
     assert array.wider_float(np.ones(1, dtype), np) == np.dtype(wider)
     x, u = np.random.default_rng(0).standard_normal((2, 500, 1))
     x = np.concatenate([x, x[::-1]], axis=1).astype(dtype)

@@ -174,7 +174,7 @@ def checked(
     name : str
         What the caller calls the positions.
     least, sets
-        Which frequencies are allowed, as in `frequencies`.
+        The frequencies that are allowed, as in `frequencies`.
 
     Raises
     ------
@@ -363,7 +363,7 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
 
 def check_turned(rope: Any, x: Any) -> None:
     """Refuse features whose first 2D are not those that a model turns."""
-    shape = x.shape if hasattr(x, "shape") else np.shape(x)  # which PyTorch's compiler can trace
+    shape = x.shape if hasattr(x, "shape") else np.shape(x)  # PyTorch's compiler can trace this
     width = shape[-1] if len(shape) else 0
     if rope.source.get("turned") == "last" and width > rope.rotary_dim:
         raise ValueError(

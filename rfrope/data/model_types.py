@@ -125,8 +125,8 @@ def has_defaults(entry: Mapping[str, Any]) -> bool:
     return "rope_parameters" in entry or "axial" in entry
 
 
-def _frozen(told: Any) -> Any:
+def _frozen(held: Any) -> Any:
     """Views that cannot be written to, all the way down, for what every caller shares."""
-    if isinstance(told, dict):
-        return MappingProxyType({key: _frozen(value) for key, value in told.items()})
-    return tuple(told) if isinstance(told, list) else told
+    if isinstance(held, dict):
+        return MappingProxyType({key: _frozen(value) for key, value in held.items()})
+    return tuple(held) if isinstance(held, list) else held

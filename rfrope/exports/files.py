@@ -153,8 +153,8 @@ def _check(held: Mapping[str, Any], rope: Rope, part: str, source: str) -> None:
             f"place cannot be read again ({error}); expected a Rope of the model's own width"
         ) from None
     if part not in read:
-        told = ", ".join(map(repr, read)) or "nothing"
-        raise ValueError(f"{source} with the Rope in it has a RoPE for {told}; expected one for {part!r}")
+        named = ", ".join(map(repr, read)) or "nothing"
+        raise ValueError(f"{source} with the Rope in it has a RoPE for {named}; expected one for {part!r}")
     found = read[part]
     for what in ("head_dim", "rotary_dim"):
         one, other = getattr(rope, what), getattr(found, what)

@@ -25,7 +25,7 @@ class Architecture:
     tensors : tuple of str
         All those that hold them; a loader refuses any other.
     pairings : tuple of str
-        Of the Rope: the converter reorders the rows of llama's queries and keys from halves to neighbours.
+        What the Rope may have: the converter reorders the rows of llama's queries and keys from halves to neighbours.
     partial : bool
         Whether ``rope.dimension_count`` may be less than a head.
     alone : bool
@@ -44,7 +44,7 @@ class Architecture:
 ARCHITECTURES = {
     "llama": Architecture(("rope_freqs.weight",), ("half", "interleaved"), False),
     "phi3": Architecture(("rope_factors_long.weight", "rope_factors_short.weight"), ("half",), True, original=True),
-    "gemma4": Architecture(("rope_freqs.weight",), ("half",), False, alone=False),  # of its global layers
+    "gemma4": Architecture(("rope_freqs.weight",), ("half",), False, alone=False),  # its global layers
 }
 USUAL = next(iter(ARCHITECTURES))
 # what a file that is no GGUF, or half of one, makes the reader raise

@@ -22,7 +22,8 @@ except ImportError as error:
 
 __all__ = ["RotaryEmbedding"]
 
-twins.twin_of("rotated", "torch")  # its operators are then known: saved graphs that hold them can be loaded
+# its operators are then known: saved graphs that hold them can be loaded
+twins.twin_of("rfrope.rotation.turning.rotated", "torch")
 
 _LEARNABLE = ("frequencies", "phases", "both")
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
@@ -130,10 +131,10 @@ class RotaryEmbedding(torch.nn.Module):
         Parameters
         ----------
         q, k : tensors, (..., heads, tokens, d)
-            Of one dtype; keys may have fewer heads than queries, which then share them in groups of neighbours.
+            They have one dtype; keys may have fewer heads than queries, which then share them in groups of neighbours.
         positions : tensor or array_like, optional
-            Of the tokens: ``(tokens,)`` for all sequences or ``(batch, tokens)``, and with a last axis k for several
-            axes of positions. Ragged and packed sequences say theirs. Consecutive from 0 unless given.
+            Those of the tokens: ``(tokens,)`` for all sequences or ``(batch, tokens)``, and with a last axis k for
+            several axes of positions. Ragged and packed sequences say theirs. Consecutive from 0 unless given.
         offset : int or tensor
             Added to the positions: how many tokens a cache holds.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rfrope.data.model_types import read_in
 from rfrope.models import engine_rules
-from rfrope.models.engine_rules import Told, UnknownError, Use
+from rfrope.models.engine_rules import Case, UnknownError, Use
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Engine:
     ----------
     name : str
     version : str
-        Of the source that was read: a release, or a commit and its date.
+        Version of the source that was read: a release, or a commit and its date.
     sources : tuple of str
         The files, and the functions or classes in them.
     rule : callable
-        ``rule(told)`` returns the `Use`, or raises `RefusedError` or `UnknownError`.
+        ``rule(case)`` returns the `Use`, or raises `RefusedError` or `UnknownError`.
     model_types : tuple of str
         For which the rule holds, as the table of model types has them; empty for all that `rfrope.from_config` knows.
     """
@@ -35,10 +35,10 @@ class Engine:
     name: str
     version: str
     sources: tuple[str, ...]
-    rule: Callable[[Told], Use]
+    rule: Callable[[Case], Use]
     model_types: tuple[str, ...] = ()
 
-    def use(self, told: Told) -> Use:
+    def use(self, case: Case) -> Use:
         """What the engine does with a config.
 
         Raises
@@ -48,9 +48,9 @@ class Engine:
         UnknownError
             Where its source was not read.
         """
-        if self.model_types and told.model_type not in self.model_types:
-            raise UnknownError(f"its code for model type {told.model_type!r} was not read")
-        return self.rule(told)
+        if self.model_types and case.model_type not in self.model_types:
+            raise UnknownError(f"its code for model type {case.model_type!r} was not read")
+        return self.rule(case)
 
 
 ENGINES = (

@@ -30,8 +30,8 @@ class Rope:
     frequencies : array, radians per unit of position
         ``(D,)`` for scalar positions, or ``(*H, D, k)`` for positions ``(*P, k)``.
     pairing : {"half", "interleaved"} or None
-        Which two features make a block. None says that neither is right, as for a few model types: such a Rope can be
-        read and saved, but not rotate.
+        The two features that make a block. None says that neither is right, as for a few model types: such a Rope can
+        be read and saved, but not rotate.
     head_dim : int
         Features of a query or key, at least 2D: those beyond 2D are not turned. 2D unless given.
     attention_factor : float

@@ -198,7 +198,7 @@ class Prepared(Repeats):
         self._frequencies = np.require(frequencies, np.float64, "A")
         self._address = self._frequencies.ctypes.data
         self._pairing, self._scale = pairing, scale
-        self._steps: dict[Any, Step] = {}  # of layouts that come again and again, by the shape of x
+        self._steps: dict[Any, Step] = {}  # for layouts that come again and again, by the shape of x
         self._often: dict[Any, int] = {}
         self._tensors: dict[Any, Any] = {}  # steps of dense tensors of torch, or how often they came
 
