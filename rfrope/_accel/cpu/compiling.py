@@ -50,6 +50,13 @@ def inlined(function: Callable[..., Any]) -> Any:
     return called(function, forceinline=True)
 
 
+def address_of(dispatcher: Any, signature: Any) -> int:
+    """Address of a compiled loop for arguments of some types, to be called from others; it is compiled if need be."""
+    dispatcher.compile(signature)
+    made = dispatcher.overloads[signature]
+    return int(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
+
+
 @intrinsic
 def widest(typing: Any) -> Any:
     """To be called in a loop: let it have vectors of 512 bits where the processor has them.

@@ -144,6 +144,8 @@ def _plan(
     table[loops.BLOCKS], table[loops.FEATURES], table[loops.POSITION_AXES] = source.blocks, features, source.axes
     table[loops.SOURCE], table[loops.A_AXIS], table[loops.B_AXIS] = source.kind, source.a_axis, source.b_axis
     table[loops.HAS_SHIFT], table[loops.HAS_SCALE], table[loops.INVERSE] = has
+    is_line = (source.kind, source.axes, *has[:2]) == (loops.POSITIONS, 1, False, False)
+    table[loops.FILL] = loops.fill_of(is_line, is_narrow=size == 2)
     table[loops.PAIRING], table[loops.OUT_PAIRING] = (pairing == "interleaved" for pairing in pairings)
     table[loops.IN_PLACE], table[loops.STREAMING] = in_place, gathered
     table[loops.ROWS_INSIDE] = all(layout.reach(rows) <= layout.reach(axis) for axis in shared)
