@@ -4,7 +4,9 @@
 place of its function now; `PLACES` has those of 0.1 where they were others.
 """
 
+import atexit
 import functools
+import os
 import pathlib
 import tempfile
 import types
@@ -38,7 +40,6 @@ _LLAMA = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 1310
 def inputs(rfrope):
     """What the calls take: 16 blocks, 16 lags or positions, and a kernel that is at hand."""
     rng = np.random.default_rng(0)
-    folder = tempfile.TemporaryDirectory()
     return types.SimpleNamespace(
         rfrope=rfrope,
         omega=rfrope.geometric(16),
@@ -58,10 +59,16 @@ def inputs(rfrope):
         long=[2.0] * 16,
         values=np.exp(-0.1 * np.arange(16.0)),
         series=rng.standard_normal(256),
-        folder=folder,  # lives as long as this
-        path=pathlib.Path(folder.name) / "omega.npz",
-        other=pathlib.Path(folder.name) / "kept.npz",
+        path=_temporary("omega"),
+        other=_temporary("kept"),
     )
+
+
+def _temporary(name):
+    """A file of this process, which is gone when that ends."""
+    path = pathlib.Path(tempfile.gettempdir()) / f"rfrope-small-{os.getpid()}-{name}.npz"
+    atexit.register(path.unlink, missing_ok=True)
+    return path
 
 
 def _axial(rfrope):
@@ -184,7 +191,7 @@ def jobs():
 def _job(name, rfrope):
     values = inputs(rfrope)
     if name == "load":
-        rfrope.save(values.other, values.omega)
+        rfrope.save(values.other, values.omega, overwrite=True)
     place = name.partition(",")[0]
     function = None if place.startswith("Kernel.") else _found(rfrope, place)
     return functools.partial(CALLS[name], function, values)
