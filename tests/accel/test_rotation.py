@@ -1059,7 +1059,7 @@ def test_a_step_of_torch_is_the_call_without_one(dtype, steps):
     x = torch.randn((2, 4, 3, 40), generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
     for turn in range(5):
         for at in (np.arange(3) + turn, torch.arange(3) + turn):
-            wanted = rfrope.rotate(x, at, torch.from_numpy(rope.frequencies))
+            wanted = rfrope.rotate(x, at, torch.tensor(rope.frequencies))
             for out in (None, torch.empty_like(x), x.clone()):
                 source = out if turn == 4 and out is not None else x  # in place
                 if source is not x:

@@ -565,7 +565,7 @@ def test_modules_with_tables():
 def test_modules_that_are_asked_whatever_holds_their_frequencies(kind):
     torch = library("torch").module
     rope = rope_of(YARN)
-    values = torch.from_numpy(np.asarray(rope.frequencies, dtype=np.float32))
+    values = torch.from_numpy(np.array(rope.frequencies, dtype=np.float32))
 
     class Rotary(torch.nn.Module):
         def __init__(self, factor):
