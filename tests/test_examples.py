@@ -350,6 +350,35 @@ def test_what_is_said_of_the_language_model_that_was_trained():
         assert np.mean(found[name]["to 2x"] - within[name]) > 0.8, name
 
 
+def test_what_is_said_of_the_digits():
+    found = losses("train_digits")
+    assert all(len(column) == 20 for columns in found.values() for column in columns.values())
+    own, further, between = "trained size", "larger, extrapolate", "larger, interpolate"
+    gain = {
+        (name, column): mean_and_error(columns[column] - found["axial"][column])
+        for name, columns in found.items()
+        for column in columns
+        if name not in ("axial", "none")
+    }
+    mean, error = gain["isotropic matern, sobol", own]
+    assert round(mean, 1) == 1.7
+    assert mean > 4.0 * error
+    gaussian = [name for name in found if name.startswith("isotropic gaussian")]
+    assert len(gaussian) == 3
+    assert sorted({round(gain[name, own][0], 1) for name in gaussian}) == [0.4, 0.7]
+    assert all(1.0 < gain[name, own][0] / gain[name, own][1] < 2.5 for name in gaussian)
+    assert all(gain[name, own][0] < 0.0 for name in ("mixed", "mixed, learned", "golden gate"))
+    for name in gaussian:
+        mean, error = gain[name, further]
+        assert 6.5 < mean < 9.0
+        assert 2.0 < mean / error < 3.0
+    for name, columns in found.items():
+        if name != "none":
+            assert 8.0 < np.std(columns[further], ddof=1) < 13.5
+            assert np.mean(columns[between] - columns[further]) > 15.0
+            assert name == "axial" or gain[name, between][0] < 2.0 * gain[name, between][1]
+
+
 @campaign
 def test_optimised_sets_of_the_language_model_are_closer_to_their_kernels(script):
     train, lags = script("train_lm"), np.arange(1.0, 513.0)
