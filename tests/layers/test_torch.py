@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import doctest
+import importlib
 import io
 import subprocess
 import sys
 import warnings
 
+import array_api_compat
 import numpy as np
 import pytest
 from campaign import HANGS, campaign, sparse
@@ -462,6 +465,40 @@ def test_full_graphs_without_warnings(dynamic, name, place):
     assert sum("rfrope" in target for target in graphs[0]) == (0 if name == "tables" else 2)
 
 
+class NotAsked:
+    """What is not to be asked for."""
+
+    def __getattr__(self, name):
+        pytest.fail(f"asked for {name}")
+
+
+@pytest.mark.parametrize("name", sparse(MODULES, lambda name: name in ("fixed", "learned")))
+def test_a_graph_asks_neither_array_api_compat_nor_for_the_list_of_modules(name, monkeypatch):
+    """The list grows while PyTorch's compiler imports, and goes through it."""
+    torch._dynamo.reset()
+    helpers = importlib.import_module("array_api_compat.common._helpers")
+    monkeypatch.setattr(helpers, "sys", NotAsked())
+    for each in (array_api_compat, helpers):
+        monkeypatch.setattr(each, "array_namespace", lambda *_, **__: pytest.fail("array-api-compat was asked"))
+    module, guards = MODULES[name](), []
+
+    def kept(entries):
+        guards.extend(entry.name for entry in entries)
+        return [True] * len(entries)
+
+    for n in (5, 1):
+        q, k = features(2, 4, n, WIDTH), features(2, 2, n, WIDTH, seed=1)
+        with contextlib.suppress(RuntimeError):  # before PyTorch 2.8 guards cannot be seen
+            torch.compile(module, fullgraph=True, backend="eager", options={"guard_filter_fn": kept})(q, k)
+        compiled = torch.compile(module, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(q, k, offset=3), module(q, k, offset=3), rtol=0, atol=1e-6)
+        compiled = torch.compile(rfrope.rotate, fullgraph=True, backend="eager")
+        assert torch.equal(compiled(q, torch.arange(n), FREQUENCIES), rfrope.rotate(q, torch.arange(n), FREQUENCIES))
+    assert guards or torch.__version__ < "2.8"
+    assert not [guard for guard in guards if "sys" in guard]
+    assert len({*guards}) < 200, "a compiled graph looks at all of them in every call"
+
+
 DECODING = {  # module, and positions of its axes
     "half": (rfrope.Rope(FREQUENCIES, attention_factor=1.5), 1),
     "interleaved": (rfrope.Rope(FREQUENCIES[:5], pairing="interleaved", head_dim=WIDTH), 1),
@@ -512,6 +549,15 @@ def test_other_calls_in_a_graph_are_as_in_eager_mode(q, k, options):
     module, x, y = RotaryEmbedding(FREQUENCIES), features(*q), features(*k, seed=1)
     compiled = torch.compile(module, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x, y, **options), module(x, y, **options), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("positions", [torch.tensor([3, 4, 5]), torch.tensor([[3], [4], [5]])])
+def test_positions_that_would_enlarge_are_refused_in_a_graph_too(positions):
+    torch._dynamo.reset()
+    module, q = RotaryEmbedding(FREQUENCIES), features(2, 4, 1, WIDTH)
+    for each in (module, torch.compile(module, backend="eager")):
+        with pytest.raises(Exception, match=r"q and the phases from positions do not broadcast|the result would be"):
+            each(q, q, positions)
 
 
 @pytest.mark.parametrize(
@@ -567,14 +613,16 @@ def test_functional_call_and_checkpointing(name):
 
 
 @campaign
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", MODULES)
-def test_inductor(name):
+@pytest.mark.parametrize(
+    ("name", "dynamic"), [("fixed", False), ("fixed", True), ("heads", False), ("learned", True), ("tables", False)]
+)
+def test_inductor_without_warnings(name, dynamic):
+    """Warnings are errors, here as everywhere."""
     torch._dynamo.reset()
     module = MODULES[name]()
     q = features(2, 4, 5, WIDTH).requires_grad_()
     k = features(2, 2, 5, WIDTH, seed=1)
-    found, expected = torch.compile(module, fullgraph=True)(q, k), module(q, k)
+    found, expected = torch.compile(module, fullgraph=True, dynamic=dynamic)(q, k), module(q, k)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     (one,), (other,) = (torch.autograd.grad(each[0].sum() + each[1].sum(), q) for each in (found, expected))
     torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
@@ -582,7 +630,7 @@ def test_inductor(name):
         x, positions = features(2, 4, 1, WIDTH, dtype=dtype), torch.tensor([[131_071], [7]])
         with torch.no_grad():
             found, expected = (
-                torch.compile(module, fullgraph=True)(x, x[:, :2], positions % 500),
+                torch.compile(module, fullgraph=True, dynamic=dynamic)(x, x[:, :2], positions % 500),
                 module(x, x[:, :2], positions % 500),
             )
         torch.testing.assert_close(found, expected, rtol=0, atol=4 * torch.finfo(dtype).eps)
