@@ -27,6 +27,7 @@ _OPERATOR = twins.twin_of("rotated", "torch")  # its operators are then known: s
 _LEARNABLE = ("frequencies", "phases", "both")
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
 _ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
+_DONE = "_is_hf_initialized"  # the mark of transformers
 _WIDE = (torch.float32, torch.float64)
 _XP = array.named_namespace(torch)
 
@@ -117,10 +118,7 @@ class RotaryEmbedding(torch.nn.Module):
 
     def reset_parameters(self) -> None:
         """Let what is learned start anew: frequencies from the Rope, phases from 0."""
-        starts = {"frequencies": array.to_host(self.rope.frequencies), "phases": np.zeros(self._host.shape[:-1])}
-        with torch.no_grad():
-            for name in self._learned:
-                getattr(self, name).copy_(torch.from_numpy(np.asarray(starts[name], np.float64)))
+        self._start(self._learned)
 
     def forward(
         self, q: Tensor, k: Tensor, positions: Tensor | None = None, offset: int | Tensor = 0
@@ -203,6 +201,27 @@ class RotaryEmbedding(torch.nn.Module):
         if empty and not any(getattr(self, name).is_meta for name in self._learned):
             self.reset_parameters()
         return self
+
+    def _start(self, names: tuple[str, ...]) -> None:
+        starts = {"frequencies": array.to_host(self.rope.frequencies), "phases": np.zeros(self._host.shape[:-1])}
+        with torch.no_grad():
+            for name in names:
+                parameter, start = getattr(self, name), torch.from_numpy(np.asarray(starts[name], np.float64))
+                if hasattr(parameter, "placements"):  # a part of it is here, as fully_shard leaves it
+                    from torch.distributed.tensor import distribute_tensor
+
+                    like = parameter.device_mesh, parameter.placements
+                    start = distribute_tensor(start.to(parameter.device, parameter.dtype), *like)
+                parameter.copy_(start)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Note that a loader of transformers is done with this module: what no file had is raw memory, and starts anew.
+
+        The loader marks each parameter that it has read, and then every module.
+        """
+        super().__setattr__(name, value)
+        if name == _DONE and value:
+            self._start(tuple(one for one in self._learned if not getattr(getattr(self, one), _DONE, False)))
 
     def _load_from_state_dict(
         self,
@@ -324,7 +343,7 @@ class RotaryEmbedding(torch.nn.Module):
         """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64; on the host if the device has none."""
         if self.frequencies is not None:
             _check_wide("frequencies", self.frequencies)
-            learned = _widened(self.frequencies)
+            learned = _widened(self.frequencies, copied=True)
             if self.rope.sections is not None:
                 return dealt(learned, self.rope.sections, self.rope.interleaved)
             return angles.as_vectors(learned, learned)
@@ -347,7 +366,7 @@ class RotaryEmbedding(torch.nn.Module):
         xp, shift = _XP, None
         if self.phases is not None:
             _check_wide("phases", self.phases)
-            shift = _widened(self.phases)
+            shift = _widened(self.phases, copied=True)
             shift = shift[:, None] if self._sets else shift
         of_queries, found = self._of_queries(omega, q.shape[-3] // k.shape[-3]), []
         for name, x, angle in (("q", q, Angles(at, of_queries, None, xp)), ("k", k, Angles(at, omega, shift, xp))):
@@ -448,10 +467,13 @@ def _dense(x: Any, name: str) -> Tensor:
     return x
 
 
-def _widened(numbers: Tensor) -> Tensor:
-    """Numbers that may be added up: in float64, or int64 for integers."""
+def _widened(numbers: Tensor, *, copied: bool = False) -> Tensor:
+    """Numbers that may be added up: in float64, or int64 for integers.
+
+    What shards parameters frees their memory after the call, and cannot where a loop saw it: loops are given a copy.
+    """
     wide = torch.float64 if array.has_float64(_XP, numbers.device) else torch.float32
-    return numbers.to(wide if numbers.is_floating_point() else torch.int64)
+    return numbers.to(wide if numbers.is_floating_point() else torch.int64, copy=copied)
 
 
 def _with_heads(positions: Any) -> Any:
@@ -471,5 +493,5 @@ def _check_wide(name: str, parameter: Tensor) -> None:
     if parameter.dtype not in _WIDE:
         raise TypeError(
             f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: leave this "
-            "module out of mixed precision, and load or reset its parameters again"
+            "module out of mixed precision (fully_shard it by itself before the model), and load or reset its parameters"
         )
