@@ -493,5 +493,5 @@ def _check_wide(name: str, parameter: Tensor) -> None:
     if parameter.dtype not in _WIDE:
         raise TypeError(
             f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: leave this "
-            "module out of mixed precision (fully_shard it by itself before the model), and load or reset its parameters"
+            "module out of mixed precision (fully_shard it by itself, before the model), and load it again"
         )

@@ -133,13 +133,16 @@ def garbage():
     """What memory holds that nobody wrote to, for sure."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("empty_like", "empty"):
-
-            def made(*args, real=getattr(torch, name), **options):
-                found = real(*args, **options)
-                return found if found.is_meta or not found.is_floating_point() else found.fill_(0.7)
-
-            patch.setattr(torch, name, made)
+            patch.setattr(torch, name, filling(getattr(torch, name)))
         yield
+
+
+def filling(real):
+    def made(*args, **options):
+        found = real(*args, **options)
+        return found if found.is_meta or not found.is_floating_point() else found.fill_(0.7)
+
+    return made
 
 
 def from_pretrained(make):
