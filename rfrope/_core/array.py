@@ -181,8 +181,8 @@ def host_numbers(value: Any, name: str) -> np.ndarray:
         host = np.asarray(None)
     except TypeError as error:  # of JAX, about a list whose numbers are being traced
         raise TypeError(
-            f"{name} is a list or tuple whose numbers are being traced; expected an array: pass numpy.asarray({name}) to "
-            "what is compiled"
+            f"{name} is a list or tuple whose numbers are being traced; expected an array: pass numpy.asarray({name}) "
+            "to what is compiled"
         ) from error
     if host.dtype.kind not in "biufc":
         raise TypeError(f"{name} is {value!r:.80}; expected numbers of at most 64 bits in a rectangular shape")
