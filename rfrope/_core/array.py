@@ -182,7 +182,7 @@ def host_numbers(value: Any, name: str) -> np.ndarray:
         host = np.asarray(value)
     except ValueError:
         host = np.asarray(None)
-    except TypeError as error:  # of JAX, about a list whose numbers are being traced
+    except TypeError as error:  # JAX says so about a list whose numbers are being traced
         raise TypeError(
             f"{name} is a list or tuple whose numbers are being traced; expected an array: pass numpy.asarray({name}) "
             "to what is compiled"
