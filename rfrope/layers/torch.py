@@ -22,11 +22,13 @@ except ImportError as error:
 
 __all__ = ["RotaryEmbedding"]
 
-twins.twin_of("rotated", "torch")  # its operators are then known: saved graphs that hold them can be loaded
+# its operators are then known: saved graphs that hold them can be loaded
+_OPERATOR = twins.twin_of("rfrope.rotation.turning.rotated", "torch")
 
 _LEARNABLE = ("frequencies", "phases", "both")
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
 _ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
+_DONE = "_is_hf_initialized"  # the mark of transformers
 _WIDE = (torch.float32, torch.float64)
 _XP = array.named_namespace(torch)
 
@@ -117,10 +119,7 @@ class RotaryEmbedding(torch.nn.Module):
 
     def reset_parameters(self) -> None:
         """Let what is learned start anew: frequencies from the Rope, phases from 0."""
-        starts = {"frequencies": array.to_host(self.rope.frequencies), "phases": np.zeros(self._host.shape[:-1])}
-        with torch.no_grad():
-            for name in self._learned:
-                getattr(self, name).copy_(torch.from_numpy(np.asarray(starts[name], np.float64)))
+        self._start(self._learned)
 
     def forward(
         self, q: Tensor, k: Tensor, positions: Tensor | None = None, offset: int | Tensor = 0
@@ -130,10 +129,10 @@ class RotaryEmbedding(torch.nn.Module):
         Parameters
         ----------
         q, k : tensors, (..., heads, tokens, d)
-            Of one dtype; keys may have fewer heads than queries, which then share them in groups of neighbours.
+            They have one dtype; keys may have fewer heads than queries, which then share them in groups of neighbours.
         positions : tensor or array_like, optional
-            Of the tokens: ``(tokens,)`` for all sequences or ``(batch, tokens)``, and with a last axis k for several
-            axes of positions. Ragged and packed sequences say theirs. Consecutive from 0 unless given.
+            Those of the tokens: ``(tokens,)`` for all sequences or ``(batch, tokens)``, and with a last axis k for
+            several axes of positions. Ragged and packed sequences say theirs. Consecutive from 0 unless given.
         offset : int or tensor
             Added to the positions: how many tokens a cache holds.
 
@@ -148,8 +147,10 @@ class RotaryEmbedding(torch.nn.Module):
             As `rfrope.rotate`, and for heads that do not fit in groups.
         """
         if torch.compiler.is_compiling():
-            at = self._of_one_token(q, k, positions, offset) if self._is_fixed else None
-            return self._slowly(q, k, positions, offset) if at is None else self._by_turns(q, k, at)
+            at = self._plainly(q, k, positions, offset) if self._is_fixed else None
+            if at is None:
+                return self._slowly(q, k, positions, offset)
+            return self._by_turns(q, k, at) if q.shape[-2] == 1 else self._by_operator(q, k, at)
         steps = self._steps.get(q.shape[-3] if self._sets and q.ndim > 2 else 0)
         at = None if steps is None else self._read(q, positions, offset)
         turned = None if steps is None or at is None else steps.turned(q, k, at)
@@ -201,6 +202,27 @@ class RotaryEmbedding(torch.nn.Module):
         if empty and not any(getattr(self, name).is_meta for name in self._learned):
             self.reset_parameters()
         return self
+
+    def _start(self, names: tuple[str, ...]) -> None:
+        starts = {"frequencies": array.to_host(self.rope.frequencies), "phases": np.zeros(self._host.shape[:-1])}
+        with torch.no_grad():
+            for name in names:
+                parameter, start = getattr(self, name), torch.from_numpy(np.array(starts[name], np.float64))
+                if hasattr(parameter, "placements"):  # a part of it is here, as fully_shard leaves it
+                    from torch.distributed.tensor import distribute_tensor
+
+                    like = parameter.device_mesh, parameter.placements
+                    start = distribute_tensor(start.to(parameter.device, parameter.dtype), *like)
+                parameter.copy_(start)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Note that a loader of transformers is done with this module: what no file had is raw memory, and starts anew.
+
+        The loader marks each parameter that it has read, and then every module.
+        """
+        super().__setattr__(name, value)
+        if name == _DONE and value:
+            self._start(tuple(one for one in self._learned if not getattr(getattr(self, one), _DONE, False)))
 
     def _load_from_state_dict(
         self,
@@ -270,7 +292,7 @@ class RotaryEmbedding(torch.nn.Module):
             if self.axes > 1:
                 return None
             return np.arange(offset, offset + q.shape[-2], dtype=np.float64)[:, None]
-        if not (tensors.is_torch(positions) and tensors.are_memory(positions)) or positions.is_floating_point():
+        if not (isinstance(positions, torch.Tensor) and tensors.are_memory(positions)) or positions.is_floating_point():
             return None
         read = np.array(positions.numpy(), np.float64, order="C")
         read = angles.as_vectors(read, self.axes)
@@ -278,7 +300,7 @@ class RotaryEmbedding(torch.nn.Module):
 
     def _check(self, q: Tensor, k: Tensor) -> None:
         for name, x in (("q", q), ("k", k)):
-            blocks.features(x, array.namespace(**{name: x}), name)
+            blocks.features(_dense(x, name), _XP, name)
             if x.ndim < 3:
                 raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., heads, tokens, d)")
             blocks.check_width(x, self._blocks, "the Rope", name)
@@ -322,7 +344,7 @@ class RotaryEmbedding(torch.nn.Module):
         """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64; on the host if the device has none."""
         if self.frequencies is not None:
             _check_wide("frequencies", self.frequencies)
-            learned = _widened(self.frequencies)
+            learned = _widened(self.frequencies, copied=True)
             if self.rope.sections is not None:
                 return dealt(learned, self.rope.sections, self.rope.interleaved)
             return angles.as_vectors(learned, learned)
@@ -342,20 +364,22 @@ class RotaryEmbedding(torch.nn.Module):
         return found
 
     def _turned(self, q: Tensor, k: Tensor, at: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-        xp, shift = array.namespace(q=q), None
+        xp, shift = _XP, None
         if self.phases is not None:
             _check_wide("phases", self.phases)
-            shift = _widened(self.phases)
+            shift = _widened(self.phases, copied=True)
             shift = shift[:, None] if self._sets else shift
-        group = q.shape[-3] // k.shape[-3]
-        of_queries = omega
-        if self._sets and group > 1:
-            of_queries = omega.repeat(group, 0) if omega is self._host else omega.repeat_interleave(group, 0)
-        found = []
+        of_queries, found = self._of_queries(omega, q.shape[-3] // k.shape[-3]), []
         for name, x, angle in (("q", q, Angles(at, of_queries, None, xp)), ("k", k, Angles(at, omega, shift, xp))):
             blocks.prepared(x, angle.shape, self._turn.pairing, None, None, (name, "positions"))
             found.append(rotated(x, angle, self._turn, None))
         return found[0], found[1]
+
+    def _of_queries(self, omega: Any, group: int) -> Any:
+        """Frequencies of the heads of queries, from those of the keys that they share."""
+        if not self._sets or group == 1:
+            return omega
+        return omega.repeat(group, 0) if omega is self._host else omega.repeat_interleave(group, 0)
 
     @staticmethod
     def _check_rows(at: Tensor, count: int) -> None:
@@ -371,21 +395,29 @@ class RotaryEmbedding(torch.nn.Module):
         cos, sin = (torch.nn.functional.embedding(at[..., 0], table) for table in (cos, sin))
         return _by_rows(q, cos, sin, self._turn.pairing), _by_rows(k, cos, sin, self._turn.pairing)
 
-    def _of_one_token(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> Tensor | None:
-        """Integer positions of one token, as `_positions` gives them; None for all else, and for what is refused.
+    def _plainly(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> Tensor | None:
+        """Integer positions as `_positions` gives them; None for all else, and for what is refused.
 
         With as few looks as that takes, since a compiled graph repeats them in each call.
         """
-        shapes = q.ndim > 2 and k.ndim > 2 and q.shape[-2] == 1 and k.shape[-2] == 1
-        shapes = shapes and min(q.shape[-1], k.shape[-1]) >= 2 * self._blocks and q.shape[-3] % k.shape[-3] == 0
-        if (
-            not shapes
-            or (self._sets and self._sets != k.shape[-3])
-            or not (q.dtype == k.dtype and q.is_floating_point())
-        ):
+        if q.ndim < 3 or q.ndim != k.ndim or q.dtype != k.dtype or not q.is_floating_point() or q.device != k.device:
             return None
-        if not array.has_float64(_XP, q.device):
+        heads, shared, width = q.shape[-3], k.shape[-3], min(q.shape[-1], k.shape[-1])
+        if q.shape[:-3] != k.shape[:-3] or q.shape[-2] != k.shape[-2] or shared == 0 or heads % shared:
             return None
+        if width < 2 * self._blocks or q.shape[-1] % 2 or k.shape[-1] % 2 or (self._sets and self._sets != shared):
+            return None
+        if q.layout is not torch.strided or k.layout is not torch.strided or not (q.is_cpu or q.is_cuda or q.is_meta):
+            return None
+        at = self._of_integers(q, positions, offset)
+        if at is None or at.shape[-2] != q.shape[-2]:
+            return None
+        fits = at.ndim == 2 or (
+            at.ndim == q.ndim and all([n in (1, m) for n, m in zip(at.shape, q.shape[:-2], strict=False)])
+        )
+        return at if fits else None
+
+    def _of_integers(self, q: Tensor, positions: Any, offset: Any) -> Tensor | None:
         for given in (positions, offset):
             if type(given) is torch.Tensor and (given.is_floating_point() or given.device != q.device):
                 return None
@@ -394,7 +426,7 @@ class RotaryEmbedding(torch.nn.Module):
         if type(positions) is torch.Tensor:
             at = positions.long()
         elif positions is None and self.axes == 1:
-            at = torch.zeros(1, dtype=torch.int64, device=q.device)
+            at = torch.arange(q.shape[-2], device=q.device)
         else:
             return None
         if at.ndim < 1 + (self.axes > 1) or (self.axes > 1 and at.shape[-1] != self.axes):
@@ -402,6 +434,13 @@ class RotaryEmbedding(torch.nn.Module):
         if type(offset) is torch.Tensor and offset.ndim:
             offset = offset.long().reshape(-1, 1, 1)
         return _with_heads(angles.as_vectors(at, self.axes) + offset)
+
+    def _by_operator(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn by integer positions in one node of a graph for each."""
+        omega = self._moved("frequencies", q.device)
+        of_queries = self._of_queries(omega, q.shape[-3] // k.shape[-3])
+        turned = rotated if _OPERATOR is None else _OPERATOR
+        return tuple(turned(x, Angles(at, w, None, _XP), self._turn, None) for x, w in ((q, of_queries), (k, omega)))
 
     def _by_turns(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """Turn by integer positions, exactly, with operators of torch that compilers fuse."""
@@ -420,10 +459,22 @@ class RotaryEmbedding(torch.nn.Module):
         return _by_rows(q, cos, sin, self._turn.pairing), _by_rows(k, tables[0], tables[1], self._turn.pairing)
 
 
-def _widened(numbers: Tensor) -> Tensor:
-    """Numbers that may be added up: in float64, or int64 for integers."""
+def _dense(x: Any, name: str) -> Tensor:
+    """Refuse what is no tensor, or holds some of its elements only."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name} has type {type(x).__module__}.{type(x).__qualname__}; expected a tensor of PyTorch")
+    if x.layout is not torch.strided:
+        raise TypeError(f"{name} is a tensor of layout {x.layout}; expected a dense one: pass {name}.to_dense()")
+    return x
+
+
+def _widened(numbers: Tensor, *, copied: bool = False) -> Tensor:
+    """Numbers that may be added up: in float64, or int64 for integers.
+
+    What shards parameters frees their memory after the call, and cannot where a loop saw it: loops are given a copy.
+    """
     wide = torch.float64 if array.has_float64(_XP, numbers.device) else torch.float32
-    return numbers.to(wide if numbers.is_floating_point() else torch.int64)
+    return numbers.to(wide if numbers.is_floating_point() else torch.int64, copy=copied)
 
 
 def _with_heads(positions: Any) -> Any:
@@ -443,5 +494,5 @@ def _check_wide(name: str, parameter: Tensor) -> None:
     if parameter.dtype not in _WIDE:
         raise TypeError(
             f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: leave this "
-            "module out of mixed precision, and load or reset its parameters again"
+            "module out of mixed precision (fully_shard it by itself, before the model), and load it again"
         )

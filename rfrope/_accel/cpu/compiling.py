@@ -99,7 +99,7 @@ class _Files(IndexDataCacheFile):
         found = super()._load_index()
         if found:
             with open(self._index_path, "rb") as file:
-                pickle.load(file)  # of Numba's version, which the digest is not of
+                pickle.load(file)  # Numba's version, which is not part of the digest
                 _check(self._index_path, file.read())
         return found
 
@@ -149,8 +149,8 @@ class _Kept(FunctionCache):
 
 
 def _note(error: BaseException) -> None:
-    if (told := f"{type(error).__name__}: {error}") not in FAILURES:
-        FAILURES.append(told)
+    if (failure := f"{type(error).__name__}: {error}") not in FAILURES:
+        FAILURES.append(failure)
 
 
 @cache

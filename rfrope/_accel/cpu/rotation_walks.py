@@ -19,7 +19,7 @@ _LARGEST_GROUP = 2**12
 STREAMED_BYTES = 2**23  # outputs of this size go past the caches, which they would only flush
 _GATHERED_BYTES = 2**12  # rows that follow each other and leave together, in whole lines
 THREAD_ELEMENTS = 2**20  # features that are worth a thread, which takes 0.1 ms to start
-_TRIES = 16  # of each way in which results of some layout may leave the core, before the faster one stays
+_TRIES = 16  # with each way in which results of some layout may leave the core, before the faster one stays
 THROUGH, PIECES, LINES = range(3)  # through the caches, or past them: from registers as they come, or in whole lines
 LIKE: dict[str, Any] = {
     "float64": np.float64(0),
