@@ -266,13 +266,17 @@ def _turned_at_once(x: Array, cos: Array, sin: Array, turn: Turn, xp: ModuleType
     and joined again, and than one over tables that are not as wide.
     """
     half, wide = cos.shape[-1], array.wider_float(x, xp)
-    axis = -1 if turn.pairing == "interleaved" else -2  # of both features of a block
-    z = xp.reshape(x[..., : 2 * half], (*x.shape[:-1], *((half, 2) if axis == -1 else (2, half))))
-    cos, sin, z = (array.astype(one, wide, xp) for one in (cos, sin, z))
-    y = z * xp.stack([cos, cos], axis=axis) + xp.flip(z, axis=axis) * xp.stack([-sin, sin], axis=axis)
-    y = array.astype(y, x.dtype, xp)
-    y = y if turn.out_pairing == turn.pairing else xp.matrix_transpose(y)
-    y = xp.reshape(y, (*y.shape[:-2], 2 * half))
+    apart, axis = (
+        ((half, 2), -1) if turn.pairing == "interleaved" else ((2, half), -2)
+    )  # blocks, and their two features
+    cos, sin, z = (array.astype(one, wide, xp) for one in (cos, sin, x[..., : 2 * half]))
+    cos, sin = (
+        xp.reshape(xp.stack(both, axis=axis), (*cos.shape[:-1], 2 * half)) for both in ([cos, cos], [-sin, sin])
+    )
+    exchanged = xp.reshape(xp.flip(xp.reshape(z, (*z.shape[:-1], *apart)), axis=axis), z.shape)
+    y = array.astype(z * cos + exchanged * sin, x.dtype, xp)
+    if turn.out_pairing != turn.pairing:
+        y = xp.reshape(xp.matrix_transpose(xp.reshape(y, (*y.shape[:-1], *apart))), y.shape)
     if 2 * half == x.shape[-1]:
         return y
     rest = x[..., 2 * half :]
