@@ -282,9 +282,9 @@ def rows_of_errors() -> list[tuple[str, ...]]:
     return [titles, *((name, str(at), f"{worst:.3g}", f"{rms:.2g}") for name, at, worst, rms in errors())]
 
 
-def written(path: pathlib.Path | None, table: list[tuple[str, ...]]) -> None:
+def written(path: pathlib.Path | None, table: list[tuple[str, ...]], program: str = "benchmarks.torch_layers") -> None:
     """Print a table, and write it as a page of the documentation includes it."""
-    notes = [f"Made by ``{machine.command('benchmarks.torch_layers')}`` on {', '.join(machine.description())}."]
+    notes = [f"Made by ``{machine.command(program)}`` on {', '.join(machine.description())}."]
     lines = [".. list-table::", "   :header-rows: 1", ""]
     for row in table:
         print(" | ".join(row))
