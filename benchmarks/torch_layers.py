@@ -309,7 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     torch.set_num_threads(machine.cores())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of compilers, about themselves
+        warnings.simplefilter("ignore")  # compilers warn about themselves
         if chosen.errors:
             written(chosen.output, rows_of_errors())
         else:

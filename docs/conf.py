@@ -47,7 +47,7 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_sidebars = {"index": [], "changelog": []}
-mathjax_path = "tex-svg.js"  # of MathJax 3.2.2, which ship_mathjax copies: formulas need no connection
+mathjax_path = "tex-svg.js"  # part of MathJax 3.2.2, which ship_mathjax copies: formulas need no connection
 copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
 sphinx_gallery_conf = {
     "examples_dirs": ["../examples/gallery"],
@@ -207,7 +207,7 @@ def check_reference(app: Sphinx, environment: BuildEnvironment) -> None:
     known = set(environment.domains["py"].data["objects"])
     by_object = {id(value): name for name, value in public_names().items() if name in known}
     for name, value in public_names().items():
-        constant = name.rpartition(".")[2].isupper()  # which its module's page spells out
+        constant = name.rpartition(".")[2].isupper()  # its module's page spells it out
         if not (inspect.ismodule(value) or constant) and id(value) not in by_object:
             logging.getLogger(__name__).warning("public name %s is missing from docs/api.rst", name)
 

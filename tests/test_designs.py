@@ -137,7 +137,7 @@ P, Q_LAW = kernels.parse("power_exponential(exponent=0.8, scale=3)"), kernels.pa
 @pytest.mark.parametrize("design", ["stratified", "shifted"])
 @pytest.mark.parametrize("most", [1, 60])
 def test_strata_of_few_candidates_keep_the_law(design, most, monkeypatch):
-    """Of any number of points that a transport with several columns is given, one for each stratum included."""
+    """It holds for any number of points that a transport with several columns is given, one a stratum included."""
     monkeypatch.setattr(designs, "_MOST_DRAWN", most)
     for kernel in (P, Q_LAW, ALGEBRA["mixture"]):
         assert scores_of_mean(kernel, draw_sets(kernel, design, KEY, N_BLOCKS, streams=N_SETS)) < Z_BOUND

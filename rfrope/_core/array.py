@@ -7,7 +7,7 @@ setting. Plain NumPy is looked for first, because `array_api_compat.array_namesp
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
 from types import ModuleType
@@ -26,6 +26,9 @@ _FIT_ANY = (type(None), bool, int, float, complex, np.generic, list, tuple, rang
 _VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 + 1
 _WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
 _COMPLEX = {"float64": "complex128"}
+_DOUBLE = np.dtype(np.float64)  # one object for all plain float64 arrays, by which they are known quickly
+_SMALL = 2**12  # elements of which the sum of squares is formed by one thread
+_REAL = frozenset("bBhHiIlLqQefd")  # characters of NumPy's dtypes of real numbers, but for longdouble
 _MODULES = {"jax": "jax.numpy", "dask": "dask.array"}  # where a library keeps its asarray, if not at the top
 
 
@@ -154,7 +157,7 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     TypeError
         If `value` is None, ragged, or holds something that is not a number.
     """
-    if library_of(xp) == "torch" and tensors.is_compiling():
+    if xp is not np and library_of(xp) == "torch" and tensors.is_compiling():
         return tensors.constant(value, device)
     if not isinstance(value, _FIT_ANY):
         if type(value).__name__ in ("MaskedArray", "matrix"):
@@ -179,7 +182,7 @@ def host_numbers(value: Any, name: str) -> np.ndarray:
         host = np.asarray(value)
     except ValueError:
         host = np.asarray(None)
-    except TypeError as error:  # of JAX, about a list whose numbers are being traced
+    except TypeError as error:  # JAX says so about a list whose numbers are being traced
         raise TypeError(
             f"{name} is a list or tuple whose numbers are being traced; expected an array: pass numpy.asarray({name}) "
             "to what is compiled"
@@ -191,6 +194,8 @@ def host_numbers(value: Any, name: str) -> np.ndarray:
 
 def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
     """Return `value` as an array of integers or real floating numbers, as `asarray` does, or raise TypeError."""
+    if xp is np and type(value) is np.ndarray and value.dtype.char in _REAL:
+        return value
     value = asarray(value, xp, name=name, device=device)
     if not (is_real_floating(value) or is_integer(value)):
         raise TypeError(f"{name} has dtype {dtype_name(value)}; expected integers or real floating numbers")
@@ -207,7 +212,10 @@ def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: An
         dtype = widest_float(xp, device) if host.dtype.kind == "f" else getattr(xp, _known_dtype(host, xp, device))
     if host.dtype == np.float64 and not has_float64(xp, device):
         host = host.astype(np.float32)  # before it is on a device that has no such numbers
-    if device is not None and library_of(xp) not in ("jax", "dask"):
+    library = library_of(xp)
+    if library == "torch" and not host.flags.writeable:  # it would share the memory
+        host = host.copy()
+    if device is not None and library not in ("jax", "dask"):
         return xp.asarray(host, dtype=dtype, device=device)
     return xp.asarray(host, dtype=dtype)
 
@@ -222,17 +230,6 @@ def _known_dtype(host: np.ndarray, xp: ModuleType, device: Any) -> str:
     """Name of the dtype of a NumPy array, with 32 bits where `xp` has no 64."""
     name = host.dtype.name
     return name if name in supported_dtypes(xp, device) else name.replace("64", "32")
-
-
-def vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
-    """Return a few numbers as an array of the dtype and on the device of another.
-
-    On a device they are filled in one by one: a copy from the host would make some libraries wait for the device, and
-    could not be recorded in a CUDA graph.
-    """
-    if xp is np or is_lazy(like):
-        return from_host(np.asarray(values), xp, dtype=like.dtype)
-    return xp.stack([xp.full((), value, dtype=like.dtype, device=like.device) for value in values])
 
 
 def empty(shape: tuple[int, ...], like: Array, xp: ModuleType) -> Array:
@@ -368,11 +365,13 @@ def _numpy_name(dtype: np.dtype) -> str:
 
 def is_real_floating(x: Array) -> bool:
     """Whether the dtype of `x` is a real floating type that can be rotated (bfloat16 included)."""
-    return dtype_name(x) in _WIDER
+    return (type(x) is np.ndarray and x.dtype is _DOUBLE) or dtype_name(x) in _WIDER
 
 
 def is_integer(x: Array) -> bool:
     """Whether `x` holds integers."""
+    if type(x) is np.ndarray and x.dtype.char in _REAL:
+        return x.dtype.kind != "f"
     return dtype_name(x).startswith(("int", "uint"))
 
 
@@ -409,7 +408,7 @@ def as_words(x: Array, bits: int, xp: ModuleType) -> Array:
 
 def as_widest(x: Array, xp: ModuleType) -> Array:
     """Return `x` as float64 (float32 where the namespace has no float64)."""
-    return astype(x, widest_float(xp, device(x)), xp)
+    return x if type(x) is np.ndarray and x.dtype is _DOUBLE else astype(x, widest_float(xp, device(x)), xp)
 
 
 def split(x: Array, xp: ModuleType) -> tuple[Array, Array]:
@@ -452,7 +451,7 @@ def clip(x: Array, low: float, high: float | None, xp: ModuleType) -> Array:
 
     For CuPy array-api-compat's clip picks elements by a mask, and so makes the host wait for the device.
     """
-    return x.clip(low, high) if is_cupy(x) else xp.clip(x, low, high)
+    return x.clip(low, high) if isinstance(x, np.ndarray) or is_cupy(x) else xp.clip(x, low, high)
 
 
 def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
@@ -460,6 +459,8 @@ def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
 
     True unasked for lazy and device arrays (see `on_host`).
     """
+    if type(x) is np.ndarray and x.dtype is _DOUBLE and x.size <= _SMALL and np.vdot(x, x) < bound * bound:
+        return True  # quickly, for NaN and infinity compare with nothing
     space = np if isinstance(x, np.ndarray) else xp  # inside jit JAX would trace even NumPy's constants
     return not on_host(x) or bool(space.all(space.abs(as_widest(x, space)) <= bound))
 

@@ -237,11 +237,11 @@ def shared_coefficients(
     Parameters
     ----------
     x, y : arrays, (..., 2D)
-        Of one dtype; the leading axes of both, and of `shape`, broadcast.
+        They have one dtype; the leading axes of both, and of `shape`, broadcast.
     shape : tuple of int
-        Of the phases, ``(..., D)``.
+        Shape of the phases, ``(..., D)``.
     pairing, y_pairing : str
-        Which two features make a block, in x and in y.
+        The two features that make a block, in x and in y.
 
     Returns
     -------

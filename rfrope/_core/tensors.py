@@ -10,7 +10,7 @@ from typing import Any
 Array = Any
 
 
-_FOUND = ModuleType("found")  # of a module the compiler reads each attribute when it meets it
+_FOUND = ModuleType("found")  # the compiler reads an attribute of a module when it meets it
 
 
 def imported(name: str) -> Any:

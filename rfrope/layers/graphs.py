@@ -17,7 +17,8 @@ from rfrope.rotation.turning import rotated
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
 _XP = array.named_namespace(torch)
-_OPERATOR = twins.twin_of("rotated", "torch")  # its operators are then known: saved graphs that hold them can be loaded
+# its operators are then known: saved graphs that hold them can be loaded
+_OPERATOR = twins.twin_of("rfrope.rotation.turning.rotated", "torch")
 _UNIT = 3.4061215800865545e-19  # radians: 2 pi 2^-64
 
 

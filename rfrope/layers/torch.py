@@ -23,7 +23,6 @@ except ImportError as error:
 
 __all__ = ["RotaryEmbedding"]
 
-
 _LEARNABLE = ("frequencies", "phases", "both")
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
 _ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
@@ -128,10 +127,10 @@ class RotaryEmbedding(InGraphs):
         Parameters
         ----------
         q, k : tensors, (..., heads, tokens, d)
-            Of one dtype; keys may have fewer heads than queries, which then share them in groups of neighbours.
+            They have one dtype; keys may have fewer heads than queries, which then share them in groups of neighbours.
         positions : tensor or array_like, optional
-            Of the tokens: ``(tokens,)`` for all sequences or ``(batch, tokens)``, and with a last axis k for several
-            axes of positions. Ragged and packed sequences say theirs. Consecutive from 0 unless given.
+            Those of the tokens: ``(tokens,)`` for all sequences or ``(batch, tokens)``, and with a last axis k for
+            several axes of positions. Ragged and packed sequences say theirs. Consecutive from 0 unless given.
         offset : int or tensor
             Added to the positions: how many tokens a cache holds.
 
@@ -203,7 +202,7 @@ class RotaryEmbedding(InGraphs):
         starts = {"frequencies": array.to_host(self.rope.frequencies), "phases": np.zeros(self._host.shape[:-1])}
         with torch.no_grad():
             for name in names:
-                parameter, start = getattr(self, name), torch.from_numpy(np.asarray(starts[name], np.float64))
+                parameter, start = getattr(self, name), torch.from_numpy(np.array(starts[name], np.float64))
                 if hasattr(parameter, "placements"):  # a part of it is here, as fully_shard leaves it
                     from torch.distributed.tensor import distribute_tensor
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ class Scheme:
     aliases: tuple[str, ...] = ()
     by_length: bool = False
 
-    @property
+    @cached_property
     def known(self) -> tuple[str, ...]:
         """All keys that count."""
         return (*self.required, *self.optional, *EVERYWHERE)

@@ -52,8 +52,7 @@ def linear(frequencies: Array, factor: float) -> Rope:
     >>> linear([1.0, 0.1], 8.0).frequencies
     array([0.125 , 0.0125])
     """
-    theta, _ = _read(frequencies, sets="any")
-    factor = positive("factor", factor)
+    theta, factor = _read(frequencies, sets="any")[0], positive("factor", factor)
     return _scaled(frequencies, theta / factor, 1.0, "linear", factor=factor)
 
 
@@ -433,15 +432,16 @@ def _read(frequencies: Any, *, sets: str = "line", **beside: Any) -> tuple[Array
 
 def _scaled(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:
     """Return the Rope of a scheme's result, with a longer context; it keeps what else a given Rope held."""
-    held = given if isinstance(given, Rope) else Rope(frequencies)
     step = {"scheme": scheme, **{name: value for name, value in parameters.items() if value is not None}}
+    if not isinstance(given, Rope):
+        return Rope(frequencies, attention_factor=attention_factor, source={"scaled_by": [step]})
     longer = 1.0 if scheme == "dynamic_ntk" else float(parameters.get("factor") or 1.0)
     return of(
         given,
         frequencies=frequencies,
-        attention_factor=held.attention_factor * attention_factor,
-        context=held.context and np.maximum(1, np.rint(longer * np.asarray(held.context))).astype(int).tolist(),
-        source=held.source | {"scaled_by": [*held.source.get("scaled_by", []), step]},
+        attention_factor=given.attention_factor * attention_factor,
+        context=given.context and np.maximum(1, np.rint(longer * np.asarray(given.context))).astype(int).tolist(),
+        source=given.source | {"scaled_by": [*given.source.get("scaled_by", []), step]},
     )
 
 

@@ -364,7 +364,7 @@ def test_places(place, rope, dtype):
 
 
 def test_a_decode_step_is_known_after_the_first():
-    if twins.twin_of("rotated", "cpu") is None:
+    if twins.twin_of("rfrope.rotation.turning.rotated", "cpu") is None:
         pytest.skip("no compiled loops")
     module, positions = RotaryEmbedding(FREQUENCIES), torch.tensor([[17]])
     q, k = features(1, 8, 1, WIDTH), features(1, 2, 1, WIDTH)
