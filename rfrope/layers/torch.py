@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Any, TypeAlias
 
@@ -17,13 +16,12 @@ from rfrope.rotation.turning import rotated, rotation_table
 
 try:
     import torch
+
+    from rfrope.layers.graphs import InGraphs
 except ImportError as error:
     raise ImportError("rfrope.layers.torch needs PyTorch: pip install 'rfrope[torch]'") from error
 
 __all__ = ["RotaryEmbedding"]
-
-# its operators are then known: saved graphs that hold them can be loaded
-_OPERATOR = twins.twin_of("rfrope.rotation.turning.rotated", "torch")
 
 _LEARNABLE = ("frequencies", "phases", "both")
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
@@ -35,7 +33,7 @@ _XP = array.named_namespace(torch)
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
 
-class RotaryEmbedding(torch.nn.Module):
+class RotaryEmbedding(InGraphs):
     """Rotate queries and keys by position.
 
     Its frequencies stay exact under ``half()``, ``bfloat16()``, ``to(dtype)``, autocast and mixed precision, are made
@@ -105,7 +103,7 @@ class RotaryEmbedding(torch.nn.Module):
             )
         self._sets = heads[0] if heads else 0
         self._blocks, self.axes = self._host.shape[-2:]
-        self._is_fixed = not self._learned and self.max_positions is None and self.rope.source.get("turned") != "last"
+        self._is_fixed = not self._learned and self.rope.source.get("turned") != "last"
         if self.max_positions is not None and (self._learned or self._sets or self._host.shape[-1] > 1):
             what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
             raise ValueError(f"max_positions is {max_positions}, but there are no tables for {what}; expected None")
@@ -147,10 +145,8 @@ class RotaryEmbedding(torch.nn.Module):
             As `rfrope.rotate`, and for heads that do not fit in groups.
         """
         if torch.compiler.is_compiling():
-            at = self._plainly(q, k, positions, offset) if self._is_fixed else None
-            if at is None:
-                return self._slowly(q, k, positions, offset)
-            return self._by_turns(q, k, at) if q.shape[-2] == 1 else self._by_operator(q, k, at)
+            turned = self.in_graph(q, k, positions, offset)
+            return self._slowly(q, k, positions, offset) if turned is None else turned
         steps = self._steps.get(q.shape[-3] if self._sets and q.ndim > 2 else 0)
         at = None if steps is None else self._read(q, positions, offset)
         turned = None if steps is None or at is None else steps.turned(q, k, at)
@@ -167,13 +163,12 @@ class RotaryEmbedding(torch.nn.Module):
         """Make what follows from the Rope, which no cast, move or file changes: it is no buffer."""
         made = {"frequencies": self._host}
         if not self._learned:
-            made |= zip(("turns", "rests"), turns.wrapping_turns(self._host), strict=True)
+            words, rests = turns.wrapping_turns(self._host)
+            made["turns"] = np.stack([words, rests.view(np.int64)])
         if self.max_positions is not None:
             at = np.arange(self.max_positions)
             tables = rotation_table(at, self._host[:, 0], scale=self.rope.attention_factor)
-            made |= {
-                f"{name} of positions": v.astype(np.float32) for name, v in zip(("cos", "sin"), tables, strict=True)
-            }
+            made["rows of positions"] = np.concatenate(tables, axis=-1).astype(np.float32)
         with torch.inference_mode(False):
             self._constants = {name: torch.from_numpy(value.copy()) for name, value in made.items()}
         self._placed: dict[Any, Tensor] = {}
@@ -389,75 +384,6 @@ class RotaryEmbedding(torch.nn.Module):
         if array.on_host(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) < count:
             raise ValueError(f"positions go from {int(at.min())} to {int(at.max())}; expected 0 to {count - 1}")
 
-    def _by_table(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn by rows of tables, with operators of torch."""
-        cos, sin = (self._moved(f"{name} of positions", q.device) for name in ("cos", "sin"))
-        cos, sin = (torch.nn.functional.embedding(at[..., 0], table) for table in (cos, sin))
-        return _by_rows(q, cos, sin, self._turn.pairing), _by_rows(k, cos, sin, self._turn.pairing)
-
-    def _plainly(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> Tensor | None:
-        """Integer positions as `_positions` gives them; None for all else, and for what is refused.
-
-        With as few looks as that takes, since a compiled graph repeats them in each call.
-        """
-        if q.ndim < 3 or q.ndim != k.ndim or q.dtype != k.dtype or not q.is_floating_point() or q.device != k.device:
-            return None
-        heads, shared, width = q.shape[-3], k.shape[-3], min(q.shape[-1], k.shape[-1])
-        if q.shape[:-3] != k.shape[:-3] or q.shape[-2] != k.shape[-2] or shared == 0 or heads % shared:
-            return None
-        if width < 2 * self._blocks or q.shape[-1] % 2 or k.shape[-1] % 2 or (self._sets and self._sets != shared):
-            return None
-        if q.layout is not torch.strided or k.layout is not torch.strided or not (q.is_cpu or q.is_cuda or q.is_meta):
-            return None
-        at = self._of_integers(q, positions, offset)
-        if at is None or at.shape[-2] != q.shape[-2]:
-            return None
-        fits = at.ndim == 2 or (
-            at.ndim == q.ndim and all([n in (1, m) for n, m in zip(at.shape, q.shape[:-2], strict=False)])
-        )
-        return at if fits else None
-
-    def _of_integers(self, q: Tensor, positions: Any, offset: Any) -> Tensor | None:
-        for given in (positions, offset):
-            if type(given) is torch.Tensor and (given.is_floating_point() or given.device != q.device):
-                return None
-        if type(offset) not in (int, torch.Tensor) or (type(offset) is not int and offset.ndim > 1):
-            return None
-        if type(positions) is torch.Tensor:
-            at = positions.long()
-        elif positions is None and self.axes == 1:
-            at = torch.arange(q.shape[-2], device=q.device)
-        else:
-            return None
-        if at.ndim < 1 + (self.axes > 1) or (self.axes > 1 and at.shape[-1] != self.axes):
-            return None
-        if type(offset) is torch.Tensor and offset.ndim:
-            offset = offset.long().reshape(-1, 1, 1)
-        return _with_heads(angles.as_vectors(at, self.axes) + offset)
-
-    def _by_operator(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn by integer positions in one node of a graph for each."""
-        omega = self._moved("frequencies", q.device)
-        of_queries = self._of_queries(omega, q.shape[-3] // k.shape[-3])
-        turned = rotated if _OPERATOR is None else _OPERATOR
-        return tuple(turned(x, Angles(at, w, None, _XP), self._turn, None) for x, w in ((q, of_queries), (k, omega)))
-
-    def _by_turns(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn by integer positions, exactly, with operators of torch that compilers fuse."""
-        words, rests = (self._moved(name, q.device) for name in ("turns", "rests"))
-        if self._sets:
-            words, rests = words[:, None], rests[:, None]  # (heads of keys, 1, D, k)
-        at = at[..., None, :]
-        phases = (at * words).sum(-1).double() + (at.double() * rests).sum(-1)
-        phases = phases * (2.0 * math.pi * 2.0**-64)
-        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        tables = [(one * self._turn.scale).to(wide) for one in (phases.cos(), phases.sin())]
-        if q.is_cpu:  # Inductor keeps in memory what is strided by hand; else it is computed anew for every head
-            tables = [one.as_strided(one.shape, one.stride()) for one in tables]
-        group = q.shape[-3] // k.shape[-3] if self._sets else 1
-        cos, sin = (one.repeat_interleave(group, -3) if group > 1 else one for one in tables)
-        return _by_rows(q, cos, sin, self._turn.pairing), _by_rows(k, tables[0], tables[1], self._turn.pairing)
-
 
 def _dense(x: Any, name: str) -> Tensor:
     """Refuse what is no tensor, or holds some of its elements only."""
@@ -480,14 +406,6 @@ def _widened(numbers: Tensor, *, copied: bool = False) -> Tensor:
 def _with_heads(positions: Any) -> Any:
     """Positions ``(tokens, k)``, or ``(..., 1, tokens, k)`` where each sequence has its own."""
     return positions[..., None, :, :] if positions.ndim > 2 else positions
-
-
-def _by_rows(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
-    """Turn features by rows of tables, in the precision of these."""
-    width = 2 * cos.shape[-1]
-    first, second = blocks.pair(x[..., :width].to(cos.dtype), pairing)
-    joined = blocks.join(first * cos - second * sin, first * sin + second * cos, pairing, _XP).to(x.dtype)
-    return joined if width == x.shape[-1] else torch.cat([joined, x[..., width:]], -1)
 
 
 def _check_wide(name: str, parameter: Tensor) -> None:
