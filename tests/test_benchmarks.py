@@ -14,6 +14,7 @@ import types
 import numpy as np
 import pytest
 from campaign import campaign, sparse
+from conftest import library
 
 ROOT = pathlib.Path(__file__).parents[1]
 if not (ROOT / "benchmarks").is_dir():
@@ -586,3 +587,27 @@ def test_the_page_of_benchmarks_names_its_command_and_machine(file, suite):
     for row in rows:
         if row["ratio"]:
             assert float(row["low"]) <= float(row["ratio"]) <= float(row["high"])
+
+
+@campaign
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_ways_in_jax_turn_alike(pairing):
+    library("jax")
+    import jax
+
+    x, at = np.random.default_rng(0).standard_normal((2, 5, 128)).astype(np.float32), np.arange(5)
+    ways = importlib.import_module("benchmarks.ways").rotations(jax, pairing)
+    exact = rfrope.rotate(x.astype(float), at, rfrope.geometric(64), pairing=pairing)
+    assert len(ways) > 6
+    for way in ways.values():
+        np.testing.assert_allclose(way(jax.numpy.asarray(x), jax.numpy.asarray(at)), exact, atol=5e-6)
+
+
+@campaign
+def test_ways_in_torch_turn_alike():
+    torch, ways = library("torch").module, importlib.import_module("benchmarks.ways").steps()
+    q, k, positions = torch.randn(1, 4, 1, 128), torch.randn(1, 2, 1, 128), torch.tensor([[4095]])
+    for way in ways.values():
+        for x, turned in zip((q, k), way(q, k, positions), strict=True):
+            exact = rfrope.rotate(x.double(), [4095], rfrope.geometric(64))
+            torch.testing.assert_close(turned.double(), exact, rtol=0, atol=2e-6)

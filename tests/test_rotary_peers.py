@@ -80,7 +80,7 @@ def lucid():
     torch, package = needed("torch"), needed("rotary_embedding_torch")
 
     def make(width: int, frequencies: Any, **options: Any) -> Any:
-        made = package.RotaryEmbedding(dim=width, custom_freqs=torch.asarray(frequencies), **options)
+        made = package.RotaryEmbedding(dim=width, custom_freqs=torch.tensor(frequencies), **options)
         assert made.freqs.dtype == torch.float64
         return made
 

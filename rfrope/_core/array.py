@@ -7,7 +7,6 @@ setting. Plain NumPy is looked for first, because `array_api_compat.array_namesp
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable, Container
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
@@ -114,9 +113,7 @@ def _namespace_of(name: str, value: Any) -> ModuleType:
             raise TypeError(
                 f"{name} is a tensor of layout {value.layout}; expected a dense one: pass {name}.to_dense()"
             )
-        import array_api_compat.torch as compat
-
-        return compat
+        return tensors.namespace()
     from array_api_compat import array_namespace
 
     try:
@@ -185,6 +182,11 @@ def host_numbers(value: Any, name: str) -> np.ndarray:
         host = np.asarray(value)
     except ValueError:
         host = np.asarray(None)
+    except TypeError as error:  # JAX says so about a list whose numbers are being traced
+        raise TypeError(
+            f"{name} is a list or tuple whose numbers are being traced; expected an array: pass numpy.asarray({name}) "
+            "to what is compiled"
+        ) from error
     if host.dtype.kind not in "biufc":
         raise TypeError(f"{name} is {value!r:.80}; expected numbers of at most 64 bits in a rectangular shape")
     return host
@@ -252,7 +254,7 @@ def to_host(x: Array) -> np.ndarray:
     if is_cupy(x):
         return x.get()
     if library == "array_api_strict":
-        x = x.to_device(sys.modules[library].Device("CPU_DEVICE"))
+        x = x.to_device(tensors.imported(library).Device("CPU_DEVICE"))
     return np.asarray(x)
 
 
@@ -270,7 +272,7 @@ def is_lazy(x: Array) -> bool:
 
 def is_cupy(x: Array) -> bool:
     """Whether `x` is an array of CuPy, which is not imported to find out."""
-    cupy = sys.modules.get("cupy")
+    cupy = tensors.imported("cupy")
     return cupy is not None and isinstance(x, cupy.__dict__.get("ndarray", ()))  # a CuPy that is broken has none
 
 
@@ -288,7 +290,7 @@ def on_device_of_arrays(function: Callable[_Parameters, _Result]) -> Callable[_P
 
     @wraps(function)
     def placed(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        cupy = sys.modules.get("cupy")
+        cupy = tensors.imported("cupy")
         if cupy is not None:
             kind = cupy.__dict__.get("ndarray", ())
             for x in (*args, *kwargs.values()):
@@ -302,7 +304,7 @@ def on_device_of_arrays(function: Callable[_Parameters, _Result]) -> Callable[_P
 
 def is_traced(x: Array) -> bool:
     """Whether `x` is a JAX tracer: inside jit, grad or vmap, with no value yet."""
-    jax = sys.modules.get("jax")
+    jax = tensors.imported("jax")
     return jax is not None and isinstance(x, jax.core.Tracer)
 
 
@@ -310,7 +312,7 @@ def at_once(x: Array) -> AbstractContextManager[Any]:
     """Return a context in which JAX computes with `x`, if it has values, instead of tracing: they stay at hand."""
     if type(x).__module__.partition(".")[0] not in ("jax", "jaxlib") or is_traced(x):
         return nullcontext()
-    context: AbstractContextManager[Any] = sys.modules["jax"].ensure_compile_time_eval()
+    context: AbstractContextManager[Any] = tensors.imported("jax").ensure_compile_time_eval()
     return context
 
 
@@ -321,7 +323,7 @@ def on_host(x: Array) -> bool:
     if hasattr(x, "data_ptr"):
         return tensors.has_values(x, "cpu")
     if type(x).__module__.startswith("array_api_strict"):  # its other devices refuse to be looked at, as a GPU does
-        return x.device == sys.modules["array_api_strict"].Device("CPU_DEVICE")
+        return x.device == tensors.imported("array_api_strict").Device("CPU_DEVICE")
     return not is_lazy(x) and not is_cupy(x)
 
 

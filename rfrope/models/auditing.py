@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core import array
 from rfrope._core.arguments import whole
 from rfrope._core.texts import Result
 from rfrope.models import tables
@@ -99,6 +100,7 @@ class Audit(Result):
         return "\n".join(lines)
 
 
+@array.on_device_of_arrays
 def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     """Say whether what a running model holds is what its config, or a Rope, means.
 

@@ -188,6 +188,7 @@ class Rope:
             prepared.prepare(x, positions, inverse, out)
         return turned
 
+    @array.on_device_of_arrays
     def scores(self, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
         """Attention scores before softmax, the square of the attention factor included; see `rfrope.scores`.
 
