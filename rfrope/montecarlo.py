@@ -443,7 +443,9 @@ def _borne_out(task: _KernelChunk, found: MeanSums) -> Any:
         return sure
     lags = array.to_host(task.delta).reshape(-1, task.kernel.ndim)[unsure]
     variances = np.asarray(array.to_host(found.m2)).reshape(-1)[unsure] / found.n
-    return _Unsettled(task.kernel, task.key, task.quantity, found.n, sure, unsure, lags, variances)
+    pending = _Unsettled(task.kernel, task.key, task.quantity, found.n, sure, unsure, lags, variances)
+    # for tensors at once: a compiler that meets it could not find it out
+    return pending if isinstance(found.m2, np.ndarray | np.generic) else pending.settled()
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from campaign import campaign, sparse
+from conftest import library
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -1019,3 +1020,12 @@ def test_the_standard_error_of_few_trials_by_hand():
     assert float(found.variance.value) == pytest.approx(variance, rel=1e-9)
     assert float(found.variance.stderr) == pytest.approx(math.sqrt(spread), rel=1e-9)
     assert float(found.mean.stderr) == pytest.approx(math.sqrt(variance / n), rel=1e-9)
+
+
+def test_whether_errors_are_trusted_is_known_to_a_compiler():
+    torch = library("torch").module
+    lags = torch.tensor([0.0, 1e-4, 1e-3, 0.1], dtype=torch.float64)
+    found = estimate_kernel(rfrope.kernel("cauchy", scale=100.0), lags, n_samples=300, rng=1)
+    marked = torch.compile(lambda x: x * found.trusted, backend="eager", fullgraph=True)(torch.ones(4))
+    assert marked.tolist() == found.trusted.tolist()
+    assert 0 < sum(marked.tolist()) < 4

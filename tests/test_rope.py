@@ -550,3 +550,17 @@ def test_neighbours_of_a_rope_do_not_mind_its_library():
     found = heads.effective_offset(q, k, rfrope.Rope(OMEGA))
     np.testing.assert_allclose(found.offset, heads.effective_offset(Q, K, OMEGA).offset)
     heads.offset_from_weights(*map(torch.as_tensor, WEIGHTS), rfrope.Rope(OMEGA), max_lag=9)
+
+
+def test_a_source_that_holds_itself_and_a_state_that_is_set():
+    held = {"a": [1, {"b": 2}]}
+    held["self"] = held
+    source = Rope([1.0], source=held).source
+    assert source["a"] == [1, {"b": 2}]
+    assert source["a"][1] is not held["a"][1]
+    omega = np.asarray([1.0, 0.5], np.float32)
+    rope, x = Rope(omega, pairing="half"), np.ones((3, 4), np.float32)
+    for _ in range(40):
+        rope.rotate(x, np.arange(3))
+    rope.__setstate__(Rope(2.0 * omega, pairing="half").__getstate__())
+    assert np.array_equal(rope.rotate(x, np.arange(3)), rfrope.rotate(x, np.arange(3), 2.0 * omega))

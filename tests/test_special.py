@@ -324,3 +324,10 @@ def test_debye_polynomials_are_the_published_ones():
     np.testing.assert_allclose(u[0], [1.0])
     np.testing.assert_allclose(u[1], [3 / 24, -5 / 24], rtol=1e-15)
     np.testing.assert_allclose(u[2], [81 / 1152, -462 / 1152, 385 / 1152], rtol=1e-15)
+
+
+def test_logarithms_know_nothing_of_their_neighbours():
+    points = np.geomspace(0.01, 1e4, 200)
+    whole = special.log1p_square(points, np)
+    assert np.array_equal(special.log1p_square(np.append(points, 1e200), np)[:-1], whole)
+    assert [float(special.log1p_square(np.asarray(x), np)) for x in points] == whole.tolist()

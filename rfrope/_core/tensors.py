@@ -15,8 +15,11 @@ _FOUND = ModuleType("found")  # the compiler reads an attribute of a module when
 
 def imported(name: str) -> Any:
     """Return a module that something has imported already, else None."""
-    _look_up(name)
-    return getattr(_FOUND, name)
+    found = getattr(_FOUND, name, None)
+    if found is None:
+        _look_up(name)
+        found = getattr(_FOUND, name)
+    return found
 
 
 def namespace() -> Any:

@@ -55,7 +55,8 @@ class Rope:
     Notes
     -----
     Frequencies of NumPy are a copy, and read-only, as what is prepared from them is kept: write to
-    ``rope.frequencies.copy()``, and make another Rope of it. Those of other libraries are the caller's own arrays, so
+    ``rope.frequencies.copy()``, and make another Rope of it. Libraries that take their memory do not see that
+    (``torch.from_numpy``): give them a copy. Those of other libraries are the caller's own arrays, so
     that gradients reach them; what is written into a tensor is seen by the next call.
 
     It unpacks as the pair ``frequencies, attention_factor``, and ``numpy.asarray`` gives its frequencies. A copy with
@@ -274,6 +275,7 @@ class Rope:
         return {name: getattr(self, name) for name in _FIELDS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.clear()  # what was prepared, too
         self.__dict__.update(state)
         _seal(self.frequencies)
 
@@ -373,14 +375,14 @@ def _seal(frequencies: Array) -> Array:
     return frequencies
 
 
-def _copied(value: Any) -> Any:
-    """A copy of plain values, made sooner than `copy.deepcopy` makes it."""
+def _copied(value: Any, depth: int = 4) -> Any:
+    """A copy of plain values, made sooner than `copy.deepcopy` makes it; so deep, for one may hold itself."""
     kind = type(value)
     if kind in _PLAIN:
         return value
-    if kind is dict:
-        return {name: _copied(one) for name, one in value.items()}
-    return [_copied(one) for one in value] if kind is list else copy.deepcopy(value)
+    if kind is dict and depth:
+        return {name: _copied(one, depth - 1) for name, one in value.items()}
+    return [_copied(one, depth - 1) for one in value] if kind is list and depth else copy.deepcopy(value)
 
 
 def _checked_context(context: Any) -> int | tuple[int, ...] | None:

@@ -33,7 +33,7 @@ def scaled(given: Any, frequencies: Array, attention_factor: float, scheme: str,
     step = {"scheme": scheme, **{name: value for name, value in parameters.items() if value is not None}}
     if not isinstance(given, Rope):
         return Rope(frequencies, attention_factor=attention_factor, source={"scaled_by": [step]})
-    longer = 1.0 if scheme == "dynamic_ntk" else float(parameters.get("factor") or 1.0)
+    longer = 1.0 if scheme == "dynamic" else float(parameters.get("factor") or 1.0)
     return of(
         given,
         frequencies=frequencies,
