@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows: list[tuple[str, ...]] = []
     start = time.process_time()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of compilers, about themselves
+        warnings.simplefilter("ignore")  # compilers warn about themselves
         if chosen.only != "jax":
             import torch
 
