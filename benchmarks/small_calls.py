@@ -4,8 +4,10 @@
 place of its function now; `PLACES` has those of 0.1 where they were others.
 """
 
+import atexit
 import functools
 import pathlib
+import shutil
 import tempfile
 import types
 
@@ -38,7 +40,6 @@ _LLAMA = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 1310
 def inputs(rfrope):
     """What the calls take: 16 blocks, 16 lags or positions, and a kernel that is at hand."""
     rng = np.random.default_rng(0)
-    folder = tempfile.TemporaryDirectory()
     return types.SimpleNamespace(
         rfrope=rfrope,
         omega=rfrope.geometric(16),
@@ -58,10 +59,17 @@ def inputs(rfrope):
         long=[2.0] * 16,
         values=np.exp(-0.1 * np.arange(16.0)),
         series=rng.standard_normal(256),
-        folder=folder,  # lives as long as this
-        path=pathlib.Path(folder.name) / "omega.npz",
-        other=pathlib.Path(folder.name) / "kept.npz",
+        path=_folder() / "omega.npz",
+        other=_folder() / "kept.npz",
     )
+
+
+@functools.cache
+def _folder():
+    """A folder that lives as long as the process."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return pathlib.Path(folder)
 
 
 def _axial(rfrope):

@@ -160,11 +160,13 @@ class RuleTable(SphinxDirective):
 
 
 class BenchmarkTable(SphinxDirective):
-    """``.. benchmark-table::`` shows what `benchmarks.compare` measured, a row for each job."""
+    """``.. benchmark-table:: FILE.csv`` shows what `benchmarks.compare` measured, a row for each job."""
+
+    required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         """Return what it was measured on, and the ratios of each revision."""
-        path = pathlib.Path(__file__).with_name("benchmarks.csv")
+        path = pathlib.Path(__file__).with_name(self.arguments[0])
         self.env.note_dependency(str(path))
         lines = path.read_text("utf-8").splitlines()
         about = [line[2:] for line in lines if line.startswith("# ")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import math
 import os
 import pathlib
 import pickle
@@ -377,6 +378,32 @@ def test_what_is_said_of_the_digits():
             assert 8.0 < np.std(columns[further], ddof=1) < 13.5
             assert np.mean(columns[between] - columns[further]) > 15.0
             assert name == "axial" or gain[name, between][0] < 2.0 * gain[name, between][1]
+
+
+def test_what_is_said_of_a_real_model_beyond_its_context():
+    halves = {}
+    for name, columns in losses("extend_context").items():
+        parts = np.stack(list(columns.values()))  # (16, documents)
+        assert parts.shape == (16, 3)
+        halves[name] = parts[:8].mean(0), parts[8:].mean(0)
+    within, beyond = ({name: pair[i] for name, pair in halves.items()} for i in (0, 1))
+    assert round(math.exp(np.mean(within["as it is"]))) == 6
+    assert round(math.exp(np.mean(beyond["as it is"])), 1) == 58.5
+    kept = ("ntk", "yarn", "llama3", "optimised")
+    assert set(kept) == halves.keys() - {"as it is", "linear"}
+    assert {round(math.exp(np.mean(beyond[name])), 1) for name in kept} <= {5.0, 5.1, 5.2, 5.3}
+    cost = [round(float(np.mean(within[name] - within["as it is"])), 2) for name in kept]
+    assert (min(cost), max(cost)) == (0.03, 0.06)
+    assert abs(np.mean(within["linear"] - beyond["linear"])) < 0.05
+    assert np.mean(within["linear"] - within["as it is"]) > 1.0
+    mean, error = mean_and_error(beyond["optimised"] - beyond["yarn"])
+    assert round(mean, 2) == 0.06
+    assert 4.0 < mean / error < 4.5
+    assert round(float(np.mean(beyond["ntk"] - beyond["yarn"])), 2) == 0.03
+    table = (ROOT / "docs" / "extend_context.inc").read_text("utf-8")
+    ways = re.findall(r"^   \* - (.*)", table, re.MULTILINE)[1:]
+    assert ways == ["optimised", "llama3", "yarn", "linear", "as it is", "ntk"]
+    assert table.rstrip().endswith("- 11")  # blocks of "ntk" with unseen angles
 
 
 @campaign

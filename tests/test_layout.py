@@ -81,13 +81,13 @@ def test_the_checks_above_see_what_they_look_for():
     source = (
         "def f():\n"
         + "    x = 1\n" * 46
-        + "from rfrope.scaling import schemes\nfrom rfrope.scaling.schemes import _read\n"
+        + "from rfrope.scaling import schemes\nfrom rfrope.scaling.schemes import _slowed\n"
     )
-    tree = ast.parse(source + "schemes._read(1)\n")
+    tree = ast.parse(source + "schemes._slowed(1)\n")
     assert too_long(pathlib.Path("rfrope/a.py"), tree) == ["f"]
     assert too_long(pathlib.Path("rfrope/a_loops.py"), tree) == []
-    assert private_imports(tree) == ["rfrope.scaling.schemes._read"]
-    assert private_uses(tree) == ["schemes._read"]
+    assert private_imports(tree) == ["rfrope.scaling.schemes._slowed"]
+    assert private_uses(tree) == ["schemes._slowed"]
 
 
 # -- the number of axes ------------------------------------------------------------------------------------------------

@@ -196,6 +196,8 @@ def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     """Return `value` as an array of integers or real floating numbers, as `asarray` does, or raise TypeError."""
     if xp is np and type(value) is np.ndarray and value.dtype.char in _REAL:
         return value
+    if xp is np and type(value) is float:
+        return np.asarray(value)
     value = asarray(value, xp, name=name, device=device)
     if not (is_real_floating(value) or is_integer(value)):
         raise TypeError(f"{name} has dtype {dtype_name(value)}; expected integers or real floating numbers")

@@ -294,6 +294,8 @@ def weighted(coefficients: Array | None, waves: Array, xp: ModuleType) -> Array:
 
 def root(value: Array, xp: ModuleType) -> Array:
     """Square root of what is not negative but for rounding, with the gradient 0 at 0 instead of none."""
+    if isinstance(value, np.ndarray):
+        return np.sqrt(np.maximum(value, 0.0))
     none = value <= 0.0
     return xp.where(none, xp.zeros_like(value), xp.sqrt(xp.where(none, xp.ones_like(value), value)))
 

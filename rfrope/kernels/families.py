@@ -33,6 +33,8 @@ class _Isotropic(Kernel):
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         scaled = delta / along_axes(self.scale, delta, xp)
         near, square, t = near_and_far(scaled, self._near_bound, xp)
+        if isinstance(near, np.bool):
+            return self._near_phi(square, xp) if near else self._radial_phi(t, xp)
         return xp.where(near, self._near_phi(square, xp), self._radial_phi(t, xp))
 
     def _transport(self, u: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from rfrope.models.rope_parameters import from_rope_parameters
 from rfrope.models.values import DICTS, NAMES, first, given, is_nested
 from rfrope.rotation.rope import Rope, of
 from rfrope.scaling.records import ladder
-from rfrope.scaling.schemes import positive
+from rfrope.scaling.shared import positive
 
 _SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], "rotary_pct", "rotary_dim", "rope_ratio")
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # repeats what a part says around it

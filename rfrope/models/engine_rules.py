@@ -14,6 +14,7 @@ from rfrope.models.values import first, given
 from rfrope.rotation.rope import Rope
 from rfrope.scaling import schemes
 from rfrope.scaling.records import ladder, rotated_width
+from rfrope.scaling.shared import stretch
 
 
 class RefusedError(ValueError):
@@ -383,7 +384,7 @@ def _scaled_in_mlx(
         return _divided(base, long), scale, "long_factor for every text", passed
     if name == "dynamic":
         (factor,) = _needed(scaling, "factor")
-        stretched = schemes.stretch(factor, case.seq_len, case.context)
+        stretched = stretch(factor, case.seq_len, case.context)
         slower = case.ladder(base=_ntk_base(theta, 2 * base.size, stretched))
         length = "recomputed at every step beyond the context; keys in a cache keep their old frequencies"
         return slower, 1.0, length, _present(scaling, {"alpha": None})

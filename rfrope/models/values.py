@@ -9,7 +9,7 @@ from typing import Any
 from rfrope._core.arguments import fraction, whole
 from rfrope.data.model_types import known
 from rfrope.models.rope_parameters import DEFAULT_THETA
-from rfrope.scaling.schemes import positive
+from rfrope.scaling.shared import positive
 
 # Names that models have for one thing, the usual one first. The first that a config holds counts.
 NAMES = {
