@@ -39,7 +39,17 @@ def part(target: str, times: float, seed: int) -> tuple[int, bool, float]:
     """How many inputs a target took, whether all of them were read or refused as they should be, and seconds."""
     with tempfile.NamedTemporaryFile(suffix=".json") as told:
         environment = os.environ | {"RFROPE_FUZZ": repr(times), "RFROPE_FUZZED_TO": told.name}
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider", f"--hypothesis-seed={seed}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "",
+            "-p",
+            "no:cacheprovider",
+            f"--hypothesis-seed={seed}",
+        ]
         begun = time.perf_counter()
         tests = "tests/test_fuzzing.py" if target == "test_command_lines" else f"tests/test_fuzzing.py::{target}"
         only = ["-k", "test_command_lines"] if target == "test_command_lines" else []

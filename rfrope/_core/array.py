@@ -18,6 +18,7 @@ import numpy as np
 
 from rfrope._core import tensors
 from rfrope._core.arguments import broadcast
+from rfrope._core.spans import parts
 
 Array = Any  # an array of whichever library the caller uses
 _Parameters = ParamSpec("_Parameters")
@@ -458,8 +459,9 @@ def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
 
     True unasked for lazy and device arrays (see `on_host`).
     """
-    space = np if isinstance(x, np.ndarray) else xp  # inside jit JAX would trace even NumPy's constants
-    return not on_host(x) or bool(space.all(space.abs(as_widest(x, space)) <= bound))
+    if isinstance(x, np.ndarray):  # inside jit JAX would trace even NumPy's constants
+        return all(bool(np.all(np.abs(as_widest(part, np)) <= bound)) for part in parts(x))
+    return not on_host(x) or bool(xp.all(xp.abs(as_widest(x, xp)) <= bound))
 
 
 def check_float_dtype(dtype: Any, xp: ModuleType) -> Any:

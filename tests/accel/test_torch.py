@@ -234,6 +234,22 @@ def test_vmap_inside_a_compiled_graph(argument):
     torch.testing.assert_close(compiled(stack), mapped(stack), rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.parametrize("dims", [(0, None), (1, None), (2, None), (None, 1), (0, 1), (2, 0)])
+def test_vmap_of_the_operator(dims):
+    """Over any axis of the features, at once, and over frequencies, or both, one by one."""
+    turn = importlib.import_module("rfrope._accel.torch.rotation")._turn
+    x, w = uniform(3, 3, 3, 8), uniform(3, 3, seed=1)[..., None] if dims[1] is not None else uniform(3, 1)
+    positions = POSITIONS[:3, None]
+
+    def turned(x, w):
+        return turn(x, positions, w, None, None, 1.5, False, True, False)
+
+    found = torch.func.vmap(turned, dims)(x, w)
+    for i, row in enumerate(found):
+        one = (v if dim is None else v.select(dim, i) for v, dim in zip((x, w), dims, strict=True))
+        assert torch.equal(row, turned(*one))
+
+
 def test_gradients_of_each_sample():
     """Vmap over grad, as for privacy or influence: torch's own operators, in eager mode."""
     x, w = uniform(3, 5, 8), uniform(4)
