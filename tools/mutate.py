@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
@@ -68,7 +69,8 @@ def main(arguments: list[str] | None = None) -> int:
         with suppress(ImportError):
             importlib.import_module(name)
     if given.command == "reported":
-        return checked([(one, tests) for one, tests in reported.mutations(ROOT) if given.only in one.module])
+        work = [(one, tests) for one, tests in reported.mutations(ROOT) if given.only in one.module]
+        return checked(work, reported.reasons(ROOT))
     return campaign(given) if given.command == "campaign" else again(given.number)
 
 
@@ -116,13 +118,15 @@ def again(number: int) -> int:
     return checked(work)
 
 
-def checked(work: list[tuple[Mutation, list[str]]]) -> int:
-    """Whether tests see mutations: 1 if not."""
-    missed = 0
+def checked(work: list[tuple[Mutation, list[str]]], reasons: Mapping[str, str] | None = None) -> int:
+    """Whether tests see mutations, but for those that have a reason why not: 1 if not."""
+    missed, allowed = 0, 0
     for one, outcome, _ in judged(work):
-        missed += outcome != "killed"
-        print(f"{outcome:9}{one.name}", flush=True)
-    print(f"{len(work) - missed} of {len(work)} mutations were seen")
+        reason = "" if outcome == "killed" else (reasons or {}).get(one.name, "")
+        allowed += bool(reason)
+        missed += outcome != "killed" and not reason
+        print(f"{outcome:9}{one.name}" + (f"  ({reason})" if reason else ""), flush=True)
+    print(f"{len(work) - missed - allowed} of {len(work)} mutations were seen; {allowed} others have a reason")
     return 1 if missed or not work else 0
 
 
@@ -166,7 +170,20 @@ def page(rows: list[dict[str, str]]) -> str:
         lines += [f"   * - {first}", *(f"     - {cell}" for cell in others)]
     seen = len(rows) - len(left)
     told = f"Of {len(rows)} mutations {seen} are seen by tests; {len(left)} are not:"
-    return "\n".join([told, "", *lines]) + "\n"
+    return "\n".join([told, "", *lines, "", *_page_of_reported()]) + "\n"
+
+
+def _page_of_reported() -> list[str]:
+    """Those that were reported as unseen, and may be."""
+    number, reasons = len(reported.REPORTED), reported.reasons(ROOT)
+    lines = [f"Of {number} mutations of ``tools/reported.py`` {len(reasons)} may survive:", "", ".. list-table::"]
+    lines += ["   :header-rows: 1", "   :widths: 72 28", "", "   * - Change", "     - Why no test needs to see it"]
+    for name, reason in sorted(reasons.items()):
+        module, _, change = name.partition(" reported: ")
+        before, _, after = change.partition(" -> ")
+        place = module.removeprefix("rfrope/")
+        lines += [f"   * - ``{place}``: ``{_short(before)}`` to ``{_short(after)}``", f"     - {reason}"]
+    return lines
 
 
 def _short(line: str) -> str:

@@ -53,7 +53,7 @@ REPORTED = (
     ),
     (
         "_accel/cpu/sums.py",
-        "total[~np.any(lags, axis=1)] = turned.count  # known",
+        "part[~np.any(lags[span], axis=1)] = turned.count  # known",
         "pass  # known",
         "tests/accel/test_sums.py",
     ),
@@ -117,7 +117,6 @@ REPORTED = (
         "tests/kernels/test_base.py",
     ),
     # special: coefficients of series
-    ("_core/special.py", "7.782263439905071e-12", "7.782263439905071e-11", SPECIAL),
     ("_core/special.py", "-1.18127457048702e-09", "-1.18127457048702e-08", SPECIAL),
     ("_core/special.py", "z * 31.0 / 18432", "z * 32.0 / 18432", SPECIAL),
     ("_core/special.py", "17.0 / 14336", "18.0 / 14336", SPECIAL),
@@ -149,6 +148,25 @@ REPORTED = (
     ("rotation/turning.py", 'blocks.check_width(x, cos.shape[-1], "cos")', "pass", "tests/test_rotation.py"),
 )
 
+# what comes in the place of some of them, and why no test needs to see it
+MAY_SURVIVE = {
+    "0.24374971577130719": "the last digit of a polynomial that is good to 1e-12; it multiplies 4^-16 at most",
+    "< 1e-101:": "it chooses between two sentences of an error",
+    "_LEAST = 1e-291": "a bound on temperatures that no score can be multiplied by",
+    "(np.max(means) <= level - doubt)": "equal: the direct sum then looks at a mean exactly there",
+    "(np.min(means) >= level + doubt)": "equal: the direct sum then looks at a mean exactly there",
+    "means <= level - doubt if": "a mean exactly at a bound that no rounding reaches",
+    "else means >= level + doubt)": "a mean exactly at a bound that no rounding reaches",
+    "- level) < doubt)": "a mean exactly at a bound that no rounding reaches",
+    "exact <= level if": "the level was lowered by 1e-15, so that means which equal it are on one side",
+    "else exact > level)": "the level was lowered by 1e-15, so that means which equal it are on one side",
+    "if log_ratio < 1.0:": "both branches hold where they meet",
+    "near = n * size < _SERIES": "both branches hold where they meet",
+    "for _ in range(_REACH - 1):": "no law of the tests needs 60 octaves: it is faint, or the budget spent, before",
+    "error *= 1.0": "a margin for Abel's transform, which no law of the tests uses up",
+    "z * 32.0 / 18432": "below rounding: z is 1/400 at most",
+}
+
 
 def mutations(root: pathlib.Path) -> list[tuple[Mutation, list[str]]]:
     """Those that are still there, with their tests."""
@@ -163,3 +181,9 @@ def mutations(root: pathlib.Path) -> list[tuple[Mutation, list[str]]]:
         assert end == 1 or changed != source.split("\n")[line]
         found.append((Mutation(path, "reported", line + 1, source.split("\n")[line], changed), tests.split()))
     return found
+
+
+def reasons(root: pathlib.Path) -> dict[str, str]:
+    """Why some of them may survive, by `Mutation.name`."""
+    told = zip(mutations(root), REPORTED, strict=True)
+    return {one.name: MAY_SURVIVE[after] for (one, _), (_, _, after, _) in told if after in MAY_SURVIVE}

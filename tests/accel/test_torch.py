@@ -85,6 +85,16 @@ def test_gradients_of_other_functions(name):
     assert torch.autograd.gradgradcheck(function, values)
 
 
+@pytest.mark.parametrize("alone", [0, 1, 2])
+def test_gradients_by_one_argument_of_a_table_alone(alone):
+    values = [uniform(2, 5, 10), uniform(5, 4), uniform(5, 4, seed=1)]
+
+    def turned(value):
+        return rfrope.rotate_by_table(*values[:alone], value, *values[alone + 1 :])
+
+    assert torch.autograd.gradcheck(turned, values[alone].clone().requires_grad_())
+
+
 def test_a_wrong_gradient_is_noticed(monkeypatch):
     """As one that forgets the sign of the inverse rotation, or a factor of the positions."""
     x, p, w = uniform(2, 5, 8).requires_grad_(), POSITIONS, uniform(4).requires_grad_()
