@@ -86,10 +86,10 @@ class Worker:
 
     def __init__(self, folder: pathlib.Path, clock: str, threads: int) -> None:
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")
-        environment = os.environ | {"PYTHONPATH": str(folder)} | dict.fromkeys(names, str(threads))
-        script = str(pathlib.Path(compare_jobs.__file__).resolve())
+        paths = os.pathsep.join([str(folder), str(ROOT)])  # the jobs are those of this revision, for all
+        environment = os.environ | {"PYTHONPATH": paths} | dict.fromkeys(names, str(threads))
         self.process = subprocess.Popen(
-            [sys.executable, script, str(folder), clock, str(threads)],
+            [sys.executable, "-m", compare_jobs.__name__, str(folder), clock, str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -167,11 +167,10 @@ def measured(
 
 def compared(options: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each revision and job; the control is one of the revisions."""
-    jobs = [job for job in compare_jobs.JOBS if re.search(options.only, job)]
+    known = compare_jobs.SUITES[options.suite]
+    jobs = [job for job in known if re.search(options.only, job)]
     if not jobs:
-        raise ValueError(
-            f"--only {options.only}: expected a pattern that matches some of {', '.join(compare_jobs.JOBS)}"
-        )
+        raise ValueError(f"--only {options.only}: expected a pattern that matches some of {', '.join(known)}")
     base, *others = options.revisions
     alpha = options.alpha / (len(jobs) * len(others))
     if options.rounds < rounds_needed(alpha):
@@ -192,9 +191,9 @@ def compared(options: argparse.Namespace) -> list[dict[str, Any]]:
                 rows.append(about | {"verdict": f"missing: {missing.get((name, job), 'the base lacks it')}"})
                 continue
             found, control = interval(ratios[name, job], alpha), interval(ratios[CONTROL, job], alpha)
-            told = "" if name == CONTROL else verdict(found, control)
+            judged = "" if name == CONTROL else verdict(found, control)
             figures = {"ratio": found.value, "low": found.low, "high": found.high}
-            rows.append(about | figures | {"verdict": told, "base_seconds": statistics.median(seconds[job])})
+            rows.append(about | figures | {"verdict": judged, "base_seconds": statistics.median(seconds[job])})
     return rows
 
 
@@ -240,6 +239,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("revisions", nargs="+", help='the base, and what is held against it; "." is the working tree')
     parser.add_argument("--rounds", type=int, default=14, help="default: %(default)s")
     parser.add_argument("--only", default="", metavar="PATTERN", help="jobs whose name matches this regular expression")
+    parser.add_argument("--suite", choices=tuple(compare_jobs.SUITES), default="usual", help="default: %(default)s")
     parser.add_argument("--alpha", type=float, default=0.05, help="chance of a false alarm in all (default: 0.05)")
     parser.add_argument("--clock", choices=("cpu", "wall"), default="cpu", help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")

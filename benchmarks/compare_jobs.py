@@ -1,6 +1,6 @@
 """The jobs that `benchmarks.compare` times, and the process that runs them on one revision.
 
-Run as a script with the revision's folder in PYTHONPATH; it reads names of jobs from stdin, a line each, and
+Run as a module with the revision's folder first in PYTHONPATH; it reads names of jobs from stdin, a line each, and
 answers each with a line of JSON. Only functions that most revisions have are called; that one is missing is an
 answer, too.
 """
@@ -13,6 +13,8 @@ import sys
 import time
 
 import numpy as np
+
+from benchmarks import small_calls
 
 BURST = 0.01  # seconds of processor time that a burst takes at least
 
@@ -73,6 +75,8 @@ JOBS = {
     ),
     "from_config, yarn": _config,
 }
+SUITES = {"usual": JOBS, "small": small_calls.jobs()}
+EVERY = {name: job for suite in SUITES.values() for name, job in suite.items()}
 
 
 class Jobs:
@@ -84,7 +88,7 @@ class Jobs:
     def seconds(self, name):
         """Seconds of one call: the least of three bursts."""
         if name not in self.ready:
-            call = JOBS[name](self.rfrope)
+            call = EVERY[name](self.rfrope)
             call()  # compiles
             self.ready[name] = call, max(1, math.ceil(BURST / max(self._burst(call, 1), 1e-7)))
         call, number = self.ready[name]

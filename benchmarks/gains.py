@@ -27,7 +27,7 @@ BLOCKS, SEED = 64, 0
 N_SETS = {"iid": 400, "stratified": 400, "shifted": 400, "balanced": 60}
 HEAVY = ("power_exponential(exponent=0.8, scale=32)",)  # beside the example of each family
 RANGES = {256: None, 1024: ("exponential", "power_exponential")}  # families that are looked at over longer ranges too
-SHARES = (0.06, 0.09, 0.125, 0.17, 0.22, 0.3, 0.4)  # of the lags that go into the windows
+SHARES = (0.06, 0.09, 0.125, 0.17, 0.22, 0.3, 0.4)  # parts of the lags that go into the windows
 OVER = 8  # points of the circle for each lag
 HEADER = ("kernel", "max lag", *N_SETS, "pairs", "folded", "rotated", "limit")
 

@@ -122,8 +122,8 @@ def peer_rows(outcome: Outcome) -> list[tuple[str, ...]]:
     for entry in outcome.entries:
         least, median = outcome.figures(entry.name)
         ratio = outcome.held(Target(0, 1.0, entry.name, faster=True))
-        told = ("", "") if np.isnan(ratio[1]) else (number(ratio[1]), _range(ratio))
-        lines.append((entry.name, number(least), number(median), outcome.job.unit, *told))
+        shown = ("", "") if np.isnan(ratio[1]) else (number(ratio[1]), _range(ratio))
+        lines.append((entry.name, number(least), number(median), outcome.job.unit, *shown))
     return lines + [(name, "", "", "", "", reason) for name, reason in outcome.missing.items()]
 
 

@@ -100,15 +100,35 @@ def decoding(dtype_name: str) -> list[Entry]:
     positions = torch.tensor([[4095]])
     tabled = rfrope.layers.torch.RotaryEmbedding(rfrope.geometric(BLOCKS), max_positions=8192)
     compiled, compiled_tabled, compiled_usual = (torch.compile(each) for each in (rotary, tabled, usual))
+    compiled_held = torch.compile(held_tables(dtype))
+    compiled_function = torch.compile(lambda q, k, positions: rotary(q, k, positions))
     calls = {
         "rfrope's module": lambda: rotary(q, k, offset=4095),
         "rfrope's module, positions as a tensor": lambda: rotary(q, k, positions),
         "usual formula, tables ready": lambda: usual(q, k, cos, sin),
         "rfrope's module, torch.compile": lambda: compiled(q, k, positions),
         "rfrope's module with max_positions, torch.compile": lambda: compiled_tabled(q, k, positions),
-        "usual formula, tables ready, torch.compile": lambda: compiled_usual(q, k, cos, sin),
+        "usual formula as a module, rows by position, torch.compile": lambda: compiled_held(q, k, positions),
+        "rfrope's module in a function, torch.compile": lambda: compiled_function(q, k, positions),
+        "usual formula as a function, tables ready, torch.compile": lambda: compiled_usual(q, k, cos, sin),
     }
     return [Entry(name, torch.inference_mode()(call)) for name, call in calls.items()]
+
+
+def held_tables(dtype: Any) -> Any:
+    """The usual formula as a module that holds tables and takes their rows by position, as models do."""
+    import torch
+
+    class Held(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, table in zip(("cos", "sin"), tables(np.arange(8192), dtype), strict=True):
+                self.register_buffer(name, table, persistent=False)
+
+        def forward(self, q: Any, k: Any, positions: Any) -> Any:
+            return usual(q, k, self.cos[positions][:, None], self.sin[positions][:, None])
+
+    return Held()
 
 
 # -- a compiled model --------------------------------------------------------------------------------------------------
@@ -262,9 +282,9 @@ def rows_of_errors() -> list[tuple[str, ...]]:
     return [titles, *((name, str(at), f"{worst:.3g}", f"{rms:.2g}") for name, at, worst, rms in errors())]
 
 
-def written(path: pathlib.Path | None, table: list[tuple[str, ...]]) -> None:
+def written(path: pathlib.Path | None, table: list[tuple[str, ...]], program: str = "benchmarks.torch_layers") -> None:
     """Print a table, and write it as a page of the documentation includes it."""
-    notes = [f"Made by ``{machine.command('benchmarks.torch_layers')}`` on {', '.join(machine.description())}."]
+    notes = [f"Made by ``{machine.command(program)}`` on {', '.join(machine.description())}."]
     lines = [".. list-table::", "   :header-rows: 1", ""]
     for row in table:
         print(" | ".join(row))
@@ -289,7 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     torch.set_num_threads(machine.cores())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of compilers, about themselves
+        warnings.simplefilter("ignore")  # compilers warn about themselves
         if chosen.errors:
             written(chosen.output, rows_of_errors())
         else:

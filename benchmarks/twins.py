@@ -81,7 +81,7 @@ class Readings:
     unit = "generic over twin"
 
     def setup(self, reading):
-        if twins is None or not twins.where("cos_sin", LADDER):
+        if twins is None or not twins.where("rfrope._core.turns.cos_sin", LADDER):
             raise NotImplementedError("there are no twins here")
 
     def track_gain(self, reading):

@@ -47,7 +47,7 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_sidebars = {"index": [], "changelog": []}
-mathjax_path = "tex-svg.js"  # of MathJax 3.2.2, which ship_mathjax copies: formulas need no connection
+mathjax_path = "tex-svg.js"  # part of MathJax 3.2.2, which ship_mathjax copies: formulas need no connection
 copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
 sphinx_gallery_conf = {
     "examples_dirs": ["../examples/gallery"],
@@ -160,11 +160,13 @@ class RuleTable(SphinxDirective):
 
 
 class BenchmarkTable(SphinxDirective):
-    """``.. benchmark-table::`` shows what `benchmarks.compare` measured, a row for each job."""
+    """``.. benchmark-table:: FILE.csv`` shows what `benchmarks.compare` measured, a row for each job."""
+
+    required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         """Return what it was measured on, and the ratios of each revision."""
-        path = pathlib.Path(__file__).with_name("benchmarks.csv")
+        path = pathlib.Path(__file__).with_name(self.arguments[0])
         self.env.note_dependency(str(path))
         lines = path.read_text("utf-8").splitlines()
         about = [line[2:] for line in lines if line.startswith("# ")]
@@ -207,7 +209,7 @@ def check_reference(app: Sphinx, environment: BuildEnvironment) -> None:
     known = set(environment.domains["py"].data["objects"])
     by_object = {id(value): name for name, value in public_names().items() if name in known}
     for name, value in public_names().items():
-        constant = name.rpartition(".")[2].isupper()  # which its module's page spells out
+        constant = name.rpartition(".")[2].isupper()  # its module's page spells it out
         if not (inspect.ismodule(value) or constant) and id(value) not in by_object:
             logging.getLogger(__name__).warning("public name %s is missing from docs/api.rst", name)
 

@@ -43,7 +43,7 @@ class Question:
         Bytes of the question itself, which travels once to each worker.
     chunks, draws : int
     seconds : float
-        Of the workers' processors.
+        Clock of the workers' processors.
     sent, received : int
         Bytes of chunks to the workers, and of answers back.
     """

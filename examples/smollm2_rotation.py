@@ -58,7 +58,7 @@ def by_both(model: Any, call: Callable[[], Any]) -> tuple[Any, Any]:
 
 
 def perplexity(logits: Any, ids: Any) -> float:
-    """Of each token by those before it."""
+    """Perplexity of the tokens, each given those before it."""
     import torch
 
     return float(torch.nn.functional.cross_entropy(logits[0, :-1].double(), ids[0, 1:]).exp())

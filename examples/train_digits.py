@@ -26,9 +26,9 @@ from trained import Layer, Row, against, asked, command, show
 import rfrope
 from rfrope.layers.torch import RotaryEmbedding
 
-LAYERS, HEADS, WIDTH = 2, 2, 16  # of a head
+LAYERS, HEADS, WIDTH = 2, 2, 16  # width of a head
 BATCH, STEPS, RATE = 64, 500, 4e-3
-SEEDS, TESTED = 5, 597  # images
+SEEDS, TESTED = 20, 597  # images; pictures of another size differ much from run to run
 SMALL, LARGE = 4, 6  # patches on a side
 READ = {"trained size": None, "larger, extrapolate": "extrapolate", "larger, interpolate": "interpolate centres"}
 REFERENCE = "axial"

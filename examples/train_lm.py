@@ -27,7 +27,7 @@ import rfrope
 from rfrope.layers.torch import RotaryEmbedding
 
 TRAINED, READ = 128, 512  # bytes
-LAYERS, HEADS, WIDTH = 2, 2, 32  # of a head
+LAYERS, HEADS, WIDTH = 2, 2, 32  # width of a head
 BATCH, STEPS, RATE = 16, 800, 4e-3
 SEEDS, DOCUMENTS = 5, 24
 PARTS = {"within": (16, 128), "to 2x": (128, 256), "to 4x": (256, 512)}  # positions whose loss is averaged

@@ -124,7 +124,7 @@ def against(rows: list[Row], reference: str, columns: list[str], heads: list[str
     Parameters
     ----------
     rows : list of dict
-        Of `complete`.
+        Those of `complete`.
     reference : str
         The encoding that others are compared with, seed by seed: seeds share data and initial weights.
     columns, heads : lists of str

@@ -100,10 +100,10 @@ class Fidelity(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON; None for an infinite wavelength."""
-        told = asdict(self) | {"mean": dict(zip(("rms", "sup"), self.mean, strict=True))}
-        for head in told["heads"]:
+        plain = asdict(self) | {"mean": dict(zip(("rms", "sup"), self.mean, strict=True))}
+        for head in plain["heads"]:
             head |= {name: v if math.isfinite(v := head[name]) else None for name in ("shortest", "longest")}
-        return told
+        return plain
 
 
 def fidelity(

@@ -57,7 +57,7 @@ def expected_score(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     kernel : Kernel or str
         Law of the frequencies; a string is read by `rfrope.kernels.parse`.
     pairing : {"half", "interleaved"}
-        Which two features make a block.
+        The two features that make a block.
 
     Returns
     -------

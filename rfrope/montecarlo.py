@@ -7,8 +7,7 @@ and memory is that of a chunk.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -19,6 +18,7 @@ from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox
 from rfrope._core.arguments import choice, whole
 from rfrope._core.array import Array
 from rfrope._core.checkpoints import Checkpoint, check_seed
+from rfrope._core.pending import Pending, WhenAsked, settled_state
 from rfrope._core.power_sums import MeanSums, PowerSums
 from rfrope._core.texts import Result
 from rfrope._core.twins import twinned
@@ -28,15 +28,10 @@ from rfrope.kernels.text import as_kernel
 
 __all__ = ["Estimate", "ScoreEstimate", "estimate_kernel", "estimate_scores"]
 
-_ROUNDING = 1e-13  # of the largest possible value
-_SHARE = 0.02  # of the squared sum of squares that fourth powers may be: 50 draws that are far off, or more
+_ROUNDING = 1e-13  # part of the largest possible value
+_SHARE = 0.02  # part of the squared sum of squares that fourth powers may be: 50 draws that are far off, or more
 _FEW_DRAWS = 256
 _LOOKED_AT = 2**14  # lags of which fourth moments are looked at
-_QUANTITIES: dict[str, Callable[[Array, ModuleType], Array]] = {
-    "phi": lambda u, xp: xp.cos(u),
-    "phi2": lambda u, xp: xp.cos(2.0 * u),
-    "sin": lambda u, xp: xp.sin(u),
-}
 
 
 @dataclass(frozen=True)
@@ -53,13 +48,17 @@ class Estimate(Result):
     trusted : array of bool
         Whether the moments of the draws bear the standard error out. Where a few draws hold most of the variance, as
         those of a heavy-tailed law do at lags small against its scale, another sample would have another: errors of
-        three times `stderr` are then common. See the notes of `estimate_kernel`.
+        three times `stderr` are then common. It is found out when it is first read. See the notes of
+        `estimate_kernel`.
     """
 
     value: Array
     stderr: Array
     n: int
-    trusted: Any = True
+    trusted: Any = WhenAsked(True)  # noqa: RUF009 - a descriptor, which gives the default
+
+    def __getstate__(self) -> dict[str, Any]:
+        return settled_state(self)
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def estimate_kernel(
     """
     kernel = as_kernel(kernel)
     design = check_randomised(design, kernel)
-    choice("quantity", quantity, tuple(_QUANTITIES))
+    choice("quantity", quantity, sums.QUANTITIES)
     delta, _, _ = angles.lags(delta, kernel.ndim, law=kernel)
     n_samples = whole("n_samples", n_samples, 2)
     n_sets = _n_sets(design, n_samples, n_blocks)
@@ -173,13 +172,13 @@ def estimate_kernel(
         sets = _SetChunk(kernel, key, delta, quantity, design, n_samples // n_sets)
         length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.draws + kernel.ndim))
         summed = _found(sets, n_sets, length, executor, progress, threaded, checkpoint)
-        return _floored(_mean(summed, _is_spread(summed, _SHARE)), delta, 1.0)
-    where = twins.where("kernel_moments", delta)
+        return _mean(summed, delta, 1.0, _is_spread(summed, _SHARE))
+    where = twins.where(_kernel_moments.name, delta)
     lags = memory.as_numpy(delta).reshape(-1, kernel.ndim) if where == "cpu" else None
     length = schedules.of_draws(where, lags, n_lags, n_samples, kernel.draws, kernel.ndim)
     task = _KernelChunk(kernel, key, delta, quantity)
     found = _found(task, n_samples, length, executor, progress, threaded, checkpoint)
-    return _floored(_mean(found, _borne_out(task, found)), delta, 1.0)
+    return _mean(found, delta, 1.0, _borne_out(task, found))
 
 
 @array.on_device_of_arrays
@@ -216,7 +215,7 @@ def estimate_scores(
         "iid" or another randomised design of `sample`, or "auto". A trial is one randomised set, so mean and variance
         have standard errors for every design; only for "iid" is the variance that of `score_variance`.
     pairing : {"half", "interleaved"}
-        Which two features make a block.
+        The two features that make a block.
 
     Returns
     -------
@@ -253,28 +252,28 @@ def estimate_scores(
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "delta": lags})
     task = _ScoreChunk(kernel, philox.key_from_rng(rng), delta, a, b, design)
     width = a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape)
-    where = twins.where("score_sums", delta, a, b) if design == "iid" else ""
-    if not where:  # of two trials at least, which stand beside their powers and those of all before
+    where = twins.where(_score_sums.name, delta, a, b) if design == "iid" else ""
+    if not where:  # two trials at least stand beside their powers and those of all before
         capacity.check(256.0 * math.prod(shape), f"delta of shape {lags} beside q and k", "the number of lags")
     length = schedules.of_trials(where, kernel.stated_law() is not None, width)
     found = _found(task, n_trials, length, executor, progress, memory.in_memory(a), checkpoint)
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
-    mean, variance = _mean(found, _is_spread(found, _SHARE)), _variance(found)
-    return ScoreEstimate(_floored(mean, delta, size), _floored(variance, delta, size * size), n_trials)
+    mean = _mean(found, delta, size, _is_spread(found, _SHARE))
+    return ScoreEstimate(mean, _variance(found, delta, size * size), n_trials)
 
 
-def _mean(found: MeanSums | PowerSums, trusted: Array) -> Estimate:
+def _mean(found: MeanSums | PowerSums, delta: Array, size: Array | float, trusted: Any) -> Estimate:
     """Sample mean, with its standard error from the sample variance."""
-    xp = array.namespace(m2=found.m2)
-    return Estimate(found.mean, sums.root(found.m2 / (found.n - 1.0) / found.n, xp), found.n, trusted)
+    stderr = _floored(found.m2 / (found.n - 1.0) / found.n, delta, size)
+    return Estimate(found.mean, stderr, found.n, trusted)
 
 
-def _variance(found: PowerSums) -> Estimate:
+def _variance(found: PowerSums, delta: Array, size: Array | float) -> Estimate:
     """Unbiased sample variance; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n`` gives its standard error."""
-    xp, n = array.namespace(m2=found.m2), found.n
+    n = found.n
     variance = found.m2 / (n - 1.0)
     spread = (found.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
-    return Estimate(variance, sums.root(spread, xp), n, _is_spread(found, 0.25 * _SHARE))
+    return Estimate(variance, _floored(spread, delta, size), n, _is_spread(found, 0.25 * _SHARE))
 
 
 def _is_spread(found: PowerSums, share: float) -> Array:
@@ -342,8 +341,7 @@ class _SetChunk:
         """Means of the sets ``(*S, length)`` at some lags."""
         xp = array.namespace(delta=lags)
         u = _phases(lags, omega, xp)
-        values = _QUANTITIES[self.quantity](xp.reshape(u, (*u.shape[:-1], length, self.n_blocks)), xp)
-        return xp.mean(values, axis=-1)
+        return sums.mean_of_phases(xp.reshape(u, (*u.shape[:-1], length, self.n_blocks)), self.quantity, xp)
 
 
 @dataclass(frozen=True)
@@ -418,7 +416,7 @@ def _drawn(kernel: Kernel, key: philox.Key, start: int, length: int, like: Array
 def _kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
     """Mean over the draws ``(n, k)``, and central sum of squares, of a kernel's quantity at all lags."""
     xp = array.namespace(delta=delta)
-    values = _QUANTITIES[quantity](_phases(delta, omega, xp), xp)
+    values = sums.waves_of_phases(_phases(delta, omega, xp), quantity, xp)
     mean = xp.mean(values, axis=-1)
     centred = values - mean[..., None]
     return mean, xp.sum(centred * centred, axis=-1)
@@ -427,34 +425,52 @@ def _kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, A
 # -- whether standard errors are to be trusted -------------------------------------------------------------------------
 
 
-def _floored(estimate: Estimate, delta: Array, size: Array | float) -> Estimate:
-    """Do not claim more than rounding leaves, but at lag 0."""
+def _floored(variance: Array, delta: Array, size: Array | float) -> Array:
+    """Standard error from its square: it does not claim more than rounding leaves, but at lag 0."""
     xp = array.namespace(delta=delta)
-    rounded = xp.all(delta == 0.0, axis=-1) | (estimate.stderr >= _ROUNDING * size)
-    return replace(estimate, stderr=xp.where(rounded, estimate.stderr, _ROUNDING * size + 0.0 * estimate.stderr))
+    stderr = sums.root(variance, xp)
+    rounded = xp.all(delta == 0.0, axis=-1) | (stderr >= _ROUNDING * size)
+    return xp.where(rounded, stderr, _ROUNDING * size + 0.0 * stderr)
 
 
-def _borne_out(task: _KernelChunk, found: MeanSums) -> Array:
+def _borne_out(task: _KernelChunk, found: MeanSums) -> Any:
     """Whether the variance at each lag is that of many draws: by its size, and else by fourth moments of some draws."""
-    xp = array.namespace(m2=found.m2)
     sure = (found.m2 >= 4.0 * _FEW_DRAWS) | (found.m2 == 0.0)  # no value is off by more than 2
     if not array.on_host(found.m2):
         return sure
-    host = np.atleast_1d(array.to_host(sure)).reshape(-1)
-    unsure = np.flatnonzero(~host)
+    unsure = np.flatnonzero(~array.to_host(sure))
     if not 0 < unsure.size <= _LOOKED_AT:
         return sure
-    wanted = max(2**10, min(2**14, 2**24 // unsure.size))
-    n = min(found.n, wanted, max(2**8, 2**17 // (task.kernel.draws + task.kernel.ndim)))
-    omega = draw(task.kernel, task.key, 0, n)[0]
     lags = array.to_host(task.delta).reshape(-1, task.kernel.ndim)[unsure]
-    known = np.array(host)
-    for span in sums.parts(len(lags), 8 * n):  # phases, values, deviations and their powers
-        seen = PowerSums.of(_QUANTITIES[task.quantity](_phases(lags[span], omega, np), np), np)
-        whole_m2 = np.atleast_1d(array.to_host(found.m2)).reshape(-1)[unsure[span]]
-        rare = whole_m2 / found.n > 1.5 * seen.m2 / n  # draws that were not looked at hold much of the variance
-        known[unsure[span]] = _is_spread(seen, _SHARE) & ~rare
-    return array.from_host(known.reshape(found.m2.shape)[()], xp, device=array.device(found.m2), dtype=xp.bool)
+    variances = np.asarray(array.to_host(found.m2)).reshape(-1)[unsure] / found.n
+    return _Unsettled(task.kernel, task.key, task.quantity, found.n, sure, unsure, lags, variances)
+
+
+@dataclass(frozen=True)
+class _Unsettled(Pending):
+    """Lags ``(n, k)`` at which the size of the variance settles nothing, of NumPy, and copies, so that they stay."""
+
+    kernel: Kernel
+    key: philox.Key
+    quantity: str
+    n: int
+    sure: Array
+    unsure: np.ndarray
+    lags: np.ndarray
+    variances: np.ndarray
+
+    def settled(self) -> Array:
+        """Look at fourth moments of some draws."""
+        wanted = max(2**10, min(2**14, 2**24 // self.unsure.size))
+        n = min(self.n, wanted, max(2**8, 2**17 // (self.kernel.draws + self.kernel.ndim)))
+        omega = draw(self.kernel, self.key, 0, n)[0]
+        known = np.array(array.to_host(self.sure)).reshape(-1)
+        for span in sums.parts(len(self.lags), 8 * n):  # phases, values, deviations and their powers
+            seen = PowerSums.of(sums.waves_of_phases(_phases(self.lags[span], omega, np), self.quantity, np), np)
+            rare = self.variances[span] > 1.5 * seen.m2 / n  # draws not looked at hold much of the variance
+            known[self.unsure[span]] = _is_spread(seen, _SHARE) & ~rare
+        xp, shape = array.namespace(sure=self.sure), self.sure.shape
+        return array.from_host(known.reshape(shape)[()], xp, device=array.device(self.sure), dtype=xp.bool)
 
 
 # -- what is allowed in ------------------------------------------------------------------------------------------------

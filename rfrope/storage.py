@@ -26,7 +26,7 @@ _FORMAT = 2  # 1, of version 0.1, has no "rope"
 _UNITS = "radians per unit of position"
 _DTYPES = ("float16", "float32", "float64")
 _FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context")  # fields of a Rope
-_ENTRIES = {  # of the metadata of each format
+_ENTRIES = {  # in the metadata of each format
     1: {"format", "rfrope", "units", "shape", "dtype", "provenance"},
     2: {"format", "rfrope", "units", "shape", "dtype", "rope", "source", "digest"},
 }

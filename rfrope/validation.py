@@ -30,7 +30,7 @@ QUANTITIES = ("Φ", "Φ₂", "E sin", "E S", "Var S")
 _LAGS = (0.25, 0.5, 1.0, 2.0, 4.0)  # default lags, in units of the lag where Phi falls to one half
 _LARGEST_FEATURE = 1e30  # fourth powers of scores stay finite
 _ROUNDING = 1e-13  # differences below this part of the largest possible value are rounding, not evidence
-_UNKNOWN = 2.0**-50  # of a variance, as a part of its largest value: what rounding of Phi leaves unknown
+_UNKNOWN = 2.0**-50  # what a variance lacks, as a part of its largest value: what rounding of Phi leaves unknown
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Row(Result):
     quantity : str
         One of `QUANTITIES`.
     pair : int or None
-        Which pair of q and k, for the score's moments.
+        Number of the pair of q and k, for the score's moments.
     closed_form, estimate, stderr, z : float
         ``z = (estimate - closed_form) / stderr``. The standard error is exact for independent draws: it comes from Phi
         at one to four times the lag, not from the draws, of which a few may hold most of the variance. Where it is so
@@ -154,7 +154,7 @@ def validate(
     alpha : float
         Chance that a right implementation fails; see `Validation`.
     pairing : {"half", "interleaved"}
-        Which two features of q and k make a block.
+        The two features of q and k that make a block.
     executor, progress
         As in `estimate_kernel`.
 
@@ -345,7 +345,7 @@ def _errors_of_scores(
     cos2, sin2 = 0.5 * (1.0 + phi2), 0.5 * (1.0 - phi2)
     cos3, cos_sin2 = 0.25 * (3.0 * phi + phi3), 0.25 * (phi - phi3)
     cos4, sin4, both = 0.125 * (3.0 + 4.0 * phi2 + phi4), 0.125 * (3.0 - 4.0 * phi2 + phi4), 0.125 * (1.0 - phi4)
-    flat = cos2 - phi * phi  # of A cos u, the variance over A^2
+    flat = cos2 - phi * phi  # A cos u: the variance over A^2
     variance = over_blocks((a**2, flat), (b**2, sin2))
     fourth = over_blocks(
         (a**4, cos4 - 4.0 * phi * cos3 + 6.0 * phi**2 * cos2 - 3.0 * phi**4),
@@ -355,7 +355,7 @@ def _errors_of_scores(
     cumulant = fourth - 3.0 * over_blocks((a**4, flat**2), (2.0 * a**2 * b**2, flat * sin2), (b**4, sin2**2))
     of_variance = cumulant + 2.0 * n / (n - 1.0) * variance**2
     size = np.sum(a**2 + b**2, axis=-1)
-    reach = np.max(np.hypot(a, b) + np.abs(a * phi[:, None]), axis=-1)  # of one block: a rare draw is one of one block
+    reach = np.max(np.hypot(a, b) + np.abs(a * phi[:, None]), axis=-1)  # for one block: a rare draw is one of one block
     return _widened(variance, size, reach, n, bound), _widened(of_variance, size**2, reach**2, n, bound)
 
 

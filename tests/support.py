@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -14,6 +15,10 @@ from conftest import library
 
 HEADS = ("Function", "PyTorch", "JAX", "jax.jit", "Dask", "On a device")
 CALLS = test_device.TO_HOST | test_device.FROM_HOST | test_device.CALLS
+NONE = {name for name, f in test_device.public_functions().items() if not test_device.takes_arrays(name, f)}
+MODELS = {f"integrations.transformers.{name}" for name in ("register", "replace_rotary")} | {
+    "layers.torch.RotaryEmbedding"
+}
 STAYS, DRAWN, HOST = "stays there", "draws come from the host", "uses the host"
 BOTH = f"{STAYS}; {HOST} by some options"
 
@@ -98,11 +103,36 @@ def lazily(name: str) -> str:
 
 def row(name: str) -> tuple[str, ...]:
     """A function's row."""
+    if name in MODELS:
+        return (f"``{name}``", "of its models", "no", "no", "no", "takes no arrays" if "register" in name else STAYS)
+    if name in NONE:
+        return (f"``{name}``", *(making(name, of) for of in ("torch", "jax")), "takes no arrays", *last_of_none(name))
     stays = BOTH if name in test_device.TO_HOST else STAYS
     device = DRAWN if name in test_device.FROM_HOST else stays if name in test_device.CALLS else HOST
     return (f"``{name}``", eagerly(name, "torch"), eagerly(name, "jax"), traced(name), lazily(name), device)
 
 
+def making(name: str, of: str) -> str:
+    """Whether a function that takes no arrays makes some of the library that ``xp=`` names."""
+    call = test_device.MADE_ON_HOST.get(name)
+    if call is None:
+        assert "xp" not in inspect.signature(test_device.public_functions()[name]).parameters
+        return "takes no arrays"
+    lib = library(of)
+    assert lib.owns(call(lib.module, None))
+    return "makes them (``xp=``)"
+
+
+def last_of_none(name: str) -> tuple[str, str]:
+    makes = name in test_device.MADE_ON_HOST
+    return "makes them (``xp=``)" if makes else "takes no arrays", "made on the host" if makes else "takes no arrays"
+
+
+def names() -> list[str]:
+    """All functions of the table."""
+    return sorted(CALLS.keys() | NONE | MODELS)
+
+
 def table() -> list[tuple[str, ...]]:
     """Rows of all functions, by name."""
-    return [row(name) for name in sorted(CALLS)]
+    return [row(name) for name in names()]

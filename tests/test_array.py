@@ -34,6 +34,38 @@ def test_lists_must_hold_numbers(value):
         array.asarray(value, np, name="q")
 
 
+class Subclass(np.ndarray):
+    """An array that the quick ways of plain arrays do not know."""
+
+
+@pytest.mark.parametrize("dtype", [*"bBhHiIlLqQefd", ">f8", ">i4", "?", "g", "D", "M8[s]", "U3"])
+def test_plain_arrays_pass_quickly_as_others_pass_slowly(dtype):
+    plain = np.asarray([1, 0, 3]).astype(dtype)
+    found = []
+    for value in (plain, plain.view(Subclass)):
+        try:
+            value = array.numbers(value, np, name="x")
+            found.append((array.is_integer(value), array.is_real_floating(value), array.as_widest(value, np).tolist()))
+        except TypeError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+    assert isinstance(found[0], str) == (dtype in ("?", "g", "D", "M8[s]", "U3"))
+
+
+@pytest.mark.parametrize("size", [3, 2**12, 2**12 + 1])
+def test_bounds_hold_for_every_element(size):
+    bound = 2.0**500
+    for bad in (np.nan, np.inf, -np.inf, np.nextafter(bound, np.inf), -(2.0**501), 1e300):
+        values = np.ones(size)
+        values[size // 2] = bad
+        assert not array.all_within(values, bound, np)
+    for good in (bound, -bound, 5e-324, 0.0):
+        values = np.full(size, good)
+        assert array.all_within(values, bound, np)
+        assert array.all_within(values[::2], bound, np)
+    assert array.all_within(np.ones((0, 3)), bound, np)
+
+
 def test_host_and_back(xp):
     for values in ([1.0, 2.5], [[1, 2], [3, 4]], 7.0, []):
         x = xp(values)
@@ -150,7 +182,7 @@ def test_threads_may_call_at_once():
 
 @pytest.mark.parametrize(("dtype", "wider"), [("float16", "float32"), ("float32", "float64"), ("float64", "float64")])
 def test_arithmetic_is_one_float_wider(dtype, wider):
-    """Of the generic turning, too: each feature is rounded once, from the sum of two products in the wider float."""
+    """The generic turning, too: each feature is rounded once, from the sum of two products in the wider float."""
     assert array.wider_float(np.ones(1, dtype), np) == np.dtype(wider)
     x, u = np.random.default_rng(0).standard_normal((2, 500, 1))
     x = np.concatenate([x, x[::-1]], axis=1).astype(dtype)

@@ -1,7 +1,9 @@
 """Benchmarks: peers compute the same as rfrope, every target is measured, and documented figures name their command."""
 
 import csv
+import functools
 import importlib
+import inspect
 import json
 import math
 import pathlib
@@ -12,6 +14,7 @@ import types
 import numpy as np
 import pytest
 from campaign import campaign, sparse
+from conftest import library
 
 ROOT = pathlib.Path(__file__).parents[1]
 if not (ROOT / "benchmarks").is_dir():
@@ -31,6 +34,7 @@ from benchmarks import (  # noqa: E402
     libraries,
     machine,
     peers,
+    small_calls,
     timing,
 )
 from benchmarks.process_peers import Process  # noqa: E402
@@ -548,18 +552,62 @@ def test_a_process_times_the_rfrope_of_its_folder():
     assert worker.process.returncode == 0
 
 
-@pytest.mark.parametrize("job", compare_jobs.JOBS)
+SLOW_JOBS = ("analysis.summarise", "analysis.base_for_context", "designs.optimise")
+
+
+@pytest.mark.parametrize("job", [job for job in compare_jobs.EVERY if job not in SLOW_JOBS])
 def test_jobs_run(job):
-    compare_jobs.JOBS[job](rfrope)()
+    compare_jobs.EVERY[job](rfrope)()
 
 
-def test_the_page_of_benchmarks_names_its_command_and_machine():
-    lines = (ROOT / "docs" / "benchmarks.csv").read_text("utf-8").splitlines()
+def test_jobs_of_both_suites_have_names_of_their_own():
+    assert len(compare_jobs.EVERY) == sum(len(suite) for suite in compare_jobs.SUITES.values())
+
+
+def test_small_calls_are_of_every_function_of_0_1():
+    """Those that stayed public and whose work is not to draw, to write or to add to the registry."""
+    called = {name.partition(",")[0] for name in small_calls.CALLS}
+    modules = ("analysis", "bochner", "heads", "kernels", "scaling")
+    public = {f"{one}.{name}" for one in modules for name in getattr(rfrope, one).__all__}
+    public |= {name for name in rfrope.__all__ if name not in (*modules, "design", "threads")}
+    functions = {name for name in public if inspect.isfunction(functools.reduce(getattr, name.split("."), rfrope))}
+    later = {"analysis.plan", "kernels.kernel", "kernels.names", "kernels.records", "kernels.register"}
+    assert functions - later <= called
+    assert set(small_calls.PLACES) <= called
+
+
+@pytest.mark.parametrize(("file", "suite"), [("benchmarks.csv", "usual"), ("benchmarks_small.csv", "small")])
+def test_the_page_of_benchmarks_names_its_command_and_machine(file, suite):
+    lines = (ROOT / "docs" / file).read_text("utf-8").splitlines()
     assert lines[0].startswith("# Made by: python -m benchmarks.compare ")
     assert "cores" in lines[1]
     rows = list(csv.DictReader(line for line in lines if not line.startswith("# ")))
-    assert {row["job"] for row in rows} == set(compare_jobs.JOBS)
-    assert len({row["revision"] for row in rows}) > 2
+    assert {row["job"] for row in rows} == set(compare_jobs.SUITES[suite])
+    assert len({row["revision"] for row in rows}) > (2 if suite == "usual" else 1)
     for row in rows:
         if row["ratio"]:
             assert float(row["low"]) <= float(row["ratio"]) <= float(row["high"])
+
+
+@campaign
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_ways_in_jax_turn_alike(pairing):
+    library("jax")
+    import jax
+
+    x, at = np.random.default_rng(0).standard_normal((2, 5, 128)).astype(np.float32), np.arange(5)
+    ways = importlib.import_module("benchmarks.ways").rotations(jax, pairing)
+    exact = rfrope.rotate(x.astype(float), at, rfrope.geometric(64), pairing=pairing)
+    assert len(ways) > 6
+    for way in ways.values():
+        np.testing.assert_allclose(way(jax.numpy.asarray(x), jax.numpy.asarray(at)), exact, atol=5e-6)
+
+
+@campaign
+def test_ways_in_torch_turn_alike():
+    torch, ways = library("torch").module, importlib.import_module("benchmarks.ways").steps()
+    q, k, positions = torch.randn(1, 4, 1, 128), torch.randn(1, 2, 1, 128), torch.tensor([[4095]])
+    for way in ways.values():
+        for x, turned in zip((q, k), way(q, k, positions), strict=True):
+            exact = rfrope.rotate(x.double(), [4095], rfrope.geometric(64))
+            torch.testing.assert_close(turned.double(), exact, rtol=0, atol=2e-6)

@@ -444,7 +444,7 @@ def test_doctor_tells_what_is_here(doctor):
     leaves = {place: {getattr(one, place) for one in twins.DECLARED.values()} - {None} for place in ("cpu", "cuda")}
     loops = [one for one in held["accelerators"] if one["name"].startswith("compiled loops")]
     assert len(loops) == len(leaves["cpu"]) == 3
-    assert all(one["active"] == (twins.twin_of("rotated", "cpu") is not None) for one in loops)
+    assert all(one["active"] == (twins.twin_of("rfrope.rotation.turning.rotated", "cpu") is not None) for one in loops)
     assert sum(one["name"].startswith("CUDA kernels") for one in held["accelerators"]) == len(leaves["cuda"]) == 3
 
 

@@ -736,10 +736,22 @@ def test_the_table_of_defaults_is_well_formed():
         "scaled": "everywhere",
         "ntk": "own",
         "inner_base": True,
+        "negated": True,
+        "original": True,
+    }
+    engines = {  # the rules read no other
+        "transformers": {"su"},
+        "vLLM": set(),
+        "SGLang": {"partial"},
+        "llama.cpp": {"factors", "reordered"},
+        "MLX-LM": {"rope_theta", "rope_parameters", "schemes"},
+        "TensorRT-LLM": {"schemes"},
     }
     for name, entry in table.items():
         assert name
-        assert set(entry) <= known | pairing | set(peculiar) | {"source"}
+        assert set(entry) <= known | pairing | set(peculiar) | {"source", "engines", "names"}
+        assert set(entry.get("names", {})) <= {"rope_theta", "partial_rotary_factor"}
+        assert all(set(own) <= engines[engine] for engine, own in entry.get("engines", {}).items())
         for key in set(peculiar) & set(entry):
             assert entry[key] in (peculiar[key] if isinstance(peculiar[key], tuple) else (peculiar[key],))
         if not has_defaults(entry):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import math
 import os
 import pathlib
 import pickle
@@ -301,3 +302,117 @@ def test_a_model_reads_beyond_its_context(script, tmp_path):
     assert "less as it is" in path.with_suffix(".inc").read_text("utf-8")
     with pytest.raises(SystemExit):
         extend.main([*call[:-2], "linear"])
+
+
+def losses(name):
+    """Of each encoding, by column, an array over seeds or documents."""
+    rows = rows_of(pathlib.Path(__file__).parents[1] / "docs" / f"{name}.csv")
+    return {
+        one: {
+            column: np.asarray([float(row[column]) for row in rows if row["encoding"] == one])
+            for column in rows[0]
+            if column not in ("encoding", "seed")
+        }
+        for one in dict.fromkeys(row["encoding"] for row in rows)
+    }
+
+
+def mean_and_error(values):
+    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
+
+
+def test_what_is_said_of_the_language_model_that_was_trained():
+    found = losses("train_lm")
+    assert all(len(column) == 5 for columns in found.values() for column in columns.values())
+    within = {name: columns["within"] for name, columns in found.items()}
+    turned = within.keys() - {"none", "sinusoidal"}
+    assert min(np.mean(within["sinusoidal"] - within[name]) for name in turned) > 0.3
+    assert np.mean(within["none"] - within["sinusoidal"]) > 0.4
+    for name in ("gaussian, iid", "gaussian, optimised", "matern, iid", "matern, optimised"):
+        lost, error = mean_and_error(within[name] - within["RoPE"])
+        assert 0.07 <= round(lost, 2) <= 0.11, name
+        assert error < 0.02, name
+        for part in ("to 2x", "to 4x"):
+            assert np.mean(found[name][part] - found["RoPE"][part]) > 0.7, name
+    ladder, log_uniform = found["gaussian, a scale for each head"], found["log_uniform, iid"]
+    assert np.mean(ladder["within"] - within["RoPE"]) < 0.5 * np.mean(within["gaussian, iid"] - within["RoPE"])
+    for values in (ladder["to 2x"] - found["RoPE"]["to 2x"], ladder["to 4x"] - found["RoPE"]["to 4x"]):
+        assert abs(np.mean(values)) < mean_and_error(values)[1]
+    lost, error = mean_and_error(log_uniform["within"] - within["RoPE"])
+    assert lost < 1.1 * error
+    for name in ("gaussian", "matern", "log_uniform"):
+        lost, error = mean_and_error(within[f"{name}, optimised"] - within[f"{name}, iid"])
+        assert 0.01 <= round(lost, 2) <= 0.03 or (name == "log_uniform" and lost > 3.0 * error), name
+    learned = found["learned from RoPE"]
+    assert round(float(np.mean(within["RoPE"] - learned["within"])), 2) == 0.02
+    lost, error = mean_and_error(learned["to 2x"] - found["RoPE"]["to 2x"])
+    assert lost > 3.0 * error
+    for name in turned:
+        assert np.mean(found[name]["to 2x"] - within[name]) > 0.8, name
+
+
+def test_what_is_said_of_the_digits():
+    found = losses("train_digits")
+    assert all(len(column) == 20 for columns in found.values() for column in columns.values())
+    own, further, between = "trained size", "larger, extrapolate", "larger, interpolate"
+    gain = {
+        (name, column): mean_and_error(columns[column] - found["axial"][column])
+        for name, columns in found.items()
+        for column in columns
+        if name not in ("axial", "none")
+    }
+    mean, error = gain["isotropic matern, sobol", own]
+    assert round(mean, 1) == 1.7
+    assert mean > 4.0 * error
+    gaussian = [name for name in found if name.startswith("isotropic gaussian")]
+    assert len(gaussian) == 3
+    assert sorted({round(gain[name, own][0], 1) for name in gaussian}) == [0.4, 0.7]
+    assert all(1.0 < gain[name, own][0] / gain[name, own][1] < 2.5 for name in gaussian)
+    assert all(gain[name, own][0] < 0.0 for name in ("mixed", "mixed, learned", "golden gate"))
+    for name in gaussian:
+        mean, error = gain[name, further]
+        assert 6.5 < mean < 9.0
+        assert 2.0 < mean / error < 3.0
+    for name, columns in found.items():
+        if name != "none":
+            assert 8.0 < np.std(columns[further], ddof=1) < 13.5
+            assert np.mean(columns[between] - columns[further]) > 15.0
+            assert name == "axial" or gain[name, between][0] < 2.0 * gain[name, between][1]
+
+
+def test_what_is_said_of_a_real_model_beyond_its_context():
+    halves = {}
+    for name, columns in losses("extend_context").items():
+        parts = np.stack(list(columns.values()))  # (16, documents)
+        assert parts.shape == (16, 3)
+        halves[name] = parts[:8].mean(0), parts[8:].mean(0)
+    within, beyond = ({name: pair[i] for name, pair in halves.items()} for i in (0, 1))
+    assert round(math.exp(np.mean(within["as it is"]))) == 6
+    assert round(math.exp(np.mean(beyond["as it is"])), 1) == 58.5
+    kept = ("ntk", "yarn", "llama3", "optimised")
+    assert set(kept) == halves.keys() - {"as it is", "linear"}
+    assert {round(math.exp(np.mean(beyond[name])), 1) for name in kept} <= {5.0, 5.1, 5.2, 5.3}
+    cost = [round(float(np.mean(within[name] - within["as it is"])), 2) for name in kept]
+    assert (min(cost), max(cost)) == (0.03, 0.06)
+    assert abs(np.mean(within["linear"] - beyond["linear"])) < 0.05
+    assert np.mean(within["linear"] - within["as it is"]) > 1.0
+    mean, error = mean_and_error(beyond["optimised"] - beyond["yarn"])
+    assert round(mean, 2) == 0.06
+    assert 4.0 < mean / error < 4.5
+    assert round(float(np.mean(beyond["ntk"] - beyond["yarn"])), 2) == 0.03
+    table = (ROOT / "docs" / "extend_context.inc").read_text("utf-8")
+    ways = re.findall(r"^   \* - (.*)", table, re.MULTILINE)[1:]
+    assert ways == ["optimised", "llama3", "yarn", "linear", "as it is", "ntk"]
+    assert table.rstrip().endswith("- 11")  # blocks of "ntk" with unseen angles
+
+
+@campaign
+def test_optimised_sets_of_the_language_model_are_closer_to_their_kernels(script):
+    train, lags = script("train_lm"), np.arange(1.0, 513.0)
+    for text in ("gaussian(scale=32)", "matern(nu=1.5, scale=32)", "log_uniform(low=0.0002, high=1)"):
+        law, off = rfrope.kernels.parse(text), {}
+        for design in ("iid", "optimised"):
+            ropes = [train.ROPES[f"{law.name}, {design}"](seed).frequencies.reshape(-1, 16) for seed in range(5)]
+            curves = [rfrope.analysis.mean_kernel(omega, lags) for rope in ropes for omega in rope]
+            off[design] = np.sqrt(np.mean((np.stack(curves) - law.phi(lags)) ** 2))
+        assert 2.8 < off["iid"] / off["optimised"] < 7.5, text

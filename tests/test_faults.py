@@ -50,7 +50,7 @@ def code_of(process):
 
 
 def whole(path):
-    """Which of the two Ropes a file holds; it must hold one of them."""
+    """The one of two Ropes that a file holds; it must hold one of them."""
     loaded = rfrope.load(path)
     (number,) = [i for i, rope in enumerate(ROPES) if np.array_equal(loaded.frequencies, rope.frequencies)]
     assert loaded.context == ROPES[number].context

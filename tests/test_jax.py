@@ -118,6 +118,49 @@ def test_whole_floats_of_the_host_count_as_integers_without_float64(narrow, kind
         rfrope.rotate(narrow.numpy.asarray(x), np.array([2**33, 1]), LINE)
 
 
+ROPES = {pairing: rfrope.Rope(LINE, pairing=pairing) for pairing in ("half", "interleaved")}
+WORDS = [2**24 + 1, 131071, -(2**31), 2**31 - 1]
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32", "uint32", "uint64", "int16", "of JAX"])
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_compiled_positions_are_exact_in_every_type_of_integers(narrow, kind, pairing):
+    """``jax.jit`` makes integers of NumPy those of 32 bits, which loses nothing of these."""
+    rope, x = ROPES[pairing], RNG.standard_normal((4, 10)).astype(np.float32)
+    at = {"int16": [0, 7, -32768, 32767], "uint32": np.abs(WORDS), "uint64": np.abs(WORDS)}.get(kind, WORDS)
+    given = narrow.numpy.asarray(at, dtype="int32") if kind == "of JAX" else np.asarray(at, dtype=kind)
+    for rotate in (narrow.jit(rope.rotate), *((narrow.jit(narrow.vmap(rope.rotate)),) if kind == "int64" else ())):
+        found = rotate(narrow.numpy.asarray(x), given)
+        np.testing.assert_allclose(found, rope.rotate(x.astype(float), np.asarray(at)), atol=2e-6)
+
+
+def test_positions_beyond_32_bits_are_refused_before_they_are_compiled_or_cut_by_jax(narrow):
+    """What ``jax.jit`` is given it cuts to 32 bits before any function sees it: docs/jax.rst says so."""
+    rope, x = rfrope.Rope(LINE), RNG.standard_normal((2, 8)).astype(np.float32)
+    far = np.array([2**33 + 5, 1])
+    with pytest.raises(ValueError, match=r"integers of 32 bits.*jax_enable_x64', True\) gives it 64"):
+        rope.rotate(narrow.numpy.asarray(x), far)
+    constant = narrow.jit(lambda x: rope.rotate(x, far))  # positions that are no argument are seen
+    with pytest.raises(ValueError, match=r"integers of 32 bits.*jax_enable_x64', True\) gives it 64"):
+        constant(narrow.numpy.asarray(x))
+    cut = narrow.jit(rope.rotate)(narrow.numpy.asarray(x), far)
+    np.testing.assert_allclose(cut, rope.rotate(x.astype(float), [5, 1]), atol=2e-6)
+    one = narrow.jit(rope.rotate)(narrow.numpy.asarray(x[0]), 2**24 + 1)
+    np.testing.assert_allclose(one, rope.rotate(x[0].astype(float), 2**24 + 1), atol=2e-6)
+    with pytest.raises(OverflowError):  # JAX's own, of numbers of Python
+        narrow.jit(rope.rotate)(narrow.numpy.asarray(x[0]), 2**33 + 5)
+    with pytest.raises(
+        TypeError, match=r"positions is a list or tuple whose numbers.*pass numpy\.asarray\(positions\)"
+    ):
+        narrow.jit(rope.rotate)(narrow.numpy.asarray(x), [5, 1])
+
+
+def test_with_x64_compiled_positions_are_exact_to_2_to_the_53(jax):
+    x, at = RNG.standard_normal((3, 8)), np.array([2**33 + 5, 2**53 - 1, -(2**40)])
+    found = jax.jit(rfrope.Rope(LINE).rotate)(jax.numpy.asarray(x), at)
+    np.testing.assert_allclose(found, rfrope.rotate(x, at, LINE), atol=1e-14)
+
+
 def test_the_three_lines_of_the_readme_and_of_the_page_run(narrow):
     root = pathlib.Path(__file__).parents[1]
     pages = [(root / name).read_text("utf-8") for name in ("README.md", "docs/jax.rst") if (root / name).is_file()]

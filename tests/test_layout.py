@@ -8,6 +8,8 @@ import re
 
 import pytest
 
+from rfrope.data.model_types import model_types
+
 ROOT = pathlib.Path(__file__).parents[1]
 MODULES = {path.relative_to(ROOT): ast.parse(path.read_text("utf-8")) for path in (ROOT / "rfrope").rglob("*.py")}
 LONGEST_BODY, LONGEST_MODULE = 45, 500
@@ -79,13 +81,13 @@ def test_the_checks_above_see_what_they_look_for():
     source = (
         "def f():\n"
         + "    x = 1\n" * 46
-        + "from rfrope.scaling import schemes\nfrom rfrope.scaling.schemes import _read\n"
+        + "from rfrope.scaling import schemes\nfrom rfrope.scaling.schemes import _slowed\n"
     )
-    tree = ast.parse(source + "schemes._read(1)\n")
+    tree = ast.parse(source + "schemes._slowed(1)\n")
     assert too_long(pathlib.Path("rfrope/a.py"), tree) == ["f"]
     assert too_long(pathlib.Path("rfrope/a_loops.py"), tree) == []
-    assert private_imports(tree) == ["rfrope.scaling.schemes._read"]
-    assert private_uses(tree) == ["schemes._read"]
+    assert private_imports(tree) == ["rfrope.scaling.schemes._slowed"]
+    assert private_uses(tree) == ["schemes._slowed"]
 
 
 # -- the number of axes ------------------------------------------------------------------------------------------------
@@ -194,9 +196,12 @@ def test_planted_branches_on_the_number_of_axes_are_seen():
 # The one sum and its twins, and series that are not over blocks: of laws, of special functions.
 SUMS = ("_core/sums.py", "_accel/")
 OTHER_SERIES = ("kernels/", "bochner/", "data/", "_core/special.py")
-NOT_OVER_BLOCKS = {"designs/lags.py: projected"}  # it sums over lags, for each frequency
+NOT_OVER_BLOCKS = {
+    "designs/lags.py: projected",  # it sums over lags, for each frequency
+    "montecarlo.py: _kernel_moments",  # over draws
+}
 REDUCTIONS = {"sum", "mean", "matmul", "dot", "vdot", "vecdot", "inner", "einsum", "tensordot", "weighted", "combined"}
-WAVES = {"cos", "sin", "cos_sin", "wave", "waves", "_wave", "_waves"}  # functions that make waves
+WAVES = {"cos", "sin", "cos_sin", "wave", "waves", "_wave", "_waves", "waves_of_phases"}  # functions that make waves
 SUMMED = {"total", "summed", "mean_cos", "mean_square"}  # methods of waves that have summed them
 ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
 PASSED_ON = {"zip", "tuple", "list", "map", "conj", "matrix_transpose", "reshape", "broadcast_to", "astype", "where"}
@@ -213,6 +218,8 @@ def holds_a_wave(node: ast.AST, known: set[str]) -> bool:
         if called(node) in WAVES | known:
             return not ast.unparse(node.func).startswith("math.")
         passed = [*node.args, *(word.value for word in node.keywords)] if called(node) in PASSED_ON | {"abs"} else []
+        if not called(node):  # of what a table holds
+            return any(holds_a_wave(part, known) for part in [*passed, node.func])
         method = isinstance(node.func, ast.Attribute) and called(node) not in SUMMED
         return any(holds_a_wave(part, known) for part in [*passed, *([node.func.value] if method else [])])
     if isinstance(node, ast.Attribute):
@@ -248,9 +255,17 @@ def sums_of_waves(tree: ast.Module) -> list[str]:
     Waves are what functions make of cos and sin. A sum is a reduction over the last axis, or ``@``.
     """
     functions = {node: list(ast.walk(node)) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    made = set()
+    tables = [node for node in tree.body if isinstance(node, ASSIGNMENTS) and node.value is not None]
+    made = {
+        name.id
+        for node in tables
+        if holds_a_wave(node.value, set())
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name)
+    }
     for function, nodes in functions.items():
-        known = names_of_waves(function, nodes, set())
+        known = names_of_waves(function, nodes, made)
         if any(isinstance(node, ast.Return) and node.value and holds_a_wave(node.value, known) for node in nodes):
             made.add(function.name)
     found = set()
@@ -301,6 +316,13 @@ def test_sums_over_blocks_that_are_written_again_are_seen(body):
     assert sums_of_waves(ast.parse(f"def f(x, omega, one, two, cos, sin):\n    {body}\n")) == ["f"]
 
 
+def test_sums_by_way_of_a_table_of_functions_are_seen():
+    table = 'KINDS: dict = {"phi": lambda u, xp: xp.cos(u), "sin": lambda u, xp: xp.sin(u)}'
+    body = "values = KINDS[kind](phases(lags, omega), xp)\n    return xp.mean(values, axis=-1)"
+    assert sums_of_waves(ast.parse(f"{table}\ndef f(lags, omega, kind, xp):\n    {body}\n")) == ["f"]
+    assert sums_of_waves(ast.parse("def f(u, kinds, xp):\n    return xp.mean(kinds[0](u), axis=-1)\n")) == []
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -313,6 +335,49 @@ def test_sums_over_blocks_that_are_written_again_are_seen(body):
 )
 def test_calls_of_the_one_sum_are_not_sums_written_again(body):
     assert sums_of_waves(ast.parse(f"def f(x, one, two, angles):\n    {body}\n")) == []
+
+
+# -- model types -------------------------------------------------------------------------------------------------------
+
+WORDS = {"phi", "new"}  # model types, too: the kernel's function, and what is not old
+OTHER_NAMES = {
+    "rfrope/data/make_pairings.py",  # makes the table
+    "rfrope/data/pairing_layers.py",  # runs the classes for it
+    "rfrope/models/conformance.py",  # configs, written out as vectors
+    "rfrope/exports/gguf.py",  # architectures of llama.cpp, which are not model types
+}
+
+
+def model_types_in(tree: ast.Module, names: set[str]) -> set[str]:
+    """Strings that are the name of a model type, or its beginning where that is asked for."""
+    found = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    begun = {
+        word.value
+        for node in ast.walk(tree)
+        if called(node) == "startswith"
+        for word in ast.walk(node)
+        if isinstance(word, ast.Constant) and isinstance(word.value, str) and len(word.value) > 3
+    }
+    return (found & names) | {word for word in begun if any(name.startswith(word) for name in names)}
+
+
+def test_model_types_are_named_in_the_table_alone():
+    names = set(model_types()) - WORDS
+    places = {path.as_posix(): sorted(model_types_in(tree, names)) for path, tree in MODULES.items()}
+    assert {place for place, found in places.items() if found} == OTHER_NAMES
+
+
+@pytest.mark.parametrize(
+    "line",
+    [  # as they stood before
+        'is_llama = told.model_type in ("llama", "mistral")',
+        'bases = {"qwen2": 1e6}',
+        'part = told.part if told.model_type == "phi3" else 1.0',
+        'if told.model_type.startswith("qwen"):\n    pass',
+    ],
+)
+def test_names_of_model_types_are_seen(line):
+    assert model_types_in(ast.parse(line), set(model_types()))
 
 
 # -- layers ------------------------------------------------------------------------------------------------------------

@@ -280,7 +280,11 @@ def asked_twins() -> Iterator[list[str]]:
     find = twins.twin_of
     with pytest.MonkeyPatch.context() as patch:
         label = {"cpu": "", "torch": "recorded "}
-        patch.setattr(twins, "twin_of", lambda name, place: names.append(label[place] + name) or find(name, place))
+        patch.setattr(
+            twins,
+            "twin_of",
+            lambda name, place: names.append(label[place] + name.rpartition(".")[2]) or find(name, place),
+        )
         yield names
 
 

@@ -166,9 +166,11 @@ def test_torch_with_and_without_cuda(monkeypatch):
 def test_the_first_cause_is_told():
     error = ImportError("\n=====\nFailed to import CuPy.\n")
     error.__cause__ = OSError("libcudart.so.12: cannot open")
-    assert libraries.told(error) == "OSError: libcudart.so.12: cannot open"
-    assert libraries.told(ImportError("\n=====\nFailed to import CuPy.\n")) == "ImportError: Failed to import CuPy."
-    assert libraries.told(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert libraries.reason_of(error) == "OSError: libcudart.so.12: cannot open"
+    assert (
+        libraries.reason_of(ImportError("\n=====\nFailed to import CuPy.\n")) == "ImportError: Failed to import CuPy."
+    )
+    assert libraries.reason_of(KeyboardInterrupt()) == "KeyboardInterrupt"
 
 
 # -- in a process of their own -----------------------------------------------------------------------------------------

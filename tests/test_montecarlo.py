@@ -7,11 +7,13 @@ implementation fails one of them once in a million; a mutation shows that the sa
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import dataclasses
 import functools
 import gc
 import math
 import multiprocessing
+import pickle
 import tracemalloc
 from fractions import Fraction
 
@@ -23,7 +25,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import rfrope
-from rfrope import Kernel, data, estimate_kernel, estimate_scores, expected_score, kernels, score_variance
+from rfrope import (
+    Kernel,
+    data,
+    estimate_kernel,
+    estimate_scores,
+    expected_score,
+    kernels,
+    montecarlo,
+    score_variance,
+)
 from rfrope._accel import schedules
 from rfrope._core import blocks, sums, twins
 from rfrope._core.power_sums import PowerSums
@@ -945,6 +956,31 @@ def test_trust_of_scores_and_of_sets(xp):
     lone = estimate_kernel("exponential(scale=64)", xp(np.asarray(100.0)), n_samples=4096, rng=0)
     assert lone.trusted.shape == ()
     assert bool(xp.host(lone.trusted))
+
+
+def test_trust_is_settled_when_it_is_read_and_no_sooner(monkeypatch):
+    """What is looked at is what the draws were taken for, whatever has been written since."""
+    settled = []
+    settle = montecarlo._Unsettled.settled
+    monkeypatch.setattr(montecarlo._Unsettled, "settled", lambda self: settled.append(self) or settle(self))
+    lags = np.asarray([0.005, 100.0])
+    law, options = "exponential(scale=64)", {"n_samples": 4096, "rng": 0}
+    wanted = estimate_kernel(law, lags, **options).trusted
+    assert wanted.tolist() == [False, True]
+    assert len(settled) == 1
+    found = estimate_kernel(law, lags, **options)
+    again = pickle.loads(pickle.dumps(found))
+    for one in (again, copy.deepcopy(found), dataclasses.replace(found, n=1)):
+        np.testing.assert_array_equal(one.trusted, wanted)
+        assert not any(isinstance(value, montecarlo.Pending) for value in vars(one).values())
+    later = estimate_kernel(law, lags, **options)
+    count = len(settled)
+    found.value[...], lags[...] = 0.0, 1e3
+    later.value[...], later.stderr[...] = 0.0, 0.0
+    np.testing.assert_array_equal(later.trusted, wanted)
+    assert later.trusted is later.trusted
+    assert len(settled) == count + 1
+    assert montecarlo.Estimate(1.0, 0.1, 4).trusted is True
 
 
 # -- many lags ---------------------------------------------------------------------------------------------------------

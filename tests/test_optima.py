@@ -104,7 +104,7 @@ def test_derivatives(kernel, reach):
 
 @each_range
 def test_a_jump_gains_what_it_says(kernel, reach):
-    """Of all pairs of a block and a place it finds the best, against every pair tried."""
+    """Among all pairs of a block and a place it finds the best, against every pair tried."""
     found, omega = lags.Lags(kernel, reach), some_frequencies(6, len(reach), 2)
     places = np.random.default_rng(3).normal(size=(20, len(reach)))
 

@@ -17,7 +17,7 @@ import pytest
 
 import rfrope
 from rfrope.data import make_pairings, pairing_layers
-from rfrope.data.make_pairings import KEYS, NOTES, UndeterminedError, answer, explanations, found_for, told_by
+from rfrope.data.make_pairings import KEYS, NOTES, UndeterminedError, answer, explanations, found_for, pairing_of
 from rfrope.data.model_types import has_defaults, model_types
 from rfrope.data.pairing_layers import CASES, Seen, made_config, seen_of
 
@@ -39,7 +39,7 @@ RNG = np.random.default_rng(0)
 def test_every_entry_says_what_it_can():
     for name, entry in TABLE.items():
         if name == "sam3_lite_text_vit_model":
-            assert not told_by(entry)
+            assert not pairing_of(entry)
             continue
         assert entry["pairing"] in (*PAIRINGS, "neither")
         assert entry.get("out_pairing", "") in ({*PAIRINGS, ""} - {entry["pairing"]})
@@ -147,7 +147,7 @@ def test_the_table_says_what_the_classes_do(model_type, classes):
     if model_type not in classes:
         pytest.skip(f"the installed transformers has no {model_type}")
     entry = TABLE[model_type]
-    assert found_for(model_type, entry, classes) == told_by(entry)
+    assert found_for(model_type, entry, classes) == pairing_of(entry)
 
 
 @pytest.mark.parametrize("model_type", NOT_RUN)
@@ -196,7 +196,7 @@ def test_a_class_that_pairs_otherwise_is_noticed(model_type, function, other, fo
         with pytest.raises(UndeterminedError, match="no pairing explains"):
             found_for(model_type, entry, classes)
     else:
-        assert found_for(model_type, entry, classes) == found != told_by(entry)
+        assert found_for(model_type, entry, classes) == found != pairing_of(entry)
 
 
 def test_the_key_of_deepseek_is_read_by_its_class(classes, monkeypatch):
@@ -310,4 +310,4 @@ def test_the_script_checks_and_writes(classes, tmp_path, monkeypatch, capsys):
     assert make_pairings.main([]) == 0
     written = json.loads(path.read_text())
     assert written["llama"] == right["llama"]
-    assert told_by(written["nanochat"]) == {key: right["nanochat"][key] for key in KEYS if key in right["nanochat"]}
+    assert pairing_of(written["nanochat"]) == {key: right["nanochat"][key] for key in KEYS if key in right["nanochat"]}

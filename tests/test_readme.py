@@ -64,18 +64,39 @@ def test_from_readme_to_a_rope_that_is_saved_verified_exported_and_drawn(capsys,
     assert "mean kernel" in pathlib.Path("rope.html").read_text("utf-8")
 
 
+LINES = {"torch": "from rfrope.layers.torch ", "transformers": "from rfrope.integrations.transformers "}
+
+
 def of_a_framework(example):
     """The library that an example begins with, where it is not one that the extra "test" brings."""
-    return next((name for name in ("torch", "transformers") if example.startswith(f"import {name}\n")), "")
+    return next((name for name, line in LINES.items() if example.startswith(line)), "")
+
+
+def given(framework):
+    """What the reader of three lines has already."""
+    torch, rfrope = importlib.import_module("torch"), importlib.import_module("rfrope")
+    if framework == "torch":
+        return {"rfrope": rfrope, "q": torch.ones(1, 8, 16, 64), "k": torch.ones(1, 2, 16, 64)}
+    transformers = importlib.import_module("transformers")
+    sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_attention_heads=4))
+    return {"rfrope": rfrope, "model": model}
 
 
 @pytest.mark.filterwarnings("ignore")  # of frameworks, while they are imported
 @pytest.mark.parametrize("framework", ["torch", "transformers"])
-def test_examples_for_a_framework_run(framework):
+def test_three_lines_for_a_framework_run(framework):
     for name in ("torch", framework):
         pytest.importorskip(name, reason=f"{name} is not installed")
     (example,) = [one for one in blocks("python") if of_a_framework(one) == framework]
-    exec(compile(example, "README.md", "exec"), {"rfrope": importlib.import_module("rfrope")})
+    assert len([line for line in example.splitlines() if line]) == 3
+    names = given(framework)
+    exec(compile(example, "README.md", "exec"), names)
+    if framework == "torch":
+        expected = names["rfrope"].rotate(given("torch")["k"], range(100_000, 100_016), names["rfrope"].geometric(32))
+        assert float((names["k"].detach() - expected).abs().max()) < 1e-6
+    else:
+        assert names["replacement"].attentions == 2
     page = (ROOT / "docs" / f"{framework}.rst").read_text("utf-8") if PAGES else ""
     code = re.findall(r"^\.\. code-block:: python\n\n((?:    .*\n|\n)+)", page, re.MULTILINE)
     assert len(code) > 1 or not PAGES

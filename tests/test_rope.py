@@ -451,6 +451,36 @@ def test_it_keeps_what_its_caller_changes_later():
     assert rope.source == {"seed": [1]}
 
 
+def test_frequencies_of_numpy_are_read_only_and_nobody_elses():
+    """What is prepared from them is kept, so writing would turn by old ones or new ones, as the dtype has it."""
+    own = OMEGA.copy()
+    sectioned = rfrope.Rope(own, sections=(1, 1, OMEGA.size - 2))
+    made = rfrope.scaling.linear(rfrope.Rope(own), 2.0)
+    ropes = [rfrope.Rope(own), rfrope.Rope(own.tolist()), rfrope.Rope(own.astype(np.float32)), made, sectioned]
+    ropes += [pickle.loads(pickle.dumps(one)) for one in ropes] + [copy.deepcopy(one) for one in ropes]
+    for rope in ropes:
+        for held in (rope.frequencies, rope.vectors, np.asarray(rope)):
+            assert not np.shares_memory(held, own)
+            with pytest.raises(ValueError, match="read-only"):
+                held[0] = 2.0
+    assert own.flags.writeable, "the caller's own stays as it was"
+    free = ropes[0].frequencies.copy()
+    free[0] = 2.0
+    assert dataclasses.replace(ropes[0], frequencies=free).frequencies[0] == 2.0
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_a_tensor_of_frequencies_stays_the_callers_and_is_read_anew(dtype):
+    torch = pytest.importorskip("torch")
+    omega, x = torch.tensor(OMEGA), torch.asarray(Q).to(getattr(torch, dtype))
+    rope = rfrope.Rope(omega)
+    for _ in range(20):  # often enough to be prepared
+        rope.rotate(x, torch.arange(6))
+    omega *= 2.0
+    assert rope.frequencies is omega
+    assert torch.equal(rope.rotate(x, torch.arange(6)), rfrope.Rope(2.0 * OMEGA).rotate(x, torch.arange(6)))
+
+
 def test_what_cannot_be_right_is_refused():
     rope = rfrope.Rope(OMEGA)
     with pytest.raises(TypeError, match=r"frequencies is a Rope; expected an array: dataclasses\.replace"):

@@ -464,7 +464,7 @@ if __name__ == "__main__":
 
 CHECK = """
 wanted = job()
-found = [twins.twin_of(name, "cpu") for name in ("rotated", "score_sums", "mean_cos")] + [turning._repeats()]
+found = [twins.twin_of(name, "cpu") for name, one in twins.DECLARED.items() if one.cpu] + [turning._repeats()]
 found = [one is not None for one in found]
 print(right(wanted), same(job(), wanted), all(found), any(found), threading.active_count())
 """
@@ -480,7 +480,7 @@ print(right(wanted), same(job(), wanted), all(found), any(found), threading.acti
     ids=["one thread", "no compiler", "no cache"],
 )
 def test_settings_of_numba(environment, compiled, tmp_path):
-    if twins.twin_of("rotated", "cpu") is None:
+    if twins.twin_of("rfrope.rotation.turning.rotated", "cpu") is None:
         pytest.skip("compiled loops, whose settings these are, need Numba with its compiler on")
     assert run_script(CHECK, tmp_path, **environment) == ["True", "True", str(compiled), str(compiled), "1"]
 

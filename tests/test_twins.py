@@ -46,7 +46,7 @@ def anew(name, place):
 
 
 def declared() -> dict[str, twins.Twinned]:
-    """Every function of the library that has a twin, by the twin's name."""
+    """Every function of the library that has a twin, by its module and the twin's name."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         if re.search(r"^@twinned\(", path.read_text("utf-8"), re.MULTILINE):
@@ -54,8 +54,7 @@ def declared() -> dict[str, twins.Twinned]:
             module = importlib.import_module(name)
             for value in vars(module).values():
                 if isinstance(value, types.FunctionType) and hasattr(value, "generic") and value.__module__ == name:
-                    assert value.__name__.lstrip("_") not in found
-                    found[value.__name__.lstrip("_")] = value
+                    found[f"{name}.{value.__name__.lstrip('_')}"] = value
     return found
 
 
@@ -72,10 +71,12 @@ def test_a_twin_has_the_signature_of_its_generic_function(name, place):
     leaf = getattr(twins.DECLARED[name], place)
     if place == "torch":
         library("torch")
-    twin = getattr(importlib.import_module(f"rfrope._accel.{place}.{leaf}"), name)
+    bare = name.rpartition(".")[2]
+    twin = getattr(importlib.import_module(f"rfrope._accel.{place}.{leaf}"), bare)
     assert place == "cuda" or twins.twin_of(name, place) is twin
     assert twins.CHOOSING[name] is DECLARED[name]
-    assert twin.__name__ == name
+    assert DECLARED[name].name == name
+    assert twin.__name__ == bare
     assert twin.__module__ == f"rfrope._accel.{place}.{leaf}"
     for one, other in zip(
         inspect.signature(twin).parameters.values(),
@@ -105,7 +106,7 @@ def test_both_places_have_the_same_leaves():
 
 def chosen(*arrays) -> bool:
     """Whether a function would run its twin for the CPU."""
-    return twins.where("rotated", *arrays) == "cpu"
+    return twins.where("rfrope.rotation.turning.rotated", *arrays) == "cpu"
 
 
 def test_what_is_said_to_run_is_what_runs(monkeypatch):
@@ -121,14 +122,29 @@ def test_what_is_said_to_run_is_what_runs(monkeypatch):
             for call in (lambda x=x: _doubled(x), lambda x=x: _doubled(None, x), lambda x=x: _doubled(None, more=x)):
                 ran.clear()
                 call()
-                place = twins.where("doubled", x)
-                assert ran == [("doubled", place) if place else "generic"], x
+                place = twins.where(_doubled.name, x)
+                assert ran == [(f"{__name__}.doubled", place) if place else "generic"], x
         ran.clear()
         _doubled.generic(np.ones(3))
         assert ran == ["generic"]
         assert (_doubled.__name__, _doubled.generic.__name__) == ("_doubled", "_doubled")
     finally:
-        del twins.DECLARED["doubled"], twins.CHOOSING["doubled"]
+        del twins.DECLARED[_doubled.name], twins.CHOOSING[_doubled.name]
+
+
+def test_functions_of_one_name_do_not_share_a_twin(monkeypatch):
+    for table in ("DECLARED", "CHOOSING"):
+        monkeypatch.setattr(twins, table, dict(getattr(twins, table)))
+
+    def rotated(x):
+        return x
+
+    mine = twins.twinned(cuda="elsewhere")(rotated)  # of another leaf
+    assert mine.name == f"{__name__}.rotated"
+    assert twins.DECLARED["rfrope.rotation.turning.rotated"].cpu == "rotation"
+    assert twins.DECLARED[mine.name].cuda == "elsewhere"
+    with pytest.raises(ValueError, match=r"has the twin of rfrope\.rotation\.turning\.rotated in cpu; expected"):
+        twins.twinned(cpu="rotation")(rotated)
 
 
 def test_plain_memory_is_chosen():
@@ -195,7 +211,7 @@ def test_torch_that_is_recorded_is_chosen_for_operators():
     x, w = torch.ones(3, 8), torch.ones(4, requires_grad=True)
 
     def where(*arrays):
-        return twins.where("rotated", *arrays)
+        return twins.where("rfrope.rotation.turning.rotated", *arrays)
 
     assert where(w) == where(x, w) == where((x, None), w) == "torch"
     assert where(x, torch.nn.Parameter(x)) == where(torch.ones(3, 8, device="meta")) == "torch"
@@ -206,7 +222,7 @@ def test_torch_that_is_recorded_is_chosen_for_operators():
         pass
 
     assert where(w, np.ones(3)) == where(w.to_sparse()) == where(x.as_subclass(Own), w) == ""
-    assert twins.where("mean_cos", w) == ""  # it has no operator
+    assert twins.where("rfrope._core.sums.mean_cos", w) == ""  # it has no operator
     torch.func.vmap(lambda v: v if not where(v) else pytest.fail("inside vmap"))(x)
     with torch.autograd.forward_ad.dual_level():
         assert where(torch.autograd.forward_ad.make_dual(x, x)) == ""
@@ -214,7 +230,7 @@ def test_torch_that_is_recorded_is_chosen_for_operators():
 
 def test_no_more_is_looked_at_than_the_arrays(monkeypatch):
     monkeypatch.setattr(twins, "twin_of", lambda name, place: pytest.fail(f"{name} was looked up"))
-    assert twins.where("rotated", np.ones(3).astype(">f8")) == ""
+    assert twins.where("rfrope.rotation.turning.rotated", np.ones(3).astype(">f8")) == ""
 
 
 def test_arrays_on_a_device_are_chosen_for_its_twins(monkeypatch):
@@ -222,14 +238,14 @@ def test_arrays_on_a_device_are_chosen_for_its_twins(monkeypatch):
     monkeypatch.setattr(memory, "on_cuda", lambda x: True)
     looked_up = []
     monkeypatch.setattr(twins, "twin_of", lambda name, place: looked_up.append((name, place)) or print)
-    assert twins.where("rotated", np.ones(3), None) == "cuda"
-    assert twins.where("rotated", (np.ones(3), None)) == "cuda"
-    assert looked_up == [("rotated", "cuda")] * 2
+    assert twins.where("rfrope.rotation.turning.rotated", np.ones(3), None) == "cuda"
+    assert twins.where("rfrope.rotation.turning.rotated", (np.ones(3), None)) == "cuda"
+    assert looked_up == [("rfrope.rotation.turning.rotated", "cuda")] * 2
     monkeypatch.setattr(twins, "twin_of", lambda name, place: None)
-    assert twins.where("rotated", np.ones(3), None) == ""
+    assert twins.where("rfrope.rotation.turning.rotated", np.ones(3), None) == ""
     monkeypatch.setattr(memory, "on_cuda", lambda x: x is None)
     monkeypatch.setattr(twins, "twin_of", lambda name, place: pytest.fail(f"{name} was looked up"))
-    assert twins.where("rotated", np.ones(3), None) == ""
+    assert twins.where("rfrope.rotation.turning.rotated", np.ones(3), None) == ""
 
 
 # -- without the leaves ------------------------------------------------------------------------------------------------
@@ -238,19 +254,19 @@ def test_arrays_on_a_device_are_chosen_for_its_twins(monkeypatch):
 def test_a_leaf_that_cannot_be_imported_is_no_twin(monkeypatch):
     monkeypatch.setitem(sys.modules, "rfrope._accel.cpu.rotation", None)
     monkeypatch.delattr(cpu, "rotation", raising=False)
-    assert anew("rotated", "cpu") is None
+    assert anew("rfrope.rotation.turning.rotated", "cpu") is None
     monkeypatch.setattr(twins, "_FOUND", {})
-    assert twins.where("rotated", np.ones(3)) == ""
+    assert twins.where("rfrope.rotation.turning.rotated", np.ones(3)) == ""
 
 
 @pytest.mark.parametrize("missing", ["cupy", "rfrope._accel.cuda.rotation"])
 def test_without_cupy_or_its_leaf_there_is_no_twin_for_cuda(monkeypatch, missing):
     cupy = a_cupy(monkeypatch)
-    assert anew("rotated", "cuda") is not None
+    assert anew("rfrope.rotation.turning.rotated", "cuda") is not None
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delattr(cuda, "rotation", raising=False)
     door.check.cache_clear()
-    assert anew("rotated", "cuda") is None
+    assert anew("rfrope.rotation.turning.rotated", "cuda") is None
     assert cupy.asked
 
 
@@ -294,7 +310,7 @@ def test_a_machine_whose_device_cannot_run_the_kernels_has_no_twin_for_cuda(monk
     a_cupy(monkeypatch, **machine)
     with pytest.raises(ImportError, match=re.escape(reason)):
         door.check()
-    assert anew("rotated", "cuda") is None
+    assert anew("rfrope.rotation.turning.rotated", "cuda") is None
 
 
 @pytest.fixture(autouse=True)
@@ -306,7 +322,7 @@ def _nothing_is_known_of_cuda():
 def test_other_errors_of_a_leaf_are_not_hidden(monkeypatch):
     monkeypatch.setitem(sys.modules, "rfrope._accel.cpu.rotation", types.ModuleType("empty"))
     with pytest.raises(AttributeError):
-        anew("rotated", "cpu")
+        anew("rfrope.rotation.turning.rotated", "cpu")
 
 
 SITE = '''
@@ -365,7 +381,7 @@ def test_the_suite_passes_without_the_leaves(tmp_path):
 def test_the_library_of_an_array_is_not_imported_to_choose():
     code = (
         "import sys\nimport numpy as np\nfrom rfrope._core import twins\nfrom rfrope.rotation import turning\n"
-        "assert twins.where('rotated', np.ones(3)) == 'cpu'\n"
+        "assert twins.where('rfrope.rotation.turning.rotated', np.ones(3)) == 'cpu'\n"
         "print({'torch', 'jax', 'dask', 'cupy', 'array_api_compat'} & set(sys.modules))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANGS)

@@ -213,8 +213,8 @@ def memory() -> Rows:
     yield "Call", "MB", "Seconds"
     for name, (setup, small, large) in CALLS.items():
         script = SCRIPT.format(setup=setup, small=small, large=large)
-        told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-        most, seconds = map(float, told.split())
+        output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        most, seconds = map(float, output.split())
         yield name, f"{most:.0f}", f"{seconds:.1f}"
 
 

@@ -14,9 +14,9 @@ LEFT_OUT = ("nvidia-cuda-nvrtc-cu12",)  # 100 MB that compile CUDA texts, and ru
 def minimums(extras: tuple[str, ...]) -> list[str]:
     """Requirements ``name==version`` of the package and of some extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    told = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
     found = {}
-    for line in told:
+    for line in lines:
         match = re.match(r"([\w.-]+)(\[\w+\])?>=([\w.]+)", line)
         if match is None:
             raise ValueError(f"pyproject.toml requires {line!r}; expected a lower bound, as name>=1.2")

@@ -34,10 +34,10 @@ from tools.mutations import Mutation, chosen, modules, mutations
 
 ROOT = pathlib.Path(__file__).parents[1]
 TABLE = ROOT / "docs" / "mutations.csv"
-PAGE = ROOT / "docs" / "mutations.inc"  # of docs/reliability.rst: those that survived
+PAGE = ROOT / "docs" / "mutations.inc"  # included by docs/reliability.rst: those that survived
 FIELDS = ("module", "function", "before", "after", "outcome", "by")
 SEED = 18
-SECONDS = 8.0  # of tests for one mutation, as they take without it
+SECONDS = 8.0  # tests for one mutation, as they take without it
 PATIENCE = 900  # seconds until a mutation hangs
 # imported once, before processes are made of this one; rfrope itself only in these
 BEFORE = ("pytest", "numpy", "scipy.special", "scipy.optimize", "scipy.stats", "tqdm", "mpmath")
@@ -169,8 +169,8 @@ def page(rows: list[dict[str, str]]) -> str:
     for first, *others in cells:
         lines += [f"   * - {first}", *(f"     - {cell}" for cell in others)]
     seen = len(rows) - len(left)
-    told = f"Of {len(rows)} mutations {seen} are seen by tests; {len(left)} are not:"
-    return "\n".join([told, "", *lines, "", *_page_of_reported()]) + "\n"
+    summary = f"Of {len(rows)} mutations {seen} are seen by tests; {len(left)} are not:"
+    return "\n".join([summary, "", *lines, "", *_page_of_reported()]) + "\n"
 
 
 def _page_of_reported() -> list[str]:
@@ -237,10 +237,10 @@ def judged(work: list[tuple[Mutation, list[str]]], processes: int = 2) -> Any:
                 said.unlink(missing_ok=True)
                 if found in (3, 5):
                     raise RuntimeError(f"{one.name}: pytest ended with exit code {found}")
-                yield one, "killed" if found else "survived", by or (told(found) if found else "")
+                yield one, "killed" if found else "survived", by or (ending(found) if found else "")
 
 
-def told(code: int) -> str:
+def ending(code: int) -> str:
     """What an exit code means that no failing test explains."""
     return "it hangs" if code == -signal.SIGALRM else "the process ends" if code < 0 else "it cannot be imported"
 

@@ -1,4 +1,4 @@
-"""Which tests run which lines: a plug-in of pytest that writes it down, and what is made of it.
+"""The tests that run each line: a plug-in of pytest that writes it down, and what is made of it.
 
 ``RFROPE_LINES_TO=FILE python -m pytest -p tools.nearest``, with Python 3.12 or later, which can watch lines at little
 cost.
@@ -26,6 +26,7 @@ BY_HAND = {
     "rfrope/_accel/torch/rotation.py": ["tests/accel/test_torch.py"],
     "rfrope/_core/tensors.py": ["tests/accel/test_torch.py", "tests/test_array.py", "tests/layers/test_torch.py"],
     "rfrope/layers/torch.py": ["tests/layers/test_torch.py"],
+    "rfrope/layers/graphs.py": ["tests/layers/test_torch.py"],
     "rfrope/integrations/transformers.py": ["tests/integrations/test_transformers.py", "tests/test_transformers.py"],
     "rfrope/integrations/rotations.py": ["tests/integrations/test_transformers.py", "tests/test_transformers.py"],
 }
@@ -34,6 +35,7 @@ OF_TORCH = (
     "_accel/torch/rotation.py",
     "_core/tensors.py",
     "layers/torch.py",
+    "layers/graphs.py",
     "integrations/transformers.py",
     "integrations/rotations.py",
 )
@@ -90,9 +92,9 @@ def tests(found: dict[str, Any], module: str, line: int, seconds: float) -> list
     """
     if module in BY_HAND:
         return BY_HAND[module]
-    by_line = [(told[0], test) for test, told in found.items() if line in told[1].get(module, ())]
+    by_line = [(record[0], test) for test, record in found.items() if line in record[1].get(module, ())]
     if not by_line:
-        most = sorted((-len(told[1].get(module, ())), told[0], test) for test, told in found.items())[:60]
+        most = sorted((-len(record[1].get(module, ())), record[0], test) for test, record in found.items())[:60]
         by_line = [(cost, test) for count, cost, test in most if count]
     ranks: collections.Counter[str] = collections.Counter()
     order = []

@@ -46,6 +46,6 @@ def tree(folder: str) -> set[str]:
 
 
 if __name__ == "__main__":
-    told = faults(pathlib.Path(sys.argv[1]))
-    print("\n".join(told) or "the wheel and the sdist hold what they should")
-    sys.exit(bool(told))
+    found = faults(pathlib.Path(sys.argv[1]))
+    print("\n".join(found) or "the wheel and the sdist hold what they should")
+    sys.exit(bool(found))

@@ -11,7 +11,7 @@ from typing import Any
 
 from rfrope._accel import cpu, cuda, torch
 from rfrope._core import twins
-from rfrope._core.libraries import Finding, for_device, told, version_of
+from rfrope._core.libraries import Finding, for_device, reason_of, version_of
 
 _TRANSFORMS = "transforms for sums over many lags"
 _WHAT = {"rotation": "rotation, tables", "sums": "sums over lags", "estimators": "score estimates, draws"}
@@ -40,9 +40,9 @@ def _operators(name: str) -> Finding:
     try:
         twins.load("torch", name)
     except ImportError as error:
-        return Finding(title, False, reason=told(error), advice="pip install --upgrade torch")
+        return Finding(title, False, reason=reason_of(error), advice="pip install --upgrade torch")
     except BaseException as error:  # the lookup would let it through: all calls of these functions fail
-        return Finding(title, False, reason=told(error), advice="pip install --upgrade --force-reinstall torch")
+        return Finding(title, False, reason=reason_of(error), advice="pip install --upgrade --force-reinstall torch")
     loops = _compiled(name)
     runs = "the compiled loops, forwards and backwards" if loops.active else "torch's own operators on the CPU, slowly"
     advice = "" if loops.active else "see compiled loops above"
@@ -54,14 +54,14 @@ def _compiled(name: str) -> Finding:
     try:
         twins.load("cpu", name)
     except ImportError as error:
-        text = told(error)
+        text = reason_of(error)
         if "NUMBA_DISABLE_JIT" in text:
             return Finding(title, False, reason="NUMBA_DISABLE_JIT is set", advice="unset NUMBA_DISABLE_JIT")
         missing = importlib.util.find_spec("numba") is None
         advice = "pip install numba" if missing else "pip install --upgrade --force-reinstall numba"
         return Finding(title, False, reason="Numba is not installed" if missing else text, advice=advice)
     except BaseException as error:  # the lookup would let it through: all calls of these functions fail
-        return Finding(title, False, reason=told(error), advice="pip install --upgrade --force-reinstall numba")
+        return Finding(title, False, reason=reason_of(error), advice="pip install --upgrade --force-reinstall numba")
     version = f"Numba {version_of('numba')}"
     failures = importlib.import_module("rfrope._accel.cpu.compiling").examined()
     if failures:
@@ -77,16 +77,16 @@ def _kernels(name: str) -> Finding:
         module = twins.load("cuda", name)
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        reason = "CuPy is not installed" if missing else told(error)
+        reason = "CuPy is not installed" if missing else reason_of(error)
         return Finding(title, False, reason=reason, advice="see CuPy above")
     except BaseException as error:
-        return Finding(title, False, reason=told(error), advice="see CuPy above")
+        return Finding(title, False, reason=reason_of(error), advice="see CuPy above")
     try:
         kernel = module.KERNELS[0]
         importlib.import_module("rfrope._accel.cuda.door").kernel(name, kernel)
     except BaseException as error:  # though CuPy may be active, calls of these functions fail
         advice = "pip install --upgrade 'cupy-cuda12x[ctk]', or 'cupy-cuda13x[ctk]': CuPy with its compiler"
-        return Finding(title, False, reason=told(error), advice=advice)
+        return Finding(title, False, reason=reason_of(error), advice=advice)
     return Finding(title, True, f"compiled for this device ({kernel})")
 
 
@@ -97,7 +97,7 @@ def _finufft() -> Finding:
     try:
         importlib.import_module("finufft")
     except Exception as error:
-        return Finding(title, False, version, told(error), "pip install --force-reinstall finufft")
+        return Finding(title, False, version, reason_of(error), "pip install --force-reinstall finufft")
     return Finding(title, True, version)
 
 
@@ -109,14 +109,14 @@ def _cufinufft() -> Finding:
     try:
         module = twins.load("cuda", "sums")
     except BaseException as error:
-        return Finding(title, False, version, told(error), "see CuPy above")
+        return Finding(title, False, version, reason_of(error), "see CuPy above")
     try:
         if module.nufft() is not None:
             return Finding(title, True, version)
         importlib.import_module("cufinufft")
         reason = "it cannot be used"
     except BaseException as error:
-        reason = _not_loaded("cufinufft") or told(error)
+        reason = _not_loaded("cufinufft") or reason_of(error)
     advice = for_device("pip install nvidia-cuda-runtime-cu12 nvidia-cufft-cu12")
     return Finding(title, False, version, reason, advice)
 

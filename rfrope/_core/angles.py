@@ -174,7 +174,7 @@ def checked(
     name : str
         What the caller calls the positions.
     least, sets
-        Which frequencies are allowed, as in `frequencies`.
+        The frequencies that are allowed, as in `frequencies`.
 
     Raises
     ------
@@ -363,7 +363,7 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
 
 def check_turned(rope: Any, x: Any) -> None:
     """Refuse features whose first 2D are not those that a model turns."""
-    shape = x.shape if hasattr(x, "shape") else np.shape(x)  # which PyTorch's compiler can trace
+    shape = x.shape if hasattr(x, "shape") else np.shape(x)  # PyTorch's compiler can trace this
     width = shape[-1] if len(shape) else 0
     if rope.source.get("turned") == "last" and width > rope.rotary_dim:
         raise ValueError(
@@ -388,22 +388,25 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
 
     Lists and NumPy arrays stay float64 arrays of NumPy where the library has no float64, so that they lose nothing.
     """
-    exact = isinstance(value, list | tuple | np.ndarray) and not array.has_float64(xp, device)
+    exact = xp is not np and isinstance(value, list | tuple | np.ndarray) and not array.has_float64(xp, device)
     space = np if exact else xp
     omega = array.as_widest(array.numbers(value, space, name=name, device=None if exact else device), space)
-    expected, shape = _SETS[sets], tuple(omega.shape)
+    shape = tuple(omega.shape)
     if not shape:
-        raise ValueError(f"{name} is a single number; expected {expected}")
+        raise ValueError(f"{name} is a single number; expected {_SETS[sets]}")
     if omega.ndim > 1 and omega.shape[-1] == 0:
         raise ValueError(f"{name} has shape {tuple(omega.shape)}; expected at least one position axis")
     check_values(name, omega, space)
-    with array.at_once(omega):  # where there is no float64, phases are exact for frequencies with values alone
+    if type(omega) is np.ndarray:
         omega = as_vectors(omega, omega)
-    several = len(shape) > 2 or omega.shape[-1] > 1
-    wrong = {"any": False, "one": len(shape) > 2, "one axis": several, "line": len(shape) > 1}[sets]
-    if wrong:
-        hint = ": call the function for each head" if len(shape) > 2 else ""
-        raise ValueError(f"{name} has shape {shape}; expected {expected}{hint}")
+    else:
+        with array.at_once(omega):  # where there is no float64, phases are exact for frequencies with values alone
+            omega = as_vectors(omega, omega)
+    if sets != "any":
+        several = len(shape) > 2 or omega.shape[-1] > 1
+        if {"one": len(shape) > 2, "one axis": several, "line": len(shape) > 1}[sets]:
+            hint = ": call the function for each head" if len(shape) > 2 else ""
+            raise ValueError(f"{name} has shape {shape}; expected {_SETS[sets]}{hint}")
     if omega.shape[-2] < least:
         raise ValueError(f"{name} has shape {shape}; expected at least one block")
     return omega
@@ -414,7 +417,7 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
 
     Numbers that such a type holds exactly may be meant; so this is a warning, where looking at values is free.
     """
-    if tensors.is_compiling() or not hasattr(frequencies, "dtype"):
+    if not hasattr(frequencies, "dtype") or tensors.is_compiling():
         return
     if array.dtype_name(frequencies) not in ("float16", "bfloat16"):
         return
@@ -434,8 +437,10 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
 
 def _whole(positions: Any, name: str, xp: ModuleType, device: Any) -> Any:
     """Return whole numbers as integers where the library has no float64, the only float that holds all of them."""
+    if xp is np:
+        return positions
     given = isinstance(positions, float | list | tuple | np.ndarray)
-    if xp is np or not given or array.has_float64(xp, device):
+    if not given or array.has_float64(xp, device):
         return positions
     host = array.host_numbers(positions, name)
     fits = host.dtype.kind == "f" and bool(np.all((np.abs(host) < 2.0**31) & (host == np.floor(host))))

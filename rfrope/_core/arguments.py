@@ -24,6 +24,8 @@ class BooleanGivenError(TypeError, ValueError):
 
 def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
     """Return a whole number from `least` to `most`."""
+    if type(value) is int and least <= value <= most:
+        return value
     largest = "2**32 - 1" if most == MOST else most
     if isinstance(value, bool | np.bool):
         raise BooleanGivenError(f"{name} is {value!r}; expected a whole number")
@@ -49,6 +51,8 @@ def axis_of(name: str, value: Any, shape: tuple[int, ...]) -> int:
 
 def finite(name: str, value: Any, *, least: float = -math.inf, most: float = math.inf) -> float:
     """Return a finite number, within bounds if there are any, as a Python float."""
+    if type(value) is float and math.isfinite(value) and least <= value <= most:
+        return value
     expected = "a finite number" if least == -math.inf else f"a finite number of at least {_bound(least)}"
     expected = expected if most == math.inf else f"a number from {_bound(least)} to {_bound(most)}"
     number = _number(name, value, "a number")
@@ -59,6 +63,8 @@ def finite(name: str, value: Any, *, least: float = -math.inf, most: float = mat
 
 def positive(name: str, value: Any, *, least: float = 0.0, most: float = math.inf) -> float:
     """Return a positive finite number, within bounds if there are any, as a Python float."""
+    if type(value) is float and 0.0 < value < math.inf and least <= value <= most:
+        return value
     number = _number(name, value, "a positive number")
     if not (0.0 < number < math.inf):
         raise ValueError(f"{name} is {value!r:.80}; expected a positive finite number")
@@ -83,7 +89,9 @@ def probability(name: str, value: Any) -> float:
 
 def flag(name: str, value: Any) -> bool:
     """Return True or False."""
-    if not isinstance(value, bool | np.bool):
+    if value is True or value is False:
+        return value
+    if not isinstance(value, np.bool):
         raise TypeError(f"{name} is {value!r:.80}; expected True or False")
     return bool(value)
 

@@ -7,8 +7,7 @@ setting. Plain NumPy is looked for first, because `array_api_compat.array_namesp
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
 from types import ModuleType
@@ -28,6 +27,9 @@ _FIT_ANY = (type(None), bool, int, float, complex, np.generic, list, tuple, rang
 _VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 + 1
 _WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
 _COMPLEX = {"float64": "complex128"}
+_DOUBLE = np.dtype(np.float64)  # one object for all plain float64 arrays, by which they are known quickly
+_SMALL = 2**12  # elements of which the sum of squares is formed by one thread
+_REAL = frozenset("bBhHiIlLqQefd")  # characters of NumPy's dtypes of real numbers, but for longdouble
 _MODULES = {"jax": "jax.numpy", "dask": "dask.array"}  # where a library keeps its asarray, if not at the top
 
 
@@ -112,9 +114,7 @@ def _namespace_of(name: str, value: Any) -> ModuleType:
             raise TypeError(
                 f"{name} is a tensor of layout {value.layout}; expected a dense one: pass {name}.to_dense()"
             )
-        import array_api_compat.torch as compat
-
-        return compat
+        return tensors.namespace()
     from array_api_compat import array_namespace
 
     try:
@@ -158,7 +158,7 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     TypeError
         If `value` is None, ragged, or holds something that is not a number.
     """
-    if library_of(xp) == "torch" and tensors.is_compiling():
+    if xp is not np and library_of(xp) == "torch" and tensors.is_compiling():
         return tensors.constant(value, device)
     if not isinstance(value, _FIT_ANY):
         if type(value).__name__ in ("MaskedArray", "matrix"):
@@ -183,6 +183,11 @@ def host_numbers(value: Any, name: str) -> np.ndarray:
         host = np.asarray(value)
     except ValueError:
         host = np.asarray(None)
+    except TypeError as error:  # JAX says so about a list whose numbers are being traced
+        raise TypeError(
+            f"{name} is a list or tuple whose numbers are being traced; expected an array: pass numpy.asarray({name}) "
+            "to what is compiled"
+        ) from error
     if host.dtype.kind not in "biufc":
         raise TypeError(f"{name} is {value!r:.80}; expected numbers of at most 64 bits in a rectangular shape")
     return host
@@ -190,6 +195,10 @@ def host_numbers(value: Any, name: str) -> np.ndarray:
 
 def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
     """Return `value` as an array of integers or real floating numbers, as `asarray` does, or raise TypeError."""
+    if xp is np and type(value) is np.ndarray and value.dtype.char in _REAL:
+        return value
+    if xp is np and type(value) is float:
+        return np.asarray(value)
     value = asarray(value, xp, name=name, device=device)
     if not (is_real_floating(value) or is_integer(value)):
         raise TypeError(f"{name} has dtype {dtype_name(value)}; expected integers or real floating numbers")
@@ -206,7 +215,10 @@ def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: An
         dtype = widest_float(xp, device) if host.dtype.kind == "f" else getattr(xp, _known_dtype(host, xp, device))
     if host.dtype == np.float64 and not has_float64(xp, device):
         host = host.astype(np.float32)  # before it is on a device that has no such numbers
-    if device is not None and library_of(xp) not in ("jax", "dask"):
+    library = library_of(xp)
+    if library == "torch" and not host.flags.writeable:  # it would share the memory
+        host = host.copy()
+    if device is not None and library not in ("jax", "dask"):
         return xp.asarray(host, dtype=dtype, device=device)
     return xp.asarray(host, dtype=dtype)
 
@@ -221,17 +233,6 @@ def _known_dtype(host: np.ndarray, xp: ModuleType, device: Any) -> str:
     """Name of the dtype of a NumPy array, with 32 bits where `xp` has no 64."""
     name = host.dtype.name
     return name if name in supported_dtypes(xp, device) else name.replace("64", "32")
-
-
-def vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
-    """Return a few numbers as an array of the dtype and on the device of another.
-
-    On a device they are filled in one by one: a copy from the host would make some libraries wait for the device, and
-    could not be recorded in a CUDA graph.
-    """
-    if xp is np or is_lazy(like):
-        return from_host(np.asarray(values), xp, dtype=like.dtype)
-    return xp.stack([xp.full((), value, dtype=like.dtype, device=like.device) for value in values])
 
 
 def empty(shape: tuple[int, ...], like: Array, xp: ModuleType) -> Array:
@@ -254,7 +255,7 @@ def to_host(x: Array) -> np.ndarray:
     if is_cupy(x):
         return x.get()
     if library == "array_api_strict":
-        x = x.to_device(sys.modules[library].Device("CPU_DEVICE"))
+        x = x.to_device(tensors.imported(library).Device("CPU_DEVICE"))
     return np.asarray(x)
 
 
@@ -272,7 +273,7 @@ def is_lazy(x: Array) -> bool:
 
 def is_cupy(x: Array) -> bool:
     """Whether `x` is an array of CuPy, which is not imported to find out."""
-    cupy = sys.modules.get("cupy")
+    cupy = tensors.imported("cupy")
     return cupy is not None and isinstance(x, cupy.__dict__.get("ndarray", ()))  # a CuPy that is broken has none
 
 
@@ -290,7 +291,7 @@ def on_device_of_arrays(function: Callable[_Parameters, _Result]) -> Callable[_P
 
     @wraps(function)
     def placed(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        cupy = sys.modules.get("cupy")
+        cupy = tensors.imported("cupy")
         if cupy is not None:
             kind = cupy.__dict__.get("ndarray", ())
             for x in (*args, *kwargs.values()):
@@ -304,7 +305,7 @@ def on_device_of_arrays(function: Callable[_Parameters, _Result]) -> Callable[_P
 
 def is_traced(x: Array) -> bool:
     """Whether `x` is a JAX tracer: inside jit, grad or vmap, with no value yet."""
-    jax = sys.modules.get("jax")
+    jax = tensors.imported("jax")
     return jax is not None and isinstance(x, jax.core.Tracer)
 
 
@@ -312,7 +313,7 @@ def at_once(x: Array) -> AbstractContextManager[Any]:
     """Return a context in which JAX computes with `x`, if it has values, instead of tracing: they stay at hand."""
     if type(x).__module__.partition(".")[0] not in ("jax", "jaxlib") or is_traced(x):
         return nullcontext()
-    context: AbstractContextManager[Any] = sys.modules["jax"].ensure_compile_time_eval()
+    context: AbstractContextManager[Any] = tensors.imported("jax").ensure_compile_time_eval()
     return context
 
 
@@ -323,7 +324,7 @@ def on_host(x: Array) -> bool:
     if hasattr(x, "data_ptr"):
         return tensors.has_values(x, "cpu")
     if type(x).__module__.startswith("array_api_strict"):  # its other devices refuse to be looked at, as a GPU does
-        return x.device == sys.modules["array_api_strict"].Device("CPU_DEVICE")
+        return x.device == tensors.imported("array_api_strict").Device("CPU_DEVICE")
     return not is_lazy(x) and not is_cupy(x)
 
 
@@ -367,11 +368,13 @@ def _numpy_name(dtype: np.dtype) -> str:
 
 def is_real_floating(x: Array) -> bool:
     """Whether the dtype of `x` is a real floating type that can be rotated (bfloat16 included)."""
-    return dtype_name(x) in _WIDER
+    return (type(x) is np.ndarray and x.dtype is _DOUBLE) or dtype_name(x) in _WIDER
 
 
 def is_integer(x: Array) -> bool:
     """Whether `x` holds integers."""
+    if type(x) is np.ndarray and x.dtype.char in _REAL:
+        return x.dtype.kind != "f"
     return dtype_name(x).startswith(("int", "uint"))
 
 
@@ -408,7 +411,7 @@ def as_words(x: Array, bits: int, xp: ModuleType) -> Array:
 
 def as_widest(x: Array, xp: ModuleType) -> Array:
     """Return `x` as float64 (float32 where the namespace has no float64)."""
-    return astype(x, widest_float(xp, device(x)), xp)
+    return x if type(x) is np.ndarray and x.dtype is _DOUBLE else astype(x, widest_float(xp, device(x)), xp)
 
 
 def split(x: Array, xp: ModuleType) -> tuple[Array, Array]:
@@ -451,7 +454,7 @@ def clip(x: Array, low: float, high: float | None, xp: ModuleType) -> Array:
 
     For CuPy array-api-compat's clip picks elements by a mask, and so makes the host wait for the device.
     """
-    return x.clip(low, high) if is_cupy(x) else xp.clip(x, low, high)
+    return x.clip(low, high) if isinstance(x, np.ndarray) or is_cupy(x) else xp.clip(x, low, high)
 
 
 def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
@@ -459,9 +462,10 @@ def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
 
     True unasked for lazy and device arrays (see `on_host`).
     """
-    if isinstance(x, np.ndarray):  # inside jit JAX would trace even NumPy's constants
-        return all(bool(np.all(np.abs(as_widest(part, np)) <= bound)) for part in parts(x))
-    return not on_host(x) or bool(xp.all(xp.abs(as_widest(x, xp)) <= bound))
+    if type(x) is np.ndarray and x.dtype is _DOUBLE and x.size <= _SMALL and np.vdot(x, x) < bound * bound:
+        return True  # quickly, for NaN and infinity compare with nothing
+    space, some = (np, parts(x)) if isinstance(x, np.ndarray) else (xp, (x,))  # jit would trace NumPy's constants too
+    return not on_host(x) or all(bool(space.all(space.abs(as_widest(part, space)) <= bound)) for part in some)
 
 
 def check_float_dtype(dtype: Any, xp: ModuleType) -> Any:

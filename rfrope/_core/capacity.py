@@ -10,7 +10,7 @@ from typing import Any
 from rfrope._core.arguments import whole
 
 VARIABLE = "RFROPE_MAX_BYTES"  # environment variable: bytes that one call may hold
-SHARE = 0.5  # of the free memory that one call may hold, unless that variable is set
+SHARE = 0.5  # part of the free memory that one call may hold, unless that variable is set
 _UNASKED = 2.0**26  # bytes that are not worth asking about
 _CGROUPS = (  # limits and use of a container, version 2 and 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -28,7 +28,7 @@ def check(n_bytes: float, what: str, lower: str) -> None:
     what : str
         What is held, for people.
     lower : str
-        Which arguments make it less.
+        The arguments that make it less.
 
     Raises
     ------
@@ -55,15 +55,15 @@ def count(name: str, value: Any, least: int = 0, *, each: float) -> int:
 
 def allowed() -> float:
     """Bytes that one call may hold."""
-    told = os.environ.get(VARIABLE)
-    if told is None:
+    given = os.environ.get(VARIABLE)
+    if given is None:
         return SHARE * free()
     try:
-        most = float(told)
+        most = float(given)
     except ValueError:
         most = math.nan
     if not most > 0.0:
-        raise ValueError(f"{VARIABLE} is {told!r:.80}; expected a number of bytes, such as 64e9")
+        raise ValueError(f"{VARIABLE} is {given!r:.80}; expected a number of bytes, such as 64e9")
     return most
 
 

@@ -19,7 +19,7 @@ from rfrope._core.special import interpolated, polynomial
 
 _CIN_SERIES = 2.0  # arguments up to which the series of Cin is used
 _CI_SERIES = 6.0  # and up to which Ci is made of it
-_AUXILIARY_TERMS = 24  # of the Chebyshev series above
+_AUXILIARY_TERMS = 24  # the Chebyshev series above has so many
 _LARGEST = float(np.finfo(np.float64).max)
 
 

@@ -15,7 +15,7 @@ try:
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
-_BEGINNING, _END = ".rfrope-", ".tmp"  # of the names of files that are being written
+_BEGINNING, _END = ".rfrope-", ".tmp"  # names of files that are being written
 _YOUNG, _OLD = 60.0, 86400.0  # seconds: from when on such a file may be, or is, one that nobody writes any more
 Content = bytes | Callable[[BinaryIO], Any]  # all of it, or what writes it to an open file
 

@@ -1,4 +1,4 @@
-"""Which array libraries and devices this machine has, and why others are not active: probes for ``rfrope doctor``.
+"""The array libraries and devices that this machine has, and why others are not active: probes for ``rfrope doctor``.
 
 This is the only place that imports optional libraries to find out whether they work. Every probe runs in a process of
 its own, because a broken library may end its process, or never return.
@@ -96,7 +96,7 @@ def apart(name: str, module: str, function: str) -> Iterator[Finding]:
     except subprocess.TimeoutExpired:
         answer, reason = [], f"no answer in {_PATIENCE:.0f} s"
     except (OSError, ValueError) as error:
-        answer, reason = [], told(error)
+        answer, reason = [], reason_of(error)
     for one in answer:
         yield Finding(**one | {"devices": tuple(one["devices"])})
     if reason:
@@ -111,7 +111,7 @@ def _ended(code: int, errors: str) -> str:
     return f"importing it ends the process ({last[0]:.200})"
 
 
-def told(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return what an error, or the first cause of it, says, in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
@@ -142,7 +142,7 @@ def found(name: str, module: str, distribution: str, install: str, look: Callabl
         return look(importlib.import_module(module))
     except BaseException as error:
         advice = f"pip install --force-reinstall {distribution}"
-        return Finding(name, False, version_of(distribution), told(error), advice)
+        return Finding(name, False, version_of(distribution), reason_of(error), advice)
 
 
 def _plain(name: str, module: str, distribution: str, install: str) -> list[dict[str, Any]]:
@@ -198,7 +198,7 @@ def _torch_on_cuda(torch: Any) -> Finding:
         every = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
         torch.ones(1, device="cuda").sum().item()
     except Exception as error:
-        return Finding(name, False, f"CUDA {torch.version.cuda}", told(error), for_device("nvidia-smi"))
+        return Finding(name, False, f"CUDA {torch.version.cuda}", reason_of(error), for_device("nvidia-smi"))
     devices = tuple(_device(one.name, one.major, one.minor, one.total_memory) for one in every)
     return Finding(name, True, f"CUDA {torch.version.cuda}", devices=devices)
 
@@ -233,7 +233,7 @@ def _cupy_on_cuda(cupy: Any, package: str, extra: str) -> Finding:
                 x = cupy.arange(4.0)
                 assert float((x * x + 0.5).sum()) == 16.0
     except Exception as error:  # no compiler, no headers, or a device that this build is not for
-        reason = f"it cannot compile or run a kernel ({told(error)})"
+        reason = f"it cannot compile or run a kernel ({reason_of(error)})"
         return Finding("CuPy", False, detail, reason, f"pip install '{package}[ctk]'", devices)
     return Finding("CuPy", True, detail, devices=devices)
 

@@ -5,7 +5,6 @@ Beside `array` this is the only module that knows array libraries.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.array import Array, is_cupy, is_lazy
-from rfrope._core.tensors import has_values, is_recorded, needs_gradient
+from rfrope._core.tensors import has_values, imported, is_recorded, needs_gradient
 
 _LOOKED_AT = 2**16  # elements of an array whose places are compared one by one
 _PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments that are not arrays, looked up first
@@ -151,7 +150,7 @@ def on_cuda(x: Array) -> bool:
 
 def _is_plain(x: Array) -> bool:
     """Whether a torch tensor with values is nothing but its memory: no gradient, tangent, trace or lazy sign."""
-    torch = sys.modules["torch"]
+    torch = imported("torch")
     if needs_gradient(x) or x.layout is not torch.strided or x.is_neg() or x.is_conj() or torch.jit.is_tracing():
         return False
     return torch.autograd.forward_ad.unpack_dual(x).tangent is None
@@ -160,12 +159,12 @@ def _is_plain(x: Array) -> bool:
 def written(x: Array) -> None:
     """Tell the library of `x` that its memory was written to behind its back."""
     if hasattr(x, "data_ptr") and not x.is_inference():
-        sys.modules["torch"].autograd.graph.increment_version(x)
+        imported("torch").autograd.graph.increment_version(x)
 
 
 def as_numpy(x: Array) -> np.ndarray:
     """Return the NumPy array that views the memory of `x` (see `in_memory`); bfloat16 of torch as int16."""
     if isinstance(x, np.ndarray):
         return x
-    torch = sys.modules["torch"]
+    torch = imported("torch")
     return (x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach()).numpy()

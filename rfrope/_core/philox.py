@@ -53,7 +53,7 @@ def uniforms(key: Key, start: int, count: int, columns: int, *, stream: int = 0,
     ----------
     key : two 32-bit words
     start, count : int
-        Which draws; below 2**64.
+        The draws, by their numbers; below 2**64.
     columns : int
         How many columns of the unit cube.
     stream, streams : int

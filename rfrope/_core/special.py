@@ -170,6 +170,7 @@ def _harmonic_tails(concentration: float) -> np.ndarray:
     return np.cumsum(weights[:0:-1])
 
 
+@lru_cache(maxsize=256)
 def log_gamma_ratio(a: float, halves: int) -> float:
     """``ln Gamma(a + halves/2) - ln Gamma(a)`` for a > 0, without the loss of digits of that difference."""
     odd, step = halves % 2, 0.0
@@ -184,7 +185,10 @@ def log_gamma_ratio(a: float, halves: int) -> float:
 
 def log1p_square(x: Array, xp: ModuleType) -> Array:
     """``ln(1 + x^2)`` for x >= 0, also where the square overflows."""
-    small, large = xp.where(x < 1.0, x, xp.ones_like(x)), xp.where(x < 1.0, xp.ones_like(x), x)
+    if isinstance(x, np.ndarray) and np.vdot(x, x) < math.inf:
+        return np.log1p(x * x)
+    below, one = x < 1.0, xp.ones_like(x)
+    small, large = xp.where(below, x, one), xp.where(below, one, x)
     return xp.log1p(small * small / large / large) + 2.0 * xp.log(large)
 
 
@@ -393,7 +397,13 @@ def interpolated(values: np.ndarray) -> list[float]:
 
 def _matern_half_integer(nu: float, t: Array, xp: ModuleType) -> Array:
     """``exp(-t) p!/(2p)! sum_i (p+i)!/(i!(p-i)!) (2t)^(p-i)``, nu = p + 1/2 (DLMF 10.49.12): all terms positive."""
-    p = int(nu)
+    t = array.clip(t, 0.0, _VANISHED, xp)
+    return xp.exp(-t) * polynomial(_half_integer_polynomial(int(nu)), t)
+
+
+@lru_cache(maxsize=64)
+def _half_integer_polynomial(p: int) -> list[float]:
+    """Coefficients of powers of t, lowest first."""
     coefficients = [
         float(
             Fraction(
@@ -404,8 +414,7 @@ def _matern_half_integer(nu: float, t: Array, xp: ModuleType) -> Array:
         * 2.0 ** (p - i)
         for i in range(p + 1)
     ]
-    t = array.clip(t, 0.0, _VANISHED, xp)
-    return xp.exp(-t) * polynomial(coefficients[::-1], t)
+    return coefficients[::-1]
 
 
 def _matern_uniform(nu: float, t: Array, xp: ModuleType) -> Array:

@@ -23,6 +23,8 @@ from rfrope._core.twins import twinned
 
 BUDGET = 2**20  # phases that are held at once, unless those of one block, or at one lag, are more
 
+QUANTITIES = ("phi", "phi2", "sin")  # Phi, its second harmonic, and the sine that must vanish
+
 Pair: TypeAlias = tuple[Array | None, Array | None]  # coefficients (..., D) of the cosines and of the sines
 
 
@@ -145,6 +147,18 @@ def mean_cos_of_phases(phases: Array, xp: ModuleType, power: int = 1) -> Array:
     """Mean of a power of ``cos u`` over the blocks, for phases ``(..., D)`` as they are."""
     cos = xp.cos(phases)
     return xp.mean(cos if power == 1 else cos**power, axis=-1)
+
+
+def waves_of_phases(phases: Array, quantity: str, xp: ModuleType) -> Array:
+    """``cos u``, ``cos 2u`` or ``sin u`` of phases as they are, by the name of what is averaged (`QUANTITIES`)."""
+    if quantity == "sin":
+        return xp.sin(phases)
+    return xp.cos(phases if quantity == "phi" else 2.0 * phases)
+
+
+def mean_of_phases(phases: Array, quantity: str, xp: ModuleType) -> Array:
+    """Mean over the blocks of ``cos u``, ``cos 2u`` or ``sin u``, for phases ``(..., D)`` as they are."""
+    return xp.mean(waves_of_phases(phases, quantity, xp), axis=-1)
 
 
 def _of_pairs(angles: Angles, pairs: list[Pair]) -> list[tuple[Array, Array]]:
@@ -280,6 +294,8 @@ def weighted(coefficients: Array | None, waves: Array, xp: ModuleType) -> Array:
 
 def root(value: Array, xp: ModuleType) -> Array:
     """Square root of what is not negative but for rounding, with the gradient 0 at 0 instead of none."""
+    if isinstance(value, np.ndarray):
+        return np.sqrt(np.maximum(value, 0.0))
     none = value <= 0.0
     return xp.where(none, xp.zeros_like(value), xp.sqrt(xp.where(none, xp.ones_like(value), value)))
 

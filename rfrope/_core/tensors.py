@@ -2,30 +2,63 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from types import ModuleType
 from typing import Any
 
 Array = Any
 
 
+_FOUND = ModuleType("found")  # the compiler reads an attribute of a module when it meets it
+
+
+def imported(name: str) -> Any:
+    """Return a module that something has imported already, else None."""
+    _look_up(name)
+    return getattr(_FOUND, name)
+
+
+def namespace() -> Any:
+    """Return the namespace of tensors."""
+    _load_namespace()
+    return _FOUND.namespace
+
+
+def _look_up(name: str) -> None:
+    setattr(_FOUND, name, sys.modules.get(name))
+
+
+def _load_namespace() -> None:
+    _FOUND.namespace = importlib.import_module("array_api_compat.torch")  # type: ignore[attr-defined]
+
+
+# what torch.compiler.assume_constant_result sets: the compiler runs these, and does not itself go through all modules
+# of the process, which may become more in the meantime, nor look at them again in every call
+_look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_load_namespace._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def is_torch(x: Array) -> bool:
     """Whether `x` is a tensor of torch, which is not imported to find out."""
-    return "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor)
+    torch = imported("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
 
 
 def is_sparse(x: Array) -> bool:
     """Whether a tensor of torch holds some of its elements only."""
-    return x.layout is not sys.modules["torch"].strided
+    return x.layout is not imported("torch").strided
 
 
 def is_compiling() -> bool:
     """Whether PyTorch's compiler is tracing this call."""
-    return "torch" in sys.modules and bool(sys.modules["torch"].compiler.is_compiling())
+    torch = imported("torch")
+    return torch is not None and bool(torch.compiler.is_compiling())
 
 
 def constant(value: Any, device: Any) -> Array:
     """Return numbers of any form as a tensor, without a loss, inside a graph that is being compiled."""
-    torch = sys.modules["torch"]
+    torch = imported("torch")
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, list | tuple | range):
@@ -43,7 +76,7 @@ def _holds_float(values: Any) -> bool:
 
 def has_values(x: Array, device_type: str) -> bool:
     """Whether a torch tensor is on a device of that type and holds values: it is not being compiled or mapped over."""
-    torch = sys.modules["torch"]
+    torch = imported("torch")
     if torch.compiler.is_compiling() or not (x.is_cpu if device_type == "cpu" else x.device.type == device_type):
         return False
     if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
@@ -55,7 +88,7 @@ def has_values(x: Array, device_type: str) -> bool:
 def needs_gradient(*arrays: Array) -> bool:
     """Whether one of some arrays is a torch tensor whose operations are being recorded for gradients."""
     asked = any(getattr(x, "requires_grad", False) for x in arrays)
-    return asked and bool(sys.modules["torch"].is_grad_enabled())
+    return asked and bool(imported("torch").is_grad_enabled())
 
 
 def is_recorded(x: Array) -> bool:
@@ -66,7 +99,7 @@ def is_recorded(x: Array) -> bool:
     """
     if not is_torch(x) or x.device.type not in ("cpu", "cuda", "meta"):
         return False
-    torch = sys.modules["torch"]
+    torch = imported("torch")
     fake = (torch._subclasses.FakeTensor, torch._subclasses.functional_tensor.FunctionalTensor)
     if type(x) not in (torch.Tensor, torch.nn.Parameter, *fake):
         return False
@@ -79,7 +112,7 @@ def is_recorded(x: Array) -> bool:
 
 def are_memory(*tensors: Array) -> bool:
     """Whether tensors of strided layout are no more than memory of the CPU, asked as quickly as that can be."""
-    torch = sys.modules["torch"]
+    torch = imported("torch")
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -95,5 +128,5 @@ def are_memory(*tensors: Array) -> bool:
 
 def empty_like(x: Array) -> Array:
     """Return a dense tensor of the shape, dtype and device of another, not filled."""
-    torch = sys.modules["torch"]
+    torch = imported("torch")
     return torch.empty_like(x, memory_format=torch.contiguous_format)

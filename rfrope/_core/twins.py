@@ -28,15 +28,16 @@ class Leaves(NamedTuple):
 
 
 class Twinned(Protocol[Arguments, Result]):
-    """A function that runs its twin where there is one; `generic` is the function itself."""
+    """A function that runs its twin where there is one; `generic` is the function itself, `name` that of its twin."""
 
     generic: Callable[Arguments, Result]
+    name: str
 
     def __call__(self, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
         """Call whichever fits the arguments."""
 
 
-DECLARED: dict[str, Leaves] = {}  # by the name of the twin
+DECLARED: dict[str, Leaves] = {}  # by the module of the function and the name of the twin: "rfrope._core.sums.mean_cos"
 _FOUND: dict[tuple[str, str], Callable[..., Any] | None] = {}
 CHOOSING: dict[str, Callable[..., Any]] = {}  # the declared functions, by the same names
 
@@ -51,8 +52,13 @@ def twinned(
     """
 
     def declare(generic: Callable[Arguments, Result]) -> Twinned[Arguments, Result]:
-        name = generic.__name__.lstrip("_")
-        DECLARED[name] = Leaves(cpu, cuda, torch)
+        bare = generic.__name__.lstrip("_")
+        name, leaves = f"{generic.__module__}.{bare}", Leaves(cpu, cuda, torch)
+        for other, taken in DECLARED.items():
+            both = [place for place in Leaves._fields if None is not getattr(leaves, place) == getattr(taken, place)]
+            if other != name and both and other.rpartition(".")[2] == bare:
+                raise ValueError(f"{name} has the twin of {other} in {both[0]}; expected another leaf, or another name")
+        DECLARED[name] = leaves
 
         @wraps(generic)
         def chosen(*arguments: Any, **options: Any) -> Any:
@@ -60,7 +66,7 @@ def twinned(
             twin = twin_of(name, place) if place else None
             return (generic if twin is None else twin)(*arguments, **options)
 
-        chosen.generic = generic  # type: ignore[attr-defined]
+        chosen.generic, chosen.name = generic, name  # type: ignore[attr-defined]
         CHOOSING[name] = chosen
         return cast(Twinned[Arguments, Result], chosen)
 
@@ -74,7 +80,7 @@ def where(name: str, *arguments: Any) -> str:
 
 
 def twin_of(name: str, place: str) -> Callable[..., Any] | None:
-    """Return the twin of that name for arrays at a place (a field of `Leaves`); None where this machine has none."""
+    """Return the twin declared as `name` for arrays at a place (a field of `Leaves`); None where there is none here."""
     _look_up(name, place)
     return _FOUND[name, place]
 
@@ -84,7 +90,7 @@ def _look_up(name: str, place: str) -> None:
         return
     leaf = getattr(DECLARED[name], place)
     try:
-        twin = None if leaf is None else getattr(load(place, leaf), name)
+        twin = None if leaf is None else getattr(load(place, leaf), name.rpartition(".")[2])
     except ImportError:
         twin = None  # `rfrope doctor` says why
     _FOUND[name, place] = twin

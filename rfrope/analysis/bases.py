@@ -1,4 +1,4 @@
-"""Which bases of standard RoPE keep the mean kernel from turning negative inside a context."""
+"""The bases of standard RoPE that keep the mean kernel from turning negative inside a context."""
 
 from __future__ import annotations
 
@@ -75,27 +75,27 @@ class BaseForContext(Result):
                 f"{2 * self.n_blocks}).",
                 "A base holds if the mean over the blocks of cos(lag * frequency) is nowhere negative inside the",
                 "context; where it is negative, a token that far away scores the lower the more alike it is.",
-                f"  integral rule      {_told(self.integral_rule)}: an estimate for infinitely many blocks, which does "
+                f"  integral rule      {_text(self.integral_rule)}: an estimate for infinitely many blocks, which does "
                 "not decide",
                 f"                     for {self.n_blocks}",
-                f"  smallest found     {_told(self.smallest)}{begin}",
-                f"  all hold from      {_told(self.always_above)}{self._top()}",
+                f"  smallest found     {_text(self.smallest)}{begin}",
+                f"  all hold from      {_text(self.always_above)}{self._top()}",
                 *self._ranges(),
-                f"  looked at          {n} bases from {_told(low)} to {_told(high)}, at equal ratios, and all between "
+                f"  looked at          {n} bases from {_text(low)} to {_text(high)}, at equal ratios, and all between "
                 "ranges;",
                 "                     narrower gaps inside a range may be missed (ends and ranges are exact to 1e-6)",
             ]
         )
 
     def _top(self) -> str:
-        top = _told(self.grid[1])
+        top = _text(self.grid[1])
         if self.always_above is None:
             return f": {top}, the largest base looked at, does not"
         return f" on, up to {top}, where the bases looked at end"
 
     def _ranges(self) -> list[str]:
         ranges = self.islands if self.always_above is None else self.islands[:-1]
-        lines = [f"{_told(low)} to {_told(high)}" for low, high in ranges[:_SHOWN]]
+        lines = [f"{_text(low)} to {_text(high)}" for low, high in ranges[:_SHOWN]]
         if len(ranges) > _SHOWN:
             lines.append(f"and {len(ranges) - _SHOWN} more")
         titles = ["  below, only        ", *["                     "] * len(lines)]
@@ -310,7 +310,7 @@ class _Search:
         return float(brentq(value, inside, outside, xtol=0.01 * _WIDTH * inside))
 
 
-def _told(base: float | None) -> str:
+def _text(base: float | None) -> str:
     if base is None:
         return "none"
     return f"{base:.4g}" if base >= 1e10 or base < 1e3 else f"{base:.0f}"

@@ -78,7 +78,7 @@ def sine_share(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing:
         ``delta @ frequencies^T`` broadcasts to, without the axis of the blocks, broadcasts against the leading axes of
         q and k: for n pairs at m lags give q and k as ``(n, 1, d)``.
     pairing : {"half", "interleaved"}
-        Which two features make a block.
+        The two features that make a block.
 
     Returns
     -------
@@ -208,7 +208,7 @@ def departure(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: 
         Lags, KEY minus QUERY, at which every pair is scored: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)``
         otherwise.
     pairing : {"half", "interleaved"}
-        Which two features make a block.
+        The two features that make a block.
 
     Returns
     -------

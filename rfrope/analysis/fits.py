@@ -141,7 +141,7 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
     Examples
     --------
     Standard RoPE is log-uniform, from one over the base to 1. How near one comes is a matter of the number of blocks:
-    64 of them are off by 0.05, and a stretched exponential does nearly as well; with 512 it is told apart.
+    64 of them are off by 0.05, and a stretched exponential does nearly as well; with 512 it can be distinguished.
 
     >>> import rfrope
     >>> for blocks in (64, 512):

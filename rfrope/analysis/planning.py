@@ -71,10 +71,10 @@ class Way(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        told = {name: value for name, value in vars(self).items() if name != "rope"}
-        told["unseen"] = list(self.unseen)
+        plain = {name: value for name, value in vars(self).items() if name != "rope"}
+        plain["unseen"] = list(self.unseen)
         frequencies = array.to_host(self.rope.frequencies).tolist()
-        return told | {"frequencies": frequencies, "attention_factor": self.rope.attention_factor}
+        return plain | {"frequencies": frequencies, "attention_factor": self.rope.attention_factor}
 
     def __str__(self) -> str:
         return (
@@ -142,9 +142,9 @@ class Plan(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        told = dict(vars(self)) | {"ways": [one.to_dict() for one in self.ways], "left_out": dict(self.left_out)}
+        plain = dict(vars(self)) | {"ways": [one.to_dict() for one in self.ways], "left_out": dict(self.left_out)}
         compared = None if _YARN in self.left_out else self.compare(OPTIMISED, _YARN)
-        return told | {"optimised_against_yarn": compared}
+        return plain | {"optimised_against_yarn": compared}
 
     def __str__(self) -> str:
         factor = self.context / self.trained_context
@@ -232,7 +232,7 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     bars.check(progress)
     given = Stretch(np.append(sizes, np.zeros(n_still)), trained_context, context)
     made, left_out = _published(replace(trained, context=trained_context), given)
-    ways = [_measured(name, one, told, given) for name, (one, told) in made.items()]
+    ways = [_measured(name, one, parameters, given) for name, (one, parameters) in made.items()]
     ways.append(_optimised(trained, given, ways, progress))
     return Plan(
         trained_context,
@@ -278,7 +278,7 @@ def _published(trained: Rope, given: Stretch) -> tuple[_Made, dict[str, str]]:
     """Ropes of the published ways with what a config says of them, and why others are left out."""
     factor, original, base = given.factor, given.trained_context, ladder_base(trained)
     long: dict[str, Any] = {"factor": factor, "original_max_position_embeddings": original}
-    bands: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}  # of Llama 3.1
+    bands: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}  # Llama 3.1's
     makers: dict[str, tuple[Callable[[], Rope], dict[str, Any]]] = {
         "as it is": (lambda: trained, {"rope_type": "default"}),
         "linear": (lambda: schemes.linear(trained, factor), {"rope_type": "linear", "factor": factor}),
@@ -292,14 +292,16 @@ def _published(trained: Rope, given: Stretch) -> tuple[_Made, dict[str, str]]:
     if trained.n_blocks < 2:
         left_out["ntk"] = "it keeps the first block and slows the last, and there is one"
     made: _Made = {}
-    for name, (make, told) in makers.items():
+    for name, (make, parameters) in makers.items():
         if name not in left_out:
             rope = replace(make(), context=given.context)
-            made[name] = (rope, None if base is None else _parameters(trained, base, told, name, factor))
+            made[name] = (rope, None if base is None else _parameters(trained, base, parameters, name, factor))
     return made, left_out
 
 
-def _parameters(trained: Rope, base: float, told: dict[str, Any], name: str, factor: float) -> dict[str, Any] | None:
+def _parameters(
+    trained: Rope, base: float, parameters: dict[str, Any], name: str, factor: float
+) -> dict[str, Any] | None:
     """What a config says, where the trained Rope is a ladder; None for what no scheme says beside it."""
     held = trained.source.get("rope_parameters", {})
     if trained.attention_factor != 1.0 or (not held and trained.head_dim != trained.rotary_dim):
@@ -307,7 +309,7 @@ def _parameters(trained: Rope, base: float, told: dict[str, Any], name: str, fac
     width = trained.rotary_dim
     beside = {key: held[key] for key in EVERYWHERE if key in held and (key, held[key]) != _WHOLE}
     theta = base * factor ** (width / (width - 2)) if name == "ntk" else base
-    return told | beside | {"rope_theta": theta}
+    return parameters | beside | {"rope_theta": theta}
 
 
 def ladder_base(trained: Rope) -> float | None:
@@ -353,12 +355,12 @@ def _sizes(rope: Rope, given: Stretch) -> np.ndarray:
     return np.append(omega, np.zeros(given.trained.size - omega.size))
 
 
-def _measured(name: str, rope: Rope, told: dict[str, Any] | None, given: Stretch) -> Way:
+def _measured(name: str, rope: Rope, parameters: dict[str, Any] | None, given: Stretch) -> Way:
     omega = _sizes(rope, given)
     return Way(
         name,
         rope,
-        told,
+        parameters,
         departure=math.sqrt(mean_square(omega, given.trained, given.trained_context)[0]),
         unseen=tuple(np.flatnonzero(given.unseen(omega)).tolist()),
         first_negative_lag=first_negative_lag(omega, given.context - 1),
@@ -414,8 +416,8 @@ def _against_yarn(plan: Plan) -> Iterator[str]:
     compared, kinds = plan.compare(OPTIMISED, _YARN), dict[str, list[str]]()
     for name, kind in sorted(compared.items(), key=lambda pair: _KINDS.index(pair[1])):
         kinds.setdefault(kind, []).append(_MEASURES[name])
-    told = [f"{kind} in {', '.join(names)}" for kind, names in kinds.items()]
-    yield f"optimised against yarn: {'; '.join(told)}."
+    kinds_of = [f"{kind} in {', '.join(names)}" for kind, names in kinds.items()]
+    yield f"optimised against yarn: {'; '.join(kinds_of)}."
 
 
 def _first(lag: int | None) -> str:

@@ -14,8 +14,8 @@ from rfrope.analysis.curves import scan_lags
 
 KEPT_TURNS = 32.0  # blocks with so many turns in the trained context stay, as in YaRN
 _ROUNDS, _WORST = 12, 16  # rounds of a search that add lags where the kernel is negative; how many each
-_MARGIN = 1e-6  # of the mean kernel above 0, so that rounding does not bring it below
-_SCALE = 1e3  # of a mean square error, for a solver that stops at absolute differences
+_MARGIN = 1e-6  # the mean kernel above 0, so that rounding does not bring it below
+_SCALE = 1e3  # factor of a mean square error, for a solver that stops at absolute differences
 _STEPS = 200
 
 
@@ -123,7 +123,7 @@ class _Problem:
             return logs
         constraints: list[dict[str, Any]] = [
             {"fun": lambda y: self.falls @ y + self.ends, "jac": lambda y: self.falls},
-            {"fun": lambda y: self._told_apart(y)[0], "jac": lambda y: self._told_apart(y)[1]},
+            {"fun": lambda y: self._resolved(y)[0], "jac": lambda y: self._resolved(y)[1]},
         ]
         if lags.size:
             constraints.append({"fun": lambda y: self._kernel(y, lags)[0], "jac": lambda y: self._kernel(y, lags)[1]})
@@ -142,7 +142,7 @@ class _Problem:
         value, slope = mean_square(omega, self.given.trained, self.given.trained_context)
         return _SCALE * value, _SCALE * (slope * omega)[self.index]
 
-    def _told_apart(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
+    def _resolved(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
         omega = self._all(logs)
         slope = np.sin(omega) * omega / omega.size
         scale = _SCALE / self.resolution

@@ -118,13 +118,13 @@ class Summary(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON: kernels as text, None for an infinite wavelength."""
-        told = asdict(self)
-        for axis, held in zip(self.axes, told["axes"], strict=True):
+        plain = asdict(self)
+        for axis, held in zip(self.axes, plain["axes"], strict=True):
             held |= {name: v if math.isfinite(v := held[name]) else None for name in ("shortest", "longest")}
             held["curve"] = [list(point) for point in axis.curve]
             if axis.fit is not None:
                 held["fit"] = {"kernel": repr(axis.fit.kernel), "rms": axis.fit.rms, "sup": axis.fit.sup}
-        return told | {"axes": list(told["axes"])}
+        return plain | {"axes": list(plain["axes"])}
 
     def __str__(self) -> str:
         rotated, name = 2 * self.n_blocks, f"{self.name}: " if self.name else ""
@@ -144,7 +144,7 @@ class Summary(Result):
         several = len(self.axes) > 1
         lines += [f"In short{f', axis {axis.axis}' if several else ''}: {_finding(axis)}" for axis in self.axes]
         for axis in self.axes:
-            lines += ["", *([f"Lags along axis {axis.axis}"] if several else []), *_told(axis, self)]
+            lines += ["", *([f"Lags along axis {axis.axis}"] if several else []), *_case(axis, self)]
         return "\n".join(lines)
 
 
@@ -220,8 +220,8 @@ def summarise(
     axes = tuple(
         _along(axis, np.concatenate([column, still]), n_blocks, lengths[axis]) for axis, column in enumerate(omega.T)
     )
-    told = lengths[0] if len(set(lengths)) == 1 else lengths
-    return Summary(name, n_blocks, head_dim, told, factor, 1.0 / math.sqrt(head_dim), axes)
+    span = lengths[0] if len(set(lengths)) == 1 else lengths
+    return Summary(name, n_blocks, head_dim, span, factor, 1.0 / math.sqrt(head_dim), axes)
 
 
 def _lengths(context: Any, omega: np.ndarray) -> tuple[int, ...]:
@@ -273,7 +273,7 @@ def _along(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> AxisSum
 def _lowest(theta: np.ndarray, context: int) -> tuple[int, float, int]:
     """Return the number of lags below 0, the smallest value and its lag, over 1, ..., context - 1.
 
-    Values that cannot be told from 0 count as 0.
+    Values that cannot be distinguished from 0 count as 0.
     """
     n_negative, lowest, lowest_lag, rounded = 0, math.inf, 0, 1e-14 + 4e-16 * len(theta)
     for start, curve in scan_lags(theta, 1, context - 1):
@@ -313,7 +313,7 @@ def _finding(axis: AxisSummary) -> str:
     """One line: where the score of equal content falls, and how many blocks complete no turn."""
     if not axis.n_turning:
         return "no block turns."
-    told = [
+    parts = [
         f"{'never under' if lag is None else 'under'} {level}{'' if lag is None else f' first at {lag}'}"
         for level, lag in (("1/2", axis.half_lag), ("0", axis.first_negative_lag))
     ]
@@ -321,22 +321,22 @@ def _finding(axis: AxisSummary) -> str:
     dead = (
         f"{number} of {of_all} complete{'s' if number == 1 else ''} no turn" if number else "all blocks complete a turn"
     )
-    return f"equal content averages {', '.join(told)}; {dead}."
+    return f"equal content averages {', '.join(parts)}; {dead}."
 
 
-def _told(axis: AxisSummary, summary: Summary) -> Iterator[str]:
+def _case(axis: AxisSummary, summary: Summary) -> Iterator[str]:
     """Lines of text on one axis."""
     if not axis.n_turning:
         yield "No block turns: positions are not seen at all on this axis."
         return
-    yield from _told_of_blocks(axis, summary)
+    yield from _lines_of_blocks(axis, summary)
     yield ""
-    yield from _told_of_curve(axis, summary)
+    yield from _lines_of_curve(axis, summary)
     yield ""
-    yield from _told_of_origin(axis, summary)
+    yield from _lines_of_origin(axis, summary)
 
 
-def _told_of_blocks(axis: AxisSummary, summary: Summary) -> Iterator[str]:
+def _lines_of_blocks(axis: AxisSummary, summary: Summary) -> Iterator[str]:
     still = (summary.head_dim + 1) // 2 - axis.n_turning
     yield (
         f"Blocks (two features each): {axis.n_turning} turn, once in {_length(axis.shortest)} positions (the fastest) "
@@ -356,7 +356,7 @@ def _told_of_blocks(axis: AxisSummary, summary: Summary) -> Iterator[str]:
     yield f"  a text of this length never shows all their angles{hardly}."
 
 
-def _told_of_curve(axis: AxisSummary, summary: Summary) -> Iterator[str]:
+def _lines_of_curve(axis: AxisSummary, summary: Summary) -> Iterator[str]:
     yield "What a token scores with its own like at a distance (1 at the same place, averaged over contents):"
     lags, values = ([str(lag) for lag, _ in axis.curve], [f"{value:.3f}" for _, value in axis.curve])
     widths = [max(map(len, pair)) for pair in zip(lags, values, strict=True)]
@@ -390,7 +390,7 @@ def _told_of_curve(axis: AxisSummary, summary: Summary) -> Iterator[str]:
         )
 
 
-def _told_of_origin(axis: AxisSummary, summary: Summary) -> Iterator[str]:
+def _lines_of_origin(axis: AxisSummary, summary: Summary) -> Iterator[str]:
     if axis.n_turning < 2:
         pass  # one frequency is every ladder
     elif axis.base is None:
@@ -407,7 +407,7 @@ def _told_of_origin(axis: AxisSummary, summary: Summary) -> Iterator[str]:
         return
     what = "this curve" if axis.n_turning == (summary.head_dim + 1) // 2 else "the curve of the blocks that turn"
     far = f"None of the kernels that rfrope knows is near to {what}; the nearest is"
-    yield far if axis.fit.rms > _FAR else f"Of the kernels that rfrope knows, the nearest to {what} is"
+    yield far if axis.fit.rms > _FAR else f"Among the kernels that rfrope knows, the nearest to {what} is"
     limits = f" (sought no further in {', '.join(axis.fit.at_limit)})" if axis.fit.at_limit else ""
     yield f"  {axis.fit.label}, off by {axis.fit.rms:.2g} (root mean square) and at most {axis.fit.sup:.2g}{limits}."
 

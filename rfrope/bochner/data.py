@@ -22,6 +22,7 @@ WINDOWS = ("bartlett", "parzen")
 _SINGULAR = 1e-12  # prediction error at which autocorrelations are those of spectral lines
 
 
+@array.on_device_of_arrays
 def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 0.0) -> Kernel:
     """Make a kernel from its values at lags 0, spacing, 2 spacing, ...
 
@@ -73,6 +74,7 @@ def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 
     return _autoregression(coefficients, error, r, spacing, "from_autocorrelation", Certificate(0.0, 0.0, 0.0, 0, 1.0))
 
 
+@array.on_device_of_arrays
 def from_series(
     x: Array,
     *,

@@ -22,19 +22,19 @@ from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, Undec
 from rfrope.kernels import Kernel
 
 _MASS = 1e-6  # by how much the integral may differ from 1
-_NEGATIVE = 1e-12  # of the largest density: what passes for rounding
+_NEGATIVE = 1e-12  # part of the largest density: what passes for rounding
 _POINTS = 2**16  # at which a density is looked at within its table
-_FEWEST = 32  # of these on each panel
+_FEWEST = 32  # how many of these on each panel
 _OCTAVES = 24.0  # above the table, and towards 0, that are looked at
 _POINTS_EACH = 512  # in each
 _FIRST_POINTS = 64.0  # in each of all octaves that there are, for a first idea of where the mass lies
 _FLOORS = (1e-16, 1e-12, 1e-10)  # mass by which a panel may be wrong: where a density has a pole its values are rounded
 _SMOOTHER = "a function that is smooth but for some jumps, kinks and poles would be decided"
 _OVERLOOKED = 1e-13  # mass between two points, from which on the table lacks something
-_RELATIVE = 1e-8  # of the density: so much may be rounding
+_RELATIVE = 1e-8  # part of the density: so much may be rounding
 _MOST_MISSED = 1000
 _LOOKS = 4
-_ROUNDING = 2.0**-52  # of a panel's mass, and of all
+_ROUNDING = 2.0**-52  # part of a panel's mass, and of all
 
 
 def from_density(
@@ -134,7 +134,7 @@ class _Look:
     error : float
         Integral of the difference as seen.
     count : int
-        Of the points.
+        The number of points.
     lowest : tuple of two floats
         The frequency where the density is lowest, and q there.
     missed : ndarray

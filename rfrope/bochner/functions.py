@@ -23,10 +23,10 @@ from rfrope.kernels import Kernel
 
 _CHECKED = 20.0  # scales over which Phi is compared closely
 _WHOLE = 2048  # whole lags at which it is compared
-_PROOF = 1e-2  # of the tolerance: how negative a quadratic form must be to prove anything
+_PROOF = 1e-2  # part of the tolerance: how negative a quadratic form must be to prove anything
 _ROUGH = 1e-2  # how negative it must be for a function of unknown errors
 _EXPLAINED = (1.5, 5.0)  # tolerances that an error may come to, before and after all was searched for what is negative
-_TAIL = 0.1  # of the mass of a smooth tail that the error of its shape may come to
+_TAIL = 0.1  # part of the mass of a smooth tail that the error of its shape may come to
 _TAIL_LAGS = 100.0  # over the frequency where a tail starts: lags up to which its shape may show
 _REPLACED = 5.0  # masses of an oscillating tail that it may come to, or errors by the taper
 _NOISY = 50.0  # times the errors of phi that an error of its spectrum may come to

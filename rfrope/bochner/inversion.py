@@ -25,13 +25,13 @@ _PHASE = 16.0  # lag times width of a panel of the spectrum
 _THOROUGH = 1500  # panels that a thorough search may use at least
 _MOST_STARTS = 400  # panels with which an octave is begun
 _FEWEST_STARTS = 64  # below which it is not worth while
-_COST = 2**18  # of these times the panels of the lags
-_HIDDEN = 1e-11  # of phi, and so of the mass that may hide at low frequencies
+_COST = 2**18  # at most so many of these times the panels of the lags
+_HIDDEN = 1e-11  # part of phi, and so of the mass that may hide at low frequencies
 # signal over noise to which the spectrum is believed, where it falls steeply and elsewhere: phi to rounding, noisy phi
 _TRUSTED = ((1e3, 1e4), (10.0, 10.0))
 _STEEP = 12.0  # exponent of a tail from which on it is: an error of its shape then spoils less than what is cut off
 _NOISY = 1e-12  # errors of phi from which on it is noisy
-_END = 2.0**490  # of tails
+_END = 2.0**490  # where tails end
 _LEAST = 1e-40  # mass of a tail
 _STEEPEST = 400.0  # exponent of a tail
 

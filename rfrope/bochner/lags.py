@@ -14,12 +14,12 @@ from rfrope.bochner.verdicts import UndecidedError
 _PROBED = 64  # octaves to either side in which the scale is looked for
 _REACH = 60  # octaves from there to the largest lag, and to the largest frequency that is computed
 _NOTHING = np.empty(0)
-_TOLERANCES = (2e-14, 1e-11, 1e-8, 1e-6)  # of phi on a panel: rounded, noisy, and single-precision functions
-_ROUNDING = 1.5e-15  # of phi and its transform, relative to the largest value on a panel
-_LARGEST_MOMENT = 1e5  # of r phi, in units of the scale
+_TOLERANCES = (2e-14, 1e-11, 1e-8, 1e-6)  # for phi on a panel: rounded, noisy, and single-precision functions
+_ROUNDING = 1.5e-15  # error of phi and its transform, relative to the largest value on a panel
+_LARGEST_MOMENT = 1e5  # moment of r phi, in units of the scale
 _LAG_PANELS = 12000
 _IDLE = 1e-15  # size of the upper coefficients of panels that could be wider
-_CUT_OFF = 1e-15  # of phi, or r phi, that may be left where a taper ends
+_CUT_OFF = 1e-15  # what of phi, or r phi, may be left where a taper ends
 _NOISE_SEEN = 4.0  # scales from which the noise of phi is taken
 _FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
 
@@ -37,7 +37,7 @@ class Lags:
     atom : float
         The limit of phi at large lags: the mass at frequency 0.
     errors : ndarray
-        Of phi on each panel: rounding, noise, and what the series leave.
+        Error of phi on each panel: rounding, noise, and what the series leave.
     reach : float
         Lag beyond which phi - atom is taken as 0.
     taper : float

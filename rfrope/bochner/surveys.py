@@ -13,12 +13,12 @@ from rfrope.bochner.verdicts import Witness
 
 WHOLE = 2**17  # whole lags at which a function is looked at
 _FINE = 2**13  # points of a grid in units of the scale
-_SPACINGS = 2.0**-6 * np.array([1.0, 0.6180339887498949, 2.0**-5])  # of those, in scales
+_SPACINGS = 2.0**-6 * np.array([1.0, 0.6180339887498949, 2.0**-5])  # between those, in scales
 _NEGLIGIBLE = 1e-17  # magnitude beyond which a grid need not reach
 _LONGEST = 2**15  # points of a grid whose quadratic forms are taken
-_MULTIPLES = 256  # of a lag where something unexpected stands
+_MULTIPLES = 256  # how many, of a lag where something unexpected stands
 _SEEN = 1e-9  # by how much phi may differ from its panels at whole lags
-_CLUSTERS = 64  # of such lags
+_CLUSTERS = 64  # how many, of such lags
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Survey:
         return x[at]
 
     def witness_at_multiples(self, overlooked: np.ndarray, level: float) -> Witness | None:
-        """Of points that lie multiples of the largest such value's lag apart."""
+        """A witness of points that lie multiples of the largest such value's lag apart."""
         if not overlooked.size:
             return None
         lag = float(overlooked[np.argmax(np.abs(self.whole[overlooked.astype(int)]))])

@@ -46,7 +46,7 @@ class Certificate(Result):
     bias : str
         What is known to differ from the truth, for estimates from data.
     standard_errors : tuple of float
-        Of the autocorrelations at lags 1, 2, ..., for estimates from data.
+        Standard errors of the autocorrelations at lags 1, 2, ..., for estimates from data.
     whole_lags : int
         Every whole lag 1, 2, ..., ``whole_lags`` is among those compared.
     unaccounted : float
@@ -79,7 +79,7 @@ class Certificate(Result):
 
     @property
     def bound(self) -> float:
-        """Of the error of Phi, mass that is unaccounted for included: ``sup_error + 2 unaccounted``.
+        """Bound on the error of Phi, mass that is unaccounted for included: ``sup_error + 2 unaccounted``.
 
         Mass m that the table lacks changes Phi by m, and once more when the rest is divided by 1 - m. Infinite where
         ``unaccounted`` is.

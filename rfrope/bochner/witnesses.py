@@ -16,14 +16,14 @@ from rfrope.bochner.piecewise import Function
 from rfrope.bochner.verdicts import Witness
 
 _ENDS = 5.5  # standard deviations at which gaussian weights are cut off
-_WIDTHS = 2.0 ** np.arange(0.0, 11.0)  # of the windows, in points of the grid
+_WIDTHS = 2.0 ** np.arange(0.0, 11.0)  # the windows, in points of the grid
 _STRIDES = (4, 16, 64, 256)  # by which a grid is thinned, for windows that reach far with few points
 _STRIDE_WIDTHS = _WIDTHS[2:7:2]
 _OVERSAMPLED = 4  # frequencies for each width of a window
-_ROUNDED = 2e-15  # of a quadratic form whose weights' magnitudes sum to 1
+_ROUNDED = 2e-15  # error of a quadratic form whose weights' magnitudes sum to 1
 _TRIED = 12  # centres of windows over a stretch of frequencies
 _ENDS_ACROSS = 4.5
-_MOST_POINTS = 12000  # of a witness in several axes
+_MOST_POINTS = 12000  # a witness in several axes has at most so many
 _LATTICES = {1: (400,), 2: (20, 20), 3: (8, 8, 7)}  # points along each axis
 
 FORM_ROUNDING = _ROUNDED
@@ -61,7 +61,7 @@ def _best(found: list[Witness]) -> Witness | None:
 
 
 def _of_increments(values: np.ndarray, spacing: float, level: float) -> Witness | None:
-    """Of three points 0, h and x + h: by Krein, ``(phi(x) - phi(x + h))^2 <= 2 (1 - phi(h))``."""
+    """A witness of three points 0, h and x + h: by Krein, ``(phi(x) - phi(x + h))^2 <= 2 (1 - phi(h))``."""
     near, a, b = values[1], values[1:-1], values[2:]
     determinant = 1.0 + 2.0 * near * a * b - near * near - a * a - b * b
     at = int(np.argmin(determinant))
@@ -71,7 +71,7 @@ def _of_increments(values: np.ndarray, spacing: float, level: float) -> Witness 
 
 
 def _of_limit(values: np.ndarray, spacing: float, level: float) -> Witness | None:
-    """Of points that are all far apart, for a function that is negative there."""
+    """A witness of points that are all far apart, for a function that is negative there."""
     n = min(64, values.size - 1)
     steps = values[n :: max(1, (values.size - 1) // 64)]
     if not np.max(steps[steps.size // 2 :]) < -level:
@@ -143,7 +143,7 @@ def about(
     Parameters
     ----------
     phi : callable
-        Of the lag, or the length of the lag.
+        A function of the lag, or of its length.
     ndim : int
     stretch : tuple of two floats
         Lengths of omega between which the density is negative.
@@ -166,7 +166,7 @@ def about(
 
 
 def _of_lattices(phi: Function, ndim: int, high: float, extents: tuple[float, ...], level: float) -> list[Witness]:
-    """Of the points of small lattices, with the best weights that there are."""
+    """Witnesses of the points of small lattices, with the best weights that there are."""
     found = []
     for spacing in sorted({round(math.pi / (c * w), 12) for w in (high, *extents[:3]) for c in (0.5, 0.8, 1.25)}):
         sides = [spacing * np.arange(n) for n in _LATTICES[ndim]]
@@ -187,7 +187,7 @@ def _of_stretch(
     across: float,
     level: float,
 ) -> Iterator[Witness]:
-    """Of gaussian windows along the first axis, and narrower ones across."""
+    """Witnesses of gaussian windows along the first axis, and narrower ones across."""
     low, high = stretch
     sigma = narrow / (high - low)
     bend = math.sqrt(narrow / ((high - low) * high))  # how far across a shell of frequencies is flat

@@ -100,8 +100,8 @@ def _design(options: argparse.Namespace) -> int:
     page.write_page(options, title, _parts(rope, laws, found), lambda: _print_design(options, rope, found))
     if options.json:
         about = {"head_dim": rope.head_dim, "shape": list(rope.frequencies.shape), "dtype": options.dtype}
-        told = {"output": options.output, "plot": options.plot, "html": options.html}
-        print(json.dumps(rope.source | about | told | found.to_dict(), indent=1, allow_nan=False))
+        written = {"output": options.output, "plot": options.plot, "html": options.html}
+        print(json.dumps(rope.source | about | written | found.to_dict(), indent=1, allow_nan=False))
     else:
         _print_design(options, rope, found)
     return 0
@@ -173,8 +173,8 @@ def _figure(path: str, frequencies: np.ndarray, laws: list[kernels.Kernel], foun
     return drawn(path, figure)
 
 
-def _print_design(options: argparse.Namespace, rope: rfrope.Rope, told: Fidelity) -> None:
-    n_heads, blocks, source = len(told.heads), rope.n_blocks, rope.source
+def _print_design(options: argparse.Namespace, rope: rfrope.Rope, reached: Fidelity) -> None:
+    n_heads, blocks, source = len(reached.heads), rope.n_blocks, rope.source
     who = f"{n_heads} heads of {blocks}" if n_heads > 1 else f"{blocks}"
     seed = "" if source["seed"] is None else f", seed {source['seed']}"
     norm = "" if source["norm"] is None else f" ({source['norm']})"
@@ -184,30 +184,33 @@ def _print_design(options: argparse.Namespace, rope: rfrope.Rope, told: Fidelity
         print(f"Written: {path}")
     if options.output is None:
         print("The frequencies were not written: -o FILE.npz does it.")
-    reach = place(tuple(c - 1 for c in told.context))
-    where = f"lags 0 to {reach}" if len(told.context) == 1 else f"lags up to {reach} in size on every axis"
+    reach = place(tuple(c - 1 for c in reached.context))
+    where = f"lags 0 to {reach}" if len(reached.context) == 1 else f"lags up to {reach} in size on every axis"
     print(f"\nError of the mean kernel (1/D) Σ cos(lag ω), which is to be Φ, over {where}:")
-    print_table(_error_rows(told))
+    print_table(_error_rows(reached))
     if source.get("lower_bound"):
         print(f"No {blocks} frequencies, however they are chosen, reach an rms below {source['lower_bound']:.3g}.")
-    worst = told.heads[told.worst]
-    head = f"head {told.worst}, the worst: " if n_heads > 1 else ""
+    worst = reached.heads[reached.worst]
+    head = f"head {reached.worst}, the worst: " if n_heads > 1 else ""
     print(f"\nAt a few lags ({head}{worst.kernel}), and what {blocks} independent draws would give (one sigma):")
-    print_table(_lag_rows(told), left=(0,))
-    sure = f"{told.confidence:.0%}"
+    print_table(_lag_rows(reached), left=(0,))
+    sure = f"{reached.confidence:.0%}"
     print(
-        f"\n{blocks} independent draws stay within {told.bound:.3g} of Φ at all lags with {sure} certainty (Hoeffding's"
+        f"\n{blocks} independent draws stay within {reached.bound:.3g} of Φ at all lags with {sure} certainty "
+        "(Hoeffding's"
     )
-    if told.blocks is None:
+    if reached.blocks is None:
         print("bound: safe, not sharp). These frequencies are exact.")
     else:
-        print(f"bound: safe, not sharp); to stay within {worst.sup:.3g}, as here, it asks for {told.blocks} of them.")
+        print(
+            f"bound: safe, not sharp); to stay within {worst.sup:.3g}, as here, it asks for {reached.blocks} of them."
+        )
 
 
-def _lag_rows(told: Fidelity) -> list[tuple[str, ...]]:
+def _lag_rows(reached: Fidelity) -> list[tuple[str, ...]]:
     """A few lags: what was asked for, what is there, and what independent draws would give."""
     rows: list[tuple[str, ...]] = [("lag", "Φ", "these frequencies", "error", "independent draws")]
-    for at in told.lags:
+    for at in reached.lags:
         numbers = (f"{at.phi:.4f}", f"{at.mean_kernel:.4f}", f"{at.mean_kernel - at.phi:+.4f}")
         rows.append((place(at.lag), *numbers, f"{at.phi:.4f} ± {at.stderr:.4f}"))
     return rows
@@ -237,16 +240,16 @@ def _parts(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> It
         yield page.copyable("Where they come from", rope.source, note=f"No config of transformers says it: {error}.")
 
 
-def _error_rows(told: Fidelity) -> list[tuple[str, ...]]:
+def _error_rows(reached: Fidelity) -> list[tuple[str, ...]]:
     """Rows for every head of several kernels, else for the worst, and the mean if there are several heads."""
     rows: list[tuple[str, ...]] = [("head", "rms", "kernel", "largest", "at lag", "wavelengths (positions)")]
-    distinct = len({head.kernel for head in told.heads}) > 1
-    for number, head in enumerate(told.heads):
-        if distinct or number == told.worst:
+    distinct = len({head.kernel for head in reached.heads}) > 1
+    for number, head in enumerate(reached.heads):
+        if distinct or number == reached.worst:
             lengths = f"{head.shortest:.4g} to {head.longest:.4g}"
-            name = f"{number}, worst" if number == told.worst and len(told.heads) > 1 else f"{number}"
+            name = f"{number}, worst" if number == reached.worst and len(reached.heads) > 1 else f"{number}"
             rows.append((name, f"{head.rms:.3g}", head.kernel, f"{head.sup:.3g}", place(head.sup_lag), lengths))
-    if len(told.heads) > 1:
-        rms, sup = told.mean
+    if len(reached.heads) > 1:
+        rms, sup = reached.mean
         rows.append(("mean", f"{rms:.3g}", "", f"{sup:.3g}", "", ""))
     return rows

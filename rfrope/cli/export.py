@@ -96,10 +96,14 @@ def _rounding(rope: rfrope.Rope, engine: str, given: dict[str, Any]) -> exports.
 
 
 def _print(options: argparse.Namespace, lost: exports.Rounding | None, made: dict[str, Any] | None) -> None:
-    told = None if lost is None else {name: getattr(lost, name) for name in ("frequency", "kernel", "table", "context")}
+    figures = (
+        None if lost is None else {name: getattr(lost, name) for name in ("frequency", "kernel", "table", "context")}
+    )
     plain = None if made is None else _plain(made)
     if options.json:
-        print(json.dumps({"engine": options.to, "output": options.output, "rounding": told, "export": plain}, indent=1))
+        print(
+            json.dumps({"engine": options.to, "output": options.output, "rounding": figures, "export": plain}, indent=1)
+        )
         return
     print(f"Written: {options.output}" if made is None else json.dumps(plain, indent=1))
     print("Rounding: unknown without a context." if lost is None else f"Rounding, {lost}.")

@@ -106,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
             "no frequencies to inspect; expected a config.json, a file of frequencies, or --base with --head-dim"
         )
     check_figure(options)
-    told = [
+    summaries = [
         analysis.summarise(
             one.frequencies,
             one.contexts or one.context,
@@ -118,22 +118,22 @@ def _run(options: argparse.Namespace) -> int:
     ]
     if options.plot is not None:
         write_figure(options, _figure(sets))
-    page.write_page(options, f"RoPE of {_all(sets)}", _parts(sets, told), lambda: _print(sets, told))
+    page.write_page(options, f"RoPE of {_all(sets)}", _parts(sets, summaries), lambda: _print(sets, summaries))
     if options.json:
-        held = [_about(one) | summary.to_dict() for one, summary in zip(sets, told, strict=True)]
+        held = [_about(one) | summary.to_dict() for one, summary in zip(sets, summaries, strict=True)]
         print(json.dumps({"sets": held, "plot": options.plot, "html": options.html}, indent=1, allow_nan=False))
         return 0
-    _print(sets, told)
+    _print(sets, summaries)
     for path in filter(None, (options.plot, options.html)):
         print(f"\nWritten: {path}")
     return 0
 
 
-def _print(sets: list[_Set], told: list[analysis.Summary]) -> None:
-    if len(told) == 1:
-        print("\n".join([str(told[0]), *(line for part in _scheme(sets[0]) for line in ("", part))]))
+def _print(sets: list[_Set], summaries: list[analysis.Summary]) -> None:
+    if len(summaries) == 1:
+        print("\n".join([str(summaries[0]), *(line for part in _scheme(sets[0]) for line in ("", part))]))
     else:
-        _print_side_by_side(sets, told)
+        _print_side_by_side(sets, summaries)
 
 
 def _distinct(sets: list[_Set]) -> list[_Set]:
@@ -228,7 +228,7 @@ def _scheme(one: _Set) -> Iterator[str]:
     if one.model is None or one.scheme["rope_type"] == "axial":
         return
     if one.model.sections is not None:
-        yield "\n".join(_told_of_sections(one))
+        yield "\n".join(_lines_of_sections(one))
     effect = _effect(one)
     if effect is None:
         return
@@ -244,7 +244,7 @@ def _scheme(one: _Set) -> Iterator[str]:
     yield f"Scheme: {name}{read} {' and '.join(done) or 'changes no block'}.{moved if done else ''}"
 
 
-def _told_of_sections(one: _Set) -> Iterator[str]:
+def _lines_of_sections(one: _Set) -> Iterator[str]:
     assert one.model is not None
     assert one.model.sections is not None
     order = "interleaved" if one.model.interleaved else "one after the other"
@@ -286,19 +286,19 @@ def _about(one: _Set) -> dict[str, Any]:
         ratio = effect["wavelength_ratio"].tolist()
         effect |= {"wavelength_ratio": [value if math.isfinite(value) else None for value in ratio]}
     names = ("head_dim", "rotary_dim", "pairing", "sections", "interleaved")
-    told = {name: getattr(one.model, name) for name in names}
-    told |= {name: one.model.source[name] for name in ("model_type", "window", "rope_parameters")}
-    return {"scheme": told | {"pairing_from": one.model.source["pairing"], "seq_len": one.seq_len, "effect": effect}}
+    scheme = {name: getattr(one.model, name) for name in names}
+    scheme |= {name: one.model.source[name] for name in ("model_type", "window", "rope_parameters")}
+    return {"scheme": scheme | {"pairing_from": one.model.source["pairing"], "seq_len": one.seq_len, "effect": effect}}
 
 
 _Rows = list[tuple[str, ...]]
 
 
-def _rows(sets: list[_Set], told: list[analysis.Summary]) -> tuple[_Rows, _Rows]:
+def _rows(sets: list[_Set], summaries: list[analysis.Summary]) -> tuple[_Rows, _Rows]:
     """Two tables, their heads first: what the frequencies do over the context, and what they are."""
     found: _Rows = [("frequencies", "context", "< 1/2", "< 0", "lowest", "never turn", "score x")]
     made: _Rows = [("frequencies", "D", "wavelengths", "nearest kernel")]
-    for one, summary in zip(sets, told, strict=True):
+    for one, summary in zip(sets, summaries, strict=True):
         for along in summary.axes:
             label = f"{one.label}, axis {along.axis}" if len(summary.axes) > 1 else one.label
             still = (summary.head_dim + 1) // 2 - along.n_turning + along.n_dead
@@ -310,8 +310,8 @@ def _rows(sets: list[_Set], told: list[analysis.Summary]) -> tuple[_Rows, _Rows]
     return found, made
 
 
-def _print_side_by_side(sets: list[_Set], told: list[analysis.Summary]) -> None:
-    found, made = _rows(sets, told)
+def _print_side_by_side(sets: list[_Set], summaries: list[analysis.Summary]) -> None:
+    found, made = _rows(sets, summaries)
     print_table(found, left=(0,))
     print(f"\n{_FOUND}\n")
     print_table(made, left=(0, 3))
@@ -348,9 +348,9 @@ def _all(sets: list[_Set]) -> str:
     return ", ".join(one.label for one in sets[:3]) + (f" and {len(sets) - 3} more" if len(sets) > 3 else "")
 
 
-def _parts(sets: list[_Set], told: list[analysis.Summary]) -> Iterator[page.Part]:
+def _parts(sets: list[_Set], summaries: list[analysis.Summary]) -> Iterator[page.Part]:
     """The page: mean kernels with sliders, the two tables, what the scheme does, and the parameters to copy."""
-    found, made = _rows(sets, told)
+    found, made = _rows(sets, summaries)
     curves = [page.Curve(one.label, one.frequencies, one.context - 1, still=_still(one)) for one in sets]
     context = max(one.context for one in sets)
     yield page.curves("Score of equal content", curves, context, ladder=_ladder(sets[0]))

@@ -48,7 +48,7 @@ style-src 'unsafe-inline'; img-src data:"><title>{title}</title>
 <script>{script}</script></body></html>
 """
 
-Part = dict[str, Any]  # of a page: its kind, and what that is made from
+Part = dict[str, Any]  # a part of a page: its kind, and what that is made from
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +65,9 @@ class Curve:
     still : int
         Blocks of the head that stand still, beside these.
     gain : float
-        Of the blocks that turn: the square of an attention factor.
+        Weight of the blocks that turn: the square of an attention factor.
     group : int
-        Which choice it belongs to, where there are several.
+        The choice that it belongs to, where there are several.
     """
 
     label: str
@@ -78,13 +78,13 @@ class Curve:
     group: int = 0
 
 
-def write_page(options: argparse.Namespace, title: str, parts: Iterable[Part], told: Callable[[], None]) -> None:
-    """Write the page that ``--html`` asks for; `told` prints the text form."""
+def write_page(options: argparse.Namespace, title: str, parts: Iterable[Part], print_text: Callable[[], None]) -> None:
+    """Write the page that ``--html`` asks for; `print_text` prints the text form."""
     if options.html is None:
         return
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
-        told()
+        print_text()
     content = rendered(title, [*parts, command(options)], text.getvalue().strip())
     with naming("--html", options.html):
         files.write(options.html, content.encode(), overwrite=options.force)

@@ -15,7 +15,7 @@ from rfrope.analysis.planning import ladder_base
 from rfrope.cli import page
 from rfrope.cli.shared import add_plot, check_figure, check_source, naming, whole, write_figure
 
-_WIDTH = 110  # of the config as text
+_WIDTH = 110  # the config as text
 
 
 def add(commands: Any) -> None:
@@ -65,9 +65,9 @@ def _run(options: argparse.Namespace) -> int:
         lambda: _print(found, ways),
     )
     if options.json:
-        told = [{"name": name} | plan.to_dict() | {"config": _config(ways[name])} for name, plan in found.items()]
+        plans = [{"name": name} | plan.to_dict() | {"config": _config(ways[name])} for name, plan in found.items()]
         written = {"output": options.output, "plot": options.plot, "html": options.html}
-        print(json.dumps({"plans": told} | written, indent=1, allow_nan=False))
+        print(json.dumps({"plans": plans} | written, indent=1, allow_nan=False))
         return 0
     _print(found, ways)
     for path in filter(None, (options.output, options.plot, options.html)):
@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _print(found: dict[str, analysis.Plan], ways: dict[str, analysis.Way]) -> None:
     for number, (name, plan) in enumerate(found.items()):
-        print(("\n" if number else "") + (f"{name}\n" if name else "") + f"{plan}\n\n{_told(ways[name])}")
+        print(("\n" if number else "") + (f"{name}\n" if name else "") + f"{plan}\n\n{_case(ways[name])}")
 
 
 def _parts(
@@ -190,7 +190,7 @@ def _config(way: analysis.Way) -> dict[str, Any] | str:
         return str(error)
 
 
-def _told(way: analysis.Way) -> str:
+def _case(way: analysis.Way) -> str:
     config = _config(way)
     if isinstance(config, str):
         return f"No config says {way.name}: {config}."

@@ -18,7 +18,7 @@ from rfrope.validation import Row, Validation, validate
 
 _FEW = 1000
 _WORST = 5  # rows that are shown without --full
-_HALF = 2  # which of the five lags is the one where Phi falls to one half
+_HALF = 2  # index of the one of five lags where Phi falls to one half
 _SPREAD = """sd / mean: the score's standard deviation over draws of the frequencies, as a multiple of its
 mean, at the lag where Φ falls to one half (median over pairs). One draw is not the mean."""
 _COLUMNS = ("kernel", "lag", "quantity", "pair", "closed form", "estimate", "std. error", "z")
@@ -165,10 +165,10 @@ def _print_spread(results: list[Validation]) -> None:
         "The score's standard deviation over draws of the frequencies, as a multiple of its mean (median over pairs):"
     )
     for result in results:
-        told = ", ".join(
+        shown = ", ".join(
             f"{_multiple(s)} at lag {_lag(lag)}" for lag, s in zip(result.lags, result.spread, strict=True)
         )
-        print(f"  {result.kernel}: {told}")
+        print(f"  {result.kernel}: {shown}")
 
 
 def _worst_pairs(result: Validation) -> list[Row]:

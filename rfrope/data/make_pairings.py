@@ -179,7 +179,7 @@ def found_for(model_type: str, entry: Mapping[str, Any], classes: dict[str, type
     return found
 
 
-def told_by(entry: Mapping[str, Any]) -> dict[str, Any]:
+def pairing_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The keys on pairing of an entry of the table."""
     return {key: entry[key] for key in KEYS if key in entry}
 
@@ -224,11 +224,11 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             found = found_for(model_type, entry, classes)
         except UndeterminedError as error:
-            print(f"{model_type}: not run, left as it is, {told_by(entry) or 'without a pairing'}: {error}")
+            print(f"{model_type}: not run, left as it is, {pairing_of(entry) or 'without a pairing'}: {error}")
             continue
-        if found != told_by(entry):
+        if found != pairing_of(entry):
             differ += 1
-            print(f"{model_type}: the table has {told_by(entry) or 'nothing'}, its classes do {found}")
+            print(f"{model_type}: the table has {pairing_of(entry) or 'nothing'}, its classes do {found}")
         table[model_type] = {key: value for key, value in entry.items() if key not in KEYS} | found
     for model_type, reason in _without_entry(table, classes):
         print(f"{model_type}: no entry: {reason}")

@@ -31,7 +31,14 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
         says so. ``sections``: "own" where they are not dealt out in the order of `rfrope.mrope`;
         "interleaved" where they are dealt out in turns, whatever ``mrope_interleaved`` says. ``scaled``:
         "everywhere" where a ``rope_scaling`` is for every kind of layer. ``ntk``: "own" where that scheme is not the
-        usual one. ``inner_base``: true where the base is in a dict of the attention.
+        usual one. ``inner_base``: true where the base is in a dict of the attention. ``names``: what its class calls
+        what others call otherwise. ``original``: true where its class has a default for
+        ``original_max_position_embeddings`` beside the dict, which wins. ``negated``: true where every angle is.
+
+        ``engines``: the engines whose code for this type was read, and what is peculiar to it there: for MLX-LM the
+        ``rope_theta`` of its class, ``rope_parameters`` where that reads them, and the ``schemes`` that it knows, as
+        for TensorRT-LLM; for SGLang ``partial`` where a part of the head turns; for llama.cpp ``reordered`` where the
+        converter changes the weights, ``factors`` where it writes longrope's; for transformers ``su``, a name of that.
 
         ``pairing``: which features of a query and a key, in the order of the weights of their linear layer, make a
         block: "half", "interleaved", or "neither", which no pairing of rfrope explains. ``pairing_by``: a key of the
@@ -78,6 +85,26 @@ def known(model_type: Any) -> Mapping[str, Any]:
     return model_types().get(model_type, {}) if isinstance(model_type, str) else {}
 
 
+def read_in(engine: str) -> tuple[str, ...]:
+    """Model types whose code in an engine was read.
+
+    Parameters
+    ----------
+    engine : str
+        Name of a `models.Engine`.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> read_in("SGLang")
+    ('llama', 'mistral', 'phi3', 'qwen2', 'qwen2_moe', 'qwen3', 'qwen3_moe')
+    """
+    return tuple(name for name, entry in model_types().items() if engine in entry.get("engines", {}))
+
+
 def has_defaults(entry: Mapping[str, Any]) -> bool:
     """Whether an entry has what a config of its type may leave out, and not only what is peculiar to it.
 
@@ -98,8 +125,8 @@ def has_defaults(entry: Mapping[str, Any]) -> bool:
     return "rope_parameters" in entry or "axial" in entry
 
 
-def _frozen(told: Any) -> Any:
+def _frozen(held: Any) -> Any:
     """Views that cannot be written to, all the way down, for what every caller shares."""
-    if isinstance(told, dict):
-        return MappingProxyType({key: _frozen(value) for key, value in told.items()})
-    return tuple(told) if isinstance(told, list) else told
+    if isinstance(held, dict):
+        return MappingProxyType({key: _frozen(value) for key, value in held.items()})
+    return tuple(held) if isinstance(held, list) else held

@@ -188,10 +188,10 @@ def _classes(config: Any, names: str, mentions: str = "") -> list[type]:
     return own or [k for k in kinds if ("Vision" in k.__name__) == ("vision" in config.model_type)]
 
 
-def _one_class(config: Any, told: str, names: str, mentions: str = "") -> list[type]:
+def _one_class(config: Any, chosen: str, names: str, mentions: str = "") -> list[type]:
     """The classes that a case names, else the only one there is, else none."""
-    if told:
-        return [getattr(modelling(config), name) for name in told.split()]
+    if chosen:
+        return [getattr(modelling(config), name) for name in chosen.split()]
     kinds = _classes(config, names, mentions)
     if len(kinds) > 1:
         raise UndeterminedError(f"several classes: {', '.join(kind.__name__ for kind in kinds)}")
@@ -230,8 +230,8 @@ def _turning(attention: type, rotary: Any, config: Any, case: Case, kind: str) -
 
 def _kinds(config: Any, rotary: Any) -> list[str]:
     """The kinds of layers that the rotary class has frequencies for; a single one is called ''."""
-    told = getattr(config, "rope_parameters", None) or {}
-    kinds = [kind for kind, value in told.items() if isinstance(value, dict)]
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kinds = [kind for kind, value in parameters.items() if isinstance(value, dict)]
     return [kind for kind in kinds if hasattr(rotary, f"{kind}_inv_freq")] or [""]
 
 
@@ -287,8 +287,8 @@ def _given(one: inspect.Parameter, config: Any, index: int) -> Any:
     if one.name in known:
         return known[one.name]
     name = "num_attention_heads" if one.name == "num_heads" else one.name
-    told = getattr(config, name, None)
-    return config.num_attention_heads if told is None and name == "num_key_value_heads" else told
+    number = getattr(config, name, None)
+    return config.num_attention_heads if number is None and name == "num_key_value_heads" else number
 
 
 def _constant(row: Any) -> Any:

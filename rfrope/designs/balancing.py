@@ -18,9 +18,9 @@ from rfrope.designs.lags import inner
 from rfrope.kernels import Kernel
 
 _SETS = 8  # from which one is drawn
-_MOST_POINTS = 2**10  # of all sets together, if one holds no more
+_MOST_POINTS = 2**10  # in all sets together, if one holds no more
 _ROUNDS = 3  # over all pairs of sets; what more of them gain is less than 1 %
-_NO_GAIN = 1e-9  # of a point's own square
+_NO_GAIN = 1e-9  # part of a point's own square
 
 
 def balanced(
@@ -45,7 +45,7 @@ def _partition(omega: np.ndarray, each: int, reach: tuple[int, ...]) -> np.ndarr
     if each == 1 or not len(omega):
         return found
     products = inner(reach, omega[:, None], omega)
-    sums = np.stack([np.sum(products[members], axis=0) for members in found])  # of each set with every frequency
+    sums = np.stack([np.sum(products[members], axis=0) for members in found])  # one for each set, with every frequency
     for _ in range(_ROUNDS):
         if not sum(_exchanged(found, sums, products, a, b) for a, b in itertools.combinations(range(each), 2)):
             break

@@ -18,7 +18,7 @@ _OVER, _FINE = 4, 4  # grid points for each lag, and how much finer the grid is 
 # where a tail begins, and which part of the lags smooths its edge: the more, the less counts of the repulsion
 _TAILS = ((0.6, 1.5), (0.7, 2.0), (0.6, 3.0), (0.8, 5.0), (0.8, 8.0))
 _SHARES = (1.0, 0.3, 0.1)  # how much of the repulsion is counted
-_STEPS, _LOOK = 120, 30  # of the descent for each pair of these; steps between looks at the bound
+_STEPS, _LOOK = 120, 30  # in the descent for each pair of these; steps between looks at the bound
 
 
 def lower_bound(kernel: Kernel, n: int, max_lag: int) -> float:
@@ -34,7 +34,7 @@ def lower_bound(kernel: Kernel, n: int, max_lag: int) -> float:
     """
     circle = _Circle(kernel, min(max_lag, _MOST_LAGS))
     found = max((bound for tail in _TAILS for bound in _of_tail(circle, n, *tail)), default=0.0)
-    return math.sqrt(max(found, 0.0) / (2.0 * (max_lag + 1.0)))  # of both signs of the lags, as `errors` counts them
+    return math.sqrt(max(found, 0.0) / (2.0 * (max_lag + 1.0)))  # over both signs of the lags, as `errors` counts them
 
 
 class _Circle:

@@ -55,7 +55,7 @@ def design(
     ladder : (first, last), optional
         Scales of the kernel from the first head to the last, at equal ratios; with one kernel and several heads.
     norm : {"rms", "sup"}, optional
-        Which error the design "optimised" lowers; "rms" unless given.
+        The error that the design "optimised" lowers; "rms" unless given.
     pairing : {"half", "interleaved"}
         That of the model.
     xp, device, dtype

@@ -17,8 +17,8 @@ from rfrope.designs.lags import Lags
 from rfrope.designs.sets import quantile, stratified, through, uniforms
 from rfrope.kernels import Kernel
 
-_KEY = philox.key_from_rng(0)  # of all starts and jumps: a fit has no seed
-_WORK = 2**9  # unknowns times starts, unless told how many starts
+_KEY = philox.key_from_rng(0)  # all starts and jumps are drawn with it: a fit has no seed
+_WORK = 2**9  # unknowns times starts, unless a number of starts is given
 _MOST_STARTS = 16
 _QUICK, _LAST = (60, 1e-5), (500, 1e-7)  # steps at most and least gain of descents in between, and of the last one
 _CANDIDATES = 2**10  # places that a block may jump to in one round
@@ -29,7 +29,7 @@ _REFINED = ((6, 2), (40, 1))  # steps of minimax that fits go, and how many of t
 
 
 def usual_starts(unknowns: int) -> int:
-    """How many starts a fit takes unless told: fewer where each of them takes long."""
+    """How many starts a fit takes unless a number is given: fewer where each of them takes long."""
     return min(_MOST_STARTS, max(1, _WORK // max(unknowns, 1)))
 
 

@@ -64,7 +64,7 @@ class Lags:
         """Mean of ``lag_j lag_l sin(lag . a) sin(lag . b)`` for all pairs of frequencies ``(n k, n k)``, closed too."""
         n, k = omega.shape
         found = np.zeros((n, k, n, k))
-        for sign in (1.0, -1.0):  # of angles a + b, a - b
+        for sign in (1.0, -1.0):  # for angles a + b, a - b
             angles = omega[:, None] + sign * omega
             each = [_dirichlet(m, angles[..., j]) for j, m in enumerate(self.reach)]
             for j in range(k):

@@ -123,7 +123,7 @@ def sample(
     reach = _range_of_design(kernels[0], design, n_blocks, max_lag, norm)
     array.check_float_dtype(dtype, array.named_namespace(xp))
     key = philox.key_from_rng(rng) if designs[0] in SEEDED else None
-    each, n_threads = 1 if several else streams, threads.allowed()
+    each, n_threads = 1 if several else streams, 1 if key is None else threads.allowed()
     found = [
         _fixed_set(k, n_blocks, reach, norm or "rms", each)
         if key is None

@@ -17,11 +17,11 @@ from rfrope.exports.engine import ULP, Asked, Used, divisors
 def transformers(asked: Asked) -> dict[str, Any]:
     """``rope_parameters`` of transformers 5."""
     factors = divisors(asked, 1.0 / _powers(asked)).tolist()
-    told: dict[str, Any] = {"rope_type": "longrope", "rope_theta": asked.base}
-    told |= {"short_factor": factors, "long_factor": factors, "factor": 1.0}
-    told |= {"attention_factor": asked.rope.attention_factor, "original_max_position_embeddings": asked.context}
-    told["partial_rotary_factor"] = _share(asked)  # 1.0, too: classes have defaults of their own
-    return {"rope_parameters": told, "max_position_embeddings": asked.context}
+    parameters: dict[str, Any] = {"rope_type": "longrope", "rope_theta": asked.base}
+    parameters |= {"short_factor": factors, "long_factor": factors, "factor": 1.0}
+    parameters |= {"attention_factor": asked.rope.attention_factor, "original_max_position_embeddings": asked.context}
+    parameters["partial_rotary_factor"] = _share(asked)  # 1.0, too: classes have defaults of their own
+    return {"rope_parameters": parameters, "max_position_embeddings": asked.context}
 
 
 def vllm(asked: Asked) -> dict[str, Any]:
@@ -35,18 +35,18 @@ def vllm(asked: Asked) -> dict[str, Any]:
 def tensorrt_llm(asked: Asked) -> dict[str, Any]:
     """The keys of older configs, which TensorRT-LLM reads."""
     made = transformers(asked)
-    told = made["rope_parameters"]
-    theta, share = told.pop("rope_theta"), told.pop("partial_rotary_factor")
-    del told["attention_factor"]
-    older = {"rope_theta": theta, "rope_scaling": {"type": "longrope", **told}}
+    parameters = made["rope_parameters"]
+    theta, share = parameters.pop("rope_theta"), parameters.pop("partial_rotary_factor")
+    del parameters["attention_factor"]
+    older = {"rope_theta": theta, "rope_scaling": {"type": "longrope", **parameters}}
     older |= {name: asked.context for name in ("max_position_embeddings", "original_max_position_embeddings")}
     return older | {"partial_rotary_factor": share}
 
 
 def used(asked: Asked, made: dict[str, Any]) -> Used:
     """``1 / (f base**(2i/d))`` and its product with a position, in float32; powers may differ by a unit elsewhere."""
-    told = made.get("rope_parameters") or made["rope_scaling"]
-    factors = np.asarray(told["short_factor"], dtype=np.float32)
+    parameters = made.get("rope_parameters") or made["rope_scaling"]
+    factors = np.asarray(parameters["short_factor"], dtype=np.float32)
     with np.errstate(over="ignore"):
         omega = np.float32(1.0) / (factors * _powers(asked))
     return Used(omega.astype(np.float64), 5.0 * ULP, 3.0 * ULP)

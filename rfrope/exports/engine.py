@@ -26,13 +26,13 @@ class Asked(NamedTuple):
     omega : array, (D,), float64, or as the Rope has them where the engine takes any
         Its frequencies on the host.
     context : int or None
-        Positions for which tables are made and roundings told.
+        Positions for which tables are made and roundings given.
     base : float
-        Of the ladder that divisors refer to.
+        Base of the ladder that divisors refer to.
     dtype : str
-        Of tables.
+        Type of tables.
     architecture : str
-        Of a GGUF.
+        Architecture of a GGUF.
     """
 
     rope: Rope
@@ -99,7 +99,7 @@ class Engine:
     anything : bool
         Whether sets for each head and several axes fit in.
     options : tuple of str
-        Which of context, base, dtype and architecture it uses.
+        Those of context, base, dtype and architecture that it uses.
     refuses : callable
         `Asked` to a reason against it that the fields above do not say, or "".
     cannot : str

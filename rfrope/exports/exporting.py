@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, files
+from rfrope._core import angles, array, files
 from rfrope._core.arguments import choice, flag, path_of, positive, whole
 from rfrope._core.array import Array, on_device_of_arrays
 from rfrope._core.blocks import check_pairing
 from rfrope.analysis import mean_kernel
 from rfrope.exports.engine import Asked, Engine, Rounding
 from rfrope.exports.files import TAKE_MODELS, WRITERS
-from rfrope.exports.gguf import architecture_of
+from rfrope.exports.gguf import USUAL, architecture_of
 from rfrope.exports.records import ENGINES
 from rfrope.rotation.rope import Rope
 
@@ -55,6 +55,7 @@ def records() -> tuple[Engine, ...]:
 
 
 @on_device_of_arrays
+@array.on_device_of_arrays
 def export(
     rope: Rope | Array,
     engine: str,
@@ -75,12 +76,12 @@ def export(
     context : int, optional
         Positions of tables and configs; that of the Rope unless given.
     base : float, optional
-        Of the ladder that divisors refer to, which the engine multiplies back: that of the Rope's ``source``, or 10000,
-        unless given. It changes nothing but the rounding.
+        Base of the ladder that divisors refer to, which the engine multiplies back: that of the Rope's ``source``, or
+        10000, unless given. It changes nothing but the rounding.
     dtype : {"float16", "float32", "float64"}, optional
-        Of tables; "float32" unless given.
+        Type of tables; "float32" unless given.
     architecture : str, optional
-        Of llama.cpp: "llama" unless given, "phi3" or "gemma4".
+        Architecture of llama.cpp: "llama" unless given, "phi3" or "gemma4".
 
     Returns
     -------
@@ -100,8 +101,8 @@ def export(
     --------
     >>> import rfrope
     >>> rope = rfrope.Rope([1.0, 0.02], attention_factor=1.1, context=4096)
-    >>> told = export(rope, "transformers")
-    >>> told["max_position_embeddings"], told["rope_parameters"]["short_factor"]
+    >>> made = export(rope, "transformers")
+    >>> made["max_position_embeddings"], made["rope_parameters"]["short_factor"]
     (4096, [1.0, 0.4999999888241291])
     """
     kind = _engine(engine)
@@ -110,6 +111,7 @@ def export(
 
 
 @on_device_of_arrays
+@array.on_device_of_arrays
 def rounding(
     rope: Rope | Array,
     engine: str,
@@ -144,8 +146,8 @@ def rounding(
     Examples
     --------
     >>> import rfrope
-    >>> told = rounding(rfrope.Rope(rfrope.geometric(64), context=131072), "transformers")
-    >>> told.frequency < 2e-7, told.kernel < 2e-3, told.table < 0.06
+    >>> lost = rounding(rfrope.Rope(rfrope.geometric(64), context=131072), "transformers")
+    >>> lost.frequency < 2e-7, lost.kernel < 2e-3, lost.table < 0.06
     (True, True, True)
     >>> rounding(rfrope.Rope(rfrope.geometric(64), context=131072), "onnx").table < 1e-7
     True
@@ -157,6 +159,7 @@ def rounding(
 
 
 @on_device_of_arrays
+@array.on_device_of_arrays
 def write(
     path: str | os.PathLike[str],
     rope: Rope | Array,
@@ -185,7 +188,7 @@ def write(
         What to copy, with its RoPE replaced: a config.json or its folder, where the engine reads configs; for llama.cpp
         the GGUF, which must be given.
     part : str, optional
-        Which RoPE of the config to replace, as ``"text_config"`` or ``"full_attention"``: that which the Rope came from
+        The RoPE of the config to replace, as ``"text_config"`` or ``"full_attention"``: that which the Rope came from
         unless given.
     overwrite : bool
         Replace an existing file.
@@ -197,7 +200,7 @@ def write(
     Raises
     ------
     FileExistsError
-        If there is such a file, unless told to overwrite it.
+        If there is such a file, unless it may be overwritten.
     OSError
         If a folder or the model is missing, or cannot be written to or read.
     ValueError
@@ -251,7 +254,7 @@ def _asked(rope: Any, engine: Engine, options: dict[str, Any], measured: bool = 
     base = options["base"]
     base = _own_base(rope) if base is None else positive("base", base, least=2.0**-100, most=2.0**100)
     dtype = choice("dtype", options["dtype"] or "float32", _DTYPES)
-    asked = Asked(rope, omega, context, base, dtype, options["architecture"] or "llama")
+    asked = Asked(rope, omega, context, base, dtype, options["architecture"] or USUAL)
     if reason := engine.refuses(asked):
         raise _refused(engine, reason)
     return asked
@@ -297,8 +300,8 @@ def _context(given: Any, rope: Rope) -> int | None:
 
 def _own_base(rope: Rope) -> float:
     """Base of a model's ladder, where the Rope came from one."""
-    told = rope.source.get("rope_parameters")
-    theta = told.get("rope_theta") if isinstance(told, dict) else None
+    parameters = rope.source.get("rope_parameters")
+    theta = parameters.get("rope_theta") if isinstance(parameters, dict) else None
     return float(theta) if isinstance(theta, int | float) and not isinstance(theta, bool) else 10_000.0
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from rfrope._core.arguments import path_of
 from rfrope._core.files import Content
+from rfrope.data.model_types import known
 from rfrope.exports import gguf
 from rfrope.models import from_config
 from rfrope.models.values import NAMES
@@ -20,9 +21,7 @@ from rfrope.rotation.rope import Rope
 
 _SCHEMES = ("rope_parameters", "rope_scaling")
 _NAMES = {name: NAMES[name] for name in ("rope_theta", "partial_rotary_factor")}
-_GPT_NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
 _ORIGINAL = "original_max_position_embeddings"
-_KEEPS_ORIGINAL = ("phi3", "phi4_multimodal")  # their classes have a default for it beside the dict, which wins
 
 
 def config(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
@@ -126,17 +125,18 @@ def _put(held: dict[str, Any], made: Mapping[str, Any], rope: Rope, part: str, s
 
 def _replace(place: dict[str, Any], made: Mapping[str, Any], rope: Rope) -> None:
     """Put what was made in the place of a part's own, under all the names that the part or its class has for it."""
-    model_type = str(place.get("model_type"))
+    entry = known(place.get("model_type"))
+    own: Mapping[str, str] = entry.get("names", {})
     beside: dict[str, Any] = {}
     for what, names in _NAMES.items():
         names_here = [name for name in names if name in place]
-        names_here += [_GPT_NEOX[what]] if model_type.startswith("gpt_neox") else []
+        names_here += [own[what]] if what in own else []
         beside |= {name: made[what] for name in names_here if what in made}
         for name in names:
             place.pop(name, None)
     if place.get("rotary_dim") is not None:
         beside["rotary_dim"] = rope.rotary_dim
-    if _ORIGINAL in place or model_type.startswith(_KEEPS_ORIGINAL):
+    if _ORIGINAL in place or entry.get("original") is True:
         beside[_ORIGINAL] = made["max_position_embeddings"]
     for name in _SCHEMES:
         place.pop(name, None)
@@ -153,8 +153,8 @@ def _check(held: Mapping[str, Any], rope: Rope, part: str, source: str) -> None:
             f"place cannot be read again ({error}); expected a Rope of the model's own width"
         ) from None
     if part not in read:
-        told = ", ".join(map(repr, read)) or "nothing"
-        raise ValueError(f"{source} with the Rope in it has a RoPE for {told}; expected one for {part!r}")
+        named = ", ".join(map(repr, read)) or "nothing"
+        raise ValueError(f"{source} with the Rope in it has a RoPE for {named}; expected one for {part!r}")
     found = read[part]
     for what in ("head_dim", "rotary_dim"):
         one, other = getattr(rope, what), getattr(found, what)

@@ -25,24 +25,28 @@ class Architecture:
     tensors : tuple of str
         All those that hold them; a loader refuses any other.
     pairings : tuple of str
-        Of the Rope: the converter reorders the rows of llama's queries and keys from halves to neighbours.
+        What the Rope may have: the converter reorders the rows of llama's queries and keys from halves to neighbours.
     partial : bool
         Whether ``rope.dimension_count`` may be less than a head.
     alone : bool
         Whether the attention factor, which is one for the whole model, multiplies these rotations alone.
+    original : bool
+        Whether its loader wants the context before the scheme.
     """
 
     tensors: tuple[str, ...]
     pairings: tuple[str, ...]
     partial: bool
     alone: bool = True
+    original: bool = False
 
 
 ARCHITECTURES = {
     "llama": Architecture(("rope_freqs.weight",), ("half", "interleaved"), False),
-    "phi3": Architecture(("rope_factors_long.weight", "rope_factors_short.weight"), ("half",), True),
-    "gemma4": Architecture(("rope_freqs.weight",), ("half",), False, alone=False),  # of its global layers
+    "phi3": Architecture(("rope_factors_long.weight", "rope_factors_short.weight"), ("half",), True, original=True),
+    "gemma4": Architecture(("rope_freqs.weight",), ("half",), False, alone=False),  # its global layers
 }
+USUAL = next(iter(ARCHITECTURES))
 # what a file that is no GGUF, or half of one, makes the reader raise
 _UNREADABLE = (
     ValueError,
@@ -63,7 +67,7 @@ def llama_cpp(asked: Asked) -> dict[str, Any]:
     name = asked.architecture
     keys: dict[str, Any] = {f"{name}.rope.freq_base": asked.base, f"{name}.rope.dimension_count": asked.rope.rotary_dim}
     keys |= {f"{name}.rope.scaling.type": "none", f"{name}.rope.scaling.attn_factor": asked.rope.attention_factor}
-    if name == "phi3":
+    if ARCHITECTURES[name].original:
         keys[f"{name}.rope.scaling.original_context_length"] = asked.context
     tensors = {tensor: factors for tensor in ARCHITECTURES[name].tensors}
     return {"architecture": name, "tensors": tensors, "keys": keys}

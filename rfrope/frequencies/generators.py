@@ -14,6 +14,7 @@ from rfrope.rotation.rope import Rope
 _ROUNDED = 1e-9  # part of the largest entry by which matrices may miss what they should be
 
 
+@array.on_device_of_arrays
 def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
     """Frequencies and basis of the rotations ``expm(sum_a p_a G_a)`` of given commuting generators.
 

@@ -96,7 +96,7 @@ def offset_from_weights(
         and `mean`, which is the same as ``mean mean^T``; the identity unless one is given: a query and a key of equal
         content, any direction of which is as likely.
     pairing : {"half", "interleaved"}
-        Which two features make a block.
+        The two features that make a block.
     causal : bool
         Whether only lags from -max_lag to 0 count, else those to max_lag too.
     scale : float, optional
@@ -131,7 +131,7 @@ def offset_from_weights(
     is sub-Gaussian with variance 1/2. `confidence` is 1 minus that bound times the number of lags, or 0. It does
     not rank heads: a few strong blocks may make a head that chance could have made as well.
 
-    Which input is right depends on the head. One that compares equal contents at an offset shows with the identity. One
+    The right input depends on the head. One that compares equal contents at an offset shows with the identity. One
     that looks at position alone acts through what all inputs share, as in `rfrope.heads.positional_weights`, and that
     is `mean`: a single direction, which the identity counts no more than any other.
 

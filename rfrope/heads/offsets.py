@@ -87,7 +87,7 @@ def effective_offset(
     max_lag : int, optional
         Furthest lag that is looked at, at least 1: as far as the given tokens reach, unless given.
     pairing : {"half", "interleaved"}
-        Which two features make a block.
+        The two features that make a block.
     causal : bool
         Whether only lags from -max_lag to 0 count, else those to max_lag too.
     scale : float, optional

@@ -1,4 +1,4 @@
-"""Which offset shifts point at, and how well: the highest place of a sum of waves."""
+"""The offset that shifts point at, and how well: the highest place of a sum of waves."""
 
 from __future__ import annotations
 

@@ -91,9 +91,9 @@ def positional_weights(
     offset_weights : array_like, (..., J), optional
         Factor of each of several offsets, 1 unless given.
     pairing : {"half", "interleaved"}
-        Which two features of the head make a block.
+        The two features of the head that make a block.
     constant_index : int
-        Which entry of x is the same everywhere.
+        The entry of x that is the same everywhere.
     constant : float
         Its value, not 0.
     head_dim : int, optional
@@ -370,7 +370,7 @@ def _as_column(values: Array, width: int, d_model: int, index: int, dtype: Any, 
 
 
 def _meets(vectors: Array, offset: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
-    """Which of the lags ``(n, k)`` are among the offsets ``(..., J, k)``: ``(..., n)``."""
+    """Whether the lags ``(n, k)`` are among the offsets ``(..., J, k)``: ``(..., n)``."""
 
     def meet(span: slice) -> Array:
         lags = array.astype(vectors[span, :], offset.dtype, xp)

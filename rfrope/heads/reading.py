@@ -96,9 +96,9 @@ def profile(
     delta : array_like, in units of position
         Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise.
     pairing : {"half", "interleaved"}
-        Which two features make a block.
+        The two features that make a block.
     pairs : {"all", "occurring"}
-        Which pairs a mean is over. "all": every query with every key, put at that lag, whatever their own positions:
+        The pairs that a mean is over. "all": every query with every key, put at that lag, whatever their own positions:
         what the lag does, content averaged. "occurring": those pairs that are at that lag, ``k_position - q_position ==
         delta``: what the head sees in this text, where lag and content go together.
     q_positions, k_positions : array_like, optional

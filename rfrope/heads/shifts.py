@@ -190,7 +190,7 @@ def shifted_scores(
         ``P + (D,)`` or what ``delta @ frequencies^T`` broadcasts to. What they broadcast to, without the axis of the
         blocks, broadcasts against the leading axes of q and k: for n pairs at m lags give q and k as ``(n, 1, d)``.
     pairing : {"half", "interleaved"}
-        Which two features make a block.
+        The two features that make a block.
 
     Returns
     -------

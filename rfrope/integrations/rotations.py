@@ -25,9 +25,8 @@ _PERCEIVING = re.compile("vision|visual|image|video|audio", re.IGNORECASE)  # in
 _ROTATION = re.compile("apply_.*(rotary|rope)")
 _TABLES = ({"cos", "sin"}, {"freqs_cis"})  # parameters by which a function takes what it turns by
 _BACK = re.compile(r"-\s*sin\b")  # attention that undoes a rotation
-_MORE = {"num_k_exclude_rope", "repeat_freqs_k", "cos_k", "sin_k"}  # of functions that turn memory as keys
+_MORE = {"num_k_exclude_rope", "repeat_freqs_k", "cos_k", "sin_k"}  # parameters of functions that turn memory as keys
 _CLASS = "class_pos_emb"  # learned angles of a class token, which are put before those of positions
-_NEGATIVE = ("nanochat",)  # half, with every angle negated
 _HELD = "embed_positions"  # the buffer of attention that holds its own table
 
 
@@ -43,7 +42,7 @@ class Rotary:
     parent : Module
         The module that it is a part of; for attention with a table of its own, that attention.
     path, name : str
-        Of the parent, and of the module in it.
+        Where the parent is, and what the module in it is called.
     own : Module
         The module itself.
     of_text : bool
@@ -250,7 +249,7 @@ def _turning(own: Module, rope: Any) -> dict[str, Module]:
             raise ValueError(
                 f"the Rope has one axis, but {_model_type(own)} has two; expected a Rope with sections, or of two axes"
             )
-        if held.n_blocks not in (width, width * axes):  # of all axes, or of each
+        if held.n_blocks not in (width, width * axes):  # for all axes, or for each
             raise ValueError(
                 f"the Rope has {held.n_blocks} blocks, but {type(own).__name__} has {width}; expected as many"
             )
@@ -261,7 +260,7 @@ def _check_pairing(own: Module, rope: Any) -> None:
     """Refuse a Rope that pairs otherwise than the weights of a model do, and a model that no pairing is right for."""
     kind, held = _model_type(own), getattr(rope, "pairing", "half")
     pairing = _pairing(getattr(own, "config", None))
-    if pairing == "neither" and kind not in _NEGATIVE:
+    if pairing == "neither" and known(kind).get("negated") is not True:
         raise ValueError(f"{kind}: {known(kind)['pairing_note']}; no Rope does that")
     if pairing == "neither" and held is None:
         raise ValueError(
@@ -281,13 +280,13 @@ def _model_type(own: Module) -> Any:
 
 
 def _pairing(config: Any) -> str | None:
-    """Which features the weights of a model pair; None where the table of model types does not know."""
+    """The features that the weights of a model pair; None where the table of model types does not know."""
     entry = known(getattr(config, "model_type", None))
     by = entry.get("pairing_by", {})
-    told = getattr(config, by["key"], None) if by else None
-    if told is None:
+    chosen = getattr(config, by["key"], None) if by else None
+    if chosen is None:
         return entry.get("pairing")
-    return str(by["if_true" if told else "if_false"])
+    return str(by["if_true" if chosen else "if_false"])
 
 
 # -- attention that turns by positions ---------------------------------------------------------------------------------
@@ -354,7 +353,7 @@ def redirect(attention: Module, positions: Positions, undo: Undo) -> bool:
 
 
 def _check_parameters(attention: Module, called: Mapping[str, Any]) -> None:
-    """Refuse functions that are told more than queries, keys, tables and layout: their keys have other positions."""
+    """Refuse functions that take more than queries, keys, tables and layout: their keys have other positions."""
     for function in called.values():
         if more := {*inspect.signature(function).parameters} & _MORE:
             raise ValueError(

@@ -65,12 +65,12 @@ def _initialised(
     config: Any = None, device: Any = None, seq_len: int | None = None, layer_type: str | None = None, **others: Any
 ) -> tuple[Any, float]:
     """Frequencies in float32 and the attention factor, as transformers asks for them."""
-    told = config.rope_parameters
-    if layer_type is not None and layer_type in told:
-        told = told[layer_type]
+    parameters = config.rope_parameters
+    if layer_type is not None and layer_type in parameters:
+        parameters = parameters[layer_type]
         config = config.per_layer_config[layer_type] if getattr(config, "is_heterogeneous", False) else config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    rope = own.make(told, head_dim, config.max_position_embeddings)
+    rope = own.make(parameters, head_dim, config.max_position_embeddings)
     return torch.tensor(rope.frequencies.tolist(), dtype=torch.float32, device=device), rope.attention_factor
 
 

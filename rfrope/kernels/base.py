@@ -46,7 +46,7 @@ class Kernel(ABC):
 
     @property
     def signed_columns(self) -> tuple[bool, ...]:
-        """Which columns of the cube carry the sign: with u replaced by 1 - u in all of them, omega turns into -omega.
+        """The columns of the cube that carry the sign: with 1 - u for u in all of them, omega turns into -omega.
 
         Designs spread the other half of such a column, the magnitude, evenly. None do for a law of which no such
         columns are known. Unless a family says otherwise: the last ndim columns.

@@ -33,6 +33,8 @@ class _Isotropic(Kernel):
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         scaled = delta / along_axes(self.scale, delta, xp)
         near, square, t = near_and_far(scaled, self._near_bound, xp)
+        if isinstance(near, np.bool):
+            return self._near_phi(square, xp) if near else self._radial_phi(t, xp)
         return xp.where(near, self._near_phi(square, xp), self._radial_phi(t, xp))
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
@@ -70,8 +72,10 @@ class _Stated(_Isotropic):
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         near, square, w = near_and_far(omega * along_axes(self.scale, omega, xp), self._near_density_bound, xp)
         density = xp.where(near, self._near_density(square, xp), self._radial_density(w, xp))
-        shrunk = volume(self.scale, self.ndim) * density
-        return xp.where(xp.isinf(density), density, shrunk)  # a pole stays one, though the volume may round to 0
+        size = volume(self.scale, self.ndim)
+        if size > 0.0:
+            return size * density
+        return xp.where(xp.isinf(density), density, size * density)  # a pole stays one, though the volume rounds to 0
 
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
         (quantile, parameters), shared = self._unit_law()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -102,7 +103,18 @@ def along_axes(value: float | tuple[float, ...], like: Array, xp: ModuleType) ->
     """Return a parameter so that it broadcasts against vectors ``(..., k)`` such as `like`."""
     if isinstance(value, float):
         return value
-    return array.vector(value, like, xp)
+    return vector(value, like, xp)
+
+
+def vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
+    """Return a few numbers as an array of the dtype and on the device of another.
+
+    On a device they are filled in one by one: a copy from the host would make some libraries wait for the device, and
+    could not be recorded in a CUDA graph.
+    """
+    if xp is np or array.is_lazy(like):
+        return array.from_host(np.asarray(values), xp, dtype=like.dtype)
+    return xp.stack([xp.full((), value, dtype=like.dtype, device=like.device) for value in values])
 
 
 def radius(vectors: Array, xp: ModuleType) -> Array:
@@ -130,6 +142,11 @@ def near_and_far(vectors: Array, bound: float, xp: ModuleType) -> tuple[Array, A
     square, length : arrays, (...)
         Those of the vectors where they are to be used, and of other vectors elsewhere.
     """
+    if vectors.shape[-1] == 1 and isinstance(vectors, np.ndarray):  # the same numbers, without what gradients need
+        value = vectors[..., 0]
+        length = np.abs(value)
+        near = length < math.sqrt(bound) if bound else length == 0.0
+        return near, np.where(near, value * value, 0.0), np.where(near, 1.0, length)
     if bound:
         near = xp.all(xp.abs(vectors) < math.sqrt(bound / vectors.shape[-1]), axis=-1)
     else:
@@ -151,6 +168,7 @@ def _length_of_others(vectors: Array, xp: ModuleType) -> Array:
     return divisor[..., 0] * xp.sqrt(xp.sum(vectors * vectors, axis=-1))
 
 
+@lru_cache(maxsize=256)
 def volume(scale: float | tuple[float, ...], ndim: int) -> float:
     """Product of a length over the axes."""
     with np.errstate(over="ignore", under="ignore"):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rfrope._core import array, elementwise, special, turns
+from rfrope._core import elementwise, special, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
@@ -31,6 +31,7 @@ from rfrope.kernels.parameters import (
     positive,
     shape,
     shares,
+    vector,
     volume,
 )
 
@@ -226,7 +227,7 @@ def _direction(u: np.ndarray) -> np.ndarray:
 
 def _mean_cos(mean: tuple[Any, ...], delta: Array, xp: ModuleType) -> Array:
     """Return ``cos(delta . mean)`` to 1e-15; where phases are large NumPy's by long numbers, other libraries' NaN."""
-    omega = array.vector(mean, delta, xp)
+    omega = vector(mean, delta, xp)
     known = xp.all((xp.abs(delta) < LARGEST) & (xp.abs(delta * omega) < _KNOWN), axis=-1)
     positions = xp.where(known[..., None], delta, xp.zeros_like(delta))
     cos, _ = turns.cos_sin.generic(Angles(positions, omega[None, :], None, xp))  # a call too small for compiled loops

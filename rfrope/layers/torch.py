@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Any, TypeAlias
 
@@ -17,23 +16,24 @@ from rfrope.rotation.turning import rotated, rotation_table
 
 try:
     import torch
+
+    from rfrope.layers.graphs import InGraphs
 except ImportError as error:
     raise ImportError("rfrope.layers.torch needs PyTorch: pip install 'rfrope[torch]'") from error
 
 __all__ = ["RotaryEmbedding"]
 
-twins.twin_of("rotated", "torch")  # its operators are then known: saved graphs that hold them can be loaded
-
 _LEARNABLE = ("frequencies", "phases", "both")
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
 _ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
+_DONE = "_is_hf_initialized"  # the mark of transformers
 _WIDE = (torch.float32, torch.float64)
 _XP = array.named_namespace(torch)
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
 
-class RotaryEmbedding(torch.nn.Module):
+class RotaryEmbedding(InGraphs):
     """Rotate queries and keys by position.
 
     Its frequencies stay exact under ``half()``, ``bfloat16()``, ``to(dtype)``, autocast and mixed precision, are made
@@ -103,7 +103,7 @@ class RotaryEmbedding(torch.nn.Module):
             )
         self._sets = heads[0] if heads else 0
         self._blocks, self.axes = self._host.shape[-2:]
-        self._is_fixed = not self._learned and self.max_positions is None and self.rope.source.get("turned") != "last"
+        self._is_fixed = not self._learned and self.rope.source.get("turned") != "last"
         if self.max_positions is not None and (self._learned or self._sets or self._host.shape[-1] > 1):
             what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
             raise ValueError(f"max_positions is {max_positions}, but there are no tables for {what}; expected None")
@@ -117,10 +117,7 @@ class RotaryEmbedding(torch.nn.Module):
 
     def reset_parameters(self) -> None:
         """Let what is learned start anew: frequencies from the Rope, phases from 0."""
-        starts = {"frequencies": array.to_host(self.rope.frequencies), "phases": np.zeros(self._host.shape[:-1])}
-        with torch.no_grad():
-            for name in self._learned:
-                getattr(self, name).copy_(torch.from_numpy(np.asarray(starts[name], np.float64)))
+        self._start(self._learned)
 
     def forward(
         self, q: Tensor, k: Tensor, positions: Tensor | None = None, offset: int | Tensor = 0
@@ -130,10 +127,10 @@ class RotaryEmbedding(torch.nn.Module):
         Parameters
         ----------
         q, k : tensors, (..., heads, tokens, d)
-            Of one dtype; keys may have fewer heads than queries, which then share them in groups of neighbours.
+            They have one dtype; keys may have fewer heads than queries, which then share them in groups of neighbours.
         positions : tensor or array_like, optional
-            Of the tokens: ``(tokens,)`` for all sequences or ``(batch, tokens)``, and with a last axis k for several
-            axes of positions. Ragged and packed sequences say theirs. Consecutive from 0 unless given.
+            Those of the tokens: ``(tokens,)`` for all sequences or ``(batch, tokens)``, and with a last axis k for
+            several axes of positions. Ragged and packed sequences say theirs. Consecutive from 0 unless given.
         offset : int or tensor
             Added to the positions: how many tokens a cache holds.
 
@@ -148,8 +145,8 @@ class RotaryEmbedding(torch.nn.Module):
             As `rfrope.rotate`, and for heads that do not fit in groups.
         """
         if torch.compiler.is_compiling():
-            at = self._of_one_token(q, k, positions, offset) if self._is_fixed else None
-            return self._slowly(q, k, positions, offset) if at is None else self._by_turns(q, k, at)
+            turned = self.in_graph(q, k, positions, offset)
+            return self._slowly(q, k, positions, offset) if turned is None else turned
         steps = self._steps.get(q.shape[-3] if self._sets and q.ndim > 2 else 0)
         at = None if steps is None else self._read(q, positions, offset)
         turned = None if steps is None or at is None else steps.turned(q, k, at)
@@ -166,13 +163,12 @@ class RotaryEmbedding(torch.nn.Module):
         """Make what follows from the Rope, which no cast, move or file changes: it is no buffer."""
         made = {"frequencies": self._host}
         if not self._learned:
-            made |= zip(("turns", "rests"), turns.wrapping_turns(self._host), strict=True)
+            words, rests = turns.wrapping_turns(self._host)
+            made["turns"] = np.stack([words, rests.view(np.int64)])
         if self.max_positions is not None:
             at = np.arange(self.max_positions)
             tables = rotation_table(at, self._host[:, 0], scale=self.rope.attention_factor)
-            made |= {
-                f"{name} of positions": v.astype(np.float32) for name, v in zip(("cos", "sin"), tables, strict=True)
-            }
+            made["rows of positions"] = np.concatenate(tables, axis=-1).astype(np.float32)
         with torch.inference_mode(False):
             self._constants = {name: torch.from_numpy(value.copy()) for name, value in made.items()}
         self._placed: dict[Any, Tensor] = {}
@@ -201,6 +197,27 @@ class RotaryEmbedding(torch.nn.Module):
         if empty and not any(getattr(self, name).is_meta for name in self._learned):
             self.reset_parameters()
         return self
+
+    def _start(self, names: tuple[str, ...]) -> None:
+        starts = {"frequencies": array.to_host(self.rope.frequencies), "phases": np.zeros(self._host.shape[:-1])}
+        with torch.no_grad():
+            for name in names:
+                parameter, start = getattr(self, name), torch.from_numpy(np.array(starts[name], np.float64))
+                if hasattr(parameter, "placements"):  # a part of it is here, as fully_shard leaves it
+                    from torch.distributed.tensor import distribute_tensor
+
+                    like = parameter.device_mesh, parameter.placements
+                    start = distribute_tensor(start.to(parameter.device, parameter.dtype), *like)
+                parameter.copy_(start)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Note that a loader of transformers is done with this module: what no file had is raw memory, and starts anew.
+
+        The loader marks each parameter that it has read, and then every module.
+        """
+        super().__setattr__(name, value)
+        if name == _DONE and value:
+            self._start(tuple(one for one in self._learned if not getattr(getattr(self, one), _DONE, False)))
 
     def _load_from_state_dict(
         self,
@@ -270,7 +287,7 @@ class RotaryEmbedding(torch.nn.Module):
             if self.axes > 1:
                 return None
             return np.arange(offset, offset + q.shape[-2], dtype=np.float64)[:, None]
-        if not (tensors.is_torch(positions) and tensors.are_memory(positions)) or positions.is_floating_point():
+        if not (isinstance(positions, torch.Tensor) and tensors.are_memory(positions)) or positions.is_floating_point():
             return None
         read = np.array(positions.numpy(), np.float64, order="C")
         read = angles.as_vectors(read, self.axes)
@@ -278,7 +295,7 @@ class RotaryEmbedding(torch.nn.Module):
 
     def _check(self, q: Tensor, k: Tensor) -> None:
         for name, x in (("q", q), ("k", k)):
-            blocks.features(x, array.namespace(**{name: x}), name)
+            blocks.features(_dense(x, name), _XP, name)
             if x.ndim < 3:
                 raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., heads, tokens, d)")
             blocks.check_width(x, self._blocks, "the Rope", name)
@@ -322,7 +339,7 @@ class RotaryEmbedding(torch.nn.Module):
         """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64; on the host if the device has none."""
         if self.frequencies is not None:
             _check_wide("frequencies", self.frequencies)
-            learned = _widened(self.frequencies)
+            learned = _widened(self.frequencies, copied=True)
             if self.rope.sections is not None:
                 return dealt(learned, self.rope.sections, self.rope.interleaved)
             return angles.as_vectors(learned, learned)
@@ -342,20 +359,22 @@ class RotaryEmbedding(torch.nn.Module):
         return found
 
     def _turned(self, q: Tensor, k: Tensor, at: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-        xp, shift = array.namespace(q=q), None
+        xp, shift = _XP, None
         if self.phases is not None:
             _check_wide("phases", self.phases)
-            shift = _widened(self.phases)
+            shift = _widened(self.phases, copied=True)
             shift = shift[:, None] if self._sets else shift
-        group = q.shape[-3] // k.shape[-3]
-        of_queries = omega
-        if self._sets and group > 1:
-            of_queries = omega.repeat(group, 0) if omega is self._host else omega.repeat_interleave(group, 0)
-        found = []
+        of_queries, found = self._of_queries(omega, q.shape[-3] // k.shape[-3]), []
         for name, x, angle in (("q", q, Angles(at, of_queries, None, xp)), ("k", k, Angles(at, omega, shift, xp))):
             blocks.prepared(x, angle.shape, self._turn.pairing, None, None, (name, "positions"))
             found.append(rotated(x, angle, self._turn, None))
         return found[0], found[1]
+
+    def _of_queries(self, omega: Any, group: int) -> Any:
+        """Frequencies of the heads of queries, from those of the keys that they share."""
+        if not self._sets or group == 1:
+            return omega
+        return omega.repeat(group, 0) if omega is self._host else omega.repeat_interleave(group, 0)
 
     @staticmethod
     def _check_rows(at: Tensor, count: int) -> None:
@@ -365,65 +384,23 @@ class RotaryEmbedding(torch.nn.Module):
         if array.on_host(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) < count:
             raise ValueError(f"positions go from {int(at.min())} to {int(at.max())}; expected 0 to {count - 1}")
 
-    def _by_table(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn by rows of tables, with operators of torch."""
-        cos, sin = (self._moved(f"{name} of positions", q.device) for name in ("cos", "sin"))
-        cos, sin = (torch.nn.functional.embedding(at[..., 0], table) for table in (cos, sin))
-        return _by_rows(q, cos, sin, self._turn.pairing), _by_rows(k, cos, sin, self._turn.pairing)
 
-    def _of_one_token(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> Tensor | None:
-        """Integer positions of one token, as `_positions` gives them; None for all else, and for what is refused.
-
-        With as few looks as that takes, since a compiled graph repeats them in each call.
-        """
-        shapes = q.ndim > 2 and k.ndim > 2 and q.shape[-2] == 1 and k.shape[-2] == 1
-        shapes = shapes and min(q.shape[-1], k.shape[-1]) >= 2 * self._blocks and q.shape[-3] % k.shape[-3] == 0
-        if (
-            not shapes
-            or (self._sets and self._sets != k.shape[-3])
-            or not (q.dtype == k.dtype and q.is_floating_point())
-        ):
-            return None
-        if not array.has_float64(_XP, q.device):
-            return None
-        for given in (positions, offset):
-            if type(given) is torch.Tensor and (given.is_floating_point() or given.device != q.device):
-                return None
-        if type(offset) not in (int, torch.Tensor) or (type(offset) is not int and offset.ndim > 1):
-            return None
-        if type(positions) is torch.Tensor:
-            at = positions.long()
-        elif positions is None and self.axes == 1:
-            at = torch.zeros(1, dtype=torch.int64, device=q.device)
-        else:
-            return None
-        if at.ndim < 1 + (self.axes > 1) or (self.axes > 1 and at.shape[-1] != self.axes):
-            return None
-        if type(offset) is torch.Tensor and offset.ndim:
-            offset = offset.long().reshape(-1, 1, 1)
-        return _with_heads(angles.as_vectors(at, self.axes) + offset)
-
-    def _by_turns(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn by integer positions, exactly, with operators of torch that compilers fuse."""
-        words, rests = (self._moved(name, q.device) for name in ("turns", "rests"))
-        if self._sets:
-            words, rests = words[:, None], rests[:, None]  # (heads of keys, 1, D, k)
-        at = at[..., None, :]
-        phases = (at * words).sum(-1).double() + (at.double() * rests).sum(-1)
-        phases = phases * (2.0 * math.pi * 2.0**-64)
-        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        tables = [(one * self._turn.scale).to(wide) for one in (phases.cos(), phases.sin())]
-        if q.is_cpu:  # Inductor keeps in memory what is strided by hand; else it is computed anew for every head
-            tables = [one.as_strided(one.shape, one.stride()) for one in tables]
-        group = q.shape[-3] // k.shape[-3] if self._sets else 1
-        cos, sin = (one.repeat_interleave(group, -3) if group > 1 else one for one in tables)
-        return _by_rows(q, cos, sin, self._turn.pairing), _by_rows(k, tables[0], tables[1], self._turn.pairing)
+def _dense(x: Any, name: str) -> Tensor:
+    """Refuse what is no tensor, or holds some of its elements only."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name} has type {type(x).__module__}.{type(x).__qualname__}; expected a tensor of PyTorch")
+    if x.layout is not torch.strided:
+        raise TypeError(f"{name} is a tensor of layout {x.layout}; expected a dense one: pass {name}.to_dense()")
+    return x
 
 
-def _widened(numbers: Tensor) -> Tensor:
-    """Numbers that may be added up: in float64, or int64 for integers."""
+def _widened(numbers: Tensor, *, copied: bool = False) -> Tensor:
+    """Numbers that may be added up: in float64, or int64 for integers.
+
+    What shards parameters frees their memory after the call, and cannot where a loop saw it: loops are given a copy.
+    """
     wide = torch.float64 if array.has_float64(_XP, numbers.device) else torch.float32
-    return numbers.to(wide if numbers.is_floating_point() else torch.int64)
+    return numbers.to(wide if numbers.is_floating_point() else torch.int64, copy=copied)
 
 
 def _with_heads(positions: Any) -> Any:
@@ -431,17 +408,9 @@ def _with_heads(positions: Any) -> Any:
     return positions[..., None, :, :] if positions.ndim > 2 else positions
 
 
-def _by_rows(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
-    """Turn features by rows of tables, in the precision of these."""
-    width = 2 * cos.shape[-1]
-    first, second = blocks.pair(x[..., :width].to(cos.dtype), pairing)
-    joined = blocks.join(first * cos - second * sin, first * sin + second * cos, pairing, _XP).to(x.dtype)
-    return joined if width == x.shape[-1] else torch.cat([joined, x[..., width:]], -1)
-
-
 def _check_wide(name: str, parameter: Tensor) -> None:
     if parameter.dtype not in _WIDE:
         raise TypeError(
             f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: leave this "
-            "module out of mixed precision, and load or reset its parameters again"
+            "module out of mixed precision (fully_shard it by itself, before the model), and load it again"
         )

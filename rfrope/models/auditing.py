@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core import array
 from rfrope._core.arguments import whole
 from rfrope._core.texts import Result
 from rfrope.models import tables
@@ -19,7 +20,7 @@ from rfrope.models.mistakes import described, mistakes
 from rfrope.models.tables import HALVES, ROUNDED, bits, rounded
 from rfrope.rotation.rope import Rope
 
-_EXCEEDS = 1e-3  # of cos and sin
+_EXCEEDS = 1e-3  # error of cos and sin
 _UNBOUNDED = 2**24  # positions that frequencies are followed for where there is no context
 _PERCEPTION = ("vision", "visual", "audio")
 _NARROW = 2.0**-8  # what half precision leaves unknown, with some room
@@ -99,6 +100,7 @@ class Audit(Result):
         return "\n".join(lines)
 
 
+@array.on_device_of_arrays
 def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     """Say whether what a running model holds is what its config, or a Rope, means.
 
@@ -193,7 +195,7 @@ def _distinct(ropes: Iterator[Rope]) -> Iterator[Rope]:
 
 
 def _choice(held: Held, meant: tuple[Rope, ...]) -> tuple[Rope, ...]:
-    """Which of the Ropes a thing may be of: by kind of layer, text or picture, and else any."""
+    """The Ropes that a thing may be of: by kind of layer, text or picture, and else any."""
     if "name" not in meant[0].source:  # not of a config
         return meant
     seen = any(word in held.name for word in _PERCEPTION)
@@ -299,8 +301,8 @@ def _of_rows(held: Held, rope: Rope, reading: tables.Reading, noise: float) -> I
         yield "rows", f"the first row is not that of position 0, but of position {reading.start}"
     elif _is_other(reading, rope) and _stretched(reading.frequencies, rope) is None:
         yield from _unlike(reading.frequencies, rope, reading.allowed, "")
-    elif told := tables.rows_unlike(held, reading, noise):
-        yield told
+    elif unlike := tables.rows_unlike(held, reading, noise):
+        yield unlike
 
 
 def _is_other(reading: tables.Reading, rope: Rope) -> bool:
@@ -336,12 +338,12 @@ def _likeness(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_turns
         if mistake.frequencies.shape != found.shape:
             continue
         apart = np.abs(found - mistake.frequencies)
-        if whole_turns:  # which rows at whole positions do not show
+        if whole_turns:  # rows at whole positions do not show them
             apart = np.abs(np.remainder(apart + np.pi, 2.0 * np.pi) - np.pi)
         if np.all(apart <= np.maximum(allowed, ROUNDED * np.abs(mistake.frequencies))):
             return f"they are {mistake.name}"
-    told = described(found, np.asarray(rope.frequencies))
-    return f"they are {told}" if told else ""
+    what = described(found, np.asarray(rope.frequencies))
+    return f"they are {what}" if what else ""
 
 
 def _width(found: np.ndarray, rope: Rope) -> str:
@@ -351,8 +353,8 @@ def _width(found: np.ndarray, rope: Rope) -> str:
         text += ": the whole head turns, and partial_rotary_factor was left out"
     elif 2 * found.size < 2 * meant == rope.head_dim:
         text += ": a part of the head turns, and the whole is meant"
-    told = described(found, np.asarray(rope.frequencies))
-    return f"{text} ({told})" if told else text
+    what = described(found, np.asarray(rope.frequencies))
+    return f"{text} ({what})" if what else text
 
 
 def _factor(found: float, rope: Rope) -> str:
@@ -371,8 +373,8 @@ def _factor(found: float, rope: Rope) -> str:
 
 def _stretched(found: np.ndarray, rope: Rope) -> Rope | None:
     """The Rope of a dynamic scheme that has turned to a longer text, which is its work; None for anything else."""
-    told, expected = rope.source.get("rope_parameters", {}), np.asarray(rope.frequencies)
-    if told.get("rope_type") != "dynamic" or "alpha" in told or not 1 < expected.size == found.size:
+    parameters, expected = rope.source.get("rope_parameters", {}), np.asarray(rope.frequencies)
+    if parameters.get("rope_type") != "dynamic" or "alpha" in parameters or not 1 < expected.size == found.size:
         return None
     if not np.all(found > 0.0):
         return None

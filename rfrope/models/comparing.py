@@ -15,14 +15,14 @@ from rfrope._core import angles, sums
 from rfrope._core.arguments import listed, whole
 from rfrope._core.texts import Result
 from rfrope.models.configs import from_config, read
-from rfrope.models.engine_rules import RefusedError, Told, UnknownError, Use
+from rfrope.models.engine_rules import Case, RefusedError, UnknownError, Use
 from rfrope.models.engines import ENGINES, Engine
 from rfrope.models.rewriting import rewrites
 from rfrope.models.values import first, given, is_nested
 from rfrope.rotation.rope import Rope
 
 _SAME = 1e-12  # relative; rules are evaluated in float64
-_SHARE = 0.01  # of the score at lag 0
+_SHARE = 0.01  # part of the score at lag 0
 _CHUNKS = (256, 2**14)  # lags at once: the first, and the largest
 
 
@@ -78,11 +78,11 @@ class EngineUse(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        told = dict(vars(self))
-        told["frequencies"] = None if self.frequencies is None else self.frequencies.tolist()
+        plain = dict(vars(self))
+        plain["frequencies"] = None if self.frequencies is None else self.frequencies.tolist()
         if self.frequency_error == float("inf"):
-            told["frequency_error"] = None
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
+            plain["frequency_error"] = None
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,9 +130,9 @@ class Place(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        told = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
-        told["engines"] = [one.to_dict() for one in self.engines]
-        return told | {"findings": list(self.findings), "agree": self.agree}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        plain["engines"] = [one.to_dict() for one in self.engines]
+        return plain | {"findings": list(self.findings), "agree": self.agree}
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
@@ -147,8 +147,8 @@ class Place(Result):
         rows = self.table
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-        told = [f"{one.engine}: {part}" for one in self.engines for part in _remarks(one)]
-        lines += ["", *told] if told else []
+        remarks = [f"{one.engine}: {part}" for one in self.engines for part in _remarks(one)]
+        lines += ["", *remarks] if remarks else []
         lines += ["", *(self.findings or (_nothing_found(self),))]
         if self.write:
             lines += ["", "Write into the config:"]
@@ -279,22 +279,22 @@ def _chosen(names: Iterable[str] | None) -> tuple[Engine, ...]:
 def _place(rope: Rope, index: int, raw: Mapping[str, Any], asked: tuple[Engine, ...], length: int) -> Place:
     name = rope.source["name"]
     context = rope.context if isinstance(rope.context, int) else None
-    told = _told(raw, index, length)
-    uses = [_use(engine, told) for engine in asked]
+    case = _case(raw, index, length)
+    uses = [_use(engine, case) for engine in asked]
     standard = next(((e, u) for e, u in zip(asked, uses, strict=True) if isinstance(u, Use)), None)
-    rows = tuple(_row(e, u, standard[1] if standard else None, told) for e, u in zip(asked, uses, strict=True))
-    about = (name, rope.source["model_type"], told.scheme, length, context)
+    rows = tuple(_row(e, u, standard[1] if standard else None, case) for e, u in zip(asked, uses, strict=True))
+    about = (name, rope.source["model_type"], case.scheme, length, context)
     place = Place(*about, standard[0].name if standard else "none", rows, {})
     if standard is None or name or all(row.status == "unknown" or _is_same(row) for row in rows):
         return place
-    return Place(*about, place.reference, rows, *_advice(raw, told, standard[1], asked, rows))
+    return Place(*about, place.reference, rows, *_advice(raw, case, standard[1], asked, rows))
 
 
-def _told(raw: Mapping[str, Any], index: int, seq_len: int) -> Told:
+def _case(raw: Mapping[str, Any], index: int, seq_len: int) -> Case:
     rope = from_config(raw, seq_len=seq_len)[index]
     held = rope.source["rope_parameters"]
     if rope.source["name"]:  # parts and kinds of layers, which only transformers' own rule looks at
-        return Told(rope, dict(held), raw, seq_len)
+        return Case(rope, dict(held), raw, seq_len)
     values = {key: value for key, value in given(raw).items() if value is not None and key != "type"}
     values |= {"rope_type": held["rope_type"], "rope_theta": held["rope_theta"]}
     part = first(raw, "partial_rotary_factor")
@@ -306,17 +306,17 @@ def _told(raw: Mapping[str, Any], index: int, seq_len: int) -> Told:
             values["original_max_position_embeddings"] = beside
         values.setdefault("original_max_position_embeddings", rope.context)
     assert not is_nested(values)  # has a name
-    return Told(rope, values, raw, seq_len)
+    return Case(rope, values, raw, seq_len)
 
 
-def _use(engine: Engine, told: Told) -> Use | RefusedError | UnknownError:
+def _use(engine: Engine, case: Case) -> Use | RefusedError | UnknownError:
     """Return what an engine does, or why that is not known or does not come about."""
-    if told.rope.source["name"] and engine.name != "transformers":
+    if case.rope.source["name"] and engine.name != "transformers":
         return UnknownError("only models that are one part with one kind of layer were read")
-    if told.rope.source["rope_parameters"]["rope_type"] == "axial" or not isinstance(told.rope.context, int):
+    if case.rope.source["rope_parameters"]["rope_type"] == "axial" or not isinstance(case.rope.context, int):
         return UnknownError("the config gives no max_position_embeddings for it")
     try:
-        return engine.use(told)
+        return engine.use(case)
     except (RefusedError, UnknownError) as reason:
         return reason
 
@@ -324,7 +324,7 @@ def _use(engine: Engine, told: Told) -> Use | RefusedError | UnknownError:
 # -- one engine against another ----------------------------------------------------------------------------------------
 
 
-def _row(engine: Engine, use: Use | RefusedError | UnknownError, standard: Use | None, told: Told) -> EngineUse:
+def _row(engine: Engine, use: Use | RefusedError | UnknownError, standard: Use | None, case: Case) -> EngineUse:
     about = (engine.name, engine.version, engine.sources)
     if not isinstance(use, Use):
         return EngineUse(*about, "refused" if isinstance(use, RefusedError) else "unknown", str(use))
@@ -342,8 +342,8 @@ def _row(engine: Engine, use: Use | RefusedError | UnknownError, standard: Use |
         use.passed_over,
         use.note,
         _relative(use.frequencies, standard.frequencies) if same_number else float("inf"),
-        float(_score(use, 0, told) / _score(standard, 0, told)),
-        None if _same(use, standard) else _differs_from(use, standard, told),
+        float(_score(use, 0, case) / _score(standard, 0, case)),
+        None if _same(use, standard) else _differs_from(use, standard, case),
     )
 
 
@@ -363,19 +363,19 @@ def _is_same(row: EngineUse) -> bool:
     return row.status == "known" and row.differs_from is None and bool((row.frequency_error or 0.0) <= _SAME)
 
 
-def _score(use: Use, lags: Any, told: Told) -> Any:
+def _score(use: Use, lags: Any, case: Case) -> Any:
     """Score of equal content, summed over all blocks of the head."""
-    still = (told.rope.head_dim or 0) / 2 - use.frequencies.size
+    still = (case.rope.head_dim or 0) / 2 - use.frequencies.size
     turning = sums.mean_cos(angles.read(lags, use.frequencies, name="delta", least=1)) * use.frequencies.size
     return use.attention_factor**2 * turning + still
 
 
-def _differs_from(use: Use, standard: Use, told: Told) -> int | None:
-    allowed = _SHARE * abs(float(_score(standard, 0, told)))
+def _differs_from(use: Use, standard: Use, case: Case) -> int | None:
+    allowed = _SHARE * abs(float(_score(standard, 0, case)))
     start, length = 0, _CHUNKS[0]
-    while start < told.seq_len:
-        lags = np.arange(start, min(start + length, told.seq_len))
-        far = np.abs(_score(use, lags, told) - _score(standard, lags, told)) >= allowed
+    while start < case.seq_len:
+        lags = np.arange(start, min(start + length, case.seq_len))
+        far = np.abs(_score(use, lags, case) - _score(standard, lags, case)) >= allowed
         if np.any(far):
             return start + int(np.argmax(far))
         start, length = start + length, min(2 * length, _CHUNKS[1])
@@ -391,16 +391,16 @@ def _findings(one: EngineUse, place: Place) -> Iterator[str]:
     if one.status != "known":
         return
     standard = next(row for row in place.engines if row.engine == place.reference)
-    told = list(_differences(one, standard))
-    if told and one.passed_over:
-        told[-1] += f"; it passes over {', '.join(one.passed_over)}"
-    yield from (f"{one.engine}: {line}" for line in told)
+    case = list(_differences(one, standard))
+    if case and one.passed_over:
+        case[-1] += f"; it passes over {', '.join(one.passed_over)}"
+    yield from (f"{one.engine}: {line}" for line in case)
     if one.positions is not None and one.positions < place.seq_len:
         yield f"{one.engine}: tables of cos and sin end after {one.positions} positions"
 
 
 def _differences(one: EngineUse, standard: EngineUse) -> Iterator[str]:
-    assert one.frequencies is not None  # of a known engine
+    assert one.frequencies is not None  # a known engine has some
     assert standard.frequencies is not None
     assert one.score_ratio is not None
     assert one.frequency_error is not None
@@ -475,14 +475,14 @@ def _short(value: Any) -> str:
 
 
 def _advice(
-    raw: Mapping[str, Any], told: Told, standard: Use, asked: tuple[Engine, ...], rows: tuple[EngineUse, ...]
+    raw: Mapping[str, Any], case: Case, standard: Use, asked: tuple[Engine, ...], rows: tuple[EngineUse, ...]
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """Return the change by which most engines do what the reference does now, tried out on their rules."""
     best, most = None, sum(_is_same(row) for row in rows)
-    for changed in rewrites(raw, told):
-        uses = {engine.name: _use(engine, _told(changed, 0, told.seq_len)) for engine in asked}
+    for changed in rewrites(raw, case):
+        uses = {engine.name: _use(engine, _case(changed, 0, case.seq_len)) for engine in asked}
         agreeing = [name for name, use in uses.items() if isinstance(use, Use) and _same(use, standard)]
-        unchanged = _use(ENGINES[0], _told(changed, 0, told.seq_len))
+        unchanged = _use(ENGINES[0], _case(changed, 0, case.seq_len))
         if len(agreeing) > most and isinstance(unchanged, Use) and _same(unchanged, standard):
             best, most = (changed, agreeing, uses), len(agreeing)
     if best is None:

@@ -21,7 +21,7 @@ from rfrope.models.rope_parameters import from_rope_parameters
 from rfrope.models.values import DICTS, NAMES, first, given, is_nested
 from rfrope.rotation.rope import Rope, of
 from rfrope.scaling.records import ladder
-from rfrope.scaling.schemes import positive
+from rfrope.scaling.shared import positive
 
 _SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], "rotary_pct", "rotary_dim", "rope_ratio")
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # repeats what a part says around it
@@ -61,8 +61,8 @@ def from_config(
     seq_len : int, optional
         Positions in the sequence at hand, on which the schemes dynamic and longrope depend; None is a short one.
     pairing : {"half", "interleaved"}, optional
-        Which two features make a block, for model types that the table of transformers' classes does not have, or for
-        weights whose features were reordered.
+        The two features that make a block, for model types that the table of transformers' classes does not have, or
+        for weights whose features were reordered.
     xp, device, dtype
         As in `geometric`.
 
@@ -196,7 +196,7 @@ def _is_unknown(name: str, part: Mapping[str, Any], defaults: Mapping[str, Any])
     """Whether there is a RoPE, of a picture or sound, that the config alone does not determine."""
     if "axial" in defaults or not defaults:
         dicts = [part[key] for key in DICTS if isinstance(part.get(key), Mapping)]
-        is_axial = any(told.get(key) == "axial" for told in dicts for key in ("rope_type", "type"))
+        is_axial = any(parameters.get(key) == "axial" for parameters in dicts for key in ("rope_type", "type"))
         perceives = any(one.startswith(_PERCEPTION) for one in name.split("."))
         return defaults.get("axial", "unknown" if is_axial or perceives else "") == "unknown"
     return False
@@ -204,15 +204,15 @@ def _is_unknown(name: str, part: Mapping[str, Any], defaults: Mapping[str, Any])
 
 def _known(name: str, part: Mapping[str, Any], parent: str) -> tuple[str, Mapping[str, Any]]:
     """Model type of a part, and what is known of it: its own type, else its parent's with what the part is called."""
-    told, key = part.get("model_type") or "", name.rpartition(".")[2]
-    if not isinstance(told, str):
-        raise TypeError(f"{name + ': ' if name else ''}model_type is {told!r:.80}; expected a name")
+    own, key = part.get("model_type") or "", name.rpartition(".")[2]
+    if not isinstance(own, str):
+        raise TypeError(f"{name + ': ' if name else ''}model_type is {own!r:.80}; expected a name")
     table = model_types()
     kind = key.removesuffix("_config")
     names = [f"{parent}_{kind}", f"{parent}_{kind}_encoder"] if kind in ("text", "vision") else []
     # Qwen2-VL's first configs call their vision part by the name of the whole
-    names = [*names, told, f"{told}_text"] if told in ("", parent) else [told, f"{told}_text", *names]
-    return told, next((table[one] for one in names if has_defaults(known(one))), {})
+    names = [*names, own, f"{own}_text"] if own in ("", parent) else [own, f"{own}_text", *names]
+    return own, next((table[one] for one in names if has_defaults(known(one))), {})
 
 
 def _has_rope(part: Mapping[str, Any], defaults: Mapping[str, Any], composite: bool) -> bool:
@@ -231,7 +231,7 @@ def _has_rope(part: Mapping[str, Any], defaults: Mapping[str, Any], composite: b
 def _has_null_base(part: Mapping[str, Any]) -> bool:
     """Whether a config has a base of null, by which some types say that they have no RoPE."""
     dicts = [part[key] for key in DICTS if isinstance(part.get(key), Mapping)]
-    return any(told.get("rope_theta", 0) is None for told in dicts)
+    return any(parameters.get("rope_theta", 0) is None for parameters in dicts)
 
 
 def _of_part(
@@ -244,10 +244,10 @@ def _of_part(
         context = first(part, "max_position_embeddings", defaults)
         context = None if context is None else whole("max_position_embeddings", context, 1)
         layers = _layers(part, defaults)
-    for layer, told in layers.items():
+    for layer, parameters in layers.items():
         place = ".".join(one for one in (name, layer) if one)
         with _named(reading, place):
-            yield _of_kind(place, layer, told, part, model_type, context, defaults, reading)
+            yield _of_kind(place, layer, parameters, part, model_type, context, defaults, reading)
 
 
 @contextmanager
@@ -256,23 +256,23 @@ def _named(reading: _Reading, place: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:
-        message = ": ".join(told for told in (reading.source, place, str(error)) if told)
+        message = ": ".join(word for word in (reading.source, place, str(error)) if word)
         raise (TypeError if isinstance(error, TypeError) else ValueError)(message) from None
 
 
 def _of_kind(
     place: str,
     layer: str,
-    told: Mapping[str, Any],
+    parameters: Mapping[str, Any],
     part: Mapping[str, Any],
     model_type: str,
     context: int | None,
     defaults: Mapping[str, Any],
     reading: _Reading,
 ) -> Rope:
-    head_dim = values.head_dim(part, layer, told, defaults)
+    head_dim = values.head_dim(part, layer, parameters, defaults)
     made = from_rope_parameters(
-        values.filled(told, part, head_dim, layer, defaults),
+        values.filled(parameters, part, head_dim, layer, defaults),
         head_dim=head_dim,
         max_position_embeddings=context,
         seq_len=reading.seq_len,
@@ -310,9 +310,9 @@ def _pairing(
     if "pairing" not in entry:
         return "half", about | {"pairing": "assumed"}
     found, chosen = entry["pairing"], entry.get("pairing_by", {})
-    told = part.get(chosen.get("key"))
-    if told is not None:
-        found = chosen["if_true" if flag(chosen["key"], told) else "if_false"]
+    asked = part.get(chosen.get("key"))
+    if asked is not None:
+        found = chosen["if_true" if flag(chosen["key"], asked) else "if_false"]
     return None if found == "neither" else found, about | {"pairing": "known"}
 
 
@@ -332,22 +332,22 @@ def _with_inner_base(part: Mapping[str, Any], model_type: str) -> Mapping[str, A
 
 def _layers(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What a part says of each kind of layer; a single one is called ``""``."""
-    told = given(part)
+    parameters = given(part)
     usual = defaults.get("rope_parameters", {})
-    if is_nested(told):
-        flat = [key for key, value in told.items() if not isinstance(value, Mapping) and (key, value) != _PLAIN]
+    if is_nested(parameters):
+        flat = [key for key, value in parameters.items() if not isinstance(value, Mapping) and (key, value) != _PLAIN]
         if flat:
             raise ValueError(
                 f"rope_parameters holds {', '.join(flat)} beside dicts of layers; expected {flat[0]} in each dict that "
                 "it applies to"
             )
-        return {layer: dict(one) for layer, one in told.items() if isinstance(one, Mapping)}
+        return {layer: dict(one) for layer, one in parameters.items() if isinstance(one, Mapping)}
     theta, local = values.base(part), values.base(part, "local_theta")
     if not is_nested(usual) and local is None:
         beside = ("rope_theta", "partial_rotary_factor")  # the config may have these outside the dict
-        return {"": told or {key: value for key, value in usual.items() if key not in beside}}
+        return {"": parameters or {key: value for key, value in usual.items() if key not in beside}}
     layers = {layer: dict(one) for layer, one in usual.items() if one is not None} if is_nested(usual) else {}
-    if not told and local is None and theta is None:
+    if not parameters and local is None and theta is None:
         return layers
     if layers and (
         set(layers) != {"full_attention", "sliding_attention"}
@@ -359,16 +359,17 @@ def _layers(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, d
     # rope_scaling is then for both kinds of layer
     everywhere = known(part.get("model_type")).get("scaled") == "everywhere"
     return {
-        "full_attention": dict(told),
-        "sliding_attention": (dict(told) if everywhere else {}) | ({"rope_theta": local} if local is not None else {}),
+        "full_attention": dict(parameters),
+        "sliding_attention": (dict(parameters) if everywhere else {})
+        | ({"rope_theta": local} if local is not None else {}),
     }
 
 
 def _axial(name: str, part: Mapping[str, Any], model_type: str, defaults: Mapping[str, Any], reading: _Reading) -> Rope:
     """Two axes of a picture: the first half of the frequencies turns by one coordinate, the second by the other."""
     held = given(part)
-    told = held.get("rope_theta", first(part, "rope_theta"))
-    theta = positive("rope_theta", defaults["rope_parameters"]["rope_theta"] if told is None else told)
+    given_theta = held.get("rope_theta", first(part, "rope_theta"))
+    theta = positive("rope_theta", defaults["rope_parameters"]["rope_theta"] if given_theta is None else given_theta)
     if part.get("embed_dim") is not None:  # Qwen2-VL, whose hidden_size is that of the text model
         part = {**part, "hidden_size": part["embed_dim"]}
     head_dim = values.head_dim(part, "", held, defaults)

@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rfrope.data.model_types import read_in
 from rfrope.models import engine_rules
-from rfrope.models.engine_rules import Told, UnknownError, Use
-
-# Model types whose code calls the engine's general rule, and nothing else.
-_DENSE = ("llama", "mistral", "qwen2", "qwen3")
-_MIXED = ("qwen2_moe", "qwen3_moe")
+from rfrope.models.engine_rules import Case, UnknownError, Use
 
 
 @dataclass(frozen=True)
@@ -26,22 +23,22 @@ class Engine:
     ----------
     name : str
     version : str
-        Of the source that was read: a release, or a commit and its date.
+        Version of the source that was read: a release, or a commit and its date.
     sources : tuple of str
         The files, and the functions or classes in them.
     rule : callable
-        ``rule(told)`` returns the `Use`, or raises `RefusedError` or `UnknownError`.
+        ``rule(case)`` returns the `Use`, or raises `RefusedError` or `UnknownError`.
     model_types : tuple of str
-        For which the rule holds; empty for all that `rfrope.from_config` knows.
+        For which the rule holds, as the table of model types has them; empty for all that `rfrope.from_config` knows.
     """
 
     name: str
     version: str
     sources: tuple[str, ...]
-    rule: Callable[[Told], Use]
+    rule: Callable[[Case], Use]
     model_types: tuple[str, ...] = ()
 
-    def use(self, told: Told) -> Use:
+    def use(self, case: Case) -> Use:
         """What the engine does with a config.
 
         Raises
@@ -51,9 +48,9 @@ class Engine:
         UnknownError
             Where its source was not read.
         """
-        if self.model_types and told.model_type not in self.model_types:
-            raise UnknownError(f"its code for model type {told.model_type!r} was not read")
-        return self.rule(told)
+        if self.model_types and case.model_type not in self.model_types:
+            raise UnknownError(f"its code for model type {case.model_type!r} was not read")
+        return self.rule(case)
 
 
 ENGINES = (
@@ -76,7 +73,7 @@ ENGINES = (
             "vllm/model_executor/models/{llama,mistral,mixtral,phi3,qwen2,qwen2_moe,qwen3,qwen3_moe}.py",
         ),
         engine_rules.vllm,
-        (*_DENSE, *_MIXED, "phi3", "mixtral"),
+        read_in("vLLM"),
     ),
     Engine(
         "SGLang",
@@ -86,7 +83,7 @@ ENGINES = (
             "python/sglang/srt/models/{llama,mistral,qwen2,qwen2_moe,qwen3,qwen3_moe}.py",
         ),
         engine_rules.sglang,
-        (*_DENSE, *_MIXED, "phi3"),
+        read_in("SGLang"),
     ),
     Engine(
         "llama.cpp",
@@ -98,7 +95,7 @@ ENGINES = (
             "ggml/src/ggml.c (ggml_rope_yarn_corr_dims), ggml/src/ggml-cpu/ops.cpp (rope_yarn)",
         ),
         engine_rules.llama_cpp,
-        (*_DENSE, *_MIXED, "phi3", "mixtral"),
+        read_in("llama.cpp"),
     ),
     Engine(
         "MLX-LM",
@@ -109,7 +106,7 @@ ENGINES = (
             "mlx_lm/utils.py (MODEL_REMAPPING)",
         ),
         engine_rules.mlx_lm,
-        (*_DENSE, "phi3", "mixtral", "qwen3_moe"),
+        read_in("MLX-LM"),
     ),
     Engine(
         "TensorRT-LLM",
@@ -121,6 +118,6 @@ ENGINES = (
             "047098b, modeling_qwen3.py",
         ),
         engine_rules.tensorrt_llm,
-        (*_DENSE, "phi3"),
+        read_in("TensorRT-LLM"),
     ),
 )

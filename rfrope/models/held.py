@@ -156,7 +156,7 @@ def _probed(prefix: str, part: Any, found: list[Held], tensors: Mapping[str, Any
 
 
 def _turned_by(part: Any, cos: Any, sin: Any) -> str | None:
-    """Which pairing the model's own function turns features by, if there is one function and it is one of the two."""
+    """The pairing that the model's own function turns features by, if there is one and it is one of the two."""
     module = sys.modules.get(type(part).__module__)
     names = [name for name in vars(module or object) if "apply" in name and "rotary" in name]
     if names != ["apply_rotary_pos_emb"]:

@@ -28,9 +28,9 @@ class Mistake:
 def mistakes(rope: Rope) -> Iterator[Mistake]:
     """Sets that are not those of a Rope, the likeliest first."""
     frequencies = np.asarray(rope.frequencies, dtype=np.float64)
-    told = rope.source.get("rope_parameters")
-    if told is not None and rope.head_dim is not None and told["rope_type"] != "axial":
-        yield from _of_scheme(rope, dict(told), frequencies)
+    parameters = rope.source.get("rope_parameters")
+    if parameters is not None and rope.head_dim is not None and parameters["rope_type"] != "axial":
+        yield from _of_scheme(rope, dict(parameters), frequencies)
     yield Mistake("the frequencies in reverse order", frequencies[::-1])
     with np.errstate(divide="ignore"):
         yield Mistake("their reciprocals (periods over 2 pi)", 1.0 / frequencies)
@@ -39,16 +39,18 @@ def mistakes(rope: Rope) -> Iterator[Mistake]:
     yield Mistake("the frequencies with the other sign: it turns the other way", -frequencies)
 
 
-def _of_scheme(rope: Rope, told: dict[str, Any], frequencies: np.ndarray) -> Iterator[Mistake]:
-    base, part, name = told["rope_theta"], told.get("partial_rotary_factor", 1.0), told["rope_type"]
+def _of_scheme(rope: Rope, parameters: dict[str, Any], frequencies: np.ndarray) -> Iterator[Mistake]:
+    base, part, name = parameters["rope_theta"], parameters.get("partial_rotary_factor", 1.0), parameters["rope_type"]
     if name != "default":
         yield from _made(rope, f"the plain ladder: the scheme {name!r} was left out", {"rope_theta": base}, part)
     for other in _BASES:
         if other != base:
-            yield from _made(rope, f"those of base {other:g} instead of {base:g}", told | {"rope_theta": other}, part)
+            yield from _made(
+                rope, f"those of base {other:g} instead of {base:g}", parameters | {"rope_theta": other}, part
+            )
             plain = {"rope_theta": other}
             yield from _made(rope, f"the plain ladder of base {other:g} instead of {base:g}", plain, part)
-    yield from _other_values(rope, told, part)
+    yield from _other_values(rope, parameters, part)
     blocks, width = frequencies.size, 2 * frequencies.size
     index = np.arange(blocks)
     wide = ladder(rope.head_dim or width, base)[:blocks]
@@ -64,11 +66,11 @@ def _of_scheme(rope: Rope, told: dict[str, Any], frequencies: np.ndarray) -> Ite
         yield Mistake("exponents that reach 1 (linspace with both ends)", base ** (-index / (blocks - 1.0)))
 
 
-def _other_values(rope: Rope, told: dict[str, Any], part: float) -> Iterator[Mistake]:
+def _other_values(rope: Rope, parameters: dict[str, Any], part: float) -> Iterator[Mistake]:
     """The scheme with values that are often wrong, and other schemes with its factor."""
-    name, factor, context = told["rope_type"], told.get("factor"), rope.context
-    plain = {"rope_theta": told["rope_theta"]}
-    original = told.get("original_max_position_embeddings", context)
+    name, factor, context = parameters["rope_type"], parameters.get("factor"), rope.context
+    plain = {"rope_theta": parameters["rope_theta"]}
+    original = parameters.get("original_max_position_embeddings", context)
     if factor is not None and factor > 1.0:
         for other in ("linear", "ntk"):
             if other != name:
@@ -82,37 +84,37 @@ def _other_values(rope: Rope, told: dict[str, Any], part: float) -> Iterator[Mis
             yarn = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
             yield from _made(rope, f"those of 'yarn' instead of {name!r}", plain | yarn, part)
         if name != "dynamic":
-            yield from _made(rope, "those of the factor applied twice", told | {"factor": factor * factor}, part)
-    yield from _other_originals(rope, told, part)
+            yield from _made(rope, "those of the factor applied twice", parameters | {"factor": factor * factor}, part)
+    yield from _other_originals(rope, parameters, part)
 
 
-def _other_originals(rope: Rope, told: dict[str, Any], part: float) -> Iterator[Mistake]:
+def _other_originals(rope: Rope, parameters: dict[str, Any], part: float) -> Iterator[Mistake]:
     """Another original context, another ramp, the other list."""
-    name, context = told["rope_type"], rope.context
-    original = told.get("original_max_position_embeddings", context)
+    name, context = parameters["rope_type"], rope.context
+    original = parameters.get("original_max_position_embeddings", context)
     if name == "yarn":
-        truncate = not told.get("truncate", True)
-        yield from _made(rope, f"those of truncate {str(truncate).lower()}", told | {"truncate": truncate}, part)
+        truncate = not parameters.get("truncate", True)
+        yield from _made(rope, f"those of truncate {str(truncate).lower()}", parameters | {"truncate": truncate}, part)
     if name in ("yarn", "llama3"):
         for other in (context, 2048, 4096, 8192, 32768):
             if other is not None and other != original:
-                changed = told | {"original_max_position_embeddings": other}
+                changed = parameters | {"original_max_position_embeddings": other}
                 text = f"those of original_max_position_embeddings {other} instead of {original}"
                 yield from _made(rope, text, changed, part)
     if name == "longrope":
-        swapped = told | {"short_factor": told["long_factor"], "long_factor": told["short_factor"]}
+        swapped = parameters | {"short_factor": parameters["long_factor"], "long_factor": parameters["short_factor"]}
         yield from _made(rope, "those of longrope's other list, of short for long texts or the reverse", swapped, part)
 
 
-def _made(rope: Rope, name: str, told: dict[str, Any], part: float) -> Iterator[Mistake]:
+def _made(rope: Rope, name: str, parameters: dict[str, Any], part: float) -> Iterator[Mistake]:
     """One set, where such values make one."""
     assert rope.head_dim is not None  # set by every Rope
-    told = {key: value for key, value in told.items() if "section" not in key and "interleaved" not in key}
-    is_whole = rope.source["rope_parameters"]["rope_type"] == "proportional" and "rope_type" not in told
-    told = told | {"partial_rotary_factor": 1.0 if is_whole else part}
+    parameters = {key: value for key, value in parameters.items() if "section" not in key and "interleaved" not in key}
+    is_whole = rope.source["rope_parameters"]["rope_type"] == "proportional" and "rope_type" not in parameters
+    parameters = parameters | {"partial_rotary_factor": 1.0 if is_whole else part}
     context = rope.context if isinstance(rope.context, int) else None
     try:
-        made = from_rope_parameters(told, head_dim=rope.head_dim, max_position_embeddings=context)
+        made = from_rope_parameters(parameters, head_dim=rope.head_dim, max_position_embeddings=context)
     except (ValueError, TypeError):
         return
     yield Mistake(name, np.asarray(made.frequencies, dtype=np.float64))

@@ -43,12 +43,12 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-def check(told: Mapping[str, Any]) -> None:
+def check(parameters: Mapping[str, Any]) -> None:
     """Refuse a dict that says too little, or two things.
 
     Parameters
     ----------
-    told : mapping
+    parameters : mapping
         ``rope_parameters`` of a config; keys that hold None count as absent.
 
     Raises
@@ -56,13 +56,13 @@ def check(told: Mapping[str, Any]) -> None:
     ValueError, TypeError
         Also for values that cannot be read.
     """
-    has = {key for key, value in told.items() if value is not None}
+    has = {key for key, value in parameters.items() if value is not None}
     if ("kernel" in has) == ("frequencies" in has):
         raise ValueError(f"rope_parameters of rope_type {NAME!r} needs either 'kernel' or 'frequencies'")
     if "frequencies" in has and (extra := has & set(_DESIGNED)):
         raise ValueError(f"rope_parameters has frequencies and {', '.join(sorted(extra))}; expected one or the other")
     for key in has & KEYS.keys():
-        KEYS[key](f"rope_parameters[{key!r}]", told[key])
+        KEYS[key](f"rope_parameters[{key!r}]", parameters[key])
 
 
 def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len: int | None = None) -> Rope:
@@ -85,29 +85,31 @@ def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len:
     """
     check(values)
     width = rotated_width(head_dim, values.get("partial_rotary_factor") or 1.0)
-    told = {key: value for key, value in values.items() if key in (*KEYS, "attention_factor") and value is not None}
-    return _made(json.dumps(told, sort_keys=True), head_dim, width, context)
+    parameters = {
+        key: value for key, value in values.items() if key in (*KEYS, "attention_factor") and value is not None
+    }
+    return _made(json.dumps(parameters, sort_keys=True), head_dim, width, context)
 
 
 @lru_cache(maxsize=64)
 def _made(text: str, head_dim: int, width: int, context: int | None) -> Rope:
-    told = json.loads(text)
-    factor = told.get("attention_factor", 1.0)
-    if "frequencies" in told:
-        given = angles.on_host(told["frequencies"], "frequencies", sets="line")[:, 0]
+    parameters = json.loads(text)
+    factor = parameters.get("attention_factor", 1.0)
+    if "frequencies" in parameters:
+        given = angles.on_host(parameters["frequencies"], "frequencies", sets="line")[:, 0]
         if 2 * len(given) != width:
             raise ValueError(f"rope_parameters has {len(given)} frequencies; expected {width // 2}, one for each block")
         return Rope(given, head_dim=head_dim, attention_factor=factor)
-    length = told.get("context", context)
+    length = parameters.get("context", context)
     if length is None:
         raise ValueError("rope_parameters lacks context; a design needs it, or max_position_embeddings")
     made = design(
-        told["kernel"],
+        parameters["kernel"],
         head_dim=head_dim,
         rotary_dim=width,
         context=length,
-        design=told.get("design", "auto"),
-        rng=told.get("seed", 0),
+        design=parameters.get("design", "auto"),
+        rng=parameters.get("seed", 0),
     )
     return Rope(made.frequencies, head_dim=head_dim, attention_factor=factor, source=made.source)
 

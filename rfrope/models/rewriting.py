@@ -8,69 +8,69 @@ from typing import Any
 
 import numpy as np
 
-from rfrope.models.engine_rules import Told
+from rfrope.models.engine_rules import Case
 from rfrope.models.values import DICTS
 
-_USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # of YaRN
+_USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # YaRN's
 _ATTENTION = ("attention_factor", "mscale", "mscale_all_dim")
 
 
-def rewrites(raw: Mapping[str, Any], told: Told) -> Iterator[dict[str, Any]]:
+def rewrites(raw: Mapping[str, Any], case: Case) -> Iterator[dict[str, Any]]:
     """Configs that transformers reads as it reads this one, the smallest change first.
 
     ``rope_theta`` beside ``rope_scaling`` is what every engine reads; ``rope_parameters`` is not. An attention factor
     of YaRN goes into ``mscale`` and ``mscale_all_dim``, which more engines read. What is left goes into lists of
     factors of longrope whose contexts are equal, so that no length switches between them.
     """
-    scheme = told.scheme
+    scheme = case.scheme
     if scheme == "default":
-        yield _config(raw, told, None)
+        yield _config(raw, case, None)
         return
-    scaling = {key: value for key, value in told.values.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    scaling = {key: value for key, value in case.values.items() if key not in ("rope_theta", "partial_rotary_factor")}
     if scaling.get("factor") is not None:
         scaling["factor"] = float(scaling["factor"])
-    yield _config(raw, told, scaling)
+    yield _config(raw, case, scaling)
     if scheme == "yarn":
-        yield from _yarn(raw, told, scaling)
+        yield from _yarn(raw, case, scaling)
     if scheme in ("linear", "yarn", "llama3", "dynamic"):
-        yield _config(raw, told, _lists(told))
+        yield _config(raw, case, _lists(case))
 
 
-def _config(raw: Mapping[str, Any], told: Told, scaling: dict[str, Any] | None) -> dict[str, Any]:
+def _config(raw: Mapping[str, Any], case: Case, scaling: dict[str, Any] | None) -> dict[str, Any]:
     """Return the config with its RoPE in the form of transformers 4."""
     changed = {key: value for key, value in raw.items() if key not in DICTS}
-    changed["rope_theta"] = told.values["rope_theta"]
-    if "partial_rotary_factor" in told.values:
-        changed["partial_rotary_factor"] = told.values["partial_rotary_factor"]
+    changed["rope_theta"] = case.values["rope_theta"]
+    if "partial_rotary_factor" in case.values:
+        changed["partial_rotary_factor"] = case.values["partial_rotary_factor"]
     if scaling is not None:
         changed["rope_scaling"] = {"type": scaling["rope_type"], **scaling}
     return changed
 
 
-def _yarn(raw: Mapping[str, Any], told: Told, scaling: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _yarn(raw: Mapping[str, Any], case: Case, scaling: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Without keys that say what is usual; then with the attention factor as a ratio of two scales."""
     kept = {key: value for key, value in scaling.items() if key not in _ATTENTION and _USUAL.get(key) != value}
-    factor = kept.get("factor") or told.context / kept["original_max_position_embeddings"]
+    factor = kept.get("factor") or case.context / kept["original_max_position_embeddings"]
     kept["factor"] = float(factor)
-    yield _config(raw, told, kept)
+    yield _config(raw, case, kept)
     if factor > 1.0:
         # (0.1 m ln s + 1) / (0.1 ln s + 1) is the attention factor
         growth = 0.1 * math.log(factor)
-        mscale = float(f"{(told.rope.attention_factor * (growth + 1.0) - 1.0) / growth:.14g}")
+        mscale = float(f"{(case.rope.attention_factor * (growth + 1.0) - 1.0) / growth:.14g}")
         if mscale > 0.0:
-            yield _config(raw, told, {**kept, "mscale": mscale, "mscale_all_dim": 1.0})
+            yield _config(raw, case, {**kept, "mscale": mscale, "mscale_all_dim": 1.0})
 
 
-def _lists(told: Told) -> dict[str, Any]:
+def _lists(case: Case) -> dict[str, Any]:
     """Lists of longrope that give these frequencies at every length."""
-    frequencies = np.asarray(told.rope.frequencies)
-    ladder = told.ladder(2 * frequencies.size / (told.rope.head_dim or 1))
+    frequencies = np.asarray(case.rope.frequencies)
+    ladder = case.ladder(2 * frequencies.size / (case.rope.head_dim or 1))
     factors = (ladder / frequencies).tolist()
-    attention = told.rope.attention_factor
+    attention = case.rope.attention_factor
     return {
         "rope_type": "longrope",
         "short_factor": factors,
         "long_factor": factors,
         "factor": 1.0,
-        "original_max_position_embeddings": told.context,
+        "original_max_position_embeddings": case.context,
     } | ({} if attention == 1.0 else {"attention_factor": attention})

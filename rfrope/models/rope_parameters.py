@@ -17,6 +17,9 @@ KEYS = records.KEYS | own.KEYS
 SCHEMES = (*records.SCHEMES, own.SCHEME)
 NAMES = tuple(record.name for record in SCHEMES if " " not in record.name)
 _ALIASES = {alias: record.name for record in SCHEMES for alias in record.aliases}
+_WORDS = (*NAMES, *_ALIASES)
+_RECORDS = {record.name: record for record in SCHEMES}
+_PLAIN = {str, int, float, bool, list}  # kinds of values that are no dict, looked up first
 
 
 def from_rope_parameters(
@@ -76,8 +79,8 @@ def from_rope_parameters(
     Examples
     --------
     >>> import rfrope
-    >>> told = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096, "rope_theta": 10000.0}
-    >>> frequencies, attention_factor = rfrope.models.from_rope_parameters(told, head_dim=8)
+    >>> parameters = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096, "rope_theta": 1e4}
+    >>> frequencies, attention_factor = rfrope.models.from_rope_parameters(parameters, head_dim=8)
     >>> frequencies.tolist(), round(attention_factor, 4)
     ([1.0, 0.1, 0.005625, 0.000125], 1.2079)
     >>> rfrope.models.from_rope_parameters({"rope_type": "linear", "factors": 8.0}, head_dim=8)
@@ -118,7 +121,7 @@ def read(
         raise TypeError(f"rope_parameters holds the key {strange[0]!r:.80}; expected names of parameters")
     if "xdrope_section" in given:
         given = _renamed(given, "xdrope_section", "mrope_section")
-    nested = [str(key) for key, value in given.items() if isinstance(value, Mapping)]
+    nested = [str(key) for key, value in given.items() if type(value) not in _PLAIN and isinstance(value, Mapping)]
     if nested:
         raise ValueError(
             f"rope_parameters holds a dict for each of {', '.join(nested)}; expected one dict: pass "
@@ -148,32 +151,30 @@ def _renamed(given: dict[str, Any], old: str, new: str) -> dict[str, Any]:
             f"rope_parameters[{old!r}] is {value!r:.80}, but rope_parameters[{new!r}] is {given[new]!r:.80}; expected "
             "one of them, or equal"
         )
-    return {key: told for key, told in given.items() if key != old} | {new: value}
+    return {key: kept for key, kept in given.items() if key != old} | {new: value}
 
 
 def _scheme_of(given: dict[str, Any]) -> str:
-    told = {}
+    named = {}
     for key in ("rope_type", "type"):
         value = given.pop(key, None)
-        if value is not None and not (isinstance(value, str) and value in (*NAMES, *_ALIASES)):
+        if value is not None and not (isinstance(value, str) and value in _WORDS):
             axial = isinstance(value, str) and value == "axial"
             hint = ": 'axial' turns by two axes; rfrope.from_config reads it" if axial else ""
-            raise ValueError(
-                f"rope_parameters[{key!r}] is {value!r:.80}; expected one of {', '.join((*NAMES, *_ALIASES))}{hint}"
-            )
+            raise ValueError(f"rope_parameters[{key!r}] is {value!r:.80}; expected one of {', '.join(_WORDS)}{hint}")
         if value is not None:
-            told[key] = _ALIASES.get(value, value)
-    if len(set(told.values())) > 1:
+            named[key] = _ALIASES.get(value, value)
+    if len(set(named.values())) > 1:
         raise ValueError(
-            f"rope_parameters['rope_type'] is {told['rope_type']!r}, but rope_parameters['type'] is {told['type']!r}; "
-            "expected one of them, or the same scheme"
+            f"rope_parameters['rope_type'] is {named['rope_type']!r}, but rope_parameters['type'] is "
+            f"{named['type']!r}; expected one of them, or the same scheme"
         )
-    name = next(iter(told.values()), "default")
+    name = next(iter(named.values()), "default")
     return "dynamic with alpha" if name == "dynamic" and "alpha" in given else name
 
 
 def _record(name: str) -> records.Scheme:
-    return next(record for record in SCHEMES if name == record.name)
+    return _RECORDS[name]
 
 
 def _check_keys(name: str, given: dict[str, Any]) -> None:

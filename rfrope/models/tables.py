@@ -13,7 +13,7 @@ ROUNDED = 4e-6  # relative: what exponents in float32 cost at a base of 1e9
 TINY = 1e-29  # frequencies up to that turn nothing; exports write a zero as 1e-30 or less
 HALF = ("float16", "bfloat16")
 HALVES = {8: "bfloat16", 11: "float16"}  # by bits of the mantissa
-FINE = 2e-6  # of cos and sin in float32
+FINE = 2e-6  # error of cos and sin in float32
 _PHASES = 2.0**-22  # relative: four roundings to float32 on the way to a phase
 _NOISE = {8: 2.0**-8, 11: 2.0**-11}
 _FAR = 2**15  # positions from which frequencies are read at most
@@ -154,7 +154,7 @@ def _unlike(held: Held, at: np.ndarray, reading: Reading, rounding: float) -> np
 
 def first_off(held: Held, rope: Rope, allowed: float) -> int | None:
     """The first row at which a cos or sin is off by more than that."""
-    if len(held.values) == 1:  # of position 0, where every column is 1
+    if len(held.values) == 1:  # position 0 alone, where every column is 1
         return 0 if np.max(np.abs(held.rows(0) - rope.attention_factor)) > allowed else None
     if held.blocks != rope.n_blocks:
         return 1
@@ -189,5 +189,5 @@ def first_turn_off(found: np.ndarray, factor: float, rope: Rope, allowed: float,
 
 
 def _is_off(difference: np.ndarray, allowed: float) -> np.ndarray:
-    """Which rows have a cos or sin that is off by more than that."""
+    """The rows that have a cos or sin that is off by more than that."""
     return np.asarray(np.any((np.abs(difference.real) > allowed) | (np.abs(difference.imag) > allowed), axis=1))

@@ -9,7 +9,7 @@ from typing import Any
 from rfrope._core.arguments import fraction, whole
 from rfrope.data.model_types import known
 from rfrope.models.rope_parameters import DEFAULT_THETA
-from rfrope.scaling.schemes import positive
+from rfrope.scaling.shared import positive
 
 # Names that models have for one thing, the usual one first. The first that a config holds counts.
 NAMES = {
@@ -35,10 +35,10 @@ def given(part: Mapping[str, Any]) -> dict[str, Any]:
     """``rope_parameters`` and the older ``rope_scaling`` in one; where both say something they must agree."""
     joined: dict[str, Any] = {}
     for key in DICTS:
-        told = part.get(key)
-        if told is not None and not isinstance(told, Mapping):
-            raise TypeError(f"{key} is {told!r:.80}; expected a dict or None")
-        for inner, value in (told or {}).items():
+        parameters = part.get(key)
+        if parameters is not None and not isinstance(parameters, Mapping):
+            raise TypeError(f"{key} is {parameters!r:.80}; expected a dict or None")
+        for inner, value in (parameters or {}).items():
             if not isinstance(inner, str):
                 raise TypeError(f"{key} holds the key {inner!r:.80}; expected names of parameters")
             if value is not None and joined.setdefault(inner, value) != value:
@@ -49,9 +49,9 @@ def given(part: Mapping[str, Any]) -> dict[str, Any]:
     return joined
 
 
-def is_nested(told: Mapping[str, Any]) -> bool:
+def is_nested(parameters: Mapping[str, Any]) -> bool:
     """Whether a dict of rotary parameters holds one such dict for each kind of layer."""
-    return any(isinstance(value, Mapping) for value in told.values())
+    return any(isinstance(value, Mapping) for value in parameters.values())
 
 
 def base(part: Mapping[str, Any], what: str = "rope_theta") -> float | None:
@@ -65,19 +65,19 @@ def base(part: Mapping[str, Any], what: str = "rope_theta") -> float | None:
             )
     bases = {name: positive(name, value) for name, value in held.items()}
     if len(set(bases.values())) > 1:
-        told = ", ".join(f"{name} is {value}" for name, value in bases.items())
-        raise ValueError(f"{told}; expected one of them, or equal")
+        listed = ", ".join(f"{name} is {value}" for name, value in bases.items())
+        raise ValueError(f"{listed}; expected one of them, or equal")
     return next(iter(bases.values()), None)
 
 
-def head_dim(part: Mapping[str, Any], layer: str, told: Mapping[str, Any], defaults: Mapping[str, Any]) -> int:
+def head_dim(part: Mapping[str, Any], layer: str, parameters: Mapping[str, Any], defaults: Mapping[str, Any]) -> int:
     """Width of a head; with latent attention of the part that carries positions, unless a fraction says which."""
     own = {"full_attention": "global_head_dim", "sliding_attention": "swa_head_dim"}.get(layer, "")
     found = _of_layer(part, layer, "head_dim")
     if found is None:
         found = part.get(own) if part.get(own) is not None else defaults.get(own)
     latent = part.get("qk_rope_head_dim") if part.get("use_mla") is not False else 0
-    of_whole = told.get("partial_rotary_factor") is not None and (not defaults or "partial" in defaults)
+    of_whole = parameters.get("partial_rotary_factor") is not None and (not defaults or "partial" in defaults)
     if found is None and latent and not of_whole:
         found = latent
     if found is None:
@@ -113,8 +113,8 @@ def qk_head_dim(part: Mapping[str, Any], width: int) -> int:
 
 def window(part: Mapping[str, Any], layer: str) -> int | None:
     """Positions that the layers see, where it is a number of them."""
-    told = part.get("sliding_window") if layer == "sliding_attention" else None
-    return None if told is None else whole("sliding_window", told, 1)
+    length = part.get("sliding_window") if layer == "sliding_attention" else None
+    return None if length is None else whole("sliding_window", length, 1)
 
 
 def _of_layer(part: Mapping[str, Any], layer: str, key: str) -> Any:
@@ -123,15 +123,15 @@ def _of_layer(part: Mapping[str, Any], layer: str, key: str) -> Any:
     if not isinstance(apart, Mapping) or not isinstance(kinds, list | tuple) or layer not in kinds:
         return None
     at = kinds.index(layer)
-    own: Any = next((told for index, told in apart.items() if str(index).isdecimal() and int(index) == at), {})
+    own: Any = next((entry for index, entry in apart.items() if str(index).isdecimal() and int(index) == at), {})
     return own.get(key, part.get(key)) if isinstance(own, Mapping) else None
 
 
 def filled(
-    told: Mapping[str, Any], part: Mapping[str, Any], width: int, layer: str, defaults: Mapping[str, Any]
+    parameters: Mapping[str, Any], part: Mapping[str, Any], width: int, layer: str, defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What a config says beside the dict of a layer, put into it under the names of transformers 5."""
-    values = {key: value for key, value in told.items() if value is not None}
+    values = {key: value for key, value in parameters.items() if value is not None}
     usual = defaults.get("rope_parameters", {})
     usual = usual.get(layer) or {} if is_nested(usual) else usual
     has_dict = bool(given(part))

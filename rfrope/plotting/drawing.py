@@ -30,7 +30,7 @@ _STYLES = ("-", "--", "-.", ":")
 _DENSE = 1024  # from so many points on, a curve is drawn as its range and its median
 _BINS = 256  # parts of the axis, at equal ratios and as many at equal distances
 _SHORT = 26  # characters of a label that stands beside its line
-_APART = 0.055  # of the height of the axes, between two labels
+_APART = 0.055  # part of the height of the axes, between two labels
 
 
 @dataclass(frozen=True)

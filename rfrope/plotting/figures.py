@@ -26,6 +26,7 @@ _FEW_LAGS = 100  # that are drawn as points, on a linear axis
 _FEW_HEADS = 4  # that are drawn as a line each
 
 
+@array.on_device_of_arrays
 def kernel(
     law: Kernel | str,
     max_lag: int,
@@ -100,6 +101,7 @@ def kernel(
     return ax
 
 
+@array.on_device_of_arrays
 def frequencies(rope: Array, *, ax: Any = None) -> Any:
     """Draw frequencies: in two axes as points of the plane, else their magnitudes in order, one line for each head.
 
@@ -149,6 +151,7 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
     return ax
 
 
+@array.on_device_of_arrays
 def attention(result: Any, *, ax: Any = None) -> Any:
     """Draw what a head attends to by lag, or the mean score of a real one with its spread.
 
@@ -208,6 +211,7 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     return ax
 
 
+@array.on_device_of_arrays
 def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *, ax: Any = None) -> Any:
     """Draw the mean kernels of several sets of frequencies over lags, on a logarithmic axis.
 
@@ -261,6 +265,7 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     return ax
 
 
+@array.on_device_of_arrays
 def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] | None = None, ax: Any = None) -> Any:
     """Draw the wavelengths of the blocks of several sets of frequencies, and the context beyond which none completes.
 

@@ -1,4 +1,4 @@
-"""Which two features make a block: from one pairing to the other, and to complex numbers."""
+"""The two features that make a block: from one pairing to the other, and to complex numbers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def to_complex(x: Array, *, pairing: str = "half") -> Array:
     x : array_like, (..., d)
         Features of a real floating dtype, d even.
     pairing : {"half", "interleaved"}
-        Which two features make a block.
+        The two features that make a block.
 
     Returns
     -------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from rfrope._core.arguments import flag, is_several, listed, positive, whole
 from rfrope._core.array import Array
 from rfrope.rotation.scoring import scores_of
 from rfrope.rotation.turning import rotate, rotation_table
+
+_PLAIN = {str, int, float, bool, type(None)}  # kinds of values that need no copy
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,8 +30,8 @@ class Rope:
     frequencies : array, radians per unit of position
         ``(D,)`` for scalar positions, or ``(*H, D, k)`` for positions ``(*P, k)``.
     pairing : {"half", "interleaved"} or None
-        Which two features make a block. None says that neither is right, as for a few model types: such a Rope can be
-        read and saved, but not rotate.
+        The two features that make a block. None says that neither is right, as for a few model types: such a Rope can
+        be read and saved, but not rotate.
     head_dim : int
         Features of a query or key, at least 2D: those beyond 2D are not turned. 2D unless given.
     attention_factor : float
@@ -52,6 +54,10 @@ class Rope:
 
     Notes
     -----
+    Frequencies of NumPy are a copy, and read-only, as what is prepared from them is kept: write to
+    ``rope.frequencies.copy()``, and make another Rope of it. Those of other libraries are the caller's own arrays, so
+    that gradients reach them; what is written into a tensor is seen by the next call.
+
     It unpacks as the pair ``frequencies, attention_factor``, and ``numpy.asarray`` gives its frequencies. A copy with
     another field: ``dataclasses.replace(rope, context=8192)``.
 
@@ -102,10 +108,9 @@ class Rope:
             "sections": sections,
             "interleaved": interleaved,
             "context": _checked_context(self.context),
-            "source": copy.deepcopy(dict(self.source or {})),
+            "source": _copied(dict(self.source or {})),
         }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update(checked)  # frozen
 
     @property
     def n_blocks(self) -> int:
@@ -126,7 +131,7 @@ class Rope:
             return dealt(self.frequencies, self.sections, self.interleaved)
         held = self.__dict__
         if "_vectors" not in held:
-            held["_vectors"] = dealt(self.frequencies, self.sections, self.interleaved)
+            held["_vectors"] = _seal(dealt(self.frequencies, self.sections, self.interleaved))
         return held["_vectors"]
 
     def rotate(self, x: Array, positions: Array, *, inverse: bool = False, out: Array | None = None) -> Array:
@@ -183,6 +188,7 @@ class Rope:
             prepared.prepare(x, positions, inverse, out)
         return turned
 
+    @array.on_device_of_arrays
     def scores(self, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
         """Attention scores before softmax, the square of the attention factor included; see `rfrope.scores`.
 
@@ -265,11 +271,11 @@ class Rope:
         return np.array(host, dtype=dtype, copy=copy)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: getattr(self, name) for name in _FIELDS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update(state)
+        _seal(self.frequencies)
 
     def _repr_html_(self) -> str:
         return texts.as_html(self)
@@ -282,6 +288,9 @@ class Rope:
         shown[0] += " (assumed)" if self.source.get("pairing") == "assumed" else ""
         shown += [f"{n}={getattr(self, n)!r}" for n, value in usual.items() if getattr(self, n) != value]
         return f"Rope({', '.join([what, *shown])})"
+
+
+_FIELDS = tuple(each.name for each in fields(Rope))
 
 
 def pairing_for(rope: Rope, x: Any) -> str:
@@ -345,14 +354,33 @@ def _interleaved_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
 
 
 def _checked_frequencies(value: Any) -> tuple[Array, int]:
-    """Frequencies as they came, NumPy's copied, lists and integers as floats; and how many blocks a head has."""
+    """Frequencies as they came, NumPy's as a copy, lists and integers as floats; and how many blocks a head has."""
+    if isinstance(value, _Held):
+        return value
     if isinstance(value, Rope):
         raise TypeError("frequencies is a Rope; expected an array: dataclasses.replace(rope, ...) changes other fields")
     xp, device = array.shared(frequencies=value)
     n_blocks = angles.frequencies(value, xp, device).shape[-2]
     value = array.numbers(value, xp, name="frequencies", device=device)
-    value = value.copy() if isinstance(value, np.ndarray) else value  # what its owner writes later is not ours
-    return (value if array.is_real_floating(value) else array.as_widest(value, xp)), n_blocks
+    value = value if array.is_real_floating(value) else array.as_widest(value, xp)
+    return _seal(value.copy()) if isinstance(value, np.ndarray) else value, n_blocks
+
+
+def _seal(frequencies: Array) -> Array:
+    """Make an array of NumPy that nobody else holds read-only: what was prepared from it stays right."""
+    if isinstance(frequencies, np.ndarray):
+        frequencies.flags.writeable = False
+    return frequencies
+
+
+def _copied(value: Any) -> Any:
+    """A copy of plain values, made sooner than `copy.deepcopy` makes it."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is dict:
+        return {name: _copied(one) for name, one in value.items()}
+    return [_copied(one) for one in value] if kind is list else copy.deepcopy(value)
 
 
 def _checked_context(context: Any) -> int | tuple[int, ...] | None:
@@ -374,4 +402,14 @@ def of(made_from: Any, /, **changes: Any) -> Rope:
         The fields that it changed; `frequencies` among them.
     """
     held = made_from.__getstate__() if isinstance(made_from, Rope) else {}
-    return Rope(**{**held, **changes})
+    fields = {**held, **changes}
+    if held and fields["frequencies"] is made_from.frequencies:
+        fields["frequencies"] = _Held(made_from.frequencies, made_from.n_blocks)
+    return Rope(**fields)
+
+
+class _Held(NamedTuple):
+    """Frequencies that a Rope holds, and so have passed all checks and are nobody else's; and its number of blocks."""
+
+    frequencies: Array
+    n_blocks: int

@@ -34,7 +34,7 @@ def scores(
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``; features beyond 2D count unrotated. The phases may not enlarge q or k.
     pairing : {"half", "interleaved"}
-        Which two features make a block.
+        The two features that make a block.
     shift : array_like, radians, optional
         Added to the phases of the KEYS: with ``shift = -offset * frequencies`` equal content scores highest at lag
         `offset` (key minus query).
@@ -71,7 +71,7 @@ def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Ar
     q, k : array_like, (..., d)
         Query and key before rotation, of one real floating dtype; the leading axes broadcast.
     pairing : {"half", "interleaved"}
-        Which two features make a block.
+        The two features that make a block.
 
     Returns
     -------

@@ -88,7 +88,7 @@ def rotate(
         ``positions @ frequencies^T`` broadcasts to, broadcast against the leading axes of `x`, which they may not
         enlarge.
     pairing, out_pairing : {"half", "interleaved"}
-        Which two features make a block, in `x` and in the result (the same unless given).
+        The two features that make a block, in `x` and in the result (the same unless given).
     shift : array_like, radians, optional
         Added to the phases; broadcasts against them.
     scale : float or array_like

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from rfrope._core.arguments import finite, flag, fraction, whole
 from rfrope.rotation.rope import Rope
-from rfrope.scaling import schemes
-from rfrope.scaling.schemes import positive
+from rfrope.scaling import schemes, shared
+from rfrope.scaling.shared import positive
 
 EVERYWHERE = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")  # keys of every scheme
 _YARN = ("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim")
@@ -54,7 +55,7 @@ class Scheme:
     aliases: tuple[str, ...] = ()
     by_length: bool = False
 
-    @property
+    @cached_property
     def known(self) -> tuple[str, ...]:
         """All keys that count."""
         return (*self.required, *self.optional, *EVERYWHERE)
@@ -182,7 +183,7 @@ def _ntk(values: dict[str, Any], head_dim: int, context: int | None, seq_len: in
 def _dynamic(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
     if context is None:
         raise ValueError("max_position_embeddings is None; 'dynamic' needs it: the context the model was trained with")
-    return _ntk(values | {"factor": schemes.stretch(values["factor"], seq_len, context)}, head_dim, context, seq_len)
+    return _ntk(values | {"factor": shared.stretch(values["factor"], seq_len, context)}, head_dim, context, seq_len)
 
 
 def _yarn(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:

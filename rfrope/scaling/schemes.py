@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from types import ModuleType
-from typing import Any
 
-import numpy as np
-
-from rfrope._core import angles, arguments, array
+from rfrope._core import array
 from rfrope._core.arguments import LARGEST, finite, flag, fraction, whole
 from rfrope._core.array import Array
-from rfrope.rotation.rope import Rope, of
-
-_LADDER = 1e-5  # how far, relatively, frequencies may be from a geometric ladder whose base is looked for
+from rfrope.rotation.rope import Rope
+from rfrope.scaling.shared import base_of, positive, read, scaled, stretch
 
 
 @array.on_device_of_arrays
@@ -52,9 +48,8 @@ def linear(frequencies: Array, factor: float) -> Rope:
     >>> linear([1.0, 0.1], 8.0).frequencies
     array([0.125 , 0.0125])
     """
-    theta, _ = _read(frequencies, sets="any")
-    factor = positive("factor", factor)
-    return _scaled(frequencies, theta / factor, 1.0, "linear", factor=factor)
+    theta, factor = read(frequencies, sets="any")[0], positive("factor", factor)
+    return scaled(frequencies, theta / factor, 1.0, "linear", factor=factor)
 
 
 @array.on_device_of_arrays
@@ -93,9 +88,9 @@ def ntk(frequencies: Array, factor: float) -> Rope:
     >>> rfrope.geometric(3, base=1000.0 * 4.0 ** (6 / 4))
     array([1.    , 0.05  , 0.0025])
     """
-    theta, xp = _read(frequencies)
+    theta, xp = read(frequencies)
     factor = positive("factor", factor)
-    return _scaled(frequencies, _slowed(theta, factor, xp), 1.0, "ntk", factor=factor)
+    return scaled(frequencies, _slowed(theta, factor, xp), 1.0, "ntk", factor=factor)
 
 
 @array.on_device_of_arrays
@@ -142,10 +137,10 @@ def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_p
     >>> dynamic_ntk(omega, 3.0, seq_len=4096, max_position_embeddings=2048).frequencies  # as ntk(omega, 4.0)
     array([1.    , 0.05  , 0.0025])
     """
-    theta, xp = _read(frequencies)
+    theta, xp = read(frequencies)
     factor = positive("factor", factor)
     slowed = _slowed(theta, stretch(factor, seq_len, max_position_embeddings), xp)
-    return _scaled(frequencies, slowed, 1.0, "dynamic", factor=factor, seq_len=seq_len)
+    return scaled(frequencies, slowed, 1.0, "dynamic", factor=factor, seq_len=seq_len)
 
 
 @array.on_device_of_arrays
@@ -213,9 +208,9 @@ def yarn(
     >>> frequencies.tolist(), round(factor, 4)
     ([1.0, 0.1, 0.005625, 0.000125], 1.2079)
     """
-    theta, xp = _read(frequencies)
+    theta, xp = read(frequencies)
     factor, n_blocks, truncate = positive("factor", factor), theta.shape[0], flag("truncate", truncate)
-    base = _base_of(theta, xp) if base is None else positive("base", base)
+    base = base_of(theta, xp) if base is None else positive("base", base)
     if base <= 1.0:
         raise ValueError(f"base is {base}; expected a number above 1")
     low, high = _ramp_ends(
@@ -229,7 +224,7 @@ def yarn(
     index = xp.arange(n_blocks, dtype=theta.dtype, device=array.device(theta))
     kept = 1.0 - array.clip((index - low) / (high - low), 0.0, 1.0, xp)
     sharpened = _yarn_factor(factor, attention_factor, mscale, mscale_all_dim)
-    return _scaled(frequencies, theta / factor * (1.0 - kept) + theta * kept, sharpened, "yarn", factor=factor)
+    return scaled(frequencies, theta / factor * (1.0 - kept) + theta * kept, sharpened, "yarn", factor=factor)
 
 
 @array.on_device_of_arrays
@@ -285,7 +280,7 @@ def longrope(
     >>> frequencies, round(factor, 4)
     (array([0.5  , 0.003]), 1.1902)
     """
-    theta, xp = _read(frequencies, short_factor=short_factor, long_factor=long_factor)
+    theta, xp = read(frequencies, short_factor=short_factor, long_factor=long_factor)
     original = whole("original_max_position_embeddings", original_max_position_embeddings, 2)
     divisors = {}
     for name, value in (("short_factor", short_factor), ("long_factor", long_factor)):
@@ -305,7 +300,7 @@ def longrope(
         attention_factor = positive("attention_factor", attention_factor)
     is_long = seq_len is not None and whole("seq_len", seq_len, 1) > original
     divided = theta / divisors["long_factor" if is_long else "short_factor"]
-    return _scaled(frequencies, divided, attention_factor, "longrope", seq_len=seq_len)
+    return scaled(frequencies, divided, attention_factor, "longrope", seq_len=seq_len)
 
 
 @array.on_device_of_arrays
@@ -356,7 +351,7 @@ def llama3(
     >>> llama3([1.0, 0.002, 0.0005], 8.0, **options).frequencies.round(7)
     array([1.0000e+00, 1.1878e-03, 6.2500e-05])
     """
-    theta, xp = _read(frequencies)
+    theta, xp = read(frequencies)
     factor = positive("factor", factor)
     low, high = positive("low_freq_factor", low_freq_factor), positive("high_freq_factor", high_freq_factor)
     if low > high:
@@ -364,9 +359,9 @@ def llama3(
     original = whole("original_max_position_embeddings", original_max_position_embeddings, 1)
     turns = xp.abs(theta) * (original / (2.0 * math.pi))
     if low == high:
-        return _scaled(frequencies, xp.where(turns < low, theta / factor, theta), 1.0, "llama3", factor=factor)
+        return scaled(frequencies, xp.where(turns < low, theta / factor, theta), 1.0, "llama3", factor=factor)
     kept = array.clip((turns - low) / (high - low), 0.0, 1.0, xp)
-    return _scaled(frequencies, (1.0 - kept) * theta / factor + kept * theta, 1.0, "llama3", factor=factor)
+    return scaled(frequencies, (1.0 - kept) * theta / factor + kept * theta, 1.0, "llama3", factor=factor)
 
 
 @array.on_device_of_arrays
@@ -406,50 +401,16 @@ def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, fact
     >>> proportional([1.0, 0.1, 0.01, 0.001], partial_rotary_factor=0.5).frequencies
     array([1. , 0.1, 0. , 0. ])
     """
-    theta, xp = _read(frequencies)
+    theta, xp = read(frequencies)
     part, factor = fraction("partial_rotary_factor", partial_rotary_factor), positive("factor", factor)
     kept = int(part * (2 * theta.shape[0]) // 2)
     index = xp.arange(theta.shape[0], dtype=theta.dtype, device=array.device(theta))
     theta = theta / factor
     turning = xp.where(index < kept, theta, xp.zeros_like(theta))
-    return _scaled(frequencies, turning, 1.0, "proportional", factor=factor, partial_rotary_factor=part)
+    return scaled(frequencies, turning, 1.0, "proportional", factor=factor, partial_rotary_factor=part)
 
 
-# -- shared ------------------------------------------------------------------------------------------------------------
-
-
-def positive(name: str, value: Any) -> float:
-    """Return a positive number that stays a float64 cubed and divided, far beyond the parameters of all models."""
-    return arguments.positive(name, value, least=2.0**-100, most=2.0**100)
-
-
-def _read(frequencies: Any, *, sets: str = "line", **beside: Any) -> tuple[Array, ModuleType]:
-    """Check frequencies, and return them in the shape they have and the widest float of their library."""
-    theta = frequencies.frequencies if isinstance(frequencies, Rope) else frequencies
-    xp, device = array.shared(frequencies=theta, **beside)
-    checked = angles.frequencies(theta, xp, device, sets=sets)
-    return angles.as_given(checked, theta), xp
-
-
-def _scaled(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:
-    """Return the Rope of a scheme's result, with a longer context; it keeps what else a given Rope held."""
-    held = given if isinstance(given, Rope) else Rope(frequencies)
-    step = {"scheme": scheme, **{name: value for name, value in parameters.items() if value is not None}}
-    longer = 1.0 if scheme == "dynamic_ntk" else float(parameters.get("factor") or 1.0)
-    return of(
-        given,
-        frequencies=frequencies,
-        attention_factor=held.attention_factor * attention_factor,
-        context=held.context and np.maximum(1, np.rint(longer * np.asarray(held.context))).astype(int).tolist(),
-        source=held.source | {"scaled_by": [*held.source.get("scaled_by", []), step]},
-    )
-
-
-def stretch(factor: float, seq_len: int | None, max_position_embeddings: int) -> float:
-    """By what dynamic NTK scaling stretches the slowest wavelength for a sequence; 1 for a short one."""
-    longest = whole("max_position_embeddings", max_position_embeddings, 1)
-    length = longest if seq_len is None else max(whole("seq_len", seq_len, 1), longest)
-    return factor * length / longest - (factor - 1)
+# -- parts of several, and formulas ------------------------------------------------------------------------------------
 
 
 def _slowed(theta: Array, factor: float, xp: ModuleType) -> Array:
@@ -457,19 +418,6 @@ def _slowed(theta: Array, factor: float, xp: ModuleType) -> Array:
     if n_blocks < 2:
         raise ValueError(f"frequencies has shape {tuple(theta.shape)}; expected at least two: the first stays")
     return theta * factor ** (xp.arange(n_blocks, dtype=theta.dtype, device=array.device(theta)) / float(1 - n_blocks))
-
-
-def _base_of(theta: Array, xp: ModuleType) -> float:
-    """Base of a geometric ladder."""
-    if not array.on_host(theta):
-        raise ValueError("base is None, and frequencies are lazy or on a device, not to be looked at; pass base=")
-    host = array.to_host(theta)
-    n_blocks = host.shape[0]
-    if n_blocks > 1 and host[-1] > 0.0:
-        base = float(host[-1]) ** (-n_blocks / (n_blocks - 1))
-        if np.allclose(host, base ** (-np.arange(n_blocks) / n_blocks), rtol=_LADDER, atol=0.0):
-            return base
-    raise ValueError("base is None, and frequencies are not a ladder base ** (-i / D) of two or more; pass base=")
 
 
 def _ramp_ends(

@@ -165,7 +165,9 @@ def spy(monkeypatch):
 
     def recorded(name, place):
         function = original(name, place)
-        return function and (lambda *args, **options: called.append(name) or function(*args, **options))
+        return function and (
+            lambda *args, **options: called.append(name.rpartition(".")[2]) or function(*args, **options)
+        )
 
     monkeypatch.setattr(twins, "twin_of", recorded)
     return called
@@ -459,7 +461,7 @@ SCRIPT = """
     q, k = np.random.default_rng(0).standard_normal((2, 3, 1, 16))
     found = rfrope.estimate_scores(q, k, [-3.0, 0.0, 8.0], "matern(nu=1.5, scale=8)", n_trials=3000, rng=3)
     values = np.concatenate([v.ravel() for v in (found.mean.value, found.variance.value)])
-    print(twins.twin_of("score_sums", "cpu") is not None, *values.tolist())
+    print(twins.twin_of("rfrope.montecarlo.score_sums", "cpu") is not None, *values.tolist())
 """
 
 

@@ -56,8 +56,9 @@ def watched(*, without: tuple[str, ...] = ()):
     find, repeats, again = twins.twin_of, turning._repeats(), leaf.Prepared.again
 
     def noting(name, place):
-        right = None if name in without else find(name, place)
-        label = f"recorded {name}" if place == "torch" else name
+        bare = name.rpartition(".")[2]
+        right = None if bare in without else find(name, place)
+        label = f"recorded {bare}" if place == "torch" else bare
         return right and (lambda *arguments: noted(label, right(*arguments)))
 
     def noted(name, result):
@@ -111,7 +112,7 @@ def test_a_loop_is_called_again_and_again_so_that_an_interrupt_comes_through(cou
 def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(function):
     name = function.__name__.lstrip("_")
     twin = getattr(leaf, name)
-    assert twins.twin_of(name, "cpu") is twin
+    assert twins.twin_of(function.name, "cpu") is twin
     assert twin.__name__ == name
     assert list(inspect.signature(twin).parameters) == list(inspect.signature(function.generic).parameters)
 
@@ -954,7 +955,9 @@ def test_a_wrong_twin_is_noticed(kind):
     run(call)
     find = twins.twin_of
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(twins, "twin_of", lambda name, place: spoiled(kind) if name == "rotated" else find(name, place))
+        patch.setattr(
+            twins, "twin_of", lambda name, place: spoiled(kind) if name.endswith(".rotated") else find(name, place)
+        )
         with pytest.raises(AssertionError, match="more than allowed"):
             run(call)
 

@@ -565,6 +565,6 @@ def test_the_generic_moments_take_frequencies_of_the_librarys_own():
 @pytest.mark.parametrize("name", ["score_sums", "drawn"])
 def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(name):
     twin, function = getattr(leaf, name), getattr(montecarlo, f"_{name}")
-    assert twins.DECLARED[name].cuda == "estimators"
+    assert twins.DECLARED[function.name].cuda == "estimators"
     assert twin.__name__ == name
     assert list(inspect.signature(twin).parameters) == list(inspect.signature(function.generic).parameters)

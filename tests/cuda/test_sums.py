@@ -490,8 +490,8 @@ def test_the_twins_are_registered():
     with emulation():
         for function in (sums.mean_cos, montecarlo._kernel_moments):
             name = function.__name__.lstrip("_")
-            assert twins.where(name, np.ones(2)) == "cuda"
-            assert twins.twin_of(name, "cuda") is getattr(leaf, name)
+            assert twins.where(function.name, np.ones(2)) == "cuda"
+            assert twins.twin_of(function.name, "cuda") is getattr(leaf, name)
 
 
 def test_mean_kernel_runs_on_the_device():

@@ -87,7 +87,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def probabilities(held: dict[str, np.ndarray], tokens: list[int], turn: Any) -> np.ndarray:
-    """Of the next token after each, float64; `turn` rotates queries and keys ``(heads, tokens, features)``."""
+    """Probabilities of the next token after each, float64; `turn` rotates q and k ``(heads, tokens, features)``."""
     w = {name: value.astype(np.float64) for name, value in held.items()}
     x = w["token_embd.weight"][tokens]
     causal = np.triu(np.full((len(tokens),) * 2, -np.inf), 1)

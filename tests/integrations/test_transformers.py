@@ -144,6 +144,59 @@ def test_frequencies_survive_the_meta_device_and_bfloat16(tmp_path):
     np.testing.assert_array_equal(model.model.rotary_emb.inv_freq, np.asarray(LISTED["frequencies"], np.float32))
 
 
+class OfItsOwn(transformers.PretrainedConfig):
+    model_type = "rfrope_test_of_its_own"
+
+
+class Learning(transformers.PreTrainedModel):
+    """A model that learns its rotation, beside a parameter of a module that transformers does not know either."""
+
+    config_class = OfItsOwn
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.linear, self.rotary = torch.nn.Linear(4, 4), RotaryEmbedding(rfrope.geometric(8), "both")
+        self.naive = torch.nn.Module()
+        self.naive.inv_freq = torch.nn.Parameter(torch.tensor(rfrope.geometric(8)))
+        self.post_init()
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=["as it is", "bfloat16"])
+@pytest.mark.parametrize(
+    "lacking", [(), ("frequencies",), ("phases",), ("frequencies", "phases"), "mismatched"], ids=str
+)
+def test_what_a_checkpoint_lacks_starts_from_the_rope(lacking, dtype, tmp_path, monkeypatch):
+    """transformers#45902: what no file has is raw memory, made by ``torch.empty_like`` after the meta device."""
+    files = pytest.importorskip("safetensors.torch")
+    model = Learning(OfItsOwn())
+    with torch.no_grad():
+        model.rotary.frequencies.mul_(1.5)
+        model.rotary.phases.fill_(0.25)
+    model.save_pretrained(tmp_path)
+    state = files.load_file(tmp_path / "model.safetensors")
+    del state["naive.inv_freq"]
+    if lacking == "mismatched":
+        state["rotary.frequencies"] = torch.ones(5, dtype=torch.float64)
+    else:
+        for name in lacking:
+            del state[f"rotary.{name}"]
+    files.save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
+    real = torch.empty_like
+
+    def filled(like, **options):
+        made = real(like, **options)
+        return made if made.is_meta or not made.is_floating_point() else made.fill_(0.7)
+
+    monkeypatch.setattr(torch, "empty_like", filled)
+    again = Learning.from_pretrained(tmp_path, dtype=dtype, ignore_mismatched_sizes=True)
+    assert again.naive.inv_freq.tolist() == [pytest.approx(0.7)] * 8, "of a naive module it is garbage"
+    assert again.linear.weight.dtype == (dtype or torch.float32)
+    anew = "frequencies" in lacking or lacking == "mismatched"
+    np.testing.assert_array_equal(again.rotary.frequencies.detach(), rfrope.geometric(8) * (1.0 if anew else 1.5))
+    assert again.rotary.phases.tolist() == [0.0 if "phases" in lacking else 0.25] * 8
+    assert again.rotary.frequencies.dtype == again.rotary.phases.dtype == torch.float64
+
+
 def test_kinds_of_layers_and_partial_widths():
     register()
     kinds = {"sliding_attention": dict(LISTED), "full_attention": DESIGNED | {"design": "quantile"}}

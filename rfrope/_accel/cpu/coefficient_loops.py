@@ -8,7 +8,7 @@ from numba import carray
 from rfrope._accel.cpu.compiling import compiled, widest
 from rfrope._accel.cpu.rotation_rows import add_products, integers, sizes
 
-COLUMNS = 4  # of an axis: its length, then the stride of x, y and the sums along it
+COLUMNS = 4  # an axis has: its length, then the stride of x, y and the sums along it
 X, Y, SUMS = 1, 2, 3
 
 # Fields of a plan before its table of axes: first those of the sums, then those that are summed over

@@ -50,6 +50,13 @@ def inlined(function: Callable[..., Any]) -> Any:
     return called(function, forceinline=True)
 
 
+def address_of(dispatcher: Any, signature: Any) -> int:
+    """Address of a compiled loop for arguments of some types, to be called from others; it is compiled if need be."""
+    dispatcher.compile(signature)
+    made = dispatcher.overloads[signature]
+    return int(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
+
+
 @intrinsic
 def widest(typing: Any) -> Any:
     """To be called in a loop: let it have vectors of 512 bits where the processor has them.
@@ -92,7 +99,7 @@ class _Files(IndexDataCacheFile):
         found = super()._load_index()
         if found:
             with open(self._index_path, "rb") as file:
-                pickle.load(file)  # of Numba's version, which the digest is not of
+                pickle.load(file)  # Numba's version, which is not part of the digest
                 _check(self._index_path, file.read())
         return found
 
@@ -142,8 +149,8 @@ class _Kept(FunctionCache):
 
 
 def _note(error: BaseException) -> None:
-    if (told := f"{type(error).__name__}: {error}") not in FAILURES:
-        FAILURES.append(told)
+    if (failure := f"{type(error).__name__}: {error}") not in FAILURES:
+        FAILURES.append(failure)
 
 
 @cache

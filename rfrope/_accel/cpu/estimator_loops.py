@@ -337,9 +337,10 @@ def _add_block(  # type: ignore[no-untyped-def]
                 mine[lane] = fma(x, cos[lane], fma(y, sin[lane], mine[lane]))
 
 
-@inlined
+@called
 def _folded(x, n):  # type: ignore[no-untyped-def]
     """Sum of n numbers by halving, in place: accurate, and vectorised as it stands."""
+    widest()
     while n > 1:
         half = (n + 1) // 2
         for i in range(n - half):
@@ -466,8 +467,11 @@ def add_trials(  # type: ignore[no-untyped-def]
             if not keep:
                 for side in range(min(2, blocks - 2 * two)):
                     block = 2 * two + side
-                    stop = delta.shape[0]
-                    _add_block(omega[side], delta, 0, stop, limit, a, b, first, pair, block, u, cos, sin, scores, n)
+                    lag, stop = (
+                        tiles[0],
+                        tiles[n_tiles],
+                    )  # not 0, for which, being a constant, the loop is compiled again
+                    _add_block(omega[side], delta, lag, stop, limit, a, b, first, pair, block, u, cos, sin, scores, n)
         for tile in range(n_tiles):
             lag, stop = tiles[tile], tiles[tile + 1]
             if keep:

@@ -198,7 +198,7 @@ class Prepared(Repeats):
         self._frequencies = np.require(frequencies, np.float64, "A")
         self._address = self._frequencies.ctypes.data
         self._pairing, self._scale = pairing, scale
-        self._steps: dict[Any, Step] = {}  # of layouts that come again and again, by the shape of x
+        self._steps: dict[Any, Step] = {}  # for layouts that come again and again, by the shape of x
         self._often: dict[Any, int] = {}
         self._tensors: dict[Any, Any] = {}  # steps of dense tensors of torch, or how often they came
 
@@ -319,6 +319,7 @@ def _again(known: Known, x: np.ndarray, positions: Any, b: int, scale: float, ou
     walk = known.walk
     if type(positions) is int and not -(2**63) <= positions < 2**64:
         return None  # no array holds it
+    fresh = out is None
     if out is None:
         out = np.empty(walk.shape, x.dtype)
     elif not out.flags.writeable:
@@ -327,11 +328,13 @@ def _again(known: Known, x: np.ndarray, positions: Any, b: int, scale: float, ou
     views = (x, out) if walk.carrier is None else (x.view(walk.carrier), out.view(walk.carrier))
     x_address, y_address = loops.address(views[0]), loops.address(views[1])
     a, fine = loops.checked_address(positions)
-    y_low, y_high = y_address + walk.y_low, y_address + walk.y_high
-    in_place = x_address == y_address and walk.same_strides
-    fine = fine and (in_place or y_high <= x_address + walk.x_low or x_address + walk.x_high <= y_low)
-    for address, (low, high) in ((a, known.positions), (b, known.frequencies)):
-        fine = fine and (y_high <= address + low or address + high <= y_low)
+    in_place = False
+    if not fresh:  # its memory is its own
+        y_low, y_high = y_address + walk.y_low, y_address + walk.y_high
+        in_place = x_address == y_address and walk.same_strides
+        fine = fine and (in_place or y_high <= x_address + walk.x_low or x_address + walk.x_high <= y_low)
+        for address, (low, high) in ((a, known.positions), (b, known.frequencies)):
+            fine = fine and (y_high <= address + low or address + high <= y_low)
     if not fine or (x_address | y_address) % walk.size:
         return None
     plan = walk.plan(in_place)

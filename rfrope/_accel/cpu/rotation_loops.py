@@ -12,11 +12,13 @@ import numpy as np
 from numba import carray, njit
 
 from rfrope._accel.cpu.circle import TURN_1, TURN_2, cos_sin, cos_sin_narrow, fma
-from rfrope._accel.cpu.compiling import called, compiled, widest
+from rfrope._accel.cpu.compiling import address_of, called, compiled, widest
 from rfrope._accel.cpu.rotation_rows import (
+    call_fill,
     carry,
     copy,
     fence,
+    fill_types,
     integers,
     number,
     prefetch,
@@ -50,9 +52,10 @@ from rfrope._accel.layout import COLUMNS, A, B, C, E, X, Y
     SHARED_AXES,
     A_AXIS,
     B_AXIS,
+    FILL,
     BLOCK_STRIDES,
     ROW_AXIS,
-) = (*range(22), 22 + COLUMNS)
+) = (*range(23), 23 + COLUMNS)
 HEADER = ROW_AXIS + COLUMNS
 POSITIONS, PHASES, TABLE_64, TABLE_32 = range(4)
 
@@ -60,6 +63,11 @@ _PREFETCH_BYTES = 4096  # how far ahead of the row in work the next ones are ask
 
 _LARGEST_EXACT = 2.0**53
 LARGEST = 2.0**500
+
+
+def fill_of(is_line: bool, is_narrow: bool) -> int:
+    """Address of the loop for a plan's phases: one is compiled where it is wanted, and serves every type it can."""
+    return address_of(fill_line if is_line else fill_any, fill_types(is_narrow))
 
 
 # -- phases to cos and sin ---------------------------------------------------------------------------------------------
@@ -121,25 +129,6 @@ def _read(source, step, narrow, count, target):  # type: ignore[no-untyped-def]
 
 
 @called
-def _fill_one_axis(positions, step, n_rows, turns_1, turns_2, blocks, cos, sin, exact):  # type: ignore[no-untyped-def]
-    """Cos and sin of a tile of phases, from positions on one axis: the usual case, without any scratch memory."""
-    widest()
-    for row in range(n_rows):
-        position = number(positions + row * step, False)
-        cos_row, sin_row = cos[row * blocks :], sin[row * blocks :]
-        if exact:
-            for i in range(blocks):
-                product = position * turns_1[i]
-                rest = fma(position, turns_2[i], fma(position, turns_1[i], -product))
-                cos_row[i], sin_row[i] = cos_sin(product - np.rint(product), rest)
-        else:
-            for i in range(blocks):
-                product = position * turns_1[i]
-                rest = fma(position, turns_2[i], fma(position, turns_1[i], -product))
-                cos_row[i], sin_row[i] = cos_sin_narrow(product - np.rint(product), rest)
-
-
-@called
 def _cos_sin_of_sums(high, low, blocks, cos, sin, exact):  # type: ignore[no-untyped-def]
     widest()
     if exact:
@@ -167,7 +156,7 @@ def _cos_sin_of_radians(radians, blocks, high, low, cos, sin, exact):  # type: i
 
 
 @called
-def _fill(header, row, a, b, c, e, scale, turns_1, turns_2, high, low, cos, sin, exact):  # type: ignore[no-untyped-def]
+def _fill(header, row, a, b, c, e, turns_1, turns_2, high, low, cos, sin, exact):  # type: ignore[no-untyped-def]
     """Cos and sin of one row of phases."""
     widest()
     blocks, source = header[BLOCKS], header[SOURCE]
@@ -191,15 +180,8 @@ def _fill(header, row, a, b, c, e, scale, turns_1, turns_2, high, low, cos, sin,
             _read(c, header[BLOCK_STRIDES + C], False, blocks, row)
             _add_radians(row, blocks, high, low, exact)
         _cos_sin_of_sums(high, low, blocks, cos, sin, exact)
-    if header[INVERSE] != 0:
-        for i in range(blocks):
-            sin[i] = -sin[i]
-    if header[HAS_SCALE] != 0 or scale != 1.0:
-        if header[HAS_SCALE] != 0:
-            _read(e, header[BLOCK_STRIDES + E], False, blocks, row)
-        else:
-            for i in range(blocks):
-                row[i] = scale
+    if header[HAS_SCALE] != 0:
+        _read(e, header[BLOCK_STRIDES + E], False, blocks, row)
         if header[INVERSE] != 0:
             for i in range(blocks):
                 cos[i] /= row[i]
@@ -208,6 +190,49 @@ def _fill(header, row, a, b, c, e, scale, turns_1, turns_2, high, low, cos, sin,
             for i in range(blocks):
                 cos[i] *= row[i]
                 sin[i] *= row[i]
+
+
+@compiled
+def fill_line(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact):  # type: ignore[no-untyped-def]
+    """Cos and sin of a tile of phases, from positions on one axis alone: the usual case, without any scratch memory.
+
+    All are addresses and counts but `exact`, and cos and sin, which are pointers.
+    """
+    widest()
+    header = carray(integers(plan), (1 << 16,))
+    blocks, step = header[BLOCKS], header[ROW_AXIS + A]
+    first, second = carray(wide(turns_1, 0.0), (blocks,)), carray(wide(turns_2, 0.0), (blocks,))
+    all_cos, all_sin = carray(cos, (rows * blocks,)), carray(sin, (rows * blocks,))
+    for row in range(rows):
+        position = number(a + row * step, False)
+        cos_row, sin_row = all_cos[row * blocks :], all_sin[row * blocks :]
+        if exact:
+            for i in range(blocks):
+                product = position * first[i]
+                rest = fma(position, second[i], fma(position, first[i], -product))
+                cos_row[i], sin_row[i] = cos_sin(product - np.rint(product), rest)
+        else:
+            for i in range(blocks):
+                product = position * first[i]
+                rest = fma(position, second[i], fma(position, first[i], -product))
+                cos_row[i], sin_row[i] = cos_sin_narrow(product - np.rint(product), rest)
+    return rows
+
+
+@compiled
+def fill_any(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact):  # type: ignore[no-untyped-def]
+    """Cos and sin of a tile of phases, whatever they are made of; see `fill_line`."""
+    header = carray(integers(plan), (1 << 16,))
+    blocks, axes, step = header[BLOCKS], header[POSITION_AXES], header[ROW_AXIS:]
+    first, second = carray(wide(turns_1, 0.0), (axes * blocks,)), carray(wide(turns_2, 0.0), (axes * blocks,))
+    space = carray(wide(scratch, 0.0), (3, blocks))
+    all_cos, all_sin = carray(cos, (rows * blocks,)), carray(sin, (rows * blocks,))
+    for r in range(rows):
+        _fill(
+            header, space[0], a + r * step[A], b + r * step[B], c + r * step[C], e + r * step[E],
+            first, second, space[1], space[2], all_cos[r * blocks :], all_sin[r * blocks :], exact,
+        )  # fmt: skip
+    return rows
 
 
 # -- the walk over memory ----------------------------------------------------------------------------------------------
@@ -308,6 +333,7 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ign
 @njit(inline="always")
 def _turn_tile(  # type: ignore[no-untyped-def]
     header,
+    plan,
     item,
     x,
     y,
@@ -319,7 +345,6 @@ def _turn_tile(  # type: ignore[no-untyped-def]
     last,
     turns_1,
     turns_2,
-    rows,
     wide_cos,
     wide_sin,
     tables,
@@ -343,22 +368,23 @@ def _turn_tile(  # type: ignore[no-untyped-def]
     if header[SOURCE] == POSITIONS and b != last:
         step, axes = header[BLOCK_STRIDES + B], header[POSITION_AXES]
         _turns_of(b, step, header[B_AXIS], blocks, axes, turns_1, turns_2)
+    cos, sin, scratch, buffer = tables
     exact = sizes(like)[0] == 8
-    plain = header[SOURCE] == POSITIONS and header[POSITION_AXES] == 1 and header[HAS_SHIFT] == 0
-    plain = plain and header[HAS_SCALE] == 0 and scale == 1.0
-    if plain:
-        step = row_axis[A]
-        _fill_one_axis(a, step, n_rows, turns_1, turns_2, blocks, wide_cos, wide_sin, exact)
-        if header[INVERSE] != 0:
-            for i in range(n_rows * blocks):
-                wide_sin[i] = -wide_sin[i]
-    for r in range(0 if plain else n_rows):
-        here = (a + r * row_axis[A], b + r * row_axis[B], c + r * row_axis[C], e + r * row_axis[E])
-        a_row, b_row, c_row, e_row = here
-        _fill(
-            header, rows[0], a_row, b_row, c_row, e_row, scale,
-            turns_1, turns_2, rows[1], rows[2], wide_cos[r * blocks :], wide_sin[r * blocks :], exact,
-        )  # fmt: skip
+    call_fill(
+        header[FILL], plan, n_rows, a, b, c, e, turns_1.ctypes.data, turns_2.ctypes.data, scratch,
+        wide(cos, like), wide(sin, like), exact,
+    )  # fmt: skip
+    if header[INVERSE] != 0:
+        for i in range(n_rows * blocks):
+            wide_sin[i] = -wide_sin[i]
+    if scale != 1.0 and header[INVERSE] != 0:
+        for i in range(n_rows * blocks):
+            wide_cos[i] /= scale
+            wide_sin[i] /= scale
+    elif scale != 1.0:
+        for i in range(n_rows * blocks):
+            wide_cos[i] *= scale
+            wide_sin[i] *= scale
     for r in range(n_rows):
         tile[0, r] = r * row_axis[X]
         tile[1, r] = r * row_axis[Y]
@@ -370,7 +396,6 @@ def _turn_tile(  # type: ignore[no-untyped-def]
             at[operand] = 0
         _offsets(header, header[OUTER_AXES], header[SHARED_AXES], first_shared + s, at)
         shared[0, s], shared[1, s], shared[2, s] = at[X], at[Y], 0
-    cos, sin, buffer = tables
     inner, outer = tile[:, :n_rows], shared[:, :n_shared]
     if header[ROWS_INSIDE] == 0:
         inner, outer = outer, inner
@@ -385,11 +410,11 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
     header = carray(integers(plan), (1 << 16,))
     blocks, n_rows = header[BLOCKS], header[TILE]
     turns = np.empty((2, header[POSITION_AXES] * blocks))
-    rows = np.empty((3, blocks))
-    storage = np.empty(2 * n_rows * blocks + max(header[FEATURES], header[STREAMING] // 8 + 16))
+    storage = np.empty((2 * n_rows + 3) * blocks + max(header[FEATURES], header[STREAMING] // 8 + 16))
     cos = storage.ctypes.data
     sin = cos + n_rows * blocks * 8
-    tables = (cos, sin, sin + n_rows * blocks * 8)
+    scratch = sin + n_rows * blocks * 8
+    tables = (cos, sin, scratch, scratch + 3 * blocks * 8)
     wide_cos = carray(wide(cos, like), (n_rows * blocks,))
     wide_sin = carray(wide(sin, like), (n_rows * blocks,))
     shared = np.empty((3, header[GROUP]), np.int64)
@@ -398,12 +423,12 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
     done = 0  # no address of frequencies
     for item in range(first, last):
         done = _turn_tile(
-            header, item, x, y, a, b, c, e, scale, done,
-            turns[0], turns[1], rows, wide_cos, wide_sin, tables, shared, tile, at, like,
+            header, plan, item, x, y, a, b, c, e, scale, done,
+            turns[0], turns[1], wide_cos, wide_sin, tables, shared, tile, at, like,
         )  # fmt: skip
     if header[STREAMING] != 0:
         fence()
-    return storage.size  # the table lives until here
+    return storage.size + turns.size  # they live until here
 
 
 @compiled

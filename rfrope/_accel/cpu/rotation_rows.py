@@ -298,19 +298,44 @@ def copy(typing, target, source, target_step, source_step, count, like):  # type
     return signature, generate
 
 
+def _call(builder: Any, context: Any, signature: Any, arguments: Any) -> Any:
+    """Call a compiled loop by its address: were it called by its name, its code would be compiled into the caller."""
+    kinds, convention = signature.args[1:], context.call_conv
+    kind = convention.get_function_type(signature.return_type, kinds)
+    function = builder.inttoptr(arguments[0], kind.as_pointer())
+    _, result = convention.call_function(builder, function, signature.return_type, kinds, arguments[1:])
+    return result
+
+
 @intrinsic
 def call_turn(typing, function, plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-untyped-def]
-    """Call `turn` by its address: were it called by its name, its code would be compiled into the caller again."""
-    signature = types.int64(*(types.int64,) * 8, types.float64, like, types.int64, types.int64)
+    """Call `turn` by its address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kinds, convention = signature.args[1:], context.call_conv
-        kind = convention.get_function_type(signature.return_type, kinds)
-        function = builder.inttoptr(arguments[0], kind.as_pointer())
-        _, result = convention.call_function(builder, function, signature.return_type, kinds, arguments[1:])
-        return result
+        return _call(builder, context, signature, arguments)
 
-    return signature, generate
+    return types.int64(types.int64, *turn_types(like)), generate
+
+
+def turn_types(like: Any) -> tuple[Any, ...]:
+    """What `turn` takes, for elements of a type."""
+    return (*(types.int64,) * 7, types.float64, like, types.int64, types.int64)
+
+
+@intrinsic
+def call_fill(typing, function, plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact):  # type: ignore[no-untyped-def]
+    """Call `fill_line` or `fill_any` by its address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _call(builder, context, signature, arguments)
+
+    return types.int64(types.int64, *fill_types(cos.dtype == types.float32)), generate
+
+
+def fill_types(is_narrow: bool) -> tuple[Any, ...]:
+    """What `fill_line` and `fill_any` take, for tables of float32 or float64."""
+    pointer = types.CPointer(types.float32 if is_narrow else types.float64)
+    return (*(types.int64,) * 9, pointer, pointer, types.boolean)
 
 
 @intrinsic

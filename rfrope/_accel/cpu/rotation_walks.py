@@ -19,7 +19,7 @@ _LARGEST_GROUP = 2**12
 STREAMED_BYTES = 2**23  # outputs of this size go past the caches, which they would only flush
 _GATHERED_BYTES = 2**12  # rows that follow each other and leave together, in whole lines
 THREAD_ELEMENTS = 2**20  # features that are worth a thread, which takes 0.1 ms to start
-_TRIES = 16  # of each way in which results of some layout may leave the core, before the faster one stays
+_TRIES = 16  # with each way in which results of some layout may leave the core, before the faster one stays
 THROUGH, PIECES, LINES = range(3)  # through the caches, or past them: from registers as they come, or in whole lines
 LIKE: dict[str, Any] = {
     "float64": np.float64(0),
@@ -144,6 +144,8 @@ def _plan(
     table[loops.BLOCKS], table[loops.FEATURES], table[loops.POSITION_AXES] = source.blocks, features, source.axes
     table[loops.SOURCE], table[loops.A_AXIS], table[loops.B_AXIS] = source.kind, source.a_axis, source.b_axis
     table[loops.HAS_SHIFT], table[loops.HAS_SCALE], table[loops.INVERSE] = has
+    is_line = (source.kind, source.axes, *has[:2]) == (loops.POSITIONS, 1, False, False)
+    table[loops.FILL] = loops.fill_of(is_line, is_narrow=size == 2)
     table[loops.PAIRING], table[loops.OUT_PAIRING] = (pairing == "interleaved" for pairing in pairings)
     table[loops.IN_PLACE], table[loops.STREAMING] = in_place, gathered
     table[loops.ROWS_INSIDE] = all(layout.reach(rows) <= layout.reach(axis) for axis in shared)

@@ -7,16 +7,14 @@ from typing import Any
 import numpy as np
 from numba import carray, njit, typeof
 
-from rfrope._accel.cpu.compiling import compiled
+from rfrope._accel.cpu.compiling import address_of, compiled
 from rfrope._accel.cpu.rotation_loops import LARGEST, turn
-from rfrope._accel.cpu.rotation_rows import call_turn, integers, sizes
+from rfrope._accel.cpu.rotation_rows import call_turn, integers, sizes, turn_types
 
 
 def address_of_turn(like: Any) -> int:
-    """Address of the compiled `turn` for elements like `like`, once it was called."""
-    kind = typeof(like)
-    made = next(made for signature, made in turn.overloads.items() if signature[8] == kind)
-    return int(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
+    """Address of `turn` for elements like `like`."""
+    return address_of(turn, turn_types(typeof(like)))
 
 
 # Fields of the table of a step before its shapes and strides

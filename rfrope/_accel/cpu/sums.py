@@ -306,7 +306,7 @@ def _scattered_sums(turned: _Turned, lags: np.ndarray) -> np.ndarray:
 
 _FEW = (16, 48, 256)  # lags at which the direct loop is as fast as the powers, by the number of axes
 _TERMS = 14  # terms of the series: (2u)**28/28! is 1e-21
-_DEGREE, _SMALL = 15, 0.25  # of the series in several axes, and the phases that it is for: (2u)**16/16! is 1e-18
+_DEGREE, _SMALL = 15, 0.25  # the series in several axes, and the phases that it is for: (2u)**16/16! is 1e-18
 _POWERED = 2**12  # draws whose powers stay in the second cache
 
 

@@ -134,8 +134,8 @@ def _turn(
     """Features turned by positions and frequencies; without them, the shifts are the phases."""
     turn = Turn(*_pairings(interleaved, out_interleaved), factor if scale is None else scale, inverse)
     if positions is None:
-        return _run("rotated_by_phases", x, x, shift, turn, None, _XP)
-    return _run("rotated", x, x, Angles(positions, frequencies, shift, _XP), turn, None)
+        return _run("rfrope.rotation.turning.rotated_by_phases", x, x, shift, turn, None, _XP)
+    return _run("rfrope.rotation.turning.rotated", x, x, Angles(positions, frequencies, shift, _XP), turn, None)
 
 
 @_operator(
@@ -144,7 +144,7 @@ def _turn(
 )
 def _turn_by_table(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out_interleaved: bool) -> Tensor:
     turn = Turn(*_pairings(interleaved, out_interleaved))
-    return _run("rotated_by_table", x, x, cos, sin, turn, None, _XP)
+    return _run("rfrope.rotation.turning.rotated_by_table", x, x, cos, sin, turn, None, _XP)
 
 
 def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -155,7 +155,7 @@ def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) 
 @_operator("cos_sin(Tensor positions, Tensor frequencies, Tensor? shift) -> (Tensor, Tensor)", _fake_cos_sin)
 def _cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
     angles = Angles(positions, frequencies, shift, _XP)
-    return _run("cos_sin", positions, angles)
+    return _run("rfrope._core.turns.cos_sin", positions, angles)
 
 
 def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tensor, Tensor]:
@@ -168,7 +168,7 @@ def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tenso
 )
 def _shared(x: Tensor, y: Tensor, shape: list[int], interleaved: bool, y_interleaved: bool) -> tuple[Tensor, Tensor]:
     pairings = _pairings(interleaved, y_interleaved)
-    found = _run("shared_coefficients", x, x, y, tuple(shape), *pairings, _XP)
+    found = _run("rfrope._core.blocks.shared_coefficients", x, x, y, tuple(shape), *pairings, _XP)
     return tuple(value.contiguous() for value in found)
 
 

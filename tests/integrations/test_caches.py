@@ -1,0 +1,184 @@
+"""Generation with every class of caches of transformers, of models whose config has rope_type "rfrope".
+
+A cache may lose something (quantized ones do), so that what is generated is held against the same model with the same
+frequencies by transformers' own rope_type "default", bit for bit; and without a loss against no cache at all.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+
+import pytest
+from campaign import sparse
+from conftest import library
+
+import rfrope
+
+torch = library("torch").module
+with warnings.catch_warnings():  # importing them raises a few of their own
+    warnings.simplefilter("ignore")
+    transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    from transformers import cache_utils
+
+    from rfrope.integrations.transformers import register, replace_rotary
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
+transformers.logging.set_verbosity(transformers.logging.ERROR)
+SIZES = {
+    **{"vocab_size": 32, "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2, "head_dim": 16},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096},
+    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+}
+IDS = torch.arange(3, 15)[None]
+OPTIONS = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+DEFAULT = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}
+OURS = {  # the numbers that transformers makes of it, which are rounded on the way
+    "rope_type": "rfrope",
+    "frequencies": (1.0 / 1e4 ** (torch.arange(0, 16, 2).float() / 16)).tolist(),
+    "partial_rotary_factor": 1.0,
+}
+KINDS = ("sliding_attention", "full_attention")
+MAMBA = {"mamba_n_groups": 1, "mamba_d_state": 8, "mamba_expand": 1}
+LATENT = {"qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16}
+INDEXED = {"index_head_dim": 32, "index_n_heads": 2, "index_topk": 4, "num_key_value_heads": 4, "n_routed_experts": 4}
+ROUTED = {"num_experts_per_tok": 1, "moe_intermediate_size": 16}
+
+MODELS = {  # what the config of a model type says, beside the sizes
+    "llama": {},
+    "mistral": {"sliding_window": 6},  # shorter than the prompt
+    "gemma3_text": {"layer_types": [*KINDS], "sliding_window": 6},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, **MAMBA},
+    "zaya": {"layer_types": ["hybrid", "hybrid_sliding"], "sliding_window": 6, "num_experts": 2, **ROUTED},
+    "glm_moe_dsa": {**LATENT, **INDEXED, **ROUTED},
+}
+LAYERS = {  # of a dynamic cache, and of a static one
+    "llama": ({"DynamicLayer"}, {"StaticLayer"}),
+    "mistral": ({"DynamicSlidingWindowLayer"}, {"StaticSlidingWindowLayer"}),
+    "gemma3_text": ({"DynamicSlidingWindowLayer", "DynamicLayer"}, {"StaticSlidingWindowLayer", "StaticLayer"}),
+    "lfm2": ({"LinearAttentionLayer", "DynamicLayer"}, {"LinearAttentionLayer", "StaticLayer"}),
+    "falcon_h1": ({"LinearAttentionAndFullAttentionLayer"}, {"LinearAttentionAndStaticFullAttentionLayer"}),
+    "zaya": (
+        {"LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer"},
+        {"LinearAttentionAndStaticFullAttentionLayer", "LinearAttentionAndStaticSlidingWindowAttentionLayer"},
+    ),
+    "glm_moe_dsa": ({"DynamicIndexedLayer"}, {"StaticIndexedLayer"}),
+}
+QUANTIZED = {  # backends, what they need, and what they are asked for
+    "fp8": (None, {}, "Fp8QuantizedLayer"),
+    "quanto": ("optimum.quanto", {"nbits": 4, "q_group_size": 16, "residual_length": 4}, "QuantoQuantizedLayer"),
+    "hqq": (
+        "hqq",
+        {"nbits": 4, "axis_key": 1, "axis_value": 1, "q_group_size": 16, "residual_length": 4},
+        "HQQQuantizedLayer",
+    ),
+}
+BASES = {  # and what holds nothing
+    "CacheLayerMixin",
+    "LinearAttentionCacheLayerMixin",
+    "BaseQuantizedLayer",
+    "QuantizedLayer",
+    "DummyLayer",
+}
+
+
+def made(model_type, told):
+    register()
+    kinds = MODELS[model_type]["layer_types"] if model_type in ("gemma3_text", "zaya") else ()
+    told = {kind: dict(told) for kind in kinds} or dict(told)
+    config = type(transformers.AutoConfig.for_model(model_type))(**SIZES | MODELS[model_type], rope_parameters=told)
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def generated(model, **options):
+    found = model.generate(IDS, return_dict_in_generate=True, output_logits=True, **options, **OPTIONS)
+    return found.sequences, torch.stack(found.logits), found.past_key_values
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("model_type", sparse(MODELS, lambda one: one in ("llama", "mistral")))
+def test_every_kind_of_layers(model_type, static):
+    (text, logits, cache), (other, wanted, _) = (
+        generated(made(model_type, told), cache_implementation="static" if static else "dynamic")
+        for told in (OURS, DEFAULT)
+    )
+    assert torch.equal(logits, wanted)
+    assert torch.equal(text, other)
+    assert isinstance(cache, cache_utils.StaticCache if static else cache_utils.DynamicCache)
+    assert {type(layer).__name__ for layer in cache.layers} == LAYERS[model_type][static]
+    if model_type != "glm_moe_dsa":  # whose indexer needs its cache
+        assert torch.equal(generated(made(model_type, OURS), use_cache=False)[0], text)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize(
+    "model_type", sparse(["llama", "mistral", "gemma3_text", "zaya"], lambda one: one == "mistral")
+)
+def test_replaced_rotations_in_every_cache(model_type, static):
+    model = made(model_type, DEFAULT)
+    text = generated(model, use_cache=False)[0]
+    kinds = {one.source["name"]: one for one in rfrope.from_config(model.config)}
+    with replace_rotary(model, kinds if len(kinds) > 1 else next(iter(kinds.values()))):
+        assert torch.equal(generated(model, cache_implementation="static" if static else "dynamic")[0], text)
+
+
+@pytest.mark.parametrize("backend", sparse(QUANTIZED, lambda one: one == "fp8"))
+def test_quantized(backend):
+    module, options, layer = QUANTIZED[backend]
+    if module is not None and importlib.util.find_spec(module.partition(".")[0]) is None:
+        pytest.skip(f"{module} is not installed")
+    found = []
+    for told in (OURS, DEFAULT):
+        model = made("llama", told)
+        cache = cache_utils.QuantizedCache(backend, model.config, **options)
+        found.append(generated(model, past_key_values=cache))
+    assert {type(one).__name__ for one in found[0][2].layers} == {layer}
+    assert torch.equal(found[0][1], found[1][1])
+    exact = generated(made("llama", OURS), use_cache=False)[1]
+    assert not torch.equal(found[0][1], exact), "it does lose something"
+    assert float((found[0][1][0] - exact[0]).abs().max()) == pytest.approx(0.0, abs=1e-5), "but for the prompt"
+
+
+def test_a_decoder_with_an_encoder():
+    register()
+    kinds = (transformers.T5GemmaConfig, transformers.T5GemmaModuleConfig, transformers.T5GemmaForConditionalGeneration)
+    found = []
+    for told in (OURS, DEFAULT):
+        torch.manual_seed(0)
+        sides = [
+            kinds[1](**SIZES, rope_parameters=dict(told), layer_types=[*KINDS], sliding_window=6, is_decoder=is_decoder)
+            for is_decoder in (False, True)
+        ]
+        tokens = {name: SIZES[name] for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")}
+        model = kinds[2](kinds[0](encoder=sides[0], decoder=sides[1], **tokens)).eval()
+        found += [
+            generated(model, decoder_start_token_id=1),
+            generated(model, decoder_start_token_id=1, use_cache=False),
+        ]
+    assert isinstance(found[0][2], cache_utils.EncoderDecoderCache)
+    assert torch.equal(found[0][1], found[2][1])
+    assert torch.equal(found[0][0], found[1][0])
+
+
+def test_offloaded_caches_are_transformers_own_for_cuda():
+    """They move layers on CUDA streams, also with a model on the CPU: nothing of a rotation is in that."""
+    if torch.cuda.is_available():
+        (text, *_), (other, *_) = (
+            generated(made("llama", OURS).cuda(), cache_implementation=name) for name in ("offloaded", "dynamic")
+        )
+        assert torch.equal(text, other)
+        return
+    for name in ("offloaded", "offloaded_static"):
+        with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA"):
+            generated(made("llama", DEFAULT), cache_implementation=name)
+
+
+def test_no_class_of_layers_was_left_out():
+    """Of the version that this was written for; a later one may have more."""
+    if not transformers.__version__.startswith("5.23."):
+        pytest.skip("written for transformers 5.23")
+    classes = {name for name, one in vars(cache_utils).items() if isinstance(one, type) and name.endswith("Layer")}
+    tested = set().union(*(one | other for one, other in LAYERS.values()), (layer for *_, layer in QUANTIZED.values()))
+    assert classes - BASES == tested
