@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 from campaign import campaign, sparse
@@ -19,7 +20,7 @@ from scipy import linalg, special, stats
 
 import rfrope
 from rfrope import bochner, kernels
-from rfrope.bochner import NotPositiveDefiniteError, piecewise
+from rfrope.bochner import NotPositiveDefiniteError, lags, measures, piecewise
 
 SCALES = (1.0, 37.0, 1e-6, 1e6)
 FAMILIES = {
@@ -854,3 +855,31 @@ def test_series_that_vary_by_rounding_alone_are_constant(value, n):
     steps = np.random.default_rng(n).integers(0, 2, n) * 2.0**-52
     with pytest.raises(ValueError, match="x is constant along the axis; expected series that vary"):
         bochner.from_series(value * (1.0 + steps))
+
+
+# -- what it is made of ------------------------------------------------------------------------------------------------
+
+
+def test_lags_that_were_seen_are_within_reach():
+    """Beyond where samples of the octaves find anything."""
+    place, height = 1000.3, 1e-3
+
+    def phi(x):
+        bump = height * np.clip(1.0 - 2.0 * np.abs(np.abs(x) - place), 0.0, None)
+        return np.clip(1.0 - np.abs(x), 0.0, None) + bump
+
+    seen = np.array([0.5, 1.0, place - 0.5, place, place + 0.5])
+    found = lags.read_lags(phi, measures.MEASURES[1], 1.0, seen)
+    assert found.reach >= seen[-1]
+    assert found.pieces(np.array([place])) == pytest.approx(height, rel=1e-9)
+
+
+def test_transforms_of_far_panels_are_exact():
+    near, w = 2.0**20, 1000.1  # phases of 1e9
+    panel = piecewise.Pieces(np.array([near, near + 1.0]), np.ones((1, 1)))
+    with mpmath.workprec(200):
+        low, high = mpmath.mpf(near) * w, mpmath.mpf(near + 1.0) * w
+        wanted = {1: (mpmath.sin(high) - mpmath.sin(low)) / w, 3: (mpmath.cos(low) - mpmath.cos(high)) / w}
+    for ndim, value in wanted.items():
+        (found,) = measures.MEASURES[ndim].transform(panel, np.array([w]))
+        assert found == pytest.approx(float(value), abs=1e-16)

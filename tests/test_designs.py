@@ -684,6 +684,9 @@ def test_ellipsoids_that_differ_on_a_tiny_axis_are_not_similar():
     parts = [rfrope.kernel("gaussian", scale=(1.0, s), ndim=2) for s in (1e8, 1e9)]
     with pytest.raises(ValueError, match="not known to be spherically symmetric"):
         rfrope.sample(rfrope.kernels.mixture([0.5, 0.5], parts), 8, rng=0, design="orthogonal")
+    nearly = [rfrope.kernel("gaussian", scale=(1.0, s), ndim=2) for s in (2.0, 2.0 + 1e-8)]
+    with pytest.raises(ValueError, match="not known to be spherically symmetric"):
+        rfrope.sample(rfrope.kernels.mixture([0.5, 0.5], nearly), 8, rng=0, design="orthogonal")
     same = rfrope.kernels.mixture([0.5, 0.5], [parts[0], parts[0].rescale(3.0)])
     assert rfrope.sample(same, 8, rng=0, design="orthogonal").shape == (8, 2)
 

@@ -1,10 +1,13 @@
 """Texts, files, configs and command lines that nobody would write: read, or refused with a documented error.
 
 The campaign takes 10 000 of them, the same each time; ``RFROPE_FUZZ=100`` a hundred times as many, others each time.
+`tools.fuzz` runs them in parts, and reads from the file ``RFROPE_FUZZED_TO`` how many there were.
 """
 
 from __future__ import annotations
 
+import collections
+import functools
 import importlib.util
 import io
 import itertools
@@ -31,17 +34,39 @@ pytestmark = [campaign, pytest.mark.filterwarnings("ignore")]  # what a strange 
 TIMES = float(os.environ.get("RFROPE_FUZZ", "1"))
 DOCUMENTED = (ValueError, TypeError, OSError)
 OMEGA = np.linspace(0.1, 0.7, 4)
+TAKEN = collections.Counter()  # inputs, by what they were given to
 
 
 def fuzzed(number):
-    """Settings of so many examples."""
-    return settings(
+    """Attack with so many inputs, and count them."""
+    chosen = settings(
         max_examples=max(1, int(TIMES * number)),
         derandomize=TIMES <= 1,
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
+
+    def counted(attack):
+        inner = attack.hypothesis.inner_test
+
+        @functools.wraps(inner)
+        def once(*arguments, **options):
+            TAKEN[inner.__qualname__.partition(".")[0]] += 1
+            return inner(*arguments, **options)
+
+        attack.hypothesis.inner_test = once
+        return chosen(attack)
+
+    return counted
+
+
+@pytest.fixture(scope="module", autouse=True)
+def told():
+    """Write down how many inputs there were, where that was asked for."""
+    yield
+    if path := os.environ.get("RFROPE_FUZZED_TO"):
+        pathlib.Path(path).write_text(json.dumps(TAKEN), "utf-8")
 
 
 def attempted(call, *arguments, documented=DOCUMENTED, **options):

@@ -13,7 +13,7 @@ if not (ROOT / "tools").is_dir():
     pytest.skip("tools/ is not here", allow_module_level=True)
 sys.path.insert(0, str(ROOT))
 
-from tools import minimums, mutate, nearest  # noqa: E402
+from tools import minimums, mutate, nearest, reported  # noqa: E402
 from tools.mutations import Mutation, modules, mutations  # noqa: E402
 
 SOURCE = '''"""Text with 1 + 1."""
@@ -98,6 +98,12 @@ def test_the_table_has_a_reason_for_every_survivor():
     assert len({row["module"] for row in rows}) > 0.8 * len(modules(ROOT))
     assert [mutate.row_name(row) for row in rows if len(row["by"]) < 8] == []
     assert {row["outcome"] for row in rows} == {"killed", "survived"}
+
+
+def test_what_was_reported_is_in_the_source_or_gone_from_the_list():
+    """It raises for a line that is another now."""
+    assert len(reported.mutations(ROOT)) == len(reported.REPORTED) >= 55
+    assert len(reported.reasons(ROOT)) == len(reported.MAY_SURVIVE)
 
 
 def test_the_page_is_that_of_the_table():

@@ -21,6 +21,12 @@ FRACTIONS = [0.5, -0.1, 1e-9, 131071.3, -16777217.25, 123456789.123, 2.0**52 + 0
 FREQUENCIES = [*(500_000.0 ** (-np.arange(8) / 8)), 0.7, -0.3, np.nextafter(1.0, 0.0), 0.0]
 
 
+def test_every_digit_of_pi_is_right():
+    with mpmath.workprec(500):
+        assert abs(mpmath.mpf(turns._PI.numerator) - mpmath.pi * turns._PI.denominator) < 1
+    assert turns._PI.denominator >= 10**40
+
+
 def exact(phase: mpmath.mpf) -> tuple[mpmath.mpf, mpmath.mpf]:
     with mpmath.workprec(400):
         return mpmath.cos(phase), mpmath.sin(phase)

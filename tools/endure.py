@@ -2,11 +2,13 @@
 
 python -m tools.endure memory        10**8 trials, 10**7 lags, 2 GB turned in place, 10**6 small calls
 python -m tools.endure interrupts    seconds from the signal to the exception, the slowest of three
+python -m tools.endure stretches     the longest time of the processor between two looks at signals, and where
 
 With ``--output FILE.csv`` the rows are written to a file too, as docs/reliability.rst shows them.
 
-Each call runs in a process of its own. Memory is the most that the process held during the call beyond what it held
-after a small call of the same kind.
+Each call runs in a process of its own. The last two take the same works; what else runs on the machine makes the
+second longer, and not the third, which sees all stretches of the main thread in 20 seconds of work. Memory is the most
+that the process held during the call beyond what it held after a small call of the same kind.
 """
 
 from __future__ import annotations
@@ -168,6 +170,39 @@ except KeyboardInterrupt:
         time.sleep(1e-4)
     print(time.monotonic(), flush=True)
 """
+STRETCHED = """
+import signal, time
+import numpy as np
+import rfrope
+
+q, k = np.random.default_rng(0).standard_normal((2, 128))
+lags, w = np.arange(9.0), rfrope.geometric(64)
+{setup}
+{small}
+class Enough(BaseException):
+    pass
+def look(number, frame):
+    global last, longest
+    now = time.thread_time()
+    if now - last > longest[0]:
+        while frame.f_back is not None and "/rfrope/" not in frame.f_code.co_filename:
+            frame = frame.f_back
+        longest = now - last, frame.f_code.co_filename.rpartition("/rfrope/")[2] + " " + frame.f_code.co_name
+    last = now
+    if time.monotonic() > end:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        raise Enough
+signal.signal(signal.SIGALRM, look)
+last, longest, end = time.thread_time(), (0.0, ""), time.monotonic() + {seconds}
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+try:
+    {large}
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+except Enough:
+    pass
+print(*longest)
+"""
+WATCHED = 20.0  # seconds
 
 
 Rows = Iterator[tuple[str, ...]]
@@ -190,6 +225,16 @@ def interrupts() -> Rows:
         yield name, f"{max(delay(*work) for _ in range(3)):.2f}"
 
 
+def stretches() -> Rows:
+    """A row for each work."""
+    yield "Work", "Seconds", "Where"
+    for name, (setup, large, small) in WORKS.items():
+        script = STRETCHED.format(setup=setup, small=small, large=large, seconds=WATCHED)
+        told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        seconds, _, place = told.strip().partition(" ")
+        yield name, f"{float(seconds):.2f}", place
+
+
 def delay(setup: str, large: str, small: str) -> float:
     """Seconds between an interrupt, sent a second after the work began, and its end."""
     script = INTERRUPTED.format(setup=setup, small=small, large=large)
@@ -205,14 +250,17 @@ def delay(setup: str, large: str, small: str) -> float:
             process.kill()
 
 
+KINDS = {"memory": memory, "interrupts": interrupts, "stretches": stretches}
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("memory", "interrupts"))
+    parser.add_argument("what", choices=tuple(KINDS))
     parser.add_argument("--output", type=pathlib.Path, metavar="FILE.csv")
     given = parser.parse_args(arguments)
     rows = []
-    for row in memory() if given.what == "memory" else interrupts():
+    for row in KINDS[given.what]():
         print(f"{row[0]:54}" + "".join(f"{cell:>10}" for cell in row[1:]), flush=True)
         rows.append(row)
     if given.output:

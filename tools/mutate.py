@@ -2,6 +2,7 @@
 
 RFROPE_LINES_TO=lines.json python -m pytest -p tools.nearest    which test runs which line (Python 3.12 or later)
 python -m tools.mutate campaign lines.json                      about 230 mutations, into docs/mutations.csv
+python -m tools.mutate campaign --of-torch --number 45          of what needs PyTorch, into the same table
 python -m tools.mutate again                                    a sample of those that were seen: is each still seen?
 python -m tools.mutate reported                                 those that tools/reported.py lists
 
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
@@ -36,7 +38,7 @@ PAGE = ROOT / "docs" / "mutations.inc"  # included by docs/reliability.rst: thos
 FIELDS = ("module", "function", "before", "after", "outcome", "by")
 SEED = 18
 SECONDS = 8.0  # tests for one mutation, as they take without it
-PATIENCE = 400  # seconds until a mutation hangs
+PATIENCE = 900  # seconds until a mutation hangs
 # imported once, before processes are made of this one; rfrope itself only in these
 BEFORE = ("pytest", "numpy", "scipy.special", "scipy.optimize", "scipy.stats", "tqdm", "mpmath")
 BEFORE += ("array_api_compat.numpy", "array_api_strict", "numba.core.caching", "finufft", "matplotlib.pyplot")
@@ -49,11 +51,13 @@ def main(arguments: list[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("campaign", help="mutate anew, and write the table")
-    one.add_argument("lines", type=pathlib.Path, help="what tools.nearest wrote")
+    one.add_argument("lines", type=pathlib.Path, nargs="?", help="what tools.nearest wrote")
+    one.add_argument("--of-torch", action="store_true", help="only what needs PyTorch, whose tests are listed by hand")
     one.add_argument("--number", type=int, default=230)
     one.add_argument("--survivors", action="store_true", help="only those that the table says survived")
     one.add_argument("--only", default="", help="only modules whose path holds this text")
-    commands.add_parser("reported", help="those that an attack from outside reported as unseen")
+    three = commands.add_parser("reported", help="those that an attack from outside reported as unseen")
+    three.add_argument("--only", default="", help="only modules whose path holds this text")
     commands.add_parser("page", help="write docs/mutations.inc from the table")
     two = commands.add_parser("again", help="check a sample of the table")
     two.add_argument("--number", type=int, default=24)
@@ -65,17 +69,21 @@ def main(arguments: list[str] | None = None) -> int:
         with suppress(ImportError):
             importlib.import_module(name)
     if given.command == "reported":
-        return checked(reported.mutations(ROOT))
+        work = [(one, tests) for one, tests in reported.mutations(ROOT) if given.only in one.module]
+        return checked(work, reported.reasons(ROOT))
     return campaign(given) if given.command == "campaign" else again(given.number)
 
 
 def campaign(given: argparse.Namespace) -> int:
     """Mutations that a seed chooses, or those that survived, by the tests that run their lines."""
-    lines, before = nearest.read(given.lines), {row_name(row): row for row in table()}
-    asked = [one for one in chosen(ROOT, given.number, SEED) if given.only in one.module and can_be_tested(one.module)]
+    lines, before = nearest.read(given.lines) if given.lines else {}, {row_name(row): row for row in table()}
+    among = nearest.OF_TORCH if given.of_torch else ("",)
+    asked = chosen(ROOT, given.number, SEED, among)
+    asked = [one for one in asked if given.only in one.module and can_be_tested(one.module)]
     if given.survivors:
         left = {name for name, row in before.items() if row["outcome"] == "survived"}
         asked = [one for one in everything({row["module"] for row in before.values()}) if one.name in left]
+        asked = [one for one in asked if given.only in one.module]
     asked.sort(key=lambda one: one.module.startswith("rfrope/_accel"))  # what takes longest comes last
     work = [(one, nearest.tests(lines, one.module, one.line, SECONDS)) for one in asked]
     for one, outcome, by in judged(work):
@@ -95,7 +103,8 @@ def campaign(given: argparse.Namespace) -> int:
 
 def can_be_tested(module: str) -> bool:
     """Whether what a module is for is installed."""
-    return importlib.util.find_spec("torch") is not None or not module.endswith(nearest.OF_TORCH)
+    needed = "transformers" if "integrations/" in module else "torch"
+    return importlib.util.find_spec(needed) is not None or not module.endswith(nearest.OF_TORCH)
 
 
 def again(number: int) -> int:
@@ -109,13 +118,15 @@ def again(number: int) -> int:
     return checked(work)
 
 
-def checked(work: list[tuple[Mutation, list[str]]]) -> int:
-    """Whether tests see mutations: 1 if not."""
-    missed = 0
+def checked(work: list[tuple[Mutation, list[str]]], reasons: Mapping[str, str] | None = None) -> int:
+    """Whether tests see mutations, but for those that have a reason why not: 1 if not."""
+    missed, allowed = 0, 0
     for one, outcome, _ in judged(work):
-        missed += outcome != "killed"
-        print(f"{outcome:9}{one.name}", flush=True)
-    print(f"{len(work) - missed} of {len(work)} mutations were seen")
+        reason = "" if outcome == "killed" else (reasons or {}).get(one.name, "")
+        allowed += bool(reason)
+        missed += outcome != "killed" and not reason
+        print(f"{outcome:9}{one.name}" + (f"  ({reason})" if reason else ""), flush=True)
+    print(f"{len(work) - missed - allowed} of {len(work)} mutations were seen; {allowed} others have a reason")
     return 1 if missed or not work else 0
 
 
@@ -159,7 +170,20 @@ def page(rows: list[dict[str, str]]) -> str:
         lines += [f"   * - {first}", *(f"     - {cell}" for cell in others)]
     seen = len(rows) - len(left)
     summary = f"Of {len(rows)} mutations {seen} are seen by tests; {len(left)} are not:"
-    return "\n".join([summary, "", *lines]) + "\n"
+    return "\n".join([summary, "", *lines, "", *_page_of_reported()]) + "\n"
+
+
+def _page_of_reported() -> list[str]:
+    """Those that were reported as unseen, and may be."""
+    number, reasons = len(reported.REPORTED), reported.reasons(ROOT)
+    lines = [f"Of {number} mutations of ``tools/reported.py`` {len(reasons)} may survive:", "", ".. list-table::"]
+    lines += ["   :header-rows: 1", "   :widths: 72 28", "", "   * - Change", "     - Why no test needs to see it"]
+    for name, reason in sorted(reasons.items()):
+        module, _, change = name.partition(" reported: ")
+        before, _, after = change.partition(" -> ")
+        place = module.removeprefix("rfrope/")
+        lines += [f"   * - ``{place}``: ``{_short(before)}`` to ``{_short(after)}``", f"     - {reason}"]
+    return lines
 
 
 def _short(line: str) -> str:

@@ -67,9 +67,10 @@ def mutations(root: pathlib.Path, module: str) -> list[Mutation]:
     return list(found.values())
 
 
-def chosen(root: pathlib.Path, number: int, seed: int) -> list[Mutation]:
-    """About so many mutations: from each module by its length, at least one."""
-    all_of = {module: mutations(root, module) for module in modules(root)}
+def chosen(root: pathlib.Path, number: int, seed: int, among: tuple[str, ...] = ("",)) -> list[Mutation]:
+    """About so many mutations: from each module (whose path holds one of some texts) by its length, at least one."""
+    names = [module for module in modules(root) if any(text in module for text in among)]
+    all_of = {module: mutations(root, module) for module in names}
     sites = {module: len(some) for module, some in all_of.items() if some}
     share = (number - len(sites)) / sum(sites.values())
     return [

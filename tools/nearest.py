@@ -24,10 +24,21 @@ BY_HAND = {
     "rfrope/_accel/cpu/sums_loops.py": ["tests/accel/test_sums.py"],
     "rfrope/_accel/cpu/estimator_loops.py": ["tests/accel/test_estimators.py"],
     "rfrope/_accel/torch/rotation.py": ["tests/accel/test_torch.py"],
+    "rfrope/_core/tensors.py": ["tests/accel/test_torch.py", "tests/test_array.py", "tests/layers/test_torch.py"],
     "rfrope/layers/torch.py": ["tests/layers/test_torch.py"],
+    "rfrope/layers/graphs.py": ["tests/layers/test_torch.py"],
     "rfrope/integrations/transformers.py": ["tests/integrations/test_transformers.py", "tests/test_transformers.py"],
+    "rfrope/integrations/rotations.py": ["tests/integrations/test_transformers.py", "tests/test_transformers.py"],
 }
-OF_TORCH = ("coefficient_loops.py", "_accel/torch/rotation.py", "layers/torch.py", "integrations/transformers.py")
+OF_TORCH = (
+    "coefficient_loops.py",
+    "_accel/torch/rotation.py",
+    "_core/tensors.py",
+    "layers/torch.py",
+    "layers/graphs.py",
+    "integrations/transformers.py",
+    "integrations/rotations.py",
+)
 IMPORTING = 0.3  # seconds that a file of tests takes before its first one
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.array import Array
+from rfrope._core.spans import parts
 
 ACCURACY = 1e-12
 LARGEST = 2.0**500  # products of larger numbers could overflow: the direct sum takes them
@@ -96,7 +97,7 @@ def may_pay(count: int, n_lags: int, axes: int, costs: Costs) -> bool:
 
 def grid_of(lags: np.ndarray) -> Grid | None:
     """Return the product grid that all lags ``(L, k)`` lie on, if it has few more points than there are lags."""
-    if not np.all(np.abs(lags) <= LARGEST):
+    if not _is_within(lags):
         return None
     axes, points = [], 1
     for values in lags.T:
@@ -114,25 +115,36 @@ def axis_of(values: np.ndarray, most: int) -> Axis | None:
     span = end - origin
     if not span:
         return Axis(origin, 1.0, 1, np.zeros(len(values), np.int64), 0.0)
-    if max(-origin, end, span) <= 2.0**53 and np.all(values == np.rint(values)):
+    if max(-origin, end, span) <= 2.0**53 and all(np.all(part == np.rint(part)) for part in parts(values)):
         step = _whole_step(values)
     else:
         step = _fractional_step(values, span)
     if span / step >= most:
         return None
-    index = np.rint((values - origin) / step)
+    index, loss = np.empty(len(values), np.int64), 0.0
+    for part, into in zip(parts(values), parts(index), strict=True):
+        places = np.rint((part - origin) / step)
+        loss = max(loss, float(np.max(np.abs(part - (origin + step * places)))))
+        into[:] = places
     largest = max(-origin, end)
-    loss = float(np.max(np.abs(values - (origin + step * index))))
     if loss > 1e-6 * step:
         return None
     if not _is_exact(origin, step, largest):
         loss += 2.0**-51 * largest  # the line above was rounded itself
-    return Axis(origin, step, round(span / step) + 1, index.astype(np.int64), loss)
+    return Axis(origin, step, round(span / step) + 1, index, loss)
 
 
 def _whole_step(values: np.ndarray) -> float:
-    gaps = np.abs(values[1:] - values[:-1])
-    return 1.0 if np.any(gaps == 1.0) else float(np.gcd.reduce(gaps.astype(np.int64)))
+    common = 0
+    for after, before in zip(parts(values[1:]), parts(values[:-1]), strict=True):
+        common = math.gcd(common, int(np.gcd.reduce(np.abs(after - before).astype(np.int64))))
+        if common == 1:
+            break
+    return float(common)
+
+
+def _is_within(values: np.ndarray) -> bool:
+    return all(bool(np.all(np.abs(part) <= LARGEST)) for part in parts(values))
 
 
 def _fractional_step(values: np.ndarray, span: float) -> float:
@@ -158,7 +170,7 @@ def plan(omega: np.ndarray, lags: np.ndarray, grid: Grid | None, costs: Costs) -
 
     `grid` is that of the lags, if they are on one.
     """
-    if not np.all(np.abs(omega) <= LARGEST) or not np.all(np.abs(lags) <= LARGEST):
+    if not _is_within(omega) or not _is_within(lags):
         return None
     plans = [] if grid is None else [on_grid(omega, len(lags), grid, costs)]
     if grid is None or any(axis.loss for axis in grid):
@@ -246,11 +258,18 @@ def from_blocks(grid: Grid, n_lags: int, modes: Callable[[int, tuple[int, ...]],
     column = np.zeros(n_lags, np.int64)
     for axis in grid[1:]:
         column = column * axis.count + axis.index
+    along = grid[0].index
+    ordered = all(
+        bool(np.all(after >= before)) for after, before in zip(parts(along[1:]), parts(along[:-1]), strict=True)
+    )
     for first, here in _spans(shape[0], length):
         block = modes(first, (here, *shape[1:])).reshape(here, rows)
-        chosen = np.flatnonzero((grid[0].index >= first) & (grid[0].index < first + here))
-        row = xp.asarray(grid[0].index[chosen] - first)
-        sums[xp.asarray(chosen)] = block[row, xp.asarray(column[chosen])]
+        if ordered:
+            chosen: Any = slice(*np.searchsorted(along, (first, first + here)).tolist())
+        else:
+            chosen = np.flatnonzero((along >= first) & (along < first + here))
+        at = chosen if ordered else xp.asarray(chosen)
+        sums[at] = block[xp.asarray(along[chosen] - first), xp.asarray(column[chosen])]
     return sums
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from rfrope._core import tensors
 from rfrope._core.arguments import broadcast
+from rfrope._core.spans import parts
 
 Array = Any  # an array of whichever library the caller uses
 _Parameters = ParamSpec("_Parameters")
@@ -463,8 +464,8 @@ def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
     """
     if type(x) is np.ndarray and x.dtype is _DOUBLE and x.size <= _SMALL and np.vdot(x, x) < bound * bound:
         return True  # quickly, for NaN and infinity compare with nothing
-    space = np if isinstance(x, np.ndarray) else xp  # inside jit JAX would trace even NumPy's constants
-    return not on_host(x) or bool(space.all(space.abs(as_widest(x, space)) <= bound))
+    space, some = (np, parts(x)) if isinstance(x, np.ndarray) else (xp, (x,))  # jit would trace NumPy's constants too
+    return not on_host(x) or all(bool(space.all(space.abs(as_widest(part, space)) <= bound)) for part in some)
 
 
 def check_float_dtype(dtype: Any, xp: ModuleType) -> Any:

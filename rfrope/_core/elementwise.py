@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from rfrope._core import array, tensors
 from rfrope._core.array import Array
+from rfrope._core.spans import spans
 
 
 def special_functions(xp: ModuleType) -> Any:
@@ -24,6 +25,35 @@ def by_blocks(function: Callable[[Array, ModuleType], Array], x: Array, xp: Modu
     if array.library_of(xp) != "dask":
         return function(x, xp)
     return x.map_blocks(lambda block: function(block, array.namespace(block=block)), dtype=x.dtype)
+
+
+def by_spans(
+    call: Callable[[slice], Array], count: int, like: Array, xp: ModuleType, *, each: int = 1, axis: int = -1
+) -> Array:
+    """Return what a call gives for spans of `count` things, joined along the first axis or the last (`axis` 0 or -1).
+
+    The result must not depend on how it is cut. Where there are many, of `each` numbers, no call into a library takes
+    long, so that interrupts are seen; arrays `like` those of lazy libraries are not cut.
+    """
+    cuts = [slice(0, count)] if array.is_lazy(like) else list(spans(count, each))
+    if len(cuts) == 1:
+        return call(cuts[0])
+    return joined(map(call, cuts), count, xp, axis=axis)
+
+
+def joined(parts: Iterable[Array], count: int, xp: ModuleType, *, axis: int = -1) -> Array:
+    """Join parts, `count` things in all, along the first axis or the last."""
+    if xp is not np:
+        return xp.concat(list(parts), axis=axis)
+    found, start = np.empty(0), 0
+    for part in parts:
+        if not start:
+            shape = (count, *part.shape[1:]) if axis == 0 else (*part.shape[:-1], count)
+            found = np.empty(shape, part.dtype)
+        stop = start + part.shape[axis]
+        found[(slice(start, stop),) if axis == 0 else (..., slice(start, stop))] = part
+        start = stop
+    return found
 
 
 def on_host(

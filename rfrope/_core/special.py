@@ -28,7 +28,7 @@ _LARGEST_LOG = 700.0  # logarithm of the largest radius of a stable law
 _VANISHED = 1e6  # t from which on exp(-t) has long been 0, and powers of t are still finite
 _NEGLIGIBLE = 1e-30  # t up to which, for nu > 1/2, the Matérn function is 1 to rounding
 
-# 1/Gamma(1 + z) = sum_k g_k z^k (DLMF 5.7.1): g_1, g_3, g_5, ...
+# 1/Gamma(1 + z) = sum_k g_k z^k (DLMF 5.7.1): g_1, g_3, g_5, ...; the next one, 7.8e-12, is rounding for |z| <= 1/2
 _RECIPROCAL_GAMMA = (
     0.5772156649015329,
     -0.042002635034095236,
@@ -39,7 +39,6 @@ _RECIPROCAL_GAMMA = (
     1.133027231981696e-06,
     6.1160951044814155e-09,
     -1.18127457048702e-09,
-    7.782263439905071e-12,
 )
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from rfrope._core import array, threads
+from rfrope._core import array, elementwise, threads
 from rfrope._core.angles import Angles, rows
 from rfrope._core.array import Array
 from rfrope._core.turns import cos_sin
@@ -183,7 +183,7 @@ def _columns(coefficients: Array | None, span: slice) -> Array | None:
 
 def _joined(parts: tuple[Array, ...], xp: ModuleType) -> Array:
     """Sums at some of the lags each, one after the other; 0.0 where there are none."""
-    return 0.0 if isinstance(parts[0], float) else xp.concat(list(parts), axis=-1)
+    return 0.0 if isinstance(parts[0], float) else elementwise.joined(parts, sum(x.shape[-1] for x in parts), xp)
 
 
 def _of_pairs_at(angles: Angles, pairs: list[Pair], held: int) -> list[tuple[Array, Array]]:

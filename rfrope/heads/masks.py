@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, capacity
+from rfrope._core import array, capacity, elementwise
 from rfrope._core.arguments import flag, whole
 from rfrope._core.array import Array
 
@@ -36,12 +36,16 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
     if total >= 2**31:
         raise ValueError(f"the query sees {total} keys; expected fewer than 2**31: a shorter context or window")
     capacity.check(16.0 * (2 + len(ranges)) * total, f"a query that sees {total} keys", "context or window")
-    index = xp.arange(total, dtype=dtype, device=array.device(like))
-    columns, fold = [], total
-    for start, stop in ranges:
-        above, fold = fold, fold // (stop - start)
-        columns.append(index % above // fold + start)
-    return xp.stack(columns, axis=-1)
+
+    def rows(span: slice) -> Array:
+        index = xp.arange(span.start, span.stop, dtype=dtype, device=array.device(like))
+        columns, fold = [], total
+        for start, stop in ranges:
+            above, fold = fold, fold // (stop - start)
+            columns.append(index % above // fold + start)
+        return xp.stack(columns, axis=-1)
+
+    return elementwise.by_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
 
 
 def head_width(head_dim: Any, blocks: int) -> int:

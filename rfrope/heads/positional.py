@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, sums, turns
+from rfrope._core import angles, array, blocks, capacity, elementwise, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite, positive, whole
 from rfrope._core.array import Array
@@ -203,7 +204,8 @@ def positional_scores(
     temperature, frequencies = positive("temperature", temperature), angles.given(frequencies, scale=1.0)
     cos, sin, read = _turned_query(frequencies, offset, offset_weights, delta=delta)
     at = angles.checked(delta, frequencies, None, read.xp, read.device, "delta")
-    return temperature * softmax_scale(scaled, head_dim, at.blocks) * at.as_asked(_scores(at, cos, sin))
+    factor = temperature * softmax_scale(scaled, head_dim, at.blocks)
+    return at.as_asked(_scores(at, cos, sin, factor))
 
 
 @array.on_device_of_arrays
@@ -272,17 +274,16 @@ def positional_attention(
     xp, axes = read.xp, read.frequencies.shape[-1]
     vectors = lags_of_keys(ranges_of_lags(context, axes, causal, window, query_position), cos, xp)
     factor = temperature * softmax_scale(scaled, head_dim, cos.shape[-1])
-    scores = factor * _scores(read._replace(positions=vectors), cos, sin)
-    at_offset = factor * _scores(read, cos, sin)
-    offset = array.as_widest(read.in_rows().positions, xp)
-    hit = _meets(array.astype(vectors, offset.dtype, xp), offset, xp)
-    powers = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
-    weights = powers / xp.sum(powers, axis=-1, keepdims=True)
-    mass = xp.sum(xp.where(hit, weights, xp.zeros_like(weights)), axis=-1)
-    others = xp.where(hit, xp.full_like(scores, -math.inf), scores)
+    scores = _scores(read._replace(positions=vectors), cos, sin, factor)
+    at_offset = _scores(read, cos, sin, factor)
+    each = partial(elementwise.by_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
+    hit = _meets(vectors, array.as_widest(read.in_rows().positions, xp), each, xp)
+    weights = _softmax(scores, each, xp)
+    mass = xp.sum(each(lambda at: xp.where(hit[..., at], weights[..., at], xp.zeros_like(weights[..., at]))), axis=-1)
+    others = each(lambda at: xp.where(hit[..., at], xp.full_like(scores[..., at], -math.inf), scores[..., at]))
     best = xp.max(others, axis=-1)
     doubt = _EQUAL * xp.finfo(scores.dtype).eps * xp.max(xp.abs(at_offset), axis=-1)
-    rival = _nearest(others >= (best - doubt)[..., None], vectors, xp)
+    rival = _nearest(each(lambda at: others[..., at] >= (best - doubt)[..., None]), vectors, each, xp)
     gap = -xp.max(-at_offset, axis=-1) - best
     lags, rival = (angles.as_given(found, axes) for found in (vectors, rival))
     return PositionalAttention(lags, scores, weights, mass, rival, gap)
@@ -336,10 +337,22 @@ def _on_device(offset: Any, xp: ModuleType, device: Any) -> Any:
     return xp.full((), offset, dtype=xp.int32, device=device)
 
 
-def _scores(at: Angles, cos: Array, sin: Array) -> Array:
-    """Sum over the blocks of ``cos cos u + sin sin u`` at lags ``(..., L)``, for a query ``(*H, D)``."""
+def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
+    """``factor * sum_i cos_i cos u_i + sin_i sin u_i`` at lags ``(..., L)``, for a query ``(*H, D)``."""
     cosines, sines = sums.over_blocks(at.in_rows(), cos[..., None, :], sin[..., None, :])
-    return cosines + sines
+
+    def added(span: slice) -> Array:
+        return factor * (cosines[..., span] + sines[..., span])
+
+    lags = cosines.shape[-1]
+    return elementwise.by_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
+
+
+def _softmax(scores: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
+    largest = xp.max(scores, axis=-1, keepdims=True)
+    powers = each(lambda at: xp.exp(scores[..., at] - largest))
+    total = xp.sum(powers, axis=-1, keepdims=True)
+    return each(lambda at: powers[..., at] / total)
 
 
 def _as_column(values: Array, width: int, d_model: int, index: int, dtype: Any, xp: ModuleType) -> Array:
@@ -356,26 +369,34 @@ def _as_column(values: Array, width: int, d_model: int, index: int, dtype: Any, 
 # -- the offset and its rival ------------------------------------------------------------------------------------------
 
 
-def _meets(vectors: Array, offset: Array, xp: ModuleType) -> Array:
+def _meets(vectors: Array, offset: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
     """Whether the lags ``(n, k)`` are among the offsets ``(..., J, k)``: ``(..., n)``."""
-    same: Array = vectors[:, None, 0] == offset[..., None, :, 0]
-    for axis in range(1, vectors.shape[-1]):
-        same = same & (vectors[:, None, axis] == offset[..., None, :, axis])
-    return xp.max(xp.astype(same, xp.int32), axis=-1) > 0
+
+    def meet(span: slice) -> Array:
+        lags = array.astype(vectors[span, :], offset.dtype, xp)
+        same: Array = lags[:, None, 0] == offset[..., None, :, 0]
+        for axis in range(1, lags.shape[-1]):
+            same = same & (lags[:, None, axis] == offset[..., None, :, axis])
+        return xp.max(xp.astype(same, xp.int32), axis=-1) > 0
+
+    return each(meet)
 
 
-def _nearest(hits: Array, vectors: Array, xp: ModuleType) -> Array:
+def _nearest(hits: Array, vectors: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
     """Return the smallest of the vectors ``(n, k)`` that are hit, for each row of hits ``(..., n)``.
 
     `argmax` and indices would do, but that is one more pair of functions in which libraries differ.
     """
-    distance = xp.sum(xp.abs(vectors), axis=-1, dtype=vectors.dtype)
+    n, kind = vectors.shape[0], vectors.dtype
+    distance = each(lambda at: xp.sum(xp.abs(vectors[at, :]), axis=-1, dtype=kind))
     far = xp.max(distance) + 1
-    least = -xp.max(xp.where(hits, -distance, -far), axis=-1)
-    hits = hits & (distance == least[..., None])
-    n = vectors.shape[0]
-    index = xp.arange(n, dtype=vectors.dtype, device=array.device(vectors))
-    first = -xp.max(xp.where(hits, -index, xp.full_like(index, -n)), axis=-1)
-    own = index == first[..., None]
-    rows = [xp.where(own, vectors[:, axis], xp.zeros_like(index)) for axis in range(vectors.shape[-1])]
-    return xp.stack([xp.sum(row, axis=-1, dtype=vectors.dtype) for row in rows], axis=-1)
+    least = -xp.max(each(lambda at: xp.where(hits[..., at], -distance[at], -far)), axis=-1)
+    index = xp.arange(n, dtype=kind, device=array.device(vectors))
+    nearest = each(lambda at: hits[..., at] & (distance[at] == least[..., None]))
+    first = -xp.max(each(lambda at: xp.where(nearest[..., at], -index[at], xp.full_like(index[at], -n))), axis=-1)
+
+    def own(axis: int) -> Array:
+        found = each(lambda at: xp.where(index[at] == first[..., None], vectors[at, axis], xp.zeros_like(index[at])))
+        return xp.sum(found, axis=-1, dtype=kind)
+
+    return xp.stack([own(axis) for axis in range(vectors.shape[-1])], axis=-1)

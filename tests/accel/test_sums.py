@@ -188,6 +188,15 @@ def test_transforms_keep_the_bound(law, axes, kind, ran):
     assert np.max(np.abs(got[chosen] - exact_mean(omega, lags[chosen]).real)) < BOUND / 10
 
 
+def test_the_mean_at_lag_0_is_1_whatever_a_transform_says(ran, monkeypatch):
+    omega, lags = frequencies(LAWS[0], 1, 2**13), grid_of(2048, 1)
+    of_transform = leaf._transformed
+    monkeypatch.setattr(leaf, "_transformed", lambda *a: of_transform(*a) * (1.0 + 1e-12))
+    got = mean_cos(omega, lags)
+    assert "grid_sums" in ran
+    assert np.all(got[~np.any(lags, axis=1)] == 1.0)
+
+
 @pytest.mark.parametrize(("axes", "indexing"), [(2, "ij"), (2, "xy"), (3, "ij"), (3, "xy")])
 def test_grids_are_found_in_any_order(axes, indexing):
     lags = grid_of(12, axes, indexing)

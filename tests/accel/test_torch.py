@@ -85,6 +85,16 @@ def test_gradients_of_other_functions(name):
     assert torch.autograd.gradgradcheck(function, values)
 
 
+@pytest.mark.parametrize("alone", [0, 1, 2])
+def test_gradients_by_one_argument_of_a_table_alone(alone):
+    values = [uniform(2, 5, 10), uniform(5, 4), uniform(5, 4, seed=1)]
+
+    def turned(value):
+        return rfrope.rotate_by_table(*values[:alone], value, *values[alone + 1 :])
+
+    assert torch.autograd.gradcheck(turned, values[alone].clone().requires_grad_())
+
+
 def test_a_wrong_gradient_is_noticed(monkeypatch):
     """As one that forgets the sign of the inverse rotation, or a factor of the positions."""
     x, p, w = uniform(2, 5, 8).requires_grad_(), POSITIONS, uniform(4).requires_grad_()
@@ -232,6 +242,22 @@ def test_vmap_inside_a_compiled_graph(argument):
 
     compiled = torch.compile(mapped, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(stack), mapped(stack), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("dims", [(0, None), (1, None), (2, None), (None, 1), (0, 1), (2, 0)])
+def test_vmap_of_the_operator(dims):
+    """Over any axis of the features, at once, and over frequencies, or both, one by one."""
+    turn = importlib.import_module("rfrope._accel.torch.rotation")._turn
+    x, w = uniform(3, 3, 3, 8), uniform(3, 3, seed=1)[..., None] if dims[1] is not None else uniform(3, 1)
+    positions = POSITIONS[:3, None]
+
+    def turned(x, w):
+        return turn(x, positions, w, None, None, 1.5, False, True, False)
+
+    found = torch.func.vmap(turned, dims)(x, w)
+    for i, row in enumerate(found):
+        one = (v if dim is None else v.select(dim, i) for v, dim in zip((x, w), dims, strict=True))
+        assert torch.equal(row, turned(*one))
 
 
 def test_gradients_of_each_sample():

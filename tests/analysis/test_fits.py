@@ -133,6 +133,22 @@ def test_fewer_parameters_come_first_among_equals():
     assert min(found[1].rms, found[2].rms) <= found[0].rms  # the others contain it
 
 
+@pytest.mark.parametrize(
+    ("law", "name", "limits"),
+    [
+        ("gaussian(scale=1e7)", "gaussian", ("scale",)),  # slower than what is sought
+        ("gaussian(scale=1e-4)", "gaussian", ("scale",)),  # faster
+        ("gaussian(scale=20)", "gaussian", ()),
+        ("sinc(bandwidth=0.1)", "power_exponential", ()),  # whose exponent ends at 2 by its nature
+    ],
+)
+def test_limits_of_the_search_are_named(law, name, limits):
+    (found,) = analysis.fit_kernel(rfrope.sample(law, 64, design="quantile"), 64, names=[name])
+    assert found.at_limit == limits
+    if name == "power_exponential":
+        assert found.kernel.exponent == pytest.approx(2.0, rel=0.01)
+
+
 def test_frequencies_that_never_turn():
     best = analysis.fit_kernel(np.zeros(8), 1000)[0]
     assert (best.kernel, best.rms, best.sup) == (rfrope.kernel("constant"), 0.0, 0.0)

@@ -165,6 +165,14 @@ def test_a_lattice_is_one_to_the_rounding_of_its_dtype(dtype, apart, xp):
     assert alpha == pytest.approx(math.log(9.0) / np.sum(0.5 * missed**2), rel=0.1)
 
 
+@pytest.mark.parametrize(("turns", "up"), [(3, True), (5, True), (777, False)])
+def test_a_whole_turn_computed_to_the_last_place_but_one_is_one(turns, up):
+    """What was computed in float32 may be wrong by a unit more than its rounding."""
+    omega = np.nextafter(np.float32(2.0 * math.pi / turns), np.float32(math.inf if up else 0.0))
+    with pytest.raises(ValueError, match=rf"1 other key scores as much .*\(lag -{turns + 1}\)"):
+        heads.temperature_for_mass(0.9, np.asarray([omega]), context=turns + 2)
+
+
 @pytest.mark.parametrize("size", [1e-155, 1e-200, 1e-320])
 def test_frequencies_that_are_too_small_say_so(size):
     with pytest.raises(ValueError, match=r"3 other keys score .*: frequencies are too small to tell these lags .*1/4"):

@@ -10,6 +10,7 @@ import logging
 import pathlib
 import subprocess
 import sys
+import types
 import warnings
 
 import numpy as np
@@ -26,6 +27,7 @@ with warnings.catch_warnings():  # importing them raises a few of their own
     from transformers import cache_utils
 
     from rfrope.data.pairing_layers import config_classes, modelling
+    from rfrope.integrations import rotations
     from rfrope.integrations import transformers as integration
     from rfrope.integrations.transformers import register, replace_rotary
     from rfrope.layers.torch import RotaryEmbedding
@@ -50,6 +52,22 @@ SIZES = {
     "eos_token_id": 2,
 }
 IDS = torch.arange(3, 15)[None]
+
+
+@pytest.mark.parametrize("frequencies", [np.geomspace(1.0, 0.01, 4), np.random.default_rng(0).random((4, 2))])
+def test_fewer_queries_are_at_the_last_positions(frequencies):
+    """As where a model keeps turned and plain keys, and turns all of them again beside the new queries."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.rand(1, heads, tokens, 8, generator=generator) for heads, tokens in ((4, 3), (2, 7)))
+    at = (
+        torch.arange(7)[None]
+        if frequencies.ndim == 1
+        else torch.stack([torch.arange(7), torch.arange(7) % 3], -1)[None]
+    )
+    rotary, positions = RotaryEmbedding(frequencies), types.SimpleNamespace(turns_last=False)
+    turned = rotations._turned(rotary, positions, q, k, at, False)
+    for x, got, places in ((q, turned[0], at[0, 4:]), (k, turned[1], at[0])):
+        assert torch.equal(got, rfrope.rotate(x, places, torch.from_numpy(frequencies)))
 
 
 def made(model_type="llama", **values):

@@ -738,7 +738,7 @@ DECODING = {  # module, and positions of its axes
 
 
 @pytest.mark.parametrize("dynamic", sparse([False, True], lambda dynamic: not dynamic))
-@pytest.mark.parametrize("name", sparse(DECODING, lambda name: name == "half"))
+@pytest.mark.parametrize("name", sparse(DECODING, lambda name: name in ("half", "heads")))
 def test_one_token_in_a_graph_is_turned_by_torchs_own_operators(name, dynamic):
     """So that they are fused with their neighbours; exactly, wherever the token is."""
     rope, axes = DECODING[name]
@@ -878,6 +878,8 @@ def test_bad_input_is_named():
         RotaryEmbedding(rope, True, 64)
     with pytest.raises(ValueError, match=r"no tables for frequencies of shape \(16, 3\)"):
         RotaryEmbedding(AXES["vectors"], max_positions=64)
+    with pytest.raises(ValueError, match=r"no tables for frequencies of shape \(16, 2\)"):
+        RotaryEmbedding(np.ones((16, 2)), max_positions=64)
     with pytest.raises(ValueError, match="expected one axis of heads at most"):
         RotaryEmbedding(np.ones((2, 2, 16, 1)))
     module, x = RotaryEmbedding(rope), features(2, 4, 5, WIDTH)
@@ -915,6 +917,8 @@ def test_layers_are_a_module_of_the_face():
     with pytest.raises(AttributeError, match=r"module 'rfrope\.layers' has no attribute 'keras'"):
         rfrope.layers.keras  # noqa: B018
     assert repr(RotaryEmbedding([1.0], "both")).startswith("RotaryEmbedding(Rope(1 frequencies")
+    assert repr(RotaryEmbedding([1.0], "both")).endswith("), learnable=frequencies and phases)")
+    assert "learnable" not in repr(RotaryEmbedding([1.0]))
 
 
 def test_examples_of_its_documentation():

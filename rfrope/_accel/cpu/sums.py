@@ -24,7 +24,7 @@ import numpy as np
 from rfrope._accel import layout, transforms
 from rfrope._accel.cpu import pairs_loops
 from rfrope._accel.cpu import sums_loops as loops
-from rfrope._core import array, memory, threads
+from rfrope._core import array, memory, spans, threads
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 
@@ -214,8 +214,8 @@ def _mean_of_one_set(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     lags, turned = _prepared(lags), _Turned.of(omega)
     may_pay = transforms.may_pay(turned.count, len(lags), turned.axes, _COSTS)
     grid = transforms.grid_of(lags) if may_pay else None
-    spans = range(0, turned.count, _DRAWS)
-    parts = [turned.those(slice(start, start + _DRAWS)) for start in spans] if len(spans) > 1 else [turned]
+    starts = range(0, turned.count, _DRAWS)
+    parts = [turned.those(slice(start, start + _DRAWS)) for start in starts] if len(starts) > 1 else [turned]
     plans = [_plan(part, lags, grid) for part in parts] if may_pay else []
     if not plans or plans[0] is None:
         return _direct_mean(turned, lags)
@@ -223,13 +223,19 @@ def _mean_of_one_set(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     def work(index: int) -> np.ndarray:
         plan = plans[index]
         sums = _direct_sums(parts[index], lags) if plan is None else _transformed(parts[index], lags, plan)
-        return sums.real.copy()
+        real = np.empty(len(lags))
+        for span in spans.spans(len(lags)):
+            real[span] = sums.real[span]
+        return real
 
     total = np.zeros(len(lags))
     for part in threads.ordered_map(work, range(len(parts)), threads.allowed()):
         total += part
-    total[~np.any(lags, axis=1)] = turned.count  # known without a sum
-    return total / turned.count
+    for span in spans.spans(len(lags), turned.axes):
+        part = total[span]
+        part[~np.any(lags[span], axis=1)] = turned.count  # known without a sum
+        part /= turned.count
+    return total
 
 
 # -- transforms --------------------------------------------------------------------------------------------------------
