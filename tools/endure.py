@@ -230,8 +230,8 @@ def stretches() -> Rows:
     yield "Work", "Seconds", "Where"
     for name, (setup, large, small) in WORKS.items():
         script = STRETCHED.format(setup=setup, small=small, large=large, seconds=WATCHED)
-        told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-        seconds, _, place = told.strip().partition(" ")
+        said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        seconds, _, place = said.strip().partition(" ")
         yield name, f"{float(seconds):.2f}", place
 
 

@@ -37,8 +37,8 @@ SEED = 18
 
 def part(target: str, times: float, seed: int) -> tuple[int, bool, float]:
     """How many inputs a target took, whether all of them were read or refused as they should be, and seconds."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as told:
-        environment = os.environ | {"RFROPE_FUZZ": repr(times), "RFROPE_FUZZED_TO": told.name}
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        environment = os.environ | {"RFROPE_FUZZ": repr(times), "RFROPE_FUZZED_TO": file.name}
         command = [
             sys.executable,
             "-m",
@@ -56,7 +56,7 @@ def part(target: str, times: float, seed: int) -> tuple[int, bool, float]:
         ended = subprocess.run([*command, tests, *only], cwd=ROOT, env=environment, capture_output=True, text=True)
         if ended.returncode:
             print(ended.stdout[-6000:], ended.stderr[-2000:], flush=True)
-        taken = json.loads(pathlib.Path(told.name).read_text("utf-8") or "{}")
+        taken = json.loads(pathlib.Path(file.name).read_text("utf-8") or "{}")
     return sum(taken.values()), ended.returncode == 0, time.perf_counter() - begun
 
 

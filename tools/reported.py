@@ -185,5 +185,5 @@ def mutations(root: pathlib.Path) -> list[tuple[Mutation, list[str]]]:
 
 def reasons(root: pathlib.Path) -> dict[str, str]:
     """Why some of them may survive, by `Mutation.name`."""
-    told = zip(mutations(root), REPORTED, strict=True)
-    return {one.name: MAY_SURVIVE[after] for (one, _), (_, _, after, _) in told if after in MAY_SURVIVE}
+    pairs = zip(mutations(root), REPORTED, strict=True)
+    return {one.name: MAY_SURVIVE[after] for (one, _), (_, _, after, _) in pairs if after in MAY_SURVIVE}

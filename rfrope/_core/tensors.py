@@ -15,11 +15,14 @@ _FOUND = ModuleType("found")  # the compiler reads an attribute of a module when
 
 def imported(name: str) -> Any:
     """Return a module that something has imported already, else None."""
-    found = getattr(_FOUND, name, None)
-    if found is None:
-        _look_up(name)
-        found = getattr(_FOUND, name)
-    return found
+    _look_up(name)
+    return getattr(_FOUND, name)
+
+
+def _torch() -> Any:
+    """Return torch if something has imported it: once found it is not looked for again."""
+    found = getattr(_FOUND, "torch", None)
+    return imported("torch") if found is None else found
 
 
 def namespace() -> Any:
@@ -44,24 +47,24 @@ _load_namespace._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def is_torch(x: Array) -> bool:
     """Whether `x` is a tensor of torch, which is not imported to find out."""
-    torch = imported("torch")
+    torch = _torch()
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 def is_sparse(x: Array) -> bool:
     """Whether a tensor of torch holds some of its elements only."""
-    return x.layout is not imported("torch").strided
+    return x.layout is not _torch().strided
 
 
 def is_compiling() -> bool:
     """Whether PyTorch's compiler is tracing this call."""
-    torch = imported("torch")
+    torch = _torch()
     return torch is not None and bool(torch.compiler.is_compiling())
 
 
 def constant(value: Any, device: Any) -> Array:
     """Return numbers of any form as a tensor, without a loss, inside a graph that is being compiled."""
-    torch = imported("torch")
+    torch = _torch()
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, list | tuple | range):
@@ -79,7 +82,7 @@ def _holds_float(values: Any) -> bool:
 
 def has_values(x: Array, device_type: str) -> bool:
     """Whether a torch tensor is on a device of that type and holds values: it is not being compiled or mapped over."""
-    torch = imported("torch")
+    torch = _torch()
     if torch.compiler.is_compiling() or not (x.is_cpu if device_type == "cpu" else x.device.type == device_type):
         return False
     if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
@@ -91,7 +94,7 @@ def has_values(x: Array, device_type: str) -> bool:
 def needs_gradient(*arrays: Array) -> bool:
     """Whether one of some arrays is a torch tensor whose operations are being recorded for gradients."""
     asked = any(getattr(x, "requires_grad", False) for x in arrays)
-    return asked and bool(imported("torch").is_grad_enabled())
+    return asked and bool(_torch().is_grad_enabled())
 
 
 def is_recorded(x: Array) -> bool:
@@ -102,7 +105,7 @@ def is_recorded(x: Array) -> bool:
     """
     if not is_torch(x) or x.device.type not in ("cpu", "cuda", "meta"):
         return False
-    torch = imported("torch")
+    torch = _torch()
     fake = (torch._subclasses.FakeTensor, torch._subclasses.functional_tensor.FunctionalTensor)
     if type(x) not in (torch.Tensor, torch.nn.Parameter, *fake):
         return False
@@ -115,7 +118,7 @@ def is_recorded(x: Array) -> bool:
 
 def are_memory(*tensors: Array) -> bool:
     """Whether tensors of strided layout are no more than memory of the CPU, asked as quickly as that can be."""
-    torch = imported("torch")
+    torch = _torch()
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
@@ -131,5 +134,5 @@ def are_memory(*tensors: Array) -> bool:
 
 def empty_like(x: Array) -> Array:
     """Return a dense tensor of the shape, dtype and device of another, not filled."""
-    torch = imported("torch")
+    torch = _torch()
     return torch.empty_like(x, memory_format=torch.contiguous_format)

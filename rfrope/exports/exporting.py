@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, files
+from rfrope._core import angles, files
 from rfrope._core.arguments import choice, flag, path_of, positive, whole
 from rfrope._core.array import Array, on_device_of_arrays
 from rfrope._core.blocks import check_pairing
@@ -55,7 +55,6 @@ def records() -> tuple[Engine, ...]:
 
 
 @on_device_of_arrays
-@array.on_device_of_arrays
 def export(
     rope: Rope | Array,
     engine: str,
@@ -111,7 +110,6 @@ def export(
 
 
 @on_device_of_arrays
-@array.on_device_of_arrays
 def rounding(
     rope: Rope | Array,
     engine: str,
@@ -159,7 +157,6 @@ def rounding(
 
 
 @on_device_of_arrays
-@array.on_device_of_arrays
 def write(
     path: str | os.PathLike[str],
     rope: Rope | Array,

@@ -22,6 +22,10 @@ _OPERATOR = twins.twin_of("rfrope.rotation.turning.rotated", "torch")
 _UNIT = 3.4061215800865545e-19  # radians: 2 pi 2^-64
 
 
+def _holds_integers(x: Tensor) -> bool:
+    return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+
+
 class InGraphs(torch.nn.Module):
     """What a module does in a graph with integer positions, if nothing of it is learned."""
 
@@ -70,14 +74,14 @@ class InGraphs(torch.nn.Module):
     def _of_integers(self, q: Tensor, positions: Any, offset: Any) -> Tensor | None:
         axes, device = self.axes, q.device
         if type(offset) is not int:
-            if type(offset) is not torch.Tensor or offset.ndim > 1 or offset.is_floating_point():
+            if type(offset) is not torch.Tensor or offset.ndim > 1 or not _holds_integers(offset):
                 return None
             if offset.device != device:
                 return None
             offset = offset.long().reshape(-1, 1, 1) if offset.ndim else offset
         if positions is None:
             positions = torch.arange(q.shape[-2], device=device)
-        elif type(positions) is not torch.Tensor or positions.is_floating_point() or positions.device != device:
+        elif type(positions) is not torch.Tensor or not _holds_integers(positions) or positions.device != device:
             return None
         if positions.ndim < 1 + (axes > 1) or (axes > 1 and positions.shape[-1] != axes):
             return None

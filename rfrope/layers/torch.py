@@ -112,6 +112,7 @@ class RotaryEmbedding(InGraphs):
         for name in _LEARNABLE[:2]:
             learned = torch.nn.Parameter(torch.empty(shape[name], dtype=dtype)) if name in self._learned else None
             self.register_parameter(name, learned)
+        self._from_meta = any(getattr(self, name).is_meta for name in self._learned)
         self.reset_parameters()
         self._forget()
 
@@ -213,10 +214,12 @@ class RotaryEmbedding(InGraphs):
     def __setattr__(self, name: str, value: Any) -> None:
         """Note that a loader of transformers is done with this module: what no file had is raw memory, and starts anew.
 
-        The loader marks each parameter that it has read, and then every module.
+        The loader marks each parameter that it has read, and then every module. A module that was not made on the meta
+        device holds no raw memory; what marks it then is no loader.
         """
         super().__setattr__(name, value)
-        if name == _DONE and value:
+        if name == _DONE and value and self._from_meta:
+            self._from_meta = False
             self._start(tuple(one for one in self._learned if not getattr(getattr(self, one), _DONE, False)))
 
     def _load_from_state_dict(
@@ -287,9 +290,12 @@ class RotaryEmbedding(InGraphs):
             if self.axes > 1:
                 return None
             return np.arange(offset, offset + q.shape[-2], dtype=np.float64)[:, None]
-        if not (isinstance(positions, torch.Tensor) and tensors.are_memory(positions)) or positions.is_floating_point():
+        if not (isinstance(positions, torch.Tensor) and tensors.are_memory(positions)):
             return None
-        read = np.array(positions.numpy(), np.float64, order="C")
+        given = positions.numpy()
+        if given.dtype.kind not in "iu":
+            return None
+        read = np.array(given, np.float64, order="C")
         read = angles.as_vectors(read, self.axes)
         return _with_heads(read + offset if offset else read)
 

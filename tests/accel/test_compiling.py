@@ -128,3 +128,30 @@ def test_what_is_kept_is_what_was_made(tmp_path):
     compiling._check("loop", data)
     with pytest.raises(ValueError, match="does not hold what was written to it"):
         compiling._check("loop", data[1:])
+
+
+def test_processes_that_compile_at_once_never_load_what_is_for_other_types(tmp_path):
+    first, second, later = (compiling._Files(str(tmp_path), "loop", "source") for _ in range(3))
+    second._load_index = dict  # it has looked before
+    written = first._save_data
+
+    def meanwhile(name, data):
+        second.save("float64", "code for float64")
+        written(name, data)
+
+    first._save_data = meanwhile
+    first.save("float32", "code for float32")
+    for kind in ("float32", "float64"):
+        assert later.load(kind) in (None, f"code for {kind}")
+    assert later.load("float32") == "code for float32"
+
+
+def test_code_of_before_an_edit_is_never_loaded(tmp_path):
+    compiling._Files(str(tmp_path), "loop", "before").save("float32", "old code")
+    (old,) = tmp_path.glob("*.nbc")
+    edited = compiling._Files(str(tmp_path), "loop", "after")
+    assert edited.load("float32") is None
+    edited._save_data = lambda *_: None  # a process that has not come to it yet
+    edited.save("float32", "new code")
+    assert compiling._Files(str(tmp_path), "loop", "after").load("float32") is None
+    assert not old.exists()  # so that nothing piles up

@@ -952,3 +952,26 @@ def test_a_state_with_the_ladder_of_sections_is_right():
     rope = rfrope.Rope(FREQUENCIES, sections=(6, 5, 5))
     state = {"inv_freq": torch.tensor(FREQUENCIES, dtype=torch.float32)}
     RotaryEmbedding(rope).load_state_dict(state)  # a warning would be an error
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("of", ["positions", "offset"])
+@pytest.mark.parametrize("wrong", [True, 3.0 + 4.0j], ids=["bool", "complex"])
+def test_positions_are_real_numbers_however_often(compiled, of, wrong):
+    module, q = RotaryEmbedding(rfrope.geometric(8)), torch.randn(1, 2, 1, 16)
+    call = torch.compile(module, backend="eager") if compiled else module
+    for _ in range(4):
+        call(q, q, torch.tensor([[3]]))
+    given = torch.tensor([[wrong]]) if of == "positions" else torch.tensor(wrong)
+    with pytest.raises(TypeError, match=f"{of} has dtype (bool|complex64)"):
+        call(q, q, **{of: given})
+
+
+def test_what_was_learned_stays_where_a_model_ends_its_construction():
+    module = RotaryEmbedding(rfrope.geometric(8), "both")
+    with torch.no_grad():
+        module.phases += 0.25
+        module.frequencies *= 1.5
+    kept = {name: value.clone() for name, value in module.state_dict().items()}
+    module._is_hf_initialized = True  # as post_init of transformers marks what it is given
+    assert all(torch.equal(kept[name], value) for name, value in module.state_dict().items())

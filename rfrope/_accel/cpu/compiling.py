@@ -89,7 +89,26 @@ def examined() -> list[str]:
 
 
 class _Files(IndexDataCacheFile):
-    """Numba's files, each with a digest: of damaged code nobody knows what it does."""
+    """Numba's files, each with a digest: of damaged code nobody knows what it does.
+
+    The name of a file says what its code is for and of what source. Numba numbers them: of two processes that compile
+    at once, for different types, each may then load what the other has written, and one that comes after an edit the
+    code of before.
+    """
+
+    def __init__(self, folder: str, base: str, stamp: Any) -> None:
+        super().__init__(folder, base, stamp)
+        self._names = base + ".{}.nbc"
+
+    def save(self, key: Any, data: Any) -> None:
+        overloads = self._load_index()
+        if not overloads:  # what lies there is of another source
+            for path in pathlib.Path(self._cache_path).glob(self._names.format("*")):
+                path.unlink(missing_ok=True)
+        kept = hashlib.sha256(repr((self._source_stamp, key)).encode()).hexdigest()[:16]
+        overloads[key] = self._names.format(kept)
+        self._save_data(overloads[key], data)
+        self._save_index(overloads)
 
     def _dump(self, obj: Any) -> bytes:
         data: bytes = super()._dump(obj)
@@ -121,7 +140,7 @@ def _check(path: str, data: bytes) -> None:
 
 
 class _Kept(FunctionCache):
-    """Numba's files of a compiled function, which differ in two ways from its own cache.
+    """Numba's cache of a compiled function, which differs in two more ways.
 
     They are stale as soon as any file of this folder or the one above was edited, not the function's own alone, because
     loops call each other across files. A full disk or a damaged file costs a compilation and nothing else.
