@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, capacity, sums
-from rfrope._core.arguments import positive, whole
+from rfrope._core.arguments import is_several, positive, whole
 from rfrope._core.texts import Result
 from rfrope.analysis.bases import integral_rule
 from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
@@ -229,7 +229,7 @@ def _lengths(context: Any, omega: np.ndarray) -> tuple[int, ...]:
     if context is None:
         raise ValueError("context is missing; expected a number of positions, such as 4096")
     axes = omega.shape[-1]
-    if not isinstance(context, Sequence | np.ndarray) or isinstance(context, str) or np.ndim(context) == 0:
+    if not isinstance(context, range) and not is_several(context):
         return (whole("context", context, 2),) * axes
     lengths = tuple(whole(f"context[{axis}]", length, 2) for axis, length in enumerate(context))
     if len(lengths) == 1:
