@@ -262,8 +262,8 @@ def _summed_to(value: Array, shape: tuple[int, ...], xp: ModuleType) -> Array:
 def _turned_at_once(x: Array, cos: Array, sin: Array, turn: Turn, xp: ModuleType) -> Array:
     """Turn for a compiler of whole functions: tables as wide as the features, and both features of a block exchanged.
 
-    XLA makes one loop of that, which is compiled in less time and runs in less than one over halves that are sliced out
-    and joined again, and than one over tables that are not as wide.
+    XLA makes one loop of that. With its gradients it runs in less time than one over halves that are sliced out and
+    joined again, or over tables that are not as wide; `benchmarks.ways` has them all.
     """
     half, wide = cos.shape[-1], array.wider_float(x, xp)
     apart, axis = (
