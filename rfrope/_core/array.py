@@ -215,10 +215,10 @@ def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: An
         dtype = widest_float(xp, device) if host.dtype.kind == "f" else getattr(xp, _known_dtype(host, xp, device))
     if host.dtype == np.float64 and not has_float64(xp, device):
         host = host.astype(np.float32)  # before it is on a device that has no such numbers
-    library = library_of(xp)
-    if library == "torch" and not host.flags.writeable:  # it would share the memory
-        host = host.copy()
-    if device is not None and library not in ("jax", "dask"):
+    if library_of(xp) in ("jax", "dask"):
+        return xp.asarray(host, dtype=dtype)
+    host = host if host.flags.writeable else host.copy()  # the memory may be shared
+    if device is not None:
         return xp.asarray(host, dtype=dtype, device=device)
     return xp.asarray(host, dtype=dtype)
 
