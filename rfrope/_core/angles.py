@@ -443,8 +443,8 @@ def _whole(positions: Any, name: str, xp: ModuleType, device: Any) -> Any:
     if not given or array.has_float64(xp, device):
         return positions
     host = array.host_numbers(positions, name)
-    fits = host.dtype.kind == "f" and bool(np.all((np.abs(host) < 2.0**31) & (host == np.floor(host))))
-    return host.astype(np.int32) if fits else positions
+    are_whole = host.dtype.kind == "f" and bool(np.all((np.abs(host) < 2.0**63) & (host == np.floor(host))))
+    return host.astype(np.int64) if are_whole else positions
 
 
 def _as_wide(omega: Array, shift: Array) -> Array:

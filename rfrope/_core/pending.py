@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import fields
 from typing import Any
 
 
-class Pending:
+class Pending(ABC):
     """What a field is until it is read: `settled` gives its value, and may take its time.
 
     It holds copies of what it needs, so that nothing that is written later changes what it finds.
     """
 
+    @abstractmethod
     def settled(self) -> Any:
         """Find it out."""
-        raise NotImplementedError
 
 
 class WhenAsked:

@@ -6,6 +6,7 @@ hence methods, and those of tensors in place of functions.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, TypeAlias
 
 import torch
@@ -26,7 +27,7 @@ def _holds_integers(x: Tensor) -> bool:
     return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
 
 
-class InGraphs(torch.nn.Module):
+class InGraphs(torch.nn.Module, ABC):
     """What a module does in a graph with integer positions, if nothing of it is learned."""
 
     rope: Any
@@ -147,10 +148,10 @@ class InGraphs(torch.nn.Module):
 
     # -- what the module gives -----------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _moved(self, name: str, device: Any) -> Tensor:
         """What follows from the Rope, on a device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _of_queries(self, omega: Tensor, group: int) -> Tensor:
         """Frequencies of the heads of queries, from those of the keys that they share."""
-        raise NotImplementedError

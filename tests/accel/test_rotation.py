@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import gc
 import inspect
 import itertools
 import math
 import warnings
+import weakref
 from typing import Any
 
 import numpy as np
@@ -1077,3 +1079,38 @@ def test_a_step_of_torch_is_the_call_without_one(dtype, steps):
     learnt = x.float().clone().requires_grad_()
     rope.rotate(learnt, np.arange(3)).sum().backward()
     assert learnt.grad is not None
+
+
+def a_walk():
+    x = np.zeros((3, 8), np.float32)
+    source = walks.Source(loops.POSITIONS, 4, 1, 8, 8)
+    place = (x.shape, x.strides)
+    operands = (((3,), (8,), 8), ((), (), 8), ((), (), 0), ((), (), 0))
+    return walks.Walk("float32", source, place, place, operands, (False, False, False), ("half", "half"))
+
+
+def test_threads_that_plan_at_once_are_given_one_plan(monkeypatch):
+    """A plan that the walk did not keep would be gone while a loop reads it."""
+    walk, made, plan = a_walk(), [], walks._plan
+
+    def interrupted(*arguments):
+        if not made:
+            made.append(None)
+            made.append(walk.plan(False))  # of another thread, meanwhile
+        return plan(*arguments)
+
+    monkeypatch.setattr(walks, "_plan", interrupted)
+    assert walk.plan(False) is made[1]
+    assert walk.plan(False) is made[1]
+
+
+def test_a_step_keeps_the_plans_that_it_names():
+    walk, positions, omega = a_walk(), np.zeros(3), np.zeros(4)
+    step = walks.Step(walk, (0, 32), (), positions, omega, 1.0, False)
+    gone = weakref.ref(walk)
+    del walk
+    gc.collect()
+    assert gone() is not None
+    del step
+    gc.collect()
+    assert gone() is None

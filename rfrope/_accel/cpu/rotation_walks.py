@@ -96,10 +96,13 @@ class Walk:
             self._seconds[way].append(seconds)
 
     def plan(self, in_place: bool, way: int = THROUGH) -> Plan:
-        """Return the plan for arrays that are one, or not, and for one of the `ways`."""
+        """Return the plan for arrays that are one, or not, and for one of the `ways`: of threads, too, one for all.
+
+        It lives as long as the walk, since loops read it at its address.
+        """
         found = self._plans.get((in_place, way))
         if found is None:
-            found = self._plans[in_place, way] = _plan(*self._arguments, in_place, self.size, way)
+            found = self._plans.setdefault((in_place, way), _plan(*self._arguments, in_place, self.size, way))
         return found
 
 
@@ -173,6 +176,7 @@ class Step:
         scale: float,
         inverse: bool,
     ) -> None:
+        self._walk = walk  # whose plans the table names by their addresses
         start = frequencies.ctypes.data
         through = [walk.plan(in_place).address for in_place in (False, True)]
         reaches = walk.x_low, walk.x_high, walk.y_low, walk.y_high, walk.same_strides
