@@ -1,14 +1,16 @@
 """A million strange inputs, in parts: ``python -m tools.fuzz --output docs/fuzzing.csv``, an hour on one slow core.
 
 Each part runs a target of tests/test_fuzzing.py in a process of its own, with a seed of its own, so that nothing grows;
-most inputs go where one costs least. ``--times 0.01`` takes a hundredth.
+most inputs go where one costs least. ``--times 0.01`` takes a hundredth; ``--workers 2`` runs two parts at a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import concurrent.futures
 import csv
+import functools
 import json
 import os
 import pathlib
@@ -65,15 +67,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--output", type=pathlib.Path, metavar="FILE.csv")
     parser.add_argument("--times", type=float, default=1.0)
+    parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args(arguments)
     taken, failed, seconds = collections.Counter(), collections.Counter(), collections.Counter()
     for target, parts, times in PARTS:
-        for seed in range(SEED, SEED + parts):
-            # above 1, so that other inputs come each time
-            number, passed, spent = part(target, max(1.001, given.times * times), seed)
-            taken[target] += number
-            failed[target] += not passed
-            seconds[target] += spent
+        seeds = range(SEED, SEED + parts)
+        inputs = max(1.001, given.times * times)  # above 1, so that other inputs come each time
+        with concurrent.futures.ThreadPoolExecutor(given.workers) as pool:
+            for number, passed, spent in pool.map(functools.partial(part, target, inputs), seeds):
+                taken[target] += number
+                failed[target] += not passed
+                seconds[target] += spent
         print(f"{target:52}{taken[target]:10}{failed[target]:4}{seconds[target]:8.0f}", flush=True)
     rows = [("Inputs to", "Number", "Parts that failed", "Seconds")]
     for target, *_ in PARTS:

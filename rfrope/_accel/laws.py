@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rfrope._core.octaves import OCTAVES, coefficients
+
 # Laws of a component
 UNIFORM, LOG_UNIFORM, TABLE = range(3)
 
 # A table of a quantile has a polynomial of ROW coefficients for each of PIECES equal parts of each octave of
 # v = min(u, 1 - u); one side of u = 1/2 takes SIDE rows
-OCTAVES, PIECES, ROW = 52, 128, 6
+PIECES, ROW = 128, 6
 SIDE = OCTAVES * PIECES
 
 _COMPONENTS = {"uniform": UNIFORM, "log_uniform": LOG_UNIFORM}
@@ -74,21 +76,6 @@ def radius_table(quantile: Callable[..., np.ndarray], parameters: tuple[float, .
 
 
 def table(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | None:
-    """Coefficients of the polynomials through a function's values at Chebyshev's points of every piece.
-
-    None if they are not the function in between, relative to it and beside what its own rounding near 1/2 explains.
-    """
-    nodes = 0.5 * np.cos(np.pi * (np.arange(ROW) + 0.5) / ROW)
-    between = 0.5 * np.cos(np.pi * np.arange(1, ROW) / ROW)
-    octave, piece = np.divmod(np.arange(SIDE), PIECES)
-
-    def values(x: np.ndarray) -> np.ndarray:
-        return function(np.ldexp(1.0 + (piece[:, None] + 0.5 + x) / PIECES, octave[:, None] - 53))
-
-    with np.errstate(all="ignore"):
-        coefficients = np.linalg.solve(np.vander(nodes, increasing=True), values(nodes).T).T
-        exact = values(between)
-        error = np.abs(coefficients @ np.vander(between, ROW, increasing=True).T - exact)
-    if not np.all(error[: -PIECES // 8] <= _ERROR * np.abs(exact[: -PIECES // 8])):
-        return None
-    return np.ascontiguousarray(coefficients).reshape(-1) if np.all(np.isfinite(coefficients)) else None
+    """Coefficients of a function's polynomials, one piece after the other; None if they are not the function."""
+    found = coefficients(function, PIECES, ROW, _ERROR)
+    return None if found is None else found.reshape(-1)

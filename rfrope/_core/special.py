@@ -16,6 +16,7 @@ import numpy as np
 
 from rfrope._core import array, elementwise
 from rfrope._core.array import Array
+from rfrope._core.octaves import Interpolant
 
 _UNIFORM_ORDER = 20.0  # orders from which the uniform expansion of K_nu is used
 _UNIFORM_TERMS = 12
@@ -72,16 +73,34 @@ def student_quantile(dof: float, u: np.ndarray) -> np.ndarray:
     if dof == 1.0:  # -cot(pi v), by the side on which the argument of tan is small
         lower = lambda v: np.where(v < 0.25, -1.0 / np.tan(math.pi * v), -np.tan(math.pi * (0.5 - v)))  # noqa: E731
         return symmetric_quantile(u, lower)
+    slope = _student_slope(float(dof))
+    return symmetric_quantile(u, lambda v: slope(v) * (2.0 * v - 1.0))
+
+
+@lru_cache(maxsize=32)
+def _student_slope(dof: float) -> Interpolant:
+    """Student's quantile function over ``2 v - 1``, which does not vanish at 1/2."""
     from scipy.special import stdtrit
 
-    return symmetric_quantile(u, lambda v: np.where(v == 0.5, 0.0, stdtrit(dof, v)))  # 1e-16 in SciPy below 1.17
+    def slope(v: np.ndarray) -> np.ndarray:
+        away = np.where(v == 0.5, -1.0, 2.0 * v - 1.0)
+        return np.where(v == 0.5, 1.0, stdtrit(dof, v) / away)  # stdtrit(dof, 0.5) is 1e-16 in SciPy below 1.17
+
+    return Interpolant(slope)
 
 
 def gamma_quantile(shape: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
     """Quantile function of the Gamma law with the given shape and rate 1, at 1 - u if `upper`."""
+    right = u > 0.5
+    return _gamma_quantiles(float(shape))(np.minimum(u, 1.0 - u), right != upper)
+
+
+@lru_cache(maxsize=32)
+def _gamma_quantiles(shape: float) -> Interpolant:
+    """Quantiles of the Gamma law for probabilities of the lower tail, and for those of the upper one."""
     from scipy.special import gammainccinv, gammaincinv
 
-    return gammainccinv(shape, u) if upper else gammaincinv(shape, u)
+    return Interpolant(lambda v: gammaincinv(shape, v), lambda v: gammainccinv(shape, v))
 
 
 def exponential_quantile(u: np.ndarray, *, upper: bool = False) -> np.ndarray:

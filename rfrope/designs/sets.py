@@ -21,7 +21,7 @@ _MANY = 2**15  # uniforms from which on it pays to import Numba
 _BITS = 52  # random bits of a uniform
 _AT_ONCE = 2**16  # numbers of candidates
 _TABULATED = 2**16  # points from which the law of abs(omega) is tabulated where it has no quantile function
-_ROWS, _SHARE = 2**13, 2**15  # rows that are sent through a transport at once, and those that a thread takes
+_ROWS, _SHARE = 2**14, 2**15  # rows that are sent through a transport at once, and those that a thread takes
 _DRAWN, _MOST_DRAWN = 32, 2**20  # candidates for each stratum of abs(omega) where it has none; in all, if n allows
 
 
