@@ -28,7 +28,7 @@ version = release = rfrope.__version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.doctest", "sphinx.ext.mathjax", "numpydoc"]
 extensions += ["myst_parser"]  # the performance page includes tables that a benchmark writes
 extensions += ["sphinx_copybutton", "sphinx_design", "sphinx_gallery.gen_gallery"]
-exclude_patterns = ["_build", "performance_table.md", "gpu_table.md"]
+exclude_patterns = ["_build", "performance_table.md", "performance_limits.md", "performance_tuned.md", "gpu_table.md"]
 templates_path = ["_templates"]
 rst_prolog = ".. currentmodule:: rfrope\n\n"  # so that `rotate` and `models.compare` are links on every page
 html_theme = "pydata_sphinx_theme"

@@ -32,10 +32,12 @@ from benchmarks import (  # noqa: E402
     growth,
     jobs,
     libraries,
+    limits,
     machine,
     peers,
     small_calls,
     timing,
+    tuned,
 )
 from benchmarks.process_peers import Process  # noqa: E402
 
@@ -587,6 +589,28 @@ def test_the_page_of_benchmarks_names_its_command_and_machine(file, suite):
     for row in rows:
         if row["ratio"]:
             assert float(row["low"]) <= float(row["ratio"]) <= float(row["high"])
+
+
+def test_arithmetic_is_what_a_call_takes_that_grows_with_heads_and_tokens():
+    start, phases, row = 5e-6, 30e-9, 15e-9
+    seconds = {(h, t): start + t * (phases + h * row) for h, t in [(1, 64), (1, 512), (8, 64)]}
+    assert limits.arithmetic(seconds) == pytest.approx(4096 * (phases + 32 * row) / machine.cores())
+
+
+def test_loops_for_other_processors_are_compared_within_a_round():
+    took = [{tuned.HOST: {"a": 2.0}, "cascadelake": {"a": x}, "znver4": {"a": 1.0}} for x in (2.0, 6.0, 2.2)]
+    assert tuned.rows(took, {"a": "ms"}) == [["a", "2 ms", "1.10", "0.50"]]
+    assert tuned.measured("^no such job$") == {}
+
+
+@pytest.mark.parametrize(("dtype", "pairing", "into", "per_head"), limits.KINDS)
+def test_limits_are_of_the_rotation_that_is_measured(dtype, pairing, into, per_head):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    problem = limits.Rotation(16, dtype, pairing=pairing, into=into, per_head=per_head)
+    x, frequencies = problem.host[:, :4], problem.frequencies[:4] if per_head else problem.frequencies
+    exact = rfrope.rotate(x, problem.positions, frequencies, pairing=pairing)
+    np.testing.assert_array_equal(limits.call_of(4, 16, problem)(), exact)
 
 
 @campaign

@@ -20,7 +20,7 @@ from rfrope.bochner.measures import Measure
 from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved, abel, build
 from rfrope.bochner.verdicts import UndecidedError
 
-_REACH = 60  # octaves from there to the largest lag, and to the largest frequency that is computed
+_REACH = 60  # octaves to the largest and the least frequency at most; noise and the budget end before
 _PHASE = 16.0  # lag times width of a panel of the spectrum
 _THOROUGH = 1500  # panels that a thorough search may use at least
 _MOST_STARTS = 400  # panels with which an octave is begun
@@ -120,7 +120,7 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
             return np.maximum(noise(centre), floor / (half * centre))
 
         found = _settled(lambda w: abel(inner, w), inner.edges, level, 8 * search.budget, False)
-        error *= 4.0
+        error *= 4.0  # a margin: Abel's transform adds up what is missing along a line; no law was seen to need it
     return Spectrum(found, tail, error)
 
 
