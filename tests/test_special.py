@@ -318,6 +318,13 @@ def test_log_gamma_ratio(a, halves):
     assert abs(special.log_gamma_ratio(a, halves) - exact) < 3e-14 * max(1.0, abs(exact))
 
 
+@pytest.mark.parametrize("a", [20.0, 24.0, 40.0, 300.0])
+@pytest.mark.parametrize("halves", [1, 3])
+def test_log_gamma_ratio_by_its_expansion_is_exact_to_rounding(a, halves):
+    exact = mp.loggamma(mp.mpf(a) + mp.mpf(halves) / 2) - mp.loggamma(mp.mpf(a))
+    assert abs(special.log_gamma_ratio(a, halves) - exact) < 5e-16 * max(1.0, abs(exact))
+
+
 def test_debye_polynomials_are_the_published_ones():
     """DLMF 10.41.10: u_1 = (3p - 5p^3)/24, u_2 = (81p^2 - 462p^4 + 385p^6)/1152."""
     u = special._debye_polynomials()

@@ -73,3 +73,13 @@ def test_shares_add_up_to_one_within_rounding(off, taken):
         return
     with pytest.raises(ValueError, match=r"weights is .*expected sum 1"):
         parameters.shares("weights", [0.5, 0.5 + off])
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint64])
+def test_whole_numbers_have_both_their_bounds_and_no_more(kind):
+    assert [arguments.whole("n", kind(n), 1, 5) for n in (1, 5)] == [1, 5]
+    assert arguments.whole("n", kind(0)) == 0
+    assert arguments.whole("n", kind(2**32 - 1)) == 2**32 - 1
+    for bounds, number in (((1, 5), 0), ((1, 5), 6), ((0,), 2**32)):
+        with pytest.raises(ValueError, match=r"^n is .*; expected a whole number from"):
+            arguments.whole("n", kind(number), *bounds)
