@@ -94,7 +94,7 @@ def table(heads: tuple[str, ...], rows: list[list[str]]) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.limits", description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", metavar="FILE.md", type=pathlib.Path, help="file for the tables")
+    parser.add_argument("--output", metavar="FILE", type=pathlib.Path, help="file for the tables")
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args(arguments)
     lines = [f"<!-- Made by: {machine.command('benchmarks.limits')} -->", ""]

@@ -1,6 +1,6 @@
 """Loops compiled for other processors, on this one: ``python -m benchmarks.tuned`` has their times over the host's own.
 
-LLVM chooses instructions and the width of vectors by the processor that it is told; a choice that only suits one would
+LLVM chooses instructions and the width of vectors by the name of a processor; a choice that only suits one would
 show here. Processes of all take turns, each with its ``NUMBA_CPU_NAME``. ``--output FILE`` writes the table as a page
 of the documentation includes it.
 """
@@ -56,7 +56,7 @@ def rows(rounds: list[dict[str, dict[str, float]]], units: dict[str, str]) -> li
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuned", description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", metavar="FILE.md", type=pathlib.Path, help="file for the table")
+    parser.add_argument("--output", metavar="FILE", type=pathlib.Path, help="file for the table")
     parser.add_argument("--jobs", metavar="REGEX", default="", help="only the jobs whose names it matches")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one", action="store_true", help="measure in this process, and print figures as JSON")
