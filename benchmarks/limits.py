@@ -1,10 +1,10 @@
 """What bounds a rotation here: ``python -m benchmarks.limits`` has its arithmetic beside a copy, and first calls apart.
 
 Arithmetic is measured where x lies in the second cache, on one thread: the time of a call, linear in heads and tokens,
-gives what a feature costs and what a phase does, and from both what (1, 32, 4096, 128) would take on all cores if
-memory cost nothing. Beside it a copy of that x on all cores, and the call itself. No rotation with this arithmetic can
-take less than the larger of the first two. ``--output FILE`` writes the tables as a page of the documentation includes
-them.
+gives what a feature costs and what a phase does, and from both what (1, 32, 4096, 128) would take if memory cost
+nothing and all cores shared it evenly (small results are stored in the caches, large ones past them). Beside it a copy
+of that x on all cores, and the call itself, seldom quicker than the larger of the two; all are medians. ``--output
+FILE`` writes the tables as a page of the documentation includes them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STARTS = ("First call of a process, compiled before", "Milliseconds")
 
 def call_of(heads: int, tokens: int, problem: Rotation) -> Callable[[], Any]:
     """Rotate that many heads and tokens on one thread, the output given, or x itself."""
-    x = np.ascontiguousarray(problem.host[:, :heads, :tokens])
+    x = problem.host[:, :heads, :tokens].copy()
     y = x if problem.into == "in place" else np.zeros_like(x)
     positions = np.arange(tokens)[:, None] if problem.per_head else np.arange(tokens)
     frequencies = problem.frequencies[:heads] if problem.per_head else problem.frequencies
@@ -65,7 +65,7 @@ def rotation(problem: Rotation, rounds: int) -> list[str]:
     small = {size: Entry(str(size), call_of(*size, problem)) for size in sizes}
     whole, copy = rotation_peers.ours(problem), rotation_peers.parallel_copy(problem)
     measure([*small.values(), whole, copy], rounds, 60.0)
-    alone = arithmetic({size: entry.least for size, entry in small.items()})
+    alone = arithmetic({size: entry.median for size, entry in small.items()})
     larger = max(alone, copy.median)
     words = [problem.dtype, problem.pairing, "frequencies for each head" if problem.per_head else "", problem.into]
     name = ", ".join(word for word in words if word).replace(", out", ", out=")

@@ -1,7 +1,8 @@
 """Loops compiled for other processors, on this one: ``python -m benchmarks.tuned`` has their times over the host's own.
 
 LLVM chooses instructions and the width of vectors by the name of a processor; a choice that only suits one would
-show here. Processes of all take turns, each with its ``NUMBA_CPU_NAME``. ``--output FILE`` writes the table as a page
+show here. Processes of all take turns, each with its ``NUMBA_CPU_NAME``, and with the instructions of that processor
+alone. ``--output FILE`` writes the table as a page
 of the documentation includes it.
 """
 
@@ -38,9 +39,10 @@ def measured(pattern: str) -> dict[str, float]:
 
 def run(name: str, pattern: str) -> dict[str, float]:
     """Measure in a process of its own, whose loops are compiled for a processor."""
-    environment = os.environ | ({} if name == HOST else {"NUMBA_CPU_NAME": name})
+    usual = {key: value for key, value in os.environ.items() if key not in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")}
+    environment = usual | ({} if name == HOST else {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""})
     command = [sys.executable, "-m", "benchmarks.tuned", "--one", "--jobs", pattern]
-    return json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
 def rows(rounds: list[dict[str, dict[str, float]]], units: dict[str, str]) -> list[list[str]]:

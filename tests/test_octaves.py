@@ -1,15 +1,20 @@
 """Polynomials on parts of octaves, against the functions that they stand for."""
 
+import os
+import subprocess
+import sys
+import threading
+
 import numpy as np
 import pytest
 from scipy import special
 
 from rfrope._core import octaves
-from rfrope._core.octaves import Interpolant, coefficients
+from rfrope._core.octaves import Interpolant, polynomials
 
 rng = np.random.default_rng(3)
-# 1/2, its neighbours, ends of pieces and their neighbours, every octave, and what lies below all of them
-EDGES = np.ldexp(1.0 + np.arange(0.0, 1.0, 0.25), np.arange(-53, -1)[:, None]).ravel()
+# ends of parts and their neighbours, every octave, 1/2 and what lies below them all
+EDGES = np.ldexp(1.0 + np.arange(0.0, 1.0, 0.125), np.arange(-53, -1)[:, None]).ravel()
 PLACES = np.concatenate(
     [
         EDGES,
@@ -18,24 +23,36 @@ PLACES = np.concatenate(
         [0.5, np.nextafter(0.5, 0.0)],
         0.5 * rng.random(5000),
         2.0 ** -(1.0 + 52.0 * rng.random(5000)),
+        2.0 ** -(53.0 + rng.random(20)),
         2.0 ** -(54.0 + 900.0 * rng.random(50)),
     ]
 )
 FUNCTIONS = {
     "power": lambda v: v**-0.7,
     "logarithm": lambda v: -np.log(v),
-    "normal": lambda v: np.where(v == 0.5, 1.0, special.ndtri(v) / np.where(v == 0.5, 1.0, 2.0 * v - 1.0)),
     "gamma": lambda v: special.gammaincinv(0.3, v),
     "gamma, upper": lambda v: special.gammainccinv(30.0, v),
 }
 
 
+def kinds_of(interpolant):
+    """What its polynomials are that were made."""
+    kinds = interpolant._table[1]
+    return set(kinds[kinds != octaves._NOT_MADE].tolist())
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_is_met_in_every_octave(name):
-    factor = 1.0 - 2.0 * PLACES if name == "normal" else 1.0  # a quotient of small numbers near 1/2
-    exact = factor * FUNCTIONS[name](PLACES)
-    found = factor * Interpolant(FUNCTIONS[name])(PLACES)
-    assert np.all(np.abs(found - exact) <= 1e-13 * np.abs(exact) + (3e-16 if name == "normal" else 0.0))
+    interpolant = Interpolant(FUNCTIONS[name])
+    np.testing.assert_allclose(interpolant(PLACES), FUNCTIONS[name](PLACES), rtol=1e-13)
+    assert kinds_of(interpolant) == {octaves._GOOD}
+
+
+def test_a_function_that_vanishes_at_one_half_is_met_absolutely_there():
+    interpolant = Interpolant(special.ndtri, vanish=True)
+    np.testing.assert_allclose(interpolant(PLACES), special.ndtri(PLACES), rtol=6e-14, atol=3e-16)
+    assert interpolant(np.array([0.5]))[0] == 0.0
+    assert kinds_of(interpolant) == {octaves._GOOD}
 
 
 def test_each_element_has_the_function_that_is_chosen_for_it():
@@ -44,39 +61,115 @@ def test_each_element_has_the_function_that_is_chosen_for_it():
     alone = np.stack([Interpolant(function)(PLACES) for function in functions])
     np.testing.assert_array_equal(both(PLACES, which), alone[which, np.arange(PLACES.size)])
     np.testing.assert_array_equal(both(PLACES, which == 1), both(PLACES, which))
+    np.testing.assert_array_equal(both(PLACES), alone[0])
 
 
 def test_an_element_does_not_depend_on_its_neighbours_nor_on_shape_and_strides():
-    slope = Interpolant(FUNCTIONS["normal"])
-    whole = slope(PLACES)
-    np.testing.assert_array_equal([slope(PLACES[i : i + 1])[0] for i in range(0, PLACES.size, 97)], whole[::97])
-    np.testing.assert_array_equal(slope(PLACES[::-3]), whole[::-3])
-    np.testing.assert_array_equal(slope(PLACES[:100].reshape(4, 1, 25)), whole[:100].reshape(4, 1, 25))
-    np.testing.assert_array_equal(slope(np.array(0.3)), slope(np.array([0.3]))[0])
-    assert slope(PLACES[:0]).shape == (0,)
+    interpolant = Interpolant(FUNCTIONS["gamma"])
+    whole = interpolant(PLACES)
+    fresh = [Interpolant(FUNCTIONS["gamma"])(PLACES[i : i + 1])[0] for i in range(0, PLACES.size, 197)]
+    np.testing.assert_array_equal(fresh, whole[::197])
+    np.testing.assert_array_equal(interpolant(PLACES[::-3]), whole[::-3])
+    np.testing.assert_array_equal(interpolant(PLACES[:100].reshape(4, 1, 25)), whole[:100].reshape(4, 1, 25))
+    np.testing.assert_array_equal(interpolant(PLACES.astype(">f8")), whole)
+    narrow = PLACES[:1000].astype(np.float32)
+    np.testing.assert_array_equal(interpolant(narrow), interpolant(narrow.astype(np.float64)))
+    np.testing.assert_array_equal(interpolant(np.array(0.3)), interpolant(np.array([0.3]))[0])
+    assert interpolant(PLACES[:0]).shape == (0,)
+    assert np.isnan(Interpolant(FUNCTIONS["power"])(np.array([np.nan])))
 
 
-def bent(v):
+def kinked(v):
     return 1.0 + np.abs(v - 0.3)
+
+
+def test_a_function_is_asked_itself_in_those_parts_alone_where_it_is_no_polynomial():
+    interpolant = Interpolant(kinked)
+    found = interpolant(PLACES)
+    part = (PLACES >= 0.28125) & (PLACES < 0.3125)
+    assert part.any()
+    np.testing.assert_array_equal(found[part], kinked(PLACES[part]))
+    np.testing.assert_allclose(found, kinked(PLACES), rtol=1e-15)
+    assert np.sum(interpolant._table[1] == octaves._REFUSED) == 1
 
 
 @pytest.mark.parametrize(
     ("function", "why"),
-    [(bent, "no polynomial"), (lambda v: np.exp(-1.0 / v), "0 far out"), (lambda v: v**-30.0, "infinite far out")],
+    [
+        (lambda v: 1.0 + 1e-12 * np.sin(1e3 * np.log(v)), "an error of 1e-12 is seen"),
+        (lambda v: np.where(v < 0.5, np.exp(-1.0 / v), 1.0) * (v > 1e-3), "0 far out"),
+        (lambda v: v**-30.0, "infinite far out"),
+        (lambda v: np.minimum(v**-20.0, 1e152), "cut far out"),
+    ],
 )
 def test_what_polynomials_are_not_is_asked_itself(function, why):
-    with np.errstate(all="ignore"):
-        assert coefficients(function, 4, 12, 1e-13) is None, why
-        np.testing.assert_array_equal(Interpolant(function)(PLACES), function(PLACES))
-        beside = Interpolant(FUNCTIONS["power"], function)
-        which = np.arange(PLACES.size) % 2
-        np.testing.assert_array_equal(beside(PLACES, which)[1::2], function(PLACES[1::2]))
+    far = PLACES[PLACES < 2.0**-20]
+    with np.errstate(over="ignore"):
+        exact, itself, beside = function(far), Interpolant(function), Interpolant(FUNCTIONS["power"], function)
+        if why != "0 far out":
+            _, good = polynomials(function, np.arange(100), 8, 11, 5e-14)
+            assert not np.any(good), why
+        np.testing.assert_array_equal(itself(far), exact)
+        which = np.arange(far.size) % 2
+        np.testing.assert_array_equal(beside(far, which)[1::2], exact[1::2])
 
 
-def test_a_function_is_called_a_few_thousand_times_once():
+def test_making_polynomials_warns_of_nothing():
+    def warns(v):
+        return np.log(v - 0.4) + 1e308 * v / 1e-308
+
+    with np.errstate(all="raise"):
+        _, good = polynomials(warns, np.arange(8 * octaves.OCTAVES), 8, 11, 5e-14)
+    assert not np.any(good)
+    tiny = polynomials(lambda v: v**30.0, np.arange(0, 80), 8, 11, 5e-14)
+    assert np.all(tiny[0] < 1e-300)
+
+
+def test_a_polynomial_is_made_once_and_where_it_is_needed():
     asked = []
-    slope = Interpolant(lambda v: asked.append(v.size) or 1.0 / v)
-    slope(PLACES[PLACES >= 2.0**-53])
-    assert sum(asked) == octaves.OCTAVES * 4 * (12 + 11)
-    slope(np.array([2.0**-60, 0.3]))
-    assert asked[2:] == [1]
+    interpolant = Interpolant(lambda v: asked.append(v.size) or 1.0 / v)
+    interpolant(np.array([0.3, 0.31, 2.0**-53]))
+    assert sum(asked) == 2 * (11 + 10)
+    interpolant(np.array([0.3, 1.001 * 2.0**-53, 2.0**-60]))
+    assert asked[2:] == [1], "only what lies below all parts"
+
+
+def test_points_are_those_of_chebyshev_and_errors_spread_evenly():
+    """The largest error is within what holds for Chebyshev's points; equidistant ones would have many times as much."""
+    places = np.ldexp(1.0 + (np.arange(20001) / 20000.0 + 2.0) / 8.0, -3)  # the third part of an octave
+    made, _ = polynomials(lambda v: np.cos(400.0 * v), np.array([8 * 50 + 2]), 8, 11, 1.0)
+    value = np.polynomial.polynomial.polyval(np.arange(20001) / 20000.0 - 0.5, made[0])
+    error = np.abs(value - np.cos(400.0 * places))
+    # (f's 11th derivative) * (its range in x)^11 / (11! 2^21) bounds the error at Chebyshev's points
+    assert np.max(error) <= (400.0 / 64.0) ** 11 / (39916800.0 * 2.0**21) * 1.001
+
+
+def test_threads_that_make_polynomials_at_once_are_given_the_same():
+    exact = Interpolant(FUNCTIONS["gamma"])(PLACES)
+    for _ in range(5):
+        interpolant, found, gate = Interpolant(FUNCTIONS["gamma"]), {}, threading.Barrier(4)
+
+        def work(number, interpolant=interpolant, found=found, gate=gate):
+            gate.wait()
+            found[number] = np.concatenate(
+                [interpolant(part) for part in np.array_split(PLACES[:: 1 - 2 * (number % 2)], 7)]
+            )
+
+        workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        for number in range(4):
+            np.testing.assert_array_equal(found[number], exact[:: 1 - 2 * (number % 2)])
+
+
+def test_bits_do_not_depend_on_the_processor_that_linear_algebra_is_made_for():
+    work = "import rfrope; print(rfrope.sample('matern(nu=1.5, scale=3, ndim=2)', 512, rng=0).tobytes().hex())"
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", work], env=os.environ | {"OPENBLAS_CORETYPE": name}, capture_output=True, check=True
+        ).stdout
+        for name in ("Prescott", "Haswell")
+    ]
+    assert found[0] == found[1]

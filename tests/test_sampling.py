@@ -77,7 +77,7 @@ def test_any_chunk_of_draws_is_the_slice_of_all(text):
 @pytest.mark.parametrize("text", ["gaussian(scale=3)", "exponential(scale=7, ndim=2)"])
 def test_parts_and_threads_change_no_bits(text):
     """Many draws are made in parts, on several threads."""
-    kernel, n = rfrope.kernels.parse(text), 3 * sets._SHARE + 5
+    kernel, n = rfrope.kernels.parse(text), 3 * sets._ROWS + 5
     key = philox.key_from_rng(3)
     whole = kernel.drawn(philox.uniforms.generic(key, 0, n, kernel.draws, stream=2))
     for count in (1, 3):

@@ -5,11 +5,14 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
+import scipy.special
 from campaign import sparse
 from conftest import library
 from problems import DIGITS, matern_reference, sphere_reference
 
-from rfrope._core import array, special
+from rfrope._core import array, octaves, special
+
+SCIPY = tuple(map(int, scipy.__version__.split(".")[:2]))
 
 LOWER = np.array([2.0**-53, 2.0**-45, 1e-12, 1e-6, 0.01, 0.1, 0.25, 0.4, 0.49, 0.5 - 2.0**-20, 0.5 - 2.0**-50, 0.5])
 LOWER = np.ceil(LOWER * 2.0**53) * 2.0**-53  # so that 1 - u is exact
@@ -42,7 +45,7 @@ def student_cdf(dof):
     return lambda x: mp.betainc(dof / 2, mp.mpf(1) / 2, 0, dof / (dof + x * x), regularized=True) / 2
 
 
-STUDENT = (0.3, 0.6, 1.0, 1.6, 2.0, 3.0, 5.0, 14.6, 100.0, 1000.0, 1e6)
+STUDENT = (0.3, 0.6, 1.0, 1.6, 2.0, 3.0, 4.0, 5.0, 14.6, 100.0, 1000.0, 1e6)
 SYMMETRIC = {
     "normal": (special.normal_quantile, normal_cdf),
     "laplace": (special.laplace_quantile, laplace_cdf),
@@ -57,6 +60,16 @@ def test_symmetric_quantiles_invert_the_cdf_far_into_the_tail(name):
     with mp.workdps(DIGITS):
         for u, x in zip(LOWER, quantile(LOWER), strict=True):
             assert relative_error(u, cdf(mp.mpf(float(x)))) < 5e-14, u
+
+
+@pytest.mark.parametrize("name", ["normal", "laplace", "student 1.0", "student 2.0", "student 4.0"])
+def test_quantiles_keep_their_digits_near_one_half(name):
+    """There a quantile is a small number, of which SciPy's for Student's law loses half of the digits, or all."""
+    quantile, cdf = SYMMETRIC[name]
+    with mp.workdps(100):
+        for step in 2.0 ** -np.arange(3.0, 50.0, 4.0):
+            x = mp.mpf(float(quantile(np.array([0.5 - step]))[0]))
+            assert relative_error(step, mp.mpf(1) / 2 - cdf(x)) < 3e-15, step
 
 
 @pytest.mark.parametrize("name", SYMMETRIC)
@@ -82,6 +95,27 @@ def test_exponential_quantile_inverts_the_cdf_in_both_tails():
         x = mp.mpf(float(x))
         assert relative_error(u, -mp.expm1(-x)) < 1e-15
         assert relative_error(1.0 - u, mp.exp(-x)) < 1e-14
+
+
+@pytest.mark.parametrize("shape", [0.3, 1.0, 30.0])
+def test_gamma_quantiles_are_scipys_by_polynomials(shape):
+    u = np.concatenate([cells := np.random.default_rng(1).random(3000), 2.0 ** -(52.0 * cells)])
+    for upper, exact in ((False, scipy.special.gammaincinv), (True, scipy.special.gammainccinv)):
+        np.testing.assert_allclose(special.gamma_quantile(shape, u, upper=upper), exact(shape, u), rtol=2e-13)
+    kinds = special._gamma_quantiles(shape)._table[1]
+    assert np.sum(kinds == octaves._GOOD) > 400
+    assert not np.any(kinds == octaves._REFUSED)
+
+
+@pytest.mark.skipif(SCIPY < (1, 17), reason="Student's quantile of SciPy below 1.17 is not exact to rounding")
+@pytest.mark.parametrize("dof", [0.6, 1.6, 3.0, 5.0, 60.0])
+def test_student_quantiles_are_scipys_by_polynomials(dof):
+    u = np.concatenate([cells := np.random.default_rng(1).random(3000), 2.0 ** -(52.0 * cells)])
+    exact = scipy.special.stdtrit(dof, u)
+    np.testing.assert_allclose(special.student_quantile(dof, u), exact, rtol=1e-13, atol=1e-15)
+    kinds = special._student_lower(dof)._table[1]
+    assert np.sum(kinds == octaves._GOOD) > 200
+    assert not np.any(kinds == octaves._REFUSED)
 
 
 @pytest.mark.parametrize("dof", [1e-3, 0.02, 0.1, 1.0, 1e3, 1e8])

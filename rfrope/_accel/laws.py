@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core.octaves import OCTAVES, coefficients
+from rfrope._core.octaves import OCTAVES, polynomials
 
 # Laws of a component
 UNIFORM, LOG_UNIFORM, TABLE = range(3)
@@ -77,5 +77,5 @@ def radius_table(quantile: Callable[..., np.ndarray], parameters: tuple[float, .
 
 def table(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | None:
     """Coefficients of a function's polynomials, one piece after the other; None if they are not the function."""
-    found = coefficients(function, PIECES, ROW, _ERROR)
-    return None if found is None else found.reshape(-1)
+    found, good = polynomials(function, np.arange(SIDE), PIECES, ROW, _ERROR)
+    return found.reshape(-1) if np.all(good) else None

@@ -7,7 +7,7 @@ arrays are, looks at no value and copies nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache, partial
 from types import ModuleType
@@ -70,37 +70,48 @@ def laplace_quantile(u: np.ndarray) -> np.ndarray:
 
 def student_quantile(dof: float, u: np.ndarray) -> np.ndarray:
     """Quantile function of Student's t with `dof` degrees of freedom (any positive number)."""
-    if dof == 1.0:  # -cot(pi v), by the side on which the argument of tan is small
-        lower = lambda v: np.where(v < 0.25, -1.0 / np.tan(math.pi * v), -np.tan(math.pi * (0.5 - v)))  # noqa: E731
-        return symmetric_quantile(u, lower)
-    slope = _student_slope(float(dof))
-    return symmetric_quantile(u, lambda v: slope(v) * (2.0 * v - 1.0))
+    if dof in _STUDENT:
+        return symmetric_quantile(u, _STUDENT[dof])
+    return symmetric_quantile(u, _student_lower(float(dof)))
 
 
-@lru_cache(maxsize=32)
-def _student_slope(dof: float) -> Interpolant:
-    """Student's quantile function over ``2 v - 1``, which does not vanish at 1/2."""
+def _student_4(v: np.ndarray) -> np.ndarray:
+    """Lower half for four degrees of freedom: a cubic equation by cosines (Shaw 2006), without differences near 1/2."""
+    root = np.sqrt(v * (1.0 - v))
+    third = np.arctan2(1.0 - 2.0 * v, 2.0 * root) / 3.0
+    return -2.0 * np.sqrt(np.sin(2.0 * third) * np.sin(third) / root)
+
+
+# lower halves in closed form, by degrees of freedom; the first is -cot(pi v), from the nearer end
+_STUDENT: dict[float, Callable[[np.ndarray], np.ndarray]] = {
+    1.0: lambda v: np.where(v < 0.25, -1.0 / np.tan(math.pi * v), -np.tan(math.pi * (0.5 - v))),
+    2.0: lambda v: (2.0 * v - 1.0) / np.sqrt(2.0 * v * (1.0 - v)),
+    4.0: _student_4,
+}
+
+
+@lru_cache(maxsize=256)
+def _student_lower(dof: float) -> Interpolant:
     from scipy.special import stdtrit
 
-    def slope(v: np.ndarray) -> np.ndarray:
-        away = np.where(v == 0.5, -1.0, 2.0 * v - 1.0)
-        return np.where(v == 0.5, 1.0, stdtrit(dof, v) / away)  # stdtrit(dof, 0.5) is 1e-16 in SciPy below 1.17
+    def lower(v: np.ndarray) -> np.ndarray:
+        return np.where(v == 0.5, 0.0, stdtrit(dof, v))  # 1e-16 in SciPy below 1.17
 
-    return Interpolant(slope)
+    return Interpolant(lower, vanish=True)
 
 
 def gamma_quantile(shape: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
     """Quantile function of the Gamma law with the given shape and rate 1, at 1 - u if `upper`."""
-    right = u > 0.5
-    return _gamma_quantiles(float(shape))(np.minimum(u, 1.0 - u), right != upper)
+    u = np.asarray(u, dtype=np.float64)
+    return _gamma_quantiles(float(shape))(np.minimum(u, 1.0 - u), (u > 0.5) != upper)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)
 def _gamma_quantiles(shape: float) -> Interpolant:
     """Quantiles of the Gamma law for probabilities of the lower tail, and for those of the upper one."""
     from scipy.special import gammainccinv, gammaincinv
 
-    return Interpolant(lambda v: gammaincinv(shape, v), lambda v: gammainccinv(shape, v))
+    return Interpolant(partial(gammaincinv, shape), partial(gammainccinv, shape))
 
 
 def exponential_quantile(u: np.ndarray, *, upper: bool = False) -> np.ndarray:

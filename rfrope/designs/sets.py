@@ -10,7 +10,6 @@ Below, points are ``(sets, n, draws)`` and frequencies ``(sets, n, k)``, k = 1 i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -21,7 +20,7 @@ _MANY = 2**15  # uniforms from which on it pays to import Numba
 _BITS = 52  # random bits of a uniform
 _AT_ONCE = 2**16  # numbers of candidates
 _TABULATED = 2**16  # points from which the law of abs(omega) is tabulated where it has no quantile function
-_ROWS, _SHARE = 2**14, 2**15  # rows that are sent through a transport at once, and those that a thread takes
+_ROWS = 2**15  # rows that go through a transport at once, by one thread: in smaller parts threads wait for each other
 _DRAWN, _MOST_DRAWN = 32, 2**20  # candidates for each stratum of abs(omega) where it has none; in all, if n allows
 
 
@@ -156,18 +155,18 @@ POINTS = {"iid": iid, "stratified": stratified, "shifted": shifted, "sobol": sob
 
 
 def through(kernel: Kernel, points: np.ndarray, n_threads: int = 1) -> np.ndarray:
-    """Frequencies ``(..., k)`` from points ``(..., draws)``, in parts whose temporaries stay in the caches."""
+    """Frequencies ``(..., k)`` from points ``(..., draws)``, in parts, which threads share."""
     count = math.prod(points.shape[:-1])
     if count <= _ROWS or not kernel.draws:
         return np.reshape(kernel.transport(points), (*points.shape[:-1], kernel.ndim))
     rows, found = points.reshape(count, -1), np.empty((count, kernel.ndim))
 
     def work(start: int) -> None:
-        for part in _spans(start, count):
-            threads.checkpoint()
-            found[part] = np.reshape(kernel.transport(rows[part]), (-1, kernel.ndim))
+        threads.checkpoint()
+        part = slice(start, start + _ROWS)
+        found[part] = np.reshape(kernel.transport(rows[part]), (-1, kernel.ndim))
 
-    for _ in threads.ordered_map(work, range(0, count, _SHARE), n_threads):
+    for _ in threads.ordered_map(work, range(0, count, _ROWS), n_threads):
         pass
     return found.reshape(*points.shape[:-1], kernel.ndim)
 
@@ -180,22 +179,14 @@ def independent(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: i
 
     def work(item: tuple[int, int]) -> None:
         one, start = item
-        for part in _spans(start, n):
-            threads.checkpoint()
-            u = philox.uniforms(key, part.start, part.stop - part.start, kernel.draws, stream=stream + one)
-            found[one, part] = np.reshape(kernel.transport(u[0]), (-1, kernel.ndim))
+        threads.checkpoint()
+        u = philox.uniforms(key, start, min(_ROWS, n - start), kernel.draws, stream=stream + one)
+        found[one, start : start + _ROWS] = np.reshape(kernel.transport(u[0]), (-1, kernel.ndim))
 
-    items = [(one, start) for one in range(streams) for start in range(0, n, _SHARE)]
+    items = [(one, start) for one in range(streams) for start in range(0, n, _ROWS)]
     for _ in threads.ordered_map(work, items, n_threads):
         pass
     return found
-
-
-def _spans(start: int, count: int) -> Iterator[slice]:
-    """Parts of one thread's share of so many rows."""
-    stop = min(start + _SHARE, count)
-    for first in range(start, stop, _ROWS):
-        yield slice(first, min(first + _ROWS, stop))
 
 
 def antithetic(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
