@@ -75,8 +75,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def campaign(given: argparse.Namespace) -> int:
-    """Mutations that a seed chooses, or those that survived, by the tests that run their lines."""
-    lines, before = nearest.read(given.lines) if given.lines else {}, {row_name(row): row for row in table()}
+    """Mutations that a seed chooses, or those that survived, by the tests that run their lines.
+
+    Rows of the table are kept, but for those whose lines are others now.
+    """
+    lines, rows = nearest.read(given.lines) if given.lines else {}, table()
+    there = {one.name for one in everything({row["module"] for row in rows})}
+    before = {row_name(row): row for row in rows if row_name(row) in there}
     among = nearest.OF_TORCH if given.of_torch else ("",)
     asked = chosen(ROOT, given.number, SEED, among)
     asked = [one for one in asked if given.only in one.module and can_be_tested(one.module)]
