@@ -93,6 +93,19 @@ def test_a_function_is_asked_itself_in_those_parts_alone_where_it_is_no_polynomi
     assert np.sum(interpolant._table[1] == octaves._REFUSED) == 1
 
 
+@pytest.mark.parametrize("number", range(1, 11))
+def test_a_bump_between_two_points_is_seen(number):
+    """Errors are looked at midway between any two points, in the angle."""
+    place = 0.5 * np.cos(np.pi * number / 11)
+
+    def bumpy(v):
+        x = 8.0 * (v / 0.25 - 1.0) - 2.5  # 0 in the middle of the third part of the last octave, 1/2 at its end
+        return 1.0 + 1e-9 * np.exp(-0.5 * ((x - place) / 1e-3) ** 2)
+
+    _, good = polynomials(bumpy, np.array([8 * 51 + 2]), 8, 11, 5e-14)
+    assert not good[0]
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [

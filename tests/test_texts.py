@@ -66,6 +66,11 @@ def test_results_are_one_line(name):
     assert repr(result) != text
 
 
+def test_up_to_four_numbers_are_shown_one_by_one():
+    assert texts._of_array(np.arange(4.0)) == "[0, 1, 2, 3]"
+    assert "[" not in texts._of_array(np.arange(5.0)).partition(" ")[0]
+
+
 def test_numbers_and_ranges():
     band = rfrope.moments.mean_kernel_band("gaussian", [1.0, 2.0], n_blocks=8)
     assert f"value [{band.value[0]:.6g}, {band.value[1]:.6g}]" in str(band)

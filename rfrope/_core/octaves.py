@@ -1,8 +1,9 @@
 """Functions on (0, 1/2] that are dear, as polynomials: one for each of some equal parts of each octave.
 
-A quantile function bends like a power or a logarithm of v in its tail: within a part of an octave it is a polynomial to
-rounding, however far out. Parts are found by a number's own bits, and polynomials are made and evaluated by products
-and sums of elements in a fixed order: what an element becomes depends neither on its neighbours nor on the processor.
+A quantile function bends like a power or a logarithm of v in its tail: within a part of an octave it is, but for high
+powers, a polynomial to rounding, however far out. Parts are found by a number's own bits, and polynomials are made and
+evaluated by products and sums of elements in a fixed order: what an element becomes depends neither on its neighbours
+nor on the processor, if the function does not.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _through(nodes: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 class Interpolant:
-    """Functions on (0, 1/2] by polynomials, within 5e-14 of their values; where those are not good, by themselves.
+    """Functions on (0, 1/2] by polynomials, within some 1e-13 of their values; where those are not, by themselves.
 
     Functions that `vanish` at 1/2 are ``1 - 2 v`` times a polynomial, and absolutely as exact there as themselves. A
     polynomial is made when a number first falls into its part.
@@ -105,15 +106,18 @@ class Interpolant:
         if chosen is not None:
             part += n * chosen
         rows, kinds = self._made(part)
-        found, term = rows[-1].take(part), np.empty_like(x)
-        for row in rows[-2::-1]:
-            found *= x
-            row.take(part, out=term, mode="clip")
-            found += term
-        if self._vanish:
-            found *= 1.0 - 2.0 * flat
         itself = kinds != _GOOD
         itself |= ~(flat >= 2.0**-53)
+        if flat.size and np.all(itself):
+            return self._exactly(flat, chosen).reshape(np.shape(v))
+        found, term = rows[-1].take(part), np.empty_like(x)
+        with np.errstate(under="ignore"):
+            for row in rows[-2::-1]:
+                found *= x
+                row.take(part, out=term, mode="clip")
+                found += term
+        if self._vanish:
+            found *= 1.0 - 2.0 * flat
         if np.any(itself):
             found[itself] = self._exactly(flat[itself], None if chosen is None else chosen[itself])
         return found.reshape(np.shape(v))
@@ -122,7 +126,7 @@ class Interpolant:
         """Polynomials, those of some parts among them, and what those are."""
         rows, kinds = self._table
         found = kinds.take(part)
-        if np.all(found):
+        if not np.any(found == _NOT_MADE):
             return rows, found
         rows, kinds, new = rows.copy(), kinds.copy(), np.unique(part[found == _NOT_MADE])
         for number, function in enumerate(self._functions):

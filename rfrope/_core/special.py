@@ -90,7 +90,7 @@ _STUDENT: dict[float, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _student_lower(dof: float) -> Interpolant:
     from scipy.special import stdtrit
 
@@ -106,7 +106,7 @@ def gamma_quantile(shape: float, u: np.ndarray, *, upper: bool = False) -> np.nd
     return _gamma_quantiles(float(shape))(np.minimum(u, 1.0 - u), (u > 0.5) != upper)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _gamma_quantiles(shape: float) -> Interpolant:
     """Quantiles of the Gamma law for probabilities of the lower tail, and for those of the upper one."""
     from scipy.special import gammainccinv, gammaincinv

@@ -37,8 +37,8 @@ def sample(
     """Frequencies of a kernel: with a randomised design the expected score is ``(q . k) Phi(lag)``.
 
     The set of head h depends on the seed, h and the design alone: the same bits on every library (with one build of
-    NumPy and SciPy, which evaluate the quantile functions). With "iid" a shorter sample is the beginning of a longer
-    one.
+    NumPy and SciPy, which evaluate the quantile functions, on one kind of processor). With "iid" a shorter sample is
+    the beginning of a longer one.
 
     Parameters
     ----------

@@ -51,6 +51,14 @@ def test_an_attention_factor_that_is_passed_over():
     assert len(found.findings) == 4
 
 
+def test_a_factor_of_one_has_no_scales_to_write_an_attention_factor_with():
+    """YaRN's attention factor is a function of ln(factor), here 0; the advice is to write it down otherwise."""
+    found = models.compare(QWEN3 | {"rope_scaling": YARN | {"factor": 1.0, "attention_factor": 2.0}})
+    assert row(found, "transformers").attention_factor == 2.0
+    assert not found.agree
+    assert "mscale" not in str(found.places[0].write)
+
+
 def test_from_where_a_score_differs_is_where_the_mean_kernels_part():
     found = models.compare(
         LLAMA | {"rope_theta": 500_000.0, "rope_scaling": {"rope_type": "dynamic", "factor": 1.05}}, seq_len=17000
