@@ -21,7 +21,8 @@ OLD = {"rope_freqs.weight": np.full(8, 7.0, np.float32)}
 def model(tmp_path):
     path = tmp_path / "model.gguf"
     held = tiny_llama.weights() | OLD
-    tiny_llama.write(path, held, scaling__type="yarn", scaling__factor=4.0, scaling__yarn_log_multiplier=0.1)
+    old = {"scaling__type": "yarn", "scaling__factor": 4.0, "scaling__yarn_log_multiplier": 0.1, "scale_linear": 2.0}
+    tiny_llama.write(path, held, **old)
     return path
 
 
@@ -38,7 +39,8 @@ def test_what_changes_and_what_stays(model, tmp_path):
     exports.write(new, ROPE, "llama.cpp", model=model, base=5e5)
     told, before, after = exports.export(ROPE, "llama.cpp", base=5e5), fields(model), fields(new)
     keys = {name for name in before if not name.startswith("GGUF.")}
-    dropped = {"llama.rope.scaling.factor", "llama.rope.scaling.yarn_log_multiplier"}
+    dropped = {f"llama.rope.{key}" for key in ("scaling.factor", "scaling.yarn_log_multiplier", "scale_linear")}
+    assert dropped < keys
     assert {name for name in after if not name.startswith("GGUF.")} == (keys - dropped) | set(told["keys"])
     for name in keys - dropped - set(told["keys"]):
         assert after[name] == before[name], name
