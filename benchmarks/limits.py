@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import rfrope
-from benchmarks import machine, process_peers, rotation_peers
+from benchmarks import machine, peers, process_peers, rotation_peers
 from benchmarks.process_peers import GAUSSIAN, INPUTS, SCORES, Process
 from benchmarks.rotation_peers import HEADS, Rotation
 from benchmarks.timing import Entry, measure
@@ -59,7 +59,7 @@ def arithmetic(seconds: dict[tuple[int, int], float]) -> float:
     return TOKENS * (HEADS * row + phases) / machine.cores()
 
 
-def rotation(problem: Rotation, rounds: int) -> list[str]:
+def rotation(problem: Rotation, rounds: int) -> tuple[str, ...]:
     """Row of one rotation."""
     sizes = [(1, NEAR), (1, FAR), (HELD, NEAR)]
     small = {size: Entry(str(size), call_of(*size, problem)) for size in sizes}
@@ -70,10 +70,10 @@ def rotation(problem: Rotation, rounds: int) -> list[str]:
     words = [problem.dtype, problem.pairing, "frequencies for each head" if problem.per_head else "", problem.into]
     name = ", ".join(word for word in words if word).replace(", out", ", out=")
     figures = [f"{1e3 * value:.2f}" for value in (alone, copy.median, whole.median)]
-    return [name, *figures, f"{whole.median / larger:.2f}"]
+    return name, *figures, f"{whole.median / larger:.2f}"
 
 
-def starts(rounds: int) -> list[list[str]]:
+def starts(rounds: int) -> list[tuple[str, ...]]:
     """What a first estimate takes whose loops were compiled before, and what of it is the work of other packages."""
     problem = Process(INPUTS, SCORES.format(kernel=GAUSSIAN, trials=1024), cache="filled")
     special = process_peers.importing("import scipy.special", "scipy.special", "import numba")
@@ -83,12 +83,7 @@ def starts(rounds: int) -> list[list[str]]:
         "`import scipy.special` after it": special,
     }
     measure([*entries.values()], rounds, 120.0)
-    return [[name, f"{1e3 * entry.median:.0f}"] for name, entry in entries.items()]
-
-
-def table(heads: tuple[str, ...], rows: list[list[str]]) -> list[str]:
-    """Lines of a table in Markdown."""
-    return ["| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *rows)]
+    return [(name, f"{1e3 * entry.median:.0f}") for name, entry in entries.items()]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -97,14 +92,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", metavar="FILE", type=pathlib.Path, help="file for the tables")
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args(arguments)
-    lines = [f"<!-- Made by: {machine.command('benchmarks.limits')} -->", ""]
-    lines += [f"- {line}" for line in machine.description()]
+    head = machine.description()
     problems = [Rotation(TOKENS, dtype, pairing=p, into=into, per_head=each) for dtype, p, into, each in KINDS]
-    lines += ["", *table(ROTATIONS, [rotation(problem, options.rounds) for problem in problems])]
-    lines += ["", *table(STARTS, starts(max(3, options.rounds // 3)))]
-    print("\n".join(lines))
-    if options.output:
-        options.output.write_text("\n".join(lines) + "\n", "utf-8")
+    found = [rotation(problem, options.rounds) for problem in problems]
+    tables = peers.markdown(ROTATIONS, found), peers.markdown(STARTS, starts(max(3, options.rounds // 3)))
+    machine.publish("benchmarks.limits", head, tables, options.output)
     return 0
 
 

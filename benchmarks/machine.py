@@ -123,3 +123,13 @@ def write_rows(path: pathlib.Path, header: Sequence[str], rows: Iterable[Mapping
 def command(module: str) -> str:
     """Return the command line of this run."""
     return " ".join(["python", "-m", module, *sys.argv[1:]])
+
+
+def publish(module: str, head: Sequence[str], tables: Iterable[str], output: pathlib.Path | None) -> None:
+    """Print what a run found, under its command and the machine, and write it where that is asked for: Markdown."""
+    text = (
+        "\n\n".join([f"<!-- Made by: {command(module)} -->", "\n".join(f"- {line}" for line in head), *tables]) + "\n"
+    )
+    print(text, end="")
+    if output:
+        output.write_text(text, "utf-8")

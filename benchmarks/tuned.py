@@ -2,8 +2,7 @@
 
 LLVM chooses instructions and the width of vectors by the name of a processor; a choice that only suits one would
 show here. Processes of all take turns, each with its ``NUMBA_CPU_NAME``, and with the instructions of that processor
-alone. ``--output FILE`` writes the table as a page
-of the documentation includes it.
+alone. ``--output FILE`` writes the table as a page of the documentation includes it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import sys
 
 from benchmarks import machine, peers, timing
 from benchmarks.jobs import FULL, jobs
-from benchmarks.limits import table
 from benchmarks.process_peers import Process
 
 HOST, OTHERS = "this processor", ("cascadelake", "znver4")
@@ -46,13 +44,13 @@ def run(name: str, pattern: str) -> dict[str, float]:
     return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
-def rows(rounds: list[dict[str, dict[str, float]]], units: dict[str, str]) -> list[list[str]]:
+def rows(rounds: list[dict[str, dict[str, float]]], units: dict[str, str]) -> list[tuple[str, ...]]:
     """A row for each job: the host's median, and the medians over the rounds of what others take over the host."""
     found = []
     for job in rounds[0][HOST]:
         own = statistics.median(one[HOST][job] for one in rounds)
         ratios = [statistics.median(one[name][job] / one[HOST][job] for one in rounds) for name in OTHERS]
-        found.append([job, f"{own:.3g} {units[job]}", *(f"{ratio:.2f}" for ratio in ratios)])
+        found.append((job, f"{own:.3g} {units[job]}", *(f"{ratio:.2f}" for ratio in ratios)))
     return found
 
 
@@ -67,17 +65,13 @@ def main(arguments: list[str] | None = None) -> int:
     if options.one:
         print(json.dumps(measured(options.jobs)))
         return 0
-    head = [f"<!-- Made by: {machine.command('benchmarks.tuned')} -->", ""]
-    head += [f"- {line}" for line in machine.description()]
-    names = (HOST, *OTHERS)
+    head, names = machine.description(), (HOST, *OTHERS)
     for name in names:  # compiles what is not compiled yet
         run(name, options.jobs)
     rounds = [{name: run(name, options.jobs) for name in names} for _ in range(options.rounds)]
     units = {job.name: job.unit for job in jobs(FULL)}
-    lines = [*head, "", *table(("Job", HOST, *(f"{name}, over it" for name in OTHERS)), rows(rounds, units))]
-    print("\n".join(lines))
-    if options.output:
-        options.output.write_text("\n".join(lines) + "\n", "utf-8")
+    headings = "Job", HOST, *(f"{name}, over it" for name in OTHERS)
+    machine.publish("benchmarks.tuned", head, [peers.markdown(headings, rows(rounds, units))], options.output)
     return 0
 
 

@@ -599,8 +599,16 @@ def test_arithmetic_is_what_a_call_takes_that_grows_with_heads_and_tokens():
 
 def test_loops_for_other_processors_are_compared_within_a_round():
     took = [{tuned.HOST: {"a": 2.0}, "cascadelake": {"a": x}, "znver4": {"a": 1.0}} for x in (2.0, 6.0, 2.2)]
-    assert tuned.rows(took, {"a": "ms"}) == [["a", "2 ms", "1.10", "0.50"]]
+    assert tuned.rows(took, {"a": "ms"}) == [("a", "2 ms", "1.10", "0.50")]
     assert tuned.measured("^no such job$") == {}
+
+
+def test_a_fragment_names_its_command_the_machine_and_all_tables(tmp_path, capsys):
+    machine.publish("benchmarks.limits", ["a machine"], [peers.markdown(("a", "b"), [("1", "2")])], tmp_path / "x.md")
+    text = (tmp_path / "x.md").read_text("utf-8")
+    assert text == capsys.readouterr().out
+    assert text.startswith("<!-- Made by: python -m benchmarks.limits")
+    assert text.endswith("-->\n\n- a machine\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n")
 
 
 @pytest.mark.parametrize(("dtype", "pairing", "into", "per_head"), limits.KINDS)

@@ -92,6 +92,7 @@ _STUDENT: dict[float, Callable[[np.ndarray], np.ndarray]] = {
 
 @lru_cache(maxsize=64)
 def _student_lower(dof: float) -> Interpolant:
+    """Lower half of Student's quantile function, for degrees of freedom without a closed form."""
     from scipy.special import stdtrit
 
     def lower(v: np.ndarray) -> np.ndarray:
