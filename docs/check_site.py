@@ -1,4 +1,4 @@
-"""Read the built site: its links lead somewhere, its pictures are drawn, and a browser shows its pages without complaint.
+"""Read the built site: links lead somewhere, pictures are drawn, and a browser shows its pages without a complaint.
 
     python docs/check_site.py docs/_build/html
 
