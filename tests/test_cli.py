@@ -70,10 +70,21 @@ def program(*arguments, **environment):
 
 @pytest.mark.parametrize("command", [["inspect"], ["plan", "--context", 99], ["export", "--to", "vllm"]])
 def test_a_path_where_nothing_lies(run, command):
-    for source, told in (("meta-llama/Llama-3.1-8B", "nothing is downloaded"), ("none.npz", "there is no such file")):
-        code, out, err = run(*command, source)
-        assert (code, out) == (2, "")
-        assert told in err
+    for source, read in (("meta-llama/Llama-3.1-8B", rfrope.from_config), ("none.npz", rfrope.load)):
+        with pytest.raises(FileNotFoundError, match=f"^{source}: there is no such file.*; expected") as caught:
+            read(source)
+        assert run(*command, source) == (2, "", f"rfrope {command[0]}: error: {caught.value}\n")
+
+
+def test_a_model_that_is_not_there_is_named(run, tmp_path):
+    source = tmp_path / "rope.npz"
+    rfrope.save(source, rfrope.Rope(np.ones(4), context=8))
+    for engine, name in (("vllm", "new.json"), ("llama.cpp", "new.gguf")):
+        if engine == "llama.cpp":
+            pytest.importorskip("gguf", reason="gguf is not installed")
+        code, _, err = run("export", source, "--to", engine, "-o", tmp_path / name, "--model", tmp_path / "none")
+        assert code == 2
+        assert f"{tmp_path / 'none'}: " in err
         assert "Errno" not in err
 
 

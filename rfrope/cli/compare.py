@@ -12,7 +12,7 @@ import numpy as np
 import rfrope
 from rfrope import models
 from rfrope.cli import page
-from rfrope.cli.shared import add_page, check_page, check_source, whole
+from rfrope.cli.shared import add_page, check_page, whole
 
 
 def add(commands: Any) -> None:
@@ -43,7 +43,6 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    check_source(options.source)
     check_page(options)
     found = models.compare(options.source, options.engine, seq_len=options.seq_len)
     page.write_page(options, f"Engines on {options.source}", _parts(options, found), lambda: _print(options, found))

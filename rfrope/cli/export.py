@@ -10,7 +10,7 @@ import numpy as np
 
 import rfrope
 from rfrope import exports, models
-from rfrope.cli.shared import check_source, naming, print_table, whole
+from rfrope.cli.shared import naming, print_table, whole
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
 
@@ -76,7 +76,6 @@ def _export(options: argparse.Namespace) -> int:
 
 def _rope(options: argparse.Namespace) -> rfrope.Rope:
     """The Rope of a file, or one of those of a config."""
-    check_source(options.source)
     if options.source.endswith(_FREQUENCY_FILES):
         return rfrope.load(options.source)
     found = models.from_config(options.source)

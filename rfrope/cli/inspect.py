@@ -16,7 +16,7 @@ import rfrope
 from rfrope import analysis, models, plotting, scaling
 from rfrope._core import angles
 from rfrope.cli import page
-from rfrope.cli.shared import add_plot, check_figure, check_source, contexts, even, print_table, whole, write_figure
+from rfrope.cli.shared import add_plot, check_figure, contexts, even, print_table, whole, write_figure
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
 _BY_LENGTH = tuple(scheme.name for scheme in scaling.SCHEMES if scheme.by_length)
@@ -171,7 +171,6 @@ def _one_context(options: argparse.Namespace, what: str) -> int:
 
 
 def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
-    check_source(source)
     if source.lower().endswith(_FREQUENCY_FILES):
         yield from _of_frequency_file(source, options)
         return

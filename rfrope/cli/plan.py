@@ -13,7 +13,7 @@ import rfrope
 from rfrope import analysis, exports, plotting, storage
 from rfrope.analysis.planning import ladder_base
 from rfrope.cli import page
-from rfrope.cli.shared import add_plot, check_figure, check_source, naming, whole, write_figure
+from rfrope.cli.shared import add_plot, check_figure, naming, whole, write_figure
 
 _WIDTH = 110  # the config as text
 
@@ -46,7 +46,6 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    check_source(options.source)
     ropes = dict(_ropes(options))
     single = [f"--{name}" for name in ("way", "output", "plot") if getattr(options, name) is not None]
     if len(ropes) > 1 and single:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rfrope import plotting, storage
+from rfrope import plotting
 from rfrope._core import files
 
 _FIGURES = (".png", ".svg", ".pdf")
@@ -66,6 +66,8 @@ def naming(option: str, path: str) -> Iterator[None]:
         yield
     except (ValueError, OSError, ModuleNotFoundError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if isinstance(error, OSError) and os.path.realpath(error.filename or path) != os.path.realpath(path):
+            reason = f"{error.filename}: {reason}"  # such as a model that is copied
         raise ValueError(f"{option} {path}: {reason.replace('overwrite=True', '--force')}") from None
 
 
@@ -121,21 +123,6 @@ def write_figure(options: argparse.Namespace, figure: Any) -> None:
 def place(lag: tuple[int, ...]) -> str:
     """A lag as a table shows it: a number, or one for each axis."""
     return str(lag[0]) if len(lag) == 1 else str(lag)
-
-
-def check_source(source: str) -> None:
-    """Say what to pass instead of a model's name, or of a path where nothing lies."""
-    if os.path.exists(source):
-        return
-    if source.lower().endswith(storage.SUFFIXES):
-        raise ValueError(f"{source}: there is no such file; expected one that `rfrope design -o` or rfrope.save wrote")
-    folder, _, name = source.replace(os.sep, "/").rpartition("/")
-    is_name = bool(folder) and not source.startswith((".", "/", "~")) and "/" not in folder and "." not in folder
-    hint = f" (for {name}: the config.json of its repository)" if is_name and not name.endswith(".json") else ""
-    raise ValueError(
-        f"{source}: there is no such file or folder here, and nothing is downloaded; expected the path of a "
-        f"config.json, or of the folder that it lies in{hint}"
-    )
 
 
 def on_a_terminal() -> bool:
