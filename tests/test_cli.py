@@ -560,6 +560,14 @@ def test_design_writes_what_sample_gives_and_tells_its_error(run, tmp_path, desi
     }  # fmt: skip
 
 
+def test_a_design_is_found_in_any_spelling(run):
+    told = [run("design", "gaussian", *SMALL, "--design", design) for design in ("Quantile", "quantile")]
+    assert told[0] == told[1]
+    assert told[0][0] == 0
+    wrong = run("design", "gaussian", *SMALL, "--design", "Optimized")
+    assert_refused(wrong, "argument --design: 'Optimized' is unknown; did you mean 'optimised'? Expected one of 'iid'")
+
+
 def test_design_tells_bands_and_bounds(run):
     held = designed(run, "cauchy(scale=24)", *SMALL)
     kernel = rfrope.kernel("cauchy", scale=24.0)
@@ -869,7 +877,14 @@ def test_bad_arguments(run, arguments, told):
     assert_refused(run("validate", *arguments, *quick), told)
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["doctor", "cupy"]])
+def test_without_a_command_it_prints_the_help(run):
+    assert run() == run("--help")
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: rfrope")
+
+
+@pytest.mark.parametrize("arguments", [["--unknown"], ["nonsense"], ["doctor", "cupy"]])
 def test_bad_commands(run, arguments):
     assert_refused(run(*arguments), "usage: rfrope")
 
@@ -897,7 +912,10 @@ def test_kernels_shows_those_that_are_named(run):
     assert code == 0
     assert [line.partition("(")[0] for line in out.splitlines() if line[:1] != " "] == ["matern", "gaussian"]
     assert [record["name"] for record in json.loads(run("kernels", "cauchy", "--json")[1])] == ["cauchy"]
-    assert_refused(run("kernels", "matern", "gausian"), "NAME is 'gausian'; expected one of gaussian, cauchy")
+    assert_refused(
+        run("kernels", "matern", "gausian"),
+        "unknown kernel 'gausian'; did you mean 'gaussian'? Expected one of 'gaussian', 'cauchy'",
+    )
 
 
 def test_kernels_as_json(run):

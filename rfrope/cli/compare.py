@@ -12,24 +12,32 @@ import numpy as np
 import rfrope
 from rfrope import models
 from rfrope.cli import page
-from rfrope.cli.shared import add_page, check_page, whole
+from rfrope.cli.shared import add_page, check_page, one_of, whole
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    names = ", ".join(engine.name for engine in models.ENGINES)
+    names = [engine.name for engine in models.ENGINES]
     command = commands.add_parser(
         "compare",
         help="say what engines make of one config, and where they disagree",
         description="Read the RoPE of a model from its config.json, and say what each engine makes of it by the rules "
         "in that engine's source: frequencies, pairing, attention factor, how the length of the text counts; where "
         "they disagree, by how much, from which distance on a score differs by 1 %, and what to write into the config "
-        f"so that they agree. Engines: {names}. An engine whose code for a model was not read is listed as unknown. "
+        f"so that they agree. Engines: {', '.join(names)}. An engine whose code for a model was not read is listed as "
+        "unknown. "
         "Exit code: 0, whether they agree or not, or 2 for bad input.",
         epilog="Example: rfrope compare config.json --engine transformers --engine llama.cpp",
     )
     command.add_argument("source", metavar="SOURCE", help="a Hugging Face config.json, or its folder")
-    command.add_argument("--engine", action="append", metavar="NAME", help="only this one; may be given again")
+    command.add_argument(
+        "--engine",
+        type=one_of(names),
+        choices=names,
+        action="append",
+        metavar="NAME",
+        help="only this one; may be given again",
+    )
     command.add_argument(
         "--seq-len",
         type=whole(1),

@@ -15,7 +15,7 @@ import rfrope
 from rfrope import designs, exports, kernels, plotting, storage
 from rfrope._core import angles, files
 from rfrope.cli import page
-from rfrope.cli.shared import add_plot, check_figure, contexts, drawn, even, naming, place, print_table, whole
+from rfrope.cli.shared import add_plot, check_figure, contexts, drawn, even, naming, one_of, place, print_table, whole
 from rfrope.fidelity import Fidelity, fidelity
 from rfrope.moments import mean_kernel_band
 
@@ -47,7 +47,11 @@ def add(commands: Any) -> None:
         help="number of positions: errors are given for lags 0 to N - 1; N,M for two axes",
     )
     design.add_argument(
-        "--design", choices=designs.DESIGNS, default="auto", help="how frequencies are made (default: %(default)s)"
+        "--design",
+        type=one_of(designs.DESIGNS),
+        choices=designs.DESIGNS,
+        default="auto",
+        help="how frequencies are made (default: %(default)s)",
     )
     design.add_argument("--norm", choices=("rms", "sup"), help="which error --design optimised lowers (default: rms)")
     design.add_argument("--seed", type=whole(0), default=0, help="seed of the randomised designs (default: 0)")

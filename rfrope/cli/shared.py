@@ -15,6 +15,7 @@ from typing import Any
 
 from rfrope import plotting
 from rfrope._core import files
+from rfrope._core.arguments import among, spelled
 
 _FIGURES = (".png", ".svg", ".pdf")
 _PAGE = ".html"
@@ -35,6 +36,18 @@ def whole(least: int) -> Callable[[str], int]:
         return value
 
     return whole_number
+
+
+def one_of(names: Sequence[str]) -> Callable[[str], str]:
+    """Return an argument type: one of some names, in any spelling."""
+
+    def name_of_one(text: str) -> str:
+        found = spelled(text, names)
+        if found is None:
+            raise argparse.ArgumentTypeError(f"{text!r:.80} is unknown{among(text, names)}")
+        return found
+
+    return name_of_one
 
 
 def even(text: str) -> int:

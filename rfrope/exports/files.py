@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
