@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from rfrope.cli import page
 from rfrope.cli.shared import add_plot, check_figure, naming, whole, write_figure
 
 _WIDTH = 110  # the config as text
+_FEW = 8  # numbers of a list that it shows
 
 
 def add(commands: Any) -> None:
@@ -193,5 +195,15 @@ def _case(way: analysis.Way) -> str:
     config = _config(way)
     if isinstance(config, str):
         return f"No config says {way.name}: {config}."
-    lines = textwrap.wrap(json.dumps(config), _WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([f"Config for {way.name} (transformers):", *lines])
+    text = json.dumps(config)
+    short = re.sub(r"\[[^\[\]]*\]", _in_short, text)
+    where = "" if short == text else "; all numbers with --json, or in a config by -o and `rfrope export`"
+    lines = textwrap.wrap(short, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([f"Config for {way.name} (transformers){where}:", *lines])
+
+
+def _in_short(found: re.Match[str]) -> str:
+    """A list of JSON, by its length and range where it is long."""
+    numbers = json.loads(found[0])
+    few = len(numbers) <= _FEW
+    return found[0] if few else f"[{len(numbers)} numbers, {min(numbers):.6g} to {max(numbers):.6g}]"

@@ -6,9 +6,9 @@ import argparse
 import io
 import math
 import os
+import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +20,7 @@ from rfrope._core.arguments import among, spelled
 _FIGURES = (".png", ".svg", ".pdf")
 _PAGE = ".html"
 _COLOURS = {"green": "32", "red": "31"}
-_NARROWEST = 12  # characters that a column keeps when its cells are broken
+_BREAKS = re.compile(r"(?<= )|(?=\()")  # where a cell may go on in another line
 
 
 def whole(least: int) -> Callable[[str], int]:
@@ -155,15 +155,18 @@ def styled(text: str, colour: str) -> str:
 def print_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2)) -> None:
     """Print a table whose first row is its head; columns are right-aligned but for those `left`.
 
-    On a terminal too narrow for it, the cells of the widest columns that are `left` go on in further lines.
+    On a terminal too narrow for it, the cells of the widest columns that are `left` go on in further lines, which begin
+    behind a space or with a bracket. Where that is not enough, the first cell has a line of its own.
     """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    if on_a_terminal():
-        _narrow(widths, left, shutil.get_terminal_size().columns)
+    widths, above = _widths(rows, left), None
+    if widths is None:
+        above, rows = [row[0] for row in rows], [("", *row[1:]) for row in rows]
+        widths = _widths(rows, left) or [max(map(len, column)) for column in zip(*rows, strict=True)]
     for number, row in enumerate(rows):
+        if above is not None:
+            print(above[number])
         broken = [
-            textwrap.wrap(cell, w) or [""] if i in left else [cell]
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            _broken(cell, w) if i in left else [cell] for i, (cell, w) in enumerate(zip(row, widths, strict=True))
         ]
         for line in range(max(map(len, broken))):
             parts = [cell[line] if line < len(cell) else "" for cell in broken]
@@ -175,10 +178,26 @@ def print_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2))
             print("  ".join("-" * w for w in widths))
 
 
-def _narrow(widths: list[int], left: tuple[int, ...], available: int) -> None:
-    """Take from the widest of the columns `left` until the table fits, or none can give more."""
-    while sum(widths) + 2 * (len(widths) - 1) > available:
-        widest = max(left, key=lambda i: widths[i])
-        if widths[widest] <= _NARROWEST:
-            return
-        widths[widest] -= 1
+def _widths(rows: Sequence[tuple[str, ...]], left: tuple[int, ...]) -> list[int] | None:
+    """Widths of columns, of which the widest `left` give way on a narrow terminal; None where that is not enough."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    if not on_a_terminal():
+        return widths
+    least = [max(len(piece.rstrip()) for cell in column for piece in _BREAKS.split(cell)) for column in columns]
+    while sum(widths) + 2 * (len(widths) - 1) > shutil.get_terminal_size().columns:
+        ready = [i for i in left if widths[i] > least[i]]
+        if not ready:
+            return None
+        widths[max(ready, key=lambda i: widths[i])] -= 1
+    return widths
+
+
+def _broken(cell: str, width: int) -> list[str]:
+    """Lines of a cell."""
+    lines = [""]
+    for piece in _BREAKS.split(cell):
+        if len(lines[-1] + piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return [line.rstrip() for line in lines]
