@@ -77,11 +77,11 @@ def _parts(options: argparse.Namespace, found: models.Comparison) -> Iterator[pa
     for place in found.places:
         several = f", a text of {place.seq_len} positions" if len(found.places) > 1 else ""
         label = f"{place.name or place.model_type}{several}"
+        yield page.words(*(f"{label}: {line}" if several else line for line in place.verdict))
         known = list(_curves(place, (widths[place.name] + 1) // 2))
         if known and place.seq_len > 1:
             yield page.curves(f"Score of equal content: {label}", known, place.seq_len)
-        note = " ".join(f"{line}." for line in place.findings) or "They agree where they are known."
-        yield page.table(f"What engines do: {label}", place.table, left=(0, 1, 5, 6), note=note)
+        yield page.table(f"What engines do: {label}", place.table, left=(0, 1, 5, 6))
         if place.write:
             yield page.copyable("Write into the config (null: remove)", place.write)
 

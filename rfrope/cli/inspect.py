@@ -348,7 +348,8 @@ def _all(sets: list[_Set]) -> str:
 
 
 def _parts(sets: list[_Set], summaries: list[analysis.Summary]) -> Iterator[page.Part]:
-    """The page: mean kernels with sliders, the two tables, what the scheme does, and the parameters to copy."""
+    """The page: what was found, mean kernels with sliders, the two tables, and the parameters to copy."""
+    yield page.words(*(str(summary).partition("\n\n")[0] for summary in summaries))
     found, made = _rows(sets, summaries)
     curves = [page.Curve(one.label, one.frequencies, one.context - 1, still=_still(one)) for one in sets]
     context = max(one.context for one in sets)

@@ -86,6 +86,8 @@ def _parts(
 ) -> Iterator[page.Part]:
     """The page: for each RoPE the mean kernels of the ways with sliders, their measures, and their configs."""
     for name, plan in found.items():
+        about, *_, last = str(plan).split("\n\n")
+        yield page.words(about, last)
         label = f": {name}" if name else ""
         trained = ropes[name]
         head_dim = int(trained.source.get("qk_head_dim") or trained.head_dim or 0)

@@ -124,6 +124,11 @@ class Place(Result):
         return tuple(line for one in self.engines for line in _findings(one, self))
 
     @property
+    def verdict(self) -> tuple[str, ...]:
+        """The findings, or that there are none."""
+        return self.findings or (_nothing_found(self),)
+
+    @property
     def agree(self) -> bool:
         """Whether all engines that are known do the same with this text."""
         return not self.findings
@@ -149,7 +154,7 @@ class Place(Result):
         lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
         remarks = [f"{one.engine}: {part}" for one in self.engines for part in _remarks(one)]
         lines += ["", *remarks] if remarks else []
-        lines += ["", *(self.findings or (_nothing_found(self),))]
+        lines += ["", *self.verdict]
         if self.write:
             lines += ["", "Write into the config:"]
             lines += [f"  {_setting(key, value)}" for key, value in self.write.items()]
