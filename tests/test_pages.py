@@ -25,7 +25,7 @@ CONFIG = {"model_type": "qwen3", "head_dim": 32, "max_position_embeddings": 512,
 FAST = ["--samples", "2000", "--trials", "500"]
 COMMANDS = {
     "inspect": lambda config: ["inspect", config],
-    "validate": lambda config: ["validate", "gaussian(scale=9)", "cauchy", *FAST],
+    "validate": lambda config: ["validate", "gaussian(scale=9)", "rational_quadratic(alpha=1.5, scale=24)", *FAST],
     "compare": lambda config: ["compare", config],
     "plan": lambda config: ["plan", config, "--context", "1024"],
     "design": lambda config: ["design", "matern(nu=1.5)", *HEADS],

@@ -23,6 +23,7 @@ OTHER = "<!doctype html><html><head><title>o</title></head><body><p id='there'>T
 @pytest.fixture(scope="module")
 def check():
     """Return the module docs/check_site.py."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     spec = importlib.util.spec_from_file_location("check_site", PATH)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
