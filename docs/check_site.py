@@ -1,9 +1,11 @@
-"""Read the built site: every link in it leads somewhere, and a browser shows every page without a complaint.
+"""Read the built site: links lead somewhere, pictures are drawn, and a browser shows its pages without a complaint.
 
     python docs/check_site.py docs/_build/html
 
-Links and anchors between pages are checked by reading the files. Then a headless Chromium, if there is one, opens every
-page without a connection, and the written ones at the width of a telephone too. Errors are: a formula left as text
+Links and anchors between pages are checked by reading the files, and so is their text: it holds no object as Python
+prints one that has no words of its own, and no signature that hides its arguments. In a picture of the gallery no panel
+is empty. Then a headless Chromium, if there is one, opens every page without a connection, and the written ones at the
+width of a telephone too. Errors are: a formula left as text
 or refused by MathJax, an image that is missing or has no alternative text, a page that is wider than the window, and an
 error in the console. Exit code: 0, or 1 with a line for each error. Without a browser the second part is skipped, in a
 line that says so.
@@ -26,6 +28,12 @@ import threading
 from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
+from matplotlib.image import imread
+
+NO_WORDS = re.compile(r"<[^<>]* at 0x[0-9a-f]+>|<(?:matplotlib|Figure|Axes)\b[^<>]*>|\(\*args, \*\*kwargs\)")
+DARK = 0.35  # brightness of an axis line
+SIDE, TICK, EDGE = 60, 12, 4  # pixels: the least length of such a line, the most of a tick, what is left out beside it
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WIDTHS = (1280, 390)
 PATIENCE = 240.0  # seconds for all pages, on a machine that does much else
@@ -69,12 +77,13 @@ async function read(page, width) {
 
 
 class Page(HTMLParser):
-    """The links of a page, and the places in it that links may name."""
+    """The links of a page, the places in it that links may name, and its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.links: list[str] = []
         self.places = {"", "top"}
+        self.text = ""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -85,6 +94,10 @@ class Page(HTMLParser):
         link = held.get(name or "")
         if link:
             self.links.append(link)
+
+    def handle_data(self, data: str) -> None:
+        """Collect the text."""
+        self.text += data
 
 
 def written(site: pathlib.Path) -> list[pathlib.Path]:
@@ -108,6 +121,34 @@ def broken_links(site: pathlib.Path) -> list[str]:
             elif at is not None and unquote(parts.fragment) not in pages[at].places:
                 found.append(f"{path.relative_to(site)}: {link} names no place on that page")
     return found
+
+
+def printed_objects(site: pathlib.Path) -> list[str]:
+    """What the pages show of objects and signatures that says nothing to a reader."""
+    pages = {path: Page(path.read_text("utf-8")).text for path in written(site)}
+    return [f"{path.relative_to(site)}: {one}" for path, text in pages.items() for one in NO_WORDS.findall(text)]
+
+
+def empty_panels(site: pathlib.Path) -> list[str]:
+    """Pictures that have axes with nothing in them: one colour between the line on the left and the one below."""
+    found = []
+    for path in sorted((site / "_images").glob("*.png")):
+        picture = imread(path)[..., :3]
+        dark = picture.max(axis=-1) < DARK
+        thin = dark & ~np.roll(dark, 1, axis=1) & ~np.roll(dark, -EDGE, axis=1)  # the left of a line, not of an area
+        for column in np.flatnonzero(thin.sum(axis=0) >= SIDE):
+            for top, end in runs(dark[:, column]):
+                below = range(max(top, end - TICK), end)  # a tick may go on from the corner
+                width, bottom = max((runs(dark[row, column:])[0, 1], row) for row in below)
+                inside = picture[top + EDGE : bottom - EDGE, column + EDGE : column + width - EDGE]
+                if min(width, bottom - top) >= SIDE and np.all(inside == picture[0, 0]):
+                    found.append(f"{path.relative_to(site)}: an empty panel, {width} by {bottom - top} pixels")
+    return found
+
+
+def runs(line: np.ndarray) -> np.ndarray:
+    """First index and end of each run of True."""
+    return np.flatnonzero(np.diff(line.astype(int), prepend=0, append=0)).reshape(-1, 2)
 
 
 def read_in_a_browser(site: pathlib.Path, browser: str) -> list[str]:
@@ -165,13 +206,14 @@ def main(arguments: list[str]) -> int:
     if not (site / "index.html").is_file():
         print(f"{site} holds no index.html; expected the folder of a built site", file=sys.stderr)
         return 1
-    found = broken_links(site)
+    found = broken_links(site) + printed_objects(site) + empty_panels(site)
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
-        print("SKIPPED: no browser to read the pages with (apt-get install chromium); links were checked")
+        print("SKIPPED: no browser to read the pages with (apt-get install chromium); the files were checked")
     else:
         found += read_in_a_browser(site, browser)
-    print("\n".join(found) or f"every link leads somewhere{', every page reads well' if browser else ''}")
+    good = "every link leads somewhere, every picture is drawn"
+    print("\n".join(found) or good + (", every page reads well" if browser else ""))
     return 1 if found else 0
 
 

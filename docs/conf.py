@@ -10,6 +10,7 @@ import re
 import shutil
 from typing import Any
 
+import sphinx.util.inspect
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -58,6 +59,7 @@ sphinx_gallery_conf = {
     "prefer_full_module": {r"rfrope\.[a-z_.]+"},
     "download_all_examples": False,
     "show_memory": False,
+    "capture_repr": (),  # a page shows what its script prints
     "show_signature": False,
     "min_reported_time": 1e9,
     "write_computation_times": False,
@@ -73,6 +75,8 @@ nitpick_ignore = [("py:obj", "QUANTITIES")]  # a constant that its page spells o
 add_module_names = False
 autosummary_generate = True
 autosummary_filename_map = {"rfrope.kernel": "rfrope.kernel-function"}  # some file systems cannot tell it from Kernel
+# stand-ins, so that the reference needs neither of two large packages; `sign_by_itself` keeps signatures
+autodoc_mock_imports = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
 autodoc_typehints = "none"  # the docstrings name types with shapes and units
 numpydoc_show_class_members = False
 doctest_default_flags = doctest.NORMALIZE_WHITESPACE
@@ -219,6 +223,14 @@ def show_dot_products(app: Sphinx, what: str, name: str, value: Any, options: An
     lines[:] = [re.sub(r"(?<=[\w)]) \. (?=[\w(])", " · ", line) for line in lines]
 
 
+def sign_by_itself(app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str, returned: str) -> Any:
+    """Return the signature of a class itself, where autodoc takes that of the stand-in for its base."""
+    if what != "class" or not hasattr(value, "__sphinx_mock__"):
+        return None
+    own = sphinx.util.inspect.signature(value.__init__, bound_method=True)
+    return sphinx.util.inspect.stringify_signature(own, show_annotation=False), None
+
+
 def resolve_from_top(app: Sphinx, environment: BuildEnvironment, node: nodes.Element, content: nodes.Element) -> Any:
     """Resolve a name in a submodule's docstring by where users find it: under ``rfrope``."""
     if node.get("refdomain") != "py":
@@ -252,5 +264,6 @@ def setup(app: Sphinx) -> None:
     app.add_directive("rule-table", RuleTable)
     app.add_directive("benchmark-table", BenchmarkTable)
     app.connect("autodoc-process-docstring", show_dot_products)
+    app.connect("autodoc-process-signature", sign_by_itself)
     app.connect("missing-reference", resolve_from_top)
     app.connect("env-check-consistency", check_reference)

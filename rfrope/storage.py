@@ -135,8 +135,13 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     """
     path, space = path_of("path", path), array.named_namespace(xp)
     dtype = array.check_float_dtype(dtype, space)
-    with open(path, "rb") as file:
-        beginning = file.read(9)
+    try:
+        with open(path, "rb") as file:
+            beginning = file.read(9)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path}: there is no such file; expected one that `rfrope design -o` or rfrope.save wrote"
+        ) from None
     # after eight bytes, the length of its header, a safetensors file begins with JSON
     frequencies, text = _from_safetensors(path) if beginning[8:] == b"{" else _from_npz(path)
     metadata = _checked_metadata(path, text, frequencies)

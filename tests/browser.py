@@ -18,7 +18,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE = 180.0  # seconds, on a machine that does much else
 RUN = """<script>
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));
-const keep = (held) => Object.assign(document.body.appendChild(document.createElement("pre")),
+const keep = (held) => Object.assign(top.document.body.appendChild(top.document.createElement("pre")),
   {id: "found", textContent: JSON.stringify(held)});
 (async () => { SCRIPT })().then(keep, (error) => { console.error("Uncaught " + error); });
 </script>"""
@@ -41,14 +41,16 @@ def run(page: pathlib.Path, script: str, *, width: int = 1280) -> tuple[Any, lis
     script : str
         Body of an asynchronous function; ``wait(ms)`` is there.
     width : int
-        Of the window, in pixels.
+        Of the page, in pixels: it lies in a frame, since a window of Chromium is never narrower than 500.
     """
     options = ["--headless=new", "--disable-gpu", "--no-first-run", "--enable-logging=stderr", "--dump-dom"]
-    options += [f"--window-size={width},2000", "--virtual-time-budget=60000", "--host-resolver-rules=MAP * ~NOTFOUND"]
+    options += ["--window-size=1600,2000", "--virtual-time-budget=60000", "--host-resolver-rules=MAP * ~NOTFOUND"]
     options += ["--no-sandbox"] if os.geteuid() == 0 else []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         copy = pathlib.Path(folder, "page.html")
-        copy.write_text(page.read_text("utf-8").replace("</body>", RUN.replace("SCRIPT", script) + "</body>"), "utf-8")
+        content = page.read_text("utf-8").replace("</body>", RUN.replace("SCRIPT", script) + "</body>")
+        frame = f'<iframe style="border: 0; width: {width}px; height: 1900px" srcdoc="{html.escape(content)}"></iframe>'
+        copy.write_text(f'<!doctype html><meta charset="utf-8"><body>{frame}</body>', "utf-8")
         done = subprocess.run(
             [find(), *options, f"--user-data-dir={folder}/profile", copy.as_uri()],
             capture_output=True,

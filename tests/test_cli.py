@@ -70,10 +70,21 @@ def program(*arguments, **environment):
 
 @pytest.mark.parametrize("command", [["inspect"], ["plan", "--context", 99], ["export", "--to", "vllm"]])
 def test_a_path_where_nothing_lies(run, command):
-    for source, told in (("meta-llama/Llama-3.1-8B", "nothing is downloaded"), ("none.npz", "there is no such file")):
-        code, out, err = run(*command, source)
-        assert (code, out) == (2, "")
-        assert told in err
+    for source, read in (("meta-llama/Llama-3.1-8B", rfrope.from_config), ("none.npz", rfrope.load)):
+        with pytest.raises(FileNotFoundError, match=f"^{source}: there is no such file.*; expected") as caught:
+            read(source)
+        assert run(*command, source) == (2, "", f"rfrope {command[0]}: error: {caught.value}\n")
+
+
+def test_a_model_that_is_not_there_is_named(run, tmp_path):
+    source = tmp_path / "rope.npz"
+    rfrope.save(source, rfrope.Rope(np.ones(4), context=8))
+    for engine, name in (("vllm", "new.json"), ("llama.cpp", "new.gguf")):
+        if engine == "llama.cpp":
+            pytest.importorskip("gguf", reason="gguf is not installed")
+        code, _, err = run("export", source, "--to", engine, "-o", tmp_path / name, "--model", tmp_path / "none")
+        assert code == 2
+        assert f"{tmp_path / 'none'}: " in err
         assert "Errno" not in err
 
 
@@ -549,6 +560,14 @@ def test_design_writes_what_sample_gives_and_tells_its_error(run, tmp_path, desi
     }  # fmt: skip
 
 
+def test_a_design_is_found_in_any_spelling(run):
+    told = [run("design", "gaussian", *SMALL, "--design", design) for design in ("Quantile", "quantile")]
+    assert told[0] == told[1]
+    assert told[0][0] == 0
+    wrong = run("design", "gaussian", *SMALL, "--design", "Optimized")
+    assert_refused(wrong, "argument --design: 'Optimized' is unknown; did you mean 'optimised'? Expected one of 'iid'")
+
+
 def test_design_tells_bands_and_bounds(run):
     held = designed(run, "cauchy(scale=24)", *SMALL)
     kernel = rfrope.kernel("cauchy", scale=24.0)
@@ -858,7 +877,14 @@ def test_bad_arguments(run, arguments, told):
     assert_refused(run("validate", *arguments, *quick), told)
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["doctor", "cupy"]])
+def test_without_a_command_it_prints_the_help(run):
+    assert run() == run("--help")
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: rfrope")
+
+
+@pytest.mark.parametrize("arguments", [["--unknown"], ["nonsense"], ["doctor", "cupy"]])
 def test_bad_commands(run, arguments):
     assert_refused(run(*arguments), "usage: rfrope")
 
@@ -886,7 +912,10 @@ def test_kernels_shows_those_that_are_named(run):
     assert code == 0
     assert [line.partition("(")[0] for line in out.splitlines() if line[:1] != " "] == ["matern", "gaussian"]
     assert [record["name"] for record in json.loads(run("kernels", "cauchy", "--json")[1])] == ["cauchy"]
-    assert_refused(run("kernels", "matern", "gausian"), "NAME is 'gausian'; expected one of gaussian, cauchy")
+    assert_refused(
+        run("kernels", "matern", "gausian"),
+        "unknown kernel 'gausian'; did you mean 'gaussian'? Expected one of 'gaussian', 'cauchy'",
+    )
 
 
 def test_kernels_as_json(run):

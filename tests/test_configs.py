@@ -11,7 +11,7 @@ import pytest
 from published import BY_MODEL, GEMMA4_ROPE, PUBLISHED, Place, lists, llama3
 
 import rfrope
-from rfrope import from_config
+from rfrope import exports, from_config, models
 from rfrope.data.model_types import has_defaults, model_types
 
 OTHER = {"model_type": "made_up", "rope_theta": 1e4, "head_dim": 16, "max_position_embeddings": 2048}
@@ -712,11 +712,23 @@ def test_bad_files(text, message, tmp_path):
     assert message in str(caught.value)
 
 
-def test_missing_files(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        from_config(tmp_path / "none.json")
-    with pytest.raises(FileNotFoundError):
-        from_config(tmp_path)
+READERS = {
+    "from_config": from_config,
+    "compare": models.compare,
+    "audit": lambda path: models.audit(np.ones(4), path),
+    "write": lambda path: exports.write("new.json", rfrope.Rope(np.ones(4), context=8), "vllm", model=path),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_missing_files(reader, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hint = r" \(for Llama-3.1-8B: the config.json of its repository\)"
+    for path, more in (("none.json", ""), (tmp_path, ""), ("meta-llama/Llama-3.1-8B", hint), ("./a/b", "")):
+        with pytest.raises(FileNotFoundError, match=f"nothing is downloaded.* folder that it lies in{more}$") as caught:
+            READERS[reader](path)
+        assert str(caught.value).startswith(f"{path}")
+        assert "Errno" not in str(caught.value)
 
 
 # -- the table of defaults ---------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_compare(run, folder):
     assert (code, err) == (0, "")
     assert out == f"{models.compare(CONFIG)}\n"
     assert "Nothing that was tried makes these agree: llama.cpp." in out
-    code, out, _ = run("compare", ".", "--engine", "vllm", "--engine", "Transformers", "--seq-len", "64", "--sources")
+    code, out, _ = run("compare", ".", "--engine", "vllm", "--engine", "Trans_Formers", "--seq-len", "64", "--sources")
     assert code == 0
     assert "a text of 64 positions" in out
     assert "They agree." in out
@@ -89,7 +89,10 @@ def test_audit_of_what_is_wrong(run, folder):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["compare", "config.json", "--engine", "vlm"], "engines holds 'vlm', which is unknown"),
+        (
+            ["compare", "config.json", "--engine", "vlm"],
+            "argument --engine: 'vlm' is unknown; did you mean 'vLLM'? Expected one of 'transformers'",
+        ),
         (["compare", "config.json", "--seq-len", "0"], "argument --seq-len: 0 is below 1"),
         (["compare", "missing.json"], "there is no such file"),
         (["compare"], "SOURCE"),

@@ -41,6 +41,15 @@ def test_it_prints_what_export_gives(run, source, rope):
     assert last == f"{exports.rounding(rope, 'vllm')}.\n"
 
 
+def test_an_engine_is_found_in_any_spelling(run, source, rope):
+    for spelling, engine in (("vLLM", "vllm"), ("Flash_Attn", "flash-attn"), ("TensorRT LLM", "tensorrt-llm")):
+        assert run("export", source, "--to", spelling, "--json") == run("export", source, "--to", engine, "--json")
+        assert exports.rounding(rope, spelling) == exports.rounding(rope, engine)
+    code, _, err = run("export", source, "--to", "vlm")
+    assert code == 2
+    assert "argument --to: 'vlm' is unknown; did you mean 'vllm'? Expected one of 'transformers', 'vllm'" in err
+
+
 @pytest.mark.parametrize("engine", [name for name in exports.names() if name != "llama.cpp"])
 def test_json_of_every_engine(run, source, rope, engine):
     code, out, _ = run("export", source, "--to", engine, "--json")

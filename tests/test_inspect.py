@@ -362,6 +362,22 @@ def test_cells_on_the_left_are_broken_and_no_others(monkeypatch, capsys):
     assert max(map(len, printed)) <= 40
 
 
+@pytest.mark.parametrize("width", [85, 80, 70])
+def test_no_word_of_a_cell_is_broken(run, monkeypatch, width):
+    monkeypatch.setattr(shared, "on_a_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    kernels = ["rational_quadratic(alpha=1.5, scale=24.0)", "periodic(period=96.0, scale=0.7)"]
+    code, out, _ = run("validate", *kernels, "--samples", 256, "--trials", 64)
+    summary, _, rest = out.partition("\n\n")
+    worst = rest.partition("largest |z|:\n")[2].partition("\n\n")[0]
+    assert code == 0
+    assert max(map(len, (summary + "\n" + worst).splitlines())) <= width
+    for word in ("rational_quadratic", "alpha=1.5,", "scale=24.0)", "period=96.0,", "closed form"):
+        assert word in summary + worst
+    above = [line for line in worst.splitlines() if line in kernels]
+    assert len(above) == (5 if width < 85 else 0), "lines of their own, where a narrow column is not enough"
+
+
 def test_the_text_leads_with_findings(run, config):
     out = run("inspect", config(LLAMA))[1].splitlines()
     assert out[1] == (

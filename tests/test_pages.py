@@ -25,7 +25,7 @@ CONFIG = {"model_type": "qwen3", "head_dim": 32, "max_position_embeddings": 512,
 FAST = ["--samples", "2000", "--trials", "500"]
 COMMANDS = {
     "inspect": lambda config: ["inspect", config],
-    "validate": lambda config: ["validate", "gaussian(scale=9)", "cauchy", *FAST],
+    "validate": lambda config: ["validate", "gaussian(scale=9)", "rational_quadratic(alpha=1.5, scale=24)", *FAST],
     "compare": lambda config: ["compare", config],
     "plan": lambda config: ["plan", config, "--context", "1024"],
     "design": lambda config: ["design", "matern(nu=1.5)", *HEADS],
@@ -74,6 +74,35 @@ def test_a_page_holds_the_text_and_asks_for_nothing(made, config, command):
     assert "Permission is hereby granted" in content  # uPlot's licence goes with it
     assert len(content) < 300_000
     assert f"rfrope {command} " in parts(path, "copyable")[-1]["text"]
+
+
+VERDICTS = {
+    "inspect": r"^\S+: 16 frequencies for 32 features .* In short: equal content averages ",
+    "validate": r"^PASSED: largest \|z\| \S+ \(.*\); bound \S+ \(Bonferroni",
+    "compare": r"^They agree\.$",
+    "plan": r"^From 512 trained positions to 1024, 2 times as many\. ",
+    "design": r"^3 heads of 16 frequencies, .* 16 independent draws stay within .* it asks for \d+ of them\.$",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_page_begins_with_what_was_found(made, config, command):
+    path, told = made(*COMMANDS[command](config))
+    report = re.search(r'id="report">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)[1]
+    first = json.loads(report)["parts"][0]
+    assert first["kind"] == "words"
+    assert re.search(VERDICTS[command], " ".join(first["paragraphs"]))
+    for paragraph in first["paragraphs"]:
+        assert paragraph in " ".join(told.split())
+
+
+def test_the_caption_names_the_line_that_sliders_start_from():
+    line = page.Curve("as it is", rfrope.geometric(4), 7)
+    for ladder, words in (
+        (None, "factor draws “as it is” once more, with all wavelengths times the factor."),
+        ({"width": 8}, "base, scheme and factor draw one more line, which begins as “as it is”."),
+    ):
+        assert page.curves("", [line], 8, ladder=ladder)["caption"].endswith(f"that of the command; {words}")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -159,14 +188,16 @@ def test_a_browser_shows_a_page(made, config, command):
       const where = {bubbles: true, clientX: at.left + 0.4 * at.width, clientY: at.top + 90};
       for (const kind of ["mouseenter", "mousemove"]) over.dispatchEvent(new MouseEvent(kind, where));
       await wait(100);
-      return {parts: rfrope.drawn.length, read: document.querySelector("section").innerText,
+      return {parts: rfrope.drawn.length, read: over.closest("section").innerText,
         wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
         buttons: document.querySelectorAll(".copyable button").length};"""
-    for width in (1280, 600) if command == "inspect" else (600,):
+    for width in (1280, 390) if command == "inspect" else (390,):
         found, console = browser.run(path, script, width=width)
         assert console == []
         assert found["wide"] <= 1
-        assert found["parts"] == sum(len(parts(path, kind)) for kind in ("curves", "points", "table", "copyable"))
+        assert found["parts"] == sum(
+            len(parts(path, kind)) for kind in ("words", "curves", "points", "table", "copyable")
+        )
         assert found["buttons"] == len(parts(path, "copyable"))
         assert re.search(r"(lags? \d+|z -?\d+\.\d\d)", found["read"]), "what the pointer is at"
         assert "Point at the figure" not in found["read"]
@@ -177,7 +208,7 @@ MOVE = """
     const one = document.querySelector(`[name="${name}"]`);
     one.value = value; one.dispatchEvent(new Event("change")); await wait(10);
   };
-  const seen = () => JSON.parse(JSON.stringify(rfrope.drawn[0]));
+  const seen = () => JSON.parse(JSON.stringify(rfrope.drawn.find((one) => one && one.sets)));
   const texts = (row) => [...row.cells].map((cell) => cell.textContent);
   const rows = () => [...document.querySelector("section table").rows].map(texts);
 """
@@ -237,6 +268,39 @@ def test_sliders_move_the_curves_to_where_python_has_them(made, config):
     words = [str(lag or "never") for lag in (summary.half_lag, summary.first_negative_lag)]
     told = [label, *words, f"{summary.lowest:.3f}", str(summary.lowest_lag), str(summary.n_dead)]
     assert found["first"][1] == found["last"][1] == told
+
+
+@campaign
+def test_sliders_keep_to_their_range_and_say_their_value(made, config):
+    path, _ = made("inspect", config)
+    script = (
+        MOVE
+        + """
+      const boxes = () => [...document.querySelectorAll(".controls input[type=number]")];
+      const state = () => boxes().map((box) => [box.value, box.previousSibling.getAttribute("aria-valuetext")]);
+      const found = {start: state(), labels: boxes().map((box) => [box.ariaLabel, box.previousSibling.ariaLabel])};
+      for (const value of ["1e9", "-5", "0", "", "77.7"]) {
+        for (const box of boxes()) { box.value = value; box.dispatchEvent(new Event("change")); }
+        found[value] = state();
+      }
+      const range = document.querySelector(".controls input[type=range]");
+      range.value = 0; range.dispatchEvent(new Event("input"));
+      found.slid = state()[0];
+      return found;"""
+    )
+    found, console = browser.run(path, script)
+    assert console == []
+    assert found["labels"] == [[name, name] for name in ("context", "base", "factor")]
+    for text, values in {
+        "start": ("512", "10000", "4"),
+        "1e9": ("2048", "100000000", "64"),
+        "-5": ("2", "100", "1"),
+        "0": ("2", "100", "1"),
+        "": ("2", "100", "1"),
+        "77.7": ("78", "100", "64"),
+    }.items():
+        assert found[text] == [[value, value] for value in values], text
+    assert found["slid"] == ["2", "2"]
 
 
 @campaign

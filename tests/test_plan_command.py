@@ -62,6 +62,19 @@ def test_text_and_config(run):
     assert config == exports.export(plan.ways[0].rope, "transformers")
 
 
+def test_long_lists_of_divisors_are_in_short(run):
+    write("config.json", CONFIG | {"head_dim": 24})
+    arguments = ["plan", "config.json", "--context", 1024, "--way", "optimised"]
+    code, out, _ = run(*arguments)
+    factors = json.loads(run(*arguments, "--json")[1])["plans"][0]["config"]["rope_parameters"]["long_factor"]
+    assert code == 0
+    assert out.count(f"[12 numbers, 1 to {max(factors):.6g}]") == 2
+    assert not re.search(r"\d\.\d{8}", out)
+    assert (
+        "Config for optimised (transformers); all numbers with --json, or in a config by -o and `rfrope export`:" in out
+    )
+
+
 @pytest.mark.parametrize("name", ["as it is", "linear", "ntk", "yarn", "llama3", "optimised"])
 def test_the_config_of_each_way_gives_its_rope(run, name):
     code, out, _ = run("plan", "config.json", "--context", 1024, "--way", name, "-o", "rope.npz")

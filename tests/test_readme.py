@@ -1,5 +1,6 @@
 """README and documentation pages: their examples run, and their commands are those that CI runs."""
 
+import ast
 import doctest
 import importlib
 import json
@@ -126,12 +127,31 @@ def test_the_code_of_the_first_page_runs():
     assert len([line for line in code.splitlines() if line.strip()]) <= 7
 
 
-def test_readme_has_the_two_commands_that_ci_runs():
+def designs_in(code):
+    """The statements that call `rfrope.design`, without their layout."""
+    statements = ast.parse(textwrap.dedent(code)).body
+    return [ast.unparse(one) for one in statements if "rfrope.design(" in ast.unparse(one)]
+
+
+@pytest.mark.skipif(not PAGES, reason="docs/ is not here")
+def test_the_picture_of_the_first_page_is_that_of_its_code():
+    page = (ROOT / "docs" / "index.rst").read_text("utf-8")
+    (code,) = re.findall(r"^      \.\. code-block:: python\n\n((?:         .*\n|\n)+)", page, re.MULTILINE)
+    (script,) = re.findall(r"sphx_glr_(plot_\w+)_001\.png", page)
+    drawn = designs_in((ROOT / "examples" / "gallery" / f"{script}.py").read_text("utf-8"))
+    assert len(drawn) == 1
+    assert designs_in(code) == drawn
+
+
+def test_readme_has_the_three_commands_that_ci_runs():
     commands = blocks("sh")
-    assert len(commands) == 2
+    ci = (ROOT / ".ci" / "run").read_text("utf-8") if (ROOT / ".ci").is_dir() else ""
+    assert len(commands) == 3
+    assert not ci or re.findall(r"readme_command (\d) \.venv-ci", ci) == ["1", "2", "3"]
     assert all(command.startswith("python3 -m venv .venv && .venv/bin/pip install ") for command in commands)
     assert commands[0].endswith("&& .venv/bin/rfrope validate\n")
     assert commands[1].endswith("&& OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto\n")
+    assert commands[2].endswith("&& .venv/bin/sphinx-build -W -b html docs docs/_build/html\n")
 
 
 def test_readme_links_lead_somewhere():

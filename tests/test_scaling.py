@@ -673,7 +673,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 LONGROPE = {"rope_type": "longrope", **lists(16), "original_max_position_embeddings": 512, "factor": 4.0}
 BAD_DICTS = [
     # names
-    ({"rope_type": "yarm"}, {}, ValueError, "rope_parameters['rope_type'] is 'yarm'; expected one of default, linear"),
+    ({"rope_type": "yarm"}, {}, ValueError, "rope_parameters['rope_type'] is 'yarm'; did you mean 'yarn'?"),
     ({"type": np.array(["yarn", "x"])}, {}, ValueError, "rope_parameters['type'] is array(['yarn', 'x']"),
     ({"rope_type": ["yarn"]}, {}, ValueError, "rope_parameters['rope_type'] is ['yarn']; expected one of"),
     ({3: {}}, {}, TypeError, "rope_parameters holds the key 3; expected names of parameters"),

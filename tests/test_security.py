@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import tomllib
 
 import pytest
 
@@ -92,3 +93,16 @@ def test_what_is_allowed_is_still_used():
     """An exception that nothing needs goes."""
     for place, name in ALLOWED:
         assert name in set(uses(ast.parse((ROOT / place).read_text("utf-8"))))
+
+
+def test_the_page_names_no_contact_that_the_metadata_lack():
+    page = ROOT.parent / "docs" / "security.rst"
+    if not page.is_file():
+        pytest.skip("docs/ is not here")
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    assert "urls" not in project
+    assert not any("email" in author for author in project["authors"])
+    report = page.read_text("utf-8").partition("Report\n------\n")[2]
+    assert "no address for private reports" in report
+    assert "issue tracker" in report
+    assert "metadata" not in report

@@ -23,6 +23,7 @@ OTHER = "<!doctype html><html><head><title>o</title></head><body><p id='there'>T
 @pytest.fixture(scope="module")
 def check():
     """Return the module docs/check_site.py."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     spec = importlib.util.spec_from_file_location("check_site", PATH)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -56,6 +57,44 @@ def site(tmp_path):
 def test_links_that_lead_nowhere(check, site, link, error):
     assert check.broken_links(site()) == []
     assert check.broken_links(site(index=GOOD.replace("#here", link))) == [error]
+
+
+@pytest.mark.parametrize(
+    ("shown", "error"),
+    [
+        ("&lt;matplotlib.colorbar.Colorbar object at 0x7f8a4d672590&gt;", "<matplotlib.colorbar.Colorbar object at 0x"),
+        ("[&lt;matplotlib.lines.Line2D&gt;]", "<matplotlib.lines.Line2D>"),
+        ("&lt;span&gt;&lt;object object at 0x1a&gt;", "<object object at 0x1a>"),
+        ("Rotary<b>Embedding</b>(<em>*args</em>, <em>**kwargs</em>)", "(*args, **kwargs)"),
+    ],
+)
+def test_what_says_nothing_to_a_reader(check, site, shown, error):
+    assert check.printed_objects(site(other=OTHER.replace("Two", "a &lt; b at 0.3, &lt;b&gt; (rope, *args)"))) == []
+    bad = site(index=GOOD.replace("One", f"<pre>{shown}</pre>"))
+    (found,) = check.printed_objects(bad)
+    assert found.startswith(f"index.html: {error}")
+    assert check.main([str(bad)]) == 1
+
+
+@pytest.mark.parametrize("spines", [("top", "right"), ()])
+@pytest.mark.parametrize("dpi", [100, 173])
+def test_panels_in_which_nothing_is_drawn(check, site, spines, dpi):
+    pyplot = importlib.import_module("matplotlib.pyplot")
+    figure, axes = pyplot.subplots(1, 3, figsize=(7, 3), layout="constrained")
+    figure.colorbar(axes[0].imshow([[0.0, 1.0], [2.0, 0.5]], cmap="gray"), ax=axes[0])
+    axes[1].plot([0.0, 1.0], [0.5, 0.5], lw=0.8)
+    for name in spines:
+        axes[2].spines[name].set_visible(False)
+    folder = site() / "_images"
+    folder.mkdir()
+    figure.savefig(folder / "panels.png", dpi=dpi)
+    (found,) = check.empty_panels(folder.parent)
+    assert found.startswith("_images/panels.png: an empty panel, ")
+    assert check.main([str(folder.parent)]) == 1
+    axes[2].plot([0.2], [0.3], ".")
+    figure.savefig(folder / "panels.png", dpi=dpi)
+    assert check.empty_panels(folder.parent) == []
+    pyplot.close(figure)
 
 
 def test_without_a_browser_it_says_what_was_left_out(check, site, monkeypatch, capsys):

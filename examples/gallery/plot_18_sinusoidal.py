@@ -20,16 +20,15 @@ embedding = rfrope.sinusoidal(positions, omega)
 moved = embedding @ rotation.shift_matrix(9, omega).T
 print(f"largest difference: {np.abs(moved - rfrope.sinusoidal(positions + 9, omega)).max():.1e}")
 
-fig, (left, right) = plt.subplots(1, 2, figsize=(6.4, 3.2), layout="constrained")
-image = left.imshow(embedding.T, aspect="auto", cmap="RdBu", vmin=-1.0, vmax=1.0, interpolation="nearest")
-left.set(xlabel="position", ylabel="feature", title="embedding")
-fig.colorbar(image, ax=left)
-
 # %%
 # The product of two positions depends on their lag alone: D times the mean kernel.
 
 products = embedding @ embedding[32]
 lags = positions - 32
+fig, (left, right) = plt.subplots(1, 2, figsize=(6.4, 3.2), layout="constrained")
+image = left.imshow(embedding.T, aspect="auto", cmap="RdBu", vmin=-1.0, vmax=1.0, interpolation="nearest")
+left.set(xlabel="position", ylabel="feature", title="embedding")
+fig.colorbar(image, ax=left)
 right.plot(lags, products / 16, "o", ms=3, color="#0072B2", label="product / D")
 right.plot(lags, analysis.mean_kernel(omega, lags), color="#D55E00", lw=1.0, label="mean kernel")
 right.set(xlabel="lag to position 32 (positions)", ylim=(0, 1.05), title="products")

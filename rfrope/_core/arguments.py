@@ -5,9 +5,11 @@ Every message names the argument, shows its value, and says what was expected.
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -124,8 +126,35 @@ def path_of(name: str, value: Any) -> str:
 def choice(name: str, value: Any, options: Sequence[str]) -> str:
     """Return one of a few words."""
     if not isinstance(value, str) or value not in options:
-        raise ValueError(f"{name} is {value!r:.80}; expected one of {', '.join(map(repr, options))}")
+        raise ValueError(f"{name} is {value!r:.80}{among(value, options)}")
     return value
+
+
+def named(name: str, value: Any, names: Sequence[str]) -> str:
+    """Return the one of some names that is meant, in any spelling."""
+    found = spelled(value, names)
+    if found is None:
+        raise ValueError(f"{name} is {value!r:.80}{among(value, names)}")
+    return found
+
+
+def spelled(value: Any, names: Sequence[str]) -> str | None:
+    """Return the name that a text spells, if there is one: capitals, spaces and signs between words do not count."""
+    if not isinstance(value, str) or not _plain(value):
+        return None
+    return value if value in names else next((name for name in names if _plain(name) == _plain(value)), None)
+
+
+def among(value: Any, names: Sequence[str]) -> str:
+    """End of an error: the name that may have been meant, and all that there are."""
+    plain = {_plain(name): name for name in names}
+    close = difflib.get_close_matches(_plain(value), plain, n=1) if isinstance(value, str) else ()
+    hint = f"; did you mean {plain[close[0]]!r}? Expected" if close else "; expected"
+    return f"{hint} one of {', '.join(map(repr, names))}"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text[:80]).lower()
 
 
 def _number(name: str, value: Any, expected: str) -> float:

@@ -18,12 +18,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``rfrope``.
 
     Returns the exit code: 0 for success, 1 for a failed validation or audit, 2 for bad input, 130 after Ctrl-C.
+    Without a command it prints the help.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters is not a reason to stop
     command = "rfrope"
     try:
-        options = _parser().parse_args(arguments)
+        parser = _parser()
+        options = parser.parse_args(arguments)
+        if options.command is None:
+            parser.print_help()
+            return 0
         options.words = list(sys.argv[1:] if arguments is None else map(str, arguments))
         command = f"rfrope {options.command}"
         code: int = options.run(options)
@@ -76,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=("bash", "zsh", "tcsh"),
         help="print a script that completes commands and options in a shell, and stop",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for command in _COMMANDS:
         command.add(commands)
     return parser

@@ -8,7 +8,7 @@ from typing import Any
 
 from rfrope import models, storage
 from rfrope._core import archives
-from rfrope.cli.shared import check_source, naming, whole
+from rfrope.cli.shared import naming, whole
 
 
 def add(commands: Any) -> None:
@@ -36,7 +36,6 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     with naming("FILE", options.file):
         what = _held(options.file)
-    check_source(options.meant)
     is_rope = options.meant.endswith(storage.SUFFIXES)
     found = models.audit(what, storage.load(options.meant) if is_rope else options.meant, context=options.context)
     print(json.dumps(found.to_dict(), indent=1) if options.json else found)

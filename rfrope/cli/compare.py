@@ -12,24 +12,32 @@ import numpy as np
 import rfrope
 from rfrope import models
 from rfrope.cli import page
-from rfrope.cli.shared import add_page, check_page, check_source, whole
+from rfrope.cli.shared import add_page, check_page, one_of, whole
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    names = ", ".join(engine.name for engine in models.ENGINES)
+    names = [engine.name for engine in models.ENGINES]
     command = commands.add_parser(
         "compare",
         help="say what engines make of one config, and where they disagree",
         description="Read the RoPE of a model from its config.json, and say what each engine makes of it by the rules "
         "in that engine's source: frequencies, pairing, attention factor, how the length of the text counts; where "
         "they disagree, by how much, from which distance on a score differs by 1 %, and what to write into the config "
-        f"so that they agree. Engines: {names}. An engine whose code for a model was not read is listed as unknown. "
+        f"so that they agree. Engines: {', '.join(names)}. An engine whose code for a model was not read is listed as "
+        "unknown. "
         "Exit code: 0, whether they agree or not, or 2 for bad input.",
         epilog="Example: rfrope compare config.json --engine transformers --engine llama.cpp",
     )
     command.add_argument("source", metavar="SOURCE", help="a Hugging Face config.json, or its folder")
-    command.add_argument("--engine", action="append", metavar="NAME", help="only this one; may be given again")
+    command.add_argument(
+        "--engine",
+        type=one_of(names),
+        choices=names,
+        action="append",
+        metavar="NAME",
+        help="only this one; may be given again",
+    )
     command.add_argument(
         "--seq-len",
         type=whole(1),
@@ -43,7 +51,6 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    check_source(options.source)
     check_page(options)
     found = models.compare(options.source, options.engine, seq_len=options.seq_len)
     page.write_page(options, f"Engines on {options.source}", _parts(options, found), lambda: _print(options, found))
@@ -70,11 +77,11 @@ def _parts(options: argparse.Namespace, found: models.Comparison) -> Iterator[pa
     for place in found.places:
         several = f", a text of {place.seq_len} positions" if len(found.places) > 1 else ""
         label = f"{place.name or place.model_type}{several}"
+        yield page.words(*(f"{label}: {line}" if several else line for line in place.verdict))
         known = list(_curves(place, (widths[place.name] + 1) // 2))
         if known and place.seq_len > 1:
             yield page.curves(f"Score of equal content: {label}", known, place.seq_len)
-        note = " ".join(f"{line}." for line in place.findings) or "They agree where they are known."
-        yield page.table(f"What engines do: {label}", place.table, left=(0, 1, 5, 6), note=note)
+        yield page.table(f"What engines do: {label}", place.table, left=(0, 1, 5, 6))
         if place.write:
             yield page.copyable("Write into the config (null: remove)", place.write)
 

@@ -15,7 +15,7 @@ import rfrope
 from rfrope import designs, exports, kernels, plotting, storage
 from rfrope._core import angles, files
 from rfrope.cli import page
-from rfrope.cli.shared import add_plot, check_figure, contexts, drawn, even, naming, place, print_table, whole
+from rfrope.cli.shared import add_plot, check_figure, contexts, drawn, even, naming, one_of, place, print_table, whole
 from rfrope.fidelity import Fidelity, fidelity
 from rfrope.moments import mean_kernel_band
 
@@ -47,7 +47,11 @@ def add(commands: Any) -> None:
         help="number of positions: errors are given for lags 0 to N - 1; N,M for two axes",
     )
     design.add_argument(
-        "--design", choices=designs.DESIGNS, default="auto", help="how frequencies are made (default: %(default)s)"
+        "--design",
+        type=one_of(designs.DESIGNS),
+        choices=designs.DESIGNS,
+        default="auto",
+        help="how frequencies are made (default: %(default)s)",
     )
     design.add_argument("--norm", choices=("rms", "sup"), help="which error --design optimised lowers (default: rms)")
     design.add_argument("--seed", type=whole(0), default=0, help="seed of the randomised designs (default: 0)")
@@ -173,13 +177,34 @@ def _figure(path: str, frequencies: np.ndarray, laws: list[kernels.Kernel], foun
     return drawn(path, figure)
 
 
-def _print_design(options: argparse.Namespace, rope: rfrope.Rope, reached: Fidelity) -> None:
-    n_heads, blocks, source = len(reached.heads), rope.n_blocks, rope.source
-    who = f"{n_heads} heads of {blocks}" if n_heads > 1 else f"{blocks}"
+def _about(rope: rfrope.Rope, reached: Fidelity) -> str:
+    """What was made."""
+    n_heads, source = len(reached.heads), rope.source
+    who = f"{n_heads} heads of {rope.n_blocks}" if n_heads > 1 else f"{rope.n_blocks}"
     seed = "" if source["seed"] is None else f", seed {source['seed']}"
     norm = "" if source["norm"] is None else f" ({source['norm']})"
-    shape = f"{options.dtype} {tuple(rope.frequencies.shape)}"
-    print(f"{who} frequencies, radians per position: {shape}, design {source['design']}{norm}{seed}.")
+    shape = f"{rope.frequencies.dtype} {tuple(rope.frequencies.shape)}"
+    return f"{who} frequencies, radians per position: {shape}, design {source['design']}{norm}{seed}."
+
+
+def _bound(rope: rfrope.Rope, reached: Fidelity) -> str:
+    """What independent draws would give, and how many of them would come as close."""
+    worst = reached.heads[reached.worst]
+    more = (
+        "These frequencies are exact."
+        if reached.blocks is None
+        else f"to stay within {worst.sup:.3g}, as here, it asks for {reached.blocks} of them."
+    )
+    return (
+        f"{rope.n_blocks} independent draws stay within {reached.bound:.3g} of Φ at all lags with "
+        f"{reached.confidence:.0%} certainty (Hoeffding's\nbound: safe, not sharp)"
+        f"{'.' if reached.blocks is None else ';'} {more}"
+    )
+
+
+def _print_design(options: argparse.Namespace, rope: rfrope.Rope, reached: Fidelity) -> None:
+    n_heads, blocks, source = len(reached.heads), rope.n_blocks, rope.source
+    print(_about(rope, reached))
     for path in filter(None, (options.output, options.plot, options.html)):
         print(f"Written: {path}")
     if options.output is None:
@@ -194,17 +219,7 @@ def _print_design(options: argparse.Namespace, rope: rfrope.Rope, reached: Fidel
     head = f"head {reached.worst}, the worst: " if n_heads > 1 else ""
     print(f"\nAt a few lags ({head}{worst.kernel}), and what {blocks} independent draws would give (one sigma):")
     print_table(_lag_rows(reached), left=(0,))
-    sure = f"{reached.confidence:.0%}"
-    print(
-        f"\n{blocks} independent draws stay within {reached.bound:.3g} of Φ at all lags with {sure} certainty "
-        "(Hoeffding's"
-    )
-    if reached.blocks is None:
-        print("bound: safe, not sharp). These frequencies are exact.")
-    else:
-        print(
-            f"bound: safe, not sharp); to stay within {worst.sup:.3g}, as here, it asks for {reached.blocks} of them."
-        )
+    print(f"\n{_bound(rope, reached)}")
 
 
 def _lag_rows(reached: Fidelity) -> list[tuple[str, ...]]:
@@ -217,7 +232,8 @@ def _lag_rows(reached: Fidelity) -> list[tuple[str, ...]]:
 
 
 def _parts(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> Iterator[page.Part]:
-    """The page: the kernel and what the frequencies of a head make of it, the errors, and the frequencies."""
+    """The page: what was made, the kernel and what the frequencies of a head make of it, the errors, the config."""
+    yield page.words(_about(rope, found), _bound(rope, found))
     omega, context = angles.on_host(rope).astype(np.float64), max(found.context)
     sets = list(omega.reshape(-1, *omega.shape[-2:]))
     heads = [f"{number}: {laws[number % len(laws)]!r}" for number in range(len(sets))]

@@ -10,7 +10,7 @@ import numpy as np
 
 import rfrope
 from rfrope import exports, models
-from rfrope.cli.shared import check_source, naming, print_table, whole
+from rfrope.cli.shared import naming, one_of, print_table, whole
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
 
@@ -28,7 +28,8 @@ def add(commands: Any) -> None:
     command.add_argument(
         "source", nargs="?", metavar="FILE", help="what `rfrope design` or rfrope.save wrote, or a config.json"
     )
-    command.add_argument("--to", choices=exports.names(), metavar="ENGINE", help=", ".join(exports.names()))
+    names = exports.names()
+    command.add_argument("--to", type=one_of(names), choices=names, metavar="ENGINE", help=", ".join(names))
     command.add_argument("-o", "--output", metavar="PATH", help="write a file (or, with --conformance, into a folder)")
     command.add_argument("--model", metavar="PATH", help="copy this config.json or GGUF, with its RoPE replaced")
     command.add_argument("--part", metavar="NAME", help="which RoPE of a config, as text_config or full_attention")
@@ -76,7 +77,6 @@ def _export(options: argparse.Namespace) -> int:
 
 def _rope(options: argparse.Namespace) -> rfrope.Rope:
     """The Rope of a file, or one of those of a config."""
-    check_source(options.source)
     if options.source.endswith(_FREQUENCY_FILES):
         return rfrope.load(options.source)
     found = models.from_config(options.source)

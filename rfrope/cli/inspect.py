@@ -16,7 +16,7 @@ import rfrope
 from rfrope import analysis, models, plotting, scaling
 from rfrope._core import angles
 from rfrope.cli import page
-from rfrope.cli.shared import add_plot, check_figure, check_source, contexts, even, print_table, whole, write_figure
+from rfrope.cli.shared import add_plot, check_figure, contexts, even, print_table, whole, write_figure
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
 _BY_LENGTH = tuple(scheme.name for scheme in scaling.SCHEMES if scheme.by_length)
@@ -171,7 +171,6 @@ def _one_context(options: argparse.Namespace, what: str) -> int:
 
 
 def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
-    check_source(source)
     if source.lower().endswith(_FREQUENCY_FILES):
         yield from _of_frequency_file(source, options)
         return
@@ -349,7 +348,8 @@ def _all(sets: list[_Set]) -> str:
 
 
 def _parts(sets: list[_Set], summaries: list[analysis.Summary]) -> Iterator[page.Part]:
-    """The page: mean kernels with sliders, the two tables, what the scheme does, and the parameters to copy."""
+    """The page: what was found, mean kernels with sliders, the two tables, and the parameters to copy."""
+    yield page.words(*(str(summary).partition("\n\n")[0] for summary in summaries))
     found, made = _rows(sets, summaries)
     curves = [page.Curve(one.label, one.frequencies, one.context - 1, still=_still(one)) for one in sets]
     context = max(one.context for one in sets)

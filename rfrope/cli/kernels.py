@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from rfrope import kernels
+from rfrope.kernels.registry import find
 
 
 def add(commands: Any) -> None:
@@ -40,12 +41,6 @@ def _kernels(options: argparse.Namespace) -> int:
 
 
 def _named(names: list[str]) -> list[kernels.Record]:
-    """Return the records of families by name or another name of theirs, all of them for no names."""
-    records = list(kernels.records())
-    if not names:
-        return records
-    held = {known: record for record in records for known in (record.name, *record.aliases)}
-    for name in names:
-        if name not in held:
-            raise ValueError(f"NAME is {name!r}; expected one of {', '.join(record.name for record in records)}")
-    return list({held[name].name: held[name] for name in names}.values())
+    """Return the records of families by any of their names, all of them for no names."""
+    found = {record.name: record for record in map(find, names)}
+    return list(found.values()) if names else list(kernels.records())

@@ -107,6 +107,11 @@ def rendered(title: str, parts: Iterable[Part], text: str) -> str:
     )
 
 
+def words(*paragraphs: str) -> Part:
+    """What was found, in sentences: what a reader sees first."""
+    return {"kind": "words", "title": "", "note": "", "paragraphs": [" ".join(one.split()) for one in paragraphs]}
+
+
 def table(title: str, rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0,), note: str = "") -> Part:
     """A table whose first row is its head; columns are right-aligned but for those `left`."""
     return {"kind": "table", "title": title, "note": note, "rows": [list(row) for row in rows], "left": list(left)}
@@ -145,12 +150,16 @@ def curves(
     starts = first_lags(most - 1)
     ends = np.append(starts[1:] - 1, most - 1)
     asked = [] if phi is None else [phi((starts + ends) // 2, i) for i in range(len(groups) or 1)]
+    start = f"“{sets[stretched].label}”"
     caption = (
         "Lines are mean kernels, the score of equal content at a distance, averaged over contents. Where a line stands "
         "for several lags it is their median, inside their range. The sliders' context reaches beyond that of the "
         "command; "
-        + ("base, scheme and factor draw one more line" if ladder else "factor draws one more, stretched")
-        + f", made from {sets[stretched].label}."
+        + (
+            f"base, scheme and factor draw one more line, which begins as {start}."
+            if ladder
+            else f"factor draws {start} once more, with all wavelengths times the factor."
+        )
     )
     axes = max(angles.on_host(one.frequencies).shape[-1] for one in sets)
     return {

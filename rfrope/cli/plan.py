@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ import rfrope
 from rfrope import analysis, exports, plotting, storage
 from rfrope.analysis.planning import ladder_base
 from rfrope.cli import page
-from rfrope.cli.shared import add_plot, check_figure, check_source, naming, whole, write_figure
+from rfrope.cli.shared import add_plot, check_figure, naming, whole, write_figure
 
 _WIDTH = 110  # the config as text
+_FEW = 8  # numbers of a list that it shows
 
 
 def add(commands: Any) -> None:
@@ -46,7 +48,6 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    check_source(options.source)
     ropes = dict(_ropes(options))
     single = [f"--{name}" for name in ("way", "output", "plot") if getattr(options, name) is not None]
     if len(ropes) > 1 and single:
@@ -85,6 +86,8 @@ def _parts(
 ) -> Iterator[page.Part]:
     """The page: for each RoPE the mean kernels of the ways with sliders, their measures, and their configs."""
     for name, plan in found.items():
+        about, *_, last = str(plan).split("\n\n")
+        yield page.words(about, last)
         label = f": {name}" if name else ""
         trained = ropes[name]
         head_dim = int(trained.source.get("qk_head_dim") or trained.head_dim or 0)
@@ -194,5 +197,15 @@ def _case(way: analysis.Way) -> str:
     config = _config(way)
     if isinstance(config, str):
         return f"No config says {way.name}: {config}."
-    lines = textwrap.wrap(json.dumps(config), _WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([f"Config for {way.name} (transformers):", *lines])
+    text = json.dumps(config)
+    short = re.sub(r"\[[^\[\]]*\]", _in_short, text)
+    where = "" if short == text else "; all numbers with --json, or in a config by -o and `rfrope export`"
+    lines = textwrap.wrap(short, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([f"Config for {way.name} (transformers){where}:", *lines])
+
+
+def _in_short(found: re.Match[str]) -> str:
+    """A list of JSON, by its length and range where it is long."""
+    numbers = json.loads(found[0])
+    few = len(numbers) <= _FEW
+    return found[0] if few else f"[{len(numbers)} numbers, {min(numbers):.6g} to {max(numbers):.6g}]"

@@ -6,20 +6,21 @@ import argparse
 import io
 import math
 import os
+import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rfrope import plotting, storage
+from rfrope import plotting
 from rfrope._core import files
+from rfrope._core.arguments import among, spelled
 
 _FIGURES = (".png", ".svg", ".pdf")
 _PAGE = ".html"
 _COLOURS = {"green": "32", "red": "31"}
-_NARROWEST = 12  # characters that a column keeps when its cells are broken
+_BREAKS = re.compile(r"(?<= )|(?=\()")  # where a cell may go on in another line
 
 
 def whole(least: int) -> Callable[[str], int]:
@@ -35,6 +36,18 @@ def whole(least: int) -> Callable[[str], int]:
         return value
 
     return whole_number
+
+
+def one_of(names: Sequence[str]) -> Callable[[str], str]:
+    """Return an argument type: one of some names, in any spelling."""
+
+    def name_of_one(text: str) -> str:
+        found = spelled(text, names)
+        if found is None:
+            raise argparse.ArgumentTypeError(f"{text!r:.80} is unknown{among(text, names)}")
+        return found
+
+    return name_of_one
 
 
 def even(text: str) -> int:
@@ -66,6 +79,8 @@ def naming(option: str, path: str) -> Iterator[None]:
         yield
     except (ValueError, OSError, ModuleNotFoundError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if isinstance(error, OSError) and os.path.realpath(error.filename or path) != os.path.realpath(path):
+            reason = f"{error.filename}: {reason}"  # such as a model that is copied
         raise ValueError(f"{option} {path}: {reason.replace('overwrite=True', '--force')}") from None
 
 
@@ -123,21 +138,6 @@ def place(lag: tuple[int, ...]) -> str:
     return str(lag[0]) if len(lag) == 1 else str(lag)
 
 
-def check_source(source: str) -> None:
-    """Say what to pass instead of a model's name, or of a path where nothing lies."""
-    if os.path.exists(source):
-        return
-    if source.lower().endswith(storage.SUFFIXES):
-        raise ValueError(f"{source}: there is no such file; expected one that `rfrope design -o` or rfrope.save wrote")
-    folder, _, name = source.replace(os.sep, "/").rpartition("/")
-    is_name = bool(folder) and not source.startswith((".", "/", "~")) and "/" not in folder and "." not in folder
-    hint = f" (for {name}: the config.json of its repository)" if is_name and not name.endswith(".json") else ""
-    raise ValueError(
-        f"{source}: there is no such file or folder here, and nothing is downloaded; expected the path of a "
-        f"config.json, or of the folder that it lies in{hint}"
-    )
-
-
 def on_a_terminal() -> bool:
     """Whether stdout is read by a person, and not by a file or another program."""
     try:
@@ -155,15 +155,18 @@ def styled(text: str, colour: str) -> str:
 def print_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2)) -> None:
     """Print a table whose first row is its head; columns are right-aligned but for those `left`.
 
-    On a terminal too narrow for it, the cells of the widest columns that are `left` go on in further lines.
+    On a terminal too narrow for it, the cells of the widest columns that are `left` go on in further lines, which begin
+    behind a space or with a bracket. Where that is not enough, the first cell has a line of its own.
     """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    if on_a_terminal():
-        _narrow(widths, left, shutil.get_terminal_size().columns)
+    widths, above = _widths(rows, left), None
+    if widths is None:
+        above, rows = [row[0] for row in rows], [("", *row[1:]) for row in rows]
+        widths = _widths(rows, left) or [max(map(len, column)) for column in zip(*rows, strict=True)]
     for number, row in enumerate(rows):
+        if above is not None:
+            print(above[number])
         broken = [
-            textwrap.wrap(cell, w) or [""] if i in left else [cell]
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            _broken(cell, w) if i in left else [cell] for i, (cell, w) in enumerate(zip(row, widths, strict=True))
         ]
         for line in range(max(map(len, broken))):
             parts = [cell[line] if line < len(cell) else "" for cell in broken]
@@ -175,10 +178,26 @@ def print_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2))
             print("  ".join("-" * w for w in widths))
 
 
-def _narrow(widths: list[int], left: tuple[int, ...], available: int) -> None:
-    """Take from the widest of the columns `left` until the table fits, or none can give more."""
-    while sum(widths) + 2 * (len(widths) - 1) > available:
-        widest = max(left, key=lambda i: widths[i])
-        if widths[widest] <= _NARROWEST:
-            return
-        widths[widest] -= 1
+def _widths(rows: Sequence[tuple[str, ...]], left: tuple[int, ...]) -> list[int] | None:
+    """Widths of columns, of which the widest `left` give way on a narrow terminal; None where that is not enough."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    if not on_a_terminal():
+        return widths
+    least = [max(len(piece.rstrip()) for cell in column for piece in _BREAKS.split(cell)) for column in columns]
+    while sum(widths) + 2 * (len(widths) - 1) > shutil.get_terminal_size().columns:
+        ready = [i for i in left if widths[i] > least[i]]
+        if not ready:
+            return None
+        widths[max(ready, key=lambda i: widths[i])] -= 1
+    return widths
+
+
+def _broken(cell: str, width: int) -> list[str]:
+    """Lines of a cell."""
+    lines = [""]
+    for piece in _BREAKS.split(cell):
+        if len(lines[-1] + piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return [line.rstrip() for line in lines]

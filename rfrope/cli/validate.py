@@ -85,7 +85,7 @@ def _validate(options: argparse.Namespace) -> int:
     ]
     passed = all(result.passed for result in results)
     title = f"Validation: {'passed' if passed else 'FAILED'}"
-    page.write_page(options, title, _parts(results), lambda: _print_validations(results, options, passed))
+    page.write_page(options, title, _parts(results, options), lambda: _print_validations(results, options, passed))
     if options.json:
         report = {
             "passed": passed,
@@ -101,8 +101,9 @@ def _validate(options: argparse.Namespace) -> int:
     return 0 if passed else 1
 
 
-def _parts(results: list[Validation]) -> Iterator[page.Part]:
-    """The page: z of every comparison, a line for each kernel, and the worst rows."""
+def _parts(results: list[Validation], options: argparse.Namespace) -> Iterator[page.Part]:
+    """The page: the verdict, z of every comparison, a line for each kernel, and the worst rows."""
+    yield page.words(*_verdict(results, options))
     yield page.points("Every comparison", results)
     yield page.table("Kernels", _summary(results), left=(0, 1, 4), note=_SPREAD)
     yield page.table("The rows with the largest |z|", _worst_rows(results, 4 * _WORST))
@@ -119,19 +120,23 @@ def _print_validations(results: list[Validation], options: argparse.Namespace, p
     print(f"\nVectors: {first.n_pairs} pairs, {vectors}, {first.n_blocks} blocks; {shown}.")
     if options.full:
         _print_spread(results)
-    tests = sum(len(result.rows) for result in results)
+    word, _, rest = "\n".join(_verdict(results, options)).partition(":")
+    print(f"\n{styled(word, 'green' if passed else 'red')}:{rest}")
+
+
+def _verdict(results: list[Validation], options: argparse.Namespace) -> Iterator[str]:
+    """What was found, in a sentence, and what to know of it."""
+    first, tests = results[0], sum(len(result.rows) for result in results)
     worst = max(results, key=lambda result: abs(result.worst.z))
-    verdict = styled("PASSED", "green") if passed else styled("FAILED", "red")
-    print(
-        f"\n{verdict}: largest |z| {abs(worst.worst.z):.2f} "
+    yield (
+        f"{'PASSED' if all(result.passed for result in results) else 'FAILED'}: largest |z| {abs(worst.worst.z):.2f} "
         f"({worst.kernel}, {worst.worst.quantity}, lag {_lag(worst.worst.lag)});\n"
         f"bound {min(r.bound for r in results):.2f} (Bonferroni, {tests} tests, alpha {options.alpha:g}); "
         f"{first.n_samples} samples, {first.n_trials} trials, seed {options.seed}."
     )
     if min(first.n_samples, first.n_trials) < _FEW:
-        print(
-            f"With fewer than {_FEW} samples or trials, z is not quite normal: a right one fails more often than alpha."
-        )
+        few = f"With fewer than {_FEW} samples or trials"
+        yield f"{few}, z is not quite normal: a right one fails more often than alpha."
 
 
 def _print_summary(results: list[Validation]) -> None:

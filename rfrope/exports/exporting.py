@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, files
-from rfrope._core.arguments import choice, flag, path_of, positive, whole
+from rfrope._core.arguments import choice, flag, named, path_of, positive, whole
 from rfrope._core.array import Array, on_device_of_arrays
 from rfrope._core.blocks import check_pairing
 from rfrope.analysis import mean_kernel
@@ -71,7 +71,7 @@ def export(
     rope : Rope or array_like
         Bare frequencies, in radians per unit of position, are a Rope with the pairing "half".
     engine : str
-        One of `names`.
+        One of `names`, in any spelling.
     context : int, optional
         Positions of tables and configs; that of the Rope unless given.
     base : float, optional
@@ -235,7 +235,7 @@ def write(
 
 
 def _engine(name: Any) -> Engine:
-    return _BY_NAME[choice("engine", name, names())]
+    return _BY_NAME[named("engine", name, names())]
 
 
 def _asked(rope: Any, engine: Engine, options: dict[str, Any], measured: bool = False) -> Asked:

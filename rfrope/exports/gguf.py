@@ -187,6 +187,8 @@ def _check(reader: Any, path: str, made: Mapping[str, Any]) -> None:
 def _read(library: ModuleType, path: str) -> Any:
     try:
         reader = library.GGUFReader(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: there is no such file; expected the GGUF of a model") from None
     except _UNREADABLE as error:
         raise ValueError(f"{path} is no GGUF, or damaged ({type(error).__name__}: {error})") from None
     size = os.path.getsize(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import threading
 import warnings
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rfrope._core.arguments import listed
+from rfrope._core.arguments import among, listed, spelled
 from rfrope.kernels import families, spectra
 from rfrope.kernels.base import Kernel
 from rfrope.kernels.parameters import Sought
@@ -268,7 +267,7 @@ def kernel(name: str, **parameters: Any) -> Kernel:
     Parameters
     ----------
     name : str
-        One of `names`, or an alias.
+        One of `names`, or an alias, in any spelling.
     **parameters
         As the family names them: ``scale`` (units of position, a number or one for each axis), ``nu``, ``bandwidth``,
         ``low`` and ``high`` (radians per unit of position), ``ndim`` (axes); `records` lists them.
@@ -320,12 +319,11 @@ def find(name: str) -> Record:
     """Return the record that has a name or alias, or say which names there are."""
     if not isinstance(name, str):
         raise TypeError(f"name is {name!r}; expected the name of a kernel, one of {', '.join(names())}")
-    for record in records():
-        if name == record.name or name in record.aliases:
-            return record
-    close = difflib.get_close_matches(name, names(), n=1)
-    hint = f"; did you mean {close[0]!r}? Expected" if close else "; expected"
-    raise ValueError(f"unknown kernel {name!r}{hint} one of {', '.join(names())}")
+    known = {one: record for record in records() for one in (record.name, *record.aliases)}
+    meant = spelled(name, tuple(known))
+    if meant is None:
+        raise ValueError(f"unknown kernel {name!r:.80}{among(name, names())}")
+    return known[meant]
 
 
 def _add(record: Record) -> Record:

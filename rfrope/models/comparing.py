@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, sums
-from rfrope._core.arguments import listed, whole
+from rfrope._core.arguments import listed, named, whole
 from rfrope._core.texts import Result
 from rfrope.models.configs import from_config, read
 from rfrope.models.engine_rules import Case, RefusedError, UnknownError, Use
@@ -124,6 +124,11 @@ class Place(Result):
         return tuple(line for one in self.engines for line in _findings(one, self))
 
     @property
+    def verdict(self) -> tuple[str, ...]:
+        """The findings, or that there are none."""
+        return self.findings or (_nothing_found(self),)
+
+    @property
     def agree(self) -> bool:
         """Whether all engines that are known do the same with this text."""
         return not self.findings
@@ -149,7 +154,7 @@ class Place(Result):
         lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
         remarks = [f"{one.engine}: {part}" for one in self.engines for part in _remarks(one)]
         lines += ["", *remarks] if remarks else []
-        lines += ["", *(self.findings or (_nothing_found(self),))]
+        lines += ["", *self.verdict]
         if self.write:
             lines += ["", "Write into the config:"]
             lines += [f"  {_setting(key, value)}" for key, value in self.write.items()]
@@ -201,7 +206,7 @@ def compare(
     config : dict, path, or object with to_dict()
         As in `from_config`.
     engines : iterable of str, optional
-        Names of ``rfrope.models.ENGINES``; all unless given.
+        Names of ``rfrope.models.ENGINES``, in any spelling; all unless given.
     seq_len : int, optional
         Positions in the longest text, for which engines that must choose when they start are started. Unless given it
         is the context (``max_position_embeddings``), and where the scheme depends on the length a text on either side
@@ -266,14 +271,10 @@ def _chosen(names: Iterable[str] | None) -> tuple[Engine, ...]:
     if names is None:
         return ENGINES
     names = (names,) if isinstance(names, str) else listed("engines", names, "a list of names")
-    known = {engine.name.lower(): engine for engine in ENGINES}
-    for name in names:
-        if not isinstance(name, str) or name.lower() not in known:
-            expected = ", ".join(engine.name for engine in ENGINES)
-            raise ValueError(f"engines holds {name!r:.80}, which is unknown; expected some of {expected}")
     if not names:
         raise ValueError("engines is empty; expected at least one name")
-    return tuple(known[name.lower()] for name in names)
+    known = {engine.name: engine for engine in ENGINES}
+    return tuple(known[named(f"engines[{i}]", name, tuple(known))] for i, name in enumerate(names))
 
 
 def _place(rope: Rope, index: int, raw: Mapping[str, Any], asked: tuple[Engine, ...], length: int) -> Place:

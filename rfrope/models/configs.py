@@ -91,8 +91,10 @@ def from_config(
         begins with the file and the place.
     TypeError
         For a config of another kind, and as `from_rope_parameters`.
+    FileNotFoundError
+        If there is no such file or folder. Names of models mean nothing here: nothing is downloaded.
     OSError
-        If a file is missing or cannot be read.
+        If a file cannot be read.
 
     Notes
     -----
@@ -139,14 +141,27 @@ def read(config: Any) -> tuple[Mapping[str, Any], str]:
     path = path_of("config", config)
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
-    with open(path, encoding="utf-8-sig") as file:
-        try:
+    try:
+        with open(path, encoding="utf-8-sig") as file:
             held = json.load(file, object_pairs_hook=_without_repeats)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is not valid JSON ({error}); expected a model's config.json") from None
+    except FileNotFoundError:
+        raise FileNotFoundError(_nowhere(path)) from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); expected a model's config.json") from None
     if not isinstance(held, dict):
         raise ValueError(f"{path} holds a {type(held).__name__}; expected a model's config, which is an object")
     return held, path
+
+
+def _nowhere(path: str) -> str:
+    """What to pass instead of a path where nothing lies, or of a model's name."""
+    folder, _, name = path.replace(os.sep, "/").rpartition("/")
+    is_name = folder and not path.startswith((".", "/", "~")) and "/" not in folder and "." not in folder
+    hint = f" (for {name}: the config.json of its repository)" if is_name and not name.endswith(".json") else ""
+    return (
+        f"{path}: there is no such file or folder here, and nothing is downloaded; expected the path of a "
+        f"config.json, or of the folder that it lies in{hint}"
+    )
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rfrope._core import capacity
-from rfrope._core.arguments import whole
+from rfrope._core.arguments import among, whole
 from rfrope._core.array import placed
 from rfrope.models import own
 from rfrope.rotation.rope import Rope, of
@@ -161,7 +161,7 @@ def _scheme_of(given: dict[str, Any]) -> str:
         if value is not None and not (isinstance(value, str) and value in _WORDS):
             axial = isinstance(value, str) and value == "axial"
             hint = ": 'axial' turns by two axes; rfrope.from_config reads it" if axial else ""
-            raise ValueError(f"rope_parameters[{key!r}] is {value!r:.80}; expected one of {', '.join(_WORDS)}{hint}")
+            raise ValueError(f"rope_parameters[{key!r}] is {value!r:.80}{among(value, _WORDS)}{hint}")
         if value is not None:
             named[key] = _ALIASES.get(value, value)
     if len(set(named.values())) > 1:

@@ -304,3 +304,6 @@ def test_bad_input(arguments, options, message):
 def test_an_unknown_way(made):
     with pytest.raises(ValueError, match="name is 'su'; expected one of 'optimised', 'llama3', 'yarn'"):
         made.way("su")
+    with pytest.raises(ValueError, match=r"name is 'lama3'; did you mean 'llama3'\? Expected one of"):
+        made.way("lama3")
+    assert made.way("Llama-3") is made.way("llama3")

@@ -236,7 +236,7 @@ def test_a_class_that_pairs_as_the_rope_does():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: exports.export(ROPE, "vlm"), "engine is 'vlm'; expected one of 'transformers', 'vllm'"),
+        (lambda: exports.export(ROPE, "vlm"), r"engine is 'vlm'; did you mean 'vllm'\? Expected one of 'transformers', 'vllm'"),
         (lambda: exports.export(ROPE.frequencies, "onnx"), "context is None, and so is the Rope's; onnx needs it"),
         (lambda: exports.rounding(ROPE.frequencies, "mlx"), "context is None, and so is the Rope's; mlx needs it"),
         (lambda: exports.export(ROPE, "mlx", base=1e4), "base is 10000.0, for which mlx has no use; expected no base"),

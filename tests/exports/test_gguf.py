@@ -130,7 +130,7 @@ def test_files_that_the_tensor_is_not_for(model, tmp_path):
     text = tmp_path / "text.gguf"
     text.write_text("precious " * 100)
     refused(text, "is no GGUF, or damaged")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"^[^[].*nowhere\.gguf: there is no such file; expected the GGUF"):
         exports.write(tmp_path / "new.gguf", ROPE, "llama.cpp", model=tmp_path / "nowhere.gguf")
 
 

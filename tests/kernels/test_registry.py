@@ -82,14 +82,21 @@ def test_a_record_shows_parameters_with_their_defaults():
     [
         ("gausian", r"; did you mean 'gaussian'\?"),
         ("mattern", r"; did you mean 'matern'\?"),
-        ("Gaussian", r"; did you mean 'gaussian'\?"),
+        ("Gausian", r"; did you mean 'gaussian'\?"),
         ("zzz", ""),
         ("", ""),
     ],
 )
 def test_an_unknown_kernel_is_named_with_a_suggestion_and_the_list(name, hint):
-    with pytest.raises(ValueError, match=rf"^unknown kernel '{name}'{hint}.*[Ee]xpected one of gaussian, cauchy"):
+    with pytest.raises(ValueError, match=rf"^unknown kernel '{name}'{hint}.*[Ee]xpected one of 'gaussian', 'cauchy'"):
         rfrope.kernel(name)
+
+
+def test_a_kernel_is_found_in_any_spelling():
+    wanted = rfrope.kernel("rational_quadratic", alpha=2.0)
+    for name in ("Rational-Quadratic", "rationalQuadratic", "RATIONAL QUADRATIC"):
+        assert rfrope.kernel(name, alpha=2.0) == wanted
+    assert rfrope.kernels.parse("Matern(nu=1.5) * GAUSSIAN") == rfrope.kernels.parse("matern(nu=1.5) * gaussian")
 
 
 @pytest.mark.parametrize("bad", [3, None, b"gaussian", families.Gaussian])

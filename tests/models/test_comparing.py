@@ -176,9 +176,14 @@ def test_as_data():
 @pytest.mark.parametrize(
     ("engines", "seq_len", "error", "message"),
     [
-        (["vlm"], None, ValueError, "engines holds 'vlm', which is unknown; expected some of transformers, vLLM"),
+        (
+            ["vlm"],
+            None,
+            ValueError,
+            r"engines\[0\] is 'vlm'; did you mean 'vLLM'\? Expected one of 'transformers', 'vLLM'",
+        ),
         ([], None, ValueError, "engines is empty"),
-        ([3], None, ValueError, "engines holds 3"),
+        ([3], None, ValueError, r"engines\[0\] is 3; expected one of"),
         (None, 0, ValueError, "seq_len is 0"),
         (None, 1.5, TypeError, "seq_len is 1.5"),
     ],

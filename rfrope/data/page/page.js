@@ -114,19 +114,20 @@
     const label = element("label", name, parent);
     const range = element("input", "", label, {type: "range", min: 0, max: 1000, step: 1});
     const number = element("input", "", label, {type: "number", min: low, max: high, step: "any", name});
-    range.setAttribute("aria-label", name);
+    for (const input of [range, number]) input.setAttribute("aria-label", name);
     const ratio = Math.log(high / low);
     const control = {
       value: start,
       set(value) {
-        if (!(value > 0)) return;
         control.value = Math.min(Math.max(whole ? Math.round(value) : value, low), high);
         number.value = control.value;
         range.value = Math.round((1000 * Math.log(control.value / low)) / ratio);
+        range.setAttribute("aria-valuetext", control.value); // and not the place on the scale
       },
     };
     control.set(start);
-    number.addEventListener("change", () => { control.set(+number.value); changed(); });
+    // what is no number leaves the value as it was, what is out of range goes to the end
+    number.addEventListener("change", () => { control.set(number.value === "" ? control.value : +number.value); changed(); });
     range.addEventListener("input", () => {
       const value = low * Math.exp((ratio * range.value) / 1000);
       control.set(whole ? value : +value.toPrecision(4));
@@ -185,7 +186,7 @@
     box.setAttribute("aria-label", name);
     const axis = {stroke: ink, grid: {stroke: line, width: 0.5}, ticks: {stroke: line, width: 0.5}};
     options.axes.forEach((one) => Object.assign(one, axis, one));
-    const size = () => ({width: Math.max(box.clientWidth, 300), height: 380});
+    const size = () => ({width: Math.max(box.clientWidth, 200), height: 380});
     const made = new uPlot({...size(), legend: {show: false}, cursor: {drag: {x: false, y: false}}, ...options}, data, box);
     charts.push(() => made.setSize(size()));
     return made;
@@ -388,7 +389,8 @@
     });
   }
 
-  const kinds = {curves, points, table: (parent, one) => table(parent, one.rows, one.left), copyable: (parent, one) => copyable(parent, one.text)};
+  const kinds = {curves, points, table: (parent, one) => table(parent, one.rows, one.left),
+    words: (parent, one) => one.paragraphs.forEach((text) => element("p", text, parent)), copyable: (parent, one) => copyable(parent, one.text)};
   const body = document.getElementById("body"), drawn = [];
   for (const part of report.parts) {
     const section = element("section", "", body);
