@@ -181,7 +181,10 @@ def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confi
     Notes
     -----
     ``Var Phi_D = ((1 + Phi_2)/2 - Phi^2) / D``: section 2 of the mathematics page, for independent blocks (design
-    "iid"); other designs stay well inside (docs/designs.rst). Near lag 0, where it vanishes, rounding leaves the
+    "iid"). With "stratified" in one axis it is at any lag at most 33/32 of that, for up to 32768 blocks, and much less
+    at near lags. Other designs may have more: "antithetic" has twice as much at every lag; "stratified" in several
+    axes, "sobol" of several uniforms, "halton" and "orthogonal" may have more at some lags, "shifted" and "balanced"
+    far more at some distant ones (docs/designs.rst says how much). Near lag 0, where it vanishes, rounding leaves the
     difference unknown: `stderr` is not taken to be below ``3e-8 / sqrt(D)`` but at 0. The interval is that of the
     normal approximation, fair from some tens of blocks on.
 
@@ -234,8 +237,8 @@ def blocks_for_error(
     Notes
     -----
     ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag (Hoeffding's inequality and the
-    union bound; section 2 of the mathematics page). It is safe, not sharp, and the designs "stratified" and
-    "optimised" need far fewer blocks (docs/designs.rst).
+    union bound; section 2 of the mathematics page). It is safe, not sharp: within some scales of the kernel the designs
+    "stratified" and "optimised" need far fewer blocks (docs/designs.rst).
 
     Examples
     --------

@@ -14,7 +14,7 @@ from rfrope._core import progress as bars
 from rfrope.designs.descent import NEGLIGIBLE, descend, search
 from rfrope.designs.errors import lags_within
 from rfrope.designs.lags import Lags
-from rfrope.designs.sets import quantile, stratified, through, uniforms
+from rfrope.designs.sets import by_magnitude, quantile, strata_of_magnitude, stratified, through, uniforms
 from rfrope.kernels import Kernel
 
 _KEY = philox.key_from_rng(0)  # all starts and jumps are drawn with it: a fit has no seed
@@ -83,6 +83,8 @@ def _start(kernel: Kernel, n: int, number: int) -> np.ndarray:
         return quantile(kernel, n)
     if number % 2:
         return _turned(through(kernel, uniforms(_KEY, 0, n, kernel.draws, number, 1))[0])
+    if by_magnitude(kernel) == "table":  # a lattice is enough to begin with
+        return _turned(through(kernel, strata_of_magnitude(kernel, _KEY, n, number, 1, moved=True))[0])
     return _turned(through(kernel, stratified(kernel, _KEY, n, number, 1))[0])
 
 

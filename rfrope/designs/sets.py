@@ -45,7 +45,7 @@ def stratified(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: in
     the strata are those of abs(omega), also where a frequency takes several columns.
     """
     if by_magnitude(kernel) == "table":
-        return _strata_of_magnitude(kernel, key, n, stream, streams, shared=False)
+        return strata_of_magnitude(kernel, key, n, stream, streams)
     u = uniforms(key, 0, n, 3 * kernel.draws, stream, streams)
     jitter, order, sign = np.split(u, 3, axis=-1)
     cell = (_permutations(order) + jitter) / max(n, 1)
@@ -59,7 +59,7 @@ def shifted(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) 
     lattice is moved in every column, modulo 1 (Cranley and Patterson's rotation).
     """
     if by_magnitude(kernel) == "table":
-        return _strata_of_magnitude(kernel, key, n, stream, streams, shared=True)
+        return strata_of_magnitude(kernel, key, n, stream, streams, moved=True, shared=True)
     columns = kernel.draws
     u = uniforms(key, 0, max(n, 1), columns + 2, stream, streams)
     points = (lattice(kernel, n) + u[:, :1, :columns]) % 1.0
@@ -77,28 +77,50 @@ def by_magnitude(kernel: Kernel) -> str | None:
     return "table" if kernel.draws > 1 else "column"
 
 
-def _strata_of_magnitude(
-    kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int, *, shared: bool
+def strata_of_magnitude(
+    kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int, *, moved: bool = False, shared: bool = False
 ) -> np.ndarray:
     """One point of each of n strata of abs(omega) in one axis, for a transport of several columns.
 
-    A lattice of many points is moved by a random shift, so that each of them is uniform, and sorted by abs(omega). A
-    stratum is a run of it, and gives the point at a random place, one for all if `shared`. A block gets a stratum at
-    random, and so any point with equal probability: its law is the kernel's, exactly, however many points there are.
+    Candidates, as many for each stratum, are sorted by abs(omega); a stratum is a run of them and gives the one at a
+    random place, one place for all if `shared`. Candidates are independent, each uniform in a box of its own; if
+    `moved` they are a lattice under one random shift. A block gets a stratum at random, and so any candidate with equal
+    probability: its law is the kernel's, exactly, however many candidates there are.
     """
     each, columns = max(1, min(_DRAWN, _MOST_DRAWN // max(n, 1))), kernel.draws
-    u = uniforms(key, 0, max(n, 1), columns + 3, stream, streams)
-    place, order, sign = u[:, :n, columns], u[:, :n, columns + 1], u[:, :n, columns + 2]
-    run = np.floor(each * (u[:, :1, columns] if shared else place)).astype(np.int64)
-    chosen = _permutations(order) * each + run
-    found, start = np.empty((streams, n, columns)), lattice(kernel, n * each)
-    for part in _parts(streams, start.size):
-        points = _inside((start + u[part, :1, :columns]) % 1.0)
+    count, found = n * each, np.empty((streams, n, columns))
+    start = lattice(kernel, count) if moved else np.empty((0, columns))
+    for part in _parts(streams, count * columns):
+        first, some = stream + part.start, len(found[part])
+        if moved:
+            u = uniforms(key, 0, max(n, 1), columns + 3, first, some)
+            points = _inside((start + u[:, :1, :columns]) % 1.0)
+            place, order, sign = np.moveaxis(u[:, :n, columns:], -1, 0)
+        else:
+            u = uniforms(key, 0, count + 3 * n, columns, first, some)
+            points = _in_boxes(kernel, u[:, :count])
+            place, order, sign = np.split(u[:, count:, 0], 3, axis=1)
         by_size = np.argsort(np.abs(through(kernel, points)[..., 0]), axis=-1, kind="stable")
-        taken = np.take_along_axis(by_size, chosen[part], axis=-1)
-        found[part] = np.take_along_axis(points, taken[..., None], axis=1)
-    mirrored = np.where(kernel.signed_columns, 1.0 - found, found)
-    return np.where((sign < 0.5)[..., None], mirrored, found)
+        run = np.floor(each * (place[:, :1] if shared else place)).astype(np.int64)
+        chosen = np.take_along_axis(by_size, _permutations(order) * each + run, axis=1)
+        taken = np.take_along_axis(points, chosen[..., None], axis=1)
+        found[part] = np.where((sign < 0.5)[..., None] & kernel.signed_columns, 1.0 - taken, taken)
+    return found
+
+
+def _in_boxes(kernel: Kernel, u: np.ndarray) -> np.ndarray:
+    """Squeeze each of n points into one of n equal boxes of the cube, or of the half that makes all cosines."""
+    left, parts = u.shape[1], []
+    for columns in range(kernel.draws, 1, -1):
+        most = int(left ** (1.0 / columns) + 1e-9)
+        parts.append(next((m for m in range(most, 1, -1) if left % m == 0), 1))
+        left //= parts[-1]
+    parts.append(max(left, 1))
+    points = (np.stack(np.unravel_index(np.arange(u.shape[1]), parts), axis=-1) + u) / parts
+    first = _first_signed(kernel)
+    if first is not None:
+        points[..., first] = 0.5 + 0.5 * points[..., first]
+    return _inside(points)
 
 
 def sobol(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
