@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import signal
@@ -95,6 +96,20 @@ def test_another_question_is_refused(changed, named, tmp_path):
     assert (tmp_path / "a.npz").read_bytes() == before
 
 
+@pytest.mark.parametrize("other", [LAGS[:, None], LAGS[None], LAGS[::-1], LAGS[:2]])
+def test_lags_of_another_shape_are_another_question(other, tmp_path):
+    """The same bytes in another shape, too: results of the first would have been given for the second."""
+    path, options = tmp_path / "a.npz", {"n_samples": 2**12, "rng": 1, "checkpoint": tmp_path / "a.npz"}
+    rfrope.estimate_kernel("cauchy(scale=9)", LAGS, **options)
+    held = path.read_bytes()
+    with pytest.raises(ValueError, match=r"of another estimate .*delta"):
+        rfrope.estimate_kernel("cauchy(scale=9)", other, **options)
+    assert path.read_bytes() == held
+    rfrope.estimate_kernel("cauchy(scale=9, ndim=3)", LAGS, **options | {"checkpoint": tmp_path / "b.npz"})
+    with pytest.raises(ValueError, match="of another estimate"):
+        rfrope.estimate_kernel("cauchy(scale=9, ndim=3)", LAGS[None], **options | {"checkpoint": tmp_path / "b.npz"})
+
+
 def test_what_is_not_a_checkpoint_is_refused(tmp_path):
     path = tmp_path / "a.npz"
     ESTIMATES["kernel"](rng=1, checkpoint=path)
@@ -106,6 +121,18 @@ def test_what_is_not_a_checkpoint_is_refused(tmp_path):
         assert path.read_bytes() == content
     with np.load(__import__("io").BytesIO(held)) as archive:
         parts = dict(archive)
+    about = json.loads(str(parts["checkpoint"]))
+    for change, told in (
+        ({"done": 0}, "is damaged"),
+        ({"done": -1}, "is damaged"),
+        ({"done": 1.0}, "is damaged"),
+        ({"format": 2}, "of another estimate .format differ."),
+        ({"format": "1"}, "of another estimate .format differ."),
+        ({"digest": ""}, "is damaged"),
+    ):
+        np.savez(path, **{**parts, "checkpoint": np.asarray(json.dumps(about | change))})
+        with pytest.raises(ValueError, match=told):
+            ESTIMATES["kernel"](rng=1, checkpoint=path)
     np.savez(path, **{**parts, "mean": parts["mean"] + 1e-9})
     with pytest.raises(ValueError, match="is damaged; remove it to begin again"):
         ESTIMATES["kernel"](rng=1, checkpoint=path)
