@@ -102,6 +102,30 @@ def test_sets_share_the_points_out_and_err_less_than_they_did(name):
                 assert spread(tried) > least - 0.02 * spread(members)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_exchanges_end_where_none_gains(seed):
+    """The summed squares of both sets fall with every exchange, until no exchange lowers them: by brute force."""
+    reach, n = (9,), 6
+    omega = np.random.default_rng(seed).uniform(0.0, 3.0, (2 * n, 1))
+    products = balancing.inner(reach, omega[:, None], omega)
+    found = np.arange(2 * n).reshape(2, n)
+    lags = np.arange(-9.0, 10.0)
+
+    def squares(members):
+        return sum(np.mean(np.sum(np.cos(omega[one] * lags), axis=0) ** 2) for one in members)
+
+    sums = np.stack([np.sum(products[members], axis=0) for members in found])
+    before = squares(found)
+    assert 0 < balancing._exchanged(found, sums, products, 0, 1) < n
+    assert squares(found) < before
+    np.testing.assert_allclose(sums, [np.sum(products[members], axis=0) for members in found], atol=1e-12)
+    for i in range(n):
+        for j in range(n):
+            tried = found.copy()
+            tried[0, i], tried[1, j] = found[1, j], found[0, i]
+            assert squares(tried) > squares(found) - 1e-8
+
+
 def test_heads_and_seeds():
     options = {"design": "balanced", "max_lag": 64}
     heads = sample("exponential(scale=6)", 7, rng=1, heads=5, **options)

@@ -26,6 +26,13 @@ def test_each_sequence_counts_from_its_own_start(xp):
     assert packed_positions([0, 2, 3], starts=10).tolist() == [10, 11, 10]
 
 
+@pytest.mark.parametrize("starts", [[[7, 0]], [[7], [0]], [7], [7, 0, 1], [[3]]], ids=str)
+def test_starts_are_one_number_or_one_a_sequence(starts):
+    """Another shape would broadcast to a table of positions."""
+    with pytest.raises(ValueError, match=r"starts has shape .*; expected one number, or 2, one a sequence"):
+        packed_positions([0, 1, 3], starts=starts)
+
+
 def test_packed_scores_are_those_of_each_sequence_alone():
     rope = rfrope.Rope(rfrope.geometric(4))
     x = np.random.default_rng(0).standard_normal((10, 8))

@@ -782,6 +782,46 @@ def test_frequencies_of_16_bits_warn_where_they_no_longer_say_the_phase(dtype):
     rfrope.rotate(x, far, narrow.float())  # whoever widens them says that they are meant
 
 
+@pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", 8), ("float16", 11)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_from_where_on_16_bits_warn(dtype, bits, sign):
+    """Half a unit of the last place of the fastest frequency, times the farthest position, is above 0.05 radians."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    narrow = torch.tensor([1.0, 0.25], dtype=getattr(torch, dtype))
+    last = int(0.05 / 2.0**-bits)  # the last whole position below the bound
+    x = torch.ones(2, 4)
+    for omega in (narrow, -narrow):
+        rfrope.rotate(x, torch.tensor([0, sign * last]), omega)
+        with pytest.warns(UserWarning, match=f"at positions up to {last + 1} phases may miss by 0.05"):
+            rfrope.rotate(x, torch.tensor([0, sign * (last + 1)]), omega)
+
+
+OPERANDS = {
+    "positions": lambda x, p, w, out: rfrope.rotate(x, p, w, out=out),
+    "frequencies": lambda x, p, w, out: rfrope.rotate(x, w, p, out=out),
+    "shift": lambda x, p, w, out: rfrope.rotate(x, w[:4], w, shift=p, out=out),
+    "scale": lambda x, p, w, out: rfrope.rotate(x, w[:4], w, scale=p, out=out),
+    "phases": lambda x, p, w, out: rfrope.rotate_by_phases(x, p, out=out),
+    "cos": lambda x, p, w, out: rfrope.rotate_by_table(x, p, w, out=out),
+    "sin": lambda x, p, w, out: rfrope.rotate_by_table(x, w, p, out=out),
+}
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+@pytest.mark.parametrize("operand", OPERANDS)
+def test_out_may_lie_over_what_turns(operand, name, rng):
+    """It is read before it is written over, on the first call and where a layout was met before."""
+    lib = library(name)
+    x, other = rng.standard_normal((4, 8)), rng.standard_normal(4)
+    own = lambda host: lib(np.array(host))  # noqa: E731
+    place = rng.uniform(0.1, 2.0, (4, 8))
+    for at in ((slice(None), 0), (1, slice(0, 4)), (0, slice(4, 8)), (slice(None), 7)):
+        expected = lib.host(OPERANDS[operand](own(x), own(place[at]), own(other), own(place)))
+        for _ in range(3):
+            out = own(place)
+            np.testing.assert_array_equal(lib.host(OPERANDS[operand](own(x), out[at], own(other), out)), expected)
+
+
 def test_float16_of_numpy_warns_too():
     with pytest.warns(UserWarning, match="frequencies has dtype float16: at q_positions up to 100000"):
         rfrope.scores(np.ones((1, 4)), np.ones((1, 4)), [100000], [0], np.array([0.5, 0.1], dtype=np.float16))

@@ -448,3 +448,24 @@ def test_a_missing_package_is_named(engine, package, suffix, tmp_path, monkeypat
     with pytest.raises(ModuleNotFoundError, match=f"pip install {package}"):
         exports.write(tmp_path / f"new{suffix}", ROPE, engine, model=model)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("engine", NAMES)
+def test_negative_frequencies_lose_what_positive_ones_do(engine):
+    """A block that turns the other way is as far off: errors are sizes, and so are their bounds."""
+    rope = KINDS[carried_by(engine)[0]](3)
+    found, other = (exports.rounding(replace(rope, frequencies=sign * rope.frequencies), engine) for sign in (1.0, -1.0))
+    assert (found.frequency, found.kernel, found.table) == (other.frequency, other.kernel, other.table)
+    assert 0.0 <= found.table < 1e-3 * CONTEXT * np.max(np.abs(rope.frequencies))
+
+
+@pytest.mark.parametrize("engine", [name for name in NAMES if "context" in exports.exporting._BY_NAME[name].options])
+def test_a_context_of_several_axes_has_to_be_said(engine):
+    """One of one axis is that of the text; of several none is."""
+    rope = KINDS[carried_by(engine)[0]](3)
+    one, told = (exports.export(replace(rope, context=context), engine) for context in ((CONTEXT,), CONTEXT))
+    assert repr(one) == repr(told)
+    for context in ((CONTEXT, 7), None):
+        with pytest.raises(ValueError, match=r"context is None, and so is the Rope's; .* needs it: expected context="):
+            exports.export(replace(rope, context=context), engine)
+        assert repr(exports.export(replace(rope, context=context), engine, context=CONTEXT)) == repr(told)

@@ -244,3 +244,19 @@ def test_bad_input_of_alignment(given, error, message):
     arguments = {"frequencies": [1.0, 0.5], "shift": 0.2, "offset": -1} | given
     with pytest.raises(error, match=message):
         heads.alignment(arguments.pop("frequencies"), arguments.pop("shift"), arguments.pop("offset"), **arguments)
+
+
+def test_one_peak_has_no_twin():
+    """A peak that several points of the grid, or the grid and an end, lead to is found once."""
+    for omega, shift, low, high in (
+        ([0.01], [0.0], 0.0, 100.0),  # falls all the way: the peak is the lower end
+        ([0.01], [0.0], -100.0, 0.0),
+        ([0.01, 0.02], [0.3, 0.6], -120.0, 90.0),  # at -30, inside
+        ([1.0], [0.0], -3.0, 3.0),
+    ):
+        found = heads.offset_of(omega, shift, low=low, high=high)
+        assert found.value == pytest.approx(1.0, abs=1e-12), (low, high)
+        if not np.isnan(found.runner_up):  # there is a valley between two peaks
+            between = np.linspace(*sorted([float(found.offset), float(found.runner_up)]), 4001)
+            values = np.mean(np.cos(np.multiply.outer(between, omega) + shift), axis=-1)
+            assert np.min(values) < found.runner_up_value - 1e-6, (low, high)

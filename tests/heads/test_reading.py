@@ -295,6 +295,10 @@ def test_offsets_ahead_need_a_range_that_has_them():
     ahead = heads.effective_offset(q, k, omega, causal=False)
     assert float(ahead.offset[0]) == pytest.approx(5.0, abs=0.1)
     assert int(ahead.lag[0]) == 5
+    for q_k, end in (((q, k), 3.0), ((k, q), -3.0)):  # at an end of the range nothing says how far a peak may move
+        cut = heads.effective_offset(*q_k, omega, causal=False, max_lag=3)
+        assert float(cut.offset[0]) == end
+        assert np.isnan(cut.stderr[0])
     behind = heads.effective_offset(q, k, omega)
     assert float(behind.offset[0]) <= 0.0
     if float(behind.offset[0]) == 0.0:

@@ -223,6 +223,30 @@ def test_exported_zeros_are_no_uninitialised_memory(still):
     assert "uninitialised memory" in finding.text
 
 
+@pytest.mark.parametrize(
+    ("block", "value", "kind"),
+    [
+        *((0, 5e11, "frequencies"), (0, 2e12, "uninitialised"), (0, -2e12, "uninitialised")),
+        *((15, 2e-30, "frequencies"), (15, 5e-31, "uninitialised"), (15, -5e-31, "uninitialised")),
+    ],
+)
+def test_what_no_model_computes_is_uninitialised(block, value, kind):
+    omega = np.asarray(rfrope.geometric(16))
+    wrong = omega.copy()
+    wrong[block] = value
+    assert the_fault(models.audit(wrong, omega), kind).position is not None
+
+
+@pytest.mark.parametrize(("off", "seen"), [(3e-6, False), (1e-5, True), (-3e-6, False), (-1e-5, True)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_how_far_the_factor_of_a_table_may_be_off(off, seen, dtype):
+    """What rounding of cos and sin in float32 explains is no fault."""
+    rope = rope_of(YARN)
+    cos, sin = (each.astype(dtype) for each in rope.table(np.arange(CONTEXT)))
+    found = models.audit((cos * dtype(1.0 + off), sin * dtype(1.0 + off)), rope)
+    assert kinds(found) == ({"attention factor"} if seen else set())
+
+
 def test_zeros_that_are_meant():
     assert models.audit(np.zeros(4), np.zeros(4)).passed
     assert kinds(models.audit(np.zeros(3), np.zeros(4))) == {"width"}
