@@ -230,6 +230,28 @@ class Repeating:
         return results
 
 
+def test_an_interrupt_ends_the_executor_at_once():
+    """Not when somebody lets go of the exception: what works elsewhere hears of it, and so do helping threads."""
+    ended = []
+
+    def executor(task, spans):
+        try:
+            yield from map(task, spans)
+        finally:
+            ended.append(True)
+
+    def progress(items, total):
+        for number, item in enumerate(items):
+            if number == 2:
+                raise KeyboardInterrupt
+            yield item
+
+    with pytest.raises(KeyboardInterrupt) as error:
+        ESTIMATES["kernel"](rng=1, executor=executor, progress=progress)
+    assert error.traceback  # its frames still hold what they held
+    assert ended == [True]
+
+
 def test_a_repeated_chunk_is_noticed():
     with pytest.raises(ValueError, match=r"gave back the chunk from draw 0, after \d+ of 2097152 draws; expected all"):
         ESTIMATES["kernel"](rng=1, executor=Repeating())

@@ -645,6 +645,11 @@ BAD = [
         ValueError,
         "hidden_size is 8, num_attention_heads 16; expected at least one feature a head",
     ),
+    (
+        {"model_type": "gptj", "n_embd": 8, "n_head": 8, "rotary_dim": 4},  # one feature a head
+        ValueError,
+        "rotary_dim is 4; expected at most head_dim = 1",
+    ),
     ({**LLAMA, "rope_scaling": {3: {}}}, TypeError, "rope_scaling holds the key 3; expected names of parameters"),
     (
         {**LLAMA, "rope_theta": 5e-324},

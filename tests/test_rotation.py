@@ -796,6 +796,18 @@ def test_from_where_on_16_bits_warn(dtype, bits, sign):
             rfrope.rotate(x, torch.tensor([0, sign * (last + 1)]), omega)
 
 
+@pytest.mark.parametrize("pairings", [("half", "half"), ("half", "interleaved"), ("interleaved", "interleaved")])
+@pytest.mark.parametrize("rows", [2, 4, 6])
+def test_as_many_rows_as_features_that_turn(rows, pairings, xp, rng):
+    """What does not turn stays beside it, whatever the lengths of other axes."""
+    x, w = rng.standard_normal((rows, 6)), np.array([1.0, 0.3])
+    options = {"pairing": pairings[0], "out_pairing": pairings[1]}
+    got = xp.host(rfrope.rotate(xp(x), xp(np.arange(rows)), w, **options))
+    assert got.shape == (rows, 6)
+    np.testing.assert_array_equal(got[:, 4:], x[:, 4:])
+    np.testing.assert_allclose(got[:, :4], rfrope.rotate(x[:, :4], np.arange(rows), w, **options), atol=1e-6)
+
+
 OPERANDS = {
     "positions": lambda x, p, w, out: rfrope.rotate(x, p, w, out=out),
     "frequencies": lambda x, p, w, out: rfrope.rotate(x, w, p, out=out),

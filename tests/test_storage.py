@@ -633,3 +633,15 @@ def test_only_files_are_removed_as_left_behind(path):
     assert names["link"].is_symlink()
     assert names["folder"].is_dir()
     assert precious.read_text() == "mine"
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(path, monkeypatch):
+    """After a loss of power the old content or the new is there: the content is synchronised, then renamed."""
+    seen, synchronise, replace = [], os.fsync, os.replace
+    monkeypatch.setattr(files.os, "fsync", lambda number: (seen.append(os.fstat(number).st_size), synchronise(number)))
+    monkeypatch.setattr(files.os, "replace", lambda *names: (seen.append("renamed"), replace(*names)))
+    path.write_bytes(b"old")
+    for content in (b"new content", lambda file: file.write(b"new content")):
+        files.write(str(path), content, overwrite=True)
+    assert path.read_bytes() == b"new content"
+    assert seen == 2 * [len(b"new content"), "renamed"]

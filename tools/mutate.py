@@ -64,6 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     one.add_argument("--number", type=int, help="how many, about (230, or 360 by meaning)")
     one.add_argument("--survivors", action="store_true", help="only those that the table says survived")
     one.add_argument("--new", action="store_true", help="only those that the table has not")
+    one.add_argument("--seconds", type=float, default=SECONDS, help="what tests for one mutation take without it")
     one.add_argument("--processes", type=int, default=2)
     one.add_argument("--only", default="", help="only modules whose path holds this text")
     three = commands.add_parser("reported", help="those that an attack from outside reported as unseen")
@@ -103,7 +104,7 @@ def campaign(given: argparse.Namespace) -> int:
     asked = [one for one in asked if given.only in one.module and can_be_tested(one.module)]
     asked = [one for one in asked if not (given.new and one.name in before)]
     asked.sort(key=lambda one: one.module.startswith("rfrope/_accel"))  # what takes longest comes last
-    work = [(one, nearest.tests(lines, one.module, one.line, SECONDS)) for one in asked]
+    work = [(one, nearest.tests(lines, one.module, one.line, given.seconds)) for one in asked]
     for one, seen, by in judged(work, given.processes):
         known = before.get(one.name, {})
         by = by if seen else known["by"] if known.get("outcome") != "killed" and known else ""

@@ -7,8 +7,6 @@ import pathlib
 from tools.mutations import Mutation
 
 SPECIAL = "tests/test_special.py tests/kernels/test_families.py"
-SCALING, CHECKPOINTS = "tests/test_scaling.py", "tests/test_checkpoints.py"
-TILES, EXPORTS = "tests/accel/test_estimators.py", "tests/exports/test_exporting.py"
 INVERSION = "tests/test_bochner.py tests/test_bochner_verdicts.py"
 # module, what stands there, what comes in its place, tests
 REPORTED = (
@@ -149,86 +147,231 @@ REPORTED = (
     ("rotation/turning.py", 'blocks.check_width(x, shape[-1], "phases")', "pass", "tests/test_rotation.py"),
     ("rotation/turning.py", 'blocks.check_width(x, cos.shape[-1], "cos")', "pass", "tests/test_rotation.py"),
     # by meaning: a factor, a shape, a context, an end that were left out or taken for another
-    ("scaling/shared.py", "given.attention_factor * attention_factor", "attention_factor", SCALING),
-    ("scaling/shared.py", "given.attention_factor * attention_factor", "given.attention_factor", SCALING),
-    ("scaling/shared.py", '1.0 if scheme == "dynamic" else float(', "float(", SCALING),
-    ("scaling/schemes.py", "high + 0.001 if low == high else high", "high", SCALING),
-    ("_core/checkpoints.py", " {host.dtype} {host.shape}", " {host.dtype}", CHECKPOINTS),
-    ("_core/checkpoints.py", "number != _FORMAT or asked", "asked", CHECKPOINTS),
-    ("_core/checkpoints.py", " or done < 1 or", " or", CHECKPOINTS),
+    (
+        "scaling/shared.py",
+        "given.attention_factor * attention_factor",
+        "attention_factor",
+        "tests/test_scaling.py::test_what_a_rope_holds_goes_through_a_scheme",
+    ),
+    (
+        "scaling/shared.py",
+        "given.attention_factor * attention_factor",
+        "given.attention_factor",
+        "tests/test_scaling.py::test_what_a_rope_holds_goes_through_a_scheme",
+    ),
+    (
+        "scaling/shared.py",
+        '1.0 if scheme == "dynamic" else float(',
+        "float(",
+        "tests/test_scaling.py::test_what_a_rope_holds_goes_through_a_scheme",
+    ),
+    (
+        "scaling/schemes.py",
+        "high + 0.001 if low == high else high",
+        "high",
+        "tests/test_scaling.py::test_yarn_is_its_formula",
+    ),
+    (
+        "_core/checkpoints.py",
+        " {host.dtype} {host.shape}",
+        " {host.dtype}",
+        "tests/test_checkpoints.py::test_lags_of_another_shape_are_another_question",
+    ),
+    (
+        "_core/checkpoints.py",
+        "number != _FORMAT or asked",
+        "asked",
+        "tests/test_checkpoints.py::test_what_is_not_a_checkpoint_is_refused",
+    ),
+    (
+        "_core/checkpoints.py",
+        " or done < 1 or",
+        " or",
+        "tests/test_checkpoints.py::test_what_is_not_a_checkpoint_is_refused",
+    ),
     (
         "_core/archives.py",
         "if len({info.filename for info in listed}) < len(listed):",
         "if False:",
-        "tests/test_archives.py",
+        "tests/test_archives.py::test_two_members_of_one_name_are_refused",
     ),
-    ("_core/files.py", " and entry.is_file(follow_symlinks=False)", "", "tests/test_storage.py"),
+    (
+        "_core/files.py",
+        " and entry.is_file(follow_symlinks=False)",
+        "",
+        "tests/test_storage.py::test_only_files_are_removed_as_left_behind",
+    ),
     (
         "_core/memory.py",
         "except np.exceptions.TooHardError:\n        return True",
         "except np.exceptions.TooHardError:\n        return False",
-        "tests/test_memory.py",
+        "tests/test_memory.py::test_what_is_too_hard_to_decide_may_overlap",
     ),
-    ("_core/memory.py", "(abs(step), length)", "(step, length)", "tests/test_memory.py"),
+    (
+        "_core/memory.py",
+        "(abs(step), length)",
+        "(step, length)",
+        "tests/test_memory.py::test_large_arrays_in_any_direction",
+    ),
     (
         "_core/angles.py",
         "(np.abs(array.to_host(array.as_widest(one, xp))) for",
         "(array.to_host(array.as_widest(one, xp)) for",
-        "tests/test_rotation.py",
+        "tests/test_rotation.py::test_from_where_on_16_bits_warn",
     ),
-    ("_core/angles.py", "_MISSED = 0.05", "_MISSED = 0.06", "tests/test_rotation.py"),
-    ("_core/angles.py", "missed = 0.5 * array", "missed = array", "tests/test_rotation.py"),
-    ("_core/angles.py", "shift.ndim and shift.shape[-1] > 1:", "shift.ndim:", "tests/test_sums.py"),
-    ("_core/angles.py", "np.abs(host) < 2.0**63", "np.abs(host) <= 2.0**63", "tests/test_jax.py"),
-    ("frequencies/ladders.py", "(1.4 * max(n_blocks, 1))", "(1.4 * max(n_blocks, 2))", "tests/test_frequencies.py"),
-    ("frequencies/generators.py", "values > _ROUNDED * size", "values > 0.0", "tests/test_frequencies.py"),
+    ("_core/angles.py", "_MISSED = 0.05", "_MISSED = 0.06", "tests/test_rotation.py::test_from_where_on_16_bits_warn"),
+    (
+        "_core/angles.py",
+        "missed = 0.5 * array",
+        "missed = array",
+        "tests/test_rotation.py::test_from_where_on_16_bits_warn",
+    ),
+    (
+        "_core/angles.py",
+        "shift.ndim and shift.shape[-1] > 1:",
+        "shift.ndim:",
+        "tests/test_sums.py::test_a_shift_of_any_shape_where_a_sum_is_cut",
+    ),
+    (
+        "_core/angles.py",
+        "np.abs(host) < 2.0**63",
+        "np.abs(host) <= 2.0**63",
+        "tests/test_jax.py::test_whole_floats_that_no_integer_holds_do_not_wrap",
+    ),
+    (
+        "frequencies/ladders.py",
+        "(1.4 * max(n_blocks, 1))",
+        "(1.4 * max(n_blocks, 2))",
+        "tests/test_frequencies.py::test_xpos_scales_are_their_formula",
+    ),
+    (
+        "frequencies/generators.py",
+        "values > _ROUNDED * size",
+        "values > 0.0",
+        "tests/test_frequencies.py::test_from_generators_with_features_that_stand_still",
+    ),
     (
         "rotation/placing.py",
         "first.ndim and first.shape != lengths.shape",
         "first.ndim and first.shape[-1:] != lengths.shape",
-        "tests/test_placing.py",
+        "tests/test_placing.py::test_starts_are_one_number_or_one_a_sequence",
     ),
     (
         "kernels/families.py",
         "(0.5 * self.nu / (self.nu - 1.0) if self.nu > 1.0 else 0.0)",
         "0.5",
-        "tests/kernels/test_families.py",
+        "tests/kernels/test_families.py::test_how_matern_bends_at_0",
     ),
-    ("_accel/cpu/rotation.py", "        return values.copy()", "        return values", "tests/test_rotation.py"),
+    (
+        "_accel/cpu/rotation.py",
+        "        return values.copy()",
+        "        return values",
+        "tests/test_rotation.py::test_out_may_lie_over_what_turns",
+    ),
     (
         "_accel/cpu/rotation.py",
         "fine = fine and (y_high <= address + low or address + high <= y_low)",
         "pass",
-        "tests/test_rotation.py",
+        "tests/test_rotation.py::test_out_may_lie_over_what_turns",
     ),
-    ("_accel/cpu/estimators.py", "tiles.append(min(n_lags, max(stop, tiles[-1] + 1)))", "tiles.append(n_lags)", TILES),
-    ("designs/balancing.py", " - 2.0 * products[p[:, None], q]", "", "tests/test_balancing.py"),
-    ("heads/offsets.py", "peak.offset in (low, high)", "peak.offset == low", "tests/heads/test_reading.py"),
-    ("heads/peaks.py", "> _APART * step)", ">= 0.0)", "tests/heads/test_peaks.py"),
+    (
+        "_accel/cpu/estimators.py",
+        "tiles.append(min(n_lags, max(stop, tiles[-1] + 1)))",
+        "tiles.append(n_lags)",
+        "tests/accel/test_estimators.py::test_lags_in_any_number_of_tiles",
+    ),
+    (
+        "designs/balancing.py",
+        " - 2.0 * products[p[:, None], q]",
+        "",
+        "tests/test_balancing.py::test_exchanges_end_where_none_gains",
+    ),
+    (
+        "heads/offsets.py",
+        "peak.offset in (low, high)",
+        "peak.offset == low",
+        "tests/heads/test_reading.py::test_offsets_ahead_need_a_range_that_has_them",
+    ),
+    ("heads/peaks.py", "> _APART * step)", ">= 0.0)", "tests/heads/test_peaks.py::test_one_peak_has_no_twin"),
     (
         "analysis/stretching.py",
         "np.where(self.turns < 1.0,",
         "np.where(self.turns <= 1.0,",
-        "tests/analysis/test_planning.py",
+        "tests/analysis/test_planning.py::test_a_block_of_exactly_one_turn_saw_every_angle",
     ),
-    ("analysis/stretching.py", "(self.turns >= 1.0)", "(self.turns > 1.0)", "tests/analysis/test_planning.py"),
-    ("analysis/stretching.py", "(self.turns < 1.0) &", "(self.turns <= 1.0) &", "tests/analysis/test_planning.py"),
+    (
+        "analysis/stretching.py",
+        "(self.turns >= 1.0)",
+        "(self.turns > 1.0)",
+        "tests/analysis/test_planning.py::test_a_block_of_exactly_one_turn_saw_every_angle",
+    ),
+    (
+        "analysis/stretching.py",
+        "(self.turns < 1.0) &",
+        "(self.turns <= 1.0) &",
+        "tests/analysis/test_planning.py::test_a_block_of_exactly_one_turn_saw_every_angle",
+    ),
     ("models/values.py", "if width < heads:", "if width <= heads:", "tests/test_configs.py"),
-    ("models/auditing.py", "np.max(size) > 1e12", "np.max(size) > 1e13", "tests/models/test_auditing.py"),
-    ("models/auditing.py", "np.min(size) < 1e-30", "np.min(size) < 1e-31", "tests/models/test_auditing.py"),
-    ("models/auditing.py", "1.0) > 4.0 * noise", "1.0) > 40.0 * noise", "tests/models/test_auditing.py"),
+    (
+        "models/auditing.py",
+        "np.max(size) > 1e12",
+        "np.max(size) > 1e13",
+        "tests/models/test_auditing.py::test_what_no_model_computes_is_uninitialised",
+    ),
+    (
+        "models/auditing.py",
+        "np.min(size) < 1e-30",
+        "np.min(size) < 1e-31",
+        "tests/models/test_auditing.py::test_what_no_model_computes_is_uninitialised",
+    ),
+    (
+        "models/auditing.py",
+        "1.0) > 4.0 * noise",
+        "1.0) > 40.0 * noise",
+        "tests/models/test_auditing.py::test_how_far_the_factor_of_a_table_may_be_off",
+    ),
     (
         "models/auditing.py",
         "abs(reading.factor / rope.attention_factor - 1.0)",
         "reading.factor / rope.attention_factor - 1.0",
-        "tests/models/test_auditing.py",
+        "tests/models/test_auditing.py::test_how_far_the_factor_of_a_table_may_be_off",
     ),
-    ("exports/exporting.py", "last * np.abs(omega)", "last * omega", EXPORTS),
-    ("exports/exporting.py", "np.abs(used.omega) * used.phase", "used.omega * used.phase", EXPORTS),
-    ("exports/exporting.py", "rope.context[0] if len(rope.context) == 1 else None", "rope.context[0]", EXPORTS),
-    ("exports/exporting.py", "np.abs(omega) > 1e-30", "omega > 1e-30", EXPORTS),
-    ("storage.py", "if unknown := set(metadata) - _ENTRIES[number]:", "if unknown := set():", "tests/test_storage.py"),
-    ("cli/plan.py", "window < (trained", "window <= (trained", "tests/test_plan_command.py"),
+    (
+        "exports/exporting.py",
+        "last * np.abs(omega)",
+        "last * omega",
+        "tests/exports/test_exporting.py::test_negative_frequencies_lose_what_positive_ones_do",
+    ),
+    (
+        "exports/exporting.py",
+        "np.abs(used.omega) * used.phase",
+        "used.omega * used.phase",
+        "tests/exports/test_exporting.py::test_negative_frequencies_lose_what_positive_ones_do",
+    ),
+    (
+        "exports/exporting.py",
+        "rope.context[0] if len(rope.context) == 1 else None",
+        "rope.context[0]",
+        "tests/exports/test_exporting.py::test_a_context_of_several_axes_has_to_be_said",
+    ),
+    (
+        "exports/exporting.py",
+        "np.abs(omega) > 1e-30",
+        "omega > 1e-30",
+        "tests/exports/test_exporting.py::test_negative_frequencies_lose_what_positive_ones_do",
+    ),
+    (
+        "storage.py",
+        "if unknown := set(metadata) - _ENTRIES[number]:",
+        "if unknown := set():",
+        "tests/test_storage.py::test_files_that_contradict_themselves",
+    ),
+    (
+        "cli/plan.py",
+        "window < (trained",
+        "window <= (trained",
+        "tests/test_plan_command.py::test_layers_with_a_window_are_left_out",
+    ),
 )
 
 # what comes in the place of some of them, and why no test needs to see it
@@ -259,10 +402,11 @@ def mutations(root: pathlib.Path) -> list[tuple[Mutation, list[str]]]:
         source = (root / path).read_text("utf-8")
         if source.count(before) != 1:
             raise ValueError(f"{path} has {source.count(before)} of {before!r}; expected one")
-        line, end = source[: source.index(before)].count("\n"), before.count("\n") + 1
-        changed = source.replace(before, after).split("\n")[line]
-        assert end == 1 or changed != source.split("\n")[line]
-        found.append((Mutation(path, "reported", line + 1, source.split("\n")[line], changed), tests.split()))
+        first, count = source[: source.index(before)].count("\n"), before.count("\n") + 1
+        lines, changed = source.split("\n"), source.replace(before, after).split("\n")
+        last = len(changed) - (len(lines) - first - count)
+        kept, made = "\n".join(lines[first : first + count]), "\n".join(changed[first:last])
+        found.append((Mutation(path, "reported", first + 1, kept, made, "reported"), tests.split()))
     return found
 
 

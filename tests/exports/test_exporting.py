@@ -454,7 +454,9 @@ def test_a_missing_package_is_named(engine, package, suffix, tmp_path, monkeypat
 def test_negative_frequencies_lose_what_positive_ones_do(engine):
     """A block that turns the other way is as far off: errors are sizes, and so are their bounds."""
     rope = KINDS[carried_by(engine)[0]](3)
-    found, other = (exports.rounding(replace(rope, frequencies=sign * rope.frequencies), engine) for sign in (1.0, -1.0))
+    found, other = (
+        exports.rounding(replace(rope, frequencies=sign * rope.frequencies), engine) for sign in (1.0, -1.0)
+    )
     assert (found.frequency, found.kernel, found.table) == (other.frequency, other.kernel, other.table)
     assert 0.0 <= found.table < 1e-3 * CONTEXT * np.max(np.abs(rope.frequencies))
 
