@@ -808,30 +808,35 @@ def test_as_many_rows_as_features_that_turn(rows, pairings, xp, rng):
     np.testing.assert_allclose(got[:, :4], rfrope.rotate(x[:, :4], np.arange(rows), w, **options), atol=1e-6)
 
 
-OPERANDS = {
-    "positions": lambda x, p, w, out: rfrope.rotate(x, p, w, out=out),
-    "frequencies": lambda x, p, w, out: rfrope.rotate(x, w, p, out=out),
-    "shift": lambda x, p, w, out: rfrope.rotate(x, w[:4], w, shift=p, out=out),
-    "scale": lambda x, p, w, out: rfrope.rotate(x, w[:4], w, scale=p, out=out),
-    "phases": lambda x, p, w, out: rfrope.rotate_by_phases(x, p, out=out),
-    "cos": lambda x, p, w, out: rfrope.rotate_by_table(x, p, w, out=out),
-    "sin": lambda x, p, w, out: rfrope.rotate_by_table(x, w, p, out=out),
+OPERANDS = {  # with p, of which there is one for each row, or one for each block; `at` are positions, `w` frequencies
+    "positions": lambda x, p, at, w, out: rfrope.rotate(x, p, w, out=out),
+    "frequencies": lambda x, p, at, w, out: rfrope.rotate(x, at, p, out=out),
+    "shift": lambda x, p, at, w, out: rfrope.rotate(x, at, w, shift=p, out=out),
+    "scale": lambda x, p, at, w, out: rfrope.rotate(x, at, w, scale=p, out=out),
+    "phases": lambda x, p, at, w, out: rfrope.rotate_by_phases(x, p, out=out),
+    "cos": lambda x, p, at, w, out: rfrope.rotate_by_table(x, p, w, out=out),
+    "sin": lambda x, p, at, w, out: rfrope.rotate_by_table(x, w, p, out=out),
 }
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch"])
 @pytest.mark.parametrize("operand", OPERANDS)
-def test_out_may_lie_over_what_turns(operand, name, rng):
-    """It is read before it is written over, on the first call and where a layout was met before."""
-    lib = library(name)
-    x, other = rng.standard_normal((4, 8)), rng.standard_normal(4)
+@pytest.mark.parametrize("rows", [3, 5000])
+def test_out_may_lie_over_what_turns(operand, name, rows, rng):
+    """It is read before it is written over, also where loops go on to another tile, or a layout was met before."""
+    lib, length = library(name), rows if operand == "positions" else 4
+    x, place = rng.standard_normal((rows, 8)), rng.uniform(0.1, 2.0, 8 * rows)
+    positions, omega = rng.standard_normal(rows), rng.standard_normal(4)
     own = lambda host: lib(np.array(host))  # noqa: E731
-    place = rng.uniform(0.1, 2.0, (4, 8))
-    for at in ((slice(None), 0), (1, slice(0, 4)), (0, slice(4, 8)), (slice(None), 7)):
-        expected = lib.host(OPERANDS[operand](own(x), own(place[at]), own(other), own(place)))
+    for start in {0, 8, 3, 8 * rows - length}:
+        at = slice(start, start + length)
+        expected = lib.host(
+            OPERANDS[operand](own(x), own(place[at]), *map(own, (positions, omega)), own(place).reshape(rows, 8))
+        )
         for _ in range(3):
-            out = own(place)
-            np.testing.assert_array_equal(lib.host(OPERANDS[operand](own(x), out[at], own(other), out)), expected)
+            flat = own(place)
+            got = OPERANDS[operand](own(x), flat[at], *map(own, (positions, omega)), flat.reshape(rows, 8))
+            np.testing.assert_array_equal(lib.host(got), expected)
 
 
 def test_float16_of_numpy_warns_too():
