@@ -15,7 +15,8 @@ from problems import KERNELS, Z_BOUND, law_distances
 
 import rfrope
 from rfrope import analysis, kernels, sample
-from rfrope.designs import fitting, optimise, sampling
+from rfrope.designs import descent, fitting, optimise, sampling
+from rfrope.designs import lags as lags_module
 from rfrope.designs import sets as designs
 from rfrope.designs.errors import lags_within
 from rfrope.designs.sampling import RANDOMISED
@@ -696,3 +697,43 @@ def test_a_constant_part_leaves_the_orthogonal_design_allowed():
     law = rfrope.kernels.mixture([0.25, 0.75], parts)
     sets = draw_sets(law, "orthogonal", KEY, N_BLOCKS, streams=N_SETS)
     assert scores_of_mean(law, sets) < Z_BOUND
+
+
+@pytest.mark.parametrize(("count", "most"), [(10, 10), (11, 10), (1000, 64), (2**31 + 1, 2**10), (2**32, 6)])
+def test_some_lags_stand_for_all(count, most):
+    """Each for as many as lie about it, exactly, also beyond what float32 holds."""
+    lags, shares = lags_module._some(count, most)
+    assert np.sum(shares) == count
+    assert lags.size == min(count, most)
+    assert np.all(np.diff(lags) > 0)
+    assert (lags[0], lags[-1] < count) == (0, True)
+    near = most // 2
+    ends = np.cumsum(shares)
+    assert np.all((lags >= ends - shares) & (lags < ends))
+    assert np.all(shares[:near] == 1.0)
+
+
+def test_points_of_the_cube_stay_as_they_are():
+    kernel = rfrope.kernel("gaussian", scale=4.0)
+    cube, minus = np.full((5, 1), 0.25), np.zeros(5, bool)
+    found = designs.half_covered(kernel, cube, minus)
+    assert np.all(cube == 0.25)
+    assert np.all(found == 0.625)
+
+
+def test_what_optimise_says_of_itself_is_what_a_file_gives_back(tmp_path):
+    rope = rfrope.designs.optimise("gaussian(scale=4)", 3, max_lag=9, starts=1)
+    rfrope.save(tmp_path / "a.npz", rope)
+    assert rfrope.load(tmp_path / "a.npz").source == rope.source
+    assert rope.source["max_lag"] in (9, [9])
+
+
+def test_an_interrupt_is_seen_between_two_exchanges(monkeypatch):
+    lags = lags_module.Lags(rfrope.kernel("gaussian", scale=4.0), (9,))
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(descent.threads, "checkpoint", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        descent.exchange(lags, np.ones((3, 1)), np.full((2, 1), 0.5), 4)

@@ -196,3 +196,9 @@ def test_libraries_and_dtypes(xp):
     assert got.dtype == xp.dtype("float32")
     np.testing.assert_allclose(xp.host(got), grid_positions((3, 2), resized="centres"), atol=1e-7)
     assert xp.owns(mrope_positions([2, (1, 4, 4)], xp=xp.module))
+
+
+def test_no_segments_have_no_positions():
+    found = mrope_positions([])
+    assert (found.shape, found.dtype) == ((0, 3), np.int64)
+    assert packed_positions([0]).shape == (0,)

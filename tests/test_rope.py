@@ -564,3 +564,24 @@ def test_a_source_that_holds_itself_and_a_state_that_is_set():
         rope.rotate(x, np.arange(3))
     rope.__setstate__(Rope(2.0 * omega, pairing="half").__getstate__())
     assert np.array_equal(rope.rotate(x, np.arange(3)), rfrope.rotate(x, np.arange(3), 2.0 * omega))
+
+
+def test_a_state_replaces_all_that_was_there():
+    """What was prepared for the frequencies before, too."""
+    x, at = np.random.default_rng(0).standard_normal((3, 4)), np.arange(3)
+    used, other = Rope([1.0, 0.1]), Rope([0.3, 0.2], pairing="interleaved")
+    for _ in range(40):  # often enough that a layout is prepared
+        used.rotate(x, at)
+    used.__setstate__(other.__getstate__())
+    np.testing.assert_array_equal(used.rotate(x, at), other.rotate(x, at))
+    assert used == other or used.pairing == other.pairing
+
+
+def test_what_a_source_holds_is_the_ropes_own():
+    """However deep lists and dicts lie."""
+    inner = {"scheme": "linear", "factors": [1.0, [2.0]]}
+    rope = Rope([1.0], source={"scaled_by": [inner], "more": {"deep": inner}})
+    inner["scheme"], inner["factors"][1][0] = "changed", 7.0
+    for held in (rope.source["scaled_by"][0], rope.source["more"]["deep"]):
+        assert held["scheme"] == "linear"
+        assert held["factors"][1][0] == 2.0

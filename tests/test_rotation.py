@@ -808,6 +808,16 @@ def test_as_many_rows_as_features_that_turn(rows, pairings, xp, rng):
     np.testing.assert_allclose(got[:, :4], rfrope.rotate(x[:, :4], np.arange(rows), w, **options), atol=1e-6)
 
 
+@pytest.mark.parametrize("constant", ["cos", "sin", "both"])
+def test_tables_of_numpy_fit_beside_any_library(constant, xp, rng):
+    x, phases = rng.standard_normal((3, 8)), rng.standard_normal((3, 4))
+    tables = {"cos": np.cos(phases), "sin": np.sin(phases)}
+    given = {name: value if constant in (name, "both") else xp(value) for name, value in tables.items()}
+    got = rfrope.rotate_by_table(xp(x), **given)
+    assert xp.owns(got)
+    np.testing.assert_allclose(xp.host(got), rfrope.rotate_by_phases(x, phases), atol=1e-6)
+
+
 OPERANDS = {  # with p, of which there is one for each row, or one for each block; `at` are positions, `w` frequencies
     "positions": lambda x, p, at, w, out: rfrope.rotate(x, p, w, out=out),
     "frequencies": lambda x, p, at, w, out: rfrope.rotate(x, at, p, out=out),

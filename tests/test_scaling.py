@@ -569,6 +569,20 @@ DICTS = {
         ),
     ),
 }
+
+
+@pytest.mark.parametrize("design", ["iid", "stratified", "optimised"])
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_kernel_in_a_config_is_designed_as_it_says(design, seed):
+    """For the context at hand, whichever was asked for before."""
+    told = {"rope_type": "rfrope", "kernel": "matern(scale=9)", "design": design, "seed": seed}
+    for context in (64, 700, 64):
+        got = from_rope_parameters(told, head_dim=8, max_position_embeddings=context)
+        made = rfrope.design("matern(scale=9)", head_dim=8, context=context, design=design, rng=seed)
+        assert np.array_equal(got.frequencies, made.frequencies)
+        assert got.source["design"] == design
+
+
 ASKED = {"head_dim": 32, "max_position_embeddings": 2048, "seq_len": 5000}
 
 

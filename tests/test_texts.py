@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import json
 from html.parser import HTMLParser
 
 import numpy as np
@@ -53,6 +54,13 @@ WORDS = {
 CONFIG = {"model_type": "llama", "head_dim": 128, "max_position_embeddings": 4096, "rope_theta": 1e4}
 # public records that are asked for and not found: what is known of a family, a scheme, an engine
 RECORDS = {"Rope", "Kernel", "Record", "Scheme", "Engine"}
+
+
+@pytest.mark.parametrize("name", ["Summary", "BaseForContext", "Plan", "Comparison", "Audit"])
+def test_dicts_of_results_are_what_json_gives_back(name):
+    """Plain numbers, texts, lists and dicts: whoever stores them reads the same again."""
+    held = WORDS[name]().to_dict()
+    assert json.loads(json.dumps(held, allow_nan=False)) == held
 
 
 @pytest.mark.parametrize("name", RESULTS)

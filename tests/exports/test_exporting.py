@@ -45,6 +45,7 @@ def test_dicts_hold_divisors_of_the_ladder(engine, base):
     np.testing.assert_allclose((ladder / scheme["short_factor"])[moving], ROPE.frequencies[moving], rtol=1e-6)
     assert [scheme["short_factor"][i] for i in np.flatnonzero(~moving)] == [1e30]
     assert scheme["factor"] == 1.0
+    assert "attention_factor" not in scheme or engine != "tensorrt-llm"  # which has no such key
     assert scheme["original_max_position_embeddings"] == told["max_position_embeddings"] == CONTEXT
     json.dumps(told, allow_nan=False)
 
@@ -474,3 +475,27 @@ def test_a_context_of_several_axes_has_to_be_said(engine):
         with pytest.raises(ValueError, match=r"context is None, and so is the Rope's; .* needs it: expected context="):
             exports.export(replace(rope, context=context), engine)
         assert repr(exports.export(replace(rope, context=context), engine, context=CONTEXT)) == repr(told)
+
+
+def test_plain_data_say_all_that_belongs_to_frequencies():
+    rope = Rope([1.0, 0.02], pairing="interleaved", head_dim=6, attention_factor=1.25, context=(40,))
+    told = exports.export(rope, "json")
+    assert told == {
+        "units": "radians per unit of position",
+        "pairing": "interleaved",
+        "head_dim": 6,
+        "rotary_dim": 4,
+        "attention_factor": 1.25,
+        "context": 40,
+        "sections": None,
+        "interleaved_sections": False,
+        "frequencies": [1.0, 0.02],
+    }
+    assert set(told) < set(exports.export(rope, "npz"))
+
+
+@pytest.mark.parametrize("tiny", [0.0, 1e-40, 1e-300, 5e-324, -5e-324])
+def test_frequencies_next_to_nothing_are_divided_away(tiny):
+    """Without a warning: a divisor that no float holds is 1e30."""
+    told = exports.export(replace(ROPE, frequencies=np.append(ROPE.frequencies[:-1], tiny)), "transformers")
+    assert abs(told["rope_parameters"]["long_factor"][-1]) == 1e30

@@ -22,6 +22,7 @@ import rfrope
 from rfrope import kernels
 from rfrope._core import special
 from rfrope.kernels import Kernel, families
+from rfrope.kernels.law import Law
 
 each_problem = pytest.mark.parametrize("problem", KERNELS, ids=str)
 each_drawn = pytest.mark.parametrize("problem", one_of(KERNELS, lambda p: (p.family, p.kernel.ndim)), ids=str)
@@ -817,3 +818,11 @@ def test_how_matern_bends_at_0(nu):
         (slope,) = torch.autograd.grad(made.phi(lag), lag, create_graph=True)
         assert float(slope.detach()) == pytest.approx(bend * at, rel=1e-12)
         assert float(torch.autograd.grad(slope, lag)[0]) == pytest.approx(bend, rel=1e-12)
+
+
+def test_a_law_that_leaves_the_range_of_floats_is_none():
+    """Without a warning: frequencies are then transported with more care."""
+    law = Law((np.abs, ()), (1e90, 1.0))
+    assert law.scaled((1.0, 4.0)).factors == (1e90, 0.25)
+    for divisor in (1e-300, 1e-11, 1e101, (1e200, 1.0)):
+        assert law.scaled(divisor) is None

@@ -6,6 +6,7 @@ import copy
 import importlib
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -245,6 +246,17 @@ def test_how_far_the_factor_of_a_table_may_be_off(off, seen, dtype):
     cos, sin = (each.astype(dtype) for each in rope.table(np.arange(CONTEXT)))
     found = models.audit((cos * dtype(1.0 + off), sin * dtype(1.0 + off)), rope)
     assert kinds(found) == ({"attention factor"} if seen else set())
+
+
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("layout", ["doubled", "interleaved"])
+def test_a_copy_of_a_column_that_is_not_one(layout, part):
+    """Columns that should be twice there: a fault in the second copy is a fault."""
+    rope = replace(rope_of(), pairing={"doubled": "half"}.get(layout, layout))
+    held = [each.copy() for each in (doubled if layout == "doubled" else repeated)(*table(rope))]
+    assert models.audit(tuple(held), rope).passed
+    held[part][700:, -1] += 0.25
+    assert not models.audit(tuple(held), rope).passed
 
 
 def test_zeros_that_are_meant():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from published import PUBLISHED
 
 import rfrope
 from rfrope import models
-from rfrope.models import engine_rules
+from rfrope.models import comparing, engine_rules
 from rfrope.models.engines import ENGINES
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 16384}
@@ -204,3 +205,23 @@ def test_published_configs_can_be_compared(one):
         assert [line.partition(":")[0] for line in found.findings] in ([], ["MLX-LM"])
     else:
         assert found.findings == ()
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(1.0, False), (1.2, True), (0.8, True), (1.0 - 1e-12, False)])
+def test_scores_that_are_smaller_are_as_different_as_larger_ones(ratio, said):
+    use = comparing.EngineUse(
+        "one", "1", (), "known", frequencies=np.ones(2), attention_factor=math.sqrt(ratio), pairing="half",
+        frequency_error=0.0, score_ratio=ratio,
+    )  # fmt: skip
+    standard = replace(use, engine="other", attention_factor=1.0, score_ratio=1.0)
+    found = list(comparing._differences(use, standard))
+    assert bool(found) is said
+    if said:
+        assert found == [f"scores are {ratio:.4g} times as large, at every distance"]
+
+
+@pytest.mark.parametrize("rope_type", ["dynamic"])
+def test_alpha_was_not_read_in_tensorrt_llm(rope_type):
+    scaling = {"type": rope_type, "alpha": 1000.0, "factor": 2.0}
+    found = models.compare(LLAMA | {"rope_scaling": scaling}, ["TensorRT-LLM"])
+    assert (row(found, "TensorRT-LLM").status, "alpha" in row(found, "TensorRT-LLM").reason) == ("unknown", True)
