@@ -20,7 +20,7 @@ from scipy import linalg, special, stats
 
 import rfrope
 from rfrope import bochner, kernels
-from rfrope.bochner import NotPositiveDefiniteError, lags, measures, piecewise
+from rfrope.bochner import NotPositiveDefiniteError, lags, measures, piecewise, surveys
 
 SCALES = (1.0, 37.0, 1e-6, 1e6)
 FAMILIES = {
@@ -883,3 +883,37 @@ def test_transforms_of_far_panels_are_exact():
     for ndim, value in wanted.items():
         (found,) = measures.MEASURES[ndim].transform(panel, np.array([w]))
         assert found == pytest.approx(float(value), abs=1e-16)
+
+
+def test_a_function_may_write_to_its_argument():
+    """It gets arrays of its own."""
+
+    def spoiling(x):
+        found = np.exp(-np.abs(x))
+        x[...] = 7.0
+        return found
+
+    made, other = (bochner.from_function(f) for f in (spoiling, lambda x: np.exp(-np.abs(x))))
+    np.testing.assert_array_equal(made.phi([0.5, 3.0]), other.phi([0.5, 3.0]))
+
+
+def test_what_a_law_holds_cannot_be_written_to():
+    made = bochner.from_function(lambda x: np.exp(-np.abs(x)))
+    for held in (made.law.edges, made.law.series):
+        assert not held.flags.writeable
+    with pytest.raises(bochner.NotPositiveDefiniteError) as error:
+        bochner.from_function(lambda x: 1.0 - x * x * np.exp(-x * x))
+    assert error.value.witness is not None
+    for held in vars(error.value.witness).values():
+        assert not (isinstance(held, np.ndarray) and held.flags.writeable)
+
+
+def test_nothing_is_negligible_from_the_first_lag_on():
+    assert surveys._until_negligible(np.zeros(100)).size == 64
+    assert surveys._until_negligible(np.append(np.zeros(99), 1.0)).size == 100
+
+
+@pytest.mark.parametrize("spacing", [1.0, 0.25])
+def test_the_mass_of_an_autoregression_is_1(spacing):
+    made = bochner.from_autocorrelation([1.0, 0.5, 0.25], spacing=spacing)
+    assert made.certificate.mass == pytest.approx(1.0, abs=1e-12)

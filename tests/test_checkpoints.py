@@ -292,6 +292,7 @@ def test_a_bar_shows_where_it_is_wanted(progress, terminal, shows, monkeypatch):
     monkeypatch.setattr(bars, "PATIENCE", 0.0)
     ESTIMATES["kernel"](rng=1, progress=progress)
     assert ("it/s" in stderr.text) == shows
+    assert ("%|" in stderr.text) == shows  # of how many there are
 
 
 def test_progress_of_another_kind_is_refused():

@@ -47,3 +47,9 @@ def test_an_infinite_lag_and_none_at_all():
     (slope,) = torch.autograd.grad(found.sum(), far)
     assert slope.tolist()[1:] == pytest.approx([0.0, 0.0], abs=1e-290)
     assert array.namespace(found=found) is not np
+
+
+@pytest.mark.parametrize("lag", [1e30, 1e40, 1e100, 1e300, np.inf])
+def test_log_uniform_at_lags_beyond_float32(lag):
+    made = rfrope.kernel("log_uniform", low=0.05, high=0.5)
+    assert abs(made.phi(lag)) < 1e-15 + 1.0 / lag

@@ -721,6 +721,16 @@ def test_points_of_the_cube_stay_as_they_are():
     assert np.all(found == 0.625)
 
 
+@pytest.mark.parametrize(("rng", "seed"), [(3, 3), (np.int64(3), 3), (True, None), (np.random.default_rng(0), None)])
+def test_the_seed_of_a_design_is_a_number(rng, seed):
+    """What no other call could go on from is no seed."""
+    if rng is True:
+        with pytest.raises((TypeError, ValueError), match="rng"):
+            rfrope.design("gaussian", head_dim=8, context=32, rng=rng)
+        return
+    assert rfrope.design("gaussian", head_dim=8, context=32, design="iid", rng=rng).source.get("seed") == seed
+
+
 def test_what_optimise_says_of_itself_is_what_a_file_gives_back(tmp_path):
     rope = rfrope.designs.optimise("gaussian(scale=4)", 3, max_lag=9, starts=1)
     rfrope.save(tmp_path / "a.npz", rope)

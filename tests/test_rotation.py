@@ -849,6 +849,14 @@ def test_out_may_lie_over_what_turns(operand, name, rows, rng):
             np.testing.assert_array_equal(lib.host(got), expected)
 
 
+@pytest.mark.parametrize("empty", ["positions", "frequencies"])
+def test_16_bits_of_nothing_warn_of_nothing(empty):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    narrow = torch.ones(0 if empty == "frequencies" else 2, dtype=torch.bfloat16)
+    x = torch.ones(0 if empty == "positions" else 3, 4)
+    assert rfrope.rotate(x, torch.arange(1000, 1000 + len(x)), narrow).shape == x.shape
+
+
 def test_float16_of_numpy_warns_too():
     with pytest.warns(UserWarning, match="frequencies has dtype float16: at q_positions up to 100000"):
         rfrope.scores(np.ones((1, 4)), np.ones((1, 4)), [100000], [0], np.array([0.5, 0.1], dtype=np.float16))

@@ -158,3 +158,18 @@ def test_every_public_result_has_both_forms():
 @pytest.mark.parametrize("name", [name for name in WORDS if name != "Rope"])
 def test_print_is_short(name):
     assert len(str(made(name))) < 4000
+
+
+@pytest.mark.parametrize("context", [(64,), (24, 14), (14, 24, 9)])
+def test_the_lags_that_a_fidelity_shows(context):
+    """From 0 along the diagonal of the context to its corner."""
+    kernel = rfrope.kernel("gaussian", scale=4.0, ndim=len(context))
+    found = fidelity([kernel], rfrope.sample(kernel, 8, rng=0), context)
+    lags = np.array([one.lag for one in found.lags])
+    assert np.all(lags[0] == 0)
+    np.testing.assert_array_equal(lags[-1], np.array(context) - 1)
+    assert np.all(np.diff(lags, axis=0) >= 0)
+    np.testing.assert_allclose(
+        lags, lags[:, [np.argmax(context)]] * (np.array(context) - 1) / (max(context) - 1), atol=0.5
+    )
+    assert [one.phi for one in found.lags] == pytest.approx(np.ravel(kernel.phi(kernel.as_given(lags))).tolist())

@@ -565,3 +565,14 @@ def test_memory_does_not_grow_with_the_trials():
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0] + 2**17
+
+
+@pytest.mark.parametrize("n_lags", [1, 63, 64, 1000, 2**20])
+@pytest.mark.parametrize("axes", [2, 3])
+def test_chunks_of_draws_at_scattered_lags_stay_small(n_lags, axes):
+    """A loop takes 2**22 numbers at a time, or 2**10 draws; fewer lags take longer chunks."""
+    lags = np.random.default_rng(0).uniform(-1e3, 1e3, (n_lags, axes))
+    length = schedules.of_draws("cpu", lags, n_lags, 2**20, 1, axes)
+    assert length & (length - 1) == 0
+    assert length == 2**10 or length * n_lags <= 2**22
+    assert length == 2**16 or 2 * length * n_lags > 2**22

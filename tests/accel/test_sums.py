@@ -579,3 +579,20 @@ def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(position
     for name, value in vars(wanted).items():
         np.testing.assert_allclose(getattr(found, name), value, rtol=1e-11, atol=1e-13)
         assert np.array_equal(getattr(found, name), getattr(alone, name), equal_nan=True)
+
+
+@pytest.mark.parametrize("phases", [1, 7, 40, 2**25])
+@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
+def test_sums_in_any_number_of_tiles(phases, quantity, monkeypatch):
+    """Between which an interrupt is seen: every lag is summed, to the same bits."""
+    rng = np.random.default_rng(0)
+    omega, lags = rng.standard_normal((5, 1)), rng.uniform(-90.0, 90.0, (23, 1))
+    whole = kernel_moments(omega, lags, quantity)
+    monkeypatch.setattr(leaf, "_TILE_PHASES", phases)
+    for found, same, plain in zip(
+        kernel_moments(omega, lags, quantity), whole, plain_moments(omega, lags, quantity), strict=True
+    ):
+        np.testing.assert_array_equal(found, same)
+        np.testing.assert_allclose(found, plain, atol=1e-12)
+    read = angles_of(lags, omega)
+    np.testing.assert_allclose(sums.mean_cos(read), np.mean(np.cos(lags * omega[:, 0]), axis=-1), atol=1e-13)

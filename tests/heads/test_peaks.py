@@ -260,3 +260,14 @@ def test_one_peak_has_no_twin():
             between = np.linspace(*sorted([float(found.offset), float(found.runner_up)]), 4001)
             values = np.mean(np.cos(np.multiply.outer(between, omega) + shift), axis=-1)
             assert np.min(values) < found.runner_up_value - 1e-6, (low, high)
+
+
+@pytest.mark.parametrize("given", ["frequencies", "shift", "weights"])
+def test_peaks_of_arrays_of_any_library(given, xp):
+    """One of them of a library, and the others of NumPy or lists."""
+    omega, shift, weights = np.array([1.0, 0.25]), np.array([3.0, 0.75]), np.array([1.0, 0.5])
+    expected = heads.offset_of(omega, shift, low=-9.0, weights=weights)
+    held = {"frequencies": omega, "shift": shift, "weights": weights}
+    held[given] = xp(held[given])
+    found = heads.offset_of(held["frequencies"], held["shift"], low=-9.0, weights=held["weights"])
+    assert float(found.offset) == pytest.approx(float(expected.offset), abs=1e-9)
