@@ -1076,6 +1076,11 @@ def test_doctor_says_what_there_is(run, n):
     assert f"threads for rfrope's own loops: {n}; cores: {os.cpu_count()}" in told
 
 
+def test_doctor_counts_a_core_where_nobody_does(run, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert json.loads(run("doctor", "--json")[1])["cores"] == 1
+
+
 def test_audits_and_comparisons_say_where_they_looked(run, tmp_path):
     np.save(tmp_path / "a.npy", rfrope.geometric(8))
     for command in (["audit", tmp_path / "a.npy", "meta-llama/Llama-3.1-8B"], ["compare", "meta-llama/Llama-3.1-8B"]):

@@ -152,7 +152,7 @@ def test_a_head_of_a_page_has_its_number(made):
 def test_the_script_finds_what_it_asks_for(made, config):
     """Every field that it reads of a figure is in the page."""
     script = (pathlib.Path(page.__file__).parents[1] / "data" / "page" / "page.js").read_text("utf-8")
-    asked = set(re.findall(r"\bpart\.(\w+)", script))
+    asked = set(re.findall(r"\b(?:part|given)\.(\w+)", script))
     found = set()
     for command in COMMANDS:
         report = re.search(

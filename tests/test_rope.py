@@ -585,3 +585,29 @@ def test_what_a_source_holds_is_the_ropes_own():
     for held in (rope.source["scaled_by"][0], rope.source["more"]["deep"]):
         assert held["scheme"] == "linear"
         assert held["factors"][1][0] == 2.0
+
+
+@pytest.mark.parametrize("changed", ["out", "positions"])
+def test_steps_that_are_known_by_heart_look_at_every_shape(changed):
+    """After many calls of one layout, another is refused or turned as the first time, and nothing is written beyond."""
+    rope, x = Rope(np.linspace(0.1, 1.0, 4)), np.random.default_rng(0).standard_normal((2, 8))
+    at, out = np.array([3.0, 9.0]), np.zeros((2, 8))
+    for _ in range(80):
+        rope.rotate(x, at, out=out)
+    np.testing.assert_array_equal(out, Rope(rope.frequencies).rotate(x, at))
+    if changed == "positions":
+        for other in (
+            np.array([[4.0], [7.0]])[:, 0],
+            np.array([5.0]),
+            np.array(6.0),
+            np.array([[1.0, 2.0]] * 3)[:, :2],
+        ):
+            for _ in range(3):
+                found = rope.rotate(x, other)
+                np.testing.assert_array_equal(found, Rope(rope.frequencies).rotate(x, other))
+        return
+    large = np.zeros((6, 8))
+    for wrong in (large[:1], large[:3], large[:2, :4]):
+        with pytest.raises(ValueError, match=r"out has shape \(.*\); expected \(2, 8\)"):
+            rope.rotate(x, at, out=wrong)
+    assert not np.any(large)

@@ -499,3 +499,10 @@ def test_frequencies_next_to_nothing_are_divided_away(tiny):
     """Without a warning: a divisor that no float holds is 1e30."""
     told = exports.export(replace(ROPE, frequencies=np.append(ROPE.frequencies[:-1], tiny)), "transformers")
     assert abs(told["rope_parameters"]["long_factor"][-1]) == 1e30
+
+
+def test_what_phases_in_float32_lose():
+    """At most pi, rounded once, and a cos and a sin of float32: ``(pi + 2) 2**-24``."""
+    lost = exports.rounding(KINDS["plain"](0), "transformer-engine")
+    assert lost.table == pytest.approx((np.pi + 2.0) * 2.0**-24, rel=1e-12)
+    assert (lost.frequency, lost.context) == (0.0, CONTEXT)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from campaign import campaign
+from conftest import library
 
 import rfrope
 from rfrope import heads
@@ -271,3 +272,12 @@ def test_peaks_of_arrays_of_any_library(given, xp):
     held[given] = xp(held[given])
     found = heads.offset_of(held["frequencies"], held["shift"], low=-9.0, weights=held["weights"])
     assert float(found.offset) == pytest.approx(float(expected.offset), abs=1e-9)
+
+
+@pytest.mark.parametrize("foreign", ["frequencies", "shift", "weights"])
+def test_peaks_of_arrays_of_two_libraries_are_refused(foreign):
+    torch, jax = library("torch"), library("jax")
+    held = {name: jax([1.0, 0.25]) for name in ("frequencies", "shift", "weights")}
+    held[foreign] = torch([1.0, 0.25])
+    with pytest.raises(TypeError, match=foreign):
+        heads.offset_of(held["frequencies"], held["shift"], low=-9.0, weights=held["weights"])

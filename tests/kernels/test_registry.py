@@ -279,6 +279,19 @@ def test_limits_of_texts():
     assert parse("gaussian" + ".rescale(2)" * 40).draws == 1
 
 
+@pytest.mark.parametrize("times", [19, 20, 21, 39, 40, 41])
+def test_products_inside_one_another_are_counted(times):
+    """Each product is an operation deeper, and so is what is rescaled: 40 at most."""
+    text = "gaussian"
+    for _ in range(times):
+        text = f"(cauchy * {text}).rescale(2)"
+    if 2 * times <= 40:
+        assert parse(text).draws == times + 1
+    else:
+        with pytest.raises(ValueError, match="is nested more than 40 deep"):
+            parse(text)
+
+
 def test_names_of_the_algebra_are_taken(empty_shelf):
     for name in ("axes", "mixture"):
         with pytest.raises(ValueError, match=rf"^name '{name}' is taken"):

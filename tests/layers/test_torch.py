@@ -987,3 +987,12 @@ def test_decode_steps_of_other_shapes_in_between():
             at = torch.arange(shape[-1]) + 50 * turn + number
             for found, wanted in zip(module(q, k, at), ours()(q, k, at), strict=True):
                 assert torch.equal(found, wanted), (turn, shape)
+
+
+def test_the_module_is_found_by_its_name(monkeypatch):
+    """Without an import of its own: it comes when it is asked for."""
+    monkeypatch.delattr(rfrope.layers, "torch", raising=False)
+    assert rfrope.layers.torch.RotaryEmbedding is RotaryEmbedding
+    assert "torch" in dir(rfrope.layers)
+    with pytest.raises(AttributeError, match="has no attribute 'tensorflow'"):
+        rfrope.layers.tensorflow  # noqa: B018

@@ -259,6 +259,13 @@ def test_a_copy_of_a_column_that_is_not_one(layout, part):
     assert not models.audit(tuple(held), rope).passed
 
 
+@pytest.mark.parametrize(("meant", "passed"), [(1e-29, True), (1e-30, True), (2e-29, False)])
+def test_values_next_to_nothing_stand_for_what_turns_nothing(meant, passed):
+    """Up to 1e-29 a frequency turns nothing; of a larger one nothing that small is left."""
+    rope = rfrope.Rope(np.array([1.0, meant]))
+    assert models.audit(np.array([1.0, 5e-31]), rope).passed is passed
+
+
 def test_zeros_that_are_meant():
     assert models.audit(np.zeros(4), np.zeros(4)).passed
     assert kinds(models.audit(np.zeros(3), np.zeros(4))) == {"width"}
