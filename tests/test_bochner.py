@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pickle
+import types
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -20,7 +21,7 @@ from scipy import linalg, special, stats
 
 import rfrope
 from rfrope import bochner, kernels
-from rfrope.bochner import NotPositiveDefiniteError, lags, measures, piecewise, surveys
+from rfrope.bochner import NotPositiveDefiniteError, inversion, lags, measures, piecewise, surveys
 
 SCALES = (1.0, 37.0, 1e-6, 1e6)
 FAMILIES = {
@@ -917,3 +918,57 @@ def test_nothing_is_negligible_from_the_first_lag_on():
 def test_the_mass_of_an_autoregression_is_1(spacing):
     made = bochner.from_autocorrelation([1.0, 0.5, 0.25], spacing=spacing)
     assert made.certificate.mass == pytest.approx(1.0, abs=1e-12)
+
+
+def test_octaves_end_where_they_are_said_to(monkeypatch):
+    """A law that is nowhere faint is followed over so many octaves, and no more."""
+    monkeypatch.setattr(inversion, "_REACH", 7)
+    search = inversion.Search(2.0, 1, 10**5, 1.0)
+    found = inversion._octaves(lambda w: 1.0 / (1.0 + w), lambda w: np.full_like(w, 1e-30), search)
+    assert (found.edges[0], found.edges[-1]) == (0.0, 2.0 * 2.0**7)
+
+
+def test_what_noise_amounts_to_in_the_plane(monkeypatch):
+    """Four times that along a line: Abel's transform adds up what is missing there."""
+    seen, collect = [], inversion.collect
+
+    def watched(*arguments):
+        seen.append(collect(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(inversion, "collect", watched)
+    for ndim, factor in ((1, 1.0), (2, 4.0), (3, 1.0)):
+        measure = measures.MEASURES[ndim]
+        read = lags.read_lags(lambda x: np.exp(-0.5 * x * x), measure, 1.0)
+        assert inversion.transform(read, measure).noise == factor * seen[-1][2]
+
+
+@pytest.mark.parametrize("place", [0.3, 2.0**-90, 1e-3])
+def test_a_jump_is_resolved_to_the_last_place(place):
+    """Panels next to it are good once no float lies between their ends: the integral is right, and the work ends."""
+    found = piecewise.build(
+        lambda x: np.where(x > place, 1.0, 0.0),
+        np.array([0.0, 1.0]),
+        lambda _, half: 1e-14 / half,
+        tolerance=1e-13,
+        budget=2000,
+    )
+    assert np.sum(found.masses) == pytest.approx(1.0 - place, abs=1e-12)
+    cusp = piecewise.build(np.sqrt, np.array([0.0, 1.0]), lambda _, half: 1e-30 / half, tolerance=1e-13, budget=3000)
+    assert np.sum(cusp.masses) == pytest.approx(2.0 / 3.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_value_that_was_overlooked_is_looked_at(sign):
+    """By its size: a negative one speaks as loud."""
+    asked = []
+
+    def phi(x):
+        asked.append(x)
+        return np.where(x == 0.0, 1.0, 0.0)
+
+    whole = np.zeros(20)
+    whole[5], whole[9] = sign * 0.9, 0.2
+    survey = types.SimpleNamespace(whole=whole, phi=phi)
+    surveys.Survey.witness_at_multiples(survey, np.array([5.0, 9.0]), 1e-9)
+    assert asked[0][1] == 5.0

@@ -596,15 +596,9 @@ def test_steps_that_are_known_by_heart_look_at_every_shape(changed):
         rope.rotate(x, at, out=out)
     np.testing.assert_array_equal(out, Rope(rope.frequencies).rotate(x, at))
     if changed == "positions":
-        for other in (
-            np.array([[4.0], [7.0]])[:, 0],
-            np.array([5.0]),
-            np.array(6.0),
-            np.array([[1.0, 2.0]] * 3)[:, :2],
-        ):
+        for other in (np.array([5.0]), np.array(6.0), np.array([[1.0, 2.0]])[0], np.array([1.0, np.nan, 7.0])[::2]):
             for _ in range(3):
-                found = rope.rotate(x, other)
-                np.testing.assert_array_equal(found, Rope(rope.frequencies).rotate(x, other))
+                np.testing.assert_array_equal(rope.rotate(x, other), Rope(rope.frequencies).rotate(x, other))
         return
     large = np.zeros((6, 8))
     for wrong in (large[:1], large[:3], large[:2, :4]):

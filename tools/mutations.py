@@ -134,8 +134,9 @@ def _compiles(source: str) -> bool:
 
 def _of_lines(tree: ast.AST) -> Iterator[tuple[str, str, ast.expr, str]]:
     """Kind, function, what is replaced, and by what: in one line each."""
+    compared = {part for node in ast.walk(tree) if isinstance(node, ast.Compare) for part in ast.walk(node)}
     for function, node in _places(tree, "module"):
-        for part, text in _changes(node) if isinstance(node, ast.expr) else ():
+        for part, text in _changes(node, bound=node in compared) if isinstance(node, ast.expr) else ():
             if part.lineno == part.end_lineno:
                 yield "line", function, part, text
 
@@ -180,8 +181,8 @@ def _is_type(node: ast.AST) -> bool:
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
 
 
-def _changes(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
-    """Expressions to replace, and by what."""
+def _changes(node: ast.expr, *, bound: bool) -> Iterator[tuple[ast.expr, str]]:
+    """Expressions to replace, and by what; a number that is part of a comparison is doubled, others change a little."""
     match node:
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in SWAPPED:
             yield node, f"{_text(left)} {SWAPPED[type(op)]} {_text(right)}"
@@ -200,7 +201,8 @@ def _changes(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
             yield node, str(value + 1)
             yield node, str(value - 1) if value else "-1"
         case ast.Constant(value=float() as value) if value:
-            yield node, repr(value * (10.0 if abs(value) < 1e-3 or abs(value) > 1e6 else 1.01))
+            usual = 2.0 if bound else 1.01
+            yield node, repr(value * (10.0 if abs(value) < 1e-3 or abs(value) > 1e6 else usual))
         case ast.IfExp(test=test, body=body, orelse=other):
             yield node, f"{_text(other)} if {_text(test)} else {_text(body)}"
         case ast.Call(func=function, args=[first, second, *others], keywords=keywords):

@@ -503,6 +503,6 @@ def test_frequencies_next_to_nothing_are_divided_away(tiny):
 
 def test_what_phases_in_float32_lose():
     """At most pi, rounded once, and a cos and a sin of float32: ``(pi + 2) 2**-24``."""
-    lost = exports.rounding(KINDS["plain"](0), "transformer-engine")
+    lost = exports.rounding(KINDS["no factor"](0), "transformer-engine")
     assert lost.table == pytest.approx((np.pi + 2.0) * 2.0**-24, rel=1e-12)
     assert (lost.frequency, lost.context) == (0.0, CONTEXT)
