@@ -21,7 +21,7 @@ from scipy import linalg, special, stats
 
 import rfrope
 from rfrope import bochner, kernels
-from rfrope.bochner import NotPositiveDefiniteError, inversion, lags, measures, piecewise, surveys
+from rfrope.bochner import NotPositiveDefiniteError, inversion, lags, measures, piecewise, surveys, witnesses
 
 SCALES = (1.0, 37.0, 1e-6, 1e6)
 FAMILIES = {
@@ -943,7 +943,7 @@ def test_what_noise_amounts_to_in_the_plane(monkeypatch):
         assert inversion.transform(read, measure).noise == factor * seen[-1][2]
 
 
-@pytest.mark.parametrize("place", [0.3, 2.0**-90, 1e-3])
+@pytest.mark.parametrize("place", [0.3, 0.7, 2.0**-90])
 def test_a_jump_is_resolved_to_the_last_place(place):
     """Panels next to it are good once no float lies between their ends: the integral is right, and the work ends."""
     found = piecewise.build(
@@ -972,3 +972,21 @@ def test_the_largest_value_that_was_overlooked_is_looked_at(sign):
     survey = types.SimpleNamespace(whole=whole, phi=phi)
     surveys.Survey.witness_at_multiples(survey, np.array([5.0, 9.0]), 1e-9)
     assert asked[0][1] == 5.0
+
+
+def test_a_density_on_the_line_is_exact_at_0():
+    """No part next to 0 is left out there: on a line nothing is divided by the frequency."""
+    made = bochner.from_density(lambda w: 0.5 * np.exp(-np.abs(w)))
+    assert float(made.density(0.0)) == pytest.approx(0.5, rel=1e-11)
+
+
+@pytest.mark.parametrize("limit", [-0.1, -0.02, 0.0, 0.1])
+def test_points_far_apart_speak_against_a_negative_limit(limit):
+    """Sixty-four of them, each pair of which has that value: the sum of all is negative below -1/63."""
+    values = np.full(1000, limit)
+    values[0] = 1.0
+    found = witnesses._of_limit(values, 0.5, 1e-9)
+    assert (found is not None) == (limit < -1.0 / 63.0)
+    if found is not None:
+        assert found.value < 0.0
+        assert np.min(np.diff(found.points)) >= 0.5

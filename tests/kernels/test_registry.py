@@ -282,14 +282,15 @@ def test_limits_of_texts():
 @pytest.mark.parametrize("times", [19, 20, 21, 39, 40, 41])
 def test_products_inside_one_another_are_counted(times):
     """Each product is an operation deeper, and so is what is rescaled: 40 at most."""
-    text = "gaussian"
-    for _ in range(times):
-        text = f"(cauchy * {text}).rescale(2)"
-    if 2 * times <= 40:
-        assert parse(text).draws == times + 1
-    else:
-        with pytest.raises(ValueError, match="is nested more than 40 deep"):
-            parse(text)
+    for product in ("(cauchy * {}).rescale(2)", "({} * cauchy).rescale(2)"):
+        text = "gaussian"
+        for _ in range(times):
+            text = product.format(text)
+        if 2 * times <= 40:
+            assert parse(text).draws == times + 1
+        else:
+            with pytest.raises(ValueError, match="is nested more than 40 deep"):
+                parse(text)
 
 
 def test_names_of_the_algebra_are_taken(empty_shelf):
