@@ -156,3 +156,10 @@ def test_published_parameters_are_those_of_the_models():
     ]
     expected = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
     assert {key: told[key] for key in expected} == expected
+
+
+def test_cases_are_what_files_give_back():
+    """Lists, not tuples."""
+    for case in models.conformance():
+        plain = {name: value for name, value in case.items() if not isinstance(value, np.ndarray)}
+        assert json.loads(json.dumps(plain)) == plain

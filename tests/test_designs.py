@@ -747,3 +747,13 @@ def test_an_interrupt_is_seen_between_two_exchanges(monkeypatch):
     monkeypatch.setattr(descent.threads, "checkpoint", interrupted)
     with pytest.raises(KeyboardInterrupt):
         descent.exchange(lags, np.ones((3, 1)), np.full((2, 1), 0.5), 4)
+
+
+@pytest.mark.parametrize("text", ["gaussian(scale=32)", "exponential(scale=6)"])
+def test_a_fit_ends_at_a_minimum(text):
+    """Its last descent goes on while anything is gained: another gains less than a part in a thousand."""
+    kernel, lags = kernels.parse(text), lags_module.Lags(kernels.parse(text), (63,))
+    found = fitting.optimised(kernel, 8, (63,), "rms", starts=2)
+    value = lags.mean_square(lags.errors(lags.waves(found)))
+    _, lower = descent.descend(lags, found, 2000, 1e-12)
+    assert value <= lower * (1.0 + 1e-3) + 1e-20

@@ -346,6 +346,7 @@ def test_a_registered_kernel_is_found_everywhere():
     assert rfrope.kernel("one", height=2) == parse("dirac(height=2)")
     assert rfrope.sample("dirac", 3, rng=0).tolist() == [0.0, 0.0, 0.0]
     assert record.dimensions == "any k"
+    assert record.example == "dirac(height=2.0)"
     assert kernels.register("dirac_too", Dirac, **TEXTS).example == "dirac_too"
     with pytest.raises(ValueError, match="has no density in closed form"):
         rfrope.kernel("dirac").density(0.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import importlib
+import sys
+import types
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +20,7 @@ from published import PUBLISHED
 
 import rfrope
 from rfrope import models
+from rfrope.models import held as reading
 from rfrope.models.mistakes import mistakes
 
 CONTEXT = 4096
@@ -265,6 +268,33 @@ def test_values_next_to_nothing_stand_for_what_turns_nothing(meant, passed):
     """Up to 1e-29 a frequency turns nothing; of a larger one nothing that small is left."""
     rope = rfrope.Rope(np.array([1.0, meant]))
     assert models.audit(np.array([1.0, 5e-31]), rope).passed is passed
+
+
+def test_mistakes_name_the_context_that_is_meant():
+    """Where a config leaves the original context out, it is that of the model."""
+    rope = rope_of({"rope_type": "yarn", "factor": 4.0})
+    found = [one for one in mistakes(rope) if "original_max_position_embeddings" in one.name]
+    assert found
+    for one in found:
+        assert f"instead of {CONTEXT}" in one.name
+        assert not np.array_equal(one.frequencies, rope.frequencies)
+
+
+@pytest.mark.parametrize("moved", [0.0, 5.0, -5.0])
+def test_a_rotation_that_is_neither_pairing_is_neither(moved, monkeypatch):
+    torch = library("torch").module
+    rope = rope_of()
+
+    def turned(q, k, cos, sin, unsqueeze_dim=1):
+        got = rfrope.rotate_by_table(q, cos[..., : q.shape[-1] // 2], sin[..., : q.shape[-1] // 2]) + moved
+        return got, got
+
+    module = types.ModuleType("model_with_a_rotation")
+    module.apply_rotary_pos_emb = turned
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    part = type("Rotary", (), {"__module__": module.__name__})()
+    cos, sin = (torch.from_numpy(each)[None] for each in doubled(*table(rope, 16)))
+    assert reading._turned_by(part, cos, sin) == ("half" if moved == 0.0 else None)
 
 
 def test_zeros_that_are_meant():

@@ -12,7 +12,7 @@ from published import PUBLISHED
 
 import rfrope
 from rfrope import models
-from rfrope.models import comparing, engine_rules
+from rfrope.models import comparing, engine_rules, rewriting
 from rfrope.models.engines import ENGINES
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 16384}
@@ -225,3 +225,25 @@ def test_alpha_was_not_read_in_tensorrt_llm(rope_type):
     scaling = {"type": rope_type, "alpha": 1000.0, "factor": 2.0}
     found = models.compare(LLAMA | {"rope_scaling": scaling}, ["TensorRT-LLM"])
     assert (row(found, "TensorRT-LLM").status, "alpha" in row(found, "TensorRT-LLM").reason) == ("unknown", True)
+
+
+@pytest.mark.parametrize("factor", [4.0, 8.0, 2.5])
+def test_what_is_written_instead_is_read_the_same(factor, monkeypatch):
+    """Also where the factor is not that of the contexts; keys that say what is usual are left out."""
+    scaling = YARN | {"factor": factor, "beta_fast": 32, "beta_slow": 1, "truncate": True}
+    config, seen = LLAMA | {"rope_theta": 1e6, "rope_scaling": scaling}, []
+    rewrites = rewriting.rewrites
+
+    def watched(raw, case):
+        found = list(rewrites(raw, case))
+        seen.extend(found)
+        return iter(found)
+
+    monkeypatch.setattr(comparing, "rewrites", watched)
+    models.compare(config | {"rope_scaling": scaling | {"attention_factor": 1.3}})
+    (rope,) = rfrope.from_config(config | {"rope_scaling": scaling | {"attention_factor": 1.3}})
+    assert len(seen) >= 3
+    for one in seen:
+        (found,) = rfrope.from_config(one)
+        np.testing.assert_allclose(found.frequencies, rope.frequencies, rtol=1e-6)
+    assert any(not {"beta_fast", "beta_slow", "truncate"} & set(one["rope_scaling"]) for one in seen)
