@@ -954,7 +954,7 @@ def test_a_jump_is_resolved_to_the_last_place(place):
         budget=2000,
     )
     assert np.sum(found.masses) == pytest.approx(1.0 - place, abs=1e-12)
-    cusp = piecewise.build(np.sqrt, np.array([0.0, 1.0]), lambda _, half: 1e-30 / half, tolerance=1e-13, budget=3000)
+    cusp = piecewise.build(np.sqrt, np.array([0.0, 1.0]), lambda _, half: 0.0 * half, tolerance=1e-13, budget=400)
     assert np.sum(cusp.masses) == pytest.approx(2.0 / 3.0, abs=1e-12)
 
 

@@ -230,6 +230,23 @@ class Repeating:
         return results
 
 
+def test_work_is_saved_while_it_goes_on(tmp_path, monkeypatch):
+    """After every chunk, if so much time went by: what a process that is killed has done is there."""
+    monkeypatch.setattr(checkpoints, "_SECONDS", 0.0)
+    path, seen = tmp_path / "work.npz", []
+
+    def progress(items, total):
+        for number, item in enumerate(items):
+            if number:
+                with np.load(path) as archive:
+                    seen.append(json.loads(str(archive["checkpoint"]))["done"])
+            yield item
+
+    ESTIMATES["kernel"](rng=1, checkpoint=path, progress=progress)
+    assert seen == list(range(1, len(seen) + 1))
+    assert len(seen) > 3
+
+
 def test_an_interrupt_ends_the_executor_at_once():
     """Not when somebody lets go of the exception: what works elsewhere hears of it, and so do helping threads."""
     ended = []

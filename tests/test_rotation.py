@@ -870,3 +870,8 @@ def test_repeated_calls_on_torch_keep_their_shift():
         moved = None if shift is None else torch.asarray(shift)
         got = rfrope.rotate(torch.asarray(x), torch.asarray(p), torch.asarray(w), shift=moved)
         np.testing.assert_array_equal(got.numpy(), rfrope.rotate(x, p, w, shift=shift))
+
+
+def test_scores_of_too_few_features_say_of_which():
+    with pytest.raises(ValueError, match=r"frequencies has D = 4 blocks, .* 8 features, but q has shape \(1, 4\)"):
+        rfrope.scores(np.ones((1, 4)), np.ones((1, 4)), [0], [0], rfrope.geometric(4))
