@@ -286,7 +286,7 @@ def test_frequencies_of_numpy_beside_positions_of_any_library(xp):
     """As a Rope holds them: they come to where the positions are."""
     omega, at = np.array([[1.0], [0.25]]), np.arange(5.0)[:, None]
     positions = xp(at)
-    cos, sin = turns.cos_sin(Angles(positions, omega, None, array.namespace(x=positions)))
+    cos, sin = turns.cos_sin.generic(Angles(positions, omega, None, array.namespace(x=positions)))
     assert xp.owns(cos)
     assert xp.owns(sin)
     np.testing.assert_allclose(xp.host(cos), np.cos(at * omega[:, 0]), atol=1e-6)
