@@ -21,7 +21,7 @@ from scipy import linalg, special, stats
 
 import rfrope
 from rfrope import bochner, kernels
-from rfrope.bochner import NotPositiveDefiniteError, inversion, lags, measures, piecewise, surveys, witnesses
+from rfrope.bochner import NotPositiveDefiniteError, functions, inversion, lags, measures, piecewise, surveys, witnesses
 
 SCALES = (1.0, 37.0, 1e-6, 1e6)
 FAMILIES = {
@@ -907,6 +907,19 @@ def test_what_a_law_holds_cannot_be_written_to():
     assert error.value.witness is not None
     for held in vars(error.value.witness).values():
         assert not (isinstance(held, np.ndarray) and held.flags.writeable)
+
+
+def test_lags_at_which_a_law_is_compared():
+    """Lag 0 says nothing; next to it 800 as far as 20 scales, 512 as far as panels reach, octaves, and whole lags."""
+    read = lags.read_lags(lambda x: np.exp(-np.abs(x)), measures.MEASURES[1], 0.7)
+    seen = functions._lags_to_compare(read)
+    assert np.all(np.diff(np.append(0.0, seen)) > 0.0)
+    assert np.all(np.isin(read.scale * np.linspace(0.0, 20.0, 801)[1:], seen))
+    assert np.all(np.isin(np.arange(1.0, 2049.0), seen))
+    far = float(read.pieces.edges[-1])
+    places = far * ((np.arange(600) + 0.5) * (0.5 * (np.sqrt(5.0) - 1.0)) % 1.0)
+    assert np.sum(np.isin(places, seen)) == 512
+    assert np.max(seen) <= max(far, 2048.0, 20.0 * read.scale)
 
 
 def test_nothing_is_negligible_from_the_first_lag_on():

@@ -12,6 +12,7 @@ import pytest
 from campaign import sparse
 from conftest import benchmark
 from problems import KERNELS, Z_BOUND, law_distances
+from scipy import optimize
 
 import rfrope
 from rfrope import analysis, kernels, sample
@@ -772,3 +773,18 @@ def test_the_best_of_several_starts_is_followed_furthest(monkeypatch):
     steps, gains = zip(*asked, strict=True)
     assert min(steps) < steps[-1] == max(steps)
     assert max(gains) > gains[-1] == min(gains)
+
+
+@pytest.mark.parametrize(
+    ("text", "reach", "n", "seed"), [("gaussian(scale=4)", 20, 5, 18), ("gaussian(scale=32)", 63, 5, 25)]
+)
+def test_a_descent_ends_where_no_other_goes_on(text, reach, n, seed):
+    """A rejected step alone does not end it: SciPy's minimiser gains nothing from there."""
+    lags = lags_module.Lags(kernels.parse(text), (reach,))
+
+    def value(omega):
+        return lags.mean_square(lags.errors(lags.waves(omega.reshape(-1, 1))))
+
+    found, least = descent.descend(lags, np.random.default_rng(seed).uniform(0.0, 3.0, (n, 1)), 500, 1e-7)
+    assert least == pytest.approx(value(found), rel=1e-12)
+    assert optimize.minimize(value, found.ravel(), method="BFGS").fun > least * (1.0 - 1e-3)

@@ -101,7 +101,7 @@ def chosen(
 ) -> list[Mutation]:
     """About so many mutations: from each module (whose path holds one of some texts) by its length.
 
-    Of lines at least one of each module, of meanings at least two, and as many kinds as there are.
+    Each module gives at least one of its lines, or at least two by meaning, of as many kinds as there are.
     """
     names = [module for module in modules(root) if any(text in module for text in among)]
     all_of = {module: mutations(root, module) for module in names}

@@ -376,21 +376,18 @@ REPORTED = (
 
 # what comes in the place of some of them, and why no test needs to see it
 MAY_SURVIVE = {
-    "0.24374971577130719": "the last digit of a polynomial that is good to 1e-12; it multiplies 4^-16 at most",
-    "< 1e-101:": "it chooses between two sentences of an error",
-    "_LEAST = 1e-291": "a bound on temperatures that no score can be multiplied by",
+    "0.24374971577130719": "equal: to rounding; it multiplies 4^-16 at most, and changes by 3e-17",
+    "< 1e-101:": "equal: where lags cannot be distinguished phases are below 1e-144, and whole turns are above 6",
     "(np.max(means) <= level - doubt)": "equal: the direct sum then looks at a mean exactly there",
     "(np.min(means) >= level + doubt)": "equal: the direct sum then looks at a mean exactly there",
-    "means <= level - doubt if": "a mean exactly at a bound that no rounding reaches",
-    "else means >= level + doubt)": "a mean exactly at a bound that no rounding reaches",
-    "- level) < doubt)": "a mean exactly at a bound that no rounding reaches",
-    "exact <= level if": "the level was lowered by 1e-15, so that means which equal it are on one side",
-    "else exact > level)": "the level was lowered by 1e-15, so that means which equal it are on one side",
-    "if log_ratio < 1.0:": "both branches hold where they meet",
-    "near = n * size < _SERIES": "both branches hold where they meet",
-    "for _ in range(_REACH - 1):": "no law of the tests needs 60 octaves: it is faint, or the budget spent, before",
-    "error *= 1.0": "a margin for Abel's transform, which no law of the tests uses up",
-    "z * 32.0 / 18432": "below rounding: z is 1/400 at most",
+    "means <= level - doubt if": "equal: the direct sum then looks at a mean exactly there, and says the same of it",
+    "else means >= level + doubt)": "equal: the direct sum then looks at a mean exactly there, and says the same of it",
+    "- level) < doubt)": "equal: to rounding; a mean that is off by just the doubt may be on either side",
+    "exact <= level if": "equal: to rounding; a mean that equals the level may be on either side",
+    "else exact > level)": "equal: to rounding; a mean that equals the level may be on either side",
+    "if log_ratio < 1.0:": "equal: to rounding; both branches hold where they meet",
+    "near = n * size < _SERIES": "equal: to rounding; both branches hold where they meet",
+    "z * 32.0 / 18432": "equal: to rounding; z is 1/400 at most, and its fourth power is multiplied by 5e-5 / a",
 }
 
 
