@@ -332,8 +332,7 @@ def test_sums_of_products_do_not_depend_on_threads():
 
 
 def test_layouts_that_were_met_are_not_kept_without_end():
-    from rfrope._accel.cpu import rotation
-
+    rotation = pytest.importorskip("rfrope._accel.cpu.rotation", reason="Numba is switched off", exc_type=ImportError)
     omega = torch.tensor(rfrope.geometric(2))
     for n in range(rotation._REMEMBERED + 40):
         x = torch.ones(1 + n % 600, 1 + n // 600, 4)
