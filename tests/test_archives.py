@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 import zipfile
 
 import numpy as np
@@ -137,3 +138,15 @@ def test_every_flipped_bit_and_cut_is_an_error_of_ours(tmp_path):
         path.write_bytes(good[:length])
         with pytest.raises(ValueError, match="damaged"):
             rfrope.load(path)
+
+
+def test_two_members_of_one_name_are_refused(tmp_path):
+    """Another reader would take the other of them."""
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for value in (1.0, 2.0):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # zipfile says so, too
+                archive.writestr("a.npy", header((1,)) + np.array([value]).tobytes())
+    with pytest.raises(archives.DamagedError, match="two members of one name"):
+        archives.members(str(path))

@@ -191,3 +191,16 @@ def test_arithmetic_is_one_float_wider(dtype, wider):
     wide, cos, sin = x.astype(wider), cos.astype(wider), sin.astype(wider)
     first, second = wide[:, :1] * cos - wide[:, 1:] * sin, wide[:, :1] * sin + wide[:, 1:] * cos
     assert np.array_equal(got, np.concatenate([first, second], axis=1).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64"])
+def test_what_comes_from_a_read_only_array_is_a_copy(xp, dtype):
+    """Nobody can write through it to what was not to be written to; `astype` copies nothing that is right already."""
+    host = np.arange(4).astype(dtype)
+    host.flags.writeable = False
+    space = array.namespace(x=xp([1.0]))
+    made = array.from_host(host, space, device=xp.device)
+    if xp.writable and space is not np:
+        made[0] = 7
+    assert host[0] == 0
+    assert array.astype(made, made.dtype, array.namespace(x=made)) is made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pickle
+import types
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -20,7 +21,7 @@ from scipy import linalg, special, stats
 
 import rfrope
 from rfrope import bochner, kernels
-from rfrope.bochner import NotPositiveDefiniteError, lags, measures, piecewise
+from rfrope.bochner import NotPositiveDefiniteError, functions, inversion, lags, measures, piecewise, surveys, witnesses
 
 SCALES = (1.0, 37.0, 1e-6, 1e6)
 FAMILIES = {
@@ -883,3 +884,122 @@ def test_transforms_of_far_panels_are_exact():
     for ndim, value in wanted.items():
         (found,) = measures.MEASURES[ndim].transform(panel, np.array([w]))
         assert found == pytest.approx(float(value), abs=1e-16)
+
+
+def test_a_function_may_write_to_its_argument():
+    """It gets arrays of its own."""
+
+    def spoiling(x):
+        found = np.exp(-np.abs(x))
+        x[...] = 7.0
+        return found
+
+    made, other = (bochner.from_function(f) for f in (spoiling, lambda x: np.exp(-np.abs(x))))
+    np.testing.assert_array_equal(made.phi([0.5, 3.0]), other.phi([0.5, 3.0]))
+
+
+def test_what_a_law_holds_cannot_be_written_to():
+    made = bochner.from_function(lambda x: np.exp(-np.abs(x)))
+    for held in (made.law.edges, made.law.series):
+        assert not held.flags.writeable
+    with pytest.raises(bochner.NotPositiveDefiniteError) as error:
+        bochner.from_function(lambda x: 1.0 - x * x * np.exp(-x * x))
+    assert error.value.witness is not None
+    for held in vars(error.value.witness).values():
+        assert not (isinstance(held, np.ndarray) and held.flags.writeable)
+
+
+def test_lags_at_which_a_law_is_compared():
+    """Lag 0 says nothing; next to it 800 as far as 20 scales, 512 as far as panels reach, octaves, and whole lags."""
+    read = lags.read_lags(lambda x: np.exp(-np.abs(x)), measures.MEASURES[1], 0.7)
+    seen = functions._lags_to_compare(read)
+    assert np.all(np.diff(np.append(0.0, seen)) > 0.0)
+    assert np.all(np.isin(read.scale * np.linspace(0.0, 20.0, 801)[1:], seen))
+    assert np.all(np.isin(np.arange(1.0, 2049.0), seen))
+    far = float(read.pieces.edges[-1])
+    places = far * ((np.arange(600) + 0.5) * (0.5 * (np.sqrt(5.0) - 1.0)) % 1.0)
+    assert np.sum(np.isin(places, seen)) == 512
+    assert np.max(seen) <= max(far, 2048.0, 20.0 * read.scale)
+
+
+def test_nothing_is_negligible_from_the_first_lag_on():
+    assert surveys._until_negligible(np.zeros(100)).size == 64
+    assert surveys._until_negligible(np.append(np.zeros(99), 1.0)).size == 100
+
+
+@pytest.mark.parametrize("spacing", [1.0, 0.25])
+def test_the_mass_of_an_autoregression_is_1(spacing):
+    made = bochner.from_autocorrelation([1.0, 0.5, 0.25], spacing=spacing)
+    assert made.certificate.mass == pytest.approx(1.0, abs=1e-12)
+
+
+def test_octaves_end_where_they_are_said_to(monkeypatch):
+    """A law that is nowhere faint is followed over so many octaves, and no more."""
+    monkeypatch.setattr(inversion, "_REACH", 7)
+    search = inversion.Search(2.0, 1, 10**5, 1.0)
+    found = inversion._octaves(lambda w: 1.0 / (1.0 + w), lambda w: np.full_like(w, 1e-30), search)
+    assert (found.edges[0], found.edges[-1]) == (0.0, 2.0 * 2.0**7)
+
+
+def test_what_noise_amounts_to_in_the_plane(monkeypatch):
+    """Four times that along a line: Abel's transform adds up what is missing there."""
+    seen, collect = [], inversion.collect
+
+    def watched(*arguments):
+        seen.append(collect(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(inversion, "collect", watched)
+    for ndim, factor in ((1, 1.0), (2, 4.0), (3, 1.0)):
+        measure = measures.MEASURES[ndim]
+        read = lags.read_lags(lambda x: np.exp(-0.5 * x * x), measure, 1.0)
+        assert inversion.transform(read, measure).noise == factor * seen[-1][2]
+
+
+@pytest.mark.parametrize("place", [0.3, 0.7, 2.0**-90])
+def test_a_jump_is_resolved_to_the_last_place(place):
+    """Panels next to it are good once no float lies between their ends: the integral is right, and the work ends."""
+    found = piecewise.build(
+        lambda x: np.where(x > place, 1.0, 0.0),
+        np.array([0.0, 1.0]),
+        lambda _, half: 1e-14 / half,
+        tolerance=1e-13,
+        budget=2000,
+    )
+    assert np.sum(found.masses) == pytest.approx(1.0 - place, abs=1e-12)
+    cusp = piecewise.build(np.sqrt, np.array([0.0, 1.0]), lambda _, half: 0.0 * half, tolerance=1e-13, budget=400)
+    assert np.sum(cusp.masses) == pytest.approx(2.0 / 3.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_value_that_was_overlooked_is_looked_at(sign):
+    """By its size: a negative one speaks as loud."""
+    asked = []
+
+    def phi(x):
+        asked.append(x)
+        return np.where(x == 0.0, 1.0, 0.0)
+
+    whole = np.zeros(20)
+    whole[5], whole[9] = sign * 0.9, 0.2
+    survey = types.SimpleNamespace(whole=whole, phi=phi)
+    surveys.Survey.witness_at_multiples(survey, np.array([5.0, 9.0]), 1e-9)
+    assert asked[0][1] == 5.0
+
+
+def test_a_density_on_the_line_is_exact_at_0():
+    """No part next to 0 is left out there: on a line nothing is divided by the frequency."""
+    made = bochner.from_density(lambda w: 0.5 * np.exp(-np.abs(w)))
+    assert float(made.density(0.0)) == pytest.approx(0.5, rel=1e-11)
+
+
+@pytest.mark.parametrize("limit", [-0.1, -0.02, 0.0, 0.1])
+def test_points_far_apart_speak_against_a_negative_limit(limit):
+    """Sixty-four of them, each pair of which has that value: the sum of all is negative below -1/63."""
+    values = np.full(1000, limit)
+    values[0] = 1.0
+    found = witnesses._of_limit(values, 0.5, 1e-9)
+    assert (found is not None) == (limit < -1.0 / 63.0)
+    if found is not None:
+        assert found.value < 0.0
+        assert np.min(np.diff(found.points)) >= 0.5

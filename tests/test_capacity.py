@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import numpy as np
@@ -40,6 +41,20 @@ def test_a_variable_that_is_no_number(monkeypatch, told):
     monkeypatch.setenv(capacity.VARIABLE, told)
     with pytest.raises(ValueError, match=r"RFROPE_MAX_BYTES is .*; expected a number of bytes, such as 64e9"):
         capacity.check(1.0, "this", "n")
+
+
+def test_free_memory_of_the_machine_is_what_can_be_had(monkeypatch):
+    """What its kernel says is available, in kB; the memory there is where it says nothing."""
+    told = "MemTotal:  24000 kB\nMemFree:  100 kB\nMemAvailable:  13000 kB\nBuffers:  7 kB\n"
+    for text, expected in (
+        (told, 13_000 * 1024.0),
+        ("MemTotal:  24000 kB\n", 5.0 * 4096),
+        ("MemAvailable:\n", 5.0 * 4096),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.open", lambda *_, text=text, **options: io.StringIO(text))
+            patch.setattr(capacity.os, "sysconf", {"SC_PHYS_PAGES": 5, "SC_PAGE_SIZE": 4096}.get)
+            assert capacity._of_machine() == expected
 
 
 def test_free_memory_is_that_of_the_smallest_limit(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import signal
@@ -95,6 +96,20 @@ def test_another_question_is_refused(changed, named, tmp_path):
     assert (tmp_path / "a.npz").read_bytes() == before
 
 
+@pytest.mark.parametrize("other", [LAGS[:, None], LAGS[None], LAGS[::-1], LAGS[:2]])
+def test_lags_of_another_shape_are_another_question(other, tmp_path):
+    """The same bytes in another shape, too: results of the first would have been given for the second."""
+    path, options = tmp_path / "a.npz", {"n_samples": 2**12, "rng": 1, "checkpoint": tmp_path / "a.npz"}
+    rfrope.estimate_kernel("cauchy(scale=9)", LAGS, **options)
+    held = path.read_bytes()
+    with pytest.raises(ValueError, match=r"of another estimate .*delta"):
+        rfrope.estimate_kernel("cauchy(scale=9)", other, **options)
+    assert path.read_bytes() == held
+    rfrope.estimate_kernel("cauchy(scale=9, ndim=3)", LAGS, **options | {"checkpoint": tmp_path / "b.npz"})
+    with pytest.raises(ValueError, match="of another estimate"):
+        rfrope.estimate_kernel("cauchy(scale=9, ndim=3)", LAGS[None], **options | {"checkpoint": tmp_path / "b.npz"})
+
+
 def test_what_is_not_a_checkpoint_is_refused(tmp_path):
     path = tmp_path / "a.npz"
     ESTIMATES["kernel"](rng=1, checkpoint=path)
@@ -106,6 +121,18 @@ def test_what_is_not_a_checkpoint_is_refused(tmp_path):
         assert path.read_bytes() == content
     with np.load(__import__("io").BytesIO(held)) as archive:
         parts = dict(archive)
+    about = json.loads(str(parts["checkpoint"]))
+    for change, told in (
+        ({"done": 0}, "is damaged"),
+        ({"done": -1}, "is damaged"),
+        ({"done": 1.0}, "is damaged"),
+        ({"format": 2}, "of another estimate .format differ."),
+        ({"format": "1"}, "of another estimate .format differ."),
+        ({"digest": ""}, "is damaged"),
+    ):
+        np.savez(path, **{**parts, "checkpoint": np.asarray(json.dumps(about | change))})
+        with pytest.raises(ValueError, match=told):
+            ESTIMATES["kernel"](rng=1, checkpoint=path)
     np.savez(path, **{**parts, "mean": parts["mean"] + 1e-9})
     with pytest.raises(ValueError, match="is damaged; remove it to begin again"):
         ESTIMATES["kernel"](rng=1, checkpoint=path)
@@ -203,6 +230,45 @@ class Repeating:
         return results
 
 
+def test_work_is_saved_while_it_goes_on(tmp_path, monkeypatch):
+    """After every chunk, if so much time went by: what a process that is killed has done is there."""
+    monkeypatch.setattr(checkpoints, "_SECONDS", 0.0)
+    path, seen = tmp_path / "work.npz", []
+
+    def progress(items, total):
+        for number, item in enumerate(items):
+            if number:
+                with np.load(path) as archive:
+                    seen.append(json.loads(str(archive["checkpoint"]))["done"])
+            yield item
+
+    ESTIMATES["kernel"](rng=1, checkpoint=path, progress=progress)
+    assert seen == list(range(1, len(seen) + 1))
+    assert len(seen) > 3
+
+
+def test_an_interrupt_ends_the_executor_at_once():
+    """Not when somebody lets go of the exception: what works elsewhere hears of it, and so do helping threads."""
+    ended = []
+
+    def executor(task, spans):
+        try:
+            yield from map(task, spans)
+        finally:
+            ended.append(True)
+
+    def progress(items, total):
+        for number, item in enumerate(items):
+            if number == 2:
+                raise KeyboardInterrupt
+            yield item
+
+    with pytest.raises(KeyboardInterrupt) as error:
+        ESTIMATES["kernel"](rng=1, executor=executor, progress=progress)
+    assert error.traceback  # its frames still hold what they held
+    assert ended == [True]
+
+
 def test_a_repeated_chunk_is_noticed():
     with pytest.raises(ValueError, match=r"gave back the chunk from draw 0, after \d+ of 2097152 draws; expected all"):
         ESTIMATES["kernel"](rng=1, executor=Repeating())
@@ -243,6 +309,7 @@ def test_a_bar_shows_where_it_is_wanted(progress, terminal, shows, monkeypatch):
     monkeypatch.setattr(bars, "PATIENCE", 0.0)
     ESTIMATES["kernel"](rng=1, progress=progress)
     assert ("it/s" in stderr.text) == shows
+    assert ("%|" in stderr.text) == shows  # of how many there are
 
 
 def test_progress_of_another_kind_is_refused():

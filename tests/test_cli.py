@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pathlib
+import platform
 import re
 import shlex
 import signal
@@ -12,15 +14,16 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 
 import numpy as np
 import pytest
 from campaign import HANGS, campaign, sparse
 
 import rfrope
-from rfrope import kernels, storage
+from rfrope import cli, kernels, storage
 from rfrope._core import libraries, twins
-from rfrope.cli import main, shared
+from rfrope.cli import compare, main, shared
 from rfrope.designs import errors, sampling
 from rfrope.kernels import registry
 from rfrope.kernels.families import Gaussian
@@ -1071,3 +1074,58 @@ def test_an_interrupt_of_the_process():
         out, err = process.communicate(timeout=HANGS)
     assert (process.returncode, out) == (130, ""), err
     assert err == "rfrope validate: interrupted; no file was left half written\n"
+
+
+def test_a_terminal_without_greek_letters_is_no_reason_to_stop(monkeypatch):
+    """What it cannot show is replaced; arguments that are not given are those of the process."""
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "argv", ["rfrope", "kernels"])
+    assert cli.main() == 0
+    screen.flush()
+    assert b"?" in screen.buffer.getvalue()
+    assert "gaussian" in screen.buffer.getvalue().decode()
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_doctor_says_what_there_is(run, n):
+    with rfrope.threads(n):
+        code, out, _ = run("doctor", "--json")
+        told = run("doctor")[1]
+    report = json.loads(out)
+    assert code == 0
+    assert (report["threads"], report["cores"]) == (n, os.cpu_count())
+    assert report["rfrope"] == rfrope.__version__
+    assert report["python"] == platform.python_version()
+    assert platform.machine() in report["system"]
+    assert {one["name"] for one in report["libraries"]} >= {"NumPy", "PyTorch", "JAX", "Dask"}
+    names = " ".join(one["name"] for one in report["accelerators"])
+    for what in ("rotation, tables", "sums over lags", "score estimates, draws"):
+        assert what in names or what in told
+    assert f"threads for rfrope's own loops: {n}; cores: {os.cpu_count()}" in told
+
+
+def test_doctor_counts_a_core_where_nobody_does(run, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert json.loads(run("doctor", "--json")[1])["cores"] == 1
+
+
+def test_audits_and_comparisons_say_where_they_looked(run, tmp_path):
+    np.save(tmp_path / "a.npy", rfrope.geometric(8))
+    for command in (["audit", tmp_path / "a.npy", "meta-llama/Llama-3.1-8B"], ["compare", "meta-llama/Llama-3.1-8B"]):
+        code, _, err = run(*command)
+        assert code == 2
+        assert "there is no such file or folder here, and nothing is downloaded; expected the path" in err
+
+
+def test_engines_that_give_equal_content_the_same_scores_share_a_curve():
+    one = types.SimpleNamespace(frequencies=np.array([1.0, 0.5]), attention_factor=1.0)
+    for change, same in (
+        ({}, True),
+        ({"frequencies": np.array([1.0, 0.5 * (1.0 + 1e-14)])}, True),
+        ({"frequencies": np.array([1.0, 0.5 * (1.0 + 1e-9)])}, False),
+        ({"frequencies": np.array([1.0])}, False),
+        ({"attention_factor": 1.1}, False),
+        ({"frequencies": None}, False),
+    ):
+        assert compare._same(one, types.SimpleNamespace(**{**vars(one), **change})) is same, change

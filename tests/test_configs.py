@@ -12,7 +12,7 @@ from published import BY_MODEL, GEMMA4_ROPE, PUBLISHED, Place, lists, llama3
 
 import rfrope
 from rfrope import exports, from_config, models
-from rfrope.data.model_types import has_defaults, model_types
+from rfrope.data.model_types import has_defaults, known, model_types
 
 OTHER = {"model_type": "made_up", "rope_theta": 1e4, "head_dim": 16, "max_position_embeddings": 2048}
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 2048}
@@ -645,6 +645,11 @@ BAD = [
         ValueError,
         "hidden_size is 8, num_attention_heads 16; expected at least one feature a head",
     ),
+    (
+        {"model_type": "gptj", "n_embd": 8, "n_head": 8, "rotary_dim": 4},  # one feature a head
+        ValueError,
+        "rotary_dim is 4; expected at most head_dim = 1",
+    ),
     ({**LLAMA, "rope_scaling": {3: {}}}, TypeError, "rope_scaling holds the key 3; expected names of parameters"),
     (
         {**LLAMA, "rope_theta": 5e-324},
@@ -781,3 +786,14 @@ def test_the_table_of_defaults_cannot_be_changed():
         model_types()["apertus"]["rope_parameters"]["factor"] = 99.0
     with pytest.raises(AttributeError):
         model_types()["cosmos3_edge_text"]["rope_parameters"]["mrope_section"].append(1)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "deepseek_v3"])
+def test_what_is_known_of_a_model_type_cannot_be_written_to(name):
+    """What all callers share, all the way down."""
+    shared = [value for value in known(name).values() if hasattr(value, "items")]
+    assert shared
+    for held in shared:
+        shared += [value for value in held.values() if hasattr(value, "items")]
+        with pytest.raises(TypeError):
+            held["another"] = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -14,6 +15,8 @@ from campaign import HANGS
 
 import rfrope
 from rfrope import models, scaling
+
+conformance_module = importlib.import_module("rfrope.models.conformance")  # beside the function of that name
 
 CASES = {case["name"]: case for case in models.conformance()}
 
@@ -135,3 +138,28 @@ def test_nothing_is_left_of_a_write_that_fails(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         models.conformance(tmp_path / "vectors")
     assert os.listdir(tmp_path) == []
+
+
+def test_positions_of_the_cases():
+    """Both sides of powers of two, where types of 16 bits end, and a whole number that float32 has not."""
+    positions = set(conformance_module._POSITIONS)
+    assert {0, 1, 255, 256, 4095, 4096, 2**20 - 1, 2**24 + 1} <= positions
+    assert all(p in positions for p in (8191, 32767, 65535, 131071))
+
+
+def test_published_parameters_are_those_of_the_models():
+    """Llama 3.1 as its config says it."""
+    (told,) = [
+        config["rope_parameters"]
+        for _, config, _ in conformance_module._CASES.values()
+        if config.get("rope_parameters", {}).get("rope_type") == "llama3" and config["rope_parameters"]["factor"] == 8.0
+    ]
+    expected = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    assert {key: told[key] for key in expected} == expected
+
+
+def test_cases_are_what_files_give_back():
+    """Lists, not tuples."""
+    for case in models.conformance():
+        plain = {name: value for name, value in case.items() if not isinstance(value, np.ndarray)}
+        assert json.loads(json.dumps(plain)) == plain

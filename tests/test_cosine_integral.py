@@ -47,3 +47,16 @@ def test_an_infinite_lag_and_none_at_all():
     (slope,) = torch.autograd.grad(found.sum(), far)
     assert slope.tolist()[1:] == pytest.approx([0.0, 0.0], abs=1e-290)
     assert array.namespace(found=found) is not np
+
+
+@pytest.mark.parametrize("lag", [1e30, 1e40, 1e100, 1e300, np.inf])
+def test_log_uniform_at_lags_beyond_float32(lag):
+    made = rfrope.kernel("log_uniform", low=0.05, high=0.5)
+    assert abs(made.phi(lag)) < 1e-15 + 1.0 / lag
+
+
+def test_log_uniform_over_many_octaves_beyond_float32():
+    """``-Ci(low t) / ln(high / low)`` where the other end is far: ``Ci(z) = gamma + ln z`` near 0."""
+    made = rfrope.kernel("log_uniform", low=1e-60, high=1.0)
+    expected = -(np.euler_gamma + math.log(1e-10)) / math.log(1e60)
+    assert float(made.phi(1e50)) == pytest.approx(expected, rel=1e-12)

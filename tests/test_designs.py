@@ -13,10 +13,12 @@ import pytest
 from campaign import campaign, sparse
 from conftest import benchmark
 from problems import KERNELS, Z_BOUND, law_distances
+from scipy import optimize
 
 import rfrope
 from rfrope import analysis, kernels, sample
-from rfrope.designs import fitting, optimise, sampling
+from rfrope.designs import descent, fitting, optimise, sampling
+from rfrope.designs import lags as lags_module
 from rfrope.designs import sets as designs
 from rfrope.designs.errors import lags_within
 from rfrope.designs.sampling import RANDOMISED
@@ -789,3 +791,93 @@ def test_a_constant_part_leaves_the_orthogonal_design_allowed():
     law = rfrope.kernels.mixture([0.25, 0.75], parts)
     sets = draw_sets(law, "orthogonal", KEY, N_BLOCKS, streams=N_SETS)
     assert scores_of_mean(law, sets) < Z_BOUND
+
+
+@pytest.mark.parametrize(("count", "most"), [(10, 10), (11, 10), (1000, 64), (2**31 + 1, 2**10), (2**32, 6)])
+def test_some_lags_stand_for_all(count, most):
+    """Each for as many as lie about it, exactly, also beyond what float32 holds."""
+    lags, shares = lags_module._some(count, most)
+    assert np.sum(shares) == count
+    assert lags.size == min(count, most)
+    assert np.all(np.diff(lags) > 0)
+    assert (lags[0], lags[-1] < count) == (0, True)
+    near = most // 2
+    ends = np.cumsum(shares)
+    assert np.all((lags >= ends - shares) & (lags < ends))
+    assert np.all(shares[:near] == 1.0)
+
+
+def test_points_of_the_cube_stay_as_they_are():
+    kernel = rfrope.kernel("gaussian", scale=4.0)
+    cube, minus = np.full((5, 1), 0.25), np.zeros(5, bool)
+    found = designs.half_covered(kernel, cube, minus)
+    assert np.all(cube == 0.25)
+    assert np.all(found == 0.625)
+
+
+@pytest.mark.parametrize(("rng", "seed"), [(3, 3), (np.int64(3), 3), (True, None), (np.random.default_rng(0), None)])
+def test_the_seed_of_a_design_is_a_number(rng, seed):
+    """What no other call could go on from is no seed."""
+    if rng is True:
+        with pytest.raises((TypeError, ValueError), match="rng"):
+            rfrope.design("gaussian", head_dim=8, context=32, rng=rng)
+        return
+    assert rfrope.design("gaussian", head_dim=8, context=32, design="iid", rng=rng).source.get("seed") == seed
+
+
+def test_what_optimise_says_of_itself_is_what_a_file_gives_back(tmp_path):
+    rope = rfrope.designs.optimise("gaussian(scale=4)", 3, max_lag=9, starts=1)
+    rfrope.save(tmp_path / "a.npz", rope)
+    assert rfrope.load(tmp_path / "a.npz").source == rope.source
+    assert rope.source["max_lag"] in (9, [9])
+
+
+def test_an_interrupt_is_seen_between_two_exchanges(monkeypatch):
+    lags = lags_module.Lags(rfrope.kernel("gaussian", scale=4.0), (9,))
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(descent.threads, "checkpoint", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        descent.exchange(lags, np.ones((3, 1)), np.full((2, 1), 0.5), 4)
+
+
+@pytest.mark.parametrize("text", ["gaussian(scale=32)", "exponential(scale=6)"])
+def test_a_fit_ends_at_a_minimum(text):
+    """Its last descent goes on while anything is gained: another gains less than a part in a thousand."""
+    kernel, lags = kernels.parse(text), lags_module.Lags(kernels.parse(text), (63,))
+    found = fitting.optimised(kernel, 8, (63,), "rms", starts=2)
+    value = lags.mean_square(lags.errors(lags.waves(found)))
+    _, lower = descent.descend(lags, found, 2000, 1e-12)
+    assert value <= lower * (1.0 + 1e-3) + 1e-20
+
+
+def test_the_best_of_several_starts_is_followed_furthest(monkeypatch):
+    """Descents from the others end sooner: with fewer steps, and where they gain more."""
+    asked, descend, search = [], fitting.descend, fitting.search
+    monkeypatch.setattr(
+        fitting, "descend", lambda lags, omega, *how: (asked.append(how), descend(lags, omega, *how))[1]
+    )
+    monkeypatch.setattr(
+        fitting, "search", lambda lags, omega, draw, n, *how: (asked.append(how), search(lags, omega, draw, n, *how))[1]
+    )
+    fitting.optimised(kernels.parse("exponential(scale=6)"), 4, (31,), "rms", starts=2)
+    steps, gains = zip(*asked, strict=True)
+    assert min(steps) < steps[-1] == max(steps)
+    assert max(gains) > gains[-1] == min(gains)
+
+
+@pytest.mark.parametrize(
+    ("text", "reach", "n", "seed"), [("gaussian(scale=4)", 20, 5, 18), ("gaussian(scale=32)", 63, 5, 25)]
+)
+def test_a_descent_ends_where_no_other_goes_on(text, reach, n, seed):
+    """A rejected step alone does not end it: SciPy's minimiser gains nothing from there."""
+    lags = lags_module.Lags(kernels.parse(text), (reach,))
+
+    def value(omega):
+        return lags.mean_square(lags.errors(lags.waves(omega.reshape(-1, 1))))
+
+    found, least = descent.descend(lags, np.random.default_rng(seed).uniform(0.0, 3.0, (n, 1)), 500, 1e-7)
+    assert least == pytest.approx(value(found), rel=1e-12)
+    assert optimize.minimize(value, found.ravel(), method="BFGS").fun > least * (1.0 - 1e-3)

@@ -10,6 +10,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+import scipy.linalg
 from conftest import library
 
 import rfrope
@@ -312,3 +313,43 @@ def test_meta_llama_by_its_base(cases, name, n_blocks, base):
         np.testing.assert_allclose(got, arrays[f"{key}_out"], rtol=0, atol=told["tolerance"]["xq_out"]["atol"])
         exact = rfrope.rotate(arrays[key].astype(np.float64), arrays["positions"][:, None], w, pairing="interleaved")
         np.testing.assert_allclose(exact, arrays[f"{key}_out_f64"], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("n_blocks", [1, 2, 3, 64])
+def test_xpos_scales_are_their_formula(n_blocks):
+    """``zeta^((m - centre) / scale_base)``, zeta = (2 i + 0.4 r) / (1.4 r) with r = 2 D, one block too."""
+    positions = np.array([-700.0, 0.0, 3.5, 512.0, 4096.0])
+    got = xpos_scales(positions, n_blocks, scale_base=300.0, centre=100.0)
+    for i in range(n_blocks):
+        zeta = (2 * i + 0.4 * 2 * n_blocks) / (1.4 * 2 * n_blocks)
+        np.testing.assert_allclose(got[:, i], zeta ** ((positions - 100.0) / 300.0), rtol=1e-13)
+
+
+def rotated_generators(omega, d, seed):
+    """Commuting generators of some frequencies ``(D, k)`` in a random basis of d features; the others stand still."""
+    rng = np.random.default_rng(seed)
+    mixer = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    blocks = np.zeros((omega.shape[1], d, d))
+    for i, vector in enumerate(omega):
+        blocks[:, 2 * i + 1, 2 * i], blocks[:, 2 * i, 2 * i + 1] = vector, -vector
+    return mixer @ blocks @ mixer.T
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-12])
+@pytest.mark.parametrize("omega", [[[1.0, 0.0], [0.0, 0.3]], [[2.0, 0.1]], [[0.5, 0.5]] * 2, np.zeros((0, 2))], ids=str)
+def test_from_generators_with_features_that_stand_still(omega, noise):
+    """Rounding in what should be 0 turns nothing: the basis stays orthogonal, and there are D blocks."""
+    omega, d = np.reshape(np.asarray(omega), (-1, 2)), 12
+    made = rotated_generators(omega, d, seed=4)
+    shaken = np.random.default_rng(5).standard_normal(made.shape) * noise * (1.0 if len(omega) else 0.0)
+    made += shaken - np.swapaxes(shaken, 1, 2)
+    made = 0.5 * (made - np.swapaxes(made, 1, 2))
+    rope, basis = rfrope.frequencies.from_generators(made)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(d), atol=1e-12)
+    assert rope.frequencies.shape == (d // 2, 2)
+    sizes = np.sort(np.linalg.norm(rope.frequencies, axis=-1))
+    expected = np.sort(np.append(np.linalg.norm(omega, axis=-1), np.zeros(d // 2 - len(omega))))
+    np.testing.assert_allclose(sizes, expected, atol=1e-9)
+    x, p = np.random.default_rng(6).standard_normal(d), np.array([3.0, -2.0])
+    turned = scipy.linalg.expm(np.tensordot(p, made, axes=1)) @ x
+    np.testing.assert_allclose(rope.rotate(x @ basis, p) @ basis.T, turned, atol=1e-8)

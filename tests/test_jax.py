@@ -124,6 +124,15 @@ def test_whole_floats_of_the_host_count_as_integers_without_float64(narrow, kind
     np.testing.assert_allclose(lowest, rfrope.rotate(x.astype(float), [-(2.0**31), 1.0], LINE), atol=2e-6)
 
 
+@pytest.mark.parametrize("far", [2.0**63, -(2.0**63), 2.0**64, 2.0**90, -(2.0**63) - 2048.0])
+def test_whole_floats_that_no_integer_holds_do_not_wrap(narrow, far):
+    """As int64 they would come out with the other sign, or as 0: they are turned as floats."""
+    x = RNG.standard_normal((2, 8)).astype(np.float32)
+    small = LINE / abs(far)
+    found = rfrope.rotate(narrow.numpy.asarray(x), [far, 1.0], small)
+    np.testing.assert_allclose(found, rfrope.rotate(x.astype(float), [far, 1.0], small), atol=2e-6)
+
+
 ROPES = {pairing: rfrope.Rope(LINE, pairing=pairing) for pairing in ("half", "interleaved")}
 WORDS = [2**24 + 1, 131071, -(2**31), 2**31 - 1]
 

@@ -89,3 +89,15 @@ def test_names_are_those_of_the_question_and_tasks_travel(dask):
     call = lazy._Call(rfrope.rotate, ("positions", "frequencies"), {"pairing": "half"})
     again = pickle.loads(pickle.dumps(call))
     np.testing.assert_array_equal(again(X, TOKENS, LINE), rfrope.rotate(X, TOKENS, LINE))
+
+
+def test_every_slope_is_its_own():
+    """Two derivatives of one function are two, whichever was asked for first."""
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+
+    def turn(x):
+        return jax.numpy.cos(x), jax.numpy.sin(x)
+
+    slopes = [lambda arrays, changes, factor=factor: factor * changes[0] for factor in (1.0, 3.0)]
+    found = [float(jax.grad(lambda x, slope=slope: lazy.with_slope(turn, slope)(x)[1])(0.5)) for slope in slopes]
+    assert found == pytest.approx([np.cos(0.5), 3.0 * np.cos(0.5)], rel=1e-6)

@@ -68,3 +68,25 @@ def test_many_windows_that_slide():
     x = np.lib.stride_tricks.as_strided(np.zeros(2**18), (2**17, 2**17), (8, 8))
     assert memory.has_shared_elements(x)
     assert not memory.has_shared_elements(np.zeros((512, 512))[::2, 1::3])
+
+
+@pytest.mark.parametrize("steps", [(1, 1), (-1, 1), (1, -1), (-1, -1), (-2, 3)])
+def test_large_arrays_in_any_direction(steps):
+    """Rows or columns that run backwards share nothing; each broadcast one does."""
+    x = np.zeros((600, 600))[:: steps[0], :: steps[1]]
+    assert x.size > memory._LOOKED_AT // 2
+    assert not memory.has_shared_elements(x)
+    assert memory.has_shared_elements(np.lib.stride_tricks.as_strided(x, (2, *x.shape), (0, *x.strides)))
+    assert memory.has_shared_elements(
+        np.lib.stride_tricks.as_strided(x, (x.shape[0] - 2, 3, x.shape[1]), (x.strides[0], *x.strides))
+    )
+
+
+def test_what_is_too_hard_to_decide_may_overlap():
+    """Whether such steps meet is a knapsack problem (the example of NumPy's `shares_memory`)."""
+    buffer = np.zeros(192_163_377, np.int8)  # memory that is never touched
+    first = np.lib.stride_tricks.as_strided(buffer, (1049, 1049, 1049), (36674, 61119, 85569))
+    second = np.lib.stride_tricks.as_strided(buffer[64_023_025:], (1049, 1049, 1), (12223, 12224, 1))
+    with pytest.raises(np.exceptions.TooHardError):
+        np.shares_memory(first, second, max_work=10_000)
+    assert memory.may_overlap(first, second)

@@ -1029,3 +1029,13 @@ def test_whether_errors_are_trusted_is_known_to_a_compiler():
     marked = torch.compile(lambda x: x * found.trusted, backend="eager", fullgraph=True)(torch.ones(4))
     assert marked.tolist() == found.trusted.tolist()
     assert 0 < sum(marked.tolist()) < 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_error_that_rare_draws_make_is_not_trusted(seed):
+    """Those that are looked at are spread well, and hold a small part of the variance: it is that of few draws."""
+    often, seldom = rfrope.kernel("gaussian", scale=40.0), rfrope.kernel("gaussian", scale=1e-3)
+    kernel = rfrope.kernels.mixture([1.0 - 1e-5, 1e-5], [often, seldom])
+    found = rfrope.estimate_kernel(kernel, [1.0], n_samples=2**20, rng=seed)
+    assert not found.trusted.any()
+    assert rfrope.estimate_kernel(often, [1.0], n_samples=2**20, rng=seed).trusted.all()

@@ -171,6 +171,33 @@ def test_pages_are_refused_before_the_work(run, tmp_path, monkeypatch):
     assert run("validate", "gaussian", "--html", tmp_path / "none" / "page.html")[0] == 2
 
 
+def test_a_head_of_a_page_has_its_number(made):
+    (figure,) = parts(made(*COMMANDS["design"](None))[0], "curves")
+    assert [one["group"] for one in figure["sets"]] == [0, 1, 2]
+    assert len(figure["groups"]) == len(figure["phi"]) == 3
+    assert not figure["waves"]
+
+
+def test_the_script_finds_what_it_asks_for(made, config):
+    """Every field that it reads of a figure is in the page."""
+    script = (pathlib.Path(page.__file__).parents[1] / "data" / "page" / "page.js").read_text("utf-8")
+    asked = set(re.findall(r"\b(?:part|given)\.(\w+)", script))
+    found = set()
+    for command in COMMANDS:
+        report = re.search(
+            r'id="report">(.*?)</script>', made(*COMMANDS[command](config))[0].read_text("utf-8"), re.DOTALL
+        )
+        found |= {key for one in json.loads(report[1])["parts"] for key in one}
+    assert asked
+    assert asked <= found
+    (figure,) = parts(made("inspect", config)[0], "curves")
+    assert figure["ylabel"] == "mean kernel"
+    assert figure["ladder"]["width"] == 32
+    config.write_text(json.dumps(CONFIG | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}))
+    (figure,) = parts(made("plan", config, "--context", "1024")[0], "curves")
+    assert figure["ladder"]["base"] == 1e4
+
+
 def test_schemes_that_a_page_does_not_compute_have_no_ladder():
     assert page.ladder(64, 1e4, {"rope_type": "longrope"}, still=0, context=512) is None
     assert page.ladder(64, 1e4, {"rope_type": "yarn", "factor": 2.0}, still=1, context=512)["original"] == 512

@@ -26,6 +26,13 @@ def test_each_sequence_counts_from_its_own_start(xp):
     assert packed_positions([0, 2, 3], starts=10).tolist() == [10, 11, 10]
 
 
+@pytest.mark.parametrize("starts", [[[7, 0]], [[7], [0]], [7], [7, 0, 1], [[3]]], ids=str)
+def test_starts_are_one_number_or_one_a_sequence(starts):
+    """Another shape would broadcast to a table of positions."""
+    with pytest.raises(ValueError, match=r"starts has shape .*; expected one number, or 2, one a sequence"):
+        packed_positions([0, 1, 3], starts=starts)
+
+
 def test_packed_scores_are_those_of_each_sequence_alone():
     rope = rfrope.Rope(rfrope.geometric(4))
     x = np.random.default_rng(0).standard_normal((10, 8))
@@ -189,3 +196,9 @@ def test_libraries_and_dtypes(xp):
     assert got.dtype == xp.dtype("float32")
     np.testing.assert_allclose(xp.host(got), grid_positions((3, 2), resized="centres"), atol=1e-7)
     assert xp.owns(mrope_positions([2, (1, 4, 4)], xp=xp.module))
+
+
+def test_no_segments_have_no_positions():
+    found = mrope_positions([])
+    assert (found.shape, found.dtype) == ((0, 3), np.int64)
+    assert packed_positions([0]).shape == (0,)

@@ -117,9 +117,15 @@ def test_layers_with_a_window_are_left_out(run):
     code, _, err = run("plan", "config.json", "--context", 1024, "--part", "sliding_attention")
     assert code == 2
     assert "has nothing to plan: sliding_attention sees 64 positions, however long the text is\n" in err
+    for window, planned in (
+        (4096, 2),
+        (256, 2),
+        (255, 1),
+    ):  # 256 positions were trained: that window hides none of them
+        write("config.json", LAYERS | {"sliding_window": window})
+        code, out, _ = run("plan", "config.json", "--context", 1024)
+        assert (code, out.count("Config for ")) == (0, planned)
     write("config.json", LAYERS | {"sliding_window": 4096})
-    code, out, _ = run("plan", "config.json", "--context", 1024)
-    assert (code, out.count("Config for ")) == (0, 2)
     code, _, err = run("plan", "config.json", "--context", 1024, "--way", "yarn")
     assert code == 2
     assert (

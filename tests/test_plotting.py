@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 import rfrope
 from rfrope import analysis, heads, plotting
+from rfrope.plotting import drawing
 
 KERNEL = rfrope.kernel("gaussian", scale=16.0)
 
@@ -313,3 +314,7 @@ def test_without_matplotlib():
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=HANGS)
     assert (done.stdout, done.stderr) == ("figures need matplotlib: pip install 'rfrope[plot]'\n", "")
+
+
+def test_the_first_lines_of_a_figure_can_be_told_apart():
+    assert len({tuple(sorted(drawing.colour(number).items())) for number in range(24)}) == 24

@@ -564,3 +564,44 @@ def test_a_source_that_holds_itself_and_a_state_that_is_set():
         rope.rotate(x, np.arange(3))
     rope.__setstate__(Rope(2.0 * omega, pairing="half").__getstate__())
     assert np.array_equal(rope.rotate(x, np.arange(3)), rfrope.rotate(x, np.arange(3), 2.0 * omega))
+
+
+def test_a_state_replaces_all_that_was_there():
+    """What was prepared for the frequencies before, too."""
+    x, at = np.random.default_rng(0).standard_normal((3, 4)), np.arange(3)
+    used, other = Rope([1.0, 0.1]), Rope([0.3, 0.2], pairing="interleaved")
+    for _ in range(40):  # often enough that a layout is prepared
+        used.rotate(x, at)
+    used.__setstate__(other.__getstate__())
+    np.testing.assert_array_equal(used.rotate(x, at), other.rotate(x, at))
+    assert used == other or used.pairing == other.pairing
+
+
+def test_what_a_source_holds_is_the_ropes_own():
+    """However deep lists and dicts lie."""
+    inner = {"scheme": "linear", "factors": [1.0, [2.0]]}
+    rope = Rope([1.0], source={"scaled_by": [inner], "more": {"deep": inner}})
+    inner["scheme"], inner["factors"][1][0] = "changed", 7.0
+    for held in (rope.source["scaled_by"][0], rope.source["more"]["deep"]):
+        assert held["scheme"] == "linear"
+        assert held["factors"][1][0] == 2.0
+
+
+@pytest.mark.parametrize("changed", ["out", "positions"])
+def test_steps_that_are_known_by_heart_look_at_every_shape(changed):
+    """After many calls of one layout, another is refused or turned as the first time, and nothing is written beyond."""
+    rope, x = Rope(np.linspace(0.1, 1.0, 4)), np.random.default_rng(0).standard_normal((2, 8))
+    at, out = np.array([3.0, 9.0]), np.zeros((2, 8))
+    for _ in range(80):
+        rope.rotate(x, at, out=out)
+    np.testing.assert_array_equal(out, Rope(rope.frequencies).rotate(x, at))
+    if changed == "positions":
+        for other in (np.array([5.0]), np.array(6.0), np.array([[1.0, 2.0]])[0], np.array([1.0, np.nan, 7.0])[::2]):
+            for _ in range(3):
+                np.testing.assert_array_equal(rope.rotate(x, other), Rope(rope.frequencies).rotate(x, other))
+        return
+    large = np.zeros((6, 8))
+    for wrong in (large[:1], large[:3], large[:2, :4]):
+        with pytest.raises(ValueError, match=r"out has shape \(.*\); expected \(2, 8\)"):
+            rope.rotate(x, at, out=wrong)
+    assert not np.any(large)

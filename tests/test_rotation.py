@@ -782,6 +782,81 @@ def test_frequencies_of_16_bits_warn_where_they_no_longer_say_the_phase(dtype):
     rfrope.rotate(x, far, narrow.float())  # whoever widens them says that they are meant
 
 
+@pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", 8), ("float16", 11)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_from_where_on_16_bits_warn(dtype, bits, sign):
+    """Half a unit of the last place of the fastest frequency, times the farthest position, is above 0.05 radians."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    narrow = torch.tensor([1.0, 0.25], dtype=getattr(torch, dtype))
+    last = int(0.05 / 2.0**-bits)  # the last whole position below the bound
+    x = torch.ones(2, 4)
+    for omega in (narrow, -narrow):
+        rfrope.rotate(x, torch.tensor([0, sign * last]), omega)
+        with pytest.warns(UserWarning, match=f"at positions up to {last + 1} phases may miss by 0.05"):
+            rfrope.rotate(x, torch.tensor([0, sign * (last + 1)]), omega)
+
+
+@pytest.mark.parametrize("pairings", [("half", "half"), ("half", "interleaved"), ("interleaved", "interleaved")])
+@pytest.mark.parametrize("rows", [2, 4, 6])
+def test_as_many_rows_as_features_that_turn(rows, pairings, xp, rng):
+    """What does not turn stays beside it, whatever the lengths of other axes."""
+    x, w = rng.standard_normal((rows, 6)), np.array([1.0, 0.3])
+    options = {"pairing": pairings[0], "out_pairing": pairings[1]}
+    got = xp.host(rfrope.rotate(xp(x), xp(np.arange(rows)), w, **options))
+    assert got.shape == (rows, 6)
+    np.testing.assert_array_equal(got[:, 4:], x[:, 4:])
+    np.testing.assert_allclose(got[:, :4], rfrope.rotate(x[:, :4], np.arange(rows), w, **options), atol=1e-6)
+
+
+@pytest.mark.parametrize("constant", ["cos", "sin", "both"])
+def test_tables_of_numpy_fit_beside_any_library(constant, xp, rng):
+    x, phases = rng.standard_normal((3, 8)), rng.standard_normal((3, 4))
+    tables = {"cos": np.cos(phases), "sin": np.sin(phases)}
+    given = {name: value if constant in (name, "both") else xp(value) for name, value in tables.items()}
+    got = rfrope.rotate_by_table(xp(x), **given)
+    assert xp.owns(got)
+    np.testing.assert_allclose(xp.host(got), rfrope.rotate_by_phases(x, phases), atol=1e-6)
+
+
+OPERANDS = {  # with p, of which there is one for each row, or one for each block; `at` are positions, `w` frequencies
+    "positions": lambda x, p, at, w, out: rfrope.rotate(x, p, w, out=out),
+    "frequencies": lambda x, p, at, w, out: rfrope.rotate(x, at, p, out=out),
+    "shift": lambda x, p, at, w, out: rfrope.rotate(x, at, w, shift=p, out=out),
+    "scale": lambda x, p, at, w, out: rfrope.rotate(x, at, w, scale=p, out=out),
+    "phases": lambda x, p, at, w, out: rfrope.rotate_by_phases(x, p, out=out),
+    "cos": lambda x, p, at, w, out: rfrope.rotate_by_table(x, p, w, out=out),
+    "sin": lambda x, p, at, w, out: rfrope.rotate_by_table(x, w, p, out=out),
+}
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+@pytest.mark.parametrize("operand", OPERANDS)
+@pytest.mark.parametrize("rows", [3, 5000])
+def test_out_may_lie_over_what_turns(operand, name, rows, rng):
+    """It is read before it is written over, also where loops go on to another tile, or a layout was met before."""
+    lib, length = library(name), rows if operand == "positions" else 4
+    x, place = rng.standard_normal((rows, 8)), rng.uniform(0.1, 2.0, 8 * rows)
+    positions, omega = rng.standard_normal(rows), rng.standard_normal(4)
+    own = lambda host: lib(np.array(host))  # noqa: E731
+    for start in {0, 8, 3, 8 * rows - length}:
+        at = slice(start, start + length)
+        expected = lib.host(
+            OPERANDS[operand](own(x), own(place[at]), *map(own, (positions, omega)), own(place).reshape(rows, 8))
+        )
+        for _ in range(3):
+            flat = own(place)
+            got = OPERANDS[operand](own(x), flat[at], *map(own, (positions, omega)), flat.reshape(rows, 8))
+            np.testing.assert_array_equal(lib.host(got), expected)
+
+
+@pytest.mark.parametrize("empty", ["positions", "frequencies"])
+def test_16_bits_of_nothing_warn_of_nothing(empty):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    narrow = torch.ones(0 if empty == "frequencies" else 2, dtype=torch.bfloat16)
+    x = torch.ones(0 if empty == "positions" else 3, 4)
+    assert rfrope.rotate(x, torch.arange(1000, 1000 + len(x)), narrow).shape == x.shape
+
+
 def test_float16_of_numpy_warns_too():
     with pytest.warns(UserWarning, match="frequencies has dtype float16: at q_positions up to 100000"):
         rfrope.scores(np.ones((1, 4)), np.ones((1, 4)), [100000], [0], np.array([0.5, 0.1], dtype=np.float16))
@@ -795,3 +870,8 @@ def test_repeated_calls_on_torch_keep_their_shift():
         moved = None if shift is None else torch.asarray(shift)
         got = rfrope.rotate(torch.asarray(x), torch.asarray(p), torch.asarray(w), shift=moved)
         np.testing.assert_array_equal(got.numpy(), rfrope.rotate(x, p, w, shift=shift))
+
+
+def test_scores_of_too_few_features_say_of_which():
+    with pytest.raises(ValueError, match=r"frequencies has D = 4 blocks, .* 8 features, but q has shape \(1, 4\)"):
+        rfrope.scores(np.ones((1, 4)), np.ones((1, 4)), [0], [0], rfrope.geometric(4))

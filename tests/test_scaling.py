@@ -47,6 +47,8 @@ def yarn_ramp(i, width, base, original, beta_fast=32.0, beta_slow=1.0, truncate=
         (3, 50.0, 64, 2),
         (64, 1e4, 8, 2.0),
         (64, 1e4, 10**6, 4.0),
+        (4, 1e4, 2, 2.0),  # the ramp ends where it begins
+        (1, 1e4, 10**6, 2.0),
     ],
 )
 def test_yarn_is_its_formula(n_blocks, base, original, factor, truncate):
@@ -227,6 +229,24 @@ def test_in_every_library(name, dtype, xp):
     np.testing.assert_allclose(xp.host(got.frequencies), expected.frequencies, rtol=4e-16)
     assert got.attention_factor == expected.attention_factor
     assert type(got.attention_factor) is float
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_what_a_rope_holds_goes_through_a_scheme(name):
+    """Factors multiply, contexts grow where the scheme itself stretches them, and the steps are written down."""
+    bare = SCHEMES[name](rfrope.geometric(8))
+    longer = {"dynamic_ntk": 1, "longrope": 1, "proportional": 2}.get(name, 4)  # the first two follow the text
+    for context in (300, (300, 50)):
+        fields = {"pairing": "interleaved", "head_dim": 24, "attention_factor": 1.25, "context": context}
+        before = Rope(2.0 * rfrope.geometric(8), **fields, source={"kernel": "constant()"})
+        before = scaling.linear(before, 2.0)
+        got = SCHEMES[name](before)
+        assert got.attention_factor == 1.25 * bare.attention_factor
+        assert np.array_equal(got.frequencies, bare.frequencies)
+        assert (got.pairing, got.head_dim) == ("interleaved", 24)
+        assert got.context == (600 * longer if context == 300 else (600 * longer, 100 * longer))
+        assert got.source["kernel"] == "constant()"
+        assert [step["scheme"] for step in got.source["scaled_by"]] == ["linear", name.removesuffix("_ntk")]
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -549,6 +569,20 @@ DICTS = {
         ),
     ),
 }
+
+
+@pytest.mark.parametrize("design", ["iid", "stratified", "optimised"])
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_kernel_in_a_config_is_designed_as_it_says(design, seed):
+    """For the context at hand, whichever was asked for before."""
+    told = {"rope_type": "rfrope", "kernel": "matern(scale=9)", "design": design, "seed": seed}
+    for context in (64, 700, 64):
+        got = from_rope_parameters(told, head_dim=8, max_position_embeddings=context)
+        made = rfrope.design("matern(scale=9)", head_dim=8, context=context, design=design, rng=seed)
+        assert np.array_equal(got.frequencies, made.frequencies)
+        assert got.source["design"] == design
+
+
 ASKED = {"head_dim": 32, "max_position_embeddings": 2048, "seq_len": 5000}
 
 

@@ -372,3 +372,10 @@ def test_logarithms_know_nothing_of_their_neighbours():
     whole = special.log1p_square(points, np)
     assert np.array_equal(special.log1p_square(np.append(points, 1e200), np)[:-1], whole)
     assert [float(special.log1p_square(np.asarray(x), np)) for x in points] == whole.tolist()
+
+
+def test_polynomials_leave_the_values_they_go_through():
+    nodes, values = np.array([0.0, 1.0, 3.0]), np.array([[1.0], [2.0], [10.0]])
+    found = octaves._through(nodes, values)
+    np.testing.assert_array_equal(values, [[1.0], [2.0], [10.0]])
+    np.testing.assert_allclose(np.polynomial.polynomial.polyval(nodes, found), values.T)

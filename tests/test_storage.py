@@ -473,6 +473,8 @@ FOREIGN = {
     "no fields": ({"rope": None}, "does not say what it holds"),
     "fields that are a list": ({"rope": []}, "says that it holds"),
     "an unknown field": ({"rope": {"colour": 1}}, "holds no Rope .unknown fields colour"),
+    "an unknown entry": ({"colour": 1}, "says colour of itself"),
+    "an entry of another format": ({"provenance": {}}, "says provenance of itself"),
     "a bad field": ({"rope": {"pairing": "neox"}}, "holds no Rope .pairing is 'neox'"),
     "a field of another kind": ({"rope": {"context": "a"}}, "holds no Rope .context is 'a'"),
     "version 0.1 without provenance": ({"format": 1, "source": {}}, "does not say what it holds"),
@@ -611,3 +613,35 @@ def test_a_temporary_file_never_opens_one_that_is_there(path, monkeypatch):
     with pytest.raises(FileExistsError):
         save(path, OMEGA)
     assert other.read_text() == "precious"
+
+
+def test_only_files_are_removed_as_left_behind(path):
+    """Whatever has such a name, and is old: a link, what it leads to, a folder."""
+    folder = path.parent
+    names = {name: folder / f".rfrope-{name}.tmp" for name in ("file", "link", "folder")}
+    precious = folder / "precious"
+    precious.write_text("mine")
+    names["file"].write_bytes(b"")
+    names["link"].symlink_to(precious)
+    names["folder"].mkdir()
+    for name in (*names.values(), precious):
+        os.utime(name, (0, 0), follow_symlinks=False)
+    save(path, OMEGA)
+    rfrope.save(folder / f"other{path.suffix}", OMEGA)
+    files.check_writable(str(folder / "third"))
+    assert not names["file"].exists()
+    assert names["link"].is_symlink()
+    assert names["folder"].is_dir()
+    assert precious.read_text() == "mine"
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(path, monkeypatch):
+    """After a loss of power the old content or the new is there: the content is synchronised, then renamed."""
+    seen, synchronise, replace = [], os.fsync, os.replace
+    monkeypatch.setattr(files.os, "fsync", lambda number: (seen.append(os.fstat(number).st_size), synchronise(number)))
+    monkeypatch.setattr(files.os, "replace", lambda *names: (seen.append("renamed"), replace(*names)))
+    path.write_bytes(b"old")
+    for content in (b"new content", lambda file: file.write(b"new content")):
+        files.write(str(path), content, overwrite=True)
+    assert path.read_bytes() == b"new content"
+    assert seen == 2 * [len(b"new content"), "renamed"]

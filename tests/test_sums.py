@@ -241,3 +241,19 @@ def _torch():
     import array_api_compat.torch
 
     return array_api_compat.torch
+
+
+@pytest.mark.parametrize("name", ["numpy", "array-api-strict"])
+@pytest.mark.parametrize("shape", [(), (1,), (5, 1), (8,), (5, 8)], ids=str)
+def test_a_shift_of_any_shape_where_a_sum_is_cut(shape, name, monkeypatch):
+    """One number for all blocks, one for each, at each position: lags are cut, then blocks, and nothing changes."""
+    lib, rng = library(name), np.random.default_rng(0)
+    positions, omega, shift = rng.standard_normal((5, 1)), rng.standard_normal((8, 1)), rng.standard_normal(shape)
+    cosine, sine = rng.standard_normal((2, 5, 8))
+    read = angles.read(lib(positions), lib(omega), lib(shift))
+    u = positions * omega[:, 0] + shift
+    for budget in (sums.BUDGET, 16, 3, 1):
+        monkeypatch.setattr(sums, "BUDGET", budget)
+        found = sums.over_blocks(read, lib(cosine), lib(sine))
+        np.testing.assert_allclose(lib.host(found[0]), np.sum(cosine * np.cos(u), axis=-1), atol=1e-14)
+        np.testing.assert_allclose(lib.host(found[1]), np.sum(sine * np.sin(u), axis=-1), atol=1e-14)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import json
 from html.parser import HTMLParser
 
 import numpy as np
@@ -53,6 +54,13 @@ WORDS = {
 CONFIG = {"model_type": "llama", "head_dim": 128, "max_position_embeddings": 4096, "rope_theta": 1e4}
 # public records that are asked for and not found: what is known of a family, a scheme, an engine
 RECORDS = {"Rope", "Kernel", "Record", "Scheme", "Engine"}
+
+
+@pytest.mark.parametrize("name", ["Summary", "BaseForContext", "Plan", "Comparison", "Audit"])
+def test_dicts_of_results_are_what_json_gives_back(name):
+    """Plain numbers, texts, lists and dicts: whoever stores them reads the same again."""
+    held = WORDS[name]().to_dict()
+    assert json.loads(json.dumps(held, allow_nan=False)) == held
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -150,3 +158,18 @@ def test_every_public_result_has_both_forms():
 @pytest.mark.parametrize("name", [name for name in WORDS if name != "Rope"])
 def test_print_is_short(name):
     assert len(str(made(name))) < 4000
+
+
+@pytest.mark.parametrize("context", [(64,), (24, 14), (14, 24, 9)])
+def test_the_lags_that_a_fidelity_shows(context):
+    """From 0 along the diagonal of the context to its corner."""
+    kernel = rfrope.kernel("gaussian", scale=4.0, ndim=len(context))
+    found = fidelity([kernel], rfrope.sample(kernel, 8, rng=0), context)
+    lags = np.array([one.lag for one in found.lags])
+    assert np.all(lags[0] == 0)
+    np.testing.assert_array_equal(lags[-1], np.array(context) - 1)
+    assert np.all(np.diff(lags, axis=0) >= 0)
+    np.testing.assert_allclose(
+        lags, lags[:, [np.argmax(context)]] * (np.array(context) - 1) / (max(context) - 1), atol=0.5
+    )
+    assert [one.phi for one in found.lags] == pytest.approx(np.ravel(kernel.phi(kernel.as_given(lags))).tolist())

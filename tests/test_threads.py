@@ -530,3 +530,12 @@ except KeyboardInterrupt:
         process.wait()
     assert (process.returncode, err) == (0, "")
     assert out == "stopped\n"
+
+
+@pytest.mark.parametrize(("told", "cores"), [(None, 1), (6, 6)])
+def test_cores_where_the_system_says_little(told, cores, monkeypatch):
+    """Without affinities there are as many as there are; one where nobody knows."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: told)
+    monkeypatch.setattr(threads, "_quota", lambda: 10**6)
+    assert threads.available() == cores

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rfrope
-from rfrope._core import turns
+from rfrope._core import array, turns
+from rfrope._core.angles import Angles
 
 CONTRACT = 1e-15
 WITHOUT_FLOAT64 = 2e-7
@@ -279,3 +280,14 @@ def test_wrapping_turns_are_exact(scale):
         for omega, word, rest in zip(frequencies, words, rests, strict=True):
             error = mpmath.mpf(float(omega)) / (2 * mpmath.pi) - (int(word) + mpmath.mpf(float(rest))) / 2**64
             assert abs(error - mpmath.nint(error)) < 2.0**-100 * max(1.0, abs(scale))
+
+
+def test_frequencies_of_numpy_beside_positions_of_any_library(xp):
+    """As a Rope holds them: they come to where the positions are."""
+    omega, at = np.array([[1.0], [0.25]]), np.arange(5.0)[:, None]
+    positions = xp(at)
+    cos, sin = turns.cos_sin.generic(Angles(positions, omega, None, array.namespace(x=positions)))
+    assert xp.owns(cos)
+    assert xp.owns(sin)
+    np.testing.assert_allclose(xp.host(cos), np.cos(at * omega[:, 0]), atol=1e-6)
+    np.testing.assert_allclose(xp.host(sin), np.sin(at * omega[:, 0]), atol=1e-6)

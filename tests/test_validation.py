@@ -459,3 +459,16 @@ def test_the_floor_of_rounding():
     """Differences count from 1e-13 of the largest possible value on."""
     row = validation._row((1.0,), QUANTITIES[0], None, 0.5, 0.5 + 2.0**-41, 0.0, 2.0)
     assert row.z == pytest.approx(2.0**-41 / 2e-13)
+
+
+@pytest.mark.parametrize("lag", [0.0, 1e-9, 2.0])
+def test_errors_of_scores_are_those_of_their_size(lag):
+    """Coefficients s times as large have errors s times as large, of either sign, also where nothing varies."""
+    a, b = np.random.default_rng(0).standard_normal((2, 3, 4))
+    harmonics = [np.exp(-0.5 * (n * np.array([lag])) ** 2) for n in (1, 2, 3, 4)]
+    mean, variance = validation._errors_of_scores(a, b, harmonics, 1000, 5.0)
+    assert np.all(mean > 0.0)
+    for size in (3.0, -3.0, 1e-4):
+        found = validation._errors_of_scores(size * a, size * b, harmonics, 1000, 5.0)
+        np.testing.assert_allclose(found[0], abs(size) * mean, rtol=1e-9)
+        np.testing.assert_allclose(found[1], size * size * variance, rtol=1e-9)

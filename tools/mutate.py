@@ -1,24 +1,28 @@
-"""Mutate the package line by line, and see whether the tests nearest to each line notice.
+"""Mutate the package, and see whether the tests nearest to each change notice.
 
 RFROPE_LINES_TO=lines.json python -m pytest -p tools.nearest    which test runs which line (Python 3.12 or later)
-python -m tools.mutate campaign lines.json                      about 230 mutations, into docs/mutations.csv
-python -m tools.mutate campaign --of-torch --number 45          of what needs PyTorch, into the same table
+python -m tools.mutate campaign lines.json                      about 230 mutations of lines, into docs/mutations.csv
+python -m tools.mutate campaign lines.json --meaning            about 360 by meaning, into the same table
+python -m tools.mutate campaign --of-torch --number 45          of what needs PyTorch, by tests listed by hand
 python -m tools.mutate again                                    a sample of those that were seen: is each still seen?
 python -m tools.mutate reported                                 those that tools/reported.py lists
 
-Every mutation is made in a copy of the tree, and tested in a process of its own. What survives gets its reason by hand
-in the last column of the table, or, better, a test, or goes from the source.
+Every mutation is made in a copy of the tree, and tested in a process of its own. What survives is open until it has a
+test, or goes from the source, or until the last column of the table says "equal: " and why behaviour cannot differ.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
+import compileall
 import csv
 import importlib
 import importlib.util
 import os
 import pathlib
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -30,18 +34,21 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
 from tools import nearest, reported
-from tools.mutations import Mutation, chosen, modules, mutations
+from tools.mutations import Mutation, brief, chosen, modules, mutations
 
 ROOT = pathlib.Path(__file__).parents[1]
 TABLE = ROOT / "docs" / "mutations.csv"
 PAGE = ROOT / "docs" / "mutations.inc"  # included by docs/reliability.rst: those that survived
-FIELDS = ("module", "function", "before", "after", "outcome", "by")
+FIELDS = ("kind", "module", "function", "before", "after", "outcome", "by")
+EQUAL = "equal: "  # how a reason begins that makes a survivor no question any more
 SEED = 18
-SECONDS = 8.0  # tests for one mutation, as they take without it
-PATIENCE = 900  # seconds until a mutation hangs
+SECONDS = 5.0  # tests for one mutation, as they take without it
+PATIENCE = 600  # seconds until a mutation hangs
+MEMORY = 8 * 2**30  # bytes of data that a mutation may take
 # imported once, before processes are made of this one; rfrope itself only in these
 BEFORE = ("pytest", "numpy", "scipy.special", "scipy.optimize", "scipy.stats", "tqdm", "mpmath")
-BEFORE += ("array_api_compat.numpy", "array_api_strict", "numba.core.caching", "finufft", "matplotlib.pyplot")
+BEFORE += ("array_api_compat.numpy", "array_api_strict", "numba.core.caching", "finufft", "matplotlib.pyplot", "torch")
+BEFORE += ("hypothesis", "dask.array", "ml_dtypes", "safetensors.numpy")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -53,11 +60,16 @@ def main(arguments: list[str] | None = None) -> int:
     one = commands.add_parser("campaign", help="mutate anew, and write the table")
     one.add_argument("lines", type=pathlib.Path, nargs="?", help="what tools.nearest wrote")
     one.add_argument("--of-torch", action="store_true", help="only what needs PyTorch, whose tests are listed by hand")
-    one.add_argument("--number", type=int, default=230)
+    one.add_argument("--meaning", action="store_true", help="mutations by meaning; without it, of lines")
+    one.add_argument("--number", type=int, help="how many, about (230, or 360 by meaning)")
     one.add_argument("--survivors", action="store_true", help="only those that the table says survived")
+    one.add_argument("--new", action="store_true", help="only those that the table has not")
+    one.add_argument("--seconds", type=float, default=SECONDS, help="what tests for one mutation take without it")
+    one.add_argument("--processes", type=int, default=2)
     one.add_argument("--only", default="", help="only modules whose path holds this text")
     three = commands.add_parser("reported", help="those that an attack from outside reported as unseen")
     three.add_argument("--only", default="", help="only modules whose path holds this text")
+    three.add_argument("--processes", type=int, default=2)
     commands.add_parser("page", help="write docs/mutations.inc from the table")
     two = commands.add_parser("again", help="check a sample of the table")
     two.add_argument("--number", type=int, default=24)
@@ -70,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
             importlib.import_module(name)
     if given.command == "reported":
         work = [(one, tests) for one, tests in reported.mutations(ROOT) if given.only in one.module]
-        return checked(work, reported.reasons(ROOT))
+        return checked(work, reported.reasons(ROOT), given.processes)
     return campaign(given) if given.command == "campaign" else again(given.number)
 
 
@@ -83,27 +95,30 @@ def campaign(given: argparse.Namespace) -> int:
     there = {one.name for one in everything({row["module"] for row in rows})}
     before = {row_name(row): row for row in rows if row_name(row) in there}
     among = nearest.OF_TORCH if given.of_torch else ("",)
-    asked = chosen(ROOT, given.number, SEED, among)
-    asked = [one for one in asked if given.only in one.module and can_be_tested(one.module)]
+    number = given.number or (360 if given.meaning else 230)
     if given.survivors:
-        left = {name for name, row in before.items() if row["outcome"] == "survived"}
+        left = {name for name, row in before.items() if row["outcome"] != "killed"}
         asked = [one for one in everything({row["module"] for row in before.values()}) if one.name in left]
-        asked = [one for one in asked if given.only in one.module]
+    else:
+        asked = chosen(ROOT, number, SEED, among, meaning=given.meaning)
+    asked = [one for one in asked if given.only in one.module and can_be_tested(one.module)]
+    asked = [one for one in asked if not (given.new and one.name in before)]
     asked.sort(key=lambda one: one.module.startswith("rfrope/_accel"))  # what takes longest comes last
-    work = [(one, nearest.tests(lines, one.module, one.line, SECONDS)) for one in asked]
-    for one, outcome, by in judged(work):
-        kept = before.get(one.name, {})
-        reason = kept["by"] if outcome == kept.get("outcome") == "survived" else ""
-        before[one.name] = dict(
-            zip(
-                FIELDS,
-                (one.module, one.function, one.before.strip(), one.after.strip(), outcome, by or reason),
-                strict=True,
-            )
-        )
+    work = [(one, nearest.tests(lines, one.module, one.line, given.seconds)) for one in asked]
+    for one, seen, by in judged(work, given.processes):
+        known = before.get(one.name, {})
+        by = by if seen else known["by"] if known.get("outcome") != "killed" and known else ""
+        values = (one.kind, one.module, one.function, brief(one.before), brief(one.after), outcome(seen, by), by)
+        before[one.name] = dict(zip(FIELDS, values, strict=True))
         write(before.values())
-        print(f"{outcome:9}{one.module}:{one.line} {one.function}: {one.after.strip()}  {by}", flush=True)
+        print(f"{outcome(seen, by):9}{one.module}:{one.line} {one.kind} {one.function}: {one.after.strip()}  {by}")
+        sys.stdout.flush()
     return 0
+
+
+def outcome(seen: bool, by: str) -> str:
+    """Whether a mutation is ``killed``, ``equal`` for a reason that says so, or ``open``."""
+    return "killed" if seen else "equal" if by.startswith(EQUAL) and len(by) > len(EQUAL) + 10 else "open"
 
 
 def can_be_tested(module: str) -> bool:
@@ -113,25 +128,31 @@ def can_be_tested(module: str) -> bool:
 
 
 def again(number: int) -> int:
-    """Whether mutations of a sample of the table are still seen by the tests that saw them; 1 if not."""
+    """Whether a sample of the table is still seen by the tests that saw it, and nothing is open; 1 if not."""
+    still_open = [row for row in table() if row["outcome"] == "open"]
+    for row in still_open:
+        print(f"open     {row_name(row)}")
     seen = [row for row in table() if row["outcome"] == "killed" and "::" in row["by"]]
     random.Random(SEED).shuffle(seen)
     seen = seen[:number]
     there = {one.name: one for one in everything({row["module"] for row in seen})}
     work = [(there[row_name(row)], [row["by"]]) for row in seen if row_name(row) in there]
-    print(f"{len(seen) - len(work)} of {len(seen)} lines are others now")
-    return checked(work)
+    print(f"{len(seen) - len(work)} of {len(seen)} lines are others now; {len(still_open)} of the table are open")
+    return checked(work) or bool(still_open)
 
 
-def checked(work: list[tuple[Mutation, list[str]]], reasons: Mapping[str, str] | None = None) -> int:
-    """Whether tests see mutations, but for those that have a reason why not: 1 if not."""
+def checked(
+    work: list[tuple[Mutation, list[str]]], reasons: Mapping[str, str] | None = None, processes: int = 2
+) -> int:
+    """Whether tests see mutations, but for those that are equal for a reason: 1 if not."""
     missed, allowed = 0, 0
-    for one, outcome, _ in judged(work):
-        reason = "" if outcome == "killed" else (reasons or {}).get(one.name, "")
-        allowed += bool(reason)
-        missed += outcome != "killed" and not reason
-        print(f"{outcome:9}{one.name}" + (f"  ({reason})" if reason else ""), flush=True)
-    print(f"{len(work) - missed - allowed} of {len(work)} mutations were seen; {allowed} others have a reason")
+    for one, seen, by in judged(work, processes):
+        reason = by if seen else (reasons or {}).get(one.name, "")
+        found = outcome(seen, reason)
+        allowed += found == "equal"
+        missed += found == "open"
+        print(f"{found:9}{one.name}" + (f"  ({reason})" if reason and not seen else ""), flush=True)
+    print(f"{len(work) - missed - allowed} of {len(work)} mutations were seen; {allowed} others are equal")
     return 1 if missed or not work else 0
 
 
@@ -158,36 +179,42 @@ def write(rows: Any) -> None:
     with TABLE.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(sorted(rows, key=lambda row: [row[name] for name in FIELDS]))
+        rows = [row | {"outcome": outcome(row["outcome"] == "killed", row["by"])} for row in rows]
+        writer.writerows(sorted(rows, key=lambda row: [row[name] for name in FIELDS[1:]]))
     PAGE.write_text(page(table()), "utf-8")
 
 
 def page(rows: list[dict[str, str]]) -> str:
-    """Text of `PAGE`: what survived, and why it may."""
-    lines = [".. list-table::", "   :header-rows: 1", "   :widths: 22 50 28", ""]
-    left = [row for row in rows if row["outcome"] == "survived"]
-    cells = [("Module and function", "Change", "Why no test sees it")]
+    """Text of `PAGE`: how many of each kind are seen, and why what survived is equal."""
+    lines = [".. list-table::", "   :header-rows: 1", "   :widths: 10 22 45 23", ""]
+    left = [row for row in rows if row["outcome"] != "killed"]
+    cells = [("Kind", "Module and function", "Change", "Why no test can see it")]
     for row in left:
         change = "``{before}`` to ``{after}``".format(**{name: _short(row[name]) for name in ("before", "after")})
         place = f"{row['module'].removeprefix('rfrope/')} {row['function']}"
-        cells.append((f"``{place}``", change, row["by"]))
+        cells.append((row["kind"], f"``{place}``", change, row["by"].removeprefix(EQUAL) if row["by"] else "open"))
     for first, *others in cells:
         lines += [f"   * - {first}", *(f"     - {cell}" for cell in others)]
-    seen = len(rows) - len(left)
-    summary = f"Of {len(rows)} mutations {seen} are seen by tests; {len(left)} are not:"
+    kinds = collections.Counter(row["kind"] for row in rows)
+    equal = sum(row["outcome"] == "equal" for row in left)
+    numbers = f"{len(rows) - len(left)} are seen by tests, {equal} are equal, {len(left) - equal} are open"
+    summary = f"Of {len(rows)} mutations ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}) {numbers}:"
     return "\n".join([summary, "", *lines, "", *_page_of_reported()]) + "\n"
 
 
 def _page_of_reported() -> list[str]:
     """Those that were reported as unseen, and may be."""
     number, reasons = len(reported.REPORTED), reported.reasons(ROOT)
-    lines = [f"Of {number} mutations of ``tools/reported.py`` {len(reasons)} may survive:", "", ".. list-table::"]
-    lines += ["   :header-rows: 1", "   :widths: 72 28", "", "   * - Change", "     - Why no test needs to see it"]
+    lines = [f"Of {number} mutations of ``tools/reported.py`` {len(reasons)} are equal:", "", ".. list-table::"]
+    lines += ["   :header-rows: 1", "   :widths: 72 28", "", "   * - Change", "     - Why no test can see it"]
     for name, reason in sorted(reasons.items()):
         module, _, change = name.partition(" reported: ")
         before, _, after = change.partition(" -> ")
         place = module.removeprefix("rfrope/")
-        lines += [f"   * - ``{place}``: ``{_short(before)}`` to ``{_short(after)}``", f"     - {reason}"]
+        lines += [
+            f"   * - ``{place}``: ``{_short(before)}`` to ``{_short(after)}``",
+            f"     - {reason.removeprefix(EQUAL)}",
+        ]
     return lines
 
 
@@ -200,7 +227,7 @@ def _short(line: str) -> str:
 
 
 def judged(work: list[tuple[Mutation, list[str]]], processes: int = 2) -> Any:
-    """Yield each mutation with ``killed`` or ``survived``, and the test that saw it."""
+    """Yield each mutation, whether it was seen, and the test that saw it."""
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         trees = [pathlib.Path(folder) / str(i) for i in range(processes)]
         for tree in trees:
@@ -222,6 +249,7 @@ def judged(work: list[tuple[Mutation, list[str]]], processes: int = 2) -> Any:
             for name in wanted:
                 copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
                 copy(ROOT / name, tree / name)
+            compileall.compile_dir(tree, quiet=2)
         free, running, left = trees, {}, list(reversed(work))
         while left or running:
             while left and free:
@@ -237,12 +265,15 @@ def judged(work: list[tuple[Mutation, list[str]]], processes: int = 2) -> Any:
                     continue
                 del running[process]
                 (tree / one.module).write_text(source, "utf-8")
+                os.utime(
+                    tree / one.module, ns=2 * ((ROOT / one.module).stat().st_mtime_ns,)
+                )  # as what is compiled has it
                 free.append(tree)
                 by = said.read_text("utf-8") if said.exists() else ""
                 said.unlink(missing_ok=True)
                 if found in (3, 5):
                     raise RuntimeError(f"{one.name}: pytest ended with exit code {found}")
-                yield one, "killed" if found else "survived", by or (ending(found) if found else "")
+                yield one, bool(found), by or (ending(found) if found else "")
 
 
 def ending(code: int) -> str:
@@ -258,6 +289,7 @@ def started(tree: pathlib.Path, one: Mutation, tests: list[str], said: pathlib.P
     code = 3
     try:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
         os.chdir(tree)
         sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
         sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
@@ -299,6 +331,7 @@ def passed(tree: pathlib.Path, tests: list[str], said: pathlib.Path) -> int:
         "no:cacheprovider",
         "-p",
         "no:faulthandler",
+        "--assert=plain",
         "--rootdir",
         str(tree),
         "-c",

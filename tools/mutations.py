@@ -1,12 +1,35 @@
-"""One-line changes to the source that a test should see, found in the syntax tree."""
+"""Changes to the source that a test should see, found in the syntax tree: tokens of a line, and meanings.
+
+A mutation of kind ``line`` changes one token of one line. The others leave something out, or confuse two things:
+
+sign       a result is negated
+factor     a factor, a power or a scaling in place is left out
+term       what is added, or put into a list, is left out
+stale      a memory forgets part of its key, is never cleared, or takes another question for the same
+axes       another axis; an array that is not transposed
+swapped    two results, two names or two keywords change places
+copy       an array, a list or a dict is shared that was copied; what was read-only can be written to
+check      a test that raises is gone, or one of its clauses
+guard      one clause of another condition is gone
+keyword    a keyword argument is not passed on
+field      an entry of a dict, or of what `replace` carries over, is left out
+return     a loop ends after its first pass; a function returns too early, or not early
+default    a default is another, or is taken although a value was given
+dtype      a narrower type of number
+"""
 
 from __future__ import annotations
 
 import ast
+import collections
 import hashlib
+import itertools
 import pathlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from tools import meanings
 
 SWAPPED: dict[type[ast.AST], str] = {
     **{ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="},
@@ -15,23 +38,25 @@ SWAPPED: dict[type[ast.AST], str] = {
 }
 # what needs a device, or lies beside the data it once made
 LEFT_OUT = ("rfrope/_accel/cuda/", "rfrope/data/make_pairings.py", "rfrope/data/pairing_layers.py")
+RARE = ("stale", "copy")  # chosen before the others, of which there are many
 TALKS = ("warn", "add_note", "print", "ValueError", "TypeError", "DamagedError", "UnknownError")
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A changed line: the module's path, the function, and the line before and after."""
+    """A changed place: the module's path, the function, the first line, and the lines before and after."""
 
     module: str
     function: str
     line: int
     before: str
     after: str
+    kind: str = "line"
 
     @property
     def name(self) -> str:
-        """What it is, wherever the line stands."""
-        return f"{self.module} {self.function}: {self.before.strip()} -> {self.after.strip()}"
+        """What it is, wherever the lines stand and however they are broken."""
+        return f"{self.module} {self.function}: {brief(self.before)} -> {brief(self.after)}"
 
     def order(self, seed: int) -> bytes:
         """Place among all: by chance, the same for as long as the line is."""
@@ -39,10 +64,16 @@ class Mutation:
 
     def applied(self, source: str) -> str:
         """Source with the line changed."""
-        lines = source.split("\n")
-        assert lines[self.line - 1] == self.before, f"line {self.line} of {self.module} is another now"
-        lines[self.line - 1] = self.after
+        lines, before = source.split("\n"), self.before.split("\n")
+        place = slice(self.line - 1, self.line - 1 + len(before))
+        assert lines[place] == before, f"line {self.line} of {self.module} is another now"
+        lines[place] = [self.after]
         return "\n".join(lines)
+
+
+def brief(lines: str) -> str:
+    """Lines of source as one."""
+    return " ".join(lines.split())
 
 
 def modules(root: pathlib.Path) -> list[str]:
@@ -54,42 +85,71 @@ def modules(root: pathlib.Path) -> list[str]:
 def mutations(root: pathlib.Path, module: str) -> list[Mutation]:
     """All mutations of a module, no two of them the same."""
     source = (root / module).read_text("utf-8")
-    lines = source.split("\n")
-    found = {}
-    for function, node in _places(ast.parse(source), "module"):
-        for part, text in _changes(node):
-            if part.lineno != part.end_lineno:
-                continue
-            line = lines[part.lineno - 1].encode()
-            after = (line[: part.col_offset] + text.encode() + line[part.end_col_offset :]).decode()
-            one = Mutation(module, function, part.lineno, lines[part.lineno - 1], after)
-            found.setdefault(one.name, one)
+    lines, found = source.split("\n"), {}
+    for kind, function, node, text in [*_of_lines(ast.parse(source)), *_of_meanings(ast.parse(source))]:
+        place = slice(node.lineno - 1, node.end_lineno)
+        last = lines[node.end_lineno - 1].encode()
+        first = lines[node.lineno - 1].encode()
+        after = (first[: node.col_offset] + text.encode() + last[node.end_col_offset :]).decode()
+        one = Mutation(module, function, node.lineno, "\n".join(lines[place]), after, kind)
+        found.setdefault(one.name, one)
     return list(found.values())
 
 
-def chosen(root: pathlib.Path, number: int, seed: int, among: tuple[str, ...] = ("",)) -> list[Mutation]:
-    """About so many mutations: from each module (whose path holds one of some texts) by its length, at least one."""
+def chosen(
+    root: pathlib.Path, number: int, seed: int, among: tuple[str, ...] = ("",), *, meaning: bool = False
+) -> list[Mutation]:
+    """About so many mutations: from each module (whose path holds one of some texts) by its length.
+
+    Each module gives at least one of its lines, or at least two by meaning, of as many kinds as there are.
+    """
     names = [module for module in modules(root) if any(text in module for text in among)]
     all_of = {module: mutations(root, module) for module in names}
+    all_of = {module: [one for one in some if (one.kind != "line") == meaning] for module, some in all_of.items()}
     sites = {module: len(some) for module, some in all_of.items() if some}
-    share = (number - len(sites)) / sum(sites.values())
-    return [
-        one
-        for module, count in sites.items()
-        for one in sorted(all_of[module], key=lambda one: one.order(seed))[: 1 + round(share * count)]
-    ]
+    least = 1 + meaning
+    share = (number - least * len(sites)) / sum(sites.values())
+    found = []
+    for module, count in sites.items():
+        ranks: collections.Counter[str] = collections.Counter()
+        order = []
+        for one in sorted(all_of[module], key=lambda one: one.order(seed)):
+            ranks[one.kind] += 1
+            order.append((ranks[one.kind] if meaning else 0, one.kind not in RARE, len(order), one))
+        source = (root / module).read_text("utf-8")
+        able = (one for *_, one in sorted(order, key=lambda entry: entry[:3]) if _compiles(one.applied(source)))
+        found += itertools.islice(able, least + round(share * count))
+    return found
 
 
 def _compiles(source: str) -> bool:
     try:
-        compile(source, "mutated", "exec")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            compile(source, "mutated", "exec")
     except SyntaxError:
         return False
     return True
 
 
-def _places(node: ast.AST, function: str) -> Iterator[tuple[str, ast.expr]]:
-    """Expressions that compute something, with the function they are in; messages, types and decorators do not."""
+def _of_lines(tree: ast.AST) -> Iterator[tuple[str, str, ast.expr, str]]:
+    """Kind, function, what is replaced, and by what: in one line each."""
+    compared = {part for node in ast.walk(tree) if isinstance(node, ast.Compare) for part in ast.walk(node)}
+    for function, node in _places(tree, "module"):
+        for part, text in _changes(node, bound=node in compared) if isinstance(node, ast.expr) else ():
+            if part.lineno == part.end_lineno:
+                yield "line", function, part, text
+
+
+def _of_meanings(tree: ast.AST) -> Iterator[tuple[str, str, ast.stmt | ast.expr, str]]:
+    """Kind, function, what is replaced, and by what."""
+    for function, node in _places(tree, "module"):
+        for kind, part, text in meanings.of(node):
+            yield kind, function, part, text
+
+
+def _places(node: ast.AST, function: str) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
+    """What computes something, with the function it is in; messages, types and decorators do not."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "msg", "type_params"):
             continue
@@ -99,7 +159,7 @@ def _places(node: ast.AST, function: str) -> Iterator[tuple[str, ast.expr]]:
             inner = function
             if isinstance(child, ast.FunctionDef | ast.ClassDef):
                 inner = child.name if function == "module" else f"{function}.{child.name}"
-            if isinstance(child, ast.expr):
+            if isinstance(child, ast.expr | ast.stmt):
                 yield inner, child
             yield from _places(child, inner)
 
@@ -121,8 +181,8 @@ def _is_type(node: ast.AST) -> bool:
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
 
 
-def _changes(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
-    """Expressions to replace, and by what."""
+def _changes(node: ast.expr, *, bound: bool) -> Iterator[tuple[ast.expr, str]]:
+    """Expressions to replace, and by what; a number that is part of a comparison is doubled, others change a little."""
     match node:
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in SWAPPED:
             yield node, f"{_text(left)} {SWAPPED[type(op)]} {_text(right)}"
@@ -141,7 +201,8 @@ def _changes(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
             yield node, str(value + 1)
             yield node, str(value - 1) if value else "-1"
         case ast.Constant(value=float() as value) if value:
-            yield node, repr(value * (10.0 if abs(value) < 1e-3 or abs(value) > 1e6 else 1.01))
+            usual = 2.0 if bound else 1.01
+            yield node, repr(value * (10.0 if abs(value) < 1e-3 or abs(value) > 1e6 else usual))
         case ast.IfExp(test=test, body=body, orelse=other):
             yield node, f"{_text(other)} if {_text(test)} else {_text(body)}"
         case ast.Call(func=function, args=[first, second, *others], keywords=keywords):

@@ -39,7 +39,7 @@ OF_TORCH = (
     "integrations/transformers.py",
     "integrations/rotations.py",
 )
-IMPORTING = 0.3  # seconds that a file of tests takes before its first one
+IMPORTING = 0.6  # seconds that a file of tests takes before its first one
 
 
 class Watch:

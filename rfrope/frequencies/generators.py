@@ -69,7 +69,7 @@ def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
     turned = basis.T @ stack @ basis
     vectors = turned[:, 1::2, 0::2].diagonal(axis1=-2, axis2=-1).T
     frequencies = as_given(vectors, given.ndim - 1)  # one matrix is one axis
-    return Rope(np.ascontiguousarray(frequencies), pairing="interleaved", source={"maker": "from_generators"}), basis
+    return Rope(frequencies, pairing="interleaved", source={"maker": "from_generators"}), basis
 
 
 def _check(stack: np.ndarray) -> None:

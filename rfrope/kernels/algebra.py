@@ -349,9 +349,8 @@ def _all_signed(kernels: Iterable[Kernel]) -> tuple[bool, ...]:
     return tuple(signed and known for each in columns for signed in each)
 
 
-def _common_isotropy(kernels: Iterable[Kernel]) -> np.ndarray | None:
+def _common_isotropy(kernels: Sequence[Kernel]) -> np.ndarray | None:
     """Map of kernels whose ellipsoids are similar: w is then spherically symmetric for their sums and mixtures too."""
-    kernels = list(kernels)
     found = [k.isotropy() for k in kernels if not k.is_one] or [np.eye(kernels[0].ndim)]  # those at 0 have any shape
     maps = [m for m in found if m is not None]
     if len(maps) < len(found):

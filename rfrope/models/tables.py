@@ -135,9 +135,11 @@ def rows_unlike(held: Held, reading: Reading, rounding: float) -> tuple[str, str
     phases = np.multiply.outer(at.astype(np.float64), np.abs(frequencies))
     allowed = 4.0 * rounding + 2.0 * ROUNDED * phases + at[:, None] * reading.allowed
     for width, name in HALVES.items():
-        if np.all(np.abs(rows - _exact(rounded(at.astype(np.float64), width), frequencies)) <= allowed):
+        with np.errstate(over="ignore", invalid="ignore"):  # float16 ends at 65504; NaN is like nothing
+            of_positions = np.abs(rows - _exact(rounded(at.astype(np.float64), width), frequencies))
+            apart = np.abs(rows - np.exp(1j * np.sign(frequencies) * rounded(phases, width)))
+        if np.all(of_positions <= allowed):
             return "half precision", f"positions rounded to {name}: rows repeat first at position {found[0]}"
-        apart = np.abs(rows - np.exp(1j * np.sign(frequencies) * rounded(phases, width)))
         is_near = np.all(apart <= allowed + phases * 2.0**-width)  # where phases are large, near says little
         if is_near and np.sum((apart <= allowed)[off]) > 0.9 * np.sum(off) > 0.0:
             return "half precision", f"phases rounded to {name}"

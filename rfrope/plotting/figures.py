@@ -21,7 +21,7 @@ __all__ = ["attention", "frequencies", "kernel", "mean_kernels", "validation", "
 _ALL_LAGS = 2048  # up to so many every lag of a smooth curve is drawn, and as many more beyond
 _MOST = 2**20  # lags, of all heads together, at which the mean kernels of frequencies are computed
 _GAP = 4  # places between the points of two quantities
-_BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "small", "annotation_clip": False}
+_BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": "small"}
 _FEW_LAGS = 100  # that are drawn as points, on a linear axis
 _FEW_HEADS = 4  # that are drawn as a line each
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import itertools
 import math
 import multiprocessing
 import os
@@ -49,6 +50,24 @@ def test_sums_are_those_of_the_generic_function(kernel):
     found, expected = both(kernel, start=11)
     assert [x.shape for x in found] == [(3, 5)] * 4
     assert scaled_error(found, expected, 600) < 1e-9
+
+
+@pytest.mark.parametrize(("lags", "pairs"), [(1, 1), (31, 1), (32, 1), (33, 1), (7, 20), (3, 33), (65, 2), (200, 1)])
+def test_lags_in_any_number_of_tiles(lags, pairs):
+    """Fewer rows than are worked on together, as many, more in one lag alone, and several tiles of lags."""
+    kernel, rng = kernels.parse("exponential(scale=3.0)"), np.random.default_rng(lags)
+    delta = np.repeat(np.arange(1.0, lags + 1.0), pairs).reshape(lags, pairs, 1)
+    a, b = rng.standard_normal((2, lags, pairs, 4))
+    found, expected = (
+        one(kernel, KEY, delta, a, b, 0, 70) for one in (estimators.score_sums, montecarlo._score_sums.generic)
+    )
+    assert found[0].shape == (lags, pairs)
+    assert scaled_error(found, expected, 70) < 1e-9
+    first = np.arange(0, pairs * (lags + 1), pairs)
+    tiles = estimators._tiles(first)
+    assert (tiles[0], tiles[-1]) == (0, lags)
+    assert np.all(np.diff(tiles) > 0)
+    assert all(stop - start == 1 or first[stop] - first[start] <= 32 for start, stop in itertools.pairwise(tiles))
 
 
 @pytest.mark.parametrize("kernel", EVERY_TABLED, ids=repr)
@@ -546,3 +565,14 @@ def test_memory_does_not_grow_with_the_trials():
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.5 * peaks[0] + 2**17
+
+
+@pytest.mark.parametrize("n_lags", [1, 63, 64, 1000, 2**20])
+@pytest.mark.parametrize("axes", [2, 3])
+def test_chunks_of_draws_at_scattered_lags_stay_small(n_lags, axes):
+    """A loop takes 2**22 numbers at a time, or 2**10 draws; fewer lags take longer chunks."""
+    lags = np.random.default_rng(0).uniform(-1e3, 1e3, (n_lags, axes))
+    length = schedules.of_draws("cpu", lags, n_lags, 2**20, 1, axes)
+    assert length & (length - 1) == 0
+    assert length == 2**10 or length * n_lags <= 2**22
+    assert length == 2**16 or 2 * length * n_lags > 2**22

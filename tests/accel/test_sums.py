@@ -579,3 +579,48 @@ def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(position
     for name, value in vars(wanted).items():
         np.testing.assert_allclose(getattr(found, name), value, rtol=1e-11, atol=1e-13)
         assert np.array_equal(getattr(found, name), getattr(alone, name), equal_nan=True)
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_how_large_a_grid_may_be(axes):
+    """Up to four times as many points as lags, and some: larger ones are not transformed, whatever they cost."""
+    rng = np.random.default_rng(0)
+    for side, is_grid in ((430, True), (460, True), (470, False), (2000, False)):
+        inner = np.sort(rng.choice(np.arange(2, side - 1), 97, replace=False))
+        lags = np.concatenate([[0, 1, side - 1], inner]).astype(float)[:, None]  # 100 lags on a line of `side` points
+        lags = np.concatenate([lags, np.zeros((100, axes - 1))], axis=1)
+        grid = transforms.grid_of(lags)
+        assert (grid is not None) == is_grid, side
+        assert grid is None or [axis.count for axis in grid] == [side, *[1] * (axes - 1)]
+
+
+def test_moments_are_transformed_whole_or_not_at_all():
+    """Both lags and their doubles; few lags, or lags whose doubles are too far, never."""
+    omega, lags = np.ones((4096, 1)), np.arange(5000.0)[:, None]
+    costs = transforms.CPU
+
+    def up_to(furthest):
+        return lambda part, grid: None if np.max(part) > furthest else transforms.Plan(1.0, None, None)
+
+    for furthest, found in ((1e9, 1), (6000.0, None), (10.0, None)):
+        plans = transforms.plans_of_moments(omega, lags, costs, up_to(furthest))
+        assert (None if plans is None else len(plans)) == found
+    assert transforms.plans_of_moments(omega, lags * transforms.LARGEST, costs, up_to(np.inf)) is None
+    assert transforms.plans_of_moments(omega[:1], lags[:2], costs, up_to(np.inf)) is None
+
+
+@pytest.mark.parametrize("phases", [1, 7, 40, 2**25])
+@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
+def test_sums_in_any_number_of_tiles(phases, quantity, monkeypatch):
+    """Between which an interrupt is seen: every lag is summed, to the same bits."""
+    rng = np.random.default_rng(0)
+    omega, lags = rng.standard_normal((5, 1)), rng.uniform(-90.0, 90.0, (23, 1))
+    whole = kernel_moments(omega, lags, quantity)
+    monkeypatch.setattr(leaf, "_TILE_PHASES", phases)
+    for found, same, plain in zip(
+        kernel_moments(omega, lags, quantity), whole, plain_moments(omega, lags, quantity), strict=True
+    ):
+        np.testing.assert_array_equal(found, same)
+        np.testing.assert_allclose(found, plain, atol=1e-12)
+    read = angles_of(lags, omega)
+    np.testing.assert_allclose(sums.mean_cos(read), np.mean(np.cos(lags * omega[:, 0]), axis=-1), atol=1e-13)

@@ -222,3 +222,19 @@ def test_the_lag_found_last_changes_no_answer():
 def test_bad_input(arguments, options, error, message):
     with pytest.raises(error, match=message):
         analysis.base_for_context(*arguments, **options)
+
+
+def test_where_the_mean_kernel_of_a_lag_is_0():
+    """Between a base inside an island and one outside; the one inside where no lag, or no sign, says where."""
+    search = bases._Search(64, 4)
+
+    def mean(lag, base):
+        return float(np.mean(np.cos(lag * rfrope.geometric(4, base=base))))
+
+    lag = next(lag for lag in range(1, 64) if mean(lag, 300.0) < -0.1 and mean(lag, 3000.0) > 0.1)
+    found = search._crossing(lag, 3000.0, 300.0)
+    assert 300.0 < found < 3000.0
+    assert abs(mean(lag, found)) < 1e-3
+    assert search._crossing(None, 3000.0, 300.0) == 3000.0
+    assert search._crossing(lag, 300.0, 3000.0) == 300.0
+    assert search._crossing(lag, 3000.0, 3000.0) == 3000.0

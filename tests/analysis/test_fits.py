@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from conftest import library
 import rfrope
 from rfrope import analysis, kernels
 from rfrope.analysis import fits
+from rfrope.kernels.parameters import Sought
 
 # -- fit_kernel: what was put in comes out -----------------------------------------------------------------------------
 
@@ -305,3 +307,17 @@ def test_only_numpy_comes_to_another_library():
     assert isinstance(analysis.scaling_effect(np.ones(2), torch.ones(2), [1]).change, torch.Tensor)
     with pytest.raises(TypeError, match="before is a array_api_strict array but after is a torch array"):
         analysis.scaling_effect(strict.ones(2), torch.ones(2), [1])
+
+
+@pytest.mark.parametrize("max_lag", [16, 512, 4096])
+@pytest.mark.parametrize(("kind", "single"), [("length", True), ("frequency", True), ("length", False)])
+def test_first_steps_of_a_fit(kind, single, max_lag):
+    """One frequency: a step moves its phase at the largest lag by at most 0.3, so that no minimum is stepped over."""
+    curve = fits._Curve(np.arange(max_lag + 1), np.ones(max_lag + 1), max_lag, np.array([0.0, 0.3, 2.0]))
+    made = fits._range("scale", Sought(kind, single=single), 12, curve)
+    values, steps = np.array(made.starts).T
+    assert np.all(np.diff(values) > 0.0)
+    assert np.all((steps > 0.0) & (steps <= 0.5 * (made.high - made.low) / 11 * (1.0 + 1e-9)))
+    if single:
+        phase = np.exp(math.log(2.0 * math.pi) - values if kind == "length" else values) * max_lag
+        assert np.all(steps * phase <= 0.3 * (1.0 + 1e-9))

@@ -307,3 +307,17 @@ def test_an_unknown_way(made):
     with pytest.raises(ValueError, match=r"name is 'lama3'; did you mean 'llama3'\? Expected one of"):
         made.way("lama3")
     assert made.way("Llama-3") is made.way("llama3")
+
+
+def test_a_block_of_exactly_one_turn_saw_every_angle():
+    """So it is not divided, may be, and meets nothing unseen; one of a little less is divided by the whole factor."""
+    turn = 2.0 * np.pi / 1024
+    given = stretching.Stretch(np.array([40.0, 32.0, 31.5, 1.0, 1.0 - 1e-9, 0.5]) * turn, 1024, 4096)
+    np.testing.assert_array_equal(given.turns[[0, 1, 3]], [40.0, 32.0, 1.0])
+    np.testing.assert_array_equal(given.stepped / given.trained, [1.0, 1.0, 1.0, 1.0, 0.25, 0.25])
+    np.testing.assert_array_equal(given.free, [2, 3])
+    np.testing.assert_array_equal(given.unseen(given.trained), [False, False, False, False, True, True])
+    np.testing.assert_array_equal(given.unseen(given.stepped), 6 * [False])
+    found = stretching.stretched(given, given.stepped, resolution=1e-3, positive_until=1)
+    np.testing.assert_allclose(found[[0, 1, 4, 5]], given.stepped[[0, 1, 4, 5]])
+    assert np.all(found <= given.trained)

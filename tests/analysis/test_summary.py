@@ -340,3 +340,10 @@ def test_a_context_for_each_axis():
         analysis.summarise(omega, (8, 8, 8))
     with pytest.raises(ValueError, match=r"context\[1\] is 1"):
         analysis.summarise(omega, (8, 1))
+
+
+def test_sections_are_blocks_of_one_text():
+    """Positions of a text are the same on all axes of sections: one axis is summed up."""
+    plain, cut = (rfrope.Rope(rfrope.geometric(8), sections=sections, context=64) for sections in (None, (2, 3, 3)))
+    assert len(analysis.summarise(cut).axes) == 1
+    assert analysis.summarise(cut).to_dict() == analysis.summarise(plain).to_dict()

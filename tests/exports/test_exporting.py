@@ -45,6 +45,7 @@ def test_dicts_hold_divisors_of_the_ladder(engine, base):
     np.testing.assert_allclose((ladder / scheme["short_factor"])[moving], ROPE.frequencies[moving], rtol=1e-6)
     assert [scheme["short_factor"][i] for i in np.flatnonzero(~moving)] == [1e30]
     assert scheme["factor"] == 1.0
+    assert "attention_factor" not in scheme or engine != "tensorrt-llm"  # which has no such key
     assert scheme["original_max_position_embeddings"] == told["max_position_embeddings"] == CONTEXT
     json.dumps(told, allow_nan=False)
 
@@ -448,3 +449,60 @@ def test_a_missing_package_is_named(engine, package, suffix, tmp_path, monkeypat
     with pytest.raises(ModuleNotFoundError, match=f"pip install {package}"):
         exports.write(tmp_path / f"new{suffix}", ROPE, engine, model=model)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("engine", NAMES)
+def test_negative_frequencies_lose_what_positive_ones_do(engine, exact):
+    """A block that turns the other way is as far off: errors are sizes, and so are their bounds."""
+    rope = KINDS[carried_by(engine)[0]](3)
+    if exact:  # in float32, too
+        rope = replace(rope, frequencies=np.append(1.0, -(0.5 ** np.arange(1.0, rope.n_blocks))))
+    found, other = (
+        exports.rounding(replace(rope, frequencies=sign * rope.frequencies), engine) for sign in (1.0, -1.0)
+    )
+    assert (found.frequency, found.kernel, found.table) == (other.frequency, other.kernel, other.table)
+    assert 0.0 <= found.table < 1e-3 * CONTEXT * np.max(np.abs(rope.frequencies))
+
+
+@pytest.mark.parametrize("engine", [name for name in NAMES if "context" in exports.exporting._BY_NAME[name].options])
+def test_a_context_of_several_axes_has_to_be_said(engine):
+    """One of one axis is that of the text; of several none is."""
+    rope = KINDS[carried_by(engine)[0]](3)
+    one, told = (exports.export(replace(rope, context=context), engine) for context in ((CONTEXT,), CONTEXT))
+    assert repr(one) == repr(told)
+    for context in ((CONTEXT, 7), None):
+        with pytest.raises(ValueError, match=r"context is None, and so is the Rope's; .* needs it: expected context="):
+            exports.export(replace(rope, context=context), engine)
+        assert repr(exports.export(replace(rope, context=context), engine, context=CONTEXT)) == repr(told)
+
+
+def test_plain_data_say_all_that_belongs_to_frequencies():
+    rope = Rope([1.0, 0.02], pairing="interleaved", head_dim=6, attention_factor=1.25, context=(40,))
+    told = exports.export(rope, "json")
+    assert told == {
+        "units": "radians per unit of position",
+        "pairing": "interleaved",
+        "head_dim": 6,
+        "rotary_dim": 4,
+        "attention_factor": 1.25,
+        "context": 40,
+        "sections": None,
+        "interleaved_sections": False,
+        "frequencies": [1.0, 0.02],
+    }
+    assert set(told) < set(exports.export(rope, "npz"))
+
+
+@pytest.mark.parametrize("tiny", [0.0, 1e-40, 1e-300, 5e-324, -5e-324])
+def test_frequencies_next_to_nothing_are_divided_away(tiny):
+    """Without a warning: a divisor that no float holds is 1e30."""
+    told = exports.export(replace(ROPE, frequencies=np.append(ROPE.frequencies[:-1], tiny)), "transformers")
+    assert abs(told["rope_parameters"]["long_factor"][-1]) == 1e30
+
+
+def test_what_phases_in_float32_lose():
+    """At most pi, rounded once, and a cos and a sin of float32: ``(pi + 2) 2**-24``."""
+    lost = exports.rounding(KINDS["no factor"](0), "transformer-engine")
+    assert lost.table == pytest.approx((np.pi + 2.0) * 2.0**-24, rel=1e-12)
+    assert (lost.frequency, lost.context) == (0.0, CONTEXT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 
@@ -159,3 +160,15 @@ def test_a_write_that_fails_leaves_nothing(model, tmp_path, monkeypatch):
             exports.write(path, ROPE, "llama.cpp", model=model, overwrite=overwrite)
     assert os.listdir(tmp_path) == ["model.gguf"]
     assert model.read_bytes() == before
+
+
+def test_how_much_the_package_says_is_as_it_was(model, tmp_path):
+    """Nothing about a file that is copied, and afterwards what its user had asked for."""
+    logger = logging.getLogger("gguf.gguf_writer")
+    before = logger.level
+    try:
+        logger.setLevel(logging.DEBUG)
+        test_what_changes_and_what_stays(model, tmp_path)
+        assert logger.level == logging.DEBUG
+    finally:
+        logger.setLevel(before)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from campaign import campaign
+from conftest import library
 
 import rfrope
 from rfrope import heads
@@ -244,3 +245,39 @@ def test_bad_input_of_alignment(given, error, message):
     arguments = {"frequencies": [1.0, 0.5], "shift": 0.2, "offset": -1} | given
     with pytest.raises(error, match=message):
         heads.alignment(arguments.pop("frequencies"), arguments.pop("shift"), arguments.pop("offset"), **arguments)
+
+
+def test_one_peak_has_no_twin():
+    """A peak that several points of the grid, or the grid and an end, lead to is found once."""
+    for omega, shift, low, high in (
+        ([0.01], [0.0], 0.0, 100.0),  # falls all the way: the peak is the lower end
+        ([0.01], [0.0], -100.0, 0.0),
+        ([0.01, 0.02], [0.3, 0.6], -120.0, 90.0),  # at -30, inside
+        ([1.0], [0.0], -3.0, 3.0),
+    ):
+        found = heads.offset_of(omega, shift, low=low, high=high)
+        assert found.value == pytest.approx(1.0, abs=1e-12), (low, high)
+        if not np.isnan(found.runner_up):  # there is a valley between two peaks
+            between = np.linspace(*sorted([float(found.offset), float(found.runner_up)]), 4001)
+            values = np.mean(np.cos(np.multiply.outer(between, omega) + shift), axis=-1)
+            assert np.min(values) < found.runner_up_value - 1e-6, (low, high)
+
+
+@pytest.mark.parametrize("given", ["frequencies", "shift", "weights"])
+def test_peaks_of_arrays_of_any_library(given, xp):
+    """One of them of a library, and the others of NumPy or lists."""
+    omega, shift, weights = np.array([1.0, 0.25]), np.array([3.0, 0.75]), np.array([1.0, 0.5])
+    expected = heads.offset_of(omega, shift, low=-9.0, weights=weights)
+    held = {"frequencies": omega, "shift": shift, "weights": weights}
+    held[given] = xp(held[given])
+    found = heads.offset_of(held["frequencies"], held["shift"], low=-9.0, weights=held["weights"])
+    assert float(found.offset) == pytest.approx(float(expected.offset), abs=1e-9)
+
+
+@pytest.mark.parametrize("foreign", ["frequencies", "shift", "weights"])
+def test_peaks_of_arrays_of_two_libraries_are_refused(foreign):
+    torch, jax = library("torch"), library("jax")
+    held = {name: jax([1.0, 0.25]) for name in ("frequencies", "shift", "weights")}
+    held[foreign] = torch([1.0, 0.25])
+    with pytest.raises(TypeError, match=foreign):
+        heads.offset_of(held["frequencies"], held["shift"], low=-9.0, weights=held["weights"])

@@ -457,3 +457,31 @@ def test_names_of_0_1_are_found_with_a_warning():
             assert getattr(heads, old) is getattr(heads, new)
     with pytest.raises(AttributeError, match="no attribute 'scores_profile'"):
         heads.scores_profile  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"context": (4, 4)}, "causal is True, but frequencies have k = 2 axes"),
+        ({"context": (4, 0), "causal": False}, "context"),
+        ({"context": (4, 4), "causal": False, "query_position": (4, 0)}, "query_position is .4, 0.; expected one in"),
+        ({"context": (4, 4), "causal": False, "query_position": (-1, 0)}, "query_position"),
+    ],
+)
+def test_ranges_of_several_axes(options, message):
+    """Positions on two axes have no order, and an axis without positions no keys."""
+    with pytest.raises(ValueError, match=message):
+        heads.positional_attention(np.ones((3, 2)), offset=(0, 0), **options)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("AttentionProfile", "PositionalAttention"),
+        ("attention_profile", "positional_attention"),
+        ("score_profile", "positional_scores"),
+    ],
+)
+def test_names_of_version_0_1_lead_to_those_of_today(old, new):
+    with pytest.warns(DeprecationWarning, match=f"rfrope.heads.{old} is called {new} now"):
+        assert getattr(heads, old) is getattr(heads, new)

@@ -289,6 +289,17 @@ def test_heads_that_were_built_have_their_offset(offset, pairing):
     assert float(found.runner_up_value) < float(found.value)
 
 
+@pytest.mark.parametrize("offset", [3.25, -3.25])
+def test_an_offset_at_an_end_of_the_range_has_no_error(offset):
+    """Its peak lies beyond: nothing says how far it may move."""
+    omega = rfrope.geometric(16)
+    q, k = by_position(1, 40, offset=offset, noise=0.1, omega=omega, rng=np.random.default_rng(0))
+    for reach in (3, 4):
+        found = heads.effective_offset(q, k, omega, causal=False, max_lag=reach)
+        assert float(found.offset[0]) == pytest.approx(np.clip(offset, -reach, reach), abs=0.1)
+        assert np.isnan(found.stderr[0]) == (reach == 3)
+
+
 def test_offsets_ahead_need_a_range_that_has_them():
     omega = rfrope.geometric(16)
     q, k = by_position(1, 40, offset=5, noise=0.1, omega=omega, rng=np.random.default_rng(0))

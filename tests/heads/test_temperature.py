@@ -178,6 +178,9 @@ def test_frequencies_that_are_too_small_say_so(size):
     with pytest.raises(ValueError, match=r"3 other keys score .*: frequencies are too small to tell these lags .*1/4"):
         heads.temperature_for_mass(0.9, [size], context=4)
     assert math.isfinite(heads.temperature_for_mass(0.9, [1e-140], context=4))
+    with pytest.raises(ValueError, match=r"1 other key scores .*: frequencies are too small to tell these lags"):
+        heads.temperature_for_mass(0.9, [1e-145], context=2)  # a deficit of 5e-291
+    assert math.isfinite(heads.temperature_for_mass(0.9, [2e-145], context=2))
 
 
 def test_slow_frequencies_are_no_lattice():

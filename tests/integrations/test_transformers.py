@@ -648,3 +648,37 @@ def test_smollm2_is_the_same_model_only_more_exact():
     assert drifts[0] > 50.0 * drifts[1]
     errors = example.in_bfloat16(model, ids[:, :48])
     assert errors[1] < 0.9 * errors[0]
+
+
+def test_a_copy_shares_nothing_with_a_replaced_model():
+    """Whoever moves or casts one does not move or cast the other."""
+    model = made()
+    with replace_rotary(model, ropes_of(model)):
+        copied = copy.deepcopy(model)
+        assert not {id(one) for one in model.modules()} & {id(one) for one in copied.modules()}
+        tensors = [
+            {one.data_ptr() for one in (*each.parameters(), *each.buffers()) if one.numel()} for each in (model, copied)
+        ]
+        assert not tensors[0] & tensors[1]
+
+
+@pytest.mark.parametrize("layer_type", [None, "full_attention", "sliding_attention"])
+def test_one_dict_is_for_layers_of_every_kind(layer_type):
+    """Transformers asks by kind of layer; a config may have a dict for each, or one for all."""
+    flat = {"rope_type": "rfrope", "frequencies": [1.0, 0.5]}
+    config = types.SimpleNamespace(rope_parameters=flat, head_dim=4, max_position_embeddings=64)
+    found, factor = integration._initialised(config, layer_type=layer_type)
+    assert (found.tolist(), factor) == ([1.0, 0.5], 1.0)
+    if layer_type is not None:
+        config.rope_parameters = {layer_type: flat, "other": {"rope_type": "rfrope", "frequencies": [9.0, 9.0]}}
+        assert integration._initialised(config, layer_type=layer_type)[0].tolist() == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    "told", [{"kernel": "nope"}, {"frequencies": [[1.0], [2.0]]}, {}, {"kernel": "cauchy", "seed": -1}]
+)
+def test_a_config_that_cannot_be_read_is_refused_when_it_is_validated(told):
+    """Before a model is made, not while."""
+    with pytest.raises((ValueError, TypeError)):
+        integration._validated(None, {"rope_type": "rfrope", **told})
+    integration._validated(None, {"rope_type": "rfrope", "kernel": "cauchy(scale=9)"})

@@ -669,3 +669,15 @@ def test_signed_columns_turn_the_frequency(text):
         np.testing.assert_allclose(turned, -omega if signed.any() else omega, rtol=1e-9, atol=1e-12)
     else:
         assert "mixture" in text
+
+
+@pytest.mark.parametrize("size", [1e-300, 1.0, 2.0**499, 1e200, 1e300])
+def test_maps_that_cancel_near_the_largest_frequencies(size):
+    """Sums of large frequencies stay finite where their difference is meant."""
+    matrix = size * np.array([[1.0, 1.0], [-1.0, 1.0]])
+    made = G2.warp(matrix)
+    omega = np.array([[2.0**499, 2.0**499], [1.0, -2.0]])
+    with np.errstate(all="ignore"):
+        exact = (omega[:, None, :].astype(np.longdouble) * matrix.T.astype(np.longdouble)).sum(axis=-1).astype(float)
+        found = made._mapped(omega)
+    np.testing.assert_allclose(found, exact, rtol=1e-15)

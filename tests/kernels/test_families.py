@@ -22,6 +22,7 @@ import rfrope
 from rfrope import kernels
 from rfrope._core import special
 from rfrope.kernels import Kernel, families
+from rfrope.kernels.law import Law
 
 each_problem = pytest.mark.parametrize("problem", KERNELS, ids=str)
 each_drawn = pytest.mark.parametrize("problem", one_of(KERNELS, lambda p: (p.family, p.kernel.ndim)), ids=str)
@@ -804,3 +805,24 @@ def test_a_wave_has_no_value_at_an_infinite_lag(xp):
     found = xp.host(rfrope.kernel("shell").phi(x))
     assert found[0] == pytest.approx(math.cos(1.0), abs=1e-6)
     assert math.isnan(found[1])
+
+
+@pytest.mark.parametrize("nu", [1.05, 1.2, 1.5, 2.0, 2.5, 5.0, 12.0])
+def test_how_matern_bends_at_0(nu):
+    """``Phi''(0) = -nu / ((nu - 1) scale^2)`` where the law has a variance; near 0 the square is all there is."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    made = rfrope.kernel("matern", nu=nu, scale=3.0)
+    bend = -nu / (nu - 1.0) / 9.0
+    for at in (0.0, 1e-160, 0.5 * 3.0 * made._near_bound**0.5):
+        lag = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(made.phi(lag), lag, create_graph=True)
+        assert float(slope.detach()) == pytest.approx(bend * at, rel=1e-12)
+        assert float(torch.autograd.grad(slope, lag)[0]) == pytest.approx(bend, rel=1e-12)
+
+
+def test_a_law_that_leaves_the_range_of_floats_is_none():
+    """Without a warning: frequencies are then transported with more care."""
+    law = Law((np.abs, ()), (1e90, 1.0))
+    assert law.scaled((1.0, 4.0)).factors == (1e90, 0.25)
+    for divisor in (1e-300, 1e-11, 1e101, (1e200, 1.0)):
+        assert law.scaled(divisor) is None

@@ -286,6 +286,20 @@ def test_limits_of_texts():
     assert parse("gaussian" + ".rescale(2)" * 40).draws == 1
 
 
+@pytest.mark.parametrize("times", [19, 20, 21, 39, 40, 41])
+def test_products_inside_one_another_are_counted(times):
+    """Each product is an operation deeper, and so is what is rescaled: 40 at most."""
+    for product in ("(cauchy * {}).rescale(2)", "({} * cauchy).rescale(2)"):
+        text = "gaussian"
+        for _ in range(times):
+            text = product.format(text)
+        if 2 * times <= 40:
+            assert parse(text).draws == times + 1
+        else:
+            with pytest.raises(ValueError, match="is nested more than 40 deep"):
+                parse(text)
+
+
 def test_names_of_the_algebra_are_taken(empty_shelf):
     for name in ("axes", "mixture"):
         with pytest.raises(ValueError, match=rf"^name '{name}' is taken"):
@@ -339,6 +353,7 @@ def test_a_registered_kernel_is_found_everywhere():
     assert rfrope.kernel("one", height=2) == parse("dirac(height=2)")
     assert rfrope.sample("dirac", 3, rng=0).tolist() == [0.0, 0.0, 0.0]
     assert record.dimensions == "any k"
+    assert record.example == "dirac(height=2.0)"
     assert kernels.register("dirac_too", Dirac, **TEXTS).example == "dirac_too"
     with pytest.raises(ValueError, match="has no density in closed form"):
         rfrope.kernel("dirac").density(0.0)

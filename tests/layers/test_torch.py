@@ -975,3 +975,24 @@ def test_what_was_learned_stays_where_a_model_ends_its_construction():
     kept = {name: value.clone() for name, value in module.state_dict().items()}
     module._is_hf_initialized = True  # as post_init of transformers marks what it is given
     assert all(torch.equal(kept[name], value) for name, value in module.state_dict().items())
+
+
+def test_decode_steps_of_other_shapes_in_between():
+    """What was prepared for one batch is not used for another: every call gives what a fresh module gives."""
+    module = ours()
+    shapes = [(1, 2, 1), (3, 2, 1), (1, 2, 1), (1, 4, 1), (1, 2, 2), (1, 2, 1)]
+    for turn in range(12):
+        for number, shape in enumerate(shapes):
+            q, k = (features(*shape, WIDTH, seed=seed) for seed in (turn, 100 + turn))
+            at = torch.arange(shape[-1]) + 50 * turn + number
+            for found, wanted in zip(module(q, k, at), ours()(q, k, at), strict=True):
+                assert torch.equal(found, wanted), (turn, shape)
+
+
+def test_the_module_is_found_by_its_name(monkeypatch):
+    """Without an import of its own: it comes when it is asked for."""
+    monkeypatch.delattr(rfrope.layers, "torch", raising=False)
+    assert rfrope.layers.torch.RotaryEmbedding is RotaryEmbedding
+    assert "torch" in dir(rfrope.layers)
+    with pytest.raises(AttributeError, match="has no attribute 'tensorflow'"):
+        rfrope.layers.tensorflow  # noqa: B018

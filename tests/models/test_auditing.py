@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import copy
 import importlib
+import sys
+import types
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from campaign import campaign
@@ -16,6 +20,7 @@ from published import PUBLISHED
 
 import rfrope
 from rfrope import models
+from rfrope.models import held as reading
 from rfrope.models.mistakes import mistakes
 
 CONTEXT = 4096
@@ -223,6 +228,75 @@ def test_exported_zeros_are_no_uninitialised_memory(still):
     assert "uninitialised memory" in finding.text
 
 
+@pytest.mark.parametrize(
+    ("block", "value", "kind"),
+    [
+        *((0, 5e11, "frequencies"), (0, 2e12, "uninitialised"), (0, -2e12, "uninitialised")),
+        *((15, 2e-30, "frequencies"), (15, 5e-31, "uninitialised"), (15, -5e-31, "uninitialised")),
+    ],
+)
+def test_what_no_model_computes_is_uninitialised(block, value, kind):
+    omega = np.asarray(rfrope.geometric(16))
+    wrong = omega.copy()
+    wrong[block] = value
+    assert the_fault(models.audit(wrong, omega), kind).position is not None
+
+
+@pytest.mark.parametrize(("off", "seen"), [(3e-6, False), (1e-5, True), (-3e-6, False), (-1e-5, True)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_how_far_the_factor_of_a_table_may_be_off(off, seen, dtype):
+    """What rounding of cos and sin in float32 explains is no fault."""
+    rope = rope_of(YARN)
+    cos, sin = (each.astype(dtype) for each in rope.table(np.arange(CONTEXT)))
+    found = models.audit((cos * dtype(1.0 + off), sin * dtype(1.0 + off)), rope)
+    assert kinds(found) == ({"attention factor"} if seen else set())
+
+
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("layout", ["doubled", "interleaved"])
+def test_a_copy_of_a_column_that_is_not_one(layout, part):
+    """Columns that should be twice there: a fault in the second copy is a fault."""
+    rope = replace(rope_of(), pairing={"doubled": "half"}.get(layout, layout))
+    held = [each.copy() for each in (doubled if layout == "doubled" else repeated)(*table(rope))]
+    assert models.audit(tuple(held), rope).passed
+    held[part][700:, -1] += 0.25
+    assert not models.audit(tuple(held), rope).passed
+
+
+@pytest.mark.parametrize(("meant", "passed"), [(1e-29, True), (1e-30, True), (2e-29, False)])
+def test_values_next_to_nothing_stand_for_what_turns_nothing(meant, passed):
+    """Up to 1e-29 a frequency turns nothing; of a larger one nothing that small is left."""
+    rope = rfrope.Rope(np.array([1.0, meant]))
+    assert models.audit(np.array([1.0, 5e-31]), rope).passed is passed
+
+
+def test_mistakes_name_the_context_that_is_meant():
+    """Where a config leaves the original context out, it is that of the model."""
+    rope = rope_of({"rope_type": "yarn", "factor": 4.0})
+    found = [one for one in mistakes(rope) if "original_max_position_embeddings" in one.name]
+    assert found
+    for one in found:
+        assert f"instead of {CONTEXT}" in one.name
+        assert not np.array_equal(one.frequencies, rope.frequencies)
+
+
+@pytest.mark.parametrize("moved", [0.0, 5.0, -5.0])
+def test_a_rotation_that_is_neither_pairing_is_neither(moved, monkeypatch):
+    torch = library("torch").module
+    rope = rope_of()
+
+    def turned(q, k, cos, sin, unsqueeze_dim=1):
+        got = rfrope.rotate_by_table(q, cos[..., : q.shape[-1] // 2], sin[..., : q.shape[-1] // 2]) + moved
+        return got, got
+
+    module = types.ModuleType("model_with_a_rotation")
+    module.apply_rotary_pos_emb = turned
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    part = type("Rotary", (), {"__module__": module.__name__})()
+    cos, sin = (torch.from_numpy(each)[None] for each in doubled(*table(rope, 16)))
+    assert reading._turned_by(part, cos, sin) == ("half" if moved == 0.0 else None)
+
+
 def test_zeros_that_are_meant():
     assert models.audit(np.zeros(4), np.zeros(4)).passed
     assert kinds(models.audit(np.zeros(3), np.zeros(4))) == {"width"}
@@ -316,6 +390,19 @@ def test_faults_of_tables(layout):
         assert "a table in float16" in half.text
     narrow = table(rope, frequencies=rounded_to_bfloat16(rope.frequencies))
     assert "rounded to bfloat16" in the_fault(models.audit(lay(*narrow), rope), "half precision").text
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_tables_longer_than_float16_counts(dtype):
+    """What rounding leaves open grows with the row, which is no fault; a fault in a far row is one."""
+    rope = rfrope.Rope(rfrope.geometric(4, base=5e5))
+    cos, sin = (each.astype(dtype).astype(np.float64) for each in rope.table(np.arange(300_000)))
+    narrow = dtype in (np.float16, ml_dtypes.bfloat16)
+    assert kinds(models.audit((cos, sin), rope)) == ({"half precision"} if narrow else set())
+    if not narrow:
+        cos[99_000, 2] += 0.1
+        finding = the_fault(models.audit((cos, sin), rope), "rows")
+        assert "1 of 300000 rows are not those of their positions, first at 99000" in finding.text
 
 
 def test_positions_in_half_precision():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from published import PUBLISHED
 
 import rfrope
 from rfrope import models
-from rfrope.models import engine_rules
+from rfrope.models import comparing, engine_rules, rewriting
 from rfrope.models.engines import ENGINES
 
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 16384}
@@ -209,3 +210,46 @@ def test_published_configs_can_be_compared(one):
         assert [line.partition(":")[0] for line in found.findings] in ([], ["MLX-LM"])
     else:
         assert found.findings == ()
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(1.0, False), (1.2, True), (0.8, True), (1.0 - 1e-12, False)])
+def test_scores_that_are_smaller_are_as_different_as_larger_ones(ratio, said):
+    use = comparing.EngineUse(
+        "one", "1", (), "known", frequencies=np.ones(2), attention_factor=math.sqrt(ratio), pairing="half",
+        frequency_error=0.0, score_ratio=ratio,
+    )  # fmt: skip
+    standard = replace(use, engine="other", attention_factor=1.0, score_ratio=1.0)
+    found = list(comparing._differences(use, standard))
+    assert bool(found) is said
+    if said:
+        assert found == [f"scores are {ratio:.4g} times as large, at every distance"]
+
+
+@pytest.mark.parametrize("rope_type", ["dynamic"])
+def test_alpha_was_not_read_in_tensorrt_llm(rope_type):
+    scaling = {"type": rope_type, "alpha": 1000.0, "factor": 2.0}
+    found = models.compare(LLAMA | {"rope_scaling": scaling}, ["TensorRT-LLM"])
+    assert (row(found, "TensorRT-LLM").status, "alpha" in row(found, "TensorRT-LLM").reason) == ("unknown", True)
+
+
+@pytest.mark.parametrize("factor", [4.0, 8.0, 2.5])
+def test_what_is_written_instead_is_read_the_same(factor, monkeypatch):
+    """Also where the factor is not that of the contexts; keys that say what is usual are left out."""
+    scaling = YARN | {"factor": factor, "beta_fast": 32, "beta_slow": 1, "truncate": True}
+    config, seen = LLAMA | {"rope_theta": 1e6, "rope_scaling": scaling}, []
+    rewrites = rewriting.rewrites
+
+    def watched(raw, case):
+        found = list(rewrites(raw, case))
+        seen.extend(found)
+        return iter(found)
+
+    monkeypatch.setattr(comparing, "rewrites", watched)
+    models.compare(config | {"rope_scaling": scaling | {"attention_factor": 1.3}})
+    (rope,) = rfrope.from_config(config | {"rope_scaling": scaling | {"attention_factor": 1.3}})
+    assert len(seen) >= 3
+    for one in seen:
+        (found,) = rfrope.from_config(one)
+        np.testing.assert_allclose(found.frequencies, rope.frequencies, rtol=1e-6)
+    yarns = [one["rope_scaling"] for one in seen if one["rope_scaling"]["type"] == "yarn"]
+    assert any(not {"beta_fast", "beta_slow", "truncate"} & set(one) for one in yarns)
