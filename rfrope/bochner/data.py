@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from typing import Any
@@ -12,7 +13,7 @@ from rfrope._core import array
 from rfrope._core.arguments import LARGEST, axis_of, choice, finite, flag
 from rfrope._core.array import Array
 from rfrope.bochner.measures import MEASURES
-from rfrope.bochner.piecewise import build
+from rfrope.bochner.piecewise import Pieces, Unresolved, build, series_of
 from rfrope.bochner.tabulated import Tabulated, compared, differences, tabulated
 from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
@@ -20,6 +21,11 @@ from rfrope.kernels.parameters import positive
 
 WINDOWS = ("bartlett", "parzen")
 _SINGULAR = 1e-12  # prediction error at which autocorrelations are those of spectral lines
+_LARGEST_MATRIX = 1024  # values whose eigenvalues are all computed
+_PANELS = {False: 1000, True: 10**5}  # at most, by whether rounding is allowed for
+_REPRODUCED = 1e-13  # by how much a table may miss them before it is corrected
+_SHARP = 0.9  # magnitude of a zero from which on it may be a line
+_ROUNDED = 2.0**-48  # error of a polynomial, relative to the sum of the magnitudes of its terms
 
 
 @array.on_device_of_arrays
@@ -192,24 +198,21 @@ def _degenerate(r: np.ndarray, step: int, error: float, spacing: float) -> Value
     """Values that are not positive definite, or only just."""
     from scipy.linalg import eigh, toeplitz
 
-    size = r.size if error > -_SINGULAR else step + 1
+    size = r.size if error > -_SINGULAR or r.size <= _LARGEST_MATRIX else step + 1
     values, vectors = eigh(toeplitz(r[:size]), subset_by_index=[0, 0])
     lowest, weights = float(values[0]), vectors[:, 0] / np.sum(np.abs(vectors[:, 0]))
     if lowest > -1e-10:
-        return UndecidedError(
-            f"values are, to rounding, those of at most {step} spectral lines (prediction error {error:.1e}), which no "
-            "density describes",
-            "expected ridge=1e-9 or so, to add a little white noise, or fewer values",
-        )
+        return _of_lines(step, error)
     theta = math.pi * (np.arange(64 * r.size) + 0.5) / (64 * r.size)
-    density = spacing / (2.0 * math.pi) * (1.0 + 2.0 * np.cos(np.outer(theta, np.arange(1, r.size))) @ r[1:])
+    symbol = 1.0 + 2.0 * np.cos(np.outer(theta, np.arange(1, r.size))) @ r[1:]
+    density, repair = spacing / (2.0 * math.pi) * symbol, -(lowest if size == r.size else float(np.min(symbol)))
     at, mass = int(np.argmin(density)), 2.0 * math.pi / spacing * float(np.mean(np.maximum(-density, 0.0)))
     frequency = float(theta[at]) / spacing
     return NotPositiveDefiniteError(
         f"values are not positive definite: the Toeplitz matrix of the first {size} has eigenvalue {lowest:.3g}; "
         f"continued by zeros their density is {density[at]:.3g} at frequency {frequency:.6g} (radians per unit of "
         f"position), and the negative mass {mass:.3g}; expected autocorrelations, such as sums over n - m products "
-        f"divided by n (ridge={-1.06 * lowest:.2g} would repair these)",
+        f"divided by n (ridge={1.06 * repair + 1e-9:.2g} would repair these)",
         frequency=frequency,
         density=float(density[at]),
         negative_mass=mass,
@@ -221,16 +224,63 @@ def _autoregression(
     coefficients: np.ndarray, error: float, r: np.ndarray, spacing: float, origin: str, certificate: Certificate
 ) -> Tabulated:
     """The law with density ``error / (2 pi abs(A(exp(i theta)))^2)`` of theta = omega spacing."""
+    x = spacing * np.arange(r.size)
+
+    def made(pieces: Pieces) -> Tabulated:
+        found = dataclasses.replace(certificate, mass=float(np.sum(pieces.masses)), tail_start=math.pi / spacing)
+        kernel = tabulated(pieces.stretched(1.0 / spacing), MEASURES[1], 0.0, origin, found)
+        return compared(kernel, differences(kernel, r, x), x)
+
+    with contextlib.suppress(Unresolved):
+        kernel = made(_spectrum(coefficients, error))
+        if kernel.certificate.sup_error <= _REPRODUCED:
+            return kernel
+    try:
+        return made(_corrected(_spectrum(coefficients, error, lines=True), r, error))
+    except Unresolved:
+        raise _of_lines(r.size - 1, error) from None
+
+
+def _spectrum(coefficients: np.ndarray, error: float, *, lines: bool = False) -> Pieces:
+    """The law of theta; with `lines` where it has peaks so narrow that they are rounded."""
+    edges = math.pi * np.linspace(0.0, 1.0, 2 + coefficients.size // 8)
+    noise = 0.0
+    if lines:
+        noise = _ROUNDED * coefficients.size * float(np.sum(np.abs(coefficients)))
+        zeros = np.roots(coefficients)
+        peaks = np.abs(np.angle(zeros[np.abs(zeros) > _SHARP]))
+        edges = np.union1d(edges, peaks[peaks < math.pi])
+
+    def whitener(theta: np.ndarray) -> np.ndarray:
+        return np.asarray(np.abs(np.polyval(coefficients[::-1], np.exp(-1j * theta))))
 
     def law(theta: np.ndarray) -> np.ndarray:
-        return error / math.pi / np.abs(np.polyval(coefficients[::-1], np.exp(-1j * theta))) ** 2
+        return error / math.pi / whitener(theta) ** 2
 
-    start = math.pi * np.linspace(0.0, 1.0, 2 + coefficients.size // 8)
-    pieces = build(law, start, lambda _, half: 1e-14 / half, tolerance=1e-13, budget=10**5)
-    certificate = dataclasses.replace(certificate, mass=float(np.sum(pieces.masses)), tail_start=math.pi / spacing)
-    kernel = tabulated(pieces.stretched(1.0 / spacing), MEASURES[1], 0.0, origin, certificate)
-    x = spacing * np.arange(r.size)
-    return compared(kernel, differences(kernel, r, x), x)
+    def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
+        return np.maximum(1e-14 / half, noise * law(centre) / whitener(centre)) if noise else 1e-14 / half
+
+    return build(law, edges, level, tolerance=1e-13, budget=_PANELS[lines])
+
+
+def _corrected(pieces: Pieces, r: np.ndarray, error: float) -> Pieces:
+    """The density times ``1 + sum_m c_m cos(m theta)`` that has exactly the values r, where rounding spoiled them."""
+    m = np.arange(r.size)
+    found = pieces.cosine_transform(np.arange(2.0 * r.size - 1.0))
+    gram = 0.5 * (found[np.abs(m[:, None] - m)] + found[m[:, None] + m])
+    series = np.linalg.lstsq(gram, r - found[: r.size], rcond=1e-13)[0]
+    factor = 1.0 + np.cos(np.multiply.outer(pieces.nodes, m)) @ series
+    if not np.min(factor) > 0.5:
+        raise _of_lines(r.size - 1, error)
+    return Pieces(pieces.edges, series_of(pieces.values * factor))
+
+
+def _of_lines(count: int, error: float) -> UndecidedError:
+    return UndecidedError(
+        f"values are, to rounding, those of at most {count} spectral lines (prediction error {error:.1e}), which no "
+        "density describes",
+        "expected ridge=1e-9 or so, to add a little white noise, or fewer values",
+    )
 
 
 def _autocovariances(series: np.ndarray, last: int) -> np.ndarray:

@@ -15,24 +15,25 @@ from numpy.polynomial.legendre import legvander
 from rfrope._core.arguments import LARGEST, flag, positive
 from rfrope.bochner import inversion
 from rfrope.bochner.given import check_even, checked, read_measure
-from rfrope.bochner.measures import MEASURES, Measure
-from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved, build
+from rfrope.bochner.measures import FLOORS, MEASURES, Measure
+from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved
+from rfrope.bochner.resolving import Seen, resolve
 from rfrope.bochner.tabulated import tabulated
 from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError
 from rfrope.kernels import Kernel
 
 _MASS = 1e-6  # by how much the integral may differ from 1
 _NEGATIVE = 1e-12  # part of the largest density: what passes for rounding
+_SURVEYED = 256  # frequencies in each of all octaves that there are, for an idea of where the mass lies
+_FAINT = 1e-25  # part of the mass in an octave, from which on nothing is resolved
 _POINTS = 2**16  # at which a density is looked at within its table
 _FEWEST = 32  # how many of these on each panel
 _OCTAVES = 24.0  # above the table, and towards 0, that are looked at
 _POINTS_EACH = 512  # in each
-_FIRST_POINTS = 64.0  # in each of all octaves that there are, for a first idea of where the mass lies
-_FLOORS = (1e-16, 1e-12, 1e-10)  # mass by which a panel may be wrong: where a density has a pole its values are rounded
+_CUSP = 2.0**-500  # end of the panel at 0 that may hold a cusp, as a part of the first edge
 _SMOOTHER = "a function that is smooth but for some jumps, kinks and poles would be decided"
 _OVERLOOKED = 1e-13  # mass between two points, from which on the table lacks something
 _RELATIVE = 1e-8  # part of the density: so much may be rounding
-_MOST_MISSED = 1000
 _LOOKS = 4
 _ROUNDING = 2.0**-52  # part of a panel's mass, and of all
 
@@ -58,7 +59,7 @@ def from_density(
     support : tuple of two floats, optional
         Lengths between which the law lies; all lengths unless given.
     frequency : float, optional
-        A frequency in the middle of the law; found unless given.
+        A frequency inside a band that is too narrow to be found. Octaves that are looked at are counted from it.
     normalise : bool
         Divide the density by its integral, as far as it was found: the certificate then cannot say whether there is
         more, and has ``unaccounted`` and ``bound`` infinite. If you know the integral, divide by it yourself.
@@ -73,7 +74,7 @@ def from_density(
     NotPositiveDefiniteError
         If the density is negative somewhere.
     UndecidedError
-        If it is too rough.
+        If it is too rough: its integral is not known to 1e-6.
     ValueError
         If it does not integrate to 1, is not even or not finite.
     TypeError
@@ -91,78 +92,136 @@ def from_density(
         frequency = positive("frequency", frequency, least=1.0 / LARGEST, most=LARGEST)
     measure = read_measure(ndim)
     values = checked("density", density, measure, bounded=False)
-
     ends = (0.0, math.inf) if support is None else _ends(support)
 
     def law(w: np.ndarray) -> np.ndarray:  # at the ends themselves it may have poles
         inside = np.clip(w, ends[0] * (1.0 + 2.0**-52), ends[1] * (1.0 - 2.0**-52))
         return measure.ground(inside) * values(inside)
 
-    if support is not None:
-        found = _resolved(law, np.array(ends)), inversion.Tail(ends[1], math.inf, 0.0, 1.0)
-        check_even("density", values, measure, ends[1], ends)
-    else:
-        unit = _middle(values, measure) if frequency is None else frequency
-        unit = 2.0 ** round(math.log2(unit))
-        found = _octaves(law, inversion.Search(unit, 1 + measure.moment, measure.panels, 0.0 if normalise else 1.0))
-        check_even("density", values, measure, unit)
-    pieces, tail, look = _looked_at(law, *found, measure, beyond=support is None)
-    mass = float(np.sum(measure.radial(pieces).masses))
-    _check_nonnegative(pieces, look, measure)
-    if not mass > 0.0 or (not normalise and abs(mass - 1.0) > _MASS):
-        raise ValueError(
-            f"density integrates to {mass:.9g}; expected 1 (normalise=True divides by the integral), or "
-            f"frequency=... or support=... about a band so narrow that none of {look.count} frequencies met it"
+    survey = _surveyed(law, measure, ends, frequency)
+    survey = survey.times(1.0 if normalise else 1.0 / survey.size)
+    looked = check_even("density", values, measure, float(survey.edges[1]), ends)
+    if looked.size:
+        survey.law(looked)
+    for _ in range(2):
+        pieces, tail, error = _resolved(survey, measure, 0.0 if normalise else 1.0, beyond=support is None)
+        mass = float(np.sum(measure.radial(pieces).masses))
+        if not normalise or abs(math.log2(max(mass, 2.0**-900))) < 2.0:
+            break
+        survey = survey.times(2.0 ** -round(math.log2(mass)))
+    _check_nonnegative(pieces, survey, measure)
+    error, mass = error / mass + _ROUNDING * (pieces.halves.size + 4), mass / survey.size
+    count = survey.law.since()[0].size
+    if error > _MASS:
+        raise UndecidedError(
+            f"density is too rough to resolve: it integrates to {mass:.9g}, give or take {error * mass:.2g}", _SMOOTHER
         )
-    error = look.error / mass + _ROUNDING * (pieces.halves.size + 4)
+    if not normalise and abs(mass - 1.0) > _MASS:
+        narrow = f", or frequency=... in a band so narrow that none of {count} frequencies met it" if mass < 1.0 else ""
+        raise ValueError(
+            f"density integrates to {mass:.9g}; expected 1 (normalise=True divides by the integral){narrow}"
+        )
     certificate = Certificate(
-        error, 0.0, math.inf, 0, mass, 0.0, 0.0, tail.start, tail.exponent, tail.mass,
-        unaccounted=math.inf if normalise else abs(mass - 1.0), tolerance=_NEGATIVE, n_frequencies=look.count,
+        error, 0.0, math.inf, 0, mass, 0.0, 0.0, tail.start, tail.exponent, tail.mass / survey.size,
+        unaccounted=math.inf if normalise else abs(mass - 1.0), tolerance=_NEGATIVE, n_frequencies=count,
     )  # fmt: skip
     return tabulated(pieces, measure, 0.0, "from_density", certificate)
 
 
-# -- what panels overlook ----------------------------------------------------------------------------------------------
+# -- where the mass lies -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Look:
-    """A density beside its table, at many more points than the table was made from.
+class _Survey:
+    """A density at frequencies in all octaves.
 
     Attributes
     ----------
-    error : float
-        Integral of the difference as seen.
-    count : int
-        The number of points.
-    lowest : tuple of two floats
-        The frequency where the density is lowest, and q there.
-    missed : ndarray
-        Edges about what the table has not.
+    law : Seen
+        q, times `size`, and what was seen of it.
+    size : float
+        A power of two that makes the mass about 1.
+    edges : ndarray
+        Where the table begins and ends, and without a support octaves above the middle of the law.
+    endless : bool
+        Whether the law goes on above all frequencies that were tried.
     """
 
-    error: float
-    count: int
-    lowest: tuple[float, float]
-    missed: np.ndarray
+    law: Seen
+    size: float
+    edges: np.ndarray
+    endless: bool
+
+    def times(self, factor: float) -> _Survey:
+        """Multiply by a power of two."""
+        return dataclasses.replace(self, law=self.law.times(factor), size=factor * self.size)
+
+
+def _surveyed(law: Function, measure: Measure, ends: tuple[float, float], frequency: float | None) -> _Survey:
+    w = 2.0 ** (np.arange(-64.0, 64.0, 1.0 / _SURVEYED) + 1e-7)  # not at 1, where many a density has its end
+    w = w if frequency is None else frequency * np.insert(w, np.searchsorted(w, 1.0), 1.0)
+    if ends[1] < math.inf:
+        inside = np.geomspace(max(ends[0], ends[1] * 2.0**-64), ends[1], w.size)[1:-1]
+        w = np.sort(np.append(inside, [frequency] if frequency and ends[0] < frequency < ends[1] else []))
+    q = law(w)
+    share = np.abs(q) * w ** (1 + measure.moment)
+    mass = float(np.sum(0.5 * (share[1:] + share[:-1]) * np.diff(np.log(w))))
+    if not mass > 0.0:
+        raise ValueError(
+            f"density is 0 at every frequency from {w[0]:.3g} to {w[-1]:.3g} that was tried; expected "
+            "frequency=..., in the middle of the law"
+        )
+    size = 2.0 ** -min(max(round(math.log2(mass)), -900), 900)
+    seen = Seen(lambda x: size * law(x), w, size * q)
+    if ends[1] < math.inf:
+        return _Survey(seen, size, np.array(ends), False)
+    unit, last = 2.0 ** round(math.log2(w[np.argmax(share)])), int(np.max(np.nonzero(share > _FAINT * mass)[0]))
+    edges = np.append(0.0, unit * 2.0 ** np.arange(max(1, math.ceil(math.log2(w[last] / unit))) + 1.0))
+    return _Survey(seen, size, edges, last == w.size - 1)
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def _resolved(
+    survey: _Survey, measure: Measure, expected: float, *, beyond: bool
+) -> tuple[Pieces, inversion.Tail, float]:
+    """The table of a law, its tail, and the integral of its error as seen at many more points."""
+    budget = MEASURES[1].panels + survey.edges.size
+    for floor in FLOORS:
+
+        def level(centre: np.ndarray, half: np.ndarray, floor: float = floor) -> np.ndarray:
+            return floor / (half * centre**measure.moment)
+
+        with contextlib.suppress(Unresolved):
+            return _looked_at(survey, measure, expected, level, budget, beyond=beyond)
+    raise UndecidedError(
+        f"density is too rough to resolve: {budget} panels are not enough between the frequencies "
+        f"{survey.edges[0]:.3g} and {survey.edges[-1]:.3g}",
+        _SMOOTHER,
+    )
 
 
 def _looked_at(
-    law: Function, pieces: Pieces, tail: inversion.Tail, measure: Measure, *, beyond: bool
-) -> tuple[Pieces, inversion.Tail, _Look]:
-    """The table, with panels about what it had overlooked."""
+    survey: _Survey, measure: Measure, expected: float, level: Level, budget: int, *, beyond: bool
+) -> tuple[Pieces, inversion.Tail, float]:
+    edges, first = survey.edges, float(survey.edges[1])
+    search = inversion.Search(first, 1 + measure.moment, measure.panels, expected)
     for _ in range(_LOOKS):
-        look = _look(law, pieces, tail.start, measure, beyond=beyond)
-        if not look.missed.size:
+        pieces = resolve(survey.law, edges, level, tolerance=1e-13, budget=budget, least=_CUSP * first)
+        tail = inversion.Tail(float(edges[-1]), math.inf, 0.0, 1.0)
+        if survey.endless:
+            pieces, tail, _ = inversion.continued(pieces, _no_noise, search)
+        missed, error = _overlooked(survey.law, pieces, tail.start, measure, beyond=beyond)
+        if not missed.size or np.array_equal(pieces.edges, edges):  # what differs is less than `level`
             break
-        end = tail.start * 2.0 ** max(0, math.ceil(math.log2(float(look.missed[-1]) / tail.start)))
-        edges = np.union1d(np.append(pieces.edges[pieces.edges < end], end), look.missed)
-        pieces = _resolved(law, edges).followed_by(pieces.beyond(end))
-        tail = inversion.Tail(end, *((tail.exponent, tail.mass) if end == tail.start else (math.inf, 0.0)), tail.total)
-    return pieces, tail, look
+        above = max(0, math.ceil(math.log2(float(missed[-1]) / tail.start)))
+        edges = np.append(pieces.edges[pieces.edges < tail.start], tail.start * 2.0 ** np.arange(above + 1.0))
+    return pieces, tail, error
 
 
-def _look(law: Function, pieces: Pieces, end: float, measure: Measure, *, beyond: bool) -> _Look:
+def _overlooked(law: Seen, pieces: Pieces, end: float, measure: Measure, *, beyond: bool) -> tuple[np.ndarray, float]:
+    """Frequencies, ascending, where the table lacks something, and the integral of its error as seen."""
     parts: list[tuple[np.ndarray, np.ndarray, Pieces | None, int]] = [
         (pieces.centres, pieces.halves, pieces, max(_FEWEST, _POINTS // pieces.halves.size))
     ]
@@ -174,18 +233,10 @@ def _look(law: Function, pieces: Pieces, end: float, measure: Measure, *, beyond
     w, table, step = (np.concatenate(columns) for columns in zip(*map(_points, parts), strict=True))
     inside = parts[0][0].size * parts[0][3]
     table[inside:] = pieces(w[inside:])
-    found = law(w)
     weight = step * w**measure.moment
-    difference = np.abs(found - table)
-    (at,) = np.nonzero(difference * weight > np.maximum(_OVERLOOKED, _RELATIVE * np.abs(table) * weight))
-    lowest = int(np.argmin(found))
-    missed = np.concatenate([w[at] - step[at], w[at] + step[at]])
-    edges = pieces.edges
-    near = np.searchsorted(edges, missed).clip(1, edges.size - 1)
-    apart = np.minimum(np.abs(edges[near] - missed), np.abs(edges[near - 1] - missed)) > 1e-12 * missed
-    missed = np.unique(missed[(missed > edges[0]) & apart])[:_MOST_MISSED]
-    error = float(np.sum((difference * weight)[w < end]))
-    return _Look(error, found.size, (float(w[lowest]), float(found[lowest])), missed)
+    difference = np.abs(law(w) - table)
+    missed = difference * weight > np.maximum(_OVERLOOKED, _RELATIVE * np.abs(table) * weight)
+    return np.sort(w[missed]), float(np.sum((difference * weight)[w < end]))
 
 
 def _points(part: tuple[np.ndarray, np.ndarray, Pieces | None, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -197,50 +248,22 @@ def _points(part: tuple[np.ndarray, np.ndarray, Pieces | None, int]) -> tuple[np
     return w, table.ravel(), np.repeat(2.0 * halves / each, each)
 
 
-def _check_nonnegative(pieces: Pieces, look: _Look, measure: Measure) -> None:
-    at = int(np.argmin(pieces.values))
-    low = min(look.lowest, (float(pieces.nodes.flat[at]), float(pieces.values.flat[at])), key=lambda pair: pair[1])
-    if low[1] >= -_NEGATIVE * float(np.max(np.abs(pieces.values))):
+def _no_noise(w: np.ndarray) -> np.ndarray:
+    return np.full(w.shape, 1e-290)
+
+
+def _check_nonnegative(pieces: Pieces, survey: _Survey, measure: Measure) -> None:
+    w, found = survey.law.since()
+    at = int(np.argmin(found))
+    if found[at] >= -_NEGATIVE * float(np.max(np.abs(pieces.values))):
         return
-    frequency, density = low[0], low[1] / float(measure.ground(np.array(low[0])))
+    frequency, density = float(w[at]), float(found[at] / measure.ground(w[at])) / survey.size
     weight = pieces.halves[:, None] * WEIGHTS * pieces.nodes**measure.moment
     raise NotPositiveDefiniteError(
         f"density is {density:.3g} at frequency {frequency:.6g}; expected no negative values",
         frequency=frequency,
         density=density,
-        negative_mass=float(np.sum(weight * np.maximum(-pieces.values, 0.0))),
-    )
-
-
-def _octaves(law: Function, search: inversion.Search) -> tuple[Pieces, inversion.Tail]:
-    for floor in _FLOORS:
-        try:
-            return inversion.collect(law, _no_noise, dataclasses.replace(search, floor=floor))[:2]
-        except inversion.Nothing:  # bands that fall between all nodes
-            end = 2.0 * search.unit
-            return Pieces(np.array([0.0, end]), np.zeros((1, 1))), inversion.Tail(end, math.inf, 0.0, 0.0)
-        except UndecidedError as error:
-            reason = error
-    raise UndecidedError(reason.reason.replace("the spectrum", "density"), _SMOOTHER) from None
-
-
-def _no_noise(w: np.ndarray) -> np.ndarray:
-    return np.full(w.shape, 1e-290)
-
-
-def _allowing(floor: float) -> Level:
-    return lambda _, half: floor / half
-
-
-def _resolved(law: Function, edges: np.ndarray) -> Pieces:
-    budget = MEASURES[1].panels + edges.size
-    for floor in _FLOORS:
-        with contextlib.suppress(Unresolved):
-            return build(law, edges, _allowing(floor), tolerance=1e-13, budget=budget)
-    raise UndecidedError(
-        f"density is too rough to resolve: {budget} panels are not enough between the frequencies {edges[0]:.3g} and "
-        f"{edges[-1]:.3g}",
-        _SMOOTHER,
+        negative_mass=float(np.sum(weight * np.maximum(-pieces.values, 0.0))) / survey.size,
     )
 
 
@@ -252,15 +275,3 @@ def _ends(support: Any) -> tuple[float, float]:
     if not (0.0 <= low < high < math.inf):
         raise ValueError(f"support is {support!r:.80}; expected 0 <= low < high, both finite")
     return low, high
-
-
-def _middle(values: Callable[[np.ndarray], np.ndarray], measure: Measure) -> float:
-    """The frequency about which most of the mass lies, in the logarithm."""
-    w = 2.0 ** (np.arange(-64.0, 64.0, 1.0 / _FIRST_POINTS) + 1e-7)  # not at 1, where many a density has its end
-    mass = values(w) * w**measure.ndim
-    if not np.max(mass) > 0.0:
-        raise ValueError(
-            f"density is 0 at every frequency from {w[0]:.3g} to {w[-1]:.3g} that was tried; expected "
-            "frequency=..., in the middle of the law"
-        )
-    return float(w[np.argmax(mass)])

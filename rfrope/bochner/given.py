@@ -92,14 +92,16 @@ def check_even(
     measure: Measure,
     scale: float,
     ends: tuple[float, float] = (0.0, math.inf),
-) -> None:
-    """Refuse a function of x that is not even, where it lies between two ends; one of a length has no other side."""
-    if not measure.is_line:
-        return
+) -> np.ndarray:
+    """Refuse a function of x that is not even between two ends, and return where it was looked at.
+
+    A function of a length has no other side, and is not looked at.
+    """
+    looked = [np.empty(0)]
     near = np.array([0.07, 0.31, 0.83, 1.37, 2.9, 11.0])  # first: what is not even may be no number farther out
     far = np.concatenate([np.geomspace(1e-6, 1e6, 4096), np.linspace(0.0, 32.0, 4097)[1:]])
     far = far * 1.0000001  # round numbers are where functions have their ends
-    for x in (scale * near, scale * far):
+    for x in (scale * near, scale * far) if measure.is_line else ():
         x = x[(x > ends[0]) & (x < ends[1])]
         if not x.size:
             continue
@@ -110,3 +112,5 @@ def check_even(
                 f"{name} is not even: it is {right[at]:.6g} at {x[at]:.6g} and {left[at]:.6g} at {-x[at]:.6g}; "
                 "expected a function of the magnitude alone, such as one of numpy.abs(x)"
             )
+        looked.append(x)
+    return np.concatenate(looked)

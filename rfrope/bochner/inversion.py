@@ -232,8 +232,12 @@ def collect(law: Function, noise: Function, search: Search) -> tuple[Pieces, Tai
     UndecidedError
         If the spectrum is too rough.
     """
+    return continued(_octaves(law, noise, search), noise, search)
+
+
+def continued(whole: Pieces, noise: Function, search: Search) -> tuple[Pieces, Tail, float]:
+    """Cut a spectrum where it drowns in noise, and continue it by a power law; see `collect`."""
     power, expected = search.power, search.expected
-    whole = _octaves(law, noise, search)
     for trusted in dict.fromkeys(search.trusted):
         found = _cut(whole, noise, trusted)
         error = float(np.sum(noise(found.centres) * 2.0 * found.halves * found.centres ** (power - 1.0)))

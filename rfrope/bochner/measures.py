@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from rfrope.bochner.piecewise import Pieces, abel, build
+from rfrope.bochner.piecewise import Pieces, Unresolved, abel, build
+from rfrope.bochner.verdicts import UndecidedError
+
+FLOORS = (1e-16, 1e-12, 1e-10)  # mass by which a panel may be wrong: where a density has a pole its values are rounded
 
 
 @dataclass(frozen=True)
@@ -57,20 +61,35 @@ class Measure:
         """Cosine transform, or sine transform of a function that was multiplied by its argument."""
         return moments.sine_transform(w, tails=True) if self.moment else moments.cosine_transform(w, tails=True)
 
-    def marginal(self, q: Pieces) -> Pieces:
-        """Density on the half-line of the magnitude of one component of omega, whose mean cosine is Phi in any k."""
+    def marginal(self, q: Pieces) -> tuple[Pieces, float]:
+        """Density on the half-line of the magnitude of one component of omega, whose mean cosine is Phi in any k.
+
+        The second is the mass that its panels may be wrong by.
+
+        Raises
+        ------
+        UndecidedError
+            If it is too rough.
+        """
         if self.is_line:
-            return q
+            return q, 0.0
         if not self.is_plane:
-            return q.integral_above()
-        law = q.times_argument()
-        floor = 1e-16 * float(np.sum(np.abs(law.masses)))
-        return build(
-            lambda w: 2.0 / math.pi * abel(law, w),
-            law.edges,
-            lambda _, half: floor / half,
-            tolerance=1e-13,
-            budget=4 * self.panels + law.halves.size,
+            return q.integral_above(), 0.0
+        law, budget = q.times_argument(), 4 * self.panels + q.halves.size
+        mass = float(np.sum(np.abs(law.masses)))
+        for floor in FLOORS:
+            with contextlib.suppress(Unresolved):
+                found = build(
+                    lambda w: 2.0 / math.pi * abel(law, w),
+                    law.edges,
+                    lambda _, half, floor=floor: floor * mass / half,  # type: ignore[misc]
+                    tolerance=1e-13,
+                    budget=budget,
+                )
+                return found, floor * mass * found.halves.size
+        raise UndecidedError(
+            f"the density of one component of omega is too rough to resolve: {budget} panels are not enough",
+            "a density with fewer jumps and poles would be decided",
         )
 
 

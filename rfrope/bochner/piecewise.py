@@ -19,7 +19,7 @@ NODES, WEIGHTS = legendre.leggauss(ORDER)
 _TO_SERIES = legendre.legvander(NODES, ORDER - 1) * WEIGHTS[:, None] * (np.arange(ORDER) + 0.5)
 _ENDS = np.array([-1.0, 1.0]) * (1.0 - 2.0**-12)
 _AT_ENDS = legendre.legvander(_ENDS, ORDER - 1).T
-_LOOSER = 100.0  # by how much a series may be worse there
+LOOSER = 100.0  # by how much a series may be worse between its nodes
 _LAST = 4  # coefficients that must have died away: two even ones and two odd ones
 _CELLS = 2**19  # entries of the largest temporary matrix
 _SMALL = 2.0**-6  # arguments below which spherical Bessel functions come from their power series
@@ -237,13 +237,13 @@ def build(
         half = 0.5 * (high - low)
         centre = low + half
         values = function((centre[:, None] + half[:, None] * NODES).ravel()).reshape(-1, ORDER)
-        series = values @ _TO_SERIES
+        series = series_of(values)
         size = np.max(np.abs(values), axis=1)
         wanted = np.maximum(tolerance * size, level(centre, half))
-        good = np.max(np.abs(series[:, -_LAST:]), axis=1) <= wanted
+        good = last_coefficients(series) <= wanted
         if at_ends:
             there = function((centre[:, None] + half[:, None] * _ENDS).ravel()).reshape(-1, _ENDS.size)
-            good &= np.max(np.abs(there - series @ _AT_ENDS), axis=1) <= _LOOSER * wanted
+            good &= np.max(np.abs(there - series @ _AT_ENDS), axis=1) <= LOOSER * wanted
         good |= (half <= 2.0**-51 * high) | (high <= 2.0**-100 * edges[-1])  # a jump, or a cusp at 0
         done.append((low[good], high[good], series[good]))
         count += int(np.count_nonzero(good))
@@ -252,6 +252,16 @@ def build(
     starts, ends, series = (np.concatenate(parts) for parts in zip(*done, strict=True))
     order = np.argsort(starts)
     return Pieces(np.append(starts[order], ends[order][-1]), series[order])
+
+
+def series_of(values: np.ndarray) -> np.ndarray:
+    """Return the coefficients of panels (n, ORDER) from the values at their nodes."""
+    return values @ _TO_SERIES
+
+
+def last_coefficients(series: np.ndarray) -> np.ndarray:
+    """Return the magnitude of the last coefficients of each panel, which have died away where it is resolved."""
+    return np.asarray(np.max(np.abs(series[:, -_LAST:]), axis=1))
 
 
 def abel(pieces: Pieces, w: np.ndarray) -> np.ndarray:

@@ -129,7 +129,8 @@ class Separable(Axes):
 def tabulated(pieces: Pieces, measure: Measure, atom: float, origin: str, certificate: Certificate) -> Tabulated:
     """Normalise a law and add what Phi is computed from."""
     law = pieces.times(1.0 / float(np.sum(measure.radial(pieces).masses)))
-    component = measure.marginal(law)
+    component, error = measure.marginal(law)
+    certificate = dataclasses.replace(certificate, sup_error=certificate.sup_error + error)
     component = component.times(1.0 / float(np.sum(component.masses)))
     return Tabulated(law, component, measure.ndim, atom, origin, certificate)
 
