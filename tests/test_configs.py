@@ -153,6 +153,18 @@ def test_results_are_frozen():
             {"model_type": "ernie4_5", "hidden_size": 512, "num_attention_heads": 8, "head_dim": None},
             Place("", "default", 64, 32, 5e5, 131072),
         ),
+        # what the class of a known type calls it, and nothing else
+        (
+            {
+                "model_type": "moonshine",
+                "hidden_size": 64,
+                "encoder_num_attention_heads": 4,
+                "decoder_num_attention_heads": 4,
+            },
+            Place("", "default", 16, 7, 1e4, 512),
+        ),
+        ({**LLAMA, "kv_channels": 4, "n_head": 2, "qk_rope_head_dim": 6}, Place("", "default", 16, 8, 1e4, 2048)),
+        ({"model_type": "deepseek_v2", "head_dim": 128}, Place("", "default", 64, 32, 1e4, 2048)),
         # DeepSeek-V2 without latent attention
         (
             {
@@ -594,7 +606,32 @@ BAD = [
     (
         {"model_type": "apertus", "rope_theta": 77777.0},
         ValueError,
-        "rope_theta is 77777.0, which this model_type does not read without rope_parameters; expected such a dict",
+        "rope_theta is 77777.0, which this model_type does not read beside rope_parameters; expected rope_theta in",
+    ),
+    (
+        {"model_type": "gpt_neox", "rope_theta": 5e5},
+        ValueError,
+        "rope_theta is 500000.0, which this model_type does not read beside rope_parameters",
+    ),
+    (
+        {"model_type": "phi", "rotary_pct": 0.25},
+        ValueError,
+        "rotary_pct is 0.25, which this model_type does not read beside rope_parameters; expected partial_rotary",
+    ),
+    (
+        {"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 5e5}},
+        ValueError,
+        "rope_parameters is one dict; expected one dict in it for each of full_attention, sliding_attention",
+    ),
+    (
+        {"model_type": "esm", "position_embedding_type": "rotary", "rope_scaling": {"type": "linear", "factor": 2.0}},
+        ValueError,
+        "rope_parameters holds type, factor, but this model_type reads no such dict; expected rope_theta beside it",
+    ),
+    (
+        {"model_type": "moonshine", "hidden_size": 64, "encoder_num_attention_heads": 4},
+        ValueError,
+        "encoder_num_attention_heads is 4 and decoder_num_attention_heads 8; expected the same number",
     ),
     (
         {**LLAMA, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}},
@@ -727,6 +764,7 @@ def test_the_table_of_defaults_is_well_formed():
     known = {
         *("rope_parameters", "head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings"),
         *("global_head_dim", "needs", "axial", "partial", "beside", "whole"),
+        *("qk_rope_head_dim", "qk_nope_head_dim", "swa", "names", "quotient", "alike", "dict"),
     }
     pairing = {"pairing", "out_pairing", "rotated", "pairing_by", "pairing_note"}
     peculiar = {
@@ -749,8 +787,8 @@ def test_the_table_of_defaults_is_well_formed():
     }
     for name, entry in table.items():
         assert name
-        assert set(entry) <= known | pairing | set(peculiar) | {"source", "engines", "names"}
-        assert set(entry.get("names", {})) <= {"rope_theta", "partial_rotary_factor"}
+        assert set(entry) <= known | pairing | set(peculiar) | {"source", "engines"}
+        assert set(entry.get("names", {})) <= set(rfrope.models.values.NAMES)
         assert all(set(own) <= engines[engine] for engine, own in entry.get("engines", {}).items())
         for key in set(peculiar) & set(entry):
             assert entry[key] in (peculiar[key] if isinstance(peculiar[key], tuple) else (peculiar[key],))
