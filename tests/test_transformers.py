@@ -509,6 +509,65 @@ def test_a_class_that_has_one_number_of_heads_for_two_is_refused(encoder, decode
         rfrope.from_config(config)
 
 
+# -- how far layers see ------------------------------------------------------------------------------------------------
+
+
+SEEN, TOKENS = 8, 40  # the window, and the text
+SMALL = {
+    **{"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "num_hidden_layers": 6},
+    **{"intermediate_size": 32, "moe_intermediate_size": 16, "vocab_size": 50, "max_position_embeddings": 64},
+    **{"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0},
+    **{"bos_token_id": 0, "eos_token_id": 1, "cls_token_id": 0, "sep_token_id": 1},
+    **{"use_sliding_window": True, "max_window_layers": 3},
+}
+WINDOWED = (  # of those with a window, types whose model runs on tokens alone; the others were read in their code
+    *("afmoe", "cohere2", "cohere2_moe", "cwm", "doge", "dots3_note_text", "embedding_gemma2_text", "exaone4", "flint"),
+    *(
+        "exaone_moe",
+        "gemma2",
+        "gemma3_text",
+        "gemma4_text",
+        "gemma4_unified_text",
+        "gpt_oss",
+        "granite_swa",
+        "kolibri1",
+    ),
+    *("granitemoe_swa", "laguna", "llama4_text", "mellum", "minimax", "ministral", "ministral3", "mistral", "mixtral"),
+    *("modernbert", "modernbert-decoder", "moshi", "muse_glimmer_text", "muse_spark_text", "neomme", "olmo3", "phi3"),
+    *("openai_privacy_filter", "phi4_multimodal", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"),
+    *("recurrent_gemma", "starcoder2", "ultrabert", "vaultgemma"),
+)
+SHORT = ("mistral", "gpt_oss", "modernbert", "qwen2", "cohere2")
+
+
+def seen(config: Any) -> dict[str, int | None]:
+    """How far each kind of layers sees, by the weights of attention in a small model, the token itself counted."""
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        weights = model(torch.randint(2, 50, (1, TOKENS)), output_attentions=True).attentions
+    kinds = list(getattr(config, "layer_types", None) or [])
+    kinds = kinds if len(kinds) == len(weights) else [""] * len(weights)
+    found: dict[str, int] = {}
+    for kind, one in zip(kinds, weights, strict=True):
+        query, key = np.nonzero(one[0].sum(0)[:, -TOKENS:].numpy() > 1e-9)
+        found[kind] = max(found.get(kind, 0), int((query - key).max()) + 1)
+    return {kind: None if far >= TOKENS - 1 else far for kind, far in found.items()}  # some hide the last token
+
+
+@pytest.mark.parametrize("model_type", sparse(WINDOWED, lambda name: name in SHORT))
+def test_layers_see_as_far_as_their_model_does(model_type, classes):
+    kind, about = classes[model_type], TABLE[model_type].get("window", {})
+    own, key = kind().to_dict(), about.get("key", "sliding_window")
+    config = kind(**{name: value for name, value in SMALL.items() if name in own or name == "head_dim"}, **{key: SEEN})
+    measured = {name: far for name, far in seen(config).items() if name not in about.get("still", ())}
+    parts = [one for one in rfrope.from_config(config) if "config" not in one.source["name"]]
+    windows = {name: window for one in parts for name, window in one.source["windows"].items()}
+    windows = {name: None if window is None or window >= TOKENS else window for name, window in windows.items()}
+    measured = {name: far for name, far in measured.items() if name != "linear_attention"} or measured
+    assert measured == {name: windows["" if "" in windows else name] for name in measured}
+
+
 # -- drawn parameters --------------------------------------------------------------------------------------------------
 
 

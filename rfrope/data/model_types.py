@@ -40,6 +40,14 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
         attention. ``original``: true where its class has a default for ``original_max_position_embeddings`` beside the
         dict, which wins. ``negated``: true where every angle is.
 
+        ``window``: what its layers see, for types whose class has windows; the others see all. ``length``: the usual
+        number of positions, under ``key`` where that is not "sliding_window". ``layers``: the usual kinds of layers, of
+        a type with one RoPE; ``windowed``: those with a window, "" for all, where that does not follow from the names
+        of kinds; ``still``: those without RoPE. ``first``: the usual ``max_window_layers``, from which on layers have a
+        window. ``used``: false where ``use_sliding_window`` must say that it counts. ``half``: true where the number
+        counts both sides, ``both``: true where layers see as far to both, ``longest``: what some of the layers have at
+        least.
+
         ``engines``: the engines whose code for this type was read, and what is peculiar to it there: for MLX-LM the
         ``rope_theta`` of its class, ``rope_parameters`` where that reads them, and the ``schemes`` that it knows, as
         for TensorRT-LLM; for SGLang ``partial`` where a part of the head turns; for llama.cpp ``reordered`` where the

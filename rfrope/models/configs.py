@@ -81,7 +81,10 @@ def from_config(
         - ``note``: what else must be known of how this model type turns its features, if there is such a thing;
         - ``turned``: ``"last"`` where these are the last features of a query or key, and not the first, as in latent
           attention, else ``"first"``;
-        - ``window``: positions that these layers see, or None for all;
+        - ``window``: how far the layers see that it turns, themselves counted, in positions: keys at that distance or
+          more are hidden; None where some see all;
+        - ``windows``: the same for each kind of them, where they differ: ``{"full_attention": None,
+          "sliding_attention": 128}``;
         - ``qk_head_dim``: features that a score compares, more than ``head_dim`` with latent attention.
 
     Raises
@@ -283,10 +286,13 @@ def _of_kind(
     order = known(model_type).get("sections", defaults.get("sections"))
     own_order = order == "own"  # not dealt out in the order of `mrope`
     pairing, about = _pairing(part, model_type, defaults, reading)
+    windows = values.windows(part, layer, defaults)
+    lengths = [length for length in windows.values() if length is not None]
     about |= {
         "name": place,
         "model_type": model_type,
-        "window": values.window(part, layer),
+        "window": max(lengths) if len(lengths) == len(windows) else None,
+        "windows": windows,
         "qk_head_dim": values.qk_head_dim(part, layer, head_dim, defaults),
     }
     return of(
@@ -408,6 +414,7 @@ def _axial(name: str, part: Mapping[str, Any], model_type: str, defaults: Mappin
             "model_type": model_type,
             "rope_parameters": {"rope_type": "axial", "rope_theta": theta},
             "window": None,
+            "windows": {"": None},
             "qk_head_dim": head_dim,
         },
     )

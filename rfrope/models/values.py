@@ -26,6 +26,8 @@ NAMES = {
 }
 DICTS = ("rope_parameters", "rope_scaling")
 _BESIDE = ("rope_theta", "partial_rotary_factor")  # may stand beside the dict
+_WINDOWED = ("sliding", "chunked")  # beginnings of the names of kinds of layers
+_NO_ATTENTION = ("linear_attention", "conv", "mamba", "recurrent")
 _MOVED = ("llama3", "yarn", "longrope", "su")  # these take original_max_position_embeddings from beside the dict
 
 
@@ -150,10 +152,48 @@ def qk_head_dim(part: Mapping[str, Any], layer: str, width: int, defaults: Mappi
     return width + whole("qk_nope_head_dim", part["qk_nope_head_dim"]) if apart else width
 
 
-def window(part: Mapping[str, Any], layer: str) -> int | None:
-    """Positions that the layers see, where it is a number of them."""
-    length = part.get("sliding_window") if layer == "sliding_attention" else None
-    return None if length is None else whole("sliding_window", length, 1)
+def windows(part: Mapping[str, Any], layer: str, defaults: Mapping[str, Any]) -> dict[str, int | None]:
+    """Windows of the layers that a RoPE turns, by kind: the first distance that they do not see; None if there is none.
+
+    One entry, under the name of the RoPE's own kind, where all see as far. What the table has under ``window`` says how
+    a known class reads its config; of an unknown type, layers with a window are those that ``layer_types`` calls so.
+    """
+    if "window" not in defaults and has_defaults(defaults):
+        return {layer: None}
+    about = defaults.get("window", {})
+    length, kinds = _length_of_window(part, about), [layer] if layer else _kinds_of_layers(part, about)
+    named = about.get("windowed", [kind for kind in kinds if kind.startswith(_WINDOWED) or kind.endswith("_sliding")])
+    found = {kind: length if kind in named else None for kind in kinds if length or kind == layer} or {layer: None}
+    return found if len(set(found.values())) > 1 else {layer: next(iter(found.values()))}
+
+
+def _length_of_window(part: Mapping[str, Any], about: Mapping[str, Any]) -> int | None:
+    key = about.get("key", "sliding_window")
+    length, apart = part.get(key, about.get("length")), part.get("per_layer_config")
+    if part.get("use_sliding_window", about.get("used")) is False or not length:
+        return None
+    length = whole(key, length, 1)
+    if isinstance(apart, Mapping):  # transformers 5, where layers differ in more than their RoPE
+        others = [one.get(key) for one in apart.values() if isinstance(one, Mapping)]
+        length = max([length, *(whole(key, one, 1) for one in others if one)])
+    else:
+        length = max(length, about.get("longest", 0))
+    turned = part.get("use_bidirectional_attention") is True  # Gemma 3 as an encoder
+    length = length // 2 if turned or "half" in about else length
+    return length + 1 if turned or "both" in about else length
+
+
+def _kinds_of_layers(part: Mapping[str, Any], about: Mapping[str, Any]) -> list[str]:
+    """Kinds of layers of a config with one RoPE that it turns."""
+    if about.get("windowed") == ("",):
+        return [""]
+    kinds = part.get("layer_types")
+    if not isinstance(kinds, list | tuple):
+        kinds = about.get("layers", ("",))
+        first, layers = part.get("max_window_layers", about.get("first")), part.get("num_hidden_layers")
+        if "first" in about and (layers is None or first is None or first < layers):
+            kinds = ("full_attention", "sliding_attention") if first != 0 else ("sliding_attention",)
+    return [kind for kind in dict.fromkeys(kinds) if kind not in about.get("still", ()) and kind not in _NO_ATTENTION]
 
 
 def _of_layer(part: Mapping[str, Any], layer: str, key: str) -> Any:
