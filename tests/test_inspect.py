@@ -173,6 +173,20 @@ def test_each_kind_of_layers_is_read_over_what_it_sees(run, config, told, expect
     assert {one["context"] for one in longer} == {4096}
 
 
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
+def test_a_config_that_is_stretched_already_says_how_far(run, config, key):
+    scheme = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512, "rope_theta": 1e4}
+    path = config({"model_type": "llama", "head_dim": 32, "max_position_embeddings": 512, key: scheme})
+    told = "\n  The config is stretched already, by yarn with factor 4, from 512 positions to 2048"
+    assert f"{told}; --context 2048 reads it there.\n" in run("inspect", path)[1]
+    assert f"{told}.\n" in run("inspect", path, "--context", 2048)[1]
+    (held,) = sets(run("inspect", path, "--json")[1])
+    expected = {"scheme": "yarn", "factor": 4.0, "original_context": 512, "reach": 2048}
+    assert held["scheme"]["stretched"] == expected
+    plain = config({"model_type": "llama", "head_dim": 32, "max_position_embeddings": 512, "rope_theta": 1e4}, "plain")
+    assert "stretched" not in run("inspect", plain)[1]
+
+
 def test_a_model_with_several_parts(run, config):
     path = config(GEMMA)
     _, out, _ = run("inspect", path)

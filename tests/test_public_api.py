@@ -147,7 +147,9 @@ ANALYSIS_FIELDS = {
     "DensityOfStates": ("magnitudes", "zeros", "edges", "share", "low", "high", "distance"),
     "Departure": ("phi", "residual", "overall"),
     "KernelFit": ("kernel", "rms", "sup", "at_limit"),
-    "Plan": ("trained_context", "context", "n_blocks", "n_dead", "trained_negative_lag", "ways", "left_out"),
+    "Plan": (
+        *("trained_context", "context", "n_blocks", "n_dead", "trained_negative_lag", "ways", "left_out", "stretched"),
+    ),
     "ScalingEffect": ("before", "after", "change", "largest", "largest_at", "wavelength_ratio"),
     "Similarity": ("mean", "std", "random_std", "radius"),
     "Way": (
@@ -158,6 +160,7 @@ ANALYSIS_FIELDS = {
         "unseen",
         "first_negative_lag",
         "resolution",
+        "perplexity",
         "places",
     ),
 }

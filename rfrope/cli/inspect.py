@@ -17,6 +17,7 @@ from rfrope import analysis, models, plotting, scaling
 from rfrope._core import angles
 from rfrope.cli import page
 from rfrope.cli.shared import add_plot, check_figure, check_source, contexts, even, print_table, whole, write_figure
+from rfrope.scaling.records import stretched
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
 _BY_LENGTH = tuple(scheme.name for scheme in scaling.SCHEMES if scheme.by_length)
@@ -240,7 +241,18 @@ def _scheme(one: _Set) -> Iterator[str]:
         slowest = np.max(ratio, where=np.isfinite(ratio), initial=1.0)
         done.append(f"slows {slowed} of {len(ratio)} blocks, at most {slowest:.4g} times")
     moved = f"\n  It moves the scores above by up to {effect['largest_change']:.3f}, at distance {effect['at_lag']}."
-    yield f"Scheme: {name}{read} {' and '.join(done) or 'changes no block'}.{moved if done else ''}"
+    yield f"Scheme: {name}{read} {' and '.join(done) or 'changes no block'}.{moved if done else ''}{_reach(one)}"
+
+
+def _reach(one: _Set) -> str:
+    """How far a config is stretched already, and how to read it there."""
+    found = None if one.model is None else stretched(one.model)
+    if found is None:
+        return ""
+    further = (
+        f"; --context {found.reach} reads it there" if one.seq_len is not None and one.seq_len < found.reach else ""
+    )
+    return f"\n  The config is {found}{further}."
 
 
 def _lines_of_sections(one: _Set) -> Iterator[str]:
@@ -287,6 +299,8 @@ def _about(one: _Set) -> dict[str, Any]:
     names = ("head_dim", "rotary_dim", "pairing", "sections", "interleaved")
     scheme = {name: getattr(one.model, name) for name in names}
     scheme |= {name: one.model.source[name] for name in ("model_type", "window", "rope_parameters")}
+    already = stretched(one.model)
+    scheme |= {"stretched": None if already is None else already.to_dict()}
     return {"scheme": scheme | {"pairing_from": one.model.source["pairing"], "seq_len": one.seq_len, "effect": effect}}
 
 
