@@ -72,7 +72,7 @@ MODULE_SIGNATURES = {
     "moments.relative_error": "(q, k, delta, kernel, *, pairing='half')",
     "rotation.from_complex": "(z, *, pairing='half')",
     "rotation.grid_positions": "(shape, *, resized='extrapolate', trained=None, xp=None, device=None, dtype=None)",
-    "rotation.mrope_positions": "(segments, *, merge=2, start=0, xp=None, device=None)",
+    "rotation.mrope_positions": "(segments, *, merge=2, start=0, after_video='largest', xp=None, device=None)",
     "rotation.packed_positions": "(cu_seqlens, *, starts=0)",
     "rotation.phases": "(positions, frequencies, *, shift=None)",
     "rotation.rerotate": "(k, positions, old, new, *, out=None)",
