@@ -153,6 +153,18 @@ def test_results_are_frozen():
             {"model_type": "ernie4_5", "hidden_size": 512, "num_attention_heads": 8, "head_dim": None},
             Place("", "default", 64, 32, 5e5, 131072),
         ),
+        # what the class of a known type calls it, and nothing else
+        (
+            {
+                "model_type": "moonshine",
+                "hidden_size": 64,
+                "encoder_num_attention_heads": 4,
+                "decoder_num_attention_heads": 4,
+            },
+            Place("", "default", 16, 7, 1e4, 512),
+        ),
+        ({**LLAMA, "kv_channels": 4, "n_head": 2, "qk_rope_head_dim": 6}, Place("", "default", 16, 8, 1e4, 2048)),
+        ({"model_type": "deepseek_v2", "head_dim": 128}, Place("", "default", 64, 32, 1e4, 2048)),
         # DeepSeek-V2 without latent attention
         (
             {
@@ -315,6 +327,70 @@ def test_the_base_of_local_layers_where_only_the_other_is_told(model_type, key, 
     full, sliding = from_config({"model_type": model_type, key: 7e5})
     assert full.source["rope_parameters"]["rope_theta"] == 7e5
     assert sliding.source["rope_parameters"]["rope_theta"] == local
+
+
+BOTH = ["sliding_attention", "full_attention"]
+
+
+@pytest.mark.parametrize(
+    ("config", "windows"),
+    [
+        (LLAMA, {"": None}),
+        ({**LLAMA, "sliding_window": 64}, {"": None}),  # its class does not read it
+        ({"model_type": "mistral", "sliding_window": 64}, {"": 64}),
+        ({"model_type": "mistral"}, {"": 4096}),
+        ({"model_type": "mistral", "sliding_window": None}, {"": None}),
+        ({"model_type": "phi3", "sliding_window": 2047}, {"": 2047}),
+        ({"model_type": "gpt_oss", "layer_types": BOTH}, {"sliding_attention": 128, "full_attention": None}),
+        ({"model_type": "gpt_oss", "layer_types": BOTH[:1]}, {"": 128}),
+        ({"model_type": "gemma2"}, {"sliding_attention": 4096, "full_attention": None}),
+        ({"model_type": "cohere2"}, {"": 4096}),  # layers that see all have no RoPE
+        ({"model_type": "cohere2", "sliding_window": 64, "layer_types": BOTH}, {"": 64}),
+        ({"model_type": "exaone4", "sliding_window": None}, {"": None}),
+        ({"model_type": "llama4_text", "attention_chunk_size": 64}, {"": 64}),
+        ({"model_type": "qwen2", "sliding_window": 64}, {"": None}),
+        ({"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": False, "layer_types": BOTH}, {"": None}),
+        (
+            {"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": True, "max_window_layers": 20},
+            {"sliding_attention": 64, "full_attention": None},
+        ),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 28, "num_hidden_layers": 28},
+            {"": None},
+        ),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 0}, {"": 4096}),
+        ({"model_type": "recurrent_gemma", "attention_window_size": 64}, {"": 64}),
+        ({"model_type": "openai_privacy_filter", "sliding_window": 64}, {"": 65}),  # to both sides, and itself
+        ({**OTHER, "sliding_window": 64}, {"": None}),  # which layers have it is not said
+        ({**OTHER, "sliding_window": 64, "layer_types": BOTH}, {"sliding_attention": 64, "full_attention": None}),
+        ({**OTHER, "sliding_window": 64, "layer_types": ["linear_attention", *BOTH[:1]]}, {"": 64}),
+    ],
+)
+def test_windows(config, windows):
+    (part,) = from_config(config)
+    assert part.source["windows"] == windows
+    assert part.source["window"] == (None if None in windows.values() else max(windows.values()))
+
+
+@pytest.mark.parametrize(
+    ("config", "window"),
+    [
+        ({"model_type": "gemma3_text"}, 4096),
+        ({"model_type": "gemma3_text", "sliding_window": 512}, 512),
+        ({"model_type": "gemma3_text", "sliding_window": 512, "use_bidirectional_attention": True}, 257),
+        ({"model_type": "modernbert"}, 65),  # 64 to each side
+        ({"model_type": "modernbert", "local_attention": 32}, 17),
+        ({"model_type": "modernbert-decoder", "local_attention": 32}, 16),
+    ],
+)
+def test_windows_of_layers_with_a_rope_of_their_own(config, window):
+    held = {part.source["name"]: part.source["window"] for part in from_config(config)}
+    assert held == {"full_attention": None, "sliding_attention": window}
+
+
+def test_a_window_that_is_none():
+    with pytest.raises(ValueError, match="sliding_window is -1; expected a whole number from 1"):
+        from_config({"model_type": "mistral", "sliding_window": -1})
 
 
 def test_rotary_dim_is_of_older_configs():
@@ -594,7 +670,32 @@ BAD = [
     (
         {"model_type": "apertus", "rope_theta": 77777.0},
         ValueError,
-        "rope_theta is 77777.0, which this model_type does not read without rope_parameters; expected such a dict",
+        "rope_theta is 77777.0, which this model_type does not read beside rope_parameters; expected rope_theta in",
+    ),
+    (
+        {"model_type": "gpt_neox", "rope_theta": 5e5},
+        ValueError,
+        "rope_theta is 500000.0, which this model_type does not read beside rope_parameters",
+    ),
+    (
+        {"model_type": "phi", "rotary_pct": 0.25},
+        ValueError,
+        "rotary_pct is 0.25, which this model_type does not read beside rope_parameters; expected partial_rotary",
+    ),
+    (
+        {"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 5e5}},
+        ValueError,
+        "rope_parameters is one dict; expected one dict in it for each of full_attention, sliding_attention",
+    ),
+    (
+        {"model_type": "esm", "position_embedding_type": "rotary", "rope_scaling": {"type": "linear", "factor": 2.0}},
+        ValueError,
+        "rope_parameters holds type, factor, but this model_type reads no such dict; expected rope_theta beside it",
+    ),
+    (
+        {"model_type": "moonshine", "hidden_size": 64, "encoder_num_attention_heads": 4},
+        ValueError,
+        "encoder_num_attention_heads is 4 and decoder_num_attention_heads 8; expected the same number",
     ),
     (
         {**LLAMA, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}},
@@ -744,6 +845,7 @@ def test_the_table_of_defaults_is_well_formed():
     known = {
         *("rope_parameters", "head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings"),
         *("global_head_dim", "needs", "axial", "partial", "beside", "whole"),
+        *("qk_rope_head_dim", "qk_nope_head_dim", "swa", "names", "quotient", "alike", "dict", "window"),
     }
     pairing = {"pairing", "out_pairing", "rotated", "pairing_by", "pairing_note"}
     peculiar = {
@@ -766,8 +868,8 @@ def test_the_table_of_defaults_is_well_formed():
     }
     for name, entry in table.items():
         assert name
-        assert set(entry) <= known | pairing | set(peculiar) | {"source", "engines", "names"}
-        assert set(entry.get("names", {})) <= {"rope_theta", "partial_rotary_factor"}
+        assert set(entry) <= known | pairing | set(peculiar) | {"source", "engines"}
+        assert set(entry.get("names", {})) <= set(rfrope.models.values.NAMES)
         assert all(set(own) <= engines[engine] for engine, own in entry.get("engines", {}).items())
         for key in set(peculiar) & set(entry):
             assert entry[key] in (peculiar[key] if isinstance(peculiar[key], tuple) else (peculiar[key],))

@@ -154,6 +154,39 @@ def test_layers_with_a_window_are_read_over_it(run, config):
     assert {one["context"] for one in shorter} == {1024}
 
 
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"model_type": "mistral", "sliding_window": 256}, {"": 256}),
+        ({"model_type": "mistral", "sliding_window": 2048}, {"": 1024}),
+        ({"model_type": "gpt_oss", "sliding_window": 32}, {"sliding_attention": 32, "full_attention": 1024}),
+        ({"model_type": "gemma2", "sliding_window": 2048}, {"": 1024}),
+        ({"model_type": "modernbert", "local_attention": 32}, {"sliding_attention": 17, "full_attention": 1024}),
+    ],
+)
+def test_each_kind_of_layers_is_read_over_what_it_sees(run, config, told, expected):
+    path = config(told | {"max_position_embeddings": 1024})
+    held = {one["name"].removeprefix(str(path)).lstrip(": "): one for one in sets(run("inspect", path, "--json")[1])}
+    assert {name: one["context"] for name, one in held.items()} == expected
+    assert {one["scheme"]["seq_len"] for one in held.values()} == {1024}
+    longer = sets(run("inspect", path, "--context", 4096, "--json")[1])
+    assert {one["context"] for one in longer} == {4096}
+
+
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
+def test_a_config_that_is_stretched_already_says_how_far(run, config, key):
+    scheme = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512, "rope_theta": 1e4}
+    path = config({"model_type": "llama", "head_dim": 32, "max_position_embeddings": 512, key: scheme})
+    told = "\n  The config is stretched already, by yarn with factor 4, from 512 positions to 2048"
+    assert f"{told}; --context 2048 reads it there.\n" in run("inspect", path)[1]
+    assert f"{told}.\n" in run("inspect", path, "--context", 2048)[1]
+    (held,) = sets(run("inspect", path, "--json")[1])
+    expected = {"scheme": "yarn", "factor": 4.0, "original_context": 512, "reach": 2048}
+    assert held["scheme"]["stretched"] == expected
+    plain = config({"model_type": "llama", "head_dim": 32, "max_position_embeddings": 512, "rope_theta": 1e4}, "plain")
+    assert "stretched" not in run("inspect", plain)[1]
+
+
 def test_a_model_with_several_parts(run, config):
     path = config(GEMMA)
     _, out, _ = run("inspect", path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 
 import numpy as np
@@ -55,6 +56,11 @@ def test_packed_scores_are_those_of_each_sequence_alone():
         (lambda: mrope_positions([(1, 4, 5)]), ValueError, "expected a height and width that merge = 2 divides"),
         (lambda: mrope_positions([(1, 4, 4, 0.0)]), ValueError, r"segments\[0\]\[3\] is 0.0; expected a positive"),
         (lambda: mrope_positions([2.5]), TypeError, r"segments\[0\] is 2.5; expected a whole number"),
+        (
+            lambda: mrope_positions([2], after_video="time"),
+            ValueError,
+            "after_video is 'time'; expected one of 'largest', 'sides'",
+        ),
         (lambda: mrope_positions([-1]), ValueError, r"segments\[0\] is -1"),
         (lambda: grid_positions((2, 2), resized="pixel"), ValueError, "resized is 'pixel'; expected one of 'extrapolate'"),
         (lambda: grid_positions(()), ValueError, "shape is empty"),
@@ -99,6 +105,13 @@ def rope_index(name, segments, merge=2, seconds=None):
     return positions[:, 0].T.numpy(), int(delta[0, 0])
 
 
+@functools.cache
+def rule():
+    """How the installed transformers goes on after a video."""
+    version = tuple(map(int, installed("transformers").__version__.split(".")[:2]))
+    return "sides" if version >= (5, 3) else "largest"
+
+
 TEXTS = (
     [7],
     [3, (1, 4, 6), 5],
@@ -114,10 +127,10 @@ TEXTS = (
 def test_text_pictures_and_video(name, segments):
     seconds = [1.0 / TOKENS_PER_SECOND] * 4 if name == "qwen2_5_vl" else None
     wanted, delta = rope_index(name, segments, seconds=seconds)
-    got = mrope_positions(segments)
+    got = mrope_positions(segments, after_video=rule())
     assert np.array_equal(got, wanted)
     assert np.max(got) + 1 - len(got) == delta
-    assert np.array_equal(mrope_positions(segments, start=9), got + 9)
+    assert np.array_equal(mrope_positions(segments, start=9, after_video=rule()), got + 9)
 
 
 @pytest.mark.parametrize("fps", [1.0, 2.0, 24.0, 29.97, 23.976, 7.5])
@@ -126,13 +139,67 @@ def test_frames_of_qwen_2_5_vl_are_seconds_apart(fps):
     seconds = float(np.float32(2.0 / fps))
     wanted, _ = rope_index("qwen2_5_vl", [5, (40, 4, 4), 6, (1, 4, 8), 2], seconds=[seconds])
     interval = float(np.float32(TOKENS_PER_SECOND) * np.float32(seconds))
-    assert np.array_equal(mrope_positions([5, (40, 4, 4, interval), 6, (1, 4, 8), 2]), wanted)
+    got = mrope_positions([5, (40, 4, 4, interval), 6, (1, 4, 8), 2], after_video=rule())
+    assert np.array_equal(got, wanted)
+
+
+STORED = {
+    "Qwen2-VL, by its class in transformers 4.57.6 and by SGLang 0.5.23": (
+        [2, (4, 4, 4), 3],
+        [0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 6, 7, 8],
+        [0, 1, 2, 2, 3, 3, 2, 2, 3, 3, 2, 2, 3, 3, 2, 2, 3, 3, 6, 7, 8],
+        [0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 6, 7, 8],
+    ),
+    "Qwen2-VL, a picture and two videos, by the same": (
+        [1, (1, 4, 4), 1, (5, 2, 4), 2, (3, 4, 2), 1],
+        [0, 1, 1, 1, 1, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 10, 11, 11, 12, 12, 13, 13, 14],
+        [0, 1, 1, 2, 2, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 9, 10, 11, 12, 11, 12, 11, 12, 14],
+        [0, 1, 2, 1, 2, 3, 4, 5, 4, 5, 4, 5, 4, 5, 4, 5, 9, 10, 11, 11, 11, 11, 11, 11, 14],
+    ),
+    "Qwen2-VL, wider than long, by the same": (
+        [2, (2, 4, 8), 2],
+        [0, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 6, 7],
+        [0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 2, 2, 2, 2, 3, 3, 3, 3, 6, 7],
+        [0, 1, 2, 3, 4, 5, 2, 3, 4, 5, 2, 3, 4, 5, 2, 3, 4, 5, 6, 7],
+    ),
+    "Qwen2.5-VL, 25 positions a second, frames half a second apart, by SGLang 0.5.23": (
+        [2, (3, 4, 4, 12.5), 2],
+        [0, 1, 2, 2, 2, 2, 14, 14, 14, 14, 27, 27, 27, 27, 28, 29],
+        [0, 1, 2, 2, 3, 3, 2, 2, 3, 3, 2, 2, 3, 3, 28, 29],
+        [0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 28, 29],
+    ),
+    "Qwen2.5-VL, 0.08 seconds and then 1, by SGLang 0.5.23": (
+        [1, (2, 2, 4, 2.0), 1, (3, 4, 4, 25.0), 2],
+        [0, 1, 1, 3, 3, 4, 5, 5, 5, 5, 30, 30, 30, 30, 55, 55, 55, 55, 56, 57],
+        [0, 1, 1, 1, 1, 4, 5, 5, 6, 6, 5, 5, 6, 6, 5, 5, 6, 6, 56, 57],
+        [0, 1, 2, 1, 2, 4, 5, 6, 5, 6, 5, 6, 5, 6, 5, 6, 5, 6, 56, 57],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_after_a_video_as_earlier_versions_and_engines_count(name):
+    segments, *axes = STORED[name]
+    assert np.array_equal(mrope_positions(segments).T, axes)
+    assert np.array_equal(mrope_positions(segments, after_video="largest").T, axes)
+    positions = mrope_positions(segments, after_video="sides").T
+    assert np.array_equal(positions, axes) == ("wider than long" in name)
+
+
+def test_after_a_video_as_transformers_5_counts():
+    """Stored outputs of its 5.23: the text after a video lies before later frames."""
+    first = [0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 4, 5, 6]
+    assert mrope_positions([2, (4, 4, 4), 3], after_video="sides")[:, 0].tolist() == first
+    timed = [0, 1, 2, 2, 2, 2, 14, 14, 14, 14, 27, 27, 27, 27, 4, 5]
+    assert mrope_positions([2, (3, 4, 4, 12.5), 2], after_video="sides")[:, 0].tolist() == timed
 
 
 def test_qwen3_vl_has_a_text_before_every_frame():
     torch = installed("torch")
     segments = [3, (1, 4, 4), 6, (1, 4, 6), 4, (1, 4, 6), 4, (1, 4, 6), 2]
-    assert np.array_equal(mrope_positions(segments), rope_index("qwen3_vl", segments)[0])
+    for after_video in ("largest", "sides"):  # frames are pictures there, each with a text before it
+        got = mrope_positions(segments, after_video=after_video)
+        assert np.array_equal(got, rope_index("qwen3_vl", segments)[0])
     kinds = [0, 0, *([2] * 6 + [0] * 4) * 3]
     family = installed("transformers.models.qwen3_vl.modeling_qwen3_vl")
     vision = types.SimpleNamespace(spatial_merge_size=2)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import analysis, exports
+from rfrope import analysis
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "command_line.rst"
 CONFIG = {"model_type": "llama", "head_dim": 16, "rope_theta": 1e4, "max_position_embeddings": 256}
@@ -58,8 +58,25 @@ def test_text_and_config(run):
     plan = analysis.plan(rfrope.from_config(CONFIG)[0], 1024)
     text, name, config = config_in(out)
     assert (code, err, text) == (0, "", f"{plan}\n\n")
-    assert name == plan.ways[0].name == "optimised"
-    assert config == exports.export(plan.ways[0].rope, "transformers")
+    assert name == plan.ways[0].name == "yarn"
+    assert config == {"rope_parameters": plan.ways[0].rope_parameters, "max_position_embeddings": 1024}
+
+
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
+def test_a_config_that_is_stretched_already(run, key):
+    scheme = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    write("config.json", CONFIG | {key: scheme})
+    code, out, err = run("plan", "config.json", "--context", 1024, "--html", "plan.html", "--plot", "plan.svg")
+    assert (code, err) == (0, "")
+    first = "The config is stretched already, by yarn with factor 4, from 256 positions to 1024.\nIt reaches the 1024 "
+    assert out.startswith(first)
+    assert "\nFrom 256 trained positions to 1024, 4 times as many. " in out
+    config = config_in(out.rpartition("Written: ")[0].rpartition("Written: ")[0])[2]
+    assert config["rope_parameters"] == scheme | {"rope_theta": 1e4}
+    page = pathlib.Path("plan.html").read_text("utf-8")
+    assert "stretched already, by yarn with factor 4" in page
+    code, out, _ = run("plan", "config.json", "--context", 2048, "--trained", 1024)
+    assert out.startswith("From 1024 trained positions to 2048, 2 times as many. ")
 
 
 def test_long_lists_of_divisors_are_in_short(run):
@@ -101,7 +118,7 @@ def test_json(run):
 def test_a_model_whose_scheme_depends_on_the_length_is_read_at_its_own(run):
     scheme = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
     write("config.json", CONFIG | {"rope_scaling": scheme, "original_max_position_embeddings": 128})
-    code, out, _ = run("plan", "config.json", "--context", 1024, "--json")
+    code, out, _ = run("plan", "config.json", "--context", 1024, "--trained", 256, "--json")
     (plan,) = json.loads(out)["plans"]
     as_it_is = next(way for way in plan["ways"] if way["name"] == "as it is")
     assert code == 0
@@ -165,7 +182,7 @@ def test_a_figure(run):
     [
         (["config.json"], "--context"),
         (["config.json", "--context", "256"], "context is 256; expected more than the 256 trained positions"),
-        (["config.json", "--context", "1024", "--way", "su"], "--way: name is 'su'; expected one of 'optimised'"),
+        (["config.json", "--context", "1024", "--way", "su"], "--way: name is 'su'; expected one of 'yarn'"),
         (
             ["config.json", "--context", "1024", "--part", "text"],
             "--part text: config.json has one RoPE; expected none",

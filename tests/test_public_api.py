@@ -72,7 +72,7 @@ MODULE_SIGNATURES = {
     "moments.relative_error": "(q, k, delta, kernel, *, pairing='half')",
     "rotation.from_complex": "(z, *, pairing='half')",
     "rotation.grid_positions": "(shape, *, resized='extrapolate', trained=None, xp=None, device=None, dtype=None)",
-    "rotation.mrope_positions": "(segments, *, merge=2, start=0, xp=None, device=None)",
+    "rotation.mrope_positions": "(segments, *, merge=2, start=0, after_video='largest', xp=None, device=None)",
     "rotation.packed_positions": "(cu_seqlens, *, starts=0)",
     "rotation.phases": "(positions, frequencies, *, shift=None)",
     "rotation.rerotate": "(k, positions, old, new, *, out=None)",
@@ -147,7 +147,9 @@ ANALYSIS_FIELDS = {
     "DensityOfStates": ("magnitudes", "zeros", "edges", "share", "low", "high", "distance"),
     "Departure": ("phi", "residual", "overall"),
     "KernelFit": ("kernel", "rms", "sup", "at_limit"),
-    "Plan": ("trained_context", "context", "n_blocks", "n_dead", "trained_negative_lag", "ways", "left_out"),
+    "Plan": (
+        *("trained_context", "context", "n_blocks", "n_dead", "trained_negative_lag", "ways", "left_out", "stretched"),
+    ),
     "ScalingEffect": ("before", "after", "change", "largest", "largest_at", "wavelength_ratio"),
     "Similarity": ("mean", "std", "random_std", "radius"),
     "Way": (
@@ -158,6 +160,7 @@ ANALYSIS_FIELDS = {
         "unseen",
         "first_negative_lag",
         "resolution",
+        "perplexity",
         "places",
     ),
 }

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from campaign import sparse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from published import BY_MODEL, PUBLISHED, lists
@@ -349,12 +350,6 @@ def test_the_table_tells_whose_class_reads_a_part(classes):
         assert (widths[0.5] != widths[1.0]) == ("partial" in defaults), model_type
 
 
-IN_ITS_DICT_ALONE = (  # their class reads a part there and ignores one beside it, which counts here
-    *("deepseek_v4", "mellum", "step3p5", "moonshine_streaming"),
-    *("gpt_neox", "gpt_neox_japanese"),  # or as rotary_pct
-)
-
-
 def test_every_config_of_transformers_is_read_or_said_to_have_no_rope(classes):
     """What each class saves by default: nothing that it writes may be taken for a mistake."""
     read = 0
@@ -390,16 +385,187 @@ def test_what_stands_beside_is_read_as_the_class_does(model_type, beside, classe
         pytest.skip(
             "not in this transformers, or an axial model, which has no part, or one with an attention of its own"
         )
-    if beside == "a part" and model_type in IN_ITS_DICT_ALONE:
-        pytest.skip("a class that reads a part only in its dict")
     if "rope_parameters" in TOLD_BESIDE[beside] and (nested or model_type in ("cohere2_moe", "cosmos3_edge_text")):
         pytest.skip("a class that wants more than the name of the scheme in its dict")
     told = {"model_type": model_type, **defaults.get("needs", {}), **copy.deepcopy(TOLD_BESIDE[beside])}
-    expected = own_buffers(classes[model_type].from_dict(copy.deepcopy(told)))
-    parts = {one.source["name"]: one for one in rfrope.from_config(told)}
-    for layer, held in expected.items():
-        got = np.sort(parts[layer].frequencies)
-        np.testing.assert_allclose(got, np.sort(held), rtol=FLOAT32, atol=0.0)
+    own = own_buffers(classes[model_type].from_dict(copy.deepcopy(told)))
+    refuses = TABLE[model_type].get("whole") or TABLE[model_type].get("names", {}).keys() & {"partial_rotary_factor"}
+    assert compared_with_its_class(told, own, None) or (beside == "a part" and refuses)
+
+
+# -- values that are not a class's defaults ----------------------------------------------------------------------------
+
+
+SIZES = [(88, 4), (92, 4), (97, 4), (60, 6), (192, 3), (416, 2)]  # widths of a head: 22, 23, 24 and a rest, 10, 64, 208
+KEYS_OF_WIDTH = re.compile("theta|head|dim$|hidden_size|rotary|embd|d_model|width|channels")
+OTHERS = ("head_dim", "kv_channels", "attention_head_dim", "rotary_dim", "qk_rope_head_dim", "global_head_dim")
+OTHERS = (*OTHERS, "swa_head_dim", "n_head", "num_heads", "n_heads", "n_embd", "d_model", "embed_dim", "rotary_pct")
+OTHERS = (*OTHERS, "rope_theta", "rotary_emb_base", "global_rope_theta")
+REFUSED = (  # in words: what no block can be made of, and what the class reads otherwise than a person would
+    "expected an even number, or a partial_rotary_factor below 1",
+    "'yarn' expects an even one",
+    "expected a multiple of 4: two axes",
+    "expected at least one feature a head",
+    "expected enough of head_dim",
+    "expected a number from 2\\*\\*-100 to 1",  # a part above the whole
+    "encoder_num_attention_heads is .*; expected the same number",
+    "this model_type reads no such dict; expected rope_theta beside it",
+    "this model_type does not read beside rope_parameters; expected",
+    "rope_parameters is one dict; expected one dict in it for each of",
+    "beside dicts of layers; expected",
+)
+
+
+def variations(kind: type, needs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Values that a config may have: each size of its class changed alone, and heads, widths and parts together."""
+    saved, own = kind(**needs).to_dict(), getattr(kind, "attribute_map", {})
+    width = own.get("hidden_size", "hidden_size" if "hidden_size" in saved else "embed_dim")
+    heads = own.get("num_attention_heads", "num_attention_heads")
+    found: list[dict[str, Any]] = []
+    for key, value in saved.items():
+        if KEYS_OF_WIDTH.search(key) and type(value) in (int, float):
+            whole = (2 * value or 1, max(1, value // 2), value + 6, value + 7)
+            found += [{key: changed} for changed in (whole if type(value) is int else (0.5 * value, 0.7 * value))]
+    for width_of, heads_of in SIZES:
+        sizes = {width: width_of, heads: heads_of}
+        found += [sizes, {"hidden_size": width_of, "num_attention_heads": heads_of}]
+        for more in (
+            {"head_dim": 48},
+            {"num_key_value_heads": max(1, heads_of // 2)},
+            {"partial_rotary_factor": 0.3},
+            {"rope_theta": 333.0, "partial_rotary_factor": 0.75},
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 777.0, "partial_rotary_factor": 0.6}},
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 777.0}},
+        ):
+            found.append(sizes | copy.deepcopy(more))
+    found += [{key: value} for key in OTHERS for value in ((0.3, 0.5) if key == "rotary_pct" else (24, 40, 6))]
+    found += [{"qk_rope_head_dim": 24, "qk_nope_head_dim": 20} | more for more in ({}, {"head_dim": 24})]
+    return found
+
+
+def compared_with_its_class(told: Mapping[str, Any], own: dict[str, np.ndarray], turned: int | None) -> bool:
+    """Whether what is read of a config is what its class holds; not where that does not fit the class's own heads."""
+    if turned is not None and any(2 * len(held) != turned for held in own.values()):
+        return False  # its attention takes frequencies for `turned` features, and stops
+    try:
+        parts = {one.source["name"]: one for one in rfrope.from_config(told)}
+    except ValueError as error:
+        if not re.search("|".join(REFUSED), str(error)):
+            raise
+        return False
+    for layer, expected in own.items():
+        got, held = parts[layer].frequencies, parts[layer].source
+        if held["rope_parameters"]["rope_type"] == "axial":
+            is_turns = TABLE[held["model_type"]]["axial"] == "turns"
+            got = got[: len(expected)] / (2 * np.pi if is_turns else 1.0)
+        assert got.shape == expected.shape, told
+        np.testing.assert_allclose(np.sort(got), np.sort(expected), rtol=FLOAT32, atol=0.0, err_msg=str(told))
+    return True
+
+
+ODD_BASE = {
+    "olmo3": "its class gives a base beside the dict to the layers with full attention alone; here it is for both",
+}
+OFTEN = ("moonshine", "deepseek_v2", "jetmoe", "zamba2", "gpt_neox", "dots3_note_text", "qwen2_vl_vision", "mistral4")
+
+
+@pytest.mark.parametrize("model_type", sparse([n for n in KNOWN if n not in ODD_OUT], lambda name: name in OFTEN))
+def test_other_heads_widths_and_parts_are_read_as_the_class_does(model_type, classes):
+    if model_type not in classes:
+        pytest.skip(f"this transformers, {transformers.__version__}, has no {model_type}")
+    needs, read = TABLE[model_type].get("needs", {}), 0
+    for values in variations(classes[model_type], needs):
+        if model_type in ODD_BASE and "rope_theta" in values:
+            continue
+        told = {"model_type": model_type, **needs, **values}
+        try:
+            config = classes[model_type].from_dict(copy.deepcopy(told))
+            own = own_buffers(config)
+        except (STRICT, ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError, RuntimeError):
+            continue  # the class takes no such values
+        saved = json.loads(json.dumps(config.to_dict(), default=str)) | needs
+        is_latent = "qk_rope_head_dim" in TABLE[model_type] and "swa" not in TABLE[model_type]
+        turned = saved["qk_rope_head_dim"] if is_latent else None
+        read += sum(compared_with_its_class(one, own, turned) for one in (told, saved))
+    assert read > 60
+
+
+def test_a_wrong_width_is_noticed():
+    told = {"model_type": "llama", "hidden_size": 88, "num_attention_heads": 4}
+    own = own_buffers(CONFIGS["llama"].from_dict(dict(told)))
+    assert compared_with_its_class(told, own, None)
+    for wrong in ({"num_attention_heads": 2}, {"head_dim": 24}, {"rope_theta": 10_001.0}):
+        with pytest.raises(AssertionError):
+            compared_with_its_class(told | wrong, own, None)
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), [(4, 8), (8, 4)])
+def test_a_class_that_has_one_number_of_heads_for_two_is_refused(encoder, decoder, classes):
+    """Building Moonshine's layers changes the config: its frequencies are those of whichever was built last."""
+    heads = {"encoder_num_attention_heads": encoder, "decoder_num_attention_heads": decoder}
+    config = classes["moonshine"](hidden_size=64, **heads)
+    message = f"encoder_num_attention_heads is {encoder} and decoder_num_attention_heads {decoder}; expected the same"
+    with pytest.raises(ValueError, match=message):
+        rfrope.from_config(config)
+
+
+# -- how far layers see ------------------------------------------------------------------------------------------------
+
+
+SEEN, TOKENS = 8, 40  # the window, and the text
+SMALL = {
+    **{"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "num_hidden_layers": 6},
+    **{"intermediate_size": 32, "moe_intermediate_size": 16, "vocab_size": 50, "max_position_embeddings": 64},
+    **{"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0},
+    **{"bos_token_id": 0, "eos_token_id": 1, "cls_token_id": 0, "sep_token_id": 1},
+    **{"use_sliding_window": True, "max_window_layers": 3},
+}
+WINDOWED = (  # of those with a window, types whose model runs on tokens alone; the others were read in their code
+    *("afmoe", "cohere2", "cohere2_moe", "cwm", "doge", "dots3_note_text", "embedding_gemma2_text", "exaone4", "flint"),
+    *(
+        "exaone_moe",
+        "gemma2",
+        "gemma3_text",
+        "gemma4_text",
+        "gemma4_unified_text",
+        "gpt_oss",
+        "granite_swa",
+        "kolibri1",
+    ),
+    *("granitemoe_swa", "laguna", "llama4_text", "mellum", "minimax", "ministral", "ministral3", "mistral", "mixtral"),
+    *("modernbert", "modernbert-decoder", "moshi", "muse_glimmer_text", "muse_spark_text", "neomme", "olmo3", "phi3"),
+    *("openai_privacy_filter", "phi4_multimodal", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"),
+    *("recurrent_gemma", "starcoder2", "ultrabert", "vaultgemma"),
+)
+SHORT = ("mistral", "gpt_oss", "modernbert", "qwen2", "cohere2")
+
+
+def seen(config: Any) -> dict[str, int | None]:
+    """How far each kind of layers sees, by the weights of attention in a small model, the token itself counted."""
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        weights = model(torch.randint(2, 50, (1, TOKENS)), output_attentions=True).attentions
+    kinds = list(getattr(config, "layer_types", None) or [])
+    kinds = kinds if len(kinds) == len(weights) else [""] * len(weights)
+    found: dict[str, int] = {}
+    for kind, one in zip(kinds, weights, strict=True):
+        query, key = np.nonzero(one[0].sum(0)[:, -TOKENS:].numpy() > 1e-9)
+        found[kind] = max(found.get(kind, 0), int((query - key).max()) + 1)
+    return {kind: None if far >= TOKENS - 1 else far for kind, far in found.items()}  # some hide the last token
+
+
+@pytest.mark.parametrize("model_type", sparse(WINDOWED, lambda name: name in SHORT))
+def test_layers_see_as_far_as_their_model_does(model_type, classes):
+    kind, about = classes[model_type], TABLE[model_type].get("window", {})
+    own, key = kind().to_dict(), about.get("key", "sliding_window")
+    config = kind(**{name: value for name, value in SMALL.items() if name in own or name == "head_dim"}, **{key: SEEN})
+    measured = {name: far for name, far in seen(config).items() if name not in about.get("still", ())}
+    parts = [one for one in rfrope.from_config(config) if "config" not in one.source["name"]]
+    windows = {name: window for one in parts for name, window in one.source["windows"].items()}
+    windows = {name: None if window is None or window >= TOKENS else window for name, window in windows.items()}
+    measured = {name: far for name, far in measured.items() if name != "linear_attention"} or measured
+    assert measured == {name: windows["" if "" in windows else name] for name in measured}
 
 
 # -- drawn parameters --------------------------------------------------------------------------------------------------

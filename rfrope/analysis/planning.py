@@ -17,7 +17,8 @@ from rfrope.analysis.curves import first_negative_lag
 from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
 from rfrope.rotation.rope import Rope, of
 from rfrope.scaling import schemes
-from rfrope.scaling.records import EVERYWHERE, ladder
+from rfrope.scaling.records import EVERYWHERE, Stretched, ladder
+from rfrope.scaling.records import stretched as stretched_by_config
 
 OPTIMISED, _YARN, _LLAMA3 = "optimised", "yarn", "llama3"
 _WHOLE = ("partial_rotary_factor", 1.0)  # goes without saying
@@ -30,9 +31,17 @@ _MEASURES = {
     "first_negative_lag": "first lag below 0",
     "resolution": "resolution of neighbours",
 }
-_GEOMETRY = (
-    "What follows is geometry: angles, and what equal content scores, averaged over contents. It is not perplexity,\n"
-    "which only the model itself can show."
+_PERPLEXITY = {  # SmolLM2-135M-Instruct beyond its 8192 positions, in texts of 16384: docs/extend_context.csv
+    _YARN: 4.96,
+    "ntk": 5.10,
+    _LLAMA3: 5.20,
+    OPTIMISED: 5.28,
+    "linear": 20.77,
+    "as it is": 58.50,
+}
+_EVIDENCE = (
+    "The order is that of perplexity, which was measured for one model, without training, at twice its context.\n"
+    "The rest is geometry: angles, and what equal content scores, averaged over contents."
 )
 
 
@@ -56,6 +65,9 @@ class Way(Result):
         First lag in the longer context at which the mean kernel is negative.
     resolution : float
         ``1 - C(1)``, how far the mean kernel falls from a position to the next, as a part of that in training.
+    perplexity : float
+        What was measured: that of SmolLM2-135M-Instruct from its 8192 positions to 16384, without training; the less
+        the better. No other model and no other length was measured.
     places : int
         Sum of its places in the four measures, 1 for the best.
     """
@@ -67,6 +79,7 @@ class Way(Result):
     unseen: tuple[int, ...]
     first_negative_lag: int | None
     resolution: float
+    perplexity: float
     places: int = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,9 +111,12 @@ class Plan(Result):
     trained_negative_lag : int or None
         First lag in the trained context at which the trained mean kernel is negative.
     ways : tuple of Way
-        Those without unseen angles first, then by the sum of their places.
+        By their perplexity, the best first.
     left_out : dict of str to str
         Ways that these frequencies do not allow, and why.
+    stretched : Stretched or None
+        What the scheme of a config had done already, where the plan starts from the ladder before it: ``scheme``,
+        ``factor``, ``original_context`` and ``reach``.
     """
 
     trained_context: int
@@ -110,6 +126,7 @@ class Plan(Result):
     trained_negative_lag: int | None
     ways: tuple[Way, ...]
     left_out: dict[str, str]
+    stretched: Stretched | None = None
 
     def way(self, name: str) -> Way:
         """Return the way of that name, in any spelling."""
@@ -129,10 +146,18 @@ class Plan(Result):
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
         """The measures of each way, as rows of text below a head; `notes` says what they are."""
-        rows: list[tuple[str, ...]] = [("way", "departure", "unseen", "first < 0", "neighbours", "factor", "places")]
+        rows: list[tuple[str, ...]] = [
+            ("way", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor", "places")
+        ]
         for way in self.ways:
             lag = "never" if way.first_negative_lag is None else str(way.first_negative_lag)
-            numbers = (f"{way.departure:.{_DIGITS}g}", str(len(way.unseen)), lag, f"{way.resolution:.{_DIGITS}g}")
+            numbers = (
+                f"{way.perplexity:.2f}",
+                f"{way.departure:.{_DIGITS}g}",
+                str(len(way.unseen)),
+                lag,
+                f"{way.resolution:.{_DIGITS}g}",
+            )
             rows.append((way.name, *numbers, f"{way.rope.attention_factor:.4g}", str(way.places)))
         return tuple(rows)
 
@@ -144,41 +169,45 @@ class Plan(Result):
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
         plain = dict(vars(self)) | {"ways": [one.to_dict() for one in self.ways], "left_out": dict(self.left_out)}
+        plain["stretched"] = None if self.stretched is None else self.stretched.to_dict()
         compared = None if _YARN in self.left_out else self.compare(OPTIMISED, _YARN)
         return plain | {"optimised_against_yarn": compared}
 
-    def __str__(self) -> str:
+    @property
+    def preface(self) -> str:
+        """What the plan starts from, and what the order of its ways is."""
         factor = self.context / self.trained_context
         lines = [
             f"From {self.trained_context} trained positions to {self.context}, {factor:.4g} times as many. "
             f"{self.n_dead} of {_n(self.n_blocks)} completed no turn in training,",
             f"and the trained mean kernel is {_first(self.trained_negative_lag)}.",
-            *_GEOMETRY.split("\n"),
-            "",
-            *_table(self),
-            "",
-            *_notes(self),
         ]
+        return "\n".join([*_already(self), *lines, _EVIDENCE])
+
+    def __str__(self) -> str:
+        lines = [self.preface, "", *_table(self), "", *_notes(self)]
         lines += [f"{name} is left out: {reason}." for name, reason in self.left_out.items()]
         return "\n".join([*lines, "", *_against_yarn(self)])
 
 
 @array.on_device_of_arrays
 def plan(rope: Any, context: int, *, trained_context: int | None = None, progress: Any = None) -> Plan:
-    """Rank ways to a longer context than a model was trained with, by what they do to angles and to the mean kernel.
+    """List ways to a longer context than a model was trained with: what was measured of each, and its geometry.
 
-    It is geometry and not perplexity: nothing here has seen the model.
+    The measured perplexity is that of one small model at twice its context; nothing here has seen yours.
 
     Parameters
     ----------
     rope : Rope or array_like, (D,), radians per position
-        The trained frequencies, scheme included: of a model whose scheme depends on the length of the text, those at
-        the trained context. Blocks of a head that do not turn count, as in `summarise`; sections do not: all axes move
-        together, as along text.
+        The trained frequencies. Where the config that they are from has a scheme with a factor above 1 it is stretched
+        already: the plan starts from the ladder before it and from the original context. Blocks of a head that do not
+        turn count, as in `summarise`; sections do not: all axes move together, as along text.
     context : int
         Positions to reach, more than the trained ones.
     trained_context : int, optional
-        Positions in training, at least 2; the Rope's context unless given.
+        Positions in training, at least 2; the Rope's context unless given. More than a scheme's original context
+        (linear, ntk and proportional, which name none: at least the config's own) says that the model was trained with
+        it: the frequencies are then taken as they are, of dynamic and longrope those at the trained context.
     progress : None, bool or callable
         Shows the starts of the optimisation that are done, as in `rfrope.estimate_kernel`.
 
@@ -208,8 +237,8 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     - resolution: ``(1 - C'(1)) / (1 - C(1))``, more is better.
 
     Departures and resolutions that are equal in three digits share a place, counts and lags that are equal. Places in
-    the four measures are added. Ways by which no block meets unseen angles come first, then those with the least sum,
-    then those with the smaller departure.
+    the four measures are added. They do not order the ways: on the one model that was read with them the set that is
+    first by geometry, "optimised", came after YaRN, ntk and llama3.
 
     The optimised set has divisors from 1 to s, none above that of a slower block. Blocks that completed no turn are
     divided by s, so that no block meets unseen angles, and those with 32 turns or more stay, as in YaRN. The others are
@@ -222,13 +251,16 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     >>> import rfrope
     >>> found = plan(rfrope.Rope(rfrope.geometric(64, base=5e5), context=8192), 32768)
     >>> [way.name for way in found.ways]
-    ['optimised', 'llama3', 'yarn', 'linear', 'as it is', 'ntk']
+    ['yarn', 'ntk', 'llama3', 'optimised', 'linear', 'as it is']
     >>> found.compare("optimised", "yarn")
     {'departure': 'better', 'unseen': 'even', 'first_negative_lag': 'even', 'resolution': 'even'}
     >>> round(found.way("optimised").departure, 2), round(found.way("yarn").departure, 2)
     (0.09, 0.11)
     """
-    trained, sizes, n_still = _trained(rope)
+    given_rope = rope if isinstance(rope, Rope) else Rope(rope)
+    trained_context = None if trained_context is None else whole("trained_context", trained_context, 2)
+    before = _before(given_rope, trained_context)
+    trained, sizes, n_still = _trained(given_rope if before is None else before.rope)
     context, trained_context = _contexts(trained, context, trained_context)
     bars.check(progress)
     given = Stretch(np.append(sizes, np.zeros(n_still)), trained_context, context)
@@ -243,15 +275,23 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
         first_negative_lag(given.trained, trained_context - 1),
         tuple(_ranked(ways)),
         left_out,
+        before,
     )
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------------
 
 
-def _trained(rope: Any) -> tuple[Rope, np.ndarray, int]:
+def _before(rope: Rope, trained_context: int | None) -> Stretched | None:
+    """What a scheme did that is to be undone; nothing where the model was trained further than it stretches from."""
+    before = stretched_by_config(rope)
+    if before is None or trained_context is None:
+        return before
+    return before if trained_context < before.original_context + before.names_original else None
+
+
+def _trained(given: Rope) -> tuple[Rope, np.ndarray, int]:
     """The trained Rope with its frequencies on the host, their sizes, and how many blocks of the head never turn."""
-    given = rope if isinstance(rope, Rope) else Rope(rope)
     omega = np.asarray(angles.on_host(given.frequencies, "rope", sets="one axis")[:, 0])
     if not np.any(omega):
         raise ValueError("rope holds no frequency but 0; expected a block that turns")
@@ -264,7 +304,7 @@ def _contexts(trained: Rope, context: Any, trained_context: Any) -> tuple[int, i
         trained_context = max(trained.context) if isinstance(trained.context, tuple) else trained.context
     if trained_context is None:
         raise ValueError("trained_context is missing; expected the positions in training, such as 4096")
-    trained_context, context = whole("trained_context", trained_context, 2), whole("context", context)
+    context = whole("context", context)
     if context <= trained_context:
         raise ValueError(f"context is {context}; expected more than the {trained_context} trained positions")
     return context, trained_context
@@ -366,6 +406,7 @@ def _measured(name: str, rope: Rope, parameters: dict[str, Any] | None, given: S
         unseen=tuple(np.flatnonzero(given.unseen(omega)).tolist()),
         first_negative_lag=first_negative_lag(omega, given.context - 1),
         resolution=neighbours(omega) / neighbours(given.trained),
+        perplexity=_PERPLEXITY[name],
     )
 
 
@@ -386,7 +427,7 @@ def _ranked(ways: list[Way]) -> list[Way]:
     places = [1 + sum(other[name] < one[name] for other in keys) for one in keys for name in _MEASURES]
     sums = np.sum(np.reshape(places, (len(ways), -1)), axis=1).tolist()
     placed = [replace(way, places=place) for way, place in zip(ways, sums, strict=True)]
-    return sorted(placed, key=lambda way: (bool(way.unseen), way.places, way.departure))
+    return sorted(placed, key=lambda way: way.perplexity)
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
@@ -399,13 +440,25 @@ def _table(plan: Plan) -> Iterator[str]:
         yield "  ".join([name.ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells, widths[1:], strict=True))])
 
 
+def _already(plan: Plan) -> Iterator[str]:
+    """What the config's scheme did before, and what the plan starts from."""
+    if plan.stretched is None:
+        return
+    yield f"The config is {plan.stretched}."
+    if plan.context <= plan.stretched.reach:
+        yield f"It reaches the {plan.context} positions that were asked for without a change."
+    yield "What follows starts from the ladder before that. If the model was trained further, say how far"
+    yield "(trained_context, --trained): its frequencies are then taken as they are."
+
+
 def _notes(plan: Plan) -> Iterator[str]:
     last = plan.trained_context - 1
+    yield "perplexity: that of SmolLM2-135M-Instruct beyond its 8192 positions, in texts of 16384, and of nothing else."
     yield f"departure: root mean square change of the mean kernel at the trained lags, 0 to {last}. unseen: blocks that"
     yield "completed no turn in training and turn further over the longer context. first < 0: first distance there at"
     yield "which equal content scores below 0 on average. neighbours: how far the mean kernel falls from a position to"
     yield "the next, as a part of that in training. factor: attention factor, in none of the measures. places: those in"
-    yield "the measures, added; equal ones share one, less is better. Ways without unseen angles first, then by places."
+    yield "the four measures, added; equal ones share one, less is better."
 
 
 def _against_yarn(plan: Plan) -> Iterator[str]:

@@ -17,6 +17,7 @@ from rfrope import analysis, models, plotting, scaling
 from rfrope._core import angles
 from rfrope.cli import page
 from rfrope.cli.shared import add_plot, check_figure, contexts, even, print_table, whole, write_figure
+from rfrope.scaling.records import stretched
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
 _BY_LENGTH = tuple(scheme.name for scheme in scaling.SCHEMES if scheme.by_length)
@@ -175,35 +176,34 @@ def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
         yield from _of_frequency_file(source, options)
         return
     parts = rfrope.from_config(source, seq_len=options.seq_len)
-    contexts = [_context_of(part, options) for part in parts]
-    if not any(contexts):
+    texts = [part.context if options.context is None else _one_context(options, "a model's config") for part in parts]
+    if not any(texts):
         raise ValueError(f"{source} gives no context; expected --context")
-    for index, (part, context) in enumerate(zip(parts, contexts, strict=True)):
+    for index, (part, text) in enumerate(zip(parts, texts, strict=True)):
         name = part.source["name"]
         label = f"{source}: {name}" if name else source
-        if context is None:  # a vision encoder, whose positions are patches of an image
+        if text is None:  # a vision encoder, whose positions are patches of an image
             print(f"{label} is left out, because it gives no context: --context N reads it.", file=sys.stderr)
             continue
-        if context < 2:
-            raise ValueError(f"{label} gives a context of {context}; expected 2 or more, or --context")
+        assert isinstance(text, int)  # that of a model
         scheme = part.source["rope_parameters"]["rope_type"]
         if scheme in _BY_LENGTH and options.seq_len is None:
-            part = rfrope.from_config(source, seq_len=context)[index]
-        omega = part.frequencies
-        if scheme == "axial":
-            omega = part.vectors
-        yield _Set(label, omega, context, part.attention_factor, part, options.seq_len or context)
+            part = rfrope.from_config(source, seq_len=text)[index]
+        omega = part.vectors if scheme == "axial" else part.frequencies
+        for kind, window in _kinds(part, text, options).items():
+            seen = text if window is None else window
+            if seen < 2:
+                raise ValueError(f"{label} gives a context of {seen}; expected 2 or more, or --context")
+            one = replace(part, source=part.source | {"window": window})
+            length = options.seq_len or text
+            yield _Set(f"{label}: {kind}" if kind else label, omega, seen, part.attention_factor, one, length)
 
 
-def _context_of(part: rfrope.Rope, options: argparse.Namespace) -> int | None:
-    """How many positions are looked at: what was asked for, else what the layers see."""
-    if options.context is not None:
-        return _one_context(options, "a model's config")
-    if part.context is None:
-        return None
-    assert isinstance(part.context, int)  # that of a model
-    window = part.source["window"]
-    return part.context if window is None else min(part.context, window)
+def _kinds(part: rfrope.Rope, text: int, options: argparse.Namespace) -> dict[str, int | None]:
+    """Windows of the layers of one RoPE that see less of the text than all, by kind; one entry if all see the same."""
+    windows = part.source["windows"] if options.context is None else {"": None}
+    held = {kind: None if window is None or window >= text else window for kind, window in windows.items()}
+    return held if len(set(held.values())) > 1 else {"": next(iter(held.values()))}
 
 
 def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Set]:
@@ -240,7 +240,18 @@ def _scheme(one: _Set) -> Iterator[str]:
         slowest = np.max(ratio, where=np.isfinite(ratio), initial=1.0)
         done.append(f"slows {slowed} of {len(ratio)} blocks, at most {slowest:.4g} times")
     moved = f"\n  It moves the scores above by up to {effect['largest_change']:.3f}, at distance {effect['at_lag']}."
-    yield f"Scheme: {name}{read} {' and '.join(done) or 'changes no block'}.{moved if done else ''}"
+    yield f"Scheme: {name}{read} {' and '.join(done) or 'changes no block'}.{moved if done else ''}{_reach(one)}"
+
+
+def _reach(one: _Set) -> str:
+    """How far a config is stretched already, and how to read it there."""
+    found = None if one.model is None else stretched(one.model)
+    if found is None:
+        return ""
+    further = (
+        f"; --context {found.reach} reads it there" if one.seq_len is not None and one.seq_len < found.reach else ""
+    )
+    return f"\n  The config is {found}{further}."
 
 
 def _lines_of_sections(one: _Set) -> Iterator[str]:
@@ -287,6 +298,8 @@ def _about(one: _Set) -> dict[str, Any]:
     names = ("head_dim", "rotary_dim", "pairing", "sections", "interleaved")
     scheme = {name: getattr(one.model, name) for name in names}
     scheme |= {name: one.model.source[name] for name in ("model_type", "window", "rope_parameters")}
+    already = stretched(one.model)
+    scheme |= {"stretched": None if already is None else already.to_dict()}
     return {"scheme": scheme | {"pairing_from": one.model.source["pairing"], "seq_len": one.seq_len, "effect": effect}}
 
 

@@ -24,10 +24,11 @@ def add(commands: Any) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "plan",
-        help="rank ways to a longer context than a model was trained with",
-        description="Read the RoPE of a model from its config.json, and rank ways to a longer context: as it is, "
-        "linear, NTK, YaRN, llama3, and a set of rfrope's own whose blocks meet only angles seen in training. The "
-        "measures are geometry and not perplexity. Then print the config of the first, or of --way. "
+        help="list ways to a longer context than a model was trained with",
+        description="Read the RoPE of a model from its config.json, and list ways to a longer context: YaRN, NTK, "
+        "llama3, a set of rfrope's own whose blocks meet only angles seen in training, linear, and as it is; in the "
+        "order of the perplexity that was measured for one small model, with their geometry. A config that is "
+        "stretched already is planned from the ladder before that. Then print the config of the first, or of --way. "
         "Exit code: 0, or 2 for bad input.",
         epilog="Example: rfrope plan config.json --context 131072 -o rope.npz && "
         "rfrope export rope.npz --to vllm --model config.json -o new.json",
@@ -37,7 +38,10 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--context", type=whole(1), metavar="N", required=True, help="positions to reach")
     command.add_argument(
-        "--trained", type=whole(2), metavar="L", help="positions in training (default: what the SOURCE says)"
+        "--trained",
+        type=whole(2),
+        metavar="L",
+        help="positions in training (default: what the SOURCE says; its original context where a scheme stretches it)",
     )
     command.add_argument("--part", metavar="NAME", help="which RoPE of a config, as text_config or full_attention")
     command.add_argument("--way", metavar="NAME", help="whose config to print (default: the first)")
@@ -58,11 +62,11 @@ def _run(options: argparse.Namespace) -> int:
     }
     ways = {name: _way(plan, options.way) for name, plan in found.items()}
     for name, way in ways.items():
-        _write(options, ropes[name], found[name], way)
+        _write(options, found[name], way)
     page.write_page(
         options,
         f"{options.source} to {options.context} positions",
-        _parts(found, ways, ropes),
+        _parts(found, ways),
         lambda: _print(found, ways),
     )
     if options.json:
@@ -81,15 +85,13 @@ def _print(found: dict[str, analysis.Plan], ways: dict[str, analysis.Way]) -> No
         print(("\n" if number else "") + (f"{name}\n" if name else "") + f"{plan}\n\n{_case(ways[name])}")
 
 
-def _parts(
-    found: dict[str, analysis.Plan], chosen: dict[str, analysis.Way], ropes: dict[str, rfrope.Rope]
-) -> Iterator[page.Part]:
+def _parts(found: dict[str, analysis.Plan], chosen: dict[str, analysis.Way]) -> Iterator[page.Part]:
     """The page: for each RoPE the mean kernels of the ways with sliders, their measures, and their configs."""
     for name, plan in found.items():
         about, *_, last = str(plan).split("\n\n")
         yield page.words(about, last)
         label = f": {name}" if name else ""
-        trained = ropes[name]
+        trained = plan.way("as it is").rope
         head_dim = int(trained.source.get("qk_head_dim") or trained.head_dim or 0)
         still = max((head_dim + 1) // 2 - plan.n_blocks, 0)
         sets = [page.Curve(way.name, way.rope.frequencies, plan.context - 1, still) for way in plan.ways]
@@ -102,7 +104,7 @@ def _parts(
         )
         as_it_is = [way.name for way in plan.ways].index("as it is")
         yield page.curves(f"Score of equal content{label}", sets, plan.context, ladder=ladder, stretched=as_it_is)
-        yield page.table(f"Ways{label}", plan.table, note=plan.notes)
+        yield page.table(f"Ways{label}", plan.table, note=f"{plan.preface}\n\n{plan.notes}")
         first = chosen[name]
         for way in (first, *(way for way in plan.ways if way is not first)):
             config = _config(way)
@@ -168,13 +170,13 @@ def _check_files(options: argparse.Namespace) -> None:
             storage.check_target(options.output, overwrite=options.force)
 
 
-def _write(options: argparse.Namespace, trained: rfrope.Rope, plan: analysis.Plan, way: analysis.Way) -> None:
+def _write(options: argparse.Namespace, plan: analysis.Plan, way: analysis.Way) -> None:
     if options.output is not None:
         with naming("-o", options.output):
             rfrope.save(options.output, way.rope, overwrite=options.force)
     if options.plot is not None:
         figure, (left, right) = plotting.new_figure(2)
-        sets = {"trained": trained.frequencies}
+        sets = {"trained": plan.way("as it is").rope.frequencies}
         sets |= {one.name: one.rope.frequencies for one in plan.ways if one.name != "as it is"}
         plotting.mean_kernels(sets, options.context - 1, ax=left)
         plotting.wavelengths(sets, context=options.context, ax=right)

@@ -19,21 +19,34 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
     mapping of str to mapping
         By ``model_type``. Defaults of transformers 5.23, of the types that it has: ``rope_parameters`` (flat, or one
         dict for each kind of layer), ``head_dim`` where it does not follow from the next two, ``hidden_size``,
-        ``num_attention_heads``, ``max_position_embeddings``, ``global_head_dim``.
+        ``num_attention_heads``, ``max_position_embeddings``, ``global_head_dim``; with latent attention
+        ``qk_rope_head_dim``, the width that turns, and ``qk_nope_head_dim``, for sliding layers those of ``swa``.
 
-        How its class reads them. ``needs``: keys without which a config of this type has no RoPE. ``partial``: true
-        where a partial rotary factor is read under the scheme "default" too; "rotary_dim" if that name, too; others
-        pass over it there. ``beside``: what a dict that the config gives lacks, where that is not what
-        `rope_parameters` has. ``whole``: true where `rope_parameters` stands alone, and a ``rope_theta`` without a dict
-        beside it is not read. ``axial``: how a vision model uses its ladder; "halves": one ladder for each of two axes,
-        "alternating": one dealt out to both, "turns": as halves, in turns and not in radians, "unknown": another way.
-        ``rope``: false where its code has no RoPE, whatever its configs carry. ``null_base``: true where a base of null
-        says so. ``sections``: "own" where they are not dealt out in the order of `rfrope.mrope`;
-        "interleaved" where they are dealt out in turns, whatever ``mrope_interleaved`` says. ``scaled``:
-        "everywhere" where a ``rope_scaling`` is for every kind of layer. ``ntk``: "own" where that scheme is not the
-        usual one. ``inner_base``: true where the base is in a dict of the attention. ``names``: what its class calls
-        what others call otherwise. ``original``: true where its class has a default for
-        ``original_max_position_embeddings`` beside the dict, which wins. ``negated``: true where every angle is.
+        How its class reads them. ``names``: the names that it reads, its own first, where these are not the usual one
+        alone; what other models call otherwise it passes over. ``head_dim`` is "quotient" where it sets that itself,
+        whatever a config says. ``quotient``: how many times the ratio of width and heads a head is wide. ``alike``:
+        names of numbers that must be that of the heads. ``dict``: false where it reads no dict. ``needs``: keys without
+        which a config of this type has no RoPE. ``partial``: true where a partial rotary factor is read under the
+        scheme "default" too; "rotary_dim" or "qk_rope_head_dim" if the width that turns is, too, under that name;
+        "latent" where the two widths of latent attention say it, whatever a dict does; others pass over it there.
+        ``beside``: what a dict that the config gives lacks, where that is not what `rope_parameters` has. ``whole``:
+        true where `rope_parameters` stands alone, and what it has is not read beside it without a dict. ``axial``: how
+        a vision model uses its ladder; "halves": one ladder for each of two axes, "alternating": one dealt out to both,
+        "turns": as halves, in turns and not in radians, "unknown": another way. ``rope``: false where its code has no
+        RoPE, whatever its configs carry. ``null_base``: true where a base of null says so. ``sections``: "own" where
+        they are not dealt out in the order of `rfrope.mrope`; "interleaved" where they are dealt out in turns, whatever
+        ``mrope_interleaved`` says. ``scaled``: "everywhere" where a ``rope_scaling`` is for every kind of layer.
+        ``ntk``: "own" where that scheme is not the usual one. ``inner_base``: true where the base is in a dict of the
+        attention. ``original``: true where its class has a default for ``original_max_position_embeddings`` beside the
+        dict, which wins. ``negated``: true where every angle is.
+
+        ``window``: what its layers see, for types whose class has windows; the others see all. ``length``: the usual
+        number of positions, under ``key`` where that is not "sliding_window". ``layers``: the usual kinds of layers, of
+        a type with one RoPE; ``windowed``: those with a window, "" for all, where that does not follow from the names
+        of kinds; ``still``: those without RoPE. ``first``: the usual ``max_window_layers``, from which on layers have a
+        window. ``used``: false where ``use_sliding_window`` must say that it counts. ``half``: true where the number
+        counts both sides, ``both``: true where layers see as far to both, ``longest``: what some of the layers have at
+        least.
 
         ``engines``: the engines whose code for this type was read, and what is peculiar to it there: for MLX-LM the
         ``rope_theta`` of its class, ``rope_parameters`` where that reads them, and the ``schemes`` that it knows, as

@@ -118,11 +118,11 @@ def _put(held: dict[str, Any], made: Mapping[str, Any], rope: Rope, part: str, s
 def _replace(place: dict[str, Any], made: Mapping[str, Any], rope: Rope) -> None:
     """Put what was made in the place of a part's own, under all the names that the part or its class has for it."""
     entry = known(place.get("model_type"))
-    own: Mapping[str, str] = entry.get("names", {})
+    own: Mapping[str, tuple[str, ...]] = entry.get("names", {})
     beside: dict[str, Any] = {}
     for what, names in _NAMES.items():
         names_here = [name for name in names if name in place]
-        names_here += [own[what]] if what in own else []
+        names_here += own.get(what, ())[:1]
         beside |= {name: made[what] for name in names_here if what in made}
         for name in names:
             place.pop(name, None)

@@ -56,8 +56,8 @@ class EngineUse(Result):
     score_ratio : float or None
         The score of a token with itself, divided by that of the reference.
     differs_from : int or None
-        The first distance at which the score of equal content differs by 1 % of the reference's at distance 0; None
-        where it does nowhere, or nothing is known.
+        The first distance, of those that the layers see, at which the score of equal content differs by 1 % of the
+        reference's at distance 0; None where it does nowhere, or nothing is known.
     """
 
     engine: str
@@ -373,9 +373,9 @@ def _score(use: Use, lags: Any, case: Case) -> Any:
 
 def _differs_from(use: Use, standard: Use, case: Case) -> int | None:
     allowed = _SHARE * abs(float(_score(standard, 0, case)))
-    start, length = 0, _CHUNKS[0]
-    while start < case.seq_len:
-        lags = np.arange(start, min(start + length, case.seq_len))
+    start, length, end = 0, _CHUNKS[0], min(case.seq_len, case.rope.source["window"] or case.seq_len)
+    while start < end:
+        lags = np.arange(start, min(start + length, end))
         far = np.abs(_score(use, lags, case) - _score(standard, lags, case)) >= allowed
         if np.any(far):
             return start + int(np.argmax(far))

@@ -81,7 +81,10 @@ def from_config(
         - ``note``: what else must be known of how this model type turns its features, if there is such a thing;
         - ``turned``: ``"last"`` where these are the last features of a query or key, and not the first, as in latent
           attention, else ``"first"``;
-        - ``window``: positions that these layers see, or None for all;
+        - ``window``: how far the layers see that it turns, themselves counted, in positions: keys at that distance or
+          more are hidden; None where some see all;
+        - ``windows``: the same for each kind of them, where they differ: ``{"full_attention": None,
+          "sliding_attention": 128}``;
         - ``qk_head_dim``: features that a score compares, more than ``head_dim`` with latent attention.
 
     Raises
@@ -184,7 +187,7 @@ def _all_parts(name: str, part: Mapping[str, Any], parent: str, reading: _Readin
         raise ValueError(f"{reading.source or 'config'} has parts nested deeper than {_DEEPEST}, as {name:.80}...")
     model_type, defaults = _known(name, part, parent)
     with _named(reading, name):
-        part = _with_inner_base(part, model_type)
+        part = _without_unread_dict(_with_inner_base(part, model_type), defaults)
     inner = {
         f"{name}.{key}" if name else key: key
         for key, value in part.items()
@@ -298,11 +301,14 @@ def _of_kind(
     order = known(model_type).get("sections", defaults.get("sections"))
     own_order = order == "own"  # not dealt out in the order of `mrope`
     pairing, about = _pairing(part, model_type, defaults, reading)
+    windows = values.windows(part, layer, defaults)
+    lengths = [length for length in windows.values() if length is not None]
     about |= {
         "name": place,
         "model_type": model_type,
-        "window": values.window(part, layer),
-        "qk_head_dim": values.qk_head_dim(part, head_dim),
+        "window": max(lengths) if len(lengths) == len(windows) else None,
+        "windows": windows,
+        "qk_head_dim": values.qk_head_dim(part, layer, head_dim, defaults),
     }
     return of(
         made,
@@ -345,6 +351,19 @@ def _with_inner_base(part: Mapping[str, Any], model_type: str) -> Mapping[str, A
     return {**part, "rope_theta": inner.get("rope_theta")} if known(model_type).get("inner_base") is True else part
 
 
+def _without_unread_dict(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a part without the dict that some types carry and do not read; one that says more is refused."""
+    if defaults.get("dict") is not False:
+        return part
+    plain = {"rope_type": ("default", "axial"), "rope_theta": (first(part, "rope_theta", defaults["rope_parameters"]),)}
+    if unread := [key for key, value in given(part).items() if value not in plain.get(key, ())]:
+        raise ValueError(
+            f"rope_parameters holds {', '.join(unread)}, but this model_type reads no such dict; expected rope_theta "
+            "beside it"
+        )
+    return {key: value for key, value in part.items() if key not in DICTS}
+
+
 def _layers(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What a part says of each kind of layer; a single one is called ``""``."""
     parameters = given(part)
@@ -357,16 +376,19 @@ def _layers(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, d
                 "it applies to"
             )
         return {layer: dict(one) for layer, one in parameters.items() if isinstance(one, Mapping)}
-    theta, local = values.base(part), values.base(part, "local_theta")
+    theta = values.base(part, values.names("rope_theta", defaults))
+    local = values.base(part, NAMES["local_theta"])
+    beside = ("rope_theta", "partial_rotary_factor")  # the config may have these outside the dict
     if not is_nested(usual) and local is None:
-        beside = ("rope_theta", "partial_rotary_factor")  # the config may have these outside the dict
         return {"": parameters or {key: value for key, value in usual.items() if key not in beside}}
-    layers = {layer: dict(one) for layer, one in usual.items() if one is not None} if is_nested(usual) else {}
+    layers = {layer: one for layer, one in usual.items() if one is not None} if is_nested(usual) else {}
+    layers = {layer: {key: value for key, value in one.items() if key not in beside} for layer, one in layers.items()}
     if not parameters and local is None and theta is None:
         return layers
     if layers and (
         set(layers) != {"full_attention", "sliding_attention"}
         or any(one["rope_type"] != "default" for one in layers.values())
+        or part.get("rope_parameters")  # an older rope_scaling is for the layers with full attention
     ):
         raise ValueError(
             f"rope_parameters is one dict; expected one dict in it for each of {', '.join(sorted(layers))}"
@@ -383,10 +405,8 @@ def _layers(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, d
 def _axial(name: str, part: Mapping[str, Any], model_type: str, defaults: Mapping[str, Any], reading: _Reading) -> Rope:
     """Two axes of a picture: the first half of the frequencies turns by one coordinate, the second by the other."""
     held = given(part)
-    given_theta = held.get("rope_theta", first(part, "rope_theta"))
+    given_theta = held.get("rope_theta", first(part, "rope_theta", defaults))
     theta = positive("rope_theta", defaults["rope_parameters"]["rope_theta"] if given_theta is None else given_theta)
-    if part.get("embed_dim") is not None:  # Qwen2-VL, whose hidden_size is that of the text model
-        part = {**part, "hidden_size": part["embed_dim"]}
     head_dim = values.head_dim(part, "", held, defaults)
     if head_dim % 4:
         raise ValueError(f"head_dim is {head_dim}; expected a multiple of 4: two axes, and two features a block")
@@ -409,6 +429,7 @@ def _axial(name: str, part: Mapping[str, Any], model_type: str, defaults: Mappin
             "model_type": model_type,
             "rope_parameters": {"rope_type": "axial", "rope_theta": theta},
             "window": None,
+            "windows": {"": None},
             "qk_head_dim": head_dim,
         },
     )

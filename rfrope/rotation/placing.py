@@ -12,6 +12,7 @@ from rfrope._core import array, capacity
 from rfrope._core.arguments import choice, listed, positive, whole
 from rfrope._core.array import Array
 
+AFTER_VIDEO = ("largest", "sides")
 RESIZED = ("extrapolate", "interpolate", "interpolate centres", "edges", "centres")
 
 
@@ -61,7 +62,13 @@ def packed_positions(cu_seqlens: Array, *, starts: Array | int = 0) -> Array:
 
 
 def mrope_positions(
-    segments: Sequence[int | Sequence[float]], *, merge: int = 2, start: int = 0, xp: Any = None, device: Any = None
+    segments: Sequence[int | Sequence[float]],
+    *,
+    merge: int = 2,
+    start: int = 0,
+    after_video: str = "largest",
+    xp: Any = None,
+    device: Any = None,
 ) -> Array:
     """Positions (time, row, column) of a text with pictures and video, as Qwen2-VL, Qwen2.5-VL and Qwen3-VL count them.
 
@@ -75,27 +82,38 @@ def mrope_positions(
         How many patches on each side become one token (``spatial_merge_size``).
     start : int
         Position of the first token.
+    after_video : {"largest", "sides"}
+        Where text goes on after a video of more positions in time than on its longer side; nothing else differs.
+
+        - largest: after the largest of all its three positions. So says the paper, and so do transformers up to 5.2,
+          vLLM (commit 002d181), SGLang 0.5.23 and MLX-VLM (02f4c3a). The models were trained so: it is the default;
+        - sides: at the larger of its height and width, in tokens, whatever its length in time, which puts the text
+          before later frames. So do transformers from 5.3 on, 5.23 included.
     xp, device
         Array library (a module; NumPy unless given) and where to put the result.
 
     Returns
     -------
     array, (L, 3)
-        Integers, for a `Rope` with three sections. Text goes on in all three at once; after a grid it goes on at the
-        larger of its height and width, in tokens, whatever its length in time. Generated tokens go on at the largest
-        number plus 1.
+        Integers, for a `Rope` with three sections. Text goes on in all three at once; after a picture it goes on at the
+        larger of its height and width, in tokens. Generated tokens go on at the largest number plus 1.
 
     Raises
     ------
     ValueError
-        For grids of another form, sides that `merge` does not divide, or an interval that is not positive.
+        For grids of another form, sides that `merge` does not divide, an interval that is not positive, or an unknown
+        `after_video`.
     TypeError
         For sizes that are not whole numbers.
 
     Notes
     -----
     The interval of Qwen2.5-VL is ``tokens_per_second * second_per_grid_ts``; times are rounded down from float32, as
-    there. transformers returns the transpose, ``(3, batch, L)``.
+    there. transformers 4 cuts ``second_per_grid_ts`` down to whole seconds before that. transformers returns the
+    transpose, ``(3, batch, L)``.
+
+    Source: Wang et al., "Qwen2-VL: Enhancing vision-language model's perception of the world at any resolution" (2024),
+    section 2.1: each modality begins at the largest position of the one before it, plus one.
 
     Examples
     --------
@@ -105,7 +123,15 @@ def mrope_positions(
     array([[0, 1, 2, 2, 2, 2, 4],
            [0, 1, 2, 2, 3, 3, 4],
            [0, 1, 2, 3, 2, 3, 4]])
+
+    A video of four frames of one token each, and a token after it:
+
+    >>> for rule in ("largest", "sides"):
+    ...     mrope_positions([(4, 2, 2), 1], after_video=rule)[:, 0]
+    array([0, 1, 2, 3, 4])
+    array([0, 1, 2, 3, 1])
     """
+    choice("after_video", after_video, AFTER_VIDEO)
     merge, at, found = whole("merge", merge, 1), whole("start", start), [np.empty((0, 3), dtype=np.int64)]
     kinds = "a list of whole numbers and of (t, h, w), as [5, (1, 4, 4)]"
     for number, segment in enumerate(listed("segments", segments, kinds)):
@@ -127,7 +153,7 @@ def mrope_positions(
         times = (np.arange(frames, dtype=np.float32) * np.float32(interval)).astype(np.int64)
         grid[..., 0] = times[:, None, None]
         found.append(at + grid.reshape(-1, 3))
-        at += max(rows, columns)
+        at += max(rows, columns, int(times[-1]) + 1 if after_video == "largest" else 1)
     return array.from_host(np.concatenate(found), array.named_namespace(xp), device=device)
 
 

@@ -7,7 +7,7 @@ the tests are derived from these records.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -311,3 +311,80 @@ SCHEMES = (
         optional=("factor",),
     ),
 )
+
+
+# -- configs that are stretched already --------------------------------------------------------------------------------
+
+_NAMES_ORIGINAL = ("yarn", "longrope", "llama3", "dynamic")  # dynamic by its formula, which takes the config's context
+_STRETCHING = (*_NAMES_ORIGINAL, "linear", "ntk", "proportional")
+
+
+@dataclass(frozen=True, eq=False)
+class Stretched:
+    """What the scheme of a config has made of a ladder already.
+
+    Attributes
+    ----------
+    scheme : str
+    factor : float
+        Above 1.
+    original_context : int
+        Positions from which it stretches.
+    reach : int
+        Their product, or the config's own context where that is more.
+    rope : Rope
+        The ladder before the scheme, for the original context.
+    """
+
+    scheme: str
+    factor: float
+    original_context: int
+    reach: int
+    rope: Rope
+
+    @property
+    def names_original(self) -> bool:
+        """Whether the scheme says from how many positions; for the others it is the context of the config."""
+        return self.scheme in _NAMES_ORIGINAL
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, ready for JSON."""
+        return {name: value for name, value in vars(self).items() if name != "rope"}
+
+    def __str__(self) -> str:
+        origin = f"{self.original_context} positions to {self.reach}"
+        return f"stretched already, by {self.scheme} with factor {self.factor:.4g}, from {origin}"
+
+
+def stretched(rope: Rope) -> Stretched | None:
+    """What has stretched the ladder of a config; None for none, and for HunYuan's ``alpha``, which is a base.
+
+    Parameters
+    ----------
+    rope : Rope
+        As `rfrope.from_config` returns it: its ``source`` holds ``rope_parameters``.
+
+    Returns
+    -------
+    Stretched or None
+    """
+    values = dict(rope.source.get("rope_parameters", {}))
+    name, context = values.get("rope_type"), rope.context
+    if name not in _STRETCHING or "alpha" in values or not isinstance(context, int):
+        return None
+    original = int(values.get("original_max_position_embeddings", context))
+    factor = float(values.get("factor", context / original))
+    if factor <= 1.0:
+        return None
+    plain = {"rope_type": name if name == "proportional" else "default"}
+    plain |= {key: values[key] for key in EVERYWHERE if key in values}
+    assert rope.head_dim is not None  # set by every Rope
+    made = (_proportional if name == "proportional" else _default)(plain, rope.head_dim, None, None)
+    before = replace(
+        rope,
+        frequencies=made.frequencies,
+        attention_factor=1.0,
+        context=original,
+        source=rope.source | {"rope_parameters": plain},
+    )
+    return Stretched(str(name), factor, original, max(round(factor * original), context), before)

@@ -68,7 +68,7 @@ def test_the_published_ways_are_those_of_scaling(made):
     assert made.way("yarn").rope.attention_factor == yarn.attention_factor
 
 
-def test_places_are_sums_of_ranks_and_unseen_angles_come_last(made):
+def test_places_are_sums_of_ranks_and_order_nothing(made):
     columns = [
         [float(f"{way.departure:.3g}") for way in made.ways],
         [len(way.unseen) for way in made.ways],
@@ -77,10 +77,9 @@ def test_places_are_sums_of_ranks_and_unseen_angles_come_last(made):
     ]
     places = np.sum([rankdata(column, method="min") for column in columns], axis=0)
     assert [way.places for way in made.ways] == places.tolist()
-    order = [(bool(way.unseen), way.places, way.departure) for way in made.ways]
-    assert order == sorted(order)
-    assert order[0][0] is False
-    assert order[-1][0] is True
+    assert [way.name for way in made.ways] == ["yarn", "ntk", "llama3", "optimised", "linear", "as it is"]
+    assert [way.perplexity for way in made.ways] == sorted(way.perplexity for way in made.ways)
+    assert min(made.ways, key=lambda way: way.places).name != made.ways[0].name
 
 
 def check_optimised(plan, trained):
@@ -199,33 +198,133 @@ def test_one_block_has_no_ladder():
     assert "1 of 1 block completed no turn in training" in str(plan)
 
 
+# -- configs that are stretched already --------------------------------------------------------------------------------
+
+
+BANDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LISTS = {"short_factor": [1.0] * 16, "long_factor": np.linspace(1.0, 6.0, 16).tolist()}
+SCHEMES = {
+    "linear": {"factor": 4.0},
+    "ntk": {"factor": 4.0},
+    "dynamic": {"factor": 4.0},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 2048},
+    "yarn without its original context": {"factor": 4.0},
+    "llama3": {"factor": 4.0, "original_max_position_embeddings": 2048, **BANDS},
+    "longrope": {"factor": 4.0, "original_max_position_embeddings": 2048, **LISTS},
+    "proportional": {"factor": 4.0},
+}
+
+
+def config(scheme, key="rope_parameters", context=2048, **more):
+    named = {("type" if key == "rope_scaling" else "rope_type"): scheme.partition(" ")[0]}
+    sizes = {"hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": context}
+    return {"model_type": "llama", **sizes, "rope_theta": 1e5, key: named | SCHEMES[scheme] | more}
+
+
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_config_that_is_stretched_is_planned_from_the_ladder_before(scheme, key):
+    (rope,) = rfrope.from_config(config(scheme, key), seq_len=8192)
+    plain = rfrope.from_config(config("linear", factor=1.0))[0]
+    wanted, plan = analysis.plan(plain, 16384), analysis.plan(rope, 16384)
+    name = scheme.partition(" ")[0]
+    assert plan.stretched.to_dict() == {"scheme": name, "factor": 4.0, "original_context": 2048, "reach": 8192}
+    assert (plan.trained_context, plan.context) == (2048, 16384)
+    assert wanted.stretched is None
+    for way, other in zip(plan.ways, wanted.ways, strict=True):
+        np.testing.assert_allclose(way.rope.frequencies, other.rope.frequencies, rtol=1e-13)
+        assert way.rope.attention_factor == other.rope.attention_factor
+        assert way.rope_parameters == other.rope_parameters
+    told = (
+        f"The config is stretched already, by {name} with factor 4, from 2048 positions to 8192.\nWhat follows starts"
+    )
+    assert plan.preface.startswith(told)
+    assert json.loads(json.dumps(plan.to_dict()))["stretched"]["reach"] == 8192
+
+
+def test_the_recipe_of_qwen_is_the_plan_that_it_reaches():
+    """Qwen2.5's published recipe for 131072 positions, which its config says already."""
+    sizes = {"hidden_size": 896, "num_attention_heads": 14, "rope_theta": 1e6, "max_position_embeddings": 32768}
+    recipe = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    (rope,) = rfrope.from_config({"model_type": "qwen2", **sizes, "rope_scaling": recipe})
+    plan = analysis.plan(rope, 131072)
+    assert "\nIt reaches the 131072 positions that were asked for without a change.\n" in plan.preface
+    yarn = plan.way("yarn")
+    np.testing.assert_allclose(yarn.rope.frequencies, rope.frequencies, rtol=1e-14)
+    assert yarn.rope.attention_factor == rope.attention_factor
+    assert (yarn.rope_parameters["factor"], plan.trained_context) == (4.0, 32768)
+    divisors = plan.way("as it is").rope.frequencies / plan.way("optimised").rope.frequencies
+    assert np.max(divisors) == pytest.approx(4.0)
+    assert "without a change" not in analysis.plan(rope, 262144).preface
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_model_that_was_trained_with_its_scheme_keeps_it(scheme):
+    (rope,) = rfrope.from_config(config(scheme, context=8192), seq_len=8192)
+    plan = analysis.plan(rope, 16384, trained_context=8192)
+    names_its_own = "original_max_position_embeddings" in SCHEMES[scheme] or scheme.partition(" ")[0] in (
+        "linear",
+        "ntk",
+        "proportional",
+    )
+    assert (plan.stretched is None) == names_its_own
+    if names_its_own:
+        np.testing.assert_array_equal(plan.way("as it is").rope.frequencies, rope.frequencies)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 1.0},
+        {"rope_type": "dynamic", "alpha": 1000.0},  # a base, by which HunYuan was trained
+        {"rope_type": "longrope", "original_max_position_embeddings": 2048, **LISTS},  # not beyond its own context
+    ],
+)
+def test_a_config_that_stretches_nothing(told):
+    rope = models.from_rope_parameters(told, head_dim=32, max_position_embeddings=2048)
+    assert analysis.plan(rope, 4096).stretched is None
+
+
+def test_longrope_without_a_factor_has_the_ratio_of_its_contexts():
+    told = {"rope_type": "longrope", "original_max_position_embeddings": 1024, **LISTS}
+    plan = analysis.plan(models.from_rope_parameters(told, head_dim=32, max_position_embeddings=4096), 8192)
+    assert (plan.stretched.factor, plan.stretched.reach, plan.trained_context) == (4.0, 4096, 1024)
+
+
 # -- the text ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_line_of_the_text(made):
-    head, nowhere, geometry, perplexity, _, *rest = str(made).split("\n")
+    head, nowhere, evidence, geometry, _, *rest = str(made).split("\n")
     dead = sum(2.0 * np.pi / omega > 1024 for omega in LADDER.frequencies)
     assert (
         head
         == f"From 1024 trained positions to 4096, 4 times as many. {dead} of 16 blocks completed no turn in training,"
     )
     assert nowhere == f"and the trained mean kernel is below 0 first at lag {first_below(curve(LADDER, 1024))}."
-    assert geometry.startswith("What follows is geometry: ")
-    assert f"{geometry} {perplexity}".endswith("It is not perplexity, which only the model itself can show.")
+    assert f"{head}\n{nowhere}\n{evidence}\n{geometry}" == made.preface
+    assert evidence.endswith("which was measured for one model, without training, at twice its context.")
+    assert geometry.startswith("The rest is geometry: ")
     rows = [re.split(r"  +", line) for line in rest[:7]]
-    assert rows[0] == ["way", "departure", "unseen", "first < 0", "neighbours", "factor", "places"]
+    assert rows[0] == ["way", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor", "places"]
     for row, way in zip(rows[1:], made.ways, strict=True):
         numbers = [way.departure, way.resolution, way.rope.attention_factor]
-        shown = [f"{numbers[0]:.3g}", str(len(way.unseen)), str(way.first_negative_lag or "never")]
+        shown = [
+            f"{way.perplexity:.2f}",
+            f"{numbers[0]:.3g}",
+            str(len(way.unseen)),
+            str(way.first_negative_lag or "never"),
+        ]
         assert row == [way.name, *shown, f"{numbers[1]:.3g}", f"{numbers[2]:.4g}", str(way.places)]
-    notes = " ".join(rest[8:13])
+    notes = " ".join(rest[8:14])
     assert "at the trained lags, 0 to 1023. " in notes
-    assert notes.endswith("Ways without unseen angles first, then by places.")
+    assert notes.endswith("places: those in the four measures, added; equal ones share one, less is better.")
     for way in made.ways:  # "completed no turn in training and turn further over the longer context"
         turns = LADDER.frequencies * 1024 / (2.0 * np.pi), np.abs(way.rope.frequencies) * 4096 / (2.0 * np.pi)
         further = (turns[0] < 1.0) & (turns[1] > turns[0] * (1.0 + 1e-9))
         assert way.unseen == tuple(np.flatnonzero(further).tolist())
-    assert rest[13:] == [
+    assert rest[14:] == [
         "",
         "optimised: divisors from 1 to 4, none above that of a slower block; blocks of 32 turns or more stay.",
         "optimised against yarn: better in departure, first lag below 0, resolution of neighbours; "
@@ -243,13 +342,14 @@ def test_every_line_of_the_text(made):
 
 def test_it_says_where_the_optimised_set_falls_behind(made):
     worse = dataclasses.replace(made.way("optimised"), departure=1.0, unseen=(3,), first_negative_lag=5, resolution=0.9)
-    behind = dataclasses.replace(made, ways=(worse, *made.ways[1:]))
+    others = [way for way in made.ways if way.name != "optimised"]
+    behind = dataclasses.replace(made, ways=(worse, *others))
     assert str(behind).endswith(
         "optimised against yarn: worse in departure, unseen angles, first lag below 0, resolution of neighbours."
     )
     assert set(behind.to_dict()["optimised_against_yarn"].values()) == {"worse"}
     mixed = dataclasses.replace(worse, departure=0.0, first_negative_lag=None, resolution=made.way("yarn").resolution)
-    told = str(dataclasses.replace(made, ways=(mixed, *made.ways[1:]))).rpartition("\n")[2]
+    told = str(dataclasses.replace(made, ways=(mixed, *others))).rpartition("\n")[2]
     assert told == (
         "optimised against yarn: better in departure, first lag below 0; even in resolution of neighbours; "
         "worse in unseen angles."
@@ -302,7 +402,7 @@ def test_bad_input(arguments, options, message):
 
 
 def test_an_unknown_way(made):
-    with pytest.raises(ValueError, match="name is 'su'; expected one of 'optimised', 'llama3', 'yarn'"):
+    with pytest.raises(ValueError, match="name is 'su'; expected one of 'yarn', 'ntk', 'llama3', 'optimised'"):
         made.way("su")
     with pytest.raises(ValueError, match=r"name is 'lama3'; did you mean 'llama3'\? Expected one of"):
         made.way("lama3")

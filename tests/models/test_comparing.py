@@ -74,6 +74,15 @@ def test_from_where_a_score_differs_is_where_the_mean_kernels_part():
     assert one.frequency_error == pytest.approx(np.max(np.abs(one.frequencies / standard.frequencies - 1.0)))
 
 
+def test_distances_beyond_the_window_are_not_compared():
+    told = QWEN3 | {"model_type": "mistral", "rope_scaling": {"type": "dynamic", "factor": 2.0}, "sliding_window": None}
+    found = row(models.compare(told, seq_len=65536), "TensorRT-LLM")
+    assert found.differs_from > 2
+    for window, expected in ((found.differs_from, None), (found.differs_from + 1, found.differs_from)):
+        one = row(models.compare(told | {"sliding_window": window}, seq_len=65536), "TensorRT-LLM")
+        assert (one.differs_from, one.frequency_error) == (expected, found.frequency_error)
+
+
 def test_a_difference_below_one_percent_has_no_place():
     found = models.compare(QWEN3 | {"rope_scaling": YARN | {"attention_factor": 1.137}}, ["transformers", "SGLang"])
     one = row(found, "SGLang")
