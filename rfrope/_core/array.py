@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Container
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, wraps
+from functools import lru_cache, wraps
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
@@ -361,7 +361,7 @@ def dtype_name(x: Array) -> str:
     return str(getattr(dtype, "name", None) or str(dtype).rpartition(".")[2])
 
 
-@cache
+@lru_cache(maxsize=64)
 def _numpy_name(dtype: np.dtype) -> str:
     return dtype.name  # NumPy puts this together anew each time
 

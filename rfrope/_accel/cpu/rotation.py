@@ -214,6 +214,9 @@ class Prepared(Repeats):
             return None
         turned = _again(known, x, positions, self._address, self._scale, out)
         if turned is not None and type(positions) is np.ndarray:
+            if len(self._often) >= _REMEMBERED:
+                self._often.clear()
+                self._steps.clear()
             often = self._often[x.shape] = self._often.get(x.shape, 0) + 1
             dense = x.dtype.char in "fd" and x.flags.carray and turned.flags.carray
             if often % _STEADY == 0 and dense and Step.fits(positions):
