@@ -362,14 +362,22 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
 
 
 def check_turned(rope: Any, x: Any) -> None:
-    """Refuse features whose first 2D are not those that a model turns."""
+    """Refuse features that are not of the width that a Rope was given, or whose first 2D a model does not turn."""
     shape = x.shape if hasattr(x, "shape") else np.shape(x)  # PyTorch's compiler can trace this
     width = shape[-1] if len(shape) else 0
-    if rope.source.get("turned") == "last" and width > rope.rotary_dim:
+    last = rope.source.get("turned") == "last"
+    if (not last and (width == rope.head_dim or type(rope.head_dim) is not int)) or width <= rope.rotary_dim:
+        return
+    if last:
         raise ValueError(
             f"this model turns the last {rope.rotary_dim} features of a head, but of the {width} given the first "
             f"would turn; expected x[..., -{rope.rotary_dim}:]"
         )
+    part = "" if rope.rotary_dim == rope.head_dim else f", or the {rope.rotary_dim} that turn"
+    raise ValueError(
+        f"features are {width} wide, but the Rope has head_dim={rope.head_dim}; expected {rope.head_dim}{part}: for "
+        f"heads of {width} features of which {rope.rotary_dim} turn, dataclasses.replace(rope, head_dim={width})"
+    )
 
 
 def check_values(name: str, value: Array, xp: ModuleType) -> None:
