@@ -6,6 +6,7 @@ axis or several: frequencies ``(D,)`` of one axis are ``(D, 1)``, and scalar pos
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from types import ModuleType
@@ -189,6 +190,7 @@ def checked(
     if positions.ndim == 0 or positions.shape[-1] != omega.shape[-1]:
         raise _unequal_axes(name, positions.shape, omega.shape)
     check_values(name, positions, xp)
+    warn_of_positions_of_16_bits(positions, xp, name)
     if shift is not None:
         shift = array.as_widest(array.numbers(shift, xp, name="shift", device=device), xp)
         check_values("shift", shift, xp)
@@ -434,13 +436,31 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
     omega, places = (np.abs(array.to_host(array.as_widest(one, xp))) for one in (frequencies, positions))
     missed = 0.5 * array.resolution(frequencies) * float(np.max(omega)) * float(np.max(places))
     if missed > _MISSED:
-        warnings.warn(
+        _warn(
             f"frequencies has dtype {array.dtype_name(frequencies)}: at {name} up to {float(np.max(places)):g} phases "
             f"may miss by {missed:.2g} radians; expected float32 or float64 frequencies: keep them out of casts such "
-            "as .bfloat16() or .half(), or make them anew",
-            PrecisionWarning,
-            stacklevel=6,
+            "as .bfloat16() or .half(), or make them anew"
         )
+
+
+def warn_of_positions_of_16_bits(positions: Array, xp: ModuleType, name: str) -> None:
+    """Warn of floats of 16 bits beyond which they lack whole numbers; where nobody may look at them, of any."""
+    if getattr(positions.dtype, "itemsize", 2) != 2 or not array.is_real_floating(positions) or tensors.is_compiling():
+        return
+    last = 2.0 / array.resolution(positions)
+    if not array.on_host(positions) or not array.all_within(positions, last, xp):
+        _warn(
+            f"{name} has dtype {array.dtype_name(positions)}, which lacks whole numbers above {last:g}: tokens there "
+            "may turn by the positions of others; expected integers, float32 or float64"
+        )
+
+
+def _warn(text: str) -> None:
+    """Warn at the line that called this package, however deep inside it that is noticed."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("rfrope", "torch"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, PrecisionWarning, stacklevel=level + 1)
 
 
 def _whole(positions: Any, name: str, xp: ModuleType, device: Any) -> Any:

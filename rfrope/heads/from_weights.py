@@ -156,9 +156,9 @@ def offset_from_weights(
     given = {name: value for name, value in named.items() if value is not None}
     host = dict(zip([*given, "frequencies"], on_host(angles.given(frequencies, pairing, 1.0), **given), strict=True))
     omega = one_axis(host["frequencies"])
-    if hasattr(frequencies, "vectors") and host["w_q"].ndim > 1:
-        angles.check_turned(frequencies, host["w_q"].mT)
     query, key = (_complex_rows(name, host[name], len(omega), pairing) for name in ("w_q", "w_k"))
+    if hasattr(frequencies, "vectors"):
+        angles.check_turned(frequencies, host["w_q"].mT)
     array.broadcast_shapes({"w_q": query.shape[:-2], "w_k": key.shape[:-2]})
     if query.shape[-2:] != key.shape[-2:]:
         raise ValueError(

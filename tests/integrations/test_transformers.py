@@ -65,7 +65,7 @@ def test_fewer_queries_are_at_the_last_positions(frequencies):
         else torch.stack([torch.arange(7), torch.arange(7) % 3], -1)[None]
     )
     rotary, positions = RotaryEmbedding(frequencies), types.SimpleNamespace(turns_last=False)
-    turned = rotations._turned(rotary, positions, q, k, at, False)
+    turned = rotations._turned(rotary, positions, (q, k), at, False)
     for x, got, places in ((q, turned[0], at[0, 4:]), (k, turned[1], at[0])):
         assert torch.equal(got, rfrope.rotate(x, places, torch.from_numpy(frequencies)))
 
@@ -105,6 +105,28 @@ def test_a_replaced_model_is_neither_pickled_nor_copied_wrongly(tmp_path):
     learned = RotaryEmbedding(ropes_of(model), learnable=True)
     with replace_rotary(model, learned), pytest.raises(TypeError, match="cannot be copied"):
         copy.deepcopy(model)
+
+
+@pytest.mark.parametrize("model_type", ["glm", "stablelm", "gpt_neox"])
+def test_a_model_says_itself_how_much_of_a_head_turns(model_type):
+    """Frequencies without a head_dim are for as many blocks as the model turns, whether it hands on all features."""
+    model = made(model_type)
+    rope, wanted = ropes_of(model), logits(model)
+    assert rope.rotary_dim < rope.head_dim
+    for one in (rope, rope.frequencies, RotaryEmbedding(rope)):
+        one = rfrope.Rope(one, pairing=rope.pairing) if isinstance(one, np.ndarray) else one
+        with replace_rotary(model, one):
+            torch.testing.assert_close(logits(model), wanted, rtol=0, atol=1e-4)
+
+
+def test_a_module_of_another_layout_or_width_is_refused():
+    model = made()
+    with pytest.raises(ValueError, match="the module has layout='bthd'; expected 'bhtd' in a model"):
+        replace_rotary(model, RotaryEmbedding(rfrope.geometric(8), layout="bthd"))
+    model = made("glm")
+    narrow = rfrope.Rope(rfrope.geometric(4), pairing="interleaved", head_dim=12)
+    with replace_rotary(model, narrow), pytest.raises(ValueError, match="q has 16 features, but heads have 12"):
+        logits(model)
 
 
 # -- configs -----------------------------------------------------------------------------------------------------------
