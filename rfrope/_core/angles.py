@@ -26,6 +26,7 @@ _SETS = {  # the frequencies that a function takes, as its errors word it
 }
 
 
+_NARROW = ("float16", "bfloat16")
 _MISSED = 0.05  # radians: what frequencies of 16 bits may miss without a word
 
 
@@ -429,7 +430,7 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
     """
     if not hasattr(frequencies, "dtype") or tensors.is_compiling():
         return
-    if array.dtype_name(frequencies) not in ("float16", "bfloat16"):
+    if array.dtype_name(frequencies) not in _NARROW:
         return
     if not (array.on_host(frequencies) and array.on_host(positions)) or 0 in (*frequencies.shape, *positions.shape):
         return
@@ -445,7 +446,9 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
 
 def warn_of_positions_of_16_bits(positions: Array, xp: ModuleType, name: str) -> None:
     """Warn of floats of 16 bits beyond which they lack whole numbers; where nobody may look at them, of any."""
-    if getattr(positions.dtype, "itemsize", 2) != 2 or not array.is_real_floating(positions) or tensors.is_compiling():
+    if getattr(positions.dtype, "itemsize", 2) != 2 or array.dtype_name(positions) not in _NARROW:
+        return
+    if tensors.is_compiling():
         return
     last = 2.0 / array.resolution(positions)
     if not array.on_host(positions) or not array.all_within(positions, last, xp):

@@ -110,8 +110,8 @@ def rotate(
     ValueError
         For shapes that do not fit, phases that would enlarge `x`, an odd d, 2D > d, features of another width than a
         Rope was given, positions, frequencies or shifts that are NaN or above 2**500, a `scale` that is not positive,
-        an unknown pairing, or an `out` that is read-only, of another shape, or partly overlaps `x`. Values are looked at
-        only where that costs nothing: not on devices, in JAX or in Dask.
+        an unknown pairing, or an `out` that is read-only, of another shape, or partly overlaps `x`. Values are looked
+        at only where that costs nothing: not on devices, in JAX or in Dask.
     TypeError
         For `x` that is not real floating, arrays of different libraries, `out` of another dtype, or `out` where
         gradients are asked for.
