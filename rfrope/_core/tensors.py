@@ -67,10 +67,9 @@ def constant(value: Any, device: Any) -> Array:
     torch = _torch()
     if isinstance(value, torch.Tensor):
         return value
-    if isinstance(value, list | tuple | range):
-        value = list(value)
-        if _holds_float(value):  # for which torch would take float32
-            return torch.tensor(value, dtype=torch.float64, device=device)
+    value = list(value) if isinstance(value, list | tuple | range) else value
+    if _holds_float(value):  # for which torch would take float32
+        return torch.tensor(value, dtype=torch.float64, device=device)
     return torch.as_tensor(value, device=device)
 
 
