@@ -111,11 +111,9 @@ def _namespace_of(name: str, value: Any) -> ModuleType:
     if isinstance(value, np.ndarray):
         return np
     if tensors.is_torch(value):  # array-api-compat keeps what it found in caches that PyTorch's compiler warns of
-        if tensors.is_sparse(value):
-            raise TypeError(
-                f"{name} is a tensor of layout {value.layout}; expected a dense one: pass {name}.to_dense()"
-            )
-        return tensors.namespace()
+        return tensors.namespace(name, value)
+    if type(value).__module__.startswith("flax."):  # it passes for an array, but not for one of JAX
+        raise TypeError(f"{name} is a {type(value).__name__} of flax; expected the array that it holds: {name}[...]")
     from array_api_compat import array_namespace
 
     try:

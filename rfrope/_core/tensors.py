@@ -25,8 +25,10 @@ def _torch() -> Any:
     return imported("torch") if found is None else found
 
 
-def namespace() -> Any:
-    """Return the namespace of tensors."""
+def namespace(name: str, x: Array) -> Any:
+    """Return the namespace of tensors, or say that this one holds some of its elements only."""
+    if x.layout is not _torch().strided:
+        raise TypeError(f"{name} is a tensor of layout {x.layout}; expected a dense one: pass {name}.to_dense()")
     _load_namespace()
     return _FOUND.namespace
 
@@ -49,11 +51,6 @@ def is_torch(x: Array) -> bool:
     """Whether `x` is a tensor of torch, which is not imported to find out."""
     torch = _torch()
     return torch is not None and isinstance(x, torch.Tensor)
-
-
-def is_sparse(x: Array) -> bool:
-    """Whether a tensor of torch holds some of its elements only."""
-    return x.layout is not _torch().strided
 
 
 def is_compiling() -> bool:

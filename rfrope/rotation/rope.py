@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, tensors, texts, twins
+from rfrope._core import angles, array, blocks, pytrees, tensors, texts, twins
 from rfrope._core.arguments import flag, is_several, listed, positive, whole
 from rfrope._core.array import Array
 from rfrope.rotation.scoring import scores_of
@@ -64,6 +64,8 @@ class Rope:
     ``rope.frequencies.copy()``, and make another Rope of it. Libraries that take their memory do not see that
     (``torch.from_numpy``): give them a copy. Those of other libraries are the caller's own arrays, so
     that gradients reach them; what is written into a tensor is seen by the next call.
+
+    JAX knows it as a pytree, whose leaf is the frequencies, once one is made after JAX was imported.
 
     It unpacks as the pair ``frequencies, attention_factor``, and ``numpy.asarray`` gives its frequencies. A copy with
     another field: ``dataclasses.replace(rope, context=8192)``.
@@ -119,6 +121,7 @@ class Rope:
             "source": _copied(dict(self.source or {})),
         }
         self.__dict__.update(checked)  # frozen
+        pytrees.register(Rope, Rope.__getstate__, "frequencies")
 
     @property
     def n_blocks(self) -> int:
@@ -293,12 +296,13 @@ class Rope:
         self.__dict__.clear()  # what was prepared, too
         self.__dict__.update(state)
         _seal(self.frequencies)
+        pytrees.register(Rope, Rope.__getstate__, "frequencies")
 
     def _repr_html_(self) -> str:
         return texts.as_html(self)
 
     def __repr__(self) -> str:
-        shape = tuple(self.frequencies.shape)
+        shape = tuple(getattr(self.frequencies, "shape", ()))  # JAX puts other things there, too
         what = f"{shape[0]} frequencies" if len(shape) == 1 else f"frequencies {shape}"
         usual = {"attention_factor": 1.0, "sections": None, "interleaved": False, "context": None}
         shown = [f"{n}={getattr(self, n)!r}" for n in ("pairing", "head_dim")]
