@@ -17,10 +17,10 @@ _KNOWN: set[type] = set()
 
 @dataclass(frozen=True, eq=False)
 class _Others:
-    """All fields but the leaf, which JAX compares to find what it has compiled."""
+    """All fields but the leaf: JAX compares them to find what it has compiled."""
 
     fields: dict[str, Any]
-    dtype: str  # of the leaf; it is not compared, since optimizers mix widths
+    dtype: str  # as the leaf has it; optimizers mix widths, so it is not compared
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Others) and self._kinds() == other._kinds()

@@ -220,14 +220,14 @@ def _written(positions: rotations.Positions, undo: rotations.Undo) -> str:
         return f"{kind.__name__} reads no frequencies from a config"
     if any(one.phases is not None or one.rope.vectors.ndim > 1 for one in positions.turning.values()):
         return "a config holds one line of frequencies for all heads, and no phases"
-    told = {
+    said = {
         name: _parameters(one, before if name == "all" else before[name]) for name, one in positions.turning.items()
     }
-    rotations.swap(config.__dict__, "rope_parameters", told.get("all", {**before, **told}), undo)
+    rotations.swap(config.__dict__, "rope_parameters", said.get("all", {**before, **said}), undo)
     try:
         config.validate()
         made = kind(config)
-        if all(_has(made, "" if name == "all" else f"{name}_", parameters) for name, parameters in told.items()):
+        if all(_has(made, "" if name == "all" else f"{name}_", parameters) for name, parameters in said.items()):
             return ""
     except Exception:  # whatever a class of a model raises, that cannot do it
         pass
