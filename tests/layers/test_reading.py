@@ -141,6 +141,15 @@ def test_what_64_bits_do_not_hold_is_refused(numbers, offset, message):
     assert module(q, q, torch.tensor([0, 1, 2], dtype=torch.uint64), 2**63 - 3)[0].isfinite().all()
 
 
+def test_steps_are_kept_for_some_numbers_of_heads():
+    module, k = MAKERS["sets"](), features(1, 2, 1, WIDTH, seed=1)
+    for heads in range(2, 82, 2):
+        q = features(1, heads, 1, WIDTH)
+        for _ in range(2):
+            assert torch.equal(module(q, k)[0], MAKERS["sets"]()(q, k)[0])
+    assert len(module._steps) <= 16
+
+
 # -- positions of 16 bits ----------------------------------------------------------------------------------------------
 
 
