@@ -17,7 +17,7 @@ from rfrope._core import angles, archives, array, blocks, capacity, files
 from rfrope._core.arguments import flag, path_of
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
-from rfrope.rotation.rope import Rope, of
+from rfrope.rotation.rope import Assumed, Rope, of
 
 __all__ = ["load", "save"]
 
@@ -167,6 +167,7 @@ def packed(path: str, rope: Rope) -> bytes:
     """Content of a file: frequencies, and a JSON text that describes them."""
     host = _storable(rope.frequencies)
     fields = {name: _plain(name, getattr(rope, name)) for name in _FIELDS}
+    fields["head_dim"] = None if isinstance(rope.head_dim, Assumed) else rope.head_dim
     metadata = {
         "format": _FORMAT,
         "rfrope": sys.modules["rfrope"].__version__,  # the package stands above this module, which may not import it

@@ -357,6 +357,8 @@ def test_a_made_kernel_is_a_value():
         made.atom = 0.5
     with pytest.raises(ValueError, match="read-only"):
         made.law.edges[0] = 1.0
+    with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
+        made.law.edges.flags.writeable = True
 
 
 def test_it_takes_part_in_the_algebra():

@@ -394,6 +394,8 @@ def test_a_witness_is_a_value():
     assert str(error).count("45 points") == 1
     with pytest.raises(ValueError, match="read-only"):
         copy.witness.weights[0] = 1.0
+    with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
+        copy.witness.weights.flags.writeable = True
     with pytest.raises(dataclasses.FrozenInstanceError):
         error.witness.value = 0.0
     undecided = pickle.loads(pickle.dumps(UndecidedError("this", "that")))

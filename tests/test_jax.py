@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pathlib
 import re
 import subprocess
@@ -15,6 +16,7 @@ from campaign import HANGS, campaign
 from conftest import library
 
 import rfrope
+from rfrope._core.angles import PrecisionWarning
 
 RNG = np.random.default_rng(0)
 LINE = rfrope.geometric(4)
@@ -222,3 +224,108 @@ def test_shards_on_eight_devices_stay_where_they_are():
     done = subprocess.run([sys.executable, "-c", SHARDED], capture_output=True, text=True, timeout=HANGS, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines() == ["8 True []", "8 True []", "True"] * 2
+
+
+# -- a Rope as a pytree ------------------------------------------------------------------------------------------------
+
+
+def learned(jax, **fields):
+    return rfrope.Rope(jax.numpy.asarray(LINE), attention_factor=1.5, source={"seed": [1, {"a": 2.0}]}, **fields)
+
+
+def test_a_rope_is_a_pytree_of_its_frequencies(jax):
+    rope, x, at = learned(jax, context=8), jax.numpy.asarray(RNG.standard_normal((3, 8))), jax.numpy.arange(3)
+    (path, leaf), *others = jax.tree_util.tree_flatten_with_path({"rotary": rope})[0]
+    assert (jax.tree_util.keystr(path), others) == ("['rotary'].frequencies", [])
+    assert leaf is rope.frequencies
+    turn = jax.jit(lambda rope, x: rope.rotate(x, at))
+    np.testing.assert_allclose(turn(rope, x), rope.rotate(x, at), rtol=1e-6, atol=1e-6)
+    slope = jax.grad(lambda rope: jax.numpy.sum(rope.rotate(x, at) ** 3))(rope)
+    wanted = jax.grad(lambda w: jax.numpy.sum(rfrope.rotate(x, at, w, scale=1.5) ** 3))(rope.frequencies)
+    np.testing.assert_allclose(slope.frequencies, wanted, rtol=1e-6, atol=1e-6)
+    moved = jax.tree.map(lambda value, change: value - 0.1 * change, rope, slope)
+    assert isinstance(moved, rfrope.Rope)
+    assert (moved.attention_factor, moved.context, moved.source) == (1.5, 8, rope.source)
+    two = jax.tree.map(lambda value: jax.numpy.stack([value, 2.0 * value]), rope)
+    for found, one in zip(jax.vmap(turn, in_axes=(0, None))(two, x), (1.0, 2.0), strict=True):
+        exact = jax.tree.map(lambda value: value * one, rope).rotate(x, at)  # noqa: B023
+        np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-6)
+    assert "frequencies ()" in repr(jax.tree.map(lambda value: None, rope))
+
+
+def test_what_else_a_rope_holds_is_compiled_in(jax):
+    seen, x = [], jax.numpy.ones((3, 8))
+
+    def turned(rope):
+        seen.append(rope)
+        return rope.rotate(x, jax.numpy.arange(3))
+
+    turn, rope = jax.jit(turned), learned(jax)
+    for one, times in (
+        (rope, 1),
+        (learned(jax), 1),
+        (jax.tree.map(lambda value: 2.0 * value, rope), 1),
+        (dataclasses.replace(rope, pairing="interleaved"), 2),
+        (dataclasses.replace(rope, source={"seed": 2}), 3),
+        (dataclasses.replace(rope, head_dim=8), 4),  # as wide as before, but now given
+    ):
+        np.testing.assert_allclose(turn(one), one.rotate(x, jax.numpy.arange(3)), rtol=1e-6, atol=1e-6)
+        assert len(seen) == times
+
+
+def test_frequencies_of_numpy_come_and_go_as_a_leaf(jax):
+    rope, own = rfrope.Rope(LINE), LINE.copy()
+    back = jax.tree.map(np.asarray, jax.tree.map(jax.numpy.asarray, rope))
+    np.testing.assert_allclose(back.frequencies, LINE, rtol=1e-6)
+    made = jax.tree.map(lambda _: own, rope)
+    assert own.flags.writeable
+    assert not made.frequencies.flags.writeable
+    at = np.arange(3)
+    np.testing.assert_array_equal(made.rotate(np.ones((3, 8)), at), rope.rotate(np.ones((3, 8)), at))
+
+
+def test_frequencies_that_jax_narrows_warn(narrow):
+    """As an argument of what is compiled they are traced; else they keep their 64 bits."""
+    rope, x, at = rfrope.Rope(LINE), narrow.numpy.ones((1, 8)), np.array([2**24 + 1])
+    with pytest.warns(PrecisionWarning, match=r"JAX traces the frequencies of a Rope in float32.*jax_enable_x64"):
+        narrow.jit(lambda rope: rope.rotate(x, at))(rope)
+    exact = rope.rotate(np.ones((1, 8)), at)
+    np.testing.assert_allclose(narrow.jit(rope.rotate)(x, at), exact, atol=1e-6)
+    narrow.jit(lambda rope: rope.rotate(x, at))(rfrope.Rope(LINE.astype(np.float32)))  # a warning would be an error
+
+
+def test_ropes_that_were_made_before_jax_are_known_after():
+    library("jax")
+    code = (
+        "import sys, rfrope\nrope = rfrope.Rope([1.0, 0.5])\nassert 'jax' not in sys.modules\n"
+        "import jax\nassert jax.tree.leaves(rope) == [rope]\nrfrope.Rope([1.0])\nprint(jax.tree.leaves(rope)[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS, check=False)
+    assert (done.returncode, done.stdout) == (0, "[1.  0.5]\n"), done.stderr
+
+
+class Param:
+    """What passes for an array, as flax.nnx.Param does."""
+
+    __module__ = "flax.nnx.variablelib"
+
+    def __init__(self, value):
+        self.value = value
+
+    def __getattr__(self, name):
+        return getattr(self.value, name)
+
+
+@pytest.mark.parametrize("kind", [Param, "flax"])
+def test_a_parameter_of_flax_gets_its_own_message(jax, kind):
+    if kind == "flax":
+        kind = pytest.importorskip("flax.nnx", reason="flax is not installed").Param
+    x, held = jax.numpy.ones((3, 8)), kind(jax.numpy.asarray(LINE))
+    for call, name in (
+        (lambda: rfrope.rotate(x, np.arange(3), held), "frequencies"),
+        (lambda: rfrope.Rope(held), "frequencies"),
+        (lambda: rfrope.rotate(kind(x), np.arange(3), LINE), "x"),
+        (lambda: rfrope.scores(x, kind(x), np.arange(3), np.arange(3), LINE), "k"),
+    ):
+        with pytest.raises(TypeError, match=rf"{name} is a Param of flax; expected the array .*: {name}\[\.\.\.\]$"):
+            call()

@@ -15,7 +15,7 @@ torch = library("torch").module
 CALLS = test_device.CALLS | test_device.FROM_HOST | test_device.TO_HOST
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:frequencies has dtype"),
+    pytest.mark.filterwarnings("ignore:[a-z_]* has dtype"),
 ]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import io
+import json
 import os
 import pickle
 import subprocess
@@ -16,7 +18,8 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope import Rope, analysis, from_config, heads
+from rfrope import Rope, analysis, from_config, heads, storage
+from rfrope._core import twins
 from rfrope.rotation import rope as module
 
 LADDER = rfrope.geometric(8)
@@ -384,12 +387,59 @@ CALLS = {  # every public function that takes frequencies beside a pairing
     "departure": lambda rope, **options: analysis.departure(Q, K, rope, [-1.0], **options).phi,
     "profile": lambda rope, **options: heads.profile(Q, K, rope, [-1.0, 0.0], **options).mean,
     "effective_offset": lambda rope, **options: heads.effective_offset(Q, K, rope, **options).offset,
-    "shifted_scores": lambda rope, **options: heads.shifted_scores(Q, K, rope, -1.0, np.ones(4), **options),
-    "shifted_terms": lambda rope, **options: heads.shifted_terms(Q, K, rope, -1.0, np.ones(4), **options).cosine,
+    "shifted_scores": lambda rope, **options: heads.shifted_scores(Q, K, rope, -1.0, 1.0, **options),
+    "shifted_terms": lambda rope, **options: heads.shifted_terms(Q, K, rope, -1.0, 1.0, **options).cosine,
     "offset_from_weights": lambda rope, **options: heads.offset_from_weights(*WEIGHTS, rope, max_lag=9, **options).lag,
     "positional_weights": lambda rope, **options: heads.positional_weights(rope, d_model=3, **options)[0],
 }
 OMEGA = np.array([1.0, 0.3, 0.1, 0.02])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_given_head_dim_is_held(name):
+    """Features of another width would be turned in part, or by the wrong part of a model, without a word."""
+    call, free, given = CALLS[name], rfrope.Rope(OMEGA[:3]), rfrope.Rope(OMEGA[:3], head_dim=6)
+    call(free)  # two of the eight features are not turned, as nobody said how wide a head is
+    np.testing.assert_array_equal(call(rfrope.Rope(OMEGA[:3], head_dim=8)), call(free, **HEAD.get(name, {})))
+    if name in HEAD:
+        assert call(given).shape == (6, 3)
+        return
+    for one in kept(given):
+        with pytest.raises(
+            ValueError, match=r"features are 8 wide, but the Rope has head_dim=6; expected 6: for heads"
+        ):
+            call(one)
+    with pytest.raises(
+        ValueError, match=r"has head_dim=6; expected 6, or the 4 that turn: .*replace\(rope, head_dim=8"
+    ):
+        call(rfrope.Rope(OMEGA[:2], head_dim=6))
+    call(rfrope.Rope(OMEGA, head_dim=16))  # the part that turns, as models hand it on
+
+
+HEAD = {"positional_weights": {"head_dim": 8}}
+
+
+def kept(rope):
+    """The same by other ways."""
+    file = io.BytesIO(storage.packed("x.npz", rope))
+    yield rope
+    yield dataclasses.replace(rope, context=8)
+    yield pickle.loads(pickle.dumps(copy.deepcopy(rope)))
+    yield rfrope.scaling.linear(rope, 2.0)
+    yield rfrope.Rope(rope.frequencies, **storage._fields(json.loads(str(np.load(file)["metadata"]))))
+
+
+def test_a_head_dim_that_nobody_gave_is_not_held_in_copies_either():
+    for one in kept(rfrope.Rope(OMEGA[:3])):
+        assert one.head_dim == 6
+        one.rotate(Q, np.arange(6))
+    assert json.dumps(one.head_dim) == repr(one.head_dim) == "6"
+    again = dataclasses.replace(one, head_dim=6)
+    with pytest.raises(ValueError, match="has head_dim=6; expected 6"):
+        again.rotate(Q, np.arange(6))
+    partly = rfrope.Rope(OMEGA[:2], head_dim=rfrope.Rope(OMEGA[:3]).head_dim)  # now somebody did
+    with pytest.raises(ValueError, match="has head_dim=6; expected 6, or the 4 that turn"):
+        partly.rotate(Q, np.arange(6))
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -467,6 +517,39 @@ def test_frequencies_of_numpy_are_read_only_and_nobody_elses():
     free = ropes[0].frequencies.copy()
     free[0] = 2.0
     assert dataclasses.replace(ropes[0], frequencies=free).frequencies[0] == 2.0
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("sections", [None, (1, 1, 2)])
+@pytest.mark.parametrize("opened", ["frequencies", "vectors"])
+def test_frequencies_that_somebody_opened_are_read_anew(dtype, sections, opened):
+    """As PyTorch's compiler opens what it is given."""
+    rope = rfrope.Rope(OMEGA.astype(dtype), sections=sections)
+    at = np.arange(6) if sections is None else np.arange(18).reshape(6, 3)
+    for _ in range(20):  # often enough to be prepared
+        before = rope.rotate(Q, at)
+    held = getattr(rope, opened)
+    held.flags.writeable = True
+    held *= 2.0
+    after = rope.rotate(Q, at)
+    np.testing.assert_array_equal(after, rfrope.rotate(Q, at, rope))
+    np.testing.assert_array_equal(after, rfrope.Rope(np.array(rope), sections=sections).rotate(Q, at))
+    assert np.any(after != before) or (opened, sections) == ("vectors", (1, 1, 2)), "they follow from the frequencies"
+    assert not rope.frequencies.flags.writeable
+    assert not rope.vectors.flags.writeable
+
+
+def test_what_is_prepared_is_bounded():
+    """A Rope that goes on to meet other layouts, some of them often, does not grow with them."""
+    rope = rfrope.Rope(OMEGA)
+    if twins.twin_of("rfrope.rotation.turning.rotated", "cpu") is None:
+        pytest.skip("no compiled loops")
+    for n in range(1, 1201):
+        for _ in range(18 if n % 100 == 0 else 2):
+            rope.rotate(np.ones((n, 1, 8), np.float32), np.zeros(1))
+    sizes = {name: len(held) for name, held in vars(rope._held()["_repeats"]).items() if isinstance(held, dict)}
+    assert 0 < sizes["_steps"] < 12, "layouts that come often have a step of their own, until they are too many"
+    assert max(sizes.values()) <= 512
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])

@@ -6,6 +6,7 @@ axis or several: frequencies ``(D,)`` of one axis are ``(D, 1)``, and scalar pos
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from types import ModuleType
@@ -25,6 +26,7 @@ _SETS = {  # the frequencies that a function takes, as its errors word it
 }
 
 
+_NARROW = ("float16", "bfloat16")
 _MISSED = 0.05  # radians: what frequencies of 16 bits may miss without a word
 
 
@@ -189,6 +191,7 @@ def checked(
     if positions.ndim == 0 or positions.shape[-1] != omega.shape[-1]:
         raise _unequal_axes(name, positions.shape, omega.shape)
     check_values(name, positions, xp)
+    warn_of_positions_of_16_bits(positions, xp, name)
     if shift is not None:
         shift = array.as_widest(array.numbers(shift, xp, name="shift", device=device), xp)
         check_values("shift", shift, xp)
@@ -362,14 +365,22 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
 
 
 def check_turned(rope: Any, x: Any) -> None:
-    """Refuse features whose first 2D are not those that a model turns."""
+    """Refuse features that are not of the width that a Rope was given, or whose first 2D a model does not turn."""
     shape = x.shape if hasattr(x, "shape") else np.shape(x)  # PyTorch's compiler can trace this
     width = shape[-1] if len(shape) else 0
-    if rope.source.get("turned") == "last" and width > rope.rotary_dim:
+    last = rope.source.get("turned") == "last"
+    if (not last and (width == rope.head_dim or type(rope.head_dim) is not int)) or width <= rope.rotary_dim:
+        return
+    if last:
         raise ValueError(
             f"this model turns the last {rope.rotary_dim} features of a head, but of the {width} given the first "
             f"would turn; expected x[..., -{rope.rotary_dim}:]"
         )
+    part = "" if rope.rotary_dim == rope.head_dim else f", or the {rope.rotary_dim} that turn"
+    raise ValueError(
+        f"features are {width} wide, but the Rope has head_dim={rope.head_dim}; expected {rope.head_dim}{part}: for "
+        f"heads of {width} features of which {rope.rotary_dim} turn, dataclasses.replace(rope, head_dim={width})"
+    )
 
 
 def check_values(name: str, value: Array, xp: ModuleType) -> None:
@@ -419,20 +430,40 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
     """
     if not hasattr(frequencies, "dtype") or tensors.is_compiling():
         return
-    if array.dtype_name(frequencies) not in ("float16", "bfloat16"):
+    if array.dtype_name(frequencies) not in _NARROW:
         return
     if not (array.on_host(frequencies) and array.on_host(positions)) or 0 in (*frequencies.shape, *positions.shape):
         return
     omega, places = (np.abs(array.to_host(array.as_widest(one, xp))) for one in (frequencies, positions))
     missed = 0.5 * array.resolution(frequencies) * float(np.max(omega)) * float(np.max(places))
     if missed > _MISSED:
-        warnings.warn(
+        _warn(
             f"frequencies has dtype {array.dtype_name(frequencies)}: at {name} up to {float(np.max(places)):g} phases "
             f"may miss by {missed:.2g} radians; expected float32 or float64 frequencies: keep them out of casts such "
-            "as .bfloat16() or .half(), or make them anew",
-            PrecisionWarning,
-            stacklevel=6,
+            "as .bfloat16() or .half(), or make them anew"
         )
+
+
+def warn_of_positions_of_16_bits(positions: Array, xp: ModuleType, name: str) -> None:
+    """Warn of floats of 16 bits beyond which they lack whole numbers; where nobody may look at them, of any."""
+    if getattr(positions.dtype, "itemsize", 2) != 2 or array.dtype_name(positions) not in _NARROW:
+        return
+    if tensors.is_compiling():
+        return
+    last = 2.0 / array.resolution(positions)
+    if not array.on_host(positions) or not array.all_within(positions, last, xp):
+        _warn(
+            f"{name} has dtype {array.dtype_name(positions)}, which lacks whole numbers above {last:g}: tokens there "
+            "may turn by the positions of others; expected integers, float32 or float64"
+        )
+
+
+def _warn(text: str) -> None:
+    """Warn at the line that called this package, however deep inside it that is noticed."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("rfrope", "torch"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, PrecisionWarning, stacklevel=level + 1)
 
 
 def _whole(positions: Any, name: str, xp: ModuleType, device: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Container
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, wraps
+from functools import lru_cache, wraps
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
@@ -26,6 +26,7 @@ _Result = TypeVar("_Result")
 _FIT_ANY = (type(None), bool, int, float, complex, np.generic, list, tuple, range)  # they fit beside any library
 _VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 + 1
 _WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
+_SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # relative, of floats
 _COMPLEX = {"float64": "complex128"}
 _DOUBLE = np.dtype(np.float64)  # one object for all plain float64 arrays, by which they are known quickly
 _SMALL = 2**12  # elements of which the sum of squares is formed by one thread
@@ -110,11 +111,9 @@ def _namespace_of(name: str, value: Any) -> ModuleType:
     if isinstance(value, np.ndarray):
         return np
     if tensors.is_torch(value):  # array-api-compat keeps what it found in caches that PyTorch's compiler warns of
-        if tensors.is_sparse(value):
-            raise TypeError(
-                f"{name} is a tensor of layout {value.layout}; expected a dense one: pass {name}.to_dense()"
-            )
-        return tensors.namespace()
+        return tensors.namespace(name, value)
+    if type(value).__module__.startswith("flax."):  # it passes for an array, but not for one of JAX
+        raise TypeError(f"{name} is a {type(value).__name__} of flax; expected the array that it holds: {name}[...]")
     from array_api_compat import array_namespace
 
     try:
@@ -169,10 +168,11 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
             return value
     host = host_numbers(value, name)
     whole = xp is not np and host.dtype.kind in "iu"
-    if whole and not np.array_equal(host, host.astype(_known_dtype(host, xp, device))):
+    if whole and not np.array_equal(host, host.astype(known := _known_dtype(host, xp, device))):
         more = "; jax.config.update('jax_enable_x64', True) gives it 64" if library_of(xp) == "jax" else ""
         raise ValueError(
-            f"{name} is {value!r:.80}; expected integers of 32 bits, the widest that {library_of(xp)} has now{more}"
+            f"{name} is {value!r:.80}; expected integers of {known[-2:]} bits, the widest that {library_of(xp)} has "
+            f"now{more}"
         )
     return from_host(host, xp, device=device)
 
@@ -231,8 +231,9 @@ def placed(host: np.ndarray, xp: Any, device: Any, dtype: Any) -> Array:
 
 def _known_dtype(host: np.ndarray, xp: ModuleType, device: Any) -> str:
     """Name of the dtype of a NumPy array, with 32 bits where `xp` has no 64."""
-    name = host.dtype.name
-    return name if name in supported_dtypes(xp, device) else name.replace("64", "32")
+    name, known = host.dtype.name, supported_dtypes(xp, device)
+    name = "int64" if name == "uint64" not in known and "int64" in known else name
+    return name if name in known else name.replace("64", "32")
 
 
 def empty(shape: tuple[int, ...], like: Array, xp: ModuleType) -> Array:
@@ -261,9 +262,7 @@ def to_host(x: Array) -> np.ndarray:
 
 def device(x: Array) -> Any:
     """Device of `x`, or None where the library places new arrays by itself (NumPy, JAX, Dask)."""
-    if isinstance(x, np.ndarray) or is_lazy(x):
-        return None
-    return None if isinstance(x, _FIT_ANY) else getattr(x, "device", None)
+    return None if isinstance(x, (np.ndarray, *_FIT_ANY)) or is_lazy(x) else getattr(x, "device", None)
 
 
 def is_lazy(x: Array) -> bool:
@@ -361,7 +360,7 @@ def dtype_name(x: Array) -> str:
     return str(getattr(dtype, "name", None) or str(dtype).rpartition(".")[2])
 
 
-@cache
+@lru_cache(maxsize=64)
 def _numpy_name(dtype: np.dtype) -> str:
     return dtype.name  # NumPy puts this together anew each time
 
@@ -380,8 +379,7 @@ def is_integer(x: Array) -> bool:
 
 def resolution(value: Any) -> float:
     """Relative spacing of the floats that an array holds; that of float64 for integers and lists."""
-    floats = hasattr(value, "dtype") and is_real_floating(value)
-    return float(namespace(value=value).finfo(value.dtype).eps if floats else np.finfo(np.float64).eps)
+    return _SPACING.get(dtype_name(value), 2.0**-52) if hasattr(value, "dtype") else 2.0**-52
 
 
 def wider_float(x: Array, xp: ModuleType) -> Any:

@@ -25,8 +25,10 @@ def _torch() -> Any:
     return imported("torch") if found is None else found
 
 
-def namespace() -> Any:
-    """Return the namespace of tensors."""
+def namespace(name: str, x: Array) -> Any:
+    """Return the namespace of tensors, or say that this one holds some of its elements only."""
+    if x.layout is not _torch().strided:
+        raise TypeError(f"{name} is a tensor of layout {x.layout}; expected a dense one: pass {name}.to_dense()")
     _load_namespace()
     return _FOUND.namespace
 
@@ -51,11 +53,6 @@ def is_torch(x: Array) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def is_sparse(x: Array) -> bool:
-    """Whether a tensor of torch holds some of its elements only."""
-    return x.layout is not _torch().strided
-
-
 def is_compiling() -> bool:
     """Whether PyTorch's compiler is tracing this call."""
     torch = _torch()
@@ -67,10 +64,9 @@ def constant(value: Any, device: Any) -> Array:
     torch = _torch()
     if isinstance(value, torch.Tensor):
         return value
-    if isinstance(value, list | tuple | range):
-        value = list(value)
-        if _holds_float(value):  # for which torch would take float32
-            return torch.tensor(value, dtype=torch.float64, device=device)
+    value = list(value) if isinstance(value, list | tuple | range) else value
+    if _holds_float(value):  # for which torch would take float32
+        return torch.tensor(value, dtype=torch.float64, device=device)
     return torch.as_tensor(value, device=device)
 
 

@@ -14,6 +14,8 @@ from functools import cached_property
 import numpy as np
 from numpy.polynomial import legendre
 
+from rfrope._core import memory
+
 ORDER = 24  # nodes, and coefficients, of a panel that is built here
 NODES, WEIGHTS = legendre.leggauss(ORDER)
 _TO_SERIES = legendre.legvander(NODES, ORDER - 1) * WEIGHTS[:, None] * (np.arange(ORDER) + 0.5)
@@ -55,9 +57,7 @@ class Pieces:
 
     def __post_init__(self) -> None:
         for name in ("edges", "series"):
-            held = np.array(getattr(self, name), dtype=np.float64)
-            held.flags.writeable = False
-            object.__setattr__(self, name, held)
+            object.__setattr__(self, name, memory.sealed(np.asarray(getattr(self, name), dtype=np.float64)))
 
     @cached_property
     def _content(self) -> tuple[int, bytes, bytes]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core import memory
 from rfrope._core.texts import Result
 
 _EVEN = 1e-9  # by how much steps between points may differ, relative to them
@@ -136,9 +137,7 @@ class Witness(Result):
 
     def __post_init__(self) -> None:
         for name in ("points", "weights"):
-            held = np.array(getattr(self, name), dtype=np.float64)
-            held.flags.writeable = False
-            object.__setattr__(self, name, held)
+            object.__setattr__(self, name, memory.sealed(np.asarray(getattr(self, name), dtype=np.float64)))
 
     def __eq__(self, other: object) -> bool:
         return self._content == other._content if isinstance(other, Witness) else NotImplemented

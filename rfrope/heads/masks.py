@@ -48,19 +48,20 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
     return elementwise.by_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
 
 
-def head_width(head_dim: Any, blocks: int) -> int:
-    """Width of a head: the given one, if it has room for the blocks."""
-    if head_dim is None:
-        return 2 * blocks
+def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:
+    """Width of a head: the given one, if it has room for the blocks; else that of the Rope, or 2D."""
+    head_dim = getattr(frequencies, "head_dim", 2 * blocks) if head_dim is None else head_dim
     width = whole("head_dim", head_dim)
     if width % 2 or width < 2 * blocks:
         raise ValueError(f"head_dim is {width}; expected an even number of at least 2D = {2 * blocks}")
     return width
 
 
-def softmax_scale(scaled: Any, head_dim: Any, blocks: int) -> float:
-    """Factor of the scores before softmax."""
-    width = head_width(head_dim, blocks)
+def softmax_scale(scaled: Any, head_dim: Any, blocks: int, frequencies: Any) -> float:
+    """Factor of the scores before softmax, which compares more features than a Rope's where attention is latent."""
+    if head_dim is None and hasattr(frequencies, "source"):
+        head_dim = frequencies.source.get("qk_head_dim")
+    width = head_width(head_dim, blocks, frequencies)
     return 1.0 / math.sqrt(width) if flag("scaled", scaled) else 1.0
 
 

@@ -97,7 +97,8 @@ def positional_weights(
     constant : float
         Its value, not 0.
     head_dim : int, optional
-        Width of the head, even, at least 2D (the default). Features beyond 2D are not rotated, and get zeros.
+        Width of the head, even, at least 2D; that of the Rope, or 2D, unless given. Features beyond 2D are not rotated,
+        and get zeros.
     dtype : dtype of the caller's library, optional
         Dtype of the result: float64 where the library has it, unless given.
 
@@ -144,10 +145,9 @@ def positional_weights(
     if constant == 0.0 or not math.isfinite(temperature / constant):
         raise ValueError(f"constant is {constant}; expected a number that is not 0, nor too small to divide by")
     blocks.check_pairing(pairing)
-    frequencies = angles.given(frequencies, pairing, 1.0)
-    cos, sin, read = _turned_query(frequencies, offset, offset_weights)
+    cos, sin, read = _turned_query(angles.given(frequencies, pairing, 1.0), offset, offset_weights)
     xp = read.xp
-    width = head_width(head_dim, cos.shape[-1])
+    width = head_width(head_dim, cos.shape[-1], frequencies)
     query = blocks.join(cos, sin, pairing, xp) * (temperature / constant)
     key = blocks.join(xp.ones_like(cos), xp.zeros_like(sin), pairing, xp) / constant
     held = 24.0 * d_model * width * math.prod(cos.shape[:-1])
@@ -201,10 +201,10 @@ def positional_scores(
     >>> positional_scores(rfrope.geometric(64), [-2, -1, 0], scaled=False).round(3)
     array([62.094, 64.   , 62.094])
     """
-    temperature, frequencies = positive("temperature", temperature), angles.given(frequencies, scale=1.0)
-    cos, sin, read = _turned_query(frequencies, offset, offset_weights, delta=delta)
-    at = angles.checked(delta, frequencies, None, read.xp, read.device, "delta")
-    factor = temperature * softmax_scale(scaled, head_dim, at.blocks)
+    temperature, held = positive("temperature", temperature), angles.given(frequencies, scale=1.0)
+    cos, sin, read = _turned_query(held, offset, offset_weights, delta=delta)
+    at = angles.checked(delta, held, None, read.xp, read.device, "delta")
+    factor = temperature * softmax_scale(scaled, head_dim, at.blocks, frequencies)
     return at.as_asked(_scores(at, cos, sin, factor))
 
 
@@ -273,7 +273,7 @@ def positional_attention(
     cos, sin, read = _turned_query(frequencies, offset, offset_weights)
     xp, axes = read.xp, read.frequencies.shape[-1]
     vectors = lags_of_keys(ranges_of_lags(context, axes, causal, window, query_position), cos, xp)
-    factor = temperature * softmax_scale(scaled, head_dim, cos.shape[-1])
+    factor = temperature * softmax_scale(scaled, head_dim, cos.shape[-1], frequencies)
     scores = _scores(read._replace(positions=vectors), cos, sin, factor)
     at_offset = _scores(read, cos, sin, factor)
     each = partial(elementwise.by_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))

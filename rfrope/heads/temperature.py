@@ -95,7 +95,7 @@ def temperature_for_mass(
         raise ValueError(
             f"mass is {mass}; expected a number above 1/{len(lags)}, what each key has at temperature 0, and below 1"
         )
-    scale = softmax_scale(scaled, head_dim, len(omega))
+    scale = softmax_scale(scaled, head_dim, len(omega), frequencies)
     deficits = _deficits(omega, steps, unsure)
     apart = deficits[deficits > 0.0]
     # what the keys with a deficit may have, to 1 at the offset

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 from rfrope.data.model_types import known
+from rfrope.rotation.rope import Assumed
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 Undo: TypeAlias = list[Callable[[], None]]
@@ -242,7 +243,11 @@ def _turning(own: Module, rope: Any) -> dict[str, Module]:
     made: dict[int, Module] = {}
     for kind, one in ropes.items():
         _check_pairing(own, getattr(one, "rope", one))
-        found[kind] = made.setdefault(id(one), one if isinstance(one, RotaryEmbedding) else RotaryEmbedding(one))
+        if id(one) not in made:
+            made[id(one)] = one if isinstance(one, RotaryEmbedding) else _of_a_model(RotaryEmbedding(one))
+        found[kind] = made[id(one)]
+        if found[kind].layout != "bhtd":
+            raise ValueError(f"the module has layout={found[kind].layout!r}; expected 'bhtd' in a model")
         held = found[kind].rope
         axes, width = found[kind].axes, widths.get(kind, held.n_blocks)
         if axes == 1 and "axial" in known(_model_type(own)):
@@ -254,6 +259,12 @@ def _turning(own: Module, rope: Any) -> dict[str, Module]:
                 f"the Rope has {held.n_blocks} blocks, but {type(own).__name__} has {width}; expected as many"
             )
     return found
+
+
+def _of_a_model(rotary: Module) -> Module:
+    """A module whose heads are as wide as the model has them, which says itself how many blocks turn."""
+    rotary.head_dim = None if isinstance(rotary.rope.head_dim, Assumed) else rotary.head_dim
+    return rotary
 
 
 def _check_pairing(own: Module, rope: Any) -> None:
@@ -390,9 +401,13 @@ def _by_positions(rotation: Callable[..., Any], positions: Positions) -> Callabl
         rotary = positions.of(index)
         at = -at if back else at
         q, k = given[features[0]], given.get(features[1]) if len(features) > 1 else None
-        if k is None:
-            return _alone(rotary, positions, q, at, heads_last)
-        return _turned(rotary, positions, q, k, at, heads_last)
+        if k is not None:
+            return _turned(rotary, positions, (q, k), at, heads_last)
+        if rotary.phases is not None:
+            raise ValueError(
+                "phases are learned, but this model turns queries as it does keys; expected frequencies alone"
+            )
+        return _turned(rotary, positions, (q,), at, heads_last)[0]
 
     return turned
 
@@ -426,29 +441,19 @@ def _has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:
     return False
 
 
-def _turned(rotary: Module, positions: Positions, q: Any, k: Any, at: Any, heads_last: bool) -> tuple[Any, Any]:
-    """Queries and keys, turned; where there are fewer queries they are at the last positions."""
+def _turned(rotary: Module, positions: Positions, features: tuple[Any, ...], at: Any, heads_last: bool) -> Any:
+    """Queries and keys, or one of them, turned; where there are fewer queries they are at the last positions."""
     width = rotary.rope.rotary_dim
-    if positions.turns_last and width < q.shape[-1]:
-        parts = _turned(rotary, positions, q[..., -width:], k[..., -width:], at, heads_last)
-        first, second = (torch.cat([x[..., :-width], y], -1) for x, y in zip((q, k), parts, strict=True))
-        return first, second
+    if positions.turns_last and width < features[0].shape[-1]:
+        parts = _turned(rotary, positions, tuple(x[..., -width:] for x in features), at, heads_last)
+        return tuple(torch.cat([x[..., :-width], y], -1) for x, y in zip(features, parts, strict=True))
     if heads_last:
-        first, second = _turned(rotary, positions, q.transpose(-3, -2), k.transpose(-3, -2), at, False)
-        return first.transpose(-3, -2), second.transpose(-3, -2)
+        found = _turned(rotary, positions, tuple(x.transpose(-3, -2) for x in features), at, False)
+        return tuple(x.transpose(-3, -2) for x in found)
+    if len(features) == 1:
+        return (rotary.rotate(features[0], at),)
+    q, k = features
     if q.shape[-2] != k.shape[-2]:
         axis = -1 if rotary.axes == 1 else -2
-        few = at.narrow(axis, at.shape[axis] - q.shape[-2], q.shape[-2])
-        sample = (k[..., : q.shape[-2], :], q[..., :1, :].expand(*q.shape[:-2], k.shape[-2], q.shape[-1]))
-        return rotary(q, sample[0], few)[0], rotary(sample[1], k, at)[1]
-    found: tuple[Any, Any] = rotary(q, k, at)
-    return found
-
-
-def _alone(rotary: Module, positions: Positions, x: Any, at: Any, heads_last: bool) -> Any:
-    """Queries or keys, in a model that turns each by a call of its own."""
-    if rotary.phases is not None:
-        raise ValueError("phases are learned, but this model turns queries as it does keys; expected frequencies alone")
-    axis, sets = (-2 if heads_last else -3), rotary.rope.vectors.shape[0] if rotary.rope.vectors.ndim == 3 else 0
-    keys = x if not sets or x.shape[axis] % sets else x.narrow(axis, 0, sets)
-    return _turned(rotary, positions, x, keys, at, heads_last)[0]
+        return rotary(q, k, at.narrow(axis, at.shape[axis] - q.shape[-2], q.shape[-2]), k_positions=at)
+    return rotary(q, k, at)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import types
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from rfrope._core import array
+from rfrope.data.model_types import known
 from rfrope.models import own
 
 try:
@@ -144,6 +148,10 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     class is changed. A Rope of one axis in a model of M-RoPE is for text: position ids whose axes differ are refused.
     Caches hold turned keys, as ever, so a cache must not be used across a replacement.
 
+    ``save_pretrained`` of the model writes the frequencies, as they are then, into its config, in the form that
+    `register` reads. What a config cannot hold is not saved, with a warning: phases, sets for each head, several axes,
+    and frequencies of classes that do not read them from a config.
+
     Examples
     --------
     >>> import rfrope, torch, transformers
@@ -173,7 +181,73 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
                 f"{type(model).__name__} has no attention that turns q and k by a table of cos and sin; expected a "
                 "model that has"
             )
+        if hasattr(model, "save_pretrained"):
+            saving = types.MethodType(_save_pretrained, model)  # bound, so that a copy of the model saves itself
+            rotations.swap(model.__dict__, "save_pretrained", saving, done._undo)
     except BaseException:
         done.undo()
         raise
     return done
+
+
+# -- what a saved model says of it -------------------------------------------------------------------------------------
+
+
+def _save_pretrained(self: Module, *arguments: Any, **options: Any) -> Any:
+    """Save a model, whose config says in the meantime by what it turns."""
+    register()
+    undo: rotations.Undo = []
+    try:
+        found = [_written(one, undo) for one in self.modules() if isinstance(one, rotations.Positions)]
+        for lost in dict.fromkeys(filter(None, found)):
+            warnings.warn(
+                f"{type(self).__name__} is saved without the rotation that replace_rotary put in: {lost}; expected "
+                "replace_rotary again after from_pretrained, and the state_dict of what was learned",
+                stacklevel=2,
+            )
+        return type(self).save_pretrained(self, *arguments, **options)
+    finally:
+        while undo:
+            undo.pop()()
+
+
+def _written(positions: rotations.Positions, undo: rotations.Undo) -> str:
+    """Put frequencies into the config of what they stand in for; why that cannot be, if it cannot."""
+    module = positions.__dict__["rotary"].own
+    kind, config = type(module), getattr(module, "config", None)
+    before = getattr(config, "rope_parameters", None)
+    if config is None or not isinstance(before, Mapping) or known(getattr(config, "model_type", None)).get("negated"):
+        return f"{kind.__name__} reads no frequencies from a config"
+    if any(one.phases is not None or one.rope.vectors.ndim > 1 for one in positions.turning.values()):
+        return "a config holds one line of frequencies for all heads, and no phases"
+    said = {
+        name: _parameters(one, before if name == "all" else before[name]) for name, one in positions.turning.items()
+    }
+    rotations.swap(config.__dict__, "rope_parameters", said.get("all", {**before, **said}), undo)
+    try:
+        config.validate()
+        made = kind(config)
+        if all(_has(made, "" if name == "all" else f"{name}_", parameters) for name, parameters in said.items()):
+            return ""
+    except Exception:  # whatever a class of a model raises, that cannot do it
+        pass
+    undo.pop()()
+    return f"{kind.__name__} does not turn by the frequencies of a config"
+
+
+def _parameters(rotary: Module, before: Mapping[str, Any]) -> dict[str, Any]:
+    """`rope_parameters` of what turns, with what else a config needs to know."""
+    held = rotary.rope.frequencies if rotary.frequencies is None else rotary.frequencies
+    held = held.full_tensor() if hasattr(held, "full_tensor") else held  # a part of it is here
+    kept = {key: before[key] for key in ("rope_theta", "partial_rotary_factor") if key in before}
+    frequencies = array.to_host(held).tolist()
+    return kept | {"rope_type": own.NAME, "frequencies": frequencies, "attention_factor": rotary.rope.attention_factor}
+
+
+def _has(made: Module, prefix: str, parameters: Mapping[str, Any]) -> bool:
+    """Whether a module of transformers turns by given parameters."""
+    frequencies = torch.tensor(parameters["frequencies"], dtype=torch.float32)
+    factor = getattr(made, f"{prefix}attention_scaling")
+    return (
+        torch.equal(getattr(made, f"{prefix}inv_freq").cpu(), frequencies) and factor == parameters["attention_factor"]
+    )

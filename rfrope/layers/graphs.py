@@ -13,6 +13,7 @@ import torch
 
 from rfrope._core import array, twins
 from rfrope._core.angles import Angles
+from rfrope.layers.reading import Reading
 from rfrope.rotation.turning import rotated
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
@@ -27,11 +28,11 @@ def _holds_integers(x: Tensor) -> bool:
     return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
 
 
-class InGraphs(torch.nn.Module, ABC):
+class InGraphs(Reading, torch.nn.Module, ABC):
     """What a module does in a graph with integer positions, if nothing of it is learned."""
 
     rope: Any
-    axes: int
+    head_dim: int | None
     max_positions: int | None
     _turn: Any
     _sets: int
@@ -53,10 +54,10 @@ class InGraphs(torch.nn.Module, ABC):
         """Integer positions ``(*P, k)``, with an axis for the heads where there are several sequences."""
         if q.ndim < 3 or q.ndim != k.ndim or q.dtype != k.dtype or not q.is_floating_point() or q.device != k.device:
             return None
-        heads, shared, blocks = q.shape[-3], k.shape[-3], 2 * self._blocks
+        heads, shared = q.shape[-3], k.shape[-3]
         if q.shape[:-3] != k.shape[:-3] or q.shape[-2] != k.shape[-2] or shared == 0 or heads % shared:
             return None
-        if q.shape[-1] < blocks or k.shape[-1] < blocks or q.shape[-1] % 2 or k.shape[-1] % 2:
+        if not (self._takes(q.shape[-1]) and self._takes(k.shape[-1])):
             return None
         if (self._sets and self._sets != shared) or not (q.is_cpu or q.is_cuda or q.is_meta) or q.is_sparse:
             return None
@@ -64,6 +65,12 @@ class InGraphs(torch.nn.Module, ABC):
         if at is None or at.shape[-2] != q.shape[-2]:
             return None
         return at if at.ndim == 2 or self._fits(at, q) else None
+
+    def _takes(self, width: int) -> bool:
+        """Whether features of a width are a head, or the part of one that turns."""
+        if width == 2 * self._blocks or width == self.head_dim:
+            return width % 2 == 0
+        return self.head_dim is None and width > 2 * self._blocks and width % 2 == 0
 
     @staticmethod
     def _fits(at: Tensor, q: Tensor) -> bool:
@@ -96,7 +103,7 @@ class InGraphs(torch.nn.Module, ABC):
     def _by_operator(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """Turn in one node of a graph for each."""
         omega = self._moved("frequencies", q.device)
-        of_queries = self._of_queries(omega, q.shape[-3] // k.shape[-3])
+        of_queries = self._of_heads(omega, q.shape[-3])
         turned = rotated if _OPERATOR is None else _OPERATOR
         first, second = (
             turned(x, Angles(at, w, None, _XP), self._turn, None) for x, w in ((q, of_queries), (k, omega))
@@ -121,8 +128,12 @@ class InGraphs(torch.nn.Module, ABC):
 
     def _by_table(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """Turn by rows of tables."""
-        rows = torch.nn.functional.embedding(at[..., 0], self._moved("rows of positions", q.device))
-        return self._of_both(q, k, rows[..., : self._blocks], rows[..., self._blocks :])
+        return self._of_both(q, k, *self._rows(at, q.device))
+
+    def _rows(self, at: Tensor, device: Any) -> tuple[Tensor, Tensor]:
+        """Cos and sin of positions, from tables."""
+        rows = torch.nn.functional.embedding(at[..., 0], self._moved("rows of positions", device))
+        return rows[..., : self._blocks], rows[..., self._blocks :]
 
     def _of_both(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Turn by rows of cos and sin, which those of the heads of keys may have for themselves."""
@@ -153,5 +164,5 @@ class InGraphs(torch.nn.Module, ABC):
         """What follows from the Rope, on a device."""
 
     @abstractmethod
-    def _of_queries(self, omega: Tensor, group: int) -> Tensor:
-        """Frequencies of the heads of queries, from those of the keys that they share."""
+    def _of_heads(self, omega: Tensor, heads: int) -> Tensor:
+        """Frequencies of so many heads, which share those of the keys in groups."""

@@ -7,11 +7,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, tensors, turns, twins
+from rfrope._core import angles, array, blocks, turns, twins
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import choice, whole
+from rfrope._core.arguments import choice, flag, whole
 from rfrope._core.blocks import Turn
-from rfrope.rotation.rope import Rope, dealt
+from rfrope.frequencies.ladders import geometric
+from rfrope.rotation.rope import Assumed, Rope, dealt
 from rfrope.rotation.turning import rotated, rotation_table
 
 try:
@@ -26,7 +27,9 @@ __all__ = ["RotaryEmbedding"]
 _LEARNABLE = ("frequencies", "phases", "both")
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
 _ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
+_LAYOUTS = ("bhtd", "bthd")
 _DONE = "_is_hf_initialized"  # the mark of transformers
+_MOST = 16  # numbers of heads whose steps are kept
 _WIDE = (torch.float32, torch.float64)
 _XP = array.named_namespace(torch)
 
@@ -41,20 +44,28 @@ class RotaryEmbedding(InGraphs):
 
     Parameters
     ----------
-    rope : Rope or array_like
+    rope : Rope, array_like or int
         Frequencies ``(D,)``, or of their own for each head and of several axes ``(*H, D, k)``; with its pairing,
-        attention factor and sections. An array is paired ``"half"``.
+        attention factor and sections. An array is paired ``"half"``. An even number of features 2D, as other libraries
+        take it, stands for the ladder of base 10000, ``rfrope.geometric(D)``.
     learnable : bool or {"frequencies", "phases", "both"}
         What is a parameter: nothing, or the frequencies (also True), or phases in radians that are added to those of
         the keys, or both. Parameters are float64, or float32 if the Rope's frequencies are.
     max_positions : int, optional
         Rotate by tables of cos and sin in float32 for so many positions, with torch's own operators alone: for graphs
         that are to run without rfrope. Positions are then integers from 0 to ``max_positions - 1``.
+    head_dim : int, optional
+        Features of a query or key, of which the first 2D are turned; that of the Rope, or 2D, unless given. Features of
+        another width are refused, but for the 2D that turn, taken by themselves.
+    layout : {"bhtd", "bthd"}
+        The order of batch, heads, tokens and features: as attention takes them, or as projections leave them.
 
     Attributes
     ----------
     rope : Rope
         As given; frequencies that are learned start from it.
+    head_dim, layout
+        As above.
     axes : int
         How many axes positions have.
     frequencies, phases : torch.nn.Parameter or None
@@ -63,8 +74,8 @@ class RotaryEmbedding(InGraphs):
     Raises
     ------
     ValueError, TypeError
-        For a Rope without a pairing, an unknown `learnable`, and tables for several axes or heads, or for what is
-        learned.
+        For a Rope without a pairing, or of another `head_dim`, an unknown `learnable` or `layout`, and tables for
+        several axes or heads, or for what is learned.
     ImportError
         From the module, where PyTorch is missing; the message names the extra to install.
 
@@ -85,11 +96,22 @@ class RotaryEmbedding(InGraphs):
     (torch.Size([1, 8, 1, 64]), torch.Size([1, 2, 1, 64]))
     """
 
-    def __init__(self, rope: Any, learnable: bool | str = False, max_positions: int | None = None) -> None:
+    def __init__(
+        self,
+        rope: Any,
+        learnable: bool | str = False,
+        max_positions: int | None = None,
+        *,
+        head_dim: int | None = None,
+        layout: str = "bhtd",
+    ) -> None:
         super().__init__()
+        if isinstance(rope, int | np.integer):
+            rope = _ladder(rope)
         self.rope = rope if isinstance(rope, Rope) else Rope(rope)
         if self.rope.pairing is None:
             raise ValueError("rope.pairing is None; expected 'half' or 'interleaved', as dataclasses.replace gives it")
+        self.head_dim, self.layout = _checked_width(self.rope, head_dim), choice("layout", layout, _LAYOUTS)
         self._turn = Turn(self.rope.pairing, self.rope.pairing, self.rope.attention_factor)
         named = ("none", "frequencies")[learnable] if isinstance(learnable, bool) else str(learnable)
         choice("learnable", named, ("none", *_LEARNABLE))
@@ -121,19 +143,27 @@ class RotaryEmbedding(InGraphs):
         self._start(self._learned)
 
     def forward(
-        self, q: Tensor, k: Tensor, positions: Tensor | None = None, offset: int | Tensor = 0
+        self,
+        q: Tensor,
+        k: Tensor,
+        positions: Tensor | None = None,
+        offset: int | Tensor = 0,
+        k_positions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Turn queries and keys.
 
         Parameters
         ----------
         q, k : tensors, (..., heads, tokens, d)
-            They have one dtype; keys may have fewer heads than queries, which then share them in groups of neighbours.
+            Or ``(..., tokens, heads, d)``, as `layout` says. They have one dtype; keys may have fewer heads than
+            queries, which then share them in groups of neighbours.
         positions : tensor or array_like, optional
             Those of the tokens: ``(tokens,)`` for all sequences or ``(batch, tokens)``, and with a last axis k for
             several axes of positions. Ragged and packed sequences say theirs. Consecutive from 0 unless given.
         offset : int or tensor
             Added to the positions: how many tokens a cache holds.
+        k_positions : tensor or array_like, optional
+            Those of the keys where they are others, or as many as there are other keys; `offset` is not added.
 
         Returns
         -------
@@ -143,20 +173,63 @@ class RotaryEmbedding(InGraphs):
         Raises
         ------
         ValueError, TypeError
-            As `rfrope.rotate`, and for heads that do not fit in groups.
+            As `rfrope.rotate`, for heads that do not fit in groups or are of another width, and for positions of more
+            than 64 bits.
         """
+        x, y = (q, k) if self.layout == "bhtd" else (self._exchanged(q), self._exchanged(k))
+        turned = None
         if torch.compiler.is_compiling():
-            turned = self.in_graph(q, k, positions, offset)
-            return self._slowly(q, k, positions, offset) if turned is None else turned
-        steps = self._steps.get(q.shape[-3] if self._sets and q.ndim > 2 else 0)
-        at = None if steps is None else self._read(q, positions, offset)
-        turned = None if steps is None or at is None else steps.turned(q, k, at)
-        return self._slowly(q, k, positions, offset) if turned is None else turned
+            turned = self.in_graph(x, y, positions, offset) if k_positions is None else None
+        elif k_positions is None and isinstance(x, torch.Tensor) and x.ndim > 2:
+            steps = self._steps.get(x.shape[-3] if self._sets else 0)
+            at = None if steps is None else self._read_quickly(x, positions, offset)
+            turned = None if steps is None or at is None else steps.turned(x, y, at)
+        if turned is None:
+            turned = self._slowly(x, y, positions, offset, k_positions)
+        return turned if self.layout == "bhtd" else (self._exchanged(turned[0]), self._exchanged(turned[1]))
+
+    def rotate(
+        self, x: Tensor, positions: Tensor | None = None, offset: int | Tensor = 0, *, keys: bool = False
+    ) -> Tensor:
+        """Turn queries or keys alone.
+
+        Parameters
+        ----------
+        x : tensor, (..., heads, tokens, d)
+            As in `forward`. Where each head has frequencies of its own, as many heads as there are sets, or some for
+            each.
+        positions, offset
+            As in `forward`.
+        keys : bool
+            Add the phases that are learned, which belong to keys.
+
+        Returns
+        -------
+        tensor
+            Turned, with the shape, dtype and device of x.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `forward`.
+        """
+        x = x if self.layout == "bhtd" else self._exchanged(x)
+        self._check("x", x)
+        if self._sets and x.shape[-3] % self._sets:
+            raise ValueError(
+                f"the Rope has {self._sets} sets of frequencies, but x has {x.shape[-3]} heads; expected a multiple of "
+                f"{self._sets}{self._hint(x.shape[-2] % self._sets == 0)}"
+            )
+        at = self._read("positions", x, positions, offset)
+        (turned,) = self._turned("positions", at, ("x", x, flag("keys", keys)))
+        return turned if self.layout == "bhtd" else self._exchanged(turned)
 
     def extra_repr(self) -> str:
         """What the module is made of, in its repr."""
-        learned = f", learnable={' and '.join(self._learned)}" if self._learned else ""
-        return f"{self.rope!r}{learned}" + (f", max_positions={self.max_positions}" if self.max_positions else "")
+        shown = [repr(self.rope)] + ([f"learnable={' and '.join(self._learned)}"] if self._learned else [])
+        shown += [f"max_positions={self.max_positions}"] if self.max_positions else []
+        shown += [f"head_dim={self.head_dim}"] if self.head_dim != self.rope.head_dim else []
+        return ", ".join(shown + ([f"layout={self.layout!r}"] if self.layout != "bhtd" else []))
 
     # -- what is kept, and what is made anew ---------------------------------------------------------------------------
 
@@ -253,21 +326,24 @@ class RotaryEmbedding(InGraphs):
 
     # -- the call ------------------------------------------------------------------------------------------------------
 
-    def _slowly(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor]:
+    def _slowly(self, q: Tensor, k: Tensor, positions: Any, offset: Any, k_positions: Any) -> tuple[Tensor, Tensor]:
         """Turn with all checks, and note what a repeated call needs."""
-        self._check(q, k)
-        at = self._positions(q, positions, offset)
-        if self.max_positions is not None:
-            self._check_rows(at, self.max_positions)
-            if q.dtype != torch.float64:
-                return self._by_table(q, k, at)
-        turned = self._turned(q, k, at, self._omega(q.device))
+        self._check("q", q)
+        self._check("k", k)
+        self._check_both(q, k, k_positions is not None)
+        at = self._read("positions", q, positions, offset)
+        if k_positions is not None:
+            k_at = self._read("k_positions", k, k_positions, 0)
+            (first,) = self._turned("positions", at, ("q", q, False))
+            (second,) = self._turned("k_positions", k_at, ("k", k, True))
+            return first, second
+        first, second = self._turned("positions", at, ("q", q, False), ("k", k, True))
         if not (torch.compiler.is_compiling() or self._learned or self.max_positions is not None):
             self._learn(q, k, positions, offset)
-        return turned
+        return first, second
 
     def _learn(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> None:
-        read = self._read(q, positions, offset)
+        read = self._read_quickly(q, positions, offset)
         if read is None:
             return
         heads = q.shape[-3] if self._sets else 0
@@ -279,73 +355,56 @@ class RotaryEmbedding(InGraphs):
                 return
             of_queries = np.repeat(self._host, heads // self._sets, axis=0) if self._sets else self._host
             steps = kind((of_queries, self._host), self._turn.pairing, self.rope.attention_factor)
+            if len(self._steps) >= _MOST:
+                self._steps.clear()
             self._steps[heads] = steps
         steps.learn(q, k, read)
 
-    def _read(self, q: Tensor, positions: Any, offset: Any) -> np.ndarray | None:
-        """Positions as compiled loops read them, if that takes no look at their values."""
-        if type(offset) is not int:
-            return None
-        if positions is None:
-            if self.axes > 1:
-                return None
-            return np.arange(offset, offset + q.shape[-2], dtype=np.float64)[:, None]
-        if not (isinstance(positions, torch.Tensor) and tensors.are_memory(positions)):
-            return None
-        given = positions.numpy()
-        if given.dtype.kind not in "iu":
-            return None
-        read = np.array(given, np.float64, order="C")
-        read = angles.as_vectors(read, self.axes)
-        return _with_heads(read + offset if offset else read)
-
-    def _check(self, q: Tensor, k: Tensor) -> None:
-        for name, x in (("q", q), ("k", k)):
-            blocks.features(_dense(x, name), _XP, name)
-            if x.ndim < 3:
-                raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., heads, tokens, d)")
-            blocks.check_width(x, self._blocks, "the Rope", name)
-            if self.rope.source.get("turned") == "last" and x.shape[-1] > self.rope.rotary_dim:
-                last = f"{name}[..., -{self.rope.rotary_dim}:]"
-                raise ValueError(f"this model turns the last features of a head; expected {last} as {name}")
-        if q.shape[-2] != k.shape[-2]:
+    def _check(self, name: str, x: Tensor) -> None:
+        """Refuse what are no features, in the layout bhtd, of the heads that this module turns."""
+        blocks.features(self._dense(x, name), _XP, name)
+        if x.ndim < 3:
+            order = "heads, tokens" if self.layout == "bhtd" else "tokens, heads"
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., {order}, d)")
+        blocks.check_width(x, self._blocks, "the Rope", name)
+        width, turning = x.shape[-1], 2 * self._blocks
+        if self.rope.source.get("turned") == "last" and width > turning:
             raise ValueError(
-                f"q has {q.shape[-2]} tokens, but k has {k.shape[-2]}; expected the same: call it for each"
+                f"this model turns the last features of a head; expected {name}[..., -{turning}:] as {name}"
             )
-        heads, shared = q.shape[-3], k.shape[-3]
+        if width != self.head_dim and not self._takes(width):
+            part = "" if turning == self.head_dim else f", or the {turning} that turn"
+            raise ValueError(
+                f"{name} has {width} features, but heads have {self.head_dim}; expected {self.head_dim}{part}: to turn "
+                f"{turning} of {width}, give head_dim={width} to the Rope, or to RotaryEmbedding for an array"
+            )
+
+    def _check_both(self, q: Tensor, k: Tensor, apart: bool) -> None:
+        """Refuse queries and keys that do not belong together."""
+        (heads, tokens), (shared, k_tokens) = q.shape[-3:-1], k.shape[-3:-1]
+        if tokens != k_tokens and not apart:
+            raise ValueError(
+                f"q has {tokens} tokens, but k has {k_tokens}; expected the same, or k_positions"
+                + self._hint(heads == shared)
+            )
         if shared == 0 or heads % shared:
             raise ValueError(f"q has {heads} heads and k has {shared}; expected a number that {shared} divides")
         if self._sets and self._sets != shared:
             raise ValueError(
                 f"the Rope has {self._sets} sets of frequencies, but k has {shared} heads; expected one set for each "
-                "head of k, which the queries of its group share"
+                f"head of k, which the queries of its group share{self._hint(k_tokens == self._sets)}"
             )
 
-    def _positions(self, q: Tensor, positions: Any, offset: Any) -> Tensor:
-        """Positions ``(*P, k)``, with an axis for the heads where there are several sequences."""
-        axes = self.axes
-        xp, device = array.shared({"positions": positions, "offset": offset}, q=q)
-        if positions is None:
-            if axes > 1:
-                raise ValueError(f"positions is None; expected (..., tokens, {axes}): the Rope has {axes} axes")
-            positions = torch.arange(q.shape[-2], device=device)
-        positions = _widened(array.numbers(positions, xp, name="positions", device=device))
-        if axes > 1 and (positions.ndim < 2 or positions.shape[-1] != axes):
-            raise ValueError(f"positions has shape {tuple(positions.shape)}; expected (..., tokens, {axes})")
-        positions = angles.as_vectors(positions, axes)
-        if isinstance(offset, int):
-            positions = positions + offset if offset else positions
-        else:
-            offset = _widened(array.numbers(offset, xp, name="offset", device=device))
-            positions = positions + (offset.reshape(-1, 1, 1) if offset.ndim else offset)
-        angles.check_values("positions", positions, xp)
-        return _with_heads(positions)
+    def _hint(self, likely: bool) -> str:
+        """Say that features seem to come in the other layout."""
+        other, order = ("bthd", "tokens, heads") if self.layout == "bhtd" else ("bhtd", "heads, tokens")
+        return f"; if features are (..., {order}, d), layout={other!r}" if likely else ""
 
     def _omega(self, device: Any) -> Tensor:
         """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64; on the host if the device has none."""
         if self.frequencies is not None:
-            _check_wide("frequencies", self.frequencies)
-            learned = _widened(self.frequencies, copied=True)
+            self._check_wide("frequencies", self.frequencies)
+            learned = self._widened(self.frequencies, True)
             if self.rope.sections is not None:
                 return dealt(learned, self.rope.sections, self.rope.interleaved)
             return angles.as_vectors(learned, learned)
@@ -364,59 +423,68 @@ class RotaryEmbedding(InGraphs):
                 self._placed[name, device] = found
         return found
 
-    def _turned(self, q: Tensor, k: Tensor, at: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-        xp, shift = _XP, None
-        if self.phases is not None:
-            _check_wide("phases", self.phases)
-            shift = _widened(self.phases, copied=True)
+    def _turned(self, places: str, at: Tensor, *features: tuple[str, Tensor, bool]) -> list[Tensor]:
+        """Turn features, each with its name and whether it is keys, at positions of a name."""
+        _, first, _ = features[0]
+        fits = at.ndim == 2 and at.shape[0] == first.shape[-2]
+        if self.max_positions is not None:
+            self._check_rows(places, at, self.max_positions)
+            if first.dtype != torch.float64:
+                for name, x, _ in () if fits else features:
+                    self._check_places(name, x, places, at, (*at.shape[:-1], self._blocks))
+                rows = self._rows(at, first.device)
+                return [self._by_rows(x, *rows, self._turn.pairing) for _, x, _ in features]
+        omega, shift, found = self._omega(first.device), self.phases, []
+        if shift is not None:
+            self._check_wide("phases", shift)
+            shift = self._widened(shift, True)
             shift = shift[:, None] if self._sets else shift
-        of_queries, found = self._of_queries(omega, q.shape[-3] // k.shape[-3]), []
-        for name, x, angle in (("q", q, Angles(at, of_queries, None, xp)), ("k", k, Angles(at, omega, shift, xp))):
-            blocks.prepared(x, angle.shape, self._turn.pairing, None, None, (name, "positions"))
+        for name, x, are_keys in features:
+            angle = Angles(at, self._of_heads(omega, x.shape[-3]), shift if are_keys else None, _XP)
+            if not fits or self._sets:
+                self._check_places(name, x, places, at, angle.shape)
             found.append(rotated(x, angle, self._turn, None))
-        return found[0], found[1]
+        return found
 
-    def _of_queries(self, omega: Any, group: int) -> Any:
-        """Frequencies of the heads of queries, from those of the keys that they share."""
-        if not self._sets or group == 1:
+    def _check_places(self, name: str, x: Tensor, places: str, at: Tensor, phases: tuple[int, ...]) -> None:
+        """Refuse positions that are not those of the tokens."""
+        try:
+            blocks.prepared(x, phases, self._turn.pairing, None, None, (name, places))
+        except ValueError as error:
+            order = "" if self.layout == "bhtd" else ", in the order of layout 'bhtd'"
+            raise ValueError(f"{error}{order}{self._hint(at.shape[-2] == x.shape[-3])}") from None
+
+    def _of_heads(self, omega: Any, heads: int) -> Any:
+        """Frequencies of so many heads, which share those of the keys in groups."""
+        if not self._sets or heads == self._sets:
             return omega
+        group = heads // self._sets
         return omega.repeat(group, 0) if omega is self._host else omega.repeat_interleave(group, 0)
 
-    @staticmethod
-    def _check_rows(at: Tensor, count: int) -> None:
-        """Refuse positions that are not rows of the tables."""
-        if at.is_floating_point():
-            raise TypeError("positions are floats; expected integers, as max_positions is given")
-        if array.on_host(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) < count:
-            raise ValueError(f"positions go from {int(at.min())} to {int(at.max())}; expected 0 to {count - 1}")
+    def _check_wide(self, name: str, parameter: Tensor) -> None:
+        """Refuse a parameter that something has narrowed."""
+        if parameter.dtype not in _WIDE:
+            raise TypeError(
+                f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: leave this "
+                "module out of mixed precision (fully_shard it by itself, before the model), and load it again"
+            )
 
 
-def _dense(x: Any, name: str) -> Tensor:
-    """Refuse what is no tensor, or holds some of its elements only."""
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"{name} has type {type(x).__module__}.{type(x).__qualname__}; expected a tensor of PyTorch")
-    if x.layout is not torch.strided:
-        raise TypeError(f"{name} is a tensor of layout {x.layout}; expected a dense one: pass {name}.to_dense()")
-    return x
+def _ladder(value: Any) -> np.ndarray:
+    """The frequencies of so many features, as modules take a number of them."""
+    width = whole("rope", value, 2)
+    if width % 2:
+        raise ValueError(f"rope is {width}; expected an even number of features, or a Rope or frequencies")
+    return geometric(width // 2)
 
 
-def _widened(numbers: Tensor, *, copied: bool = False) -> Tensor:
-    """Numbers that may be added up: in float64, or int64 for integers.
-
-    What shards parameters frees their memory after the call, and cannot where a loop saw it: loops are given a copy.
-    """
-    wide = torch.float64 if array.has_float64(_XP, numbers.device) else torch.float32
-    return numbers.to(wide if numbers.is_floating_point() else torch.int64, copy=copied)
-
-
-def _with_heads(positions: Any) -> Any:
-    """Positions ``(tokens, k)``, or ``(..., 1, tokens, k)`` where each sequence has its own."""
-    return positions[..., None, :, :] if positions.ndim > 2 else positions
-
-
-def _check_wide(name: str, parameter: Tensor) -> None:
-    if parameter.dtype not in _WIDE:
-        raise TypeError(
-            f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: leave this "
-            "module out of mixed precision (fully_shard it by itself, before the model), and load it again"
+def _checked_width(rope: Rope, head_dim: Any) -> int | None:
+    """Width of a head, which may be that of the Rope alone where it has one."""
+    if head_dim is None:
+        return rope.head_dim
+    width = whole("head_dim", head_dim, rope.rotary_dim)
+    if width != rope.head_dim and not isinstance(rope.head_dim, Assumed):
+        raise ValueError(
+            f"head_dim is {width}, but the Rope has head_dim={rope.head_dim}; expected the same, or one alone"
         )
+    return width

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
@@ -9,13 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, tensors, texts, twins
+from rfrope._core import angles, array, blocks, pytrees, tensors, texts, twins
 from rfrope._core.arguments import flag, is_several, listed, positive, whole
 from rfrope._core.array import Array
 from rfrope.rotation.scoring import scores_of
 from rfrope.rotation.turning import rotate, rotation_table
 
 _PLAIN = {str, int, float, bool, type(None)}  # kinds of values that need no copy
+
+
+class Assumed(int):
+    """A `head_dim` that nobody gave: 2D. A copy with other fields knows by it that features may be wider."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,7 +38,8 @@ class Rope:
         The two features that make a block. None says that neither is right, as for a few model types: such a Rope can
         be read and saved, but not rotate.
     head_dim : int
-        Features of a query or key, at least 2D: those beyond 2D are not turned. 2D unless given.
+        Features of a query or key, at least 2D: those beyond 2D are not turned. Where it is given, features of another
+        width are refused, but for the 2D that turn, taken by themselves. 2D unless given; features may then be wider.
     attention_factor : float
         Positive; multiplies cos and sin of queries and of keys, and so scores by its square.
     sections : tuple of int or None
@@ -58,6 +64,8 @@ class Rope:
     ``rope.frequencies.copy()``, and make another Rope of it. Libraries that take their memory do not see that
     (``torch.from_numpy``): give them a copy. Those of other libraries are the caller's own arrays, so
     that gradients reach them; what is written into a tensor is seen by the next call.
+
+    JAX knows it as a pytree, whose leaf is the frequencies, once one is made after JAX was imported.
 
     It unpacks as the pair ``frequencies, attention_factor``, and ``numpy.asarray`` gives its frequencies. A copy with
     another field: ``dataclasses.replace(rope, context=8192)``.
@@ -86,6 +94,7 @@ class Rope:
     def __post_init__(self) -> None:
         frequencies, n_blocks = _checked_frequencies(self.frequencies)
         width = 2 * n_blocks if self.head_dim is None else whole("head_dim", self.head_dim)
+        assumed = self.head_dim is None or (isinstance(self.head_dim, Assumed) and width == 2 * n_blocks)
         if width < 2 * n_blocks:
             raise ValueError(f"head_dim is {width}; expected at least 2D = {2 * n_blocks}")
         interleaved = flag("interleaved", self.interleaved)
@@ -104,7 +113,7 @@ class Rope:
         checked = {
             "frequencies": frequencies,
             "pairing": self.pairing if self.pairing is None else blocks.check_pairing(self.pairing),
-            "head_dim": width,
+            "head_dim": Assumed(width) if assumed else width,
             "attention_factor": positive("attention_factor", self.attention_factor),
             "sections": sections,
             "interleaved": interleaved,
@@ -112,6 +121,7 @@ class Rope:
             "source": _copied(dict(self.source or {})),
         }
         self.__dict__.update(checked)  # frozen
+        pytrees.register(Rope, Rope.__getstate__, "frequencies")
 
     @property
     def n_blocks(self) -> int:
@@ -130,7 +140,7 @@ class Rope:
             return self.frequencies
         if not isinstance(self.frequencies, np.ndarray):  # it may have a gradient, or be traced
             return dealt(self.frequencies, self.sections, self.interleaved)
-        held = self.__dict__
+        held = self.__dict__ if tensors.is_compiling() else self._held()
         if "_vectors" not in held:
             held["_vectors"] = _seal(dealt(self.frequencies, self.sections, self.interleaved))
         return held["_vectors"]
@@ -169,7 +179,8 @@ class Rope:
         array([0., 1.])
         """
         as_tensor = type(x) is not np.ndarray and tensors.is_torch(x) and not tensors.is_compiling()
-        prepared = self._prepared() if as_tensor or type(x) is np.ndarray else None
+        held = self._held() if as_tensor or type(x) is np.ndarray else {"_repeats": None}
+        prepared = held["_repeats"] if "_repeats" in held else self._prepared()
         if prepared is not None:
             turned = (prepared.again_as_tensor if as_tensor else prepared.again)(x, positions, inverse, out)
             if turned is not None:
@@ -247,22 +258,29 @@ class Rope:
         """
         return rotation_table(positions, self.vectors, scale=self.attention_factor, dtype=dtype)
 
+    def _held(self) -> dict[str, Any]:
+        """All fields, and what was made from frequencies, unless somebody opened these for writing.
+
+        PyTorch's compiler does that; they are closed again.
+        """
+        held = self.__dict__
+        frequencies = held["frequencies"]
+        if type(frequencies) is np.ndarray and (
+            frequencies.flags.writeable or held.get("_vectors", frequencies).flags.writeable
+        ):
+            _seal(frequencies)
+            held.pop("_vectors", None)
+            held.pop("_repeats", None)
+        return held
+
     def _prepared(self) -> Any:
         """What repeats rotations of NumPy arrays whose layout is known; None without compiled loops."""
-        held = self.__dict__
-        if "_repeats" not in held:
-            held["_repeats"] = self._made_ready()
-        return held["_repeats"]
-
-    def _made_ready(self) -> Any:
-        try:
-            prepared = twins.load("cpu", "rotation").Prepared
-        except ImportError:
-            return None
-        vectors = self.vectors
-        if self.pairing is None or type(vectors) is not np.ndarray:
-            return None
-        return prepared(vectors, self.pairing, self.attention_factor)
+        vectors, made = self.vectors, None
+        if self.pairing is not None and type(vectors) is np.ndarray:
+            with contextlib.suppress(ImportError):
+                made = twins.load("cpu", "rotation").Prepared(vectors, self.pairing, self.attention_factor)
+        self.__dict__["_repeats"] = made
+        return made
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.frequencies, self.attention_factor))
@@ -278,12 +296,13 @@ class Rope:
         self.__dict__.clear()  # what was prepared, too
         self.__dict__.update(state)
         _seal(self.frequencies)
+        pytrees.register(Rope, Rope.__getstate__, "frequencies")
 
     def _repr_html_(self) -> str:
         return texts.as_html(self)
 
     def __repr__(self) -> str:
-        shape = tuple(self.frequencies.shape)
+        shape = tuple(getattr(self.frequencies, "shape", ()))  # JAX puts other things there, too
         what = f"{shape[0]} frequencies" if len(shape) == 1 else f"frequencies {shape}"
         usual = {"attention_factor": 1.0, "sections": None, "interleaved": False, "context": None}
         shown = [f"{n}={getattr(self, n)!r}" for n in ("pairing", "head_dim")]

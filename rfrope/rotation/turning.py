@@ -82,9 +82,11 @@ def rotate(
         Features of a real floating dtype, d even.
     positions : array_like
         Integers or floats, negative ones and gaps included: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for
-        frequencies ``(*H, D, k)``. Integers count exactly up to 2**53.
+        frequencies ``(*H, D, k)``. Integers count exactly up to 2**53. Floats of 16 bits raise a warning where they
+        lack whole numbers.
     frequencies : array_like, radians per unit of position
-        ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d. The phases, ``P + (D,)`` or what
+        ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d, and features beyond 2D are not turned. Those of a
+        Rope that was given its `head_dim` turn features of that width, or 2D, alone. The phases, ``P + (D,)`` or what
         ``positions @ frequencies^T`` broadcasts to, broadcast against the leading axes of `x`, which they may not
         enlarge.
     pairing, out_pairing : {"half", "interleaved"}
@@ -106,10 +108,10 @@ def rotate(
     Raises
     ------
     ValueError
-        For shapes that do not fit, phases that would enlarge `x`, an odd d, 2D > d, positions, frequencies or shifts
-        that are NaN or above 2**500, a `scale` that is not positive, an unknown pairing, or an `out` that is read-only,
-        of another shape, or partly overlaps `x`. Values are looked at only where that costs nothing: not on devices, in
-        JAX or in Dask.
+        For shapes that do not fit, phases that would enlarge `x`, an odd d, 2D > d, features of another width than a
+        Rope was given, positions, frequencies or shifts that are NaN or above 2**500, a `scale` that is not positive,
+        an unknown pairing, or an `out` that is read-only, of another shape, or partly overlaps `x`. Values are looked
+        at only where that costs nothing: not on devices, in JAX or in Dask.
     TypeError
         For `x` that is not real floating, arrays of different libraries, `out` of another dtype, or `out` where
         gradients are asked for.

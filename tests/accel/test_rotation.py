@@ -703,7 +703,7 @@ def test_what_is_remembered_is_bounded(rng):
     rope = rfrope.Rope(np.ones(1))
     for n in range(leaf._REMEMBERED + 20):
         rope.rotate(np.ones((1 + n, 2)), np.zeros(1 + n))
-        assert len(rope._prepared()._known) <= leaf._REMEMBERED
+        assert len(rope._held()["_repeats"]._known) <= leaf._REMEMBERED
 
 
 # -- a Rope prepares once ----------------------------------------------------------------------------------------------

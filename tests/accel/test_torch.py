@@ -288,6 +288,44 @@ def test_an_exported_graph_holds_one_node(strict):
         assert torch.equal(program.module()(x, p), Rotating()(x, p))
 
 
+class Calls(torch.nn.Module):
+    """Every function that an operator stands for."""
+
+    def forward(self, x, positions):
+        frequencies = rfrope.geometric(4)
+        turned = rfrope.rotate(x, positions, frequencies, shift=0.3, scale=1.1, inverse=True)
+        turned = rfrope.rotate_by_phases(turned, positions[:, None] * 0.125, pairing="interleaved")
+        cos, sin = rfrope.rotation_table(positions, frequencies)
+        return rfrope.rotate_by_table(turned, cos, sin, out_pairing="interleaved"), cos
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_operators_become_torchs_own_where_an_exporter_asks():
+    """As that to ONNX does, which knows no others and makes numbers of Python float32; results keep their bits."""
+    x, positions = uniform(2, 5, 10), POSITIONS + 131_071
+    ours = {one: rule for one, rule in torch._decomp.decomposition_table.items() if one.namespace == "rfrope"}
+    program = torch.export.export(Calls(), (x, positions), strict=False)
+    assert "rfrope" in str(program.graph)
+    program = program.run_decompositions({**torch.export.default_decompositions(), **ours})
+    assert "rfrope" not in str(program.graph)
+    numbers = [one for node in program.graph.nodes for one in node.args if type(one) is float]
+    assert numbers == [float(np.float32(number)) for number in numbers] != []
+    for found, expected in zip(program.module()(x, positions), Calls()(x, positions), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-15)
+
+
+@pytest.mark.parametrize(
+    "options", [{"positions": 131_071.3}, {"positions": 2, "shift": 0.3}, {"positions": 2.5}], ids=str
+)
+def test_a_number_loses_nothing_in_a_graph(options):
+    """As a tensor of its own PyTorch would make it float32."""
+    torch._dynamo.reset()
+    x, frequencies = uniform(3, 8), torch.asarray(rfrope.geometric(4))
+    compiled = torch.compile(lambda x: rfrope.rotate(x, frequencies=frequencies, **options), backend="eager")
+    expected = rfrope.rotate(x, frequencies=frequencies, **options)
+    torch.testing.assert_close(compiled(x), expected, rtol=0, atol=1e-15)
+
+
 @campaign
 @pytest.mark.filterwarnings("ignore")
 def test_inductor_gives_the_same_bits():

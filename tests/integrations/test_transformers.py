@@ -65,7 +65,7 @@ def test_fewer_queries_are_at_the_last_positions(frequencies):
         else torch.stack([torch.arange(7), torch.arange(7) % 3], -1)[None]
     )
     rotary, positions = RotaryEmbedding(frequencies), types.SimpleNamespace(turns_last=False)
-    turned = rotations._turned(rotary, positions, q, k, at, False)
+    turned = rotations._turned(rotary, positions, (q, k), at, False)
     for x, got, places in ((q, turned[0], at[0, 4:]), (k, turned[1], at[0])):
         assert torch.equal(got, rfrope.rotate(x, places, torch.from_numpy(frequencies)))
 
@@ -105,6 +105,28 @@ def test_a_replaced_model_is_neither_pickled_nor_copied_wrongly(tmp_path):
     learned = RotaryEmbedding(ropes_of(model), learnable=True)
     with replace_rotary(model, learned), pytest.raises(TypeError, match="cannot be copied"):
         copy.deepcopy(model)
+
+
+@pytest.mark.parametrize("model_type", ["glm", "stablelm", "gpt_neox"])
+def test_a_model_says_itself_how_much_of_a_head_turns(model_type):
+    """Frequencies without a head_dim are for as many blocks as the model turns, whether it hands on all features."""
+    model = made(model_type)
+    rope, wanted = ropes_of(model), logits(model)
+    assert rope.rotary_dim < rope.head_dim
+    for one in (rope, rope.frequencies, RotaryEmbedding(rope)):
+        one = rfrope.Rope(one, pairing=rope.pairing) if isinstance(one, np.ndarray) else one
+        with replace_rotary(model, one):
+            torch.testing.assert_close(logits(model), wanted, rtol=0, atol=1e-4)
+
+
+def test_a_module_of_another_layout_or_width_is_refused():
+    model = made()
+    with pytest.raises(ValueError, match="the module has layout='bthd'; expected 'bhtd' in a model"):
+        replace_rotary(model, RotaryEmbedding(rfrope.geometric(8), layout="bthd"))
+    model = made("glm")
+    narrow = rfrope.Rope(rfrope.geometric(4), pairing="interleaved", head_dim=12)
+    with replace_rotary(model, narrow), pytest.raises(ValueError, match="q has 16 features, but heads have 12"):
+        logits(model)
 
 
 # -- configs -----------------------------------------------------------------------------------------------------------
@@ -430,6 +452,87 @@ def test_what_is_learned_is_trained_with_the_model():
     model(IDS, labels=IDS).loss.backward()
     assert float(rotary.frequencies.grad.abs().sum()) > 0.0
     assert "model.rotary_emb.turning.all.frequencies" in dict(model.named_parameters())
+
+
+def saved(model, folder, expected=None):
+    """The model that from_pretrained makes of a saved one, which may warn."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        model.save_pretrained(folder)
+    told = [str(each.message) for each in seen if "replace_rotary" in str(each.message)]
+    assert told == [] if expected is None else len(told) == 1 and expected in told[0]
+    return transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+@pytest.mark.parametrize("learnable", [False, True])
+@pytest.mark.parametrize("model_type", sparse(["llama", "gemma3_text", "glm", "gpt_neox"], lambda one: "m" in one[:3]))
+def test_what_was_put_in_is_saved_with_the_config(model_type, learnable, tmp_path):
+    register()
+    model = made(model_type)
+    ropes, before = ropes_of(model), copy.deepcopy(model.config.rope_parameters)
+    ropes = ropes if isinstance(ropes, dict) else {"": ropes}
+    ropes = {
+        kind: dataclasses.replace(one, frequencies=1.1 * one.frequencies, attention_factor=1.25)
+        for kind, one in ropes.items()
+    }
+    modules = {kind: RotaryEmbedding(one, learnable) for kind, one in ropes.items()}
+    with replace_rotary(model, modules.get("", modules)):
+        if learnable:
+            with torch.no_grad():
+                for module in modules.values():
+                    module.frequencies *= 1.5
+        wanted = logits(model)
+        again, copied = saved(model, tmp_path / "model"), copy.deepcopy(model) if not learnable else None
+        assert model.config.rope_parameters == before
+        if copied is not None:  # it saves itself, and not the original
+            with torch.no_grad():
+                copied.lm_head.weight *= 2.0
+            torch.testing.assert_close(logits(saved(copied, tmp_path / "copy")), logits(copied), rtol=0, atol=1e-5)
+    assert "save_pretrained" not in vars(model)
+    torch.testing.assert_close(logits(again), wanted, rtol=0, atol=1e-5)
+    assert not torch.allclose(logits(model), wanted, atol=1e-4)
+    for one in rfrope.from_config(again.config):
+        name = one.source["name"] if len(ropes) > 1 else ""
+        if name in ("", *(getattr(model.config, "layer_types", None) or ())):
+            factor = 1.5 if learnable else 1.0
+            np.testing.assert_allclose(one.frequencies, factor * ropes[name].frequencies, rtol=1e-12)
+            assert one.attention_factor == 1.25
+
+
+def test_what_a_config_cannot_hold_is_not_lost_without_a_word(tmp_path):
+    sets = rfrope.sample("gaussian(scale=32)", 8, rng=0, heads=2)
+    none = "a config holds one line of frequencies for all heads, and no phases"
+    for model_type, rope, lost in (
+        ("llama", RotaryEmbedding(rfrope.geometric(8), "phases"), none),
+        ("llama", sets, none),
+        ("phi3", rfrope.geometric(8), "Phi3RotaryEmbedding does not turn by the frequencies of a config"),
+        ("gptj", rfrope.Rope(rfrope.geometric(4), pairing="interleaved"), "GPTJAttention reads no frequencies"),
+        ("nanochat", rfrope.Rope(-rfrope.geometric(8)), "NanoChatRotaryEmbedding reads no frequencies"),
+    ):
+        model = made(model_type, **({"rotary_dim": 8} if model_type == "gptj" else {}))
+        own = logits(model)
+        with replace_rotary(model, rope):
+            again = saved(model, tmp_path / model_type, lost)
+        torch.testing.assert_close(logits(again), own, rtol=0, atol=1e-5)
+
+
+def test_an_adapter_of_peft_holds_what_is_learned(tmp_path):
+    """As its documentation says: what turns is named among the modules to save."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    models = [made(), made()]
+    for model in models:
+        replace_rotary(model, RotaryEmbedding(rfrope.geometric(8), learnable=True))
+    options = peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["turning.all"])
+    adapted = peft.get_peft_model(models[0], options)
+    adapted(IDS, labels=IDS).loss.backward()
+    (learned,) = [value for name, value in adapted.named_parameters() if "default.frequencies" in name]
+    assert float(learned.grad.abs().sum()) > 0.0
+    with torch.no_grad():
+        learned *= 1.5
+    adapted.save_pretrained(tmp_path)
+    again = peft.PeftModel.from_pretrained(models[1], tmp_path)
+    torch.testing.assert_close(logits(again.eval()), logits(adapted.eval()), rtol=0, atol=1e-6)
+    assert not torch.allclose(logits(again), logits(made()), atol=1e-4)
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -884,7 +884,7 @@ def test_bad_input_is_named():
         RotaryEmbedding(np.ones((2, 2, 16, 1)))
     module, x = RotaryEmbedding(rope), features(2, 4, 5, WIDTH)
     for q, k, message in (
-        (x, x[..., :3, :], "q has 5 tokens, but k has 3"),
+        (x, x[..., :3, :], "q has 5 tokens, but k has 3; expected the same, or k_positions"),
         (x, features(2, 3, 5, WIDTH), "q has 4 heads and k has 3"),
         (x[0, 0], x[0, 0], r"q has shape \(5, 32\); expected \(..., heads, tokens, d\)"),
         (x, x[..., :30], r"the Rope has D = 16 blocks, which needs 32 features, but k"),

@@ -180,6 +180,8 @@ class Repeats:
         )
         if not plain or type(turn.inverse) is not bool or not isinstance(turn.scale, float):
             return
+        if _is_array(positions) and positions.dtype.itemsize == 2 and positions.dtype.kind not in "iu":
+            return  # their values are looked at in each call
         a, b = np.empty(np.shape(positions)), frequencies  # positions are made dense before they are read
         a, b = (as_vectors(v, frequencies) for v in (a, b))
         walk, _ = _walk_of_angles(Features.of(x, out), Angles(a, b, None, np), turn)
@@ -214,6 +216,9 @@ class Prepared(Repeats):
             return None
         turned = _again(known, x, positions, self._address, self._scale, out)
         if turned is not None and type(positions) is np.ndarray:
+            if len(self._often) >= _REMEMBERED:
+                self._often.clear()
+                self._steps.clear()
             often = self._often[x.shape] = self._often.get(x.shape, 0) + 1
             dense = x.dtype.char in "fd" and x.flags.carray and turned.flags.carray
             if often % _STEADY == 0 and dense and Step.fits(positions):
@@ -312,6 +317,8 @@ def _host(positions: Any) -> Any:
     """Positions as an array of NumPy, if a tensor of them is no more than memory; else as they came."""
     if type(positions) is np.ndarray or not tensors.is_torch(positions) or not tensors.are_memory(positions):
         return positions
+    if positions.dtype.itemsize == 2 and positions.is_floating_point():
+        return positions  # no step takes them, and there is no bfloat16 in NumPy
     return positions.detach().numpy()
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from rfrope._core import array, twins
@@ -29,6 +30,8 @@ _XP = array.named_namespace(torch)
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 _LIBRARY = torch.library.Library("rfrope", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)  # the loops take any strides
+
+_TRACED = (torch._subclasses.FakeTensor, torch._subclasses.functional_tensor.FunctionalTensor)
 
 # -- twins -------------------------------------------------------------------------------------------------------------
 
@@ -83,18 +86,45 @@ def _operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., 
         _LIBRARY.impl(name, function, "CPU")
         _LIBRARY.impl(name, function, "CUDA")
         torch.library.register_fake(f"rfrope::{name}", fake, lib=_LIBRARY)
-        return getattr(torch.ops.rfrope, name).default
+        operator = getattr(torch.ops.rfrope, name).default
+        torch._decomp.register_decomposition(operator)(function)  # for exporters that know torch's operators alone
+        return operator
 
     return define
 
 
 def _run(name: str, x: Tensor, *arguments: Any) -> Any:
-    """Run a function for tensors that are no more than memory: gradients are recorded above this."""
+    """Run a function for tensors that are no more than memory: gradients are recorded above this.
+
+    What is not even memory is traced, and becomes torch's own operators.
+    """
+    if isinstance(x, _TRACED):
+        with _ExactNumbers():
+            return twins.CHOOSING[name].generic(*arguments)  # type: ignore[attr-defined]
     twin = twins.twin_of(name, "cpu") if x.is_cpu else None
     if twin is not None:
         return twin(*arguments)
     with torch.no_grad():
         return twins.CHOOSING[name](*arguments)
+
+
+class _ExactNumbers(torch.overrides.TorchFunctionMode):
+    """Numbers of Python become sums of such that float32 holds, since the exporter to ONNX rounds them to it."""
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        tensors = [one for one in args if isinstance(one, torch.Tensor)]
+        if tensors:
+            args = tuple(self._held(one, tensors[0]) if type(one) is float else one for one in args)
+        return function(*args, **(kwargs or {}))
+
+    @staticmethod
+    def _held(number: float, beside: Tensor) -> Any:
+        parts = [float(np.float32(number))] if abs(number) < 2.0**120 else []
+        while len(parts) in (1, 2) and sum(parts) != number:
+            parts.append(float(np.float32(number - sum(parts))))
+        if len(parts) < 2:
+            return number
+        return sum(parts[1:], beside.new_full((), parts[0], dtype=torch.float64))
 
 
 def _phases(

@@ -1,0 +1,126 @@
+"""What the module for PyTorch is given, as it reads it: dense tensors, and exact sums of integers as positions.
+
+They are methods for the reason that `rfrope.layers.graphs` has.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from rfrope._core import angles, array, tensors
+
+Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
+
+_XP = array.named_namespace(torch)
+_WHOLE = 2**53  # float64 holds whole numbers below it
+_SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}  # what int64 holds
+
+
+class Reading:
+    """Features and positions of a call."""
+
+    axes: int
+
+    def _dense(self, x: Any, name: str) -> Tensor:
+        """Refuse what is no tensor, or holds some of its elements only."""
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(
+                f"{name} has type {type(x).__module__}.{type(x).__qualname__}; expected a tensor of PyTorch"
+            )
+        if x.layout is not torch.strided:
+            raise TypeError(f"{name} is a tensor of layout {x.layout}; expected a dense one: pass {name}.to_dense()")
+        if x.is_nested:
+            raise TypeError(
+                f"{name} is a nested tensor; expected a dense one: pass torch.nested.to_padded_tensor({name}, 0.0)"
+            )
+        return x
+
+    def _exchanged(self, x: Any) -> Any:
+        """Exchange the axes of heads and tokens."""
+        return x.transpose(-3, -2) if isinstance(x, torch.Tensor) and x.ndim > 2 else x
+
+    def _read(self, name: str, x: Tensor, positions: Any, offset: Any) -> Tensor:
+        """Positions of the tokens of x, checked, and consecutive unless given, after an offset.
+
+        They are ``(*P, k)`` in int64 or float64, with an axis for the heads where there are several sequences.
+        """
+        axes, plain, unseen = self.axes, type(offset) is int, torch.compiler.is_compiling()
+        xp, device = array.shared({name: positions, "offset": offset}, x=x)
+        if not (unseen or not plain or -(2**63) <= offset < 2**63):
+            raise ValueError(f"offset has {offset.bit_length()} bits; expected a whole number from -2**63 to 2**63 - 1")
+        near = unseen or (plain and positions is None and abs(offset) < 2**62)
+        if positions is None:
+            if axes > 1:
+                raise ValueError(f"{name} is None; expected (..., tokens, {axes}): the Rope has {axes} axes")
+            positions = torch.arange(x.shape[-2], device=device)
+        positions = self._numbers(name, positions, xp, device)
+        if axes > 1 and (positions.ndim < 2 or positions.shape[-1] != axes):
+            raise ValueError(f"{name} has shape {tuple(positions.shape)}; expected (..., tokens, {axes})")
+        positions = angles.as_vectors(positions, axes)
+        if not plain:
+            offset = self._numbers("offset", offset, xp, device)
+            offset = offset.reshape(-1, 1, 1) if offset.ndim else offset
+        if not plain or offset:
+            total = positions + offset
+            if not (near or total.is_floating_point()) and array.on_host(total):
+                wrapped = (positions ^ total) & (offset ^ total)  # below 0 where the sign is that of neither part
+                if bool((wrapped < 0).any()):
+                    raise ValueError(f"{name} and offset add up to more than 64 bits; expected -2**63 to 2**63 - 1")
+            positions = total
+        angles.check_values(name, positions, xp)
+        return self._with_heads(positions)
+
+    def _read_quickly(self, x: Tensor, positions: Any, offset: Any) -> np.ndarray | None:
+        """Positions as compiled loops read them, or None where they need a closer look.
+
+        They are those of `_read` to the bit: float64 holds integers below 2**53, and their sums.
+        """
+        if type(offset) is not int or not -_WHOLE < offset < _WHOLE:
+            return None
+        if positions is None:
+            end = offset + x.shape[-2]
+            return np.arange(offset, end, dtype=np.float64)[:, None] if self.axes == 1 and end <= _WHOLE else None
+        if not (isinstance(positions, torch.Tensor) and positions.dtype in _SIGNED and tensors.are_memory(positions)):
+            return None
+        found = np.array(positions.numpy(), np.float64, order="C")
+        if offset:
+            if not np.vdot(found, found) < _WHOLE * _WHOLE:
+                return None
+            found += offset
+        read: np.ndarray = self._with_heads(angles.as_vectors(found, self.axes))
+        return read
+
+    def _check_rows(self, name: str, at: Tensor, count: int) -> None:
+        """Refuse positions that are not rows of tables."""
+        if at.is_floating_point():
+            raise TypeError(f"{name} are floats; expected integers, as max_positions is given")
+        if array.on_host(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) < count:
+            raise ValueError(f"{name} go from {int(at.min())} to {int(at.max())}; expected 0 to {count - 1}")
+
+    def _widened(self, numbers: Tensor, copied: bool) -> Tensor:
+        """Numbers that may be added up: in float64, or int64 for integers.
+
+        What shards parameters frees their memory after the call, and cannot where a loop saw it: loops are given a
+        copy.
+        """
+        wide = torch.float64 if array.has_float64(_XP, numbers.device) else torch.float32
+        return numbers.to(wide if numbers.is_floating_point() else torch.int64, copy=copied)
+
+    def _numbers(self, name: str, value: Any, xp: ModuleType, device: Any) -> Tensor:
+        """Integers or floats of a call, widened."""
+        numbers = array.numbers(value, xp, name=name, device=device)
+        found = self._widened(numbers, False)
+        if torch.compiler.is_compiling():
+            return found
+        angles.warn_of_positions_of_16_bits(numbers, xp, name)
+        if numbers.dtype == torch.uint64 and array.on_host(found) and bool((found < 0).any()):
+            raise ValueError(f"{name} holds integers from 2**63 on; expected smaller ones")
+        return found
+
+    def _with_heads(self, positions: Any) -> Any:
+        """Positions ``(tokens, k)``, or ``(..., 1, tokens, k)`` where each sequence has its own."""
+        return positions[..., None, :, :] if positions.ndim > 2 else positions

@@ -1,0 +1,98 @@
+"""Models with rfrope's rotation as files of ONNX, run by onnxruntime: exact at far positions, and without rfrope."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from campaign import campaign
+from conftest import library
+
+import rfrope
+
+torch = library("torch").module
+pytest.importorskip("onnxscript", reason="onnxscript is not installed, by which PyTorch writes files of ONNX")
+runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+from rfrope.layers.torch import RotaryEmbedding  # noqa: E402
+
+pytestmark = [campaign, pytest.mark.filterwarnings("ignore")]  # of torch and onnxscript, about their own use of others
+
+FREQUENCIES = rfrope.geometric(8)
+ROPE = rfrope.Rope(FREQUENCIES, pairing="interleaved", attention_factor=1.1, head_dim=20)
+
+
+class Rotated(torch.nn.Module):
+    """A function of rfrope as a model calls it."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x, positions):
+        return self.function(x, positions)
+
+
+def by_table(x, positions):
+    cos, sin = rfrope.rotation_table(positions, FREQUENCIES)
+    return rfrope.rotate_by_table(x, cos, sin)
+
+
+def features(*shape, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def check(model, inputs, others, dynamic=None):
+    """Export a model, run it on inputs that it has not seen, and compare with its own results."""
+    program = torch.onnx.export(model.eval(), inputs, dynamo=True, dynamic_shapes=dynamic, verbose=False)
+    assert "rfrope" not in {node.domain for node in program.model.graph}
+    session = runtime.InferenceSession(program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for given in (inputs, *others):
+        named = dict(zip([each.name for each in session.get_inputs()], (each.numpy() for each in given), strict=True))
+        expected = model(*given)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        for found, wanted in zip(session.run(None, named), expected, strict=True):
+            eps = torch.finfo(wanted.dtype).eps
+            np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=0, atol=2 * eps * float(wanted.abs().max()))
+
+
+MODULES = {
+    "a ladder": lambda: RotaryEmbedding(FREQUENCIES, head_dim=20),
+    "another pairing": lambda: RotaryEmbedding(ROPE),
+    "sets": lambda: RotaryEmbedding(rfrope.sample("gaussian(scale=32)", 8, rng=0, heads=2), head_dim=20),
+    "learned": lambda: RotaryEmbedding(FREQUENCIES, "both", head_dim=20),
+    "tables": lambda: RotaryEmbedding(FREQUENCIES, max_positions=2**18, head_dim=20),
+    "tokens first": lambda: RotaryEmbedding(FREQUENCIES, head_dim=20, layout="bthd"),
+}
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("name", MODULES)
+def test_the_module_is_exported(name, tokens):
+    q, k = features(1, 4, tokens, 20), features(1, 2, tokens, 20)
+    q, k = (q.transpose(1, 2), k.transpose(1, 2)) if name == "tokens first" else (q, k)
+    far = [(q, k, torch.arange(tokens) + start) for start in ((7, 131_071) if name == "tables" else (131_071, 2**40))]
+    check(MODULES[name](), (q, k, torch.arange(tokens)), far)
+
+
+FUNCTIONS = {
+    "rotate": lambda x, at: rfrope.rotate(x, at, FREQUENCIES),
+    "a shift and a scale": lambda x, at: rfrope.rotate(x, at, FREQUENCIES, shift=0.3, scale=1.1, inverse=True),
+    "Rope.rotate": lambda x, at: rfrope.Rope(FREQUENCIES, pairing="interleaved").rotate(x, at),
+    "rotate_by_phases": lambda x, at: rfrope.rotate_by_phases(x, at[:, None] * torch.asarray(FREQUENCIES)),
+    "rotate_by_table": by_table,
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_exported(name, dtype):
+    x = features(2, 3, 20, dtype=getattr(torch, dtype))
+    for at in (torch.arange(3), torch.tensor([0.5, 3.25, -7.0], dtype=torch.float64)):
+        check(Rotated(FUNCTIONS[name]), (x, at), [(x, at + 131_071)])
+
+
+def test_lengths_may_differ():
+    length = torch.export.Dim("length", min=2, max=64)
+    x = features(2, 3, 20)
+    shapes = {"x": {1: length}, "positions": {0: length}}
+    longer = features(2, 9, 20), torch.arange(9) + 1000
+    check(Rotated(FUNCTIONS["rotate"]), (x, torch.arange(3)), [longer], shapes)
