@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, archives, array, blocks, capacity, files
+from rfrope._core import angles, archives, array, blocks, files
 from rfrope._core.arguments import flag, path_of
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
@@ -112,6 +112,8 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     ------
     FileNotFoundError
         If there is no such file.
+    OSError
+        If it cannot be read, or is not a regular file.
     ValueError
         If it is damaged (its digest is checked), compressed, of another kind, of a later format, or does not fit into
         memory.
@@ -135,7 +137,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     """
     path, space = path_of("path", path), array.named_namespace(xp)
     dtype = array.check_float_dtype(dtype, space)
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         beginning = file.read(9)
     # after eight bytes, the length of its header, a safetensors file begins with JSON
     frequencies, text = _from_safetensors(path) if beginning[8:] == b"{" else _from_npz(path)
@@ -173,6 +175,8 @@ def packed(path: str, rope: Rope) -> bytes:
     }
     metadata["digest"] = _digest(metadata, host)
     text = json.dumps(metadata, allow_nan=False)
+    if len(text) > files.LONGEST_JSON:
+        raise ValueError(f"source has {len(text)} characters as JSON; expected at most {files.LONGEST_JSON}")
     if path.endswith(SUFFIXES[1]):
         content: bytes = _safetensors(path).save({"frequencies": host}, metadata={"rfrope": text})
         return content
@@ -224,19 +228,16 @@ def _from_npz(path: str) -> tuple[np.ndarray, str]:
 
 
 def _from_safetensors(path: str) -> tuple[np.ndarray, str]:
-    import importlib
-
-    _safetensors(path)
-    library = importlib.import_module("safetensors")
-    capacity.check(2.0 * os.path.getsize(path), path, "the arrays in it")
+    library, content = _safetensors(path), files.content(path)
     try:
-        with library.safe_open(path, framework="numpy") as file:
-            names, text = list(file.keys()), (file.metadata() or {}).get("rfrope")
-            if text is not None and "frequencies" in names:
-                return file.get_tensor("frequencies"), text
+        held = library.load(content)
+        header = files.parsed(content[8 : 8 + int.from_bytes(content[:8], "little")].decode())
+        text = header.get("__metadata__", {}).get("rfrope")
     except Exception as error:  # whatever the package raises on bytes that it did not write
         raise _damaged(path, f"{type(error).__name__}: {error}") from None
-    raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}; expected what rfrope.save writes")
+    if text is not None and "frequencies" in held:
+        return held["frequencies"], text
+    raise ValueError(f"{path} holds {', '.join(held) or 'nothing'}; expected what rfrope.save writes")
 
 
 def _damaged(path: str, reason: Any) -> ValueError:
@@ -258,7 +259,7 @@ def _safetensors(path: str) -> ModuleType:
 def _checked_metadata(path: str, text: str, frequencies: np.ndarray) -> dict[str, Any]:
     """Read the JSON text, and hold it against the frequencies that lie beside it."""
     try:
-        metadata = json.loads(text)
+        metadata = files.parsed(text)
         number, later = metadata["format"], metadata["format"] > _FORMAT
         said = () if later else (metadata["units"], tuple(metadata["shape"]), metadata["dtype"])
         kinds = later or (_described(metadata) and isinstance(metadata["rfrope"], str))

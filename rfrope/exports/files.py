@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from rfrope._core.arguments import path_of
 from rfrope._core.files import Content
 from rfrope.data.model_types import known
 from rfrope.exports import gguf
-from rfrope.models import from_config
+from rfrope.models import configs, from_config
 from rfrope.models.values import NAMES
 from rfrope.rotation.rope import Rope
 
@@ -28,15 +27,7 @@ def config(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str
     """The export itself, or a model's config with it in place of its own RoPE."""
     if model is None:
         return text(path, made, model, rope, part)
-    source = path_of("model", model)
-    source = os.path.join(source, "config.json") if os.path.isdir(source) else source
-    try:
-        with open(source, encoding="utf-8-sig") as file:
-            held = json.load(file)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{source} is not valid JSON ({error}); expected a model's config.json") from None
-    if not isinstance(held, dict):
-        raise ValueError(f"{source} holds a {type(held).__name__}; expected a model's config, which is an object")
+    held, source = configs.read_file(path_of("model", model))
     _put(held, made, rope, part, source)
     _check(held, rope, part, source)
     return text(path, held, None, rope, "")

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from rfrope._core import files
 from rfrope._core.arguments import path_of
 from rfrope.exports.engine import ULP, Asked, Used, divisors
 
@@ -185,11 +186,12 @@ def _check(reader: Any, path: str, made: Mapping[str, Any]) -> None:
 
 
 def _read(library: ModuleType, path: str) -> Any:
-    try:
-        reader = library.GGUFReader(path)
-    except _UNREADABLE as error:
-        raise ValueError(f"{path} is no GGUF, or damaged ({type(error).__name__}: {error})") from None
-    size = os.path.getsize(path)
+    with files.opened(path) as file:  # the reader maps it, so it may be closed
+        size = os.fstat(file.fileno()).st_size
+        try:
+            reader = library.GGUFReader(file)
+        except _UNREADABLE as error:
+            raise ValueError(f"{path} is no GGUF, or damaged ({type(error).__name__}: {error})") from None
     if any(one.data.nbytes != one.n_bytes or one.data_offset + one.n_bytes > size for one in reader.tensors):
         raise ValueError(f"{path} is truncated; expected a whole GGUF")
     return reader

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core import files
 from rfrope._core.arguments import flag, path_of, whole
 from rfrope._core.array import placed
 from rfrope._core.blocks import check_pairing
@@ -87,12 +87,12 @@ def from_config(
     Raises
     ------
     ValueError
-        If no RoPE is found, a file holds no config, a needed key is missing, and as `from_rope_parameters`. The message
-        begins with the file and the place.
+        If no RoPE is found, a file holds no config or more than 16 MiB, a needed key is missing, and as
+        `from_rope_parameters`. The message begins with the file and the place.
     TypeError
         For a config of another kind, and as `from_rope_parameters`.
     OSError
-        If a file is missing or cannot be read.
+        If a file is missing, cannot be read or is not a regular one.
 
     Notes
     -----
@@ -136,14 +136,18 @@ def read(config: Any) -> tuple[Mapping[str, Any], str]:
         return held, ""
     if not isinstance(config, str | os.PathLike):
         raise TypeError(f"config is {config!r:.80}; expected a dict, the path of a config.json, or a config object")
-    path = path_of("config", config)
+    return read_file(path_of("config", config))
+
+
+def read_file(path: str) -> tuple[dict[str, Any], str]:
+    """Return the config of a file or folder, and the path of the file."""
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
-    with open(path, encoding="utf-8-sig") as file:
-        try:
-            held = json.load(file, object_pairs_hook=_without_repeats)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is not valid JSON ({error}); expected a model's config.json") from None
+    content = files.content(path, files.LONGEST_JSON)
+    try:
+        held = files.parsed(content.decode("utf-8-sig"), object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); expected a model's config.json") from None
     if not isinstance(held, dict):
         raise ValueError(f"{path} holds a {type(held).__name__}; expected a model's config, which is an object")
     return held, path
