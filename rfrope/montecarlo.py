@@ -15,7 +15,7 @@ import numpy as np
 
 from rfrope._accel import schedules
 from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox, sums, turns, twins
-from rfrope._core.arguments import choice, whole
+from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
 from rfrope._core.checkpoints import Checkpoint, check_seed
 from rfrope._core.pending import Pending, WhenAsked, settled_state
@@ -482,7 +482,7 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
     """How many sets of a design make so many draws; 0 for independent draws."""
     if design == "iid":
         if n_blocks is not None:
-            raise ValueError(f"n_blocks is {n_blocks!r} but design is 'iid'; expected it with other designs alone")
+            raise ValueError(f"n_blocks is {show(n_blocks)} but design is 'iid'; expected it with other designs alone")
         return 0
     if n_blocks is None:
         raise ValueError(f"n_blocks is None; expected the number of frequencies in one set, for design {design!r}")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, archives, array, blocks, files
-from rfrope._core.arguments import flag, path_of
+from rfrope._core.arguments import flag, path_of, show
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.rotation.rope import Rope, of
@@ -189,7 +189,7 @@ def _storable(frequencies: Any) -> np.ndarray:
     """Frequencies on the host, of a dtype that files hold, in C order and the machine's own byte order."""
     xp, device = array.shared(frequencies=frequencies)
     angles.frequencies(frequencies, xp, device)
-    host = array.to_host(array.asarray(frequencies, xp, name="frequencies", device=device))
+    host = array.to_host(array.asarray(frequencies, xp, name="frequencies", device=device), "frequencies")
     if host.dtype.name == "bfloat16":
         host = host.astype(np.float32)
     if host.dtype.name not in _DTYPES:
@@ -210,8 +210,8 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(f"{name}[{i}]", v) for i, v in enumerate(value)]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _plain(f"{name}[{key!r}]", v) for key, v in value.items()}
-    raise TypeError(f"{name} is {value!r:.80}; expected numbers, strings, None, kernels, or lists and dicts of them")
+        return {key: _plain(f"{name}[{show(key)}]", v) for key, v in value.items()}
+    raise TypeError(f"{name} is {show(value)}; expected numbers, strings, None, kernels, or lists and dicts of them")
 
 
 def _from_npz(path: str) -> tuple[np.ndarray, str]:

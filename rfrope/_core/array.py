@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from rfrope._core import tensors
-from rfrope._core.arguments import broadcast
+from rfrope._core.arguments import broadcast, show
 from rfrope._core.spans import parts
 
 Array = Any  # an array of whichever library the caller uses
@@ -98,32 +98,30 @@ def _converted(name: str, source: ModuleType, target: ModuleType) -> str:
 
 
 def _check_devices(devices: dict[str, Any]) -> None:
-    (first, place), *others = devices.items() or [("", None)]
+    (first, at), *others = devices.items() or [("", None)]
     for name, other in others:
-        if other != place:
-            raise ValueError(
-                f"{first} is on device {place} but {name} is on {other}; expected all arrays on one device"
-            )
+        if other != at:
+            raise ValueError(f"{first} is on device {at} but {name} is on {other}; expected all arrays on one device")
 
 
 def _namespace_of(name: str, value: Any) -> ModuleType:
     if isinstance(value, np.ndarray):
         return np
     if tensors.is_torch(value):  # array-api-compat keeps what it found in caches that PyTorch's compiler warns of
-        if tensors.is_sparse(value):
-            raise TypeError(
-                f"{name} is a tensor of layout {value.layout}; expected a dense one: pass {name}.to_dense()"
-            )
+        tensors.check_dense(value, name)
         return tensors.namespace()
     from array_api_compat import array_namespace
 
     try:
-        return array_namespace(value)
+        space = array_namespace(value)
     except TypeError:
         raise TypeError(
             f"{name} has type {type(value).__module__}.{type(value).__qualname__}; expected an array of NumPy, CuPy, "
             "PyTorch, JAX, Dask or another array-API library, or a list of numbers"
         ) from None
+    if any(length != length for length in value.shape):  # NaN, in Dask
+        raise ValueError(f"{name} has lengths that are not known; expected known ones: {name}.compute_chunk_sizes()")
+    return space
 
 
 def named_namespace(xp: Any) -> ModuleType:
@@ -131,7 +129,7 @@ def named_namespace(xp: Any) -> ModuleType:
     if xp is None or xp is np:
         return np
     if not isinstance(xp, ModuleType):
-        raise TypeError(f"xp is {xp!r}; expected an array library's module, such as numpy, torch or jax.numpy")
+        raise TypeError(f"xp is {show(xp)}; expected an array library's module, such as numpy, torch or jax.numpy")
     short = xp.__name__.split(".")[0]
     if short in ("torch", "cupy", "dask"):
         return importlib.import_module(f"array_api_compat.{_MODULES.get(short, short)}")
@@ -172,7 +170,7 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     if whole and not np.array_equal(host, host.astype(_known_dtype(host, xp, device))):
         more = "; jax.config.update('jax_enable_x64', True) gives it 64" if library_of(xp) == "jax" else ""
         raise ValueError(
-            f"{name} is {value!r:.80}; expected integers of 32 bits, the widest that {library_of(xp)} has now{more}"
+            f"{name} is {show(value)}; expected integers of 32 bits, the widest that {library_of(xp)} has now{more}"
         )
     return from_host(host, xp, device=device)
 
@@ -189,7 +187,7 @@ def host_numbers(value: Any, name: str) -> np.ndarray:
             "to what is compiled"
         ) from error
     if host.dtype.kind not in "biufc":
-        raise TypeError(f"{name} is {value!r:.80}; expected numbers of at most 64 bits in a rectangular shape")
+        raise TypeError(f"{name} is {show(value)}; expected numbers of at most 64 bits in a rectangular shape")
     return host
 
 
@@ -209,7 +207,7 @@ def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: An
     """Copy a NumPy array into `xp` on `device`; float64 narrows to the widest float that `xp` has there."""
     if xp is np:
         if not (device is None or (isinstance(device, str) and device == "cpu")):
-            raise ValueError(f"device is {device!r:.80}; expected None or 'cpu' for NumPy")
+            raise ValueError(f"device is {show(device)}; expected None or 'cpu' for NumPy")
         return host if dtype is None else host.astype(dtype, copy=False)
     if dtype is None:
         dtype = widest_float(xp, device) if host.dtype.kind == "f" else getattr(xp, _known_dtype(host, xp, device))
@@ -240,14 +238,16 @@ def empty(shape: tuple[int, ...], like: Array, xp: ModuleType) -> Array:
     return np.empty(shape, like.dtype) if xp is np else xp.empty(shape, dtype=like.dtype, device=like.device)
 
 
-def to_host(x: Array) -> np.ndarray:
-    """Return `x` as a NumPy array, waiting for it and copying it from its device if need be."""
+def to_host(x: Array, name: str = "an array") -> np.ndarray:
+    """Return `x`, an argument of that name, as a NumPy array: wait for it, and copy it from its device if need be."""
     if isinstance(x, np.ndarray):
         return x
     if is_traced(x):
         raise TypeError(
-            "an array is being traced by JAX and has no values yet; expected a call outside jit, grad or vmap"
+            f"{name} is being traced by JAX and has no values yet; expected a call outside jit, grad or vmap"
         )
+    if getattr(x, "is_meta", False):
+        raise TypeError(f"{name} is on the meta device and has no values; expected a tensor on another")
     library = type(x).__module__.partition(".")[0]
     if library == "torch":
         x = x.detach().cpu()
@@ -474,12 +474,12 @@ def check_float_dtype(dtype: Any, xp: ModuleType) -> Any:
         return None
     try:
         known = getattr(xp, dtype) if isinstance(dtype, str) else dtype
-        fits = is_real_floating(xp.empty(0, dtype=known))
-    except (TypeError, ValueError, AttributeError):
-        fits = False
-    if not fits:
-        raise TypeError(f"dtype is {dtype!r}; expected a real floating type of {library_of(xp)}")
-    return known
+        like = xp.empty(0, dtype=known) if isinstance(known, type) or not hasattr(known, "__array__") else None
+    except Exception:  # whatever the library raises
+        like = None
+    if like is None or not is_real_floating(like):
+        raise TypeError(f"dtype is {show(dtype)}; expected a real floating type of {library_of(xp)}")
+    return like.dtype
 
 
 def broadcast_shapes(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rfrope._core import array, memory, tensors
 from rfrope._core.angles import check_values
-from rfrope._core.arguments import broadcast, choice
+from rfrope._core.arguments import broadcast, choice, show
 from rfrope._core.array import Array
 from rfrope._core.twins import twinned
 
@@ -285,7 +285,7 @@ def _turned_at_once(x: Array, cos: Array, sin: Array, turn: Turn, xp: ModuleType
 
 def _check_out(out: Array, x: Array, needs_gradient: bool) -> None:
     if not hasattr(out, "dtype"):
-        raise TypeError(f"out is {out!r:.60}; expected an array")
+        raise TypeError(f"out is {show(out)}; expected an array")
     if array.is_lazy(x):
         raise TypeError("out was given, but arrays of this library cannot be written to; expected out=None")
     if tuple(out.shape) != tuple(x.shape):

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from rfrope._core.arguments import whole
+from rfrope._core.arguments import show, whole
 
 VARIABLE = "RFROPE_MAX_BYTES"  # environment variable: bytes that one call may hold
 SHARE = 0.5  # part of the free memory that one call may hold, unless that variable is set
@@ -63,7 +63,7 @@ def allowed() -> float:
     except ValueError:
         most = math.nan
     if not most > 0.0:
-        raise ValueError(f"{VARIABLE} is {given!r:.80}; expected a number of bytes, such as 64e9")
+        raise ValueError(f"{VARIABLE} is {show(given)}; expected a number of bytes, such as 64e9")
     return most
 
 

@@ -115,7 +115,7 @@ def _cut(text: str) -> str:
 
 def _of_array(value: Any) -> str:
     shape = tuple(value.shape)
-    if array.is_lazy(value) or array.is_traced(value):
+    if array.is_lazy(value) or array.is_traced(value) or getattr(value, "is_meta", False):
         return f"of shape {shape}"
     held = array.to_host(value)
     if held.size <= _FEW:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from rfrope._core import files
-from rfrope._core.arguments import path_of
+from rfrope._core.arguments import path_of, show
 from rfrope.exports.engine import ULP, Asked, Used, divisors
 
 
@@ -86,8 +86,8 @@ def refused_by_architecture(asked: Asked) -> str:
     name = asked.architecture
     if name not in ARCHITECTURES:
         return (
-            f"architecture is {name!r}, whose loader is not known to read divisors, and refuses what it does not read; "
-            f"expected one of {', '.join(map(repr, ARCHITECTURES))}"
+            f"architecture is {show(name)}, whose loader is not known to read divisors, and refuses what it does not "
+            f"read; expected one of {', '.join(map(repr, ARCHITECTURES))}"
         )
     found = ARCHITECTURES[name]
     if asked.rope.pairing not in found.pairings:
@@ -173,7 +173,7 @@ def _check(reader: Any, path: str, made: Mapping[str, Any]) -> None:
     found = _value(reader, path, "general.architecture")
     if found != name:
         raise ValueError(
-            f"{path} is of the architecture {found!r}, the export for {name!r}; expected architecture={found!r}"
+            f"{path} is of the architecture {show(found)}, the export for {name!r}; expected architecture={show(found)}"
         )
     if (_optional(reader, "split.count") or 1) > 1:
         raise ValueError(f"{path} is one part of several; expected a whole GGUF, as llama-gguf-split --merge makes")

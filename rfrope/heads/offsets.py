@@ -159,7 +159,7 @@ def on_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
     """Arrays of one library, and at last frequencies, which may be NumPy's beside any, brought to the host."""
     xp, device = array.shared({"frequencies": frequencies}, **arrays)
     arrays["frequencies"] = frequencies
-    return (array.to_host(array.asarray(value, xp, name=name, device=device)) for name, value in arrays.items())
+    return (array.to_host(array.asarray(value, xp, name=name, device=device), name) for name, value in arrays.items())
 
 
 def one_axis(omega: np.ndarray) -> np.ndarray:

@@ -91,7 +91,7 @@ class RotaryEmbedding(InGraphs):
         if self.rope.pairing is None:
             raise ValueError("rope.pairing is None; expected 'half' or 'interleaved', as dataclasses.replace gives it")
         self._turn = Turn(self.rope.pairing, self.rope.pairing, self.rope.attention_factor)
-        named = ("none", "frequencies")[learnable] if isinstance(learnable, bool) else str(learnable)
+        named = ("none", "frequencies")[learnable] if isinstance(learnable, bool) else learnable
         choice("learnable", named, ("none", *_LEARNABLE))
         self._learned = tuple(name for name in _LEARNABLE[:2] if named in (name, "both"))
         self.max_positions = None if max_positions is None else whole("max_positions", max_positions, 1)
@@ -395,8 +395,7 @@ def _dense(x: Any, name: str) -> Tensor:
     """Refuse what is no tensor, or holds some of its elements only."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name} has type {type(x).__module__}.{type(x).__qualname__}; expected a tensor of PyTorch")
-    if x.layout is not torch.strided:
-        raise TypeError(f"{name} is a tensor of layout {x.layout}; expected a dense one: pass {name}.to_dense()")
+    tensors.check_dense(x, name)
     return x
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, sums
-from rfrope._core.arguments import listed, whole
+from rfrope._core.arguments import listed, show, whole
 from rfrope._core.texts import Result
 from rfrope.models.configs import from_config, read
 from rfrope.models.engine_rules import Case, RefusedError, UnknownError, Use
@@ -270,7 +270,7 @@ def _chosen(names: Iterable[str] | None) -> tuple[Engine, ...]:
     for name in names:
         if not isinstance(name, str) or name.lower() not in known:
             expected = ", ".join(engine.name for engine in ENGINES)
-            raise ValueError(f"engines holds {name!r:.80}, which is unknown; expected some of {expected}")
+            raise ValueError(f"engines holds {show(name)}, which is unknown; expected some of {expected}")
     if not names:
         raise ValueError("engines is empty; expected at least one name")
     return tuple(known[name.lower()] for name in names)

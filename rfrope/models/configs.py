@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import files
-from rfrope._core.arguments import flag, path_of, whole
+from rfrope._core.arguments import flag, path_of, show, whole
 from rfrope._core.array import placed
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known, model_types
@@ -135,7 +135,7 @@ def read(config: Any) -> tuple[Mapping[str, Any], str]:
             raise TypeError(f"config.to_dict() gave a {type(held).__name__}; expected a dict")
         return held, ""
     if not isinstance(config, str | os.PathLike):
-        raise TypeError(f"config is {config!r:.80}; expected a dict, the path of a config.json, or a config object")
+        raise TypeError(f"config is {show(config)}; expected a dict, the path of a config.json, or a config object")
     return read_file(path_of("config", config))
 
 
@@ -157,7 +157,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     held: dict[str, Any] = {}
     for key, value in pairs:
         if key in held:
-            raise ValueError(f"{key!r} occurs twice in one object")
+            raise ValueError(f"{show(key)} occurs twice in one object")
         held[key] = value
     return held
 
@@ -210,7 +210,7 @@ def _known(name: str, part: Mapping[str, Any], parent: str) -> tuple[str, Mappin
     """Model type of a part, and what is known of it: its own type, else its parent's with what the part is called."""
     own, key = part.get("model_type") or "", name.rpartition(".")[2]
     if not isinstance(own, str):
-        raise TypeError(f"{name + ': ' if name else ''}model_type is {own!r:.80}; expected a name")
+        raise TypeError(f"{name + ': ' if name else ''}model_type is {show(own)}; expected a name")
     table = model_types()
     kind = key.removesuffix("_config")
     names = [f"{parent}_{kind}", f"{parent}_{kind}_encoder"] if kind in ("text", "vision") else []
@@ -324,13 +324,13 @@ def _with_inner_base(part: Mapping[str, Any], model_type: str) -> Mapping[str, A
     """Return a part with the base that some types have in a dict of their attention; other such dicts are refused."""
     if part.get("rope_ratio") is not None:
         raise ValueError(
-            f"rope_ratio is {part['rope_ratio']!r:.80}, of ChatGLM's own code, which is not read; expected rope_theta"
+            f"rope_ratio is {show(part['rope_ratio'])}, of ChatGLM's own code, which is not read; expected rope_theta"
         )
     inner = part.get("attn_config")
     if not isinstance(inner, Mapping) or part.get("rope_theta") is not None:
         return part
     if inner.get("rope") is True:
-        raise ValueError(f"attn_config has a RoPE, which is not read for {model_type!r}; expected rope_theta")
+        raise ValueError(f"attn_config has a RoPE, which is not read for {show(model_type)}; expected rope_theta")
     return {**part, "rope_theta": inner.get("rope_theta")} if known(model_type).get("inner_base") is True else part
 
 

@@ -251,9 +251,11 @@ def _host(name: str, value: Any) -> tuple[str, np.ndarray]:
         if value.dtype.kind not in "iuf":
             raise TypeError(f"{name} holds {value.dtype}; expected real floating numbers")
         value = value.astype(np.float64)
-    dtype, host = array.dtype_name(value), array.to_host(value)
-    if host.dtype.kind not in "fciu" and dtype not in _HALF:
+    array.namespace(**{name: value})
+    dtype = array.dtype_name(value)
+    if not (array.is_real_floating(value) or array.is_integer(value) or dtype.startswith("complex")):
         raise TypeError(f"{name} has dtype {dtype}; expected real or complex floating numbers")
+    host = array.to_host(value, name)
     if host.ndim == 0 or host.size == 0:
         raise ValueError(f"{name} has shape {tuple(host.shape)}; expected at least one frequency")
     return dtype, host.astype(np.float32) if dtype in _HALF else host

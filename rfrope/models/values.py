@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rfrope._core.arguments import fraction, whole
+from rfrope._core.arguments import fraction, show, whole
 from rfrope.data.model_types import known
 from rfrope.models.rope_parameters import DEFAULT_THETA
 from rfrope.scaling.shared import positive
@@ -37,14 +37,14 @@ def given(part: Mapping[str, Any]) -> dict[str, Any]:
     for key in DICTS:
         parameters = part.get(key)
         if parameters is not None and not isinstance(parameters, Mapping):
-            raise TypeError(f"{key} is {parameters!r:.80}; expected a dict or None")
+            raise TypeError(f"{key} is {show(parameters)}; expected a dict or None")
         for inner, value in (parameters or {}).items():
             if not isinstance(inner, str):
-                raise TypeError(f"{key} holds the key {inner!r:.80}; expected names of parameters")
+                raise TypeError(f"{key} holds the key {show(inner)}; expected names of parameters")
             if value is not None and joined.setdefault(inner, value) != value:
                 raise ValueError(
-                    f"rope_scaling[{inner!r}] is {value!r:.80}, but rope_parameters[{inner!r}] is "
-                    f"{joined[inner]!r:.80}; expected one of them, or equal"
+                    f"rope_scaling[{show(inner)}] is {show(value)}, but rope_parameters[{show(inner)}] is "
+                    f"{show(joined[inner])}; expected one of them, or equal"
                 )
     return joined
 
@@ -60,7 +60,7 @@ def base(part: Mapping[str, Any], what: str = "rope_theta") -> float | None:
     for name, value in held.items():
         if isinstance(value, list | tuple):
             raise ValueError(
-                f"{name} is {value!r:.80}, one for each layer, which is not read; expected a number. Pass each of them "
+                f"{name} is {show(value)}, one for each layer, which is not read; expected a number. Pass each of them "
                 "to rfrope.models.from_rope_parameters"
             )
     bases = {name: positive(name, value) for name, value in held.items()}
@@ -151,8 +151,8 @@ def filled(
         values = {key: value for key, value in values.items() if key != "type"} | {"rope_type": scheme}
     if scheme == "ntk" and known(part.get("model_type")).get("ntk") == "own":
         raise ValueError(
-            f"the scheme 'ntk' of {part['model_type']!r} is not that of rfrope: its code also divides all frequencies "
-            "by factor ** (2 / head_dim); use rfrope.scaling.ntk and rfrope.scaling.linear"
+            f"the scheme 'ntk' of {show(part['model_type'])} is not that of rfrope: its code also divides all "
+            "frequencies by factor ** (2 / head_dim); use rfrope.scaling.ntk and rfrope.scaling.linear"
         )
     if scheme in (None, "default", "mrope") and defaults and "partial" not in defaults:
         values["partial_rotary_factor"] = 1.0  # the classes of these models ignore it there

@@ -44,10 +44,12 @@ def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width
     blocks.check_pairing(target, "target")
     axis = axis_of("x", axis, x.shape)
     length = x.shape[axis]
+    if width is None and length % 2:
+        raise ValueError(f"x has shape {tuple(x.shape)}; expected an even number of features along axis {axis}")
     width = length if width is None else whole("width", width)
     if width % 2 or width > length:
         raise ValueError(
-            f"width is {width!r}; expected an even number of features, at most the {length} along axis {axis}"
+            f"width is {width}; expected an even number of features, at most the {length} along axis {axis}"
         )
     moved = xp.moveaxis(x, axis, -1)
     joined = blocks.join(*blocks.pair(moved[..., :width], source), target, xp)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._core import angles, array, blocks, tensors, texts, twins
-from rfrope._core.arguments import flag, is_several, listed, positive, whole
+from rfrope._core.arguments import flag, is_several, listed, positive, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.scoring import scores_of
 from rfrope.rotation.turning import rotate, rotation_table
@@ -100,7 +100,7 @@ class Rope:
                 "interleaved is True, but sections is None; expected the lengths that are dealt out in turn"
             )
         if not isinstance(self.source, Mapping | None):
-            raise TypeError(f"source is {self.source!r:.80}; expected a dict or None")
+            raise TypeError(f"source is {show(self.source)}; expected a dict or None")
         checked = {
             "frequencies": frequencies,
             "pairing": self.pairing if self.pairing is None else blocks.check_pairing(self.pairing),

@@ -11,7 +11,7 @@ import numpy as np
 
 from rfrope._core import angles, array, blocks, lazy, turns, twins
 from rfrope._core.angles import Angles, token_axes
-from rfrope._core.arguments import flag, positive
+from rfrope._core.arguments import flag, positive, show
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
 from rfrope._core.lazy import Constant
@@ -404,5 +404,5 @@ def _checked_scale(scale: Any, shape: tuple[int, ...], like: Array, xp: ModuleTy
         return positive("scale", scale), shape
     scale = array.as_widest(array.numbers(scale, xp, name="scale", device=array.device(like)), xp)
     if array.on_host(scale) and not bool(xp.all((scale > 0.0) & (scale < math.inf))):
-        raise ValueError(f"scale is {scale!r:.80}; expected positive finite numbers")
+        raise ValueError(f"scale is {show(scale)}; expected positive finite numbers")
     return scale, array.broadcast_shapes({"scale": scale.shape, "the phases": shape})
