@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, archives, array, blocks, files
-from rfrope._core.arguments import flag, path_of, show
+from rfrope._core.arguments import flag, path_of, printable, show
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.rotation.rope import Rope, of
@@ -224,7 +224,7 @@ def _from_npz(path: str) -> tuple[np.ndarray, str]:
             return held["frequencies"], str(text[()])
     except archives.DamagedError as error:
         raise _damaged(path, error) from None
-    raise ValueError(f"{path} holds {', '.join(held) or 'nothing'}; expected what rfrope.save writes")
+    raise ValueError(f"{path} holds {printable(', '.join(held)) or 'nothing'}; expected what rfrope.save writes")
 
 
 def _from_safetensors(path: str) -> tuple[np.ndarray, str]:
@@ -237,10 +237,11 @@ def _from_safetensors(path: str) -> tuple[np.ndarray, str]:
         raise _damaged(path, f"{type(error).__name__}: {error}") from None
     if text is not None and "frequencies" in held:
         return held["frequencies"], text
-    raise ValueError(f"{path} holds {', '.join(held) or 'nothing'}; expected what rfrope.save writes")
+    raise ValueError(f"{path} holds {printable(', '.join(held)) or 'nothing'}; expected what rfrope.save writes")
 
 
 def _damaged(path: str, reason: Any) -> ValueError:
+    reason = printable(str(reason))
     return ValueError(f"{path} is damaged, or not a file of frequencies: {reason}; expected what rfrope.save writes")
 
 
@@ -266,12 +267,14 @@ def _checked_metadata(path: str, text: str, frequencies: np.ndarray) -> dict[str
     except (ValueError, RecursionError, KeyError, TypeError):
         raise ValueError(f"{path} does not say what it holds; expected what rfrope.save writes") from None
     if later:
-        raise ValueError(f"{path} has format {number}; expected at most {_FORMAT}: a newer rfrope wrote it")
+        raise ValueError(f"{path} has format {show(number)}; expected at most {_FORMAT}: a newer rfrope wrote it")
     found = (_UNITS, frequencies.shape, frequencies.dtype.name)
     if said != found or not kinds or found[2] not in _DTYPES:
-        raise ValueError(f"{path} says that it holds {said}, but holds {found}; expected what rfrope.save writes")
+        raise ValueError(f"{path} says that it holds {show(said)}, but holds {found}; expected what rfrope.save writes")
     if unknown := set(metadata) - _ENTRIES[number]:
-        raise ValueError(f"{path} says {', '.join(sorted(unknown))} of itself; expected what rfrope.save writes")
+        raise ValueError(
+            f"{path} says {printable(', '.join(sorted(unknown)))} of itself; expected what rfrope.save writes"
+        )
     if metadata.pop("digest", None) not in (None, _digest(metadata, frequencies)):
         raise _damaged(path, "its content is not that of its digest")
     try:
@@ -311,7 +314,7 @@ def _fields(metadata: dict[str, Any]) -> dict[str, Any]:
         return fields
     held = metadata["rope"]
     if unknown := set(held) - set(_FIELDS):
-        raise ValueError(f"unknown fields {', '.join(sorted(unknown))}")
+        raise ValueError(f"unknown fields {printable(', '.join(sorted(unknown)))}")
     return {**held, "source": metadata["source"]}
 
 

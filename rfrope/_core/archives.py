@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import capacity, files
+from rfrope._core.arguments import printable
 
 _KINDS = "biufcU"  # kinds of dtypes that are plain memory
 _HEADERS: dict[Any, Any] = {
@@ -27,7 +28,10 @@ _BEGINNINGS = {
 
 
 class DamagedError(ValueError):
-    """A file is not what it should be: the reason, for people."""
+    """A file is not what it should be: the reason, for people; names in it come from the file."""
+
+    def __init__(self, reason: Any) -> None:
+        super().__init__(printable(str(reason)))
 
 
 def members(path: str, *, compressed: bool = False) -> dict[str, np.ndarray]:

@@ -11,10 +11,11 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from rfrope import plotting, storage
 from rfrope._core import files
+from rfrope._core.arguments import printable
 
 _FIGURES = (".png", ".svg", ".pdf")
 _PAGE = ".html"
@@ -118,6 +119,11 @@ def write_figure(options: argparse.Namespace, figure: Any) -> None:
         files.write(options.plot, drawn(options.plot, figure), overwrite=options.force)
 
 
+def print_text(text: Any, *, before: str = "", file: TextIO | None = None) -> None:
+    """Print a text, after one of our own that may be styled; what a terminal would act on stands as an escape."""
+    print(before + printable(str(text), "\n"), file=file, flush=True)
+
+
 def place(lag: tuple[int, ...]) -> str:
     """A lag as a table shows it: a number, or one for each axis."""
     return str(lag[0]) if len(lag) == 1 else str(lag)
@@ -157,6 +163,7 @@ def print_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2))
 
     On a terminal too narrow for it, the cells of the widest columns that are `left` go on in further lines.
     """
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     if on_a_terminal():
         _narrow(widths, left, shutil.get_terminal_size().columns)

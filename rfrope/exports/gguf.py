@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from rfrope._core import files
-from rfrope._core.arguments import path_of, show
+from rfrope._core.arguments import path_of, printable, show
 from rfrope.exports.engine import ULP, Asked, Used, divisors
 
 
@@ -191,7 +191,8 @@ def _read(library: ModuleType, path: str) -> Any:
         try:
             reader = library.GGUFReader(file)
         except _UNREADABLE as error:
-            raise ValueError(f"{path} is no GGUF, or damaged ({type(error).__name__}: {error})") from None
+            reason = printable(f"{type(error).__name__}: {error}")
+            raise ValueError(f"{path} is no GGUF, or damaged ({reason})") from None
     if any(one.data.nbytes != one.n_bytes or one.data_offset + one.n_bytes > size for one in reader.tensors):
         raise ValueError(f"{path} is truncated; expected a whole GGUF")
     return reader

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import files
-from rfrope._core.arguments import flag, path_of, show, whole
+from rfrope._core.arguments import flag, path_of, printable, show, whole
 from rfrope._core.array import placed
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known, model_types
@@ -120,7 +120,7 @@ def from_config(
     if not found:
         raise ValueError(
             f"{source or 'config'} describes no RoPE; looked for {', '.join(_SIGNS)}, or a model_type that has one, at "
-            f"{', '.join(reading.looked)}"
+            f"{printable(', '.join(reading.looked))}"
         )
     return found
 
@@ -170,7 +170,9 @@ def _all_parts(name: str, part: Mapping[str, Any], parent: str, reading: _Readin
     looked = len(reading.looked)
     reading.looked.append(name or "the top")
     if name.count(".") >= _DEEPEST:
-        raise ValueError(f"{reading.source or 'config'} has parts nested deeper than {_DEEPEST}, as {name:.80}...")
+        raise ValueError(
+            f"{reading.source or 'config'} has parts nested deeper than {_DEEPEST}, as {printable(name[:80])}..."
+        )
     model_type, defaults = _known(name, part, parent)
     with _named(reading, name):
         part = _with_inner_base(part, model_type)
@@ -261,7 +263,7 @@ def _named(reading: _Reading, place: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         message = ": ".join(word for word in (reading.source, place, str(error)) if word)
-        raise (TypeError if isinstance(error, TypeError) else ValueError)(message) from None
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(printable(message)) from None
 
 
 def _of_kind(
@@ -288,8 +290,8 @@ def _of_kind(
     own_order = order == "own"  # not dealt out in the order of `mrope`
     pairing, about = _pairing(part, model_type, defaults, reading)
     about |= {
-        "name": place,
-        "model_type": model_type,
+        "name": printable(place),
+        "model_type": printable(model_type),
         "window": values.window(part, layer),
         "qk_head_dim": values.qk_head_dim(part, head_dim),
     }
@@ -394,8 +396,8 @@ def _axial(name: str, part: Mapping[str, Any], model_type: str, defaults: Mappin
         sections=(head_dim // 4, head_dim // 4),
         source=about
         | {
-            "name": name,
-            "model_type": model_type,
+            "name": printable(name),
+            "model_type": printable(model_type),
             "rope_parameters": {"rope_type": "axial", "rope_theta": theta},
             "window": None,
             "qk_head_dim": head_dim,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
+from rfrope._core.arguments import printable
 from rfrope._core.blocks import pair
 from rfrope.rotation.rope import Rope
 
@@ -115,7 +116,7 @@ def _of_module(module: Any) -> Iterator[Held]:
 
 def _of_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterator[Held]:
     def label(name: str) -> str:
-        return f"{prefix}.{name}" if prefix else name
+        return printable(f"{prefix}.{name}" if prefix else name)
 
     for name, value in tensors.items():
         last = name.rpartition(".")[2]
