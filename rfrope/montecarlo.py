@@ -163,6 +163,7 @@ def estimate_kernel(
     design = check_randomised(design, kernel)
     choice("quantity", quantity, sums.QUANTITIES)
     delta, _, _ = angles.lags(delta, kernel.ndim, law=kernel)
+    array.check_memory(128.0, delta.shape[:-1], delta, "delta")
     n_samples = whole("n_samples", n_samples, 2)
     n_sets = _n_sets(design, n_samples, n_blocks)
     check_seed(rng, checkpoint)

@@ -195,7 +195,7 @@ def checked(
         omega = _as_wide(omega, shift)
     _warn_of_16_bits(frequencies, positions, xp, name)
     angles = Angles(positions, omega, shift, xp)
-    angles.shape  # noqa: B018 - it raises where shapes do not broadcast
+    array.check_memory(64.0, angles.shape[:-1], positions, f"{name} or heads")  # what is summed there
     return angles
 
 

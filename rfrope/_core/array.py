@@ -7,6 +7,7 @@ setting. Plain NumPy is looked for first, because `array_api_compat.array_namesp
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Container
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
@@ -15,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from rfrope._core import tensors
+from rfrope._core import capacity, tensors
 from rfrope._core.arguments import broadcast, show
 from rfrope._core.spans import parts
 
@@ -26,8 +27,9 @@ _Result = TypeVar("_Result")
 _FIT_ANY = (type(None), bool, int, float, complex, np.generic, list, tuple, range)  # they fit beside any library
 _VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 + 1
 _WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
-_COMPLEX = {"float64": "complex128"}
 _DOUBLE = np.dtype(np.float64)  # one object for all plain float64 arrays, by which they are known quickly
+_COPIES = 24.0  # bytes that are held for each number of an argument: a copy in float64, and what is made of it
+_MANY = 2**21  # numbers of an argument from which on it is asked whether they fit
 _SMALL = 2**12  # elements of which the sum of squares is formed by one thread
 _REAL = frozenset("bBhHiIlLqQefd")  # characters of NumPy's dtypes of real numbers, but for longdouble
 _MODULES = {"jax": "jax.numpy", "dask": "dask.array"}  # where a library keeps its asarray, if not at the top
@@ -151,10 +153,7 @@ def library_of(xp: ModuleType) -> str:
 def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
     """Return `value` as an array of `xp`; lists, Python scalars and arrays of NumPy become arrays on `device`.
 
-    Raises
-    ------
-    TypeError
-        If `value` is None, ragged, or holds something that is not a number.
+    What is ragged, None, or holds something that is not a number is a TypeError.
     """
     if xp is not np and library_of(xp) == "torch" and tensors.is_compiling():
         return tensors.constant(value, device)
@@ -193,14 +192,24 @@ def host_numbers(value: Any, name: str) -> np.ndarray:
 
 def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
     """Return `value` as an array of integers or real floating numbers, as `asarray` does, or raise TypeError."""
-    if xp is np and type(value) is np.ndarray and value.dtype.char in _REAL:
+    if xp is np and type(value) is np.ndarray and value.dtype.char in _REAL and value.size <= _MANY:
         return value
     if xp is np and type(value) is float:
         return np.asarray(value)
     value = asarray(value, xp, name=name, device=device)
     if not (is_real_floating(value) or is_integer(value)):
         raise TypeError(f"{name} has dtype {dtype_name(value)}; expected integers or real floating numbers")
+    check_memory(_COPIES, value.shape, value, name)
     return value
+
+
+def check_memory(each: float, shape: tuple[int, ...], like: Array, names: str) -> None:
+    """Refuse numbers of a shape, of so many bytes each, that do not fit in memory beside an array that is there.
+
+    `names` says which arguments they come from. Few are not asked about: a look at the environment takes a microsecond.
+    """
+    if (type(like) is np.ndarray or on_host(like)) and each * math.prod(shape) > capacity.UNASKED:
+        capacity.check(each * math.prod(shape), f"numbers of shape {tuple(shape)}", f"the size of {names}")
 
 
 def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: Any = None) -> Array:
@@ -291,14 +300,10 @@ def on_device_of_arrays(function: Callable[_Parameters, _Result]) -> Callable[_P
 
     @wraps(function)
     def placed(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        cupy = tensors.imported("cupy")
-        if cupy is not None:
-            kind = cupy.__dict__.get("ndarray", ())
-            for x in (*args, *kwargs.values()):
-                if isinstance(x, kind):
-                    with x.device:
-                        return function(*args, **kwargs)
-        return function(*args, **kwargs)
+        if tensors.imported("cupy") is None:
+            return function(*args, **kwargs)
+        with device_of(*args, *kwargs.values()):
+            return function(*args, **kwargs)
 
     return placed
 
@@ -441,7 +446,7 @@ def make_complex(real: Array, imag: Array, xp: ModuleType) -> Array:
         import jax
 
         return jax.lax.complex(real, imag)
-    dtype = getattr(xp, _COMPLEX.get(dtype_name(real), "complex64"))
+    dtype = xp.complex128 if dtype_name(real) == "float64" else xp.complex64
     if isinstance(real, np.ndarray):
         out = np.empty(np.broadcast_shapes(real.shape, imag.shape), dtype)
         out.real, out.imag = real, imag
@@ -483,13 +488,7 @@ def check_float_dtype(dtype: Any, xp: ModuleType) -> Any:
 
 
 def broadcast_shapes(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the common shape of two or more shapes, given by name.
-
-    Raises
-    ------
-    ValueError
-        If they do not broadcast. The message names them.
-    """
+    """Return the common shape of two or more shapes, given by name, or raise a ValueError that names them."""
     try:
         return broadcast(*shapes.values())
     except ValueError:

@@ -227,4 +227,6 @@ def _magnitudes(frequencies: Any) -> tuple[Array, ModuleType]:
     """Check frequencies; their magnitudes ``(D,)`` or ``(*H, D)``, and the namespace."""
     frequencies = angles.given(frequencies)
     xp, device = array.shared(frequencies=frequencies)
-    return radius(angles.frequencies(frequencies, xp, device), xp), xp
+    vectors = angles.frequencies(frequencies, xp, device)
+    array.check_memory(80.0, vectors.shape, vectors, "frequencies")
+    return radius(vectors, xp), xp

@@ -35,7 +35,7 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
     total = math.prod(stop - start for start, stop in ranges)
     if total >= 2**31:
         raise ValueError(f"the query sees {total} keys; expected fewer than 2**31: a shorter context or window")
-    capacity.check(16.0 * (2 + len(ranges)) * total, f"a query that sees {total} keys", "context or window")
+    capacity.check(32.0 * (2 + len(ranges)) * total, f"a query that sees {total} keys", "context or window")
 
     def rows(span: slice) -> Array:
         index = xp.arange(span.start, span.stop, dtype=dtype, device=array.device(like))

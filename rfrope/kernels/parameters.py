@@ -80,6 +80,8 @@ def per_axis(
 
 def shares(name: str, values: Any) -> tuple[float, ...]:
     """Return positive weights whose sum is 1 to rounding, as those it returns are, which it returns unchanged."""
+    if isinstance(values, np.ndarray):
+        array.check_memory(120.0, values.shape, values, name)
     if not isinstance(values, list | tuple | np.ndarray) or np.ndim(np.asarray(values, dtype=object)) != 1:
         raise TypeError(f"{name} is {show(values)}; expected a sequence of positive numbers with sum 1")
     checked = tuple(arguments.positive(name, value) for value in values)

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, tensors, turns, twins
+from rfrope._core import angles, array, blocks, capacity, tensors, turns, twins
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import choice, whole
+from rfrope._core.arguments import choice
 from rfrope._core.blocks import Turn
 from rfrope.rotation.rope import Rope, dealt
 from rfrope.rotation.turning import rotated, rotation_table
@@ -94,7 +94,10 @@ class RotaryEmbedding(InGraphs):
         named = ("none", "frequencies")[learnable] if isinstance(learnable, bool) else learnable
         choice("learnable", named, ("none", *_LEARNABLE))
         self._learned = tuple(name for name in _LEARNABLE[:2] if named in (name, "both"))
-        self.max_positions = None if max_positions is None else whole("max_positions", max_positions, 1)
+        row = 64.0 * self.rope.n_blocks
+        self.max_positions = (
+            None if max_positions is None else capacity.count("max_positions", max_positions, 1, each=row)
+        )
         self._host = angles.on_host(self.rope)  # (D, k) or (heads, D, k)
         heads = self._host.shape[:-2]
         if len(heads) > 1:

@@ -51,6 +51,7 @@ def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width
         raise ValueError(
             f"width is {width}; expected an even number of features, at most the {length} along axis {axis}"
         )
+    array.check_memory(2.0 * getattr(x.dtype, "itemsize", 8), x.shape, x, "x")
     moved = xp.moveaxis(x, axis, -1)
     joined = blocks.join(*blocks.pair(moved[..., :width], source), target, xp)
     if width < length:
@@ -90,6 +91,7 @@ def to_complex(x: Array, *, pairing: str = "half") -> Array:
     """
     xp, device = array.shared(x=x)
     x = blocks.features(x, xp, device=device)
+    array.check_memory(16.0, x.shape, x, "x")
     if array.dtype_name(x) in ("float16", "bfloat16"):
         x = array.astype(x, xp.float32, xp)
     return array.make_complex(*blocks.pair(x, blocks.check_pairing(pairing)), xp)
@@ -127,4 +129,5 @@ def from_complex(z: Array, *, pairing: str = "half") -> Array:
         raise TypeError(
             f"z has dtype {array.dtype_name(z)} and shape {tuple(z.shape)}; expected a complex array (..., D)"
         )
+    array.check_memory(32.0, z.shape, z, "z")
     return blocks.join(xp.real(z), xp.imag(z), blocks.check_pairing(pairing), xp)

@@ -55,7 +55,9 @@ def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) 
            [1. , 0.5],
            [2. , 1. ]])
     """
-    return turns.phases(angles.read(positions, frequencies, shift))
+    read = angles.read(positions, frequencies, shift)
+    array.check_memory(24.0, read.shape, read.positions, "positions or frequencies")
+    return turns.phases(read)
 
 
 @array.on_device_of_arrays
@@ -325,7 +327,8 @@ def rotation_table(
     frequencies = angles.given(frequencies, None, scale)
     read = angles.read(positions, frequencies, shift, beside={"scale": scale})
     xp = read.xp
-    scale, _ = _checked_scale(scale, read.shape, read.positions, xp)
+    scale, shape = _checked_scale(scale, read.shape, read.positions, xp)
+    array.check_memory(40.0, shape, read.positions, "positions or frequencies")
     cos, sin = _scaled(*turns.cos_sin(read), scale, False)
     dtype = array.check_float_dtype(dtype, xp)
     return (cos, sin) if dtype is None else (array.astype(cos, dtype, xp), array.astype(sin, dtype, xp))
