@@ -262,6 +262,7 @@ def _prepare(
     vectors, xp, device = angles.lags(delta, kernel.ndim, law=kernel, q=q, k=k)
     a, b, _ = blocks.content(q, k, xp, device, pairing)
     lags = kernel.as_given(vectors)
+    shape = array.broadcast_shapes({"q and k": a.shape[:-1], "delta": vectors.shape[:-1]})
+    array.check_memory(48.0, shape, lags, "q, k or delta")
     phi, phi2 = kernel.phi(lags), kernel.phi2(lags)
-    array.broadcast_shapes({"q and k": a.shape[:-1], "delta": phi.shape})
     return a, b, phi, phi2, xp

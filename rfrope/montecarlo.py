@@ -15,7 +15,7 @@ import numpy as np
 
 from rfrope._accel import schedules
 from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox, sums, turns, twins
-from rfrope._core.arguments import choice, whole
+from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
 from rfrope._core.checkpoints import Checkpoint, check_seed
 from rfrope._core.pending import Pending, WhenAsked, settled_state
@@ -163,6 +163,7 @@ def estimate_kernel(
     design = check_randomised(design, kernel)
     choice("quantity", quantity, sums.QUANTITIES)
     delta, _, _ = angles.lags(delta, kernel.ndim, law=kernel)
+    array.check_memory(128.0, delta.shape[:-1], delta, "delta")
     n_samples = whole("n_samples", n_samples, 2)
     n_sets = _n_sets(design, n_samples, n_blocks)
     check_seed(rng, checkpoint)
@@ -482,7 +483,7 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
     """How many sets of a design make so many draws; 0 for independent draws."""
     if design == "iid":
         if n_blocks is not None:
-            raise ValueError(f"n_blocks is {n_blocks!r} but design is 'iid'; expected it with other designs alone")
+            raise ValueError(f"n_blocks is {show(n_blocks)} but design is 'iid'; expected it with other designs alone")
         return 0
     if n_blocks is None:
         raise ValueError(f"n_blocks is None; expected the number of frequencies in one set, for design {design!r}")

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, archives, array, blocks, capacity, files
-from rfrope._core.arguments import flag, path_of
+from rfrope._core import angles, archives, array, blocks, files
+from rfrope._core.arguments import flag, path_of, printable, show
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.rotation.rope import Assumed, Rope, of
@@ -112,6 +112,8 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     ------
     FileNotFoundError
         If there is no such file.
+    OSError
+        If it cannot be read, or is not a regular file.
     ValueError
         If it is damaged (its digest is checked), compressed, of another kind, of a later format, or does not fit into
         memory.
@@ -136,7 +138,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     path, space = path_of("path", path), array.named_namespace(xp)
     dtype = array.check_float_dtype(dtype, space)
     try:
-        with open(path, "rb") as file:
+        with files.opened(path) as file:
             beginning = file.read(9)
     except FileNotFoundError:
         raise FileNotFoundError(
@@ -179,6 +181,8 @@ def packed(path: str, rope: Rope) -> bytes:
     }
     metadata["digest"] = _digest(metadata, host)
     text = json.dumps(metadata, allow_nan=False)
+    if len(text) > files.LONGEST_JSON:
+        raise ValueError(f"source has {len(text)} characters as JSON; expected at most {files.LONGEST_JSON}")
     if path.endswith(SUFFIXES[1]):
         content: bytes = _safetensors(path).save({"frequencies": host}, metadata={"rfrope": text})
         return content
@@ -191,7 +195,7 @@ def _storable(frequencies: Any) -> np.ndarray:
     """Frequencies on the host, of a dtype that files hold, in C order and the machine's own byte order."""
     xp, device = array.shared(frequencies=frequencies)
     angles.frequencies(frequencies, xp, device)
-    host = array.to_host(array.asarray(frequencies, xp, name="frequencies", device=device))
+    host = array.to_host(array.asarray(frequencies, xp, name="frequencies", device=device), "frequencies")
     if host.dtype.name == "bfloat16":
         host = host.astype(np.float32)
     if host.dtype.name not in _DTYPES:
@@ -212,8 +216,8 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(f"{name}[{i}]", v) for i, v in enumerate(value)]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _plain(f"{name}[{key!r}]", v) for key, v in value.items()}
-    raise TypeError(f"{name} is {value!r:.80}; expected numbers, strings, None, kernels, or lists and dicts of them")
+        return {key: _plain(f"{name}[{show(key)}]", v) for key, v in value.items()}
+    raise TypeError(f"{name} is {show(value)}; expected numbers, strings, None, kernels, or lists and dicts of them")
 
 
 def _from_npz(path: str) -> tuple[np.ndarray, str]:
@@ -226,26 +230,24 @@ def _from_npz(path: str) -> tuple[np.ndarray, str]:
             return held["frequencies"], str(text[()])
     except archives.DamagedError as error:
         raise _damaged(path, error) from None
-    raise ValueError(f"{path} holds {', '.join(held) or 'nothing'}; expected what rfrope.save writes")
+    raise ValueError(f"{path} holds {printable(', '.join(held)) or 'nothing'}; expected what rfrope.save writes")
 
 
 def _from_safetensors(path: str) -> tuple[np.ndarray, str]:
-    import importlib
-
-    _safetensors(path)
-    library = importlib.import_module("safetensors")
-    capacity.check(2.0 * os.path.getsize(path), path, "the arrays in it")
+    library, content = _safetensors(path), files.content(path)
     try:
-        with library.safe_open(path, framework="numpy") as file:
-            names, text = list(file.keys()), (file.metadata() or {}).get("rfrope")
-            if text is not None and "frequencies" in names:
-                return file.get_tensor("frequencies"), text
+        held = library.load(content)
+        header = files.parsed(content[8 : 8 + int.from_bytes(content[:8], "little")].decode())
+        text = header.get("__metadata__", {}).get("rfrope")
     except Exception as error:  # whatever the package raises on bytes that it did not write
         raise _damaged(path, f"{type(error).__name__}: {error}") from None
-    raise ValueError(f"{path} holds {', '.join(names) or 'nothing'}; expected what rfrope.save writes")
+    if text is not None and "frequencies" in held:
+        return held["frequencies"], text
+    raise ValueError(f"{path} holds {printable(', '.join(held)) or 'nothing'}; expected what rfrope.save writes")
 
 
 def _damaged(path: str, reason: Any) -> ValueError:
+    reason = printable(str(reason))
     return ValueError(f"{path} is damaged, or not a file of frequencies: {reason}; expected what rfrope.save writes")
 
 
@@ -264,19 +266,21 @@ def _safetensors(path: str) -> ModuleType:
 def _checked_metadata(path: str, text: str, frequencies: np.ndarray) -> dict[str, Any]:
     """Read the JSON text, and hold it against the frequencies that lie beside it."""
     try:
-        metadata = json.loads(text)
+        metadata = files.parsed(text)
         number, later = metadata["format"], metadata["format"] > _FORMAT
         said = () if later else (metadata["units"], tuple(metadata["shape"]), metadata["dtype"])
         kinds = later or (_described(metadata) and isinstance(metadata["rfrope"], str))
     except (ValueError, RecursionError, KeyError, TypeError):
         raise ValueError(f"{path} does not say what it holds; expected what rfrope.save writes") from None
     if later:
-        raise ValueError(f"{path} has format {number}; expected at most {_FORMAT}: a newer rfrope wrote it")
+        raise ValueError(f"{path} has format {show(number)}; expected at most {_FORMAT}: a newer rfrope wrote it")
     found = (_UNITS, frequencies.shape, frequencies.dtype.name)
     if said != found or not kinds or found[2] not in _DTYPES:
-        raise ValueError(f"{path} says that it holds {said}, but holds {found}; expected what rfrope.save writes")
+        raise ValueError(f"{path} says that it holds {show(said)}, but holds {found}; expected what rfrope.save writes")
     if unknown := set(metadata) - _ENTRIES[number]:
-        raise ValueError(f"{path} says {', '.join(sorted(unknown))} of itself; expected what rfrope.save writes")
+        raise ValueError(
+            f"{path} says {printable(', '.join(sorted(unknown)))} of itself; expected what rfrope.save writes"
+        )
     if metadata.pop("digest", None) not in (None, _digest(metadata, frequencies)):
         raise _damaged(path, "its content is not that of its digest")
     try:
@@ -316,7 +320,7 @@ def _fields(metadata: dict[str, Any]) -> dict[str, Any]:
         return fields
     held = metadata["rope"]
     if unknown := set(held) - set(_FIELDS):
-        raise ValueError(f"unknown fields {', '.join(sorted(unknown))}")
+        raise ValueError(f"unknown fields {printable(', '.join(sorted(unknown)))}")
     return {**held, "source": metadata["source"]}
 
 

@@ -248,8 +248,7 @@ def _pairs(q: Array | None, k: Array | None) -> tuple[np.ndarray, np.ndarray]:
         return example_pairs()
     host = []
     for name, value in (("q", q), ("k", k)):
-        xp = array.namespace(**{name: value})
-        rows = np.atleast_2d(array.to_host(array.asarray(value, xp, name=name)))
+        rows = np.atleast_2d(angles.numbers_on_host(value, name))
         if rows.dtype.kind != "f" or rows.ndim != 2 or not rows.size or rows.shape[-1] % 2:
             raise ValueError(
                 f"{name} has shape {rows.shape} and dtype {rows.dtype}; expected real vectors (d,) or (n, d), d even"
@@ -289,7 +288,7 @@ def _first_blocks(
 
 
 def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
-    lags = array.to_host(angles.lags(delta, kernel.ndim, law=kernel)[0]).astype(np.float64)
+    lags = array.to_host(angles.lags(delta, kernel.ndim, law=kernel)[0], "delta").astype(np.float64)
     if not lags.size or (lags.ndim != 2 and kernel.ndim > 1):
         wanted = "(m,)" if kernel.ndim == 1 else f"(m, {kernel.ndim})"
         raise ValueError(f"delta has shape {kernel.as_given(lags).shape}; expected {wanted} for {kernel!r}")

@@ -319,7 +319,7 @@ def judged(function: Any, arguments: dict[str, Any], name: str, value: Any) -> t
 def _names(name: str, value: Any, arguments: list[str], message: str) -> bool:
     """Whether a message names an argument, another one that it does not go with, or the value where that is a path."""
     names = (*arguments, *ALIASES.get(name, ()))
-    shown = name in PATHS and str(value) in message
+    shown = name in PATHS and isinstance(value, str | os.PathLike) and str(value) in message
     return shown or any(re.search(rf"\b{other}\b", message) for other in names)
 
 

@@ -1,15 +1,21 @@
-"""What a call will hold is asked before it begins."""
+"""What a call will hold is asked before it begins, by every public function whose arguments decide how much that is."""
 
 from __future__ import annotations
 
+import inspect
 import io
 import math
+import sys
+import tracemalloc
 
+import bad_input
 import numpy as np
 import pytest
+from test_public_api import KERNEL_METHODS, ROPE_SIGNATURES
 
 import rfrope
-from rfrope._core import capacity
+from rfrope import analysis, bochner, exports, heads, models, moments, plotting, rotation, scaling
+from rfrope._core import array, capacity
 
 
 def test_what_fits_passes(monkeypatch):
@@ -71,57 +77,319 @@ def test_free_memory_is_that_of_the_smallest_limit(tmp_path, monkeypatch):
 # -- the calls that ask ------------------------------------------------------------------------------------------------
 
 MOST = 2**32 - 1
-LADDER = [1.0, 0.5]
+MANY, LONG, SIDE = (
+    2**31,
+    2**24,
+    2**17,
+)  # numbers of no memory of their own, rows for 64 blocks, and the side of a square
+LADDER, WIDE_LADDER = [1.0, 0.5, 0.25, 0.125], rfrope.geometric(64)
+X = np.ones((4, 8))
+WIDE = {"model_type": "llama", "num_attention_heads": 1}
+
+
+def many(*shape, value=0.5, dtype=np.float64):
+    """An array of one number, seen so often that what is made of it fills the memory."""
+    return np.broadcast_to(dtype(value), shape)
+
+
+def outer(function, *more, **options):
+    """A call with as many queries and keys as lags, each on an axis of its own."""
+    return lambda: function(np.ones((SIDE, 1, 8)), np.ones((SIDE, 1, 8)), *more, **options)
+
+
+# by the name of a function, and what is large: a call that would hold too much, and what its error asks to lower
 GREEDY = {
+    "Rope": (lambda: rfrope.Rope(many(MANY)), "the size of frequencies"),
+    "Rope.rotate": (lambda: rfrope.Rope(LADDER).rotate(many(MANY, 8), 3), "the size of x"),
+    "Rope.scores": (
+        lambda: rfrope.Rope(LADDER).scores(many(SIDE, 8), many(SIDE, 8), np.zeros(SIDE), np.zeros(SIDE)),
+        "the size of q or k",
+    ),
+    "Rope.table": (lambda: rfrope.Rope(WIDE_LADDER).table(many(LONG)), "the size of positions or frequencies"),
+    "Kernel.phi": (lambda: rfrope.kernel("gaussian").phi(many(MANY)), "the size of delta"),
+    "Kernel.phi: less": (lambda: rfrope.kernel("gaussian").phi(many(2**26)), "the size of delta"),
+    "Kernel.__call__": (lambda: rfrope.kernel("gaussian")(many(2**26)), "the size of delta"),
+    "Kernel.phi2": (lambda: rfrope.kernel("gaussian").phi2(many(2**26)), "the size of delta"),
+    "Kernel.density": (lambda: rfrope.kernel("gaussian").density(many(2**26)), "the size of omega"),
+    "Kernel.transport": (lambda: rfrope.kernel("gaussian").transport(many(2**26)), "the size of u"),
+    "rotate": (lambda: rfrope.rotate(many(MANY, 8), 3, LADDER), "the size of x"),
+    "rotate: float32": (lambda: rfrope.rotate(many(MANY, 8, dtype=np.float32), 3, LADDER), "the size of x"),
+    "rotate_by_phases": (lambda: rfrope.rotate_by_phases(many(MANY, 8), np.ones(4)), "the size of x"),
+    "rotate_by_table": (lambda: rfrope.rotate_by_table(many(MANY, 8), np.ones(4), np.ones(4)), "the size of x"),
+    "rotation_table": (lambda: rfrope.rotation_table(many(LONG), WIDE_LADDER), "the size of positions or frequencies"),
+    "rotation_table: scale": (
+        lambda: rfrope.rotation_table(many(LONG), [1.0], scale=np.ones(64)),
+        "the size of positions or frequencies",
+    ),
+    "sinusoidal": (lambda: rfrope.sinusoidal(many(LONG), WIDE_LADDER), "the size of positions or frequencies"),
+    "scores": (
+        lambda: rfrope.scores(many(SIDE, 8), many(SIDE, 8), np.zeros(SIDE), np.zeros(SIDE), LADDER),
+        "the size of q or k",
+    ),
+    "block_coefficients": (lambda: rfrope.block_coefficients(many(SIDE, 1, 8), many(SIDE, 8)), "the size of q or k"),
+    "convert_pairing": (lambda: rfrope.convert_pairing(many(MANY, 8), "half", "interleaved"), "the size of x"),
+    "rotation.phases": (lambda: rotation.phases(many(LONG), WIDE_LADDER), "the size of positions or frequencies"),
+    "rotation.shift_matrix": (
+        lambda: rotation.shift_matrix(many(2**16), WIDE_LADDER),
+        "the size of offset or frequencies",
+    ),
+    "rotation.to_complex": (lambda: rotation.to_complex(many(MANY, 8)), "the size of x"),
+    "rotation.from_complex": (lambda: rotation.from_complex(many(MANY, 4, dtype=np.complex128)), "the size of z"),
+    "rotation.rerotate": (lambda: rotation.rerotate(many(MANY, 8), 3, LADDER, LADDER), "the size of k"),
+    "rotation.packed_positions": (lambda: rotation.packed_positions([0, 2**40]), "cu_seqlens"),
+    "rotation.mrope_positions": (lambda: rotation.mrope_positions([MOST]), "segments[0]"),
+    "rotation.grid_positions": (lambda: rotation.grid_positions((MOST, MOST)), "shape"),
     "geometric": (lambda: rfrope.geometric(MOST), "n_blocks"),
     "arithmetic": (lambda: rfrope.arithmetic(MOST, step=0.1), "n_blocks"),
-    "pixel": (lambda: rfrope.frequencies.pixel(MOST), "n_blocks"),
-    "xpos_scales": (lambda: rfrope.frequencies.xpos_scales([0, 1], MOST), "n_blocks"),
-    "xpos_scales of positions": (lambda: rfrope.frequencies.xpos_scales(np.zeros(10**5), 10**6), "either"),
+    "axial": (lambda: rfrope.axial(many(MANY), many(MANY)), "the size of set 0"),
+    "axial: many": (lambda: rfrope.axial(*[np.ones(2**15)] * 2**9), "the size of the sets"),
     "mixed": (lambda: rfrope.mixed(MOST - 1, [0.0]), "n_blocks"),
+    "mixed: angles": (lambda: rfrope.mixed(2**12, np.zeros(2**14)), "the size of angles, or n_blocks"),
+    "mrope": (lambda: rfrope.mrope(many(MANY), (2**30, 2**30)), "the size of frequencies"),
     "golden_gate": (lambda: rfrope.golden_gate(8, low=0.1, high=1.0, heads=MOST), "n_blocks, ndim or heads"),
-    "golden_gate on axes": (lambda: rfrope.golden_gate(8, low=0.1, high=1.0, ndim=MOST), "n_blocks, ndim or heads"),
-    "sample": (lambda: rfrope.sample("gaussian", 8, heads=MOST), "n_blocks or heads"),
-    "sample on axes": (lambda: rfrope.sample(rfrope.kernel("gaussian", ndim=MOST), 8), "n_blocks or heads"),
-    "points": (lambda: rfrope.designs.points("gaussian", MOST), "n_blocks or heads"),
-    "design": (lambda: rfrope.design("gaussian", head_dim=MOST - 1, context=64), "n_blocks or heads"),
-    "ladder": (lambda: rfrope.design("gaussian", head_dim=8, context=64, heads=MOST, ladder=(1.0, 2.0)), "heads"),
-    "from_config": (lambda: rfrope.from_config({**WIDE, "hidden_size": MOST}), "head_dim"),
-    "positional_weights": (lambda: rfrope.heads.positional_weights(LADDER, d_model=MOST), "d_model or head_dim"),
-    "effective_offset": (
-        lambda: rfrope.heads.effective_offset(np.ones((4, 4)), np.ones((4, 4)), LADDER, n_resamples=MOST),
-        "n_resamples",
+    "golden_gate: axes": (lambda: rfrope.golden_gate(8, low=0.1, high=1.0, ndim=MOST), "n_blocks, ndim or heads"),
+    "frequencies.pixel": (lambda: rfrope.frequencies.pixel(MOST), "n_blocks"),
+    "frequencies.from_wavelengths": (
+        lambda: rfrope.frequencies.from_wavelengths(many(MANY)),
+        "the size of wavelengths",
     ),
-    "base_for_context": (lambda: rfrope.analysis.base_for_context(64, 8, n_grid=MOST), "n_grid"),
-    "density_of_states": (lambda: rfrope.analysis.density_of_states(LADDER, n_bins=MOST), "n_bins"),
-    "positional_attention": (lambda: rfrope.heads.positional_attention(LADDER, 2**31 - 1), "context or window"),
-    "packed_positions": (lambda: rfrope.rotation.packed_positions([0, 2**40]), "cu_seqlens"),
-    "mrope_positions": (lambda: rfrope.rotation.mrope_positions([MOST]), "segments[0]"),
-    "grid_positions": (lambda: rfrope.rotation.grid_positions((MOST, MOST)), "shape"),
-    "export": (lambda: rfrope.exports.export(LADDER, "onnx", context=MOST), "context"),
+    "frequencies.xpos_scales": (lambda: rfrope.frequencies.xpos_scales([0, 1], MOST), "n_blocks"),
+    "frequencies.xpos_scales: positions": (lambda: rfrope.frequencies.xpos_scales(np.zeros(10**5), 10**6), "either"),
+    "frequencies.from_generators": (
+        lambda: rfrope.frequencies.from_generators(many(2**15, 2**15, value=0.0)),
+        "the size of generators",
+    ),
+    "sample": (lambda: rfrope.sample("gaussian", 8, heads=MOST), "n_blocks or heads"),
+    "sample: axes": (lambda: rfrope.sample(rfrope.kernel("gaussian", ndim=MOST), 8), "n_blocks or heads"),
+    "design": (lambda: rfrope.design("gaussian", head_dim=MOST - 1, context=64), "n_blocks or heads"),
+    "design: ladder": (
+        lambda: rfrope.design("gaussian", head_dim=8, context=64, heads=MOST, ladder=(1.0, 2.0)),
+        "heads",
+    ),
+    "designs.points": (lambda: rfrope.designs.points("gaussian", MOST), "n_blocks or heads"),
+    "kernels.mixture": (lambda: rfrope.kernels.mixture(many(MANY), [rfrope.kernel("gaussian")]), "the size of weights"),
+    "expected_score": (outer(rfrope.expected_score, np.zeros(SIDE), "gaussian"), "the size of q, k or delta"),
+    "expected_score: q and k": (
+        lambda: rfrope.expected_score(many(SIDE, 1, 8), many(SIDE, 8), 1.0, "gaussian"),
+        "the size of q or k",
+    ),
+    "score_variance": (outer(rfrope.score_variance, np.zeros(SIDE), "gaussian"), "the size of q, k or delta"),
+    "moments.relative_error": (outer(moments.relative_error, np.zeros(SIDE), "gaussian"), "the size of q, k or delta"),
+    "moments.mean_kernel_band": (
+        lambda: moments.mean_kernel_band("gaussian", many(2**26), n_blocks=4),
+        "the size of delta",
+    ),
     "estimate_kernel": (
         lambda: rfrope.estimate_kernel("gaussian", 1.0, n_samples=MOST - 1, n_blocks=MOST // 2, design="sobol"),
         "n_blocks",
+    ),
+    "estimate_kernel: lags": (
+        lambda: rfrope.estimate_kernel("gaussian", many(2**26), n_samples=64, rng=0),
+        "the size of delta",
     ),
     "estimate_scores": (
         lambda: rfrope.estimate_scores(TOKENS, TOKENS, LAGS, "gaussian", n_trials=4, design="sobol"),
         "the number of lags",
     ),
+    "validate": (
+        lambda: rfrope.validate("gaussian", q=many(MANY, 8), k=many(MANY, 8), delta=[1.0], n_samples=64, n_trials=8),
+        "the size of q",
+    ),
+    "validate: lags": (
+        lambda: rfrope.validate("gaussian", delta=many(MANY), n_samples=64, n_trials=8),
+        "the size of delta",
+    ),
+    "from_config": (lambda: rfrope.from_config({**WIDE, "hidden_size": MOST}), "head_dim"),
+    "models.from_rope_parameters": (lambda: models.from_rope_parameters({}, head_dim=MOST, rope_theta=1e4), "head_dim"),
+    "models.compare": (lambda: models.compare({**WIDE, "hidden_size": MOST}), "head_dim"),
+    "models.audit": (lambda: models.audit(many(MANY, 8), rfrope.Rope(LADDER)), "the size of table"),
+    "models.audit: frequencies": (lambda: models.audit(many(MANY), LADDER), "the size of frequencies"),
+    "exports.export": (lambda: exports.export(LADDER, "onnx", context=MOST), "context"),
+    "exports.export: Rope": (lambda: exports.export(many(MANY), "vllm", context=64), "the size of frequencies"),
+    "exports.rounding": (lambda: exports.rounding(LADDER, "onnx", context=MOST), "context"),
+    "exports.write": (lambda: exports.write("never.npz", LADDER, "onnx", context=MOST), "context"),
+    "save": (lambda: rfrope.save("never.npz", many(MANY)), "the size of frequencies"),
+    "scaling.linear": (lambda: scaling.linear(many(MANY), 2.0), "the size of frequencies"),
+    "scaling.ntk": (lambda: scaling.ntk(many(MANY), 2.0), "the size of frequencies"),
+    "scaling.dynamic_ntk": (
+        lambda: scaling.dynamic_ntk(many(MANY), 2.0, seq_len=128, max_position_embeddings=64),
+        "the size of frequencies",
+    ),
+    "scaling.proportional": (lambda: scaling.proportional(many(MANY)), "the size of frequencies"),
+    "scaling.yarn": (
+        lambda: scaling.yarn(many(MANY), 2.0, original_max_position_embeddings=64, base=16.0),
+        "the size of frequencies",
+    ),
+    "scaling.longrope": (
+        lambda: scaling.longrope(
+            LADDER, short_factor=many(MANY), long_factor=X[0], original_max_position_embeddings=64, factor=2.0
+        ),
+        "the size of short_factor",
+    ),
+    "scaling.llama3": (
+        lambda: scaling.llama3(
+            many(MANY), 2.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
+        ),
+        "the size of frequencies",
+    ),
+    "analysis.mean_kernel": (lambda: analysis.mean_kernel(LADDER, many(MANY)), "the size of delta"),
+    "analysis.mean_kernel: heads": (
+        lambda: analysis.mean_kernel(many(SIDE, 1, 4, 1), np.zeros((SIDE, 1))),
+        "the size of delta or heads",
+    ),
+    "analysis.log_uniform_kernel": (lambda: analysis.log_uniform_kernel(many(2**26)), "the size of delta"),
+    "analysis.dirichlet": (lambda: analysis.dirichlet(many(2**26), 4), "the size of delta"),
+    "analysis.first_negative_lag": (lambda: analysis.first_negative_lag(many(MANY), 64), "the size of frequencies"),
+    "analysis.aliasing_distance": (lambda: analysis.aliasing_distance(many(MANY), 64), "the size of frequencies"),
+    "analysis.base_for_context": (lambda: analysis.base_for_context(64, 8, n_grid=MOST), "n_grid"),
+    "analysis.wavelengths": (lambda: analysis.wavelengths(many(MANY)), "the size of frequencies"),
+    "analysis.turns": (lambda: analysis.turns(many(MANY), 3.0), "the size of frequencies"),
+    "analysis.density_of_states": (lambda: analysis.density_of_states(LADDER, n_bins=MOST), "n_bins"),
+    "analysis.density_of_states: set": (lambda: analysis.density_of_states(many(2**26)), "the size of frequencies"),
+    "analysis.sine_share": (outer(analysis.sine_share, LADDER, np.zeros(SIDE)), "the size of q, k or delta"),
+    "analysis.similarity": (lambda: analysis.similarity(LADDER, many(2**26)), "the size of delta or heads"),
+    "analysis.departure": (
+        lambda: analysis.departure(np.ones((SIDE, 8)), np.ones((SIDE, 8)), LADDER, np.zeros(SIDE)),
+        "the size of q, k or delta",
+    ),
+    "analysis.departure: pairs": (
+        lambda: analysis.departure(many(MANY, 8), many(MANY, 8), LADDER, [1.0]),
+        "the size of q",
+    ),
+    "analysis.fit_kernel": (lambda: analysis.fit_kernel(many(MANY), 8, names=["gaussian"]), "the size of frequencies"),
+    "analysis.scaling_effect": (lambda: analysis.scaling_effect(LADDER, LADDER, many(MANY)), "the size of delta"),
+    "analysis.plan": (lambda: analysis.plan(many(MANY), 64, trained_context=16), "the size of frequencies"),
+    "analysis.summarise": (lambda: analysis.summarise(many(MANY), 64), "the size of frequencies"),
+    "analysis.summarise: head": (lambda: analysis.summarise(LADDER, 64, head_dim=MOST), "head_dim"),
+    "heads.phase_shift": (lambda: heads.phase_shift(WIDE_LADDER, many(LONG)), "the size of offset or frequencies"),
+    "heads.aligned_shift": (
+        lambda: heads.aligned_shift(WIDE_LADDER, many(LONG), np.ones(64)),
+        "the size of offset or frequencies",
+    ),
+    "heads.alignment": (
+        lambda: heads.alignment(WIDE_LADDER, np.ones(64), many(LONG)),
+        "the size of shift, offset or frequencies",
+    ),
+    "heads.offset_of": (lambda: heads.offset_of(WIDE_LADDER, many(2**20, 64), low=-8.0), "the size of shift"),
+    "heads.positional_weights": (lambda: heads.positional_weights(LADDER, d_model=MOST), "d_model or head_dim"),
+    "heads.positional_scores": (lambda: heads.positional_scores(LADDER, many(MANY)), "the size of delta"),
+    "heads.positional_scores: offsets": (
+        lambda: heads.positional_scores(WIDE_LADDER, 1.0, offset=many(LONG)),
+        "the size of offset or frequencies",
+    ),
+    "heads.positional_attention": (lambda: heads.positional_attention(LADDER, 2**31 - 1), "context or window"),
+    "heads.temperature_for_mass": (
+        lambda: heads.temperature_for_mass(0.5, LADDER, context=2**31 - 1),
+        "context or window",
+    ),
+    "heads.shifted_mean_kernel": (
+        lambda: heads.shifted_mean_kernel(LADDER, many(MANY), np.ones(4)),
+        "the size of delta",
+    ),
+    "heads.shifted_scores": (
+        outer(heads.shifted_scores, LADDER, np.zeros(SIDE), np.ones(4)),
+        "the size of q, k or delta",
+    ),
+    "heads.shifted_terms": (
+        lambda: heads.shifted_terms(X[0], X[0], LADDER, many(2**25), np.ones(4)),
+        "the size of q, k or delta",
+    ),
+    "heads.recentred_kernel": (
+        lambda: heads.recentred_kernel("gaussian", np.zeros((SIDE, 1)), np.zeros(SIDE)),
+        "the size of delta or offset",
+    ),
+    "heads.profile": (
+        lambda: heads.profile(np.ones((4, 128)), np.ones((4, 128)), WIDE_LADDER, many(LONG)),
+        "the size of delta or frequencies",
+    ),
+    "heads.effective_offset": (
+        lambda: heads.effective_offset(np.ones((4, 4)), np.ones((4, 4)), [1.0, 0.5], n_resamples=MOST),
+        "n_resamples",
+    ),
+    "heads.effective_offset: tokens": (
+        lambda: heads.effective_offset(many(MANY, 8), many(MANY, 8), LADDER, n_resamples=4),
+        "the size of q",
+    ),
+    "heads.offset_from_weights": (
+        lambda: heads.offset_from_weights(many(8, MANY), many(8, MANY), LADDER, max_lag=8),
+        "the size of w_q",
+    ),
+    "bochner.from_autocorrelation": (lambda: bochner.from_autocorrelation(many(MANY)), "the size of values"),
+    "bochner.from_series": (lambda: bochner.from_series(many(MANY)), "the size of x"),
+    "plotting.frequencies": (lambda: plotting.frequencies(many(MANY)), "the size of rope"),
+    "plotting.kernel": (lambda: plotting.kernel("gaussian", 64, frequencies=many(MANY)), "the size of frequencies"),
+    "plotting.mean_kernels": (lambda: plotting.mean_kernels({"a": many(MANY)}, 8), "the size of sets['a']"),
+    "plotting.wavelengths": (lambda: plotting.wavelengths({"a": many(MANY)}), "the size of sets['a']"),
+    "RotaryEmbedding": (lambda: rotary_embedding()(LADDER, max_positions=MOST), "max_positions"),
+    "RotaryEmbedding: Rope": (lambda: rotary_embedding()(many(MANY)), "the size of frequencies"),
 }
-WIDE = {"model_type": "llama", "num_attention_heads": 1}
 TOKENS, LAGS = np.ones((1024, 1, 64)), np.ones(2**16)
+# the other public functions, and why they hold little
+MODEST = {
+    "load": "a file asks by its length (tests/test_files.py)",
+    "models.conformance": "it makes the same vectors always",
+    "blocks_for_error": "it makes numbers of numbers",
+    "kernel": "a kernel holds its parameters",
+    "kernels.parse": "texts have a bound",
+    "kernels.axes": "a kernel holds the kernels that it is made of",
+    "kernels.register": "it holds a record",
+    "Kernel.rescale": "a kernel holds its parameters",
+    "Kernel.warp": "a matrix has as many rows and columns as the kernel axes",
+    "Kernel.__mul__": "a kernel holds the kernels that it is made of",
+    "designs.optimise": "its unknowns are at most 1024",
+    "bochner.from_density": "panels are bounded in number",
+    "bochner.from_function": "panels are bounded in number",
+    "bochner.nearest": "panels are bounded in number",
+    "plotting.attention": "it draws a result that is there",
+    "plotting.validation": "it draws a result that is there",
+    "threads": "it holds a number",
+}
 
 
+def rotary_embedding():
+    pytest.importorskip("torch")
+    from rfrope.layers.torch import RotaryEmbedding
+
+    return RotaryEmbedding
+
+
+def public():
+    """Names of all public functions that take arguments, of Rope and of the methods of Rope and Kernel."""
+    seen = {}
+    for module in bad_input.PUBLIC:
+        for name in module.__all__:
+            value = getattr(module, name)
+            if (inspect.isfunction(value) and inspect.signature(value).parameters) or value is rfrope.Rope:
+                seen.setdefault(id(value), name if module is rfrope else f"{module.__name__.partition('.')[2]}.{name}")
+    methods = [*(f"Rope.{name}" for name in ROPE_SIGNATURES), *(f"Kernel.{name}" for name in KERNEL_METHODS)]
+    return {*seen.values(), "RotaryEmbedding", *methods} - {"Rope.__init__"}
+
+
+def test_every_public_function_asks_or_has_a_reason_not_to():
+    asks = {case.partition(":")[0] for case in GREEDY}
+    assert asks | MODEST.keys() == public()
+    assert asks & MODEST.keys() == set()
+    assert all(MODEST.values())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 @pytest.mark.parametrize("case", GREEDY)
-def test_calls_that_would_hold_too_much_are_refused_before_they_begin(case, monkeypatch, peak):
+def test_calls_that_would_hold_too_much_are_refused_before_they_begin(case, monkeypatch, peak, tmp_path):
+    if case.startswith("plotting"):
+        pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(capacity.VARIABLE, raising=False)
     monkeypatch.setattr(capacity, "free", lambda: 8e9)
     call, lower = GREEDY[case]
     peak(anew=True)
-    with pytest.raises(ValueError, match=r"would take .* GB of memory, but 50% of the free memory") as caught:
+    with (
+        bad_input.watched(),
+        pytest.raises(ValueError, match=r"would take .* GB of memory, but 50% of the free memory") as caught,
+    ):
         call()
     assert f"expected less: lower {lower}, or set the environment variable RFROPE_MAX_BYTES" in str(caught.value)
     assert peak() < 2**26
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_variable_lets_a_call_through(monkeypatch):
@@ -130,3 +398,83 @@ def test_the_variable_lets_a_call_through(monkeypatch):
         rfrope.geometric(100)
     monkeypatch.setenv(capacity.VARIABLE, "1e4")
     assert rfrope.geometric(100).shape == (100,)
+
+
+# -- what is asked about is what is held -------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(0)
+LINE, ROWS = RNG.random(2**19), RNG.standard_normal((2**13, 128))
+FEW_ROWS, PLACES = ROWS[:64], np.arange(2.0**13)
+
+
+def apart(rows):
+    """Vectors on an axis of their own."""
+    return rows[:, None, :]
+
+
+HELD = {
+    "rotate": lambda: rfrope.rotate(ROWS, PLACES, WIDE_LADDER, shift=0.0),
+    "rotate_by_phases": lambda: rfrope.rotate_by_phases(ROWS, np.ones(64)),
+    "rotate_by_table": lambda: rfrope.rotate_by_table(ROWS, np.ones(64), np.ones(64)),
+    "rotation_table": lambda: rfrope.rotation_table(PLACES, WIDE_LADDER, scale=2.0, dtype=np.float32),
+    "sinusoidal": lambda: rfrope.sinusoidal(PLACES, WIDE_LADDER),
+    "shift_matrix": lambda: rotation.shift_matrix(PLACES[:64], WIDE_LADDER),
+    "shift_matrix half": lambda: rotation.shift_matrix(PLACES[:64], WIDE_LADDER, pairing="half"),
+    "phases": lambda: rotation.phases(PLACES, WIDE_LADDER, shift=WIDE_LADDER),
+    "scores": lambda: rfrope.scores(ROWS[:1024], ROWS[:1024], PLACES[:1024], PLACES[:1024], WIDE_LADDER),
+    "block_coefficients": lambda: rfrope.block_coefficients(apart(ROWS[:2048]), ROWS[:4]),
+    "convert_pairing": lambda: rfrope.convert_pairing(ROWS, "half", "interleaved", width=64),
+    "to_complex": lambda: rotation.to_complex(ROWS),
+    "from_complex": lambda: rotation.from_complex(ROWS + 0j),
+    "rerotate": lambda: rotation.rerotate(ROWS, PLACES, WIDE_LADDER, 0.5 * WIDE_LADDER),
+    "Rope": lambda: rfrope.Rope(LINE),
+    "axial": lambda: rfrope.axial(LINE, LINE, order="interleaved"),
+    "mrope": lambda: rfrope.mrope(LINE, (2**18, 2**18)),
+    "mixed": lambda: rfrope.mixed(4, LINE),
+    "xpos_scales": lambda: rfrope.frequencies.xpos_scales(LINE, 4),
+    "yarn": lambda: scaling.yarn(LINE, 2.0, original_max_position_embeddings=64, base=16.0),
+    "mean_kernel": lambda: analysis.mean_kernel([1.0, 0.5], LINE),
+    "dirichlet": lambda: analysis.dirichlet(LINE, 4),
+    "log_uniform_kernel": lambda: analysis.log_uniform_kernel(LINE, n_blocks=4),
+    "similarity": lambda: analysis.similarity([1.0, 0.5], LINE),
+    "scaling_effect": lambda: analysis.scaling_effect([1.0, 0.5], [0.5, 0.25], LINE),
+    "density_of_states": lambda: analysis.density_of_states(LINE),
+    "wavelengths": lambda: analysis.wavelengths(LINE),
+    "departure": lambda: analysis.departure(FEW_ROWS, FEW_ROWS, WIDE_LADDER, LINE[: 2**13]),
+    "sine_share": lambda: analysis.sine_share(apart(FEW_ROWS), apart(FEW_ROWS), WIDE_LADDER, LINE[: 2**13]),
+    "aligned_shift": lambda: heads.aligned_shift(WIDE_LADDER, PLACES, np.ones(64), np.ones(64)),
+    "alignment": lambda: heads.alignment(WIDE_LADDER, np.ones(64), PLACES, weights=np.ones(64)),
+    "positional_scores": lambda: heads.positional_scores([1.0, 0.5], LINE),
+    "positional_scores of offsets": lambda: heads.positional_scores(WIDE_LADDER, LINE[:64], offset=PLACES),
+    "positional_attention": lambda: heads.positional_attention(WIDE_LADDER, 2**19),
+    "shifted_scores": lambda: heads.shifted_scores(apart(FEW_ROWS), apart(FEW_ROWS), WIDE_LADDER, PLACES, np.ones(64)),
+    "shifted_terms": lambda: heads.shifted_terms(ROWS[:16, None], ROWS[:16, None], WIDE_LADDER, PLACES, np.ones(64)),
+    "recentred_kernel": lambda: heads.recentred_kernel("gaussian", LINE[:1024, None], LINE[:1024]),
+    "profile": lambda: heads.profile(FEW_ROWS, FEW_ROWS, WIDE_LADDER, PLACES),
+    "offset_from_weights": lambda: heads.offset_from_weights(ROWS.T, ROWS.T, WIDE_LADDER, max_lag=8),
+    "relative_error": lambda: moments.relative_error(
+        apart(FEW_ROWS), apart(FEW_ROWS), LINE[: 2**13], "gaussian(scale=9)"
+    ),
+    "mean_kernel_band": lambda: moments.mean_kernel_band("gaussian", LINE, n_blocks=4),
+    "estimate_kernel": lambda: rfrope.estimate_kernel("gaussian", LINE[: 2**16], n_samples=64, rng=0),
+    "phi": lambda: rfrope.kernel("matern", nu=1.3).phi2(LINE),
+    "density": lambda: rfrope.kernel("rational_quadratic", alpha=1.5).density(LINE),
+    "transport": lambda: rfrope.kernel("matern", nu=1.3).transport(LINE),
+    "audit": lambda: models.audit(rfrope.rotation_table(PLACES, WIDE_LADDER), rfrope.Rope(WIDE_LADDER)),
+}
+
+
+@pytest.mark.parametrize("case", HELD)
+def test_what_is_asked_about_is_about_what_is_held(case, monkeypatch):
+    """No estimate is half of the truth, nor eight times as much."""
+    call, asked = HELD[case], []
+    call()  # what is loaded and compiled is not the call's
+    monkeypatch.setattr(capacity, "check", lambda n_bytes, *_: asked.append(n_bytes))
+    monkeypatch.setattr(capacity, "UNASKED", -1.0)
+    monkeypatch.setattr(array, "_MANY", -1)
+    tracemalloc.start()
+    call()
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 0.5 * held < max(asked) + 2**20
+    assert max(asked) < 8.0 * held

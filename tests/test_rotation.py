@@ -470,7 +470,7 @@ BAD_OTHERS = {
     "convert flag": (ValueError, "axis is True; expected an axis of x", lambda: rfrope.convert_pairing(X, "half", "half", axis=True)),
     "convert fraction": (ValueError, "axis is 0.5; expected an axis of x", lambda: rfrope.convert_pairing(X, "half", "half", axis=0.5)),
     "convert wide": (ValueError, "width is 10; expected an even number of features, at most the 8", lambda: rfrope.convert_pairing(X, "half", "interleaved", width=10)),
-    "convert odd": (ValueError, "width is 3", lambda: rfrope.convert_pairing(X, "half", "interleaved", axis=0)),
+    "convert odd": (ValueError, r"x has shape \(3, 8\); expected an even number of features along axis 0", lambda: rfrope.convert_pairing(X, "half", "interleaved", axis=0)),
     "from_complex real": (TypeError, "z has dtype float64", lambda: rfrope.rotation.from_complex(X)),
     "q and k width": (ValueError, r"q has shape \(3, 8\) but k has \(3, 6\)", lambda: rfrope.scores(X, X[:, :6], P, P, W)),
     "q and k dtype": (TypeError, "q has dtype float64 but k has float32", lambda: rfrope.block_coefficients(X, X.astype("f4"))),

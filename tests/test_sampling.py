@@ -219,7 +219,7 @@ def test_heads_fit_rotate():
         ({"n_blocks": 2**32}, ValueError, r"^n_blocks is 4294967296; expected a whole number"),
         ({"heads": -1}, ValueError, r"^heads is -1; expected a whole number"),
         ({"heads": 2.0}, TypeError, r"^heads is 2.0; expected a whole number"),
-        ({"design": "sobol?"}, ValueError, r"^design is 'sobol\?'; expected one of 'iid'"),
+        ({"design": "sobol?"}, ValueError, r"^design is 'sobol\?'; did you mean 'sobol'\? Expected one of 'iid'"),
         ({"design": None}, ValueError, r"^design is None; expected one of 'iid'"),
         ({"kernel": 3}, TypeError, r"^kernel is 3; expected a kernel"),
         ({"kernel": None}, TypeError, r"^kernel is None; expected a kernel"),

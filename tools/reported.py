@@ -123,8 +123,8 @@ REPORTED = (
     # frequencies: < as <=
     (
         "_core/arguments.py",
-        'if not least <= number <= most:\n        raise ValueError(f"{name} is {value!r:.80}; expected a whole',
-        'if not least < number <= most:\n        raise ValueError(f"{name} is {value!r:.80}; expected a whole',
+        'if not least <= number <= most:\n        raise ValueError(f"{name} is {show(value)}; expected a whole',
+        'if not least < number <= most:\n        raise ValueError(f"{name} is {show(value)}; expected a whole',
         "tests/kernels/test_parameters.py",
     ),
     ("_core/arguments.py", "MOST = 2**32 - 1 ", "MOST = 2**32 ", "tests/kernels/test_parameters.py"),

@@ -61,7 +61,9 @@ def _compiled(name: str) -> Finding:
         advice = "pip install numba" if missing else "pip install --upgrade --force-reinstall numba"
         return Finding(title, False, reason="Numba is not installed" if missing else text, advice=advice)
     except BaseException as error:  # the lookup would let it through: all calls of these functions fail
-        return Finding(title, False, reason=reason_of(error), advice="pip install --upgrade --force-reinstall numba")
+        threads = "NUMBA_NUM_THREADS" in str(error)
+        advice = "unset NUMBA_NUM_THREADS" if threads else "pip install --upgrade --force-reinstall numba"
+        return Finding(title, False, reason=reason_of(error), advice=advice)
     version = f"Numba {version_of('numba')}"
     failures = importlib.import_module("rfrope._accel.cpu.compiling").examined()
     if failures:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._core import array, tensors
-from rfrope._core.arguments import LARGEST
+from rfrope._core.arguments import LARGEST, show
 from rfrope._core.array import Array
 
 _SETS = {  # the frequencies that a function takes, as its errors word it
@@ -198,7 +198,7 @@ def checked(
         omega = _as_wide(omega, shift)
     _warn_of_16_bits(frequencies, positions, xp, name)
     angles = Angles(positions, omega, shift, xp)
-    angles.shape  # noqa: B018 - it raises where shapes do not broadcast
+    array.check_memory(64.0, angles.shape[:-1], positions, f"{name} or heads")  # what is summed there
     return angles
 
 
@@ -232,10 +232,12 @@ def frequencies(
 
 def on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets: str = "any") -> np.ndarray:
     """Check frequencies that stand alone, or those of a Rope, and bring them to NumPy as ``(*H, D, k)`` float64."""
-    value = given(value)
-    xp, device = array.shared(**{name: value})
-    host = array.to_host(array.numbers(value, xp, name=name, device=device))
-    return frequencies(host, np, name=name, least=least, sets=sets)
+    return frequencies(numbers_on_host(given(value), name), np, name=name, least=least, sets=sets)
+
+
+def numbers_on_host(value: Any, name: str) -> np.ndarray:
+    """Check integers or real floating numbers of any library, and bring them to NumPy."""
+    return array.to_host(array.numbers(value, array.namespace(**{name: value}), name=name), name)
 
 
 def lags(value: Any, axes: int, name: str = "delta", law: Any = None, **arrays: Any) -> tuple[Array, ModuleType, Any]:
@@ -351,12 +353,13 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
     if pairing is not None and value.pairing != pairing and (known or pairing == "half" or value.pairing is None):
         wanted = "neither is right for it" if value.pairing is None else f"expected pairing={value.pairing!r}"
         raise ValueError(
-            f"pairing is {pairing!r}, but the Rope's is {value.pairing!r}: {wanted}; pass rope.frequencies to insist"
+            f"pairing is {show(pairing)}, but the Rope's is {value.pairing!r}: {wanted}; pass rope.frequencies to "
+            "insist"
         )
     factor = value.attention_factor
     if scale is not None and factor != 1.0 and not (isinstance(scale, int | float) and scale == factor):
         raise ValueError(
-            f"scale is {scale!r:.80}, but the Rope has the attention factor {factor}; expected rope.rotate or "
+            f"scale is {show(scale)}, but the Rope has the attention factor {factor}; expected rope.rotate or "
             "rope.scores, or scale=rope.attention_factor where there is a scale; pass rope.frequencies to leave it out"
         )
     if x is not None:
@@ -366,6 +369,8 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
 
 def check_turned(rope: Any, x: Any) -> None:
     """Refuse features that are not of the width that a Rope was given, or whose first 2D a model does not turn."""
+    if tensors.is_torch(x) and x.is_nested:
+        return  # it has no shape; who reads it refuses it by its name
     shape = x.shape if hasattr(x, "shape") else np.shape(x)  # PyTorch's compiler can trace this
     width = shape[-1] if len(shape) else 0
     last = rope.source.get("turned") == "last"

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import capacity
+from rfrope._core import capacity, files
+from rfrope._core.arguments import printable
 
 _KINDS = "biufcU"  # kinds of dtypes that are plain memory
 _HEADERS: dict[Any, Any] = {
@@ -27,7 +28,10 @@ _BEGINNINGS = {
 
 
 class DamagedError(ValueError):
-    """A file is not what it should be: the reason, for people."""
+    """A file is not what it should be: the reason, for people; names in it come from the file."""
+
+    def __init__(self, reason: Any) -> None:
+        super().__init__(printable(str(reason)))
 
 
 def members(path: str, *, compressed: bool = False) -> dict[str, np.ndarray]:
@@ -45,14 +49,15 @@ def members(path: str, *, compressed: bool = False) -> dict[str, np.ndarray]:
     DamagedError
         For anything else.
     OSError
-        If the file cannot be read.
+        If it cannot be read, or is not a regular file.
     ValueError
-        If the arrays do not fit into memory.
+        If it does not fit into memory, or its arrays do not.
     """
-    with open(path, "rb") as file:
+    with files.opened(path) as file:
         size, beginning = os.fstat(file.fileno()).st_size, file.read(8)
         if not beginning.startswith(b"PK"):
             raise DamagedError(f"it is {kind(beginning)}, expected an .npz")
+        capacity.check(2.0 * size, path, "the arrays in it")  # what lists the members may be as long
         file.seek(0)
         try:
             with zipfile.ZipFile(file) as archive:
@@ -69,9 +74,7 @@ def members(path: str, *, compressed: bool = False) -> dict[str, np.ndarray]:
 
 def single(path: str) -> np.ndarray:
     """Array of an .npy, as `members` reads one."""
-    with open(path, "rb") as file:
-        capacity.check(2.0 * os.fstat(file.fileno()).st_size, path, "the array in it")
-        return _parsed(file.read(), path)
+    return _parsed(files.content(path), path)
 
 
 def kind(beginning: bytes) -> str:

@@ -17,11 +17,30 @@ import numpy as np
 
 LARGEST = 2.0**500  # bound on positions, frequencies and features: products of two of them stay finite
 MOST = 2**32 - 1  # bound on counts
+_SHOWN = 80  # characters of a value that an error shows
 _NOT_NUMBERS = (str, bytes, bytearray, complex, np.complexfloating)
 
 
 class BooleanGivenError(TypeError, ValueError):
     """True or False where a number belongs. Some readers of 0.1 raised the one, some the other: it is both."""
+
+
+def show(value: Any) -> str:
+    """Return a value as an error shows it, whatever its own code does: its `repr`, cut and with nothing unprintable."""
+    try:
+        text = str.__str__(repr(value))
+    except Exception as error:  # raised by the value's code, or for a number of too many digits
+        if isinstance(value, int):
+            return f"a whole number of {int.bit_length(value)} bits"
+        text = f"<a {type(value).__name__}, whose repr raised {type(error).__name__}>"
+    return printable(text[:_SHOWN])[:_SHOWN]
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return text in which what a terminal acts on, or shows in another order or not at all, stands as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep else ascii(one)[1:-1] for one in text)
 
 
 def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
@@ -30,13 +49,13 @@ def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
         return value
     largest = "2**32 - 1" if most == MOST else most
     if isinstance(value, bool | np.bool):
-        raise BooleanGivenError(f"{name} is {value!r}; expected a whole number")
+        raise BooleanGivenError(f"{name} is {show(value)}; expected a whole number")
     try:
         number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r:.80}; expected a whole number") from None
+    except Exception:  # whatever an array of another library raises
+        raise TypeError(f"{name} is {show(value)}; expected a whole number") from None
     if not least <= number <= most:
-        raise ValueError(f"{name} is {value!r:.80}; expected a whole number from {least} to {largest}")
+        raise ValueError(f"{name} is {show(value)}; expected a whole number from {least} to {largest}")
     return number
 
 
@@ -44,11 +63,11 @@ def axis_of(name: str, value: Any, shape: tuple[int, ...]) -> int:
     """Return which axis of an array of some shape is meant, counted from the first or, negative, from the last."""
     try:
         number = len(shape) if isinstance(value, bool | np.bool) else operator.index(value)
-    except TypeError:
+    except Exception:  # whatever an array of another library raises
         number = len(shape)
     if -len(shape) <= number < len(shape):
         return number
-    raise ValueError(f"axis is {value!r:.80}; expected an axis of {name}, whose shape is {tuple(shape)}")
+    raise ValueError(f"axis is {show(value)}; expected an axis of {name}, whose shape is {tuple(shape)}")
 
 
 def finite(name: str, value: Any, *, least: float = -math.inf, most: float = math.inf) -> float:
@@ -59,7 +78,7 @@ def finite(name: str, value: Any, *, least: float = -math.inf, most: float = mat
     expected = expected if most == math.inf else f"a number from {_bound(least)} to {_bound(most)}"
     number = _number(name, value, "a number")
     if not (math.isfinite(number) and least <= number <= most):
-        raise ValueError(f"{name} is {value!r:.80}; expected {expected}")
+        raise ValueError(f"{name} is {show(value)}; expected {expected}")
     return number
 
 
@@ -69,10 +88,10 @@ def positive(name: str, value: Any, *, least: float = 0.0, most: float = math.in
         return value
     number = _number(name, value, "a positive number")
     if not (0.0 < number < math.inf):
-        raise ValueError(f"{name} is {value!r:.80}; expected a positive finite number")
+        raise ValueError(f"{name} is {show(value)}; expected a positive finite number")
     if not least <= number <= most:
         bounds = f"from {_bound(least)} to" if least else "up to"
-        raise ValueError(f"{name} is {value!r:.80}; expected a positive number {bounds} {_bound(most)}")
+        raise ValueError(f"{name} is {show(value)}; expected a positive number {bounds} {_bound(most)}")
     return number
 
 
@@ -85,7 +104,7 @@ def probability(name: str, value: Any) -> float:
     """Return a number strictly between 0 and 1."""
     number = _number(name, value, "a number between 0 and 1")
     if not 0.0 < number < 1.0:
-        raise ValueError(f"{name} is {value!r:.80}; expected a number between 0 and 1")
+        raise ValueError(f"{name} is {show(value)}; expected a number between 0 and 1")
     return number
 
 
@@ -94,7 +113,7 @@ def flag(name: str, value: Any) -> bool:
     if value is True or value is False:
         return value
     if not isinstance(value, np.bool):
-        raise TypeError(f"{name} is {value!r:.80}; expected True or False")
+        raise TypeError(f"{name} is {show(value)}; expected True or False")
     return bool(value)
 
 
@@ -102,7 +121,7 @@ def listed(name: str, value: Any, expected: str) -> tuple[Any, ...]:
     """Return the items of a list, a tuple, a range or an array; a text, which is one item, is none."""
     if isinstance(value, range) or is_several(value):
         return tuple(value)
-    raise TypeError(f"{name} is {value!r:.80}; expected {expected}")
+    raise TypeError(f"{name} is {show(value)}; expected {expected}")
 
 
 def is_several(value: Any) -> bool:
@@ -117,16 +136,16 @@ def path_of(name: str, value: Any) -> str:
     except TypeError:
         found = b""
     if not isinstance(found, str):
-        raise TypeError(f"{name} is {value!r:.80}; expected a path, as a string or pathlib.Path")
+        raise TypeError(f"{name} is {show(value)}; expected a path, as a string or pathlib.Path")
     if not found or "\0" in found:
-        raise ValueError(f"{name} is {value!r:.80}; expected the name of a file")
+        raise ValueError(f"{name} is {show(value)}; expected the name of a file")
     return found
 
 
 def choice(name: str, value: Any, options: Sequence[str]) -> str:
     """Return one of a few words."""
     if not isinstance(value, str) or value not in options:
-        raise ValueError(f"{name} is {value!r:.80}{among(value, options)}")
+        raise ValueError(f"{name} is {show(value)}{among(value, options)}")
     return value
 
 
@@ -134,7 +153,7 @@ def named(name: str, value: Any, names: Sequence[str]) -> str:
     """Return the one of some names that is meant, in any spelling."""
     found = spelled(value, names)
     if found is None:
-        raise ValueError(f"{name} is {value!r:.80}{among(value, names)}")
+        raise ValueError(f"{name} is {show(value)}{among(value, names)}")
     return found
 
 
@@ -160,8 +179,8 @@ def _plain(text: str) -> str:
 def _number(name: str, value: Any, expected: str) -> float:
     """Return a real number as a Python float; one that no float can hold is infinite."""
     if isinstance(value, bool | np.bool):
-        raise BooleanGivenError(f"{name} is {value!r}; expected {expected}")
-    foreign = _is_foreign(value)
+        raise BooleanGivenError(f"{name} is {show(value)}; expected {expected}")
+    foreign = is_foreign(value)
     if not isinstance(value, _NOT_NUMBERS) and not foreign and getattr(value, "ndim", 0) == 0:
         try:
             return float(value)
@@ -170,7 +189,7 @@ def _number(name: str, value: Any, expected: str) -> float:
         except (TypeError, ValueError):
             pass
     lost = ": gradients do not go through it" if foreign else ""
-    raise TypeError(f"{name} is {value!r:.80}; expected {expected}{lost}")
+    raise TypeError(f"{name} is {show(value)}; expected {expected}{lost}")
 
 
 def _bound(value: float) -> str:
@@ -180,7 +199,7 @@ def _bound(value: float) -> str:
     return f"{sign}2**{exponent - 1}" if abs(mantissa) == 0.5 and abs(exponent) > 32 else f"{value:g}"
 
 
-def _is_foreign(value: Any) -> bool:
+def is_foreign(value: Any) -> bool:
     """Whether it is an array of another library than NumPy."""
     return hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic)
 

@@ -7,6 +7,7 @@ setting. Plain NumPy is looked for first, because `array_api_compat.array_namesp
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Container
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, wraps
@@ -15,8 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from rfrope._core import tensors
-from rfrope._core.arguments import broadcast
+from rfrope._core import capacity, tensors
+from rfrope._core.arguments import broadcast, show
 from rfrope._core.spans import parts
 
 Array = Any  # an array of whichever library the caller uses
@@ -27,8 +28,9 @@ _FIT_ANY = (type(None), bool, int, float, complex, np.generic, list, tuple, rang
 _VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 + 1
 _WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
 _SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # relative, of floats
-_COMPLEX = {"float64": "complex128"}
 _DOUBLE = np.dtype(np.float64)  # one object for all plain float64 arrays, by which they are known quickly
+_COPIES = 24.0  # bytes that are held for each number of an argument: a copy in float64, and what is made of it
+_MANY = 2**21  # numbers of an argument from which on it is asked whether they fit
 _SMALL = 2**12  # elements of which the sum of squares is formed by one thread
 _REAL = frozenset("bBhHiIlLqQefd")  # characters of NumPy's dtypes of real numbers, but for longdouble
 _MODULES = {"jax": "jax.numpy", "dask": "dask.array"}  # where a library keeps its asarray, if not at the top
@@ -99,30 +101,32 @@ def _converted(name: str, source: ModuleType, target: ModuleType) -> str:
 
 
 def _check_devices(devices: dict[str, Any]) -> None:
-    (first, place), *others = devices.items() or [("", None)]
+    (first, at), *others = devices.items() or [("", None)]
     for name, other in others:
-        if other != place:
-            raise ValueError(
-                f"{first} is on device {place} but {name} is on {other}; expected all arrays on one device"
-            )
+        if other != at:
+            raise ValueError(f"{first} is on device {at} but {name} is on {other}; expected all arrays on one device")
 
 
 def _namespace_of(name: str, value: Any) -> ModuleType:
     if isinstance(value, np.ndarray):
         return np
     if tensors.is_torch(value):  # array-api-compat keeps what it found in caches that PyTorch's compiler warns of
-        return tensors.namespace(name, value)
+        tensors.check_dense(value, name)
+        return tensors.namespace()
     if type(value).__module__.startswith("flax."):  # it passes for an array, but not for one of JAX
         raise TypeError(f"{name} is a {type(value).__name__} of flax; expected the array that it holds: {name}[...]")
     from array_api_compat import array_namespace
 
     try:
-        return array_namespace(value)
+        space = array_namespace(value)
     except TypeError:
         raise TypeError(
             f"{name} has type {type(value).__module__}.{type(value).__qualname__}; expected an array of NumPy, CuPy, "
             "PyTorch, JAX, Dask or another array-API library, or a list of numbers"
         ) from None
+    if any(length != length for length in value.shape):  # NaN, in Dask
+        raise ValueError(f"{name} has lengths that are not known; expected known ones: {name}.compute_chunk_sizes()")
+    return space
 
 
 def named_namespace(xp: Any) -> ModuleType:
@@ -130,7 +134,7 @@ def named_namespace(xp: Any) -> ModuleType:
     if xp is None or xp is np:
         return np
     if not isinstance(xp, ModuleType):
-        raise TypeError(f"xp is {xp!r}; expected an array library's module, such as numpy, torch or jax.numpy")
+        raise TypeError(f"xp is {show(xp)}; expected an array library's module, such as numpy, torch or jax.numpy")
     short = xp.__name__.split(".")[0]
     if short in ("torch", "cupy", "dask"):
         return importlib.import_module(f"array_api_compat.{_MODULES.get(short, short)}")
@@ -152,10 +156,7 @@ def library_of(xp: ModuleType) -> str:
 def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
     """Return `value` as an array of `xp`; lists, Python scalars and arrays of NumPy become arrays on `device`.
 
-    Raises
-    ------
-    TypeError
-        If `value` is None, ragged, or holds something that is not a number.
+    What is ragged, None, or holds something that is not a number is a TypeError.
     """
     if xp is not np and library_of(xp) == "torch" and tensors.is_compiling():
         return tensors.constant(value, device)
@@ -171,7 +172,7 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     if whole and not np.array_equal(host, host.astype(known := _known_dtype(host, xp, device))):
         more = "; jax.config.update('jax_enable_x64', True) gives it 64" if library_of(xp) == "jax" else ""
         raise ValueError(
-            f"{name} is {value!r:.80}; expected integers of {known[-2:]} bits, the widest that {library_of(xp)} has "
+            f"{name} is {show(value)}; expected integers of {known[-2:]} bits, the widest that {library_of(xp)} has "
             f"now{more}"
         )
     return from_host(host, xp, device=device)
@@ -189,27 +190,35 @@ def host_numbers(value: Any, name: str) -> np.ndarray:
             "to what is compiled"
         ) from error
     if host.dtype.kind not in "biufc":
-        raise TypeError(f"{name} is {value!r:.80}; expected numbers of at most 64 bits in a rectangular shape")
+        raise TypeError(f"{name} is {show(value)}; expected numbers of at most 64 bits in a rectangular shape")
     return host
 
 
 def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
     """Return `value` as an array of integers or real floating numbers, as `asarray` does, or raise TypeError."""
-    if xp is np and type(value) is np.ndarray and value.dtype.char in _REAL:
+    if xp is np and type(value) is np.ndarray and value.dtype.char in _REAL and value.size <= _MANY:
         return value
     if xp is np and type(value) is float:
         return np.asarray(value)
     value = asarray(value, xp, name=name, device=device)
     if not (is_real_floating(value) or is_integer(value)):
         raise TypeError(f"{name} has dtype {dtype_name(value)}; expected integers or real floating numbers")
+    check_memory(_COPIES, value.shape, value, name)
     return value
+
+
+def check_memory(each: float, shape: tuple[int, ...], like: Array, names: str) -> None:
+    """Refuse numbers of a shape, of so many bytes each, that do not fit in memory; `names` are the arguments."""
+    # few are not asked about: a look at the environment takes a microsecond
+    if (type(like) is np.ndarray or on_host(like)) and each * math.prod(shape) > capacity.UNASKED:
+        capacity.check(each * math.prod(shape), f"numbers of shape {tuple(shape)}", f"the size of {names}")
 
 
 def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: Any = None) -> Array:
     """Copy a NumPy array into `xp` on `device`; float64 narrows to the widest float that `xp` has there."""
     if xp is np:
         if not (device is None or (isinstance(device, str) and device == "cpu")):
-            raise ValueError(f"device is {device!r:.80}; expected None or 'cpu' for NumPy")
+            raise ValueError(f"device is {show(device)}; expected None or 'cpu' for NumPy")
         return host if dtype is None else host.astype(dtype, copy=False)
     if dtype is None:
         dtype = widest_float(xp, device) if host.dtype.kind == "f" else getattr(xp, _known_dtype(host, xp, device))
@@ -241,14 +250,16 @@ def empty(shape: tuple[int, ...], like: Array, xp: ModuleType) -> Array:
     return np.empty(shape, like.dtype) if xp is np else xp.empty(shape, dtype=like.dtype, device=like.device)
 
 
-def to_host(x: Array) -> np.ndarray:
-    """Return `x` as a NumPy array, waiting for it and copying it from its device if need be."""
+def to_host(x: Array, name: str = "an array") -> np.ndarray:
+    """Return `x`, an argument of that name, as a NumPy array: wait for it, and copy it from its device if need be."""
     if isinstance(x, np.ndarray):
         return x
     if is_traced(x):
         raise TypeError(
-            "an array is being traced by JAX and has no values yet; expected a call outside jit, grad or vmap"
+            f"{name} is being traced by JAX and has no values yet; expected a call outside jit, grad or vmap"
         )
+    if getattr(x, "is_meta", False):
+        raise TypeError(f"{name} is on the meta device and has no values; expected a tensor on another")
     library = type(x).__module__.partition(".")[0]
     if library == "torch":
         x = x.detach().cpu()
@@ -290,14 +301,10 @@ def on_device_of_arrays(function: Callable[_Parameters, _Result]) -> Callable[_P
 
     @wraps(function)
     def placed(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        cupy = tensors.imported("cupy")
-        if cupy is not None:
-            kind = cupy.__dict__.get("ndarray", ())
-            for x in (*args, *kwargs.values()):
-                if isinstance(x, kind):
-                    with x.device:
-                        return function(*args, **kwargs)
-        return function(*args, **kwargs)
+        if tensors.imported("cupy") is None:
+            return function(*args, **kwargs)
+        with device_of(*args, *kwargs.values()):
+            return function(*args, **kwargs)
 
     return placed
 
@@ -439,7 +446,7 @@ def make_complex(real: Array, imag: Array, xp: ModuleType) -> Array:
         import jax
 
         return jax.lax.complex(real, imag)
-    dtype = getattr(xp, _COMPLEX.get(dtype_name(real), "complex64"))
+    dtype = xp.complex128 if dtype_name(real) == "float64" else xp.complex64
     if isinstance(real, np.ndarray):
         out = np.empty(np.broadcast_shapes(real.shape, imag.shape), dtype)
         out.real, out.imag = real, imag
@@ -472,22 +479,16 @@ def check_float_dtype(dtype: Any, xp: ModuleType) -> Any:
         return None
     try:
         known = getattr(xp, dtype) if isinstance(dtype, str) else dtype
-        fits = is_real_floating(xp.empty(0, dtype=known))
-    except (TypeError, ValueError, AttributeError):
-        fits = False
-    if not fits:
-        raise TypeError(f"dtype is {dtype!r}; expected a real floating type of {library_of(xp)}")
-    return known
+        like = xp.empty(0, dtype=known) if isinstance(known, type) or not hasattr(known, "__array__") else None
+    except Exception:  # whatever the library raises
+        like = None
+    if like is None or not is_real_floating(like):
+        raise TypeError(f"dtype is {show(dtype)}; expected a real floating type of {library_of(xp)}")
+    return like.dtype
 
 
 def broadcast_shapes(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the common shape of two or more shapes, given by name.
-
-    Raises
-    ------
-    ValueError
-        If they do not broadcast. The message names them.
-    """
+    """Return the common shape of two or more shapes, given by name, or raise a ValueError that names them."""
     try:
         return broadcast(*shapes.values())
     except ValueError:

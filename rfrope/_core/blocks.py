@@ -9,7 +9,7 @@ import numpy as np
 
 from rfrope._core import array, memory, tensors
 from rfrope._core.angles import check_values
-from rfrope._core.arguments import broadcast, choice
+from rfrope._core.arguments import broadcast, choice, show
 from rfrope._core.array import Array
 from rfrope._core.twins import twinned
 
@@ -83,8 +83,9 @@ def content(q: Any, k: Any, xp: ModuleType, device: Any, pairing: str, blocks: i
     """Read queries and keys of which so many blocks turn; all of them unless given."""
     q, k = query_and_key(_widest(q, "q", xp, device), _widest(k, "k", xp, device), xp, device)
     check_pairing(pairing)
-    array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
     width = q.shape[-1]
+    leading = array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
+    array.check_memory(24.0, (*leading, width), q, "q or k")
     if blocks is not None:
         check_width(q, blocks, "frequencies", "q")
         width = 2 * blocks
@@ -155,6 +156,7 @@ def check_width(x: Array, blocks: int, name: str, x_name: str = "x") -> None:
 
 def _widest(value: Any, name: str, xp: ModuleType, device: Any) -> Array:
     value = array.asarray(value, xp, name=name, device=device)
+    array.check_memory(32.0, value.shape, value, name)
     return array.as_widest(value, xp) if array.is_real_floating(value) else value
 
 
@@ -193,7 +195,9 @@ def prepared(
             f"result would be {(*leading, x.shape[-1])}; expected phases that leave {names[0]} its shape: insert "
             f"axes with None, as in {names[1]}[:, None], or broadcast {names[0]} first where all combinations are meant"
         )
-    if out is not None:
+    if out is None:
+        array.check_memory(int(array.dtype_name(x)[-2:]) / 8, x.shape, x, names[0])
+    else:
         _check_out(out, x, tensors.needs_gradient(x, out, *angles))
     return out_pairing
 
@@ -285,7 +289,7 @@ def _turned_at_once(x: Array, cos: Array, sin: Array, turn: Turn, xp: ModuleType
 
 def _check_out(out: Array, x: Array, needs_gradient: bool) -> None:
     if not hasattr(out, "dtype"):
-        raise TypeError(f"out is {out!r:.60}; expected an array")
+        raise TypeError(f"out is {show(out)}; expected an array")
     if array.is_lazy(x):
         raise TypeError("out was given, but arrays of this library cannot be written to; expected out=None")
     if tuple(out.shape) != tuple(x.shape):

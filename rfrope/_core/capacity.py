@@ -7,11 +7,11 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from rfrope._core.arguments import whole
+from rfrope._core.arguments import show, whole
 
 VARIABLE = "RFROPE_MAX_BYTES"  # environment variable: bytes that one call may hold
 SHARE = 0.5  # part of the free memory that one call may hold, unless that variable is set
-_UNASKED = 2.0**26  # bytes that are not worth asking about
+UNASKED = 2.0**26  # bytes that are not worth asking about
 _CGROUPS = (  # limits and use of a container, version 2 and 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -35,7 +35,7 @@ def check(n_bytes: float, what: str, lower: str) -> None:
     ValueError
         If it is more than half of the memory that is free, or than ``RFROPE_MAX_BYTES`` if that is set.
     """
-    if n_bytes <= _UNASKED and VARIABLE not in os.environ:
+    if n_bytes <= UNASKED and VARIABLE not in os.environ:
         return
     most = allowed()
     if n_bytes > most:
@@ -63,7 +63,7 @@ def allowed() -> float:
     except ValueError:
         most = math.nan
     if not most > 0.0:
-        raise ValueError(f"{VARIABLE} is {given!r:.80}; expected a number of bytes, such as 64e9")
+        raise ValueError(f"{VARIABLE} is {show(given)}; expected a number of bytes, such as 64e9")
     return most
 
 

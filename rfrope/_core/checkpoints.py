@@ -53,7 +53,7 @@ class Checkpoint:
     def _read(self) -> tuple[int, dict[str, np.ndarray]]:
         try:
             found = archives.members(self.path)
-            about = json.loads(str(found.pop("checkpoint")[()]))
+            about = files.parsed(str(found.pop("checkpoint")[()]))
             number, asked, done = about["format"], about["question"], about["done"]
         except _UNREADABLE as error:
             raise ValueError(f"{self.path} is not a checkpoint ({type(error).__name__}); expected a new name") from None

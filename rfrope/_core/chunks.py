@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from rfrope._core import progress as bars
 from rfrope._core import threads
+from rfrope._core.arguments import show
 from rfrope._core.checkpoints import Checkpoint
 
 Span = tuple[int, int]  # the first draw, and how many
@@ -128,13 +129,13 @@ def _from(executor: Any, task: Any, spans: Spans, kept: Checkpoint | None) -> It
     try:
         results = apply(task, spans)
         if not isinstance(results, Iterable):
-            raise TypeError(f"executor gave back {results!r:.80}; expected the results, in order, as map gives them")
+            raise TypeError(f"executor gave back {show(results)}; expected the results, in order, as map gives them")
         for result in results:
             if not (isinstance(result, tuple) and len(result) == 2):
                 future = callable(getattr(result, "result", None))
                 hint = ": pass client.get_executor() of a Dask client" if future else ""
                 raise TypeError(
-                    f"executor gave back {result!r:.80}; expected what the function that it maps returns{hint}"
+                    f"executor gave back {show(result)}; expected what the function that it maps returns{hint}"
                 )
             yield result
             done += 1
@@ -155,4 +156,4 @@ def _mapper(executor: Any) -> Callable[..., Any]:
         return found
     if callable(executor):
         return executor
-    raise TypeError(f"executor is {executor!r}; expected a concurrent.futures.Executor, or a callable like map")
+    raise TypeError(f"executor is {show(executor)}; expected a concurrent.futures.Executor, or a callable like map")

@@ -1,7 +1,8 @@
-"""Files that appear complete or not at all."""
+"""Files that appear complete or not at all, and regular files read to a bound."""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import stat
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, BinaryIO
 
+from rfrope._core import capacity
+
 try:
     import fcntl
 except ImportError:  # on Windows
@@ -17,7 +20,49 @@ except ImportError:  # on Windows
 
 _BEGINNING, _END = ".rfrope-", ".tmp"  # names of files that are being written
 _YOUNG, _OLD = 60.0, 86400.0  # seconds: from when on such a file may be, or is, one that nobody writes any more
+LONGEST_JSON = 2**24  # characters; numbers and lists in memory are some thirty times as large
 Content = bytes | Callable[[BinaryIO], Any]  # all of it, or what writes it to an open file
+
+
+def opened(path: str) -> BinaryIO:
+    """Open a regular file for reading; a FIFO or a device, which may never end, is refused without waiting for it."""
+    return open(path, "rb", opener=_descriptor)
+
+
+def _descriptor(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    kind = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):  # `open` itself refuses a folder
+        os.close(descriptor)
+        raise OSError(f"{path} is not a regular file; expected one")
+    return descriptor
+
+
+def content(path: str, most: int | None = None) -> bytes:
+    """Return what a regular file holds: at most so many bytes, or unless given as many as fit into memory.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read, or is not a regular file.
+    ValueError
+        If it is longer, or grows while it is read.
+    """
+    with opened(path) as file:
+        if most is None:
+            most = os.fstat(file.fileno()).st_size
+            capacity.check(2.0 * most, path, "the arrays in it")
+        held = file.read(most + 1)
+    if len(held) > most:
+        raise ValueError(f"{path} has more than {most} bytes; expected at most so many, and a file that does not grow")
+    return held
+
+
+def parsed(text: str, **options: Any) -> Any:
+    """Return what a text of JSON says, if it is not too long."""
+    if len(text) > LONGEST_JSON:
+        raise ValueError(f"{len(text)} characters; expected at most {LONGEST_JSON}")
+    return json.loads(text, **options)
 
 
 def check_writable(path: str, *, overwrite: bool = False) -> None:
@@ -102,7 +147,7 @@ def _remove_left(folder: str) -> None:
             with suppress(OSError):
                 age = time.time() - entry.stat(follow_symlinks=False).st_mtime
                 if age > (_YOUNG if fcntl else _OLD) and entry.is_file(follow_symlinks=False):
-                    with open(entry.path, "rb") as file:
+                    with opened(entry.path) as file:
                         free = _locked(file)
                     if free:
                         os.remove(entry.path)

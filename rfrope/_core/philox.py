@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core.arguments import show
 from rfrope._core.twins import twinned
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
@@ -100,14 +101,14 @@ def key_from_rng(rng: Any) -> Key:
     if not isinstance(rng, np.random.SeedSequence):
         if isinstance(rng, bool | float | str | bytes | np.random.RandomState):
             raise TypeError(
-                f"rng is {rng!r:.60}; expected None, an int, a sequence of ints or a numpy.random.Generator"
+                f"rng is {show(rng)}; expected None, an int, a sequence of ints or a numpy.random.Generator"
             )
         try:
             rng = np.random.SeedSequence(rng)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # NumPy shows the value in its message, by code of the value's own
             kind = ValueError if isinstance(error, ValueError) else TypeError
             raise kind(
-                f"rng is {rng!r:.60}; expected None, a non-negative int, a sequence of them or a numpy.random.Generator"
+                f"rng is {show(rng)}; expected None, a non-negative int, a sequence of them or a numpy.random.Generator"
             ) from None
     low, high = rng.generate_state(2, np.uint32)
     return int(low), int(high)

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from rfrope._core.arguments import show
+
 Item = TypeVar("Item")
 
 PATIENCE = 2.0  # seconds after which a bar that nobody asked for appears
@@ -15,7 +17,7 @@ def check(progress: Any) -> None:
     """Refuse what cannot show progress."""
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise TypeError(
-            f"progress is {progress!r}; expected None, True, False, or a callable such as tqdm.tqdm, that wraps an "
+            f"progress is {show(progress)}; expected None, True, False, or a callable such as tqdm.tqdm, that wraps an "
             "iterable"
         )
 
@@ -40,10 +42,10 @@ def shown(items: Iterable[Item], total: int, progress: Any, done: int = 0) -> It
             wrapped = progress(items, total=total - done)
         except TypeError as error:
             raise TypeError(
-                f"progress is {progress!r:.80}, called as progress(iterable, total=...): {error}"
+                f"progress is {show(progress)}, called as progress(iterable, total=...): {error}"
             ) from error
         if not isinstance(wrapped, Iterable):
-            raise TypeError(f"progress gave back {wrapped!r:.80}; expected an iterable, as tqdm.tqdm gives it")
+            raise TypeError(f"progress gave back {show(wrapped)}; expected an iterable, as tqdm.tqdm gives it")
         return wrapped
     if progress is False or (progress is None and not _on_a_terminal()):
         return items

@@ -25,10 +25,8 @@ def _torch() -> Any:
     return imported("torch") if found is None else found
 
 
-def namespace(name: str, x: Array) -> Any:
-    """Return the namespace of tensors, or say that this one holds some of its elements only."""
-    if x.layout is not _torch().strided:
-        raise TypeError(f"{name} is a tensor of layout {x.layout}; expected a dense one: pass {name}.to_dense()")
+def namespace() -> Any:
+    """Return the namespace of tensors."""
     _load_namespace()
     return _FOUND.namespace
 
@@ -51,6 +49,14 @@ def is_torch(x: Array) -> bool:
     """Whether `x` is a tensor of torch, which is not imported to find out."""
     torch = _torch()
     return torch is not None and isinstance(x, torch.Tensor)
+
+
+def check_dense(x: Array, name: str) -> None:
+    """Refuse a tensor of torch that holds some of its elements only, or tensors of several lengths."""
+    if x.is_nested:
+        raise TypeError(f"{name} is a nested tensor; expected a dense one: pad its parts, or pass each of them")
+    if x.layout is not _torch().strided:
+        raise TypeError(f"{name} is a tensor of layout {x.layout}; expected a dense one: pass {name}.to_dense()")
 
 
 def is_compiling() -> bool:
@@ -123,7 +129,9 @@ def are_memory(*tensors: Array) -> bool:
     for x in tensors:
         if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
             return False
-        if not x.is_cpu or (recording and x.requires_grad) or x.is_neg() or x.layout is not torch.strided:
+        if not x.is_cpu or x.is_nested or (recording and x.requires_grad) or x.is_neg():
+            return False
+        if x.layout is not torch.strided:
             return False
     return bool(getattr(torch.autograd.forward_ad, "_current_level", 0) < 0)  # no tangents anywhere
 

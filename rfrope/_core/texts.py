@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
+from rfrope._core.arguments import printable
 
 __all__ = ["Result", "as_html", "short", "table"]
 
@@ -49,7 +50,7 @@ def as_html(result: Any) -> str:
 
     Nothing lazy or traced is computed for it.
     """
-    text = str(result)
+    text = printable(str(result), "\n")
     first, _, rest = text.partition("\n")
     has_words = first != short(result)
     parts = [f"<p><b>{type(result).__name__}</b>{' ' + html.escape(first) if has_words else ''}</p>"]
@@ -105,8 +106,8 @@ def _value(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"({', '.join(map(_value, value))})"
     if isinstance(value, Mapping):
-        return _cut(", ".join(f"{name}: {_value(one)}" for name, one in value.items()) or "nothing")
-    return _cut(str(value).partition("\n")[0])
+        return _cut(", ".join(f"{printable(str(name))}: {_value(one)}" for name, one in value.items()) or "nothing")
+    return _cut(printable(str(value).partition("\n")[0]))
 
 
 def _cut(text: str) -> str:
@@ -115,7 +116,7 @@ def _cut(text: str) -> str:
 
 def _of_array(value: Any) -> str:
     shape = tuple(value.shape)
-    if array.is_lazy(value) or array.is_traced(value):
+    if array.is_lazy(value) or array.is_traced(value) or getattr(value, "is_meta", False):
         return f"of shape {shape}"
     held = array.to_host(value)
     if held.size <= _FEW:

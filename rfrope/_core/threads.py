@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rfrope._core.arguments import show
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -70,9 +72,9 @@ def threads(count: int) -> Iterator[None]:
     ...     estimate = rfrope.estimate_kernel("gaussian", 1.0, n_samples=1000, rng=0)
     """
     if isinstance(count, bool) or not isinstance(count, int | np.integer):
-        raise TypeError(f"count is {count!r}; expected a whole number of threads, 1 or more")
+        raise TypeError(f"count is {show(count)}; expected a whole number of threads, 1 or more")
     if count < 1:
-        raise ValueError(f"count is {count}; expected a whole number of threads, 1 or more")
+        raise ValueError(f"count is {show(count)}; expected a whole number of threads, 1 or more")
     token = _WANTED.set(int(count))
     try:
         yield

@@ -37,6 +37,7 @@ class Twinned(Protocol[Arguments, Result]):
         """Call whichever fits the arguments."""
 
 
+_CHECKED = {"cuda": "rfrope._accel.cuda.door", "cpu": "rfrope._accel.cpu"}  # what says why leaves cannot work
 DECLARED: dict[str, Leaves] = {}  # by the module of the function and the name of the twin: "rfrope._core.sums.mean_cos"
 _FOUND: dict[tuple[str, str], Callable[..., Any] | None] = {}
 CHOOSING: dict[str, Callable[..., Any]] = {}  # the declared functions, by the same names
@@ -107,7 +108,9 @@ def load(place: str, leaf: str) -> Any:
     ------
     ImportError
         If it cannot work on this machine.
+    ValueError
+        If a variable of the environment keeps it from working.
     """
-    if place == "cuda":
-        importlib.import_module("rfrope._accel.cuda.door").check()
+    if place in _CHECKED:
+        importlib.import_module(_CHECKED[place]).check()
     return importlib.import_module(f"rfrope._accel.{place}.{leaf}")

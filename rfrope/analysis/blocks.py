@@ -182,7 +182,7 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
     """
     omega, _ = _magnitudes(frequencies)
     n_bins = None if n_bins is None else capacity.count("n_bins", n_bins, 1, each=32.0)
-    host = np.sort(array.to_host(omega).astype(np.float64).reshape(-1))
+    host = np.sort(array.to_host(omega, "frequencies").astype(np.float64).reshape(-1))
     if not host.size:
         raise ValueError(f"frequencies has magnitudes of shape {tuple(omega.shape)}; expected at least one block")
     nonzero = host[host > 0.0]
@@ -227,4 +227,6 @@ def _magnitudes(frequencies: Any) -> tuple[Array, ModuleType]:
     """Check frequencies; their magnitudes ``(D,)`` or ``(*H, D)``, and the namespace."""
     frequencies = angles.given(frequencies)
     xp, device = array.shared(frequencies=frequencies)
-    return radius(angles.frequencies(frequencies, xp, device), xp), xp
+    vectors = angles.frequencies(frequencies, xp, device)
+    array.check_memory(80.0, vectors.shape, vectors, "frequencies")
+    return radius(vectors, xp), xp

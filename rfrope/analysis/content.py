@@ -268,6 +268,10 @@ def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, pairing: str, sets: s
     """Content of the queries and keys, and the angles of their lags."""
     read = angles.read(delta, frequencies, name="delta", least=int(sets == "one"), sets=sets, pairing=pairing, q=q, k=k)
     content = blocks.content(q, k, read.xp, read.device, pairing, read.blocks)
+    pairs = content.rest.shape
     if sets == "any":
-        array.broadcast_shapes({"q and k": content.rest.shape, "delta": read.shape[:-1]})
+        shape = array.broadcast_shapes({"q and k": pairs, "delta": read.shape[:-1]})
+    else:
+        shape = (*pairs, *read.shape[:-1])
+    array.check_memory(48.0, shape, read.positions, "q, k or delta")
     return content, read

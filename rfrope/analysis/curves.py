@@ -123,6 +123,7 @@ def log_uniform_kernel(delta: Array, base: float = 10_000.0, *, n_blocks: int | 
     blocks = None if n_blocks is None else whole("n_blocks", n_blocks, 1)
     xp, _ = array.shared(delta=delta)
     lags = array.as_widest(_checked_lags(delta, xp), xp)
+    array.check_memory(96.0, lags.shape, lags, "delta")
     lags = xp.where(lags < 0.0, -lags, lags)  # its slope at 0 is not 0, so that second derivatives are right there
     if lags.dtype != xp.float64:  # narrow laws need its digits
         return elementwise.on_host(lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp)
@@ -177,6 +178,7 @@ def dirichlet(delta: Array, n_blocks: int, *, step: float = 1.0) -> Array:
     blocks, step = whole("n_blocks", n_blocks, 1), positive("step", step, most=LARGEST)
     xp, _ = array.shared(delta=delta)
     delta = _checked_lags(delta, xp)
+    array.check_memory(64.0, delta.shape, delta, "delta")
     return _dirichlet(_reduced(delta, step, xp), blocks, xp)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from rfrope import kernels
 from rfrope._core import angles, array
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import listed, whole
+from rfrope._core.arguments import listed, show, whole
 from rfrope._core.array import Array
 from rfrope._core.sums import mean_cos
 from rfrope._core.texts import Result
@@ -375,7 +375,7 @@ def _records(names: Sequence[str] | None) -> list[kernels.Record]:
         kernels.kernel(name)  # raises an error that lists the known ones
         record = next(r for r in kernels.records() if name in (r.name, *r.aliases))
         if obstacle := _obstacle(record):
-            raise ValueError(f"names holds {name!r}, which has {obstacle}; expected families that can be fitted")
+            raise ValueError(f"names holds {show(name)}, which has {obstacle}; expected families that can be fitted")
         chosen.append(record)
     return chosen
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rfrope._core import angles, array
 from rfrope._core import progress as bars
-from rfrope._core.arguments import among, spelled, whole
+from rfrope._core.arguments import among, show, spelled, whole
 from rfrope._core.texts import Result
 from rfrope.analysis.curves import first_negative_lag
 from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
@@ -132,11 +132,11 @@ class Plan(Result):
         """Return the way of that name, in any spelling."""
         name = spelled(name, (*self.left_out, *(one.name for one in self.ways))) or name
         if name in self.left_out:
-            raise ValueError(f"name is {name!r}, which is left out: {self.left_out[name]}")
+            raise ValueError(f"name is {show(name)}, which is left out: {self.left_out[name]}")
         for one in self.ways:
             if one.name == name:
                 return one
-        raise ValueError(f"name is {name!r:.80}{among(name, [one.name for one in self.ways])}")
+        raise ValueError(f"name is {show(name)}{among(name, [one.name for one in self.ways])}")
 
     def compare(self, name: str, other: str) -> dict[str, str]:
         """Whether one way is "better", "even" or "worse" than another in each measure."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, capacity, sums
-from rfrope._core.arguments import is_several, positive, whole
+from rfrope._core.arguments import is_several, positive, show, whole
 from rfrope._core.texts import Result
 from rfrope.analysis.bases import integral_rule
 from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
@@ -215,7 +215,7 @@ def summarise(
         attention_factor = 1.0 if given is None else given.attention_factor
     factor = positive("attention_factor", attention_factor)
     if not (name is None or isinstance(name, str)):
-        raise TypeError(f"name is {name!r}; expected a string")
+        raise TypeError(f"name is {show(name)}; expected a string")
     still = np.zeros((head_dim + 1) // 2 - n_blocks)
     axes = tuple(
         _along(axis, np.concatenate([column, still]), n_blocks, lengths[axis]) for axis, column in enumerate(omega.T)

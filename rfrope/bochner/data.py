@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
-from rfrope._core.arguments import LARGEST, axis_of, choice, finite, flag
+from rfrope._core import angles, array
+from rfrope._core.arguments import LARGEST, axis_of, choice, finite, flag, show
 from rfrope._core.array import Array
 from rfrope.bochner.measures import MEASURES
 from rfrope.bochner.piecewise import Pieces, Unresolved, build, series_of
@@ -149,7 +149,7 @@ def from_series(
         raise ValueError(f"x has shape {host.shape}; expected three positions or more along axis {axis}")
     last = min(n - 1, math.ceil(10.0 * math.log10(n))) if max_lag is None else max_lag
     if isinstance(last, bool) or not isinstance(last, int | np.integer) or not 1 <= last < n:
-        raise ValueError(f"max_lag is {max_lag!r}; expected a whole number from 1 to {n - 1}")
+        raise ValueError(f"max_lag is {show(max_lag)}; expected a whole number from 1 to {n - 1}")
     if window is not None:
         choice("window", window, tuple(WINDOWS))
     largest = float(np.max(np.abs(host)))
@@ -173,8 +173,7 @@ def from_series(
 
 
 def _host_values(name: str, value: Any) -> np.ndarray:
-    xp = array.namespace(**{name: value})
-    host = array.to_host(array.as_widest(array.numbers(value, xp, name=name), xp)).astype(np.float64)
+    host = angles.numbers_on_host(value, name).astype(np.float64)
     if not np.all(np.isfinite(host)):
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(host))[0])
         raise ValueError(f"{name}[{', '.join(map(str, at))}] is {host[at]}; expected finite numbers")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.arguments import LARGEST, positive
+from rfrope._core.arguments import LARGEST, positive, show
 from rfrope.bochner import inversion, witnesses
 from rfrope.bochner.given import NORMAL, check_even, checked, read_measure
 from rfrope.bochner.lags import Lags, read_lags, scale_of
@@ -160,7 +160,7 @@ def _separable(functions: Sequence[Any], ndim: Any, scale: Any, tolerance: float
     if not functions:
         raise ValueError("phi is an empty sequence; expected a function, or one function for each axis")
     if ndim not in (1, len(functions)):
-        raise ValueError(f"ndim is {ndim!r} and phi has {len(functions)} functions; expected one for each axis")
+        raise ValueError(f"ndim is {show(ndim)} and phi has {len(functions)} functions; expected one for each axis")
     return Separable(tuple(from_function(f, scale=scale, tolerance=tolerance) for f in functions))
 
 
@@ -185,7 +185,7 @@ def _asked(phi: Any, measure: Measure, scale: Any, tolerance: float, *, bounded:
     values = checked("phi", phi, measure, bounded=bounded)
     at_zero = float(values(np.zeros(1))[0])
     if abs(at_zero - 1.0) > NORMAL:
-        raise ValueError(f"phi(0) is {at_zero!r}; expected 1: divide phi by phi(0)")
+        raise ValueError(f"phi(0) is {show(at_zero)}; expected 1: divide phi by phi(0)")
     unbounded = checked("phi", phi, measure, bounded=False)
     check_even("phi", unbounded, measure, scale or 1.0)
     scale = scale_of(values, scale)

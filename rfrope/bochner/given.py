@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core.arguments import show
 from rfrope.bochner.measures import MEASURES, Measure
 from rfrope.bochner.verdicts import NotPositiveDefiniteError, Witness
 from rfrope.kernels.parameters import check_ndim
@@ -34,7 +35,7 @@ def read_measure(ndim: Any) -> Measure:
 def checked(name: str, function: Any, measure: Measure, *, bounded: bool) -> Callable[[np.ndarray], np.ndarray]:
     """The user's function, whose values are looked at whenever it is called."""
     if not callable(function):
-        raise TypeError(f"{name} is {function!r:.80}; expected a function of an array")
+        raise TypeError(f"{name} is {show(function)}; expected a function of an array")
     argument, takes = _ARGUMENTS[measure.is_line]
 
     def values(x: np.ndarray) -> np.ndarray:

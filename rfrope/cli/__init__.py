@@ -7,9 +7,12 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import rfrope
+from rfrope._core.arguments import printable
 from rfrope.cli import audit, compare, design, doctor, export, inspect, kernels, plan, validate
+from rfrope.cli.shared import print_text
 
 _COMMANDS = (validate, design, inspect, plan, export, compare, audit, kernels, doctor)
 
@@ -39,10 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; nothing more to say
         return 0
     except KeyboardInterrupt:
-        print(f"{command}: interrupted; no file was left half written", file=sys.stderr)
+        print_text(f"{command}: interrupted; no file was left half written", file=sys.stderr)
         return 130
     except (ValueError, TypeError, OSError, MemoryError) as error:
-        print(f"{command}: error: {_words(error)}", file=sys.stderr)
+        print_text(f"{command}: error: {_words(error)}", file=sys.stderr)
         return 2
 
 
@@ -62,12 +65,20 @@ class _Completion(argparse.Action):
             import shtab
         except ModuleNotFoundError:
             parser.error("--print-completion needs shtab: pip install 'rfrope[completion]'")
-        print(shtab.complete(parser, str(given[1])))
+        print_text(shtab.complete(parser, str(given[1])))
         parser.exit(0)
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors show words of the command line with escapes."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error and stop."""
+        super().error(printable(message, "\n"))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rfrope",
         description="Kernel engineering for rotary position embeddings. Exit codes: 0 for success, 1 for a failed "
         "validation or audit, 2 for bad input.",

@@ -8,7 +8,7 @@ from typing import Any
 
 from rfrope import models, storage
 from rfrope._core import archives
-from rfrope.cli.shared import naming, whole
+from rfrope.cli.shared import naming, print_text, whole
 
 
 def add(commands: Any) -> None:
@@ -38,7 +38,7 @@ def _run(options: argparse.Namespace) -> int:
         what = _held(options.file)
     is_rope = options.meant.endswith(storage.SUFFIXES)
     found = models.audit(what, storage.load(options.meant) if is_rope else options.meant, context=options.context)
-    print(json.dumps(found.to_dict(), indent=1) if options.json else found)
+    print_text(json.dumps(found.to_dict(), indent=1) if options.json else found)
     return 0 if found.passed else 1
 
 

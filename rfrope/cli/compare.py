@@ -12,7 +12,7 @@ import numpy as np
 import rfrope
 from rfrope import models
 from rfrope.cli import page
-from rfrope.cli.shared import add_page, check_page, one_of, whole
+from rfrope.cli.shared import add_page, check_page, one_of, print_text, whole
 
 
 def add(commands: Any) -> None:
@@ -55,20 +55,20 @@ def _run(options: argparse.Namespace) -> int:
     found = models.compare(options.source, options.engine, seq_len=options.seq_len)
     page.write_page(options, f"Engines on {options.source}", _parts(options, found), lambda: _print(options, found))
     if options.json:
-        print(json.dumps(found.to_dict(), indent=1, allow_nan=False))
+        print_text(json.dumps(found.to_dict(), indent=1, allow_nan=False))
         return 0
     _print(options, found)
     if options.html is not None:
-        print(f"\nWritten: {options.html}")
+        print_text(f"\nWritten: {options.html}")
     return 0
 
 
 def _print(options: argparse.Namespace, found: models.Comparison) -> None:
-    print(found)
+    print_text(found)
     if options.sources:
         for one in found.places[0].engines:
-            print(f"\n{one.engine} {one.version}")
-            print("\n".join(f"  {source}" for source in one.sources))
+            print_text(f"\n{one.engine} {one.version}")
+            print_text("\n".join(f"  {source}" for source in one.sources))
 
 
 def _parts(options: argparse.Namespace, found: models.Comparison) -> Iterator[page.Part]:

@@ -15,7 +15,19 @@ import rfrope
 from rfrope import designs, exports, kernels, plotting, storage
 from rfrope._core import angles, files
 from rfrope.cli import page
-from rfrope.cli.shared import add_plot, check_figure, contexts, drawn, even, naming, one_of, place, print_table, whole
+from rfrope.cli.shared import (
+    add_plot,
+    check_figure,
+    contexts,
+    drawn,
+    even,
+    naming,
+    one_of,
+    place,
+    print_table,
+    print_text,
+    whole,
+)
 from rfrope.fidelity import Fidelity, fidelity
 from rfrope.moments import mean_kernel_band
 
@@ -105,7 +117,7 @@ def _design(options: argparse.Namespace) -> int:
     if options.json:
         about = {"head_dim": rope.head_dim, "shape": list(rope.frequencies.shape), "dtype": options.dtype}
         written = {"output": options.output, "plot": options.plot, "html": options.html}
-        print(json.dumps(rope.source | about | written | found.to_dict(), indent=1, allow_nan=False))
+        print_text(json.dumps(rope.source | about | written | found.to_dict(), indent=1, allow_nan=False))
     else:
         _print_design(options, rope, found)
     return 0
@@ -204,22 +216,22 @@ def _bound(rope: rfrope.Rope, reached: Fidelity) -> str:
 
 def _print_design(options: argparse.Namespace, rope: rfrope.Rope, reached: Fidelity) -> None:
     n_heads, blocks, source = len(reached.heads), rope.n_blocks, rope.source
-    print(_about(rope, reached))
+    print_text(_about(rope, reached))
     for path in filter(None, (options.output, options.plot, options.html)):
-        print(f"Written: {path}")
+        print_text(f"Written: {path}")
     if options.output is None:
-        print("The frequencies were not written: -o FILE.npz does it.")
+        print_text("The frequencies were not written: -o FILE.npz does it.")
     reach = place(tuple(c - 1 for c in reached.context))
     where = f"lags 0 to {reach}" if len(reached.context) == 1 else f"lags up to {reach} in size on every axis"
-    print(f"\nError of the mean kernel (1/D) Σ cos(lag ω), which is to be Φ, over {where}:")
+    print_text(f"\nError of the mean kernel (1/D) Σ cos(lag ω), which is to be Φ, over {where}:")
     print_table(_error_rows(reached))
     if source.get("lower_bound"):
-        print(f"No {blocks} frequencies, however they are chosen, reach an rms below {source['lower_bound']:.3g}.")
+        print_text(f"No {blocks} frequencies, however they are chosen, reach an rms below {source['lower_bound']:.3g}.")
     worst = reached.heads[reached.worst]
     head = f"head {reached.worst}, the worst: " if n_heads > 1 else ""
-    print(f"\nAt a few lags ({head}{worst.kernel}), and what {blocks} independent draws would give (one sigma):")
+    print_text(f"\nAt a few lags ({head}{worst.kernel}), and what {blocks} independent draws would give (one sigma):")
     print_table(_lag_rows(reached), left=(0,))
-    print(f"\n{_bound(rope, reached)}")
+    print_text(f"\n{_bound(rope, reached)}")
 
 
 def _lag_rows(reached: Fidelity) -> list[tuple[str, ...]]:

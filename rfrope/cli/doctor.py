@@ -6,13 +6,13 @@ import argparse
 import json
 import os
 import platform
-import sys
 from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
 import rfrope
 from rfrope._core import libraries, threads
+from rfrope.cli.shared import print_text
 
 
 def add(commands: Any) -> None:
@@ -48,23 +48,22 @@ def _doctor(options: argparse.Namespace) -> int:
             "libraries": [*map(asdict, found)],
             "accelerators": [*map(asdict, accelerators)],
         }
-        print(json.dumps(report, indent=1))
+        print_text(json.dumps(report, indent=1))
         return 0
-    print(f"rfrope {rfrope.__version__}, Python {platform.python_version()}, {system}")
-    print(f"threads for rfrope's own loops: {allowed}; cores: {cores}")
+    print_text(f"rfrope {rfrope.__version__}, Python {platform.python_version()}, {system}")
+    print_text(f"threads for rfrope's own loops: {allowed}; cores: {cores}")
     for title, findings in (("Array libraries", found), ("Accelerators", accelerators)):
-        print(f"\n{title}", flush=True)
+        print_text(f"\n{title}")
         for finding in findings:
             _print_finding(finding)
     return 0
 
 
 def _print_finding(finding: libraries.Finding) -> None:
-    parts = (finding.detail, finding.reason)
-    print(f"  {'active' if finding.active else '-':6}  {finding.name}: {'; '.join(filter(None, parts)) or 'works'}")
+    said = "; ".join(filter(None, (finding.detail, finding.reason))) or "works"
+    print_text(f"  {'active' if finding.active else '-':6}  {finding.name}: {said}")
     for number, device in enumerate(finding.devices):
-        size = f"{device['memory'] / 2**30:.1f} GiB"
-        print(f"{'':10}device {number}: {device['name']}, compute capability {device['compute_capability']}, {size}")
+        size, capability = f"{device['memory'] / 2**30:.1f} GiB", device["compute_capability"]
+        print_text(f"{'':10}device {number}: {device['name']}, compute capability {capability}, {size}")
     if finding.advice:
-        print(f"{'':10}next: {finding.advice}")
-    sys.stdout.flush()
+        print_text(f"{'':10}next: {finding.advice}")

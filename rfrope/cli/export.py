@@ -10,7 +10,7 @@ import numpy as np
 
 import rfrope
 from rfrope import exports, models
-from rfrope.cli.shared import naming, one_of, print_table, whole
+from rfrope.cli.shared import naming, one_of, print_table, print_text, whole
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
 
@@ -101,12 +101,12 @@ def _print(options: argparse.Namespace, lost: exports.Rounding | None, made: dic
     )
     plain = None if made is None else _plain(made)
     if options.json:
-        print(
+        print_text(
             json.dumps({"engine": options.to, "output": options.output, "rounding": figures, "export": plain}, indent=1)
         )
         return
-    print(f"Written: {options.output}" if made is None else json.dumps(plain, indent=1))
-    print("Rounding: unknown without a context." if lost is None else f"Rounding, {lost}.")
+    print_text(f"Written: {options.output}" if made is None else json.dumps(plain, indent=1))
+    print_text("Rounding: unknown without a context." if lost is None else f"Rounding, {lost}.")
 
 
 def _plain(made: Any) -> Any:
@@ -120,7 +120,8 @@ def _plain(made: Any) -> Any:
 def _list(options: argparse.Namespace) -> int:
     fields = ("name", "carries", "lacks", "exact", "source", "suffixes")
     if options.json:
-        print(json.dumps([{field: getattr(one, field) for field in fields} for one in exports.records()], indent=1))
+        listed = [{field: getattr(one, field) for field in fields} for one in exports.records()]
+        print_text(json.dumps(listed, indent=1))
         return 0
     rows = [("engine", "takes", "cannot carry")]
     rows += [(one.name, one.carries.replace("``", ""), one.lacks.replace("``", "")) for one in exports.records()]
@@ -132,7 +133,7 @@ def _conformance(options: argparse.Namespace) -> int:
     with naming("--conformance", options.conformance):
         count = len(models.conformance(options.conformance))
     if options.json:
-        print(json.dumps({"conformance": options.conformance, "cases": count}))
+        print_text(json.dumps({"conformance": options.conformance, "cases": count}))
     else:
-        print(f"Written: {count} cases into {options.conformance}; its README.md says how to use them.")
+        print_text(f"Written: {count} cases into {options.conformance}; its README.md says how to use them.")
     return 0

@@ -16,7 +16,16 @@ import rfrope
 from rfrope import analysis, models, plotting, scaling
 from rfrope._core import angles
 from rfrope.cli import page
-from rfrope.cli.shared import add_plot, check_figure, contexts, even, print_table, whole, write_figure
+from rfrope.cli.shared import (
+    add_plot,
+    check_figure,
+    contexts,
+    even,
+    print_table,
+    print_text,
+    whole,
+    write_figure,
+)
 from rfrope.scaling.records import stretched
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
@@ -122,17 +131,17 @@ def _run(options: argparse.Namespace) -> int:
     page.write_page(options, f"RoPE of {_all(sets)}", _parts(sets, summaries), lambda: _print(sets, summaries))
     if options.json:
         held = [_about(one) | summary.to_dict() for one, summary in zip(sets, summaries, strict=True)]
-        print(json.dumps({"sets": held, "plot": options.plot, "html": options.html}, indent=1, allow_nan=False))
+        print_text(json.dumps({"sets": held, "plot": options.plot, "html": options.html}, indent=1, allow_nan=False))
         return 0
     _print(sets, summaries)
     for path in filter(None, (options.plot, options.html)):
-        print(f"\nWritten: {path}")
+        print_text(f"\nWritten: {path}")
     return 0
 
 
 def _print(sets: list[_Set], summaries: list[analysis.Summary]) -> None:
     if len(summaries) == 1:
-        print("\n".join([str(summaries[0]), *(line for part in _scheme(sets[0]) for line in ("", part))]))
+        print_text("\n".join([str(summaries[0]), *(line for part in _scheme(sets[0]) for line in ("", part))]))
     else:
         _print_side_by_side(sets, summaries)
 
@@ -183,7 +192,7 @@ def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
         name = part.source["name"]
         label = f"{source}: {name}" if name else source
         if text is None:  # a vision encoder, whose positions are patches of an image
-            print(f"{label} is left out, because it gives no context: --context N reads it.", file=sys.stderr)
+            print_text(f"{label} is left out, because it gives no context: --context N reads it.", file=sys.stderr)
             continue
         assert isinstance(text, int)  # that of a model
         scheme = part.source["rope_parameters"]["rope_type"]
@@ -325,12 +334,12 @@ def _rows(sets: list[_Set], summaries: list[analysis.Summary]) -> tuple[_Rows, _
 def _print_side_by_side(sets: list[_Set], summaries: list[analysis.Summary]) -> None:
     found, made = _rows(sets, summaries)
     print_table(found, left=(0,))
-    print(f"\n{_FOUND}\n")
+    print_text(f"\n{_FOUND}\n")
     print_table(made, left=(0, 3))
-    print(f"\n{_MADE}")
+    print_text(f"\n{_MADE}")
     for one in sets:
         for part in _scheme(one):
-            print(f"\n{one.label}\n{part}")
+            print_text(f"\n{one.label}\n{part}")
 
 
 def _figure(sets: list[_Set]) -> Any:

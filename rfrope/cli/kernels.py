@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from rfrope import kernels
+from rfrope.cli.shared import print_text
 from rfrope.kernels.registry import find
 
 
@@ -28,15 +29,15 @@ def _kernels(options: argparse.Namespace) -> int:
     records = _named(options.names)
     if options.json:
         fields = ("name", "aliases", "formula", "law", "parameters", "dimensions", "example")
-        print(json.dumps([{field: getattr(record, field) for field in fields} for record in records], indent=1))
+        print_text(json.dumps([{field: getattr(record, field) for field in fields} for record in records], indent=1))
         return 0
     for record in records:
         parameters = ", ".join(f"{name}={default}" for name, default in record.parameters.items())
         also = f" (also {', '.join(record.aliases)})" if record.aliases else ""
-        print(f"{record.name}({parameters}){also}")
-        print(f"    Φ = {record.formula}")
-        print(f"    ω ~ {record.law}")
-        print(f"    dimensions: {record.dimensions}; example: {record.example}")
+        print_text(f"{record.name}({parameters}){also}")
+        print_text(f"    Φ = {record.formula}")
+        print_text(f"    ω ~ {record.law}")
+        print_text(f"    dimensions: {record.dimensions}; example: {record.example}")
     return 0
 
 

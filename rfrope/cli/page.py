@@ -23,6 +23,7 @@ import numpy as np
 
 import rfrope
 from rfrope._core import angles, files
+from rfrope._core.arguments import printable
 from rfrope.cli.shared import naming
 from rfrope.plotting import Bins, drawing
 from rfrope.validation import QUANTITIES, Row, Validation
@@ -94,13 +95,13 @@ def rendered(title: str, parts: Iterable[Part], text: str) -> str:
     """Return a page as HTML, which asks for nothing else."""
     folder = resources("rfrope.data").joinpath("page")
     held = {name: folder.joinpath(name).read_text("utf-8") for name in _FILES}
-    report = json.dumps({"parts": list(parts)}, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    report = json.dumps({"parts": _printable(list(parts))}, allow_nan=False, separators=(",", ":"))
     return _FRAME.format(
-        title=html.escape(title),
+        title=html.escape(printable(title)),
         subtitle=f"rfrope {rfrope.__version__}. One file: nothing is fetched, and nothing is sent.",
         styles=held["uPlot.min.css"] + held["page.css"],
-        text=html.escape(text),
-        report=report,
+        text=html.escape(printable(text, "\n")),
+        report=report.replace("<", "\\u003c"),
         licence=held["uPlot-LICENSE.txt"],
         library=held["uPlot.iife.min.js"],
         script=held["page.js"],
@@ -110,6 +111,15 @@ def rendered(title: str, parts: Iterable[Part], text: str) -> str:
 def words(*paragraphs: str) -> Part:
     """What was found, in sentences: what a reader sees first."""
     return {"kind": "words", "title": "", "note": "", "paragraphs": [" ".join(one.split()) for one in paragraphs]}
+
+
+def _printable(value: Any) -> Any:
+    """Return data of a page with texts in which nothing hides, or changes the order of what is read."""
+    if isinstance(value, dict):
+        return {name: _printable(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_printable(one) for one in value]
+    return printable(value, "\n") if isinstance(value, str) else value
 
 
 def table(title: str, rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0,), note: str = "") -> Part:

@@ -14,7 +14,7 @@ import rfrope
 from rfrope import analysis, exports, plotting, storage
 from rfrope.analysis.planning import ladder_base
 from rfrope.cli import page
-from rfrope.cli.shared import add_plot, check_figure, naming, whole, write_figure
+from rfrope.cli.shared import add_plot, check_figure, naming, print_text, whole, write_figure
 
 _WIDTH = 110  # the config as text
 _FEW = 8  # numbers of a list that it shows
@@ -72,17 +72,17 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         plans = [{"name": name} | plan.to_dict() | {"config": _config(ways[name])} for name, plan in found.items()]
         written = {"output": options.output, "plot": options.plot, "html": options.html}
-        print(json.dumps({"plans": plans} | written, indent=1, allow_nan=False))
+        print_text(json.dumps({"plans": plans} | written, indent=1, allow_nan=False))
         return 0
     _print(found, ways)
     for path in filter(None, (options.output, options.plot, options.html)):
-        print(f"Written: {path}")
+        print_text(f"Written: {path}")
     return 0
 
 
 def _print(found: dict[str, analysis.Plan], ways: dict[str, analysis.Way]) -> None:
     for number, (name, plan) in enumerate(found.items()):
-        print(("\n" if number else "") + (f"{name}\n" if name else "") + f"{plan}\n\n{_case(ways[name])}")
+        print_text(("\n" if number else "") + (f"{name}\n" if name else "") + f"{plan}\n\n{_case(ways[name])}")
 
 
 def _parts(found: dict[str, analysis.Plan], chosen: dict[str, analysis.Way]) -> Iterator[page.Part]:
@@ -131,7 +131,7 @@ def _ropes(options: argparse.Namespace) -> Iterator[tuple[str, rfrope.Rope]]:
         raise ValueError(f"{options.source} has nothing to plan: {name or 'it'} {reason}")
     for name, rope in parts.items():
         if reasons[name]:
-            print(f"{name} is left out: it {reasons[name]}.", file=sys.stderr)
+            print_text(f"{name} is left out: it {reasons[name]}.", file=sys.stderr)
             continue
         trained: Any = options.trained or rope.context
         read = {one.source["name"]: one for one in rfrope.from_config(options.source, seq_len=trained)}

@@ -11,11 +11,11 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from rfrope import plotting
 from rfrope._core import files
-from rfrope._core.arguments import among, spelled
+from rfrope._core.arguments import among, printable, show, spelled
 
 _FIGURES = (".png", ".svg", ".pdf")
 _PAGE = ".html"
@@ -44,7 +44,7 @@ def one_of(names: Sequence[str]) -> Callable[[str], str]:
     def name_of_one(text: str) -> str:
         found = spelled(text, names)
         if found is None:
-            raise argparse.ArgumentTypeError(f"{text!r:.80} is unknown{among(text, names)}")
+            raise argparse.ArgumentTypeError(f"{show(text)} is unknown{among(text, names)}")
         return found
 
     return name_of_one
@@ -133,6 +133,11 @@ def write_figure(options: argparse.Namespace, figure: Any) -> None:
         files.write(options.plot, drawn(options.plot, figure), overwrite=options.force)
 
 
+def print_text(text: Any, *, before: str = "", file: TextIO | None = None) -> None:
+    """Print a text, after one of our own that may be styled; what a terminal would act on stands as an escape."""
+    print(before + printable(str(text), "\n"), file=file, flush=True)
+
+
 def place(lag: tuple[int, ...]) -> str:
     """A lag as a table shows it: a number, or one for each axis."""
     return str(lag[0]) if len(lag) == 1 else str(lag)
@@ -158,6 +163,7 @@ def print_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2))
     On a terminal too narrow for it, the cells of the widest columns that are `left` go on in further lines, which begin
     behind a space or with a bracket. Where that is not enough, the first cell has a line of its own.
     """
+    rows = [tuple(map(printable, row)) for row in rows]
     widths, above = _widths(rows, left), None
     if widths is None:
         above, rows = [row[0] for row in rows], [("", *row[1:]) for row in rows]

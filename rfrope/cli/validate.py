@@ -13,7 +13,7 @@ import numpy as np
 from rfrope import kernels
 from rfrope._core import archives, progress
 from rfrope.cli import page
-from rfrope.cli.shared import add_page, check_page, print_table, styled, whole
+from rfrope.cli.shared import add_page, check_page, print_table, print_text, styled, whole
 from rfrope.validation import Row, Validation, validate
 
 _FEW = 1000
@@ -93,11 +93,11 @@ def _validate(options: argparse.Namespace) -> int:
             "seed": options.seed,
             "results": [r.to_dict() for r in results],
         }
-        print(json.dumps(report, indent=1, allow_nan=False))
+        print_text(json.dumps(report, indent=1, allow_nan=False))
     else:
         _print_validations(results, options, passed)
         if options.html is not None:
-            print(f"\nWritten: {options.html}")
+            print_text(f"\nWritten: {options.html}")
     return 0 if passed else 1
 
 
@@ -117,11 +117,11 @@ def _print_validations(results: list[Validation], options: argparse.Namespace, p
     first = results[0]
     vectors = "real q and k of SmolLM2-135M-Instruct" if options.qk is None else f"q and k of {options.qk}"
     shown = "each row shows its worst pair" if options.full else "--full prints all lags and quantities"
-    print(f"\nVectors: {first.n_pairs} pairs, {vectors}, {first.n_blocks} blocks; {shown}.")
+    print_text(f"\nVectors: {first.n_pairs} pairs, {vectors}, {first.n_blocks} blocks; {shown}.")
     if options.full:
         _print_spread(results)
     word, _, rest = "\n".join(_verdict(results, options)).partition(":")
-    print(f"\n{styled(word, 'green' if passed else 'red')}:{rest}")
+    print_text(f":{rest}", before=f"\n{styled(word, 'green' if passed else 'red')}")
 
 
 def _verdict(results: list[Validation], options: argparse.Namespace) -> Iterator[str]:
@@ -142,8 +142,8 @@ def _verdict(results: list[Validation], options: argparse.Namespace) -> Iterator
 def _print_summary(results: list[Validation]) -> None:
     """One line for each kernel, then the rows with the largest abs(z) of all."""
     print_table(_summary(results), left=(0, 1, 4))
-    print(f"\n{_SPREAD}")
-    print("\nThe rows with the largest |z|:")
+    print_text(f"\n{_SPREAD}")
+    print_text("\nThe rows with the largest |z|:")
     print_table(_worst_rows(results, _WORST))
 
 
@@ -166,14 +166,14 @@ def _worst_rows(results: list[Validation], most: int) -> list[tuple[str, ...]]:
 
 
 def _print_spread(results: list[Validation]) -> None:
-    print(
+    print_text(
         "The score's standard deviation over draws of the frequencies, as a multiple of its mean (median over pairs):"
     )
     for result in results:
         shown = ", ".join(
             f"{_multiple(s)} at lag {_lag(lag)}" for lag, s in zip(result.lags, result.spread, strict=True)
         )
-        print(f"  {result.kernel}: {shown}")
+        print_text(f"  {result.kernel}: {shown}")
 
 
 def _worst_pairs(result: Validation) -> list[Row]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array, capacity, philox
-from rfrope._core.arguments import positive, whole
+from rfrope._core.arguments import positive, show, whole
 from rfrope.designs.errors import error
 from rfrope.designs.optimising import as_range, bound
 from rfrope.designs.sampling import SEEDED, as_kernels, check_design, sample
@@ -150,9 +150,9 @@ def _chosen_kernels(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]:
     if ladder is None:
         return chosen
     if len(chosen) > 1 or heads is None:
-        raise ValueError(f"ladder is {ladder!r:.80}; expected one kernel with it, and heads")
+        raise ValueError(f"ladder is {show(ladder)}; expected one kernel with it, and heads")
     if not isinstance(ladder, list | tuple) or len(ladder) != 2:
-        raise TypeError(f"ladder is {ladder!r:.80}; expected two scales, those of the first and the last head")
+        raise TypeError(f"ladder is {show(ladder)}; expected two scales, those of the first and the last head")
     heads = capacity.count("heads", heads, 1, each=2000.0)
     first, last = (positive(f"ladder[{i}]", value) for i, value in enumerate(ladder))
     return [_with_scale(chosen[0], scale) for scale in np.geomspace(first, last, heads).tolist()]

@@ -8,7 +8,7 @@ from typing import Any
 
 from rfrope._core import array
 from rfrope._core import progress as bars
-from rfrope._core.arguments import MOST, choice, is_several, whole
+from rfrope._core.arguments import MOST, choice, is_several, show, whole
 from rfrope.designs.bounds import lower_bound
 from rfrope.designs.errors import error
 from rfrope.designs.fitting import optimised as fitted
@@ -116,17 +116,17 @@ def as_range(kernel: Kernel, max_lag: Any, name: str = "max_lag") -> tuple[int, 
     reach = tuple(max_lag) if is_several(max_lag) else (max_lag,) * kernel.ndim
     reach = tuple(whole(name, m, 1, MOST - 1) for m in reach)
     if len(reach) != kernel.ndim:
-        raise ValueError(f"{name} is {max_lag!r}; expected one number or {kernel.ndim}, one for each axis")
+        raise ValueError(f"{name} is {show(max_lag)}; expected one number or {kernel.ndim}, one for each axis")
     return reach
 
 
 def check_reach(kernel: Kernel, max_lag: Any, design: str) -> tuple[int, ...]:
     """Largest lag on each axis for a design that depends on it, or say what is wrong with it."""
     if max_lag is None:
-        raise ValueError(f"max_lag is None; expected the largest lag that counts, for design {design!r}")
+        raise ValueError(f"max_lag is None; expected the largest lag that counts, for design {show(design)}")
     reach = as_range(kernel, max_lag)
     if math.prod(2 * m + 1 for m in reach) > _MOST_LAGS:
-        raise ValueError(f"max_lag is {max_lag!r}; expected a range of at most 2**52 lags")
+        raise ValueError(f"max_lag is {show(max_lag)}; expected a range of at most 2**52 lags")
     return reach
 
 

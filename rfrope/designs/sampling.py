@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array, capacity, philox, threads
-from rfrope._core.arguments import choice, whole
+from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
 from rfrope.designs import sets
 from rfrope.designs.balancing import balanced
@@ -226,13 +226,14 @@ def check_randomised(design: str, kernel: Kernel) -> str:
     design = check_design(design, kernel)
     if design in SEEDED and design not in RANDOMISED:
         raise ValueError(
-            f"design is {design!r}, which needs a range of lags; expected 'auto' or one of "
+            f"design is {show(design)}, which needs a range of lags; expected 'auto' or one of "
             f"{', '.join(map(repr, RANDOMISED))}"
         )
     if design not in RANDOMISED:
         raise ValueError(
-            f"design is {design!r}, which is deterministic: there is nothing to estimate; expected 'auto' or one of "
-            f"{', '.join(map(repr, RANDOMISED))} (rfrope.scores and rfrope.analysis.mean_kernel take its frequencies)"
+            f"design is {show(design)}, which is deterministic: there is nothing to estimate; expected 'auto' or one "
+            f"of {', '.join(map(repr, RANDOMISED))} (rfrope.scores and rfrope.analysis.mean_kernel take its "
+            "frequencies)"
         )
     return design
 
@@ -260,11 +261,11 @@ def _range_of_design(
     if design == "optimised":
         return check_fit(kernel, n_blocks, max_lag, norm or "rms")
     if norm is not None:
-        raise ValueError(f"norm is {norm!r} but design is {design!r}; expected it with 'optimised' alone")
+        raise ValueError(f"norm is {show(norm)} but design is {show(design)}; expected it with 'optimised' alone")
     if design == "balanced":
         return check_reach(kernel, max_lag, design)
     if max_lag is not None:
         raise ValueError(
-            f"max_lag is {max_lag!r} but design is {design!r}; expected it with 'optimised' or 'balanced' alone"
+            f"max_lag is {show(max_lag)} but design is {show(design)}; expected it with 'optimised' or 'balanced' alone"
         )
     return None

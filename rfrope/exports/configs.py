@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core.arguments import show
 from rfrope.data.model_types import has_defaults, known
 from rfrope.exports.engine import ULP, Asked, Used, divisors
 
@@ -60,9 +61,9 @@ def refused_by_class(asked: Asked) -> str:
     if pairing is None and asked.rope.pairing != "half":
         return "most classes of transformers pair halves, and the Rope does not say that its model_type pairs otherwise"
     if pairing is not None and pairing != asked.rope.pairing and "pairing_by" not in entry:
-        return f"the class of {model_type!r} pairs {pairing!r}, the Rope {asked.rope.pairing!r}"
+        return f"the class of {show(model_type)} pairs {pairing!r}, the Rope {asked.rope.pairing!r}"
     if asked.rope.head_dim != asked.rope.rotary_dim and has_defaults(entry) and not entry.get("partial"):
-        return f"the class of {model_type!r} turns whole heads, the Rope {asked.rope.rotary_dim} features of a head"
+        return f"the class of {show(model_type)} turns whole heads, the Rope {asked.rope.rotary_dim} features of a head"
     return ""
 
 

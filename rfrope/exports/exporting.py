@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, files
-from rfrope._core.arguments import choice, flag, named, path_of, positive, whole
+from rfrope._core.arguments import choice, flag, named, path_of, positive, show, whole
 from rfrope._core.array import Array, on_device_of_arrays
 from rfrope._core.blocks import check_pairing
 from rfrope.analysis import mean_kernel
@@ -220,7 +220,9 @@ def write(
     if not path.endswith(kind.suffixes):
         raise ValueError(f"path is {path!r}; expected for {kind.name} a name that ends in {' or '.join(kind.suffixes)}")
     if model is not None and kind.file not in TAKE_MODELS:
-        raise ValueError(f"model is {model!r:.80}, but nothing is copied for {kind.name}; expected no model")
+        raise ValueError(f"model is {show(model)}, but nothing is copied for {kind.name}; expected no model")
+    if not (part is None or isinstance(part, str)):
+        raise TypeError(f"part is {show(part)}; expected the name of a part of a config, such as 'text_config'")
     if kind.file == "gguf" and model is not None and architecture is None:
         architecture = architecture_of(model)
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
@@ -243,7 +245,7 @@ def _asked(rope: Any, engine: Engine, options: dict[str, Any], measured: bool = 
     rope = rope if isinstance(rope, Rope) else Rope(rope)
     for name, value in options.items():
         if value is not None and name not in engine.options and not (measured and name == "context"):
-            raise ValueError(f"{name} is {value!r:.80}, for which {engine.name} has no use; expected no {name}")
+            raise ValueError(f"{name} is {show(value)}, for which {engine.name} has no use; expected no {name}")
     rope, omega = _carried(rope, engine)
     context = _context(options["context"], rope)
     if context is None and (measured or "context" in engine.options):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.arguments import path_of
+from rfrope._core.arguments import path_of, show
 from rfrope._core.files import Content
 from rfrope.data.model_types import known
 from rfrope.exports import gguf
@@ -27,7 +27,7 @@ def config(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str
     """The export itself, or a model's config with it in place of its own RoPE."""
     if model is None:
         return text(path, made, model, rope, part)
-    read, source = configs.read(path_of("model", model))
+    read, source = configs.read_file(path_of("model", model))
     held = dict(read)
     _put(held, made, rope, part, source)
     _check(held, rope, part, source)
@@ -93,7 +93,7 @@ def _put(held: dict[str, Any], made: Mapping[str, Any], rope: Rope, part: str, s
     known = _parts(held)
     if known is not None and part not in known:
         raise ValueError(
-            f"part is {part!r}, but {source} has a RoPE for {', '.join(map(repr, known))}; expected one of them"
+            f"part is {show(part)}, but {source} has a RoPE for {', '.join(map(repr, known))}; expected one of them"
         )
     place, names = held, [name for name in part.split(".") if name]
     while names and isinstance(place.get(names[0]), dict):
@@ -101,13 +101,13 @@ def _put(held: dict[str, Any], made: Mapping[str, Any], rope: Rope, part: str, s
     layers: Any = place.get("rope_parameters")
     if names and "rope_parameters" not in made:
         raise ValueError(
-            f"part is {part!r}, a kind of layers, but the older keys of this engine (rope_scaling) hold one RoPE for "
-            "all layers; expected a config without kinds of layers"
+            f"part is {show(part)}, a kind of layers, but the older keys of this engine (rope_scaling) hold one RoPE "
+            "for all layers; expected a config without kinds of layers"
         )
     if names and (not isinstance(layers, dict) or len(names) > 1 or not isinstance(layers.get(names[0]), dict)):
         raise ValueError(
-            f"part is {part!r}, but {source} has no rope_parameters with a dict for {names[0]!r}; expected a config in "
-            "the spelling of transformers 5"
+            f"part is {show(part)}, but {source} has no rope_parameters with a dict for {show(names[0])}; expected a "
+            "config in the spelling of transformers 5"
         )
     if names:
         layers[names[0]] = made["rope_parameters"]  # their context is that of all layers
@@ -146,7 +146,7 @@ def _check(held: Mapping[str, Any], rope: Rope, part: str, source: str) -> None:
         ) from None
     if part not in read:
         named = ", ".join(map(repr, read)) or "nothing"
-        raise ValueError(f"{source} with the Rope in it has a RoPE for {named}; expected one for {part!r}")
+        raise ValueError(f"{source} with the Rope in it has a RoPE for {named}; expected one for {show(part)}")
     found = read[part]
     for what in ("head_dim", "rotary_dim"):
         one, other = getattr(rope, what), getattr(found, what)

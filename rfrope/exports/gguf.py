@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from rfrope._core.arguments import path_of
+from rfrope._core import files
+from rfrope._core.arguments import path_of, printable, show
 from rfrope.exports.engine import ULP, Asked, Used, divisors
 
 
@@ -85,8 +86,8 @@ def refused_by_architecture(asked: Asked) -> str:
     name = asked.architecture
     if name not in ARCHITECTURES:
         return (
-            f"architecture is {name!r}, whose loader is not known to read divisors, and refuses what it does not read; "
-            f"expected one of {', '.join(map(repr, ARCHITECTURES))}"
+            f"architecture is {show(name)}, whose loader is not known to read divisors, and refuses what it does not "
+            f"read; expected one of {', '.join(map(repr, ARCHITECTURES))}"
         )
     found = ARCHITECTURES[name]
     if asked.rope.pairing not in found.pairings:
@@ -172,7 +173,7 @@ def _check(reader: Any, path: str, made: Mapping[str, Any]) -> None:
     found = _value(reader, path, "general.architecture")
     if found != name:
         raise ValueError(
-            f"{path} is of the architecture {found!r}, the export for {name!r}; expected architecture={found!r}"
+            f"{path} is of the architecture {show(found)}, the export for {name!r}; expected architecture={show(found)}"
         )
     if (_optional(reader, "split.count") or 1) > 1:
         raise ValueError(f"{path} is one part of several; expected a whole GGUF, as llama-gguf-split --merge makes")
@@ -186,12 +187,14 @@ def _check(reader: Any, path: str, made: Mapping[str, Any]) -> None:
 
 def _read(library: ModuleType, path: str) -> Any:
     try:
-        reader = library.GGUFReader(path)
+        with files.opened(path) as file:  # the reader maps it, so it may be closed
+            size = os.fstat(file.fileno()).st_size
+            reader = library.GGUFReader(file)
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: there is no such file; expected the GGUF of a model") from None
     except _UNREADABLE as error:
-        raise ValueError(f"{path} is no GGUF, or damaged ({type(error).__name__}: {error})") from None
-    size = os.path.getsize(path)
+        reason = printable(f"{type(error).__name__}: {error}")
+        raise ValueError(f"{path} is no GGUF, or damaged ({reason})") from None
     if any(one.data.nbytes != one.n_bytes or one.data_offset + one.n_bytes > size for one in reader.tensors):
         raise ValueError(f"{path} is truncated; expected a whole GGUF")
     return reader

@@ -138,6 +138,7 @@ def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
     xp, _ = array.shared(angles=angles)
     angles = array.as_widest(array.numbers(angles, xp, name="angles"), xp)
     check_values("angles", angles, xp)
+    array.check_memory(64.0, (*angles.shape, n_blocks), angles, "angles, or n_blocks")
     half = n_blocks // 2
     index = xp.arange(half, dtype=angles.dtype, device=array.device(angles))
     sizes = base ** (-index / max(half, 1))
@@ -307,6 +308,8 @@ def _padded(sets: dict[str, Any], xp: ModuleType, device: Any) -> list[Array]:
         shapes = {"those before": leading, f"the leading axes of {name}": values.shape[:-2]}
         leading = array.broadcast_shapes(shapes)
     total, before, padded = sum(values.shape[-1] for values in arrays), 0, []
+    shape = (*leading, sum(values.shape[-2] for values in arrays), total)
+    array.check_memory(32.0, shape, arrays[0], "the sets")
     for values in arrays:
         blocks, axes = values.shape[-2:]
         columns = [

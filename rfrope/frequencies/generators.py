@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.angles import as_given
+from rfrope._core.angles import as_given, numbers_on_host
 from rfrope._core.arguments import LARGEST
 from rfrope.rotation.rope import Rope
 
@@ -58,8 +58,7 @@ def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
     >>> rope.frequencies
     array([0.5])
     """
-    xp, _ = array.shared(generators=generators)
-    given = array.to_host(array.numbers(generators, xp, name="generators")).astype(np.float64)
+    given = numbers_on_host(generators, "generators").astype(np.float64)
     shape = given.shape
     if len(shape) not in (2, 3) or shape[-1] != shape[-2] or shape[-1] % 2 or 0 in shape:
         raise ValueError(f"generators has shape {shape}; expected (k, d, d), or (d, d), with an even d")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array, capacity, elementwise
-from rfrope._core.arguments import flag, whole
+from rfrope._core.arguments import flag, show, whole
 from rfrope._core.array import Array
 
 
@@ -24,7 +24,7 @@ def ranges_of_lags(context: Any, axes: int, causal: Any, window: Any, query_posi
     if query_position is not None:
         query = whole_numbers("query_position", query_position, axes, least=0)
     if any(at >= n for at, n in zip(query, lengths, strict=True)):
-        raise ValueError(f"query_position is {query_position!r}; expected one in the context of {context!r}")
+        raise ValueError(f"query_position is {show(query_position)}; expected one in the context of {show(context)}")
     reach = max(lengths) if window is None else whole("window", window, 1)
     return [(max(-at, 1 - reach), min(1 if causal else n - at, reach)) for at, n in zip(query, lengths, strict=True)]
 
@@ -35,7 +35,7 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
     total = math.prod(stop - start for start, stop in ranges)
     if total >= 2**31:
         raise ValueError(f"the query sees {total} keys; expected fewer than 2**31: a shorter context or window")
-    capacity.check(16.0 * (2 + len(ranges)) * total, f"a query that sees {total} keys", "context or window")
+    capacity.check(32.0 * (2 + len(ranges)) * total, f"a query that sees {total} keys", "context or window")
 
     def rows(span: slice) -> Array:
         index = xp.arange(span.start, span.stop, dtype=dtype, device=array.device(like))
@@ -79,4 +79,4 @@ def whole_numbers(name: str, value: Any, axes: int, *, least: int = -(2**32) + 1
 
 def _unexpected(kind: type[Exception], name: str, value: Any, axes: int, least: int) -> Exception:
     each = "" if axes == 1 else f" for each of {axes} axes"
-    return kind(f"{name} is {value!r:.80}; expected a whole number{each} from {least} to 2**32 - 1")
+    return kind(f"{name} is {show(value)}; expected a whole number{each} from {least} to 2**32 - 1")

@@ -159,7 +159,10 @@ def on_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
     """Arrays of one library, and at last frequencies, which may be NumPy's beside any, brought to the host."""
     xp, device = array.shared({"frequencies": frequencies}, **arrays)
     arrays["frequencies"] = frequencies
-    return (array.to_host(array.asarray(value, xp, name=name, device=device)) for name, value in arrays.items())
+    for name, value in arrays.items():
+        value = array.asarray(value, xp, name=name, device=device)
+        array.check_memory(48.0, value.shape, value, name)
+        yield array.to_host(value, name)
 
 
 def one_axis(omega: np.ndarray) -> np.ndarray:

@@ -117,6 +117,7 @@ def alignment(frequencies: Array, shift: Array, offset: Array, *, weights: Array
     """
     read = read_shifted(offset, frequencies, shift, "offset", weights=weights)
     xp = read.xp
+    array.check_memory(48.0, read.shape, read.positions, "shift, offset or frequencies")
     waves = Waves.of(read)
     angle = xp.atan2(waves.sin, waves.cos)
     if weights is None:
@@ -179,16 +180,14 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     if not low < high:
         raise ValueError(f"low is {low} and high {high}; expected low < high")
     frequencies = angles.given(frequencies)
-    xp, device = array.shared({"frequencies": frequencies, "shift": shift, "weights": weights})
-    omega = array.to_host(array.numbers(frequencies, xp, name="frequencies", device=device))
-    shift = array.to_host(array.numbers(shift, xp, name="shift", device=device))
-    one_set = angles.frequencies(omega, np, sets="one axis", least=1)
+    array.shared({"frequencies": frequencies, "shift": shift, "weights": weights})
+    one_set, shift = angles.on_host(frequencies, sets="one axis"), angles.numbers_on_host(shift, "shift")
     shape = array.broadcast_shapes({"shift": shift.shape, "frequencies": one_set.shape[:1]})
+    array.check_memory(64.0, shape, shift, "shift")
     cos, sin = turns.cos_sin(angles.read(np.zeros((*shape[:-1], 1)), np.zeros_like(one_set), shift))
-    if weights is None:
-        weights = np.ones_like(one_set[:, 0])
-    else:
-        weights = array.to_host(array.asarray(weights, xp, name="weights", device=device))
+    space = array.namespace(weights=weights)
+    weights = np.ones_like(one_set[:, 0]) if weights is None else array.asarray(weights, space, name="weights")
+    weights = array.to_host(weights, "weights")
     weights = _checked_weights(weights, np.empty(shape), np)
     return _each_peak(one_set[:, 0], weights * cos, -weights * sin, np.sum(weights, axis=-1), low, high)
 

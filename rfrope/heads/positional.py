@@ -311,6 +311,7 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
         )
     if offset_weights is not None and rows is not read:
         raise ValueError("offset_weights was given for a single offset; expected None: use temperature")
+    array.check_memory(96.0, rows.shape, rows.positions, "offset or frequencies")
     cos, sin = turns.cos_sin.generic(rows)  # a call too small for compiled loops
     if offset_weights is not None:
         factor = _checked_factors(offset_weights, cos, xp)[..., None]

@@ -166,6 +166,7 @@ def profile(
     if pairs == "all" and not (q_positions is None and k_positions is None):
         raise ValueError("q_positions or k_positions is given, but pairs is 'all'; expected pairs='occurring'")
     shape = read.shape[:-1]
+    array.check_memory(48.0, read.shape, read.positions, "delta or frequencies")
     read = read._replace(positions=xp.reshape(read.positions, (-1, read.positions.shape[-1])))
     rows = None if pairs == "all" else _row_pairs(q_positions, k_positions, read.positions, tokens)
     number, spread, stderr, cosine, sine, by_block = _by_lags(_Sides.of(tokens, paired, read.blocks, xp), read, rows)
@@ -346,7 +347,7 @@ def _error_of_pairs(
 
 def _row_pairs(q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens) -> Callable[[slice], Pairs]:
     """Return a function that finds the rows of q and k that are at some of the lags, on the host."""
-    steps = array.to_host(lags)
+    steps = array.to_host(lags, "delta")
     axes = steps.shape[-1]
     q, k = (
         _host_positions(name, value, rows, axes)
@@ -363,8 +364,7 @@ def _host_positions(name: str, value: Any, rows: int, axes: int) -> np.ndarray:
         if axes > 1:
             raise ValueError(f"{name} is None; expected positions, as the frequencies have {axes} axes")
         return np.arange(rows, dtype=np.float64)[:, None]
-    xp = array.namespace(positions=value)
-    host = array.to_host(array.numbers(value, xp, name=name)).astype(np.float64)
+    host = angles.numbers_on_host(value, name).astype(np.float64)
     one_each = host.shape in ((rows, axes), (rows,)) and host.size == rows * axes
     if not (one_each and np.all(np.isfinite(host))):
         raise ValueError(

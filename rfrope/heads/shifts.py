@@ -78,7 +78,7 @@ def phase_shift(frequencies: Array, offset: Array) -> Array:
     >>> rfrope.scores(x, x, at, at, omega, shift=phase_shift(omega, -2)).argmax(axis=-1)[2:]
     array([0, 1, 2])
     """
-    return 0.0 - turns.phases(angles.read(offset, frequencies, name="offset"))
+    return 0.0 - _phases(angles.read(offset, frequencies, name="offset"))
 
 
 @array.on_device_of_arrays
@@ -124,7 +124,7 @@ def aligned_shift(frequencies: Array, offset: Array, cosine: Array, sine: Array 
     array([-1.3562, -0.5435])
     """
     read = angles.read(offset, frequencies, name="offset", cosine=cosine, sine=sine)
-    shift, xp = 0.0 - turns.phases(read), read.xp
+    shift, xp = 0.0 - _phases(read), read.xp
     cosine = per_block("cosine", cosine, shift, xp)
     if sine is not None:
         return shift + xp.atan2(per_block("sine", sine, shift, xp) + xp.zeros_like(cosine), cosine)
@@ -165,6 +165,8 @@ def shifted_terms(
     (array([0., 0.]), array([-0.2474,  0.2474]))
     """
     content, read = _prepare(q, k, frequencies, delta, shift, pairing)
+    shape = array.broadcast_shapes({"q and k": content.cosine.shape, "the phases": read.shape})
+    array.check_memory(48.0, shape, read.positions, "q, k or delta")
     cos, sin = turns.cos_sin(read)
     return ShiftedTerms(content.cosine * cos, content.sine * sin, content.rest)
 
@@ -302,11 +304,18 @@ def recentred_kernel(kernel: Kernel | str, delta: Array, offset: Array) -> Array
         kernel.as_given(angles.checked_lags(value, kernel.ndim, xp, device, name, kernel))
         for value, name in ((delta, "delta"), (offset, "offset"))
     )
-    array.broadcast_shapes({"delta": delta.shape, "offset": offset.shape})
+    shape = array.broadcast_shapes({"delta": delta.shape, "offset": offset.shape})
+    array.check_memory(16.0, shape, delta, "delta or offset")
     return kernel.phi(delta - offset)
 
 
 # -- what is allowed in ------------------------------------------------------------------------------------------------
+
+
+def _phases(read: Angles) -> Array:
+    """Plain phases of offsets, if they and what is made of them fit into memory."""
+    array.check_memory(48.0, read.shape, read.positions, "offset or frequencies")
+    return turns.phases(read)
 
 
 def read_shifted(positions: Any, frequencies: Any, shift: Any, name: str, **others: Any) -> Angles:
@@ -332,5 +341,6 @@ def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, shift: Any, pairing: 
     """Content of the queries and keys, and the angles of their lags."""
     read = read_shifted(delta, angles.given(frequencies, pairing, 1.0, q), shift, "delta", q=q, k=k)
     content = blocks.content(q, k, read.xp, array.device(read.positions), pairing, read.blocks)
-    array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "delta": read.shape[:-1]})
+    shape = array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "delta": read.shape[:-1]})
+    array.check_memory(32.0, shape, read.positions, "q, k or delta")
     return content, read

@@ -9,7 +9,7 @@ import numpy as np
 
 from rfrope._core import angles, array, sums
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import finite
+from rfrope._core.arguments import finite, show
 from rfrope._core.array import Array
 from rfrope.heads.masks import lags_of_keys, ranges_of_lags, softmax_scale, whole_numbers
 
@@ -88,7 +88,7 @@ def temperature_for_mass(
     ranges = ranges_of_lags(context, axes, causal, window, query_position)
     for at, (start, stop) in zip(target.tolist(), ranges, strict=True):
         if not start <= at < stop:
-            raise ValueError(f"offset is {offset!r}, but the query sees lags from {start} to {stop - 1} alone")
+            raise ValueError(f"offset is {show(offset)}, but the query sees lags from {start} to {stop - 1} alone")
     lags = lags_of_keys(ranges, omega, np)
     steps = (lags - target)[np.any(lags != target, axis=1)]
     if not 1.0 / len(lags) < mass < 1.0:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from rfrope._core.arguments import show
 from rfrope.data.model_types import known
 from rfrope.rotation.rope import Assumed
 
@@ -194,7 +195,7 @@ class Positions(torch.nn.Module):
         """Positions in place of cos, and in place of sin which kind of layer they are for, if there are several."""
         index = [*self.turning].index(layer_type) if layer_type in self.turning else 0
         if layer_type not in self.turning and len({*self.turning.values()}) > 1:
-            raise ValueError(f"layer_type is {layer_type!r}; expected one of {', '.join(self.turning)}")
+            raise ValueError(f"layer_type is {show(layer_type)}; expected one of {', '.join(self.turning)}")
         positions = self._of_axes(position_ids, self.of(index).axes)
         if not self.is_tagged:  # code between this and the attention may take parts of both, as of tables
             return positions if self.as_one else (positions, positions)

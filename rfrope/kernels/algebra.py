@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rfrope._core.arguments import show
 from rfrope._core.array import Array
 from rfrope.kernels.base import Atoms, Kernel
 from rfrope.kernels.law import Law
@@ -49,7 +50,7 @@ def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
     """
     try:
         members = tuple(kernels)
-    except TypeError:  # what it is instead is said there
+    except Exception:  # whatever an array of another library raises; what it is instead is said there
         members = kernels  # type: ignore[assignment]
     return Mixture(weights, members)  # type: ignore[arg-type]
 
@@ -82,7 +83,7 @@ def axes(*kernels: Kernel) -> Kernel:
 
 def _check_kernels(kernels: Any) -> None:
     if not isinstance(kernels, tuple) or not kernels or not all(isinstance(k, Kernel) for k in kernels):
-        raise TypeError(f"kernels is {kernels!r:.80}; expected one or more kernels")
+        raise TypeError(f"kernels is {show(kernels)}; expected one or more kernels")
 
 
 def check_same_axes(kernels: tuple[Kernel, ...]) -> None:

@@ -22,6 +22,7 @@ from rfrope.kernels.law import Law
 
 Atoms = tuple[np.ndarray, np.ndarray]  # frequencies (n, k) and their probabilities (n,)
 
+_HELD = 128.0  # bytes that formulas hold for each number of their argument, about: 25 to 150
 _LAW = {"_law", "_unit_law"}
 _TRANSPORT = {"transport", "draws", "_frequencies", "drawn", "_transport", "_unit_transport", "_mapped"}
 
@@ -139,6 +140,7 @@ class Kernel(ABC):
         """
         xp = array.namespace(u=u)
         u = array.as_widest(array.numbers(u, xp, name="u"), xp)
+        array.check_memory(_HELD, u.shape, u, "u")
         if self.draws == 1 and (u.ndim == 0 or u.shape[-1] != 1):
             u = u[..., None]
         if u.ndim == 0 or u.shape[-1] != self.draws:
@@ -226,7 +228,9 @@ class Kernel(ABC):
         """Check lags or frequencies and give them their last axis of length ndim."""
         xp = array.namespace(**{name: value})
         value = array.as_widest(array.numbers(value, xp, name=name), xp)
-        return angles.as_vectors_of(self, value, self.ndim, name), xp
+        vectors = angles.as_vectors_of(self, value, self.ndim, name)
+        array.check_memory(_HELD, vectors.shape, vectors, name)
+        return vectors, xp
 
 
 def _as_ufuncs_do(value: Array) -> Array:

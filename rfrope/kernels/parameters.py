@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import arguments, array
-from rfrope._core.arguments import LARGEST, MOST, whole
+from rfrope._core import angles, arguments, array
+from rfrope._core.arguments import LARGEST, MOST, show, whole
 from rfrope._core.array import Array
 
 
@@ -71,21 +71,23 @@ def per_axis(
     if not arguments.is_several(value):
         return check(name, value)
     if any(isinstance(v, list | tuple | np.ndarray) for v in value):
-        raise TypeError(f"{name} is {value!r:.80}; expected a {check.__name__} number, or one for each of {ndim} axes")
+        raise TypeError(f"{name} is {show(value)}; expected a {check.__name__} number, or one for each of {ndim} axes")
     values = tuple(check(name, v) for v in value)
     if len(values) != ndim:
-        raise ValueError(f"{name} is {value!r}, {len(values)} values; expected one number or {ndim} (ndim={ndim})")
+        raise ValueError(f"{name} is {show(value)}, {len(values)} values; expected one number or {ndim} (ndim={ndim})")
     return values[0] if ndim == 1 else values
 
 
 def shares(name: str, values: Any) -> tuple[float, ...]:
     """Return positive weights whose sum is 1 to rounding, as those it returns are, which it returns unchanged."""
+    if isinstance(values, np.ndarray):
+        array.check_memory(120.0, values.shape, values, name)
     if not isinstance(values, list | tuple | np.ndarray) or np.ndim(np.asarray(values, dtype=object)) != 1:
-        raise TypeError(f"{name} is {values!r:.80}; expected a sequence of positive numbers with sum 1")
+        raise TypeError(f"{name} is {show(values)}; expected a sequence of positive numbers with sum 1")
     checked = tuple(arguments.positive(name, value) for value in values)
     total = math.fsum(checked)
     if abs(total - 1.0) > 1e-9:
-        raise ValueError(f"{name} is {list(checked)!r:.80}, with sum {total}; expected sum 1 so that Phi(0) = 1")
+        raise ValueError(f"{name} is {show(list(checked))}, with sum {total}; expected sum 1 so that Phi(0) = 1")
     return checked if abs(total - 1.0) <= 2.0**-51 else tuple(value / total for value in checked)
 
 
@@ -177,12 +179,12 @@ def volume(scale: float | tuple[float, ...], ndim: int) -> float:
 
 def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:
     """Return an invertible matrix, or say what is wrong with it."""
-    host = array.host_numbers(matrix, name)
+    host = array.host_numbers(angles.numbers_on_host(matrix, name) if arguments.is_foreign(matrix) else matrix, name)
     if host.dtype.kind not in "iuf":
-        raise TypeError(f"{name} is {matrix!r:.80}; expected real numbers of shape ({size}, {size})")
+        raise TypeError(f"{name} is {show(matrix)}; expected real numbers of shape ({size}, {size})")
     host = host.astype(np.float64)
     if host.shape != (size, size):
         raise ValueError(f"{name} has shape {host.shape}; expected ({size}, {size})")
     if not np.all(np.isfinite(host)) or np.linalg.matrix_rank(host) < size:
-        raise ValueError(f"{name} is {host.tolist()}; expected a finite invertible matrix")
+        raise ValueError(f"{name} is {show(host.tolist())}; expected a finite invertible matrix")
     return host

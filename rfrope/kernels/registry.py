@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rfrope._core.arguments import among, listed, spelled
+from rfrope._core.arguments import among, listed, show, spelled
 from rfrope.kernels import families, spectra
 from rfrope.kernels.base import Kernel
 from rfrope.kernels.parameters import Sought
@@ -257,7 +257,7 @@ def register(
     }
     for argument, text in texts.items():
         if not isinstance(text, str):
-            raise TypeError(f"{argument} is {text!r:.80}; expected text for people")
+            raise TypeError(f"{argument} is {show(text)}; expected text for people")
     return _add(Record(name, factory, formula, law, dimensions, texts["example"], names))
 
 
@@ -292,7 +292,7 @@ def kernel(name: str, **parameters: Any) -> Kernel:
     unknown = [p for p in parameters if p not in record.parameters]
     if unknown:
         raise TypeError(
-            f"kernel {record.name!r} has no parameter {unknown[0]!r}; expected {', '.join(record.parameters)}"
+            f"kernel {record.name!r} has no parameter {show(unknown[0])}; expected {', '.join(record.parameters)}"
         )
     made = record.factory(**parameters)
     if not isinstance(made, Kernel):
@@ -318,11 +318,11 @@ def _usual() -> dict[str, Sought]:
 def find(name: str) -> Record:
     """Return the record that has a name or alias, or say which names there are."""
     if not isinstance(name, str):
-        raise TypeError(f"name is {name!r}; expected the name of a kernel, one of {', '.join(names())}")
+        raise TypeError(f"name is {show(name)}; expected the name of a kernel, one of {', '.join(names())}")
     known = {one: record for record in records() for one in (record.name, *record.aliases)}
     meant = spelled(name, tuple(known))
     if meant is None:
-        raise ValueError(f"unknown kernel {name!r:.80}{among(name, names())}")
+        raise ValueError(f"unknown kernel {show(name)}{among(name, names())}")
     return known[meant]
 
 
@@ -330,16 +330,16 @@ def _add(record: Record) -> Record:
     taken = {n for r in _RECORDS for n in (r.name, *r.aliases)} | set(RESERVED)
     for name in (record.name, *record.aliases):
         if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"name is {name!r}; expected a Python identifier")
+            raise ValueError(f"name is {show(name)}; expected a Python identifier")
         if name in taken:
-            raise ValueError(f"name {name!r} is taken; expected another one")
+            raise ValueError(f"name {show(name)} is taken; expected another one")
     if not callable(record.factory):
-        raise TypeError(f"factory is {record.factory!r}; expected a callable that returns a Kernel")
+        raise TypeError(f"factory is {show(record.factory)}; expected a callable that returns a Kernel")
     try:
         inspect.signature(record.factory)
     except ValueError:
         raise TypeError(
-            f"factory is {record.factory!r:.80}, whose parameters cannot be read; expected a function"
+            f"factory is {show(record.factory)}, whose parameters cannot be read; expected a function"
         ) from None
     bare = [p for p, default in record.parameters.items() if default is inspect.Parameter.empty]
     if bare:

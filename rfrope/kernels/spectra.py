@@ -16,7 +16,7 @@ import numpy as np
 
 from rfrope._core import elementwise, special, turns
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import LARGEST
+from rfrope._core.arguments import LARGEST, show
 from rfrope._core.array import Array
 from rfrope._core.cosine_integral import log_uniform_mean_cos
 from rfrope.kernels import parameters
@@ -309,7 +309,7 @@ class SpectralMixture(Kernel):
         for name, check in (("means", parameters.finite), ("scales", positive)):
             values = getattr(self, name)
             if not isinstance(values, list | tuple | np.ndarray) or getattr(values, "ndim", 1) == 0:
-                raise TypeError(f"{name} is {values!r:.80}; expected a sequence with an entry for each component")
+                raise TypeError(f"{name} is {show(values)}; expected a sequence with an entry for each component")
             if len(values) != len(self.weights):
                 raise ValueError(f"{name} has {len(values)} entries and weights {len(self.weights)}; expected as many")
             object.__setattr__(self, name, tuple(per_axis(name, value, self.ndim, check) for value in values))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from rfrope._core.arguments import show
 from rfrope.kernels.algebra import axes, mixture
 from rfrope.kernels.base import Kernel
 from rfrope.kernels.registry import RESERVED, find, kernel
@@ -42,7 +43,7 @@ def parse(text: str) -> Kernel:
     array([1.    , 0.2583])
     """
     if not isinstance(text, str):
-        raise TypeError(f"text is {text!r}; expected a string such as 'gaussian(scale=32)'")
+        raise TypeError(f"text is {show(text)}; expected a string such as 'gaussian(scale=32)'")
     if len(text) > _LONGEST:
         raise ValueError(f"text has {len(text)} characters; expected a specification of at most {_LONGEST}")
     try:
@@ -55,7 +56,7 @@ def parse(text: str) -> Kernel:
 def _read(node: ast.expr, text: str, depth: int) -> Kernel:
     """Kernel of an expression inside a specification."""
     if depth > _DEEPEST:
-        raise ValueError(f"{text!r:.80} is nested more than {_DEEPEST} deep; expected less")
+        raise ValueError(f"{show(text)} is nested more than {_DEEPEST} deep; expected less")
     if isinstance(node, ast.Name) and node.id not in RESERVED:
         return kernel(node.id)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
@@ -93,7 +94,7 @@ def _read_product(node: ast.expr, text: str, depth: int) -> Kernel:
 def _read_family(node: ast.Call, name: str, text: str) -> Kernel:
     if node.args:
         expected = ", ".join(f"{p}=..." for p in find(name).parameters)
-        raise ValueError(f"{text!r:.80} has a parameter without a name; expected {name}({expected})")
+        raise ValueError(f"{show(text)} has a parameter without a name; expected {name}({expected})")
     parameters: dict[str, Any] = {}
     for keyword in node.keywords:
         if keyword.arg is None or keyword.arg in parameters:
@@ -113,12 +114,12 @@ def _literal(node: ast.expr, name: str, text: str) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        raise ValueError(f"{name} in {text!r:.80} is not a number; expected a number or a tuple of numbers") from None
+        raise ValueError(f"{name} in {show(text)} is not a number; expected a number or a tuple of numbers") from None
 
 
 def _malformed(text: str) -> ValueError:
     return ValueError(
-        f"cannot read kernel {text!r:.80}; expected name or name(parameter=number, ...), as 'matern(nu=1.5, scale=64)'"
+        f"cannot read kernel {show(text)}; expected name or name(parameter=number, ...), as 'matern(nu=1.5, scale=64)'"
         ", or such kernels combined: a * b, mixture([weights], [a, b]), axes(a, b), (a).rescale(s), (a).warp([[...]])"
     )
 
@@ -129,6 +130,6 @@ def as_kernel(kernel: Kernel | str, name: str = "kernel") -> Kernel:
         return parse(kernel)
     if not isinstance(kernel, Kernel):
         raise TypeError(
-            f"{name} is {kernel!r:.80}; expected a kernel, as rfrope.kernel('gaussian', scale=32.0), or its text"
+            f"{name} is {show(kernel)}; expected a kernel, as rfrope.kernel('gaussian', scale=32.0), or its text"
         )
     return kernel

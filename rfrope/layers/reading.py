@@ -31,12 +31,7 @@ class Reading:
             raise TypeError(
                 f"{name} has type {type(x).__module__}.{type(x).__qualname__}; expected a tensor of PyTorch"
             )
-        if x.layout is not torch.strided:
-            raise TypeError(f"{name} is a tensor of layout {x.layout}; expected a dense one: pass {name}.to_dense()")
-        if x.is_nested:
-            raise TypeError(
-                f"{name} is a nested tensor; expected a dense one: pass torch.nested.to_padded_tensor({name}, 0.0)"
-            )
+        tensors.check_dense(x, name)
         return x
 
     def _exchanged(self, x: Any) -> Any:

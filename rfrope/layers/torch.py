@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, turns, twins
+from rfrope._core import angles, array, blocks, capacity, turns, twins
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import choice, flag, whole
 from rfrope._core.blocks import Turn
@@ -113,10 +113,13 @@ class RotaryEmbedding(InGraphs):
             raise ValueError("rope.pairing is None; expected 'half' or 'interleaved', as dataclasses.replace gives it")
         self.head_dim, self.layout = _checked_width(self.rope, head_dim), choice("layout", layout, _LAYOUTS)
         self._turn = Turn(self.rope.pairing, self.rope.pairing, self.rope.attention_factor)
-        named = ("none", "frequencies")[learnable] if isinstance(learnable, bool) else str(learnable)
+        named = ("none", "frequencies")[learnable] if isinstance(learnable, bool) else learnable
         choice("learnable", named, ("none", *_LEARNABLE))
         self._learned = tuple(name for name in _LEARNABLE[:2] if named in (name, "both"))
-        self.max_positions = None if max_positions is None else whole("max_positions", max_positions, 1)
+        row = 64.0 * self.rope.n_blocks
+        self.max_positions = (
+            None if max_positions is None else capacity.count("max_positions", max_positions, 1, each=row)
+        )
         self._host = angles.on_host(self.rope)  # (D, k) or (heads, D, k)
         heads = self._host.shape[:-2]
         if len(heads) > 1:

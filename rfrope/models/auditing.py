@@ -182,7 +182,7 @@ def _meant(what: Any, rope: Any) -> tuple[Rope, ...]:
     held = rope if isinstance(rope, Rope) else Rope(rope)
     if held.frequencies.ndim != 1:
         raise ValueError(f"rope has frequencies {tuple(held.frequencies.shape)}; expected (D,): one axis and one head")
-    return (replace(held, frequencies=np.asarray(held, dtype=np.float64)),)
+    return (replace(held, frequencies=array.to_host(held.frequencies, "rope").astype(np.float64)),)
 
 
 def _distinct(ropes: Iterator[Rope]) -> Iterator[Rope]:

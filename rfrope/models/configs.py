@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.arguments import flag, path_of, whole
+from rfrope._core import files
+from rfrope._core.arguments import flag, path_of, printable, show, whole
 from rfrope._core.array import placed
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known, model_types
@@ -90,14 +90,14 @@ def from_config(
     Raises
     ------
     ValueError
-        If no RoPE is found, a file holds no config, a needed key is missing, and as `from_rope_parameters`. The message
-        begins with the file and the place.
+        If no RoPE is found, a file holds no config or more than 16 MiB, a needed key is missing, and as
+        `from_rope_parameters`. The message begins with the file and the place.
     TypeError
         For a config of another kind, and as `from_rope_parameters`.
     FileNotFoundError
         If there is no such file or folder. Names of models mean nothing here: nothing is downloaded.
     OSError
-        If a file cannot be read.
+        If a file cannot be read, or is not a regular one.
 
     Notes
     -----
@@ -125,7 +125,7 @@ def from_config(
     if not found:
         raise ValueError(
             f"{source or 'config'} describes no RoPE; looked for {', '.join(_SIGNS)}, or a model_type that has one, at "
-            f"{', '.join(reading.looked)}"
+            f"{printable(', '.join(reading.looked))}"
         )
     return found
 
@@ -140,15 +140,20 @@ def read(config: Any) -> tuple[Mapping[str, Any], str]:
             raise TypeError(f"config.to_dict() gave a {type(held).__name__}; expected a dict")
         return held, ""
     if not isinstance(config, str | os.PathLike):
-        raise TypeError(f"config is {config!r:.80}; expected a dict, the path of a config.json, or a config object")
-    path = path_of("config", config)
+        raise TypeError(f"config is {show(config)}; expected a dict, the path of a config.json, or a config object")
+    return read_file(path_of("config", config))
+
+
+def read_file(path: str) -> tuple[dict[str, Any], str]:
+    """Return the config of a file or folder, and the path of the file."""
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            held = json.load(file, object_pairs_hook=_without_repeats)
+        content = files.content(path, files.LONGEST_JSON)
     except FileNotFoundError:
         raise FileNotFoundError(_nowhere(path)) from None
+    try:
+        held = files.parsed(content.decode("utf-8-sig"), object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}); expected a model's config.json") from None
     if not isinstance(held, dict):
@@ -171,7 +176,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     held: dict[str, Any] = {}
     for key, value in pairs:
         if key in held:
-            raise ValueError(f"{key!r} occurs twice in one object")
+            raise ValueError(f"{show(key)} occurs twice in one object")
         held[key] = value
     return held
 
@@ -184,7 +189,9 @@ def _all_parts(name: str, part: Mapping[str, Any], parent: str, reading: _Readin
     looked = len(reading.looked)
     reading.looked.append(name or "the top")
     if name.count(".") >= _DEEPEST:
-        raise ValueError(f"{reading.source or 'config'} has parts nested deeper than {_DEEPEST}, as {name:.80}...")
+        raise ValueError(
+            f"{reading.source or 'config'} has parts nested deeper than {_DEEPEST}, as {printable(name[:80])}..."
+        )
     model_type, defaults = _known(name, part, parent)
     with _named(reading, name):
         part = _without_unread_dict(_with_inner_base(part, model_type), defaults)
@@ -224,7 +231,7 @@ def _known(name: str, part: Mapping[str, Any], parent: str) -> tuple[str, Mappin
     """Model type of a part, and what is known of it: its own type, else its parent's with what the part is called."""
     own, key = part.get("model_type") or "", name.rpartition(".")[2]
     if not isinstance(own, str):
-        raise TypeError(f"{name + ': ' if name else ''}model_type is {own!r:.80}; expected a name")
+        raise TypeError(f"{name + ': ' if name else ''}model_type is {show(own)}; expected a name")
     table = model_types()
     kind = key.removesuffix("_config")
     names = [f"{parent}_{kind}", f"{parent}_{kind}_encoder"] if kind in ("text", "vision") else []
@@ -275,7 +282,7 @@ def _named(reading: _Reading, place: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         message = ": ".join(word for word in (reading.source, place, str(error)) if word)
-        raise (TypeError if isinstance(error, TypeError) else ValueError)(message) from None
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(printable(message)) from None
 
 
 def _of_kind(
@@ -304,8 +311,8 @@ def _of_kind(
     windows = values.windows(part, layer, defaults)
     lengths = [length for length in windows.values() if length is not None]
     about |= {
-        "name": place,
-        "model_type": model_type,
+        "name": printable(place),
+        "model_type": printable(model_type),
         "window": max(lengths) if len(lengths) == len(windows) else None,
         "windows": windows,
         "qk_head_dim": values.qk_head_dim(part, layer, head_dim, defaults),
@@ -341,13 +348,13 @@ def _with_inner_base(part: Mapping[str, Any], model_type: str) -> Mapping[str, A
     """Return a part with the base that some types have in a dict of their attention; other such dicts are refused."""
     if part.get("rope_ratio") is not None:
         raise ValueError(
-            f"rope_ratio is {part['rope_ratio']!r:.80}, of ChatGLM's own code, which is not read; expected rope_theta"
+            f"rope_ratio is {show(part['rope_ratio'])}, of ChatGLM's own code, which is not read; expected rope_theta"
         )
     inner = part.get("attn_config")
     if not isinstance(inner, Mapping) or part.get("rope_theta") is not None:
         return part
     if inner.get("rope") is True:
-        raise ValueError(f"attn_config has a RoPE, which is not read for {model_type!r}; expected rope_theta")
+        raise ValueError(f"attn_config has a RoPE, which is not read for {show(model_type)}; expected rope_theta")
     return {**part, "rope_theta": inner.get("rope_theta")} if known(model_type).get("inner_base") is True else part
 
 
@@ -425,8 +432,8 @@ def _axial(name: str, part: Mapping[str, Any], model_type: str, defaults: Mappin
         sections=(head_dim // 4, head_dim // 4),
         source=about
         | {
-            "name": name,
-            "model_type": model_type,
+            "name": printable(name),
+            "model_type": printable(model_type),
             "rope_parameters": {"rope_type": "axial", "rope_theta": theta},
             "window": None,
             "windows": {"": None},

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core.arguments import show
 from rfrope.data.model_types import known
 from rfrope.models.values import first, given
 from rfrope.rotation.rope import Rope
@@ -166,11 +167,11 @@ def transformers(case: Case) -> Use:
     values = case.values if case.rope.source["name"] else given(case.raw)  # a part has been read already
     written = values.get("rope_type", values.get("type"))
     if name == "ntk" or (written == "su" and not case.own("transformers").get("su")):
-        raise RefusedError(f"stops with an error: {written!r} is none of its schemes")
+        raise RefusedError(f"stops with an error: {show(written)} is none of its schemes")
     if name == "yarn" and values is not case.values and not {"factor", "short_factor"} & set(values):
         raise RefusedError("stops with an error: factor missing")
     if case.rope.source["pairing"] == "assumed":
-        raise UnknownError(f"it has no class for model type {case.model_type!r}")
+        raise UnknownError(f"it has no class for model type {show(case.model_type)}")
     length = {
         "dynamic": "recomputed for every text longer than the context; keys in a cache keep their old frequencies",
         "longrope": f"long_factor for texts longer than {case.values.get('original_max_position_embeddings')}, "
@@ -193,7 +194,9 @@ def vllm(case: Case) -> Use:
     if name == "linear":
         (factor,) = _needed(values, "factor")
         if not isinstance(factor, float):
-            raise RefusedError(f"stops with an error: factor is {factor!r}, and it wants a float, {float(factor)!r}")
+            raise RefusedError(
+                f"stops with an error: factor is {show(factor)}, and it wants a float, {float(factor)!r}"
+            )
         return Use(base / factor, positions=math.ceil(case.context * factor))
     if name == "llama3":
         _needed(values, "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -217,7 +220,7 @@ def vllm(case: Case) -> Use:
         stretched = factor * case.context / trained - (factor - 1.0)
         slower = case.ladder(case.part, _ntk_base(values["rope_theta"], 2 * base.size, stretched))
         return Use(slower, length="computed once, for a text as long as the context", positions=case.context)
-    raise UnknownError(f"the scheme {name!r} was not read")
+    raise UnknownError(f"the scheme {show(name)} was not read")
 
 
 def _long_in_vllm(case: Case, base: np.ndarray) -> Use:
@@ -245,7 +248,9 @@ def sglang(case: Case) -> Use:
     if name == "linear":
         factor = values.get("factor", 1.0)
         if not isinstance(factor, float):
-            raise RefusedError(f"stops with an error: factor is {factor!r}, and it wants a float, {float(factor)!r}")
+            raise RefusedError(
+                f"stops with an error: factor is {show(factor)}, and it wants a float, {float(factor)!r}"
+            )
         return Use(base / factor)
     if name == "llama3":
         _needed(values, "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
@@ -276,7 +281,7 @@ def sglang(case: Case) -> Use:
         stretched = factor * factor - (factor - 1.0)
         slower = case.ladder(part, _ntk_base(values["rope_theta"], 2 * base.size, stretched))
         return Use(slower, length="computed once, for a text of factor times the context")
-    raise UnknownError(f"the scheme {name!r} was not read")
+    raise UnknownError(f"the scheme {show(name)} was not read")
 
 
 # -- llama.cpp ---------------------------------------------------------------------------------------------------------
@@ -312,7 +317,7 @@ def llama_cpp(case: Case) -> Use:
         return Use(_llama3(case, base), note=note)
     if name in ("llama3", "longrope", "dynamic"):
         return Use(base, note=note, passed_over=("rope_type",))
-    raise UnknownError(f"the scheme {name!r} was not read")
+    raise UnknownError(f"the scheme {show(name)} was not read")
 
 
 def _factors_in_llama_cpp(case: Case) -> Use:
@@ -389,8 +394,8 @@ def _scaled_in_mlx(
         length = "recomputed at every step beyond the context; keys in a cache keep their old frequencies"
         return slower, 1.0, length, _present(scaling, {"alpha": None})
     if name == "proportional":
-        raise UnknownError(f"the scheme {name!r} was not read")
-    raise RefusedError(f"stops with an error: {name!r} is none of its schemes")
+        raise UnknownError(f"the scheme {show(name)} was not read")
+    raise RefusedError(f"stops with an error: {show(name)} is none of its schemes")
 
 
 def _long_in_mlx(case: Case, theta: float, scaling: Any, passed: tuple[str, ...], pairing: str) -> Use:
@@ -400,7 +405,7 @@ def _long_in_mlx(case: Case, theta: float, scaling: Any, passed: tuple[str, ...]
     if "type" not in scaling or "long_factor" not in scaling:
         raise RefusedError("stops with an error: rope_scaling wants type and long_factor")
     if scaling["type"] not in ("longrope", "su"):
-        raise UnknownError(f"the scheme {scaling['type']!r} was not read")
+        raise UnknownError(f"the scheme {show(scaling['type'])} was not read")
     original = float(case.raw.get("original_max_position_embeddings", 4096))
     passed += _present(scaling, {"attention_factor": None})
     frequencies, scale = _divided(base, scaling["long_factor"]), _long_scale(case, original)
@@ -420,9 +425,9 @@ def tensorrt_llm(case: Case) -> Use:
     if not scaling:
         return Use(base, positions=case.context)
     if name not in ("linear", "llama3", "yarn", "longrope", "dynamic"):
-        raise RefusedError(f"stops with an error: {name!r} is none of its schemes")
+        raise RefusedError(f"stops with an error: {show(name)} is none of its schemes")
     if case.own("TensorRT-LLM").get("schemes") == "yarn" and name != "yarn":
-        raise RefusedError(f"stops with an error: {name!r} is none of the schemes of its Qwen classes")
+        raise RefusedError(f"stops with an error: {show(name)} is none of the schemes of its Qwen classes")
     if name == "linear":
         return Use(base / float(scaling.get("factor", 1.0)), positions=case.context)
     if name == "dynamic":

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rfrope._core.arguments import show
 from rfrope.data.model_types import read_in
 from rfrope.models import engine_rules
 from rfrope.models.engine_rules import Case, UnknownError, Use
@@ -49,7 +50,7 @@ class Engine:
             Where its source was not read.
         """
         if self.model_types and case.model_type not in self.model_types:
-            raise UnknownError(f"its code for model type {case.model_type!r} was not read")
+            raise UnknownError(f"its code for model type {show(case.model_type)} was not read")
         return self.rule(case)
 
 

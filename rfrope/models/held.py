@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
+from rfrope._core.arguments import printable
 from rfrope._core.blocks import pair
 from rfrope.rotation.rope import Rope
 
@@ -115,7 +116,7 @@ def _of_module(module: Any) -> Iterator[Held]:
 
 def _of_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterator[Held]:
     def label(name: str) -> str:
-        return f"{prefix}.{name}" if prefix else name
+        return printable(f"{prefix}.{name}" if prefix else name)
 
     for name, value in tensors.items():
         last = name.rpartition(".")[2]
@@ -251,9 +252,12 @@ def _host(name: str, value: Any) -> tuple[str, np.ndarray]:
         if value.dtype.kind not in "iuf":
             raise TypeError(f"{name} holds {value.dtype}; expected real floating numbers")
         value = value.astype(np.float64)
-    dtype, host = array.dtype_name(value), array.to_host(value)
-    if host.dtype.kind not in "fciu" and dtype not in _HALF:
+    array.namespace(**{name: value})
+    dtype = array.dtype_name(value)
+    if not (array.is_real_floating(value) or array.is_integer(value) or dtype.startswith("complex")):
         raise TypeError(f"{name} has dtype {dtype}; expected real or complex floating numbers")
+    array.check_memory(64.0, value.shape, value, name)
+    host = array.to_host(value, name)
     if host.ndim == 0 or host.size == 0:
         raise ValueError(f"{name} has shape {tuple(host.shape)}; expected at least one frequency")
     return dtype, host.astype(np.float32) if dtype in _HALF else host

@@ -9,7 +9,7 @@ from typing import Any
 
 from rfrope import kernels
 from rfrope._core import angles
-from rfrope._core.arguments import whole
+from rfrope._core.arguments import show, whole
 from rfrope.designs import design
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.records import Scheme, rotated_width
@@ -20,7 +20,7 @@ _DESIGNED = ("kernel", "design", "seed", "context")
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{name} is {value!r:.80}; expected a text")
+        raise TypeError(f"{name} is {show(value)}; expected a text")
     return value
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rfrope._core import capacity
-from rfrope._core.arguments import among, whole
+from rfrope._core.arguments import among, show, whole
 from rfrope._core.array import placed
 from rfrope.models import own
 from rfrope.rotation.rope import Rope, of
@@ -115,17 +115,17 @@ def read(
 ) -> tuple[str, dict[str, Any]]:
     """Return the scheme's name and its checked values, with ``rope_theta`` and ``partial_rotary_factor`` filled in."""
     if not isinstance(rope_parameters, Mapping | None):
-        raise TypeError(f"rope_parameters is {rope_parameters!r:.80}; expected a dict or None")
+        raise TypeError(f"rope_parameters is {show(rope_parameters)}; expected a dict or None")
     given = {key: value for key, value in (rope_parameters or {}).items() if value is not None}
     if strange := [key for key in given if not isinstance(key, str)]:
-        raise TypeError(f"rope_parameters holds the key {strange[0]!r:.80}; expected names of parameters")
+        raise TypeError(f"rope_parameters holds the key {show(strange[0])}; expected names of parameters")
     if "xdrope_section" in given:
         given = _renamed(given, "xdrope_section", "mrope_section")
     nested = [str(key) for key, value in given.items() if type(value) not in _PLAIN and isinstance(value, Mapping)]
     if nested:
         raise ValueError(
             f"rope_parameters holds a dict for each of {', '.join(nested)}; expected one dict: pass "
-            f"rope_parameters[{nested[0]!r}], or the whole config to rfrope.from_config"
+            f"rope_parameters[{show(nested[0])}], or the whole config to rfrope.from_config"
         )
     name = _scheme_of(given)
     _check_keys(name, given)
@@ -148,7 +148,7 @@ def _renamed(given: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     value = KEYS[new](f"rope_parameters[{old!r}]", given[old])
     if new in given and KEYS[new](f"rope_parameters[{new!r}]", given[new]) != value:
         raise ValueError(
-            f"rope_parameters[{old!r}] is {value!r:.80}, but rope_parameters[{new!r}] is {given[new]!r:.80}; expected "
+            f"rope_parameters[{old!r}] is {show(value)}, but rope_parameters[{new!r}] is {show(given[new])}; expected "
             "one of them, or equal"
         )
     return {key: kept for key, kept in given.items() if key != old} | {new: value}
@@ -161,13 +161,13 @@ def _scheme_of(given: dict[str, Any]) -> str:
         if value is not None and not (isinstance(value, str) and value in _WORDS):
             axial = isinstance(value, str) and value == "axial"
             hint = ": 'axial' turns by two axes; rfrope.from_config reads it" if axial else ""
-            raise ValueError(f"rope_parameters[{key!r}] is {value!r:.80}{among(value, _WORDS)}{hint}")
+            raise ValueError(f"rope_parameters[{key!r}] is {show(value)}{among(value, _WORDS)}{hint}")
         if value is not None:
             named[key] = _ALIASES.get(value, value)
     if len(set(named.values())) > 1:
         raise ValueError(
-            f"rope_parameters['rope_type'] is {named['rope_type']!r}, but rope_parameters['type'] is "
-            f"{named['type']!r}; expected one of them, or the same scheme"
+            f"rope_parameters['rope_type'] is {show(named['rope_type'])}, but rope_parameters['type'] is "
+            f"{show(named['type'])}; expected one of them, or the same scheme"
         )
     name = next(iter(named.values()), "default")
     return "dynamic with alpha" if name == "dynamic" and "alpha" in given else name
@@ -186,7 +186,7 @@ def _check_keys(name: str, given: dict[str, Any]) -> None:
         others += ["dynamic"] if key == "alpha" else []
         which = f"which '{name}' does not use ({', '.join(others)} would)" if others else "which is unknown"
         raise ValueError(
-            f"rope_parameters holds {key!r}, {which}; expected for '{name}': {', '.join(record.known)}"
+            f"rope_parameters holds {show(key)}, {which}; expected for '{name}': {', '.join(record.known)}"
             + (": say which scheme it is with rope_type" if others and name == "default" else "")
         )
     missing = [key for key in record.required if key not in given]
@@ -198,6 +198,6 @@ def _check_sections(values: dict[str, Any], n_blocks: int) -> None:
     sections = values.get("mrope_section")
     if sections is not None and sum(sections) != n_blocks:
         raise ValueError(
-            f"rope_parameters['mrope_section'] is {sections!r:.80}, which sums to {sum(sections)}; expected "
+            f"rope_parameters['mrope_section'] is {show(sections)}, which sums to {sum(sections)}; expected "
             f"{n_blocks}, the number of frequencies"
         )

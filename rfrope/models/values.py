@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rfrope._core.arguments import fraction, whole
+from rfrope._core.arguments import fraction, show, whole
 from rfrope.data.model_types import has_defaults, known
 from rfrope.models.rope_parameters import DEFAULT_THETA
 from rfrope.scaling.shared import positive
@@ -51,14 +51,14 @@ def given(part: Mapping[str, Any]) -> dict[str, Any]:
     for key in DICTS:
         parameters = part.get(key)
         if parameters is not None and not isinstance(parameters, Mapping):
-            raise TypeError(f"{key} is {parameters!r:.80}; expected a dict or None")
+            raise TypeError(f"{key} is {show(parameters)}; expected a dict or None")
         for inner, value in (parameters or {}).items():
             if not isinstance(inner, str):
-                raise TypeError(f"{key} holds the key {inner!r:.80}; expected names of parameters")
+                raise TypeError(f"{key} holds the key {show(inner)}; expected names of parameters")
             if value is not None and joined.setdefault(inner, value) != value:
                 raise ValueError(
-                    f"rope_scaling[{inner!r}] is {value!r:.80}, but rope_parameters[{inner!r}] is "
-                    f"{joined[inner]!r:.80}; expected one of them, or equal"
+                    f"rope_scaling[{show(inner)}] is {show(value)}, but rope_parameters[{show(inner)}] is "
+                    f"{show(joined[inner])}; expected one of them, or equal"
                 )
     return joined
 
@@ -74,7 +74,7 @@ def base(part: Mapping[str, Any], read: tuple[str, ...]) -> float | None:
     for name, value in held.items():
         if isinstance(value, list | tuple):
             raise ValueError(
-                f"{name} is {value!r:.80}, one for each layer, which is not read; expected a number. Pass each of them "
+                f"{name} is {show(value)}, one for each layer, which is not read; expected a number. Pass each of them "
                 "to rfrope.models.from_rope_parameters"
             )
     bases = {name: positive(name, value) for name, value in held.items()}
@@ -140,7 +140,7 @@ def _quotient(part: Mapping[str, Any], defaults: Mapping[str, Any]) -> int:
     for name in defaults.get("alike", ()):  # its class has one head_dim for all layers
         if (other := part.get(name, defaults["num_attention_heads"])) != heads:
             own = names("num_attention_heads", defaults)[0]
-            raise ValueError(f"{name} is {other!r:.80} and {own} {heads}; expected the same number")
+            raise ValueError(f"{name} is {show(other)} and {own} {heads}; expected the same number")
     return int(defaults.get("quotient", 1)) * width // heads
 
 
@@ -229,8 +229,8 @@ def filled(
         values = {key: value for key, value in values.items() if key != "type"} | {"rope_type": scheme}
     if scheme == "ntk" and known(part.get("model_type")).get("ntk") == "own":
         raise ValueError(
-            f"the scheme 'ntk' of {part['model_type']!r} is not that of rfrope: its code also divides all frequencies "
-            "by factor ** (2 / head_dim); use rfrope.scaling.ntk and rfrope.scaling.linear"
+            f"the scheme 'ntk' of {show(part['model_type'])} is not that of rfrope: its code also divides all "
+            "frequencies by factor ** (2 / head_dim); use rfrope.scaling.ntk and rfrope.scaling.linear"
         )
     if scheme in (None, "default", "mrope") and defaults and "partial" not in defaults:
         values["partial_rotary_factor"] = 1.0  # the classes of these models ignore it there
@@ -255,7 +255,7 @@ def _check_unread(
         for name in NAMES[what]:
             if name not in read[what] and part.get(name) not in (None, value):
                 raise ValueError(
-                    f"{name} is {part[name]!r:.80}, which this model_type does not read beside rope_parameters; "
+                    f"{name} is {show(part[name])}, which this model_type does not read beside rope_parameters; "
                     f"expected {what} in that dict"
                 )
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core.arguments import show
+
 __all__ = [
     "COLOURS",
     "Bins",
@@ -80,7 +82,7 @@ def new_figure(columns: int) -> tuple[Any, Any]:
 def new_axes(ax: Any) -> Any:
     """Return the axes that were given, or those of a new figure of pyplot, without frame at top and right."""
     if ax is not None and not all(hasattr(ax, name) for name in ("plot", "fill_between", "set_xlabel")):
-        raise TypeError(f"ax is {ax!r:.80}; expected the axes of a figure of matplotlib, or None")
+        raise TypeError(f"ax is {show(ax)}; expected the axes of a figure of matplotlib, or None")
     ax = _matplotlib("matplotlib.pyplot").subplots(layout="constrained")[1] if ax is None else ax
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(color="0.5", alpha=0.25, lw=0.5)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rfrope import analysis
 from rfrope._core import angles, array
-from rfrope._core.arguments import whole
+from rfrope._core.arguments import show, whole
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import as_kernel
@@ -188,7 +188,7 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     """
     real = all(hasattr(result, name) for name in ("lags", "mean", "spread"))
     if not real and not all(hasattr(result, name) for name in ("lags", "weights", "mass")):
-        raise TypeError(f"result is {result!r:.80}; expected what heads.positional_attention or heads.profile returns")
+        raise TypeError(f"result is {show(result)}; expected what heads.positional_attention or heads.profile returns")
     lags = array.to_host(result.lags).astype(np.float64)
     if lags.ndim != 1:
         raise ValueError(f"result has lags of shape {lags.shape}; expected lags along one axis")
@@ -341,7 +341,7 @@ def validation(result: Any, *, ax: Any = None) -> Any:
     ('z = (estimate - closed form) / std. error', 'cauchy(scale=24.0): passed')
     """
     if not all(hasattr(result, name) for name in ("kernel", "rows", "bound", "passed")):
-        raise TypeError(f"result is {result!r:.80}; expected what rfrope.validate returns")
+        raise TypeError(f"result is {show(result)}; expected what rfrope.validate returns")
     ax, start, middles = drawing.new_axes(ax), 0, {}
     for number, quantity in enumerate(dict.fromkeys(row.quantity for row in result.rows)):
         z = [row.z for row in result.rows if row.quantity == quantity]
@@ -367,11 +367,11 @@ def _sets(name: str, value: Any) -> np.ndarray:
 def _checked_sets(sets: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Sets of frequencies ``(D, k)`` by their labels."""
     if not isinstance(sets, Mapping) or not sets:
-        raise TypeError(f"sets is {sets!r:.80}; expected labels with frequencies: {{'base 10000': frequencies}}")
-    held = {str(label): _sets(f"sets[{label!r}]", omega) for label, omega in sets.items()}
+        raise TypeError(f"sets is {show(sets)}; expected labels with frequencies: {{'base 10000': frequencies}}")
+    held = {str(label): _sets(f"sets[{show(label)}]", omega) for label, omega in sets.items()}
     for label, omega in held.items():
         if len(omega) != 1:
-            raise ValueError(f"sets[{label!r}] has {len(omega)} heads; expected (D,) or (D, k), one set")
+            raise ValueError(f"sets[{show(label)}] has {len(omega)} heads; expected (D,) or (D, k), one set")
     return {label: omega[0] for label, omega in held.items()}
 
 
@@ -381,7 +381,9 @@ def _by_label(name: str, value: Any, sets: Mapping[str, Any]) -> dict[str, int]:
         value = dict.fromkeys(sets, value)
     missing = [label for label in sets if label not in value]
     if missing:
-        raise ValueError(f"{name} has nothing for {missing[0]!r}; expected one number, or one for each label of sets")
+        raise ValueError(
+            f"{name} has nothing for {show(missing[0])}; expected one number, or one for each label of sets"
+        )
     return {label: whole(name, value[label], 1) for label in sets}
 
 

@@ -97,7 +97,7 @@ def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "interleav
     True
     """
     blocks.check_pairing(pairing)
-    cos, sin, xp = _table(offset, frequencies, dtype, "offset")
+    cos, sin, xp = _table(offset, frequencies, dtype, "offset", square=True)
     index = xp.arange(cos.shape[-1], dtype=xp.int32, device=array.device(cos))
     own = index[:, None] == index
     upper = blocks.join(_diagonal(cos, own, xp), _diagonal(sin, own, xp), pairing, xp)
@@ -106,9 +106,13 @@ def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "interleav
     return xp.matrix_transpose(columns)
 
 
-def _table(positions: Any, frequencies: Any, dtype: Any, name: str) -> tuple[Array, Array, ModuleType]:
-    """Cos and sin of the phases in a dtype, and their namespace."""
+def _table(
+    positions: Any, frequencies: Any, dtype: Any, name: str, square: bool = False
+) -> tuple[Array, Array, ModuleType]:
+    """Cos and sin of the phases in a dtype, which fit into memory or their matrices do, and their namespace."""
     read = angles.read(positions, frequencies, name=name)
+    each = 40.0 + 100.0 * read.blocks if square else 40.0
+    array.check_memory(each, read.shape, read.positions, f"{name} or frequencies")
     xp, dtype = read.xp, array.check_float_dtype(dtype, read.xp)
     cos, sin = turns.cos_sin(read)
     if dtype is not None:

@@ -44,11 +44,14 @@ def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width
     blocks.check_pairing(target, "target")
     axis = axis_of("x", axis, x.shape)
     length = x.shape[axis]
+    if width is None and length % 2:
+        raise ValueError(f"x has shape {tuple(x.shape)}; expected an even number of features along axis {axis}")
     width = length if width is None else whole("width", width)
     if width % 2 or width > length:
         raise ValueError(
-            f"width is {width!r}; expected an even number of features, at most the {length} along axis {axis}"
+            f"width is {width}; expected an even number of features, at most the {length} along axis {axis}"
         )
+    array.check_memory(2.0 * getattr(x.dtype, "itemsize", 8), x.shape, x, "x")
     moved = xp.moveaxis(x, axis, -1)
     joined = blocks.join(*blocks.pair(moved[..., :width], source), target, xp)
     if width < length:
@@ -88,6 +91,7 @@ def to_complex(x: Array, *, pairing: str = "half") -> Array:
     """
     xp, device = array.shared(x=x)
     x = blocks.features(x, xp, device=device)
+    array.check_memory(16.0, x.shape, x, "x")
     if array.dtype_name(x) in ("float16", "bfloat16"):
         x = array.astype(x, xp.float32, xp)
     return array.make_complex(*blocks.pair(x, blocks.check_pairing(pairing)), xp)
@@ -125,4 +129,5 @@ def from_complex(z: Array, *, pairing: str = "half") -> Array:
         raise TypeError(
             f"z has dtype {array.dtype_name(z)} and shape {tuple(z.shape)}; expected a complex array (..., D)"
         )
+    array.check_memory(32.0, z.shape, z, "z")
     return blocks.join(xp.real(z), xp.imag(z), blocks.check_pairing(pairing), xp)

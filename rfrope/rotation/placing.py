@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, capacity
-from rfrope._core.arguments import choice, listed, positive, whole
+from rfrope._core import angles, array, capacity
+from rfrope._core.arguments import choice, listed, positive, show, whole
 from rfrope._core.array import Array
 
 AFTER_VIDEO = ("largest", "sides")
@@ -47,13 +47,13 @@ def packed_positions(cu_seqlens: Array, *, starts: Array | int = 0) -> Array:
     array([7, 0, 1])
     """
     xp, device = array.shared(cu_seqlens=cu_seqlens)
-    ends = _whole_numbers("cu_seqlens", array.to_host(array.numbers(cu_seqlens, xp, name="cu_seqlens", device=device)))
+    ends = _whole_numbers("cu_seqlens", cu_seqlens)
     if ends.ndim != 1 or ends.size == 0 or ends[0] != 0 or np.any(np.diff(ends) < 0):
         raise ValueError(
-            f"cu_seqlens is {cu_seqlens!r:.80}; expected (B + 1,): 0, then the running sum of the sequences' lengths"
+            f"cu_seqlens is {show(cu_seqlens)}; expected (B + 1,): 0, then the running sum of the sequences' lengths"
         )
     lengths = np.diff(ends)
-    first = _whole_numbers("starts", array.to_host(starts) if hasattr(starts, "dtype") else starts)
+    first = _whole_numbers("starts", starts)
     if first.ndim and first.shape != lengths.shape:
         raise ValueError(f"starts has shape {first.shape}; expected one number, or {lengths.size}, one a sequence")
     capacity.check(24.0 * int(ends[-1]), f"{ends[-1]} positions", "cu_seqlens")
@@ -142,13 +142,13 @@ def mrope_positions(
             at += length
             continue
         if len(segment) not in (3, 4):
-            raise ValueError(f"{name} is {segment!r:.80}; expected (t, h, w), or (t, h, w, interval)")
+            raise ValueError(f"{name} is {show(segment)}; expected (t, h, w), or (t, h, w, interval)")
         frames, *sides = (whole(f"{name}[{axis}]", size, 1) for axis, size in enumerate(segment[:3]))
         interval = positive(f"{name}[3]", segment[3], most=2.0**20) if len(segment) == 4 else 1.0
         if any(side % merge for side in sides):
-            raise ValueError(f"{name} is {segment!r:.80}; expected a height and width that merge = {merge} divides")
+            raise ValueError(f"{name} is {show(segment)}; expected a height and width that merge = {merge} divides")
         rows, columns = (side // merge for side in sides)
-        capacity.check(96.0 * frames * rows * columns, f"{name}={segment!r:.80}", "frames, height or width")
+        capacity.check(96.0 * frames * rows * columns, f"{name}={show(segment)}", "frames, height or width")
         grid = np.stack(np.meshgrid(np.arange(frames), np.arange(rows), np.arange(columns), indexing="ij"), axis=-1)
         times = (np.arange(frames, dtype=np.float32) * np.float32(interval)).astype(np.int64)
         grid[..., 0] = times[:, None, None]
@@ -214,7 +214,7 @@ def grid_positions(
         raise ValueError("shape is empty; expected how many patches there are on each axis")
     if (trained is None) == resized.startswith("interpolate"):
         wanted = "how many patches there were in training" if trained is None else "none, since nothing is interpolated"
-        raise ValueError(f"trained is {trained!r:.80} with resized={resized!r}; expected {wanted}")
+        raise ValueError(f"trained is {show(trained)} with resized={resized!r}; expected {wanted}")
     before = (
         sizes
         if trained is None
@@ -224,8 +224,8 @@ def grid_positions(
         ]
     )
     if len(before) != len(sizes):
-        raise ValueError(f"trained is {trained!r:.80}; expected {len(sizes)} numbers, as many as shape has")
-    capacity.check(16.0 * (1 + len(sizes)) * math.prod(sizes), f"shape={shape!r:.80}", "shape")
+        raise ValueError(f"trained is {show(trained)}; expected {len(sizes)} numbers, as many as shape has")
+    capacity.check(16.0 * (1 + len(sizes)) * math.prod(sizes), f"shape={show(shape)}", "shape")
     axes = [_along(resized, n, m) for n, m in zip(sizes, before, strict=True)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(math.prod(sizes), len(sizes))
     if dtype is None:
@@ -246,7 +246,7 @@ def _along(resized: str, n: int, m: int) -> np.ndarray:
 
 
 def _whole_numbers(name: str, value: Any) -> np.ndarray:
-    host = array.host_numbers(value, name)
+    host = angles.numbers_on_host(value, name)
     if host.dtype.kind not in "iu" and host.size:
         raise TypeError(f"{name} has dtype {host.dtype}; expected whole numbers")
     return host.astype(np.int64)

@@ -77,7 +77,9 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     xp, device = array.shared(constants, k=k, out=out)
     xp = lazy.space_of_constants(xp, constants)
     # one line beside frequencies of axes takes positions as these do
-    at = angles.checked(positions, max(old.vectors, new.vectors, key=lambda one: one.ndim), None, xp, device).positions
+    read = angles.checked(positions, max(old.vectors, new.vectors, key=lambda one: one.ndim), None, xp, device)
+    blocks.prepared(k, read.shape, pairings[0], None, out, ("k", "positions"))
+    at = read.positions
     if pairings[0] != pairings[1] or before.shape != after.shape:
         features = rotate(k, at, before, pairing=pairings[0], scale=old.attention_factor, inverse=True)
         return rotate(features, at, after, pairing=pairings[1], scale=new.attention_factor, out=out)

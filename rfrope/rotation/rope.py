@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._core import angles, array, blocks, pytrees, tensors, texts, twins
-from rfrope._core.arguments import flag, is_several, listed, positive, whole
+from rfrope._core.arguments import flag, is_several, listed, positive, printable, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.scoring import scores_of
 from rfrope.rotation.turning import rotate, rotation_table
@@ -109,7 +109,7 @@ class Rope:
                 "interleaved is True, but sections is None; expected the lengths that are dealt out in turn"
             )
         if not isinstance(self.source, Mapping | None):
-            raise TypeError(f"source is {self.source!r:.80}; expected a dict or None")
+            raise TypeError(f"source is {show(self.source)}; expected a dict or None")
         checked = {
             "frequencies": frequencies,
             "pairing": self.pairing if self.pairing is None else blocks.check_pairing(self.pairing),
@@ -318,7 +318,7 @@ def pairing_for(rope: Rope, x: Any) -> str:
     """The pairing of a Rope, if it is known, and if the first 2D features of x are those that turn."""
     angles.check_turned(rope, x)
     if rope.pairing is None:
-        note = f" ({rope.source['note']})" if "note" in rope.source else ""
+        note = f" ({printable(str(rope.source['note']))})" if "note" in rope.source else ""
         raise ValueError(
             f"rope.pairing is None: this model pairs features in a way of its own{note}; expected a Rope with a "
             "pairing, as dataclasses.replace(rope, pairing='half') makes"

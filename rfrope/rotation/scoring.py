@@ -96,7 +96,8 @@ def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Ar
     xp, device = array.shared(q=q, k=k)
     q, k = blocks.query_and_key(q, k, xp, device)
     blocks.check_pairing(pairing)
-    array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
+    leading = array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
+    array.check_memory(24.0, (*leading, q.shape[-1]), q, "q or k")
     dtype, wide = q.dtype, array.wider_float(q, xp)
     found = blocks.coefficients(array.astype(q, wide, xp), array.astype(k, wide, xp), pairing)
     return array.astype(found[0], dtype, xp), array.astype(found[1], dtype, xp)
@@ -112,11 +113,12 @@ def scores_of(
     for name, value in (("q", q), ("k", k)):
         if value.ndim < 2:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d): use {name}[None, :]")
+    leading = array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
+    array.check_memory(16.0, (*leading, q.shape[-2], k.shape[-2]), q, "q or k")
     wide, turned, space = array.wider_float(q, xp), [], lazy.space_of_constants(xp, constants)
     for name, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
         read = angles.checked(positions, frequencies, phase, space, device, f"{name}_positions")
         blocks.check_width(x, read.blocks, "frequencies", name)
         out_pairing = blocks.prepared(x, read.shape, pairing, None, None, (name, f"{name}_positions"))
         turned.append(rotated(array.astype(x, wide, xp), read, Turn(pairing, out_pairing, scale), None))
-    array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
     return array.astype(xp.matmul(turned[0], xp.matrix_transpose(turned[1])), q.dtype, xp)

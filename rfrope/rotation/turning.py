@@ -11,7 +11,7 @@ import numpy as np
 
 from rfrope._core import angles, array, blocks, lazy, turns, twins
 from rfrope._core.angles import Angles, token_axes
-from rfrope._core.arguments import flag, positive
+from rfrope._core.arguments import flag, positive, show
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
 from rfrope._core.lazy import Constant
@@ -55,7 +55,9 @@ def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) 
            [1. , 0.5],
            [2. , 1. ]])
     """
-    return turns.phases(angles.read(positions, frequencies, shift))
+    read = angles.read(positions, frequencies, shift)
+    array.check_memory(24.0, read.shape, read.positions, "positions or frequencies")
+    return turns.phases(read)
 
 
 @array.on_device_of_arrays
@@ -327,7 +329,8 @@ def rotation_table(
     frequencies = angles.given(frequencies, None, scale)
     read = angles.read(positions, frequencies, shift, beside={"scale": scale})
     xp = read.xp
-    scale, _ = _checked_scale(scale, read.shape, read.positions, xp)
+    scale, shape = _checked_scale(scale, read.shape, read.positions, xp)
+    array.check_memory(40.0, shape, read.positions, "positions or frequencies")
     cos, sin = _scaled(*turns.cos_sin(read), scale, False)
     dtype = array.check_float_dtype(dtype, xp)
     return (cos, sin) if dtype is None else (array.astype(cos, dtype, xp), array.astype(sin, dtype, xp))
@@ -406,5 +409,5 @@ def _checked_scale(scale: Any, shape: tuple[int, ...], like: Array, xp: ModuleTy
         return positive("scale", scale), shape
     scale = array.as_widest(array.numbers(scale, xp, name="scale", device=array.device(like)), xp)
     if array.on_host(scale) and not bool(xp.all((scale > 0.0) & (scale < math.inf))):
-        raise ValueError(f"scale is {scale!r:.80}; expected positive finite numbers")
+        raise ValueError(f"scale is {show(scale)}; expected positive finite numbers")
     return scale, array.broadcast_shapes({"scale": scale.shape, "the phases": shape})

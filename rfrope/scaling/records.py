@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.arguments import finite, flag, fraction, whole
+from rfrope._core.arguments import finite, flag, fraction, show, whole
 from rfrope.rotation.rope import Rope
 from rfrope.scaling import schemes, shared
 from rfrope.scaling.shared import positive
@@ -75,7 +75,7 @@ def _not_negative(name: str, value: Any) -> float:
 def _divisor(name: str, value: Any) -> float:
     number = finite(name, value, least=-(2.0**100), most=2.0**100)
     if abs(number) < 2.0**-100:
-        raise ValueError(f"{name} is {value!r:.80}; expected a number other than 0")
+        raise ValueError(f"{name} is {show(value)}; expected a number other than 0")
     return number
 
 
@@ -86,7 +86,7 @@ def _length(name: str, value: Any) -> int:
 def _list_of(kind: Callable[[str, Any], Any], what: str) -> Callable[[str, Any], list[Any]]:
     def listed(name: str, value: Any) -> list[Any]:
         if not isinstance(value, list | tuple | np.ndarray):
-            raise TypeError(f"{name} is {value!r:.80}; expected a list of {what}")
+            raise TypeError(f"{name} is {show(value)}; expected a list of {what}")
         return [kind(f"{name}[{i}]", each) for i, each in enumerate(value)]
 
     return listed

@@ -54,7 +54,7 @@ def base_of(theta: Array, xp: ModuleType) -> float:
     """Base of a geometric ladder."""
     if not array.on_host(theta):
         raise ValueError("base is None, and frequencies are lazy or on a device, not to be looked at; pass base=")
-    host = array.to_host(theta)
+    host = array.to_host(theta, "frequencies")
     n_blocks = host.shape[0]
     if n_blocks > 1 and host[-1] > 0.0:
         base = float(host[-1]) ** (-n_blocks / (n_blocks - 1))

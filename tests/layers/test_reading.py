@@ -233,7 +233,7 @@ def test_an_error_guesses_the_other_layout_where_shapes_show_it():
         module(x, x, torch.arange(7))
     with pytest.raises(ValueError, match=r"q has shape \(4, 8\); expected \(..., tokens, heads, d\)"):
         other(x[0, 0], x[0, 0])
-    with pytest.raises(ValueError, match=r"layout is 'bdht'; expected one of 'bhtd', 'bthd'"):
+    with pytest.raises(ValueError, match=r"layout is 'bdht'; did you mean 'bhtd'\? Expected one of 'bhtd', 'bthd'"):
         RotaryEmbedding(FREQUENCIES, layout="bdht")
     assert repr(other).endswith("layout='bthd')")
 

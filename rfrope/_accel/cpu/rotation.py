@@ -230,6 +230,8 @@ class Prepared(Repeats):
 
     def again_as_tensor(self, x: Any, positions: Any, inverse: Any, out: Any) -> Any:
         """Turn a dense tensor of torch likewise."""
+        if x.is_nested:  # it has no shape
+            return None
         step = self._tensors.get((x.shape, x.dtype, inverse))
         if type(step) is not Step or not x.is_contiguous():
             return None

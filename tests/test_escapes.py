@@ -1,0 +1,207 @@
+"""Names come from files that anybody may have written: nothing in them acts on a terminal, or reorders what is read."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope import models
+from rfrope._core import libraries
+from rfrope.cli import main, page
+
+EVIL = "\x1b]0;title\x07\x1b[2J\x9b31m\u202eknil\u2066\u200b\rPASSED\nPASSED"
+SAFE = r"\x1b]0;title\x07\x1b[2J\x9b31m\u202eknil\u2066\u200b\rPASSED\nPASSED"
+PART = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 128, "rope_theta": 10000.0}
+LLAMA = {"model_type": "llama", **PART}
+CONFIGS = {
+    "a part": {"model_type": "own", f"{EVIL}_config": LLAMA, "text_config": LLAMA},
+    "a model type": {**PART, "model_type": EVIL},
+    "a kind of layers": {
+        **LLAMA,
+        "rope_parameters": {EVIL: {"rope_theta": 1e4}, "full_attention": {"rope_theta": 1e6}},
+    },
+    "a scheme": {**LLAMA, "rope_scaling": {"rope_type": EVIL, "factor": 2.0}},
+    "a key": {**LLAMA, "rope_parameters": {"rope_type": "linear", "factor": 2.0, EVIL: 3}},
+    "a key of layers": {**LLAMA, "rope_parameters": {"full_attention": {"rope_theta": 1e4}, EVIL: 3}},
+    "nothing that is read": {f"{EVIL}_config": {"model_type": EVIL}},
+    "a value": {**LLAMA, "rope_theta": EVIL},
+    "too many parts": {},
+}
+for _ in range(12):
+    CONFIGS["too many parts"] = {"model_type": "own", f"{EVIL}_config": CONFIGS["too many parts"]}
+
+
+@pytest.fixture
+def config(request, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGS[request.param]))
+    return str(path)
+
+
+def assert_safe(text: str) -> None:
+    """No character but line ends that is not shown as itself, and no line that a name has made."""
+    assert "".join(text.split("\n")).isprintable()
+    assert not re.search(r"^PASSED(?!: largest)", text, re.MULTILINE)
+
+
+COMMANDS = {
+    "inspect": lambda path: ["inspect", path],
+    "inspect --json": lambda path: ["inspect", path, "--json"],
+    "inspect two": lambda path: ["inspect", path, path],
+    "compare": lambda path: ["compare", path],
+    "plan": lambda path: ["plan", path, "--context", "256"],
+    "audit": lambda path: ["audit", str(_buffers(path)), path],
+    "export": lambda path: ["export", path, "--to", "vllm"],
+    "export --part": lambda path: ["export", path, "--to", "vllm", "--part", EVIL],
+}
+
+
+def _buffers(path):
+    held = path.replace("config.json", "buffers.npz")
+    np.savez(held, **{f"{EVIL}.inv_freq": rfrope.geometric(8), "model.inv_freq": rfrope.geometric(8, base=7.0)})
+    return held
+
+
+@pytest.mark.parametrize("config", CONFIGS, indirect=True)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_print_no_escapes_of_a_config(command, config, capsys, quick_fits):
+    code = main(COMMANDS[command](config))
+    out, err = capsys.readouterr()
+    assert out or err
+    assert code in (0, 1, 2)
+    if command != "inspect --json":
+        assert_safe(out)
+    assert_safe(err)
+
+
+def test_the_name_of_a_part_is_shown_with_escapes(tmp_path, capsys, quick_fits):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGS["a part"]))
+    for command in ("inspect", "compare", "plan"):
+        assert main(COMMANDS[command](str(path))) == 0
+        out = capsys.readouterr().out
+        assert SAFE in out, command
+    for command in ("inspect", "compare", "plan"):
+        html = tmp_path / f"{command}.html"
+        assert main([*COMMANDS[command](str(path)), "--html", str(html)]) == 0
+        capsys.readouterr()
+        text = html.read_text("utf-8")
+        assert "".join(text.split("\n")).replace("\t", "").isprintable()
+        report = json.loads(
+            re.search(r'<script type="application/json" id="report">(.*?)</script>', text, re.DOTALL)[1]
+        )
+        assert SAFE in json.dumps(report).replace("\\\\", "\\")
+
+
+def strings(value):
+    """All texts in some data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from strings(one)
+
+
+def test_no_text_of_a_page_hides_anything():
+    parts = [page.table(EVIL, [(EVIL, "b"), ("c", EVIL)], note=EVIL), page.copyable(EVIL, f"two\nlines {EVIL}")]
+    text = page.rendered(EVIL, parts, EVIL)
+    report = json.loads(re.search(r'id="report">(.*?)</script>', text, re.DOTALL)[1])
+    found = [*strings(report)]
+    assert len(found) > 6
+    for one in (text.replace("\t", ""), *found):
+        assert "".join(one.split("\n")).isprintable()
+    assert any(one.startswith("two\nlines ") for one in found)  # its lines stay
+
+
+def test_python_shows_no_escapes_of_a_config():
+    for rope in rfrope.from_config(CONFIGS["a part"]):
+        assert repr(rope).isprintable()
+        assert rope.source["name"].isprintable()
+        assert rope.source["model_type"].isprintable()
+    assert rfrope.from_config(CONFIGS["a model type"])[0].source["model_type"] == SAFE
+    compared = models.compare(CONFIGS["a part"])
+    for text in (str(compared), compared._repr_html_(), *map(str, compared.places)):
+        assert_safe(text)
+    found = models.audit({f"{EVIL}.inv_freq": rfrope.geometric(8, base=7.0)}, rfrope.geometric(8))
+    for text in (str(found), found._repr_html_(), *map(str, found.findings)):
+        assert_safe(text)
+    rope = rfrope.Rope([1.0], pairing=None, source={"note": EVIL, EVIL: EVIL})
+    assert_safe(rope._repr_html_())
+    with pytest.raises(ValueError, match=r"rope\.pairing is None") as caught:
+        rope.rotate(np.ones(2), 1)
+    assert str(caught.value).isprintable()
+
+
+READ = ("a part", "a model type", "a kind of layers")
+
+
+@pytest.mark.parametrize("config", [name for name in CONFIGS if name not in READ], indirect=True)
+def test_errors_of_a_config_show_no_escapes(config):
+    with pytest.raises((ValueError, TypeError), match=r"config\.json") as caught:
+        rfrope.from_config(config)
+    assert str(caught.value).isprintable()
+
+
+def test_errors_of_files_show_no_escapes(tmp_path):
+    path = tmp_path / "rope.npz"
+    np.savez(path, **{EVIL: np.ones(2)})
+    with pytest.raises(ValueError, match=r"expected what rfrope\.save writes") as caught:
+        rfrope.load(path)
+    assert str(caught.value).isprintable()
+    for about in (
+        {"format": 2, EVIL: 1},
+        {"format": 10**300, "units": EVIL},
+        {"format": 2, "units": EVIL, "shape": [EVIL], "dtype": EVIL, "source": {}, "rope": {EVIL: 1}, "rfrope": "0"},
+        {"format": 2, "units": "radians per unit of position", "shape": [2], "dtype": "float64", "source": {}}
+        | {"rope": {EVIL: 1}, "rfrope": "0"},
+    ):
+        np.savez(path, frequencies=np.ones(2), metadata=np.asarray(json.dumps(about)))
+        with pytest.raises(ValueError, match=r"rope\.npz") as caught:
+            rfrope.load(path)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 1000
+    np.savez(path, **{EVIL: np.array([None], dtype=object)})
+    with pytest.raises(ValueError, match="is damaged") as caught:
+        rfrope.load(path)
+    assert str(caught.value).isprintable()
+
+
+def test_words_of_the_command_line_are_printed_with_escapes(tmp_path, capsys):
+    folder = tmp_path / "\x1b[31m"
+    folder.mkdir()
+    path = folder / "rope.npz"
+    rfrope.save(path, rfrope.Rope([1.0, 0.5], context=8))
+    assert main(["export", str(path), "--to", "vllm", "-o", str(folder / "new.json")]) == 0
+    assert_safe(capsys.readouterr().out)
+    assert main(["inspect", str(folder / EVIL)]) == 2
+    error = capsys.readouterr().err
+    assert "".join(error.split("\n")).isprintable()
+    with pytest.raises(SystemExit):
+        main(["inspect", "--" + EVIL])
+    error = capsys.readouterr().err
+    assert "".join(error.split("\n")).isprintable()
+
+
+def test_the_doctor_prints_what_libraries_say_with_escapes(monkeypatch, capsys):
+    finding = libraries.Finding(EVIL, False, EVIL, EVIL, EVIL)
+    monkeypatch.setattr(libraries, "libraries", lambda: [finding])
+    monkeypatch.setattr(libraries, "apart", lambda *_: iter([finding]))
+    assert main(["doctor"]) == 0
+    assert "".join(capsys.readouterr().out.split("\n")).isprintable()
+
+
+def test_colours_are_ours_alone(monkeypatch, capsys):
+    """The verdict is styled on a terminal, a name beside it is not."""
+    from rfrope.cli import shared
+
+    monkeypatch.setattr(shared, "on_a_terminal", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shared.print_text(f": {EVIL}", before=shared.styled("PASSED", "green"))
+    assert capsys.readouterr().out.startswith("\x1b[1;32mPASSED\x1b[0m: \\x1b]0;title\\x07")
+    shared.print_table([("name", "b"), (EVIL, "c")])
+    assert_safe(capsys.readouterr().out)
