@@ -80,7 +80,7 @@ VERDICTS = {
     "inspect": r"^\S+: 16 frequencies for 32 features .* In short: equal content averages ",
     "validate": r"^PASSED: largest \|z\| \S+ \(.*\); bound \S+ \(Bonferroni",
     "compare": r"^They agree\.$",
-    "plan": r"^The config is stretched already, by yarn with factor 4, .*\. From 128 trained positions to 1024, 8 times ",
+    "plan": r"^The config is stretched already, by yarn with factor 4, .*\. From 128 trained positions to 1024, 8 ",
     "design": r"^3 heads of 16 frequencies, .* 16 independent draws stay within .* it asks for \d+ of them\.$",
 }
 
