@@ -353,3 +353,32 @@ def test_from_generators_with_features_that_stand_still(omega, noise):
     x, p = np.random.default_rng(6).standard_normal(d), np.array([3.0, -2.0])
     turned = scipy.linalg.expm(np.tensordot(p, made, axes=1)) @ x
     np.testing.assert_allclose(rope.rotate(x @ basis, p) @ basis.T, turned, atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1.0, 2.0**490])
+def test_from_generators_of_a_full_matrix_takes_short_steps(size, monkeypatch):
+    """An interrupt is seen between decompositions: one real one of all features, which is no iteration, and halves."""
+    seen = []
+
+    def watched(module, name):
+        function = getattr(module, name)
+
+        def decompose(matrix, *args, **kwargs):
+            seen.append((name, matrix.dtype.kind, *matrix.shape))
+            return function(matrix, *args, **kwargs)
+
+        monkeypatch.setattr(module, name, decompose)
+
+    for module, names in ((np.linalg, ("eigh", "eig", "svd", "qr")), (scipy.linalg, ("eigh", "schur", "hessenberg"))):
+        for name in names:
+            watched(module, name)
+    made = np.random.default_rng(7).standard_normal((40, 40))
+    made = (made - made.T) * size
+    rope, basis = rfrope.frequencies.from_generators(made)
+    assert seen == [("hessenberg", "f", 40, 40), ("svd", "f", 20, 20)]
+    np.testing.assert_allclose(basis.T @ basis, np.eye(40), atol=1e-13)
+    blocks = np.zeros((40, 40))
+    first = np.arange(0, 40, 2)
+    blocks[first + 1, first], blocks[first, first + 1] = rope.frequencies, -rope.frequencies
+    np.testing.assert_allclose(basis.T @ (made / size) @ basis, blocks / size, atol=1e-12)
+    assert np.all(np.diff(rope.frequencies) > 0.0)

@@ -209,9 +209,11 @@ def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
 
 def check_memory(each: float, shape: tuple[int, ...], like: Array, names: str) -> None:
     """Refuse numbers of a shape, of so many bytes each, that do not fit in memory; `names` are the arguments."""
-    # few are not asked about: a look at the environment takes a microsecond
-    if (type(like) is np.ndarray or on_host(like)) and each * math.prod(shape) > capacity.UNASKED:
-        capacity.check(each * math.prod(shape), f"numbers of shape {tuple(shape)}", f"the size of {names}")
+    if type(like) is not np.ndarray and tensors.is_compiling():  # lengths may be symbols, which no graph is to ask
+        return
+    n_bytes = each * math.prod(shape)
+    if n_bytes > capacity.UNASKED and on_host(like):  # the environment is looked at for what is large alone
+        capacity.check(n_bytes, f"numbers of shape {tuple(shape)}", f"the size of {names}")
 
 
 def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: Any = None) -> Array:

@@ -47,7 +47,8 @@ _load_namespace._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def is_torch(x: Array) -> bool:
     """Whether `x` is a tensor of torch, which is not imported to find out."""
-    torch = _torch()
+    torch = getattr(_FOUND, "torch", None)
+    torch = imported("torch") if torch is None else torch
     return torch is not None and isinstance(x, torch.Tensor)
 
 
@@ -61,7 +62,8 @@ def check_dense(x: Array, name: str) -> None:
 
 def is_compiling() -> bool:
     """Whether PyTorch's compiler is tracing this call."""
-    torch = _torch()
+    torch = getattr(_FOUND, "torch", None)
+    torch = imported("torch") if torch is None else torch
     return torch is not None and bool(torch.compiler.is_compiling())
 
 
