@@ -18,7 +18,7 @@ from rfrope._core import array, elementwise
 from rfrope._core.array import Array
 from rfrope._core.octaves import Interpolant
 
-_UNIFORM_ORDER = 20.0  # orders from which the uniform expansion of K_nu is used
+UNIFORM_ORDER = 20.0  # orders from which the uniform expansion of K_nu is used
 _UNIFORM_TERMS = 12
 _TEMME = 2.0  # arguments up to which Temme's series of K_nu is used
 _TEMME_TERMS = 13
@@ -27,7 +27,8 @@ _SPHERE_SERIES = 5.0  # arguments up to which the series of J_nu is used, for la
 _LARGEST_TABLE = 2.0**16  # concentration up to which the law of a periodic kernel's harmonics is tabulated
 _LARGEST_LOG = 700.0  # logarithm of the largest radius of a stable law
 _VANISHED = 1e6  # t from which on exp(-t) has long been 0, and powers of t are still finite
-_NEGLIGIBLE = 1e-30  # t up to which, for nu > 1/2, the Matérn function is 1 to rounding
+_NEGLIGIBLE = 1e-30  # t up to which, for nu > 3/2, the Matérn function is 1 to rounding, and so is its slope 0
+_CANCELS = 0.5  # exponents up to which ``1 - exp(y)`` loses digits
 
 # 1/Gamma(1 + z) = sum_k g_k z^k (DLMF 5.7.1): g_1, g_3, g_5, ...; the next one, 7.8e-12, is rounding for |z| <= 1/2
 _RECIPROCAL_GAMMA = (
@@ -237,7 +238,7 @@ def matern(nu: float, t: Array, xp: ModuleType) -> Array:
     from Temme's series and a Chebyshev series of K of an order of at most 3/2 and its recurrence. Relative error below
     1e-12 for t up to 40 sqrt(2 nu).
     """
-    if nu >= _UNIFORM_ORDER:
+    if nu >= UNIFORM_ORDER:
         return _matern_uniform(nu, t, xp)
     if (2.0 * nu) % 2.0 == 1.0:
         return _matern_half_integer(nu, t, xp)
@@ -262,7 +263,7 @@ def _matern_recurrence(nu: float, t: Array, xp: ModuleType) -> Array:
     """
     steps = round(nu)
     mu = nu - steps
-    at_peak = t <= (_NEGLIGIBLE if steps else 0.0)
+    at_peak = t <= (_NEGLIGIBLE if steps > 1 else 4.0 * float(xp.finfo(t.dtype).smallest_normal) if steps else 0.0)
     one = xp.ones_like(t)
     t = xp.where(at_peak, one, t)
     t = xp.where(t > _VANISHED, one * _VANISHED, t)
@@ -292,10 +293,15 @@ def sphere_mean_cos(order: float, t: Array, xp: ModuleType) -> Array:
 
 def sphere_near(order: float, square: Array) -> Array:
     """`sphere_mean_cos` by the square of t, up to 1."""
+    return polynomial(sphere_series(order), square)
+
+
+def sphere_series(order: float) -> list[float]:
+    """Coefficients of powers of ``t^2``, lowest first, of `sphere_mean_cos`."""
     coefficients = [1.0]
     for step in range(1, 12):
         coefficients.append(coefficients[-1] * -0.25 / (step * (order + step)))
-    return polynomial(coefficients, square)
+    return coefficients
 
 
 def _sphere_mean_cos(order: float, t: Array, xp: ModuleType) -> Array:
@@ -350,15 +356,25 @@ def _power_times_bessel_k(
     small = xp.where(near, t, xp.ones_like(t))
     large = xp.where(near, xp.ones_like(t) * _TEMME, t)
     z, y, decay = 0.25 * small * small, 4.0 / large - 1.0, xp.exp(-large)
-    w = xp.log(small) - math.log(2.0)
-    w = xp.expm1((2.0 * mu) * w) * (-0.5 / mu) if mu else -w
     found: list[Array | None] = [None, None]
-    for i, (constant, slope) in enumerate(_temme_polynomials(mu)):
+    power = not (wanted[0] or isinstance(t, np.ndarray))  # of z in the second slope: 0 times infinity near 0, derived
+    w = temme_w(mu, power, xp.log(small) - math.log(2.0), z, xp)
+    for i, (constant, slope) in enumerate(temme_polynomials(mu)):
         if wanted[i]:
-            series = polynomial(constant, z) + w * polynomial(slope, z)
+            series = polynomial(constant, z) + w * polynomial(slope[power:], z)
             scaled = polynomial(_large_polynomial(mu + i), y)
             found[i] = xp.where(near, series, scaled * decay * large ** (mu + i - 0.5))
     return found[0], found[1]
+
+
+def temme_w(mu: float, power: int, half: Array, z: Array, xp: ModuleType) -> Array:
+    """``z^power (1 - (t/2)^(2 mu)) / (2 mu)``, of ``half = ln(t/2)`` and z; power is 0 or 1."""
+    scale, exponent = z if power else 1.0, (2.0 * mu) * half
+    if not mu or isinstance(half, np.ndarray):
+        return (xp.expm1(exponent) * (-0.5 / mu) if mu else -half) * scale
+    near = xp.abs(exponent) < _CANCELS  # the derivative of expm1 is taken from its value, which near -1 has lost it
+    close = xp.expm1(xp.where(near, exponent, xp.zeros_like(half))) * (-0.5 / mu) * scale
+    return xp.where(near, close, (scale - xp.exp(exponent + 2.0 * power * half)) * (0.5 / mu))
 
 
 def polynomial(coefficients: Sequence[float], x: Array) -> Array:
@@ -373,7 +389,7 @@ _Polynomials = tuple[list[float], list[float]]
 
 
 @lru_cache(maxsize=256)
-def _temme_polynomials(mu: float) -> tuple[_Polynomials, _Polynomials]:
+def temme_polynomials(mu: float) -> tuple[_Polynomials, _Polynomials]:
     """Coefficients of ``t^mu K_mu = A + W B`` in powers of t^2/4, and those of ``t^(mu+1) K_(mu+1)``.
 
     In Temme's notation f_k, p_k and q_k are combinations of f_0, p_0 and q_0, and these are linear in W.
@@ -427,23 +443,19 @@ def interpolated(values: np.ndarray) -> list[float]:
 def _matern_half_integer(nu: float, t: Array, xp: ModuleType) -> Array:
     """``exp(-t) p!/(2p)! sum_i (p+i)!/(i!(p-i)!) (2t)^(p-i)``, nu = p + 1/2 (DLMF 10.49.12): all terms positive."""
     t = array.clip(t, 0.0, _VANISHED, xp)
-    return xp.exp(-t) * polynomial(_half_integer_polynomial(int(nu)), t)
+    return xp.exp(-t) * polynomial(list(map(float, half_integer_polynomial(int(nu)))), t)
 
 
 @lru_cache(maxsize=64)
-def _half_integer_polynomial(p: int) -> list[float]:
-    """Coefficients of powers of t, lowest first."""
-    coefficients = [
-        float(
-            Fraction(
-                math.factorial(p) * math.factorial(p + i),
-                math.factorial(2 * p) * math.factorial(i) * math.factorial(p - i),
-            )
+def half_integer_polynomial(p: int) -> list[Fraction]:
+    """Coefficients of powers of t, lowest first, of the Matérn function of order p + 1/2 times ``exp(t)``."""
+    return [
+        Fraction(
+            2 ** (p - i) * math.factorial(p) * math.factorial(p + i),
+            math.factorial(2 * p) * math.factorial(i) * math.factorial(p - i),
         )
-        * 2.0 ** (p - i)
-        for i in range(p + 1)
+        for i in range(p, -1, -1)
     ]
-    return coefficients[::-1]
 
 
 def _matern_uniform(nu: float, t: Array, xp: ModuleType) -> Array:

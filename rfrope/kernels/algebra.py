@@ -14,7 +14,9 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope._core.array import Array
+from rfrope.kernels import falls
 from rfrope.kernels.base import Atoms, Kernel
+from rfrope.kernels.falls import Falls
 from rfrope.kernels.law import Law
 from rfrope.kernels.parameters import along_axes, per_axis, shares, square_matrix, volume
 
@@ -123,6 +125,9 @@ class Product(Kernel):
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return math.prod((f._phi(delta, xp) for f in self.factors), start=1.0)
 
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        return falls.independent(f.falls(delta, xp) for f in self.factors)
+
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         """Sum of shifted densities, where all factors but one are of atoms."""
         smooth, places, weights = [], np.zeros((1, self.ndim)), np.ones(1)
@@ -183,6 +188,9 @@ class Mixture(Kernel):
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return sum(w * k._phi(delta, xp) for w, k in zip(self.weights, self.kernels, strict=True))
+
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        return falls.mixed(self.weights, [k.falls(delta, xp) for k in self.kernels])
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         return sum(w * k._density(omega, xp) for w, k in zip(self.weights, self.kernels, strict=True))
@@ -246,6 +254,9 @@ class Rescaled(_Wrapper):
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return self.kernel._phi(delta / along_axes(self.scale, delta, xp), xp)
 
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        return self.kernel.falls(delta / along_axes(self.scale, delta, xp), xp)
+
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         return volume(self.scale, self.ndim) * self.kernel._density(omega * along_axes(self.scale, omega, xp), xp)
 
@@ -278,6 +289,9 @@ class Warped(_Wrapper):
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return self.kernel._phi(_times(delta, np.asarray(self.matrix).T, xp), xp)
+
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        return self.kernel.falls(_times(delta, np.asarray(self.matrix).T, xp), xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         inverse = np.linalg.inv(np.asarray(self.matrix))
@@ -326,6 +340,9 @@ class Axes(Kernel):
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return math.prod((k._phi(part, xp) for k, part in self._groups(delta)), start=1.0)
+
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        return falls.independent(k.falls(part, xp) for k, part in self._groups(delta))
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         return math.prod((k._density(part, xp) for k, part in self._groups(omega)), start=1.0)

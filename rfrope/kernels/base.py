@@ -18,12 +18,14 @@ import numpy as np
 from rfrope._core import angles, array, elementwise
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
+from rfrope.kernels.falls import Falls, from_phi
 from rfrope.kernels.law import Law
 
 Atoms = tuple[np.ndarray, np.ndarray]  # frequencies (n, k) and their probabilities (n,)
 
 _HELD = 128.0  # bytes that formulas hold for each number of their argument, about: 25 to 150
 _LAW = {"_law", "_unit_law"}
+_PHI = {"phi", "_phi", "_radial_phi", "_near_phi"}
 _TRANSPORT = {"transport", "draws", "_frequencies", "drawn", "_transport", "_unit_transport", "_mapped"}
 
 
@@ -185,6 +187,19 @@ class Kernel(ABC):
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         """Phi at lags ``(..., k)``."""
 
+    def falls(self, delta: Array, xp: ModuleType) -> Falls:
+        """Return ``E (1 - cos u)`` and ``E (1 - cos u)^2`` at lags ``(..., k)``, with their digits at small lags.
+
+        Small lags of a kernel that states nothing but Phi have the digits of ``1 - Phi``.
+        """
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            stated = self._owner({"_falls"}) <= self._owner(_PHI)
+            return self._falls(delta, xp) if stated else Kernel._falls(self, delta, xp)
+
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        """As `falls`."""
+        return from_phi(self._phi(delta, xp), self._phi(2.0 * delta, xp))
+
     @abstractmethod
     def _transport(self, u: np.ndarray) -> np.ndarray:
         """Frequencies ``(..., k)`` from points of the cube ``(..., draws)``."""
@@ -206,11 +221,11 @@ class Kernel(ABC):
 
     def stated_law(self) -> Law | None:
         """Law that stands for the transport; None where there is none, or where a subclass changed only the other."""
-        places = [
-            next(place for place, owner in enumerate(type(self).__mro__) if not names.isdisjoint(vars(owner)))
-            for names in (_LAW, _TRANSPORT)
-        ]
-        return self._law() if places[0] <= places[1] else None
+        return self._law() if self._owner(_LAW) <= self._owner(_TRANSPORT) else None
+
+    def _owner(self, names: set[str]) -> int:
+        """Place of the class that says one of these last, in the order of inheritance."""
+        return next(place for place, owner in enumerate(type(self).__mro__) if not names.isdisjoint(vars(owner)))
 
     def _frequencies(self, u: np.ndarray) -> np.ndarray:
         return self.drawn(np.asarray(u, dtype=np.float64))

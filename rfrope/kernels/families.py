@@ -14,11 +14,25 @@ from typing import ClassVar
 
 import numpy as np
 
-from rfrope._core import special
+from rfrope._core import array, special
 from rfrope._core.array import Array
+from rfrope.kernels import falls
 from rfrope.kernels.base import Kernel
+from rfrope.kernels.falls import Falls
 from rfrope.kernels.law import Law, Quantile
-from rfrope.kernels.parameters import along_axes, check_ndim, length, near_and_far, per_axis, positive, shape, volume
+from rfrope.kernels.parameters import (
+    along_axes,
+    check_ndim,
+    length,
+    near_and_far,
+    per_axis,
+    positive,
+    radius,
+    shape,
+    volume,
+)
+
+_DISTANT = 1e150  # in units of the scale: its square is finite
 
 
 class _Isotropic(Kernel):
@@ -36,6 +50,13 @@ class _Isotropic(Kernel):
         if isinstance(near, np.bool):
             return self._near_phi(square, xp) if near else self._radial_phi(t, xp)
         return xp.where(near, self._near_phi(square, xp), self._radial_phi(t, xp))
+
+    def _distance(self, delta: Array, bound: float, xp: ModuleType) -> tuple[Array, Array]:
+        """Lengths in units of the scale and their squares, which up to a bound have derivatives at 0."""
+        scaled = delta / along_axes(self.scale, delta, xp)
+        near, square, t = near_and_far(scaled, bound, xp)
+        t = array.clip(t, 0.0, _DISTANT, xp)
+        return radius(scaled, xp), xp.where(near, square, t * t)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return self._unit_transport(u) / np.asarray(self.scale)
@@ -128,6 +149,9 @@ class Gaussian(_Stated):
     def _near_phi(self, square: Array, xp: ModuleType) -> Array:
         return xp.exp(-0.5 * square)
 
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        return falls.of_gaussian(self._distance(delta, 1.0, xp)[1], xp)
+
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         return self._near_density(w * w, xp)
 
@@ -155,6 +179,11 @@ class Cauchy(_Stated):
 
     def _near_phi(self, square: Array, xp: ModuleType) -> Array:
         return 1.0 / (1.0 + square)
+
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        square = self._distance(delta, 1.0, xp)[1]
+        fall = square / (1.0 + square)
+        return fall, fall * (6.0 * (square / (1.0 + 4.0 * square)))
 
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         return 0.5 ** (0.5 * self.ndim) * _normal_gamma_density(1.0, self.ndim, math.sqrt(0.5) * w, xp)
@@ -198,6 +227,9 @@ class Matern(_Stated):
     def _near_phi(self, square: Array, xp: ModuleType) -> Array:
         return 1.0 - (0.5 * self.nu / (self.nu - 1.0) if self.nu > 1.0 else 0.0) * square
 
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        return falls.of_matern(self.nu, math.sqrt(2.0 * self.nu) * self._distance(delta, 0.0, xp)[0], xp)
+
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         return self._density_of_logarithm(special.log1p_square(w * (1.0 / math.sqrt(2.0 * self.nu)), xp), xp)
 
@@ -236,6 +268,10 @@ class Exponential(_Stated):
 
     def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
         return xp.exp(-t)
+
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        fall = -xp.expm1(-self._distance(delta, 0.0, xp)[0])
+        return fall, fall * (1.0 + 0.5 * fall)
 
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         return self._density_of_logarithm(special.log1p_square(w, xp), xp)
@@ -283,6 +319,17 @@ class RationalQuadratic(_Stated):
 
     def _near_phi(self, square: Array, xp: ModuleType) -> Array:
         return xp.exp(-self.alpha * xp.log1p(square * (0.5 / self.alpha)))
+
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        t, square = self._distance(delta, 1.0, xp)
+        near = square < 2.0 * self.alpha
+        z = xp.where(near, square, xp.zeros_like(square)) * (0.5 / self.alpha)
+        t = xp.where(near, xp.ones_like(t), t) * (1.0 / math.sqrt(2.0 * self.alpha))
+        once, twice = (
+            self.alpha * xp.where(near, xp.log1p(m * m * z), special.log1p_square(m * t, xp)) for m in (1.0, 2.0)
+        )
+        excess = 0.5 * self.alpha * xp.log1p(z * z * (6.0 + z * (4.0 + z)) / (1.0 + 4.0 * z))
+        return falls.of_exponent(once, twice, excess, near, xp)
 
     def _radial_density(self, w: Array, xp: ModuleType) -> Array:
         return _normal_gamma_density(self.alpha, self.ndim, w, xp)
@@ -343,6 +390,15 @@ class PowerExponential(_Isotropic):
 
     def _near_phi(self, square: Array, xp: ModuleType) -> Array:
         return xp.exp(-square) if self.exponent == 2.0 else xp.ones_like(square)
+
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        if self.exponent == 2.0:
+            return falls.of_gaussian(2.0 * self._distance(delta, 1.0, xp)[1], xp)
+        t = self._distance(delta, 0.0, xp)[0]
+        zero = t == 0.0
+        once = xp.where(zero, xp.zeros_like(t), xp.where(zero, xp.ones_like(t), t) ** self.exponent)
+        excess = -2.0 * math.expm1((self.exponent - 2.0) * math.log(2.0)) * once
+        return falls.of_exponent(once, 2.0**self.exponent * once, excess, t < 1.0, xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         if self.exponent == 1.0:

@@ -14,13 +14,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rfrope._core import elementwise, special, turns
+from rfrope._core import array, elementwise, special, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, show
 from rfrope._core.array import Array
 from rfrope._core.cosine_integral import log_uniform_mean_cos
-from rfrope.kernels import parameters
+from rfrope.kernels import falls, parameters
 from rfrope.kernels.base import Atoms, Kernel
+from rfrope.kernels.falls import Falls
 from rfrope.kernels.law import Law
 from rfrope.kernels.parameters import (
     along_axes,
@@ -35,6 +36,7 @@ from rfrope.kernels.parameters import (
     volume,
 )
 
+_SINC = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(falls.TERMS)]  # sin(x)/x by powers of x^2
 _KNOWN = 2.0**60  # phase up to which turns in twice the working precision are exact to 1e-15
 
 
@@ -59,6 +61,13 @@ class Sinc(Kernel):
         angle = delta * along_axes(self.bandwidth, delta, xp)
         quotients = special.sinc(angle, xp)
         return math.prod(quotients[..., axis] for axis in range(self.ndim))  # a product that has second derivatives
+
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        angle = delta * along_axes(self.bandwidth, delta, xp)
+        far = falls.from_phi(special.sinc(angle, xp), special.sinc(2.0 * angle, xp))
+        small = array.clip(angle, -1.0, 1.0, xp)
+        of_axes = falls.of_series(_SINC, small * small, far, xp)
+        return falls.independent((of_axes[0][..., i], of_axes[1][..., i]) for i in range(self.ndim))
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         inside = xp.all(xp.abs(omega) <= along_axes(self.bandwidth, omega, xp), axis=-1)
@@ -111,6 +120,14 @@ class LogUniform(Kernel):
         x = xp.where(x < 0.0, -x, x)  # its slope at 0 is not 0, so that second derivatives are right there
         return log_uniform_mean_cos(self.low * x, self.high * x, self._log_ratio, xp)
 
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        far = falls.from_phi(self._phi(delta, xp), self._phi(2.0 * delta, xp))
+        angle = array.clip(self.high * delta[..., 0], -1.0, 1.0, xp)
+        ratio = self._log_ratio
+        moments = [1.0, *(-math.expm1(-2 * n * ratio) / (2 * n * ratio) for n in range(1, falls.TERMS))]
+        series = [(-1.0) ** n / math.factorial(2 * n) * moment for n, moment in enumerate(moments)]
+        return falls.of_series(series, angle * angle, far, xp)
+
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         w = xp.abs(omega[..., 0])
         inside = (w >= self.low) & (w <= self.high)
@@ -146,6 +163,9 @@ class Ball(Kernel):
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
         return _sphere_mean_cos(0.5 * self.ndim, delta * along_axes(self.bandwidth, delta, xp), xp)
+
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        return _sphere_falls(0.5 * self.ndim, delta * along_axes(self.bandwidth, delta, xp), xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         inside = parameters.radius(omega / along_axes(self.bandwidth, omega, xp), xp) <= 1.0
@@ -193,6 +213,12 @@ class Shell(Kernel):
             return _mean_cos((self.radius,), delta, xp)
         return _sphere_mean_cos(0.5 * self.ndim - 1.0, delta * along_axes(self.radius, delta, xp), xp)
 
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        phase = delta * along_axes(self.radius, delta, xp)
+        if self.ndim == 1:
+            return falls.of_cosine(phase[..., 0], self._phi(delta, xp), xp)
+        return _sphere_falls(0.5 * self.ndim - 1.0, phase, xp)
+
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         raise ValueError(f"{self!r} has no density: its frequencies lie on a sphere")
 
@@ -214,6 +240,12 @@ def _inverse(volume: float) -> float:
 def _sphere_mean_cos(order: float, vectors: Array, xp: ModuleType) -> Array:
     near, square, t = parameters.near_and_far(vectors, 1.0, xp)
     return xp.where(near, special.sphere_near(order, square), special.sphere_mean_cos(order, t, xp))
+
+
+def _sphere_falls(order: float, vectors: Array, xp: ModuleType) -> Falls:
+    far = falls.from_phi(_sphere_mean_cos(order, vectors, xp), _sphere_mean_cos(order, 2.0 * vectors, xp))
+    near, square, _ = parameters.near_and_far(vectors, 1.0, xp)
+    return falls.of_series(special.sphere_series(order), xp.where(near, square, xp.ones_like(square)), far, xp)
 
 
 def _direction(u: np.ndarray) -> np.ndarray:
@@ -265,6 +297,17 @@ class Periodic(Kernel):
         return min(1.0 / self.scale / self.scale, 1e300)
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
+        sine = self._sine(delta, xp) / self.scale
+        return xp.exp(-2.0 * sine * sine)
+
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        sine = self._sine(delta, xp)
+        exponent, square = 2.0 * (sine / self.scale) ** 2, sine * sine
+        twice = 4.0 * exponent * (1.0 - square)
+        return falls.of_exponent(exponent, twice, 2.0 * exponent * square, square < 0.5, xp)
+
+    def _sine(self, delta: Array, xp: ModuleType) -> Array:
+        """``sin(pi x / period)`` for x taken into half a period."""
         x = delta[..., 0]
         x = xp.where(
             x < 0.0, -x, x
@@ -272,8 +315,7 @@ class Periodic(Kernel):
         x = xp.where(xp.isinf(x), xp.full_like(x, math.nan), x)
         rest = xp.remainder(x, self.period)
         rest = xp.where(rest > 0.5 * self.period, self.period - rest, rest)  # exact, as the remainder is
-        sine = xp.sin(math.pi * (rest / self.period)) / self.scale
-        return xp.exp(-2.0 * sine * sine)
+        return xp.sin(math.pi * (rest / self.period))
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         raise ValueError(f"{self!r} has no density: its frequencies are whole multiples of one")
@@ -338,6 +380,16 @@ class SpectralMixture(Kernel):
             total = total + weight * envelope * cos
         return total
 
+    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+        parts = []
+        for _, mean, scale in self._components():
+            near, square, t = parameters.near_and_far(delta * along_axes(scale, delta, xp), 1.0, xp)
+            lump = falls.of_gaussian(xp.where(near, square, t * t), xp)
+            seen = xp.where((lump[0] == 1.0)[..., None], xp.zeros_like(delta), delta)
+            phase = xp.sum(seen * vector(mean, delta, xp), axis=-1)
+            parts.append(falls.independent((lump, falls.of_cosine(phase, _mean_cos(mean, seen, xp), xp))))
+        return falls.mixed(self.weights, parts)
+
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         total: Array = 0.0
         for weight, mean, scale in self._components():
@@ -371,7 +423,8 @@ class Constant(Kernel):
         return 1
 
     def _phi(self, delta: Array, xp: ModuleType) -> Array:
-        return xp.ones_like(delta[..., 0])
+        nothing = 0.0 * xp.where(xp.isfinite(delta), delta, xp.zeros_like(delta))  # with a derivative
+        return xp.sum(nothing, axis=-1) + 1.0
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         raise ValueError(f"{self!r} has no density: its frequencies are 0")
