@@ -668,6 +668,16 @@ BAD = [
         "rope_theta is 10000.0, rotary_emb_base is 500000.0; expected one of them, or equal",
     ),
     (
+        {"model_type": "jetmoe", "kv_channels": 24, "head_dim": 40},
+        ValueError,
+        "kv_channels is 24, head_dim is 40; expected one of them, or equal",
+    ),
+    (
+        {"model_type": "qwen2_vl_vision", "embed_dim": 192, "num_heads": 3, "num_attention_heads": 6},
+        ValueError,
+        "num_heads is 3, num_attention_heads is 6; expected one of them, or equal",
+    ),
+    (
         {"model_type": "apertus", "rope_theta": 77777.0},
         ValueError,
         "rope_theta is 77777.0, which this model_type does not read beside rope_parameters; expected rope_theta in",

@@ -76,7 +76,9 @@ def test_a_config_that_is_stretched_already(run, key):
     page = pathlib.Path("plan.html").read_text("utf-8")
     assert "stretched already, by yarn with factor 4" in page
     code, out, _ = run("plan", "config.json", "--context", 2048, "--trained", 1024)
-    assert out.startswith("From 1024 trained positions to 2048, 2 times as many. ")
+    first, second, *_ = out.split("\n")
+    assert first == "The frequencies were scaled before, by yarn, and are taken as those of training."
+    assert second.startswith("From 1024 trained positions to 2048, 2 times as many. ")
 
 
 def test_long_lists_of_divisors_are_in_short(run):

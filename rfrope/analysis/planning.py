@@ -20,7 +20,7 @@ from rfrope.scaling import schemes
 from rfrope.scaling.records import EVERYWHERE, Stretched, ladder
 from rfrope.scaling.records import stretched as stretched_by_config
 
-OPTIMISED, _YARN, _LLAMA3 = "optimised", "yarn", "llama3"
+OPTIMISED, _YARN, _LLAMA3, _AS_IT_IS = "optimised", "yarn", "llama3", "as it is"
 _WHOLE = ("partial_rotary_factor", 1.0)  # goes without saying
 _LADDER = 1e-12  # how far, relatively, frequencies may be from the ladder of a base
 _DIGITS = 3  # digits to which measures are alike
@@ -37,7 +37,7 @@ _PERPLEXITY = {  # SmolLM2-135M-Instruct beyond its 8192 positions, in texts of 
     _LLAMA3: 5.20,
     OPTIMISED: 5.28,
     "linear": 20.77,
-    "as it is": 58.50,
+    _AS_IT_IS: 58.50,
 }
 _EVIDENCE = (
     "The order is that of perplexity, which was measured for one model, without training, at twice its context.\n"
@@ -321,7 +321,7 @@ def _published(trained: Rope, given: Stretch) -> tuple[_Made, dict[str, str]]:
     long: dict[str, Any] = {"factor": factor, "original_max_position_embeddings": original}
     bands: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}  # Llama 3.1's
     makers: dict[str, tuple[Callable[[], Rope], dict[str, Any]]] = {
-        "as it is": (lambda: trained, {"rope_type": "default"}),
+        _AS_IT_IS: (lambda: trained, {"rope_type": "default"}),
         "linear": (lambda: schemes.linear(trained, factor), {"rope_type": "linear", "factor": factor}),
         "ntk": (lambda: schemes.ntk(trained, factor), {"rope_type": "default"}),
         _YARN: (lambda: schemes.yarn(trained, base=base, **long), {"rope_type": "yarn", **long}),
@@ -441,8 +441,11 @@ def _table(plan: Plan) -> Iterator[str]:
 
 
 def _already(plan: Plan) -> Iterator[str]:
-    """What the config's scheme did before, and what the plan starts from."""
+    """What was done to the ladder before, and what the plan starts from."""
     if plan.stretched is None:
+        steps = plan.way(_AS_IT_IS).rope.source.get("scaled_by", ())
+        if names := ", then ".join(str(step["scheme"]) for step in steps if step.get("factor") != 1.0):
+            yield f"The frequencies were scaled before, by {names}, and are taken as those of training."
         return
     yield f"The config is {plan.stretched}."
     if plan.context <= plan.stretched.reach:

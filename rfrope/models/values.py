@@ -25,6 +25,7 @@ NAMES = {
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx"),
 }
 DICTS = ("rope_parameters", "rope_scaling")
+_SIZES = ("head_dim", "hidden_size", "num_attention_heads")
 _BESIDE = ("rope_theta", "partial_rotary_factor")  # may stand beside the dict
 _WINDOWED = ("sliding", "chunked")  # beginnings of the names of kinds of layers
 _NO_ATTENTION = ("linear_attention", "conv", "mamba", "recurrent")
@@ -40,8 +41,15 @@ def names(what: str, defaults: Mapping[str, Any] | None = None) -> tuple[str, ..
 
 
 def first(part: Mapping[str, Any], what: str, defaults: Mapping[str, Any] | None = None) -> Any:
-    """Value of the first of a thing's names that a config holds, else the usual one of its type, else None."""
-    found = next((part[name] for name in names(what, defaults) if part.get(name) is not None), None)
+    """Value of the first of a thing's names that a config holds, else the usual one of its type, else None.
+
+    A known class has these for one field, and takes what a file has last.
+    """
+    held = {name: part[name] for name in names(what, defaults) if part.get(name) is not None}
+    found = next(iter(held.values()), None)
+    if what in _SIZES and has_defaults(defaults or {}) and any(value != found for value in held.values()):
+        listed = ", ".join(f"{name} is {show(value)}" for name, value in held.items())
+        raise ValueError(f"{listed}; expected one of them, or equal")
     return found if found is not None or defaults is None else defaults.get(what)
 
 

@@ -317,6 +317,7 @@ SCHEMES = (
 
 _NAMES_ORIGINAL = ("yarn", "longrope", "llama3", "dynamic")  # dynamic by its formula, which takes the config's context
 _STRETCHING = (*_NAMES_ORIGINAL, "linear", "ntk", "proportional")
+_UNNOTED = ("dynamic", "ntk")  # read from a config they leave no step in ``scaled_by``
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,6 +360,8 @@ class Stretched:
 def stretched(rope: Rope) -> Stretched | None:
     """What has stretched the ladder of a config; None for none, and for HunYuan's ``alpha``, which is a base.
 
+    None, too, for a Rope that `rfrope.scaling` has changed since: its config does not say what it is any more.
+
     Parameters
     ----------
     rope : Rope
@@ -371,6 +374,8 @@ def stretched(rope: Rope) -> Stretched | None:
     values = dict(rope.source.get("rope_parameters", {}))
     name, context = values.get("rope_type"), rope.context
     if name not in _STRETCHING or "alpha" in values or not isinstance(context, int):
+        return None
+    if len(rope.source.get("scaled_by", ())) > (name not in _UNNOTED):
         return None
     original = int(values.get("original_max_position_embeddings", context))
     factor = float(values.get("factor", context / original))
@@ -385,6 +390,6 @@ def stretched(rope: Rope) -> Stretched | None:
         frequencies=made.frequencies,
         attention_factor=1.0,
         context=original,
-        source=rope.source | {"rope_parameters": plain},
+        source={key: value for key, value in rope.source.items() if key != "scaled_by"} | {"rope_parameters": plain},
     )
     return Stretched(str(name), factor, original, max(round(factor * original), context), before)

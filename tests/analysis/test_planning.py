@@ -259,6 +259,33 @@ def test_the_recipe_of_qwen_is_the_plan_that_it_reaches():
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_way_is_one_step_from_the_ladder(scheme):
+    (rope,) = rfrope.from_config(config(scheme), seq_len=8192)
+    steps = {way.name: way.rope.source.get("scaled_by", []) for way in analysis.plan(rope, 16384).ways}
+    assert steps.pop("as it is") == []
+    assert {name: [step["scheme"] for step in done] for name, done in steps.items()} == {n: [n] for n in steps}
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, None])
+def test_a_rope_that_was_scaled_since_is_not_what_its_config_says(scheme):
+    told = config(scheme) if scheme else config("linear", factor=1.0)
+    rope = scaling.linear(rfrope.from_config(told, seq_len=8192)[0], 2.0)
+    plan = analysis.plan(rope, 16384)
+    assert (plan.stretched, plan.trained_context) == (None, 4096)
+    np.testing.assert_array_equal(plan.way("as it is").rope.frequencies, rope.frequencies)
+    assert re.match(
+        r"The frequencies were scaled before, by .*linear, and are taken as those of training\.\n", str(plan)
+    )
+
+
+def test_a_plan_from_a_way_of_another_says_so():
+    (rope,) = rfrope.from_config(config("yarn"))
+    further = analysis.plan(analysis.plan(rope, 8192).way("optimised").rope, 16384)
+    assert further.trained_context == 8192
+    assert further.preface.startswith("The frequencies were scaled before, by optimised, and are taken as those of")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_model_that_was_trained_with_its_scheme_keeps_it(scheme):
     (rope,) = rfrope.from_config(config(scheme, context=8192), seq_len=8192)
     plan = analysis.plan(rope, 16384, trained_context=8192)
