@@ -623,6 +623,18 @@ def test_a_density_about_a_frequency_that_is_given(scale):
     assert made.phi(1.0 / scale) == pytest.approx(np.exp(-0.5), abs=1e-9)
 
 
+def test_a_thorough_search_in_the_plane_may_use_more_panels(monkeypatch):
+    """Abel's transform is dear: a quick search uses few."""
+    looked = []
+    monkeypatch.setattr(inversion, "collect", lambda law, noise, search: looked.append(search) or 1 / 0)
+    plane = measures.MEASURES[2]
+    given = lags.read_lags(lambda t: np.exp(-np.abs(t)), plane, 1.0)
+    for thorough in (False, True):
+        with pytest.raises(ZeroDivisionError):
+            inversion.transform(given, plane, thorough=thorough)
+    assert [search.budget for search in looked] == [plane.panels, inversion._THOROUGH]
+
+
 def test_what_is_met_while_looking_whether_a_density_is_even_is_resolved():
     """A band that no other frequency of the search comes near, between two that are looked at."""
     at, width = 1.0238974318218164, 3.75e-6
