@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -89,11 +90,44 @@ def test_explicit_namespaces(xp):
     space = array.named_namespace(xp.module)
     assert xp.owns(space.asarray([1.0], device=xp.device))
     assert array.named_namespace(None) is np
-    import math
-
     for wrong in ("torch", 3, math):
         with pytest.raises(TypeError, match="xp is"):
             array.named_namespace(wrong)
+
+
+def test_a_device_without_float64():
+    strict = library("array-api-strict").module
+    place = strict.Device("no_float64")
+    assert "float64" in array.supported_dtypes(strict)
+    assert "float64" not in array.supported_dtypes(strict, place)
+    assert not array.has_float64(strict, place)
+
+
+def test_arrays_that_lie_anywhere_have_no_device():
+    """NumPy's own attribute is a text that other libraries do not know."""
+    assert array.device(np.zeros(2)) is array.device(np.float64(2.0)) is array.device([1.0]) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_complex_numbers_are_as_wide_as_their_parts(xp, dtype):
+    real, imag = np.array([1.0, 1.0 / 3.0], dtype), np.array([-2.0, 0.1], dtype)
+    found = array.make_complex(xp(real), xp(imag), array.namespace(x=xp(real)))
+    assert xp.host(found).dtype == (real + 1j * imag).dtype
+    np.testing.assert_array_equal(xp.host(found), real + 1j * imag)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_an_infinite_imaginary_part_leaves_the_real_part_alone(name):
+    xp = library(name)
+    real, imag = xp([1.0, 2.0]), xp([math.inf, -math.inf])
+    found = xp.host(array.make_complex(real, imag, array.namespace(x=real)))
+    np.testing.assert_array_equal([found.real, found.imag], [[1.0, 2.0], [math.inf, -math.inf]])
+
+
+def test_how_to_convert_names_the_module_that_makes_arrays():
+    jax, strict = library("jax"), library("array-api-strict")
+    with pytest.raises(TypeError, match=r"pass array_api_strict\.asarray\(k\), or jax\.numpy\.asarray\(q\)$"):
+        array.namespace(q=strict([1.0]), k=jax([1.0]))
 
 
 def test_what_is_lazy(xp):

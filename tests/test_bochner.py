@@ -623,6 +623,31 @@ def test_a_density_about_a_frequency_that_is_given(scale):
     assert made.phi(1.0 / scale) == pytest.approx(np.exp(-0.5), abs=1e-9)
 
 
+def test_a_thorough_search_in_the_plane_may_use_more_panels(monkeypatch):
+    """Abel's transform is dear: a quick search uses few."""
+    looked = []
+    monkeypatch.setattr(inversion, "collect", lambda law, noise, search: looked.append(search) or 1 / 0)
+    plane = measures.MEASURES[2]
+    given = lags.read_lags(lambda t: np.exp(-np.abs(t)), plane, 1.0)
+    for thorough in (False, True):
+        with pytest.raises(ZeroDivisionError):
+            inversion.transform(given, plane, thorough=thorough)
+    assert [search.budget for search in looked] == [plane.panels, inversion._THOROUGH]
+
+
+def test_what_is_met_while_looking_whether_a_density_is_even_is_resolved():
+    """A band that no other frequency of the search comes near, between two that are looked at."""
+    at, width = 1.0238974318218164, 3.75e-6
+
+    def density(w):
+        band = np.exp(-0.5 * ((np.abs(w) - at) / width) ** 2) / width
+        return (0.9 * np.exp(-0.5 * w * w) + 0.05 * band) / math.sqrt(2.0 * math.pi)
+
+    t = np.array([0.3, 1.0, 2.0])
+    expected = 0.9 * np.exp(-0.5 * t * t) + 0.1 * np.cos(at * t) * np.exp(-0.5 * (width * t) ** 2)
+    np.testing.assert_allclose(bochner.from_density(density).phi(t), expected, atol=1e-10)
+
+
 def test_a_frequency_is_read_where_it_is_not_needed_too():
     with pytest.raises(TypeError, match="frequency is 'x'; expected a positive number"):
         bochner.from_density(lambda w: np.exp(-(w**2)), support=(0.0, 9.0), normalise=True, frequency="x")

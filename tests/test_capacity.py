@@ -138,6 +138,10 @@ GREEDY = {
     "rotation.rerotate": (lambda: rotation.rerotate(many(MANY, 8), 3, LADDER, LADDER), "the size of k"),
     "rotation.packed_positions": (lambda: rotation.packed_positions([0, 2**40]), "cu_seqlens"),
     "rotation.mrope_positions": (lambda: rotation.mrope_positions([MOST]), "segments[0]"),
+    "rotation.mrope_positions: frames": (
+        lambda: rotation.mrope_positions([(2**28, 32, 32)]),
+        "frames, height or width",
+    ),
     "rotation.grid_positions": (lambda: rotation.grid_positions((MOST, MOST)), "shape"),
     "geometric": (lambda: rfrope.geometric(MOST), "n_blocks"),
     "arithmetic": (lambda: rfrope.arithmetic(MOST, step=0.1), "n_blocks"),

@@ -924,12 +924,27 @@ def test_kernels_shows_those_that_are_named(run):
 def test_kernels_as_json(run):
     _, out, _ = run("kernels", "--json")
     held = json.loads(out)
+    assert out.count("\n") > 7 * len(held)  # a line for each entry, for people and for diff
     assert [record["name"] for record in held] == list(kernels.names())
     matern = next(record for record in held if record["name"] == "matern")
     assert matern["parameters"] == {"nu": 1.5, "scale": 1.0, "ndim": 1}
     for record in held:
         assert set(record) == {"name", "aliases", "formula", "law", "parameters", "dimensions", "example"}
         kernels.parse(record["example"])
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("model.json", "-o out.json: model.json: No such file or directory"), (None, "-o out.json: is damaged")],
+)
+def test_an_error_of_another_file_names_both(name, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"), shared.naming("-o", "out.json"):
+        if name is None:
+            raise OSError("is damaged")
+        open(name)
+    with pytest.raises(ValueError, match=r"^-o out.json: No such file or directory$"), shared.naming("-o", "out.json"):
+        open(tmp_path / "out.json")
 
 
 def test_a_registered_kernel_is_listed(run, wrong_kernel):

@@ -280,6 +280,7 @@ def test_talkers_and_thinkers():
         Place("thinker_config.vision_config", "axial", 80, 40, 1e4, None),
         Place("talker_config", "default", 128, 64, 1e6, 32768),
     ]
+    assert [part.source["qk_head_dim"] for part in found] == [128, 80, 128]
 
 
 def test_layers_in_dicts_of_their_own():
@@ -460,6 +461,15 @@ def test_sections_that_are_in_no_order_of_mrope_are_not_given():
     (part,) = from_config({"model_type": "ernie4_5_vl_moe_text", "rope_scaling": {"mrope_section": [22, 22, 20]}})
     assert part.sections is None
     assert part.source["rope_parameters"]["mrope_section"] == [22, 22, 20]
+
+
+@pytest.mark.parametrize("inner", [{}, {"model_type": "made_up"}])
+def test_the_order_of_sections_is_that_of_the_whole_where_the_text_part_has_no_known_type(inner):
+    text = {"head_dim": 128, "rope_scaling": {"mrope_section": [24, 20, 20], "rope_type": "default"}} | inner
+    (part,) = from_config({"model_type": "qwen3_vl", "text_config": text})
+    assert (part.sections, part.interleaved) == ((24, 20, 20), True)
+    (part,) = from_config({"model_type": "hunyuan_vl", "text_config": text})
+    assert (part.sections, part.interleaved) == (None, False)
 
 
 @pytest.mark.parametrize("told", [{}, {"mrope_interleaved": True}, {"mrope_interleaved": False}])

@@ -183,6 +183,22 @@ def test_no_survivor_of_the_table_is_open():
     assert [mutate.row_name(row) for row in rows if row["outcome"] == "killed" and len(row["by"]) < 8] == []
 
 
+def test_every_row_of_the_table_is_of_this_source():
+    """``python -m tools.mutate page`` drops those whose lines are others now."""
+    rows = mutate.table()
+    kept = mutate.present(rows)
+    assert [mutate.row_name(row) for row in rows if row not in kept] == []
+
+
+def test_rows_whose_line_is_another_now_are_left_out(meant, monkeypatch):
+    monkeypatch.setattr(mutate, "ROOT", meant)
+    one = mutations(meant, "rfrope/one.py")[0]
+    values = (one.kind, one.module, one.function, brief(one.before), brief(one.after), "killed", "tests/test_a.py::b")
+    row = dict(zip(mutate.FIELDS, values, strict=True))
+    gone = row | {"before": "x = 1"}
+    assert mutate.present([gone, row, row | {"module": "rfrope/gone.py"}]) == [row]
+
+
 @pytest.mark.parametrize(
     ("seen", "by", "expected"),
     [

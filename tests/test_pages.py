@@ -157,6 +157,13 @@ def test_bins_hold_every_lag_once(last):
     assert starts[-1] <= last
 
 
+def test_each_table_of_inspect_stands_below_its_title(made):
+    page, _ = made("inspect", *LADDER)
+    told = page.read_text("utf-8")
+    over, what = told.index("Over the context"), told.index("What they are")
+    assert over < told.index("never turn") < what < told.index("nearest kernel")
+
+
 def test_pages_are_refused_before_the_work(run, tmp_path, monkeypatch):
     monkeypatch.setattr(analysis.summary, "fit_kernel", lambda *given, **more: pytest.fail("work was done"))
     code, _, err = run("inspect", *LADDER, "--html", tmp_path / "page.txt")

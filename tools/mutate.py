@@ -70,12 +70,12 @@ def main(arguments: list[str] | None = None) -> int:
     three = commands.add_parser("reported", help="those that an attack from outside reported as unseen")
     three.add_argument("--only", default="", help="only modules whose path holds this text")
     three.add_argument("--processes", type=int, default=2)
-    commands.add_parser("page", help="write docs/mutations.inc from the table")
+    commands.add_parser("page", help="drop rows whose lines are others now; write docs/mutations.inc from the table")
     two = commands.add_parser("again", help="check a sample of the table")
     two.add_argument("--number", type=int, default=24)
     given = parser.parse_args(arguments)
     if given.command == "page":
-        write(table())
+        write(present(table()))
         return 0
     for name in BEFORE:
         with suppress(ImportError):
@@ -92,8 +92,7 @@ def campaign(given: argparse.Namespace) -> int:
     Rows of the table are kept, but for those whose lines are others now.
     """
     lines, rows = nearest.read(given.lines) if given.lines else {}, table()
-    there = {one.name for one in everything({row["module"] for row in rows})}
-    before = {row_name(row): row for row in rows if row_name(row) in there}
+    before = {row_name(row): row for row in present(rows)}
     among = nearest.OF_TORCH if given.of_torch else ("",)
     number = given.number or (360 if given.meaning else 230)
     if given.survivors:
@@ -167,6 +166,12 @@ def table() -> list[dict[str, str]]:
         return []
     with TABLE.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def present(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows whose lines are in the source as it is now."""
+    there = {one.name for one in everything({row["module"] for row in rows})}
+    return [row for row in rows if row_name(row) in there]
 
 
 def row_name(row: dict[str, str]) -> str:

@@ -440,7 +440,7 @@ def split(x: Array, xp: ModuleType) -> tuple[Array, Array]:
 
 
 def make_complex(real: Array, imag: Array, xp: ModuleType) -> Array:
-    """Return real + i imag, without the NaN that ``1j * inf`` would put into the real part."""
+    """Return real + i imag; in NumPy, PyTorch and JAX without the NaN that ``1j * inf`` puts into the real part."""
     library = library_of(xp)
     if library == "torch":
         return xp.complex(real, imag)
