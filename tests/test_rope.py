@@ -406,7 +406,7 @@ def test_a_given_head_dim_is_held(name):
         return
     for one in kept(given):
         with pytest.raises(
-            ValueError, match=r"features are 8 wide, but the Rope has head_dim=6; expected 6: for heads"
+            ValueError, match=r"^(x|q|k|w_q) has 8 features, but the Rope has head_dim=6; expected 6: for heads"
         ):
             call(one)
     with pytest.raises(

@@ -193,13 +193,21 @@ def prepared(
         raise ValueError(
             f"{names[0]} has shape {tuple(x.shape)}, but the phases from {names[1]} have shape {tuple(phases)}: the "
             f"result would be {(*leading, x.shape[-1])}; expected phases that leave {names[0]} its shape: insert "
-            f"axes with None, as in {names[1]}[:, None], or broadcast {names[0]} first where all combinations are meant"
+            f"axes with None, as in {names[1].partition(' ')[0]}[:, None], or broadcast {names[0]} first where all "
+            "combinations are meant"
         )
     if out is None:
         array.check_memory(int(array.dtype_name(x)[-2:]) / 8, x.shape, x, names[0])
     else:
         _check_out(out, x, tensors.needs_gradient(x, out, *angles))
     return out_pairing
+
+
+def sources(name: str, *, scale: Any = None, shift: Any = None, **frequencies: Any) -> str:
+    """Names of all that phases get axes from: positions, frequencies ``(*H, D, k)`` of heads, a shift, and a scale."""
+    sets = [other for other, value in frequencies.items() if value.ndim > 2]
+    added = {"shift": shift, "scale": scale}
+    return " and ".join([name, *sets, *(other for other, value in added.items() if getattr(value, "ndim", 0) > 1)])
 
 
 def turned(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
