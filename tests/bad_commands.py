@@ -147,25 +147,22 @@ def values_of(said: Any, key: str) -> Iterator[Any]:
             yield from values_of(one, key)
 
 
-def judged(command: str, name: str, names: tuple[str, ...], line: list[str], kind: str) -> str:
-    """What is wrong with what a line gives; empty if nothing is."""
-    word = WORDS[kind]
+def judged(command: str, name: str, names: tuple[str, ...], line: list[str], kind: str) -> tuple[Any, str]:
+    """Exit code of a line, and what is wrong with what it gives; empty if nothing is."""
+    word, code = WORDS[kind], None
     try:
         code, out, err = run([command, *line])
         if code == 0:
             check(command, name, word, out, line)
-            return ""
+            return 0, ""
     except BaseException as error:
-        return f"{type(error).__name__}: {error!s:.200}"
+        return code, f"{type(error).__name__}: {error!s:.200}"
     *usage, last = err.rstrip("\n").split("\n")
     if code != 2 or out or not re.match(rf"rfrope( {command})?: error: ", last) or (usage and "usage:" not in usage[0]):
-        return f"exit code {code}, {err[-300:]!r}"
+        return code, f"exit code {code}, {err[-300:]!r}"
     shown = not name.startswith("-") and (printable(word)[:60] in last or show(word)[:60] in last)
-    return (
-        ""
-        if shown or any(re.search(rf"(?<!\S){re.escape(one)}\b", last) for one in names)
-        else f"does not name it: {last:.200}"
-    )
+    named = shown or any(re.search(rf"(?<!\S){re.escape(one)}\b", last) for one in names)
+    return code, "" if named else f"does not name it: {last:.200}"
 
 
 def run(line: list[str]) -> tuple[Any, str, str]:

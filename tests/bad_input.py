@@ -469,7 +469,20 @@ def judged(function: Any, arguments: dict[str, Any], name: str, value: Any, of: 
         if not isinstance(error, DOCUMENTED) or any(part in last.filename for part in FOREIGN):
             return True, told
         return True, "" if _names(name, value, arguments_of(function), error) else f"does not name it: {told}"
+    if getattr(value, "is_meta", False):  # it has a shape alone, and so has what it gives
+        plain = called(function, {**given, name: value.new_ones(value.shape, device="cpu")})
+        same = _shapes(found) == _shapes(plain)
+        return False, "" if same else f"it is taken, and gives shapes {_shapes(found)}; ones give {_shapes(plain)}"
     return False, _checked(found, function, given, of)
+
+
+def _shapes(value: Any) -> Any:
+    """Shapes of all arrays of a result."""
+    if dataclasses.is_dataclass(value):
+        return [_shapes(getattr(value, field.name)) for field in dataclasses.fields(value)]
+    if isinstance(value, list | tuple):
+        return [_shapes(one) for one in value]
+    return tuple(getattr(value, "shape", ()))
 
 
 def _checked(found: Any, function: Any, given: dict[str, Any], of: str) -> str:

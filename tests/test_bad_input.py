@@ -7,7 +7,9 @@ more than 1 GiB; `out` and files stay as they were. What is taken gives what a f
 
 from __future__ import annotations
 
+import csv
 import os
+import pathlib
 import random
 import sys
 
@@ -16,6 +18,9 @@ import bad_input
 import numpy as np
 import pytest
 from campaign import campaign
+
+import rfrope
+from rfrope import analysis, bochner, exports, frequencies, heads, rotation
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's"),
@@ -104,7 +109,7 @@ def test_wrong_words_of_the_command_line(command, share, folder, monkeypatch):
     faults, chosen = [], random.Random(f"{SEED} {command}")
     for name, names, changed, kind in bad_commands.pairs(command, line):
         if chosen.random() < share:
-            fault = bad_commands.judged(command, name, names, changed, kind)
+            _, fault = bad_commands.judged(command, name, names, changed, kind)
             faults += [f"{name} = {kind}: {fault}"] if fault else []
     assert not faults, "\n".join(faults)
 
@@ -174,3 +179,106 @@ def test_a_hang_is_seen(monkeypatch):
 
 def test_kinds_of_values_are_many():
     assert len(bad_input.wrong()) >= 50
+    assert len(bad_commands.WORDS) >= 30
+
+
+def test_the_table_of_the_documentation(folder):
+    """It has as many calls as there are pairs of arguments and values, and none is unclear or wrong."""
+    path = pathlib.Path(__file__).parents[1] / "docs" / "bad_input.csv"
+    if not path.exists():
+        pytest.skip("docs/ is not here")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = {row.pop(""): {name: int(count) for name, count in row.items()} for row in csv.DictReader(file)}
+    total = rows.pop("all")
+    assert all(total[name] == sum(row[name] for row in rows.values()) for name in total)
+    assert (total["unclear"], total["wrong"]) == (0, 0)
+    assert total["calls"] == total["refused"] + total["taken"] >= 30_000
+    lines = bad_commands.commands(folder).items()
+    assert rows["command line"]["calls"] == sum(1 for command, line in lines for _ in bad_commands.pairs(command, line))
+
+
+# -- what the table found ----------------------------------------------------------------------------------------------
+
+X, LADDER, LAW = bad_input.X, bad_input.LADDER, "gaussian(scale=8)"
+FOUND = {
+    "shift": (
+        lambda: rfrope.rotate(X, np.arange(3), LADDER, shift=np.ones((5, 1, 4))),
+        "phases from positions and shift",
+    ),
+    "scale": (lambda: rfrope.rotate_by_phases(X, X[:, :4], scale=np.ones((5, 1, 1))), "phases from phases and scale"),
+    "sets": (
+        lambda: rfrope.rotate(X, np.ones((3, 1)), np.ones((5, 4, 1))),
+        "phases from positions and frequencies have",
+    ),
+    "old": (lambda: rotation.rerotate(X, np.arange(3), np.ones((1, 4, 1)), LADDER), "frequencies of old of shape"),
+    "of frequencies": (
+        lambda: heads.shifted_mean_kernel([1.0, 2.0], 1, [0.0] * 3),
+        "^shift and the phases from delta and frequencies do not broadcast",
+    ),
+    "lags and sets": (
+        lambda: heads.shifted_mean_kernel(np.ones((4, 1, 1)), np.ones((3, 2, 1)), np.zeros(1)),
+        "^delta and frequencies do not broadcast",
+    ),
+    "centre": (lambda: frequencies.xpos_scales([0], 2, centre=1e9), "565 times scale_base from centre"),
+    "context": (
+        lambda: analysis.base_for_context(2**31, 4, max_base=100.0),
+        "the grid of bases for context = 2147483648 begins",
+    ),
+    "query_position": (
+        lambda: heads.temperature_for_mass(0.5, LADDER, context=16, query_position=0),
+        "^offset is -1, but by context, window and query_position",
+    ),
+    "weights": (lambda: heads.alignment(LADDER, np.zeros(4), -1, weights=5e-324), "^weights holds .* below"),
+    "support": (lambda: bochner.from_density(np.exp, support={1, 2}), "^support is {1, 2}; expected two numbers"),
+    "complex support": (lambda: bochner.from_density(np.exp, support=np.array([0j, 2.0])), r"^support\[0\] is "),
+    "part": (lambda: exports.write("a.json", bad_input.ROPE, "vllm", part="x"), "^part is 'x', but model is None"),
+    "ragged features": (lambda: bad_input.ROPE.rotate([[1.0], [1.0, 2.0]], 1), "^x is "),
+    "ragged queries": (lambda: bad_input.ROPE.scores([[1.0], [1.0, 2.0]], X, np.arange(3), np.arange(3)), "^q is "),
+    "wide queries": (
+        lambda: rfrope.Rope(LADDER, head_dim=8).scores(np.ones((3, 10)), np.ones((3, 10)), np.arange(3), np.arange(3)),
+        "^q has 10 features, but the Rope has head_dim=8",
+    ),
+    "a set of axial": (lambda: rfrope.axial([1.0], 2.0), r"^sets\[1\] is a single number"),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_what_was_unclear_is_clear(case, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    call, message = FOUND[case]
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
+def test_offsets_of_a_module_and_models_are_named():
+    torch = pytest.importorskip("torch")
+    from rfrope.layers.torch import RotaryEmbedding
+
+    module, x = RotaryEmbedding(LADDER), torch.ones(1, 2, 3, 8)
+    with pytest.raises(ValueError, match=r"^offset holds NaN"):
+        module(x, x, offset=float("nan"))
+    with pytest.raises(ValueError, match="phases from positions and offset have shape"):
+        module.rotate(x, offset=torch.arange(5))
+    pytest.importorskip("transformers")
+    from rfrope.integrations.transformers import replace_rotary
+
+    with pytest.raises(TypeError, match=r"^model is 3; expected a model of transformers"):
+        replace_rotary(3, LADDER)
+
+
+@pytest.mark.parametrize(
+    ("command", "changed", "message"),
+    [
+        ("design", "--heads=4294967296", "argument --heads: 4294967296 is above 2**32 - 1"),
+        ("export", "--base=nan", "--base is nan; expected a positive finite number"),
+        ("export", "--part=x", "--part x: "),
+        ("plan", "--context=9", "--context is 9; expected more than the 64 trained positions"),
+        ("plan", "--trained=4294967296", "argument --trained: 4294967296 is above 2**32 - 1"),
+    ],
+)
+def test_errors_of_a_command_name_the_option(run, folder, command, changed, message):
+    option = changed.partition("=")[0]
+    line = [one for one in bad_commands.commands(folder)[command] if not one.startswith(f"{option}=")]
+    code, out, err = run(command, *line, changed)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith(f"rfrope {command}: error: {message}")
