@@ -295,7 +295,7 @@ def _checked_weights(weights: Any, like: Array, xp: ModuleType, of: str) -> Arra
     if array.dtype_name(value) == "bool":  # True and False say which blocks count
         value = array.astype(value, like.dtype, xp)
     value = per_block("weights", value, like, xp, of)
-    counts = (value == 0.0) | (value >= 1.0 / LARGEST)  # of smaller ones products lose their digits
+    counts = (value == 0.0) | (value >= 1.0 / LARGEST)  # products with smaller ones underflow
     if not array.all_within(value, LARGEST, xp) or (array.on_host(value) and not bool(xp.all(counts))):
         raise ValueError(
             "weights holds NaN, infinity, negative numbers, or some above 0 and below 2**-500; expected finite weights "

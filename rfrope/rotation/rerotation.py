@@ -79,9 +79,8 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     # one line beside frequencies of axes takes positions as these do
     which, one = max((("old", old.vectors), ("new", new.vectors)), key=lambda named: named[1].ndim)
     read = angles.checked(positions, one, None, xp, device, of=f"frequencies of {which}")
-    names = ("k", blocks.sources("positions", old=before, new=after))
-    blocks.prepared(k, read.shape, pairings[0], None, out, names)
     at = read.positions
+    blocks.prepared(k, read.shape, pairings[0], None, out, ("k", "positions", "old", "new"), at, before, after)
     if pairings[0] != pairings[1] or before.shape != after.shape:
         features = rotate(k, at, before, pairing=pairings[0], scale=old.attention_factor, inverse=True)
         return rotate(features, at, after, pairing=pairings[1], scale=new.attention_factor, out=out)

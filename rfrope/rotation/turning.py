@@ -191,7 +191,7 @@ def rotate(
     blocks.check_width(x, shape[-1], "frequencies")
     kept = (read.positions, read.frequencies, read.shift, scale)
     asked = pairing, out_pairing
-    names = ("x", blocks.sources("positions", frequencies=read.frequencies, shift=read.shift, scale=scale))
+    names = "x", "positions", "frequencies", "shift", "scale"
     out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, names, *kept)
     turn = Turn(pairing, out_pairing, scale, flag("inverse", inverse))
     result = rotated(x, read, turn, out)
@@ -248,8 +248,7 @@ def rotate_by_phases(
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
     scale, shape = _checked_scale(scale, phases.shape, x, xp, "phases")
     blocks.check_width(x, shape[-1], "phases")
-    names = ("x", blocks.sources("phases", scale=scale))
-    out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, names, phases, scale)
+    out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "phases", "scale"), phases, scale)
     return _rotated_by_phases(x, phases, Turn(pairing, out_pairing, scale, flag("inverse", inverse)), out, xp)
 
 
