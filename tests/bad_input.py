@@ -1,12 +1,16 @@
 """Calls that work, and values that are wrong in each of their arguments, one at a time.
 
-`CALLS` holds a call of every public function; names of its arguments come from its signature. `WRONG` holds kinds of
-values that some argument somewhere should not have. Whether one is wrong for an argument is not said: a call may take
-it, or refuse it with an error that names the argument (`judged`).
+`calls` holds a call of every public function, of every public method of `Rope` and `Kernel` and of every family of
+kernels; names of arguments come from signatures. `wrong` and `of_libraries` hold kinds of values that some argument
+somewhere should not have. Whether one is wrong for an argument is not said: a call may refuse it with an error that
+names this argument, or take it, and then gives what a formula of `accepted.py` says (`judged`).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import importlib.util
 import inspect
 import os
 import pathlib
@@ -16,12 +20,16 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
+import accepted
+import accepted_reports  # noqa: F401  # its checks join those of `accepted`
 import numpy as np
 
 import rfrope
 from rfrope import analysis, bochner, designs, exports, frequencies, heads, kernels, models, moments, plotting, rotation
+from rfrope._core.arguments import show
 
 from rfrope import scaling, storage  # isort: skip
 
@@ -46,6 +54,13 @@ class Odd:
         return "<odd>"
 
 
+class Mute:
+    """An object that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not today")
+
+
 def wrong() -> dict[str, Any]:
     """Values by what they are, made anew."""
     return dict(_WRONG) | {"an iterator": iter([1.0, 2.0])}
@@ -60,6 +75,7 @@ _WRONG: dict[str, Any] = {
     "2**32 - 1": 2**32 - 1,
     "10**400": 10**400,
     "-10**400": -(10**400),
+    "10**5000": 10**5000,
     "0.5": 0.5,
     "-0.0": -0.0,
     "nan": float("nan"),
@@ -102,14 +118,60 @@ _WRONG: dict[str, Any] = {
     "an Ellipsis": ...,
     "a path": pathlib.Path("/nowhere/at/all"),
     "an exception": ValueError("x"),
+    "an array of three axes": np.ones((5, 4, 1)),
+    "an array of booleans": np.array([True, False]),
+    "a mute object": Mute(),
+    "a list of a mute object": [Mute()],
 }
+
+
+def of_libraries(good: Any) -> dict[str, Any]:
+    """Values of PyTorch, JAX and Dask, where they are installed: those wrong somewhere, and a good one as theirs."""
+    found = {}
+    is_array = isinstance(good, np.ndarray | float) or (isinstance(good, list) and isinstance(good[0], float))
+    numbers = np.asarray(good if is_array else [], dtype=None if is_array else object)
+    plain = {
+        "a line": np.array([1.0, 2.0]),
+        "a number": np.array(3.0),
+        "nothing": np.zeros((0, 4)),
+        "NaN": np.full(4, np.nan),
+    }
+    plain |= {"integers": np.arange(3), "complex": np.array([1j, 2.0]), "true": np.array([True, False])}
+    plain |= {"the good value": numbers} if numbers.dtype.kind in "iuf" else {}
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        found |= {f"torch: {kind}": torch.from_numpy(np.array(value)) for kind, value in plain.items()}
+        parts = [torch.ones(2, dtype=torch.float64), torch.ones(3, dtype=torch.float64)]
+        found["torch: nested"] = torch.nested.nested_tensor(parts)
+        found["torch: jagged"] = torch.nested.nested_tensor(parts, layout=torch.jagged)
+        found["torch: sparse"] = torch.eye(8, dtype=torch.float64).to_sparse()
+        found["torch: meta"] = torch.ones(4, device="meta", dtype=torch.float64)
+        found["torch: 16 bits"] = torch.ones(4, dtype=torch.bfloat16)
+        found["torch: with a gradient"] = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    if importlib.util.find_spec("jax"):
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+        found |= {f"jax: {kind}": jax.numpy.asarray(value) for kind, value in plain.items()}
+        found["jax: 16 bits"] = jax.numpy.ones(4, dtype="bfloat16")
+    if importlib.util.find_spec("dask"):
+        import dask.array
+
+        found |= {f"dask: {kind}": dask.array.asarray(value) for kind, value in plain.items()}
+        line = dask.array.ones(8, chunks=4)
+        found["dask: an unknown length"] = line[line > 0.0]
+        found["dask: objects"] = dask.array.from_array(np.array([Odd(), None], dtype=object), chunks=2)
+    return found
+
 
 # what a message may call an argument that holds one of several things
 ALIASES = {
-    "rope": ("frequencies", "config"),
+    "rope": ("Rope", "frequencies", "config"),
     "what": ("frequencies", "table"),
     "config": ("rope_parameters", "path"),
     **dict.fromkeys(("name", "text", "law", "names"), ("kernel",)),
+    **dict.fromkeys(("first", "second"), ("sets", "kernels")),
 }
 PATHS = ("path", "config", "folder", "model", "checkpoint", "rope", "what")
 # calls that are right, and take long: they show their progress
@@ -124,7 +186,10 @@ LONG = {
         ("plan", "trained_context"),
     ),
 }
-NOT_HERE = {"register"}  # it changes the process: tests/kernels/test_registry.py has its bad input
+OF_MODULES = ("layers.torch.RotaryEmbedding", "layers.torch.RotaryEmbedding.forward")
+OF_MODULES += ("layers.torch.RotaryEmbedding.rotate", "integrations.transformers.replace_rotary")
+BELOW = {"drawn", "as_given", "as_vectors"}  # methods that modules of rfrope call with what is checked
+NOT_HERE = {"kernels.registry.register"}  # it changes the process: tests/kernels/test_registry.py has its bad input
 
 LADDER = np.array([1.0, 0.5, 0.25, 0.125])
 X = np.linspace(-1.0, 1.0, 24).reshape(3, 8)
@@ -134,6 +199,7 @@ CONFIG["max_position_embeddings"] = 64
 FEW = {"rng": 0}
 
 
+@functools.lru_cache(maxsize=1)
 def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     """A call of every public function, by its name: the function, and arguments that it takes."""
     saved = folder / "rope.npz"
@@ -254,7 +320,6 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         bochner.from_density: {"density": _bell, "support": (0.0, 6.0), "normalise": True},
         bochner.from_function: {"phi": _bell},
         bochner.nearest: {"phi": _bell},
-        rfrope.threads: {"count": 1},
         plotting.frequencies: {"rope": LADDER},
         plotting.kernel: {"law": gaussian, "max_lag": 8},
         plotting.mean_kernels: {"sets": {"a": LADDER}, "max_lag": 8},
@@ -262,11 +327,90 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         plotting.attention: {"result": heads.positional_attention(LADDER, 16)},
         plotting.validation: {"result": rfrope.validate(gaussian, n_samples=64, n_trials=8, rng=0)},
     }
-    return {name_of(function): (function, arguments) for function, arguments in made.items()}
+    law = rfrope.kernel("gaussian", scale=8.0)
+    made |= {
+        ROPE.rotate: {"x": X, "positions": np.arange(3), "out": np.empty_like(X)},
+        ROPE.scores: {"q": X, "k": X, "q_positions": np.arange(3), "k_positions": np.arange(3)},
+        ROPE.table: {"positions": np.arange(3)},
+        law.phi: {"delta": lags},
+        law.phi2: {"delta": lags},
+        law.density: {"omega": lags},
+        law.transport: {"u": np.array([0.25, 0.5, 0.875])},
+        law.rescale: {"scale": 2.0},
+        law.warp: {"matrix": [[2.0]]},
+    }
+    for record in kernels.records():
+        example = kernels.parse(record.example)
+        made[type(example)] = {field.name: getattr(example, field.name) for field in dataclasses.fields(example)}
+    if importlib.util.find_spec("torch"):
+        from rfrope.layers.torch import RotaryEmbedding
+
+        module = RotaryEmbedding(ROPE)
+        made |= {
+            RotaryEmbedding: {"rope": LADDER},
+            module.forward: {"q": features_of_torch(2), "k": features_of_torch(1), "positions": np.arange(3)},
+            module.rotate: {"x": features_of_torch(2), "positions": np.arange(3)},
+        }
+    named = {name_of(function): (function, arguments) for function, arguments in made.items()}
+    if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
+        named["integrations.transformers.replace_rotary"] = (_replaced, {"model": _model(), "rope": LADDER})
+    return named | {
+        "_core.threads.threads": (_threads, {"count": 1}),
+        "frequencies.axes.axial": (_axial, {"first": LADDER, "second": LADDER[:2], "order": "chunked"}),
+        "kernels.algebra.axes": (_axes, {"first": law, "second": rfrope.kernel("cauchy")}),
+    }
+
+
+def features_of_torch(heads: int) -> Any:
+    """Return queries or keys ``(1, heads, 3, 8)``."""
+    import torch
+
+    return torch.linspace(-1.0, 1.0, 24 * heads, dtype=torch.float64).reshape(1, heads, 3, 8)
+
+
+@functools.cache
+def _model() -> Any:
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 8, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 2}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_attention_heads=2)).eval()
+
+
+def _replaced(model: Any, rope: Any) -> Any:
+    """Logits of a model that turns by a Rope."""
+    import torch
+
+    from rfrope.integrations.transformers import replace_rotary
+
+    with torch.no_grad(), replace_rotary(model, rope):
+        return model(torch.arange(5)[None]).logits.numpy()
+
+
+def _threads(count: Any) -> Any:
+    with rfrope.threads(count):
+        return count
+
+
+def _axial(first: Any, second: Any, order: Any) -> Any:
+    return rfrope.axial(first, second, order=order)
+
+
+def _axes(first: Any, second: Any) -> Any:
+    return kernels.axes(first, second)
 
 
 def _bell(x: Any) -> Any:
     return np.exp(-0.5 * np.asarray(x) ** 2)
+
+
+def pairs(name: str, function: Any, arguments: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Arguments of a call, and all that is to be put into them, by kind; calls that take long are left out."""
+    for argument in arguments_of(function):
+        for kind, value in {**wrong(), **of_libraries(arguments.get(argument))}.items():
+            if kind != "2**32 - 1" or (name.rpartition(".")[2], argument) not in LONG:
+                yield argument, kind, value
 
 
 def name_of(function: Any) -> str:
@@ -274,14 +418,24 @@ def name_of(function: Any) -> str:
 
 
 def public() -> dict[str, Any]:
-    """All public functions that take arguments, and `Rope`."""
+    """All public functions that take arguments, `Rope`, and the methods of `Rope` and `Kernel` that do."""
     found = {}
     for module in PUBLIC:
         for name in module.__all__:
             value = getattr(module, name)
             if (inspect.isfunction(value) and inspect.signature(value).parameters) or value is rfrope.Rope:
                 found[name_of(value)] = value
+    for owner in (rfrope.Rope, rfrope.Kernel):
+        for name, value in vars(owner).items():
+            if name[0] != "_" and name not in BELOW and inspect.isfunction(value) and arguments_of(value) != ["self"]:
+                found[name_of(value)] = value
     return found
+
+
+def names() -> list[str]:
+    """Names of all calls, of modules that are not installed here, too."""
+    families = [name_of(record.factory) for record in kernels.records()]
+    return sorted({*public(), *families, *OF_MODULES} - NOT_HERE)
 
 
 def arguments_of(function: Any) -> list[str]:
@@ -298,29 +452,64 @@ def called(function: Any, arguments: dict[str, Any]) -> Any:
     return function(*first, **given)
 
 
-def judged(function: Any, arguments: dict[str, Any], name: str, value: Any) -> tuple[bool, str]:
-    """Whether a call refuses a value, and what is wrong with how it does; empty where nothing is."""
+def judged(function: Any, arguments: dict[str, Any], name: str, value: Any, of: str = "") -> tuple[bool, str]:
+    """Whether a call refuses a value, and what is wrong with how it does, or with what it gives; empty if nothing is.
+
+    `of` is the name of the call in `accepted.CHECKS`.
+    """
+    given = {**arguments, name: value}
     try:
         with watched():
-            called(function, {**arguments, name: value})
-        return False, ""
+            found = called(function, given)
     except HungError:
         return True, "it hangs"
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        told = f"{type(error).__name__} ({last.filename.rpartition('/rfrope/')[2]}:{last.lineno}): {error!s:.120}"
-        if isinstance(error, OSError):
-            return True, ""
+        told = f"{type(error).__name__} ({last.filename.rpartition('/rfrope/')[2]}:{last.lineno}): {error!s:.200}"
         if not isinstance(error, DOCUMENTED) or any(part in last.filename for part in FOREIGN):
             return True, told
-        return True, "" if _names(name, value, arguments_of(function), str(error)) else f"does not name it: {told}"
+        return True, "" if _names(name, value, arguments_of(function), error) else f"does not name it: {told}"
+    if getattr(value, "is_meta", False):  # it has a shape alone, and so has what it gives
+        plain = called(function, {**given, name: value.new_ones(value.shape, device="cpu")})
+        same = _shapes(found) == _shapes(plain)
+        return False, "" if same else f"it is taken, and gives shapes {_shapes(found)}; ones give {_shapes(plain)}"
+    return False, _checked(found, function, given, of)
 
 
-def _names(name: str, value: Any, arguments: list[str], message: str) -> bool:
-    """Whether a message names an argument, another one that it does not go with, or the value where that is a path."""
-    names = (*arguments, *ALIASES.get(name, ()))
-    shown = name in PATHS and isinstance(value, str | os.PathLike) and str(value) in message
-    return shown or any(re.search(rf"\b{other}\b", message) for other in names)
+def _shapes(value: Any) -> Any:
+    """Shapes of all arrays of a result."""
+    if dataclasses.is_dataclass(value):
+        return [_shapes(getattr(value, field.name)) for field in dataclasses.fields(value)]
+    if isinstance(value, list | tuple):
+        return [_shapes(one) for one in value]
+    return tuple(getattr(value, "shape", ()))
+
+
+def _checked(found: Any, function: Any, given: dict[str, Any], of: str) -> str:
+    """What is wrong with the result of a call; empty if nothing is."""
+    check = accepted.CHECKS.get(of)
+    if check is None:
+        return "it is taken, and no formula says what it gives"
+    defaults = {one.name: one.default for one in inspect.signature(function).parameters.values()}
+    try:
+        whole = {name: accepted.plain(value) for name, value in {**defaults, **given}.items()}
+        with np.errstate(all="ignore"):
+            check(found, SimpleNamespace(self=getattr(function, "__self__", None), **whole))
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return f"it is taken, and gives something else: {type(error).__name__} (line {last.lineno}): {error!s:.200}"
+    return ""
+
+
+def _names(name: str, value: Any, arguments: list[str], error: BaseException) -> bool:
+    """Whether a message names an argument: it begins so, or names another that it conflicts with, or shows a path."""
+    message, names = str(error), (name, *ALIASES.get(name, ()))
+    if name in PATHS and isinstance(value, str | os.PathLike) and str(value)[:60] in message:
+        return True
+    if any(re.match(rf"(unknown |cannot read |the )?{one}\b", message) for one in names):
+        return True
+    bare = message.replace(show(value), "")
+    return any(re.search(rf"\b{one}\b", bare) for one in names)
 
 
 @contextmanager

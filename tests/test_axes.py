@@ -103,12 +103,12 @@ def test_the_mean_kernel_of_an_axial_set_is_the_weighted_mean_of_its_axes():
 
 BAD_AXIAL = {
     "nothing": (ValueError, "axial got no set", (), {}),
-    "number": (ValueError, r"set 1 is a single number; expected \(D,\)", ([1.0], 2.0), {}),
+    "number": (ValueError, r"sets\[1\] is a single number; expected \(D,\)", ([1.0], 2.0), {}),
     "order": (ValueError, "order is 'mixed'; expected one of 'chunked', 'interleaved'", ([1.0],), {"order": "mixed"}),
-    "text": (TypeError, "set 0 has type builtins.str; expected an array", ("geometric",), {}),
-    "None": (TypeError, "set 1 is None; expected numbers", ([1.0], None), {}),
-    "complex": (TypeError, "set 0 has dtype complex128; expected integers or real", ([1j],), {}),
-    "heads": (ValueError, r"do not broadcast: \(2,\) of those before and \(3,\) of the leading axes of set 1",
+    "text": (TypeError, r"sets\[0\] has type builtins.str; expected an array", ("geometric",), {}),
+    "None": (TypeError, r"sets\[1\] is None; expected numbers", ([1.0], None), {}),
+    "complex": (TypeError, r"sets\[0\] has dtype complex128; expected integers or real", ([1j],), {}),
+    "heads": (ValueError, r"do not broadcast: \(2,\) of those before and \(3,\) of the leading axes of sets\[1\]",
               (np.ones((2, 4, 1)), np.ones((3, 4, 1))), {}),
 }  # fmt: skip
 
@@ -121,7 +121,9 @@ def test_bad_axial(kind, message, sets, options):
 
 def test_sets_of_two_libraries_are_named():
     torch = library("torch").module
-    with pytest.raises(TypeError, match=r"set 0 is a numpy array but set 2 is a torch array; expected all arrays from"):
+    with pytest.raises(
+        TypeError, match=r"sets\[0\] is a numpy array but sets\[2\] is a torch array; expected all arrays from"
+    ):
         axial(geometric(2), [1.0], torch.ones(2))
 
 
@@ -447,8 +449,8 @@ def test_mixed_rope_vit(cases, name):
 
 def test_frequencies_that_are_not_finite_are_refused():
     for call, name in (
-        (lambda: rfrope.axial([1.0], [1.0, np.nan]), "set 1 holds NaN"),
-        (lambda: rfrope.axial([np.inf]), "set 0 holds NaN or infinity"),
+        (lambda: rfrope.axial([1.0], [1.0, np.nan]), r"sets\[1\] holds NaN"),
+        (lambda: rfrope.axial([np.inf]), r"sets\[0\] holds NaN or infinity"),
         (
             lambda: rfrope.mrope([1.0, 2.0**600], [1, 1]),
             r"frequencies holds NaN or infinity, or magnitudes above 2\*\*500",

@@ -145,7 +145,7 @@ GREEDY = {
     "rotation.grid_positions": (lambda: rotation.grid_positions((MOST, MOST)), "shape"),
     "geometric": (lambda: rfrope.geometric(MOST), "n_blocks"),
     "arithmetic": (lambda: rfrope.arithmetic(MOST, step=0.1), "n_blocks"),
-    "axial": (lambda: rfrope.axial(many(MANY), many(MANY)), "the size of set 0"),
+    "axial": (lambda: rfrope.axial(many(MANY), many(MANY)), "the size of sets[0]"),
     "axial: many": (lambda: rfrope.axial(*[np.ones(2**15)] * 2**9), "the size of the sets"),
     "mixed": (lambda: rfrope.mixed(MOST - 1, [0.0]), "n_blocks"),
     "mixed: angles": (lambda: rfrope.mixed(2**12, np.zeros(2**14)), "the size of angles, or n_blocks"),

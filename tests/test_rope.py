@@ -275,7 +275,7 @@ def test_a_model_that_turns_the_last_features():
     (rope,) = from_config(config)
     assert (rope.source["turned"], rope.head_dim, rope.source["qk_head_dim"]) == ("last", 64, 192)
     whole = RNG.normal(size=(5, 192))
-    with pytest.raises(ValueError, match=r"turns the last 64 features .* of the 192 given the first .* x\[..., -64:\]"):
+    with pytest.raises(ValueError, match=r"turns the last 64 features .* of the 192 of x the first .* x\[..., -64:\]"):
         rope.rotate(whole, np.arange(5))
     with pytest.raises(ValueError, match="turns the last 64 features"):
         rope.scores(whole, whole, np.arange(5), np.arange(5))
@@ -406,7 +406,7 @@ def test_a_given_head_dim_is_held(name):
         return
     for one in kept(given):
         with pytest.raises(
-            ValueError, match=r"features are 8 wide, but the Rope has head_dim=6; expected 6: for heads"
+            ValueError, match=r"^(x|q|k|w_q) has 8 features, but the Rope has head_dim=6; expected 6: for heads"
         ):
             call(one)
     with pytest.raises(

@@ -461,7 +461,7 @@ BAD = [
     (
         lambda: scaling.longrope(W[:3], factor=2.0, **PAIR, **ORIGINAL),
         ValueError,
-        "short_factor has shape (4,); expected (3,), one number for each frequency",
+        "short_factor has shape (4,), but frequencies has (3,); expected one number for each frequency",
     ),
     (
         lambda: scaling.longrope(W, factor=2.0, **PAIR | {"long_factor": [1.0, 2.0, 0.0, 4.0]}, **ORIGINAL),

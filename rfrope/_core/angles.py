@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._core import array, tensors
-from rfrope._core.arguments import LARGEST, show
+from rfrope._core.arguments import LARGEST, shape_of, show
 from rfrope._core.array import Array
 
 _SETS = {  # the frequencies that a function takes, as its errors word it
@@ -57,16 +57,19 @@ class Angles(NamedTuple):
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the phases: ``P + (D,)``, or what ``positions @ frequencies^T`` and the shift broadcast to."""
+        return self.shape_for("positions")
+
+    def shape_for(self, name: str) -> tuple[int, ...]:
+        """Return that shape; errors call the positions by a name."""
         positions, frequencies = self.positions.shape, self.frequencies.shape
         shape = tuple(frequencies[:-1])
         if len(positions) > 1:
             leading = tuple(positions[:-2])
             if len(frequencies) > 2:
-                leading = array.broadcast_shapes({"positions": leading, "frequencies": frequencies[:-2]})
+                leading = array.broadcast_shapes({name: leading, "frequencies": frequencies[:-2]})
             shape = (*leading, positions[-2], frequencies[-2])
-        if self.shift is None:
-            return shape
-        return array.broadcast_shapes({"shift": self.shift.shape, "the phases": shape})
+        origin = f"the phases from {name} and frequencies"
+        return shape if self.shift is None else array.broadcast_shapes({"shift": self.shift.shape, origin: shape})
 
     @property
     def blocks(self) -> int:
@@ -158,6 +161,7 @@ def checked(
     device: Any,
     name: str = "positions",
     *,
+    of: str = "frequencies",
     least: int = 0,
     sets: str = "any",
 ) -> Angles:
@@ -173,8 +177,8 @@ def checked(
         Broadcasts against the phases.
     xp, device
         Those that `array.shared` found for all arrays of the call.
-    name : str
-        What the caller calls the positions.
+    name, of : str
+        What the caller calls the positions, and the frequencies where these are checked already.
     least, sets
         The frequencies that are allowed, as in `frequencies`.
 
@@ -189,7 +193,11 @@ def checked(
     omega = _allowed(frequencies, xp, device, "frequencies", least, sets)
     positions = as_vectors(positions, frequencies)
     if positions.ndim == 0 or positions.shape[-1] != omega.shape[-1]:
-        raise _unequal_axes(name, positions.shape, omega.shape)
+        hint = f": use {name}[..., None]" if omega.shape[-1] == 1 else ""
+        raise ValueError(
+            f"{name} has shape {tuple(positions.shape)}, but {of} of shape {tuple(omega.shape)} have "
+            f"k = {omega.shape[-1]} axes; expected {name} of shape (..., {omega.shape[-1]}){hint}"
+        )
     check_values(name, positions, xp)
     warn_of_positions_of_16_bits(positions, xp, name)
     if shift is not None:
@@ -198,7 +206,7 @@ def checked(
         omega = _as_wide(omega, shift)
     _warn_of_16_bits(frequencies, positions, xp, name)
     angles = Angles(positions, omega, shift, xp)
-    array.check_memory(64.0, angles.shape[:-1], positions, f"{name} or heads")  # what is summed there
+    array.check_memory(64.0, angles.shape_for(name)[:-1], positions, f"{name} or heads")  # what is summed there
     return angles
 
 
@@ -367,23 +375,23 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
     return held
 
 
-def check_turned(rope: Any, x: Any) -> None:
+def check_turned(rope: Any, x: Any, name: str = "x") -> None:
     """Refuse features that are not of the width that a Rope was given, or whose first 2D a model does not turn."""
     if tensors.is_torch(x) and x.is_nested:
         return  # it has no shape; who reads it refuses it by its name
-    shape = x.shape if hasattr(x, "shape") else np.shape(x)  # PyTorch's compiler can trace this
+    shape = x.shape if hasattr(x, "shape") else shape_of(x)  # PyTorch's compiler can trace this
     width = shape[-1] if len(shape) else 0
     last = rope.source.get("turned") == "last"
     if (not last and (width == rope.head_dim or type(rope.head_dim) is not int)) or width <= rope.rotary_dim:
         return
     if last:
         raise ValueError(
-            f"this model turns the last {rope.rotary_dim} features of a head, but of the {width} given the first "
-            f"would turn; expected x[..., -{rope.rotary_dim}:]"
+            f"this model turns the last {rope.rotary_dim} features of a head, but of the {width} of {name} the first "
+            f"would turn; expected {name}[..., -{rope.rotary_dim}:]"
         )
     part = "" if rope.rotary_dim == rope.head_dim else f", or the {rope.rotary_dim} that turn"
     raise ValueError(
-        f"features are {width} wide, but the Rope has head_dim={rope.head_dim}; expected {rope.head_dim}{part}: for "
+        f"{name} has {width} features, but the Rope has head_dim={rope.head_dim}; expected {rope.head_dim}{part}: for "
         f"heads of {width} features of which {rope.rotary_dim} turn, dataclasses.replace(rope, head_dim={width})"
     )
 
@@ -488,12 +496,3 @@ def _as_wide(omega: Array, shift: Array) -> Array:
     if omega.shape[-2] != 1 or not shift.ndim or shift.shape[-1] < 2:
         return omega
     return array.namespace(frequencies=omega).broadcast_to(omega, (*omega.shape[:-2], shift.shape[-1], omega.shape[-1]))
-
-
-def _unequal_axes(name: str, positions: tuple[int, ...], frequencies: tuple[int, ...]) -> ValueError:
-    axes = frequencies[-1]
-    hint = f": use {name}[..., None]" if axes == 1 else ""
-    return ValueError(
-        f"{name} has shape {tuple(positions)}, but frequencies of shape {tuple(frequencies)} have "
-        f"k = {axes} axes; expected {name} of shape (..., {axes}){hint}"
-    )

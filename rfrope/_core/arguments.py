@@ -199,6 +199,14 @@ def _bound(value: float) -> str:
     return f"{sign}2**{exponent - 1}" if abs(mantissa) == 0.5 and abs(exponent) > 32 else f"{value:g}"
 
 
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of a number or a list; that of a ragged list, which who reads it refuses, is ()."""
+    try:
+        return np.shape(value)
+    except ValueError:
+        return ()
+
+
 def is_foreign(value: Any) -> bool:
     """Whether it is an array of another library than NumPy."""
     return hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic)

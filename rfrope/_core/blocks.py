@@ -178,28 +178,47 @@ def prepared(
     pairing: str,
     out_pairing: str | None,
     out: Array | None,
-    names: tuple[str, str],
-    *angles: Array,
+    names: tuple[str, ...],
+    *angles: Array | None,
 ) -> str:
     """Check all that `turned` needs and return the pairing of the result.
 
-    `phases` is the shape of the phases, `names` says whose features and whose phases they are, `angles` are the arrays
-    that the phases are made from.
+    `phases` is the shape of the phases, `angles` are the arrays that they are made from, and `names` says what the
+    features and these are called.
     """
     check_pairing(pairing)
     out_pairing = pairing if out_pairing is None else check_pairing(out_pairing, "out_pairing")
-    leading = array.broadcast_shapes({names[0]: x.shape[:-1], f"the phases from {names[1]}": phases[:-1]})
-    if leading != tuple(x.shape[:-1]):
+    if not _keeps(x.shape[:-1], phases[:-1]):
+        origin = _sources(names, angles)
+        leading = array.broadcast_shapes({names[0]: x.shape[:-1], f"the phases from {origin}": phases[:-1]})
         raise ValueError(
-            f"{names[0]} has shape {tuple(x.shape)}, but the phases from {names[1]} have shape {tuple(phases)}: the "
+            f"{names[0]} has shape {tuple(x.shape)}, but the phases from {origin} have shape {tuple(phases)}: the "
             f"result would be {(*leading, x.shape[-1])}; expected phases that leave {names[0]} its shape: insert "
-            f"axes with None, as in {names[1]}[:, None], or broadcast {names[0]} first where all combinations are meant"
+            f"axes with None, as in {names[1].partition(' ')[0]}[:, None], or broadcast {names[0]} first where all "
+            "combinations are meant"
         )
     if out is None:
         array.check_memory(int(array.dtype_name(x)[-2:]) / 8, x.shape, x, names[0])
     else:
         _check_out(out, x, tensors.needs_gradient(x, out, *angles))
     return out_pairing
+
+
+def _keeps(whole: tuple[int, ...], part: tuple[int, ...]) -> bool:
+    """Whether a shape stays what it is where another broadcasts with it."""
+    try:
+        return broadcast(tuple(whole), tuple(part)) == tuple(whole)
+    except ValueError:
+        return False
+
+
+def _sources(names: tuple[str, ...], angles: tuple[Array | None, ...]) -> str:
+    """Names of all that phases get axes from: positions, and sets ``(*H, D, k)``, shifts and scales of several axes."""
+    plain = {"shift": 1, "scale": 1}  # axes without others than that of the blocks; frequencies have k, too
+    several = (
+        getattr(value, "ndim", 0) > plain.get(name, 2) for name, value in zip(names[2:], angles[1:], strict=False)
+    )
+    return " and ".join([names[1], *(name for name, wide in zip(names[2:], several, strict=False) if wide)])
 
 
 def turned(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:

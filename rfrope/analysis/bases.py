@@ -159,7 +159,9 @@ def base_for_context(
     low = max(1.0, 0.5 * rule)
     top = None if max_base is None else positive("max_base", max_base)
     if top is not None and not top > low:
-        raise ValueError(f"max_base is {max_base}; expected more than {low}, where the grid of bases begins")
+        raise ValueError(
+            f"max_base is {max_base}; expected more than {low}, where the grid of bases for context = {context} begins"
+        )
     grid = search.default_grid(low, n_grid) if top is None else np.geomspace(low, top, n_grid).tolist()
     islands = search.islands(grid)
     return BaseForContext(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial.legendre import legvander
 
-from rfrope._core.arguments import LARGEST, flag, positive, show
+from rfrope._core.arguments import LARGEST, finite, flag, listed, positive, show
 from rfrope.bochner import inversion
 from rfrope.bochner.given import check_even, checked, read_measure
 from rfrope.bochner.measures import FLOORS, MEASURES, Measure
@@ -268,10 +268,11 @@ def _check_nonnegative(pieces: Pieces, survey: _Survey, measure: Measure) -> Non
 
 
 def _ends(support: Any) -> tuple[float, float]:
-    try:
-        low, high = (float(v) for v in support)
-    except Exception:  # whatever an array of another library raises
-        raise TypeError(f"support is {show(support)}; expected two numbers, as (0.0, 0.5)") from None
+    expected = "two numbers, as (0.0, 0.5)"
+    ends = listed("support", support, expected)
+    if len(ends) != 2:
+        raise TypeError(f"support is {show(support)}; expected {expected}")
+    low, high = (finite(f"support[{place}]", end) for place, end in enumerate(ends))
     if not (0.0 <= low < high < math.inf):
         raise ValueError(f"support is {show(support)}; expected 0 <= low < high, both finite")
     return low, high

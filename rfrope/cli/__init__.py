@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters is not a reason to stop
-    command = "rfrope"
+    command, options = "rfrope", argparse.Namespace()
     try:
         parser = _parser()
         options = parser.parse_args(arguments)
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_text(f"{command}: interrupted; no file was left half written", file=sys.stderr)
         return 130
     except (ValueError, TypeError, OSError, MemoryError) as error:
-        print_text(f"{command}: error: {_words(error)}", file=sys.stderr)
+        print_text(f"{command}: error: {_by_options(_words(error), options)}", file=sys.stderr)
         return 2
 
 
@@ -54,6 +55,14 @@ def _words(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
+
+
+def _by_options(text: str, options: argparse.Namespace) -> str:
+    """Call what an error begins with by the option that it was given by."""
+    first = re.match(r"(--\S+ \S+: )?([a-z_]+)(?= is )", text)
+    if first is None or not hasattr(options, first[2]) or first[2] in ("source", "kernels", "names"):
+        return text
+    return f"{text[: first.start(2)]}--{first[2].replace('_', '-')}{text[first.end(2) :]}"
 
 
 class _Completion(argparse.Action):

@@ -66,7 +66,9 @@ def add(commands: Any) -> None:
         help="how frequencies are made (default: %(default)s)",
     )
     design.add_argument("--norm", choices=("rms", "sup"), help="which error --design optimised lowers (default: rms)")
-    design.add_argument("--seed", type=whole(0), default=0, help="seed of the randomised designs (default: 0)")
+    design.add_argument(
+        "--seed", type=whole(0, math.inf), default=0, help="seed of the randomised designs (default: 0)"
+    )
     design.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
     design.add_argument("-o", "--output", metavar="FILE.npz", help="write the frequencies (or FILE.safetensors)")
     add_plot(design)

@@ -63,7 +63,7 @@ def _export(options: argparse.Namespace) -> int:
                 rope,
                 options.to,
                 model=options.model,
-                part=options.part,
+                part=None if options.model is None else options.part,
                 overwrite=options.force,
                 **given,
             )
@@ -78,6 +78,10 @@ def _export(options: argparse.Namespace) -> int:
 def _rope(options: argparse.Namespace) -> rfrope.Rope:
     """The Rope of a file, or one of those of a config."""
     if options.source.endswith(_FREQUENCY_FILES):
+        if options.part is not None and options.model is None:
+            raise ValueError(
+                f"--part {options.part}: {options.source} holds one RoPE; expected a config as FILE or --model"
+            )
         return rfrope.load(options.source)
     found = models.from_config(options.source)
     names = [rope.source["name"] for rope in found]

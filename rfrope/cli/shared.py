@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from rfrope import plotting
 from rfrope._core import files
-from rfrope._core.arguments import among, printable, show, spelled
+from rfrope._core.arguments import MOST, among, printable, show, spelled
 
 _FIGURES = (".png", ".svg", ".pdf")
 _PAGE = ".html"
@@ -23,8 +23,8 @@ _COLOURS = {"green": "32", "red": "31"}
 _BREAKS = re.compile(r"(?<= )|(?=\()")  # where a cell may go on in another line
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """Return an argument type: a whole number from `least` on."""
+def whole(least: int, most: float = MOST) -> Callable[[str], int]:
+    """Return an argument type: a whole number from `least` to `most`."""
 
     def whole_number(text: str) -> int:
         try:
@@ -33,6 +33,8 @@ def whole(least: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
         if value < least:
             raise argparse.ArgumentTypeError(f"{value} is below {least}")
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{show(value)} is above {'2**32 - 1' if most == MOST else most}")
         return value
 
     return whole_number
@@ -61,9 +63,9 @@ def contexts(text: str) -> tuple[int, ...]:
     """Argument type: one whole number, or one for each axis."""
     try:
         context = tuple(map(whole(2), text.split(",")))
-        if max(context) > 2**32 or math.prod(2 * c - 1 for c in context) > 2**52:
+        if max(context) > MOST or math.prod(2 * c - 1 for c in context) > 2**52:
             raise argparse.ArgumentTypeError(
-                f"{text:.40} is too long; expected at most 2**32 positions on an axis, and 2**52 lags"
+                f"{text:.40} is too long; expected fewer than 2**32 positions on an axis, and 2**52 lags"
             )
         return context
     except ValueError:

@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
     check.add_argument(
         "--pairing", choices=("half", "interleaved"), default="half", help="pairing of the vectors (default: half)"
     )
-    check.add_argument("--seed", type=whole(0), default=0, help="default: 0")
+    check.add_argument("--seed", type=whole(0, math.inf), default=0, help="default: 0")
     check.add_argument(
         "--samples", type=whole(2), default=2**20, help="frequencies for Φ, Φ₂ and E sin (default: %(default)s)"
     )

@@ -223,6 +223,8 @@ def write(
         raise ValueError(f"model is {show(model)}, but nothing is copied for {kind.name}; expected no model")
     if not (part is None or isinstance(part, str)):
         raise TypeError(f"part is {show(part)}; expected the name of a part of a config, such as 'text_config'")
+    if part is not None and model is None:
+        raise ValueError(f"part is {show(part)}, but model is None; expected the config of which a part is replaced")
     if kind.file == "gguf" and model is not None and architecture is None:
         architecture = architecture_of(model)
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}

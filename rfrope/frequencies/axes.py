@@ -73,7 +73,7 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
     choice("order", order, ORDERS)
     if not sets:
         raise ValueError("axial got no set of frequencies; expected one for each axis")
-    named = {f"set {j}": given(values) for j, values in enumerate(sets)}
+    named = {f"sets[{j}]": given(values) for j, values in enumerate(sets)}
     turned = _alike(sets)
     xp, device = array.shared(**named)
     padded = _padded(named, xp, device)

@@ -224,7 +224,10 @@ def xpos_scales(positions: Array, n_blocks: int, *, scale_base: float = 512.0, c
     powers = (positions - centre) / scale_base
     most = 565.0 if array.dtype_name(powers) == "float64" else 69.0
     if not array.all_within(powers, most, xp):
-        raise ValueError(f"positions holds NaN or infinity, or numbers more than {most:g} * {scale_base} from {centre}")
+        raise ValueError(
+            f"positions holds NaN or infinity, or numbers more than {most:g} * {scale_base} from {centre}; expected at "
+            f"most {most:g} times scale_base from centre"
+        )
     index = xp.arange(n_blocks, dtype=powers.dtype, device=array.device(powers))
     zeta = (index + 0.4 * n_blocks) / (1.4 * max(n_blocks, 1))
     return xp.exp(powers[..., None] * xp.log(zeta))

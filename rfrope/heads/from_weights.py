@@ -158,7 +158,7 @@ def offset_from_weights(
     omega = one_axis(host["frequencies"])
     query, key = (_complex_rows(name, host[name], len(omega), pairing) for name in ("w_q", "w_k"))
     if hasattr(frequencies, "vectors"):
-        angles.check_turned(frequencies, host["w_q"].mT)
+        angles.check_turned(frequencies, host["w_q"].mT, "w_q")
     array.broadcast_shapes({"w_q": query.shape[:-2], "w_k": key.shape[:-2]})
     if query.shape[-2:] != key.shape[-2:]:
         raise ValueError(

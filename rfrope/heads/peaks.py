@@ -122,7 +122,7 @@ def alignment(frequencies: Array, shift: Array, offset: Array, *, weights: Array
     angle = xp.atan2(waves.sin, waves.cos)
     if weights is None:
         return Alignment(waves.mean_cos(), waves.cos, angle)
-    weights = _checked_weights(weights, waves.cos, xp)
+    weights = _checked_weights(weights, waves.cos, xp, "offset, shift and frequencies")
     total = xp.sum(weights, axis=-1)
     empty = total == 0.0
     overall = waves.total(weights, None) / xp.where(empty, xp.ones_like(total), total)
@@ -188,7 +188,7 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     space = array.namespace(weights=weights)
     weights = np.ones_like(one_set[:, 0]) if weights is None else array.asarray(weights, space, name="weights")
     weights = array.to_host(weights, "weights")
-    weights = _checked_weights(weights, np.empty(shape), np)
+    weights = _checked_weights(weights, np.empty(shape), np, "shift and frequencies")
     return _each_peak(one_set[:, 0], weights * cos, -weights * sin, np.sum(weights, axis=-1), low, high)
 
 
@@ -290,11 +290,15 @@ def _each_peak(
     return Peak(offset, np.asarray(value / total), other, np.asarray(other_value / total))
 
 
-def _checked_weights(weights: Any, like: Array, xp: ModuleType) -> Array:
+def _checked_weights(weights: Any, like: Array, xp: ModuleType, of: str) -> Array:
     value = array.asarray(weights, xp, name="weights", device=array.device(like))
     if array.dtype_name(value) == "bool":  # True and False say which blocks count
         value = array.astype(value, like.dtype, xp)
-    value = per_block("weights", value, like, xp)
-    if not array.all_within(value, LARGEST, xp) or (array.on_host(value) and not bool(xp.all(value >= 0.0))):
-        raise ValueError("weights holds NaN, infinity or negative numbers; expected finite weights of at least 0")
+    value = per_block("weights", value, like, xp, of)
+    counts = (value == 0.0) | (value >= 1.0 / LARGEST)  # products with smaller ones underflow
+    if not array.all_within(value, LARGEST, xp) or (array.on_host(value) and not bool(xp.all(counts))):
+        raise ValueError(
+            "weights holds NaN, infinity, negative numbers, or some above 0 and below 2**-500; expected finite weights "
+            "of at least 0"
+        )
     return value

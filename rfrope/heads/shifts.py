@@ -165,7 +165,8 @@ def shifted_terms(
     (array([0., 0.]), array([-0.2474,  0.2474]))
     """
     content, read = _prepare(q, k, frequencies, delta, shift, pairing)
-    shape = array.broadcast_shapes({"q and k": content.cosine.shape, "the phases": read.shape})
+    origin = "the phases from delta, frequencies and shift"
+    shape = array.broadcast_shapes({"q and k": content.cosine.shape, origin: read.shape})
     array.check_memory(48.0, shape, read.positions, "q, k or delta")
     cos, sin = turns.cos_sin(read)
     return ShiftedTerms(content.cosine * cos, content.sine * sin, content.rest)
@@ -325,13 +326,13 @@ def read_shifted(positions: Any, frequencies: Any, shift: Any, name: str, **othe
     return angles.read(positions, frequencies, shift, name=name, least=1, **others)
 
 
-def per_block(name: str, value: Any, like: Array, xp: ModuleType) -> Array:
+def per_block(name: str, value: Any, like: Array, xp: ModuleType, of: str = "offset and frequencies") -> Array:
     """Return numbers ``(..., D)``, one for each block, in the dtype of an array that they broadcast against.
 
     One number for all blocks is repeated: sums over the blocks count it as often as there are blocks.
     """
     value = array.as_widest(array.numbers(value, xp, name=name, device=array.device(like)), xp)
-    shape = array.broadcast_shapes({name: value.shape, "the phases": like.shape})
+    shape = array.broadcast_shapes({name: value.shape, f"the phases from {of}": like.shape})
     if shape[-1] != like.shape[-1]:
         raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., {like.shape[-1]}), one for each block")
     return xp.broadcast_to(value, (*value.shape[:-1], shape[-1]))

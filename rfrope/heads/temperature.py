@@ -88,7 +88,10 @@ def temperature_for_mass(
     ranges = ranges_of_lags(context, axes, causal, window, query_position)
     for at, (start, stop) in zip(target.tolist(), ranges, strict=True):
         if not start <= at < stop:
-            raise ValueError(f"offset is {show(offset)}, but the query sees lags from {start} to {stop - 1} alone")
+            raise ValueError(
+                f"offset is {show(offset)}, but by context, window and query_position the query sees lags from {start} "
+                f"to {stop - 1} alone"
+            )
     lags = lags_of_keys(ranges, omega, np)
     steps = (lags - target)[np.any(lags != target, axis=1)]
     if not 1.0 / len(lags) < mass < 1.0:

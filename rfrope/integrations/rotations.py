@@ -80,7 +80,11 @@ def rotaries(model: Module) -> list[Rotary]:
     ------
     ValueError
         If there is nothing.
+    TypeError
+        If it is no model.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is {show(model)}; expected a model of transformers")
     if any(isinstance(one, Positions) for one in model.modules()):
         raise ValueError(
             f"the rotation of this {type(model).__name__} was replaced already; expected undo() of that before"

@@ -140,6 +140,8 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     ValueError
         If the model has no such module, pairs features in another way than the Rope, turns another number of blocks,
         or has kinds of layers that a mapping lacks. The model is then as it was.
+    TypeError
+        For what is no model.
 
     Notes
     -----

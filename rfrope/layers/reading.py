@@ -20,6 +20,11 @@ _WHOLE = 2**53  # float64 holds whole numbers below it
 _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}  # what int64 holds
 
 
+def origin(offset: Any) -> str:
+    """Names of what the places of tokens come from, as errors have them; a plain offset changes no shape."""
+    return "positions" if type(offset) is int else "positions and offset"
+
+
 class Reading:
     """Features and positions of a call."""
 
@@ -58,6 +63,7 @@ class Reading:
         positions = angles.as_vectors(positions, axes)
         if not plain:
             offset = self._numbers("offset", offset, xp, device)
+            angles.check_values("offset", offset, xp)
             offset = offset.reshape(-1, 1, 1) if offset.ndim else offset
         if not plain or offset:
             total = positions + offset

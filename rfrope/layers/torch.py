@@ -19,6 +19,7 @@ try:
     import torch
 
     from rfrope.layers.graphs import InGraphs
+    from rfrope.layers.reading import origin
 except ImportError as error:
     raise ImportError("rfrope.layers.torch needs PyTorch: pip install 'rfrope[torch]'") from error
 
@@ -224,7 +225,7 @@ class RotaryEmbedding(InGraphs):
                 f"{self._sets}{self._hint(x.shape[-2] % self._sets == 0)}"
             )
         at = self._read("positions", x, positions, offset)
-        (turned,) = self._turned("positions", at, ("x", x, flag("keys", keys)))
+        (turned,) = self._turned(origin(offset), at, ("x", x, flag("keys", keys)))
         return turned if self.layout == "bhtd" else self._exchanged(turned)
 
     def extra_repr(self) -> str:
@@ -337,10 +338,10 @@ class RotaryEmbedding(InGraphs):
         at = self._read("positions", q, positions, offset)
         if k_positions is not None:
             k_at = self._read("k_positions", k, k_positions, 0)
-            (first,) = self._turned("positions", at, ("q", q, False))
+            (first,) = self._turned(origin(offset), at, ("q", q, False))
             (second,) = self._turned("k_positions", k_at, ("k", k, True))
             return first, second
-        first, second = self._turned("positions", at, ("q", q, False), ("k", k, True))
+        first, second = self._turned(origin(offset), at, ("q", q, False), ("k", k, True))
         if not (torch.compiler.is_compiling() or self._learned or self.max_positions is not None):
             self._learn(q, k, positions, offset)
         return first, second

@@ -71,15 +71,16 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     k = blocks.features(k, array.shared(k=k)[0], "k")
     for name, one in (("old", old), ("new", new)):
         blocks.check_width(k, one.n_blocks, name, "k")
-    pairings = [pairing_for(one, k) for one in (old, new)]
+    pairings = [pairing_for(one, k, "k") for one in (old, new)]
     before, after = _alike(old.vectors, new.vectors)
     constants = {"positions": positions, "old": before, "new": after}
     xp, device = array.shared(constants, k=k, out=out)
     xp = lazy.space_of_constants(xp, constants)
     # one line beside frequencies of axes takes positions as these do
-    read = angles.checked(positions, max(old.vectors, new.vectors, key=lambda one: one.ndim), None, xp, device)
-    blocks.prepared(k, read.shape, pairings[0], None, out, ("k", "positions"))
+    which, one = max((("old", old.vectors), ("new", new.vectors)), key=lambda named: named[1].ndim)
+    read = angles.checked(positions, one, None, xp, device, of=f"frequencies of {which}")
     at = read.positions
+    blocks.prepared(k, read.shape, pairings[0], None, out, ("k", "positions", "old", "new"), at, before, after)
     if pairings[0] != pairings[1] or before.shape != after.shape:
         features = rotate(k, at, before, pairing=pairings[0], scale=old.attention_factor, inverse=True)
         return rotate(features, at, after, pairing=pairings[1], scale=new.attention_factor, out=out)

@@ -227,7 +227,7 @@ class Rope:
         >>> rope.scores([[1.0, 0.0]], [[1.0, 0.0]], [5], [5])
         array([[4.]])
         """
-        pairing = pairing_for(self, q)
+        pairing = pairing_for(self, q, "q")
         return scores_of(q, k, q_positions, k_positions, self.vectors, pairing, None, self.attention_factor)
 
     def table(self, positions: Array, *, dtype: Any = None) -> tuple[Array, Array]:
@@ -314,9 +314,9 @@ class Rope:
 _FIELDS = tuple(each.name for each in fields(Rope))
 
 
-def pairing_for(rope: Rope, x: Any) -> str:
+def pairing_for(rope: Rope, x: Any, name: str = "x") -> str:
     """The pairing of a Rope, if it is known, and if the first 2D features of x are those that turn."""
-    angles.check_turned(rope, x)
+    angles.check_turned(rope, x, name)
     if rope.pairing is None:
         note = f" ({printable(str(rope.source['note']))})" if "note" in rope.source else ""
         raise ValueError(

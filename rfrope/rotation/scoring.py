@@ -119,6 +119,7 @@ def scores_of(
     for name, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
         read = angles.checked(positions, frequencies, phase, space, device, f"{name}_positions")
         blocks.check_width(x, read.blocks, "frequencies", name)
-        out_pairing = blocks.prepared(x, read.shape, pairing, None, None, (name, f"{name}_positions"))
+        names = name, f"{name}_positions", "frequencies", "shift"
+        out_pairing = blocks.prepared(x, read.shape, pairing, None, None, names, *read[:3])
         turned.append(rotated(array.astype(x, wide, xp), read, Turn(pairing, out_pairing, scale), None))
     return array.astype(xp.matmul(turned[0], xp.matrix_transpose(turned[1])), q.dtype, xp)

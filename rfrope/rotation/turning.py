@@ -191,7 +191,8 @@ def rotate(
     blocks.check_width(x, shape[-1], "frequencies")
     kept = (read.positions, read.frequencies, read.shift, scale)
     asked = pairing, out_pairing
-    out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "positions"), *kept)
+    names = "x", "positions", "frequencies", "shift", "scale"
+    out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, names, *kept)
     turn = Turn(pairing, out_pairing, scale, flag("inverse", inverse))
     result = rotated(x, read, turn, out)
     if repeats is not None:
@@ -245,9 +246,9 @@ def rotate_by_phases(
     phases = array.as_widest(array.numbers(phases, xp, name="phases", device=array.device(x)), xp)
     if phases.ndim == 0:
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
-    scale, shape = _checked_scale(scale, phases.shape, x, xp)
+    scale, shape = _checked_scale(scale, phases.shape, x, xp, "phases")
     blocks.check_width(x, shape[-1], "phases")
-    out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "phases"), phases, scale)
+    out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "phases", "scale"), phases, scale)
     return _rotated_by_phases(x, phases, Turn(pairing, out_pairing, scale, flag("inverse", inverse)), out, xp)
 
 
@@ -401,7 +402,13 @@ def _repeats() -> Any:
         return None
 
 
-def _checked_scale(scale: Any, shape: tuple[int, ...], like: Array, xp: ModuleType) -> tuple[Any, tuple[int, ...]]:
+def _checked_scale(
+    scale: Any,
+    shape: tuple[int, ...],
+    like: Array,
+    xp: ModuleType,
+    of: str = "the phases from positions and frequencies",
+) -> tuple[Any, tuple[int, ...]]:
     """Return the scale as a float or an array beside `like`, and the shape of the phases with it."""
     if isinstance(scale, int | float) and not isinstance(scale, bool) and 0.0 < scale <= _LARGEST_SCALE:
         return float(scale), shape  # PyTorch's compiler may trace it, and can do no more than compare
@@ -410,4 +417,4 @@ def _checked_scale(scale: Any, shape: tuple[int, ...], like: Array, xp: ModuleTy
     scale = array.as_widest(array.numbers(scale, xp, name="scale", device=array.device(like)), xp)
     if array.on_host(scale) and not bool(xp.all((scale > 0.0) & (scale < math.inf))):
         raise ValueError(f"scale is {show(scale)}; expected positive finite numbers")
-    return scale, array.broadcast_shapes({"scale": scale.shape, "the phases": shape})
+    return scale, array.broadcast_shapes({"scale": scale.shape, of: shape})

@@ -287,8 +287,8 @@ def longrope(
         divisors[name] = array.as_widest(array.numbers(value, xp, name=name, device=array.device(theta)), xp)
         if divisors[name].shape != theta.shape:
             raise ValueError(
-                f"{name} has shape {tuple(divisors[name].shape)}; expected {tuple(theta.shape)}, one number for each "
-                "frequency"
+                f"{name} has shape {tuple(divisors[name].shape)}, but frequencies has {tuple(theta.shape)}; expected "
+                "one number for each frequency"
             )
         sizes = xp.abs(divisors[name])
         if array.on_host(sizes) and not bool(xp.all((sizes >= 1.0 / LARGEST) & (sizes < LARGEST))):

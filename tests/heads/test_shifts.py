@@ -313,7 +313,11 @@ def test_aligned_shifts_of_many_pairs_and_of_zeros():
         (lambda: heads.phase_shift([1.0], math.nan), ValueError, "offset holds NaN"),
         (lambda: heads.phase_shift([1.0], None), TypeError, "offset is None"),
         (lambda: heads.phase_shift([1.0], [1j]), TypeError, "offset has dtype complex128"),
-        (lambda: heads.aligned_shift([1.0, 2.0], -1, [1.0] * 3), ValueError, "cosine and the phases do not broadcast"),
+        (
+            lambda: heads.aligned_shift([1.0, 2.0], -1, [1.0] * 3),
+            ValueError,
+            "cosine and the phases from .* do not broadcast",
+        ),
         (
             lambda: heads.aligned_shift([1.0], -1, [1.0, 2.0]),
             ValueError,
@@ -334,7 +338,11 @@ def test_aligned_shifts_of_many_pairs_and_of_zeros():
         (lambda: heads.shifted_terms([1.0, 2.0], [1.0, 2.0], [0.5], 1, 0.0, pairing="x"), ValueError, "pairing is 'x'"),
         (lambda: heads.shifted_mean_kernel([], 1, 0.0), ValueError, r"frequencies has shape \(0,\); expected at least"),
         (lambda: heads.shifted_mean_kernel([1.0], 1, None), TypeError, "shift is None; expected"),
-        (lambda: heads.shifted_mean_kernel([1.0, 2.0], 1, [0.0] * 3), ValueError, "shift and the phases do not broad"),
+        (
+            lambda: heads.shifted_mean_kernel([1.0, 2.0], 1, [0.0] * 3),
+            ValueError,
+            "shift and the phases from .* do not broad",
+        ),
         (
             lambda: heads.recentred_kernel("gaussian", [1.0, 2.0], [1.0, 2.0, 3.0]),
             ValueError,

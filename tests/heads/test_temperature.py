@@ -207,9 +207,21 @@ def test_an_axis_without_frequencies_cannot_be_told_apart():
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"offset": 1}, ValueError, r"offset is 1, but the query sees lags from -9 to 0 alone"),
-        ({"offset": -10}, ValueError, "offset is -10, but the query sees lags from -9 to 0"),
-        ({"offset": -3, "window": 3}, ValueError, "offset is -3, but the query sees lags from -2 to 0"),
+        (
+            {"offset": 1},
+            ValueError,
+            r"offset is 1, but by context, window and query_position the query sees lags from -9 to 0 alone",
+        ),
+        (
+            {"offset": -10},
+            ValueError,
+            "offset is -10, but by context, window and query_position the query sees lags from -9 to 0",
+        ),
+        (
+            {"offset": -3, "window": 3},
+            ValueError,
+            "offset is -3, but by context, window and query_position the query sees lags from -2 to 0",
+        ),
         ({"offset": 5, "causal": False}, ValueError, "offset is 5, but"),
         ({"offset": -1.5}, ValueError, r"offset is -1\.5; expected a whole number"),
         ({"offset": math.nan}, ValueError, "offset is nan; expected a whole number"),
