@@ -357,7 +357,7 @@ def _power_times_bessel_k(
     large = xp.where(near, xp.ones_like(t) * _TEMME, t)
     z, y, decay = 0.25 * small * small, 4.0 / large - 1.0, xp.exp(-large)
     found: list[Array | None] = [None, None]
-    power = not (wanted[0] or isinstance(t, np.ndarray))  # of z in the second slope: 0 times infinity near 0, derived
+    power = not (wanted[0] or isinstance(t, np.ndarray))  # else the slope of z W near 0 is 0 times infinity
     w = temme_w(mu, power, xp.log(small) - math.log(2.0), z, xp)
     for i, (constant, slope) in enumerate(temme_polynomials(mu)):
         if wanted[i]:

@@ -30,6 +30,7 @@ _TAIL = 0.1  # part of the mass of a smooth tail that the error of its shape may
 _TAIL_LAGS = 100.0  # over the frequency where a tail starts: lags up to which its shape may show
 _REPLACED = 5.0  # masses of an oscillating tail that it may come to, or errors by the taper
 _NOISY = 50.0  # times the errors of phi that an error of its spectrum may come to
+_EXACT = 1e-13  # errors of phi that pass for the rounding of its formula
 _FAINT = 10.0  # times the noise that passes for noise
 
 
@@ -262,11 +263,13 @@ def _refuse_negative(question: _Question, spectrum: inversion.Spectrum, *, last:
         witness = witnesses.about(question.phi, question.measure.ndim, found.stretch, extents, question.level)
     if witness is not None:
         raise _refusal(question.lags.atom, found, witness)
+    noise = question.lags.noise
+    exacter = "" if noise < _EXACT else f", and values more exact than {noise:.1g}, its errors, might decide it"
     return UndecidedError(
         f"at frequency {found.frequency:.6g} (radians per unit of position) the spectral density of phi comes out as "
-        f"{found.density:.3g}, and the negative mass as {found.mass:.3g}, but no quadratic form shows it",
-        f"a tolerance above that mass would accept phi, values of phi that are more exact (its errors are about "
-        f"{question.lags.noise:.1g}) would refuse or accept it; bochner.nearest(phi) finds the closest kernel",
+        f"{found.density:.3g}, and the negative mass as {found.mass:.3g}, but no quadratic form that was tried shows "
+        "it",
+        f"a tolerance above that mass would accept phi{exacter}; bochner.nearest(phi) finds the closest kernel",
     )
 
 

@@ -14,12 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.polynomial import legendre
 
 from rfrope.bochner.lags import Lags, starting_panels
 from rfrope.bochner.measures import Measure
 from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved, abel, build
 from rfrope.bochner.verdicts import UndecidedError
 
+_CLOSE = np.cos(math.pi * np.arange(65) / 64.0)  # where panels are looked at for the lowest density, ends included
+_SEVERAL = 8  # points with which a stretch is integrated
 _REACH = 60  # octaves to the largest and the least frequency at most; noise and the budget end before
 _PHASE = 16.0  # lag times width of a panel of the spectrum
 _THOROUGH = 1500  # panels that a thorough search may use at least
@@ -341,41 +344,50 @@ def _fit_tail(found: Pieces, power: int, missing: float, error: float) -> tuple[
 def negative_part(spectrum: Spectrum, measure: Measure) -> tuple[float, float, float, tuple[float, float]]:
     """Frequency where the density is lowest, the density there, the negative mass, and where most of that lies.
 
-    It is of what was computed, without the tail.
+    It is of what was computed, without the tail: at the nodes of the panels, and on a grid about where the density is
+    lowest, which sees what lies between nodes.
     """
     known = spectrum.pieces.until(spectrum.tail.start)
-    weight = known.nodes**measure.moment
-    masses = known.halves[:, None] * WEIGHTS * np.maximum(-known.values * weight, 0.0)
-    density = known.values / measure.ground(known.nodes)
+    nodes = known.nodes
+    masses = known.halves[:, None] * WEIGHTS * np.maximum(-known.values * nodes**measure.moment, 0.0)
+    near = known.centres[:, None] + known.halves[:, None] * _CLOSE
+    near = np.maximum(near, 1e-6 * known.edges[1:, None] * measure.rise)
+    density = (known.series @ legendre.legvander(_CLOSE, known.series.shape[1] - 1).T) / measure.ground(near)
     panel = int(np.argmin(np.min(density, axis=1)))
     low, high = known.edges[max(panel - 1, 0)], known.edges[min(panel + 2, known.edges.size - 1)]
+    others, grid = np.where((nodes > low) & (nodes < high), 0.0, masses), None
     for _ in range(4):
         w = np.maximum(np.linspace(low, high, 1001), 1e-6 * high * measure.rise)
-        refined = known(w) / measure.ground(w)
+        q = known(w)
+        if grid is None and np.count_nonzero(q < 0.0) >= _SEVERAL:
+            grid = w, np.gradient(w) * np.maximum(-q * w**measure.moment, 0.0)
+        refined = q / measure.ground(w)
         at = int(np.argmin(refined))
         low, high = w[max(at - 2, 0)], w[min(at + 2, w.size - 1)]
-    return float(w[at]), float(refined[at]), float(np.sum(masses)), _heaviest_run(known.nodes, masses)
+    found = [(nodes.ravel(), masses.ravel())] if grid is None else [(nodes.ravel(), others.ravel()), grid]
+    heaviest = max(found, key=lambda part: float(np.sum(part[1])))
+    return float(w[at]), float(refined[at]), float(sum(np.sum(part[1]) for part in found)), _heaviest_run(*heaviest)
 
 
 def _heaviest_run(nodes: np.ndarray, masses: np.ndarray) -> tuple[float, float]:
     """The stretch of neighbouring nodes with mass that has most of it."""
-    flat, below = nodes.ravel(), np.append(0.0, np.cumsum(masses.ravel()))
-    edges = np.diff(np.concatenate([[0], (masses.ravel() > 0.0).astype(int), [0]]))
+    below = np.append(0.0, np.cumsum(masses))
+    edges = np.diff(np.concatenate([[0], (masses > 0.0).astype(int), [0]]))
     starts, ends = np.nonzero(edges == 1)[0], np.nonzero(edges == -1)[0]
     if not starts.size:
-        return 0.0, float(flat[0])
+        return 0.0, float(nodes[0])
     best = int(np.argmax(below[ends] - below[starts]))
     first, last = int(starts[best]), int(ends[best])
-    low = float(flat[first - 1]) if first else 0.0
-    return low, float(flat[min(last, flat.size - 1)])
+    low = float(nodes[first - 1]) if first else 0.0
+    return low, float(nodes[min(last, nodes.size - 1)])
 
 
 def extents(spectrum: Spectrum, measure: Measure) -> tuple[float, ...]:
     """Lengths of omega below which nine tenths, 99 in a hundred, ... of the mass lie."""
     pieces = measure.radial(spectrum.pieces)
     masses = np.cumsum(np.abs(pieces.masses))
-    shares = 1.0 - 10.0 ** -np.array([1.0, 2.0, 3.0, 5.0, 7.0, 9.0])
-    return tuple(pieces.edges[1 + np.searchsorted(masses, shares * masses[-1])].tolist())
+    shares = 1.0 - 10.0 ** -np.array([1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 9.0])
+    return tuple(np.unique(pieces.edges[1 + np.searchsorted(masses, shares * masses[-1])]).tolist())
 
 
 def project(spectrum: Spectrum, measure: Measure, mass: float) -> Pieces:

@@ -21,9 +21,8 @@ _STRIDES = (4, 16, 64, 256)  # by which a grid is thinned, for windows that reac
 _STRIDE_WIDTHS = _WIDTHS[2:7:2]
 _OVERSAMPLED = 4  # frequencies for each width of a window
 _ROUNDED = 2e-15  # error of a quadratic form whose weights' magnitudes sum to 1
-_TRIED = 12  # centres of windows over a stretch of frequencies
 _ENDS_ACROSS = 4.5
-_MOST_POINTS = 12000  # a witness in several axes has at most so many
+_MOST_POINTS = {1: 2**19, 2: 12000, 3: 12000}  # that a witness may have, by the number of axes
 _LATTICES = {1: (400,), 2: (20, 20), 3: (8, 8, 7)}  # points along each axis
 
 FORM_ROUNDING = _ROUNDED
@@ -196,15 +195,13 @@ def _of_stretch(
         spacing = math.pi / (1.1 * max(high, extent) + 4.0 / sigma)
         reach = math.ceil(_ENDS * sigma / spacing)
         sides = 0 if ndim == 1 else math.ceil(_ENDS_ACROSS * side / min(1.5 * spacing, side))
-        if (2 * reach + 1) * (2 * sides + 1) ** (ndim - 1) > _MOST_POINTS:
+        if (2 * reach + 1) * (2 * sides + 1) ** (ndim - 1) > _MOST_POINTS[ndim]:
             return
         step = 0.0 if ndim == 1 else _ENDS_ACROSS * side / sides
         weights = np.ones(1) if ndim == 1 else _window(sides, side / step)
         values = _folded(phi, spacing * np.arange(2 * reach + 1), weights, step, ndim)
-        window = _window(reach, sigma / spacing)
-        for theta in np.linspace(low, high, _TRIED):
-            for line in _real_parts(values, spacing, window, float(theta) * spacing, level):
-                yield line if ndim == 1 else _product(line, weights, step, ndim)
+        for line in _of_windows(values, spacing, sigma / spacing, level):
+            yield line if ndim == 1 else _product(line, weights, step, ndim)
 
 
 def _folded(phi: Function, lags: np.ndarray, across: np.ndarray, step: float, ndim: int) -> np.ndarray:

@@ -19,9 +19,9 @@ from rfrope._core.array import Array
 Falls = tuple[Array, Array]
 
 _SQUARE = 0.25  # arguments up to which power series in a square are used
-TERMS = 12  # of them
-_LINE_TERMS = 32  # of a series in the argument itself, used up to 1
-_SHARE = 2.0**-5  # of nu, up to which z = t^2/4 is small for large orders
+TERMS = 12  # that they have
+_LINE_TERMS = 32  # terms that a series in the argument itself has, which is used up to 1
+_SHARE = 2.0**-5  # z = t^2/4 as a part of nu, up to which it is small for large orders
 
 
 def from_phi(phi: Array, phi2: Array) -> Falls:
