@@ -183,12 +183,9 @@ def test_while_a_graph_is_made_all_positions_of_16_bits_warn(call, dtype):
     turn = rotary if call == "module" else lambda x, y, at: (rfrope.rotate(x, at, FREQUENCIES), y)
     at = torch.arange(3).to(getattr(torch, dtype))
     torch._dynamo.reset()
+    made = torch.compile(turn, fullgraph=True, backend="aot_eager")
     with pytest.warns(PrecisionWarning, match=f"positions has dtype {dtype}"):
-        if call == "export":
-            made = torch.export.export(rotary, (x, x, at)).module()
-        else:
-            made = torch.compile(turn, fullgraph=True, backend="aot_eager")
-            made(x, x, at)
+        made = torch.export.export(rotary, (x, x, at)).module() if call == "export" else (made(x, x, at), made)[1]
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrecisionWarning)
         assert torch.equal(made(x, x, at)[0], rotary(x, x, at)[0])  # and neither a run nor what is exact
