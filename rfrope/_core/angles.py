@@ -461,10 +461,8 @@ def warn_of_positions_of_16_bits(positions: Array, xp: ModuleType, name: str) ->
     """Warn of floats of 16 bits beyond which they lack whole numbers; where nobody may look at them, of any."""
     if getattr(positions.dtype, "itemsize", 2) != 2 or array.dtype_name(positions) not in _NARROW:
         return
-    if tensors.is_compiling():
-        return
     last = 2.0 / array.resolution(positions)
-    if not array.on_host(positions) or not array.all_within(positions, last, xp):
+    if tensors.is_compiling() or not array.on_host(positions) or not array.all_within(positions, last, xp):
         _warn(
             f"{name} has dtype {array.dtype_name(positions)}, which lacks whole numbers above {last:g}: tokens there "
             "may turn by the positions of others; expected integers, float32 or float64"
@@ -477,6 +475,9 @@ def _warn(text: str) -> None:
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("rfrope", "torch"):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, PrecisionWarning, stacklevel=level + 1)
+
+
+_warn._dynamo_marked_constant = True  # type: ignore[attr-defined] # PyTorch's compiler calls it while it traces
 
 
 def _whole(positions: Any, name: str, xp: ModuleType, device: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import types
+import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from rfrope._core import array
@@ -13,7 +13,7 @@ from rfrope.models import own
 
 try:
     import torch
-    from transformers import modeling_rope_utils
+    from transformers import PretrainedConfig, PreTrainedModel, modeling_rope_utils
 
     from rfrope.integrations import rotations
 except ImportError as error:
@@ -147,12 +147,13 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     -----
     The rotary module gives positions in place of tables, and the attention modules, which pass them on to their
     function of q, k, cos and sin, get a function of q, k and positions instead: this model's alone, nothing of its
-    class is changed. A Rope of one axis in a model of M-RoPE is for text: position ids whose axes differ are refused.
-    Caches hold turned keys, as ever, so a cache must not be used across a replacement.
+    class is changed but that `save_pretrained` looks for a replacement. A Rope of one axis in a model of M-RoPE is for
+    text: position ids whose axes differ are refused. Caches hold turned keys, as ever, so a cache must not be used
+    across a replacement.
 
-    ``save_pretrained`` of the model writes the frequencies, as they are then, into its config, in the form that
-    `register` reads. What a config cannot hold is not saved, with a warning: phases, sets for each head, several axes,
-    and frequencies of classes that do not read them from a config.
+    ``save_pretrained`` of the model, of a part of it or of what holds it writes the frequencies, as they are then, into
+    the config, in the form that `register` reads. What a config cannot hold is not saved, with a warning: phases, sets
+    for each head, several axes, and frequencies of classes that do not read them from a config.
 
     Examples
     --------
@@ -167,6 +168,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     2
     """
     done = Replacement()
+    _watch_saving()
     rotaries = rotations.rotaries(model)
     try:
         made = {id(rotary): rotary.positions(rope) for rotary in rotaries if rotary.is_replaced}
@@ -183,9 +185,6 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
                 f"{type(model).__name__} has no attention that turns q and k by a table of cos and sin; expected a "
                 "model that has"
             )
-        if hasattr(model, "save_pretrained"):
-            saving = types.MethodType(_save_pretrained, model)  # bound, so that a copy of the model saves itself
-            rotations.swap(model.__dict__, "save_pretrained", saving, done._undo)
     except BaseException:
         done.undo()
         raise
@@ -195,31 +194,41 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
 # -- what a saved model says of it -------------------------------------------------------------------------------------
 
 
-def _save_pretrained(self: Module, *arguments: Any, **options: Any) -> Any:
-    """Save a model, whose config says in the meantime by what it turns."""
-    register()
-    undo: rotations.Undo = []
-    try:
-        found = [_written(one, undo) for one in self.modules() if isinstance(one, rotations.Positions)]
-        for lost in dict.fromkeys(filter(None, found)):
-            warnings.warn(
-                f"{type(self).__name__} is saved without the rotation that replace_rotary put in: {lost}; expected "
-                "replace_rotary again after from_pretrained, and the state_dict of what was learned",
-                stacklevel=2,
-            )
-        return type(self).save_pretrained(self, *arguments, **options)
-    finally:
-        while undo:
-            undo.pop()()
+def _watch_saving() -> None:
+    """Let models look for replaced rotations when they are saved: a part that was given alone is saved by the whole."""
+    kept = PreTrainedModel.save_pretrained
+    if getattr(kept, "__module__", "") == __name__:
+        return
+
+    def save_pretrained(self: Module, *arguments: Any, **options: Any) -> Any:
+        """Save a model, whose config says in the meantime by what it turns."""
+        replaced = [one for one in self.modules() if isinstance(one, rotations.Positions)]
+        undo: rotations.Undo = []
+        try:
+            for lost in dict.fromkeys(filter(None, [_written(self, one, undo) for one in replaced])):
+                warnings.warn(
+                    f"{type(self).__name__} is saved without the rotation that replace_rotary put in: {lost}; expected "
+                    "replace_rotary again after from_pretrained, and the state_dict of what was learned",
+                    stacklevel=2,
+                )
+            return kept(self, *arguments, **options)
+        finally:
+            while undo:
+                undo.pop()()
+
+    PreTrainedModel.save_pretrained = functools.update_wrapper(save_pretrained, kept, ("__doc__", "__name__"))
 
 
-def _written(positions: rotations.Positions, undo: rotations.Undo) -> str:
+def _written(model: Module, positions: rotations.Positions, undo: rotations.Undo) -> str:
     """Put frequencies into the config of what they stand in for; why that cannot be, if it cannot."""
+    register()
     module = positions.__dict__["rotary"].own
     kind, config = type(module), getattr(module, "config", None)
     before = getattr(config, "rope_parameters", None)
     if config is None or not isinstance(before, Mapping) or known(getattr(config, "model_type", None)).get("negated"):
         return f"{kind.__name__} reads no frequencies from a config"
+    if not any(each is config for each in _configs(model.config)):
+        return f"{kind.__name__} has a config of its own, which is not saved"
     if any(one.phases is not None or one.rope.vectors.ndim > 1 for one in positions.turning.values()):
         return "a config holds one line of frequencies for all heads, and no phases"
     said = {
@@ -235,6 +244,14 @@ def _written(positions: rotations.Positions, undo: rotations.Undo) -> str:
         pass
     undo.pop()()
     return f"{kind.__name__} does not turn by the frequencies of a config"
+
+
+def _configs(config: Any) -> Iterator[Any]:
+    """A config and those inside it."""
+    yield config
+    for one in vars(config).values():
+        if isinstance(one, PretrainedConfig):
+            yield from _configs(one)
 
 
 def _parameters(rotary: Module, before: Mapping[str, Any]) -> dict[str, Any]:

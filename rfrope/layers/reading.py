@@ -115,9 +115,9 @@ class Reading:
         """Integers or floats of a call, widened."""
         numbers = array.numbers(value, xp, name=name, device=device)
         found = self._widened(numbers, False)
+        angles.warn_of_positions_of_16_bits(numbers, xp, name)
         if torch.compiler.is_compiling():
             return found
-        angles.warn_of_positions_of_16_bits(numbers, xp, name)
         if numbers.dtype == torch.uint64 and array.on_host(found) and bool((found < 0).any()):
             raise ValueError(f"{name} holds integers from 2**63 on; expected smaller ones")
         return found

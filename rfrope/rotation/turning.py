@@ -85,7 +85,7 @@ def rotate(
     positions : array_like
         Integers or floats, negative ones and gaps included: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for
         frequencies ``(*H, D, k)``. Integers count exactly up to 2**53. Floats of 16 bits raise a warning where they
-        lack whole numbers.
+        lack whole numbers, and wherever values are not looked at.
     frequencies : array_like, radians per unit of position
         ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d, and features beyond 2D are not turned. Those of a
         Rope that was given its `head_dim` turn features of that width, or 2D, alone. The phases, ``P + (D,)`` or what

@@ -488,7 +488,6 @@ def test_what_was_put_in_is_saved_with_the_config(model_type, learnable, tmp_pat
             with torch.no_grad():
                 copied.lm_head.weight *= 2.0
             torch.testing.assert_close(logits(saved(copied, tmp_path / "copy")), logits(copied), rtol=0, atol=1e-5)
-    assert "save_pretrained" not in vars(model)
     torch.testing.assert_close(logits(again), wanted, rtol=0, atol=1e-5)
     assert not torch.allclose(logits(model), wanted, atol=1e-4)
     for one in rfrope.from_config(again.config):
@@ -497,6 +496,27 @@ def test_what_was_put_in_is_saved_with_the_config(model_type, learnable, tmp_pat
             factor = 1.5 if learnable else 1.0
             np.testing.assert_allclose(one.frequencies, factor * ropes[name].frequencies, rtol=1e-12)
             assert one.attention_factor == 1.25
+
+
+@pytest.mark.parametrize("given", ["all", "a part"])
+def test_a_part_that_was_given_alone_is_saved_by_the_whole_and_the_other_way_round(given, tmp_path):
+    register()
+    model, rope = made(), rfrope.Rope(rfrope.geometric(8, base=77.0), attention_factor=1.25)
+    with replace_rotary(model if given == "all" else model.model, rope):
+        wanted = logits(model)
+        torch.testing.assert_close(logits(saved(model, tmp_path / "whole")), wanted, rtol=0, atol=1e-5)
+        model.model.save_pretrained(tmp_path / "part")
+    (read,) = rfrope.from_config(tmp_path / "part")
+    np.testing.assert_array_equal(read.frequencies, rope.frequencies)
+    model.save_pretrained(tmp_path / "without")
+    assert rfrope.from_config(tmp_path / "without")[0].source["rope_parameters"]["rope_type"] == "default"
+
+
+def test_a_config_that_is_not_saved_is_not_lost_without_a_word(tmp_path):
+    model = made()
+    with replace_rotary(model, rfrope.geometric(8, base=77.0)):
+        model.config = copy.deepcopy(model.config)
+        saved(model, tmp_path, "LlamaRotaryEmbedding has a config of its own, which is not saved")
 
 
 def test_what_a_config_cannot_hold_is_not_lost_without_a_word(tmp_path):

@@ -177,6 +177,23 @@ def test_positions_of_16_bits_warn_where_they_lack_whole_numbers(dtype, last, xp
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("call", ["module", "rotate", "export"])
+def test_while_a_graph_is_made_all_positions_of_16_bits_warn(call, dtype):
+    rotary, x = RotaryEmbedding(FREQUENCIES), features(1, 1, 3, WIDTH)
+    turn = rotary if call == "module" else lambda x, y, at: (rfrope.rotate(x, at, FREQUENCIES), y)
+    at = torch.arange(3).to(getattr(torch, dtype))
+    torch._dynamo.reset()
+    made = torch.compile(turn, fullgraph=True, backend="aot_eager")
+    with pytest.warns(PrecisionWarning, match=f"positions has dtype {dtype}"):
+        made = torch.export.export(rotary, (x, x, at)).module() if call == "export" else (made(x, x, at), made)[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrecisionWarning)
+        assert torch.equal(made(x, x, at)[0], rotary(x, x, at)[0])  # and neither a run nor what is exact
+        if call != "export":
+            made(x, x, at.float())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_module_takes_positions_of_16_bits_as_the_function_does(dtype):
     q, at = features(1, 2, 3, WIDTH), torch.tensor([0, 1, 200]).to(getattr(torch, dtype))
     for module in (RotaryEmbedding(FREQUENCIES), RotaryEmbedding(FREQUENCIES, True)):
