@@ -186,6 +186,41 @@ def test_words_of_the_command_line_are_printed_with_escapes(tmp_path, capsys):
     assert "".join(error.split("\n")).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("words", "ends"),
+    [
+        (["inspect", "config.json", "--html", "new.html"], 0),
+        (["inspect", "config.json", "config.json"], 0),
+        (["inspect", "rope.npz", "--plot", "new.txt"], 2),
+        (["compare", "config.json", "--html", "new.html"], 0),
+        (["plan", "config.json", "--context", "256", "--html", "new.html"], 0),
+        (["export", "config.json", "--to", "vllm", "-o", "new.json"], 0),
+        (["export", "--conformance", "new"], 0),
+        (["validate", "gaussian(scale=8)", "--qk", "rope.npz"], 2),
+        (["design", "gaussian(scale=8)", "--head-dim", "16", "--context", "64", "-o", "new.npz"], 0),
+        (["design", "gaussian(scale=8)", "--head-dim", "16", "--context", "64", "-o", "rope.npz"], 2),
+        (["doctor", "config.json"], 2),
+    ],
+    ids=str,
+)
+def test_no_line_is_made_by_the_name_of_a_file(words, ends, tmp_path, capsys, quick_fits):
+    """A folder that a pattern of the shell found may have any name; so may what an archive holds."""
+    folder = tmp_path / EVIL
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    np.savez(folder / "rope.npz", **{EVIL: np.ones(3)})
+    files = ("config.json", "rope.npz", "new")
+    words = [str(folder / word) if word.startswith(files) else word for word in words]
+    try:
+        code = main(words)
+    except SystemExit as ended:
+        code = ended.code
+    out, err = capsys.readouterr()
+    assert code == ends
+    assert_safe(out)
+    assert_safe(err)
+
+
 def test_the_doctor_prints_what_libraries_say_with_escapes(monkeypatch, capsys):
     finding = libraries.Finding(EVIL, False, EVIL, EVIL, EVIL)
     monkeypatch.setattr(libraries, "libraries", lambda: [finding])

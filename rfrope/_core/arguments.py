@@ -133,7 +133,7 @@ def path_of(name: str, value: Any) -> str:
     """Return the name of a file or folder as text."""
     try:
         found = os.fspath(value)
-    except TypeError:
+    except Exception:  # raised by the value's own code, too
         found = b""
     if not isinstance(found, str):
         raise TypeError(f"{name} is {show(value)}; expected a path, as a string or pathlib.Path")
@@ -186,7 +186,7 @@ def _number(name: str, value: Any, expected: str) -> float:
             return float(value)
         except OverflowError:
             return math.inf
-        except (TypeError, ValueError):
+        except Exception:  # whatever the value's own code raises
             pass
     lost = ": gradients do not go through it" if foreign else ""
     raise TypeError(f"{name} is {show(value)}; expected {expected}{lost}")

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_text(f"{command}: interrupted; no file was left half written", file=sys.stderr)
         return 130
     except (ValueError, TypeError, OSError, MemoryError) as error:
-        print_text(f"{command}: error: {_by_options(_words(error), options)}", file=sys.stderr)
+        print_text(printable(f"{command}: error: {_by_options(_words(error), options)}"), file=sys.stderr)
         return 2
 
 
@@ -83,7 +83,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error and stop."""
-        super().error(printable(message, "\n"))
+        super().error(printable(message))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ import numpy as np
 
 import rfrope
 from rfrope import models
+from rfrope._core.arguments import printable
 from rfrope.cli import page
 from rfrope.cli.shared import add_page, check_page, one_of, print_text, whole
 
@@ -59,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     _print(options, found)
     if options.html is not None:
-        print_text(f"\nWritten: {options.html}")
+        print_text(f"\nWritten: {printable(options.html)}")
     return 0
 
 

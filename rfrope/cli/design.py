@@ -14,6 +14,7 @@ import numpy as np
 import rfrope
 from rfrope import designs, exports, kernels, plotting, storage
 from rfrope._core import angles, files
+from rfrope._core.arguments import printable
 from rfrope.cli import page
 from rfrope.cli.shared import (
     add_plot,
@@ -220,7 +221,7 @@ def _print_design(options: argparse.Namespace, rope: rfrope.Rope, reached: Fidel
     n_heads, blocks, source = len(reached.heads), rope.n_blocks, rope.source
     print_text(_about(rope, reached))
     for path in filter(None, (options.output, options.plot, options.html)):
-        print_text(f"Written: {path}")
+        print_text(f"Written: {printable(path)}")
     if options.output is None:
         print_text("The frequencies were not written: -o FILE.npz does it.")
     reach = place(tuple(c - 1 for c in reached.context))

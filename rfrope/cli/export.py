@@ -10,6 +10,7 @@ import numpy as np
 
 import rfrope
 from rfrope import exports, models
+from rfrope._core.arguments import printable
 from rfrope.cli.shared import naming, one_of, print_table, print_text, whole
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
@@ -109,7 +110,7 @@ def _print(options: argparse.Namespace, lost: exports.Rounding | None, made: dic
             json.dumps({"engine": options.to, "output": options.output, "rounding": figures, "export": plain}, indent=1)
         )
         return
-    print_text(f"Written: {options.output}" if made is None else json.dumps(plain, indent=1))
+    print_text(f"Written: {printable(options.output)}" if made is None else json.dumps(plain, indent=1))
     print_text("Rounding: unknown without a context." if lost is None else f"Rounding, {lost}.")
 
 
@@ -139,5 +140,5 @@ def _conformance(options: argparse.Namespace) -> int:
     if options.json:
         print_text(json.dumps({"conformance": options.conformance, "cases": count}))
     else:
-        print_text(f"Written: {count} cases into {options.conformance}; its README.md says how to use them.")
+        print_text(f"Written: {count} cases into {printable(options.conformance)}; its README.md says how to use them.")
     return 0

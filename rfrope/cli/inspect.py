@@ -15,6 +15,7 @@ import numpy as np
 import rfrope
 from rfrope import analysis, models, plotting, scaling
 from rfrope._core import angles
+from rfrope._core.arguments import printable
 from rfrope.cli import page
 from rfrope.cli.shared import (
     add_plot,
@@ -135,7 +136,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     _print(sets, summaries)
     for path in filter(None, (options.plot, options.html)):
-        print_text(f"\nWritten: {path}")
+        print_text(f"\nWritten: {printable(path)}")
     return 0
 
 
@@ -190,7 +191,7 @@ def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
         raise ValueError(f"{source} gives no context; expected --context")
     for index, (part, text) in enumerate(zip(parts, texts, strict=True)):
         name = part.source["name"]
-        label = f"{source}: {name}" if name else source
+        label = printable(f"{source}: {name}" if name else source)
         if text is None:  # a vision encoder, whose positions are patches of an image
             print_text(f"{label} is left out, because it gives no context: --context N reads it.", file=sys.stderr)
             continue
@@ -228,7 +229,7 @@ def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Se
         raise ValueError(f"--context {given}: {source} has {axes} axes; expected one number, or one for each axis")
     heads = omega.shape[:-2]
     for head, at in enumerate(np.ndindex(heads)):
-        yield _Set(f"{source}, head {head}" if heads else source, omega[at], max(lengths), contexts=lengths)
+        yield _Set(printable(f"{source}, head {head}" if heads else source), omega[at], max(lengths), contexts=lengths)
 
 
 def _scheme(one: _Set) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import rfrope
 from rfrope import analysis, exports, plotting, storage
+from rfrope._core.arguments import printable
 from rfrope.analysis.planning import ladder_base
 from rfrope.cli import page
 from rfrope.cli.shared import add_plot, check_figure, naming, print_text, whole, write_figure
@@ -76,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     _print(found, ways)
     for path in filter(None, (options.output, options.plot, options.html)):
-        print_text(f"Written: {path}")
+        print_text(f"Written: {printable(path)}")
     return 0
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from rfrope import kernels
 from rfrope._core import archives, progress
+from rfrope._core.arguments import printable
 from rfrope.cli import page
 from rfrope.cli.shared import add_page, check_page, print_table, print_text, styled, whole
 from rfrope.validation import Row, Validation, validate
@@ -97,7 +98,7 @@ def _validate(options: argparse.Namespace) -> int:
     else:
         _print_validations(results, options, passed)
         if options.html is not None:
-            print_text(f"\nWritten: {options.html}")
+            print_text(f"\nWritten: {printable(options.html)}")
     return 0 if passed else 1
 
 

@@ -39,6 +39,13 @@ class Reading:
         tensors.check_dense(x, name)
         return x
 
+    def _check_device(self, name: str, x: Tensor, other: str, beside: Tensor) -> None:
+        """Refuse tensors of two devices: beside one that holds no values the operators would compute none."""
+        if x.device != beside.device:
+            raise ValueError(
+                f"{name} is on device {x.device} but {other} is on {beside.device}; expected all arrays on one device"
+            )
+
     def _exchanged(self, x: Any) -> Any:
         """Exchange the axes of heads and tokens."""
         return x.transpose(-3, -2) if isinstance(x, torch.Tensor) and x.ndim > 2 else x

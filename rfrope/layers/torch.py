@@ -184,7 +184,7 @@ class RotaryEmbedding(InGraphs):
         turned = None
         if torch.compiler.is_compiling():
             turned = self.in_graph(x, y, positions, offset) if k_positions is None else None
-        elif k_positions is None and isinstance(x, torch.Tensor) and x.ndim > 2:
+        elif k_positions is None and isinstance(x, torch.Tensor) and not x.is_nested and x.ndim > 2:
             steps = self._steps.get(x.shape[-3] if self._sets else 0)
             at = None if steps is None else self._read_quickly(x, positions, offset)
             turned = None if steps is None or at is None else steps.turned(x, y, at)
@@ -367,6 +367,8 @@ class RotaryEmbedding(InGraphs):
     def _check(self, name: str, x: Tensor) -> None:
         """Refuse what are no features, in the layout bhtd, of the heads that this module turns."""
         blocks.features(self._dense(x, name), _XP, name)
+        for learned in self._learned:
+            self._check_device(name, x, learned, getattr(self, learned))
         if x.ndim < 3:
             order = "heads, tokens" if self.layout == "bhtd" else "tokens, heads"
             raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., {order}, d)")
@@ -385,6 +387,7 @@ class RotaryEmbedding(InGraphs):
 
     def _check_both(self, q: Tensor, k: Tensor, apart: bool) -> None:
         """Refuse queries and keys that do not belong together."""
+        self._check_device("q", q, "k", k)
         (heads, tokens), (shared, k_tokens) = q.shape[-3:-1], k.shape[-3:-1]
         if tokens != k_tokens and not apart:
             raise ValueError(

@@ -18,7 +18,10 @@ from rfrope._core.angles import PrecisionWarning
 torch = library("torch").module
 from rfrope.layers.torch import RotaryEmbedding  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # of torch, about its own use of it
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),  # of torch, about its own use of it
+    pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage:UserWarning"),
+]
 
 FREQUENCIES = rfrope.geometric(4)
 WIDTH = 2 * len(FREQUENCIES)
@@ -67,7 +70,15 @@ def calls(draw):
     if draw(st.integers(0, 9)) == 0:
         q = draw(
             st.sampled_from(
-                [q[0, 0], q.tolist(), q.float().numpy(), q.mT.contiguous().mT, q.clone().requires_grad_(), q.to("meta")]
+                [
+                    q[0, 0],
+                    q.tolist(),
+                    q.float().numpy(),
+                    q.mT.contiguous().mT,
+                    q.clone().requires_grad_(),
+                    q.to("meta"),
+                    torch.nested.nested_tensor([q[0]]),
+                ]
             )
         )
     shape = draw(st.sampled_from([(tokens,), (1, tokens), (tokens, 2), (1, tokens, 2), (3,), ()]))
@@ -139,6 +150,42 @@ def test_what_64_bits_do_not_hold_is_refused(numbers, offset, message):
     with pytest.raises(ValueError, match=r"positions holds integers from 2\*\*63 on"):
         module(q, q, torch.tensor([2**63 + 1, 0, 1], dtype=torch.uint64))
     assert module(q, q, torch.tensor([0, 1, 2], dtype=torch.uint64), 2**63 - 3)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+@pytest.mark.parametrize("order", ["bhtd", "bthd"])
+def test_nested_features_are_refused_after_dense_ones(order, layout):
+    module, q = RotaryEmbedding(FREQUENCIES, layout=order), features(2, 2, 2, WIDTH)
+    nested = torch.nested.nested_tensor([q[0], q[1, :1]], layout=layout)
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"^q is a nested tensor"):
+            module(nested, q)
+        with pytest.raises(TypeError, match=r"^k is a nested tensor"):
+            module(q, nested)
+        module(q, q)
+
+
+@pytest.mark.parametrize("records", [True, False], ids=["recorded", "unrecorded"])
+@pytest.mark.parametrize("of", [False, "frequencies", "phases", "both"])
+def test_features_beside_what_has_no_values_are_refused(of, records):
+    """An operator with one tensor on the meta device computes nothing, and would give back raw memory."""
+    module, q = RotaryEmbedding(FREQUENCIES, of), features(1, 2, 3, WIDTH)
+    void = q.to("meta")
+    with torch.set_grad_enabled(records):
+        for x, y, wrong in (
+            (q, void, "q is on device cpu but k is on meta"),
+            (void, q, "q is on device meta but k is"),
+        ):
+            with pytest.raises(ValueError, match=wrong if not of else "is on device"):
+                module(x, y)
+        module.to("meta")
+        assert all(x.is_meta for x in module(void, void))
+        calls = (lambda: module(q, q), lambda: module.rotate(q, keys=True), lambda: module(q, q, k_positions=[0, 1, 2]))
+        for call in calls if of else ():
+            with pytest.raises(
+                ValueError, match=r"^[qx] is on device cpu but (frequencies|phases) is on meta; expected"
+            ):
+                call()
 
 
 def test_steps_are_kept_for_some_numbers_of_heads():
