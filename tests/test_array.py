@@ -10,7 +10,7 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope._core import array, blocks
+from rfrope._core import array, blocks, tensors
 
 
 def test_numpy_needs_no_compatibility_layer():
@@ -128,6 +128,15 @@ def test_how_to_convert_names_the_module_that_makes_arrays():
     jax, strict = library("jax"), library("array-api-strict")
     with pytest.raises(TypeError, match=r"pass array_api_strict\.asarray\(k\), or jax\.numpy\.asarray\(q\)$"):
         array.namespace(q=strict([1.0]), k=jax([1.0]))
+
+
+def test_which_tensors_are_plain_memory():
+    torch = library("torch").module
+    dense = torch.eye(2)
+    assert tensors.are_memory(dense, torch.nn.Parameter(dense, requires_grad=False))
+    others = [dense.to_sparse(), dense.to_mkldnn(), torch.ones(2, requires_grad=True)]
+    others += [torch.ones(2, dtype=torch.complex64).conj().imag, torch.ones(2, device="meta")]
+    assert [tensors.are_memory(dense, one) for one in others] == [False] * len(others)
 
 
 def test_what_is_lazy(xp):

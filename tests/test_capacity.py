@@ -396,6 +396,13 @@ def test_calls_that_would_hold_too_much_are_refused_before_they_begin(case, monk
     assert not [*tmp_path.iterdir()]
 
 
+def test_one_set_of_directions_is_asked_for_where_no_heads_are_given(monkeypatch):
+    monkeypatch.delenv(capacity.VARIABLE, raising=False)
+    monkeypatch.setattr(capacity, "free", lambda: 8e9)
+    with pytest.raises(ValueError, match=f"n_blocks={2**30} on 2 axes of 1 heads would take 51.5 GB of memory"):
+        rfrope.golden_gate(2**30, low=0.1, high=1.0)
+
+
 def test_the_variable_lets_a_call_through(monkeypatch):
     monkeypatch.setenv(capacity.VARIABLE, "1e3")
     with pytest.raises(ValueError, match="RFROPE_MAX_BYTES allows"):

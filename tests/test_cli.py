@@ -853,7 +853,7 @@ BAD_ARGUMENTS = [
     (["gaussian(scale=(1, 2, 3), ndim=2)"], "scale is"),
     (["gaussian", "--samples", "-5"], "argument --samples: -5 is below 2"),
     (["gaussian", "--samples", "1"], "argument --samples: 1 is below 2"),
-    (["gaussian", "--samples", "5000000000"], "n_samples is"),
+    (["gaussian", "--samples", "5000000000"], "argument --samples: 5000000000 is above 2**32 - 1"),
     (["gaussian", "--samples", "many"], "--samples"),
     (["gaussian", "--samples", "1e6"], "--samples"),
     (["gaussian", "--trials", "3"], "argument --trials: 3 is below 4"),
@@ -934,21 +934,16 @@ def test_kernels_as_json(run):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
-    [("model.json", "-o out.json: model.json: No such file or directory"), (None, "-o out.json: is damaged")],
+    ("error", "told"),
+    [
+        (FileNotFoundError(2, "No such file", "model.json"), "-o out.json: model.json: No such file"),
+        (FileNotFoundError(2, "No such file", "./out.json"), "-o out.json: No such file"),
+        (OSError("it is damaged"), "-o out.json: it is damaged"),
+    ],
 )
-def test_an_error_of_another_file_names_both(name, told, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def failing():
-        if name is None:
-            raise OSError("is damaged")
-        os.stat(name)
-
+def test_an_error_of_another_file_names_both(error, told):
     with pytest.raises(ValueError, match=f"^{re.escape(told)}$"), shared.naming("-o", "out.json"):
-        failing()
-    with pytest.raises(ValueError, match=r"^-o out.json: No such file or directory$"), shared.naming("-o", "out.json"):
-        os.stat(tmp_path / "out.json")
+        raise error
 
 
 def test_a_registered_kernel_is_listed(run, wrong_kernel):
@@ -1056,7 +1051,7 @@ def test_a_context_of_too_many_lags(run):
         kernel = "gaussian(ndim=2)" if isinstance(context, str) else "gaussian"
         code, _, err = run("design", kernel, "--head-dim", 8, "--context", context)
         assert code == 2
-        assert "too long; expected at most" in err
+        assert ("too long; expected at most" if "," in str(context) else "is above 2**32 - 1") in err
 
 
 def test_a_very_long_context_is_judged_by_a_part_of_its_lags(run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import signal
 import sys
 
 import pytest
@@ -180,7 +181,11 @@ def test_no_survivor_of_the_table_is_open():
     assert [
         mutate.row_name(row) for row in rows if row["outcome"] != mutate.outcome(row["outcome"] == "killed", row["by"])
     ] == []
-    assert [mutate.row_name(row) for row in rows if row["outcome"] == "killed" and len(row["by"]) < 8] == []
+    seen = {mutate.named(row["by"]) for row in rows if row["outcome"] == "killed"} - {mutate.UNIMPORTED}
+    assert [by for by in sorted(seen) if not (ROOT / by.partition("::")[0]).is_file()] == []
+    named = [by.partition("[")[0].split("::") for by in seen if by.startswith("tests/") and "::" in by]
+    texts = {file: (ROOT / file).read_text("utf-8") for file, *_ in named}
+    assert [names for names in named if f"def {names[-1]}(" not in texts[names[0]]] == []
 
 
 def test_every_row_of_the_table_is_of_this_source():
@@ -211,6 +216,32 @@ def test_rows_whose_line_is_another_now_are_left_out(meant, monkeypatch):
 )
 def test_a_sentence_alone_is_no_reason(seen, by, expected):
     assert mutate.outcome(seen, by) == expected
+
+
+def test_how_a_test_sees_what_it_does_not_fail_for():
+    one = "tests/test_a.py::test_one"
+    said = [mutate.ending(code, one) for code in (1, -signal.SIGALRM, -signal.SIGSEGV)]
+    assert said == [one, f"{one} does not end", f"{one} ends the process"]
+    assert {mutate.named(by) for by in said} == {one}
+    assert mutate.ending(4, None) == mutate.UNIMPORTED
+
+
+def test_a_test_that_fails_without_a_mutation_has_seen_nothing(made, monkeypatch):
+    """The last run is of all tests that saw something, on the source as it is."""
+    one, asked, fails = next(iter(made.values())), [], False
+
+    def judged(work, processes):
+        asked.append(work)
+        yield work[0][0], len(asked) == 1 or fails, "tests/test_a.py::test_one"
+
+    monkeypatch.setattr(mutate, "_judged", judged)
+    assert [seen for _, seen, _ in mutate.judged([(one, ["tests/test_a.py"])])] == [True]
+    ((none, tests),) = asked[1]
+    assert (none.before, tests) == (none.after, ["tests/test_a.py::test_one"])
+    asked.clear()
+    fails = True
+    with pytest.raises(RuntimeError, match=r"test_one fails without a mutation, too"):
+        list(mutate.judged([(one, ["tests/test_a.py"])]))
 
 
 def test_an_open_row_fails_what_ci_runs(monkeypatch, capsys):

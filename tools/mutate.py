@@ -43,7 +43,9 @@ FIELDS = ("kind", "module", "function", "before", "after", "outcome", "by")
 EQUAL = "equal: "  # how a reason begins that makes a survivor no question any more
 SEED = 18
 SECONDS = 5.0  # tests for one mutation, as they take without it
-PATIENCE = 600  # seconds until a mutation hangs
+PATIENCE = 300  # seconds of one test, after which it does not end
+ENDLESS, FATAL = " does not end", " ends the process"  # what follows the name of a test that cannot fail
+UNIMPORTED = "it cannot be imported"
 MEMORY = 8 * 2**30  # bytes of data that a mutation may take
 # imported once, before processes are made of this one; rfrope itself only in these
 BEFORE = ("pytest", "numpy", "scipy.special", "scipy.optimize", "scipy.stats", "tqdm", "mpmath")
@@ -66,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     one.add_argument("--new", action="store_true", help="only those that the table has not")
     one.add_argument("--seconds", type=float, default=SECONDS, help="what tests for one mutation take without it")
     one.add_argument("--processes", type=int, default=2)
-    one.add_argument("--only", default="", help="only modules whose path holds this text")
+    one.add_argument("--only", nargs="*", default=[""], help="only modules whose path holds one of these texts")
     three = commands.add_parser("reported", help="those that an attack from outside reported as unseen")
     three.add_argument("--only", default="", help="only modules whose path holds this text")
     three.add_argument("--processes", type=int, default=2)
@@ -100,7 +102,7 @@ def campaign(given: argparse.Namespace) -> int:
         asked = [one for one in everything({row["module"] for row in before.values()}) if one.name in left]
     else:
         asked = chosen(ROOT, number, SEED, among, meaning=given.meaning)
-    asked = [one for one in asked if given.only in one.module and can_be_tested(one.module)]
+    asked = [one for one in asked if any(part in one.module for part in given.only) and can_be_tested(one.module)]
     asked = [one for one in asked if not (given.new and one.name in before)]
     asked.sort(key=lambda one: one.module.startswith("rfrope/_accel"))  # what takes longest comes last
     work = [(one, nearest.tests(lines, one.module, one.line, given.seconds)) for one in asked]
@@ -135,7 +137,7 @@ def again(number: int) -> int:
     random.Random(SEED).shuffle(seen)
     seen = seen[:number]
     there = {one.name: one for one in everything({row["module"] for row in seen})}
-    work = [(there[row_name(row)], [row["by"]]) for row in seen if row_name(row) in there]
+    work = [(there[row_name(row)], [named(row["by"])]) for row in seen if row_name(row) in there]
     print(f"{len(seen) - len(work)} of {len(seen)} lines are others now; {len(still_open)} of the table are open")
     return checked(work) or bool(still_open)
 
@@ -153,6 +155,11 @@ def checked(
         print(f"{found:9}{one.name}" + (f"  ({reason})" if reason and not seen else ""), flush=True)
     print(f"{len(work) - missed - allowed} of {len(work)} mutations were seen; {allowed} others are equal")
     return 1 if missed or not work else 0
+
+
+def named(by: str) -> str:
+    """The test that a row names."""
+    return by.removesuffix(ENDLESS).removesuffix(FATAL)
 
 
 def everything(names: set[str]) -> list[Mutation]:
@@ -232,29 +239,38 @@ def _short(line: str) -> str:
 
 
 def judged(work: list[tuple[Mutation, list[str]]], processes: int = 2) -> Any:
-    """Yield each mutation, whether it was seen, and the test that saw it."""
+    """Yield each mutation, whether it was seen, and the test that saw it.
+
+    In the end tests that saw something run without a mutation: one that fails there has seen nothing.
+    """
+    proofs = set()
+    for one, seen, by in _judged(work, processes):
+        if seen and "::" in by:
+            proofs.add(named(by))
+        yield one, seen, by
+    none = Mutation(
+        "rfrope/__init__.py", "module", 1, *(2 * [(ROOT / "rfrope/__init__.py").read_text().split("\n")[0]])
+    )
+    for _, failed, by in _judged([(none, sorted(proofs))], 1) if proofs else ():
+        if failed:
+            raise RuntimeError(f"{by} fails without a mutation, too")
+
+
+def _copied(tree: pathlib.Path) -> None:
+    """Copy what tests need of the source."""
+    wanted = ("rfrope", "tests", "tools", "docs", "benchmarks", "examples", "pyproject.toml", "README.md")
+    tree.mkdir()
+    for name in (*wanted, "CONTRIBUTING.md", "CHANGELOG.md", "asv.conf.json", "LICENSE"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        copy(ROOT / name, tree / name)
+    compileall.compile_dir(tree, quiet=2)
+
+
+def _judged(work: list[tuple[Mutation, list[str]]], processes: int) -> Any:
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         trees = [pathlib.Path(folder) / str(i) for i in range(processes)]
         for tree in trees:
-            wanted = (
-                "rfrope",
-                "tests",
-                "tools",
-                "docs",
-                "benchmarks",
-                "examples",
-                "pyproject.toml",
-                "README.md",
-                "CONTRIBUTING.md",
-                "CHANGELOG.md",
-                "asv.conf.json",
-                "LICENSE",
-            )
-            tree.mkdir()
-            for name in wanted:
-                copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-                copy(ROOT / name, tree / name)
-            compileall.compile_dir(tree, quiet=2)
+            _copied(tree)
         free, running, left = trees, {}, list(reversed(work))
         while left or running:
             while left and free:
@@ -262,10 +278,11 @@ def judged(work: list[tuple[Mutation, list[str]]], processes: int = 2) -> Any:
                 source = (tree / one.module).read_text("utf-8")
                 (tree / one.module).write_text(one.applied(source), "utf-8")
                 said = tree / "said"
-                running[started(tree, one, tests, said)] = (tree, one, source, said, time.monotonic())
+                said.unlink(missing_ok=True)
+                running[started(tree, one, tests, said)] = (tree, one, source, said, time.time())
             time.sleep(0.05)
             for process, (tree, one, source, said, begun) in list(running.items()):
-                found = ended(process, begun)
+                found = ended(process, _last_heard(said, begun))
                 if found is None:
                     continue
                 del running[process]
@@ -274,16 +291,25 @@ def judged(work: list[tuple[Mutation, list[str]]], processes: int = 2) -> Any:
                     tree / one.module, ns=2 * ((ROOT / one.module).stat().st_mtime_ns,)
                 )  # as what is compiled has it
                 free.append(tree)
-                by = said.read_text("utf-8") if said.exists() else ""
-                said.unlink(missing_ok=True)
-                if found in (3, 5):
+                by = said.read_text("utf-8") if said.exists() else None
+                if found in (3, 5) or (found == 4 and by == ""):  # among them tests that are not there
                     raise RuntimeError(f"{one.name}: pytest ended with exit code {found}")
-                yield one, bool(found), by or (ending(found) if found else "")
+                yield one, bool(found), ending(found, by) if found else ""
 
 
-def ending(code: int) -> str:
-    """What an exit code means that no failing test explains."""
-    return "it hangs" if code == -signal.SIGALRM else "the process ends" if code < 0 else "it cannot be imported"
+def _last_heard(said: pathlib.Path, begun: float) -> float:
+    """When the latest test began: many quick tests may take long together."""
+    with suppress(OSError):
+        return said.stat().st_mtime
+    return begun
+
+
+def ending(code: int, by: str | None) -> str:
+    """The test that saw a mutation, and how, where it did not fail."""
+    by = by or UNIMPORTED
+    if code == -signal.SIGALRM:
+        return f"{by}{ENDLESS}"
+    return f"{by}{FATAL}" if code < 0 else by
 
 
 def started(tree: pathlib.Path, one: Mutation, tests: list[str], said: pathlib.Path) -> int:
@@ -318,16 +344,19 @@ def started(tree: pathlib.Path, one: Mutation, tests: list[str], said: pathlib.P
 
 
 def passed(tree: pathlib.Path, tests: list[str], said: pathlib.Path) -> int:
-    """Exit code of pytest; the first test that failed is written down."""
+    """Exit code of pytest; the latest test is written down, which is the first that failed."""
     import pytest
 
     class Say:
-        def pytest_runtest_logreport(self, report: Any) -> None:
-            if report.failed and not said.exists():
-                said.write_text(report.nodeid, "utf-8")
+        def pytest_collection(self) -> None:
+            said.touch()  # all could be imported so far
+
+        def pytest_runtest_logstart(self, nodeid: str) -> None:
+            said.write_text(nodeid, "utf-8")
 
         def pytest_collectreport(self, report: Any) -> None:
-            self.pytest_runtest_logreport(report)
+            if report.failed and report.nodeid:
+                said.write_text(report.nodeid, "utf-8")
 
     options = [
         "-x",
@@ -349,7 +378,7 @@ def passed(tree: pathlib.Path, tests: list[str], said: pathlib.Path) -> int:
 
 def ended(process: int, begun: float) -> int | None:
     """Exit code of a process, minus the signal that ended it; None while it runs."""
-    late = time.monotonic() - begun > PATIENCE
+    late = time.time() - begun > PATIENCE
     if late:
         with suppress(ProcessLookupError):
             os.killpg(process, signal.SIGKILL)

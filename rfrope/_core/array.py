@@ -154,10 +154,7 @@ def library_of(xp: ModuleType) -> str:
 
 
 def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
-    """Return `value` as an array of `xp`; lists, Python scalars and arrays of NumPy become arrays on `device`.
-
-    What is ragged, None, or holds something that is not a number is a TypeError.
-    """
+    """Return lists, Python scalars and arrays of NumPy as an array of `xp` on `device`, and others as they are."""
     if xp is not np and library_of(xp) == "torch" and tensors.is_compiling():
         return tensors.constant(value, device)
     if not isinstance(value, _FIT_ANY):

@@ -316,6 +316,34 @@ def test_a_config_with_its_rope_replaced(tmp_path):
     np.testing.assert_allclose(read.frequencies, ROPE.frequencies, atol=1e-6)
 
 
+@pytest.mark.parametrize("model_type", ["gpt_neox", "llama"])
+def test_a_config_gets_the_names_that_its_class_reads(model_type, tmp_path):
+    """Also where it says nothing of them, because they were its class's defaults."""
+    model = tmp_path / "config.json"
+    plain = {"model_type": model_type, "hidden_size": 128, "num_attention_heads": 2, "max_position_embeddings": 2048}
+    model.write_text(json.dumps(plain), "utf-8")
+    rope = rfrope.Rope(rfrope.geometric(8, base=5e5), head_dim=64, context=4096)
+    exports.write(tmp_path / "new.json", rope, "tensorrt-llm", model=model, base=5e5)
+    told = json.loads((tmp_path / "new.json").read_text("utf-8"))
+    assert (told["rope_theta"], told["partial_rotary_factor"]) == (5e5, 0.25)
+    own = (5e5, 0.25) if model_type == "gpt_neox" else (None, None)
+    assert (told.get("rotary_emb_base"), told.get("rotary_pct")) == own
+
+
+def test_a_pairing_that_is_assumed_speaks_against_no_rope(tmp_path):
+    """Of a type that nobody knows "half" is assumed; the Rope's own type interleaves."""
+    model = tmp_path / "config.json"
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "max_position_embeddings": 4096, "rope_theta": 1e4}
+    model.write_text(json.dumps({"model_type": "made_up"} | sizes), "utf-8")
+    (found,) = rfrope.from_config(model)
+    (cohere,) = rfrope.from_config({"model_type": "cohere"} | sizes)
+    assert (found.source["pairing"], cohere.pairing) == ("assumed", "interleaved")
+    rope = replace(cohere, frequencies=0.5 * cohere.frequencies)
+    exports.write(tmp_path / "new.json", rope, "transformers", model=model)
+    (read,) = rfrope.from_config(tmp_path / "new.json")
+    np.testing.assert_allclose(read.frequencies, rope.frequencies, rtol=1e-6)
+
+
 def test_a_config_that_would_say_another_attention_factor(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     made = exports.files.from_config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import types
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ import tiny_llama
 from ropes import KINDS
 
 from rfrope import Rope, exports
+from rfrope.exports import gguf as exporting_gguf
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed")
 ROPE = KINDS["plain"](1)
@@ -110,6 +112,17 @@ def test_truncated_files(model, tmp_path, kept):
     with pytest.raises(ValueError, match=r"model.gguf (is no GGUF, or damaged|is truncated)"):
         exports.write(tmp_path / "new.gguf", ROPE, "llama.cpp", model=model)
     assert os.listdir(tmp_path) == ["model.gguf"]
+
+
+@pytest.mark.parametrize(("held", "begins"), [(4, 0), (8, 60)])
+def test_a_reader_that_gives_what_there_is_of_a_tensor(held, begins, tmp_path):
+    """As NumPy's maps of files do: too few numbers, or numbers beyond the end."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(bytes(64))
+    tensor = types.SimpleNamespace(data=np.zeros(held, np.uint8), n_bytes=8, data_offset=begins)
+    library = types.SimpleNamespace(GGUFReader=lambda file: types.SimpleNamespace(tensors=[tensor]))
+    with pytest.raises(ValueError, match=r"model.gguf is truncated; expected a whole GGUF"):
+        exporting_gguf._read(library, str(path))
 
 
 def refused(path, message, rope=ROPE, **options):
