@@ -39,7 +39,7 @@ def _are_same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_are_same, one, other))
     if isinstance(one, np.ndarray | np.generic):
         return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
-    if hasattr(one, "shape"):  # of another library, which may be traced
+    if hasattr(one, "shape"):  # an array of another library: it may be traced
         return False
     return bool(one == other or (one != one and other != other))
 
