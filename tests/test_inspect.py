@@ -268,6 +268,14 @@ def test_a_file_of_frequencies(run, tmp_path, suffix):
     assert "over a context of 99 positions" in run("inspect", path, "--context", 99)[1]
 
 
+def test_a_saved_rope_is_read_with_its_width_and_its_factor(run, tmp_path):
+    rope = rfrope.Rope(rfrope.geometric(8), head_dim=32, attention_factor=1.25, context=512)
+    rfrope.save(tmp_path / "part.npz", rope)
+    out = run("inspect", tmp_path / "part.npz")[1]
+    assert "8 frequencies for 16 of the 32 features of a head, over a context of 512 positions." in out
+    assert "cos and sin are multiplied by 1.25, " in out
+
+
 def test_every_head_of_a_file(run, tmp_path):
     path = tmp_path / "heads.npz"
     assert run("design", "cauchy", "--head-dim", 8, "--heads", 3, "--context", 64, "-o", path)[0] == 0

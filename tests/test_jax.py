@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import pathlib
 import re
@@ -270,6 +271,25 @@ def test_what_else_a_rope_holds_is_compiled_in(jax):
         (dataclasses.replace(rope, head_dim=8), 4),  # as wide as before, but now given
     ):
         np.testing.assert_allclose(turn(one), one.rotate(x, jax.numpy.arange(3)), rtol=1e-6, atol=1e-6)
+        assert len(seen) == times
+
+
+@pytest.mark.parametrize(
+    ("source", "other"),
+    [
+        ({"loss": float("nan")}, {"loss": 0.5}),
+        ({"lags": np.arange(3.0), "losses": [np.float32("nan"), (1, 2)]}, {"lags": np.arange(3), "losses": [1.0]}),
+        ({"lags": np.arange(3.0)}, {"lags": np.arange(4.0)}),
+        ({"step": 1}, {"step": True}),
+    ],
+    ids=["NaN", "arrays", "shapes", "kinds"],
+)
+def test_what_a_source_holds_is_compared_by_value(jax, source, other):
+    """Equal sources compile once, and others again; arrays in them have no truth value."""
+    seen, at = [], jax.numpy.arange(3)
+    turn = jax.jit(lambda rope: (seen.append(rope), rope.rotate(jax.numpy.ones((3, 8)), at))[1])
+    for held, times in ((source, 1), (copy.deepcopy(source), 1), (other, 2), (copy.deepcopy(other), 2)):
+        turn(rfrope.Rope(jax.numpy.asarray(LINE), source=held))
         assert len(seen) == times
 
 

@@ -23,13 +23,25 @@ class _Others:
     dtype: str  # as the leaf has it; optimizers mix widths, so it is not compared
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Others) and self._kinds() == other._kinds()
+        return isinstance(other, _Others) and _are_same(self.fields, other.fields)
 
     def __hash__(self) -> int:
         return hash(tuple(self.fields))  # fields may hold lists and dicts
 
-    def _kinds(self) -> list[Any]:
-        return [(name, type(value), value) for name, value in self.fields.items()]
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Whether two values of a field are the same to the last part; NaN is, and arrays are by their bytes."""
+    if one is other or type(one) is not type(other):
+        return one is other
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_are_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_are_same, one, other))
+    if isinstance(one, np.ndarray | np.generic):
+        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    if hasattr(one, "shape"):  # an array of another library: it may be traced
+        return False
+    return bool(one == other or (one != one and other != other))
 
 
 def register(kind: type, fields: Callable[[Any], dict[str, Any]], leaf: str) -> None:

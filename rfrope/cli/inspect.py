@@ -51,11 +51,7 @@ class _Set:
     seq_len: int | None = None
     base: float | None = None
     contexts: tuple[int, ...] | None = None  # one for each axis, where they differ
-
-    @property
-    def head_dim(self) -> int | None:
-        """Features that a score compares, where a model says it."""
-        return None if self.model is None else self.model.source["qk_head_dim"]
+    head_dim: int | None = None  # features that a score compares, where a model or a file says it
 
     @property
     def scheme(self) -> dict[str, Any]:
@@ -206,7 +202,9 @@ def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
                 raise ValueError(f"{label} gives a context of {seen}; expected 2 or more, or --context")
             one = replace(part, source=part.source | {"window": window})
             length = options.seq_len or text
-            yield _Set(f"{label}: {kind}" if kind else label, omega, seen, part.attention_factor, one, length)
+            label_of = f"{label}: {kind}" if kind else label
+            width = part.source["qk_head_dim"]
+            yield _Set(label_of, omega, seen, part.attention_factor, one, length, head_dim=width)
 
 
 def _kinds(part: rfrope.Rope, text: int, options: argparse.Namespace) -> dict[str, int | None]:
@@ -228,8 +226,10 @@ def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Se
         given = ",".join(map(str, lengths))
         raise ValueError(f"--context {given}: {source} has {axes} axes; expected one number, or one for each axis")
     heads = omega.shape[:-2]
+    factor, width = held.attention_factor, held.source.get("qk_head_dim") or held.head_dim
     for head, at in enumerate(np.ndindex(heads)):
-        yield _Set(printable(f"{source}, head {head}" if heads else source), omega[at], max(lengths), contexts=lengths)
+        label = printable(f"{source}, head {head}" if heads else source)
+        yield _Set(label, omega[at], max(lengths), factor, contexts=lengths, head_dim=width)
 
 
 def _scheme(one: _Set) -> Iterator[str]:
