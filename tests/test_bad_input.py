@@ -256,6 +256,11 @@ def test_nan_in_what_nobody_looks_at_is_seen_on_the_host():
         analysis.density_of_states(jax.numpy.full(4, jax.numpy.nan))
 
 
+def test_no_blocks_of_several_axes_have_no_wavelengths_in_dask():
+    dask = pytest.importorskip("dask.array")
+    assert analysis.wavelengths(dask.zeros((0, 4))).compute().shape == (0,)
+
+
 def test_offsets_of_a_module_and_models_are_named():
     torch = pytest.importorskip("torch")
     from rfrope.layers.torch import RotaryEmbedding
