@@ -484,7 +484,7 @@ def _density(a):
 @gives("kernels.base.Kernel.transport")
 def _transport(a):
     u = real(a.u)
-    return special.ndtri(u[..., 0] if u.ndim and u.shape[-1] == 1 else u) / 8.0
+    return np.clip(special.ndtri(u[..., 0] if u.ndim and u.shape[-1] == 1 else u) / 8.0, -(2.0**500), 2.0**500)
 
 
 LAGS = np.asarray([0.0, 0.3, 1.0, 2.5, 7.0])

@@ -470,6 +470,8 @@ def judged(function: Any, arguments: dict[str, Any], name: str, value: Any, of: 
             return True, told
         return True, "" if _names(name, value, arguments_of(function), error) else f"does not name it: {told}"
     if getattr(value, "is_meta", False):  # it has a shape alone, and so has what it gives
+        if of == "models.auditing.audit":
+            return False, ""  # what it finds there depends on values
         plain = called(function, {**given, name: value.new_ones(value.shape, device="cpu")})
         same = _shapes(found) == _shapes(plain)
         return False, "" if same else f"it is taken, and gives shapes {_shapes(found)}; ones give {_shapes(plain)}"

@@ -180,11 +180,11 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
     >>> round(density_of_states(scaled).distance, 3)
     0.098
     """
-    omega, _ = _magnitudes(frequencies)
+    omega, _ = _magnitudes(angles.numbers_on_host(angles.given(frequencies), "frequencies"))
     n_bins = None if n_bins is None else capacity.count("n_bins", n_bins, 1, each=32.0)
-    host = np.sort(array.to_host(omega, "frequencies").astype(np.float64).reshape(-1))
+    host = np.sort(omega.astype(np.float64).reshape(-1))
     if not host.size:
-        raise ValueError(f"frequencies has magnitudes of shape {tuple(omega.shape)}; expected at least one block")
+        raise ValueError(f"frequencies has magnitudes of shape {omega.shape}; expected at least one block")
     nonzero = host[host > 0.0]
     edges = _edges(nonzero, n_bins)
     place = np.maximum(np.searchsorted(edges, nonzero, side="left") - 1, 0)

@@ -266,7 +266,7 @@ def _root_ratio(part: Array, whole: Array, xp: ModuleType) -> Array:
 
 def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, pairing: str, sets: str = "any") -> tuple[Content, Angles]:
     """Content of the queries and keys, and the angles of their lags."""
-    read = angles.read(delta, frequencies, name="delta", least=int(sets == "one"), sets=sets, pairing=pairing, q=q, k=k)
+    read = angles.read(delta, frequencies, name="delta", least=1, sets=sets, pairing=pairing, q=q, k=k)
     content = blocks.content(q, k, read.xp, read.device, pairing, read.blocks)
     pairs = content.rest.shape
     if sets == "any":

@@ -124,7 +124,8 @@ def radius(vectors: Array, xp: ModuleType) -> Array:
 
     Its gradient is 0 at zero, where the length has a kink.
     """
-    if vectors.shape[-1] == 1:
+    *shape, axes = vectors.shape
+    if axes == 1 or (axes and 0 in shape):  # Dask reduces nothing that is empty
         return xp.abs(vectors[..., 0])
     zero = xp.all(vectors == 0.0, axis=-1)
     length = _length_of_others(xp.where(zero[..., None], xp.ones_like(vectors), vectors), xp)
