@@ -202,8 +202,8 @@ def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confi
     confidence = probability("confidence", confidence)
     vectors, xp, _ = angles.lags(delta, kernel.ndim, law=kernel)
     lags = kernel.as_given(vectors)
-    phi, (fall, square) = kernel.phi(lags), kernel.falls(vectors, xp)
-    variance = array.clip(square - fall * fall, _UNKNOWN, None, xp)
+    phi, phi2 = kernel.phi(lags), kernel.phi2(lags)
+    variance = array.clip(0.5 * (1.0 + phi2) - phi * phi, _UNKNOWN, None, xp)
     at_zero = xp.all(vectors == 0.0, axis=-1)
     stderr = sums.root(xp.where(at_zero, xp.zeros_like(variance), variance) / float(n_blocks), xp)
     reach = NormalDist().inv_cdf(0.5 + 0.5 * confidence) * stderr

@@ -28,7 +28,6 @@ _LARGEST_TABLE = 2.0**16  # concentration up to which the law of a periodic kern
 _LARGEST_LOG = 700.0  # logarithm of the largest radius of a stable law
 _VANISHED = 1e6  # t from which on exp(-t) has long been 0, and powers of t are still finite
 _NEGLIGIBLE = 1e-30  # t up to which, for nu > 3/2, the Matérn function is 1 to rounding, and so is its slope 0
-_CANCELS = 0.5  # exponents up to which ``1 - exp(y)`` loses digits
 
 # 1/Gamma(1 + z) = sum_k g_k z^k (DLMF 5.7.1): g_1, g_3, g_5, ...; the next one, 7.8e-12, is rounding for |z| <= 1/2
 _RECIPROCAL_GAMMA = (
@@ -263,7 +262,8 @@ def _matern_recurrence(nu: float, t: Array, xp: ModuleType) -> Array:
     """
     steps = round(nu)
     mu = nu - steps
-    at_peak = t <= (_NEGLIGIBLE if steps > 1 else 4.0 * float(xp.finfo(t.dtype).smallest_normal) if steps else 0.0)
+    tiny = _NEGLIGIBLE if steps > 1 or isinstance(t, np.ndarray) else 4.0 * float(xp.finfo(t.dtype).smallest_normal)
+    at_peak = t <= (tiny if steps else 0.0)
     one = xp.ones_like(t)
     t = xp.where(at_peak, one, t)
     t = xp.where(t > _VANISHED, one * _VANISHED, t)
@@ -372,7 +372,7 @@ def temme_w(mu: float, power: int, half: Array, z: Array, xp: ModuleType) -> Arr
     scale, exponent = z if power else 1.0, (2.0 * mu) * half
     if not mu or isinstance(half, np.ndarray):
         return (xp.expm1(exponent) * (-0.5 / mu) if mu else -half) * scale
-    near = xp.abs(exponent) < _CANCELS  # the derivative of expm1 is taken from its value, which near -1 has lost it
+    near = xp.abs(exponent) < 0.5  # the derivative of expm1 is taken from its value, which near -1 has lost it
     close = xp.expm1(xp.where(near, exponent, xp.zeros_like(half))) * (-0.5 / mu) * scale
     return xp.where(near, close, (scale - xp.exp(exponent + 2.0 * power * half)) * (0.5 / mu))
 
@@ -443,17 +443,17 @@ def interpolated(values: np.ndarray) -> list[float]:
 def _matern_half_integer(nu: float, t: Array, xp: ModuleType) -> Array:
     """``exp(-t) p!/(2p)! sum_i (p+i)!/(i!(p-i)!) (2t)^(p-i)``, nu = p + 1/2 (DLMF 10.49.12): all terms positive."""
     t = array.clip(t, 0.0, _VANISHED, xp)
-    return xp.exp(-t) * polynomial(list(map(float, half_integer_polynomial(int(nu)))), t)
+    return xp.exp(-t) * polynomial(_half_integer_polynomial(int(nu)), t)
 
 
 @lru_cache(maxsize=64)
-def half_integer_polynomial(p: int) -> list[Fraction]:
-    """Coefficients of powers of t, lowest first, of the Matérn function of order p + 1/2 times ``exp(t)``."""
+def _half_integer_polynomial(p: int) -> list[float]:
+    """Coefficients of powers of t, lowest first."""
     return [
-        Fraction(
-            2 ** (p - i) * math.factorial(p) * math.factorial(p + i),
-            math.factorial(2 * p) * math.factorial(i) * math.factorial(p - i),
-        )
+        math.factorial(p)
+        * math.factorial(p + i)
+        * 2 ** (p - i)
+        / (math.factorial(2 * p) * math.factorial(i) * math.factorial(p - i))
         for i in range(p, -1, -1)
     ]
 

@@ -131,7 +131,11 @@ def _orders_above(nu: float) -> list[float]:
 @lru_cache(maxsize=64)
 def _half_integer_series(p: int) -> list[float]:
     """Power series of the Matérn function of order p + 1/2, a polynomial times ``exp(-t)``."""
-    own = special.half_integer_polynomial(p)
+    factorial = math.factorial
+    own = [
+        Fraction(2**j * factorial(p) * factorial(2 * p - j), factorial(2 * p) * factorial(j) * factorial(p - j))
+        for j in range(p + 1)
+    ]
     return [
         float(sum(own[j] * Fraction((-1) ** (k - j), math.factorial(k - j)) for j in range(min(k, p) + 1)))
         for k in range(_LINE_TERMS)
