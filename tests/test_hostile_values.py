@@ -269,7 +269,7 @@ for call in (
 """
 
 
-@pytest.mark.parametrize("count", ["0", "-1"])
+@pytest.mark.parametrize("count", ["0", "-1", "+0"])
 def test_a_number_of_threads_that_numba_cannot_have(count, monkeypatch):
     monkeypatch.setenv("NUMBA_NUM_THREADS", count)
     found = subprocess.run(

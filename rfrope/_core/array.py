@@ -206,10 +206,9 @@ def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
 
 def check_memory(each: float, shape: tuple[int, ...], like: Array, names: str) -> None:
     """Refuse numbers of a shape, of so many bytes each, that do not fit in memory; `names` are the arguments."""
-    if type(like) is not np.ndarray and tensors.is_compiling():  # lengths may be symbols, which no graph is to ask
-        return
-    n_bytes = each * math.prod(shape)
-    if n_bytes > capacity.UNASKED and on_host(like):  # the environment is looked at for what is large alone
+    # lengths may be symbols while a graph is made, which is not to ask them
+    n_bytes = 0.0 if type(like) is not np.ndarray and tensors.is_compiling() else each * math.prod(shape)
+    if n_bytes > capacity.UNASKED and on_host(like):
         capacity.check(n_bytes, f"numbers of shape {tuple(shape)}", f"the size of {names}")
 
 

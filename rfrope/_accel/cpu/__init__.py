@@ -10,5 +10,9 @@ LEAVES = ("rotation", "sums", "estimators")  # each may be missing; the other mo
 def check() -> None:
     """Refuse a number of threads that Numba cannot be imported with; other text it passes over with a warning."""
     given = os.environ.get("NUMBA_NUM_THREADS", "")
-    if given.strip().removeprefix("-").isdecimal() and int(given) < 1:
+    try:
+        number = int(given)
+    except ValueError:
+        return
+    if number < 1:
         raise ValueError(f"the environment variable NUMBA_NUM_THREADS is {show(given)}; expected 1 or more: unset it")
