@@ -13,8 +13,8 @@ import time
 
 import numpy as np
 import pytest
-from conftest import library
 from campaign import HANGS, campaign
+from conftest import library
 
 import rfrope
 from rfrope._core import checkpoints
