@@ -14,6 +14,7 @@ import time
 import numpy as np
 import pytest
 from campaign import HANGS, campaign
+from conftest import library
 
 import rfrope
 from rfrope._core import checkpoints
@@ -108,6 +109,14 @@ def test_lags_of_another_shape_are_another_question(other, tmp_path):
     rfrope.estimate_kernel("cauchy(scale=9, ndim=3)", LAGS, **options | {"checkpoint": tmp_path / "b.npz"})
     with pytest.raises(ValueError, match="of another estimate"):
         rfrope.estimate_kernel("cauchy(scale=9, ndim=3)", LAGS[None], **options | {"checkpoint": tmp_path / "b.npz"})
+
+
+def test_lags_of_another_library_are_another_question(tmp_path):
+    """Each library computes in its own way, and answers differ by rounding."""
+    options = {"n_samples": 2**12, "rng": 1, "checkpoint": tmp_path / "a.npz"}
+    rfrope.estimate_kernel("cauchy(scale=9)", LAGS, **options)
+    with pytest.raises(ValueError, match=r"of another estimate .*delta"):
+        rfrope.estimate_kernel("cauchy(scale=9)", library("array-api-strict")(LAGS), **options)
 
 
 def test_what_is_not_a_checkpoint_is_refused(tmp_path):

@@ -74,6 +74,18 @@ def test_yarn_takes_its_turns(fast, slow):
     np.testing.assert_allclose(got.frequencies, theta / 8.0 * (1 - ramp) + theta * ramp, rtol=1e-14)
 
 
+def test_how_steep_yarn_is_where_its_ends_meet_between_two_blocks():
+    """They meet 0.003 before block 3, where the ramp that is 0.001 wide has ended."""
+    beta = 4096 / (2 * math.pi) * 10_000.0 ** (-2 * 2.997 / 128)
+    theta, options = rfrope.geometric(64), {"original_max_position_embeddings": 4096, "truncate": False}
+    got = scaling.yarn(theta, 8.0, beta_fast=beta, beta_slow=beta, **options)
+    np.testing.assert_allclose(got.frequencies, np.where(np.arange(64) < 3, theta, theta / 8.0), rtol=1e-14)
+
+
+def test_a_context_is_never_below_one_position():
+    assert scaling.linear(Rope(rfrope.geometric(8), context=2), 0.125).context == 1
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
