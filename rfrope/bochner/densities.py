@@ -110,13 +110,14 @@ def from_density(
             break
         survey = survey.times(2.0 ** -round(math.log2(mass)))
     _check_nonnegative(pieces, survey, measure)
-    error, mass = error / mass + _ROUNDING * (pieces.halves.size + 4), mass / survey.size
+    error = error / mass if mass > 0.0 else 0.0  # what was met may be less than the table resolves
+    error, mass = error + _ROUNDING * (pieces.halves.size + 4), mass / survey.size
     count = survey.law.since()[0].size
     if error > _MASS:
         raise UndecidedError(
             f"density is too rough to resolve: it integrates to {mass:.9g}, give or take {error * mass:.2g}", _SMOOTHER
         )
-    if not normalise and abs(mass - 1.0) > _MASS:
+    if not mass > 0.0 or (not normalise and abs(mass - 1.0) > _MASS):
         narrow = f", or frequency=... in a band so narrow that none of {count} frequencies met it" if mass < 1.0 else ""
         raise ValueError(
             f"density integrates to {mass:.9g}; expected 1 (normalise=True divides by the integral){narrow}"
