@@ -8,6 +8,7 @@ import dataclasses
 import doctest
 import importlib
 import io
+import re
 import subprocess
 import sys
 import warnings
@@ -996,3 +997,12 @@ def test_the_module_is_found_by_its_name(monkeypatch):
     assert "torch" in dir(rfrope.layers)
     with pytest.raises(AttributeError, match="has no attribute 'tensorflow'"):
         rfrope.layers.tensorflow  # noqa: B018
+
+
+@pytest.mark.parametrize(("q", "k"), [((2, 3, 8), (3, 8)), ((3, 8), (2, 3, 8)), ((1, 2, 3, 8), (3, 8))])
+def test_axes_that_lack_are_named_in_graphs_as_outside_them(q, k):
+    module = RotaryEmbedding(rfrope.Rope(rfrope.geometric(4), pairing="half"))
+    with pytest.raises(ValueError, match="has shape") as outside:
+        module(torch.ones(q), torch.ones(k))
+    with pytest.raises(ValueError, match=re.escape(str(outside.value))):
+        torch.compile(module, backend="eager")(torch.ones(q), torch.ones(k))
