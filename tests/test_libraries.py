@@ -242,7 +242,7 @@ def test_probes_run_nothing_of_the_current_folder(probe, tmp_path, monkeypatch):
     """One module is planted for every name that a probe might import; `json` among them, which it starts with."""
     ran = tmp_path / "ran"
     installed = {name for names in metadata.packages_distributions() for name in names.split(".")[:1]}
-    for name in {*sys.stdlib_module_names, *installed, "cupy"}:
+    for name in filter(str.isidentifier, {*sys.stdlib_module_names, *installed, "cupy"}):
         (tmp_path / f"{name}.py").write_text(f"open({str(ran)!r}, 'a').write('{name} ')\nraise SystemExit('planted')\n")
     monkeypatch.setattr(sys, "path", [path or os.getcwd() for path in sys.path])
     monkeypatch.chdir(tmp_path)
