@@ -188,7 +188,7 @@ LONG = {
 }
 OF_MODULES = ("layers.torch.RotaryEmbedding", "layers.torch.RotaryEmbedding.forward")
 OF_MODULES += ("layers.torch.RotaryEmbedding.rotate", "integrations.transformers.replace_rotary")
-BELOW = {"drawn", "as_given", "as_vectors"}  # methods that modules of rfrope call with what is checked
+BELOW = {"drawn", "as_given", "as_vectors", "falls"}  # methods that modules of rfrope call with what is checked
 NOT_HERE = {"kernels.registry.register"}  # it changes the process: tests/kernels/test_registry.py has its bad input
 
 LADDER = np.array([1.0, 0.5, 0.25, 0.125])
