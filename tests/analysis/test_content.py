@@ -90,7 +90,7 @@ def test_the_share_is_0_where_nothing_turns_or_nothing_is_there():
     assert analysis.sine_share(q, k, np.zeros(4), 3).tolist() == [0.0] * 5
     assert analysis.sine_share(q, k, rfrope.geometric(4), 0).tolist() == [0.0] * 5
     assert analysis.sine_share(np.zeros(8), k, rfrope.geometric(4), 3).tolist() == [0.0] * 5
-    with pytest.raises(ValueError, match="^frequencies has shape"):
+    with pytest.raises(ValueError, match=r"^frequencies has shape"):
         analysis.sine_share(q, k, [], 3)
     assert analysis.sine_share([1.0, 0.0], [0.0, 1.0], [0.1], 3) == 1.0
 
