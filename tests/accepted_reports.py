@@ -256,7 +256,7 @@ def _positional_scores(a):
 
 @holds("heads.positional.positional_weights")
 def _positional_weights(found, a):
-    w_q, w_k = (real(w) for w in found)
+    w_q, w_k = (real(plain(w)) for w in found)
     x = np.zeros(a.d_model)
     x[a.constant_index] = a.constant
     with np.errstate(over="ignore", invalid="ignore"):
