@@ -256,6 +256,15 @@ def test_nan_in_what_nobody_looks_at_is_seen_on_the_host():
         analysis.density_of_states(jax.numpy.full(4, jax.numpy.nan))
 
 
+def test_points_that_scipy_cannot_take_are_named():
+    torch = pytest.importorskip("torch")
+    points = torch.full((3,), 0.5, dtype=torch.float64)
+    with pytest.raises(TypeError, match=r"^u is on the meta device and has no values"):
+        rfrope.kernel("gaussian").transport(points.to("meta"))
+    with pytest.raises(TypeError, match=r"^u asks for a gradient, .*; expected u.detach\(\)$"):
+        rfrope.kernel("gaussian").transport(points.requires_grad_())
+
+
 def test_no_blocks_of_several_axes_have_no_wavelengths_in_dask():
     dask = pytest.importorskip("dask.array")
     assert analysis.wavelengths(dask.zeros((0, 4))).compute().shape == (0,)

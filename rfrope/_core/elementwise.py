@@ -57,12 +57,13 @@ def joined(parts: Iterable[Array], count: int, xp: ModuleType, *, axis: int = -1
 
 
 def on_host(
-    function: Callable[[np.ndarray], np.ndarray], x: Array, xp: ModuleType, *, last_axis: int | None = None
+    function: Callable[[np.ndarray], np.ndarray], x: Array, xp: ModuleType, name: str, *, last_axis: int | None = None
 ) -> Array:
     """Apply a NumPy function to an array of any library, for special functions that only SciPy has.
 
     The function must work elementwise, or (with `last_axis`) along the last axis, whose new length `last_axis` is; 0
-    drops the axis. Dask and JAX stay lazy (JAX through `jax.pure_callback`, without derivatives).
+    drops the axis. `name` is that of the argument. Dask and JAX stay lazy (JAX through `jax.pure_callback`, without
+    derivatives).
 
     Raises
     ------
@@ -72,7 +73,7 @@ def on_host(
     if isinstance(x, np.ndarray):
         return function(x)
     if tensors.needs_gradient(x):
-        raise TypeError("this function is evaluated by SciPy on the host and has no gradient; pass a detached tensor")
+        raise TypeError(f"{name} asks for a gradient, which SciPy on the host has not; expected {name}.detach()")
     library = array.library_of(xp)
     if library == "dask":
         if last_axis is None:
@@ -89,5 +90,5 @@ def on_host(
         return jax.pure_callback(
             lambda v: np.asarray(function(np.asarray(v)), dtype=x.dtype), result, x, vmap_method="expand_dims"
         )
-    host = np.asarray(function(array.to_host(x)))
+    host = np.asarray(function(array.to_host(x, name)))
     return array.from_host(host, xp, device=array.device(x), dtype=x.dtype)

@@ -126,7 +126,9 @@ def log_uniform_kernel(delta: Array, base: float = 10_000.0, *, n_blocks: int | 
     array.check_memory(96.0, lags.shape, lags, "delta")
     lags = xp.where(lags < 0.0, -lags, lags)  # its slope at 0 is not 0, so that second derivatives are right there
     if lags.dtype != xp.float64:  # narrow laws need its digits
-        return elementwise.on_host(lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp)
+        return elementwise.on_host(
+            lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp, "delta"
+        )
     return elementwise.by_blocks(lambda block, module: _log_uniform(block, base, blocks, module), lags, xp)
 
 
