@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import warnings
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rfrope
+from rfrope._core.angles import PrecisionWarning
 
 PAIRINGS = ("half", "interleaved")
 
@@ -742,7 +744,10 @@ def test_positions_of_every_type_count_as_they_are(xp, dtype, shape):
     if xp.name == "array-api-strict" and dtype == "float16":
         pytest.skip("array-api-strict has no float16")
     p, w, x = np.full(shape, 3, dtype=dtype), rfrope.geometric(2), np.ones((3, 4))
-    got, expected = (xp.host(rfrope.rotate(xp(x), xp(v), xp(w))) for v in (p, p.astype(np.float64)))
+    unseen = dtype == "float16" and xp.name in ("jax", "dask")  # nobody looks at them: they may be beyond 2048
+    with pytest.warns(PrecisionWarning, match="positions has dtype float16") if unseen else contextlib.nullcontext():
+        got = xp.host(rfrope.rotate(xp(x), xp(p), xp(w)))
+    expected = xp.host(rfrope.rotate(xp(x), xp(p.astype(np.float64)), xp(w)))
     np.testing.assert_array_equal(got, expected)
     np.testing.assert_allclose(got, rfrope.rotate(x, p.astype(np.float64), w), rtol=0, atol=1e-15)
 

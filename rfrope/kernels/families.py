@@ -55,7 +55,7 @@ class _Isotropic(Kernel):
         """Lengths in units of the scale and their squares, which up to a bound have derivatives at 0."""
         scaled = delta / along_axes(self.scale, delta, xp)
         near, square, t = near_and_far(scaled, bound, xp)
-        t = array.clip(t, 0.0, _DISTANT, xp)
+        t = array.clip(t, 0.0, min(_DISTANT, 0.5 * float(xp.finfo(t.dtype).max) ** 0.5), xp)
         return radius(scaled, xp), xp.where(near, square, t * t)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:

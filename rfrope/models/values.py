@@ -201,6 +201,9 @@ def _kinds_of_layers(part: Mapping[str, Any], about: Mapping[str, Any]) -> list[
         first, layers = part.get("max_window_layers", about.get("first")), part.get("num_hidden_layers")
         if "first" in about and (layers is None or first is None or first < layers):
             kinds = ("full_attention", "sliding_attention") if first != 0 else ("sliding_attention",)
+    for kind in kinds:
+        if not isinstance(kind, str):
+            raise ValueError(f"layer_types holds {show(kind)}; expected names of kinds of layers")
     return [kind for kind in dict.fromkeys(kinds) if kind not in about.get("still", ()) and kind not in _NO_ATTENTION]
 
 
