@@ -616,7 +616,11 @@ for _ in range(900):
     DEEP = {"text_config": DEEP}
 
 BAD = [
-    ({**LLAMA, "model_type": None, "layer_types": [1.0]}, ValueError, "layer_types holds 1.0; expected names of kinds"),
+    (
+        {**LLAMA, "model_type": "x", "rope_theta": 1e4, "layer_types": [1.0]},
+        ValueError,
+        "layer_types holds 1.0; expected",
+    ),
     ({**LLAMA, "rope_scaling": {"type": "yarm"}}, ValueError, "rope_parameters['type'] is 'yarm'"),
     ({**LLAMA, "rope_scaling": {"type": "linear"}}, ValueError, "rope_parameters lacks factor; 'linear' needs factor"),
     (
