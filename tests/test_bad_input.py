@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's"),
     pytest.mark.filterwarnings("ignore"),  # what a value that is taken means is not the question here
 ]
-SHARE = float(os.environ.get("RFROPE_SHARE", "0.6"))  # of all pairs of an argument and a value; 1 is the whole table
+SHARE = float(os.environ.get("RFROPE_SHARE", "0.25"))  # of all pairs of an argument and a value; 1 is the whole table
 SEED = 20261122
 NAMES = bad_input.names()
 
