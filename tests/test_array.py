@@ -97,7 +97,10 @@ def test_explicit_namespaces(xp):
 
 def test_a_device_without_float64():
     strict = library("array-api-strict").module
-    place = strict.Device("no_float64")
+    try:
+        place = strict.Device("no_float64")
+    except ValueError:
+        pytest.skip("this array-api-strict has no device without float64")
     assert "float64" in array.supported_dtypes(strict)
     assert "float64" not in array.supported_dtypes(strict, place)
     assert not array.has_float64(strict, place)
