@@ -54,6 +54,9 @@ class _Isotropic(Kernel):
     def _distance(self, delta: Array, bound: float, xp: ModuleType) -> tuple[Array, Array]:
         """Lengths in units of the scale and their squares, which up to a bound have derivatives at 0."""
         scaled = delta / along_axes(self.scale, delta, xp)
+        if isinstance(scaled, np.ndarray):  # without what gradients need
+            length = radius(scaled, xp)
+            return length, np.square(np.minimum(length, _DISTANT))
         near, square, t = near_and_far(scaled, bound, xp)
         t = array.clip(t, 0.0, min(_DISTANT, 0.5 * float(xp.finfo(t.dtype).max) ** 0.5), xp)
         return radius(scaled, xp), xp.where(near, square, t * t)
