@@ -254,6 +254,14 @@ def _positional_scores(a):
     return positional(a, a.delta, a.scaled)
 
 
+def seen(a: Any) -> np.ndarray:
+    """Lags of the keys that a query sees."""
+    query = a.context - 1 if a.query_position is None else a.query_position
+    lags = np.arange(a.context) - query
+    lags = lags[(lags <= 0) | (not a.causal)]
+    return lags if a.window is None else lags[np.abs(lags) < a.window]
+
+
 @holds("heads.positional.positional_weights")
 def _positional_weights(found, a):
     w_q, w_k = (real(plain(w)) for w in found)
@@ -271,10 +279,7 @@ def _positional_weights(found, a):
 
 @holds("heads.positional.positional_attention")
 def _positional_attention(found, a):
-    query = a.context - 1 if a.query_position is None else a.query_position
-    lags = np.arange(a.context) - query
-    lags = lags[(lags <= 0) | (not a.causal)]
-    lags = lags if a.window is None else lags[np.abs(lags) < a.window]
+    lags = seen(a)
     scores = positional(a, lags, a.scaled)
     weight = np.exp(scores - scores.max())
     agree(found, {"lags": lags, "scores": scores, "weights": weight / weight.sum()})
@@ -284,10 +289,7 @@ def _positional_attention(found, a):
 
 @holds("heads.temperature.temperature_for_mass")
 def _temperature(found, a):
-    query = a.context - 1 if a.query_position is None else a.query_position
-    lags = np.arange(a.context) - query
-    lags = lags[(lags <= 0) | (not a.causal)]
-    lags = lags if a.window is None else lags[np.abs(lags) < a.window]
+    lags = seen(a)
     omega = omega_of(a.frequencies)
     width = 2 * len(omega) if a.head_dim is None else a.head_dim
     fall = np.sum(1.0 - np.cos(phases_of(lags - WIDE(a.offset), omega)), -1) / (math.sqrt(width) if a.scaled else 1.0)
