@@ -193,7 +193,7 @@ def test_planted_branches_on_the_number_of_axes_are_seen():
 
 # -- the sum over blocks -----------------------------------------------------------------------------------------------
 
-# The one sum and its twins, and series that are not over blocks: of laws, of special functions.
+# The one sum and its backends, and series that are not over blocks: of laws, of special functions.
 SUMS = ("_core/sums.py", "_accel/")
 OTHER_SERIES = ("kernels/", "bochner/", "data/", "_core/special.py")
 NOT_OVER_BLOCKS = {
