@@ -341,8 +341,6 @@ def test_calls_of_the_one_sum_are_not_sums_written_again(body):
 
 WORDS = {"phi", "new"}  # model types, too: the kernel's function, and what is not old
 OTHER_NAMES = {
-    "rfrope/data/make_pairings.py",  # makes the table
-    "rfrope/data/pairing_layers.py",  # runs the classes for it
     "rfrope/models/conformance.py",  # configs, written out as vectors
     "rfrope/exports/gguf.py",  # architectures of llama.cpp, which are not model types
 }
