@@ -37,7 +37,7 @@ SWAPPED: dict[type[ast.AST], str] = {
     **{ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.And: "or", ast.Or: "and"},
 }
 # what needs a device, or lies beside the data it once made
-LEFT_OUT = ("rfrope/_accel/cuda/", "rfrope/data/make_pairings.py", "rfrope/data/pairing_layers.py")
+LEFT_OUT = ("rfrope/_accel/cuda/",)
 RARE = ("stale", "copy")  # chosen before the others, of which there are many
 TALKS = ("warn", "add_note", "print", "ValueError", "TypeError", "DamagedError", "UnknownError")
 
