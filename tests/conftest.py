@@ -24,6 +24,7 @@ from campaign import covering
 
 from rfrope import analysis
 
+sys.path.append(str(pathlib.Path(__file__).parents[1]))  # for `tools`, which is not installed
 hypothesis.settings.register_profile("no clock", deadline=None)
 hypothesis.settings.load_profile("no clock")
 
