@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, tensors, turns, twins
+from rfrope._core import angles, array, blocks, capacity, dispatch, tensors, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import choice, flag, whole
 from rfrope._core.blocks import Turn
@@ -496,7 +496,7 @@ class RotaryEmbedding(InGraphs):
 @cache
 def _cpu() -> Any:
     try:
-        return twins.load("cpu", "rotation")
+        return dispatch.load(dispatch.CPU.rotation)
     except ImportError:
         return None
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, pytrees, tensors, texts, twins
+from rfrope._core import angles, array, blocks, dispatch, pytrees, tensors, texts
 from rfrope._core.arguments import flag, is_several, listed, positive, printable, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.scoring import scores_of
@@ -304,7 +304,7 @@ def _rotator_of(rope: Rope) -> Any:
     if rope.pairing is None or type(vectors) is not np.ndarray:
         return None
     try:
-        backend = twins.load("cpu", "rotation")
+        backend = dispatch.load(dispatch.CPU.rotation)
     except ImportError:
         return None
     turning = (rope.rotary_dim,)
