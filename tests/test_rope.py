@@ -19,9 +19,7 @@ from conftest import library
 
 import rfrope
 from rfrope import Rope, analysis, from_config, heads, storage
-from rfrope._core import dispatch
 from rfrope.rotation import rope as module
-from rfrope.rotation import turning
 
 LADDER = rfrope.geometric(8)
 RNG = np.random.default_rng(11)
