@@ -129,7 +129,7 @@ class RotaryEmbedding(InGraphs):
             )
         self._sets = heads[0] if heads else 0
         self._blocks, self.axes = self._host.shape[-2:]
-        self._is_fixed, self._last_turn = not self._learned, self.rope.source.get("turned") == "last"
+        self._is_fixed, self._last_turn = not self._learned, self.rope.source.model.turns_last
         if self.max_positions is not None and (self._learned or self._sets or self._host.shape[-1] > 1):
             what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
             raise ValueError(f"max_positions is {max_positions}, but there are no tables for {what}; expected None")
