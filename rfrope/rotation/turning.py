@@ -175,10 +175,9 @@ def rotate(
     >>> turned.dtype, turned.requires_grad  # doctest: +SKIP
     (torch.bfloat16, True)
     """
-    at_once = None if shift is not None else _at_once()
-    is_eager = type(x) is np.ndarray or (tensors.is_torch(x) and not tensors.is_compiling())
-    if at_once is not None and is_eager:
-        turned = at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
+    if shift is None and (type(x) is np.ndarray or (tensors.is_torch(x) and not tensors.is_compiling())):
+        at_once = _at_once()
+        turned = at_once and at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
         if turned is not None:
             return turned
     return _read_and_rotated(x, positions, frequencies, pairing, out_pairing, shift, scale, inverse, out)

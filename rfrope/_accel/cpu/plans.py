@@ -181,7 +181,7 @@ def _operands(kind: int, a: Layout, b: Layout | None, c: Layout | None, e: Layou
             a_shape, b_shape, b_strides = (*a_shape, 1), (*b_shape, 1), (*b_strides, 0)
         a_strides = layout.dense(a_shape, 8) if a_strides is None else (*a_strides, 0)[: len(a_shape)]
         axes = b_shape[-1]
-        if not a_shape or a_shape[-1] != axes:
+        if not a_shape or a_shape[-1] != axes or axes == 0:
             raise ValueError(f"positions of {a_shape} do not fit frequencies of {b_shape}")
         tokens = min(len(a_shape) - 1, 1)
         # heads of the frequencies come before the axis of the tokens

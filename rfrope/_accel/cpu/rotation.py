@@ -46,8 +46,7 @@ class Frequencies(NamedTuple):
 
     @classmethod
     def read(cls, values: Any) -> Frequencies | None:
-        """Look at an array or tensor; None where it is not dense float64 of at most 2**500."""
-        values = values if type(values) is np.ndarray else _in_numpy(values)
+        """Look at an array; None where it is not dense float64 of at most 2**500."""
         if type(values) is not np.ndarray or values.dtype is not _DOUBLE or not values.flags.c_contiguous:
             return None
         address, is_fine = loops.checked_address(values)
@@ -65,6 +64,8 @@ def rotated_at_once(
     array or tensor; frequencies are an array or tensor. Every check is made on every call, those of layouts by finding
     the plan.
     """
+    if type(x) is not np.ndarray:
+        positions, frequencies = _in_numpy(positions), _in_numpy(frequencies)
     dtype, places, read = _dense_dtype(x), _dense_places(positions), Frequencies.read(frequencies)
     if dtype is None or places is None or read is None:
         return None
@@ -96,7 +97,10 @@ class Rotator:
 
     def rotated(self, x: Any, positions: Any, inverse: Any, out: Any) -> Any:
         """Return `x` turned, or None for whatever takes a closer look, as `rotated_at_once`."""
-        is_dense = x.flags.carray if type(x) is np.ndarray else tensors.are_memory(x) and x.is_contiguous()
+        if type(x) is np.ndarray:
+            is_dense = x.flags.carray
+        else:
+            is_dense, positions = tensors.are_memory(x) and x.is_contiguous(), _in_numpy(positions)
         at_hand = type(positions) is np.ndarray and positions.flags.carray
         places = positions if at_hand else _dense_places(positions)
         if places is None or not is_dense:
@@ -126,16 +130,15 @@ def _dense_dtype(x: Any) -> str | None:
 
 
 def _in_numpy(value: Any) -> Any:
-    """Return positions or frequencies as an array of NumPy that views them, where there is one; else as they are."""
-    if type(value) is int:
-        return np.array(value)
-    is_memory = hasattr(value, "data_ptr") and tensors.are_memory(value)
-    return value.detach().numpy() if is_memory and array.dtype_name(value) != "bfloat16" else value
+    """Return the array of NumPy that views a tensor of the CPU, where there is one; anything else as it is."""
+    if type(value) is np.ndarray or not hasattr(value, "data_ptr") or not tensors.are_memory(value):
+        return value
+    return value if array.dtype_name(value) == "bfloat16" else value.detach().numpy()
 
 
 def _dense_places(positions: Any) -> np.ndarray | None:
-    """Return positions as a dense array of NumPy; None where they are not one, nor an integer, nor such a tensor."""
-    positions = positions if type(positions) is np.ndarray else _in_numpy(positions)
+    """Return an integer, or a dense array of numbers, as such an array; None for anything else."""
+    positions = np.array(positions) if type(positions) is int else positions
     if type(positions) is np.ndarray and positions.dtype in _PLACES and positions.flags.carray:
         return positions
     return None
