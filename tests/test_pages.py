@@ -262,7 +262,7 @@ SCHEMES = {
 def ranges(omega, starts, most, last):
     """Smallest, median and largest mean kernel of the lags of each bin up to the last, None beyond."""
     ends = np.append(starts[1:], most) - 1
-    values = analysis.mean_kernel(omega, np.arange(last + 1))
+    values = analysis.mean_kernel(np.arange(last + 1), omega)
     bins = [values[a : min(b, last) + 1] for a, b in zip(starts, ends, strict=True) if a <= last]
     return [[float(f(one)) for one in bins] for f in (np.min, np.median, np.max)]
 
