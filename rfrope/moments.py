@@ -79,7 +79,7 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     array([5.    , 3.0327])
     """
     a, _, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    return xp.sum(a, axis=-1) * kernel.phi(kernel.as_given(lags))
+    return xp.sum(a, axis=-1) * kernel.phi_of_vectors(lags, xp)
 
 
 @array.on_device_of_arrays
