@@ -561,7 +561,7 @@ def _plot_validation(found, a):
     assert len(_axes(found).get_lines()) + len(_axes(found).collections) > 0
 
 
-@holds("_core.threads.threads")
+@holds("_core.parallel.threads")
 def _threads(found, a):
     assert found == a.count
 

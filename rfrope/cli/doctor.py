@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 import rfrope
-from rfrope._core import libraries, threads
+from rfrope._core import libraries, parallel
 from rfrope.cli.shared import print_text
 
 
@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
 
 def _doctor(options: argparse.Namespace) -> int:
     system = f"{platform.system()} {platform.machine()}"
-    allowed, cores = threads.allowed(), os.cpu_count() or 1
+    allowed, cores = parallel.allowed(), os.cpu_count() or 1
     found = libraries.libraries()
     accelerators = chain(
         libraries.apart("compiled loops and finufft", "rfrope._accel.findings", "on_host"),
