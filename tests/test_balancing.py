@@ -181,11 +181,11 @@ def test_what_it_needs_is_said():
 
 def test_a_rope_of_it_can_be_made_again():
     rope = rfrope.design("matern(scale=16)", head_dim=64, context=(256), heads=2, design="balanced", rng=5)
-    assert (rope.source["design"], rope.source["seed"], rope.source["norm"]) == ("balanced", 5, None)
+    assert (rope.source.design, rope.source.seed, rope.source.norm) == ("balanced", 5, None)
     again = sample("matern(scale=16)", 32, rng=5, heads=2, design="balanced", max_lag=255)
     np.testing.assert_array_equal(rope.frequencies, again)
     other = rfrope.design("matern(scale=16)", head_dim=64, context=256, heads=2, design="stratified", rng=5)
-    assert rope.source["error"]["rms"] < 0.8 * other.source["error"]["rms"]
+    assert rope.source.error["rms"] < 0.8 * other.source.error["rms"]
 
 
 # -- what is possible at all -------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def test_json_inside_a_file_has_the_bound_too(tmp_path):
     """Lists in memory are far longer than in a text."""
     path = tmp_path / "rope.npz"
     with pytest.raises(ValueError, match=r"^source has \d+ characters as JSON; expected at most 16777216"):
-        rfrope.save(path, ROPE, note="x" * 2**24)
+        rfrope.save(path, ROPE, source={"note": "x" * 2**24})
     assert not path.exists()
     np.savez(path, frequencies=np.ones(2), metadata=np.asarray("[" + "[]," * 2**23 + "1]"))
     with pytest.raises(ValueError, match="does not say what it holds"):

@@ -193,7 +193,7 @@ def test_a_model_with_several_parts(run, config):
     assert f"{path}: sliding_attention" in out
     assert f"{path}: full_attention" in out
     held = {one["name"]: one for one in sets(run("inspect", path, "--json")[1])}
-    parts = {part.source["name"]: part for part in rfrope.from_config(path)}
+    parts = {part.source.model.name: part for part in rfrope.from_config(path)}
     for name, part in parts.items():
         told = held[f"{path}: {name}"]
         assert told["axes"][0]["longest"] == pytest.approx(2 * np.pi / part.frequencies[-1])

@@ -23,7 +23,7 @@ SIGNATURES = {
     "scores": "(q, k, q_positions, k_positions, frequencies, *, pairing='half', shift=None)",
     "block_coefficients": "(q, k, *, pairing='half')",
     "threads": "(count)",
-    "save": "(path, rope, /, *, overwrite=False, **source)",
+    "save": "(path, rope, /, *, overwrite=False, source=None)",
     "load": "(path, *, xp=None, device=None, dtype=None)",
     "kernel": "(name, **parameters)",
     "sample": "(kernel, n_blocks, *, rng=None, design='iid', heads=None, xp=None, device=None, dtype=None, "

@@ -15,7 +15,7 @@ import rfrope
 # independently, as random Fourier features are. The mean kernel is what equal content scores, averaged over contents.
 
 rope = rfrope.design("matern(nu=1.5, scale=64)", head_dim=64, context=512, design="optimised")
-kernel = rfrope.kernels.parse(rope.source["kernel"])
+kernel = rfrope.kernels.parse(rope.source.kernel)
 drawn = rfrope.sample(kernel, 32, rng=0)
 
 lags = np.arange(512)

@@ -208,7 +208,7 @@ def summarise(
     omega = angles.on_host(frequencies if given is None else given.frequencies, sets="one")
     lengths, n_blocks = _lengths(given.context if context is None and given is not None else context, omega), len(omega)
     if head_dim is None:
-        head_dim = 2 * n_blocks if given is None else given.source.get("qk_head_dim", given.head_dim)
+        head_dim = 2 * n_blocks if given is None else given.qk_head_dim
     capacity.check(64.0 * whole("head_dim", head_dim), f"head_dim={head_dim}", "head_dim")
     head_dim = max(whole("head_dim", head_dim, 2 * n_blocks - 1), 2 * n_blocks)  # an odd width is rounded up
     if attention_factor is None:
