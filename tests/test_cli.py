@@ -421,7 +421,7 @@ def designed(run, *arguments):
 
 
 def errors_of(kernel, omega, context):
-    return rfrope.analysis.mean_kernel(omega, np.arange(context)) - kernel(np.arange(context))
+    return rfrope.analysis.mean_kernel(np.arange(context), omega) - kernel(np.arange(context))
 
 
 @pytest.mark.parametrize("design", [name for name in sampling.DESIGNS if name != "orthogonal"])
@@ -533,7 +533,7 @@ def test_a_design_in_two_axes(run, tmp_path):
     assert np.array_equal(omega, rfrope.sample(law, 16, rng=0, design="orthogonal"))
     box = [(i, j) for i in range(-31, 32) for j in range(-15, 16)]
     lags = np.asarray([lag for lag in box if lag >= (0, 0)])  # one of each pair
-    error = np.abs(rfrope.analysis.mean_kernel(omega, lags) - law(lags))
+    error = np.abs(rfrope.analysis.mean_kernel(lags, omega) - law(lags))
     (head,) = held["heads"]
     assert head["sup"] == pytest.approx(np.max(error))
     assert head["rms"] == pytest.approx(np.sqrt(np.mean(error**2)))
