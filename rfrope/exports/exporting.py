@@ -319,6 +319,6 @@ def _rounding(asked: Asked, engine: Engine, made: dict[str, Any]) -> Rounding:
     apart = np.abs(used.omega - omega)
     known = np.abs(omega) > 1e-30
     frequency = float(np.max(np.divide(apart, np.abs(omega), where=known, out=np.zeros_like(apart))))
-    missed = np.max(np.abs(mean_kernel(used.omega, lags) - mean_kernel(omega, lags)))
+    missed = np.max(np.abs(mean_kernel(lags, used.omega) - mean_kernel(lags, omega)))
     phase = last * (apart + np.abs(used.omega) * used.phase)
     return Rounding(frequency, float(missed), min(2.0, float(np.max(phase)) + used.entry), last + 1)

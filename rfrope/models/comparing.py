@@ -367,7 +367,7 @@ def _is_same(row: EngineUse) -> bool:
 def _score(use: Use, lags: Any, case: Case) -> Any:
     """Score of equal content, summed over all blocks of the head."""
     still = (case.rope.head_dim or 0) / 2 - use.frequencies.size
-    turning = sums.mean_cos(angles.read(lags, use.frequencies, name="delta", least=1)) * use.frequencies.size
+    turning = sums.mean_cos(angles.read(lags, use.frequencies, name="lags", least=1)) * use.frequencies.size
     return use.attention_factor**2 * turning + still
 
 

@@ -151,7 +151,7 @@ def test_the_stated_bound_holds_and_is_not_idle(engine):
     apart = np.abs(omega.astype(np.float64) / rope.frequencies - 1.0)
     assert told.frequency == pytest.approx(np.max(apart), rel=0.02)
     lags = np.arange(131072)
-    kernels = [rfrope.analysis.mean_kernel(one, lags) for one in (omega.astype(np.float64), rope.frequencies)]
+    kernels = [rfrope.analysis.mean_kernel(lags, one) for one in (omega.astype(np.float64), rope.frequencies)]
     assert told.kernel == pytest.approx(np.max(np.abs(kernels[0] - kernels[1])), rel=1e-3)
     assert told.context == 131072
 
