@@ -59,7 +59,7 @@ def _read_scaling(config: ConfigRope, theta: float, scaling: Mapping[str, Any]) 
         case "linear":
             return EngineRope(base / float(scaling["factor"]))
         case "llama3":
-            return EngineRope(formulas.llama3(base, {"original_max_position_embeddings": 8192} | scaling))
+            return EngineRope(formulas.llama3(base, {"original_max_position_embeddings": 8192, **scaling}))
         case "yarn":
             (factor,) = formulas.require_keys(scaling, "factor")
             attention = formulas.divide_scales(factor, scaling.get("mscale", 1), scaling.get("mscale_all_dim", 0))

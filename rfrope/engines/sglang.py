@@ -22,9 +22,9 @@ def _read(config: ConfigRope) -> EngineRope:
             return EngineRope(formulas.llama3(base, values))
         case "yarn":
             attention = formulas.scale_yarn(factor)
-            scales = [values.get(key) for key in ("mscale", "mscale_all_dim")]
-            if None not in scales:
-                attention = formulas.divide_scales(factor, *scales)
+            mscale, everywhere = values.get("mscale"), values.get("mscale_all_dim")
+            if mscale is not None and everywhere is not None:
+                attention = formulas.divide_scales(factor, mscale, everywhere)
             ignored = formulas.find_ignored(values, {"attention_factor": attention})
             frequencies = formulas.yarn(base, values, factor, values["original_max_position_embeddings"])
             return EngineRope(frequencies, attention, ignored_keys=ignored)

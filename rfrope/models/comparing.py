@@ -94,6 +94,8 @@ class RopeComparison(Result):
         Positions in the text.
     context : int or None
         ``max_position_embeddings``.
+    qk_head_dim : int
+        Features that a score compares.
     reference : str
         The engine that the others are held against: transformers, or where that is not known the one that ignores the
         fewest keys.
@@ -109,6 +111,7 @@ class RopeComparison(Result):
     scheme: str
     seq_len: int
     context: int | None
+    qk_head_dim: int
     reference: str
     engines: tuple[EngineReport, ...]
     write: dict[str, Any]
@@ -273,8 +276,9 @@ def _describe(rope: Rope, raw: Mapping[str, Any], seq_len: int) -> ConfigRope:
     """Return the argument of the engines' rules, for a text of some length."""
     held = rope.source["rope_parameters"]
     scheme, key = held["rope_type"], "original_max_position_embeddings"
-    if scheme in ("dynamic", "longrope"):
-        made = from_rope_parameters(held, head_dim=rope.head_dim, max_position_embeddings=rope.context, seq_len=seq_len)
+    if scheme in ("dynamic", "longrope"):  # which alone depend on the length
+        sizes: dict[str, Any] = {"head_dim": rope.head_dim, "max_position_embeddings": rope.context}
+        made = from_rope_parameters(held, **sizes, seq_len=seq_len)
         rope = replace(rope, frequencies=made.frequencies, attention_factor=made.attention_factor)
     if rope.source["name"]:  # parts and kinds of layers, which only transformers' own rule looks at
         return ConfigRope(rope, held, held, raw, seq_len)
@@ -317,6 +321,7 @@ def _compare_rope(config: ConfigRope, chosen: tuple[Engine, ...]) -> RopeCompari
         scheme=config.scheme,
         seq_len=config.seq_len,
         context=context if isinstance(context, int) else None,
+        qk_head_dim=source["qk_head_dim"],
         reference=reference,
         engines=tuple(_report(engine, one, reference, standard, config) for engine, one in made),
         write={},
