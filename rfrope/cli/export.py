@@ -83,7 +83,7 @@ def _read_rope(options: argparse.Namespace) -> rfrope.Rope:
         if part is not None and options.model is None:
             raise ValueError(f"--part {part}: {source} holds one RoPE; expected a config as FILE or --model")
         return rfrope.load(source)
-    found = {rope.source["name"]: rope for rope in models.from_config(source)}
+    found = {rope.source.model.name: rope for rope in models.from_config(source)}
     wanted = next(iter(found)) if part is None and len(found) == 1 else part
     if wanted not in found:
         raise ValueError(f"{source} has a RoPE for {', '.join(map(repr, found))}; expected one of them as --part")

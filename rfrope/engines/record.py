@@ -51,7 +51,7 @@ class ConfigRope:
     @property
     def model_type(self) -> str:
         """``model_type`` of the config."""
-        return str(self.rope.source["model_type"])
+        return self.rope.source.model.model_type
 
     @property
     def scheme(self) -> str:

@@ -32,7 +32,7 @@ def _read(config: ConfigRope) -> EngineRope:
         raise RefusedError(f"stops with an error: {show(written)} is none of its schemes")
     if name == "yarn" and not {"factor", "short_factor"} & set(config.written):
         raise RefusedError("stops with an error: factor missing")
-    if config.rope.source["pairing"] == "assumed":
+    if config.rope.source.model.pairing_from == "assumed":
         raise UnknownError(f"it has no class for model type {show(config.model_type)}")
     length = EngineRope.length if "alpha" in values else _LENGTHS.get(name, EngineRope.length)
     note = "after rfrope.integrations.transformers.register(), else it stops with an error" if name == "rfrope" else ""
@@ -48,9 +48,9 @@ def _read(config: ConfigRope) -> EngineRope:
 def _refuse_by_class(request: ExportRequest) -> str:
     """Return why the class of a model type, where that is known, would turn other features."""
     rope = request.rope
-    model_type = rope.source.get("model_type")
+    model_type = rope.source.model.model_type
     entry = known(model_type)
-    pairing = entry.get("pairing") if rope.source.get("pairing") != "given" else None
+    pairing = entry.get("pairing") if rope.source.model.pairing_from != "given" else None
     if pairing is None and rope.pairing != "half":
         return "most classes of transformers pair halves, and the Rope does not say that its model_type pairs otherwise"
     if pairing is not None and pairing != rope.pairing and "pairing_by" not in entry:

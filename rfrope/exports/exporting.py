@@ -259,7 +259,7 @@ def write(
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
     request = _read_request(rope, name, form, options)
     files.check_writable(path, overwrite=flag("overwrite", overwrite))
-    part = request.rope.source.get("name", "") if part is None else part
+    part = request.rope.source.model.name if part is None else part
     files.write(path, make_content(path, form.make(request), model, request.rope, part), overwrite=overwrite)
 
 
@@ -326,8 +326,7 @@ def _read_context(given: Any, rope: Rope) -> int | None:
 
 def _find_base(rope: Rope) -> float:
     """Return the base of a model's ladder, where the Rope came from one."""
-    parameters = rope.source.get("rope_parameters")
-    theta = parameters.get("rope_theta") if isinstance(parameters, dict) else None
+    theta = rope.source.rope_parameters.get("rope_theta")
     return float(theta) if isinstance(theta, int | float) and not isinstance(theta, bool) else 10_000.0
 
 
@@ -345,6 +344,6 @@ def _measure(request: ExportRequest, form: Format) -> Rounding:
         return Rounding(0.0, 0.0, made.entry_error + phase, context)
     apart = np.abs(made.frequencies - exact)
     relative = np.divide(apart, np.abs(exact), where=np.abs(exact) > 1e-30, out=np.zeros_like(apart))
-    missed = np.max(np.abs(mean_kernel(made.frequencies, lags) - mean_kernel(exact, lags)))
+    missed = np.max(np.abs(mean_kernel(lags, made.frequencies) - mean_kernel(lags, exact)))
     phase = float(np.max(last * (apart + np.abs(made.frequencies) * made.phase_error)))
     return Rounding(float(np.max(relative)), float(missed), min(2.0, phase + made.entry_error), context)

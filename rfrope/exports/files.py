@@ -75,7 +75,7 @@ def _merge(made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> dict[s
     """Return a model's config with an export in place of the RoPE of one part, read again and compared."""
     config, source = configs.read_file(path_of("model", model))
     try:
-        parts = [one.source["name"] for one in from_config(config)]
+        parts = [one.source.model.name for one in from_config(config)]
     except (ValueError, TypeError):
         parts = [part]  # its scheme cannot be read, and is replaced
     if part not in parts:
@@ -128,7 +128,7 @@ def _replace_rope(place: dict[str, Any], made: Mapping[str, Any], rope: Rope) ->
 def _check_fit(config: Mapping[str, Any], rope: Rope, part: str, source: str) -> None:
     """Read a config that is about to be written, and compare it with the Rope."""
     try:
-        read = {one.source["name"]: one for one in from_config(config)}
+        read = {one.source.model.name: one for one in from_config(config)}
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"the Rope of {rope.n_blocks} blocks in heads of {rope.head_dim} does not fit {source}, which with it in "
@@ -145,7 +145,7 @@ def _check_fit(config: Mapping[str, Any], rope: Rope, part: str, source: str) ->
                 f"the Rope has {what} = {one}, but {source} has {other}; expected a Rope of {found.n_blocks} blocks in "
                 f"heads of {found.head_dim}, or the config of another model"
             )
-    if found.pairing not in (None, rope.pairing) and found.source.get("pairing") != "assumed":
+    if found.pairing not in (None, rope.pairing) and found.source.model.pairing_from != "assumed":
         raise ValueError(
             f"the Rope pairs {rope.pairing!r}, but {source} pairs {found.pairing!r}; expected "
             f"dataclasses.replace(rope, pairing={found.pairing!r})"

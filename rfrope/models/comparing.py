@@ -262,7 +262,7 @@ def _choose_engines(names: Iterable[str] | None) -> tuple[Engine, ...]:
 
 def _choose_lengths(rope: Rope) -> tuple[int, ...]:
     """Return lengths of texts to look at."""
-    held, context = rope.source["rope_parameters"], rope.context
+    held, context = rope.source.rope_parameters, rope.context
     if not isinstance(context, int):
         return (1,)  # patches of a picture, whose number the config does not say
     if held["rope_type"] == "dynamic" and "alpha" not in held:
@@ -274,13 +274,13 @@ def _choose_lengths(rope: Rope) -> tuple[int, ...]:
 
 def _describe(rope: Rope, raw: Mapping[str, Any], seq_len: int) -> ConfigRope:
     """Return the argument of the engines' rules, for a text of some length."""
-    held = rope.source["rope_parameters"]
+    held = rope.source.rope_parameters
     scheme, key = held["rope_type"], "original_max_position_embeddings"
     if scheme in ("dynamic", "longrope"):  # which alone depend on the length
         sizes: dict[str, Any] = {"head_dim": rope.head_dim, "max_position_embeddings": rope.context}
         made = from_rope_parameters(held, **sizes, seq_len=seq_len)
         rope = replace(rope, frequencies=made.frequencies, attention_factor=made.attention_factor)
-    if rope.source["name"]:  # parts and kinds of layers, which only transformers' own rule looks at
+    if rope.source.model.name:  # parts and kinds of layers, which only transformers' own rule looks at
         return ConfigRope(rope, held, held, raw, seq_len)
     written = given(raw)
     values = written | {"rope_type": scheme, "rope_theta": held["rope_theta"]}
@@ -297,7 +297,7 @@ def _run_rule(engine: Engine, config: ConfigRope) -> EngineRope | RefusedError |
     """Return the RoPE that an engine makes of a config, or why that is not known or does not come about."""
     assert engine.reading is not None  # chosen for it
     types = engine.reading.model_types
-    if config.rope.source["name"] and types:
+    if config.rope.source.model.name and types:
         return UnknownError("only models that are one part with one kind of layer were read")
     if config.scheme == "axial" or not isinstance(config.rope.context, int):
         return UnknownError("the config gives no max_position_embeddings for it")
@@ -316,17 +316,17 @@ def _compare_rope(config: ConfigRope, chosen: tuple[Engine, ...]) -> RopeCompari
     reference = min(known, key=lambda name: (name != registry.REFERENCE, len(known[name].ignored_keys)), default="none")
     standard = known.get(reference)
     found = RopeComparison(
-        name=source["name"],
-        model_type=source["model_type"],
+        name=source.model.name,
+        model_type=source.model.model_type,
         scheme=config.scheme,
         seq_len=config.seq_len,
         context=context if isinstance(context, int) else None,
-        qk_head_dim=source["qk_head_dim"],
+        qk_head_dim=config.rope.qk_head_dim,
         reference=reference,
         engines=tuple(_report(engine, one, reference, standard, config) for engine, one in made),
         write={},
     )
-    if standard is None or source["name"] or all(one.status == "unknown" or one.is_same for one in found.engines):
+    if standard is None or source.model.name or all(one.status == "unknown" or one.is_same for one in found.engines):
         return found
     return replace(found, **_advise(config, standard, chosen, found.engines))
 
@@ -382,14 +382,14 @@ def _score_itself(made: EngineRope, config: ConfigRope) -> float:
 
 def _score_lags(made: EngineRope, lags: np.ndarray, config: ConfigRope) -> np.ndarray:
     turning = made.frequencies.size
-    mean = np.asarray(sums.mean_cos(angles.read(lags, made.frequencies, name="delta", least=1)))
+    mean = np.asarray(sums.mean_cos(angles.read(lags, made.frequencies, name="lags", least=1)))
     return made.attention_factor**2 * (mean * turning) + ((config.rope.head_dim or 0) / 2 - turning)
 
 
 def _find_difference(made: EngineRope, standard: EngineRope, config: ConfigRope) -> int | None:
     """Return the first distance at which scores differ by a share of that at distance 0."""
     allowed = _SHARE * abs(_score_itself(standard, config))
-    start, length, end = 0, _CHUNKS[0], min(config.seq_len, config.rope.source["window"] or config.seq_len)
+    start, length, end = 0, _CHUNKS[0], min(config.seq_len, config.rope.source.model.window or config.seq_len)
     while start < end:
         lags = np.arange(start, min(start + length, end))
         far = np.abs(_score_lags(made, lags, config) - _score_lags(standard, lags, config)) >= allowed

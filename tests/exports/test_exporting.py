@@ -124,7 +124,7 @@ def test_the_stated_bound_holds_and_is_not_idle(engine):
     assert missed <= lost.table <= 20.0 * missed
     wide = omega.astype(np.float64)
     assert lost.frequency == pytest.approx(np.max(np.abs(wide / rope.frequencies - 1.0)), rel=0.02)
-    kernels = [rfrope.analysis.mean_kernel(one, lags) for one in (wide, rope.frequencies)]
+    kernels = [rfrope.analysis.mean_kernel(lags, one) for one in (wide, rope.frequencies)]
     assert lost.kernel == pytest.approx(np.max(np.abs(kernels[0] - kernels[1])), rel=1e-3)
     assert lost.context == 131072
 

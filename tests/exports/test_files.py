@@ -59,10 +59,10 @@ def test_one_kind_of_layers_of_a_part(merge):
     full, sliding = rfrope.from_config(LAYERED)
     full_part, sliding_part = "text_config.full_attention", "text_config.sliding_attention"
     made = merge(LAYERED, replace(ROPE, source=full.source), base=1e6)
-    read = {one.source["name"]: one for one in rfrope.from_config(made)}
+    read = {one.source.model.name: one for one in rfrope.from_config(made)}
     np.testing.assert_allclose(read[full_part].frequencies, ROPE.frequencies, atol=1e-6)
     assert np.array_equal(read[sliding_part].frequencies, sliding.frequencies)
-    read = {one.source["name"]: one for one in rfrope.from_config(merge(LAYERED, name="b.json", part=sliding_part))}
+    read = {one.source.model.name: one for one in rfrope.from_config(merge(LAYERED, name="b.json", part=sliding_part))}
     np.testing.assert_allclose(read[sliding_part].frequencies, ROPE.frequencies, atol=1e-6)
 
 

@@ -61,7 +61,7 @@ def test_from_where_a_score_differs_is_where_the_mean_kernels_part():
     scheme = {"rope_theta": 500_000.0, "rope_scaling": DYNAMIC | {"factor": 1.05}}
     found, lags = models.compare(LLAMA | scheme, seq_len=17000), np.arange(17000)
     one, standard = (report(found, engine).rope.frequencies for engine in ("llama.cpp", "transformers"))
-    apart = np.abs(rfrope.analysis.mean_kernel(one, lags) - rfrope.analysis.mean_kernel(standard, lags))
+    apart = np.abs(rfrope.analysis.mean_kernel(lags, one) - rfrope.analysis.mean_kernel(lags, standard))
     assert report(found, "llama.cpp").differs_from == int(np.argmax(apart >= 0.01)) > 2
     assert report(found, "llama.cpp").frequency_error == pytest.approx(np.max(np.abs(one / standard - 1.0)))
 

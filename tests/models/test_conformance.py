@@ -43,7 +43,7 @@ def test_every_scheme_pairing_width_section_and_position_has_a_case():
 def test_a_case_says_what_from_config_does_and_its_table_is_exact(name):
     case = CASES[name]
     ropes = rfrope.from_config(case["config"], seq_len=case["seq_len"])
-    (rope,) = [one for one in ropes if one.source["name"] == case["part"]]
+    (rope,) = [one for one in ropes if one.source.model.name == case["part"]]
     assert np.array_equal(rope.frequencies, case["frequencies"])
     for field in ("pairing", "head_dim", "attention_factor"):
         assert getattr(rope, field) == case[field]
