@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -130,7 +130,8 @@ class Reading:
 # -- an engine that is given frequencies -------------------------------------------------------------------------------
 
 
-class ExportRequest(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ExportRequest:
     """A checked Rope, and the options that its engine uses.
 
     Attributes
@@ -175,7 +176,8 @@ class ExportRequest(NamedTuple):
         return cos.astype(self.dtype), sin.astype(self.dtype)
 
 
-class Arithmetic(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Arithmetic:
     """How an engine computes with what it was given.
 
     Attributes
