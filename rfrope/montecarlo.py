@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rfrope._accel import schedules
-from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox, sums, turns
+from rfrope._core import angles, array, blocks, capacity, memory, parallel, random, sums, turns
 from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
 from rfrope._core.checkpoints import Checkpoint, check_seed
 from rfrope._core.dispatch import CPU, CUDA, backend_place, dispatched
 from rfrope._core.pending import Pending, WhenAsked, settled_state
-from rfrope._core.power_sums import MeanSums, PowerSums
+from rfrope._core.sums import MeanSums, PowerSums
 from rfrope._core.texts import Result
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
 from rfrope.kernels import Kernel
@@ -167,7 +167,7 @@ def estimate_kernel(
     n_samples = whole("n_samples", n_samples, 2)
     n_sets = _n_sets(design, n_samples, n_blocks)
     check_seed(rng, checkpoint)
-    key, n_lags, threaded = philox.key_from_rng(rng), math.prod(lags.shape[:-1]), memory.in_memory(lags)
+    key, n_lags, threaded = random.key_from_rng(rng), math.prod(lags.shape[:-1]), memory.in_memory(lags)
     if n_sets:
         _check_sets(n_samples // n_sets, kernel, design)
         sets = _SetChunk(kernel, key, lags, quantity, design, n_samples // n_sets)
@@ -251,7 +251,7 @@ def estimate_scores(
     a, b, _ = blocks.content(q, k, xp, device, pairing)
     grid = lags.shape[:-1]
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "lags": grid})
-    task = _ScoreChunk(kernel, philox.key_from_rng(rng), lags, a, b, design)
+    task = _ScoreChunk(kernel, random.key_from_rng(rng), lags, a, b, design)
     width = a.shape[-1] * (math.prod(grid) + kernel.draws + kernel.ndim) + math.prod(shape)
     where = backend_place(_score_sums, lags, a, b) if design == "iid" else ""
     if not where:  # two trials at least stand beside their powers and those of all before
@@ -288,11 +288,11 @@ def _is_held_by_many(found: PowerSums, share: float) -> Array:
 def _summed(task: Any, total: int, length: int, executor: Any, progress: Any, threaded: bool, checkpoint: Any) -> Any:
     """Run a task on all of its chunks, or on those that a checkpoint does not hold."""
     if checkpoint is None:
-        return chunks.run(task, total, length, executor, progress, threaded)
+        return parallel.run_chunks(task, total, length, executor, progress, threaded)
     question = {("rng" if one.name == "key" else one.name): getattr(task, one.name) for one in fields(task)}
     kept = Checkpoint(checkpoint, {"estimate": task.kind.__name__, "number": total, "chunk": length, **question})
     before = kept.restored(task.kind, task.lags)
-    return chunks.run(task, total, length, executor, progress, threaded, kept, before)
+    return parallel.run_chunks(task, total, length, executor, progress, threaded, kept, before)
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class _KernelChunk:
     """Work on frequencies start, ..., start + length - 1: picklable, so that it can travel to a worker."""
 
     kernel: Kernel
-    key: philox.Key
+    key: random.Key
     lags: Array
     quantity: str
 
@@ -318,7 +318,7 @@ class _SetChunk:
     """Work on randomised sets start, ..., start + length - 1: picklable, so that it can travel to a worker."""
 
     kernel: Kernel
-    key: philox.Key
+    key: random.Key
     lags: Array
     quantity: str
     design: str
@@ -350,7 +350,7 @@ class _ScoreChunk:
     """Work on trials start, ..., start + length - 1: picklable, so that it can travel to a worker."""
 
     kernel: Kernel
-    key: philox.Key
+    key: random.Key
     lags: Array
     a: Array
     b: Array
@@ -372,7 +372,7 @@ class _ScoreChunk:
 
 @dispatched(CPU.estimators, CUDA.estimators)
 def _score_sums(
-    kernel: Kernel, key: philox.Key, lags: Array, a: Array, b: Array, start: int, length: int
+    kernel: Kernel, key: random.Key, lags: Array, a: Array, b: Array, start: int, length: int
 ) -> tuple[Array, Array, Array, Array]:
     """Mean and central power sums of orders 2 to 4 of the scores of trials start, ..., start + length - 1."""
     found = PowerSums.of(_scores_of_sets(kernel, "iid", key, lags, a, b, start, length), array.namespace(a=a))
@@ -380,7 +380,7 @@ def _score_sums(
 
 
 def _scores_of_sets(
-    kernel: Kernel, design: str, key: philox.Key, lags: Array, a: Array, b: Array, start: int, length: int
+    kernel: Kernel, design: str, key: random.Key, lags: Array, a: Array, b: Array, start: int, length: int
 ) -> Array:
     """Scores ``(..., trials)`` of the sets start, ..., start + length - 1."""
     xp = array.namespace(lags=lags)
@@ -395,7 +395,7 @@ def _scores_of_sets(
 
 
 def _omega_of_sets(
-    kernel: Kernel, design: str, key: philox.Key, n_blocks: int, start: int, length: int, like: Array
+    kernel: Kernel, design: str, key: random.Key, n_blocks: int, start: int, length: int, like: Array
 ) -> Array:
     """Frequencies ``(length * D, k)`` of the sets start, ..., start + length - 1, beside some lags."""
     omega = draw_sets(kernel, design, key, n_blocks, stream=start, streams=length).reshape(-1, kernel.ndim)
@@ -407,7 +407,7 @@ def _phases(lags: Array, omega: Array, xp: ModuleType) -> Array:
 
 
 @dispatched(CUDA.estimators)
-def _drawn(kernel: Kernel, key: philox.Key, start: int, length: int, like: Array) -> Array:
+def _drawn(kernel: Kernel, key: random.Key, start: int, length: int, like: Array) -> Array:
     """Draws start, ..., start + length - 1 beside the lags `like`: ``(length, k)``."""
     xp = array.namespace(like=like)
     return array.from_host(draw(kernel, key, start, length)[0], xp, device=array.device(like))
@@ -454,7 +454,7 @@ class _Unsettled(Pending):
     """Lags ``(n, k)`` at which the size of the variance settles nothing, of NumPy, and copies, so that they stay."""
 
     kernel: Kernel
-    key: philox.Key
+    key: random.Key
     quantity: str
     n: int
     sure: Array

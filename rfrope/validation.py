@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from rfrope import data
-from rfrope._core import angles, array, philox
+from rfrope._core import angles, array, random
 from rfrope._core.arguments import probability, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing
-from rfrope._core.special import normal_quantile
+from rfrope._core.quantiles import normal_quantile
 from rfrope._core.texts import Result
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import as_kernel
@@ -182,7 +182,7 @@ def validate(
     q, k, pairing = _first_blocks(q, k, n_blocks, pairing)
     lags = default_lags(kernel) if lags is None else _checked_lags(lags, kernel)
     alpha = probability("alpha", alpha)
-    key = philox.key_from_rng(rng)
+    key = random.key_from_rng(rng)
 
     vectors = kernel.as_given(lags)
     work = {"executor": executor, "progress": progress}
