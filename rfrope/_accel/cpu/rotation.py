@@ -19,7 +19,7 @@ from rfrope._accel import layout
 from rfrope._accel.cpu import coefficient_loops as coefficients
 from rfrope._accel.cpu import rotation_loops as loops
 from rfrope._accel.cpu.plans import APART, IN_PLACE, LIKE, LINES, PIECES, TABLE_BYTES, THREAD_ELEMENTS, Plan, plan_of
-from rfrope._core import array, memory, tensors, threads
+from rfrope._core import array, memory, parallel, tensors
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
@@ -337,14 +337,14 @@ class _Run:
 def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> None:
     """Run a loop over items of work: on this thread, or on several if there is enough to do."""
     wanted = elements // THREAD_ELEMENTS
-    n_threads = 1 if wanted < 2 else min(wanted, items, threads.allowed())
+    n_threads = 1 if wanted < 2 else min(wanted, items, parallel.allowed())
     pieces = max(1 if n_threads == 1 else 8 * n_threads, elements // _UNINTERRUPTED)
     length = max(1, items // pieces)
 
     def work(start: int) -> None:
         loop(start, min(start + length, items))
 
-    for _ in threads.ordered_map(work, range(0, items, length), n_threads):
+    for _ in parallel.ordered_map(work, range(0, items, length), n_threads):
         pass
 
 
