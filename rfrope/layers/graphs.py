@@ -73,12 +73,11 @@ class InGraphs(Reading, torch.nn.Module, ABC):
         """Whether features of a width are a head, or the part of one that turns."""
         if width == 2 * self._blocks or width % 2:
             return width % 2 == 0
-        return not self._last_turn and width == self.head_dim
+        return (self.head_dim is None or width == self.head_dim) and width > 2 * self._blocks and not self._last_turn
 
-    @staticmethod
-    def _fits(at: Tensor, q: Tensor) -> bool:
+    def _fits(self, at: Tensor, q: Tensor) -> bool:
         """Whether each token of each sequence has its position, so that what is turned is not enlarged."""
-        if at.shape[-2] != q.shape[-2] or (at.ndim != 2 and at.ndim != q.ndim):
+        if at.ndim not in (2, q.ndim) or at.shape[-1] != self.axes or at.shape[-2] != q.shape[-2]:
             return False
         return at.ndim == 2 or all([at.shape[axis] in (1, q.shape[axis]) for axis in range(q.ndim - 2)])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -248,10 +247,11 @@ class RotaryEmbedding(InGraphs):
         with torch.inference_mode(False):
             self._constants = {name: torch.from_numpy(value.copy()) for name, value in made.items()}
         self._placed: dict[Any, Tensor] = {}
+        self._backend = _loops()
         self._last_plans: tuple[Any, Any] = (None, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_constants", "_placed", "_last_plans")
+        made = ("_constants", "_placed", "_backend", "_last_plans")
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -352,11 +352,6 @@ class RotaryEmbedding(InGraphs):
         turned: tuple[Tensor, Tensor] = self._backend.rotated_both(plans[0], q, k, at, plans[1], self._turn.scale)
         return turned
 
-    @property
-    def _backend(self) -> Any:
-        """The compiled loops of the CPU, or None."""
-        return _cpu()
-
     def _read_frequencies(self, heads: int) -> tuple[Any, Any]:
         """Frequencies of so many heads of queries, and of keys, as the backend reads them."""
         read = self._backend.Frequencies.read
@@ -390,7 +385,7 @@ class RotaryEmbedding(InGraphs):
             raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., {order}, d)")
         blocks.check_width(x, self._blocks, "the Rope", name)
         width, turning = x.shape[-1], 2 * self._blocks
-        if self._last_turn and width > turning:
+        if width > turning and self._last_turn:
             raise ValueError(
                 f"this model turns the last features of a head; expected {name}[..., -{turning}:] as {name}"
             )
@@ -493,8 +488,8 @@ class RotaryEmbedding(InGraphs):
             )
 
 
-@cache
-def _cpu() -> Any:
+def _loops() -> Any:
+    """Return the compiled loops of the CPU; None where they cannot work."""
     try:
         return dispatch.load(dispatch.CPU.rotation)
     except ImportError:

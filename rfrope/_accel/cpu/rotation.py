@@ -47,7 +47,7 @@ class Frequencies(NamedTuple):
     @classmethod
     def read(cls, values: Any) -> Frequencies | None:
         """Look at an array; None where it is not dense float64 of at most 2**500."""
-        if type(values) is not np.ndarray or values.dtype is not _DOUBLE or not values.flags.c_contiguous:
+        if type(values) is not np.ndarray or values.dtype != _DOUBLE or not values.flags.c_contiguous:
             return None
         address, is_fine = loops.checked_address(values)
         if not is_fine or address % 8 or values.ndim == 0:
