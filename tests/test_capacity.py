@@ -11,7 +11,7 @@ import tracemalloc
 import bad_input
 import numpy as np
 import pytest
-from test_public_api import KERNEL_METHODS, ROPE_SIGNATURES
+from test_public_api import METHODS
 
 import rfrope
 from rfrope import analysis, bochner, exports, heads, models, moments, plotting, rotation, scaling
@@ -365,7 +365,7 @@ def public():
             value = getattr(module, name)
             if (inspect.isfunction(value) and inspect.signature(value).parameters) or value is rfrope.Rope:
                 seen.setdefault(id(value), name if module is rfrope else f"{module.__name__.partition('.')[2]}.{name}")
-    methods = [*(f"Rope.{name}" for name in ROPE_SIGNATURES), *(f"Kernel.{name}" for name in KERNEL_METHODS)]
+    methods = [f"{owner}.{name}" for owner, names in METHODS.items() for name in names]
     return {*seen.values(), "RotaryEmbedding", *methods} - {"Rope.__init__"}
 
 
