@@ -70,6 +70,28 @@ def test_names_signatures_and_fields_are_those_of_the_table():
     assert [*lines()] == TABLE.read_text("utf-8").splitlines()
 
 
+ORDER = (  # of arguments that are given by position, in every public function; see docs/conventions.rst
+    ("x", "q", "k", "z", "w_q", "w_k"),
+    ("positions", "q_positions", "k_positions", "lags", "offset"),
+    ("frequencies", "kernel", "rope", "old", "new", "before", "after"),
+    ("shift", "cosine", "sine", "weights"),
+)
+
+
+def ranks(function: Any) -> list[int]:
+    """Return ranks in `ORDER` of a function's arguments by position, those that it does not name left out."""
+    rank = {name: i for i, names in enumerate(ORDER) for name in names}
+    parameters = inspect.signature(function).parameters.values()
+    return [rank[p.name] for p in parameters if p.name in rank and p.kind is not inspect.Parameter.KEYWORD_ONLY]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_vectors_then_positions_then_frequencies_then_the_rest(name):
+    found = ranks(FUNCTIONS[name])
+    assert found == sorted(found)
+    assert "delta" not in inspect.signature(FUNCTIONS[name]).parameters
+
+
 def test_names_of_the_face_are_sorted_and_stand_in_their_modules():
     assert rfrope.__all__ == sorted(set(rfrope.__all__))
     assert set(dir(rfrope)) == set(rfrope.__all__)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, turns, twins
+from rfrope._core import angles, array, blocks, capacity, dispatch, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import choice, flag, whole
 from rfrope._core.blocks import Turn
@@ -129,7 +129,7 @@ class RotaryEmbedding(InGraphs):
             )
         self._sets = heads[0] if heads else 0
         self._blocks, self.axes = self._host.shape[-2:]
-        self._is_fixed = not self._learned and self.rope.source.get("turned") != "last"
+        self._is_fixed = not self._learned and not self.rope.source.model.turns_last
         if self.max_positions is not None and (self._learned or self._sets or self._host.shape[-1] > 1):
             what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
             raise ValueError(f"max_positions is {max_positions}, but there are no tables for {what}; expected None")
@@ -354,7 +354,7 @@ class RotaryEmbedding(InGraphs):
         steps = self._steps.get(heads)
         if steps is None:
             try:
-                kind = twins.load("cpu", "rotation").Steps
+                kind = dispatch.load(dispatch.CPU.rotation).Steps
             except ImportError:
                 return
             of_queries = np.repeat(self._host, heads // self._sets, axis=0) if self._sets else self._host
@@ -374,7 +374,7 @@ class RotaryEmbedding(InGraphs):
             raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., {order}, d)")
         blocks.check_width(x, self._blocks, "the Rope", name)
         width, turning = x.shape[-1], 2 * self._blocks
-        if self.rope.source.get("turned") == "last" and width > turning:
+        if self.rope.source.model.turns_last and width > turning:
             raise ValueError(
                 f"this model turns the last features of a head; expected {name}[..., -{turning}:] as {name}"
             )
