@@ -567,6 +567,18 @@ def test_an_error_in_a_worker_reaches_the_caller(executors):
         score_job(executor=breaks)
 
 
+def traced_peak(run) -> int:
+    """Largest memory that NumPy's arrays and Python's objects take in a run of one thread, which holds one chunk."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        with rfrope.threads(1):
+            run()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("job", ["scores", "kernel"])
 def test_memory_is_that_of_a_chunk(job):
     q, k = (v[:, None] for v in example_pairs())
@@ -577,18 +589,7 @@ def test_memory_is_that_of_a_chunk(job):
     }[job]
     least = {"scores": 2**12, "kernel": 2**17}[job]
     run(8)  # imports and caches are not counted
-
-    def peak(n):
-        gc.collect()
-        tracemalloc.start()
-        try:
-            with rfrope.threads(1):  # every thread holds a chunk of its own
-                run(n)
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    small, large = peak(least), peak(16 * least)
+    small, large = (traced_peak(lambda n=n: run(n)) for n in (least, 16 * least))
     assert small > 2**16  # the measure sees NumPy's arrays
     assert large < 1.15 * small
 
@@ -669,14 +670,8 @@ def test_threads_give_the_same_bits_at_many_lags(transforms):
 
 def test_memory_does_not_grow_with_the_draws_at_many_lags(transforms):
     def peak(n_samples, n_lags):
-        gc.collect()
-        tracemalloc.start()
-        try:
-            with rfrope.threads(1):
-                estimate_kernel(np.arange(float(n_lags)), "gaussian(scale=32)", n_samples=n_samples, rng=0)
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        lags = np.arange(float(n_lags))
+        return traced_peak(lambda: estimate_kernel(lags, "gaussian(scale=32)", n_samples=n_samples, rng=0))
 
     peak(2**10, 2**10)  # imports are not counted
     small, large = peak(2**18, 2**14), peak(2**20, 2**14)
@@ -823,10 +818,7 @@ def test_an_executor_that_loses_work_is_named(lost):
 
 
 def test_memory_counts_draws_and_axes():
-    tracemalloc.start()
-    rfrope.estimate_kernel(np.zeros((1, 2000)), "matern(ndim=2000)", n_samples=2000, rng=0)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    peak = traced_peak(lambda: estimate_kernel(np.zeros((1, 2000)), "matern(ndim=2000)", n_samples=2000, rng=0))
     assert peak < 60e6  # a chunk that counted lags alone would take 132 MB here
 
 
