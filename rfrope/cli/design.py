@@ -194,7 +194,7 @@ def _figure(path: str, frequencies: np.ndarray, laws: list[kernels.Kernel], foun
 
 
 def _about(rope: rfrope.Rope, reached: Fidelity) -> str:
-    """What was made."""
+    """Return a sentence on the frequencies."""
     n_heads, source = len(reached.heads), rope.source
     who = f"{n_heads} heads of {rope.n_blocks}" if n_heads > 1 else f"{rope.n_blocks}"
     seed = "" if source.seed is None else f", seed {source.seed}"
@@ -204,7 +204,7 @@ def _about(rope: rfrope.Rope, reached: Fidelity) -> str:
 
 
 def _bound(rope: rfrope.Rope, reached: Fidelity) -> str:
-    """What independent draws would give, and how many of them would come as close."""
+    """Return a sentence on independent draws: their bound, and how many of them would come as close."""
     worst = reached.heads[reached.worst]
     more = (
         "These frequencies are exact."

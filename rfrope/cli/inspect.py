@@ -107,7 +107,9 @@ def _base(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
-    sets = _distinct([*_of_bases(options), *(one for source in options.sources for one in _of_source(source, options))])
+    sets = _distinct(
+        [*_read_bases(options), *(one for source in options.sources for one in _read_source(source, options))]
+    )
     if not sets:
         raise ValueError(
             "no frequencies to inspect; expected a config.json, a file of frequencies, or --base with --head-dim"
@@ -125,7 +127,7 @@ def _run(options: argparse.Namespace) -> int:
     ]
     if options.plot is not None:
         write_figure(options, _figure(sets))
-    page.write_page(options, f"RoPE of {_all(sets)}", _parts(sets, summaries), lambda: _print(sets, summaries))
+    page.write_page(options, f"RoPE of {_title_of(sets)}", _parts(sets, summaries), lambda: _print(sets, summaries))
     if options.json:
         held = [_about(one) | summary.to_dict() for one, summary in zip(sets, summaries, strict=True)]
         print_text(json.dumps({"sets": held, "plot": options.plot, "html": options.html}, indent=1, allow_nan=False))
@@ -156,7 +158,7 @@ def _distinct(sets: list[_Set]) -> list[_Set]:
     return sets
 
 
-def _of_bases(options: argparse.Namespace) -> Iterator[_Set]:
+def _read_bases(options: argparse.Namespace) -> Iterator[_Set]:
     if options.head_dim is not None and not options.base:
         raise ValueError(f"--head-dim {options.head_dim}: expected it with --base; a SOURCE has its own")
     if options.seq_len is not None and not options.sources:
@@ -177,9 +179,9 @@ def _one_context(options: argparse.Namespace, what: str) -> int:
     return context
 
 
-def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
+def _read_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
     if source.lower().endswith(_FREQUENCY_FILES):
-        yield from _of_frequency_file(source, options)
+        yield from _read_frequency_file(source, options)
         return
     parts = rfrope.from_config(source, seq_len=options.seq_len)
     texts = [part.context if options.context is None else _one_context(options, "a model's config") for part in parts]
@@ -214,7 +216,7 @@ def _kinds(part: rfrope.Rope, text: int, options: argparse.Namespace) -> dict[st
     return held if len(set(held.values())) > 1 else {"": next(iter(held.values()))}
 
 
-def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Set]:
+def _read_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Set]:
     held = rfrope.load(source)
     found = held.context if options.context is None else options.context
     lengths = found if isinstance(found, tuple) else (found or 0,)
@@ -254,7 +256,7 @@ def _scheme(one: _Set) -> Iterator[str]:
 
 
 def _reach(one: _Set) -> str:
-    """How far a config is stretched already, and how to read it there."""
+    """Return a sentence on a config that is stretched already: how far, and how to read it there."""
     found = None if one.model is None else stretched(one.model)
     if found is None:
         return ""
@@ -278,7 +280,7 @@ def _lines_of_sections(one: _Set) -> Iterator[str]:
 
 
 def _effect(one: _Set) -> dict[str, Any] | None:
-    """What the scheme of a model has changed against the ladder of its base, or None without one."""
+    """Return the change that a model's scheme makes to the ladder of its base; None without a scheme."""
     if one.model is None or one.scheme["rope_type"] in ("axial", "default", "rfrope"):
         return None  # frequencies of a design or a list were made from no ladder
     held = one.scheme
@@ -370,8 +372,8 @@ def _still(one: _Set) -> int:
     return max(((one.head_dim or 0) + 1) // 2 - len(one.frequencies), 0)
 
 
-def _all(sets: list[_Set]) -> str:
-    """What is inspected, for a title."""
+def _title_of(sets: list[_Set]) -> str:
+    """Return a title."""
     return ", ".join(one.label for one in sets[:3]) + (f" and {len(sets) - 3} more" if len(sets) > 3 else "")
 
 

@@ -119,7 +119,7 @@ def _ropes(options: argparse.Namespace) -> Iterator[tuple[str, rfrope.Rope]]:
         if options.part not in parts:
             raise ValueError(f"--part {options.part}: expected one of {_names(parts)}, which {options.source} has")
         parts = {options.part: parts[options.part]}
-    reasons = {name: _passed_over(rope, options.trained) for name, rope in parts.items()}
+    reasons = {name: _reason_to_skip(rope, options.trained) for name, rope in parts.items()}
     if all(reasons.values()):
         name, reason = next(iter(reasons.items()))
         raise ValueError(f"{options.source} has nothing to plan: {name or 'it'} {reason}")
@@ -140,8 +140,8 @@ def _way(plan: analysis.Plan, name: str | None) -> analysis.Way:
         raise ValueError(f"--way: {error}") from None
 
 
-def _passed_over(rope: rfrope.Rope, trained: int | None) -> str:
-    """Why a longer context means nothing to a RoPE, or ""."""
+def _reason_to_skip(rope: rfrope.Rope, trained: int | None) -> str:
+    """Return the reason why a longer context means nothing to a RoPE, or ""."""
     if rope.source.rope_parameters["rope_type"] == "axial":
         return "turns by the two axes of a picture"
     if rope.context is None and trained is None:
@@ -180,7 +180,7 @@ def _write(options: argparse.Namespace, plan: analysis.Plan, way: analysis.Way) 
 
 
 def _config(way: analysis.Way) -> dict[str, Any] | str:
-    """What a config of transformers says for a way, or why it cannot say it."""
+    """Return the config of transformers for a way, or the reason why there is none."""
     if way.rope_parameters is not None:
         return {"rope_parameters": way.rope_parameters, "max_position_embeddings": way.rope.context}
     try:
@@ -194,13 +194,13 @@ def _case(way: analysis.Way) -> str:
     if isinstance(config, str):
         return f"No config says {way.name}: {config}."
     text = json.dumps(config)
-    short = re.sub(r"\[[^\[\]]*\]", _in_short, text)
+    short = re.sub(r"\[[^\[\]]*\]", _shorten, text)
     where = "" if short == text else "; all numbers with --json, or in a config by -o and `rfrope export`"
     lines = textwrap.wrap(short, _WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join([f"Config for {way.name} (transformers){where}:", *lines])
 
 
-def _in_short(found: re.Match[str]) -> str:
+def _shorten(found: re.Match[str]) -> str:
     """A list of JSON, by its length and range where it is long."""
     numbers = json.loads(found[0])
     few = len(numbers) <= _FEW

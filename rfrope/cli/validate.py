@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rfrope import kernels
-from rfrope._core import archives, progress
+from rfrope._core import files, progress
 from rfrope._core.arguments import printable
 from rfrope.cli import page
 from rfrope.cli.shared import add_page, check_page, print_table, print_text, styled, whole
@@ -126,7 +126,7 @@ def _print_validations(results: list[Validation], options: argparse.Namespace, p
 
 
 def _verdict(results: list[Validation], options: argparse.Namespace) -> Iterator[str]:
-    """What was found, in a sentence, and what to know of it."""
+    """Yield the result in a sentence, and a warning where it rests on few draws."""
     first, tests = results[0], sum(len(result.rows) for result in results)
     worst = max(results, key=lambda result: abs(result.worst.z))
     yield (
@@ -205,7 +205,7 @@ def _lag(lag: tuple[float, ...]) -> str:
 def _read_pairs(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Read pairs from arrays q and k, or NAME_q and NAME_k one after the other."""
     try:
-        arrays = archives.members(path, compressed=True)
+        arrays = files.read_arrays(path, compressed=True)
     except FileNotFoundError:
         raise ValueError(f"--qk {path}: no such file") from None
     except (ValueError, OSError) as error:
