@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_text(f"{command}: interrupted; no file was left half written", file=sys.stderr)
         return 130
     except (ValueError, TypeError, OSError, MemoryError) as error:
-        print_text(printable(f"{command}: error: {_with_option_names(_message_of(error), options)}"), file=sys.stderr)
+        print_text(printable(f"{command}: error: {_name_options(_message_of(error), options)}"), file=sys.stderr)
         return 2
 
 
@@ -57,7 +57,7 @@ def _message_of(error: Exception) -> str:
     return str(error)
 
 
-def _with_option_names(text: str, options: argparse.Namespace) -> str:
+def _name_options(text: str, options: argparse.Namespace) -> str:
     """Return an error whose first word, the name of an argument, is written as its option."""
     first = re.match(r"(--\S+ \S+: )?([a-z_]+)(?= is )", text)
     if first is None or not hasattr(options, first[2]) or first[2] in ("source", "kernels", "names"):
