@@ -3,6 +3,7 @@
 from . import analysis as analysis
 from . import bochner as bochner
 from . import designs as designs
+from . import engines as engines
 from . import exports as exports
 from . import frequencies as frequencies
 from . import heads as heads

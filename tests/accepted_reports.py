@@ -445,7 +445,8 @@ def _from_parameters(a):
 
 @holds("models.comparing.compare")
 def _compare(found, a):
-    assert found.places and found.places[0].uses if hasattr(found.places[0], "uses") else found.places
+    assert found.ropes
+    assert all(one.engines for one in found.ropes)
 
 
 @holds("models.auditing.audit")

@@ -124,7 +124,7 @@ def test_python_shows_no_escapes_of_a_config():
         assert rope.source.model.model_type.isprintable()
     assert rfrope.from_config(CONFIGS["a model type"])[0].source.model.model_type == SAFE
     compared = models.compare(CONFIGS["a part"])
-    for text in (str(compared), compared._repr_html_(), *map(str, compared.places)):
+    for text in (str(compared), compared._repr_html_(), *map(str, compared.ropes)):
         assert_safe(text)
     found = models.audit({f"{EVIL}.inv_freq": rfrope.geometric(8, base=7.0)}, rfrope.geometric(8))
     for text in (str(found), found._repr_html_(), *map(str, found.findings)):
