@@ -18,7 +18,7 @@ class Pending(ABC):
         """Find it out."""
 
 
-class WhenAsked:
+class LazyField:
     """A field of a frozen dataclass that may be given as `Pending`: it is settled once, when it is first read.
 
     Parameters

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ from rfrope._core.arguments import printable
 from rfrope.cli import page
 from rfrope.cli.shared import (
     add_plot,
-    check_figure,
+    check_files,
     contexts,
     even,
     print_table,
@@ -31,7 +31,6 @@ from rfrope.scaling.records import stretched
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
 _BY_LENGTH = tuple(scheme.name for scheme in scaling.SCHEMES if scheme.by_length)
-_CHUNK = 2**20  # lags at once
 _FOUND = """< 1/2, < 0: the first distance at which a token scores less than one half, or less than 0, with
 its own like (1 at the same place, averaged over contents); lowest: the smallest such score within
 the context; score x: the factor that these scores are without. never turn: blocks, of all features
@@ -114,7 +113,7 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(
             "no frequencies to inspect; expected a config.json, a file of frequencies, or --base with --head-dim"
         )
-    check_figure(options)
+    check_files(options)
     summaries = [
         analysis.summarise(
             one.frequencies,
@@ -127,14 +126,13 @@ def _run(options: argparse.Namespace) -> int:
     ]
     if options.plot is not None:
         write_figure(options, _figure(sets))
-    page.write_page(options, f"RoPE of {_title_of(sets)}", _parts(sets, summaries), lambda: _print(sets, summaries))
-    if options.json:
-        held = [_about(one) | summary.to_dict() for one, summary in zip(sets, summaries, strict=True)]
-        print_text(json.dumps({"sets": held, "plot": options.plot, "html": options.html}, indent=1, allow_nan=False))
-        return 0
-    _print(sets, summaries)
-    for path in filter(None, (options.plot, options.html)):
-        print_text(f"\nWritten: {printable(path)}")
+
+    def data() -> dict[str, Any]:
+        described = [_about(one) | summary.to_dict() for one, summary in zip(sets, summaries, strict=True)]
+        return {"sets": described, "plot": options.plot, "html": options.html}
+
+    title = f"RoPE of {_title_of(sets)}"
+    page.report(options, title, _parts(sets, summaries), lambda: _print(sets, summaries), data)
     return 0
 
 
@@ -147,15 +145,12 @@ def _print(sets: list[_Set], summaries: list[analysis.Summary]) -> None:
 
 def _distinct(sets: list[_Set]) -> list[_Set]:
     """Number the labels that are given twice."""
-    seen: dict[str, int] = {}
+    counts, seen, numbered = Counter(one.label for one in sets), Counter[str](), []
     for one in sets:
-        seen[one.label] = seen.get(one.label, 0) + 1
-    again: dict[str, int] = {}
-    for index, one in enumerate(sets):
-        if seen[one.label] > 1:
-            again[one.label] = again.get(one.label, 0) + 1
-            sets[index] = replace(one, label=f"{one.label} ({again[one.label]})")
-    return sets
+        seen[one.label] += 1
+        label = f"{one.label} ({seen[one.label]})" if counts[one.label] > 1 else one.label
+        numbered.append(replace(one, label=label))
+    return numbered
 
 
 def _read_bases(options: argparse.Namespace) -> Iterator[_Set]:
@@ -171,7 +166,7 @@ def _read_bases(options: argparse.Namespace) -> Iterator[_Set]:
 
 
 def _one_context(options: argparse.Namespace, what: str) -> int:
-    """The number of ``--context``, where there is one axis."""
+    """Return the number of ``--context``, where there is one axis."""
     if len(options.context) > 1:
         given = ",".join(map(str, options.context))
         raise ValueError(f"--context {given}: {what} has one axis; expected one number")
@@ -291,13 +286,13 @@ def _effect(one: _Set) -> dict[str, Any] | None:
     before = models.from_rope_parameters(plain, head_dim=one.model.head_dim).frequencies
     still = np.zeros((one.model.qk_head_dim + 1) // 2 - len(before))
     whole, changed = (np.concatenate([omega, still]) for omega in (before, one.frequencies))
-    largest, at_lag = -1.0, 0
-    for start in range(1, one.context, _CHUNK):
-        effect = analysis.scaling_effect(np.arange(start, min(start + _CHUNK, one.context)), whole, changed)
-        if float(effect.largest) > largest:
-            largest, at_lag = float(effect.largest), int(effect.largest_at)
+    effect = analysis.scaling_effect(np.arange(1, one.context), whole, changed)
     ratio = np.asarray(analysis.wavelengths(one.frequencies)) / analysis.wavelengths(before)
-    return {"largest_change": largest, "at_lag": at_lag, "wavelength_ratio": ratio}
+    return {
+        "largest_change": float(effect.largest),
+        "at_lag": int(effect.largest_at),
+        "wavelength_ratio": ratio,
+    }
 
 
 def _about(one: _Set) -> dict[str, Any]:
@@ -378,7 +373,7 @@ def _title_of(sets: list[_Set]) -> str:
 
 
 def _parts(sets: list[_Set], summaries: list[analysis.Summary]) -> Iterator[page.Part]:
-    """The page: what was found, mean kernels with sliders, the two tables, and the parameters to copy."""
+    """Yield what was found, mean kernels, the two tables, and the parameters to copy."""
     yield page.words(*(str(summary).partition("\n\n")[0] for summary in summaries))
     found, made = _rows(sets, summaries)
     curves = [page.Curve(one.label, one.frequencies, one.context - 1, still=_still(one)) for one in sets]

@@ -12,10 +12,9 @@ from typing import Any
 
 import rfrope
 from rfrope import analysis, exports, plotting, storage
-from rfrope._core.arguments import printable
 from rfrope.analysis.planning import ladder_base
 from rfrope.cli import page
-from rfrope.cli.shared import add_plot, check_figure, naming, print_text, whole, write_figure
+from rfrope.cli.shared import add_plot, check_files, naming, print_text, whole, write_figure
 
 _WIDTH = 110  # the config as text
 _FEW = 8  # numbers of a list that it shows
@@ -57,27 +56,20 @@ def _run(options: argparse.Namespace) -> int:
     single = [f"--{name}" for name in ("method", "output", "plot") if getattr(options, name) is not None]
     if len(ropes) > 1 and single:
         raise ValueError(f"{single[0]}: {options.source} has several RoPEs; expected one of {_names(ropes)} as --part")
-    _check_files(options)
+    check_files(options)
     found = {
         name: analysis.plan(rope, options.context, trained_context=options.trained) for name, rope in ropes.items()
     }
     methods = {name: _method(plan, options.method) for name, plan in found.items()}
     for name, method in methods.items():
         _write(options, found[name], method)
-    page.write_page(
-        options,
-        f"{options.source} to {options.context} positions",
-        _parts(found, methods),
-        lambda: _print(found, methods),
-    )
-    if options.json:
+
+    def data() -> dict[str, Any]:
         plans = [{"name": name} | plan.to_dict() | {"config": _config(methods[name])} for name, plan in found.items()]
-        written = {"output": options.output, "plot": options.plot, "html": options.html}
-        print_text(json.dumps({"plans": plans} | written, indent=1, allow_nan=False))
-        return 0
-    _print(found, methods)
-    for path in filter(None, (options.output, options.plot, options.html)):
-        print_text(f"Written: {printable(path)}")
+        return {"plans": plans, "output": options.output, "plot": options.plot, "html": options.html}
+
+    title = f"{options.source} to {options.context} positions"
+    page.report(options, title, _parts(found, methods), lambda: _print(found, methods), data)
     return 0
 
 
@@ -87,7 +79,7 @@ def _print(found: dict[str, analysis.Plan], methods: dict[str, analysis.Method])
 
 
 def _parts(found: dict[str, analysis.Plan], chosen: dict[str, analysis.Method]) -> Iterator[page.Part]:
-    """The page: for each RoPE the mean kernels of the methods with sliders, their measures, and their configs."""
+    """Yield for each RoPE the mean kernels of the methods, their measures, and their configs."""
     for name, plan in found.items():
         about, *_, last = str(plan).split("\n\n")
         yield page.words(about, last)
@@ -154,14 +146,6 @@ def _reason_to_skip(rope: rfrope.Rope, trained: int | None) -> str:
 
 def _names(parts: Any) -> str:
     return ", ".join(map(repr, parts))
-
-
-def _check_files(options: argparse.Namespace) -> None:
-    """Say before the work what could not be written."""
-    check_figure(options)
-    if options.output is not None:
-        with naming("-o", options.output):
-            storage.check_target(options.output, overwrite=options.force)
 
 
 def _write(options: argparse.Namespace, plan: analysis.Plan, method: analysis.Method) -> None:

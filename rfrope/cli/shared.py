@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from rfrope import plotting
+from rfrope import plotting, storage
 from rfrope._core import files
 from rfrope._core.arguments import MOST, among, printable, show, spelled
 
@@ -108,8 +108,11 @@ def check_page(options: argparse.Namespace) -> None:
         files.check_writable(options.html, overwrite=options.force)
 
 
-def check_figure(options: argparse.Namespace) -> None:
-    """Say before the work why a figure, or a page, could not be written."""
+def check_files(options: argparse.Namespace) -> None:
+    """Say before the work why a file of frequencies, a figure or a page could not be written."""
+    if getattr(options, "output", None) is not None:
+        with naming("-o", options.output):
+            storage.check_target(options.output, overwrite=options.force)
     check_page(options)
     if options.plot is None:
         return
@@ -139,7 +142,7 @@ def print_text(text: Any, *, before: str = "", file: TextIO | None = None) -> No
 
 
 def place(lag: tuple[int, ...]) -> str:
-    """A lag as a table shows it: a number, or one for each axis."""
+    """Return a lag as a table shows it: a number, or one for each axis."""
     return str(lag[0]) if len(lag) == 1 else str(lag)
 
 
