@@ -70,7 +70,7 @@ def report(
     print_result: Callable[[], None],
     data: Callable[[], dict[str, Any]],
 ) -> None:
-    """Write the page that ``--html`` asks for, print a result as JSON or as text, and name the files that were written."""
+    """Write the page that ``--html`` asks for, print a result as JSON or as text, and name files that were written."""
     write_page(options, title, parts, print_result)
     if options.json:
         print_text(json.dumps(data(), indent=1, allow_nan=False))
