@@ -320,7 +320,7 @@ class Rope:
         pytrees.register(Rope, Rope.__getstate__, "frequencies")
 
     def _repr_html_(self) -> str:
-        return texts.as_html(self)
+        return texts.to_html(self)
 
     def __repr__(self) -> str:
         shape = tuple(getattr(self.frequencies, "shape", ()))  # JAX puts other things there, too
