@@ -21,7 +21,8 @@ from rfrope.scaling.shared import positive
 EVERYWHERE = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")  # keys of every scheme
 _YARN = ("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim")
 
-Maker = Callable[[dict[str, Any], int, "int | None", "int | None"], Rope]  # takes values, head_dim, context and seq_len
+Made = Rope | tuple[np.ndarray, float]  # or frequencies and attention factor, as which a Rope unpacks
+Maker = Callable[[dict[str, Any], int, "int | None", "int | None"], Made]  # takes values, head_dim, context and seq_len
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Scheme:
     does : str
         What it does to the frequencies, for people.
     make : callable
-        ``make(values, head_dim, context, seq_len)`` returns the Rope of checked values.
+        ``make(values, head_dim, context, seq_len)`` returns the Rope of checked values, or frequencies and attention
+        factor.
     required, optional : tuple of str
         Keys beside those of every scheme.
     idle : mapping of str to str
@@ -163,30 +165,30 @@ def _factor(values: dict[str, Any], context: int | None, name: str) -> float:
     return context / original
 
 
-def _default(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
-    return Rope(ladder(*_width_and_base(values, head_dim)))
+def _default(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
+    return ladder(*_width_and_base(values, head_dim)), 1.0
 
 
-def _linear(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _linear(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     return schemes.linear(ladder(*_width_and_base(values, head_dim)), values["factor"])
 
 
-def _ntk(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _ntk(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     """Change the base, which is the same as `schemes.ntk`, and right for odd widths too."""
     width, base = _width_and_base(values, head_dim)
     if width < 3:
         raise ValueError(f"the rotated width is {width}; NTK scaling expects at least 3: the first frequency stays")
     factor = float(values["alpha" if "alpha" in values else "factor"])
-    return Rope(ladder(width, base * factor ** (width / (width - 2))))
+    return ladder(width, base * factor ** (width / (width - 2))), 1.0
 
 
-def _dynamic(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _dynamic(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     if context is None:
         raise ValueError("max_position_embeddings is None; 'dynamic' needs it: the context the model was trained with")
     return _ntk(values | {"factor": shared.stretch(values["factor"], seq_len, context)}, head_dim, context, seq_len)
 
 
-def _yarn(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _yarn(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     width, base = _width_and_base(values, head_dim)
     if width % 2:
         raise ValueError(f"the rotated width is {width}, of head_dim = {head_dim}; 'yarn' expects an even one")
@@ -196,7 +198,7 @@ def _yarn(values: dict[str, Any], head_dim: int, context: int | None, seq_len: i
     return schemes.yarn(ladder(width, base), factor, original_max_position_embeddings=original, base=base, **options)
 
 
-def _longrope(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _longrope(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     theta = ladder(*_width_and_base(values, head_dim))
     for key in ("short_factor", "long_factor"):
         if len(values[key]) != theta.size:
@@ -229,7 +231,7 @@ def _own_factor(values: dict[str, Any], is_long: bool) -> float | None:
     return pair[is_long]
 
 
-def _llama3(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _llama3(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     return schemes.llama3(
         ladder(*_width_and_base(values, head_dim)),
         values["factor"],
@@ -239,7 +241,7 @@ def _llama3(values: dict[str, Any], head_dim: int, context: int | None, seq_len:
     )
 
 
-def _proportional(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _proportional(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     if head_dim % 2:
         raise ValueError(f"head_dim is {head_dim}; 'proportional' expects an even number")
     spanning = ladder(head_dim, values["rope_theta"])
@@ -384,10 +386,10 @@ def stretched(rope: Rope) -> Stretched | None:
     plain = {"rope_type": name if name == "proportional" else "default"}
     plain |= {key: values[key] for key in EVERYWHERE if key in values}
     assert rope.head_dim is not None  # set by every Rope
-    made = (_proportional if name == "proportional" else _default)(plain, rope.head_dim, None, None)
+    frequencies, _ = (_proportional if name == "proportional" else _default)(plain, rope.head_dim, None, None)
     before = replace(
         rope,
-        frequencies=made.frequencies,
+        frequencies=frequencies,
         attention_factor=1.0,
         context=original,
         source=replace(rope.source, scaled_by=(), rope_parameters=plain),
