@@ -174,7 +174,7 @@ def test_what_it_needs_is_said():
     with pytest.raises(ValueError, match=r"^max_lag is 8 but design is 'sobol'; expected .* 'optimised' or 'balanced'"):
         sample("gaussian", 8, rng=0, design="sobol", max_lag=8)
     with pytest.raises(ValueError, match=r"^design is 'balanced', which needs a range of lags; expected 'auto' or one"):
-        rfrope.estimate_kernel("gaussian", 1.0, n_samples=64, design="balanced", n_blocks=8)
+        rfrope.estimate_kernel(1.0, "gaussian", n_samples=64, design="balanced", n_blocks=8)
     with pytest.raises(ValueError, match=r"^design is 'balanced'; expected one of 'iid'"):
         rfrope.designs.points("gaussian", 8, design="balanced")
 

@@ -306,7 +306,7 @@ class Cube(Kernel):
     def _transport(self, u):
         return u
 
-    def _phi(self, delta, xp):
+    def _phi(self, lags, xp):
         raise NotImplementedError  # these laws are not symmetric
 
 
@@ -499,7 +499,7 @@ def test_a_fit_reaches_what_it_says_and_no_less_than_its_start(text, n, max_lag)
     half = grid.reshape(-1, kernel.ndim)[grid.size // kernel.ndim // 2 :].astype(float)
     for norm, fit in fits.items():
         omega = fit.frequencies.reshape(n, kernel.ndim)
-        error = np.abs(analysis.mean_kernel(omega, half) - kernel.phi(squeezed(half)))
+        error = np.abs(analysis.mean_kernel(half, omega) - kernel.phi(squeezed(half)))
         reached = fit.source.error
         assert reached["rms"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-6, abs=1e-12)
         assert reached["sup"] == pytest.approx(np.max(error), rel=1e-6, abs=1e-12)
@@ -545,7 +545,7 @@ def test_a_long_range_is_fitted_at_some_lags_and_judged_at_all():
     fit = optimise("gaussian(scale=256)", 8, max_lag=5000)
     assert fit.source.error["rms"] < fit.source.extra["start"]["rms"]
     lags = np.arange(5001.0)
-    error = analysis.mean_kernel(fit.frequencies, lags) - kernels.parse("gaussian(scale=256)").phi(lags)
+    error = analysis.mean_kernel(lags, fit.frequencies) - kernels.parse("gaussian(scale=256)").phi(lags)
     assert fit.source.error["rms"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-6)
 
 
@@ -722,7 +722,7 @@ def test_kernel_estimates_take_the_mean_over_independent_sets(design, quantity):
     kernel = plain(design)
     lags = lags_of(kernel)
     options = {} if design == "iid" else {"n_blocks": 8}
-    found = rfrope.estimate_kernel(kernel, lags, n_samples=16_000, rng=0, design=design, quantity=quantity, **options)
+    found = rfrope.estimate_kernel(lags, kernel, n_samples=16_000, rng=0, design=design, quantity=quantity, **options)
     expected = {"phi": kernel.phi(lags), "phi2": kernel.phi2(lags), "sin": 0.0}[quantity]
     assert found.n == (16_000 if design == "iid" else 2000)
     assert np.all(np.abs(found.value - expected) <= Z_BOUND * found.stderr)
@@ -733,7 +733,7 @@ def test_nothing_is_estimated_from_a_deterministic_design(design):
     with pytest.raises(ValueError, match=f"^design is '{design}', which is deterministic"):
         rfrope.estimate_scores(Q, K, 1.0, G, n_trials=8, design=design)
     with pytest.raises(ValueError, match=f"^design is '{design}', which is deterministic"):
-        rfrope.estimate_kernel(G, 1.0, n_samples=8, design=design)
+        rfrope.estimate_kernel(1.0, G, n_samples=8, design=design)
 
 
 @pytest.mark.parametrize(
@@ -747,7 +747,7 @@ def test_nothing_is_estimated_from_a_deterministic_design(design):
 )
 def test_sets_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        rfrope.estimate_kernel(G, 1.0, n_samples=64, rng=0, **options)
+        rfrope.estimate_kernel(1.0, G, n_samples=64, rng=0, **options)
 
 
 def test_names_of_the_designs():

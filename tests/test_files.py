@@ -78,7 +78,7 @@ READERS = {
 
 
 def estimate(path):
-    found = rfrope.estimate_kernel("gaussian", 1.0, n_samples=8, rng=0, checkpoint=path)
+    found = rfrope.estimate_kernel(1.0, "gaussian", n_samples=8, rng=0, checkpoint=path)
     if not path.is_file():
         raise OSError("it was no file before, and is none now")
     return found

@@ -384,12 +384,12 @@ WEIGHTS = np.random.default_rng(4).standard_normal((2, 8, 5))
 CALLS = {  # every public function that takes frequencies beside a pairing
     "rotate": lambda rope, **options: rfrope.rotate(Q, np.arange(6), rope, **options),
     "scores": lambda rope, **options: rfrope.scores(Q, K, np.arange(6), np.arange(6), rope, **options),
-    "sine_share": lambda rope, **options: analysis.sine_share(Q, K, rope, -1.0, **options),
-    "departure": lambda rope, **options: analysis.departure(Q, K, rope, [-1.0], **options).phi,
-    "profile": lambda rope, **options: heads.profile(Q, K, rope, [-1.0, 0.0], **options).mean,
+    "sine_share": lambda rope, **options: analysis.sine_share(Q, K, -1.0, rope, **options),
+    "departure": lambda rope, **options: analysis.departure(Q, K, [-1.0], rope, **options).phi,
+    "profile": lambda rope, **options: heads.profile(Q, K, [-1.0, 0.0], rope, **options).mean,
     "effective_offset": lambda rope, **options: heads.effective_offset(Q, K, rope, **options).offset,
-    "shifted_scores": lambda rope, **options: heads.shifted_scores(Q, K, rope, -1.0, 1.0, **options),
-    "shifted_terms": lambda rope, **options: heads.shifted_terms(Q, K, rope, -1.0, 1.0, **options).cosine,
+    "shifted_scores": lambda rope, **options: heads.shifted_scores(Q, K, -1.0, rope, 1.0, **options),
+    "shifted_terms": lambda rope, **options: heads.shifted_terms(Q, K, -1.0, rope, 1.0, **options).cosine,
     "offset_from_weights": lambda rope, **options: heads.offset_from_weights(*WEIGHTS, rope, max_lag=9, **options).lag,
     "positional_weights": lambda rope, **options: heads.positional_weights(rope, d_model=3, **options)[0],
 }
@@ -620,11 +620,11 @@ def test_frequencies_of_the_host_keep_their_digits_without_float64(kind):
 
 def test_one_frequency_meets_a_wider_shift():
     shift = np.array([0.0, 1.0])
-    curve = heads.shifted_mean_kernel(np.ones(1), [0.0, 0.3, 0.6], shift)
+    curve = heads.shifted_mean_kernel([0.0, 0.3, 0.6], np.ones(1), shift)
     np.testing.assert_allclose(curve, np.mean(np.cos(np.array([[0.0], [0.3], [0.6]]) + shift), axis=-1), atol=1e-15)
     q, k = Q[0], K[0]
-    wide = heads.shifted_scores(q, k, np.ones(1), [2.0], np.arange(4) * 0.4)
-    np.testing.assert_allclose(wide, heads.shifted_scores(q, k, np.ones(4), [2.0], np.arange(4) * 0.4), atol=1e-14)
+    wide = heads.shifted_scores(q, k, [2.0], np.ones(1), np.arange(4) * 0.4)
+    np.testing.assert_allclose(wide, heads.shifted_scores(q, k, [2.0], np.ones(4), np.arange(4) * 0.4), atol=1e-14)
 
 
 def test_neighbours_of_a_rope_do_not_mind_its_library():

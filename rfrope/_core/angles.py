@@ -248,7 +248,7 @@ def numbers_on_host(value: Any, name: str) -> np.ndarray:
     return array.to_host(array.numbers(value, array.namespace(**{name: value}), name=name), name)
 
 
-def lags(value: Any, axes: int, name: str = "delta", law: Any = None, **arrays: Any) -> tuple[Array, ModuleType, Any]:
+def lags(value: Any, axes: int, name: str = "lags", law: Any = None, **arrays: Any) -> tuple[Array, ModuleType, Any]:
     """Read the lags of a public call whose frequencies follow a law, and find what its arrays share.
 
     Parameters

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import sums, threads
+from rfrope._core import parallel, sums
 from rfrope._core.angles import Angles
 from rfrope.analysis.curves import scan_lags
 
@@ -86,7 +86,7 @@ def stretched(given: Stretch, start: np.ndarray, *, resolution: float, positive_
     problem, lags = _Problem(given, resolution), np.empty(0)
     first = problem.logs(start)
     for _ in range(_ROUNDS):
-        threads.checkpoint()
+        parallel.checkpoint()
         omega = problem.frequencies(problem.solved(first, lags))
         worst = [lag for _, lag in sorted(_negative_lags(omega, positive_until))[:_WORST]]
         more = np.union1d(lags, worst)

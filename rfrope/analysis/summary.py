@@ -247,7 +247,7 @@ def _along(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> AxisSum
     lengths = 2.0 * math.pi / turning if turning.size else np.array([math.inf])
     n_negative, lowest, lowest_lag = _lowest(theta, context)
     lags = np.unique(np.concatenate([[0], np.rint(np.geomspace(1, context - 1, _SHOWN)).astype(np.int64)]))
-    values = mean_kernel(theta, lags)
+    values = mean_kernel(lags, theta)
     return AxisSummary(
         axis=axis,
         n_turning=int(turning.size),

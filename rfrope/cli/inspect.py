@@ -291,7 +291,7 @@ def _effect(one: _Set) -> dict[str, Any] | None:
     whole, changed = (np.concatenate([omega, still]) for omega in (before, one.frequencies))
     largest, at_lag = -1.0, 0
     for start in range(1, one.context, _CHUNK):
-        effect = analysis.scaling_effect(whole, changed, np.arange(start, min(start + _CHUNK, one.context)))
+        effect = analysis.scaling_effect(np.arange(start, min(start + _CHUNK, one.context)), whole, changed)
         if float(effect.largest) > largest:
             largest, at_lag = float(effect.largest), int(effect.largest_at)
     ratio = np.asarray(analysis.wavelengths(one.frequencies)) / analysis.wavelengths(before)

@@ -106,23 +106,6 @@ def test_cos_and_sin_of_the_loops_against_mpmath():
     assert np.abs(np.exp(1j * np.multiply.outer(lags, omega)) - np.asarray(wanted)).max() > 1e-12  # plain phases
 
 
-def test_the_coefficients_are_what_the_comment_says():
-    mpmath = pytest.importorskip("mpmath")
-
-    def fit(function, count):
-        nodes = [(1 + mpmath.cos(mpmath.pi * (i + 0.5) / count)) / 128 for i in range(count)]
-        powers = mpmath.matrix([[node**j for j in range(count)] for node in nodes])
-        return [float(c) for c in mpmath.lu_solve(powers, mpmath.matrix([function(node) for node in nodes]))]
-
-    with mpmath.workdps(40):
-        sin = fit(lambda s: mpmath.sin(2 * mpmath.pi * mpmath.sqrt(s)) / mpmath.sqrt(s), 7)
-        cos = fit(lambda s: mpmath.cos(2 * mpmath.pi * mpmath.sqrt(s)), 8)
-        turn = 1 / (2 * mpmath.pi)
-        assert (float(turn), float(turn - float(turn))) == (circle.TURN_1, circle.TURN_2)
-    assert [getattr(circle, f"_S{i}") for i in range(7)] == sin
-    assert [getattr(circle, f"_C{i}") for i in range(1, 8)] == cos[1:]
-
-
 def test_phases_that_no_float_holds_stay_bounded():
     values = looped([2.0**500, 1e300, 1e30], [1.0, 2.0**500, 1e17])
     assert np.all(np.abs(np.abs(values[np.isfinite(values)]) - 1.0) < 1e-9)
@@ -311,8 +294,8 @@ def test_without_the_compiler_there_is_no_leaf():
         "import numpy as np, rfrope\nfrom rfrope import analysis, montecarlo\n"
         "from rfrope._core import dispatch\n"
         "assert all(dispatch.backend_function(one, 'cpu') is None for one in dispatch.DISPATCHED.values())\n"
-        "print(analysis.mean_kernel([0.0, 0.0], [1.0, 2.0]))\n"
-        "print(rfrope.estimate_kernel('gaussian', [0.0], n_samples=10, rng=0).value)"
+        "print(analysis.mean_kernel([1.0, 2.0], [0.0, 0.0]))\n"
+        "print(rfrope.estimate_kernel([0.0], 'gaussian', n_samples=10, rng=0).value)"
     )
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
@@ -455,7 +438,7 @@ def test_transforms_work_after_a_fork():
     code = """
 import os, numpy as np, rfrope
 def job():
-    return rfrope.estimate_kernel("gaussian(scale=4)", np.arange(300.0), n_samples=2**19, rng=0).value
+    return rfrope.estimate_kernel(np.arange(300.0), "gaussian(scale=4)", n_samples=2**19, rng=0).value
 before = job()
 child = os.fork()
 if child == 0:
@@ -482,7 +465,7 @@ def test_the_backends_are_declared():
 def test_chunks_are_those_of_the_schedule(monkeypatch):
     asked, right = [], schedules.of_draws
     monkeypatch.setattr(schedules, "of_draws", lambda *arguments: asked.append(arguments) or right(*arguments))
-    rfrope.estimate_kernel("gaussian(ndim=2)", np.ones((4, 3, 2)), n_samples=100, rng=0)
+    rfrope.estimate_kernel(np.ones((4, 3, 2)), "gaussian(ndim=2)", n_samples=100, rng=0)
     ((where, lags, *numbers),) = asked
     assert (where, numbers) == ("cpu", [12, 100, 2, 2])
     np.testing.assert_array_equal(lags, np.ones((12, 2)))
@@ -504,9 +487,9 @@ def test_unaligned_arrays_give_the_same_bits():
 
     def found(move):
         at, w, a, b = (move(v) for v in (lags, omega, q, k))
-        kernel = rfrope.estimate_kernel("matern(nu=0.8, scale=9)", at, n_samples=3000, rng=1)
+        kernel = rfrope.estimate_kernel(at, "matern(nu=0.8, scale=9)", n_samples=3000, rng=1)
         score = rfrope.estimate_scores(a, b, at, "gaussian(scale=9)", n_trials=40, rng=1)
-        mean = rfrope.analysis.mean_kernel(w, at)
+        mean = rfrope.analysis.mean_kernel(at, w)
         return (
             mean,
             kernel.value,
@@ -561,7 +544,7 @@ def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(position
         rng.standard_normal((9, axes)),
     )
     options = {"pairs": "occurring", "q_positions": at, "k_positions": at, "paired": paired, "pairing": "interleaved"}
-    arguments = (q + 0.5, k, omega if axes > 1 else omega[:, 0], lags)
+    arguments = (q + 0.5, k, lags, omega if axes > 1 else omega[:, 0])
     ran, compiled = [], leaf.over_occurring_pairs
     monkeypatch.setitem(
         dispatch._FOUND,
