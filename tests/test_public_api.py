@@ -284,7 +284,13 @@ FIELDS = {
     "moments.Band": ("value", "stderr", "lower", "upper", "confidence"),
     "montecarlo.Estimate": ("value", "stderr", "n", "trusted"),
     "montecarlo.ScoreEstimate": ("mean", "variance", "n_trials"),
-    "scaling.Scheme": ("name", "does", "make", "required", "optional", "idle", "aliases", "by_length"),
+    "rotation.ModelPart": (
+        *("name", "model_type", "pairing_from", "turns_last", "note", "window", "windows", "qk_head_dim"),
+    ),
+    "rotation.Provenance": (
+        *("kernel", "design", "norm", "seed", "error", "lower_bound", "rope_parameters", "model", "scaled_by", "extra"),
+    ),
+    "scaling.Scheme": ("name", "effect", "make", "required", "optional", "ignored", "aliases", "by_length"),
     "validation.Validation": (
         "kernel",
         "lags",
@@ -402,7 +408,7 @@ def test_signatures_of_analysis(name):
 @pytest.mark.parametrize("name", SCALING_SIGNATURES)
 def test_signatures_of_scaling(name):
     assert bare(getattr(scaling, name)) == SCALING_SIGNATURES[name]
-    assert set(scaling.__all__) == set(SCALING_SIGNATURES) | {"SCHEMES", "Scheme"}
+    assert set(scaling.__all__) == set(SCALING_SIGNATURES) | {"Scheme", "names", "records"}
 
 
 @pytest.mark.parametrize("name", HEADS_SIGNATURES)

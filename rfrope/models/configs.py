@@ -19,7 +19,7 @@ from rfrope.models.rope_parameters import make_rope, read_scheme
 from rfrope.models.values import DICTS, NAMES, Part, is_nested
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rope import Rope
-from rfrope.scaling.records import ladder
+from rfrope.scaling.registry import ladder
 from rfrope.scaling.shared import positive
 
 _SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], "rotary_pct", "rotary_dim", "rope_ratio")

@@ -9,14 +9,14 @@ from typing import Any
 from rfrope._core import capacity
 from rfrope._core.arguments import among, show, whole
 from rfrope._core.array import placed
-from rfrope.models import own
+from rfrope.models import kernel_scheme
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rope import Rope
-from rfrope.scaling import records
+from rfrope.scaling import registry
 
 DEFAULT_THETA = 10_000.0
-KEYS = records.KEYS | own.KEYS
-SCHEMES = (*records.SCHEMES, own.SCHEME)
+KEYS = registry.KEYS | kernel_scheme.KEYS
+SCHEMES = (*registry.records(), kernel_scheme.SCHEME)
 NAMES = tuple(record.name for record in SCHEMES if " " not in record.name)
 _ALIASES = {alias: record.name for record in SCHEMES for alias in record.aliases}
 _WORDS = (*NAMES, *_ALIASES)
@@ -103,7 +103,7 @@ partial_rotary_factor, mrope_section, mrope_interleaved
 
 
 def make_rope(
-    scheme: records.Scheme,
+    scheme: registry.Scheme,
     values: dict[str, Any],
     *,
     head_dim: int,
@@ -159,7 +159,7 @@ def read_scheme(
     rope_parameters: Mapping[str, Any] | None,
     rope_theta: float | None = None,
     partial_rotary_factor: float | None = None,
-) -> tuple[records.Scheme, dict[str, Any]]:
+) -> tuple[registry.Scheme, dict[str, Any]]:
     """Return a scheme and its checked values, with ``rope_theta`` and ``partial_rotary_factor`` filled in."""
     given = _read_keys({} if rope_parameters is None else rope_parameters)
     if "xdrope_section" in given:
@@ -211,7 +211,7 @@ def _rename(given: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     return {key: kept for key, kept in given.items() if key != old} | {new: value}
 
 
-def _pop_scheme(given: dict[str, Any]) -> records.Scheme:
+def _pop_scheme(given: dict[str, Any]) -> registry.Scheme:
     """Take the scheme's name out of a dict, and return its record."""
     named = {}
     for key in ("rope_type", "type"):
@@ -231,10 +231,10 @@ def _pop_scheme(given: dict[str, Any]) -> records.Scheme:
     return _RECORDS["dynamic with alpha" if name == "dynamic" and "alpha" in given else name]
 
 
-def _check_keys(record: records.Scheme, given: dict[str, Any]) -> None:
+def _check_keys(record: registry.Scheme, given: dict[str, Any]) -> None:
     name = record.name
     for key in given:
-        if key in record.known or key in record.idle:
+        if key in record.known or key in record.ignored:
             continue
         others = [other for other in NAMES if key in _RECORDS[other].known]
         others += ["dynamic"] if key == "alpha" else []

@@ -328,7 +328,7 @@ class Part:
         key = self.table.get("partial") if self.is_known else "rotary_dim"
         if key == "latent":
             latent = self._latent(layer)
-            return None if latent is None else _as_fraction(latent[0], width)
+            return None if latent is None else _round_fraction(latent[0], width)
         for name in read:
             if self.held.get(name) is not None:
                 return fraction(name, self.held[name])
@@ -337,14 +337,14 @@ class Part:
         rotated = whole(key, self.held[key], 1)
         if rotated > width:
             raise ValueError(f"{key} is {rotated}; expected at most head_dim = {width}")
-        return _as_fraction(rotated, width)
+        return _round_fraction(rotated, width)
 
 
 def _listed(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} is {show(value)}" for name, value in values.items())
 
 
-def _as_fraction(rotated: int, width: int) -> float:
+def _round_fraction(rotated: int, width: int) -> float:
     """Return the fraction of a head whose product with its width, rounded down, is so many features."""
     found = rotated / width
     return found if int(width * found) == rotated else math.nextafter(found, 1.0)

@@ -27,20 +27,20 @@ Maker = Callable[[dict[str, Any], int, "int | None", "int | None"], Made]  # tak
 
 @dataclass(frozen=True)
 class Scheme:
-    """What is known of one scheme.
+    """Record of one scheme.
 
     Attributes
     ----------
     name : str
         ``rope_type``; with a condition after a space where one name stands for two schemes.
-    does : str
+    effect : str
         What it does to the frequencies, for people.
     make : callable
         ``make(values, head_dim, context, seq_len)`` returns the Rope of checked values, or frequencies and attention
         factor.
     required, optional : tuple of str
         Keys beside those of every scheme.
-    idle : mapping of str to str
+    ignored : mapping of str to str
         Keys of published configs that change nothing, and why.
     aliases : tuple of str
         Other names.
@@ -49,11 +49,11 @@ class Scheme:
     """
 
     name: str
-    does: str
+    effect: str
     make: Maker
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    idle: Mapping[str, str] = field(default_factory=dict)
+    ignored: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     by_length: bool = False
 
@@ -66,7 +66,7 @@ class Scheme:
 # -- kinds of values ---------------------------------------------------------------------------------------------------
 
 
-def _at_least_one(name: str, value: Any) -> float:
+def _one_or_more(name: str, value: Any) -> float:
     return finite(name, value, least=1.0, most=2.0**100)
 
 
@@ -99,7 +99,7 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
     "partial_rotary_factor": fraction,
     "mrope_section": _list_of(whole, "whole numbers"),
     "mrope_interleaved": flag,
-    "factor": _at_least_one,
+    "factor": _one_or_more,
     "alpha": positive,
     "original_max_position_embeddings": _length,
     "beta_fast": positive,
@@ -249,12 +249,12 @@ def _proportional(values: dict[str, Any], head_dim: int, context: int | None, se
     return schemes.proportional(spanning, partial_rotary_factor=part, factor=factor)
 
 
-SCHEMES = (
+_RECORDS = (
     Scheme(
         "default",
         "the ladder itself",
         _default,
-        idle={"interleaved": "Qwen3-Omni carries it beside mrope_interleaved, which says it"},
+        ignored={"interleaved": "Qwen3-Omni carries it beside mrope_interleaved, which says it"},
         aliases=("mrope",),  # its axes are not part of a scheme
     ),
     Scheme("linear", "every frequency divided by factor", _linear, ("factor",)),
@@ -274,7 +274,7 @@ SCHEMES = (
         "as ntk with alpha for factor, at every length (HunYuan)",
         _ntk,
         ("alpha",),
-        idle=dict.fromkeys(
+        ignored=dict.fromkeys(
             ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
             "HunYuan's configs carry it; alpha alone changes their base",
         ),
@@ -284,7 +284,7 @@ SCHEMES = (
         "fast frequencies kept, slow ones divided by factor, a ramp between; scores sharpened",
         _yarn,
         optional=("factor", "original_max_position_embeddings", *_YARN),
-        idle={
+        ignored={
             "finetuned": "it says how the first YaRN models were trained",
             "llama_4_scaling_beta": "Ministral 3 scales queries with it, by position; frequencies stay",
             "max_position_embeddings": "Ministral 3 repeats here what stands beside the dict",
@@ -315,6 +315,36 @@ SCHEMES = (
 )
 
 
+def records() -> tuple[Scheme, ...]:
+    """Return the record of every scheme.
+
+    Returns
+    -------
+    tuple of Scheme
+
+    Examples
+    --------
+    >>> [record.name for record in records() if record.by_length]
+    ['dynamic', 'longrope']
+    """
+    return _RECORDS
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the schemes, ``rope_type`` in a config.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> names()
+    ('default', 'linear', 'ntk', 'dynamic', 'dynamic with alpha', 'yarn', 'longrope', 'llama3', 'proportional')
+    """
+    return tuple(record.name for record in _RECORDS)
+
+
 # -- configs that are stretched already --------------------------------------------------------------------------------
 
 _NAMES_ORIGINAL = ("yarn", "longrope", "llama3", "dynamic")  # dynamic by its formula, which takes the config's context
@@ -324,7 +354,7 @@ _UNNOTED = ("dynamic", "ntk")  # read from a config they leave no step in ``scal
 
 @dataclass(frozen=True, eq=False)
 class Stretched:
-    """What the scheme of a config has made of a ladder already.
+    """A ladder that the scheme of a config has stretched already.
 
     Attributes
     ----------
@@ -347,7 +377,7 @@ class Stretched:
 
     @property
     def names_original(self) -> bool:
-        """Whether the scheme says from how many positions; for the others it is the context of the config."""
+        """True if the scheme says from how many positions; for the others it is the context of the config."""
         return self.scheme in _NAMES_ORIGINAL
 
     def to_dict(self) -> dict[str, Any]:
@@ -360,7 +390,7 @@ class Stretched:
 
 
 def stretched(rope: Rope) -> Stretched | None:
-    """What has stretched the ladder of a config; None for none, and for HunYuan's ``alpha``, which is a base.
+    """Return what has stretched the ladder of a config; None for nothing, and for HunYuan's ``alpha``, which is a base.
 
     None, too, for a Rope that `rfrope.scaling` has changed since: its config does not say what it is any more.
 
