@@ -172,14 +172,14 @@ def estimate_kernel(
         _check_sets(n_samples // n_sets, kernel, design)
         sets = _SetChunk(kernel, key, lags, quantity, design, n_samples // n_sets)
         length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.draws + kernel.ndim))
-        summed = _found(sets, n_sets, length, executor, progress, threaded, checkpoint)
-        return _mean(summed, lags, 1.0, _is_spread(summed, _SHARE))
+        summed = _summed(sets, n_sets, length, executor, progress, threaded, checkpoint)
+        return _mean(summed, lags, 1.0, _is_held_by_many(summed, _SHARE))
     where = backend_place(_kernel_moments, lags)
     on_host = memory.as_numpy(lags).reshape(-1, kernel.ndim) if where == "cpu" else None
     length = schedules.of_draws(where, on_host, n_lags, n_samples, kernel.draws, kernel.ndim)
     task = _KernelChunk(kernel, key, lags, quantity)
-    found = _found(task, n_samples, length, executor, progress, threaded, checkpoint)
-    return _mean(found, lags, 1.0, _borne_out(task, found))
+    found = _summed(task, n_samples, length, executor, progress, threaded, checkpoint)
+    return _mean(found, lags, 1.0, _are_trusted(task, found))
 
 
 @array.on_device_of_arrays
@@ -230,7 +230,7 @@ def estimate_scores(
 
     Notes
     -----
-    Source: the decomposition ``S = sum_i A_i cos u_i + B_i sin u_i`` of seed 000, exact for every draw.
+    Source: the decomposition ``S = sum_i A_i cos u_i + B_i sin u_i`` of RFF-RoPE, exact for every draw.
 
     For NumPy arrays and torch tensors on the CPU the trials are worked on in one compiled loop, where Numba may be
     used, and on a CUDA device in one kernel. Their quantile functions are accurate to 2e-15, where SciPy's are
@@ -257,9 +257,9 @@ def estimate_scores(
     if not where:  # two trials at least stand beside their powers and those of all before
         capacity.check(256.0 * math.prod(shape), f"lags of shape {grid} beside q and k", "the number of lags")
     length = schedules.of_trials(where, kernel.stated_law() is not None, width)
-    found = _found(task, n_trials, length, executor, progress, memory.in_memory(a), checkpoint)
+    found = _summed(task, n_trials, length, executor, progress, memory.in_memory(a), checkpoint)
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
-    mean = _mean(found, lags, size, _is_spread(found, _SHARE))
+    mean = _mean(found, lags, size, _is_held_by_many(found, _SHARE))
     return ScoreEstimate(mean, _variance(found, lags, size * size), n_trials)
 
 
@@ -274,18 +274,18 @@ def _variance(found: PowerSums, lags: Array, size: Array | float) -> Estimate:
     n = found.n
     variance = found.m2 / (n - 1.0)
     spread = (found.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
-    return Estimate(variance, _floored(spread, lags, size), n, _is_spread(found, 0.25 * _SHARE))
+    return Estimate(variance, _floored(spread, lags, size), n, _is_held_by_many(found, 0.25 * _SHARE))
 
 
-def _is_spread(found: PowerSums, share: float) -> Array:
-    """Whether fourth powers are a small part of the squared sum of squares: no few trials hold the variance."""
+def _is_held_by_many(found: PowerSums, share: float) -> Array:
+    """True where fourth powers are a small part of the squared sum of squares: no few trials hold the variance."""
     return found.m4 <= share * found.m2 * found.m2
 
 
 # -- chunks of work ----------------------------------------------------------------------------------------------------
 
 
-def _found(task: Any, total: int, length: int, executor: Any, progress: Any, threaded: bool, checkpoint: Any) -> Any:
+def _summed(task: Any, total: int, length: int, executor: Any, progress: Any, threaded: bool, checkpoint: Any) -> Any:
     """Run a task on all of its chunks, or on those that a checkpoint does not hold."""
     if checkpoint is None:
         return parallel.run_chunks(task, total, length, executor, progress, threaded)
@@ -434,8 +434,8 @@ def _floored(variance: Array, lags: Array, size: Array | float) -> Array:
     return xp.where(rounded, stderr, _ROUNDING * size + 0.0 * stderr)
 
 
-def _borne_out(task: _KernelChunk, found: MeanSums) -> Any:
-    """Whether the variance at each lag is that of many draws: by its size, and else by fourth moments of some draws."""
+def _are_trusted(task: _KernelChunk, found: MeanSums) -> Any:
+    """True where the variance at a lag is that of many draws: by its size, else by fourth moments of some draws."""
     sure = (found.m2 >= 4.0 * _FEW_DRAWS) | (found.m2 == 0.0)  # no value is off by more than 2
     if not array.on_host(found.m2):
         return sure
@@ -471,7 +471,7 @@ class _Unsettled(Pending):
         for span in sums.parts(len(self.lags), 8 * n):  # phases, values, deviations and their powers
             seen = PowerSums.of(sums.waves_of_phases(_phases(self.lags[span], omega, np), self.quantity, np), np)
             rare = self.variances[span] > 1.5 * seen.m2 / n  # draws not looked at hold much of the variance
-            known[self.unsure[span]] = _is_spread(seen, _SHARE) & ~rare
+            known[self.unsure[span]] = _is_held_by_many(seen, _SHARE) & ~rare
         xp, shape = array.namespace(sure=self.sure), self.sure.shape
         return array.from_host(known.reshape(shape)[()], xp, device=array.device(self.sure), dtype=xp.bool)
 
@@ -480,7 +480,7 @@ class _Unsettled(Pending):
 
 
 def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
-    """How many sets of a design make so many draws; 0 for independent draws."""
+    """Number of sets of a design that make so many draws; 0 for independent draws."""
     if design == "iid":
         if n_blocks is not None:
             raise ValueError(f"n_blocks is {show(n_blocks)} but design is 'iid'; expected it with other designs alone")

@@ -37,7 +37,7 @@ class Stretch:
 
     @property
     def factor(self) -> float:
-        """How many times longer the context is to be."""
+        """Ratio of the longer context to the trained one."""
         return self.context / self.trained_context
 
     @property
@@ -57,7 +57,7 @@ class Stretch:
         return found[np.argsort(-self.trained[found], kind="stable")]
 
     def unseen(self, omega: np.ndarray) -> np.ndarray:
-        """Whether each block meets angles that training did not show."""
+        """Return True for each block that meets angles which training did not show."""
         reach, seen = omega * self.context, self.trained * self.trained_context
         return (self.turns < 1.0) & (reach > (1.0 + 1e-9) * seen)
 
