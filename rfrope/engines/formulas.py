@@ -1,4 +1,4 @@
-"""Formulas that several engines compute from a config: YaRN, longrope, Llama 3's and NTK's, each with its own keys."""
+"""Formulas and errors of several engines' rules: YaRN, longrope, Llama 3's and NTK's, each with its own keys."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.arguments import show
-from rfrope.engines.record import ConfigRope, EngineRope, RefusedError
+from rfrope.engines.record import ConfigRope, EngineRope
 from rfrope.scaling import schemes
+
+
+class RefusedError(ValueError):
+    """The engine stops at such a config."""
+
+
+class UnknownError(ValueError):
+    """The engine's source for such a config was not read."""
 
 
 def require_keys(values: Mapping[str, Any], *names: str) -> list[Any]:

@@ -10,17 +10,8 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
-from rfrope.engines.record import (
-    Arithmetic,
-    ConfigRope,
-    Engine,
-    EngineRope,
-    ExportRequest,
-    Format,
-    Reading,
-    RefusedError,
-    UnknownError,
-)
+from rfrope.engines.formulas import RefusedError, UnknownError
+from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
 from rfrope.scaling.shared import stretch
 
 # the base of a class where a config has none; None where it must have one

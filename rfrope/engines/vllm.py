@@ -8,7 +8,8 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
-from rfrope.engines.record import ConfigRope, Engine, EngineRope, Reading, UnknownError
+from rfrope.engines.formulas import UnknownError
+from rfrope.engines.record import ConfigRope, Engine, EngineRope, Reading
 
 
 def _read(config: ConfigRope) -> EngineRope:
