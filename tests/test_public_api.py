@@ -150,11 +150,20 @@ ANALYSIS_FIELDS = {
     "Departure": ("phi", "residual", "overall"),
     "KernelFit": ("kernel", "rms", "sup", "at_limit"),
     "Plan": (
-        *("trained_context", "context", "n_blocks", "n_dead", "trained_negative_lag", "ways", "left_out", "stretched"),
+        *(
+            "trained_context",
+            "context",
+            "n_blocks",
+            "n_dead",
+            "trained_negative_lag",
+            "methods",
+            "left_out",
+            "stretched",
+        ),
     ),
     "ScalingEffect": ("before", "after", "change", "largest", "largest_at", "wavelength_ratio"),
     "Similarity": ("mean", "std", "random_std", "radius"),
-    "Way": (
+    "Method": (
         "name",
         "rope",
         "rope_parameters",

@@ -11,7 +11,7 @@ from typing import Any
 
 import rfrope
 from rfrope._accel import findings
-from rfrope._core import threads
+from rfrope._core import parallel
 from rfrope.cli.shared import print_text
 
 
@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     versions = {"rfrope": rfrope.__version__, "python": platform.python_version()}
     versions |= {"system": f"{platform.system()} {platform.machine()}"}
-    counts = {"threads": threads.allowed(), "cores": os.cpu_count() or 1}
+    counts = {"threads": parallel.allowed(), "cores": os.cpu_count() or 1}
     groups = {"libraries": findings.LIBRARIES, "accelerators": findings.BACKENDS}
     found = {title: (one for name in group for one in findings.findings(name)) for title, group in groups.items()}
     if options.json:
