@@ -270,7 +270,7 @@ FIELDS = {
     "models.Comparison": ("ropes",),
     "models.EngineReport": (
         *("engine", "version", "sources", "status", "reason", "rope", "frequency_error", "score_ratio"),
-        *("differs_from", "findings"),
+        *("differs_from", "is_same", "findings"),
     ),
     "models.Finding": ("kind", "where", "text", "position"),
     "models.RopeComparison": (

@@ -52,6 +52,8 @@ class EngineReport(Result):
     differs_from : int or None
         The first distance, of those that the layers see, at which the score of equal content differs by 1 % of the
         reference's at distance 0; None where it does nowhere, or nothing is known.
+    is_same : bool
+        True where frequencies, attention factor and pairing are those of the reference.
     findings : tuple of str
         In words: differences from the reference, and tables that end before the text.
     """
@@ -65,12 +67,8 @@ class EngineReport(Result):
     frequency_error: float | None = None
     score_ratio: float | None = None
     differs_from: int | None = None
+    is_same: bool = False
     findings: tuple[str, ...] = ()
-
-    @property
-    def is_same(self) -> bool:
-        """True where it turns by the frequencies of the reference, and no score differs by 1 %."""
-        return self.rope is not None and self.differs_from is None and (self.frequency_error or 0.0) <= _SAME
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON; the fields of its RoPE beside its own."""
@@ -347,13 +345,14 @@ def _report(
     """Return what is known of an engine, its differences from the reference, and where its tables end."""
     error = _relative_error(made.frequencies, standard.frequencies)
     ratio = _score_itself(made, config) / _score_itself(standard, config)
-    distance = None if _is_same(made, standard) else _find_difference(made, standard, config)
+    same = _is_same(made, standard)
+    distance = None if same else _find_difference(made, standard, config)
     findings = _list_differences(made, reference, standard, (error, ratio, distance))
     if findings and made.ignored_keys:
         findings[-1] += f"; it does not read {', '.join(made.ignored_keys)}"
     if made.positions is not None and made.positions < config.seq_len:
         findings.append(f"tables of cos and sin end after {made.positions} positions")
-    return EngineReport(*about, "known", "", made, error, ratio, distance, tuple(findings))
+    return EngineReport(*about, "known", "", made, error, ratio, distance, same, tuple(findings))
 
 
 def _relative_error(found: np.ndarray, expected: np.ndarray) -> float:
