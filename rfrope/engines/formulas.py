@@ -21,12 +21,11 @@ class UnknownError(ValueError):
     """The engine's source for such a config was not read."""
 
 
-def require_keys(values: Mapping[str, Any], *names: str) -> list[Any]:
-    """Return the values of keys without which an engine stops."""
-    missing = [name for name in names if values.get(name) is None]
-    if missing:
-        raise RefusedError(f"stops with an error: {', '.join(missing)} missing")
-    return [values[name] for name in names]
+def require_key(values: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a key without which an engine stops."""
+    if values.get(key) is None:
+        raise RefusedError(f"stops with an error: {key} missing")
+    return values[key]
 
 
 def require_float(factor: Any) -> float:

@@ -146,11 +146,6 @@ class ExportRequest:
     architecture: str
 
     @property
-    def frequencies(self) -> np.ndarray:
-        """Those of the Rope."""
-        return self.rope.frequencies
-
-    @property
     def interleaved(self) -> bool:
         """True where neighbours pair."""
         return self.rope.pairing == "interleaved"
@@ -186,10 +181,6 @@ class Arithmetic:
     entry_error: float
 
 
-def _refuse_nothing(request: ExportRequest) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Format:
     """The form in which an engine is given frequencies.
@@ -218,7 +209,7 @@ class Format:
         Whether a set for each head and several axes fit in.
     options : tuple of str
         Those of context, base, dtype and architecture that it uses.
-    refusal : callable
+    refusal : callable or None
         `ExportRequest` to a reason against it that the fields above do not say, or "".
     cannot : str
         The same in words, for the documentation.
@@ -235,7 +226,7 @@ class Format:
     factor: bool = True
     any_rope: bool = False
     options: tuple[str, ...] = ("context",)
-    refusal: Callable[[ExportRequest], str] = _refuse_nothing
+    refusal: Callable[[ExportRequest], str] | None = None
     cannot: str = ""
 
     @property

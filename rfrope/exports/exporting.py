@@ -288,7 +288,7 @@ def _read_request(
         choice("dtype", options["dtype"] or "float32", _DTYPES),
         options["architecture"] or "llama",
     )
-    if reason := form.refusal(request):
+    if form.refusal is not None and (reason := form.refusal(request)):
         raise ValueError(f"rope cannot be exported to {name}: {reason}")
     return request
 
@@ -325,7 +325,7 @@ def _find_base(rope: Rope) -> float:
 
 def _measure(request: ExportRequest, form: Format) -> Rounding:
     """Hold the engine's values against the Rope, at lags up to 2**20 and, for the bound, at the last position."""
-    made, exact = form.arithmetic(request, form.make(request)), request.frequencies
+    made, exact = form.arithmetic(request, form.make(request)), request.rope.frequencies
     context = request.context or 1
     lags, last = np.arange(min(context, _MOST_LAGS)), context - 1
     if made.frequencies is None:
