@@ -75,11 +75,6 @@ def test_results_are_one_line(name):
     assert repr(result) != text
 
 
-def test_up_to_four_numbers_are_shown_one_by_one():
-    assert texts._of_array(np.arange(4.0)) == "[0, 1, 2, 3]"
-    assert "[" not in texts._of_array(np.arange(5.0)).partition(" ")[0]
-
-
 def test_numbers_and_ranges():
     band = rfrope.moments.mean_kernel_band([1.0, 2.0], "gaussian", n_blocks=8)
     assert f"value [{band.value[0]:.6g}, {band.value[1]:.6g}]" in str(band)
@@ -154,11 +149,6 @@ def test_every_public_result_has_both_forms():
     assert len(results) > 25
     for one in results:
         assert one._repr_html_ is texts.Result._repr_html_, "one mechanism for all"
-
-
-@pytest.mark.parametrize("name", [name for name in WORDS if name != "Rope"])
-def test_print_is_short(name):
-    assert len(str(made(name))) < 4000
 
 
 @pytest.mark.parametrize("context", [(64,), (24, 14), (14, 24, 9)])
