@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 from rfrope._core.spans import parts
 
 ACCURACY = 1e-12
-LARGEST = 2.0**500  # products of larger numbers could overflow: the direct sum takes them
 PHASE_LOSS = 1e-10  # radians
 MODES = 2**20  # lags of one transform on a grid
 _CELLS = 2**23  # numbers on its finer grid: 128 MB

@@ -32,6 +32,7 @@ from rfrope._accel.cpu.rotation_rows import (
     wide,
 )
 from rfrope._accel.layout import COLUMNS, A, B, C, E, X, Y
+from rfrope._core.arguments import LARGEST
 
 # Fields of a plan before its table of axes
 (
@@ -66,7 +67,6 @@ POSITIONS, PHASES, TABLE_64, TABLE_32 = range(4)
 _PREFETCH_BYTES = 4096  # how far ahead of the row in work the next ones are asked for; half of it was slower
 
 _LARGEST_EXACT = 2.0**53
-LARGEST = 2.0**500
 
 
 @cache
