@@ -40,22 +40,24 @@ class InGraphs(Reading, torch.nn.Module, ABC):
     _is_fixed: bool
     _last_turn: bool
 
-    def in_graph(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
+    def turn_in_graph(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
         """Turn; None where that takes all checks, and for what is refused."""
         at = self._plainly(q, k, positions, offset) if self._is_fixed else None
         if at is None:
             return None
         if self.max_positions is not None and q.dtype != torch.float64:
-            return self._by_table(q, k, at)
+            return self._turn_by_tables(q, k, at)
         return (
-            self._by_turns(q, k, at) if self.max_positions is None and q.shape[-2] == 1 else self._by_operator(q, k, at)
+            self._turn_by_integer_phases(q, k, at)
+            if self.max_positions is None and q.shape[-2] == 1
+            else self._turn_by_operator(q, k, at)
         )
 
     def _plainly(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> Tensor | None:
         """Integer positions ``(*P, k)``, with an axis for the heads where there are several sequences."""
         if q.device != k.device or not (q.is_cpu or q.is_cuda or q.is_meta) or q.is_sparse or not self._belong(q, k):
             return None
-        at = self._of_integers(q, positions, offset)
+        at = self._read_integers(q, positions, offset)
         return None if at is None or not self._fits(at, q) else at
 
     def _belong(self, q: Tensor, k: Tensor) -> bool:
@@ -81,7 +83,7 @@ class InGraphs(Reading, torch.nn.Module, ABC):
             return False
         return at.ndim == 2 or all([at.shape[axis] in (1, q.shape[axis]) for axis in range(q.ndim - 2)])
 
-    def _of_integers(self, q: Tensor, positions: Any, offset: Any) -> Tensor | None:
+    def _read_integers(self, q: Tensor, positions: Any, offset: Any) -> Tensor | None:
         axes, device = self.axes, q.device
         if type(offset) is not int:
             if type(offset) is not torch.Tensor or offset.ndim > 1 or not _holds_integers(offset):
@@ -102,17 +104,17 @@ class InGraphs(Reading, torch.nn.Module, ABC):
 
     # -- three ways ----------------------------------------------------------------------------------------------------
 
-    def _by_operator(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    def _turn_by_operator(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """Turn in one node of a graph for each."""
         omega = self._moved("frequencies", q.device)
-        of_queries = self._of_heads(omega, q.shape[-3])
+        of_queries = self._repeat_for_heads(omega, q.shape[-3])
         turned = rotated if _OPERATOR is None else _OPERATOR
         first, second = (
             turned(x, Angles(at, w, None, _XP), self._turn, None) for x, w in ((q, of_queries), (k, omega))
         )
         return first, second
 
-    def _by_turns(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    def _turn_by_integer_phases(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """Turn exactly, with operators of torch that compilers fuse."""
         turns = self._moved("turns", q.device)  # one tensor, as each is looked at; the rests are floats
         words, rests = turns[0], turns[1].view(torch.float64)
@@ -126,27 +128,27 @@ class InGraphs(Reading, torch.nn.Module, ABC):
         cos, sin = cos.to(wide), sin.to(wide)
         if q.is_cpu:  # Inductor keeps in memory what is strided by hand; else it is computed anew for every head
             cos, sin = cos.as_strided(cos.shape, cos.stride()), sin.as_strided(sin.shape, sin.stride())
-        return self._of_both(q, k, cos, sin)
+        return self._turn_both_by_rows(q, k, cos, sin)
 
-    def _by_table(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    def _turn_by_tables(self, q: Tensor, k: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """Turn by rows of tables."""
-        return self._of_both(q, k, *self._rows(at, q.device))
+        return self._turn_both_by_rows(q, k, *self._rows(at, q.device))
 
     def _rows(self, at: Tensor, device: Any) -> tuple[Tensor, Tensor]:
         """Cos and sin of positions, from tables."""
         rows = torch.nn.functional.embedding(at[..., 0], self._moved("rows of positions", device))
         return rows[..., : self._blocks], rows[..., self._blocks :]
 
-    def _of_both(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    def _turn_both_by_rows(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Turn by rows of cos and sin, which those of the heads of keys may have for themselves."""
         group, pairing = (q.shape[-3] // k.shape[-3] if self._sets else 1), self._turn.pairing
-        turned = self._by_rows(k, cos, sin, pairing)
+        turned = self._turn_by_rows(k, cos, sin, pairing)
         if group > 1:
             cos, sin = cos.repeat_interleave(group, -3), sin.repeat_interleave(group, -3)
-        return self._by_rows(q, cos, sin, pairing), turned
+        return self._turn_by_rows(q, cos, sin, pairing), turned
 
     @staticmethod
-    def _by_rows(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
+    def _turn_by_rows(x: Tensor, cos: Tensor, sin: Tensor, pairing: str) -> Tensor:
         """Turn features by rows of tables, in the precision of these."""
         half = cos.shape[-1]
         turning = x[..., : 2 * half].to(cos.dtype)
@@ -166,5 +168,5 @@ class InGraphs(Reading, torch.nn.Module, ABC):
         """Return a constant derived from the Rope, on a device."""
 
     @abstractmethod
-    def _of_heads(self, omega: Tensor, heads: int) -> Tensor:
+    def _repeat_for_heads(self, omega: Tensor, heads: int) -> Tensor:
         """Frequencies of so many heads, which share those of the keys in groups."""

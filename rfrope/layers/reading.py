@@ -80,7 +80,7 @@ class Reading:
                     raise ValueError(f"{name} and offset add up to more than 64 bits; expected -2**63 to 2**63 - 1")
             positions = total
         angles.check_values(name, positions, xp)
-        return self._with_heads(positions)
+        return self._insert_heads(positions)
 
     def _read_quickly(self, x: Tensor, positions: Any, offset: Any) -> np.ndarray | None:
         """Positions as compiled loops read them, or None where they need a closer look.
@@ -99,7 +99,7 @@ class Reading:
             if not np.vdot(found, found) < _WHOLE * _WHOLE:
                 return None
             found += offset
-        read: np.ndarray = self._with_heads(angles.as_vectors(found, self.axes))
+        read: np.ndarray = self._insert_heads(angles.as_vectors(found, self.axes))
         return read
 
     def _check_rows(self, name: str, at: Tensor, count: int) -> None:
@@ -129,6 +129,6 @@ class Reading:
             raise ValueError(f"{name} holds integers from 2**63 on; expected smaller ones")
         return found
 
-    def _with_heads(self, positions: Any) -> Any:
+    def _insert_heads(self, positions: Any) -> Any:
         """Positions ``(tokens, k)``, or ``(..., 1, tokens, k)`` where each sequence has its own."""
         return positions[..., None, :, :] if positions.ndim > 2 else positions

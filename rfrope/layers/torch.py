@@ -182,9 +182,9 @@ class RotaryEmbedding(InGraphs):
         x, y = (q, k) if self.layout == "bhtd" else (self._exchanged(q), self._exchanged(k))
         turned = None
         if torch.compiler.is_compiling():
-            turned = self.in_graph(x, y, positions, offset) if k_positions is None else None
+            turned = self.turn_in_graph(x, y, positions, offset) if k_positions is None else None
         elif k_positions is None and self._is_fixed and self.max_positions is None:
-            turned = self._at_once(x, y, positions, offset)
+            turned = self._turn_at_once(x, y, positions, offset)
         if turned is None:
             turned = self._turned_both(x, y, positions, offset, k_positions)
         return turned if self.layout == "bhtd" else (self._exchanged(turned[0]), self._exchanged(turned[1]))
@@ -328,7 +328,7 @@ class RotaryEmbedding(InGraphs):
 
     # -- the call ------------------------------------------------------------------------------------------------------
 
-    def _at_once(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
+    def _turn_at_once(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
         """Turn small tensors of the CPU by one call, or return None for whatever takes a closer look.
 
         The plans of the last layout are held: a decode loop asks for them again.
@@ -355,7 +355,7 @@ class RotaryEmbedding(InGraphs):
     def _read_frequencies(self, heads: int) -> tuple[Any, Any]:
         """Frequencies of so many heads of queries, and of keys, as the backend reads them."""
         read = self._backend.Frequencies.read
-        of_queries = self._of_heads(self._host, heads)
+        of_queries = self._repeat_for_heads(self._host, heads)
         of_keys = read(self._host)
         return of_keys if of_queries is self._host else read(of_queries), of_keys
 
@@ -451,14 +451,14 @@ class RotaryEmbedding(InGraphs):
                 for name, x, _ in () if fits else features:
                     self._check_places(name, x, places, at, (*at.shape[:-1], self._blocks))
                 rows = self._rows(at, first.device)
-                return [self._by_rows(x, *rows, self._turn.pairing) for _, x, _ in features]
+                return [self._turn_by_rows(x, *rows, self._turn.pairing) for _, x, _ in features]
         omega, shift, found = self._omega(first.device), self.phases, []
         if shift is not None:
             self._check_wide("phases", shift)
             shift = self._widened(shift, True)
             shift = shift[:, None] if self._sets else shift
         for name, x, are_keys in features:
-            angle = Angles(at, self._of_heads(omega, x.shape[-3]), shift if are_keys else None, _XP)
+            angle = Angles(at, self._repeat_for_heads(omega, x.shape[-3]), shift if are_keys else None, _XP)
             if not fits or self._sets:
                 self._check_places(name, x, places, at, angle.shape)
             found.append(rotated(x, angle, self._turn, None))
@@ -472,7 +472,7 @@ class RotaryEmbedding(InGraphs):
             order = "" if self.layout == "bhtd" else ", in the order of layout 'bhtd'"
             raise ValueError(f"{error}{order}{self._hint(at.shape[-2] == x.shape[-3])}") from None
 
-    def _of_heads(self, omega: Any, heads: int) -> Any:
+    def _repeat_for_heads(self, omega: Any, heads: int) -> Any:
         """Frequencies of so many heads, which share those of the keys in groups."""
         if not self._sets or heads == self._sets:
             return omega

@@ -226,14 +226,14 @@ def grid_positions(
     if len(before) != len(sizes):
         raise ValueError(f"trained is {show(trained)}; expected {len(sizes)} numbers, as many as shape has")
     capacity.check(16.0 * (1 + len(sizes)) * math.prod(sizes), f"shape={show(shape)}", "shape")
-    axes = [_along(resized, n, m) for n, m in zip(sizes, before, strict=True)]
+    axes = [_resize_axis(resized, n, m) for n, m in zip(sizes, before, strict=True)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(math.prod(sizes), len(sizes))
     if dtype is None:
         return array.from_host(grid, array.named_namespace(xp), device=device)
     return array.placed(grid, xp, device, dtype)
 
 
-def _along(resized: str, n: int, m: int) -> np.ndarray:
+def _resize_axis(resized: str, n: int, m: int) -> np.ndarray:
     """Positions of n patches on one axis, of which there were m in training."""
     i = np.arange(n)
     if resized == "interpolate":

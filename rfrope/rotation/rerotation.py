@@ -85,7 +85,7 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
         features = rotate(k, at, before, pairing=pairings[0], scale=old.attention_factor, inverse=True)
         return rotate(features, at, after, pairing=pairings[1], scale=new.attention_factor, out=out)
     scale = new.attention_factor / old.attention_factor
-    both = _beside(after, before, xp, device)
+    both = _concatenate_difference(after, before, xp, device)
     return rotate(k, xp.concat([at, at], axis=-1), both, pairing=pairings[0], scale=scale, out=out)
 
 
@@ -101,7 +101,7 @@ def _alike(old: Array, new: Array) -> tuple[Array, Array]:
     return old, new
 
 
-def _beside(new: Array, old: Array, xp: ModuleType, device: Any) -> Any:
+def _concatenate_difference(new: Array, old: Array, xp: ModuleType, device: Any) -> Any:
     """Frequencies ``(*H, D, 2k)`` whose phases at positions given twice are those of new less those of old."""
     if all(type(one) is np.ndarray for one in (new, old)):
         both = np.concatenate([new.astype(np.float64), -old.astype(np.float64)], axis=-1)

@@ -176,7 +176,7 @@ def rotate(
     (torch.bfloat16, True)
     """
     if shift is None and (type(x) is np.ndarray or (tensors.is_torch(x) and not tensors.is_compiling())):
-        at_once = _at_once()
+        at_once = _load_flat_pass()
         turned = at_once and at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
         if turned is not None:
             return turned
@@ -358,7 +358,7 @@ def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
         constants["frequencies"] = Constant(angles.frequencies, 2, 1 + token_axes(angles.positions))
         if angles.shift is not None:
             constants["shift"] = Constant(angles.shift)
-        return _by_block(rotate, x, constants, turn)
+        return _map_blocks(rotate, x, constants, turn)
     cos, sin = _scaled(*turns.cos_sin(angles), turn.scale, turn.inverse)
     return blocks.turned(x, cos, sin, turn, out, angles.xp)
 
@@ -366,7 +366,7 @@ def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
 @dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
 def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     if _comes_in_blocks(x, xp):
-        return _by_block(rotate_by_phases, x, {"phases": Constant(phases)}, turn)
+        return _map_blocks(rotate_by_phases, x, {"phases": Constant(phases)}, turn)
     cos, sin = _scaled(xp.cos(phases), xp.sin(phases), turn.scale, turn.inverse)
     return blocks.turned(x, cos, sin, turn, out, xp)
 
@@ -384,7 +384,7 @@ def _comes_in_blocks(x: Array, xp: ModuleType) -> bool:
     return xp is np and array.is_lazy(x)
 
 
-def _by_block(function: Any, x: Array, constants: dict[str, Constant], turn: Turn) -> Array:
+def _map_blocks(function: Any, x: Array, constants: dict[str, Constant], turn: Turn) -> Array:
     options = turn._asdict()
     if not isinstance(turn.scale, float):
         constants = {**constants, "scale": Constant(options.pop("scale"))}
@@ -404,7 +404,7 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 
 
 @cache
-def _at_once() -> Any:
+def _load_flat_pass() -> Any:
     """Return the backend's function that reads and turns small dense arrays of the CPU in one pass, if there is one."""
     try:
         return dispatch.load(CPU.rotation).rotated_at_once

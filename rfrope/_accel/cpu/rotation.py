@@ -65,7 +65,7 @@ def rotated_at_once(
     the plan.
     """
     if type(x) is not np.ndarray:
-        positions, frequencies = _in_numpy(positions), _in_numpy(frequencies)
+        positions, frequencies = _view_in_numpy(positions), _view_in_numpy(frequencies)
     dtype, places, read = _dense_dtype(x), _dense_places(positions), Frequencies.read(frequencies)
     if dtype is None or places is None or read is None:
         return None
@@ -100,7 +100,7 @@ class Rotator:
         if type(x) is np.ndarray:
             is_dense = x.flags.carray
         else:
-            is_dense, positions = tensors.are_memory(x) and x.is_contiguous(), _in_numpy(positions)
+            is_dense, positions = tensors.are_memory(x) and x.is_contiguous(), _view_in_numpy(positions)
         at_hand = type(positions) is np.ndarray and positions.flags.carray
         places = positions if at_hand else _dense_places(positions)
         if places is None or not is_dense:
@@ -129,7 +129,7 @@ def _dense_dtype(x: Any) -> str | None:
     return array.dtype_name(x) if tensors.are_memory(x) and x.is_contiguous() else None
 
 
-def _in_numpy(value: Any) -> Any:
+def _view_in_numpy(value: Any) -> Any:
     """Return the array of NumPy that views a tensor of the CPU, where there is one; anything else as it is."""
     if type(value) is np.ndarray or not hasattr(value, "data_ptr") or not tensors.are_memory(value):
         return value

@@ -74,7 +74,7 @@ def _pick(builder: Any, first: Any, second: Any, indices: Any) -> Any:
     return builder.shuffle_vector(first, second, ir.Constant(_vector(_I32, len(mask)), mask))
 
 
-def _at(builder: Any, address: Any, kind: Any) -> Any:
+def _pointer(builder: Any, address: Any, kind: Any) -> Any:
     return builder.inttoptr(address, kind.as_pointer())
 
 
@@ -96,7 +96,7 @@ def _store(builder: Any, element: _Element, value: Any, address: Any, streaming:
     for start in range(0, lanes, piece):
         part = _pick(builder, value, value, range(start, start + piece)) if streaming else value
         place = builder.add(address, ir.Constant(_I64, start * element.size))
-        done = builder.store(part, _at(builder, place, part.type), align=16 if streaming else 1)
+        done = builder.store(part, _pointer(builder, place, part.type), align=16 if streaming else 1)
         if streaming:
             done.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_I32, 1)]))
 
@@ -109,7 +109,7 @@ def _turn_lanes(builder: Any, element: _Element, row: Any, index: Any, lanes: in
     half = builder.mul(blocks, ir.Constant(_I64, size))
 
     def load(address: Any, kind: Any, count: int) -> Any:
-        return builder.load(_at(builder, address, _vector(kind, count)), align=1 if kind is element.stored else 4)
+        return builder.load(_pointer(builder, address, _vector(kind, count)), align=1 if kind is element.stored else 4)
 
     if pairing == 0:
         place = _offset(builder, x, index, size)
@@ -147,9 +147,11 @@ def _turn_one(builder: Any, element: _Element, row: Any, index: Any, pairs: Any,
         for base, interleaved, step in zip((x, y), pairs, steps, strict=True)
     ]
     one = _vector(element.stored, 1)
-    first, second = (element.widen(builder, builder.load(_at(builder, p, one), align=1), 1) for p in places[0])
+    first, second = (element.widen(builder, builder.load(_pointer(builder, p, one), align=1), 1) for p in places[0])
     kind = _vector(element.wide, 1)
-    cos, sin = (builder.load(_at(builder, _offset(builder, v, index, element.wide_size), kind)) for v in (cos, sin))
+    cos, sin = (
+        builder.load(_pointer(builder, _offset(builder, v, index, element.wide_size), kind)) for v in (cos, sin)
+    )
     turned = (
         _fused(builder, element, 1, first, cos, builder.fneg(builder.fmul(second, sin))),
         _fused(builder, element, 1, first, sin, builder.fmul(second, cos)),
@@ -218,7 +220,7 @@ def _add_lanes(builder: Any, element: _Element, row: Any, index: Any, lanes: int
     (x_1, x_2), (y_1, y_2) = ([widened(v) for v in side] for side in places)
     sums = _Element(types.float64)
     for base, first, second, sign in ((dots, (x_1, y_1), (x_2, y_2), 1), (crosses, (x_1, y_2), (x_2, y_1), -1)):
-        place = _at(builder, _offset(builder, base, index, 8), kind)
+        place = _pointer(builder, _offset(builder, base, index, 8), kind)
         factor = second[0] if sign > 0 else builder.fneg(second[0])
         total = _fused(builder, sums, lanes, *first, builder.load(place, align=8))
         builder.store(_fused(builder, sums, lanes, factor, second[1], total), place, align=8)
@@ -230,9 +232,9 @@ def _features_of(builder: Any, element: _Element, base: Any, index: Any, lanes: 
     if pairing == 0:
         place = _offset(builder, base, index, size)
         both = (place, builder.add(place, builder.mul(blocks, ir.Constant(_I64, size))))
-        return [builder.load(_at(builder, p, kind), align=size) for p in both]
+        return [builder.load(_pointer(builder, p, kind), align=size) for p in both]
     whole = _vector(element.stored, 2 * lanes)
-    both = builder.load(_at(builder, _offset(builder, base, index, 2 * size), whole), align=size)
+    both = builder.load(_pointer(builder, _offset(builder, base, index, 2 * size), whole), align=size)
     return [_pick(builder, both, both, range(i, 2 * lanes, 2)) for i in (0, 1)]
 
 
@@ -271,7 +273,7 @@ def add_products(  # type: ignore[no-untyped-def]
             found = []
             for base, step, flag in zip((x, y), (x_step, y_step), flags, strict=True):
                 places = _places_of(builder, base, index, step, blocks, flag)
-                found.append([builder.load(_at(builder, p, kind), align=element.size) for p in places])
+                found.append([builder.load(_pointer(builder, p, kind), align=element.size) for p in places])
             _add_lanes(builder, element, sums, index, 1, found)
         return context.get_dummy_value()
 
@@ -291,7 +293,7 @@ def copy(typing, target, source, target_step, source_step, count, like):  # type
                 builder.add(base, builder.mul(loop.index, step))
                 for base, step in ((source, source_step), (target, target_step))
             )
-            source_place, target_place = (_at(builder, place, element.stored) for place in places)
+            source_place, target_place = (_pointer(builder, place, element.stored) for place in places)
             builder.store(builder.load(source_place, align=1), target_place, align=1)
         return context.get_dummy_value()
 
@@ -344,8 +346,8 @@ def carry(typing, target, source):  # type: ignore[no-untyped-def]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = _vector(_I32, 16)
-        value = builder.load(_at(builder, arguments[1], kind), align=1)
-        builder.store(value, _at(builder, arguments[0], kind), align=1)
+        value = builder.load(_pointer(builder, arguments[1], kind), align=1)
+        builder.store(value, _pointer(builder, arguments[0], kind), align=1)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
@@ -364,8 +366,8 @@ def stream(typing, target, source, count, size):  # type: ignore[no-untyped-def]
         mark = builder.module.add_metadata([ir.Constant(_I32, 1)])
         with cgutils.for_range(builder, count, intp=_I64) as loop:
             done = builder.mul(loop.index, ir.Constant(_I64, piece))
-            value = builder.load(_at(builder, builder.add(source, done), kind), align=piece)
-            stored = builder.store(value, _at(builder, builder.add(target, done), kind), align=piece)
+            value = builder.load(_pointer(builder, builder.add(source, done), kind), align=piece)
+            stored = builder.store(value, _pointer(builder, builder.add(target, done), kind), align=piece)
             stored.set_metadata("nontemporal", mark)
         return context.get_dummy_value()
 
@@ -415,10 +417,10 @@ def number(typing, address, narrow):  # type: ignore[no-untyped-def]
         value = cgutils.alloca_once(builder, ir.DoubleType())
         with builder.if_else(arguments[1]) as (single, double):
             with single:
-                place = _at(builder, arguments[0], ir.FloatType())
+                place = _pointer(builder, arguments[0], ir.FloatType())
                 builder.store(builder.fpext(builder.load(place, align=4), ir.DoubleType()), value)
             with double:
-                builder.store(builder.load(_at(builder, arguments[0], ir.DoubleType()), align=8), value)
+                builder.store(builder.load(_pointer(builder, arguments[0], ir.DoubleType()), align=8), value)
         return builder.load(value)
 
     return types.float64(types.int64, types.boolean), generate
@@ -432,7 +434,7 @@ def prefetch(typing, address):  # type: ignore[no-untyped-def]
         kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         read, locality, data = (ir.Constant(_I32, value) for value in (0, 2, 1))
-        builder.call(function, [_at(builder, arguments[0], _I8), read, locality, data])
+        builder.call(function, [_pointer(builder, arguments[0], _I8), read, locality, data])
         return context.get_dummy_value()
 
     return types.void(types.int64), generate
