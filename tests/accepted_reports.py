@@ -246,7 +246,7 @@ def positional(a: Any, delta: Any, scaled: bool) -> np.ndarray:
     lags = np.asarray(delta, dtype=WIDE)[..., None] - offsets
     width = 2 * len(omega) if a.head_dim is None else a.head_dim
     total = np.sum(weight * np.cos(phases_of(lags, omega)).sum(-1), -1)
-    return WIDE(a.temperature) * total / (np.sqrt(WIDE(width)) if scaled else 1.0)
+    return total / WIDE(a.temperature) / (np.sqrt(WIDE(width)) if scaled else 1.0)
 
 
 @gives("heads.positional.positional_scores")
@@ -293,7 +293,7 @@ def _temperature(found, a):
     omega = omega_of(a.frequencies)
     width = 2 * len(omega) if a.head_dim is None else a.head_dim
     fall = np.sum(1.0 - np.cos(phases_of(lags - WIDE(a.offset), omega)), -1) / (math.sqrt(width) if a.scaled else 1.0)
-    assert abs(1.0 / np.sum(np.exp(-found * fall)) - a.mass) < 1e-9
+    assert abs(1.0 / np.sum(np.exp(-fall / found)) - a.mass) < 1e-9
 
 
 @holds("heads.reading.profile")

@@ -562,10 +562,10 @@ def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(position
     )
     options = {"pairs": "occurring", "q_positions": at, "k_positions": at, "paired": paired, "pairing": "interleaved"}
     arguments = (q + 0.5, k, omega if axes > 1 else omega[:, 0], lags)
-    ran, twin = [], leaf.over_occurring_pairs
+    ran, twin = [], leaf.average_occurring_pairs
     monkeypatch.setitem(
         twins._FOUND,
-        ("rfrope.heads.reading.over_occurring_pairs", "cpu"),
+        ("rfrope.heads.reading.average_occurring_pairs", "cpu"),
         lambda *given: ran.append(len(given)) or twin(*given),
     )
     found = heads.profile(*arguments, **options)

@@ -74,8 +74,8 @@ def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Ar
 # -- pairs of tokens ---------------------------------------------------------------------------------------------------
 
 
-def over_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]:
-    """Twin of `rfrope.heads.reading._over_occurring_pairs`: one pass over all pairs, by tiles of lags."""
+def average_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]:
+    """Twin of `rfrope.heads.reading._average_occurring_pairs`: one pass over all pairs, by tiles of lags."""
     parts = [memory.as_numpy(part) for part in sides.tokens]
     cos, sin = (np.ascontiguousarray(memory.as_numpy(wave)) for wave in (waves.cos, waves.sin))
     heads = np.broadcast_shapes(parts[0].shape[:-2], parts[2].shape[:-2])
