@@ -385,10 +385,7 @@ def _parts(sets: list[_Set], summaries: list[analysis.Summary]) -> Iterator[page
             yield page.copyable(f"Parameters of {one.label}, as they were understood", held)
 
 
-def _ladder(one: _Set) -> dict[str, Any] | None:
-    """The ladder that the sliders change: that of a model's config, or of a base."""
-    if one.model is None and one.base is None:
-        return None
-    parameters = one.scheme or {"rope_theta": one.base}
-    width = 2 * len(one.frequencies)
-    return page.ladder(width, parameters["rope_theta"], parameters, still=_still(one), context=one.context)
+def _ladder(one: _Set) -> tuple[float, int] | None:
+    """Return the base of a model's ladder, or the one that was given, and the positions in training."""
+    base = one.scheme.get("rope_theta", one.base)
+    return None if base is None else (base, one.scheme.get("original_max_position_embeddings") or one.context)

@@ -96,13 +96,7 @@ def _parts(found: dict[str, analysis.Plan], chosen: dict[str, analysis.Way]) -> 
         head_dim = int(trained.source.get("qk_head_dim") or trained.head_dim or 0)
         still = max((head_dim + 1) // 2 - plan.n_blocks, 0)
         sets = [page.Curve(way.name, way.rope.frequencies, plan.context - 1, still) for way in plan.ways]
-        base = ladder_base(trained)
-        parameters = {"rope_type": "default", "original_max_position_embeddings": plan.trained_context}
-        ladder = (
-            None
-            if base is None
-            else page.ladder(trained.rotary_dim, base, parameters, still=still, context=plan.trained_context)
-        )
+        ladder = (ladder_base(trained), plan.trained_context)
         as_it_is = [way.name for way in plan.ways].index("as it is")
         yield page.curves(f"Score of equal content{label}", sets, plan.context, ladder=ladder, stretched=as_it_is)
         yield page.table(f"Ways{label}", plan.table, note=f"{plan.preface}\n\n{plan.notes}")
