@@ -51,4 +51,4 @@ def logits(model, ids=IDS, **options):
 
 def ropes_of(model):
     found = rfrope.from_config(model.config)
-    return {one.source["name"]: one for one in found} if len(found) > 1 else found[0]
+    return {one.source.model.name: one for one in found} if len(found) > 1 else found[0]

@@ -14,6 +14,7 @@ from rfrope.designs.errors import error, lower_bound
 from rfrope.designs.optimising import read_range
 from rfrope.designs.sampling import check_design, read_kernels, records, sample
 from rfrope.kernels import Kernel
+from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope
 
 
@@ -87,7 +88,7 @@ def design(
     >>> rope = design("gaussian(scale=32)", head_dim=64, context=512, design="optimised")
     >>> rope
     Rope(32 frequencies, pairing='half', head_dim=64, context=512)
-    >>> rope.source["design"], bool(rope.source["error"]["sup"] < 0.02)
+    >>> rope.source.design, bool(rope.source.error["sup"] < 0.02)
     ('optimised', True)
     """
     width = even("head_dim", head_dim)
@@ -111,16 +112,15 @@ def design(
     if np.all(sets == sets[0]) and not several:  # the design is deterministic
         sets = sets[:1]
     errors = [error(kernels[h % len(kernels)], omega, reach) for h, omega in enumerate(sets)]
-    source = {
-        "kernel": [*map(repr, kernels)] if several else repr(kernels[0]),
-        "design": chosen.pop() if len(chosen) == 1 else design,
-        "norm": norm,
-        "seed": seed,
-        "error": {"rms": max(each.rms for each in errors), "sup": max(each.sup for each in errors)},
-    }
-    if design == "optimised":
-        worst = max(range(len(errors)), key=lambda h: errors[h].rms)
-        source["lower_bound"] = lower_bound(kernels[worst % len(kernels)], turned // 2, reach)
+    worst = max(range(len(errors)), key=lambda h: errors[h].rms)
+    source = Provenance(
+        kernel=tuple(map(repr, kernels)) if several else repr(kernels[0]),
+        design=chosen.pop() if len(chosen) == 1 else design,
+        norm=norm,
+        seed=seed,
+        error={"rms": max(each.rms for each in errors), "sup": max(each.sup for each in errors)},
+        lower_bound=lower_bound(kernels[worst % len(kernels)], turned // 2, reach) if design == "optimised" else None,
+    )
     lengths = tuple(m + 1 for m in reach)
     return Rope(
         array.placed(made, xp, device, dtype),

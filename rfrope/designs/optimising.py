@@ -17,6 +17,7 @@ from rfrope.designs.errors import error, lags_within, lower_bound
 from rfrope.designs.sets import needs_table, quantile, strata_of_magnitude, stratified, transport, uniforms
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import as_kernel
+from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope
 
 NORMS = ("rms", "sup")
@@ -71,12 +72,13 @@ def optimise(
     Rope
         Frequencies (D,) or (D, k), ``context = max_lag + 1``, and in its ``source``
 
-        - ``norm``: what was minimised; ``max_lag``: the range, one number for each axis;
+        - ``norm``: what was minimised;
         - ``error``: ``rms`` and ``sup``, the root mean square and the largest ``abs(Phi_D - Phi)`` over the whole lags
           of the range, one of each pair +-lag; beyond 2**20, over the smaller ones and a spread over the rest;
-        - ``start``: the same of the design "quantile";
         - ``lower_bound``: a root mean square error that no set of so many blocks falls below, whatever its frequencies,
-          so that nobody looks for less; 0 where none is known (smooth kernels, and more than one axis).
+          so that nobody looks for less; 0 where none is known (smooth kernels, and more than one axis);
+        - ``extra``: ``max_lag``, the range, one number for each axis; ``starts``; and ``start``, the errors of the
+          design "quantile".
 
     Raises
     ------
@@ -97,7 +99,7 @@ def optimise(
     Examples
     --------
     >>> fit = optimise("gaussian(scale=32)", 64, max_lag=256)
-    >>> bool(fit.source["error"]["sup"] < 0.003 < 0.01 < fit.source["start"]["sup"])
+    >>> bool(fit.source.error["sup"] < 0.003 < 0.01 < fit.source.extra["start"]["sup"])
     True
     """
     made, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks, 1)
@@ -106,10 +108,16 @@ def optimise(
     bars.check(progress)
     array.check_float_dtype(dtype, array.named_namespace(xp))
     omega = fit(made, n_blocks, reach, norm, starts=starts, progress=progress)
-    errors = {"error": error(made, omega, reach), "start": error(made, quantile(made, n_blocks), reach)}
-    source: dict[str, Any] = {"kernel": repr(made), "design": "optimised", "norm": norm, "max_lag": list(reach)}
-    source |= {"starts": starts} | {name: {"rms": found.rms, "sup": found.sup} for name, found in errors.items()}
-    source["lower_bound"] = lower_bound(made, n_blocks, reach)
+    errors = [error(made, each, reach) for each in (omega, quantile(made, n_blocks))]
+    reached, start = ({"rms": each.rms, "sup": each.sup} for each in errors)
+    source = Provenance(
+        kernel=repr(made),
+        design="optimised",
+        norm=norm,
+        error=reached,
+        lower_bound=lower_bound(made, n_blocks, reach),
+        extra={"max_lag": list(reach), "starts": starts, "start": start},
+    )
     context = tuple(m + 1 for m in reach)
     frequencies = array.placed(made.as_given(omega), xp, device, dtype)
     return Rope(frequencies, context=context[0] if len(context) == 1 else context, source=source)

@@ -2,7 +2,7 @@
 
 A kernel is a transport map: `Kernel.transport` sends `Kernel.draws` columns of the unit cube to a frequency, so that
 every design of sampling is only another set of points, and algebra closes. Its ``phi`` is the expected cosine,
-``Phi(delta) = E cos(delta . omega)``. The two share no code: their agreement is evidence.
+``Phi(lag) = E cos(lag . omega)``. The two share no code: their agreement is evidence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Kernel(ABC):
     """A shift-invariant positive definite kernel Phi with Phi(0) = 1, and the law of frequencies behind it.
 
     A family is a frozen dataclass of its parameters and `ndim`, the number k of position axes, with `draws` and three
-    formulas: ``_phi(delta, xp)`` and ``_density(omega, xp)`` on arrays ``(..., k)`` of any library, and
+    formulas: ``_phi(lags, xp)`` and ``_density(omega, xp)`` on arrays ``(..., k)`` of any library, and
     ``_transport(u)`` from NumPy arrays ``(..., draws)`` to ``(..., k)``, whose law must be centrally symmetric.
     ``_law()`` may state the transport as data, for compiled loops.
     """
@@ -56,17 +56,17 @@ class Kernel(ABC):
         """
         return tuple(j >= self.draws - self.ndim for j in range(self.draws))
 
-    def __call__(self, delta: Array) -> Array:
-        """``kernel(delta)`` is ``kernel.phi(delta)``."""
-        return self.phi(delta)
+    def __call__(self, lags: Array) -> Array:
+        """``kernel(lags)`` is ``kernel.phi(lags)``."""
+        return self.phi(lags)
 
     @array.on_device_of_arrays
-    def phi(self, delta: Array) -> Array:
-        """Expected cosine ``Phi(delta) = E cos(delta . omega)``, in closed form.
+    def phi(self, lags: Array) -> Array:
+        """Expected cosine ``Phi(lag) = E cos(lag . omega)``, in closed form.
 
         Parameters
         ----------
-        delta : array_like, in units of position
+        lags : array_like, in units of position
             Lags: any shape for ndim = 1, ``(..., ndim)`` otherwise.
 
         Returns
@@ -77,20 +77,20 @@ class Kernel(ABC):
         Raises
         ------
         ValueError
-            If the last axis of `delta` is not `ndim` long (for ndim > 1).
+            If the last axis of `lags` is not `ndim` long (for ndim > 1).
         TypeError
-            If `delta` does not hold real numbers.
+            If `lags` does not hold real numbers.
         """
-        delta, xp = self.as_vectors(delta, "delta")
+        lags, xp = self.as_vectors(lags, "lags")
         with np.errstate(over="ignore", under="ignore"):  # a lag may be large enough for its square to overflow
-            return _as_ufuncs_do(self._phi(delta, xp))
+            return _as_ufuncs_do(self._phi(lags, xp))
 
     @array.on_device_of_arrays
-    def phi2(self, delta: Array) -> Array:
-        """Second harmonic ``Phi_2(delta) = E cos(2 delta . omega) = Phi(2 delta)``; see `phi`."""
-        delta, xp = self.as_vectors(delta, "delta")
+    def phi2(self, lags: Array) -> Array:
+        """Second harmonic ``Phi_2(lag) = E cos(2 lag . omega) = Phi(2 lag)``; see `phi`."""
+        lags, xp = self.as_vectors(lags, "lags")
         with np.errstate(over="ignore", under="ignore"):
-            return _as_ufuncs_do(self._phi(2.0 * delta, xp))
+            return _as_ufuncs_do(self._phi(2.0 * lags, xp))
 
     @array.on_device_of_arrays
     def density(self, omega: Array) -> Array:
@@ -154,13 +154,13 @@ class Kernel(ABC):
         return self.as_given(elementwise.on_host(self._frequencies, u, xp, "u", last_axis=self.ndim))
 
     def rescale(self, scale: float | Sequence[float]) -> Kernel:
-        """Stretch to ``Phi(delta / scale)``: frequencies divided by `scale`, a number or one for each axis."""
+        """Stretch to ``Phi(lag / scale)``: frequencies divided by `scale`, a number or one for each axis."""
         from rfrope.kernels.algebra import Rescaled  # algebra is itself made of kernels
 
         return Rescaled(self, scale)  # type: ignore[arg-type]
 
     def warp(self, matrix: Any) -> Kernel:
-        """Warp to ``Phi(M delta)``: frequencies ``M^T omega``, for an invertible (ndim, ndim) matrix M."""
+        """Warp to ``Phi(M lag)``: frequencies ``M^T omega``, for an invertible (ndim, ndim) matrix M."""
         from rfrope.kernels.algebra import Warped
 
         return Warped(self, matrix)
@@ -184,21 +184,21 @@ class Kernel(ABC):
         return f"{self.name}({', '.join(f'{n}={v!r}' for n, v in shown if n != 'ndim' or v != 1)})"
 
     @abstractmethod
-    def _phi(self, delta: Array, xp: ModuleType) -> Array:
+    def _phi(self, lags: Array, xp: ModuleType) -> Array:
         """Phi at lags ``(..., k)``."""
 
-    def falls(self, delta: Array, xp: ModuleType) -> Falls:
+    def falls(self, lags: Array, xp: ModuleType) -> Falls:
         """Return ``E (1 - cos u)`` and ``E (1 - cos u)^2`` at lags ``(..., k)``, with their digits at small lags.
 
         Small lags of a kernel that states nothing but Phi have the digits of ``1 - Phi``.
         """
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             stated = self._owner({"_falls"}) <= self._owner(_PHI)
-            return self._falls(delta, xp) if stated else Kernel._falls(self, delta, xp)
+            return self._falls(lags, xp) if stated else Kernel._falls(self, lags, xp)
 
-    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+    def _falls(self, lags: Array, xp: ModuleType) -> Falls:
         """As `falls`."""
-        return from_phi(self._phi(delta, xp), self._phi(2.0 * delta, xp))
+        return from_phi(self._phi(lags, xp), self._phi(2.0 * lags, xp))
 
     @abstractmethod
     def _transport(self, u: np.ndarray) -> np.ndarray:

@@ -89,7 +89,7 @@ def tabulated(curve: Curve, contexts: Sequence[int]) -> dict[str, Any]:
     starts, ends = starts[starts <= last], np.minimum(ends[starts <= last], last)
     lags = _counted_lags(starts, ends)
     blocks = len(terms) + curve.still
-    values = (curve.gain * len(terms) * analysis.mean_kernel(terms, lags) + curve.still) / blocks
+    values = (curve.gain * len(terms) * analysis.mean_kernel(lags, terms) + curve.still) / blocks
     ranges = Bins(np.searchsorted(lags, starts), starts).range(values)
     names = ("low", "mid", "high")
     return {

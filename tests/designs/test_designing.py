@@ -50,7 +50,7 @@ def test_the_error_of_a_design_is_that_within_the_context():
     for seed in range(6):
         rope = rfrope.design(law, head_dim=4, context=5, design="stratified", rng=seed)
         errors = np.abs(np.cos(np.multiply.outer(lags, rope.frequencies)).mean(axis=1) - law.phi(lags))
-        assert rope.source["error"]["sup"] == pytest.approx(np.max(errors[:5]))
+        assert rope.source.error["sup"] == pytest.approx(np.max(errors[:5]))
         larger += errors[5] > np.max(errors[:5])
     assert larger
 
@@ -62,31 +62,31 @@ def test_the_seed_of_a_design_is_a_number(rng, seed):
         with pytest.raises((TypeError, ValueError), match="rng"):
             rfrope.design("gaussian", head_dim=8, context=32, rng=rng)
         return
-    assert rfrope.design("gaussian", head_dim=8, context=32, design="iid", rng=rng).source.get("seed") == seed
+    assert rfrope.design("gaussian", head_dim=8, context=32, design="iid", rng=rng).source.seed == seed
 
 
 def test_a_rope_of_it_can_be_made_again():
     rope = rfrope.design("matern(scale=16)", head_dim=64, context=(256), heads=2, design="balanced", rng=5)
-    assert (rope.source["design"], rope.source["seed"], rope.source["norm"]) == ("balanced", 5, None)
+    assert (rope.source.design, rope.source.seed, rope.source.norm) == ("balanced", 5, None)
     again = sample("matern(scale=16)", 32, rng=5, heads=2, design="balanced", max_lag=255)
     np.testing.assert_array_equal(rope.frequencies, again)
     other = rfrope.design("matern(scale=16)", head_dim=64, context=256, heads=2, design="stratified", rng=5)
-    assert rope.source["error"]["rms"] < 0.8 * other.source["error"]["rms"]
+    assert rope.source.error["rms"] < 0.8 * other.source.error["rms"]
 
 
 def test_what_optimise_says_of_itself_is_what_a_file_gives_back(tmp_path):
     rope = rfrope.designs.optimise("gaussian(scale=4)", 3, max_lag=9, starts=1)
     rfrope.save(tmp_path / "a.npz", rope)
     assert rfrope.load(tmp_path / "a.npz").source == rope.source
-    assert rope.source["max_lag"] in (9, [9])
+    assert rope.source.extra["max_lag"] in (9, [9])
 
 
 def test_a_ladder_of_scales_and_seeds_of_several_numbers():
     options = {"head_dim": 8, "context": [32], "rng": [3, 4], "design": "stratified"}
     rope = rfrope.design("gaussian", heads=3, ladder=(4, 64), **options)
-    assert rope.source["seed"] == [3, 4]
+    assert tuple(rope.source.seed) == (3, 4)
     scales = [rfrope.kernel("gaussian", scale=scale) for scale in (4.0, 16.0, 64.0)]
-    assert rope.source["kernel"] == [*map(repr, scales)]
+    assert rope.source.kernel == tuple(map(repr, scales))
     np.testing.assert_array_equal(rope.frequencies, rfrope.design(scales, **options).frequencies)
 
 

@@ -35,7 +35,7 @@ def test_no_set_falls_below_the_bound(text, n):
     """Neither an optimised set nor thousands at random, and the bound is no trivial one."""
     kernel, max_lag = kernels.parse(text), 128
     bound = lower_bound(kernel, n, (max_lag,))
-    best = optimise(kernel, n, max_lag=max_lag).source["error"]["rms"]
+    best = optimise(kernel, n, max_lag=max_lag).source.error["rms"]
     assert 0.15 * best < bound < best
     at, _ = lags_within((max_lag,), 2**20)
     sets = np.random.default_rng(n).permuted(np.linspace(0.0, np.pi, 3 * 2000 * n) ** 2 / np.pi).reshape(-1, n)
@@ -61,13 +61,13 @@ def test_a_bound_that_counts_the_repulsion_twice_is_seen(monkeypatch):
     right = errors._minimise
     monkeypatch.setattr(errors, "_minimise", lambda c, nu, u, fejer, own: right(c, nu, u, fejer, 4.0 * own))
     kernel = kernels.parse("log_uniform(low=0.05, high=0.5)")
-    best = optimise(kernel, 8, max_lag=128).source["error"]["rms"]
+    best = optimise(kernel, 8, max_lag=128).source.error["rms"]
     assert lower_bound(kernel, 8, (128,)) > best
 
 
 def test_where_nothing_is_known_the_bound_is_zero():
     assert lower_bound(kernels.parse("gaussian(scale=32)"), 64, (256,)) == 0.0
-    assert optimise("exponential(ndim=2)", 4, max_lag=3).source["lower_bound"] == 0.0
+    assert optimise("exponential(ndim=2)", 4, max_lag=3).source.lower_bound == 0.0
 
 
 def test_the_minimum_of_a_polynomial_is_bounded_between_the_points_of_the_grid():

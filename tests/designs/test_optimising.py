@@ -67,7 +67,7 @@ def test_random_starts_of_the_table_are_reproduced():
     ],
 )
 def test_small_sets_are_the_best(text, n, max_lag, least):
-    assert optimise(text, n, max_lag=max_lag).source["error"]["rms"] < 1.001 * least
+    assert optimise(text, n, max_lag=max_lag).source.error["rms"] < 1.001 * least
 
 
 @pytest.mark.parametrize("text", ["gaussian(scale=32)", "exponential(scale=48)"])
@@ -75,13 +75,13 @@ def test_one_block_is_the_best_of_a_grid(text):
     kernel, grid, box = kernels.parse(text), np.linspace(0.0, np.pi, 100_001), np.arange(65.0)
     squares = np.mean((np.cos(grid[:, None] * box) - kernel.phi(box)) ** 2, axis=1)
     fit = optimise(kernel, 1, max_lag=64)
-    assert fit.source["error"]["rms"] == pytest.approx(math.sqrt(squares.min()), rel=1e-4)
-    assert fit.source["lower_bound"] <= math.sqrt(squares.min())
+    assert fit.source.error["rms"] == pytest.approx(math.sqrt(squares.min()), rel=1e-4)
+    assert fit.source.lower_bound <= math.sqrt(squares.min())
 
 
 @pytest.mark.parametrize("text", ["shell(radius=0.1)", "constant()"])
 def test_laws_of_one_frequency_are_met_exactly(text):
-    assert optimise(text, 8, max_lag=256).source["error"]["sup"] < 1e-12
+    assert optimise(text, 8, max_lag=256).source.error["sup"] < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_laws_of_one_frequency_are_met_exactly(text):
      pytest.param("periodic(period=96, scale=0.7)", 8, marks=campaign)],
 )  # fmt: skip
 def test_least_squares_have_the_lower_squares_and_minimax_the_lower_largest_error(text, n):
-    found = {norm: optimise(text, n, max_lag=256, norm=norm).source["error"] for norm in ("rms", "sup")}
+    found = {norm: optimise(text, n, max_lag=256, norm=norm).source.error for norm in ("rms", "sup")}
     assert found["rms"]["rms"] <= found["sup"]["rms"] * (1.0 + 1e-6)
     assert found["sup"]["sup"] <= found["rms"]["sup"]
 
@@ -110,21 +110,21 @@ def test_least_squares_have_the_lower_squares_and_minimax_the_lower_largest_erro
 def test_a_fit_reaches_what_it_says_and_no_less_than_its_start(text, n, max_lag):
     kernel = kernels.parse(text)
     fits = {norm: optimise(kernel, n, max_lag=max_lag, norm=norm) for norm in ("rms", "sup")}
-    reach = fits["rms"].source["max_lag"]
+    reach = fits["rms"].source.extra["max_lag"]
     assert fits["rms"].context == (reach[0] + 1 if len(reach) == 1 else tuple(m + 1 for m in reach))
     grid = np.stack(np.meshgrid(*[np.arange(-m, m + 1) for m in reach], indexing="ij"), axis=-1)
     half = grid.reshape(-1, kernel.ndim)[grid.size // kernel.ndim // 2 :].astype(float)
     for norm, fit in fits.items():
         omega = fit.frequencies.reshape(n, kernel.ndim)
         error = np.abs(analysis.mean_kernel(omega, half) - kernel.phi(kernel.as_given(half)))
-        reached = fit.source["error"]
+        reached = fit.source.error
         assert reached["rms"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-6, abs=1e-12)
         assert reached["sup"] == pytest.approx(np.max(error), rel=1e-6, abs=1e-12)
-        assert reached[norm] <= fit.source["start"][norm]
+        assert reached[norm] <= fit.source.extra["start"][norm]
         np.testing.assert_array_equal(
             sample(kernel, n, design="optimised", max_lag=max_lag, norm=norm), fit.frequencies
         )
-    found = {norm: fit.source["error"] for norm, fit in fits.items()}
+    found = {norm: fit.source.error for norm, fit in fits.items()}
     assert found["sup"]["sup"] <= found["rms"]["sup"]
     assert found["rms"]["rms"] <= found["sup"]["rms"] * (1.0 + 1e-9) + 1e-5
 
@@ -135,7 +135,7 @@ def test_the_largest_error_is_a_local_minimum():
     fit = optimise(kernel, 12, max_lag=60, norm="sup")
     for size in (1e-6, 1e-4, 1e-3):
         moved = fit.frequencies + size / 60 * rng.normal(size=(1000, 12))
-        assert errors_sup(kernel, moved, 60).min() > 0.995 * fit.source["error"]["sup"]
+        assert errors_sup(kernel, moved, 60).min() > 0.995 * fit.source.error["sup"]
 
 
 def errors_sup(kernel: Kernel, sets: np.ndarray, max_lag: int) -> np.ndarray:
@@ -145,10 +145,10 @@ def errors_sup(kernel: Kernel, sets: np.ndarray, max_lag: int) -> np.ndarray:
 
 def test_a_long_range_is_fitted_at_some_lags_and_judged_at_all():
     fit = optimise("gaussian(scale=256)", 8, max_lag=5000)
-    assert fit.source["error"]["rms"] < fit.source["start"]["rms"]
+    assert fit.source.error["rms"] < fit.source.extra["start"]["rms"]
     lags = np.arange(5001.0)
-    error = analysis.mean_kernel(fit.frequencies, lags) - kernels.parse("gaussian(scale=256)").phi(lags)
-    assert fit.source["error"]["rms"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-6)
+    error = analysis.mean_kernel(lags, fit.frequencies) - kernels.parse("gaussian(scale=256)").phi(lags)
+    assert fit.source.error["rms"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-6)
 
 
 @pytest.mark.parametrize("text", ["gaussian(scale=32)", "exponential(scale=6)"])
@@ -180,8 +180,8 @@ def test_more_starts_are_no_worse_and_progress_sees_them():
     few = optimise("exponential(scale=20)", 16, max_lag=200, starts=1)
     many = optimise("exponential(scale=20)", 16, max_lag=200, starts=6, progress=progress)
     assert seen == [7] * 7
-    assert many.source["error"]["rms"] <= few.source["error"]["rms"] * (1.0 + 1e-9)
-    assert (few.source["starts"], many.source["starts"]) == (1, 6)
+    assert many.source.error["rms"] <= few.source.error["rms"] * (1.0 + 1e-9)
+    assert (few.source.extra["starts"], many.source.extra["starts"]) == (1, 6)
     assert [optimising.usual_starts(kernels.parse("gaussian"), n) for n in (8, 1024)] == [16, 1]
 
 

@@ -270,7 +270,7 @@ def test_kernel_estimates_take_the_mean_over_independent_sets(design, quantity):
     kernel = plain(design)
     lags = LAGS[kernel.ndim]
     options = {} if design == "iid" else {"n_blocks": 8}
-    found = rfrope.estimate_kernel(kernel, lags, n_samples=16_000, rng=0, design=design, quantity=quantity, **options)
+    found = rfrope.estimate_kernel(lags, kernel, n_samples=16_000, rng=0, design=design, quantity=quantity, **options)
     expected = {"phi": kernel.phi(lags), "phi2": kernel.phi2(lags), "sin": 0.0}[quantity]
     assert found.n == (16_000 if design == "iid" else 2000)
     assert np.all(np.abs(found.value - expected) <= Z_BOUND * found.stderr)
@@ -293,7 +293,7 @@ def test_kernel_estimates_take_the_mean_over_independent_sets(design, quantity):
 )
 def test_estimates_that_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        rfrope.estimate_kernel(G, 1.0, n_samples=64, rng=0, **options)
+        rfrope.estimate_kernel(1.0, G, n_samples=64, rng=0, **options)
     if "n_blocks" not in options and options["design"] != "sobol":
         with pytest.raises(ValueError, match=message):
             rfrope.estimate_scores(Q, K, 1.0, G, n_trials=8, **options)

@@ -238,7 +238,7 @@ class Cube(Kernel):
     def _transport(self, u):
         return u
 
-    def _phi(self, delta, xp):
+    def _phi(self, lags, xp):
         raise NotImplementedError  # these laws are not symmetric
 
 

@@ -36,7 +36,7 @@ def test_heads_that_were_built_have_their_offset(offset, pairing):
     assert float(found.confidence) == 1.0
     assert (float(found.mass) > 0.9) == (offset == round(offset))
     assert float(found.value) == pytest.approx(
-        float(heads.profile(q, k, omega, found.offset, pairing=pairing).mean) / 8
+        float(heads.profile(q, k, found.offset, omega, pairing=pairing).mean) / 8
     )
     assert float(found.runner_up_value) < float(found.value)
 
@@ -57,7 +57,7 @@ def test_mass_is_the_softmax_of_the_profile():
     q, k, omega = heads_of["previous_q"], heads_of["previous_k"], heads_of["inv_freq"]
     for scale in (None, 0.05):
         found = heads.effective_offset(q, k, omega, max_lag=50, scale=scale)
-        weights = np.exp(heads.profile(q, k, omega, np.arange(-50, 1), scale=scale or 0.125).mean)
+        weights = np.exp(heads.profile(q, k, np.arange(-50, 1), omega, scale=scale or 0.125).mean)
         assert float(found.mass) == pytest.approx(weights[49] / weights.sum(), rel=1e-9)
 
 
@@ -172,7 +172,7 @@ def test_the_previous_token_head_looks_at_the_previous_token(real):
         assert float(found.mass) > 0.85  # the model's own attention there is 0.766
     lags = np.arange(-168, 1)
     for pairs in ("all", "occurring"):
-        assert lags[np.argmax(heads.profile(q, k, omega, lags, pairs=pairs).mean)] == -1
+        assert lags[np.argmax(heads.profile(q, k, lags, omega, pairs=pairs).mean)] == -1
 
 
 def test_a_wrong_sign_or_pairing_moves_the_previous_token_head(real):
@@ -189,8 +189,8 @@ def test_the_induction_head_follows_content(real):
     """Pairs that occur at -59 score high because of what they hold: put elsewhere they still do, and others do not."""
     q, k, omega = real["induction_q"], real["induction_k"], real["inv_freq"]
     lags = np.arange(-110, 0)
-    occurring = heads.profile(q, k, omega, lags, pairs="occurring", scale=0.125).mean
-    everything = heads.profile(q, k, omega, lags, scale=0.125).mean
+    occurring = heads.profile(q, k, lags, omega, pairs="occurring", scale=0.125).mean
+    everything = heads.profile(q, k, lags, omega, scale=0.125).mean
     assert lags[np.argmax(occurring)] == -59
     at = np.flatnonzero(lags == -59)[0]
     assert occurring[at] - everything[at] > 5.0

@@ -95,7 +95,7 @@ def test_offsets_of_several_axes_and_heads(xp):
 def test_several_offsets_of_several_axes():
     omega, offsets, weights = RNG.normal(size=(2, 6, 3)), RNG.normal(size=(2, 4, 3)), RNG.normal(size=(2, 4))
     lags = RNG.normal(size=(5, 3))
-    got = heads.positional_scores(omega, lags, offset=offsets, offset_weights=weights, scaled=False)
+    got = heads.positional_scores(lags, omega, offset=offsets, offset_weights=weights, scaled=False)
     for head in range(2):
         each = [closed_form(omega[head], lags, o) for o in offsets[head]]
         np.testing.assert_allclose(got[head], weights[head] @ np.array(each), atol=1e-12)
@@ -123,8 +123,8 @@ def test_the_dtype_of_the_weights(xp):
 
 
 def test_the_attention_that_wendler_gives():
-    assert heads.positional_scores(OMEGA, -1, temperature=1 / 7, scaled=False) == pytest.approx(7.0 * 64, rel=1e-15)
-    assert heads.positional_scores(OMEGA, -1, head_dim=256) == pytest.approx(4.0, rel=1e-15)
+    assert heads.positional_scores(-1, OMEGA, temperature=1 / 7, scaled=False) == pytest.approx(7.0 * 64, rel=1e-15)
+    assert heads.positional_scores(-1, OMEGA, head_dim=256) == pytest.approx(4.0, rel=1e-15)
     found = heads.positional_attention(OMEGA, 1024, scaled=False, temperature=0.5)
     assert found.gap == pytest.approx(2.0 * 1.906, abs=1e-3)
     assert found.gap == pytest.approx(2.0 * np.sum(1.0 - np.cos(OMEGA)), rel=1e-12)
@@ -137,7 +137,7 @@ def test_the_attention_that_wendler_gives():
 @pytest.mark.parametrize("shape", [(), (2, 3)])
 def test_positional_scores_at_lags_of_any_shape(shape, xp):
     lags = RNG.integers(-50, 50, size=shape)
-    got = heads.positional_scores(xp(OMEGA), xp(lags), offset=xp(-1.5), temperature=0.3)
+    got = heads.positional_scores(xp(lags), xp(OMEGA), offset=xp(-1.5), temperature=0.3)
     assert xp.owns(got)
     assert got.shape == shape
     assert got.dtype == xp.dtype("float64")
@@ -148,14 +148,14 @@ def test_phases_of_the_closed_form_are_exact():
     omega, lag, offset = [0.3, 1.0], 2**40 + 1, -(2**33) - 3
     with mp.workdps(60):
         wanted = float(sum(mp.cos((lag - offset) * mp.mpf(w)) for w in omega))
-    assert heads.positional_scores(omega, lag, offset=offset, scaled=False) == pytest.approx(wanted, abs=4e-15)
+    assert heads.positional_scores(lag, omega, offset=offset, scaled=False) == pytest.approx(wanted, abs=4e-15)
 
 
 def test_parts_of_the_blocks_add_up(monkeypatch):
     sets = (
-        (OMEGA, np.arange(9)),
-        (RNG.normal(size=(3, 7, 2)), RNG.normal(size=(5, 2))),
-        (RNG.normal(size=(7, 2)), [1, 2]),
+        (np.arange(9), OMEGA),
+        (RNG.normal(size=(5, 2)), RNG.normal(size=(3, 7, 2))),
+        ([1, 2], RNG.normal(size=(7, 2))),
     )
     options = [{"offset": [-1, -5]}, {"offset": RNG.normal(size=(3, 1, 2))}, {"offset": [0.5, 0.5]}]
     whole = [heads.positional_scores(*pair, **more) for pair, more in zip(sets, options, strict=True)]
@@ -359,7 +359,7 @@ REFUSED = [  # by which of the functions, for what, and by which message
 def test_refused_arguments(functions, arguments, message):
     calls = {
         "weights": lambda w, more: heads.positional_weights(w, **{"d_model": 3} | more),
-        "scores": lambda w, more: heads.positional_scores(w, [1, 2] if np.ndim(w) > 1 else 3, **more),
+        "scores": lambda w, more: heads.positional_scores([1, 2] if np.ndim(w) > 1 else 3, w, **more),
         "attention": lambda w, more: heads.positional_attention(w, **{"context": 9} | more),
     }
     options = {"frequencies": [1.0, 0.5]} | arguments
@@ -375,7 +375,7 @@ def test_numbers_that_are_arrays_would_lose_their_gradient(name):
     calls = [
         ("temperature", lambda **more: heads.positional_weights(OMEGA, d_model=2, **more)),
         ("constant", lambda **more: heads.positional_weights(OMEGA, d_model=2, **more)),
-        ("temperature", lambda **more: heads.positional_scores(OMEGA, 3, **more)),
+        ("temperature", lambda **more: heads.positional_scores(3, OMEGA, **more)),
         ("temperature", lambda **more: heads.positional_attention(OMEGA, 3, **more)),
     ]
     for argument, call in calls:

@@ -386,7 +386,7 @@ def test_shapes_of_lags():
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 1), (2, 3)])
 def test_lags_of_the_wrong_width_are_refused(shape):
-    for function, name in ((G2.phi, "delta"), (G2.phi2, "delta"), (G2.density, "omega")):
+    for function, name in ((G2.phi, "lags"), (G2.phi2, "lags"), (G2.density, "omega")):
         with pytest.raises(ValueError, match=rf"^{name} has shape .*; expected \(..., 2\): .* has 2 axes"):
             function(np.zeros(shape))
 
@@ -395,7 +395,7 @@ def test_lags_of_the_wrong_width_are_refused(shape):
     "bad", ["abc", ["a"], [1j], [True], object, np.array([1], dtype=object), [[1, 2], [3]], {}], ids=str
 )
 def test_lags_that_are_no_numbers_are_refused(bad):
-    for function, name in ((G.phi, "delta"), (G.phi2, "delta"), (G.density, "omega"), ((G * C).phi, "delta")):
+    for function, name in ((G.phi, "lags"), (G.phi2, "lags"), (G.density, "omega"), ((G * C).phi, "lags")):
         with pytest.raises(TypeError, match=rf"^{name} (is|has) .*; expected"):
             function(bad)
 

@@ -376,7 +376,7 @@ class IndependentAxes(Kernel):
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.concatenate([self.line._transport(part) for part in np.split(u, self.ndim, axis=-1)], axis=-1)
 
-    def _phi(self, delta, xp):
+    def _phi(self, lags, xp):
         raise NotImplementedError  # its frequencies are held against the right law's Phi
 
 

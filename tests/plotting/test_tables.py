@@ -37,7 +37,7 @@ def test_ranges_and_rows_are_those_of_all_lags(omega, still, gain):
     contexts = [2, 64, 512]
     found = tables.tabulated(Curve("one", omega, 511, still=still, gain=gain), contexts)
     theta = omega if omega.ndim == 1 else omega.sum(axis=1)
-    values = (gain * 16 * analysis.mean_kernel(theta, np.arange(512)) + still) / (16 + still)
+    values = (gain * 16 * analysis.mean_kernel(np.arange(512), theta) + still) / (16 + still)
     for number, (first, end) in enumerate(zip(*tables.lag_bins(511), strict=True)):
         part = values[first : end + 1]
         drawn = [found[name][number] for name in ("low", "mid", "high")]
@@ -70,7 +70,7 @@ def test_far_lags_are_a_sample_without_rows(monkeypatch):
     assert len(found["mid"]) == len(starts)
     single = np.append(np.diff(starts), 0) == 1
     np.testing.assert_allclose(
-        np.asarray(found["mid"])[single], analysis.mean_kernel(LADDER, starts[single]), atol=1e-6
+        np.asarray(found["mid"])[single], analysis.mean_kernel(starts[single], LADDER), atol=1e-6
     )
 
 
