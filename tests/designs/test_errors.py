@@ -54,7 +54,7 @@ def test_the_bound_of_one_block_by_all_frequencies():
 def test_the_bound_of_very_few_lags_is_below_what_is_reached():
     """Lag 0 counts, as in the error: of five lags, leaving it out would lift the bound above the optimum."""
     best = optimise("exponential(scale=4)", 1, max_lag=4, starts=8).source
-    assert 0.95 * best["error"]["rms"] < best["lower_bound"] < best["error"]["rms"]
+    assert 0.95 * best.error["rms"] < best.lower_bound < best.error["rms"]
 
 
 def test_a_bound_that_counts_the_repulsion_twice_is_seen(monkeypatch):

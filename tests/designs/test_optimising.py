@@ -37,10 +37,10 @@ def rows_of_table():
 def test_within_two_percent_of_the_best_of_200_random_starts(row):
     fit = optimise(row["kernel"], int(row["blocks"]), max_lag=int(row["max lag"])).source
     least = float(row["random starts"])
-    assert fit["error"]["rms"] < 1.02 * least + 1e-8
-    assert fit["lower_bound"] <= fit["error"]["rms"]
-    assert fit["lower_bound"] <= 1.0001 * least
-    assert fit["error"]["rms"] == pytest.approx(float(row["optimised"]), rel=0.02, abs=1e-8)
+    assert fit.error["rms"] < 1.02 * least + 1e-8
+    assert fit.lower_bound <= fit.error["rms"]
+    assert fit.lower_bound <= 1.0001 * least
+    assert fit.error["rms"] == pytest.approx(float(row["optimised"]), rel=0.02, abs=1e-8)
 
 
 def test_the_table_is_of_all_families_and_every_size():
