@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, philox, sums, threads
+from rfrope._core import array, parallel, random, sums
 from rfrope._core import progress as bars
 from rfrope._core.arguments import MOST, choice, is_several, show, whole
 from rfrope.designs.descent import NEGLIGIBLE, Lags, descend, search
@@ -24,7 +24,7 @@ NORMS = ("rms", "sup")
 _MOST_STARTS = 2**16
 _MOST_LAGS = 2**52  # lags that a range may hold
 _MOST_UNKNOWNS = 2**10  # unknowns of a fit: its time grows with their square
-_KEY = philox.key_from_rng(0)  # all starts and jumps are drawn with it: a fit has no seed
+_KEY = random.key_from_rng(0)  # all starts and jumps are drawn with it: a fit has no seed
 _WORK = 2**9  # unknowns times starts, unless a number of starts is given
 _USUAL_STARTS = 16  # at most
 _QUICK, _LAST = (60, 1e-5), (500, 1e-7)  # steps at most and least gain of descents in between, and of the last one
@@ -201,7 +201,7 @@ def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Any) -> lis
         first = descend(lags, quantile(kernel, n), *_LAST)
         yield first
         if first[1] >= NEGLIGIBLE**2:
-            yield from threads.ordered_map(from_start, range(starts), threads.allowed())
+            yield from parallel.ordered_map(from_start, range(starts), parallel.allowed())
 
     return list(bars.shown(all_fits(), starts + 1, progress))
 
@@ -247,7 +247,7 @@ def _minimise_largest(kernel: Kernel, max_lag: tuple[int, ...], fits: list[np.nd
 
     for steps, kept in _REFINED:
         lowered = partial(_minimax, lags=lags, target=target, steps=steps)
-        fits = sorted(threads.ordered_map(lowered, fits, threads.allowed()), key=largest)[:kept]
+        fits = sorted(parallel.ordered_map(lowered, fits, parallel.allowed()), key=largest)[:kept]
     return fits[0]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, capacity, philox, threads
+from rfrope._core import array, capacity, parallel, random
 from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
 from rfrope.designs import sets
@@ -179,7 +179,7 @@ def sample(
     _check_size(kernels[0], n_blocks, max(streams, len(kernels)))
     reach = _read_range(kernels[0], design, n_blocks, max_lag, norm)
     array.check_float_dtype(dtype, array.named_namespace(xp))
-    key = philox.key_from_rng(rng) if _BY_NAME[chosen[0]].randomised else None
+    key = random.key_from_rng(rng) if _BY_NAME[chosen[0]].randomised else None
     each = 1 if several else streams
     found = []
     for head, (one, name) in enumerate(zip(kernels, chosen, strict=True)):
@@ -189,7 +189,7 @@ def sample(
         elif reach:
             found.append(sets.balanced(one, key, n_blocks, reach, head, each))
         else:
-            found.append(draw_sets(one, name, key, n_blocks, head, each, threads.allowed()))
+            found.append(draw_sets(one, name, key, n_blocks, head, each, parallel.allowed()))
     joined = found[0] if len(found) == 1 else np.concatenate(found)
     if heads is None and not several:
         joined = kernels[0].as_given(joined[0])
@@ -234,11 +234,11 @@ def points(
     choice("design", design, tuple(sets.POINTS))
     streams = 1 if heads is None else whole("heads", heads)
     _check_size(kernel, n_blocks, streams)
-    found = sets.POINTS[design](kernel, philox.key_from_rng(rng), n_blocks, 0, streams)
+    found = sets.POINTS[design](kernel, random.key_from_rng(rng), n_blocks, 0, streams)
     return found[0] if heads is None else found
 
 
-def draw(kernel: Kernel, key: philox.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
+def draw(kernel: Kernel, key: random.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
     """Draws start, ..., start + n_draws - 1 of some streams: ``(streams, n_draws, k)``."""
     return sets.transport(kernel, sets.uniforms(key, start, n_draws, kernel.draws, stream, streams))
 
@@ -246,7 +246,7 @@ def draw(kernel: Kernel, key: philox.Key, start: int, n_draws: int, *, stream: i
 def draw_sets(
     kernel: Kernel,
     design: str,
-    key: philox.Key,
+    key: random.Key,
     n_blocks: int,
     stream: int = 0,
     streams: int = 1,

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rfrope._core import philox, special, threads
+from rfrope._core import parallel, quantiles, random
 from rfrope.designs.descent import inner
 from rfrope.kernels import Kernel
 
@@ -31,21 +31,21 @@ _ROUNDS = 3  # over all pairs of sets; what more of them gain is less than 1 %
 _NO_GAIN = 1e-9  # part of a point's own square
 
 
-def uniforms(key: philox.Key, start: int, n: int, columns: int, stream: int, streams: int) -> np.ndarray:
+def uniforms(key: random.Key, start: int, n: int, columns: int, stream: int, streams: int) -> np.ndarray:
     """Philox's uniforms ``(streams, n, columns)``, by the compiled loop where they are many."""
-    make = philox.uniforms if streams * n * columns >= _MANY else philox.uniforms.generic
+    make = random.uniforms if streams * n * columns >= _MANY else random.uniforms.generic
     return make(key, start, n, columns, stream=stream, streams=streams)
 
 
 # -- randomised --------------------------------------------------------------------------------------------------------
 
 
-def iid(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def iid(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """Independent points."""
     return uniforms(key, 0, n, kernel.draws, stream, streams)
 
 
-def stratified(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def stratified(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """One point in each of n strata of every column, the strata permuted at random: a Latin hypercube.
 
     Strata of a column that carries a sign are those of its magnitude, and its sign is drawn independently. In one axis
@@ -59,7 +59,7 @@ def stratified(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: in
     return _inside(np.where(kernel.signed_columns, _mirror(cell, sign < 0.5), cell))
 
 
-def shifted(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def shifted(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """Points of `quantile` moved by one random shift, in random order and with independent signs.
 
     In one axis magnitudes are at probabilities (i + U)/n, with one uniform U for all (systematic sampling); in more a
@@ -80,7 +80,7 @@ def needs_table(kernel: Kernel) -> bool:
 
 
 def strata_of_magnitude(
-    kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int, *, moved: bool = False, shared: bool = False
+    kernel: Kernel, key: random.Key, n: int, stream: int, streams: int, *, moved: bool = False, shared: bool = False
 ) -> np.ndarray:
     """One point of each of n strata of abs(omega) in one axis, for a transport of several columns.
 
@@ -125,7 +125,7 @@ def _squeeze_into_boxes(kernel: Kernel, u: np.ndarray) -> np.ndarray:
     return _inside(points)
 
 
-def sobol(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def sobol(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """First n of the next power of two Sobol' points (SciPy's), scrambled: random lower triangular matrices and shifts.
 
     Matousek's linear scrambling with a digital shift, as in `scipy.stats.qmc.Sobol`, but with Philox's bits.
@@ -148,7 +148,7 @@ def sobol(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) ->
     return half_covered(kernel, cube, u[:, :n, columns] < 0.5)
 
 
-def halton(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def halton(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """First n Halton points (SciPy's), scrambled: digits permuted at random, and a random place in the cell they name.
 
     Every digit of every column has a permutation of its own (Owen, "A randomized Halton algorithm in R", 2017).
@@ -188,7 +188,7 @@ def transport(kernel: Kernel, points: np.ndarray, n_threads: int = 1) -> np.ndar
     return found.reshape(*points.shape[:-1], kernel.ndim)
 
 
-def independent(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int, n_threads: int) -> np.ndarray:
+def independent(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int, n_threads: int) -> np.ndarray:
     """Frequencies of the points of `iid`; of many, nothing is held but the frequencies and some points at a time."""
     if n <= _ROWS or not kernel.draws:
         return transport(kernel, iid(kernel, key, n, stream, streams), n_threads)
@@ -206,24 +206,24 @@ def _transport_parts(
     found = np.empty((sets, n, kernel.ndim))
 
     def work(item: tuple[int, slice]) -> None:
-        threads.checkpoint()
+        parallel.checkpoint()
         number, part = item
         found[number, part] = np.reshape(kernel.transport(points(number, part)), (-1, kernel.ndim))
 
     items = [(one, slice(at, min(at + _ROWS, n))) for one in range(sets) for at in range(0, n, _ROWS)]
-    for _ in threads.ordered_map(work, items, n_threads):
+    for _ in parallel.ordered_map(work, items, n_threads):
         pass
     return found
 
 
-def antithetic(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def antithetic(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """Pairs (omega, -omega) of the first n/2 independent draws; of an odd number the last one is alone."""
     drawn = transport(kernel, iid(kernel, key, (n + 1) // 2, stream, streams))
     pairs = np.repeat(drawn, 2, axis=1)[:, :n]
     return pairs * np.where(np.arange(n) % 2, -1.0, 1.0)[:, None]
 
 
-def orthogonal(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def orthogonal(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """Groups of k orthogonal directions, each of them uniform, times independent radii of the kernel's law.
 
     Directions are the rows of Q from the QR decomposition of a normal matrix, its columns times the signs of R's
@@ -234,7 +234,7 @@ def orthogonal(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: in
     u = uniforms(key, 0, groups * k, kernel.draws + k, stream, streams)
     drawn = transport(kernel, u[:, :n, : kernel.draws])
     radius = np.linalg.norm(np.linalg.solve(isotropy, drawn[..., None])[..., 0], axis=-1)
-    q, r = np.linalg.qr(special.normal_quantile(u[..., kernel.draws :]).reshape(streams, groups, k, k))
+    q, r = np.linalg.qr(quantiles.normal_quantile(u[..., kernel.draws :]).reshape(streams, groups, k, k))
     q = q * np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0.0, -1.0, 1.0)[..., None, :]
     directions = q.reshape(streams, groups * k, k)[:, :n]
     return (radius[..., None] * directions) @ isotropy.T
@@ -260,7 +260,7 @@ FREQUENCIES = {"antithetic": antithetic, "orthogonal": orthogonal}
 
 
 def balanced(
-    kernel: Kernel, key: philox.Key, n: int, reach: tuple[int, ...], stream: int = 0, streams: int = 1
+    kernel: Kernel, key: random.Key, n: int, reach: tuple[int, ...], stream: int = 0, streams: int = 1
 ) -> np.ndarray:
     """Frequencies of some streams, ``(streams, n, k)``: of many points of the law, one of several disjoint sets.
 

@@ -82,6 +82,11 @@ class Kernel(ABC):
             If `lags` does not hold real numbers.
         """
         lags, xp = self.as_vectors(lags, "lags")
+        return self.phi_of_vectors(lags, xp)
+
+    def phi_of_vectors(self, lags: Array, xp: ModuleType) -> Array:
+        """Return Phi at lags ``(..., ndim)`` that are read already."""
+        array.check_memory(_HELD, lags.shape, lags, "lags")
         with np.errstate(over="ignore", under="ignore"):  # a lag may be large enough for its square to overflow
             return _as_ufuncs_do(self._phi(lags, xp))
 

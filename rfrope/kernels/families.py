@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rfrope._core import array, special
+from rfrope._core import array, quantiles, special
 from rfrope._core.array import Array
 from rfrope.kernels import falls
 from rfrope.kernels.base import Kernel
@@ -114,7 +114,7 @@ class _Stated(_Isotropic):
     def _unit_law(self) -> tuple[Quantile, Quantile | None]:
         """Component and shared radius of the law of w, as `Law` has them."""
         line = self._line() if self.ndim == 1 else None
-        return ((special.normal_quantile, ()), self._shared_radius()) if line is None else (line, None)
+        return ((quantiles.normal_quantile, ()), self._shared_radius()) if line is None else (line, None)
 
     def _line(self) -> Quantile | None:
         """Quantile function of w in one axis, if it has one of its own."""
@@ -192,14 +192,14 @@ class Cauchy(_Stated):
         return 0.5 ** (0.5 * self.ndim) * _normal_gamma_density(1.0, self.ndim, math.sqrt(0.5) * w, xp)
 
     def _line(self) -> Quantile | None:
-        return special.laplace_quantile, ()
+        return quantiles.laplace_quantile, ()
 
     def _shared_radius(self) -> Quantile | None:
         return _root_exponential, ()
 
 
 def _root_exponential(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    return np.sqrt(2.0 * special.exponential_quantile(u, upper=upper))
+    return np.sqrt(2.0 * quantiles.exponential_quantile(u, upper=upper))
 
 
 @dataclass(frozen=True, repr=False)
@@ -250,14 +250,14 @@ class Matern(_Stated):
         return super()._law() if self.nu >= 0.5 else None  # tails too heavy for tables
 
     def _line(self) -> Quantile | None:
-        return special.student_quantile, (2.0 * self.nu,)
+        return quantiles.student_quantile, (2.0 * self.nu,)
 
     def _shared_radius(self) -> Quantile | None:
         return _student_radius, (self.nu,)
 
 
 def _student_radius(nu: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    half_chi2 = np.maximum(special.gamma_quantile(nu, u, upper=upper), np.finfo(np.float64).tiny)
+    half_chi2 = np.maximum(quantiles.gamma_quantile(nu, u, upper=upper), np.finfo(np.float64).tiny)
     return np.sqrt(nu / half_chi2)
 
 
@@ -289,14 +289,14 @@ class Exponential(_Stated):
         return xp.exp(math.lgamma(power) - power * math.log(math.pi) - power * logarithm)
 
     def _line(self) -> Quantile | None:
-        return special.student_quantile, (1.0,)
+        return quantiles.student_quantile, (1.0,)
 
     def _shared_radius(self) -> Quantile | None:
         return _cauchy_radius, ()
 
 
 def _cauchy_radius(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    return 1.0 / special.half_normal_upper_quantile(u, upper=upper)
+    return 1.0 / quantiles.half_normal_upper_quantile(u, upper=upper)
 
 
 @dataclass(frozen=True, repr=False)
@@ -342,7 +342,7 @@ class RationalQuadratic(_Stated):
 
 
 def _gamma_radius(alpha: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    return np.sqrt(special.gamma_quantile(alpha, u, upper=upper) / alpha)
+    return np.sqrt(quantiles.gamma_quantile(alpha, u, upper=upper) / alpha)
 
 
 def _normal_gamma_density(alpha: float, ndim: int, w: Array, xp: ModuleType) -> Array:
@@ -411,5 +411,5 @@ class PowerExponential(_Isotropic):
         return Kernel._density(self, omega, xp)
 
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
-        root = special.stable_root(self.exponent, u[..., :1], u[..., 1:2])
-        return root * special.normal_quantile(u[..., 2:])
+        root = quantiles.stable_root(self.exponent, u[..., :1], u[..., 1:2])
+        return root * quantiles.normal_quantile(u[..., 2:])

@@ -129,7 +129,7 @@ def test_an_interrupt_is_seen_between_two_exchanges(monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(descent.threads, "checkpoint", interrupted)
+    monkeypatch.setattr(descent.parallel, "checkpoint", interrupted)
     with pytest.raises(KeyboardInterrupt):
         descent.exchange(lags, np.ones((3, 1)), np.full((2, 1), 0.5), 4)
 

@@ -8,7 +8,7 @@ from problems import KERNELS, N_DRAWS, Z_BOUND, moment_z, worst
 
 import rfrope
 from rfrope import kernels, sample
-from rfrope._core import philox
+from rfrope._core import random
 from rfrope.designs import names, records, sampling, sets
 
 G, E, M2 = map(kernels.parse, ("gaussian(scale=4)", "exponential(scale=6)", "matern(scale=3, ndim=2)"))
@@ -98,8 +98,8 @@ def test_any_chunk_of_draws_is_the_slice_of_all(text):
 def test_parts_and_threads_change_no_bits(text):
     """Many draws are made in parts, on several threads."""
     kernel, n = rfrope.kernels.parse(text), 3 * sets._ROWS + 5
-    key = philox.key_from_rng(3)
-    whole = kernel.drawn(philox.uniforms.generic(key, 0, n, kernel.draws, stream=2))
+    key = random.key_from_rng(3)
+    whole = kernel.drawn(random.uniforms.generic(key, 0, n, kernel.draws, stream=2))
     for count in (1, 3):
         np.testing.assert_array_equal(sets.independent(kernel, key, n, 2, 1, count), whole)
         with rfrope.threads(count):
