@@ -274,7 +274,7 @@ def positional_attention(
     factor = 1.0 / temperature * softmax_scale(scaled, head_dim, cos.shape[-1], frequencies)
     scores = _scores(read._replace(positions=vectors), cos, sin, factor)
     at_offset = _scores(read, cos, sin, factor)
-    each = partial(elementwise.by_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
+    each = partial(elementwise.map_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
     hit = _match(vectors, array.as_widest(read.in_rows().positions, xp), each, xp)
     weights = _softmax(scores, each, xp)
     mass = xp.sum(
@@ -340,13 +340,13 @@ def _move_default(offset: Any, xp: ModuleType, device: Any) -> Any:
 
 def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
     """``factor * sum_i cos_i cos u_i + sin_i sin u_i`` at lags ``(..., L)``, for a query ``(*H, D)``."""
-    cosines, sines = sums.over_blocks(at.in_rows(), cos[..., None, :], sin[..., None, :])
+    cosines, sines = sums.sum_blocks(at.in_rows(), cos[..., None, :], sin[..., None, :])
 
     def added(span: slice) -> Array:
         return factor * (cosines[..., span] + sines[..., span])
 
     lags = cosines.shape[-1]
-    return elementwise.by_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
+    return elementwise.map_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
 
 
 def _softmax(scores: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
@@ -423,7 +423,7 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
             columns.append(index % above // fold + start)
         return xp.stack(columns, axis=-1)
 
-    return elementwise.by_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
+    return elementwise.map_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
 
 
 def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:
