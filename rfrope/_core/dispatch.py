@@ -49,14 +49,14 @@ class Dispatched(Protocol[Arguments, Result]):
 
     generic: Callable[Arguments, Result]
     name: str
-    keys: dict[str, Key]  # by place
+    keys: dict[str, str]  # by place: that, the backend's module and the function's name, joined by points
 
     def __call__(self, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
         """Call whichever fits the arguments."""
 
 
 DISPATCHED: dict[Key, Any] = {}  # the generic functions
-_FOUND: dict[Key, Callable[..., Any] | None] = {}
+_FOUND: dict[str, Callable[..., Any] | None] = {}
 
 
 def dispatched(*backends: Backend) -> Callable[[Callable[Arguments, Result]], Dispatched[Arguments, Result]]:
@@ -74,9 +74,9 @@ def dispatched(*backends: Backend) -> Callable[[Callable[Arguments, Result]], Di
             return (generic if function is None else function)(*arguments, **options)
 
         name = generic.__name__.lstrip("_")
-        keys = {backend.place: (*backend, name) for backend in backends}
+        keys = {backend.place: ".".join((*backend, name)) for backend in backends}
         chosen.generic, chosen.name, chosen.keys = generic, name, keys  # type: ignore[attr-defined]
-        for key in keys.values():
+        for key in [(*backend, name) for backend in backends]:
             if key in DISPATCHED:
                 raise ValueError(f"{key} belongs to a function of {DISPATCHED[key].__module__}; expected another name")
             DISPATCHED[key] = chosen
@@ -100,10 +100,10 @@ def backend_function(function: Dispatched[..., Any], place: str) -> Callable[...
     return _FOUND[key]
 
 
-def _look_up(key: Key) -> None:
+def _look_up(key: str) -> None:
     if key in _FOUND:
         return
-    place, module, name = key
+    place, module, name = key.split(".")
     try:
         found = getattr(load(Backend(place, module)), name)
     except ImportError:

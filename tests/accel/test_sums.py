@@ -511,7 +511,7 @@ def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(position
     ran, compiled = [], backend.sum_occurring_pairs
     monkeypatch.setitem(
         dispatch._FOUND,
-        (*dispatch.CPU.sums, "sum_occurring_pairs"),
+        "cpu.sums.sum_occurring_pairs",
         lambda *given: ran.append(len(given)) or compiled(*given),
     )
     found = heads.profile(*arguments, **options)
