@@ -40,7 +40,7 @@ def positions_and_frequencies(a: Any, b: Any, addresses: tuple[int, int]) -> tup
     return Operand(addresses[0], a.shape[:-1], a.strides[:-1]), Operand(addresses[1], *heads, step_along(b, -2))
 
 
-def by_head(omega: Any, lags: Any) -> tuple[Any, Any]:
+def head_rows(omega: Any, lags: Any) -> tuple[Any, Any]:
     """Frequencies ``(*H, n, k)`` and rows of lags ``(*H, L, k)`` for sums at each; one set has all lags in one row."""
     heads = lags.shape[:-2] if omega.shape[:-2] else ()
     return omega, lags.reshape(*heads, math.prod(lags.shape[len(heads) : -1]), lags.shape[-1])
@@ -64,12 +64,15 @@ def dense(shape: tuple[int, ...], size: int) -> Strides:
 
 def spread(shape: tuple[int, ...], strides: Strides, leading: tuple[int, ...]) -> Strides:
     """Strides of an array broadcast to the leading axes."""
-    moving = (0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True))
+    moving = [0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True)]
     return (*(0,) * (len(leading) - len(shape)), *moving)
 
 
 def reach(axis: tuple[int, ...]) -> tuple[int, int]:
-    """How far apart neighbours on an axis are. Reading in order matters more than writing: stores can be combined."""
+    """Return the distances of neighbours on an axis, in x and in y.
+
+    Reading in order matters more than writing: stores can be combined.
+    """
     return abs(axis[X]), abs(axis[Y])
 
 
@@ -77,7 +80,7 @@ def merged(axes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Order axes as x lies in memory, and make one of neighbours that every array steps through evenly."""
     found: list[tuple[int, ...]] = []
     for length, *steps in sorted(axes, key=reach, reverse=True):
-        if found and all(above == length * step for above, step in zip(found[-1][1:], steps, strict=True)):
+        if found and found[-1][1:] == tuple([length * step for step in steps]):
             length *= found.pop()[0]
         found.append((length, *steps))
     return found
