@@ -524,7 +524,7 @@ def public_functions() -> dict[str, Any]:
         found |= {
             f"{name}.{one}": getattr(space, one) for one in space.__all__ if getattr(space, one) is not found.get(one)
         }
-    found |= {f"scaling.{name}": getattr(scaling, name) for name in SCHEMES}
+    found |= {f"scaling.{name}": getattr(scaling, name) for name in ("names", "records", *SCHEMES)}
     found |= {f"validation.{name}": getattr(rfrope.validation, name) for name in ("example_pairs",)}
     found |= {f"data.{name}": getattr(rfrope.data, name) for name in ("smollm2_heads",)}
     for kind, methods in METHODS.items():
