@@ -61,12 +61,12 @@ def kernel_moments(omega: Array, lags: Array, quantity: str) -> tuple[Array, Arr
     """
     xp, device = array.namespace(lags=lags), array.device(lags)
     host, omega = memory.as_numpy(lags), memory.as_numpy(omega)
-    vectors = _prepared(host.reshape(-1, omega.shape[1]))
+    rows = _prepared(host.reshape(-1, omega.shape[1]))
     if quantity == "phi2":
-        vectors = 2.0 * vectors
+        rows = 2.0 * rows
     mean, m2 = (
         array.from_host(v.reshape(host.shape[:-1])[()], xp, device=device)
-        for v in _moments(omega, vectors, quantity == "sin")
+        for v in _moments(omega, rows, quantity == "sin")
     )
     return mean, m2
 
