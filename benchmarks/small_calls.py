@@ -6,6 +6,7 @@ place of its function now; `PLACES` has those of 0.1 where they were others.
 
 import atexit
 import functools
+import inspect
 import os
 import pathlib
 import tempfile
@@ -39,14 +40,16 @@ _LLAMA = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 1310
 
 def inputs(rfrope):
     """What the calls take: 16 blocks, 16 lags or positions, and a kernel that is at hand."""
-    rng = np.random.default_rng(0)
+    rng, lags = np.random.default_rng(0), np.arange(16.0)
+    renamed = "lags" in inspect.signature(rfrope.analysis.mean_kernel).parameters  # from delta, after 0.1
     return types.SimpleNamespace(
         rfrope=rfrope,
+        by_lag={"lags" if renamed else "delta": lags},
         omega=rfrope.geometric(16),
         wide=rfrope.geometric(16, base=1e5),
         axes=_axial(rfrope),
         kernel=rfrope.kernel("matern", nu=1.5, scale=16.0),
-        lags=np.arange(16.0),
+        lags=lags,
         steps=np.arange(16),
         q=rng.standard_normal(32),
         k=rng.standard_normal(32),
@@ -122,24 +125,26 @@ CALLS = {  # a function, then what it takes
     "score_variance": lambda f, v: f(v.x, v.y, v.lags, v.kernel),
     "blocks_for_error": lambda f, v: f(v.kernel, max_lag=16, error=0.1),
     "moments.relative_error": lambda f, v: f(v.x, v.y, v.lags, v.kernel),
-    "moments.mean_kernel_band": lambda f, v: f(v.kernel, v.lags, n_blocks=16),
-    "estimate_kernel, 256": lambda f, v: f(v.kernel, v.lags, n_samples=256, rng=0),
-    "estimate_kernel, 4096": lambda f, v: f(v.kernel, v.lags, n_samples=4096, rng=0),
-    "estimate_kernel, sets": lambda f, v: f(v.kernel, v.lags, n_samples=1024, n_blocks=16, design="stratified", rng=0),
+    "moments.mean_kernel_band": lambda f, v: f(kernel=v.kernel, n_blocks=16, **v.by_lag),
+    "estimate_kernel, 256": lambda f, v: f(kernel=v.kernel, n_samples=256, rng=0, **v.by_lag),
+    "estimate_kernel, 4096": lambda f, v: f(kernel=v.kernel, n_samples=4096, rng=0, **v.by_lag),
+    "estimate_kernel, sets": lambda f, v: f(
+        kernel=v.kernel, n_samples=1024, n_blocks=16, design="stratified", rng=0, **v.by_lag
+    ),
     "estimate_scores, 256": lambda f, v: f(v.q, v.k, v.lags, v.kernel, n_trials=256, rng=0),
     "estimate_scores, 4096": lambda f, v: f(v.q, v.k, 8.0, v.kernel, n_trials=4096, rng=0),
     "validate": lambda f, v: f(v.kernel, rng=0, n_samples=1024, n_trials=256),
-    "analysis.mean_kernel": lambda f, v: f(v.omega, v.lags),
+    "analysis.mean_kernel": lambda f, v: f(frequencies=v.omega, **v.by_lag),
     "analysis.log_uniform_kernel": lambda f, v: f(v.lags),
     "analysis.dirichlet": lambda f, v: f(v.lags, 16),
     "analysis.first_negative_lag": lambda f, v: f(v.omega, 64),
     "analysis.aliasing_distance": lambda f, v: f(v.omega, 64),
     "analysis.base_for_context": lambda f, v: f(64, 16),
-    "analysis.sine_share": lambda f, v: f(v.x, v.y, v.omega, v.lags),
-    "analysis.similarity": lambda f, v: f(v.omega, v.lags),
-    "analysis.departure": lambda f, v: f(v.x, v.y, v.omega, v.lags),
+    "analysis.sine_share": lambda f, v: f(v.x, v.y, frequencies=v.omega, **v.by_lag),
+    "analysis.similarity": lambda f, v: f(frequencies=v.omega, **v.by_lag),
+    "analysis.departure": lambda f, v: f(v.x, v.y, frequencies=v.omega, **v.by_lag),
     "analysis.fit_kernel": lambda f, v: f(v.omega, 64, names=["gaussian"]),
-    "analysis.scaling_effect": lambda f, v: f(v.omega, v.wide, v.lags),
+    "analysis.scaling_effect": lambda f, v: f(before=v.omega, after=v.wide, **v.by_lag),
     "analysis.wavelengths": lambda f, v: f(v.omega),
     "analysis.turns": lambda f, v: f(v.omega, 64.0),
     "analysis.density_of_states": lambda f, v: f(v.omega),
@@ -147,16 +152,16 @@ CALLS = {  # a function, then what it takes
     "heads.effective_offset": lambda f, v: f(v.x, v.y, v.omega, max_lag=64),
     "heads.offset_from_weights": lambda f, v: f(v.weights[0], v.weights[1], v.omega, max_lag=64),
     "heads.offset_of": lambda f, v: f(v.omega, v.values, low=-64.0),
-    "heads.alignment": lambda f, v: f(v.omega, v.values, -1.0),
-    "heads.phase_shift": lambda f, v: f(v.omega, -1.0),
-    "heads.aligned_shift": lambda f, v: f(v.omega, -1.0, v.values),
-    "heads.shifted_terms": lambda f, v: f(v.q, v.k, v.omega, v.lags, v.values),
-    "heads.shifted_scores": lambda f, v: f(v.q, v.k, v.omega, v.lags, v.values),
-    "heads.shifted_mean_kernel": lambda f, v: f(v.omega, v.lags, v.values),
-    "heads.recentred_kernel": lambda f, v: f(v.kernel, v.lags, -1.0),
-    "heads.profile": lambda f, v: f(v.x, v.y, v.omega, v.lags),
+    "heads.alignment": lambda f, v: f(frequencies=v.omega, shift=v.values, offset=-1.0),
+    "heads.phase_shift": lambda f, v: f(frequencies=v.omega, offset=-1.0),
+    "heads.aligned_shift": lambda f, v: f(frequencies=v.omega, offset=-1.0, cosine=v.values),
+    "heads.shifted_terms": lambda f, v: f(v.q, v.k, frequencies=v.omega, shift=v.values, **v.by_lag),
+    "heads.shifted_scores": lambda f, v: f(v.q, v.k, frequencies=v.omega, shift=v.values, **v.by_lag),
+    "heads.shifted_mean_kernel": lambda f, v: f(frequencies=v.omega, shift=v.values, **v.by_lag),
+    "heads.recentred_kernel": lambda f, v: f(kernel=v.kernel, offset=-1.0, **v.by_lag),
+    "heads.profile": lambda f, v: f(v.x, v.y, frequencies=v.omega, **v.by_lag),
     "heads.positional_weights": lambda f, v: f(v.omega, d_model=64),
-    "heads.positional_scores": lambda f, v: f(v.omega, v.lags),
+    "heads.positional_scores": lambda f, v: f(frequencies=v.omega, **v.by_lag),
     "heads.positional_attention": lambda f, v: f(v.omega, 64),
     "heads.temperature_for_mass": lambda f, v: f(0.5, v.omega, context=64),
     "scaling.linear": lambda f, v: f(v.omega, 4.0),

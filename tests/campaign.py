@@ -1,7 +1,8 @@
 """The suite, which everybody runs, and the campaign beside it: wide grids and long statistics, for `.ci/run`.
 
 Marked by hand, with `campaign` or through `sparse` and `one_of`, are tests that take long. Of all that is left
-`conftest.py` takes `covering` combinations of every parametrised test into the suite and marks the others.
+`conftest.py` takes `covering` combinations of every parametrised test into the suite and twice as many others into the
+campaign; what is left of a grid is marked `wide`, and runs by ``pytest -m wide`` or ``pytest -m ""`` alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def covering(grid: list[pytest.Item]) -> list[pytest.Item]:
     The choice depends on the test's name and its values alone. A value that goes with array libraries is taken with one
     that is always there; the optional libraries, and the slow one, come to one combination each.
     """
-    order = sorted(grid, key=lambda item: (_is_of(item, SLOW), hashlib.blake2b(item.name.encode()).digest()))
+    order = in_order(grid)
     values = {item: {(name, id(value)) for name, value in item.callspec.params.items()} for item in order}
     always = [item for item in order if not _is_of(item, OPTIONAL)]
     left, chosen = set().union(*values.values()), []
@@ -46,6 +47,11 @@ def covering(grid: list[pytest.Item]) -> list[pytest.Item]:
             chosen.append(best)
             left -= values[best]
     return chosen
+
+
+def in_order(grid: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return tests in an order that depends on their names alone, those of slow libraries last."""
+    return sorted(grid, key=lambda item: (_is_of(item, SLOW), hashlib.blake2b(item.name.encode()).digest()))
 
 
 def _is_of(item: pytest.Item, libraries: tuple[str, ...]) -> bool:

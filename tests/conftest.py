@@ -20,7 +20,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-from campaign import covering
+from campaign import covering, in_order
 
 from rfrope import analysis
 
@@ -264,8 +264,12 @@ def pytest_collection_modifyitems(config, items):
         if hasattr(item, "callspec") and item.get_closest_marker("campaign") is None:
             by_function[item.module, item.cls, item.originalname].append(item)
     for grid in by_function.values():
-        for item in set(grid) - set(covering(grid)):
+        suite = set(covering(grid))
+        others = in_order(item for item in grid if item not in suite)
+        for place, item in enumerate(others):
             item.add_marker("campaign")
+            if place >= 2 * len(suite):
+                item.add_marker("wide")
     if PASSED_IN in os.environ:
         passed = set(pathlib.Path(os.environ[PASSED_IN]).read_text("utf-8").splitlines())
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])

@@ -61,7 +61,8 @@ def lines() -> Iterator[str]:
 
 
 OFFERED = offered()
-FUNCTIONS = {name: value for name, value in OFFERED.items() if inspect.isfunction(value) and "__" not in name}
+CALLABLE = {name: value for name, value in OFFERED.items() if callable(value) and not inspect.isclass(value)}
+FUNCTIONS = {name: value for name, value in CALLABLE.items() if "__" not in name}
 RECORDS = {name: value for name, value in OFFERED.items() if dataclasses.is_dataclass(value)}
 
 

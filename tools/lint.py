@@ -1,6 +1,6 @@
-"""Check what no other linter checks: lengths, private names taken from another module, clocks in tests, and words.
+"""Check what no other linter checks: lengths, private names, clocks in tests, paths of tests that are named, and words.
 
-python -m tools.lint            lengths, private names and clocks fail; words are counted
+python -m tools.lint            all but words fail, which are counted
 python -m tools.lint --words    words fail, too
 """
 
@@ -40,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         findings += [f"{place}:{line}" for line in [*lengths(path.name, text, tree), *private_names(tree)]]
         words += [f"{place}:{line}" for line in strange_words(tree)]
     findings += [f"{path.relative_to(ROOT)}:{line}" for path in (ROOT / "tests").rglob("*.py") for line in clocks(path)]
+    findings += missing_tests()
     print("\n".join([*findings, *(words if options.words else [f"words to be said otherwise: {len(words)}"])]))
     return 1 if findings or (options.words and words) else 0
 
@@ -96,6 +97,17 @@ def clocks(path: pathlib.Path) -> Iterator[str]:
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
             if CLOCK.search(line):
                 yield f"{number}: a test reads a clock: {line.strip()}"
+
+
+def missing_tests() -> Iterator[str]:
+    """Yield files of tests that CI or the documentation names and that are not there."""
+    named = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    for pattern in (".ci/*", "docs/*.rst", "docs/*.md"):
+        named += ROOT.glob(pattern)
+    for path in named:
+        for test in re.findall(r"\btests/[\w/]+\.py", path.read_text("utf-8")):
+            if not (ROOT / test).is_file():
+                yield f"{path.relative_to(ROOT)}: {test} is not there"
 
 
 if __name__ == "__main__":

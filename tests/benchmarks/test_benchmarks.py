@@ -1,10 +1,7 @@
 """Benchmarks: peers compute the same as rfrope, every target is measured, and documented figures name their command."""
 
 import csv
-import functools
 import importlib
-import inspect
-import json
 import math
 import pathlib
 import re
@@ -16,7 +13,7 @@ import pytest
 from campaign import campaign, sparse
 from conftest import library
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 if not (ROOT / "benchmarks").is_dir():
     pytest.skip("benchmarks/ is not here", allow_module_level=True)
 sys.path.insert(0, str(ROOT))
@@ -26,18 +23,13 @@ from benchmarks import (  # noqa: E402
     accuracy,
     compare,
     compare_jobs,
-    crossover,
     gpu,
     gpu_jobs,
-    growth,
     jobs,
     libraries,
     limits,
-    machine,
     peers,
-    small_calls,
     timing,
-    tuned,
 )
 from benchmarks.process_peers import Process  # noqa: E402
 
@@ -53,24 +45,6 @@ SMALL = [job for job in jobs.jobs(jobs.TINY) if not isinstance(job.problem, Proc
 TABLE = ROOT / "docs" / "performance_table.md"
 
 # the table of CPU targets, row by row: bounds on ours, on ours over a peer, and on a peer over ours
-BOUNDS = [
-    {1.10, 1.8, 12.0},
-    {1.3},
-    {2.2},
-    {1.3},
-    {8.0},
-    {2.0, 15.0},
-    {0.8},
-    {1.5, 2.0, 4.0, 10.0},
-    {0.3, 300.0},
-    {0.12, 0.03},
-    {1.1},
-    {5.0, 4.0, 0.3, 1.15},
-    {1.0},
-    {1.0, 2.0},
-    {2.0},
-    {0.3},
-]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
@@ -92,32 +66,6 @@ def test_errors_of_sums_are_within_the_bound(axes, lags):
     one = accuracy.Sums()
     one.setup(axes, lags)
     assert one.track_mean_kernel(axes, lags) <= 1e-9
-
-
-@pytest.mark.parametrize("kind", ["grid", "scattered"])
-def test_the_crossover_is_of_the_leaf_for_sums(kind):
-    leaf = pytest.importorskip("rfrope._accel.cpu.sums", exc_type=ImportError)
-    assert crossover.sums is leaf
-    turned, lags = crossover.problem(1, 64, 64, kind)
-    plan, took = crossover.transform(turned, lags, kind)
-    assert (plan.grid is not None) == (kind == "grid")
-    assert math.isfinite(took)
-
-
-def test_every_target_has_a_job():
-    full = jobs.jobs()
-    for row, bounds in enumerate(BOUNDS):
-        assert {target.bound for job in full for target in job.targets if target.row == row} == bounds
-    assert len(BOUNDS) == len(jobs.ROWS)
-
-
-def test_jobs_are_well_formed():
-    full, tiny = jobs.jobs(), jobs.jobs(jobs.TINY)
-    assert len({job.name for job in full}) == len(full) == len(tiny)
-    for job in full:
-        assert all(callable(job.maker(peer)) for peer in job.peers)
-        assert all(target.peer is None or target.peer in job.peers for target in job.targets)
-        assert all(0 <= target.row < len(jobs.ROWS) for target in job.targets)
 
 
 @pytest.mark.parametrize("job", SMALL, ids=lambda job: job.name)
@@ -151,14 +99,6 @@ def test_a_peer_that_computes_something_else_is_refused(name, spoil):
         patch.setitem(module.PEERS, peer, wrong)
         with pytest.raises(AssertionError, match="computes something else"):
             peers.prepare(job, tuple(other for other in job.peers if other != peer))
-
-
-def test_a_peer_that_is_not_installed_is_listed(monkeypatch):
-    job = next(job for job in SMALL if "scikit-learn RBFSampler.fit" in job.peers)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    outcome = peers.prepare(job)
-    assert outcome.missing == {"scikit-learn RBFSampler.fit": "not installed"}
-    assert ("scikit-learn RBFSampler.fit", "", "", "", "", "not installed") in peers.peer_rows(outcome)
 
 
 def test_entries_are_measured_in_turn(monkeypatch):
@@ -197,68 +137,12 @@ def test_ratios_are_those_of_the_same_round():
     assert np.isnan(outcome.held(jobs.Target(0, 1.0, "another"))).all()
 
 
-def test_the_page_shows_other_processors_beside():
-    (job,) = [job for job in SMALL if job.name.startswith("sample gaussian")]
-    outcomes = [peers.run(job, 1, 1.0)]
-    there = peers.record(outcomes, ["another machine"], "python") | {"name": "another"}
-    there["rows"] = [row | {"verdict": "known"} for row in there["rows"]]
-    text = peers.page(outcomes, ["a machine"], "python -m benchmarks.peers", (there,))
-    assert "| verdict on another |" in text
-    assert "- another machine" in text
-    assert " known |" in text
-
-
-def test_the_other_processor_of_the_page_has_rows_of_the_table():
-    there = json.loads((ROOT / "docs" / "performance_cascadelake.json").read_text("utf-8"))
-    known = {(job.name, target.text(job.unit)) for job in jobs.jobs() for target in job.targets}
-    assert {(row["job"], row["target"]) for row in there["rows"]} <= known
-
-
-def test_the_state_of_a_machine_is_told():
-    assert 0.0 < machine.clock(2**18, 3) < 20.0
-    assert machine.copied(4, 3) > 0.0
-    assert machine.architecture() in machine.description()[0]
-
-
-def test_page_holds_all_rows_and_its_command():
-    (job,) = [job for job in SMALL if job.name.startswith("sample gaussian")]
-    text = peers.page([peers.run(job, 1, 1.0)], ["a machine"], "python -m benchmarks.peers")
-    assert text.startswith("<!-- Made by: python -m benchmarks.peers -->")
-    assert all(row in text for row in jobs.ROWS)
-    assert text.count("not measured in this run") == len(jobs.ROWS) - 1
-
-
 def test_processes_measure_work_alone():
     """By a clock that moves on by a second whenever somebody reads it."""
     clock = "ticks = iter(range(99))\ntime.perf_counter = lambda: next(ticks)\ntime.perf_counter()"
     assert Process(clock, "pass").run() == 1.0
     assert Process(clock, "for _ in range(3): time.perf_counter()").run() == 4.0
     assert 15.0 <= Process("", "x = bytearray(2 * 10**7)", seconds=False).run() < 40.0
-
-
-def test_growth_covers_three_decades_of_every_size():
-    assert {one.against for one in growth.GROWTHS} == {"tokens", "heads", "trials", "lags", "blocks", "samples"}
-    assert all(one.sizes[-1] / one.sizes[0] >= 1000 for one in growth.GROWTHS)
-    sizes = np.asarray([1.0, 2.0, 4.0, 8.0, 16.0])
-    assert math.isclose(growth.slope(sizes, sizes**1.5), 1.5)
-
-
-@campaign
-def test_growth_is_drawn_again_from_its_points(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    for name in ("first.svg", "second.svg"):
-        arguments = ["--from", str(ROOT / "docs" / "performance_growth.csv"), "--output", str(tmp_path / name)]
-        assert growth.main(arguments) == 0
-    assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
-    assert capsys.readouterr().out.count("exponent") == 2 * len(growth.GROWTHS)
-
-
-def test_documented_figures_name_the_command_that_made_them():
-    assert re.match(r"<!-- Made by: python -m benchmarks\.peers( --\S+| \S+)* -->\n", TABLE.read_text("utf-8"))
-    lines = (ROOT / "docs" / "performance_growth.csv").read_text("utf-8").splitlines()
-    assert lines[0].startswith("# python -m benchmarks.growth")
-    documented = {(row["function"], row["against"]) for row in csv.DictReader(lines[1:])}
-    assert documented == {(one.name, one.against) for one in growth.GROWTHS}
 
 
 def test_examples_of_the_page_run():
@@ -321,22 +205,6 @@ def test_jobs_of_the_device_reach_its_kernels(job):
     assert any(kernel.startswith(name) for kernel in ran), ran
 
 
-def test_jobs_of_the_device_cover_what_is_promised():
-    full = gpu_jobs.all_jobs(gpu_jobs.FULL)
-    names = [job.name for job in full]
-    assert len(set(names)) == len(names) == len(gpu_jobs.all_jobs(gpu_jobs.QUICK)) == len(DEVICE_JOBS)
-    for dtype in ("float32", "float16", "bfloat16"):
-        for pairing in ("half", "interleaved"):
-            (job,) = [job for job in full if job.name == f"rotate (1,32,4096,128) {dtype} of torch, {pairing}, out="]
-            assert job.target == 0.92
-            assert gpu_jobs.COPY in job.entries
-    for words in ("frequencies for each head", "heads last in memory", "in place"):
-        assert any(words in name for name in names)
-    (scores,) = [job for job in full if job.target == 1e11]
-    assert scores.unit == "(trial, block)/s"
-    assert "estimate_kernel gaussian, 1048576 samples, 131072 lags" in names
-
-
 @pytest.mark.parametrize("spoil", ["sign", "unwritten", "one element"])
 def test_a_wrong_rotation_of_the_device_is_seen(monkeypatch, spoil):
     right = rfrope.rotate
@@ -363,26 +231,6 @@ def test_a_job_that_fails_is_told_and_does_not_end_the_run(monkeypatch):
     assert ours.is_wrong
     assert ours.cells()[-1] == "not measured: FAILED: ZeroDivisionError: division by zero"
     assert copied.median > 0.0
-
-
-def test_targets_of_the_device(monkeypatch):
-    class Given(gpu.HostTimer):
-        seconds = iter([0.9, 1.0])
-
-        def times(self, call, rounds):
-            return [next(self.seconds)] * 3
-
-    ours, copied = gpu.run(DEVICE_JOBS[0], stand_in(), Given(), 2)
-    assert (ours.of_copy, ours.met, copied.of_copy) == (0.9, False, None)
-    assert ">= 0.92 of copy: MISSED" in ours.cells()
-
-
-def test_buffers_in_turn_exceed_the_cache():
-    place = stand_in(cache=50 * 2**20)
-    for size in (2**10, 2**22, 2**27):
-        count = place.buffers(size)
-        assert count >= 2
-        assert count * size >= 4 * place.cache or count == 64
 
 
 def fake_cupy(clock):
@@ -423,34 +271,6 @@ def test_without_a_device_there_is_one_line(capsys):
     assert out == ""
     assert err.startswith("python -m benchmarks.gpu: no CUDA device: CuPy: ")
     assert len(err.splitlines()) == 1
-
-
-def test_the_table_of_the_device(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(gpu, "device", lambda: (stand_in(), gpu.HostTimer(), ["a device", "CuPy of the test"]))
-    path = tmp_path / "table.md"
-    arguments = ["--quick", "--jobs", r"rotate \(1,32,1,128\) float32 of cupy"]
-    assert gpu.main([*arguments, "--output", str(path)]) == 0
-    text = path.read_text("utf-8")
-    assert text.startswith("<!-- Made by: python -m benchmarks.gpu")
-    assert "- a device\n- CuPy of the test\n" in text
-    assert text.count("the host's part of a call") == 2  # one line of the table, and the words above it
-    assert "| cupy | 0 |" in text  # on NumPy tables are those of the CPU
-    capsys.readouterr()
-    assert gpu.main([*arguments, "--json"]) == 0
-    held = json.loads(capsys.readouterr().out)
-    assert [line["who"] for line in held["lines"]] == ["rfrope", "rfrope"]
-    assert held["head"] == ["a device", "CuPy of the test"]
-    assert held["accuracy"]["cupy"] == 0.0
-
-
-def test_libraries_of_the_suite_leave_cupy_out_without_a_device(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert not libraries._cupy_works()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(ones=lambda n: 1 / 0))
-    assert not libraries._cupy_works()
-    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(ones=np.ones))
-    assert libraries._cupy_works()
 
 
 # -- comparing revisions -----------------------------------------------------------------------------------------------
@@ -507,42 +327,6 @@ def test_ratios_are_taken_within_a_round():
     assert workers["old"].calls.count("new") == 1
 
 
-def test_a_table_of_revisions_says_what_is_missing(tmp_path):
-    rows = [
-        {
-            "revision": "a",
-            "date": "",
-            "job": "x",
-            "ratio": 1.5,
-            "low": 1.4,
-            "high": 1.6,
-            "verdict": "slower",
-            "base_seconds": 0.5,
-        },
-        {"revision": "a", "date": "", "job": "y", "verdict": "missing: the base lacks it"},
-    ]
-    told = "\n".join(compare.text(rows))
-    assert "500.0000 ms x  1.500  (1.400 to 1.600)  slower" in told
-    assert "y  missing: the base lacks it" in told
-    compare.write(tmp_path / "a.csv", rows, ["a machine"])
-    lines = (tmp_path / "a.csv").read_text("utf-8").splitlines()
-    assert lines[1:] == [
-        "# a machine",
-        ",".join(compare.FIELDS),
-        "a,,x,1.5,1.4,1.6,slower,0.5",
-        "a,,y,,,,missing: the base lacks it,",
-    ]
-
-
-def test_bad_revisions_are_refused(capsys):
-    assert compare.main(["HEAD"]) == 2
-    assert "expected a base and at least one revision" in capsys.readouterr().err
-    assert compare.main([".", ".", "--only", "nothing like it"]) == 2
-    assert "expected a pattern that matches some of rotate" in capsys.readouterr().err
-    assert compare.main([".", ".", "--rounds", "3"]) == 2
-    assert "expected at least" in capsys.readouterr().err
-
-
 @campaign
 def test_a_process_times_the_rfrope_of_its_folder():
     worker = compare.Worker(ROOT, "cpu", 1)
@@ -562,22 +346,6 @@ def test_jobs_run(job):
     compare_jobs.EVERY[job](rfrope)()
 
 
-def test_jobs_of_both_suites_have_names_of_their_own():
-    assert len(compare_jobs.EVERY) == sum(len(suite) for suite in compare_jobs.SUITES.values())
-
-
-def test_small_calls_are_of_every_function_of_0_1():
-    """Those that stayed public and whose work is not to draw, to write or to add to the registry."""
-    called = {name.partition(",")[0] for name in small_calls.CALLS}
-    modules = ("analysis", "bochner", "heads", "kernels", "scaling")
-    public = {f"{one}.{name}" for one in modules for name in getattr(rfrope, one).__all__}
-    public |= {name for name in rfrope.__all__ if name not in (*modules, "design", "threads")}
-    functions = {name for name in public if inspect.isfunction(functools.reduce(getattr, name.split("."), rfrope))}
-    later = {"analysis.plan", "kernels.kernel", "kernels.names", "kernels.records", "kernels.register"}
-    assert functions - later <= called
-    assert set(small_calls.PLACES) <= called
-
-
 @pytest.mark.parametrize(("file", "suite"), [("benchmarks.csv", "usual"), ("benchmarks_small.csv", "small")])
 def test_the_page_of_benchmarks_names_its_command_and_machine(file, suite):
     lines = (ROOT / "docs" / file).read_text("utf-8").splitlines()
@@ -589,26 +357,6 @@ def test_the_page_of_benchmarks_names_its_command_and_machine(file, suite):
     for row in rows:
         if row["ratio"]:
             assert float(row["low"]) <= float(row["ratio"]) <= float(row["high"])
-
-
-def test_arithmetic_is_what_a_call_takes_that_grows_with_heads_and_tokens():
-    start, phases, row = 5e-6, 30e-9, 15e-9
-    seconds = {(h, t): start + t * (phases + h * row) for h, t in [(1, 64), (1, 512), (8, 64)]}
-    assert limits.arithmetic(seconds) == pytest.approx(4096 * (phases + 32 * row) / machine.cores())
-
-
-def test_loops_for_other_processors_are_compared_within_a_round():
-    took = [{tuned.HOST: {"a": 2.0}, "cascadelake": {"a": x}, "znver4": {"a": 1.0}} for x in (2.0, 6.0, 2.2)]
-    assert tuned.rows(took, {"a": "ms"}) == [("a", "2 ms", "1.10", "0.50")]
-    assert tuned.measured("^no such job$") == {}
-
-
-def test_a_fragment_names_its_command_the_machine_and_all_tables(tmp_path, capsys):
-    machine.publish("benchmarks.limits", ["a machine"], [peers.markdown(("a", "b"), [("1", "2")])], tmp_path / "x.md")
-    text = (tmp_path / "x.md").read_text("utf-8")
-    assert text == capsys.readouterr().out
-    assert text.startswith("<!-- Made by: python -m benchmarks.limits")
-    assert text.endswith("-->\n\n- a machine\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n")
 
 
 @pytest.mark.parametrize(("dtype", "pairing", "into", "per_head"), limits.KINDS)

@@ -22,7 +22,7 @@ from scipy.stats import t as student
 import rfrope
 from rfrope import heads
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 if not (ROOT / "examples").is_dir():
     pytest.skip("examples/ is not here", allow_module_level=True)
 
@@ -290,12 +290,12 @@ def test_a_model_reads_beyond_its_context(script, tmp_path):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"examples/extend_context.py needs {needed}, which is not installed")
     extend, path = script("extend_context"), tmp_path / "read.csv"
-    call = ["--output", str(path), "--trained", "96", "--documents", "1", "--methods", "as it is", "linear"]
+    call = ["--output", str(path), "--trained", "48", "--documents", "1", "--methods", "as it is", "linear"]
     assert extend.main(call) == 0
     own, linear = rows_of(path)
     assert (own["encoding"], linear["encoding"]) == ("as it is", "linear")
     loss = {
-        name: np.asarray([float(row[f"from {i}"]) for i in range(0, 192, 12)])
+        name: np.asarray([float(row[f"from {i}"]) for i in range(0, 96, 6)])
         for name, row in (("own", own), ("linear", linear))
     }
     assert 1.0 < loss["own"].mean() < 4.0  # a language model that reads text, with its own frequencies
@@ -307,7 +307,7 @@ def test_a_model_reads_beyond_its_context(script, tmp_path):
 
 def losses(name):
     """Of each encoding, by column, an array over seeds or documents."""
-    rows = rows_of(pathlib.Path(__file__).parents[1] / "docs" / f"{name}.csv")
+    rows = rows_of(pathlib.Path(__file__).parents[2] / "docs" / f"{name}.csv")
     return {
         one: {
             column: np.asarray([float(row[column]) for row in rows if row["encoding"] == one])
