@@ -1,0 +1,75 @@
+"""The origin of a Rope: its record, and the dicts of files and of earlier versions."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+import rfrope
+from rfrope.rotation import ModelPart, Provenance
+
+FULL = Provenance(
+    kernel=("gaussian(scale=1.0)", "gaussian(scale=2.0)"),
+    design="optimised",
+    norm="rms",
+    seed=0,
+    error={"rms": 0.5, "sup": 1.0},
+    lower_bound=0.0,
+    rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+    model=ModelPart("text_config", "llama", "known", True, "a note", 128, {"": 128}, 192),
+    scaled_by=({"scheme": "linear", "factor": 2.0},),
+    extra={"author": "me", "none": None},
+)
+
+
+@pytest.mark.parametrize("source", [FULL, Provenance(), Provenance(seed=[1, 2])])
+def test_a_record_comes_back_from_its_dict(source):
+    held = source.to_dict()
+    assert Provenance.from_dict(held) == source
+    assert Provenance.from_dict(json.loads(json.dumps(held))) == source
+    assert pickle.loads(pickle.dumps(source)) == source
+
+
+def test_what_is_not_known_is_left_out_and_zeros_are_kept():
+    assert Provenance().to_dict() == {}
+    assert {"seed": 0, "lower_bound": 0.0}.items() <= FULL.to_dict().items()
+
+
+@pytest.mark.parametrize(
+    ("held", "name", "value"),
+    [
+        ({"pairing": "known"}, "pairing_from", "known"),  # as files had it before there was a record
+        ({"turned": "last"}, "turns_last", True),
+        ({"turned": "first"}, "turns_last", False),
+        ({"name": "vision_config"}, "name", "vision_config"),
+    ],
+)
+def test_dicts_of_earlier_versions_are_understood(held, name, value):
+    source = Provenance.from_dict(held)
+    assert getattr(source.model, name) == value
+    assert source.extra == {}
+
+
+@pytest.mark.parametrize("held", [{"pairing": "half"}, {"window": "wide"}, {"error": 3}, {"context": 8}, {"kernel": 2}])
+def test_other_keys_and_values_of_another_kind_are_kept(held):
+    source = Provenance.from_dict(held)
+    assert source.extra == held == source.to_dict()
+
+
+def test_a_dict_is_copied_and_a_record_is_taken_as_it_is():
+    held = {"deep": [1, {"a": 2}]}
+    source = rfrope.Rope([1.0], source=held).source
+    held["deep"][1]["a"] = 3
+    assert source.extra == {"deep": [1, {"a": 2}]}
+    assert rfrope.Rope([1.0], source=FULL).source is FULL
+    with pytest.raises(TypeError, match="source has the key 1; expected names"):
+        rfrope.Rope([1.0], source={1: 2})
+
+
+def test_a_state_with_a_dict_as_pickles_had_it():
+    rope, old = rfrope.Rope([1.0]), rfrope.Rope([2.0]).__getstate__()
+    rope.__setstate__(old | {"source": {"pairing": "assumed", "seed": 3}})
+    assert (rope.source.seed, rope.source.model.pairing_from) == (3, "assumed")
+    assert "(assumed)" in repr(rope)
