@@ -15,7 +15,7 @@ import pytest
 
 import rfrope
 from rfrope import storage
-from rfrope.designs import errors, sampling
+from rfrope.designs import sampling
 
 SMALL = ["--head-dim", "32", "--context", "256"]
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "command_line.rst"
@@ -175,15 +175,6 @@ def test_a_design_in_two_axes(run, tmp_path):
     one = designed(run, text, "--head-dim", 32, "--context", "16")
     assert one["context"] == [16, 16]
     assert "lags up to (15, 15) in size on every axis" in run("design", text, "--head-dim", 32, "--context", 16)[1]
-
-
-def test_long_contexts_are_judged_in_pieces(run, monkeypatch):
-    whole = designed(run, "gaussian(scale=16)", "--head-dim", 16, "--context", 5000)
-    monkeypatch.setattr(errors, "_CHUNK", 512)
-    pieces = designed(run, "gaussian(scale=16)", "--head-dim", 16, "--context", 5000)
-    for name in ("rms", "sup"):
-        assert pieces["heads"][0][name] == pytest.approx(whole["heads"][0][name], rel=1e-6)
-    assert pieces["heads"][0]["sup_lag"] == whole["heads"][0]["sup_lag"]
 
 
 def test_a_very_long_context_is_judged_by_a_part_of_its_lags(run):
