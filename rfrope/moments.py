@@ -79,7 +79,7 @@ def expected_score(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     array([5.    , 3.0327])
     """
     a, _, kernel, lags, xp = _prepare(q, k, delta, kernel, pairing)
-    return xp.sum(a, axis=-1) * kernel.phi(kernel.as_given(lags))
+    return xp.sum(a, axis=-1) * kernel.phi(kernel.restore_shape(lags))
 
 
 @array.on_device_of_arrays
@@ -115,7 +115,7 @@ def score_variance(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     """
     a, b, kernel, lags, xp = _prepare(q, k, delta, kernel, pairing)
     a_squared, b_squared = xp.sum(a * a, axis=-1), xp.sum(b * b, axis=-1)
-    fall, square = kernel.falls(lags, xp)
+    fall, square = kernel.deficits(lags, xp)
     variance = a_squared * (square - fall * fall) + b_squared * (2.0 * fall - square)
     return array.clip(variance, 0.0, None, xp)
 
@@ -201,7 +201,7 @@ def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confi
     kernel, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks, 1)
     confidence = probability("confidence", confidence)
     vectors, xp, _ = angles.lags(delta, kernel.ndim, law=kernel)
-    lags = kernel.as_given(vectors)
+    lags = kernel.restore_shape(vectors)
     phi, phi2 = kernel.phi(lags), kernel.phi2(lags)
     variance = array.clip(0.5 * (1.0 + phi2) - phi * phi, _UNKNOWN, None, xp)
     at_zero = xp.all(vectors == 0.0, axis=-1)

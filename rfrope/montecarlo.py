@@ -171,12 +171,12 @@ def estimate_kernel(
     if n_sets:
         _check_sets(n_samples // n_sets, kernel, design)
         sets = _SetChunk(kernel, key, delta, quantity, design, n_samples // n_sets)
-        length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.draws + kernel.ndim))
+        length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.n_columns + kernel.ndim))
         summed = _found(sets, n_sets, length, executor, progress, threaded, checkpoint)
         return _mean(summed, delta, 1.0, _is_spread(summed, _SHARE))
     where = twins.where(_kernel_moments.name, delta)
     lags = memory.as_numpy(delta).reshape(-1, kernel.ndim) if where == "cpu" else None
-    length = schedules.of_draws(where, lags, n_lags, n_samples, kernel.draws, kernel.ndim)
+    length = schedules.of_draws(where, lags, n_lags, n_samples, kernel.n_columns, kernel.ndim)
     task = _KernelChunk(kernel, key, delta, quantity)
     found = _found(task, n_samples, length, executor, progress, threaded, checkpoint)
     return _mean(found, delta, 1.0, _borne_out(task, found))
@@ -252,7 +252,7 @@ def estimate_scores(
     lags = delta.shape[:-1]
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "delta": lags})
     task = _ScoreChunk(kernel, philox.key_from_rng(rng), delta, a, b, design)
-    width = a.shape[-1] * (math.prod(lags) + kernel.draws + kernel.ndim) + math.prod(shape)
+    width = a.shape[-1] * (math.prod(lags) + kernel.n_columns + kernel.ndim) + math.prod(shape)
     where = twins.where(_score_sums.name, delta, a, b) if design == "iid" else ""
     if not where:  # two trials at least stand beside their powers and those of all before
         capacity.check(256.0 * math.prod(shape), f"delta of shape {lags} beside q and k", "the number of lags")
@@ -465,7 +465,7 @@ class _Unsettled(Pending):
     def settled(self) -> Array:
         """Look at fourth moments of some draws."""
         wanted = max(2**10, min(2**14, 2**24 // self.unsure.size))
-        n = min(self.n, wanted, max(2**8, 2**17 // (self.kernel.draws + self.kernel.ndim)))
+        n = min(self.n, wanted, max(2**8, 2**17 // (self.kernel.n_columns + self.kernel.ndim)))
         omega = draw(self.kernel, self.key, 0, n)[0]
         known = np.array(array.to_host(self.sure)).reshape(-1)
         for span in sums.parts(len(self.lags), 8 * n):  # phases, values, deviations and their powers
@@ -496,5 +496,5 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
 
 
 def _check_sets(n_blocks: int, kernel: Kernel, design: str) -> None:
-    held = 32.0 * (2 * kernel.draws + kernel.ndim) * n_blocks  # two sets make a chunk at least
+    held = 32.0 * (2 * kernel.n_columns + kernel.ndim) * n_blocks  # two sets make a chunk at least
     capacity.check(held, f"n_blocks={n_blocks} of design {design!r}", "n_blocks")

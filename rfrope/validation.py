@@ -184,7 +184,7 @@ def validate(
     alpha = probability("alpha", alpha)
     key = philox.key_from_rng(rng)
 
-    vectors = kernel.as_given(lags)
+    vectors = kernel.restore_shape(lags)
     work = {"executor": executor, "progress": progress}
     common = {"n_samples": n_samples, "rng": [*key, 0], **work}
     phi, phi2, sine = (estimate_kernel(kernel, vectors, quantity=v, **common) for v in ("phi", "phi2", "sin"))
@@ -222,7 +222,7 @@ def default_lags(kernel: Kernel) -> np.ndarray:
     direction = np.asarray([(-0.5) ** axis for axis in range(kernel.ndim)])
 
     def phi(length: float) -> float:
-        return float(kernel.phi(kernel.as_given(length * direction)))
+        return float(kernel.phi(kernel.restore_shape(length * direction)))
 
     low, high = 0.0, 1.0
     while phi(high) <= 0.5 and high > 2.0**-400:
@@ -291,7 +291,7 @@ def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
     lags = array.to_host(angles.lags(delta, kernel.ndim, law=kernel)[0], "delta").astype(np.float64)
     if not lags.size or (lags.ndim != 2 and kernel.ndim > 1):
         wanted = "(m,)" if kernel.ndim == 1 else f"(m, {kernel.ndim})"
-        raise ValueError(f"delta has shape {kernel.as_given(lags).shape}; expected {wanted} for {kernel!r}")
+        raise ValueError(f"delta has shape {kernel.restore_shape(lags).shape}; expected {wanted} for {kernel!r}")
     return lags.reshape(-1, kernel.ndim)
 
 

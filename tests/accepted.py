@@ -468,12 +468,12 @@ BELL = gaussian(8.0)  # the kernel of most calls: gaussian(scale=8)
 
 @gives("kernels.base.Kernel.phi")
 def _phi(a):
-    return BELL(a.delta)
+    return BELL(a.lags)
 
 
 @gives("kernels.base.Kernel.phi2")
 def _phi2(a):
-    return BELL(2.0 * np.asarray(a.delta, dtype=WIDE))
+    return BELL(2.0 * np.asarray(a.lags, dtype=WIDE))
 
 
 @gives("kernels.base.Kernel.density")
@@ -505,7 +505,7 @@ def check_law(found: Any) -> None:
     n = 2**14
     if found.ndim > 2**10:
         return  # no lag fits into memory
-    if found.draws == 1 and found.ndim == 1:
+    if found.n_columns == 1 and found.ndim == 1:
         omega = real(found.transport((np.arange(n) + 0.5) / n))
         middle = float(np.median(np.abs(omega)))
         lags = (0.0, 0.3, 1.0) if not 0.0 < middle < 1e100 else (0.0, 0.3 / middle, 1.0 / middle)
@@ -513,7 +513,7 @@ def check_law(found: Any) -> None:
             mean = float(np.mean(np.cos(lag * omega)))
             assert abs(float(found.phi(lag)) - mean) < 1e-2, f"phi({lag}) is {found.phi(lag)}; its transport has {mean}"
     else:
-        points = np.random.default_rng(0).random((n, found.draws))
+        points = np.random.default_rng(0).random((n, found.n_columns))
         omega = real(found.transport(points)).reshape(n, found.ndim)
         for lag in (0.0, 1.0 / max(float(np.median(np.linalg.norm(omega, axis=-1))), 1e-200)):
             mean, lags = float(np.mean(np.cos(lag * omega[:, 0]))), np.zeros(found.ndim)

@@ -188,7 +188,7 @@ LONG = {
 }
 OF_MODULES = ("layers.torch.RotaryEmbedding", "layers.torch.RotaryEmbedding.forward")
 OF_MODULES += ("layers.torch.RotaryEmbedding.rotate", "integrations.transformers.replace_rotary")
-BELOW = {"drawn", "as_given", "as_vectors", "falls"}  # methods that modules of rfrope call with what is checked
+BELOW = {"transport_points", "restore_shape", "deficits"}  # methods that modules of rfrope call with what is checked
 NOT_HERE = {"kernels.registry.register"}  # it changes the process: tests/kernels/test_registry.py has its bad input
 
 LADDER = np.array([1.0, 0.5, 0.25, 0.125])
@@ -332,8 +332,8 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         ROPE.rotate: {"x": X, "positions": np.arange(3), "out": np.empty_like(X)},
         ROPE.scores: {"q": X, "k": X, "q_positions": np.arange(3), "k_positions": np.arange(3)},
         ROPE.table: {"positions": np.arange(3)},
-        law.phi: {"delta": lags},
-        law.phi2: {"delta": lags},
+        law.phi: {"lags": lags},
+        law.phi2: {"lags": lags},
         law.density: {"omega": lags},
         law.transport: {"u": np.array([0.25, 0.5, 0.875])},
         law.rescale: {"scale": 2.0},

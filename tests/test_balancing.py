@@ -39,7 +39,7 @@ LAWS["mixture"] = (kernels.mixture([0.3, 0.7], [LAWS["gaussian(scale=4)"][0], LA
 def scores(kernel: Kernel, found: np.ndarray, lags: np.ndarray, claimed: Kernel | None = None) -> float:
     """Largest abs(z) of mean cosine and sine against Phi and 0, of each block and of the mean over the blocks."""
     u, worst = found @ lags.T, 0.0
-    phi = (claimed or kernel).phi(kernel.as_given(lags))
+    phi = (claimed or kernel).phi(kernel.restore_shape(lags))
     for values, expected in ((np.cos(u), phi), (np.sin(u), 0.0)):
         for group in (values, values.mean(axis=1, keepdims=True)):
             spread = np.maximum(group.std(axis=0), 1e-10)

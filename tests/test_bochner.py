@@ -88,7 +88,7 @@ def test_known_kernels_come_back_in_more_axes(name, scale, ndim):
     exact, line = family(name, scale, ndim), family(name, scale)
     made = bochner.from_function(line.phi, ndim=ndim)
     assert made.ndim == ndim
-    assert made.draws == 1 + ndim
+    assert made.n_columns == 1 + ndim
     lags = along(scale * np.linspace(0.0, 20.0, 500), ndim)
     assert np.max(np.abs(made.phi(lags) - exact.phi(lags))) <= 1e-8
     omega = along(np.geomspace(1e-4, 5.0, 40) / scale, ndim)
@@ -588,7 +588,7 @@ def test_nearest_drops_a_negative_limit():
 def test_densities_of_known_kernels(exact, support):
     k = exact.ndim
     made = bochner.from_density(lambda w: exact.density(along(w, k)), ndim=k, support=support)
-    unit = float(np.abs(1.0 / exact.transport(np.full((1, exact.draws), 0.3))).ravel()[0])
+    unit = float(np.abs(1.0 / exact.transport(np.full((1, exact.n_columns), 0.3))).ravel()[0])
     r = unit * np.geomspace(1e-3, 50.0, 200)
     assert np.max(np.abs(made.phi(along(r, k)) - exact.phi(along(r, k)))) < 1e-9
     assert made.certificate.sup_error < 1e-9

@@ -265,7 +265,7 @@ def test_kernels_that_oscillate_or_decay_slowly(phi, ndim, sharp, decay):
     assert np.max(np.abs(made.phi(lags) - phi(r))) <= min(made.certificate.sup_error, sharp) + 1e-14
     assert made.certificate.sup_error < sharp
     if decay:  # the law ends at 1
-        assert abs(made.transport(np.array([[1e-3] * made.draws]) if ndim > 1 else 1e-3)).max() < 1.001
+        assert abs(made.transport(np.array([[1e-3] * made.n_columns]) if ndim > 1 else 1e-3)).max() < 1.001
 
 
 @pytest.mark.parametrize("options", [{}, {"support": (0.0, 1.0)}], ids=["everywhere", "support"])

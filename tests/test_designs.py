@@ -68,7 +68,7 @@ def lags_of(kernel: Kernel) -> np.ndarray:
 
 def draw_sets(kernel: Kernel, *arguments, **options) -> np.ndarray:
     """Sets (streams, D) of frequencies in one axis, or (streams, D, k)."""
-    return kernel.as_given(sampling.draw_sets(kernel, *arguments, **options))
+    return kernel.restore_shape(sampling.draw_sets(kernel, *arguments, **options))
 
 
 def squeezed(vectors: np.ndarray) -> np.ndarray:
@@ -297,7 +297,7 @@ class Cube(Kernel):
     """Frequencies that are the points of the cube themselves."""
 
     ndim: ClassVar[int] = 2
-    draws: ClassVar[int] = 2
+    n_columns: ClassVar[int] = 2
     signed_columns: ClassVar[tuple[bool, ...]] = (False, False)
 
     def __repr__(self):
@@ -372,9 +372,9 @@ def test_orthogonal_is_for_linear_maps_of_isotropic_laws():
 @pytest.mark.parametrize("name", [name for name in LAWS if name != "mixture of layouts"])
 def test_columns_that_carry_the_sign(name):
     kernel = LAWS[name]
-    assert len(kernel.signed_columns) == kernel.draws
+    assert len(kernel.signed_columns) == kernel.n_columns
     assert any(kernel.signed_columns)
-    u = (np.random.default_rng(0).integers(1, 2**30, size=(1000, kernel.draws)) + 0.5) * 2.0**-31
+    u = (np.random.default_rng(0).integers(1, 2**30, size=(1000, kernel.n_columns)) + 0.5) * 2.0**-31
     mirrored = np.where(kernel.signed_columns, 1.0 - u, u)
     np.testing.assert_array_equal(kernel._frequencies(mirrored), -kernel._frequencies(u))
 
@@ -609,7 +609,7 @@ def test_at_no_lag_is_a_stratified_set_worse_than_independent_draws(text):
 @pytest.mark.parametrize("n", [1, 2, 23, 122, 512])
 @pytest.mark.parametrize("kernel", [ALGEBRA["product"], ALGEBRA["mixture"], P, G * E * P], ids=str)
 def test_candidates_have_a_box_each_and_the_boxes_are_equal_shares(kernel, n):
-    ends = [designs._in_boxes(kernel, np.full((1, n, kernel.draws), u))[0] for u in (0.0, 1.0)]
+    ends = [designs._in_boxes(kernel, np.full((1, n, kernel.n_columns), u))[0] for u in (0.0, 1.0)]
     assert np.prod(ends[1] - ends[0], axis=1) == pytest.approx(np.full(n, 0.5 / n))
     assert np.min(np.stack(ends)[..., kernel.signed_columns.index(True)]) == 0.5  # the half that makes all cosines
     points = 0.5 * (ends[0] + ends[1])

@@ -462,7 +462,7 @@ def test_properties_of_results():
 
 def test_a_kernel_has_its_properties():
     law = rfrope.kernel("matern", nu=1.5, scale=(8.0, 4.0), ndim=2)
-    assert (law.ndim, law.draws) == (2, 3)
+    assert (law.ndim, law.n_columns) == (2, 3)
     assert law([1.0, 2.0]) == law.phi([1.0, 2.0])
 
 

@@ -79,14 +79,14 @@ def test_parts_and_threads_change_no_bits(text):
     """Many draws are made in parts, on several threads."""
     kernel, n = rfrope.kernels.parse(text), 3 * sets._ROWS + 5
     key = philox.key_from_rng(3)
-    whole = kernel.drawn(philox.uniforms.generic(key, 0, n, kernel.draws, stream=2))
+    whole = kernel.transport_points(philox.uniforms.generic(key, 0, n, kernel.n_columns, stream=2))
     for count in (1, 3):
         np.testing.assert_array_equal(sets.independent(kernel, key, n, 2, 1, count), whole)
         with rfrope.threads(count):
             found = sample(kernel, n, rng=3, heads=3)[2]
         np.testing.assert_array_equal(found, whole[0])
-    points = np.random.default_rng(0).uniform(size=(2, n, kernel.draws))
-    np.testing.assert_array_equal(sets.through(kernel, points, 2), kernel.drawn(points))
+    points = np.random.default_rng(0).uniform(size=(2, n, kernel.n_columns))
+    np.testing.assert_array_equal(sets.through(kernel, points, 2), kernel.transport_points(points))
 
 
 def test_many_blocks_hold_nothing_but_themselves():

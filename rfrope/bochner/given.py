@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.arguments import show
+from rfrope._core.arguments import MOST, show, whole
 from rfrope.bochner.measures import MEASURES, Measure
 from rfrope.bochner.verdicts import NotPositiveDefiniteError, Witness
-from rfrope.kernels.parameters import check_ndim
 
 _ARGUMENTS = {  # what functions take, by whether there is one axis
     True: ("x", "it works elementwise"),
@@ -26,7 +25,7 @@ NORMAL = 1e-9  # by how much Phi(0) may differ from 1
 
 def read_measure(ndim: Any) -> Measure:
     """What depends on the number of axes, read from the argument."""
-    ndim = check_ndim(ndim)
+    ndim = whole("ndim", ndim, 1, MOST)
     if ndim not in MEASURES:
         raise ValueError(f"ndim is {ndim}; expected 1, 2 or 3: transforms in more axes are not provided")
     return MEASURES[ndim]

@@ -18,7 +18,7 @@ from rfrope.bochner.piecewise import Inverse, Pieces
 from rfrope.bochner.verdicts import Certificate
 from rfrope.kernels import Kernel
 from rfrope.kernels.algebra import Axes
-from rfrope.kernels.parameters import radial_draws, radius
+from rfrope.kernels.parameters import count_radial_columns, radius
 
 _FURTHEST = 1e150  # lags beyond it are as good as infinite
 
@@ -52,9 +52,9 @@ class Tabulated(Kernel):
     certificate: Certificate
 
     @property
-    def draws(self) -> int:
+    def n_columns(self) -> int:
         """One in one axis, else one for the length and one for each axis of the direction."""
-        return radial_draws(self.ndim)
+        return count_radial_columns(self.ndim)
 
     def __repr__(self) -> str:
         axes = "" if self.ndim == 1 else f"ndim={self.ndim}, "

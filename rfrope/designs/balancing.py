@@ -31,7 +31,9 @@ def balanced(
     found = np.empty((streams, n, kernel.ndim))
     for head in range(streams):
         points = sets.shifted(kernel, key, n * each, stream + head, 1)
-        u = sets.uniforms(key, 0, max(n, 1), kernel.draws + 5, stream + head, 1)[0]  # the last two are not `shifted`'s
+        u = sets.uniforms(key, 0, max(n, 1), kernel.n_columns + 5, stream + head, 1)[
+            0
+        ]  # the last two are not `shifted`'s
         omega = sets.through(kernel, points)[0]
         members = _partition(omega, each, reach)[int(each * u[0, -1])]
         found[head] = omega[members[np.argsort(u[:n, -2])]]

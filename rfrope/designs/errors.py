@@ -30,7 +30,7 @@ def error(kernel: Kernel, omega: np.ndarray, max_lag: tuple[int, ...]) -> Error:
     squares, sup, place = 0.0, -1.0, lags[0]
     for start in range(0, len(lags), _CHUNK):
         part = lags[start : start + _CHUNK]
-        apart = np.abs(mean_kernel(omega, part) - kernel.phi(kernel.as_given(part)))
+        apart = np.abs(mean_kernel(omega, part) - kernel.phi(kernel.restore_shape(part)))
         largest = int(np.argmax(apart))
         squares += float(weights[start : start + _CHUNK] @ (apart * apart))
         if apart[largest] > sup:

@@ -82,7 +82,7 @@ def _start(kernel: Kernel, n: int, number: int) -> np.ndarray:
     if number == 0:
         return quantile(kernel, n)
     if number % 2:
-        return _turned(through(kernel, uniforms(_KEY, 0, n, kernel.draws, number, 1))[0])
+        return _turned(through(kernel, uniforms(_KEY, 0, n, kernel.n_columns, number, 1))[0])
     if by_magnitude(kernel) == "table":  # a lattice is enough to begin with
         return _turned(through(kernel, strata_of_magnitude(kernel, _KEY, n, number, 1, moved=True))[0])
     return _turned(through(kernel, stratified(kernel, _KEY, n, number, 1))[0])
@@ -91,9 +91,9 @@ def _start(kernel: Kernel, n: int, number: int) -> np.ndarray:
 def _candidates(kernel: Kernel, count: int, stream: int, number: int) -> np.ndarray:
     """Places for blocks: half by the kernel's law, half anywhere."""
     half = count // 2
-    u = uniforms(_KEY, number * half, half, kernel.draws + kernel.ndim, stream, 1)[0]
-    anywhere = math.pi * (2.0 * u[:, kernel.draws :] - 1.0)
-    return np.concatenate([_turned(through(kernel, u[:, : kernel.draws])), anywhere])
+    u = uniforms(_KEY, number * half, half, kernel.n_columns + kernel.ndim, stream, 1)[0]
+    anywhere = math.pi * (2.0 * u[:, kernel.n_columns :] - 1.0)
+    return np.concatenate([_turned(through(kernel, u[:, : kernel.n_columns])), anywhere])
 
 
 def _turned(omega: np.ndarray) -> np.ndarray:
@@ -111,7 +111,7 @@ def _balanced(omega: np.ndarray) -> np.ndarray:
 def _least_largest(kernel: Kernel, max_lag: tuple[int, ...], fits: list[np.ndarray]) -> np.ndarray:
     """Frequencies of the least largest error that some fits lead to: all go a few steps, the best go on to the end."""
     lags, _ = lags_within(max_lag, _JUDGED)
-    target = kernel.phi(kernel.as_given(lags))
+    target = kernel.phi(kernel.restore_shape(lags))
 
     def largest(omega: np.ndarray) -> float:
         return float(np.max(np.abs(_errors(omega, lags, target))))

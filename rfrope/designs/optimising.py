@@ -102,7 +102,7 @@ def optimise(
     source |= {"starts": starts} | {name: {"rms": found.rms, "sup": found.sup} for name, found in errors.items()}
     source["lower_bound"] = bound(made, n_blocks, reach)
     context = tuple(m + 1 for m in reach)
-    frequencies = array.placed(made.as_given(omega), xp, device, dtype)
+    frequencies = array.placed(made.restore_shape(omega), xp, device, dtype)
     return Rope(frequencies, context=context[0] if len(context) == 1 else context, source=source)
 
 

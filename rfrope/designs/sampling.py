@@ -137,7 +137,7 @@ def sample(
     ]
     omega = found[0] if len(found) == 1 else np.concatenate(found)
     if heads is None and not several:
-        omega = kernels[0].as_given(omega[0])
+        omega = kernels[0].restore_shape(omega[0])
     return array.placed(omega, xp, device, dtype)
 
 
@@ -149,7 +149,7 @@ def points(
     Parameters
     ----------
     kernel : Kernel or str
-        It says how many columns the cube has (`Kernel.draws`) and which of them carry a sign.
+        It says how many columns the cube has (`Kernel.n_columns`) and which of them carry a sign.
     n_blocks, rng, heads
         As in `sample`.
     design : {"iid", "stratified", "shifted", "sobol", "halton"}
@@ -157,7 +157,7 @@ def points(
 
     Returns
     -------
-    ndarray, float64, (n_blocks, kernel.draws), or (heads, n_blocks, kernel.draws)
+    ndarray, float64, (n_blocks, kernel.n_columns), or (heads, n_blocks, kernel.n_columns)
         ``kernel.transport(points(kernel, n, design=d, rng=seed))`` is ``sample(kernel, n, design=d, rng=seed)``.
 
     Raises
@@ -185,7 +185,7 @@ def points(
 
 def draw(kernel: Kernel, key: philox.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
     """Draws start, ..., start + n_draws - 1 of some streams: ``(streams, n_draws, k)``."""
-    return sets.through(kernel, sets.uniforms(key, start, n_draws, kernel.draws, stream, streams))
+    return sets.through(kernel, sets.uniforms(key, start, n_draws, kernel.n_columns, stream, streams))
 
 
 def draw_sets(
@@ -207,7 +207,7 @@ def draw_sets(
 
 
 def _check_size(kernel: Kernel, n_blocks: int, heads: int) -> None:
-    held = 16.0 * (2 * kernel.draws + kernel.ndim) * n_blocks * heads
+    held = 16.0 * (2 * kernel.n_columns + kernel.ndim) * n_blocks * heads
     capacity.check(held, f"n_blocks={n_blocks} of {heads} sets on {kernel.ndim} axes", "n_blocks or heads")
 
 

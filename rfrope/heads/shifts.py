@@ -302,7 +302,7 @@ def recentred_kernel(kernel: Kernel | str, delta: Array, offset: Array) -> Array
     kernel = as_kernel(kernel)
     xp, device = array.shared({"delta": delta, "offset": offset})
     delta, offset = (
-        kernel.as_given(angles.checked_lags(value, kernel.ndim, xp, device, name, kernel))
+        kernel.restore_shape(angles.checked_lags(value, kernel.ndim, xp, device, name, kernel))
         for value, name in ((delta, "delta"), (offset, "offset"))
     )
     shape = array.broadcast_shapes({"delta": delta.shape, "offset": offset.shape})

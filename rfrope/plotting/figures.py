@@ -79,7 +79,7 @@ def kernel(
     """
     law, max_lag = as_kernel(law, "law"), whole("max_lag", max_lag, 1)
     lags = _drawn_lags(max_lag)
-    vectors = law.as_given(np.repeat(lags[:, None], law.ndim, axis=1))
+    vectors = law.restore_shape(np.repeat(lags[:, None], law.ndim, axis=1))
     omega = None
     if frequencies is not None:
         omega = _sets("frequencies", frequencies)

@@ -77,7 +77,7 @@ def test_uniforms_are_those_of_the_generic_function_bit_for_bit(key, start, coun
 
 def device_frequencies(kernel, key, start, length, replaced=None):
     with emulation(replaced=replaced) as ran:
-        omega = leaf.drawn(kernel, key, start, length, np.empty(0))
+        omega = leaf.transport_points(kernel, key, start, length, np.empty(0))
     return omega, ran
 
 
@@ -97,7 +97,7 @@ def loop_frequencies():
 
     def drawn(kernel, key, start, length):
         law = laws.stated(kernel)
-        u = uniforms(key, start, length, kernel.draws)[0]
+        u = uniforms(key, start, length, kernel.n_columns)[0]
         omega = np.empty((kernel.ndim, length))
         for axis, (out, column) in enumerate(zip(omega, u.T[-kernel.ndim :], strict=True)):
             component(law.code, law.parameter, law.factors[axis], law.table, np.ascontiguousarray(column), out)
@@ -244,7 +244,7 @@ def ended_by_nan(x):
 class Coin(rfrope.kernels.Kernel):
     """Frequencies 0 or pi, by a fair coin: scores at lag 1 are a or -a."""
 
-    name, ndim, draws = "coin", 1, 1
+    name, ndim, n_columns = "coin", 1, 1
 
     def _phi(self, delta, xp):
         return 0.5 * (1.0 + xp.cos(math.pi * delta[..., 0]))
