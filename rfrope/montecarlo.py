@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rfrope._accel import schedules
-from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox, sums, turns, twins
+from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox, sums, turns
 from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
 from rfrope._core.checkpoints import Checkpoint, check_seed
+from rfrope._core.dispatch import CPU, CUDA, backend_place, dispatched
 from rfrope._core.pending import Pending, WhenAsked, settled_state
 from rfrope._core.power_sums import MeanSums, PowerSums
 from rfrope._core.texts import Result
-from rfrope._core.twins import twinned
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import as_kernel
@@ -174,7 +174,7 @@ def estimate_kernel(
         length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.n_columns + kernel.ndim))
         summed = _found(sets, n_sets, length, executor, progress, threaded, checkpoint)
         return _mean(summed, delta, 1.0, _is_spread(summed, _SHARE))
-    where = twins.where(_kernel_moments.name, delta)
+    where = backend_place(_kernel_moments, delta)
     lags = memory.as_numpy(delta).reshape(-1, kernel.ndim) if where == "cpu" else None
     length = schedules.of_draws(where, lags, n_lags, n_samples, kernel.n_columns, kernel.ndim)
     task = _KernelChunk(kernel, key, delta, quantity)
@@ -253,7 +253,7 @@ def estimate_scores(
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "delta": lags})
     task = _ScoreChunk(kernel, philox.key_from_rng(rng), delta, a, b, design)
     width = a.shape[-1] * (math.prod(lags) + kernel.n_columns + kernel.ndim) + math.prod(shape)
-    where = twins.where(_score_sums.name, delta, a, b) if design == "iid" else ""
+    where = backend_place(_score_sums, delta, a, b) if design == "iid" else ""
     if not where:  # two trials at least stand beside their powers and those of all before
         capacity.check(256.0 * math.prod(shape), f"delta of shape {lags} beside q and k", "the number of lags")
     length = schedules.of_trials(where, kernel.stated_law() is not None, width)
@@ -370,7 +370,7 @@ class _ScoreChunk:
 # -- the mathematics, for lags (*S, k) and frequencies (n, k) ----------------------------------------------------------
 
 
-@twinned(cpu="estimators", cuda="estimators")
+@dispatched(CPU.estimators, CUDA.estimators)
 def _score_sums(
     kernel: Kernel, key: philox.Key, delta: Array, a: Array, b: Array, start: int, length: int
 ) -> tuple[Array, Array, Array, Array]:
@@ -406,14 +406,14 @@ def _phases(delta: Array, omega: Array, xp: ModuleType) -> Array:
     return turns.phases(angles.Angles(delta, omega, None, xp))
 
 
-@twinned(cuda="estimators")
+@dispatched(CUDA.estimators)
 def _drawn(kernel: Kernel, key: philox.Key, start: int, length: int, like: Array) -> Array:
     """Draws start, ..., start + length - 1 beside the lags `like`: ``(length, k)``."""
     xp = array.namespace(like=like)
     return array.from_host(draw(kernel, key, start, length)[0], xp, device=array.device(like))
 
 
-@twinned(cpu="sums", cuda="sums")
+@dispatched(CPU.sums, CUDA.sums)
 def _kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
     """Mean over the draws ``(n, k)``, and central sum of squares, of a kernel's quantity at all lags."""
     xp = array.namespace(delta=delta)

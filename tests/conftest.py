@@ -24,9 +24,11 @@ from campaign import covering
 
 from rfrope import analysis
 
+sys.path.append(str(pathlib.Path(__file__).parents[1]))  # for `tools`, which is not installed
 hypothesis.settings.register_profile("no clock", deadline=None)
 hypothesis.settings.load_profile("no clock")
 
+TESTS = pathlib.Path(__file__).parent
 LIBRARIES = ("numpy", "read-only numpy", "array-api-strict", "torch", "jax", "dask")
 CUDA_LIBRARIES = ("cupy", "torch cuda")  # pytest -m gpu
 NO_DEVICE = "no CUDA device"
@@ -270,9 +272,20 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item.nodeid not in passed]
 
 
+def pytest_ignore_collect(collection_path):
+    """Doctests are the package's: helpers beside the tests are imported by tests alone."""
+    helper = collection_path.suffix == ".py" and not collection_path.name.startswith("test_")
+    return True if helper and TESTS in collection_path.parents else None
+
+
+def pytest_collection(session):
+    """Nothing that is made while tests are collected is garbage."""
+    gc.disable()
+
+
 def pytest_collection_finish():
     """Thousands of tests are a million objects: who collects garbage need not look at them, and seldom at others."""
-    gc.collect()
+    gc.enable()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 

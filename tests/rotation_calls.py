@@ -13,7 +13,7 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
 import rfrope
-from rfrope._core import twins
+from rfrope._core import dispatch
 from rfrope.rotation import turning
 
 PAIRINGS = ("half", "interleaved")
@@ -25,15 +25,15 @@ SLOW = {"deadline": None, "derandomize": True, "suppress_health_check": list(Hea
 
 
 @contextlib.contextmanager
-def without_twins():
-    """Take twins away, and what repeats rotations: from functions, and from a Rope that is made now."""
+def without_backends():
+    """Take backends away, and what repeats rotations: from functions, and from a Rope that is made now."""
 
-    def load(place, leaf):
+    def load(backend):
         raise ImportError("taken away")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(twins, "load", load)
-        patch.setattr(twins, "twin_of", lambda name, place: None)
+        patch.setattr(dispatch, "load", load)
+        patch.setattr(dispatch, "backend_function", lambda function, place: None)
         patch.setattr(turning, "_repeats", lambda: None)
         yield
 
@@ -203,15 +203,15 @@ def calls(draw, *, functions=("rotate", "rotate_by_phases", "rotate_by_table"), 
 
 
 def run(call: Call, watched: Callable[[], Any], *, repeat: int = 1) -> tuple[list[str], int]:
-    """Make a call with a twin and hold the result against the generic function in float64.
+    """Make a call with a backend and hold the result against the generic function in float64.
 
-    ``with watched() as names`` makes twins run, and puts what ran into the list `names`. Returns that list, and how
+    ``with watched() as names`` makes backends run, and puts what ran into the list `names`. Returns that list, and how
     many features the result has.
     """
     values = np.random.default_rng(call.seed + repeat).standard_normal(call.x_shape)
     x = laid(values.astype(numpy_dtype(call.dtype)), call.layout)
     exact, function = x.astype(np.float64), getattr(rfrope, call.function)
-    with without_twins():
+    with without_backends():
         wanted = function(exact, *call.angles, **call.options)
     own = tensor if call.torch else (lambda v: v)
     options = {name: own(v) if isinstance(v, np.ndarray) else v for name, v in call.options.items()}

@@ -1,4 +1,4 @@
-"""Kernels, lags and vectors for the twins of the score estimator, and how far apart two of its results are."""
+"""Kernels, lags and vectors for the score estimator of each backend, and how far apart two of its results are."""
 
 from __future__ import annotations
 

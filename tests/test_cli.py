@@ -22,11 +22,12 @@ from campaign import HANGS, campaign, sparse
 
 import rfrope
 from rfrope import cli, kernels, storage
-from rfrope._core import libraries, twins
+from rfrope._core import dispatch, libraries
 from rfrope.cli import compare, main, shared
 from rfrope.designs import errors, sampling
 from rfrope.kernels import registry
 from rfrope.kernels.families import Gaussian
+from rfrope.rotation import turning
 from rfrope.validation import example_pairs
 
 FAST = ["--samples", "4096", "--trials", "1024"]
@@ -455,10 +456,10 @@ def test_doctor_tells_what_is_here(doctor):
     for one in held["libraries"] + held["accelerators"]:
         assert set(one) == {"name", "active", "detail", "reason", "advice", "devices"}
         assert one["active"] or (one["reason"] and one["advice"]), one
-    leaves = {place: {getattr(one, place) for one in twins.DECLARED.values()} - {None} for place in ("cpu", "cuda")}
+    leaves = {"cpu": dispatch.CPU, "cuda": dispatch.CUDA}
     loops = [one for one in held["accelerators"] if one["name"].startswith("compiled loops")]
     assert len(loops) == len(leaves["cpu"]) == 3
-    assert all(one["active"] == (twins.twin_of("rfrope.rotation.turning.rotated", "cpu") is not None) for one in loops)
+    assert all(one["active"] == (dispatch.backend_function(turning.rotated, "cpu") is not None) for one in loops)
     assert sum(one["name"].startswith("CUDA kernels") for one in held["accelerators"]) == len(leaves["cuda"]) == 3
 
 

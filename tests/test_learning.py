@@ -17,7 +17,7 @@ from conftest import library
 
 import rfrope
 from rfrope import analysis, heads
-from rfrope._core import twins
+from rfrope._core import dispatch
 
 PAIRINGS = ("half", "interleaved")
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "learning.rst"
@@ -274,22 +274,22 @@ def test_gradients_of_the_mean_kernel_at_large_lags_are_the_analytic_ones(name):
 
 
 @contextlib.contextmanager
-def asked_twins() -> Iterator[list[str]]:
-    """Note the names of compiled twins that were asked for, and of operators as "recorded" ones."""
+def wanted_functions() -> Iterator[list[str]]:
+    """Note the names of compiled functions that were wanted, and of operators as "recorded" ones."""
     names: list[str] = []
-    find = twins.twin_of
+    find = dispatch.backend_function
     with pytest.MonkeyPatch.context() as patch:
         label = {"cpu": "", "torch": "recorded "}
         patch.setattr(
-            twins,
-            "twin_of",
-            lambda name, place: names.append(label[place] + name.rpartition(".")[2]) or find(name, place),
+            dispatch,
+            "backend_function",
+            lambda function, place: names.append(label[place] + function.name) or find(function, place),
         )
         yield names
 
 
 @pytest.mark.parametrize(
-    ("twin", "call"),
+    ("name", "call"),
     [
         ("rotated", lambda x, at, w: rfrope.rotate(x, at, w)),
         ("rotated", lambda x, at, w: rfrope.scores(x, x, at, at, w)),
@@ -298,18 +298,18 @@ def asked_twins() -> Iterator[list[str]]:
     ],
     ids=["rotate", "scores", "rotation_table", "mean_kernel"],
 )
-def test_a_parameter_goes_through_an_operator_and_loops_are_taken_without_gradients(twin, call):
+def test_a_parameter_goes_through_an_operator_and_loops_are_taken_without_gradients(name, call):
     torch = library("torch").module
     frequencies = torch.nn.Parameter(torch.asarray(rfrope.geometric(4)))
     x, at = torch.ones(3, 8, dtype=torch.float64), torch.arange(3)
-    with asked_twins() as names:
+    with wanted_functions() as names:
         with_gradient = call(x, at, frequencies)
-        assert names[0] == f"recorded {twin}"
+        assert names[0] == f"recorded {name}"
         with_gradient.sum().backward()
         names.clear()
         with torch.no_grad():
             without = call(x, at, frequencies)
-        assert set(names) == {twin}
+        assert set(names) == {name}
     assert frequencies.grad.abs().sum() > 0.0
     torch.testing.assert_close(with_gradient.detach(), without, rtol=1e-14, atol=1e-14)
 

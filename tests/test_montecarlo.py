@@ -37,7 +37,7 @@ from rfrope import (
     score_variance,
 )
 from rfrope._accel import schedules
-from rfrope._core import blocks, sums, twins
+from rfrope._core import blocks, dispatch, sums
 from rfrope._core.power_sums import PowerSums
 from rfrope.montecarlo import Estimate, ScoreEstimate
 from rfrope.validation import default_lags, example_pairs
@@ -258,7 +258,7 @@ def test_trial_t_uses_the_frequencies_of_head_t(text):
 def test_trial_t_uses_the_frequencies_of_head_t_across_chunks(place, monkeypatch):
     q, k = example_pairs()
     if not place:
-        monkeypatch.setattr(twins, "twin_of", lambda name, place: None)
+        monkeypatch.setattr(dispatch, "backend_function", lambda function, place: None)
     monkeypatch.setattr(schedules, "_ELEMENTS", 2**10)
     monkeypatch.setitem(schedules._TABLED, "cpu", 2**10)
     monkeypatch.setattr(schedules, "_USEFUL_LANES", 4)
@@ -646,7 +646,7 @@ def transforms(monkeypatch):
 def plain_estimate(text, delta, monkeypatch, **options) -> Estimate:
     """The estimate by central moments, without accelerators."""
     with monkeypatch.context() as patch:
-        patch.setattr(twins, "twin_of", lambda name, place: None)
+        patch.setattr(dispatch, "backend_function", lambda function, place: None)
         return estimate_kernel(text, delta, **options)
 
 

@@ -19,8 +19,9 @@ from conftest import library
 
 import rfrope
 from rfrope import Rope, analysis, from_config, heads, storage
-from rfrope._core import twins
+from rfrope._core import dispatch
 from rfrope.rotation import rope as module
+from rfrope.rotation import turning
 
 LADDER = rfrope.geometric(8)
 RNG = np.random.default_rng(11)
@@ -542,7 +543,7 @@ def test_frequencies_that_somebody_opened_are_read_anew(dtype, sections, opened)
 def test_what_is_prepared_is_bounded():
     """A Rope that goes on to meet other layouts, some of them often, does not grow with them."""
     rope = rfrope.Rope(OMEGA)
-    if twins.twin_of("rfrope.rotation.turning.rotated", "cpu") is None:
+    if dispatch.backend_function(turning.rotated, "cpu") is None:
         pytest.skip("no compiled loops")
     for n in range(1, 1201):
         for _ in range(18 if n % 100 == 0 else 2):

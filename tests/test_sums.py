@@ -10,7 +10,7 @@ from conftest import library
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_angles import angles_of
-from rotation_calls import without_twins
+from rotation_calls import without_backends
 
 from rfrope._core import angles, sums
 
@@ -83,7 +83,7 @@ def test_sums_over_blocks_in_parts_of_any_size(budget, positions, frequencies, c
     cosine, sine = {"both": (cosine, sine), "cosine": (cosine, None), "neither": (None, None)}[which]
     held, right = [], sums.cos_sin
     monkeypatch.setattr(sums, "cos_sin", lambda part: held.append(math.prod(part.shape)) or right(part))
-    with without_twins():
+    with without_backends():
         found = sums.over_blocks(a, cosine, sine)
     for one, wanted in zip(found, exact(a, cosine, sine), strict=True):
         assert np.shape(one) == np.shape(wanted)

@@ -18,7 +18,8 @@ import pytest
 from campaign import HANGS, campaign, sparse
 
 import rfrope
-from rfrope._core import threads, twins
+from rfrope._core import dispatch, threads
+from rfrope.rotation import turning
 
 
 @pytest.fixture(autouse=True)
@@ -342,7 +343,7 @@ JOB = """
 import os, sys, threading
 import numpy as np
 import rfrope
-from rfrope._core import twins
+from rfrope._core import dispatch
 from rfrope.rotation import turning
 
 x = np.random.default_rng(0).standard_normal((8, 1024, 128), dtype=np.float32)
@@ -464,7 +465,8 @@ if __name__ == "__main__":
 
 CHECK = """
 wanted = job()
-found = [twins.twin_of(name, "cpu") for name, one in twins.DECLARED.items() if one.cpu] + [turning._repeats()]
+found = [dispatch.backend_function(one, "cpu") for one in dispatch.DISPATCHED.values() if "cpu" in one.keys]
+found.append(turning._repeats())
 found = [one is not None for one in found]
 print(right(wanted), same(job(), wanted), all(found), any(found), threading.active_count())
 """
@@ -480,7 +482,7 @@ print(right(wanted), same(job(), wanted), all(found), any(found), threading.acti
     ids=["one thread", "no compiler", "no cache"],
 )
 def test_settings_of_numba(environment, compiled, tmp_path):
-    if twins.twin_of("rfrope.rotation.turning.rotated", "cpu") is None:
+    if dispatch.backend_function(turning.rotated, "cpu") is None:
         pytest.skip("compiled loops, whose settings these are, need Numba with its compiler on")
     assert run_script(CHECK, tmp_path, **environment) == ["True", "True", str(compiled), str(compiled), "1"]
 

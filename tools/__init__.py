@@ -1,1 +1,1 @@
-"""Tools of development that attack the package: mutations, endurance. Nothing of it is installed."""
+"""Tools of development: mutations, endurance, the maker of the pairing table. Nothing of it is installed."""

@@ -20,13 +20,6 @@ NARROWER = {"float64": "float32", "complex128": "complex64"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def of(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]:
-    """Kind of a mutation, what it replaces, and by what; of this node alone, not of those inside."""
-    for kind, changes in KINDS.items():
-        for part, text in changes(node):
-            yield kind, part, text
-
-
 def _name(node: ast.AST) -> str:
     """Last name of a call's function, or of an attribute."""
     node = node.func if isinstance(node, ast.Call) else node

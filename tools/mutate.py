@@ -1,14 +1,14 @@
-"""Mutate the package, and see whether the tests nearest to each change notice.
+"""Make mistakes in the package that a person would make, and see whether tests notice.
 
-RFROPE_LINES_TO=lines.json python -m pytest -p tools.nearest    which test runs which line (Python 3.12 or later)
-python -m tools.mutate campaign lines.json                      about 230 mutations of lines, into docs/mutations.csv
-python -m tools.mutate campaign lines.json --meaning            about 360 by meaning, into the same table
-python -m tools.mutate campaign --of-torch --number 45          of what needs PyTorch, by tests listed by hand
-python -m tools.mutate again                                    a sample of those that were seen: is each still seen?
-python -m tools.mutate reported                                 those that tools/reported.py lists
+python -m tools.mutate campaign             about 360 mutations of all modules, into docs/mutations.csv
+python -m tools.mutate campaign --only rope.py fidelity.py --number 900 --new    more of some modules
+python -m tools.mutate campaign --survivors --tests tests/test_rope.py           what survived, by other tests
+python -m tools.mutate page                 drop rows whose lines are others now; write the page of the table
+python -m tools.mutate again                a sample of those that were seen: is each still seen?
 
-Every mutation is made in a copy of the tree, and tested in a process of its own. What survives is open until it has a
-test, or goes from the source, or until the last column of the table says "equal: " and why behaviour cannot differ.
+Every mutation is made in a copy of the tree, and tested in a process of its own, by the tests of its module: those that
+have the module's name, or its folder's. A survivor is open until it has a test, or goes from the source, or until the
+last column of the table says "equal: " and why behaviour cannot differ.
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
-from tools import nearest, reported
 from tools.mutations import Mutation, brief, chosen, modules, mutations
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -42,11 +40,11 @@ PAGE = ROOT / "docs" / "mutations.inc"  # included by docs/reliability.rst: thos
 FIELDS = ("kind", "module", "function", "before", "after", "outcome", "by")
 EQUAL = "equal: "  # how a reason begins that makes a survivor no question any more
 SEED = 18
-SECONDS = 5.0  # tests for one mutation, as they take without it
 PATIENCE = 300  # seconds of one test, after which it does not end
 ENDLESS, FATAL = " does not end", " ends the process"  # what follows the name of a test that cannot fail
 UNIMPORTED = "it cannot be imported"
 MEMORY = 8 * 2**30  # bytes of data that a mutation may take
+OF_TORCH = ("torch", "layers/", "integrations/")  # paths of what needs PyTorch
 # imported once, before processes are made of this one; rfrope itself only in these
 BEFORE = ("pytest", "numpy", "scipy.special", "scipy.optimize", "scipy.stats", "tqdm", "mpmath")
 BEFORE += ("array_api_compat.numpy", "array_api_strict", "numba.core.caching", "finufft", "matplotlib.pyplot", "torch")
@@ -60,61 +58,57 @@ def main(arguments: list[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("campaign", help="mutate anew, and write the table")
-    one.add_argument("lines", type=pathlib.Path, nargs="?", help="what tools.nearest wrote")
-    one.add_argument("--of-torch", action="store_true", help="only what needs PyTorch, whose tests are listed by hand")
-    one.add_argument("--meaning", action="store_true", help="mutations by meaning; without it, of lines")
-    one.add_argument("--number", type=int, help="how many, about (230, or 360 by meaning)")
+    one.add_argument("--number", type=int, default=360, help="how many, about")
     one.add_argument("--survivors", action="store_true", help="only those that the table says survived")
     one.add_argument("--new", action="store_true", help="only those that the table has not")
-    one.add_argument("--seconds", type=float, default=SECONDS, help="what tests for one mutation take without it")
-    one.add_argument("--processes", type=int, default=2)
     one.add_argument("--only", nargs="*", default=[""], help="only modules whose path holds one of these texts")
-    three = commands.add_parser("reported", help="those that an attack from outside reported as unseen")
-    three.add_argument("--only", default="", help="only modules whose path holds this text")
-    three.add_argument("--processes", type=int, default=2)
+    one.add_argument("--tests", nargs="*", default=[], help="files of tests, in the place of those of the module")
+    one.add_argument("--processes", type=int, default=2)
     commands.add_parser("page", help="drop rows whose lines are others now; write docs/mutations.inc from the table")
     two = commands.add_parser("again", help="check a sample of the table")
-    two.add_argument("--number", type=int, default=24)
-    given = parser.parse_args(arguments)
-    if given.command == "page":
+    two.add_argument("--number", type=int, default=12)
+    options = parser.parse_args(arguments)
+    if options.command == "page":
         write(present(table()))
         return 0
     for name in BEFORE:
         with suppress(ImportError):
             importlib.import_module(name)
-    if given.command == "reported":
-        work = [(one, tests) for one, tests in reported.mutations(ROOT) if given.only in one.module]
-        return checked(work, reported.reasons(ROOT), given.processes)
-    return campaign(given) if given.command == "campaign" else again(given.number)
+    return campaign(options) if options.command == "campaign" else again(options.number)
 
 
-def campaign(given: argparse.Namespace) -> int:
-    """Mutations that a seed chooses, or those that survived, by the tests that run their lines.
-
-    Rows of the table are kept, but for those whose lines are others now.
-    """
-    lines, rows = nearest.read(given.lines) if given.lines else {}, table()
-    before = {row_name(row): row for row in present(rows)}
-    among = nearest.OF_TORCH if given.of_torch else ("",)
-    number = given.number or (360 if given.meaning else 230)
-    if given.survivors:
-        left = {name for name, row in before.items() if row["outcome"] != "killed"}
-        asked = [one for one in everything({row["module"] for row in before.values()}) if one.name in left]
+def campaign(options: argparse.Namespace) -> int:
+    """Try mutations that a seed chooses, or those that survived; rows of the table are kept if their lines are."""
+    rows = {row_name(row): row for row in present(table())}
+    if options.survivors:
+        left = {name for name, row in rows.items() if row["outcome"] != "killed"}
+        asked = [one for one in everything({row["module"] for row in rows.values()}) if one.name in left]
     else:
-        asked = chosen(ROOT, number, SEED, among, meaning=given.meaning)
-    asked = [one for one in asked if any(part in one.module for part in given.only) and can_be_tested(one.module)]
-    asked = [one for one in asked if not (given.new and one.name in before)]
-    asked.sort(key=lambda one: one.module.startswith("rfrope/_accel"))  # what takes longest comes last
-    work = [(one, nearest.tests(lines, one.module, one.line, given.seconds)) for one in asked]
-    for one, seen, by in judged(work, given.processes):
-        known = before.get(one.name, {})
+        asked = chosen(ROOT, options.number, SEED)
+    asked = [one for one in asked if any(part in one.module for part in options.only) and can_be_tested(one.module)]
+    asked = [one for one in asked if not (options.new and one.name in rows)]
+    work = [(one, options.tests or tests_of(one.module)) for one in asked]
+    for one, seen, by in judged(work, options.processes):
+        known = rows.get(one.name, {})
         by = by if seen else known["by"] if known.get("outcome") != "killed" and known else ""
         values = (one.kind, one.module, one.function, brief(one.before), brief(one.after), outcome(seen, by), by)
-        before[one.name] = dict(zip(FIELDS, values, strict=True))
-        write(before.values())
+        rows[one.name] = dict(zip(FIELDS, values, strict=True))
+        write(rows.values())
         print(f"{outcome(seen, by):9}{one.module}:{one.line} {one.kind} {one.function}: {one.after.strip()}  {by}")
         sys.stdout.flush()
     return 0
+
+
+def tests_of(module: str) -> list[str]:
+    """Return the files of tests that have a module's name and stand in its folder; the folder where there is none."""
+    path = pathlib.PurePosixPath(module).relative_to("rfrope").with_suffix("")
+    folder = ROOT / "tests" / str(path.parent).replace("_accel", "accel").replace("accel/cuda", "cuda")
+    while not folder.is_dir():
+        folder = folder.parent
+    named = [one for one in (folder, ROOT / "tests") for one in [one / f"test_{path.name}.py"] if one.is_file()][:1]
+    everywhere = sorted((ROOT / "tests").rglob(f"test_{path.name}.py"))
+    found = named or everywhere or ([folder] if folder.name != "tests" else sorted(folder.glob("test_*.py")))
+    return [one.relative_to(ROOT).as_posix() for one in found]
 
 
 def outcome(seen: bool, by: str) -> str:
@@ -123,48 +117,43 @@ def outcome(seen: bool, by: str) -> str:
 
 
 def can_be_tested(module: str) -> bool:
-    """Whether what a module is for is installed."""
+    """Return whether what a module is for is installed."""
     needed = "transformers" if "integrations/" in module else "torch"
-    return importlib.util.find_spec(needed) is not None or not module.endswith(nearest.OF_TORCH)
+    return not any(part in module for part in OF_TORCH) or importlib.util.find_spec(needed) is not None
 
 
 def again(number: int) -> int:
-    """Whether a sample of the table is still seen by the tests that saw it, and nothing is open; 1 if not."""
-    still_open = [row for row in table() if row["outcome"] == "open"]
+    """Try a sample of the table by the tests that saw it; 1 if one is not seen, or a row is open, or no row is left.
+
+    Rows whose line or whose test is gone are left out: ``page`` drops the first, ``campaign`` tries others.
+    """
+    rows = table()
+    still_open = [row for row in rows if row["outcome"] == "open"]
     for row in still_open:
         print(f"open     {row_name(row)}")
-    seen = [row for row in table() if row["outcome"] == "killed" and "::" in row["by"]]
-    seen = [row for row in seen if not row["by"].endswith(ENDLESS)]  # they take the whole limit of a test
-    random.Random(SEED).shuffle(seen)
-    seen = seen[:number]
-    there = {one.name: one for one in everything({row["module"] for row in seen})}
-    work = [(there[row_name(row)], [named(row["by"])]) for row in seen if row_name(row) in there]
-    print(f"{len(seen) - len(work)} of {len(seen)} lines are others now; {len(still_open)} of the table are open")
-    return checked(work) or bool(still_open)
+    there = {one.name: one for one in everything({row["module"] for row in rows})}
+    seen = [row for row in rows if row["outcome"] == "killed" and is_there(row["by"]) and can_be_tested(row["module"])]
+    kept = [row for row in seen if row_name(row) in there]
+    random.Random(SEED).shuffle(kept)
+    work = [(there[row_name(row)], [row["by"].removesuffix(FATAL).partition("[")[0]]) for row in kept[:number]]
+    missed = 0
+    for one, found, by in judged(work):
+        missed += not found
+        print(f"{outcome(found, by):9}{one.name}", flush=True)
+    print(f"{len(work) - missed} of {len(work)} mutations were seen; {len(kept)} of {len(rows)} rows could be tried")
+    return int(bool(missed or still_open or not work))
 
 
-def checked(
-    work: list[tuple[Mutation, list[str]]], reasons: Mapping[str, str] | None = None, processes: int = 2
-) -> int:
-    """Whether tests see mutations, but for those that are equal for a reason: 1 if not."""
-    missed, allowed = 0, 0
-    for one, seen, by in judged(work, processes):
-        reason = by if seen else (reasons or {}).get(one.name, "")
-        found = outcome(seen, reason)
-        allowed += found == "equal"
-        missed += found == "open"
-        print(f"{found:9}{one.name}" + (f"  ({reason})" if reason and not seen else ""), flush=True)
-    print(f"{len(work) - missed - allowed} of {len(work)} mutations were seen; {allowed} others are equal")
-    return 1 if missed or not work else 0
-
-
-def named(by: str) -> str:
-    """The test that a row names."""
-    return by.removesuffix(ENDLESS).removesuffix(FATAL)
+def is_there(by: str) -> bool:
+    """Return whether a row names a test that exists, and that ends."""
+    path, _, name = by.removesuffix(FATAL).partition("::")
+    name = name.partition("[")[0].rpartition("::")[2]
+    file = ROOT / path
+    return bool(name) and file.suffix == ".py" and file.is_file() and f"def {name}(" in file.read_text("utf-8")
 
 
 def everything(names: set[str]) -> list[Mutation]:
-    """All mutations of some modules."""
+    """Return all mutations of some modules."""
     return [one for module in modules(ROOT) if module in names for one in mutations(ROOT, module)]
 
 
@@ -212,23 +201,7 @@ def page(rows: list[dict[str, str]]) -> str:
     equal = sum(row["outcome"] == "equal" for row in left)
     numbers = f"{len(rows) - len(left)} are seen by tests, {equal} are equal, {len(left) - equal} are open"
     summary = f"Of {len(rows)} mutations ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}) {numbers}:"
-    return "\n".join([summary, "", *lines, "", *_page_of_reported()]) + "\n"
-
-
-def _page_of_reported() -> list[str]:
-    """Those that were reported as unseen, and may be."""
-    number, reasons = len(reported.REPORTED), reported.reasons(ROOT)
-    lines = [f"Of {number} mutations of ``tools/reported.py`` {len(reasons)} are equal:", "", ".. list-table::"]
-    lines += ["   :header-rows: 1", "   :widths: 72 28", "", "   * - Change", "     - Why no test can see it"]
-    for name, reason in sorted(reasons.items()):
-        module, _, change = name.partition(" reported: ")
-        before, _, after = change.partition(" -> ")
-        place = module.removeprefix("rfrope/")
-        lines += [
-            f"   * - ``{place}``: ``{_short(before)}`` to ``{_short(after)}``",
-            f"     - {reason.removeprefix(EQUAL)}",
-        ]
-    return lines
+    return "\n".join([summary, "", *lines]) + "\n"
 
 
 def _short(line: str) -> str:
@@ -247,11 +220,10 @@ def judged(work: list[tuple[Mutation, list[str]]], processes: int = 2) -> Any:
     proofs = set()
     for one, seen, by in _judged(work, processes):
         if seen and "::" in by:
-            proofs.add(named(by))
+            proofs.add(by.removesuffix(ENDLESS).removesuffix(FATAL))
         yield one, seen, by
-    none = Mutation(
-        "rfrope/__init__.py", "module", 1, *(2 * [(ROOT / "rfrope/__init__.py").read_text().split("\n")[0]])
-    )
+    line = (ROOT / "rfrope/__init__.py").read_text("utf-8").split("\n")[0]
+    none = Mutation("rfrope/__init__.py", "module", 1, line, line, "none")
     for _, failed, by in _judged([(none, sorted(proofs))], 1) if proofs else ():
         if failed:
             raise RuntimeError(f"{by} fails without a mutation, too")
@@ -288,9 +260,8 @@ def _judged(work: list[tuple[Mutation, list[str]]], processes: int) -> Any:
                     continue
                 del running[process]
                 (tree / one.module).write_text(source, "utf-8")
-                os.utime(
-                    tree / one.module, ns=2 * ((ROOT / one.module).stat().st_mtime_ns,)
-                )  # as what is compiled has it
+                compiled = (ROOT / one.module).stat().st_mtime_ns
+                os.utime(tree / one.module, ns=(compiled, compiled))
                 free.append(tree)
                 by = said.read_text("utf-8") if said.exists() else None
                 if found in (3, 5) or (found == 4 and by == ""):  # among them tests that are not there
@@ -359,19 +330,8 @@ def passed(tree: pathlib.Path, tests: list[str], said: pathlib.Path) -> int:
             if report.failed and report.nodeid:
                 said.write_text(report.nodeid, "utf-8")
 
-    options = [
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:faulthandler",
-        "--assert=plain",
-        "--rootdir",
-        str(tree),
-        "-c",
-        str(tree / "pyproject.toml"),
-    ]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:faulthandler", "--assert=plain"]
+    options += ["--rootdir", str(tree), "-c", str(tree / "pyproject.toml")]
     if all("::" in test for test in tests):
         options += ["-m", ""]  # one of the campaign, too
     return int(pytest.main([*options, *tests], plugins=[Say()]))

@@ -1,6 +1,4 @@
-"""Changes to the source that a test should see, found in the syntax tree: tokens of a line, and meanings.
-
-A mutation of kind ``line`` changes one token of one line. The others leave something out, or confuse two things:
+"""Mistakes that a person would make, found in the syntax tree: something is left out, or two things are confused.
 
 sign       a result is negated
 factor     a factor, a power or a scaling in place is left out
@@ -29,33 +27,27 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tools import meanings
+from tools.meanings import KINDS
 
-SWAPPED: dict[type[ast.AST], str] = {
-    **{ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="},
-    **{ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in"},
-    **{ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.And: "or", ast.Or: "and"},
-}
-# what needs a device, or lies beside the data it once made
-LEFT_OUT = ("rfrope/_accel/cuda/", "rfrope/data/make_pairings.py", "rfrope/data/pairing_layers.py")
+LEFT_OUT = "/cuda/"  # what needs a device
 RARE = ("stale", "copy")  # chosen before the others, of which there are many
 TALKS = ("warn", "add_note", "print", "ValueError", "TypeError", "DamagedError", "UnknownError")
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A changed place: the module's path, the function, the first line, and the lines before and after."""
+    """A changed place: the module's path, the function, the first line, the lines before and after, and the kind."""
 
     module: str
     function: str
     line: int
     before: str
     after: str
-    kind: str = "line"
+    kind: str
 
     @property
     def name(self) -> str:
-        """What it is, wherever the lines stand and however they are broken."""
+        """A name that stays where other lines change, however its own lines are broken."""
         return f"{self.module} {self.function}: {brief(self.before)} -> {brief(self.after)}"
 
     def order(self, seed: int) -> bytes:
@@ -79,14 +71,14 @@ def brief(lines: str) -> str:
 def modules(root: pathlib.Path) -> list[str]:
     """Paths of the modules that are mutated."""
     found = (path.relative_to(root).as_posix() for path in sorted((root / "rfrope").rglob("*.py")))
-    return [path for path in found if not path.startswith(LEFT_OUT)]
+    return [path for path in found if LEFT_OUT not in path]
 
 
 def mutations(root: pathlib.Path, module: str) -> list[Mutation]:
     """All mutations of a module, no two of them the same."""
     source = (root / module).read_text("utf-8")
     lines, found = source.split("\n"), {}
-    for kind, function, node, text in [*_of_lines(ast.parse(source)), *_of_meanings(ast.parse(source))]:
+    for kind, function, node, text in _changes(ast.parse(source)):
         place = slice(node.lineno - 1, node.end_lineno)
         last = lines[node.end_lineno - 1].encode()
         first = lines[node.lineno - 1].encode()
@@ -96,29 +88,21 @@ def mutations(root: pathlib.Path, module: str) -> list[Mutation]:
     return list(found.values())
 
 
-def chosen(
-    root: pathlib.Path, number: int, seed: int, among: tuple[str, ...] = ("",), *, meaning: bool = False
-) -> list[Mutation]:
-    """About so many mutations: from each module (whose path holds one of some texts) by its length.
-
-    Each module gives at least one of its lines, or at least two by meaning, of as many kinds as there are.
-    """
-    names = [module for module in modules(root) if any(text in module for text in among)]
-    all_of = {module: mutations(root, module) for module in names}
-    all_of = {module: [one for one in some if (one.kind != "line") == meaning] for module, some in all_of.items()}
+def chosen(root: pathlib.Path, number: int, seed: int) -> list[Mutation]:
+    """Return about so many mutations: from each module by its length, at least two, of as many kinds as there are."""
+    all_of = {module: mutations(root, module) for module in modules(root)}
     sites = {module: len(some) for module, some in all_of.items() if some}
-    least = 1 + meaning
-    share = (number - least * len(sites)) / sum(sites.values())
+    share = (number - 2 * len(sites)) / sum(sites.values())
     found = []
     for module, count in sites.items():
         ranks: collections.Counter[str] = collections.Counter()
         order = []
         for one in sorted(all_of[module], key=lambda one: one.order(seed)):
             ranks[one.kind] += 1
-            order.append((ranks[one.kind] if meaning else 0, one.kind not in RARE, len(order), one))
+            order.append((ranks[one.kind], one.kind not in RARE, len(order), one))
         source = (root / module).read_text("utf-8")
         able = (one for *_, one in sorted(order, key=lambda entry: entry[:3]) if _compiles(one.applied(source)))
-        found += itertools.islice(able, least + round(share * count))
+        found += itertools.islice(able, 2 + max(0, round(share * count)))
     return found
 
 
@@ -132,24 +116,16 @@ def _compiles(source: str) -> bool:
     return True
 
 
-def _of_lines(tree: ast.AST) -> Iterator[tuple[str, str, ast.expr, str]]:
-    """Kind, function, what is replaced, and by what: in one line each."""
-    compared = {part for node in ast.walk(tree) if isinstance(node, ast.Compare) for part in ast.walk(node)}
+def _changes(tree: ast.AST) -> Iterator[tuple[str, str, ast.stmt | ast.expr, str]]:
+    """Yield kind, function, what is replaced, and by what."""
     for function, node in _places(tree, "module"):
-        for part, text in _changes(node, bound=node in compared) if isinstance(node, ast.expr) else ():
-            if part.lineno == part.end_lineno:
-                yield "line", function, part, text
-
-
-def _of_meanings(tree: ast.AST) -> Iterator[tuple[str, str, ast.stmt | ast.expr, str]]:
-    """Kind, function, what is replaced, and by what."""
-    for function, node in _places(tree, "module"):
-        for kind, part, text in meanings.of(node):
-            yield kind, function, part, text
+        for kind, changes in KINDS.items():
+            for part, text in changes(node):
+                yield kind, function, part, text
 
 
 def _places(node: ast.AST, function: str) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
-    """What computes something, with the function it is in; messages, types and decorators do not."""
+    """Yield nodes that compute something, each with its function; messages, types and decorators do not."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "msg", "type_params"):
             continue
@@ -165,7 +141,7 @@ def _places(node: ast.AST, function: str) -> Iterator[tuple[str, ast.expr | ast.
 
 
 def _says(node: ast.AST) -> bool:
-    """Whether a node speaks to people, or to type checkers, alone."""
+    """Return whether a node speaks to people, or to type checkers, alone."""
     if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
         return True
     if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
@@ -179,44 +155,3 @@ def _says(node: ast.AST) -> bool:
 
 def _is_type(node: ast.AST) -> bool:
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
-
-
-def _changes(node: ast.expr, *, bound: bool) -> Iterator[tuple[ast.expr, str]]:
-    """Expressions to replace, and by what; a number that is part of a comparison is doubled, others change a little."""
-    match node:
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in SWAPPED:
-            yield node, f"{_text(left)} {SWAPPED[type(op)]} {_text(right)}"
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in SWAPPED and not _is_text(node):
-            yield node, f"{_text(left)} {SWAPPED[type(op)]} {_text(right)}"
-            yield node, _text(left)
-            yield node, _text(right)
-        case ast.BoolOp(op=op, values=values):
-            yield node, f" {SWAPPED[type(op)]} ".join(map(_text, values))
-            yield node, f" {'and' if isinstance(op, ast.And) else 'or'} ".join(map(_text, values[:-1]))
-        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
-            yield node, _text(operand)
-        case ast.Constant(value=bool() as value):
-            yield node, str(not value)
-        case ast.Constant(value=int() as value):
-            yield node, str(value + 1)
-            yield node, str(value - 1) if value else "-1"
-        case ast.Constant(value=float() as value) if value:
-            usual = 2.0 if bound else 1.01
-            yield node, repr(value * (10.0 if abs(value) < 1e-3 or abs(value) > 1e6 else usual))
-        case ast.IfExp(test=test, body=body, orelse=other):
-            yield node, f"{_text(other)} if {_text(test)} else {_text(body)}"
-        case ast.Call(func=function, args=[first, second, *others], keywords=keywords):
-            if not any(isinstance(one, ast.Starred) for one in node.args):
-                swapped = ast.Call(function, [second, first, *others], keywords)
-                yield node, ast.unparse(swapped)
-
-
-def _text(node: ast.expr) -> str:
-    """Source of an operand, in parentheses where it needs them."""
-    plain = isinstance(node, ast.Name | ast.Constant | ast.Call | ast.Attribute | ast.Subscript)
-    return ast.unparse(node) if plain else f"({ast.unparse(node)})"
-
-
-def _is_text(node: ast.BinOp) -> bool:
-    parts = [part for part in ast.walk(node) if isinstance(part, ast.JoinedStr | ast.Constant)]
-    return any(isinstance(part, ast.JoinedStr) or isinstance(part.value, str | bytes) for part in parts)

@@ -8,7 +8,7 @@ import tarfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).parents[1]
-KINDS = (".py", ".cu", ".cuh", ".json", ".npz", ".txt", ".md", ".css", ".js", "py.typed")
+KINDS = (".py", ".pyi", ".cu", ".cuh", ".json", ".npz", ".txt", ".md", ".css", ".js", "py.typed")
 WITHIN = ("rfrope", "tests", "docs", "benchmarks", "examples", "tools")
 MADE = ("docs/_build/", "docs/api/generated/", "docs/gallery/")  # by the build of the site
 

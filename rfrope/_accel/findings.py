@@ -9,8 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from rfrope._accel import cpu, cuda, torch
-from rfrope._core import twins
+from rfrope._core import dispatch
 from rfrope._core.libraries import Finding, for_device, reason_of, version_of
 
 _TRANSFORMS = "transforms for sums over many lags"
@@ -19,17 +18,17 @@ _WHAT = {"rotation": "rotation, tables", "sums": "sums over lags", "estimators":
 
 def on_host() -> list[dict[str, Any]]:
     """Findings on leaves for the CPU, each loaded as the lookup loads it, and on the transforms that some use."""
-    return [asdict(one) for one in (*map(_compiled, cpu.LEAVES), _finufft())]
+    return [asdict(one) for one in (*map(_compiled, dispatch.CPU._fields), _finufft())]
 
 
 def on_cuda() -> list[dict[str, Any]]:
     """Findings on leaves for CUDA devices, likewise."""
-    return [asdict(one) for one in (*map(_kernels, cuda.LEAVES), _cufinufft())]
+    return [asdict(one) for one in (*map(_kernels, dispatch.CUDA._fields), _cufinufft())]
 
 
 def on_torch() -> list[dict[str, Any]]:
     """Findings on operators for torch tensors with gradients or in graphs."""
-    return [asdict(one) for one in map(_operators, torch.LEAVES)]
+    return [asdict(_operators(dispatch.TORCH_ROTATION.module))]
 
 
 def _operators(name: str) -> Finding:
@@ -38,7 +37,7 @@ def _operators(name: str) -> Finding:
     if not version_of("torch") and importlib.util.find_spec("torch") is None:
         return Finding(title, False, reason="PyTorch is not installed", advice="pip install 'rfrope[torch]'")
     try:
-        twins.load("torch", name)
+        dispatch.load(dispatch.Backend("torch", name))
     except ImportError as error:
         return Finding(title, False, reason=reason_of(error), advice="pip install --upgrade torch")
     except BaseException as error:  # the lookup would let it through: all calls of these functions fail
@@ -52,7 +51,7 @@ def _operators(name: str) -> Finding:
 def _compiled(name: str) -> Finding:
     title = f"compiled loops: {_WHAT.get(name, name)}"
     try:
-        twins.load("cpu", name)
+        dispatch.load(dispatch.Backend("cpu", name))
     except ImportError as error:
         text = reason_of(error)
         if "NUMBA_DISABLE_JIT" in text:
@@ -76,7 +75,7 @@ def _kernels(name: str) -> Finding:
     """Import a leaf, and compile one of its kernels for the current device."""
     title = f"CUDA kernels: {_WHAT.get(name, name)}"
     try:
-        module = twins.load("cuda", name)
+        module = dispatch.load(dispatch.Backend("cuda", name))
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
         reason = "CuPy is not installed" if missing else reason_of(error)
@@ -85,7 +84,7 @@ def _kernels(name: str) -> Finding:
         return Finding(title, False, reason=reason_of(error), advice="see CuPy above")
     try:
         kernel = module.KERNELS[0]
-        importlib.import_module("rfrope._accel.cuda.door").kernel(name, kernel)
+        importlib.import_module("rfrope._accel.cuda.device").kernel(name, kernel)
     except BaseException as error:  # though CuPy may be active, calls of these functions fail
         advice = "pip install --upgrade 'cupy-cuda12x[ctk]', or 'cupy-cuda13x[ctk]': CuPy with its compiler"
         return Finding(title, False, reason=reason_of(error), advice=advice)
@@ -109,7 +108,7 @@ def _cufinufft() -> Finding:
     if not version and importlib.util.find_spec("cufinufft") is None:
         return Finding(title, False, reason="not installed", advice=for_device("pip install cufinufft"))
     try:
-        module = twins.load("cuda", "sums")
+        module = dispatch.load(dispatch.Backend("cuda", "sums"))
     except BaseException as error:
         return Finding(title, False, version, reason_of(error), "see CuPy above")
     try:

@@ -11,7 +11,7 @@ from rfrope._core import array, memory, tensors
 from rfrope._core.angles import check_values
 from rfrope._core.arguments import broadcast, choice, show
 from rfrope._core.array import Array
-from rfrope._core.twins import twinned
+from rfrope._core.dispatch import CPU, TORCH_ROTATION, dispatched
 
 PAIRINGS = ("half", "interleaved")
 
@@ -249,7 +249,7 @@ def turned(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: 
     return out
 
 
-@twinned(cpu="rotation", torch="rotation")
+@dispatched(CPU.rotation, TORCH_ROTATION)
 def shared_coefficients(
     x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType
 ) -> tuple[Array, Array]:

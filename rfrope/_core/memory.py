@@ -19,7 +19,7 @@ _PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments t
 
 
 def place(values: Iterable[Any]) -> str:
-    """Where all arrays among some values are, those in tuples included, as `Leaves` names places; "" for nowhere.
+    """Where all arrays among some values are, those in tuples included, as `dispatch` names places; "" for nowhere.
 
     "torch" is for tensors whose operations are recorded, for gradients or by a compiler.
     """
@@ -126,8 +126,8 @@ class _Addresses:
 def in_memory(x: Array) -> bool:
     """Whether compiled loops of the CPU may read and write the memory of `x` behind its library's back.
 
-    None and floats fit: they are not in memory. An array may start anywhere: twins read and write features at any byte,
-    and copy what is smaller to aligned memory.
+    None and floats fit: they are not in memory. An array may start anywhere: backends read and write features at any
+    byte, and copy what is smaller to aligned memory.
     """
     if x is None or isinstance(x, float):
         return True

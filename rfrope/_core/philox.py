@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.arguments import show
-from rfrope._core.twins import twinned
+from rfrope._core.dispatch import CPU, dispatched
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -44,7 +44,7 @@ def philox4x32(counter: tuple[Any, Any, Any, Any], key: Key) -> tuple[np.ndarray
     return word_0, word_1, word_2, word_3
 
 
-@twinned(cpu="estimators")
+@dispatched(CPU.estimators)
 def uniforms(key: Key, start: int, count: int, columns: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
     """Uniforms of draws start, ..., start + count - 1, for some streams.
 

@@ -18,8 +18,8 @@ import numpy as np
 from rfrope._core import array, elementwise, threads
 from rfrope._core.angles import Angles, rows
 from rfrope._core.array import Array
+from rfrope._core.dispatch import CPU, CUDA, dispatched
 from rfrope._core.turns import cos_sin
-from rfrope._core.twins import twinned
 
 BUDGET = 2**20  # phases that are held at once, unless those of one block, or at one lag, are more
 
@@ -133,7 +133,7 @@ def falls(angles: Angles, powers: int = 1) -> tuple[Array, ...]:
     return _over_parts(half, each, powers, math.prod(angles.shape[:-1]))
 
 
-@twinned(cpu="sums", cuda="sums")
+@dispatched(CPU.sums, CUDA.sums)
 def mean_cos(angles: Angles) -> Array:
     """Mean of ``cos u`` over the blocks, at least one, for angles without a shift."""
 

@@ -21,7 +21,7 @@ import numpy as np
 from rfrope._core import array, lazy
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
-from rfrope._core.twins import twinned
+from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched
 
 # pi to more digits than any working precision takes pieces of 1/(2 pi) from.
 _PI = Fraction(
@@ -30,7 +30,7 @@ _PI = Fraction(
 _TURN = 1 / (2 * _PI)
 
 
-@twinned(cpu="rotation", cuda="rotation", torch="rotation")
+@dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Return cos and sin of ``positions . frequencies + shift`` in the widest float of the namespace.
 

@@ -63,7 +63,7 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
 
     Notes
     -----
-    ``make_pairings.py`` beside the table makes the keys on pairing by running the classes of transformers.
+    ``tools/make_pairings.py`` of the source tree makes the keys on pairing by running the classes of transformers.
 
     Examples
     --------

@@ -15,9 +15,9 @@ from rfrope._core.angles import Angles
 from rfrope._core.arguments import choice, flag, positive
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
+from rfrope._core.dispatch import CPU, dispatched
 from rfrope._core.sums import Waves, root
 from rfrope._core.texts import Result
-from rfrope._core.twins import twinned
 
 _PAIRS = ("all", "occurring")
 
@@ -288,7 +288,7 @@ def _joint_variance(apart: Tokens, waves: Waves) -> Array:
 # -- the mean over pairs that occur ------------------------------------------------------------------------------------
 
 
-@twinned(cpu="sums")
+@dispatched(CPU.sums)
 def _over_occurring_pairs(sides: _Sides, waves: Waves, rows: Pairs) -> tuple[Array, ...]:
     """As `_over_all_pairs`, for the rows of q and k that are at each lag."""
     xp, tokens, found = waves.xp, sides.tokens, []

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from rfrope._core import array, twins
+from rfrope._core import array, dispatch
 from rfrope._core.angles import Angles
 from rfrope.layers.reading import Reading
 from rfrope.rotation.turning import rotated
@@ -20,7 +20,7 @@ Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
 _XP = array.named_namespace(torch)
 # its operators are then known: saved graphs that hold them can be loaded
-_OPERATOR = twins.twin_of("rfrope.rotation.turning.rotated", "torch")
+_OPERATOR = dispatch.backend_function(rotated, "torch")
 _UNIT = 3.4061215800865545e-19  # radians: 2 pi 2^-64
 
 

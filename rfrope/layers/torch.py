@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, turns, twins
+from rfrope._core import angles, array, blocks, capacity, dispatch, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import choice, flag, whole
 from rfrope._core.blocks import Turn
@@ -354,7 +354,7 @@ class RotaryEmbedding(InGraphs):
         steps = self._steps.get(heads)
         if steps is None:
             try:
-                kind = twins.load("cpu", "rotation").Steps
+                kind = dispatch.load(dispatch.CPU.rotation).Steps
             except ImportError:
                 return
             of_queries = np.repeat(self._host, heads // self._sets, axis=0) if self._sets else self._host

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, pytrees, tensors, texts, twins
+from rfrope._core import angles, array, blocks, dispatch, pytrees, tensors, texts
 from rfrope._core.arguments import flag, is_several, listed, positive, printable, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.scoring import scores_of
@@ -278,7 +278,7 @@ class Rope:
         vectors, made = self.vectors, None
         if self.pairing is not None and type(vectors) is np.ndarray:
             with contextlib.suppress(ImportError):
-                made = twins.load("cpu", "rotation").Prepared(vectors, self.pairing, self.attention_factor)
+                made = dispatch.load(dispatch.CPU.rotation).Prepared(vectors, self.pairing, self.attention_factor)
         self.__dict__["_repeats"] = made
         return made
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, lazy, turns, twins
+from rfrope._core import angles, array, blocks, dispatch, lazy, turns
 from rfrope._core.angles import Angles, token_axes
 from rfrope._core.arguments import flag, positive, show
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
+from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched
 from rfrope._core.lazy import Constant
-from rfrope._core.twins import twinned
 
 _LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
 
@@ -340,7 +340,7 @@ def rotation_table(
 # -- the mathematics ---------------------------------------------------------------------------------------------------
 
 
-@twinned(cpu="rotation", cuda="rotation", torch="rotation")
+@dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
 def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     """Turn checked features by checked angles."""
     if _comes_in_blocks(x, angles.xp):
@@ -353,7 +353,7 @@ def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     return blocks.turned(x, cos, sin, turn, out, angles.xp)
 
 
-@twinned(cpu="rotation", cuda="rotation", torch="rotation")
+@dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
 def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     if _comes_in_blocks(x, xp):
         return _by_block(rotate_by_phases, x, {"phases": Constant(phases)}, turn)
@@ -361,7 +361,7 @@ def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, x
     return blocks.turned(x, cos, sin, turn, out, xp)
 
 
-@twinned(cpu="rotation", cuda="rotation", torch="rotation")
+@dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
 def _rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     if _comes_in_blocks(x, xp):
         pairings = {"pairing": turn.pairing, "out_pairing": turn.out_pairing}
@@ -397,7 +397,7 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 def _repeats() -> Any:
     """What repeats rotations of NumPy arrays whose layout is known, on the CPU; None without compiled loops."""
     try:
-        return twins.load("cpu", "rotation").Repeats()
+        return dispatch.load(CPU.rotation).Repeats()
     except ImportError:
         return None
 

@@ -1,4 +1,4 @@
-"""Compiled twins of the score estimator and of the uniforms: equal to the generic functions, and really at work.
+"""Compiled versions of the score estimator and of the uniforms: equal to the generic functions, and really at work.
 
 "Equal" for sums means to 1e-9 of their own scale (see `score_problems.scaled_error`).
 """
@@ -28,7 +28,7 @@ from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scale
 import rfrope
 from rfrope import estimate_scores, kernels, montecarlo
 from rfrope._accel import laws, schedules
-from rfrope._core import philox, special, threads, twins
+from rfrope._core import dispatch, philox, special, threads
 from rfrope.kernels import families
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
@@ -179,16 +179,14 @@ def test_a_quantile_that_no_table_fits_is_refused():
 
 @pytest.fixture
 def spy(monkeypatch):
-    """Names of the twins that were called."""
-    called, original = [], twins.twin_of
+    """Names of the compiled functions that were called."""
+    called, original = [], dispatch.backend_function
 
-    def recorded(name, place):
-        function = original(name, place)
-        return function and (
-            lambda *args, **options: called.append(name.rpartition(".")[2]) or function(*args, **options)
-        )
+    def recorded(function, place):
+        compiled = original(function, place)
+        return compiled and (lambda *args, **options: called.append(function.name) or compiled(*args, **options))
 
-    monkeypatch.setattr(twins, "twin_of", recorded)
+    monkeypatch.setattr(dispatch, "backend_function", recorded)
     return called
 
 
@@ -204,7 +202,7 @@ def parts(found) -> list[np.ndarray]:
     return [found.mean.value, found.mean.stderr, found.variance.value, found.variance.stderr]
 
 
-def test_the_twin_works_on_numpy_and_on_torch(spy):
+def test_compiled_loops_work_on_numpy_and_on_torch(spy):
     expected = estimate()
     assert "score_sums" in spy
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -225,9 +223,9 @@ def test_other_libraries_never_reach_it(spy):
         np.testing.assert_allclose(np.asarray(x._array), y, rtol=1e-9, atol=1e-12)
 
 
-def test_without_the_leaf_results_are_the_same_to_1e_9(monkeypatch):
+def test_without_the_backend_results_are_the_same_to_1e_9(monkeypatch):
     expected = estimate()
-    monkeypatch.setattr(twins, "twin_of", lambda name, place: None)
+    monkeypatch.setattr(dispatch, "backend_function", lambda function, place: None)
     for x, y in zip(parts(estimate()), parts(expected), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
 
@@ -476,11 +474,12 @@ SCRIPT = """
     import sys
     import numpy as np
     import rfrope
-    from rfrope._core import twins
+    from rfrope import montecarlo
+    from rfrope._core import dispatch
     q, k = np.random.default_rng(0).standard_normal((2, 3, 1, 16))
     found = rfrope.estimate_scores(q, k, [-3.0, 0.0, 8.0], "matern(nu=1.5, scale=8)", n_trials=3000, rng=3)
     values = np.concatenate([v.ravel() for v in (found.mean.value, found.variance.value)])
-    print(twins.twin_of("rfrope.montecarlo.score_sums", "cpu") is not None, *values.tolist())
+    print(dispatch.backend_function(montecarlo._score_sums, "cpu") is not None, *values.tolist())
 """
 
 

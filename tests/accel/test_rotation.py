@@ -30,11 +30,11 @@ from rotation_calls import (
     doubles,
     laid,
     numpy_dtype,
-    without_twins,
+    without_backends,
 )
 
 import rfrope
-from rfrope._core import array, turns, twins
+from rfrope._core import array, dispatch, turns
 from rfrope.rotation import turning
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
@@ -55,11 +55,11 @@ def watched(*, without: tuple[str, ...] = ()):
     "repeated", and "prepared" where a Rope knows it.
     """
     names: list[str] = []
-    find, repeats, again = twins.twin_of, turning._repeats(), leaf.Prepared.again
+    find, repeats, again = dispatch.backend_function, turning._repeats(), leaf.Prepared.again
 
-    def noting(name, place):
-        bare = name.rpartition(".")[2]
-        right = None if bare in without else find(name, place)
+    def noting(function, place):
+        bare = function.name
+        right = None if bare in without else find(function, place)
         label = f"recorded {bare}" if place == "torch" else bare
         return right and (lambda *arguments: noted(label, right(*arguments)))
 
@@ -76,7 +76,7 @@ def watched(*, without: tuple[str, ...] = ()):
             repeats.learn(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(twins, "twin_of", noting)
+        patch.setattr(dispatch, "backend_function", noting)
         patch.setattr(leaf.Prepared, "again", lambda self, *arguments: noted("prepared", again(self, *arguments)))
         patch.setattr(turning, "_repeats", lambda: None if repeats is None or "repeated" in without else Noting())
         yield names
@@ -114,7 +114,7 @@ def test_a_loop_is_called_again_and_again_so_that_an_interrupt_comes_through(cou
 def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(function):
     name = function.__name__.lstrip("_")
     twin = getattr(leaf, name)
-    assert twins.twin_of(function.name, "cpu") is twin
+    assert dispatch.backend_function(function, "cpu") is twin
     assert twin.__name__ == name
     assert list(inspect.signature(twin).parameters) == list(inspect.signature(function.generic).parameters)
 
@@ -171,7 +171,7 @@ def test_every_width_type_and_pairing(pairing, out_pairing, dtype, blocks):
 def test_tables_and_rotations_of_every_form_of_frequencies(xp, p_shape, w_shape, ran, rng):
     p, w, x = rng.uniform(-1e6, 1e6, p_shape), rng.standard_normal(w_shape), rng.standard_normal((2, 4, 5, 8))
     shift = rng.uniform(-9, 9, 3)
-    with without_twins():
+    with without_backends():
         wanted = [*rfrope.rotation_table(p, w, shift=shift, scale=1.5), rfrope.rotate(x, p, w)]
     got = [*rfrope.rotation_table(xp(p), xp(w), shift=xp(shift), scale=1.5), rfrope.rotate(xp(x), xp(p), xp(w))]
     assert set(ran) == ({"cos_sin", "rotated"} if xp.name in ("numpy", "read-only numpy", "torch") else set())
@@ -195,7 +195,7 @@ def test_a_shift_or_scale_with_more_columns_than_the_frequencies(argument, block
     }
     for call in list(calls.values())[: 2 if argument == "shift" else 3]:
         got = call()
-        with without_twins():
+        with without_backends():
             wanted = call()
         for one, other in zip(got, wanted, strict=True):
             assert one.shape == other.shape
@@ -231,7 +231,7 @@ def test_out_may_lie_over_the_angles():
     ]
     for call in calls:
         x = np.random.default_rng(3).standard_normal((rows, 8))
-        with without_twins():
+        with without_backends():
             wanted = call(x.copy())
         for _ in range(2):  # the second call is the short way, where there is one
             np.testing.assert_allclose(call(x.copy()), wanted, rtol=0, atol=1e-13)
@@ -343,7 +343,7 @@ def test_nan_and_infinity_go_where_the_formula_sends_them(dtype, pairing, blocks
     p, w = np.arange(2 * d) % 7, rfrope.geometric(blocks)  # position 0 too, where sin is 0 and 0 * inf is NaN
     got, clean = (doubles(rfrope.rotate(v, p, w, pairing=pairing)) for v in (bad, x))
     assert ran == ["rotated", "repeated"]
-    with without_twins(), warnings.catch_warnings(action="ignore"):
+    with without_backends(), warnings.catch_warnings(action="ignore"):
         wanted = doubles(rfrope.rotate(bad, p, w, pairing=pairing))
     np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
     np.testing.assert_array_equal(got[np.isinf(wanted)], wanted[np.isinf(wanted)])
@@ -366,7 +366,7 @@ def test_rounding_is_to_nearest_even_over_the_whole_range(dtype, ran):
     got = rfrope.rotate(x, 0, rfrope.geometric(8))
     assert ran == ["rotated"]
     np.testing.assert_array_equal(doubles(got)[rows], plain[rows])
-    with without_twins(), warnings.catch_warnings(action="ignore"):
+    with without_backends(), warnings.catch_warnings(action="ignore"):
         wanted = rfrope.rotate(x, 0, rfrope.geometric(8), scale=0.3)
     scaled = rfrope.rotate(x, 0, rfrope.geometric(8), scale=0.3)
     np.testing.assert_array_equal(np.isnan(doubles(scaled)), np.isnan(doubles(wanted)))
@@ -478,11 +478,11 @@ def test_large_per_head_strided_and_transposed_work_is_cut_without_seams(rng):
     for count in (1, 3):
         with rfrope.threads(count):
             rfrope.rotate(x, p, w, out=out)
-        with without_twins():
+        with without_backends():
             wanted = rfrope.rotate(x.astype(np.float64), p, w)
         check(out, wanted, "float32", 64, "half")
     many = rng.standard_normal((9000, 3, 8))  # shares its phases between more rows than one group holds
-    with without_twins():
+    with without_backends():
         wanted = rfrope.rotate(many, np.arange(3), rfrope.geometric(4))
     check(rfrope.rotate(many, np.arange(3), rfrope.geometric(4)), wanted, "float64", 4, "half")
 
@@ -518,7 +518,7 @@ def test_the_second_call_is_short_and_sees_new_values(known, ran, rng):
         x, p, w = rng.standard_normal((3, 8)), np.asarray([0.0, 1.0, 2.0]) + start, rng.standard_normal(4)
         got = rfrope.rotate(x, p, w, scale=scale)
         assert ran == ["repeated"]
-        with without_twins():
+        with without_backends():
             wanted = rfrope.rotate(x, p, w, scale=scale)
         check(got, wanted, "float64", 4, "half")
         ran.clear()
@@ -584,7 +584,7 @@ def test_the_second_call_refuses_what_the_first_refuses(changed, with_out, known
         rfrope.rotate(**arguments)
     assert ran == []
     np.testing.assert_array_equal(out, 5.0)
-    with without_twins(), pytest.raises((ValueError, TypeError)) as first:
+    with without_backends(), pytest.raises((ValueError, TypeError)) as first:
         rfrope.rotate(**arguments)
     assert second.type is first.type
     assert str(second.value) == str(first.value)
@@ -634,7 +634,7 @@ def test_another_type_of_the_same_shape_and_strides_is_another_call(dtype, ran, 
             x[...] = values
             assert x.strides == (64, 8)
             rfrope.rotate(x, p, w, out=out)
-            with without_twins():
+            with without_backends():
                 wanted = rfrope.rotate(x.astype(np.float64), p, w)
             check(out, wanted, other, 4, "half")
             check(rfrope.rotate(x, p, w), wanted, other, 4, "half")
@@ -727,7 +727,7 @@ def test_the_second_call_of_a_rope_is_short_and_sees_new_values(rope, ran, rng):
         x, p = rng.standard_normal((3, 8)), np.asarray([0.0, 1.0, 2.0]) + start
         got = rope.rotate(x, p)
         assert ran == ["prepared"]
-        with without_twins():
+        with without_backends():
             wanted = rfrope.rotate(x, p, rope.frequencies, pairing="interleaved", scale=1.5)
         check(got, wanted, "float64", 4, "interleaved")
         ran.clear()
@@ -742,7 +742,7 @@ def test_a_rope_turns_as_the_generic_function(sections, inverse, dtype, ran, rng
     for _ in range(3):
         x = rng.standard_normal((2, 3, 10)).astype(numpy_dtype(dtype))
         got = rope.rotate(x, p, inverse=inverse)
-        with without_twins():
+        with without_backends():
             wanted = rfrope.rotate(x.astype(np.float64), p, rope.vectors, inverse=inverse)
         check(got, wanted, dtype, 4, "half")
         out = x.copy()
@@ -781,7 +781,7 @@ def test_the_second_call_of_a_rope_refuses_what_the_first_refuses(changed, rope,
         rope.rotate(**arguments)
     assert ran == []
     np.testing.assert_array_equal(out, 5.0)
-    with without_twins(), pytest.raises((ValueError, TypeError)) as first:
+    with without_backends(), pytest.raises((ValueError, TypeError)) as first:
         rfrope.rotate(frequencies=rope.frequencies, pairing="interleaved", scale=1.5, **arguments)
     assert second.type is first.type
     assert str(second.value) == str(first.value)
@@ -955,10 +955,12 @@ def test_a_wrong_twin_is_noticed(kind):
     options = {"pairing": "half", "out_pairing": None}
     call = Call("rotate", angles, options, "float64", "dense", (3, 8), "none", "dense", 4, 3, False)
     run(call)
-    find = twins.twin_of
+    find = dispatch.backend_function
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            twins, "twin_of", lambda name, place: spoiled(kind) if name.endswith(".rotated") else find(name, place)
+            dispatch,
+            "backend_function",
+            lambda function, place: spoiled(kind) if function.name == "rotated" else find(function, place),
         )
         with pytest.raises(AssertionError, match="more than allowed"):
             run(call)
@@ -967,7 +969,7 @@ def test_a_wrong_twin_is_noticed(kind):
 def test_a_twin_that_did_not_run_is_noticed():
     options = {"pairing": "half", "out_pairing": None}
     call = Call("rotate", (np.arange(3), np.ones(4)), options, "float64", "dense", (3, 8), "none", "dense", 4, 3, False)
-    with without_twins(), pytest.raises(AssertionError):
+    with without_backends(), pytest.raises(AssertionError):
         run(call)
 
 

@@ -1,4 +1,4 @@
-"""Sums over lags on the CPU: the compiled and transformed twins against the plain sums, and which of them ran."""
+"""Sums over lags on the CPU: the compiled and transformed sums against the plain sums, and which of them ran."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from campaign import HANGS, campaign
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_angles import angles_of, vectors
-from rotation_calls import laid, without_twins
+from rotation_calls import laid, without_backends
 
 import rfrope
 from rfrope import heads, montecarlo
 from rfrope._accel import schedules, transforms
-from rfrope._core import sums, turns, twins
+from rfrope._core import dispatch, sums, turns
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
 loops = pytest.importorskip("rfrope._accel.cpu.sums_loops", reason=NO_LOOPS, exc_type=ImportError)
@@ -48,18 +48,18 @@ def exact_mean(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
 
 
 def mean_cos(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
-    """Mean by the twin."""
+    """Mean by the backend."""
     return leaf.mean_cos(angles_of(lags, omega))
 
 
 def plain_mean(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     """Mean by the generic function, from generic cosines."""
-    with without_twins():
+    with without_backends():
         return sums.mean_cos.generic(angles_of(lags, omega))
 
 
 def kernel_moments(omega: np.ndarray, delta: np.ndarray, quantity: str) -> tuple[np.ndarray, np.ndarray]:
-    """Moments by the twin."""
+    """Moments by the backend."""
     delta, omega = vectors(delta, omega)
     return leaf.kernel_moments(omega, delta, quantity)
 
@@ -128,7 +128,7 @@ def test_phases_that_no_float_holds_stay_bounded():
     assert np.all(np.abs(np.abs(values[np.isfinite(values)]) - 1.0) < 1e-9)
 
 
-# -- mean_cos: the twin against the plain sum --------------------------------------------------------------------------
+# -- mean_cos: the backend against the plain sum -----------------------------------------------------------------------
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 
@@ -147,7 +147,7 @@ SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 @example(heads=(), count=1, axes=1, positions=(), flat=True, whole=True, strided=False, seed=0)
 @example(heads=(2,), count=3, axes=2, positions=(), flat=False, whole=False, strided=True, seed=0)
 @example(heads=(2,), count=3, axes=1, positions=(0,), flat=False, whole=True, strided=False, seed=0)
-def test_the_twin_is_the_plain_sum(heads, count, axes, positions, flat, whole, strided, seed):
+def test_the_backend_is_the_plain_sum(heads, count, axes, positions, flat, whole, strided, seed):
     rng = np.random.default_rng(seed)
     omega = rng.standard_cauchy((count,) if flat else (*heads, count, axes))
     if not flat and len(positions) > 1:  # leading axes of positions broadcast against heads
@@ -309,8 +309,8 @@ def test_without_finufft_sums_are_direct(ran, monkeypatch):
 def test_without_the_compiler_there_is_no_leaf():
     code = (
         "import numpy as np, rfrope\nfrom rfrope import analysis, montecarlo\n"
-        "from rfrope._core import twins\n"
-        "assert all(twins.twin_of(name, 'cpu') is None for name in twins.DECLARED)\n"
+        "from rfrope._core import dispatch\n"
+        "assert all(dispatch.backend_function(one, 'cpu') is None for one in dispatch.DISPATCHED.values())\n"
         "print(analysis.mean_kernel([0.0, 0.0], [1.0, 2.0]))\n"
         "print(rfrope.estimate_kernel('gaussian', [0.0], n_samples=10, rng=0).value)"
     )
@@ -472,11 +472,11 @@ def test_transforms_warn_of_nothing():
         mean_cos(frequencies(LAWS[0], 1, 300), np.arange(2.0**20)[:, None])
 
 
-def test_the_twins_are_registered():
+def test_the_backends_are_declared():
     for function in (sums.mean_cos, montecarlo._kernel_moments):
         name = function.__name__.lstrip("_")
-        assert twins.where(function.name, np.ones(2)) == "cpu"
-        assert twins.twin_of(function.name, "cpu") is getattr(leaf, name)
+        assert dispatch.backend_place(function, np.ones(2)) == "cpu"
+        assert dispatch.backend_function(function, "cpu") is getattr(leaf, name)
 
 
 def test_chunks_are_those_of_the_schedule(monkeypatch):
@@ -500,7 +500,7 @@ def test_unaligned_arrays_give_the_same_bits():
     """As Dask unpickles them; they left the compiled loops."""
     rng = np.random.default_rng(8)
     lags, omega, q, k = rng.uniform(-40.0, 40.0, 70), rng.normal(size=16), *rng.normal(size=(2, 8))
-    assert twins.where("rfrope.montecarlo.kernel_moments", laid(lags, "unaligned")) == "cpu"
+    assert dispatch.backend_place(montecarlo._kernel_moments, laid(lags, "unaligned")) == "cpu"
 
     def found(move):
         at, w, a, b = (move(v) for v in (lags, omega, q, k))
@@ -562,17 +562,17 @@ def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(position
     )
     options = {"pairs": "occurring", "q_positions": at, "k_positions": at, "paired": paired, "pairing": "interleaved"}
     arguments = (q + 0.5, k, omega if axes > 1 else omega[:, 0], lags)
-    ran, twin = [], leaf.over_occurring_pairs
+    ran, compiled = [], leaf.over_occurring_pairs
     monkeypatch.setitem(
-        twins._FOUND,
-        ("rfrope.heads.reading.over_occurring_pairs", "cpu"),
-        lambda *given: ran.append(len(given)) or twin(*given),
+        dispatch._FOUND,
+        (*dispatch.CPU.sums, "over_occurring_pairs"),
+        lambda *given: ran.append(len(given)) or compiled(*given),
     )
     found = heads.profile(*arguments, **options)
     with rfrope.threads(1):
         alone = heads.profile(*arguments, **options)
     assert ran == [3, 3]
-    with without_twins():
+    with without_backends():
         wanted = heads.profile(*arguments, **options)
     assert np.any(wanted.count == 0.0)
     assert np.max(wanted.count) > 64.0

@@ -10,12 +10,13 @@ import pytest
 from campaign import campaign, sparse
 
 import rfrope
-from rfrope._core import blocks, twins
+from rfrope._core import blocks, dispatch
+from rfrope.rotation import turning
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # of torch, about its own use of it
 
-if twins.twin_of("rfrope.rotation.turning.rotated", "torch") is None:
+if dispatch.backend_function(turning.rotated, "torch") is None:
     pytest.skip("this PyTorch cannot register operators with gradients", allow_module_level=True)
 
 POSITIONS = torch.asarray([3.0, -1.0, 7.5, 11.0, 0.25], dtype=torch.float64)
@@ -350,9 +351,9 @@ def test_sums_of_products_by_loop_and_by_the_generic_function(shape, dtype, pair
         y = np.repeat(y, 2, axis=-1)[..., ::2]
     elif layout == "broadcast":
         x, y = x[0, :1], np.broadcast_to(np.ones((), dtype), y.shape)
-    if twins.twin_of("rfrope._core.blocks.shared_coefficients", "cpu") is None:
+    if dispatch.backend_function(blocks.shared_coefficients, "cpu") is None:
         pytest.skip("no compiled loops")
-    assert twins.where("rfrope._core.blocks.shared_coefficients", x, y) == "cpu"
+    assert dispatch.backend_place(blocks.shared_coefficients, x, y) == "cpu"
     found = blocks.shared_coefficients(x, y, shape, *pairings, np)
     expected = blocks.shared_coefficients.generic(x.astype(np.float64), y.astype(np.float64), shape, *pairings, np)
     for one, other in zip(found, expected, strict=True):

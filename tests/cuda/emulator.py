@@ -18,8 +18,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from rfrope._accel.cuda import door
-from rfrope._core import memory, twins
+from rfrope._accel.cuda import device
+from rfrope._core import dispatch, memory
 from rfrope.rotation import turning
 
 COMPILER = shutil.which("g++")
@@ -98,7 +98,7 @@ def _built(translation: str) -> pathlib.Path:
 @functools.cache
 def emulator(source: str) -> Emulator:
     """Return the kernels of a .cu file as they stand."""
-    return Emulator(door.text(source), kernels(source))
+    return Emulator(device.text(source), kernels(source))
 
 
 def kernels(source: str) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def kernels(source: str) -> tuple[str, ...]:
 def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = None) -> Iterator[list[str]]:
     """Let NumPy arrays count as arrays on a CUDA device, whose kernels the CPU runs; yields the kernels that ran."""
     ran: list[str] = []
-    load = twins.load
+    load = dispatch.load
 
     def launch(source: str, kernel: str, blocks: int, threads: int, plan: np.ndarray) -> None:
         if blocks > 0:
@@ -118,22 +118,22 @@ def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = 
             chosen = replaced[source] if replaced and source in replaced else emulator(source)
             chosen.launch(kernel, blocks, threads, plan, backward=backward)
 
-    def load_for_cuda(place: str, leaf: str) -> ModuleType:
-        if place != "cuda":
+    def load_for_cuda(backend: dispatch.Backend) -> ModuleType:
+        if backend.place != "cuda":
             raise ImportError("taken away")
-        return load(place, leaf)
+        return load(backend)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "in_memory", lambda x: False)
         patch.setattr(memory, "on_cuda", lambda x: True)
-        patch.setattr(twins, "load", load_for_cuda)
-        patch.setattr(twins, "_FOUND", {})
+        patch.setattr(dispatch, "load", load_for_cuda)
+        patch.setattr(dispatch, "_FOUND", {})
         patch.setattr(turning, "_repeats", lambda: None)
-        patch.setattr(door, "check", lambda: None)
-        patch.setattr(door, "wait", lambda: None)
-        patch.setattr(door, "space", lambda: np)
-        patch.setattr(door, "place", lambda x: contextlib.nullcontext())
-        patch.setattr(door, "view", lambda x: x)
-        patch.setattr(door, "address", lambda x: x.ctypes.data)
-        patch.setattr(door, "launch", launch)
+        patch.setattr(device, "check", lambda: None)
+        patch.setattr(device, "wait", lambda: None)
+        patch.setattr(device, "space", lambda: np)
+        patch.setattr(device, "place", lambda x: contextlib.nullcontext())
+        patch.setattr(device, "view", lambda x: x)
+        patch.setattr(device, "address", lambda x: x.ctypes.data)
+        patch.setattr(device, "launch", launch)
         yield ran

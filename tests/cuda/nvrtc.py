@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rfrope._accel.cuda import door
+from rfrope._accel.cuda import device
 
 MISSING = "nvidia-cuda-nvrtc-cu12, of the extra test, is not installed: there is nothing to compile CUDA C++ with"
 # What CuPy adds to a leaf's own options, and the report on each kernel
-_OPTIONS = (*door.OPTIONS, "-ftz=true", "--device-as-default-execution-space", "--ptxas-options=-v")
+_OPTIONS = (*device.OPTIONS, "-ftz=true", "--device-as-default-execution-space", "--ptxas-options=-v")
 
 
 @dataclass(frozen=True)

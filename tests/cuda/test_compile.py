@@ -16,7 +16,7 @@ from campaign import sparse
 from emulator import kernels
 
 from rfrope._accel import cuda
-from rfrope._accel.cuda import door
+from rfrope._accel.cuda import device
 
 pytestmark = pytest.mark.skipif(nvrtc.compiler() is None, reason=nvrtc.MISSING)
 
@@ -63,7 +63,7 @@ def test_every_source_is_in_the_table():
 @pytest.mark.parametrize("source", sparse(SOURCES, lambda source: source == "sums"))
 @pytest.mark.parametrize("architecture", sparse(ARCHITECTURES, lambda architecture: architecture == 90))
 def test_every_kernel_compiles_without_spills_and_within_its_registers(source, architecture):
-    usage, cubin, log = nvrtc.compiled(door.text(source), kernels(source), architecture)
+    usage, cubin, log = nvrtc.compiled(device.text(source), kernels(source), architecture)
     lines = [
         f"sm_{architecture} {source}.cu {name}: {used.registers} registers, {used.stack} bytes of stack, "
         f"{used.spilled} bytes spilled\n"
@@ -85,7 +85,7 @@ def test_every_kernel_compiles_without_spills_and_within_its_registers(source, a
 def test_rows_are_read_and_written_16_bytes_at_a_time():
     """In the intermediate code: loads and stores are of global memory, and 16 bytes wide where rows lie suitably."""
     for feature, width in (("double", 2), ("float", 4), ("Half", 8), ("Bfloat", 8)):
-        code = nvrtc.intermediate(door.text("rotation"), f"rotate<{feature}, {width}, POSITIONS>")
+        code = nvrtc.intermediate(device.text("rotation"), f"rotate<{feature}, {width}, POSITIONS>")
         assert code.count("ld.global.v4.u32") >= 2
         assert code.count("st.global.v4.u32") >= 2
         assert re.findall(r"\b(?:ld|st)\.(?!global|param)[\w.]+", code) == []
@@ -111,14 +111,14 @@ def test_a_mistake_in_the_language_is_reported():
 
 def test_the_options_are_the_ones_of_the_product():
     """Without --fmad=false a difference of products would be contracted, and phases lose what keeps them exact."""
-    assert "--fmad=false" in door.OPTIONS
+    assert "--fmad=false" in device.OPTIONS
     source = "__global__ void f(double* p) { p[0] = p[1] * p[2] - p[3]; }"
     assert "fma" not in nvrtc.intermediate(source, "f")
 
 
 def test_features_of_16_bits_that_are_subnormal_are_not_flushed():
     """CuPy asks for it (-ftz=true); a product of features must not obey."""
-    code = nvrtc.intermediate(door.text("rotation"), "rotate<Bfloat, 8, TABLES>")
+    code = nvrtc.intermediate(device.text("rotation"), "rotate<Bfloat, 8, TABLES>")
     assert "mul.rn.f32" in code
     assert "mul.ftz.f32" not in code
     assert "add.ftz.f32" not in code

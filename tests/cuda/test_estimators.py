@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 from fractions import Fraction
@@ -18,9 +17,9 @@ from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scale
 import rfrope
 from rfrope import estimate_kernel, estimate_scores, kernels, montecarlo
 from rfrope._accel import laws, schedules
-from rfrope._accel.cuda import door
+from rfrope._accel.cuda import device
 from rfrope._accel.cuda import estimators as leaf
-from rfrope._core import array, memory, philox, twins
+from rfrope._core import array, memory, philox
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -305,7 +304,7 @@ SUMMING = (
 
 
 def mutated(old: str, new: str, more: tuple[str, ...]) -> dict[str, Emulator]:
-    text = door.text("estimators")
+    text = device.text("estimators")
     assert text.count(old) == 1, f"the text holds {text.count(old)} times {old!r}"
     return {"estimators": Emulator(text.replace(old, new), (*DRAWING, *more))}
 
@@ -388,7 +387,7 @@ def test_the_text_as_it_stands_has_none_of_them(check):
 
 def members(struct: str) -> list[str]:
     """Names in a structure of the text, in their order."""
-    body = re.search(rf"struct {struct} {{(.*?)\n}};", door.text("estimators"), re.DOTALL).group(1)
+    body = re.search(rf"struct {struct} {{(.*?)\n}};", device.text("estimators"), re.DOTALL).group(1)
     declared = re.sub(r"//.*", "", body).split(";")[:-1]
     return [re.sub(r"\[.*", "", name).split()[-1] for names in declared for name in names.split(",")]
 
@@ -413,7 +412,7 @@ def test_a_plan_has_the_size_of_the_structure(kernel, dtype):
 
 
 def test_the_text_repeats_the_numbers_of_the_tables():
-    text = door.text("estimators")
+    text = device.text("estimators")
     assert f"PIECES = {laws.PIECES}, SIDE = {laws.OCTAVES} * PIECES" in text
     assert f"#define ROW_BYTES {8 * laws.ROW}\n" in text
     assert [leaf._LAWS[code] for code in (laws.UNIFORM, laws.LOG_UNIFORM, laws.TABLE)] == re.search(
@@ -452,10 +451,10 @@ def test_memory_is_that_of_partial_sums(monkeypatch):
         return right(shape, like, xp)
 
     monkeypatch.setattr(array, "empty", recorded)
-    monkeypatch.setattr(door, "launch", lambda *_: None)
+    monkeypatch.setattr(device, "launch", lambda *_: None)
     kernel = EVERY_TABLED[0]
     with emulation():
-        monkeypatch.setattr(door, "launch", lambda *_: None)
+        monkeypatch.setattr(device, "launch", lambda *_: None)
         leaf.score_sums(kernel, KEY, *problem(kernel, lags=(400,), pairs=(50, 1), blocks=64), 0, 2**16)
     assert max(sizes) <= 2 * leaf._LAID_OUT
 
@@ -480,7 +479,7 @@ def test_no_value_of_an_array_is_looked_at(monkeypatch):
     for seed in (0, 1):
         delta, a, b = problem(kernel, seed=seed)
         with emulation():
-            monkeypatch.setattr(door, "launch", lambda *call: plans.append(call[1:4]))
+            monkeypatch.setattr(device, "launch", lambda *call: plans.append(call[1:4]))
             leaf.score_sums(kernel, KEY, delta * seed, a, b, 0, 700)
     assert plans[: len(plans) // 2] == plans[len(plans) // 2 :]
 
@@ -493,7 +492,7 @@ LAGS = np.array([-3.0, 0.0, 8.0, 100.0])
 
 @pytest.fixture
 def called(monkeypatch):
-    """Names of the twins that were called."""
+    """Names of the functions for CUDA that were called."""
     names = []
     for name in ("score_sums", "drawn"):
         monkeypatch.setattr(leaf, name, recording(names, name, getattr(leaf, name)))
@@ -560,11 +559,3 @@ def test_the_generic_moments_take_frequencies_of_the_librarys_own():
     for draws in (omega, torch.from_numpy(omega)):
         found = montecarlo._kernel_moments.generic(draws, torch.from_numpy(LAGS[:, None]), "phi")
         np.testing.assert_allclose(np.array([x.numpy() for x in found]), np.array(expected), rtol=1e-13)
-
-
-@pytest.mark.parametrize("name", ["score_sums", "drawn"])
-def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(name):
-    twin, function = getattr(leaf, name), getattr(montecarlo, f"_{name}")
-    assert twins.DECLARED[function.name].cuda == "estimators"
-    assert twin.__name__ == name
-    assert list(inspect.signature(twin).parameters) == list(inspect.signature(function.generic).parameters)

@@ -11,10 +11,10 @@ from campaign import sparse
 from emulator import COMPILER, NO_COMPILER, Emulator, emulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rotation_calls import BLOCKS, DTYPES, PAIRINGS, SLOW, Call, calls, doubles, numpy_dtype, run, without_twins
+from rotation_calls import BLOCKS, DTYPES, PAIRINGS, SLOW, Call, calls, doubles, numpy_dtype, run, without_backends
 
 import rfrope
-from rfrope._accel.cuda import door
+from rfrope._accel.cuda import device
 from rfrope._accel.cuda import rotation as leaf
 from rfrope._core import turns
 from rfrope.rotation import turning
@@ -117,7 +117,7 @@ def test_rows_that_do_not_move_a_block_at_a_time(rng):
 def test_tables_and_rotations_of_every_form_of_frequencies(p_shape, w_shape, rng):
     p, w, x = rng.uniform(-1e6, 1e6, p_shape), rng.standard_normal(w_shape), rng.standard_normal((2, 4, 5, 8))
     shift = rng.uniform(-9, 9, 3)
-    with without_twins():
+    with without_backends():
         wanted = [*rfrope.rotation_table(p, w, shift=shift, scale=1.5), rfrope.rotate(x, p, w)]
     with emulation() as ran:
         got = [*rfrope.rotation_table(p, w, shift=shift, scale=1.5), rfrope.rotate(x, p, w)]
@@ -140,7 +140,7 @@ def test_positions_of_any_type(dtype, rng):
 @pytest.mark.parametrize("position", [2**53 - 1, -(2**53), 123_456_789_012_345])
 def test_cos_and_sin_are_exact_far_out(position, rng):
     w = rng.standard_normal(64)
-    with without_twins():
+    with without_backends():
         wanted = rfrope.rotation_table(position, w)
     with emulation():
         got = rfrope.rotation_table(position, w)
@@ -165,7 +165,7 @@ def test_nan_and_infinity_go_where_the_formula_sends_them(dtype, pairing, blocks
     x = rng.standard_normal((40, 2 * blocks + 2)).astype(numpy_dtype(dtype))
     x.reshape(-1)[::7], x.reshape(-1)[3::11], x.reshape(-1)[5::13] = np.nan, np.inf, -np.inf
     p, w = np.arange(40), rng.standard_normal(blocks)
-    with without_twins(), np.errstate(invalid="ignore", over="ignore"):
+    with without_backends(), np.errstate(invalid="ignore", over="ignore"):
         wanted = doubles(rfrope.rotate(x, p, w, pairing=pairing))
     with emulation() as ran:
         got = doubles(rfrope.rotate(x, p, w, pairing=pairing))
@@ -197,7 +197,7 @@ def test_out_may_lie_over_the_angles(rng):
     for which in range(4):
         values = [np.arange(4.0), rng.standard_normal(4), rng.standard_normal(4), rng.uniform(0.5, 2, 4)]
         x = rng.standard_normal((4, 8))
-        with without_twins():
+        with without_backends():
             wanted = rfrope.rotate(x, values[0], values[1], shift=values[2], scale=values[3])
         memory = np.empty((4, 8))
         memory[0, :4] = values[which]
@@ -234,7 +234,7 @@ def small(**limits: int):
 def test_work_for_several_launches_is_cut_without_seams(most, per_head, rng):
     x = rng.standard_normal((3, 5, 7, 8))
     p, w = (np.arange(7)[:, None], rng.standard_normal((5, 4, 1))) if per_head else (np.arange(7), np.ones(4))
-    with without_twins():
+    with without_backends():
         wanted = rfrope.rotate(x, p, w)
     with small(_MOST_THREADS=most), emulation() as ran:
         got = rfrope.rotate(x, p, w)
@@ -247,7 +247,7 @@ def test_more_axes_than_a_plan_holds(rng):
     x = np.transpose(rng.standard_normal((2,) * 13 + (2,)), (*range(0, 13, 2), *range(1, 13, 2), 13))
     positions = np.arange(2.0).reshape((2,) + (1,) * 6)
     target = np.empty(x.shape)
-    with without_twins():
+    with without_backends():
         wanted = rfrope.rotate(x, positions, [0.5])
     with emulation() as ran:
         got = rfrope.rotate(x, positions, [0.5], out=target)
@@ -258,7 +258,7 @@ def test_more_axes_than_a_plan_holds(rng):
 @pytest.mark.parametrize("enough", [1, 64, 2**19])
 def test_rows_that_share_phases_are_grouped_when_there_are_many(enough, rng):
     x, p, w = rng.standard_normal((2, 11, 6, 8)), np.arange(6), rng.standard_normal(4)
-    with without_twins():
+    with without_backends():
         wanted = rfrope.rotate(x, p, w)
     with small(_ENOUGH_THREADS=enough), emulation():
         got = rfrope.rotate(x, p, w)
@@ -286,7 +286,7 @@ def sweep(replaced: dict[str, Emulator] | None = None) -> None:
     with small(_ENOUGH_THREADS=1):
         for blocks, pairing in ((8, "half"), (7, "half"), (8, "interleaved"), (7, "interleaved")):
             p, w = 1e6 * np.arange(5.0), rng.standard_normal(blocks)
-            with without_twins():
+            with without_backends():
                 wanted = rfrope.rotate(x, p, w, shift=w, pairing=pairing)
             with emulation(replaced=replaced):
                 got = rfrope.rotate(x, p, w, shift=w, pairing=pairing, out=np.full(x.shape, 7.0))
@@ -300,7 +300,7 @@ def test_the_sweep_passes_as_the_kernel_stands():
 @pytest.mark.parametrize("mistake", sparse(MISTAKES, lambda mistake: mistake in ("a sign", "a step too far")))
 def test_a_mistake_in_the_source_is_found(mistake):
     right, wrong = MISTAKES[mistake]
-    text = door.text("rotation")
+    text = device.text("rotation")
     assert text.count(right) == 1
     kernels = ("rotate<double, 2, POSITIONS>", "rotate<double, 1, POSITIONS>")
     with pytest.raises(AssertionError):

@@ -12,14 +12,14 @@ from emulator import COMPILER, NO_COMPILER, Emulator, emulation
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_angles import angles_of, vectors
-from rotation_calls import without_twins
+from rotation_calls import without_backends
 
 import rfrope
 from rfrope import montecarlo
 from rfrope._accel import schedules, transforms
-from rfrope._accel.cuda import door
+from rfrope._accel.cuda import device
 from rfrope._accel.cuda import sums as leaf
-from rfrope._core import array, memory, sums, turns, twins
+from rfrope._core import array, dispatch, memory, sums, turns
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -50,7 +50,7 @@ def mean_cos(omega, lags, xp=np):
 
 def plain_mean(omega, lags):
     """Mean from the generic function, from generic cosines."""
-    with without_twins():
+    with without_backends():
         return sums.mean_cos.generic(angles_of(lags, omega))
 
 
@@ -71,7 +71,7 @@ def plain_moments(omega, delta, quantity):
 
 def test_the_coefficients_are_what_the_comment_says():
     mpmath = pytest.importorskip("mpmath")
-    text = door.text("sums")
+    text = device.text("sums")
     body = text[text.index("INLINE double sin_half_turns") : text.index("// What is summed")]
     found = [float(number) for number in re.findall(r"-?\d+\.\d+(?:e-\d+)?", body)]
     with mpmath.workdps(50):
@@ -335,13 +335,13 @@ MUTATIONS = {
 
 
 def test_the_text_is_right():
-    assert is_right(door.text("sums"))
+    assert is_right(device.text("sums"))
 
 
 @pytest.mark.parametrize("name", sparse(MUTATIONS, lambda name: name == "no pivot"))
 def test_mutations_are_seen(name):
     old, new = MUTATIONS[name]
-    text = door.text("sums")
+    text = device.text("sums")
     assert text.count(old) == 1
     assert not is_right(text.replace(old, new))
 
@@ -399,7 +399,7 @@ def test_transforms_keep_the_bound(law, axes, kind, calls):
     ids=["right", "no phase of the origin", "a phase folded after it was rounded"],
 )
 def test_mutations_of_what_a_transform_starts_from(old, new, calls):
-    text = door.text("sums")
+    text = device.text("sums")
     assert not old or text.count(old) == 1
     replaced = {"sums": Emulator(text.replace(old, new), ("form_sources",))}
     omega, lags = np.random.default_rng(0).normal(size=(400, 1)) * 1e5, (np.arange(2.0**17) * 1.5 + 7.25)[:, None]
@@ -490,8 +490,8 @@ def test_the_twins_are_registered():
     with emulation():
         for function in (sums.mean_cos, montecarlo._kernel_moments):
             name = function.__name__.lstrip("_")
-            assert twins.where(function.name, np.ones(2)) == "cuda"
-            assert twins.twin_of(function.name, "cuda") is getattr(leaf, name)
+            assert dispatch.backend_place(function, np.ones(2)) == "cuda"
+            assert dispatch.backend_function(function, "cuda") is getattr(leaf, name)
 
 
 def test_mean_kernel_runs_on_the_device():
@@ -530,7 +530,7 @@ def test_torch_tensors_give_torch_tensors(monkeypatch):
     omega, lags = rng.normal(size=(2, 50, 1)), rng.normal(size=(2, 7, 1)).astype(np.float32)
     delta = torch.asarray(lags[0, :, 0])
     with emulation() as ran:
-        monkeypatch.setattr(door, "view", memory.as_numpy)  # tensors on the CPU, seen as CuPy would see them
+        monkeypatch.setattr(device, "view", memory.as_numpy)  # tensors on the CPU, seen as CuPy would see them
         means = [mean_cos(torch.asarray(omega), torch.asarray(lags), xp)]
         means.append(mean_cos(torch.asarray(omega[0, :, 0]), delta[2], xp))
         moments = kernel_moments(omega[0, :, 0], delta, "phi")

@@ -1,6 +1,6 @@
 """`replace_rotary` in every class of the pairing table: the queries and keys of its own rotation, or a stated reason.
 
-Attention classes run without weights, as in `rfrope.data.pairing_layers`: their queries and keys are caught at the door
+Attention classes run without weights, as in `tools.pairing_layers`: their queries and keys are caught at the door
 of the attention function, turned by the tables of their own rotary class, and by a Rope in its place.
 """
 
@@ -17,9 +17,9 @@ from campaign import campaign, sparse
 from conftest import library
 
 import rfrope
-from rfrope.data import pairing_layers
 from rfrope.data.model_types import known, model_types
-from rfrope.data.pairing_layers import CASES, Case, made_config
+from tools import pairing_layers
+from tools.pairing_layers import CASES, Case, made_config
 
 torch = library("torch").module
 with warnings.catch_warnings():  # importing them raises a few of their own

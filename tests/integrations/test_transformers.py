@@ -26,11 +26,11 @@ with warnings.catch_warnings():  # importing them raises a few of their own
     transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
     from transformers import cache_utils
 
-    from rfrope.data.pairing_layers import config_classes, modelling
     from rfrope.integrations import rotations
     from rfrope.integrations import transformers as integration
     from rfrope.integrations.transformers import register, replace_rotary
     from rfrope.layers.torch import RotaryEmbedding
+    from tools.pairing_layers import config_classes, modelling
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -401,7 +401,7 @@ def test_lags_that_are_no_numbers_are_refused(bad):
 
 
 def test_a_bare_kernel_says_what_a_family_must_define():
-    with pytest.raises(TypeError, match="Can't instantiate abstract class Kernel .*_phi"):
+    with pytest.raises(TypeError, match=r"Can't instantiate abstract class Kernel .*_phi"):
         Kernel()
 
 

@@ -20,7 +20,8 @@ from campaign import HANGS, campaign, sparse
 from conftest import library
 
 import rfrope
-from rfrope._core import twins
+from rfrope._core import dispatch
+from rfrope.rotation import turning
 
 torch = library("torch").module
 from rfrope.layers import torch as layers  # noqa: E402
@@ -365,7 +366,7 @@ def test_places(place, rope, dtype):
 
 
 def test_a_decode_step_is_known_after_the_first():
-    if twins.twin_of("rfrope.rotation.turning.rotated", "cpu") is None:
+    if dispatch.backend_function(turning.rotated, "cpu") is None:
         pytest.skip("no compiled loops")
     module, positions = RotaryEmbedding(FREQUENCIES), torch.tensor([[17]])
     q, k = features(1, 8, 1, WIDTH), features(1, 2, 1, WIDTH)

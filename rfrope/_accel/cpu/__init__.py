@@ -1,10 +1,8 @@
-"""Twins for arrays in the memory of the CPU: plans in Python, loops compiled by Numba, transforms of finufft."""
+"""Functions for arrays in the memory of the CPU: plans in Python, loops compiled by Numba, transforms of finufft."""
 
 import os
 
 from rfrope._core.arguments import show
-
-LEAVES = ("rotation", "sums", "estimators")  # each may be missing; the other modules here are what they are made of
 
 
 def check() -> None:

@@ -1,4 +1,4 @@
-"""Compiled twins of the score estimator's sums and of the uniforms.
+"""Compiled sums of the score estimator, and uniforms.
 
 A kernel that states its law as data is transported by the loops (see `laws`). One that states none is transported by
 its own NumPy code, in batches, and only the sums are compiled.
@@ -27,7 +27,7 @@ _NOT_GIVEN = np.empty((0, 0, 0))
 
 
 def uniforms(key: Key, start: int, count: int, columns: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
-    """Twin of `rfrope._core.philox.uniforms`, equal bit for bit."""
+    """Uniforms of `rfrope._core.philox`, equal bit for bit."""
     out = np.empty((streams, count, columns))
     loops.fill_uniforms(out, np.uint64(start), np.uint64(stream), *map(np.uint64, key))
     return out
@@ -36,7 +36,7 @@ def uniforms(key: Key, start: int, count: int, columns: int, *, stream: int = 0,
 def score_sums(
     kernel: Any, key: Key, delta: Array, a: Array, b: Array, start: int, length: int
 ) -> tuple[Array, Array, Array, Array]:
-    """Twin of `rfrope.montecarlo._score_sums`."""
+    """Mean and central power sums of the scores of some trials: see `rfrope.montecarlo`."""
     xp, device = array.namespace(a=a), array.device(a)
     lags, shape, rows = _rows(memory.as_numpy(delta), memory.as_numpy(a), memory.as_numpy(b))
     sums = np.zeros((4, math.prod(shape)))

@@ -39,7 +39,7 @@ _COSTS = transforms.CPU
 
 
 def mean_cos(angles: Angles) -> Array:
-    """Mean of ``cos u`` over the blocks: the twin of `rfrope._core.sums.mean_cos`."""
+    """Mean of ``cos u`` over the blocks: see `rfrope._core.sums.mean_cos`."""
     xp, device = angles.xp, array.device(angles.positions)
     omega, lags = (memory.as_numpy(array.as_widest(v, xp)) for v in (angles.frequencies, angles.positions))
     if not omega.shape[:-2]:  # one set, for which all lags are one row
@@ -54,7 +54,7 @@ def mean_cos(angles: Angles) -> Array:
 
 
 def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
-    """Mean and sum of squared deviations of a kernel's cos or sin: the twin of `rfrope.montecarlo._kernel_moments`.
+    """Mean and sum of squared deviations of a kernel's cos or sin: see `rfrope.montecarlo`.
 
     A transform gives means alone, so squares come from doubled angles: ``cos^2 u = (1 + cos 2u)/2``. Where the variance
     is too small for that, a series or the loop computes both moments.
@@ -75,7 +75,7 @@ def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Ar
 
 
 def over_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]:
-    """Twin of `rfrope.heads.reading._over_occurring_pairs`: one pass over all pairs, by tiles of lags."""
+    """Sums over all pairs of tokens at each lag: one pass over all pairs, by tiles of lags."""
     parts = [memory.as_numpy(part) for part in sides.tokens]
     cos, sin = (np.ascontiguousarray(memory.as_numpy(wave)) for wave in (waves.cos, waves.sin))
     heads = np.broadcast_shapes(parts[0].shape[:-2], parts[2].shape[:-2])

@@ -1,3 +1,8 @@
-"""Twins for arrays on a CUDA device: plans in Python, kernels in CUDA C++, transforms of cufinufft."""
+"""Functions for arrays on a CUDA device: plans in Python, kernels in CUDA C++, transforms of cufinufft."""
 
-LEAVES = ("rotation", "sums", "estimators")  # each may be missing; the other modules here are what they are made of
+
+def check() -> None:
+    """Refuse a machine that cannot compile and run the kernels."""
+    from rfrope._accel.cuda import device
+
+    device.check()

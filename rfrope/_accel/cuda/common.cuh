@@ -1,4 +1,4 @@
-// What the CUDA kernels share: numbers, feature types, Philox, and phases that become cos and sin. The door to CUDA
+// What the CUDA kernels share: numbers, feature types, Philox, and phases that become cos and sin. The way to CUDA
 // (cuda.py) pastes this text in place of its #include. No other header is needed, so NVRTC alone compiles all of it.
 //
 // Compiled with --fmad=false: error-free transforms must not be contracted; where a fused product is meant, fma() says

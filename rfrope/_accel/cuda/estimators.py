@@ -1,4 +1,4 @@
-"""Twins of the score estimator's sums and of the draws, for arrays on a CUDA device.
+"""Sums of the score estimator, and draws of a kernel, for arrays on a CUDA device.
 
 A kernel that states its law as data (see `laws`) is drawn on the device, bit for bit as the compiled loops draw it. One
 that states none is drawn by its own NumPy code: its uniforms travel to the host and its frequencies back, chunk by
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._accel import laws, layout
-from rfrope._accel.cuda import door
+from rfrope._accel.cuda import device
 from rfrope._core import array, memory
 from rfrope._core.array import Array
 
@@ -68,24 +68,24 @@ ROWS = np.dtype(
 def score_sums(
     kernel: Any, key: Key, delta: Array, a: Array, b: Array, start: int, length: int
 ) -> tuple[Array, Array, Array, Array]:
-    """Twin of `rfrope.montecarlo._score_sums`."""
+    """Mean and central power sums of the scores of some trials: see `rfrope.montecarlo`."""
     xp = array.namespace(a=a)
-    with door.place(a):
-        views = tuple(door.doubles(v, xp) for v in (delta, a, b))
+    with device.place(a):
+        views = tuple(device.doubles(v, xp) for v in (delta, a, b))
         shape = np.broadcast_shapes(tuple(delta.shape[:-1]), tuple(a.shape[:-1]), tuple(b.shape[:-1]))
         sums = array.empty((4, *shape), a, xp)
         if math.prod(shape) > 0:
             law = _law(kernel, key, a, xp)
             given = None if law else _transported(kernel, key, a.shape[-1], start, length, a, xp)
-            _launch_sums(law or _Law.of_none(kernel.ndim), given, views, door.view(sums), (start, length), a, xp)
+            _launch_sums(law or _Law.of_none(kernel.ndim), given, views, device.view(sums), (start, length), a, xp)
             memory.written(sums)
         return sums[0], sums[1], sums[2], sums[3]
 
 
 def drawn(kernel: Any, key: Key, start: int, length: int, like: Array) -> Array:
-    """Twin of `rfrope.montecarlo._drawn`."""
+    """Draw frequencies beside the lags `like`: see `rfrope.montecarlo`."""
     xp = array.namespace(like=like)
-    with door.place(like):
+    with device.place(like):
         law = _law(kernel, key, like, xp)
         if law is None:
             omega = kernel.transport(_uniforms(key, start, length, kernel.n_columns, 0, 1, like, xp))
@@ -93,7 +93,7 @@ def drawn(kernel: Any, key: Key, start: int, length: int, like: Array) -> Array:
         omega = array.empty((length, kernel.ndim), like, xp)
         plan = _draws(law.plan, omega, start, length, kernel.ndim, 0)
         plan["threads"] = plan["pairs"]
-        door.launch("estimators", f"frequencies<{law.name}>", _blocks(plan["threads"]), _THREADS, plan)
+        device.launch("estimators", f"frequencies<{law.name}>", _blocks(plan["threads"]), _THREADS, plan)
         memory.written(omega)
         return omega
 
@@ -125,7 +125,7 @@ def _law(kernel: Any, key: Key, like: Array, xp: ModuleType) -> _Law | None:
         numbers = _put_on_device(stated, like, xp)
         _keep(key_of, numbers)
     plan = np.zeros((), TRANSPORT)
-    plan["factors"] = address = door.address(numbers)
+    plan["factors"] = address = device.address(numbers)
     address += 8 * _even(stated.factors.size)
     if stated.table.size:
         plan["table"] = address
@@ -143,7 +143,7 @@ def _keep(key: Any, numbers: Any) -> None:
     """Put the numbers of a law on the shelf, which is cleared when full, and when nothing on any stream reads it."""
     if key is not None:
         if len(_SHELF) >= _MOST_KEPT:
-            door.wait()
+            device.wait()
             _SHELF.clear()
         _SHELF[key] = numbers
 
@@ -159,7 +159,7 @@ def _put_on_device(stated: laws.Stated, like: Array, xp: ModuleType) -> Any:
         np.concatenate([factors, stated.table, stated.radius]), xp, device=array.device(like), dtype=xp.float64
     )
     array.to_host(numbers[:1])
-    return door.view(numbers)
+    return device.view(numbers)
 
 
 def _even(n: int) -> int:
@@ -168,7 +168,7 @@ def _even(n: int) -> int:
 
 def _draws(law: np.ndarray, out: Array, start: int, length: int, columns: int, stream: int) -> np.ndarray:
     plan = np.zeros((), DRAWS)
-    plan["from"], plan["out"], plan["start"], plan["stream"] = law, door.address(door.view(out)), start, stream
+    plan["from"], plan["out"], plan["start"], plan["stream"] = law, device.address(device.view(out)), start, stream
     plan["count"], plan["columns"] = length, columns
     plan["pairs"] = (start + length + 1) // 2 - start // 2 if length else 0
     return plan
@@ -183,7 +183,7 @@ def _uniforms(
     law["key_0"], law["key_1"] = key
     plan = _draws(law, u, start, length, columns, stream)
     plan["threads"] = streams * columns * int(plan["pairs"])
-    door.launch("estimators", "uniforms", _blocks(plan["threads"]), _THREADS, plan)
+    device.launch("estimators", "uniforms", _blocks(plan["threads"]), _THREADS, plan)
     memory.written(u)
     return u
 
@@ -191,7 +191,7 @@ def _uniforms(
 def _transported(kernel: Any, key: Key, blocks: int, start: int, length: int, like: Array, xp: ModuleType) -> Any:
     """Frequencies (trials, blocks, axes) by the kernel's own transport, on the host."""
     omega = kernel.transport(_uniforms(key, 0, blocks, kernel.n_columns, start, length, like, xp))
-    return door.view(xp.reshape(omega, (length, blocks, kernel.ndim)))
+    return device.view(xp.reshape(omega, (length, blocks, kernel.ndim)))
 
 
 def _blocks(threads: Any) -> int:
@@ -223,10 +223,10 @@ def _launch_sums(
     partial = array.empty((4 * parts * together * in_tile,), like, xp)
     scores = np.zeros((), SCORES)
     scores["from"], scores["start"] = law.plan, start
-    scores["given"] = 0 if given is None else door.address(given)
+    scores["given"] = 0 if given is None else device.address(given)
     rows["tile_lags"], rows["tile_pairs"], rows["member_tiles"] = tile_lags, tile_pairs, member_tiles
     for name, value in (("pairs", pairs), ("lags", lags), ("partial", partial)):
-        rows[name] = scores[name] = door.address(door.view(value))
+        rows[name] = scores[name] = device.address(device.view(value))
     numbers = {"length": length, "span": _THREADS * trials, "parts": parts, "blocks": blocks}
     for name, number in (numbers | {"even_blocks": _even(blocks)}).items():
         rows[name] = scores[name] = number
@@ -234,10 +234,10 @@ def _launch_sums(
         rows["first_tile"] = first
         rows["tiles"] = scores["tiles"] = tiles = min(together, n_tiles - first)
         elements = tiles * (in_tile * _even(blocks) + int(law.plan["axes"]) * tile_lags)
-        door.launch("estimators", "lay_out", _blocks(elements), _THREADS, rows)
+        device.launch("estimators", "lay_out", _blocks(elements), _THREADS, rows)
         kernel = f"score_sums<{law.name}, {tile_lags}, {tile_pairs}>"
-        door.launch("estimators", kernel, parts * tiles, _THREADS, scores)
-        door.launch("estimators", "merge_parts", tiles * in_tile, _MERGING_THREADS, rows)
+        device.launch("estimators", kernel, parts * tiles, _THREADS, scores)
+        device.launch("estimators", "merge_parts", tiles * in_tile, _MERGING_THREADS, rows)
 
 
 def _tile(n_lags: int, n_members: int, draws: int) -> tuple[int, int]:
@@ -266,8 +266,8 @@ def _rows(views: tuple[Any, Any, Any], sums: Any) -> np.ndarray:
     plan["lag_axes"], plan["row_axes"] = len(lag_axes), len(lag_axes) + len(member_axes)
     for i, axis in enumerate((*lag_axes, *member_axes)):
         plan["axis"][i] = axis
-    plan["out"], plan["out_part"] = door.address(sums), 8 * math.prod(shape)
-    plan["delta"], plan["a"], plan["b"] = map(door.address, views)
+    plan["out"], plan["out_part"] = device.address(sums), 8 * math.prod(shape)
+    plan["delta"], plan["a"], plan["b"] = map(device.address, views)
     plan["axes"], plan["delta_axis"] = delta.shape[-1], delta.strides[-1]
     plan["blocks"] = a.shape[-1]
     plan["a_block"], plan["b_block"] = (layout.step_along(v, -1) for v in (a, b))

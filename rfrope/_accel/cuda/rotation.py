@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._accel import layout
-from rfrope._accel.cuda import door
+from rfrope._accel.cuda import device
 from rfrope._accel.layout import Operand, Strides
 from rfrope._core import array, memory
 from rfrope._core.angles import Angles
@@ -74,33 +74,33 @@ class _Call(NamedTuple):
 def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     """Twin of the generic function: phases are formed and become cos and sin inside the kernel."""
     positions, frequencies, shift, xp = angles
-    with door.place(x):
-        a = door.view(positions) if array.dtype_name(positions) in _NUMBERS else door.doubles(positions, xp)
+    with device.place(x):
+        a = device.view(positions) if array.dtype_name(positions) in _NUMBERS else device.doubles(positions, xp)
         b, c, e = (_doubles(value, xp) for value in (frequencies, shift, turn.scale))
         axes = (b.shape[-1], a.strides[-1], b.strides[-1])
-        places = layout.positions_and_frequencies(a, b, (door.address(a), door.address(b)))
+        places = layout.positions_and_frequencies(a, b, (device.address(a), device.address(b)))
         return _turned("POSITIONS", x, (a, b, c, e), places, angles.blocks, axes, turn, out, xp)
 
 
 def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Twin of the generic function."""
-    with door.place(x):
+    with device.place(x):
         a, e = _doubles(phases, xp), _doubles(turn.scale, xp)
         return _turned("PHASES", x, (a, None, None, e), None, a.shape[-1], (0, 0, 0), turn, out, xp)
 
 
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Twin of the generic function."""
-    with door.place(x):
+    with device.place(x):
         narrow = array.dtype_name(cos) == array.dtype_name(sin) == "float32"
-        a, b = (door.view(v) if narrow else door.doubles(v, xp) for v in (cos, sin))
+        a, b = (device.view(v) if narrow else device.doubles(v, xp) for v in (cos, sin))
         return _turned("TABLES", x, (a, b, None, None), None, a.shape[-1], (0, 0, 0), turn, out, xp)
 
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Twin of the generic function: blocks (1, 0) turned are (cos, sin)."""
     xp = angles.xp
-    with door.place(angles.positions):
+    with device.place(angles.positions):
         blocks = layout.common_blocks(angles.blocks, angles.shift)
         x = xp.arange(2 * blocks, device=array.device(angles.positions)) < blocks
         turned = rotated(array.astype(x, xp.float64, xp), angles, Turn("half", "half"), None)
@@ -108,7 +108,7 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
 
 
 def _doubles(value: Any, xp: ModuleType) -> Any:
-    return None if value is None or isinstance(value, float) else door.doubles(value, xp)
+    return None if value is None or isinstance(value, float) else device.doubles(value, xp)
 
 
 def _turned(
@@ -123,28 +123,28 @@ def _turned(
     xp: ModuleType,
 ) -> Array:
     """Launch the kernel on operands a, b, c and e; `places` says where a and b lie without an axis of blocks."""
-    x_view = door.view(x)
+    x_view = device.view(x)
     if out is not None:
-        angles, moved = _apart(angles, door.view(out))
+        angles, moved = _apart(angles, device.view(out))
         if moved and places is not None:
             a, b = angles[:2]
-            places = layout.positions_and_frequencies(a, b, (door.address(a), door.address(b)))
+            places = layout.positions_and_frequencies(a, b, (device.address(a), device.address(b)))
             position_axes = (position_axes[0], a.strides[-1], b.strides[-1])
-    operands = [Operand() if v is None else layout.operand(v, door.address(v)) for v in angles]
+    operands = [Operand() if v is None else layout.operand(v, device.address(v)) for v in angles]
     if places is not None:
         operands[:2] = places
     for value in angles[2:]:
         blocks = layout.common_blocks(blocks, value)
     leading = np.broadcast_shapes(tuple(x.shape[:-1]), *(operand.shape for operand in operands))
     result = array.empty((*leading, x.shape[-1]), x, xp) if out is None else out
-    y_view = door.view(result)
+    y_view = device.view(result)
     if 0 in y_view.shape:
         return result
     pairings = (turn.pairing, turn.out_pairing)
     in_place = out is not None and memory.same_memory(x_view, y_view)
     if in_place and pairings[0] != pairings[1]:  # features change places, which threads would overwrite unread
         x_view, in_place = x_view.copy(), False
-    addresses = [door.address(x_view), door.address(y_view), *(operand.address for operand in operands)]
+    addresses = [device.address(x_view), device.address(y_view), *(operand.address for operand in operands)]
     call = _Call(
         source,
         array.dtype_name(x),
@@ -165,7 +165,7 @@ def _turned(
         plan = offsets.copy()
         for name, address in zip("xyabce", addresses, strict=True):
             plan[name] = plan[name] + address if address else 0
-        door.launch("rotation", kernel, -(-threads // _THREADS), _THREADS, plan)
+        device.launch("rotation", kernel, -(-threads // _THREADS), _THREADS, plan)
     memory.written(result)
     return result
 

@@ -1,4 +1,4 @@
-"""Sums of cos and sin over many frequencies at many lags on a CUDA device: the twins of `sums`, with its accuracy.
+"""Sums of cos and sin over many frequencies at many lags on a CUDA device, with the accuracy of `cpu.sums`.
 
 Direct sums wait for nothing. How they are cut depends on shapes alone, and parts are merged in a fixed order, so that
 results are the same bits on every device and in every run.
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._accel import layout, transforms
-from rfrope._accel.cuda import door
+from rfrope._accel.cuda import device
 from rfrope._core import array
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
@@ -61,10 +61,10 @@ SOURCES = np.dtype(
 
 
 def mean_cos(angles: Angles) -> Array:
-    """Mean of ``cos u`` over the blocks: the twin of `rfrope._core.sums.mean_cos`."""
+    """Mean of ``cos u`` over the blocks: see `rfrope._core.sums.mean_cos`."""
     xp = angles.xp
-    with door.place(angles.positions):
-        omega, lags = (door.doubles(v, xp) for v in (angles.frequencies, angles.positions))
+    with device.place(angles.positions):
+        omega, lags = (device.doubles(v, xp) for v in (angles.frequencies, angles.positions))
         omega, lags = layout.by_head(omega, lags)
         mean, view = _result(angles.shape[:-1], angles.positions, xp)
         if not _transformed_means(omega, lags, view):
@@ -73,11 +73,11 @@ def mean_cos(angles: Angles) -> Array:
 
 
 def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
-    """Mean and sum of squared deviations of a kernel's cos or sin: the twin of `rfrope.montecarlo._kernel_moments`."""
+    """Mean and sum of squared deviations of a kernel's cos or sin: see `rfrope.montecarlo`."""
     xp, (kind, factor) = array.namespace(delta=delta), _QUANTITIES[quantity]
-    with door.place(delta):
-        space, lags = door.space(), door.doubles(delta, xp)
-        omega = space.asarray(door.view(omega), np.float64)
+    with device.place(delta):
+        space, lags = device.space(), device.doubles(delta, xp)
+        omega = space.asarray(device.view(omega), np.float64)
         shape = lags.shape[:-1]
         lags = lags.reshape(-1, omega.shape[1])
         (mean, mean_view), (squares, squares_view) = (_result(shape, delta, xp) for _ in range(2))
@@ -92,7 +92,7 @@ def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Ar
 def _result(shape: tuple[int, ...], like: Array, xp: ModuleType) -> tuple[Array, Any]:
     """Return a new array beside another one, float64, and CuPy's view of it."""
     result = array.empty(shape, array.as_widest(like, xp), xp)
-    return result, door.view(result)
+    return result, device.view(result)
 
 
 # -- direct sums -------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def _direct(omega: Any, lags: Any, kind: str, mean: Any, squares: Any = None, fa
 
     Arrays are those of CuPy; results are written to contiguous ones.
     """
-    space = door.space()
+    space = device.space()
     axes = _head_axes(omega, lags)
     heads = np.broadcast_shapes(omega.shape[:-2], lags.shape[:-2])
     if len(axes) > _HEAD_AXES:
@@ -148,7 +148,7 @@ def _direct(omega: Any, lags: Any, kind: str, mean: Any, squares: Any = None, fa
     parts = space.empty((n_heads, cut.parts, n_lags, 2), np.float64)
 
     plan = np.zeros((), SUMS)
-    plan["frequencies"], plan["lags"], plan["parts"] = map(door.address, (omega, lags, parts))
+    plan["frequencies"], plan["lags"], plan["parts"] = map(device.address, (omega, lags, parts))
     plan["frequency_step"], plan["frequency_axis"] = omega.strides[-2:]
     plan["lag_step"], plan["lag_axis"] = lags.strides[-2:]
     plan["factor"], plan["axes"], plan["n_frequencies"], plan["n_lags"] = factor, k, count, n_lags
@@ -163,14 +163,14 @@ def _direct(omega: Any, lags: Any, kind: str, mean: Any, squares: Any = None, fa
     for kernel, lags_each, again in steps:
         plan = plan.copy()
         plan["tiles"], plan["again"] = cut.tiles(n_lags, lags_each), again
-        door.launch("sums", kernel, n_heads * cut.parts * int(plan["tiles"]), _THREADS, plan)
+        device.launch("sums", kernel, n_heads * cut.parts * int(plan["tiles"]), _THREADS, plan)
 
     last = np.zeros((), PARTS)
-    last["parts"], last["mean"] = map(door.address, (parts, mean))
-    last["squares"] = 0 if squares is None else door.address(squares)
+    last["parts"], last["mean"] = map(device.address, (parts, mean))
+    last["squares"] = 0 if squares is None else device.address(squares)
     last["n_frequencies"], last["n_lags"], last["threads"] = count, n_lags, n_heads * n_lags
     last["n_parts"], last["part"] = cut.parts, cut.part
-    door.launch("sums", f"merge_parts<{kind}>", -(-n_heads * n_lags // _THREADS), _THREADS, last)
+    device.launch("sums", f"merge_parts<{kind}>", -(-n_heads * n_lags // _THREADS), _THREADS, last)
 
 
 def _head_axes(omega: Any, lags: Any) -> list[tuple[int, int, int]]:
@@ -192,16 +192,16 @@ def _head_axes(omega: Any, lags: Any) -> list[tuple[int, int, int]]:
 @cache
 def nufft() -> Callable[..., Any] | None:
     """Return what calls a function of cufinufft on the current device and stream, or None where it cannot be loaded."""
-    door.load_toolkit()
+    device.load_toolkit()
     try:
         import cufinufft
     except Exception:  # whatever is wrong with it, direct sums do without; `rfrope doctor` says what it is
         return None
-    cupy = door.space()
+    cupy = device.space()
 
     def call(name: str, *arguments: Any, **options: Any) -> Any:
-        stream, device = cupy.cuda.get_current_stream().ptr, cupy.cuda.runtime.getDevice()
-        return getattr(cufinufft, name)(*arguments, gpu_stream=stream, gpu_device_id=device, **options)
+        stream, number = cupy.cuda.get_current_stream().ptr, cupy.cuda.runtime.getDevice()
+        return getattr(cufinufft, name)(*arguments, gpu_stream=stream, gpu_device_id=number, **options)
 
     return call
 
@@ -216,7 +216,7 @@ class _Set:
     @classmethod
     def of(cls, host: np.ndarray) -> _Set:
         host = np.ascontiguousarray(host)
-        return cls(host, door.space().asarray(host))
+        return cls(host, device.space().asarray(host))
 
 
 def _readable(omega: Any, lags: Any) -> tuple[_Set, np.ndarray] | None:
@@ -226,12 +226,12 @@ def _readable(omega: Any, lags: Any) -> tuple[_Set, np.ndarray] | None:
     host, host_lags = (np.ascontiguousarray(array.to_host(v)) for v in (omega, lags))
     if not float(np.max(np.abs(host))) * float(np.max(np.abs(host_lags))) <= _LARGEST_PHASE:  # nor NaN
         return None
-    return _Set(host, door.space().ascontiguousarray(omega)), host_lags
+    return _Set(host, device.space().ascontiguousarray(omega)), host_lags
 
 
 def _transformed_means(omega: Any, lags: Any, mean: Any) -> bool:
     """Write means of cos to `mean`, if transforms pay."""
-    space = door.space()
+    space = device.space()
     if not transforms.may_pay(omega.shape[-2], lags.shape[-2], omega.shape[-1], _COSTS):
         return False
     heads = np.broadcast_shapes(omega.shape[:-2], lags.shape[:-2])
@@ -253,7 +253,7 @@ def _transformed_mean(omega: Any, lags: Any) -> Any:
     read = _readable(omega, lags)
     if read is None:
         return None
-    space, (sources, host_lags) = door.space(), read
+    space, (sources, host_lags) = device.space(), read
     grid, total = transforms.grid_of(host_lags), 0.0
     for start in range(0, len(sources.host), _DRAWS):
         part = _Set(*(v[start : start + _DRAWS] for v in (sources.host, sources.omega)))
@@ -269,7 +269,7 @@ def _transformed_mean(omega: Any, lags: Any) -> Any:
 
 def _transformed_moments(omega: Any, lags: Any, kind: str, factor: float) -> tuple[Any, Any] | None:
     """Mean and squared deviations by transforms, and direct sums where the variance is too small for these; or None."""
-    space, read = door.space(), _readable(omega, lags)
+    space, read = device.space(), _readable(omega, lags)
     if read is None:
         return None
     sources, host_lags = read[0], factor * read[1]
@@ -299,7 +299,7 @@ def _transformed(sources: _Set, lags: np.ndarray, plan: transforms.Plan) -> Any:
 
 def _direct_sums(sources: _Set, lags: np.ndarray) -> Any:
     """Sums of ``exp(i u)``, directly."""
-    space = door.space()
+    space = device.space()
     there, cos, sin = space.asarray(lags), space.empty(len(lags)), space.empty(len(lags))
     _direct(sources.omega, there, "MEAN", cos)
     _direct(sources.omega, there, "SIN", sin)
@@ -315,12 +315,12 @@ def _grid_sums(sources: _Set, grid: transforms.Grid, n_lags: int) -> Any:
         points, strengths = _formed(sources, transforms.middle(grid, first, shape), steps)
         return _called(f"nufft{k}d1", *points, strengths, shape)
 
-    return transforms.from_blocks(grid, n_lags, modes, door.space())
+    return transforms.from_blocks(grid, n_lags, modes, device.space())
 
 
 def _scattered_sums(sources: _Set, lags: np.ndarray) -> Any:
     """Type 3, about the middle of the lags."""
-    space = door.space()
+    space = device.space()
     middle = 0.5 * (np.max(lags, axis=0) + np.min(lags, axis=0))
     points, targets = space.ascontiguousarray(sources.omega.T), space.asarray(np.ascontiguousarray((lags - middle).T))
     _, strengths = _formed(sources, middle[None], None)
@@ -335,13 +335,13 @@ def _called(name: str, *arguments: Any) -> Any:
 
 def _formed(sources: _Set, positions: np.ndarray, steps: list[float] | None) -> tuple[Any, Any]:
     """Points ``(k, n)`` of type 1, step * frequency folded exactly, and strengths: phasors at the sum of positions."""
-    space, (count, k) = door.space(), sources.host.shape
+    space, (count, k) = device.space(), sources.host.shape
     points, strengths = space.empty((k, count)), space.empty(count, np.complex128)
     plan = np.zeros((), SOURCES)
-    plan["frequencies"], plan["strengths"] = map(door.address, (sources.omega, strengths))
-    plan["points"] = 0 if steps is None else door.address(points)
+    plan["frequencies"], plan["strengths"] = map(device.address, (sources.omega, strengths))
+    plan["points"] = 0 if steps is None else device.address(points)
     plan["count"], plan["axes"], plan["rows"] = count, k, len(positions)
     plan["steps"][: len(steps or ())] = steps or ()
     plan["positions"][: positions.size] = positions.ravel()
-    door.launch("sums", "form_sources", -(-count // _THREADS), _THREADS, plan)
+    device.launch("sums", "form_sources", -(-count // _THREADS), _THREADS, plan)
     return points, strengths

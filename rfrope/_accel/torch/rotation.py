@@ -1,4 +1,4 @@
-"""Twins of the rotation for torch tensors that are recorded: operators with their gradients, each one node of a graph.
+"""The rotation for torch tensors that are recorded: operators with their gradients, each one node of a graph.
 
 An operator runs what its tensors' memory asks for: the compiled loop of the CPU, the kernels of a CUDA device, or the
 generic function. Gradients are operators, too, so that gradients of gradients come by themselves: that of the features
@@ -17,14 +17,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from rfrope._core import array, twins
+from rfrope._core import array
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import PAIRINGS, Turn
-
-if not all(hasattr(torch.library, name) for name in ("register_fake", "register_autograd", "register_vmap")):
-    raise ImportError(f"PyTorch {torch.__version__} cannot register operators with gradients; expected 2.5 or later")
+from rfrope._core.dispatch import DISPATCHED, TORCH_ROTATION, backend_function
 
 _XP = array.named_namespace(torch)
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
@@ -33,33 +31,33 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)  # the loops ta
 
 _TRACED = (torch._subclasses.FakeTensor, torch._subclasses.functional_tensor.FunctionalTensor)
 
-# -- twins -------------------------------------------------------------------------------------------------------------
+# -- functions ---------------------------------------------------------------------------------------------------------
 
 
 def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
-    """Twin of the generic function."""
+    """Version of the generic function for recorded tensors."""
     return _written(_turn(x, angles.positions, angles.frequencies, angles.shift, *_plain(turn)), out)
 
 
 def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
-    """Twin of the generic function."""
+    """Version of the generic function for recorded tensors."""
     return _written(_turn(x, None, None, phases, *_plain(turn)), out)
 
 
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
-    """Twin of the generic function."""
+    """Version of the generic function for recorded tensors."""
     return _written(_turn_by_table(x, cos, sin, *_plain(turn)[2:4]), out)
 
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
-    """Twin of the generic function."""
+    """Version of the generic function for recorded tensors."""
     return _cos_sin(angles.positions, angles.frequencies, angles.shift)
 
 
 def shared_coefficients(
     x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType
 ) -> tuple[Array, Array]:
-    """Twin of the generic function."""
+    """Version of the generic function for recorded tensors."""
     return _shared(x, y, shape, pairing == PAIRINGS[1], y_pairing == PAIRINGS[1])
 
 
@@ -98,14 +96,15 @@ def _run(name: str, x: Tensor, *arguments: Any) -> Any:
 
     What is not even memory is traced, and becomes torch's own operators.
     """
+    function = DISPATCHED[*TORCH_ROTATION, name]
     if isinstance(x, _TRACED):
         with _ExactNumbers():
-            return twins.CHOOSING[name].generic(*arguments)  # type: ignore[attr-defined]
-    twin = twins.twin_of(name, "cpu") if x.is_cpu else None
-    if twin is not None:
-        return twin(*arguments)
+            return function.generic(*arguments)
+    compiled = backend_function(function, "cpu") if x.is_cpu else None
+    if compiled is not None:
+        return compiled(*arguments)
     with torch.no_grad():
-        return twins.CHOOSING[name](*arguments)
+        return function(*arguments)
 
 
 class _ExactNumbers(torch.overrides.TorchFunctionMode):
@@ -164,8 +163,8 @@ def _turn(
     """Features turned by positions and frequencies; without them, the shifts are the phases."""
     turn = Turn(*_pairings(interleaved, out_interleaved), factor if scale is None else scale, inverse)
     if positions is None:
-        return _run("rfrope.rotation.turning.rotated_by_phases", x, x, shift, turn, None, _XP)
-    return _run("rfrope.rotation.turning.rotated", x, x, Angles(positions, frequencies, shift, _XP), turn, None)
+        return _run("rotated_by_phases", x, x, shift, turn, None, _XP)
+    return _run("rotated", x, x, Angles(positions, frequencies, shift, _XP), turn, None)
 
 
 @_operator(
@@ -174,7 +173,7 @@ def _turn(
 )
 def _turn_by_table(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out_interleaved: bool) -> Tensor:
     turn = Turn(*_pairings(interleaved, out_interleaved))
-    return _run("rfrope.rotation.turning.rotated_by_table", x, x, cos, sin, turn, None, _XP)
+    return _run("rotated_by_table", x, x, cos, sin, turn, None, _XP)
 
 
 def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -185,7 +184,7 @@ def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) 
 @_operator("cos_sin(Tensor positions, Tensor frequencies, Tensor? shift) -> (Tensor, Tensor)", _fake_cos_sin)
 def _cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
     angles = Angles(positions, frequencies, shift, _XP)
-    return _run("rfrope._core.turns.cos_sin", positions, angles)
+    return _run("cos_sin", positions, angles)
 
 
 def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tensor, Tensor]:
@@ -198,7 +197,7 @@ def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tenso
 )
 def _shared(x: Tensor, y: Tensor, shape: list[int], interleaved: bool, y_interleaved: bool) -> tuple[Tensor, Tensor]:
     pairings = _pairings(interleaved, y_interleaved)
-    found = _run("rfrope._core.blocks.shared_coefficients", x, x, y, tuple(shape), *pairings, _XP)
+    found = _run("shared_coefficients", x, x, y, tuple(shape), *pairings, _XP)
     return tuple(value.contiguous() for value in found)
 
 

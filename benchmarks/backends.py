@@ -1,6 +1,6 @@
-"""What compiled twins give to readings of heads and content: ``python -m benchmarks.twins`` prints both and the ratio.
+"""Readings of heads and content by compiled backends and without: ``python -m benchmarks.backends`` prints the ratios.
 
-The same call is measured with its twins and with generic functions alone, in turn, in one run.
+The same call is measured with backends and with generic functions alone, in turn, in one run.
 """
 
 import contextlib
@@ -12,9 +12,9 @@ from benchmarks.timing import Entry, measure
 from rfrope import analysis, heads
 
 try:
-    from rfrope._core import twins
+    from rfrope._core import dispatch, turns
 except ImportError:  # asv imports every file of this folder, for versions too that have no such module
-    twins = None
+    dispatch = None
 
 RNG = np.random.default_rng(0)
 LADDER = rfrope.geometric(64)  # one head of 128 features
@@ -50,25 +50,25 @@ READINGS = {
 
 
 @contextlib.contextmanager
-def without_twins():
+def without_backends():
     """Let generic functions run."""
-    find = twins.twin_of
-    twins.twin_of = lambda name, place: None
+    find = dispatch.backend_function
+    dispatch.backend_function = lambda function, place: None
     try:
         yield
     finally:
-        twins.twin_of = find
+        dispatch.backend_function = find
 
 
 def measured(name, rounds=5, most_seconds=4.0):
-    """Measure a reading with twins, and without them."""
+    """Measure a reading with backends, and without them."""
     call = READINGS[name]
 
     def generic():
-        with without_twins():
+        with without_backends():
             return call()
 
-    entries = Entry("twin", call), Entry("generic", generic)
+    entries = Entry("backend", call), Entry("generic", generic)
     measure(list(entries), rounds, most_seconds)
     return entries
 
@@ -78,19 +78,20 @@ class Readings:
 
     params = (tuple(READINGS),)
     param_names = ("reading",)
-    unit = "generic over twin"
+    unit = "generic over backend"
 
     def setup(self, reading):
-        if twins is None or not twins.where("rfrope._core.turns.cos_sin", LADDER):
-            raise NotImplementedError("there are no twins here")
+        if dispatch is None or not dispatch.backend_place(turns.cos_sin, LADDER):
+            raise NotImplementedError("there are no backends here")
 
     def track_gain(self, reading):
-        twin, generic = measured(reading)
-        return generic.median / twin.median
+        backend, generic = measured(reading)
+        return generic.median / backend.median
 
 
 if __name__ == "__main__":
-    print(f"{'':45} {'twin ms':>9} {'generic ms':>11} {'ratio':>6}")
+    print(f"{'':45} {'backend ms':>10} {'generic ms':>11} {'ratio':>6}")
     for reading in READINGS:
-        twin, generic = measured(reading)
-        print(f"{reading:45} {1e3 * twin.median:9.2f} {1e3 * generic.median:11.2f} {generic.median / twin.median:6.2f}")
+        backend, generic = measured(reading)
+        times = f"{1e3 * backend.median:10.2f} {1e3 * generic.median:11.2f}"
+        print(f"{reading:45} {times} {generic.median / backend.median:6.2f}")

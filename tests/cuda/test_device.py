@@ -1,4 +1,4 @@
-"""The door to CUDA, as far as it can be gone through without a device: views, streams, sources and launches."""
+"""The device to CUDA, as far as it can be gone through without a device: views, streams, sources and launches."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from conftest import library
 
-from rfrope._accel.cuda import door, rotation
+from rfrope._accel.cuda import device, rotation
 
 
 @pytest.fixture
 def numpy_for_cupy(monkeypatch):
-    monkeypatch.setattr(door, "space", lambda: np)
+    monkeypatch.setattr(device, "space", lambda: np)
 
 
 @pytest.mark.usefixtures("numpy_for_cupy")
@@ -24,7 +24,7 @@ def test_tensors_are_viewed_without_a_copy():
     torch = library("torch").module
     base = torch.arange(24, dtype=torch.float32).reshape(2, 3, 4)
     for tensor in (base, base[:, ::2], base.transpose(0, 2), base[1:, :0], torch.tensor(2.5), base[0, 0].expand(5, 4)):
-        view = door.view(tensor)
+        view = device.view(tensor)
         assert view.shape == tuple(tensor.shape)
         assert view.dtype == np.float32
         np.testing.assert_array_equal(view, tensor.numpy())
@@ -32,10 +32,10 @@ def test_tensors_are_viewed_without_a_copy():
             assert view.ctypes.data == tensor.data_ptr()
             assert view.strides == tuple(4 * s for s in tensor.stride())
     for dtype, name in ((torch.float64, "float64"), (torch.float16, "float16"), (torch.int64, "int64")):
-        assert door.view(base.to(dtype)).dtype == name
+        assert device.view(base.to(dtype)).dtype == name
     parameter = torch.nn.Parameter(base.clone())
     with torch.no_grad():
-        door.view(parameter)[0, 0, 0] = 7.0
+        device.view(parameter)[0, 0, 0] = 7.0
     assert parameter[0, 0, 0].item() == 7.0
 
 
@@ -43,7 +43,7 @@ def test_tensors_are_viewed_without_a_copy():
 def test_bfloat16_is_viewed_as_the_integers_of_its_bits():
     torch = library("torch").module
     tensor = torch.tensor([1.0, -2.0, 0.5], dtype=torch.bfloat16)
-    view = door.view(tensor)
+    view = device.view(tensor)
     assert view.dtype == np.int16
     np.testing.assert_array_equal(view.view(np.uint16), [0x3F80, 0xC000, 0x3F00])
     view[0] = 0x4000
@@ -54,7 +54,7 @@ def test_bfloat16_is_viewed_as_the_integers_of_its_bits():
 def test_numbers_become_float64_in_the_library_they_come_from():
     torch = library("torch").module
     for tensor in (torch.tensor([1, 2]), torch.tensor([1.0, 2.0], dtype=torch.bfloat16)):
-        found = door.doubles(tensor, importlib.import_module("array_api_compat.torch"))
+        found = device.doubles(tensor, importlib.import_module("array_api_compat.torch"))
         assert found.dtype == np.float64
         np.testing.assert_array_equal(found, [1.0, 2.0])
 
@@ -74,7 +74,7 @@ def test_the_stream_of_torch_is_taken_without_a_warning(stream):
         pytest.skip("CuPy is not installed")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert door.stream_of(stream).ptr == 4096
+        assert device.stream_of(stream).ptr == 4096
 
 
 def test_a_tensor_makes_its_device_and_stream_the_current_ones(monkeypatch):
@@ -88,10 +88,10 @@ def test_a_tensor_makes_its_device_and_stream_the_current_ones(monkeypatch):
 
     cupy = types.SimpleNamespace(ndarray=dict, cuda=types.SimpleNamespace(Device=lambda i: entering("device", i)))
     torch = types.SimpleNamespace(cuda=types.SimpleNamespace(current_stream=lambda device: f"stream of {device.index}"))
-    monkeypatch.setattr(door, "space", lambda: cupy)
-    monkeypatch.setattr(door, "stream_of", lambda stream: entering(stream))
-    monkeypatch.setitem(door.sys.modules, "torch", torch)
-    with door.place(types.SimpleNamespace(device=types.SimpleNamespace(index=3))):
+    monkeypatch.setattr(device, "space", lambda: cupy)
+    monkeypatch.setattr(device, "stream_of", lambda stream: entering(stream))
+    monkeypatch.setitem(device.sys.modules, "torch", torch)
+    with device.place(types.SimpleNamespace(device=types.SimpleNamespace(index=3))):
         assert entered == [("device", 3), ("stream of 3",)]
     assert entered[2:] == ["left", "left"]
 
@@ -106,13 +106,13 @@ def test_a_kernel_is_compiled_once_and_given_its_plan_by_value(monkeypatch):
         def get_function(self, name):
             return lambda grid, block, arguments: calls.append((name, grid, block, arguments))
 
-    monkeypatch.setattr(door, "space", lambda: types.SimpleNamespace(RawModule=RawModule))
-    monkeypatch.setattr(door, "kernel", door.kernel.__wrapped__)
+    monkeypatch.setattr(device, "space", lambda: types.SimpleNamespace(RawModule=RawModule))
+    monkeypatch.setattr(device, "kernel", device.kernel.__wrapped__)
     plan = np.zeros((), rotation.ROTATION)
-    door.launch("rotation", "rotate<float, 4, TABLES>", 5, 256, plan)
+    device.launch("rotation", "rotate<float, 4, TABLES>", 5, 256, plan)
     compiled, (name, grid, block, (argument,)) = calls
     assert compiled["name_expressions"] == ("rotate<float, 4, TABLES>",)
-    assert compiled["options"] == door.OPTIONS
+    assert compiled["options"] == device.OPTIONS
     assert "struct Rotation" in compiled["code"]
     assert "INLINE Turns add_turns" in compiled["code"]
     assert "#include" not in compiled["code"].replace("#include.", "")
@@ -120,7 +120,7 @@ def test_a_kernel_is_compiled_once_and_given_its_plan_by_value(monkeypatch):
     assert argument is plan
     assert argument.size == 1  # CuPy passes no other array of NumPy by value
     calls.clear()
-    door.launch("rotation", "rotate<float, 4, TABLES>", 0, 256, plan)
+    device.launch("rotation", "rotate<float, 4, TABLES>", 0, 256, plan)
     assert calls == []
 
 

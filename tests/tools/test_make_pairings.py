@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope.data import make_pairings, pairing_layers
-from rfrope.data.make_pairings import KEYS, NOTES, UndeterminedError, answer, explanations, found_for, pairing_of
 from rfrope.data.model_types import has_defaults, model_types
-from rfrope.data.pairing_layers import CASES, Seen, made_config, seen_of
+from tools import make_pairings, pairing_layers
+from tools.make_pairings import KEYS, NOTES, UndeterminedError, answer, explanations, found_for, pairing_of
+from tools.pairing_layers import CASES, Seen, made_config, seen_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

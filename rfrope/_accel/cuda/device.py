@@ -1,4 +1,4 @@
-"""The one door to CUDA devices: kernels from the .cu files beside this, compiled by CuPy and launched on its stream.
+"""The one way to CUDA devices: kernels from the .cu files beside this, compiled by CuPy and launched on its stream.
 
 Leaves for CUDA work on CuPy arrays. A torch tensor is viewed as one through DLPack, without a copy, and everything runs
 on torch's current stream. CuPy is imported on first use, so leaves can be looked at, and their kernels run on the CPU

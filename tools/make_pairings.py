@@ -1,6 +1,6 @@
 """Makes the keys on pairing in model_types.json by running the attention classes of the installed transformers.
 
-``python rfrope/data/make_pairings.py`` writes what it finds, and prints what it could not find out; with ``--check`` it
+``python -m tools.make_pairings`` writes what it finds, and prints what it could not find out; with ``--check`` it
 writes nothing, and exits with 1 where the table says something else. It needs PyTorch and transformers, and the package
 never imports it.
 
@@ -25,10 +25,11 @@ from typing import Any
 
 import numpy as np
 
+from rfrope.data import model_types
 from rfrope.data.model_types import has_defaults
-from rfrope.data.pairing_layers import NEAR, Seen, UndeterminedError, config_classes, made_config, seen_of
+from tools.pairing_layers import NEAR, Seen, UndeterminedError, config_classes, made_config, seen_of
 
-PATH = Path(__file__).with_name("model_types.json")
+PATH = Path(model_types.__file__).with_name("model_types.json")
 KEYS = ("pairing", "out_pairing", "rotated", "pairing_by", "pairing_note")
 PAIRINGS = ("half", "interleaved")
 TOLERANCE = 2e-6  # relative to the largest feature: the classes work in float32

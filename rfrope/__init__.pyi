@@ -1,0 +1,49 @@
+# The names of `rfrope` and their homes. `__init__.py` loads each when it is first used; type checkers read them here.
+
+from . import analysis as analysis
+from . import bochner as bochner
+from . import designs as designs
+from . import exports as exports
+from . import frequencies as frequencies
+from . import heads as heads
+from . import kernels as kernels
+from . import layers as layers
+from . import models as models
+from . import moments as moments
+from . import montecarlo as montecarlo
+from . import plotting as plotting
+from . import rotation as rotation
+from . import scaling as scaling
+from . import storage as storage
+from . import validation as validation
+from ._core.threads import threads as threads
+from .designs import design as design
+from .designs import sample as sample
+from .frequencies import arithmetic as arithmetic
+from .frequencies import axial as axial
+from .frequencies import geometric as geometric
+from .frequencies import golden_gate as golden_gate
+from .frequencies import mixed as mixed
+from .frequencies import mrope as mrope
+from .kernels import Kernel as Kernel
+from .kernels import kernel as kernel
+from .models import from_config as from_config
+from .moments import blocks_for_error as blocks_for_error
+from .moments import expected_score as expected_score
+from .moments import score_variance as score_variance
+from .montecarlo import estimate_kernel as estimate_kernel
+from .montecarlo import estimate_scores as estimate_scores
+from .rotation import Rope as Rope
+from .rotation import block_coefficients as block_coefficients
+from .rotation import convert_pairing as convert_pairing
+from .rotation import rotate as rotate
+from .rotation import rotate_by_phases as rotate_by_phases
+from .rotation import rotate_by_table as rotate_by_table
+from .rotation import rotation_table as rotation_table
+from .rotation import scores as scores
+from .rotation import sinusoidal as sinusoidal
+from .storage import load as load
+from .storage import save as save
+from .validation import validate as validate
+
+__version__: str

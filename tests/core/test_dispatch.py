@@ -1,0 +1,291 @@
+"""The choice of a backend: which arrays reach one, and that all goes on without them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pathlib
+import pkgutil
+import re
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+from campaign import HANGS, campaign
+from conftest import library
+
+import rfrope
+from rfrope import heads, montecarlo  # noqa: F401 - they declare backends
+from rfrope._accel import cpu, cuda
+from rfrope._accel.cuda import device
+from rfrope._core import dispatch, memory, sums
+from rfrope.rotation.turning import rotated
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGE = pathlib.Path(rfrope.__file__).parent
+
+numba = pytest.importorskip("numba", reason="compiled backends need Numba")
+if numba.config.DISABLE_JIT:
+    pytest.skip("compiled loops need Numba's compiler, which NUMBA_DISABLE_JIT turns off", allow_module_level=True)
+
+
+@pytest.mark.parametrize(("place", "module", "name"), dispatch.DISPATCHED, ids=str)
+def test_backend_functions_have_the_signature_of_the_generic_one(place, module, name):
+    if place == "torch":
+        library("torch")
+    generic = dispatch.DISPATCHED[place, module, name]
+    function = getattr(importlib.import_module(f"rfrope._accel.{place}.{module}"), name)
+    assert place == "cuda" or dispatch.backend_function(generic, place) is function
+    assert (function.__name__, function.__module__) == (name, f"rfrope._accel.{place}.{module}")
+    own, wanted = (inspect.signature(one).parameters.values() for one in (function, generic.generic))
+    assert [(one.name, one.kind, one.default) for one in own] == [(one.name, one.kind, one.default) for one in wanted]
+
+
+def test_every_backend_is_declared_and_has_a_file():
+    backends = {key[:2] for key in dispatch.DISPATCHED}
+    assert backends == {*dispatch.CPU, *dispatch.CUDA, dispatch.TORCH_ROTATION}
+    for place, module in backends:
+        assert module in {one.name for one in pkgutil.iter_modules([str(PACKAGE / "_accel" / place)])}
+
+
+def test_two_functions_do_not_share_the_name_of_a_backend_function(monkeypatch):
+    monkeypatch.setattr(dispatch, "DISPATCHED", dict(dispatch.DISPATCHED))
+
+    def rotated(x):
+        return x
+
+    with pytest.raises(ValueError, match="belongs to a function of rfrope.rotation.turning; expected another name"):
+        dispatch.dispatched(dispatch.CPU.rotation)(rotated)
+    assert dispatch.dispatched(dispatch.CPU.sums)(rotated).name == "rotated"
+
+
+# -- which arrays ------------------------------------------------------------------------------------------------------
+
+
+def place(*arrays) -> str:
+    return dispatch.backend_place(rotated, *arrays)
+
+
+def test_what_is_said_to_run_is_what_runs(monkeypatch):
+    monkeypatch.setattr(dispatch, "DISPATCHED", dict(dispatch.DISPATCHED))
+    monkeypatch.setattr(dispatch, "backend_function", lambda function, place: lambda *_, **__: (function.name, place))
+
+    @dispatch.dispatched(dispatch.CPU.rotation)
+    def _doubled(x, more=None):
+        return "generic"
+
+    for x in (np.ones(3), (None, np.ones(3)), np.ones(3).astype(">f8"), "text", None):
+        for found in (_doubled(x), _doubled(None, x), _doubled(None, more=x)):
+            where = dispatch.backend_place(_doubled, x)
+            assert found == (("doubled", where) if where else "generic"), x
+    assert _doubled.generic(np.ones(3)) == "generic"
+    assert (_doubled.__name__, _doubled.generic.__name__) == ("_doubled", "_doubled")
+
+
+def test_plain_memory_reaches_the_loops():
+    x, read_only = np.ones((3, 8)), np.ones(3)
+    read_only.flags.writeable = False
+    unaligned = np.empty(x.nbytes + 1, np.uint8)[1:].view(np.float64)
+    for arrays in ((x,), (x, None, 1.5), (x, x[::-1, ::2]), (x, read_only), (x, unaligned), (x[:0],), (x, (x, None))):
+        assert place(*arrays) == "cpu", arrays
+    assert place(np.broadcast_to(x, (4, 3, 8))) == "cpu"
+
+
+def test_other_memory_does_not():
+    x = np.ones((3, 8))
+
+    class Own(np.ndarray):
+        pass
+
+    for other in (x.astype(">f8"), x.view(Own), np.ma.ones(3)):
+        for arrays in ((x, other), (other, x), (x, (x, other)), ((other, None), x)):
+            assert place(*arrays) == "", arrays
+
+
+@pytest.mark.parametrize("name", ["array-api-strict", "jax", "dask"])
+def test_libraries_whose_memory_is_their_own_do_not(name):
+    x = library(name)(np.ones(3))
+    assert place(x) == place(x, None, 1.0) == place((x, None)) == ""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own use of torch.jit
+def test_torch_reaches_loops_without_gradients_and_operators_where_it_is_recorded():
+    torch = library("torch").module
+    x, w = torch.ones(3, 8), torch.ones(4, requires_grad=True)
+
+    class Own(torch.Tensor):
+        pass
+
+    for one in (x, x.to(torch.bfloat16), x[:, ::2].T, torch.nn.Parameter(x, requires_grad=False)):
+        assert place(one) == "cpu"
+    for arrays in ((w,), (x, w), ((x, None), w), (x, (w * 2.0)), (x, torch.nn.Parameter(x)), (x.to("meta"),)):
+        assert place(*arrays) == "torch"
+    for arrays in ((w, np.ones(3)), (w.to_sparse(),), (x.to_sparse(),), (x.as_subclass(Own), w)):
+        assert place(*arrays) == ""
+    assert dispatch.backend_place(sums.mean_cos, w) == ""  # it has no operator
+    with torch.no_grad():
+        assert place(torch.nn.Parameter(x)) == "cpu"
+    with torch._subclasses.FakeTensorMode():
+        assert place(torch.ones(3, 8)) == "torch"
+    torch.func.vmap(lambda v: v if not place(v) else pytest.fail("inside vmap"))(x)
+    with torch.autograd.forward_ad.dual_level():
+        assert place(torch.autograd.forward_ad.make_dual(x, x)) == ""
+
+
+def test_no_more_is_looked_at_than_the_arrays(monkeypatch):
+    monkeypatch.setattr(dispatch, "load", lambda backend: pytest.fail(f"{backend} was loaded"))
+    monkeypatch.setattr(dispatch, "_FOUND", {})
+    assert place(np.ones(3).astype(">f8")) == ""
+
+
+def test_arrays_on_a_device_reach_its_kernels(monkeypatch):
+    monkeypatch.setattr(memory, "in_memory", lambda x: x is None)
+    monkeypatch.setattr(memory, "on_cuda", lambda x: True)
+    monkeypatch.setattr(dispatch, "backend_function", lambda function, place: print)
+    assert place(np.ones(3), None) == place((np.ones(3), None)) == "cuda"
+    monkeypatch.setattr(dispatch, "backend_function", lambda function, place: None)
+    assert place(np.ones(3), None) == ""
+
+
+# -- without backends --------------------------------------------------------------------------------------------------
+
+
+def looked_up(place):
+    """Look a backend's function up as if for the first time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "_FOUND", {})
+        return dispatch.backend_function(rotated, place)
+
+
+def test_a_backend_that_cannot_be_imported_is_not_used(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rfrope._accel.cpu.rotation", None)
+    monkeypatch.delattr(cpu, "rotation", raising=False)
+    assert looked_up("cpu") is None
+    monkeypatch.setattr(dispatch, "_FOUND", {})
+    assert place(np.ones(3)) == ""
+
+
+def test_other_errors_of_a_backend_are_not_hidden(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rfrope._accel.cpu.rotation", types.ModuleType("empty"))
+    with pytest.raises(AttributeError):
+        looked_up("cpu")
+
+
+@pytest.mark.parametrize("missing", ["cupy", "rfrope._accel.cuda.rotation"])
+def test_without_cupy_or_its_backend_there_is_none_for_cuda(monkeypatch, missing):
+    a_cupy(monkeypatch)
+    assert looked_up("cuda") is not None
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delattr(cuda, "rotation", raising=False)
+    device.check.cache_clear()
+    assert looked_up("cuda") is None
+
+
+def a_cupy(monkeypatch, *, capability=(9, 0), devices=1, compiler=True):
+    """Put a CuPy in place that has some devices, and forget what was found out before."""
+
+    def count():
+        if not devices:
+            raise RuntimeError("cudaErrorInsufficientDriver")
+        return devices
+
+    def properties(number):
+        return dict(zip(("major", "minor"), capability if number == devices - 1 else (9, 0), strict=True))
+
+    runtime = types.SimpleNamespace(getDeviceCount=count, getDeviceProperties=properties)
+    cupy, nvrtc = types.ModuleType("cupy"), types.ModuleType("nvrtc")
+    cupy.cuda = types.SimpleNamespace(runtime=runtime)
+    if compiler:
+        nvrtc.getVersion = lambda: (12, 9)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.nvrtc", nvrtc)
+    for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.libs"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    device.check.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("machine", "reason"),
+    [
+        ({"devices": 0}, "RuntimeError: cudaErrorInsufficientDriver"),
+        ({"devices": 2, "capability": (6, 1)}, "compute capability 6.1; the kernels need 7.0 on every device"),
+        ({"compiler": False}, "getVersion"),
+    ],
+)
+def test_a_device_that_cannot_run_the_kernels_is_not_used(monkeypatch, machine, reason):
+    a_cupy(monkeypatch, **machine)
+    with pytest.raises(ImportError, match=re.escape(reason)):
+        dispatch.load(dispatch.CUDA.rotation)
+    assert looked_up("cuda") is None
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_known_of_cuda():
+    yield
+    device.check.cache_clear()
+
+
+SITE = '''
+"""Take the backends away, as if their files were not there, from this process and those that it starts."""
+import sys
+
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("rfrope._accel.cpu.", "rfrope._accel.cuda.", "rfrope._accel.torch.")):
+            raise ImportError(f"{name} was taken away")
+
+
+sys.meta_path.insert(0, Nothing())
+'''
+
+PLUGIN = '''
+"""Say at the end whether a backend came in."""
+import sys
+
+
+def pytest_sessionfinish(session):
+    from rfrope._core import dispatch
+
+    loaded = [name for name in sys.modules if name.startswith(("rfrope._accel.cpu.", "rfrope._accel.cuda."))]
+    found = [name for name in dispatch._FOUND.values() if name is not None]
+    print(f"[declared {len(dispatch.DISPATCHED)}, loaded {loaded}, found {found}]")
+'''
+
+
+@campaign
+def test_the_suite_passes_without_backends(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    (tmp_path / "seen_backends.py").write_text(PLUGIN)
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "NUMBA_", "RFROPE_"))}
+    known["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, [known.get("PYTHONPATH")])])
+    some = [str(next(ROOT.glob(f"tests/**/test_{name}.py"))) for name in ("rotation", "philox", "moments", "sampling")]
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "seen_backends", "-p", "no:cacheprovider"),
+            *("-k", "not torch and not jax and not dask and not gradients", *some),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=HANGS,
+        cwd=ROOT,
+        env=known,
+    )
+    assert run.returncode == 0, run.stdout[-5000:]
+    seen = re.search(r"\[declared (\d+), loaded \[\], found \[\]\]", run.stdout)
+    assert seen, run.stdout[-2000:]
+    assert int(seen[1]) > 5  # functions with backends are declared where their modules are loaded
+    assert int(re.search(r"(\d+) passed", run.stdout)[1]) > 300
+
+
+def test_the_library_of_an_array_is_not_imported_to_choose():
+    code = (
+        "import sys\nimport numpy as np\nfrom rfrope._core import dispatch\nfrom rfrope.rotation import turning\n"
+        "assert dispatch.backend_place(turning.rotated, np.ones(3)) == 'cpu'\n"
+        "print({'torch', 'jax', 'dask', 'cupy', 'array_api_compat'} & set(sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANGS)
+    assert run.stdout.strip() == "set()"

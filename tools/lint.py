@@ -1,0 +1,102 @@
+"""Check what no other linter checks: lengths, private names taken from another module, clocks in tests, and words.
+
+python -m tools.lint            lengths, private names and clocks fail; words are counted
+python -m tools.lint --words    words fail, too
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).parents[1]
+LONGEST_BODY, LONGEST_MODULE = 45, 500
+OPENING = re.compile(r"(What|Whether|How|Where|Which|Of|Whose)\b")
+PREPOSITIONS = re.compile(
+    r"_*(of|at|in|by|on|for|with|within|without|beside|under|over|through|after|before|between|beyond|around|into"
+    r"|along|among|as)(_|$)"
+)
+# a machine may be slow or busy: speed is what benchmarks/ measures
+CLOCK = re.compile(
+    r"perf_counter|process_time|thread_time|monotonic|\btime\.time\(|\btimeit\b|getrusage|os\.times\(|datetime\.now"
+    r"|deadline=(?!None)|pytest\.mark\.timeout"
+)
+MAY_NAME_CLOCKS = {"test_benchmarks.py"}  # puts clocks of its own in the place of the real one
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print every finding; return 1 if there is one that fails."""
+    parser = argparse.ArgumentParser(prog="python -m tools.lint", description=__doc__.partition("\n")[0])
+    parser.add_argument("--words", action="store_true", help="fail for words, too")
+    options = parser.parse_args(arguments)
+    findings, words = [], []
+    for path in sorted((ROOT / "rfrope").rglob("*.py")):
+        text = path.read_text("utf-8")
+        tree, place = ast.parse(text), path.relative_to(ROOT)
+        findings += [f"{place}:{line}" for line in [*lengths(path.name, text, tree), *private_names(tree)]]
+        words += [f"{place}:{line}" for line in strange_words(tree)]
+    findings += [f"{path.relative_to(ROOT)}:{line}" for path in (ROOT / "tests").rglob("*.py") for line in clocks(path)]
+    print("\n".join([*findings, *(words if options.words else [f"words to be said otherwise: {len(words)}"])]))
+    return 1 if findings or (options.words and words) else 0
+
+
+def lengths(name: str, text: str, tree: ast.Module) -> Iterator[str]:
+    """Yield modules and functions that are too long; compiled loops may be, since their calls cost compile time."""
+    lines = len(text.splitlines())
+    if lines > LONGEST_MODULE:
+        yield f"1: {lines} lines; at most {LONGEST_MODULE}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and not name.endswith("_loops.py"):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+            if lines > LONGEST_BODY:
+                yield f"{node.lineno}: the body of {node.name} has {lines} lines; at most {LONGEST_BODY}"
+
+
+def private_names(tree: ast.Module) -> Iterator[str]:
+    """Yield private names that a module takes from another; a module or package with an underscore may be taken."""
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rfrope"):
+            for alias in node.names:
+                if is_module(f"{node.module}.{alias.name}"):
+                    imported.add(alias.asname or alias.name)
+                elif alias.name.startswith("_"):
+                    yield f"{node.lineno}: imports {alias.name}, which is private to {node.module}"
+    for node in ast.walk(tree):
+        taken = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imported
+        if taken and re.match(r"_[A-Za-z]", node.attr) and not is_module(f"rfrope.{node.attr}"):
+            yield f"{node.lineno}: {node.value.id}.{node.attr} is private to its module"
+
+
+def is_module(name: str) -> bool:
+    """Return whether there is a package or a module of that dotted name."""
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+def strange_words(tree: ast.Module) -> Iterator[str]:
+    """Yield docstrings whose first line does not say what comes back, and functions named by a preposition."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+            docstring, line = ast.get_docstring(node) or "", getattr(node, "lineno", 1)
+            if OPENING.match(docstring):
+                yield f"{line}: {docstring.splitlines()[0]}"
+        if isinstance(node, ast.FunctionDef) and PREPOSITIONS.match(node.name):
+            yield f"{node.lineno}: {node.name} begins with a preposition; a function is named by a verb and a noun"
+
+
+def clocks(path: pathlib.Path) -> Iterator[str]:
+    """Yield lines of a test that read a clock."""
+    if path.name not in MAY_NAME_CLOCKS:
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            if CLOCK.search(line):
+                yield f"{number}: a test reads a clock: {line.strip()}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
