@@ -24,7 +24,7 @@ from rfrope._core.power_sums import MeanSums, PowerSums
 from rfrope._core.texts import Result
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import as_kernel
+from rfrope.kernels.text import read_kernel
 
 __all__ = ["Estimate", "ScoreEstimate", "estimate_kernel", "estimate_scores"]
 
@@ -159,7 +159,7 @@ def estimate_kernel(
     >>> estimate_kernel("exponential(scale=32)", [0.001, 32.0], n_samples=4096, rng=0).trusted
     array([False,  True])
     """
-    kernel = as_kernel(kernel)
+    kernel = read_kernel(kernel)
     design = check_randomised(design, kernel)
     choice("quantity", quantity, sums.QUANTITIES)
     delta, _, _ = angles.lags(delta, kernel.ndim, law=kernel)
@@ -243,7 +243,7 @@ def estimate_scores(
     >>> bool(abs(estimate.mean.value - 3.0327) < 4 * estimate.mean.stderr)
     True
     """
-    kernel = as_kernel(kernel)
+    kernel = read_kernel(kernel)
     design = check_randomised(design, kernel)
     n_trials = whole("n_trials", n_trials, 4)
     check_seed(rng, checkpoint)

@@ -18,7 +18,7 @@ from rfrope._core.blocks import check_pairing
 from rfrope._core.special import normal_quantile
 from rfrope._core.texts import Result
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import as_kernel
+from rfrope.kernels.text import read_kernel
 from rfrope.moments import expected_score, relative_error, score_variance
 from rfrope.montecarlo import estimate_kernel, estimate_scores
 from rfrope.rotation.pairings import convert_pairing
@@ -175,7 +175,7 @@ def validate(
     >>> result.passed, len(result.rows)
     (True, 95)
     """
-    kernel = as_kernel(kernel)
+    kernel = read_kernel(kernel)
     n_samples, n_trials = whole("n_samples", n_samples, 2), whole("n_trials", n_trials, 4)
     check_pairing(pairing)
     q, k = _pairs(q, k)

@@ -227,10 +227,10 @@ BOCHNER_SIGNATURES = {
     "nearest": "(phi, *, ndim=1, scale=None, tolerance=1e-09)",
 }
 KERNEL_METHODS = {
-    "__call__": "(self, delta)",
+    "__call__": "(self, lags)",
     "__mul__": "(self, other)",
-    "phi": "(self, delta)",
-    "phi2": "(self, delta)",
+    "phi": "(self, lags)",
+    "phi2": "(self, lags)",
     "density": "(self, omega)",
     "transport": "(self, u)",
     "rescale": "(self, scale)",

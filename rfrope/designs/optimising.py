@@ -15,7 +15,7 @@ from rfrope.designs.fitting import optimised as fitted
 from rfrope.designs.fitting import usual_starts
 from rfrope.designs.sets import quantile
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import as_kernel
+from rfrope.kernels.text import read_kernel
 from rfrope.rotation.rope import Rope
 
 NORMS = ("rms", "sup")
@@ -90,7 +90,7 @@ def optimise(
     >>> bool(fit.source["error"]["sup"] < 0.003 < 0.01 < fit.source["start"]["sup"])
     True
     """
-    made, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks, 1)
+    made, n_blocks = read_kernel(kernel), whole("n_blocks", n_blocks, 1)
     reach = check_fit(made, n_blocks, max_lag, norm)
     starts = usual_starts(n_blocks * made.ndim) if starts is None else whole("starts", starts, 1, _MOST_STARTS)
     bars.check(progress)

@@ -14,7 +14,7 @@ from rfrope.designs import sets
 from rfrope.designs.balancing import balanced
 from rfrope.designs.optimising import check_fit, check_reach, fitted
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import as_kernel
+from rfrope.kernels.text import read_kernel
 
 RANDOMISED = (*sets.POINTS, *sets.FREQUENCIES)
 DESIGNS = (*RANDOMISED, "balanced", "quantile", "optimised", "auto")
@@ -175,7 +175,7 @@ def points(
     >>> sorted((abs(2.0 * u - 1.0) * 8).astype(int)[:, 0].tolist())
     [0, 1, 2, 3, 4, 5, 6, 7]
     """
-    kernel, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks)
+    kernel, n_blocks = read_kernel(kernel), whole("n_blocks", n_blocks)
     choice("design", design, tuple(sets.POINTS))
     streams = 1 if heads is None else whole("heads", heads)
     _check_size(kernel, n_blocks, streams)
@@ -240,7 +240,7 @@ def check_randomised(design: str, kernel: Kernel) -> str:
 
 def as_kernels(kernel: Any) -> tuple[Kernel, ...]:
     """Return one kernel, or one for each head."""
-    made = tuple(map(as_kernel, kernel)) if isinstance(kernel, list | tuple) else (as_kernel(kernel),)
+    made = tuple(map(read_kernel, kernel)) if isinstance(kernel, list | tuple) else (read_kernel(kernel),)
     if not made:
         raise ValueError("kernel is an empty sequence; expected one kernel for each head")
     if len({k.ndim for k in made}) > 1:

@@ -16,7 +16,7 @@ from rfrope._core.array import Array
 from rfrope._core.blocks import Content
 from rfrope._core.texts import Result
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import as_kernel
+from rfrope.kernels.text import read_kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,7 +299,7 @@ def recentred_kernel(kernel: Kernel | str, delta: Array, offset: Array) -> Array
     >>> recentred_kernel("gaussian(scale=2)", [0, -2, -4, -6], -4).round(4)
     array([0.1353, 0.6065, 1.    , 0.6065])
     """
-    kernel = as_kernel(kernel)
+    kernel = read_kernel(kernel)
     xp, device = array.shared({"delta": delta, "offset": offset})
     delta, offset = (
         kernel.restore_shape(angles.checked_lags(value, kernel.ndim, xp, device, name, kernel))

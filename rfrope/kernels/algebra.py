@@ -27,6 +27,10 @@ def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
     kernels : list or tuple of Kernel
         As many, with one ndim.
 
+    Returns
+    -------
+    Kernel
+
     Raises
     ------
     ValueError, TypeError
@@ -48,6 +52,10 @@ def axes(*kernels: Kernel) -> Kernel:
     ----------
     *kernels : Kernel
         In the order of the axes; the result has the sum of their ndim, and their frequencies side by side.
+
+    Returns
+    -------
+    Kernel
 
     Raises
     ------

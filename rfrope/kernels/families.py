@@ -209,7 +209,7 @@ def _normal_gamma_density(alpha: float, vectors: Array, xp: ModuleType) -> Array
     ndim = vectors.shape[-1]
     order, log_factor = alpha - 0.5 * ndim, 0.5 * ndim * math.log(0.5 * alpha / math.pi)
 
-    def at_length(w: Array, xp: ModuleType) -> Array:
+    def evaluate(w: Array, xp: ModuleType) -> Array:
         x = math.sqrt(2.0 * alpha) * w
         if order > 0.0:
             return math.exp(log_factor - special.log_gamma_ratio(order, ndim)) * special.matern(order, x, xp)
@@ -218,10 +218,10 @@ def _normal_gamma_density(alpha: float, vectors: Array, xp: ModuleType) -> Array
         log_peak = log_factor + math.lgamma(-order) - math.lgamma(alpha)
         return xp.exp(log_peak + 2.0 * order * xp.log(0.5 * x)) * special.matern(-order, x, xp)
 
-    def at_zero(square: Array, xp: ModuleType) -> Array:
-        return xp.full_like(square, math.inf) if order < 0.0 else at_length(xp.zeros_like(square), xp)
+    def limit(square: Array, xp: ModuleType) -> Array:
+        return xp.full_like(square, math.inf) if order < 0.0 else evaluate(xp.zeros_like(square), xp)
 
-    return radial(vectors, at_zero, at_length, 0.0, xp)
+    return radial(vectors, limit, evaluate, 0.0, xp)
 
 
 @family(
