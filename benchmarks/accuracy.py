@@ -104,16 +104,16 @@ class Sums:
 
     def setup(self, axes, lags):
         self.frequencies = rfrope.sample(f"matern(nu=1.5, scale=16, ndim={axes})", 2**13, rng=0)
-        self.delta = np.arange(4096.0)
+        self.lags = np.arange(4096.0)
         if axes == 2:
-            self.delta = np.stack(np.meshgrid(np.arange(64.0), np.arange(64.0)), -1).reshape(-1, 2)
+            self.lags = np.stack(np.meshgrid(np.arange(64.0), np.arange(64.0)), -1).reshape(-1, 2)
         if lags == "scattered":
-            self.delta = self.delta + np.random.default_rng(0).uniform(0.0, 0.9, self.delta.shape)
+            self.lags = self.lags + np.random.default_rng(0).uniform(0.0, 0.9, self.lags.shape)
 
     def track_mean_kernel(self, axes, lags):
-        chosen = np.random.default_rng(1).permutation(len(self.delta))[:256]
-        exact = sums.mean_cos.generic(angles.read(self.delta[chosen], self.frequencies, name="delta"))
-        return float(np.max(np.abs(rfrope.analysis.mean_kernel(self.frequencies, self.delta)[chosen] - exact)))
+        chosen = np.random.default_rng(1).permutation(len(self.lags))[:256]
+        exact = sums.mean_cos.generic(angles.read(self.lags[chosen], self.frequencies, name="lags"))
+        return float(np.max(np.abs(rfrope.analysis.mean_kernel(self.lags, self.frequencies)[chosen] - exact)))
 
 
 class Estimates:
@@ -124,15 +124,15 @@ class Estimates:
     unit = "standard errors"
 
     def track_estimate_kernel(self, kernel):
-        delta = np.arange(1.0, 65.0)
-        estimate = rfrope.estimate_kernel(kernel, delta, n_samples=2**16, rng=0)
-        return float(np.max(np.abs(estimate.value - rfrope.kernels.parse(kernel).phi(delta)) / estimate.stderr))
+        lags = np.arange(1.0, 65.0)
+        estimate = rfrope.estimate_kernel(lags, kernel, n_samples=2**16, rng=0)
+        return float(np.max(np.abs(estimate.value - rfrope.kernels.parse(kernel).phi(lags)) / estimate.stderr))
 
     def track_estimate_scores(self, kernel):
         q, k = np.random.default_rng(0).standard_normal((2, 128))
-        delta = np.arange(1.0, 18.0)
-        mean = rfrope.estimate_scores(q, k, delta, kernel, n_trials=2**13, rng=0).mean
-        return float(np.max(np.abs(mean.value - rfrope.expected_score(q, k, delta, kernel)) / mean.stderr))
+        lags = np.arange(1.0, 18.0)
+        mean = rfrope.estimate_scores(q, k, lags, kernel, n_trials=2**13, rng=0).mean
+        return float(np.max(np.abs(mean.value - rfrope.expected_score(q, k, lags, kernel)) / mean.stderr))
 
 
 class Rounding:

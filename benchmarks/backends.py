@@ -19,7 +19,7 @@ except ImportError:  # asv imports every file of this folder, for versions too t
 RNG = np.random.default_rng(0)
 LADDER = rfrope.geometric(64)  # one head of 128 features
 SETS = RNG.standard_normal((32, 64, 1)) * LADDER[:, None]  # each of 32 heads its own
-SHIFT = heads.phase_shift(LADDER, -1)
+SHIFT = heads.phase_shift(-1, LADDER)
 QUERY, KEY = RNG.standard_normal((2, 128))
 QUERIES, KEYS = RNG.standard_normal((2, 32, 1, 128))  # vectors of 32 heads
 TOKENS = RNG.standard_normal((2, 256, 128))
@@ -31,21 +31,21 @@ def lags(count):
 
 
 READINGS = {
-    "shifted scores, 1 pair, 4096 lags": lambda: heads.shifted_scores(QUERY, KEY, LADDER, lags(4096), SHIFT),
-    "shifted scores, 1 pair, 131072 lags": lambda: heads.shifted_scores(QUERY, KEY, LADDER, lags(131072), SHIFT),
-    "shifted scores, 32 heads, 4096 lags": lambda: heads.shifted_scores(QUERIES, KEYS, LADDER, lags(4096), SHIFT),
-    "shifted mean kernel, 131072 lags": lambda: heads.shifted_mean_kernel(LADDER, lags(131072), SHIFT),
+    "shifted scores, 1 pair, 4096 lags": lambda: heads.shifted_scores(QUERY, KEY, lags(4096), LADDER, SHIFT),
+    "shifted scores, 1 pair, 131072 lags": lambda: heads.shifted_scores(QUERY, KEY, lags(131072), LADDER, SHIFT),
+    "shifted scores, 32 heads, 4096 lags": lambda: heads.shifted_scores(QUERIES, KEYS, lags(4096), LADDER, SHIFT),
+    "shifted mean kernel, 131072 lags": lambda: heads.shifted_mean_kernel(lags(131072), LADDER, SHIFT),
     "attention profile, 4096 positions": lambda: heads.positional_attention(LADDER, 4096),
     "attention profile, 131072 positions": lambda: heads.positional_attention(LADDER, 131072),
     "attention profile, 32 sets, 4096 positions": lambda: heads.positional_attention(
         SETS, 4096, offset=np.full((32, 1, 1), -1.0)
     ),
-    "profile of 256 tokens, 256 lags": lambda: heads.profile(*TOKENS, LADDER, lags(256)),
-    "sine share, 512 pairs, 256 lags": lambda: analysis.sine_share(*PAIRS, LADDER, lags(256)),
-    "sine share, 1 pair, 131072 lags": lambda: analysis.sine_share(QUERY, KEY, LADDER, lags(131072)),
-    "similarity, 131072 lags": lambda: analysis.similarity(LADDER, lags(131072)),
-    "departure, 512 pairs, 256 lags": lambda: analysis.departure(PAIRS[0, :, 0], PAIRS[1, :, 0], LADDER, lags(256)),
-    "mean kernel, 131072 scattered lags": lambda: analysis.mean_kernel(LADDER, lags(131072) * np.pi),
+    "profile of 256 tokens, 256 lags": lambda: heads.profile(*TOKENS, lags(256), LADDER),
+    "sine share, 512 pairs, 256 lags": lambda: analysis.sine_share(*PAIRS, lags(256), LADDER),
+    "sine share, 1 pair, 131072 lags": lambda: analysis.sine_share(QUERY, KEY, lags(131072), LADDER),
+    "similarity, 131072 lags": lambda: analysis.similarity(lags(131072), LADDER),
+    "departure, 512 pairs, 256 lags": lambda: analysis.departure(PAIRS[0, :, 0], PAIRS[1, :, 0], lags(256), LADDER),
+    "mean kernel, 131072 scattered lags": lambda: analysis.mean_kernel(lags(131072) * np.pi, LADDER),
 }
 
 

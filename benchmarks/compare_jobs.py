@@ -39,7 +39,7 @@ def _estimate_scores(rfrope):
 
 def _estimate_kernel(rfrope):
     kernel, lags = rfrope.kernel("gaussian", scale=32.0), np.arange(4.0)
-    return lambda: rfrope.estimate_kernel(kernel, lags, n_samples=2**16, rng=0)
+    return lambda: rfrope.estimate_kernel(lags, kernel, n_samples=2**16, rng=0)
 
 
 def _moments(rfrope):
@@ -65,7 +65,7 @@ JOBS = {
     "estimate_kernel, 65536 x 4": _estimate_kernel,
     "estimate_scores, 2048 x 8 lags": _estimate_scores,
     "mean_kernel, 65536 lags": lambda rfrope: (
-        lambda: rfrope.analysis.mean_kernel(rfrope.geometric(64), np.arange(65536.0))
+        lambda: rfrope.analysis.mean_kernel(np.arange(65536.0), rfrope.geometric(64))
     ),
     "first_negative_lag, base 500000": lambda rfrope: (
         lambda: rfrope.analysis.first_negative_lag(rfrope.geometric(64, base=5e5), 2**15)

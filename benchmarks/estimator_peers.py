@@ -187,7 +187,7 @@ def ours_kernel(problem: Lags) -> Entry:
     lags = np.arange(float(problem.n_lags))
 
     def call() -> rfrope.montecarlo.Estimate:
-        return rfrope.estimate_kernel(problem.kernel, lags, n_samples=problem.samples, rng=0)
+        return rfrope.estimate_kernel(lags, problem.kernel, n_samples=problem.samples, rng=0)
 
     return Entry("rfrope", call, lambda estimate: np.asarray(estimate.value))
 
@@ -284,7 +284,7 @@ class Profiled:
     @cached_property
     def arguments(self) -> tuple[np.ndarray, ...]:
         q, k = np.random.default_rng(0).standard_normal((2, self.tokens, 2 * BLOCKS))
-        return q, k, rfrope.geometric(BLOCKS), -np.arange(self.tokens)
+        return q, k, -np.arange(self.tokens), rfrope.geometric(BLOCKS)
 
 
 def ours_profile(problem: Profiled) -> Entry:
@@ -297,7 +297,7 @@ def ours_profile(problem: Profiled) -> Entry:
 
 def numpy_profile(problem: Profiled) -> Entry:
     """Mean scores alone, without spread, errors, cosines, sines or blocks: one product, and its diagonals."""
-    q, k, omega, lags = problem.arguments
+    q, k, lags, omega = problem.arguments
     at = np.arange(problem.tokens)
 
     def call() -> np.ndarray:

@@ -17,11 +17,11 @@ class EstimateKernel:
     param_names = ("kernel", "lags")
 
     def setup(self, kernel, lags):
-        self.kernel, self.delta = rfrope.kernels.parse(kernel), np.arange(lags, dtype=np.float64)
-        rfrope.estimate_kernel(self.kernel, self.delta, n_samples=64, rng=0)  # what is slow at the first call
+        self.kernel, self.lags = rfrope.kernels.parse(kernel), np.arange(lags, dtype=np.float64)
+        rfrope.estimate_kernel(self.lags, self.kernel, n_samples=64, rng=0)  # what is slow at the first call
 
     def time_estimate_kernel(self, kernel, lags):
-        rfrope.estimate_kernel(self.kernel, self.delta, n_samples=2**16, rng=0)
+        rfrope.estimate_kernel(self.lags, self.kernel, n_samples=2**16, rng=0)
 
 
 class EstimateScores:
@@ -32,13 +32,13 @@ class EstimateScores:
 
     def setup(self, kernel, lags, trials):
         self.kernel = rfrope.kernels.parse(kernel)
-        self.delta = np.stack([np.arange(lags, dtype=np.float64)] * self.kernel.ndim, -1)
-        self.delta = self.delta[:, 0] if self.kernel.ndim == 1 else self.delta
+        self.lags = np.stack([np.arange(lags, dtype=np.float64)] * self.kernel.ndim, -1)
+        self.lags = self.lags[:, 0] if self.kernel.ndim == 1 else self.lags
         self.q, self.k = np.random.default_rng(0).standard_normal((2, 128))
-        rfrope.estimate_scores(self.q, self.k, self.delta, self.kernel, n_trials=64, rng=0)
+        rfrope.estimate_scores(self.q, self.k, self.lags, self.kernel, n_trials=64, rng=0)
 
     def time_estimate_scores(self, kernel, lags, trials):
-        rfrope.estimate_scores(self.q, self.k, self.delta, self.kernel, n_trials=trials, rng=0)
+        rfrope.estimate_scores(self.q, self.k, self.lags, self.kernel, n_trials=trials, rng=0)
 
 
 class Libraries:
@@ -50,16 +50,14 @@ class Libraries:
     def setup(self, library, trials):
         xp = libraries.module(library)
         self.q, self.k = (libraries.features(library, (128,), "float32") for _ in range(2))
-        self.delta = xp.asarray(np.arange(17.0))
+        self.lags = xp.asarray(np.arange(17.0))
         self.time_estimate_scores(library, 64)
 
     def time_estimate_scores(self, library, trials):
-        libraries.host(
-            rfrope.estimate_scores(self.q, self.k, self.delta, KERNELS[0], n_trials=trials, rng=0).mean.value
-        )
+        libraries.host(rfrope.estimate_scores(self.q, self.k, self.lags, KERNELS[0], n_trials=trials, rng=0).mean.value)
 
     def time_estimate_kernel(self, library, trials):
-        libraries.host(rfrope.estimate_kernel(KERNELS[0], self.delta, n_samples=64 * trials, rng=0).value)
+        libraries.host(rfrope.estimate_kernel(self.lags, KERNELS[0], n_samples=64 * trials, rng=0).value)
 
 
 class Threads:
@@ -93,7 +91,7 @@ class Memory:
         rfrope.estimate_scores(self.q, self.k, 8.0, "gaussian(scale=32)", n_trials=n_trials, rng=0)
 
     def peakmem_estimate_kernel(self, n_trials):
-        rfrope.estimate_kernel("gaussian(scale=32)", np.arange(64.0), n_samples=16 * n_trials, rng=0)
+        rfrope.estimate_kernel(np.arange(64.0), "gaussian(scale=32)", n_samples=16 * n_trials, rng=0)
 
 
 class Validate:

@@ -47,7 +47,7 @@ def rms(kernel: Kernel, sets: np.ndarray, reach: int) -> float:
     """Root mean square error over the lags and the sets ``(sets, D)``."""
     lags = np.arange(reach + 1.0)
     return float(
-        np.sqrt(np.mean((rfrope.analysis.mean_kernel(sets[..., None], lags[:, None]) - kernel.phi(lags)) ** 2))
+        np.sqrt(np.mean((rfrope.analysis.mean_kernel(lags[:, None], sets[..., None]) - kernel.phi(lags)) ** 2))
     )
 
 

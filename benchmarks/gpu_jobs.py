@@ -364,8 +364,8 @@ def _scores(kernel: str, trials: int, n_lags: int) -> Callable[[Place], Entry]:
             q, k = (arrays.make(rng.standard_normal(WIDTH), "float32") for _ in range(2))
             return q, k, arrays.make(np.arange(1.0, n_lags + 1.0))
 
-        def estimate(q: Any, k: Any, delta: Any, seed: int) -> Any:
-            return rfrope.estimate_scores(q, k, delta, kernel, n_trials=trials, rng=seed)
+        def estimate(q: Any, k: Any, placed: Any, seed: int) -> Any:
+            return rfrope.estimate_scores(q, k, placed, kernel, n_trials=trials, rng=seed)
 
         timed = problem(np.random.default_rng(0))
 
@@ -388,12 +388,14 @@ def _kernel(samples: int, n_lags: int) -> Callable[[Place], Entry]:
     def prepare(place: Place) -> Entry:
         arrays = place.arrays("cupy")
         lags = np.arange(float(n_lags))
-        delta = arrays.make(lags)
+        placed = arrays.make(lags)
 
-        def estimate(delta: Any, seed: int) -> Any:
-            return rfrope.estimate_kernel(LAWS[0], delta, n_samples=samples, rng=seed).value
+        def estimate(placed: Any, seed: int) -> Any:
+            return rfrope.estimate_kernel(placed, LAWS[0], n_samples=samples, rng=seed).value
 
-        return Entry(lambda i: estimate(delta, i), lambda: relative(arrays.host(estimate(delta, 1)), estimate(lags, 1)))
+        return Entry(
+            lambda i: estimate(placed, i), lambda: relative(arrays.host(estimate(placed, 1)), estimate(lags, 1))
+        )
 
     return prepare
 
@@ -402,14 +404,14 @@ def _mean_kernel(frequencies: int, n_lags: int) -> Callable[[Place], Entry]:
     def prepare(place: Place) -> Entry:
         arrays = place.arrays("cupy")
         lags = np.arange(float(n_lags))
-        delta, omega = arrays.make(lags), arrays.make(rfrope.sample(LAWS[0], frequencies, rng=0))
+        placed, omega = arrays.make(lags), arrays.make(rfrope.sample(LAWS[0], frequencies, rng=0))
 
         def error() -> float:
             fresh = rfrope.sample(LAWS[0], frequencies)
-            found = rfrope.analysis.mean_kernel(arrays.make(fresh), delta)
-            return relative(arrays.host(found), rfrope.analysis.mean_kernel(fresh, lags))
+            found = rfrope.analysis.mean_kernel(placed, arrays.make(fresh))
+            return relative(arrays.host(found), rfrope.analysis.mean_kernel(lags, fresh))
 
-        return Entry(lambda i: rfrope.analysis.mean_kernel(omega, delta), error)
+        return Entry(lambda i: rfrope.analysis.mean_kernel(placed, omega), error)
 
     return prepare
 

@@ -54,7 +54,7 @@ def _scores(trials: int, lags: int, blocks: int) -> Callable[[], Any]:
 
 def _kernel(samples: int, lags: int) -> Callable[[], Any]:
     delta = np.arange(float(lags))
-    return lambda: rfrope.estimate_kernel(KERNEL, delta, n_samples=samples, rng=0)
+    return lambda: rfrope.estimate_kernel(delta, KERNEL, n_samples=samples, rng=0)
 
 
 GROWTHS = (

@@ -29,7 +29,7 @@ except KeyboardInterrupt:
 WORKS = {
     "estimate_scores gaussian": "rfrope.estimate_scores(q, k, lags, 'gaussian(scale=8)', n_trials=count, rng=0)",
     "estimate_scores matern": "rfrope.estimate_scores(q, k, lags, 'matern(nu=0.3, scale=8)', n_trials=count, rng=0)",
-    "estimate_kernel": "rfrope.estimate_kernel('gaussian', lags, n_samples=count, rng=0)",
+    "estimate_kernel": "rfrope.estimate_kernel(lags, 'gaussian', n_samples=count, rng=0)",
     "rotate": "[rfrope.rotate(x, positions, frequencies, out=x) for _ in range(count)]",
 }
 

@@ -73,7 +73,7 @@ def row(kernel: Kernel, max_lag: int, n_blocks: int, least: float) -> Row:
     start = time.process_time()
     source = rfrope.designs.optimise(kernel, n_blocks, max_lag=max_lag).source
     seconds = time.process_time() - start  # all threads together: where others compute too the clock says little
-    values = (source["start"]["rms"], least, source["error"]["rms"], source["lower_bound"])
+    values = (source.extra["start"]["rms"], least, source.error["rms"], source.lower_bound)
     texts = (repr(kernel), str(max_lag), str(n_blocks), *(f"{v:.5g}" for v in values), f"{seconds:.2g}")
     return dict(zip(HEADER, texts, strict=True))
 

@@ -33,7 +33,7 @@ q, k = np.random.default_rng(0).standard_normal((2, 128))
 """
 ROTATE = "rfrope.rotate(x, positions, frequencies)"
 SCORES = "rfrope.estimate_scores(q, k, 8.0, '{kernel}', n_trials={trials}, rng=0)"
-KERNEL = "rfrope.estimate_kernel('gaussian(scale=32)', np.arange({lags}.0), n_samples={samples}, rng=0)"
+KERNEL = "rfrope.estimate_kernel(np.arange({lags}.0), 'gaussian(scale=32)', n_samples={samples}, rng=0)"
 GAUSSIAN, MATERN = "gaussian(scale=32)", "matern(nu=1.5, scale=16)"
 
 

@@ -17,12 +17,12 @@ class MeanKernel:
             raise NotImplementedError("sums directly, which takes seconds")
         xp = libraries.module(library)
         self.frequencies = xp.asarray(rfrope.sample("gaussian(scale=32)", frequencies, rng=0))
-        self.delta = xp.asarray(np.arange(float(lags)))
+        self.lags = xp.asarray(np.arange(float(lags)))
         self.mean = libraries.ready(library, rfrope.analysis.mean_kernel)
-        self.mean(self.frequencies, self.delta)  # compile first
+        self.mean(self.frequencies, self.lags)  # compile first
 
     def time_mean_kernel(self, library, frequencies, lags):
-        self.mean(self.frequencies, self.delta)
+        self.mean(self.frequencies, self.lags)
 
 
 class MeanKernelAxes:
@@ -34,13 +34,13 @@ class MeanKernelAxes:
     def setup(self, axes, lags, frequencies):
         self.frequencies = rfrope.sample(f"gaussian(scale=32, ndim={axes})", frequencies, rng=0)
         side = 2 ** (12 // axes)
-        self.delta = np.stack(np.meshgrid(*[np.arange(float(side))] * axes), -1)
+        self.lags = np.stack(np.meshgrid(*[np.arange(float(side))] * axes), -1)
         if lags == "scattered":
-            self.delta = self.delta + np.random.default_rng(0).uniform(0.0, 0.9, self.delta.shape)
-        rfrope.analysis.mean_kernel(self.frequencies, self.delta)
+            self.lags = self.lags + np.random.default_rng(0).uniform(0.0, 0.9, self.lags.shape)
+        rfrope.analysis.mean_kernel(self.lags, self.frequencies)
 
     def time_mean_kernel(self, axes, lags, frequencies):
-        rfrope.analysis.mean_kernel(self.frequencies, self.delta)
+        rfrope.analysis.mean_kernel(self.lags, self.frequencies)
 
 
 class EstimateKernelAtManyLags:
@@ -50,11 +50,11 @@ class EstimateKernelAtManyLags:
     param_names = ("samples", "lags")
 
     def setup(self, samples, lags):
-        self.delta = np.arange(float(lags))
-        rfrope.estimate_kernel("gaussian(scale=32)", self.delta, n_samples=64, rng=0)
+        self.lags = np.arange(float(lags))
+        rfrope.estimate_kernel(self.lags, "gaussian(scale=32)", n_samples=64, rng=0)
 
     def time_estimate_kernel(self, samples, lags):
-        rfrope.estimate_kernel("gaussian(scale=32)", self.delta, n_samples=samples, rng=0)
+        rfrope.estimate_kernel(self.lags, "gaussian(scale=32)", n_samples=samples, rng=0)
 
     def peakmem_estimate_kernel(self, samples, lags):
         self.time_estimate_kernel(samples, lags)

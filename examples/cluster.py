@@ -111,9 +111,9 @@ def merging(kernel: str, lags: np.ndarray, chunks: int = 64) -> float:
         return kept
 
     arguments: dict[str, Any] = {"n_samples": chunks * 2**16, "rng": 0}
-    rfrope.estimate_kernel(kernel, lags, executor=keeping, **arguments)
+    rfrope.estimate_kernel(lags, kernel, executor=keeping, **arguments)
     start = time.thread_time()
-    rfrope.estimate_kernel(kernel, lags, executor=lambda *_: kept, **arguments)
+    rfrope.estimate_kernel(lags, kernel, executor=lambda *_: kept, **arguments)
     return (time.thread_time() - start) / len(kept)
 
 
@@ -154,7 +154,7 @@ def validate(batches: Batches, given: argparse.Namespace) -> int:
     """Validate as the command line asks, and report."""
     lags, start, options = np.array(given.lags), time.monotonic(), {"rng": given.seed, "executor": batches}
     counts = {"n_samples": int(given.draws), "n_trials": int(given.trials)}
-    found = rfrope.validate(given.kernel, delta=lags, **counts, **options)
+    found = rfrope.validate(given.kernel, lags=lags, **counts, **options)
     wall, threads = time.monotonic() - start, sum(batches.client.nthreads().values())
     outcome = "passed" if found.passed else "FAILED"
     print(f"{given.kernel}: {outcome}, {len(found.rows)} comparisons, largest |z| {abs(found.worst.z):.2f}")

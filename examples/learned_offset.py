@@ -115,12 +115,12 @@ class Run:
     @property
     def misses(self) -> np.ndarray:
         """By how much each phase misses ``L omega_i``, in radians between -pi and pi."""
-        return heads.alignment(self.omega, self.phases, -self.distance).angles
+        return heads.alignment(-self.distance, self.omega, self.phases).angles
 
     @property
     def alignment(self) -> float:
         """Weighted mean of the cosines of the misses: 1 where every block that counts is at ``L omega_i``."""
-        return float(heads.alignment(self.omega, self.phases, -self.distance, weights=self.weights).overall)
+        return float(heads.alignment(-self.distance, self.omega, self.phases, weights=self.weights).overall)
 
     @property
     def peak(self) -> float:

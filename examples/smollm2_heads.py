@@ -180,7 +180,7 @@ def induction(model: Any, length: int) -> tuple[float, int, int, float]:
     q, k, omega = seen.q[layer, group, one], seen.k[layer, group, 0], frequencies(model)
     looks = float(np.diagonal(seen.attention[layer, head], 1 - length)[1:].mean())
     lags = np.arange(-2 * length + 12, 0)  # further back fewer than a dozen pairs occur
-    occurring = profile(q, k, omega, lags, pairs="occurring")
+    occurring = profile(q, k, lags, omega, pairs="occurring")
     found = effective_offset(q, k, omega)
     return looks, int(lags[np.argmax(occurring.mean)]), int(found.lag), float(found.mass)
 

@@ -136,7 +136,7 @@ def _diagonal(steps: np.ndarray, context: tuple[int, ...]) -> np.ndarray:
 def _at_lags(kernel: Kernel, omega: np.ndarray, context: tuple[int, ...]) -> tuple[AtLag, ...]:
     steps = np.unique(np.rint(np.geomspace(1, max(context) - 1, _SHOWN)).astype(np.int64))
     lags = _diagonal(np.concatenate([[0], steps]), context)
-    band = mean_kernel_band(kernel, kernel.restore_shape(lags), n_blocks=len(omega))
+    band = mean_kernel_band(kernel.restore_shape(lags), kernel, n_blocks=len(omega))
     curve = mean_kernel(omega, lags.astype(np.float64))
     return tuple(
         AtLag(_whole(lag), float(band.value[i]), float(curve[i]), float(band.stderr[i])) for i, lag in enumerate(lags)

@@ -44,14 +44,14 @@ class Band(Result):
 
 
 @array.on_device_of_arrays
-def expected_score(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
-    """Expected attention score ``E S = (q . k) Phi(delta)``, before softmax and without its scale.
+def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
+    """Expected attention score ``E S = (q . k) Phi(lag)``, before softmax and without its scale.
 
     Parameters
     ----------
     q, k : array_like, (..., d)
         Query and key before rotation, d even.
-    delta : array_like, in units of position
+    lags : array_like, in units of position
         Lags, KEY minus QUERY: ``(...)`` for a kernel with one axis, ``(..., ndim)`` with more. Their shape broadcasts
         against the leading axes of q and k.
     kernel : Kernel or str
@@ -78,17 +78,17 @@ def expected_score(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     >>> expected_score([1.0, 2.0], [3.0, 1.0], [0.0, 32.0], "gaussian(scale=32)").round(4)
     array([5.    , 3.0327])
     """
-    a, _, kernel, lags, xp = _prepare(q, k, delta, kernel, pairing)
+    a, _, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
     return xp.sum(a, axis=-1) * kernel.phi(kernel.restore_shape(lags))
 
 
 @array.on_device_of_arrays
-def score_variance(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
+def score_variance(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
     """Variance of the attention score over independent frequencies, one for each block.
 
     Parameters
     ----------
-    q, k, delta, kernel, pairing
+    q, k, lags, kernel, pairing
         As in `expected_score`.
 
     Returns
@@ -113,7 +113,7 @@ def score_variance(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     >>> score_variance([1.0, 2.0], [3.0, 1.0], [0.0, 1000.0], "gaussian(scale=32)").round(4)
     array([ 0., 25.])
     """
-    a, b, kernel, lags, xp = _prepare(q, k, delta, kernel, pairing)
+    a, b, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
     a_squared, b_squared = xp.sum(a * a, axis=-1), xp.sum(b * b, axis=-1)
     fall, square = kernel.deficits(lags, xp)
     variance = a_squared * (square - fall * fall) + b_squared * (2.0 * fall - square)
@@ -121,7 +121,7 @@ def score_variance(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
 
 
 @array.on_device_of_arrays
-def relative_error(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
+def relative_error(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
     """Standard deviation of the score over its mean, ``sqrt(Var S) / (abs(q . k) abs(Phi))``.
 
     It shrinks like D^(-1/2) when q . k grows like D and Phi is not near 0. On real q and k it is often far above 1
@@ -129,7 +129,7 @@ def relative_error(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
 
     Parameters
     ----------
-    q, k, delta, kernel, pairing
+    q, k, lags, kernel, pairing
         As in `expected_score`.
 
     Returns
@@ -147,24 +147,24 @@ def relative_error(q: Array, k: Array, delta: Array, kernel: Kernel | str, *, pa
     >>> relative_error([1.0, 2.0], [3.0, 1.0], [0.0, 32.0], "gaussian(scale=32)").round(4)
     array([0.    , 1.3108])
     """
-    mean = expected_score(q, k, delta, kernel, pairing=pairing)
+    mean = expected_score(q, k, lags, kernel, pairing=pairing)
     xp = array.namespace(mean=mean)
-    deviation = sums.root(score_variance(q, k, delta, kernel, pairing=pairing), xp)
+    deviation = sums.root(score_variance(q, k, lags, kernel, pairing=pairing), xp)
     none = mean == 0.0
     ratio = deviation / xp.abs(xp.where(none, xp.ones_like(mean), mean))
     return xp.where(none & (deviation > 0.0), xp.full_like(ratio, math.inf), ratio)
 
 
 @array.on_device_of_arrays
-def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confidence: float = 0.95) -> Band:
-    """Pointwise band of ``Phi_D(delta) = (1/D) sum_i cos(delta . omega_i)`` over independent draws of the frequencies.
+def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confidence: float = 0.95) -> Band:
+    """Pointwise band of ``Phi_D(lag) = (1/D) sum_i cos(lag . omega_i)`` over independent draws of the frequencies.
 
     Parameters
     ----------
+    lags : array_like, in units of position
+        Lags: any shape for a kernel with one axis, ``(..., ndim)`` with more.
     kernel : Kernel or str
         Law of the frequencies; a string is read by `rfrope.kernels.parse`.
-    delta : array_like, in units of position
-        Lags: any shape for a kernel with one axis, ``(..., ndim)`` with more.
     n_blocks : int
         D, at least 1.
     confidence : float
@@ -192,7 +192,7 @@ def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confi
 
     Examples
     --------
-    >>> band = mean_kernel_band("gaussian(scale=32)", [0.0, 32.0, 1000.0], n_blocks=64)
+    >>> band = mean_kernel_band([0.0, 32.0, 1000.0], "gaussian(scale=32)", n_blocks=64)
     >>> band.stderr.round(4)
     array([0.    , 0.0559, 0.0884])
     >>> band.lower.round(3), band.upper.round(3)
@@ -200,7 +200,7 @@ def mean_kernel_band(kernel: Kernel | str, delta: Array, *, n_blocks: int, confi
     """
     kernel, n_blocks = read_kernel(kernel), whole("n_blocks", n_blocks, 1)
     confidence = probability("confidence", confidence)
-    vectors, xp, _ = angles.lags(delta, kernel.ndim, law=kernel)
+    vectors, xp, _ = angles.lags(lags, kernel.ndim, law=kernel)
     lags = kernel.restore_shape(vectors)
     phi, phi2 = kernel.phi(lags), kernel.phi2(lags)
     variance = array.clip(0.5 * (1.0 + phi2) - phi * phi, _UNKNOWN, None, xp)
@@ -257,12 +257,12 @@ def blocks_for_error(
 
 
 def _prepare(
-    q: Array, k: Array, delta: Array, kernel: Kernel | str, pairing: str
+    q: Array, k: Array, lags: Array, kernel: Kernel | str, pairing: str
 ) -> tuple[Array, Array, Kernel, Array, ModuleType]:
     """Block coefficients in float64, a kernel and its lags ``(..., ndim)``, of one library and broadcastable."""
     kernel = read_kernel(kernel)
-    vectors, xp, device = angles.lags(delta, kernel.ndim, law=kernel, q=q, k=k)
+    vectors, xp, device = angles.lags(lags, kernel.ndim, law=kernel, q=q, k=k)
     a, b, _ = blocks.content(q, k, xp, device, pairing)
-    shape = array.broadcast_shapes({"q and k": a.shape[:-1], "delta": vectors.shape[:-1]})
-    array.check_memory(48.0, shape, vectors, "q, k or delta")
+    shape = array.broadcast_shapes({"q and k": a.shape[:-1], "lags": vectors.shape[:-1]})
+    array.check_memory(48.0, shape, vectors, "q, k or lags")
     return a, b, kernel, vectors, xp

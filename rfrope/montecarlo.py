@@ -80,8 +80,8 @@ class ScoreEstimate(Result):
 
 @array.on_device_of_arrays
 def estimate_kernel(
+    lags: Array,
     kernel: Kernel | str,
-    delta: Array,
     *,
     n_samples: int,
     rng: Any = None,
@@ -96,10 +96,10 @@ def estimate_kernel(
 
     Parameters
     ----------
+    lags : array_like, in units of position
+        Lags: any shape for a kernel with one axis, ``(..., ndim)`` with more. The same draws serve all lags.
     kernel : Kernel or str
         Law of the frequencies; a string is read by `rfrope.kernels.parse`.
-    delta : array_like, in units of position
-        Lags: any shape for a kernel with one axis, ``(..., ndim)`` with more. The same draws serve all lags.
     n_samples : int
         How many frequencies, at least 2.
     rng : None, int, sequence of ints or numpy.random.Generator
@@ -111,7 +111,7 @@ def estimate_kernel(
     n_blocks : int, optional
         D of one set, for all designs but "iid". `n_samples` is a multiple of it, at least twice as large.
     quantity : {"phi", "phi2", "sin"}
-        Average ``cos u``, ``cos 2u`` or ``sin u``, u = delta . omega.
+        Average ``cos u``, ``cos 2u`` or ``sin u``, u = lag . omega.
     executor : concurrent.futures.Executor or callable, optional
         Where chunks are worked on: anything with a ``map`` method, or a callable like ``map``. Arrays on a device need
         none, as their work is queued on the current stream. Current streams belong to threads, in CuPy and in PyTorch,
@@ -128,7 +128,7 @@ def estimate_kernel(
     Returns
     -------
     Estimate
-        With the shape of the lags, in the library of `delta`.
+        With the shape of the lags, in the library of `lags`.
 
     Raises
     ------
@@ -153,40 +153,40 @@ def estimate_kernel(
 
     Examples
     --------
-    >>> estimate = estimate_kernel("gaussian(scale=32)", [0.0, 32.0], n_samples=10_000, rng=0)
+    >>> estimate = estimate_kernel([0.0, 32.0], "gaussian(scale=32)", n_samples=10_000, rng=0)
     >>> bool(abs(estimate.value[1] - 0.6065) < 4 * estimate.stderr[1])
     True
-    >>> estimate_kernel("exponential(scale=32)", [0.001, 32.0], n_samples=4096, rng=0).trusted
+    >>> estimate_kernel([0.001, 32.0], "exponential(scale=32)", n_samples=4096, rng=0).trusted
     array([False,  True])
     """
     kernel = read_kernel(kernel)
     design = check_randomised(design, kernel)
     choice("quantity", quantity, sums.QUANTITIES)
-    delta, _, _ = angles.lags(delta, kernel.ndim, law=kernel)
-    array.check_memory(128.0, delta.shape[:-1], delta, "delta")
+    lags, _, _ = angles.lags(lags, kernel.ndim, law=kernel)
+    array.check_memory(128.0, lags.shape[:-1], lags, "lags")
     n_samples = whole("n_samples", n_samples, 2)
     n_sets = _n_sets(design, n_samples, n_blocks)
     check_seed(rng, checkpoint)
-    key, n_lags, threaded = philox.key_from_rng(rng), math.prod(delta.shape[:-1]), memory.in_memory(delta)
+    key, n_lags, threaded = philox.key_from_rng(rng), math.prod(lags.shape[:-1]), memory.in_memory(lags)
     if n_sets:
         _check_sets(n_samples // n_sets, kernel, design)
-        sets = _SetChunk(kernel, key, delta, quantity, design, n_samples // n_sets)
+        sets = _SetChunk(kernel, key, lags, quantity, design, n_samples // n_sets)
         length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.n_columns + kernel.ndim))
         summed = _found(sets, n_sets, length, executor, progress, threaded, checkpoint)
-        return _mean(summed, delta, 1.0, _is_spread(summed, _SHARE))
-    where = backend_place(_kernel_moments, delta)
-    lags = memory.as_numpy(delta).reshape(-1, kernel.ndim) if where == "cpu" else None
-    length = schedules.of_draws(where, lags, n_lags, n_samples, kernel.n_columns, kernel.ndim)
-    task = _KernelChunk(kernel, key, delta, quantity)
+        return _mean(summed, lags, 1.0, _is_spread(summed, _SHARE))
+    where = backend_place(_kernel_moments, lags)
+    on_host = memory.as_numpy(lags).reshape(-1, kernel.ndim) if where == "cpu" else None
+    length = schedules.of_draws(where, on_host, n_lags, n_samples, kernel.n_columns, kernel.ndim)
+    task = _KernelChunk(kernel, key, lags, quantity)
     found = _found(task, n_samples, length, executor, progress, threaded, checkpoint)
-    return _mean(found, delta, 1.0, _borne_out(task, found))
+    return _mean(found, lags, 1.0, _borne_out(task, found))
 
 
 @array.on_device_of_arrays
 def estimate_scores(
     q: Array,
     k: Array,
-    delta: Array,
+    lags: Array,
     kernel: Kernel | str,
     *,
     n_trials: int,
@@ -205,7 +205,7 @@ def estimate_scores(
     ----------
     q, k : array_like, (..., d)
         Query and key before rotation, d even.
-    delta : array_like, in units of position
+    lags : array_like, in units of position
         Lags, KEY minus QUERY: ``(...)`` for a kernel with one axis, ``(..., ndim)`` with more. Their shape broadcasts
         against the leading axes of q and k.
     kernel, rng, executor, progress, checkpoint
@@ -247,34 +247,34 @@ def estimate_scores(
     design = check_randomised(design, kernel)
     n_trials = whole("n_trials", n_trials, 4)
     check_seed(rng, checkpoint)
-    delta, xp, device = angles.lags(delta, kernel.ndim, law=kernel, q=q, k=k)
+    lags, xp, device = angles.lags(lags, kernel.ndim, law=kernel, q=q, k=k)
     a, b, _ = blocks.content(q, k, xp, device, pairing)
-    lags = delta.shape[:-1]
-    shape = array.broadcast_shapes({"q and k": a.shape[:-1], "delta": lags})
-    task = _ScoreChunk(kernel, philox.key_from_rng(rng), delta, a, b, design)
-    width = a.shape[-1] * (math.prod(lags) + kernel.n_columns + kernel.ndim) + math.prod(shape)
-    where = backend_place(_score_sums, delta, a, b) if design == "iid" else ""
+    grid = lags.shape[:-1]
+    shape = array.broadcast_shapes({"q and k": a.shape[:-1], "lags": grid})
+    task = _ScoreChunk(kernel, philox.key_from_rng(rng), lags, a, b, design)
+    width = a.shape[-1] * (math.prod(grid) + kernel.n_columns + kernel.ndim) + math.prod(shape)
+    where = backend_place(_score_sums, lags, a, b) if design == "iid" else ""
     if not where:  # two trials at least stand beside their powers and those of all before
-        capacity.check(256.0 * math.prod(shape), f"delta of shape {lags} beside q and k", "the number of lags")
+        capacity.check(256.0 * math.prod(shape), f"lags of shape {grid} beside q and k", "the number of lags")
     length = schedules.of_trials(where, kernel.stated_law() is not None, width)
     found = _found(task, n_trials, length, executor, progress, memory.in_memory(a), checkpoint)
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
-    mean = _mean(found, delta, size, _is_spread(found, _SHARE))
-    return ScoreEstimate(mean, _variance(found, delta, size * size), n_trials)
+    mean = _mean(found, lags, size, _is_spread(found, _SHARE))
+    return ScoreEstimate(mean, _variance(found, lags, size * size), n_trials)
 
 
-def _mean(found: MeanSums | PowerSums, delta: Array, size: Array | float, trusted: Any) -> Estimate:
+def _mean(found: MeanSums | PowerSums, lags: Array, size: Array | float, trusted: Any) -> Estimate:
     """Sample mean, with its standard error from the sample variance."""
-    stderr = _floored(found.m2 / (found.n - 1.0) / found.n, delta, size)
+    stderr = _floored(found.m2 / (found.n - 1.0) / found.n, lags, size)
     return Estimate(found.mean, stderr, found.n, trusted)
 
 
-def _variance(found: PowerSums, delta: Array, size: Array | float) -> Estimate:
+def _variance(found: PowerSums, lags: Array, size: Array | float) -> Estimate:
     """Unbiased sample variance; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n`` gives its standard error."""
     n = found.n
     variance = found.m2 / (n - 1.0)
     spread = (found.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
-    return Estimate(variance, _floored(spread, delta, size), n, _is_spread(found, 0.25 * _SHARE))
+    return Estimate(variance, _floored(spread, lags, size), n, _is_spread(found, 0.25 * _SHARE))
 
 
 def _is_spread(found: PowerSums, share: float) -> Array:
@@ -291,7 +291,7 @@ def _found(task: Any, total: int, length: int, executor: Any, progress: Any, thr
         return chunks.run(task, total, length, executor, progress, threaded)
     question = {("rng" if one.name == "key" else one.name): getattr(task, one.name) for one in fields(task)}
     kept = Checkpoint(checkpoint, {"estimate": task.kind.__name__, "number": total, "chunk": length, **question})
-    before = kept.restored(task.kind, task.delta)
+    before = kept.restored(task.kind, task.lags)
     return chunks.run(task, total, length, executor, progress, threaded, kept, before)
 
 
@@ -301,16 +301,16 @@ class _KernelChunk:
 
     kernel: Kernel
     key: philox.Key
-    delta: Array
+    lags: Array
     quantity: str
 
     kind: ClassVar[type] = MeanSums
 
     def __call__(self, span: tuple[int, int]) -> MeanSums:
         start, length = span
-        with array.device_of(self.delta):
-            omega = _drawn(self.kernel, self.key, start, length, self.delta)
-            return MeanSums(length, *_kernel_moments(omega, self.delta, self.quantity))
+        with array.device_of(self.lags):
+            omega = _drawn(self.kernel, self.key, start, length, self.lags)
+            return MeanSums(length, *_kernel_moments(omega, self.lags, self.quantity))
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class _SetChunk:
 
     kernel: Kernel
     key: philox.Key
-    delta: Array
+    lags: Array
     quantity: str
     design: str
     n_blocks: int
@@ -328,19 +328,19 @@ class _SetChunk:
 
     def __call__(self, span: tuple[int, int]) -> PowerSums:
         start, length = span
-        xp = array.namespace(delta=self.delta)
-        with array.device_of(self.delta):
-            omega = _omega_of_sets(self.kernel, self.design, self.key, self.n_blocks, start, length, self.delta)
-            n_lags = math.prod(self.delta.shape[:-1])
+        xp = array.namespace(lags=self.lags)
+        with array.device_of(self.lags):
+            omega = _omega_of_sets(self.kernel, self.design, self.key, self.n_blocks, start, length, self.lags)
+            n_lags = math.prod(self.lags.shape[:-1])
             if n_lags * length * self.n_blocks <= sums.BUDGET:
-                return PowerSums.of(self._means(self.delta, omega, length), xp)
-            lags = xp.reshape(self.delta, (n_lags, self.kernel.ndim))
+                return PowerSums.of(self._means(self.lags, omega, length), xp)
+            lags = xp.reshape(self.lags, (n_lags, self.kernel.ndim))
             parts = [self._means(lags[span], omega, length) for span in sums.parts(n_lags, length * self.n_blocks)]
-            return PowerSums.of(xp.reshape(xp.concat(parts), (*self.delta.shape[:-1], length)), xp)
+            return PowerSums.of(xp.reshape(xp.concat(parts), (*self.lags.shape[:-1], length)), xp)
 
     def _means(self, lags: Array, omega: Array, length: int) -> Array:
         """Means of the sets ``(*S, length)`` at some lags."""
-        xp = array.namespace(delta=lags)
+        xp = array.namespace(lags=lags)
         u = _phases(lags, omega, xp)
         return sums.mean_of_phases(xp.reshape(u, (*u.shape[:-1], length, self.n_blocks)), self.quantity, xp)
 
@@ -351,7 +351,7 @@ class _ScoreChunk:
 
     kernel: Kernel
     key: philox.Key
-    delta: Array
+    lags: Array
     a: Array
     b: Array
     design: str = "iid"
@@ -362,9 +362,9 @@ class _ScoreChunk:
         start, length = span
         with array.device_of(self.a):
             if self.design != "iid":
-                found = _scores_of_sets(self.kernel, self.design, self.key, self.delta, self.a, self.b, start, length)
+                found = _scores_of_sets(self.kernel, self.design, self.key, self.lags, self.a, self.b, start, length)
                 return PowerSums.of(found, array.namespace(a=self.a))
-            return PowerSums(length, *_score_sums(self.kernel, self.key, self.delta, self.a, self.b, start, length))
+            return PowerSums(length, *_score_sums(self.kernel, self.key, self.lags, self.a, self.b, start, length))
 
 
 # -- the mathematics, for lags (*S, k) and frequencies (n, k) ----------------------------------------------------------
@@ -372,26 +372,26 @@ class _ScoreChunk:
 
 @dispatched(CPU.estimators, CUDA.estimators)
 def _score_sums(
-    kernel: Kernel, key: philox.Key, delta: Array, a: Array, b: Array, start: int, length: int
+    kernel: Kernel, key: philox.Key, lags: Array, a: Array, b: Array, start: int, length: int
 ) -> tuple[Array, Array, Array, Array]:
     """Mean and central power sums of orders 2 to 4 of the scores of trials start, ..., start + length - 1."""
-    found = PowerSums.of(_scores_of_sets(kernel, "iid", key, delta, a, b, start, length), array.namespace(a=a))
+    found = PowerSums.of(_scores_of_sets(kernel, "iid", key, lags, a, b, start, length), array.namespace(a=a))
     return found.mean, found.m2, found.m3, found.m4
 
 
 def _scores_of_sets(
-    kernel: Kernel, design: str, key: philox.Key, delta: Array, a: Array, b: Array, start: int, length: int
+    kernel: Kernel, design: str, key: philox.Key, lags: Array, a: Array, b: Array, start: int, length: int
 ) -> Array:
     """Scores ``(..., trials)`` of the sets start, ..., start + length - 1."""
-    xp = array.namespace(delta=delta)
-    omega = _omega_of_sets(kernel, design, key, a.shape[-1], start, length, delta)
+    xp = array.namespace(lags=lags)
+    omega = _omega_of_sets(kernel, design, key, a.shape[-1], start, length, lags)
 
     def scores(lags: Array, a: Array, b: Array) -> Array:
         u = _phases(lags, omega, xp)
         u, a, b = xp.reshape(u, (*u.shape[:-1], length, a.shape[-1])), a[..., None, :], b[..., None, :]
         return sums.Waves.of_phases(u, xp).total(a, b)
 
-    return sums.at_some_lags(scores, delta, a, b, length * a.shape[-1], xp)
+    return sums.at_some_lags(scores, lags, a, b, length * a.shape[-1], xp)
 
 
 def _omega_of_sets(
@@ -402,8 +402,8 @@ def _omega_of_sets(
     return array.from_host(omega, array.namespace(like=like), device=array.device(like))
 
 
-def _phases(delta: Array, omega: Array, xp: ModuleType) -> Array:
-    return turns.phases(angles.Angles(delta, omega, None, xp))
+def _phases(lags: Array, omega: Array, xp: ModuleType) -> Array:
+    return turns.phases(angles.Angles(lags, omega, None, xp))
 
 
 @dispatched(CUDA.estimators)
@@ -414,10 +414,10 @@ def _drawn(kernel: Kernel, key: philox.Key, start: int, length: int, like: Array
 
 
 @dispatched(CPU.sums, CUDA.sums)
-def _kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
+def _kernel_moments(omega: Array, lags: Array, quantity: str) -> tuple[Array, Array]:
     """Mean over the draws ``(n, k)``, and central sum of squares, of a kernel's quantity at all lags."""
-    xp = array.namespace(delta=delta)
-    values = sums.waves_of_phases(_phases(delta, omega, xp), quantity, xp)
+    xp = array.namespace(lags=lags)
+    values = sums.waves_of_phases(_phases(lags, omega, xp), quantity, xp)
     mean = xp.mean(values, axis=-1)
     centred = values - mean[..., None]
     return mean, xp.sum(centred * centred, axis=-1)
@@ -426,11 +426,11 @@ def _kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, A
 # -- whether standard errors are to be trusted -------------------------------------------------------------------------
 
 
-def _floored(variance: Array, delta: Array, size: Array | float) -> Array:
+def _floored(variance: Array, lags: Array, size: Array | float) -> Array:
     """Standard error from its square: it does not claim more than rounding leaves, but at lag 0."""
-    xp = array.namespace(delta=delta)
+    xp = array.namespace(lags=lags)
     stderr = sums.root(variance, xp)
-    rounded = xp.all(delta == 0.0, axis=-1) | (stderr >= _ROUNDING * size)
+    rounded = xp.all(lags == 0.0, axis=-1) | (stderr >= _ROUNDING * size)
     return xp.where(rounded, stderr, _ROUNDING * size + 0.0 * stderr)
 
 
@@ -442,7 +442,7 @@ def _borne_out(task: _KernelChunk, found: MeanSums) -> Any:
     unsure = np.flatnonzero(~array.to_host(sure))
     if not 0 < unsure.size <= _LOOKED_AT:
         return sure
-    lags = array.to_host(task.delta).reshape(-1, task.kernel.ndim)[unsure]
+    lags = array.to_host(task.lags).reshape(-1, task.kernel.ndim)[unsure]
     variances = np.asarray(array.to_host(found.m2)).reshape(-1)[unsure] / found.n
     pending = _Unsettled(task.kernel, task.key, task.quantity, found.n, sure, unsure, lags, variances)
     # for tensors at once: a compiler that meets it could not find it out

@@ -17,7 +17,7 @@ from rfrope._core import angles, archives, array, blocks, files
 from rfrope._core.arguments import flag, path_of, printable, show
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
-from rfrope.rotation.rope import Assumed, Rope, of
+from rfrope.rotation.rope import Assumed, Rope, as_provenance, of
 
 __all__ = ["load", "save"]
 
@@ -33,7 +33,7 @@ _ENTRIES = {  # in the metadata of each format
 
 
 @array.on_device_of_arrays
-def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool = False, **source: Any) -> None:
+def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool = False, source: Any = None) -> None:
     """Write a Rope to a file, or bare frequencies, with where they came from.
 
     The file appears complete or not at all: it is written under another name in the same folder, and then renamed.
@@ -46,10 +46,9 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
         Frequencies ``(D,)`` or ``(*H, D, k)``, of float16, float32 or float64; bfloat16 is stored as float32.
     overwrite : bool
         Replace an existing file.
-    **source
-        Other fields of the Rope (``pairing=``, ``context=``, ...), and what is added to its ``source`` (``kernel=``,
-        ``design=``, ``seed=``, ...): numbers, strings, None, and lists and dicts of these; a kernel is stored as its
-        text.
+    source : Provenance or dict, optional
+        Added to what the Rope says of where it came from (``kernel``, ``design``, ``seed``, or any other name):
+        numbers, strings, None, and lists and dicts of these; a kernel is stored as its text.
 
     Returns
     -------
@@ -81,15 +80,16 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     >>> import os, tempfile, rfrope
     >>> kernel = rfrope.kernel("gaussian", scale=32.0)
     >>> path = os.path.join(tempfile.mkdtemp(), "gaussian.npz")
-    >>> save(path, rfrope.sample(kernel, 64, rng=0), kernel=kernel, seed=0)
+    >>> save(path, rfrope.sample(kernel, 64, rng=0), source={"kernel": kernel, "seed": 0})
     >>> rfrope.storage.load(path).source
-    {'kernel': 'gaussian(scale=32.0)', 'seed': 0}
+    Provenance(kernel='gaussian(scale=32.0)', seed=0)
     """
     path = path_of("path", path)
     check_target(path, overwrite=flag("overwrite", overwrite))
     held = rope if isinstance(rope, Rope) else Rope(_storable(rope))
-    fields = {name: source.pop(name) for name in _FIELDS if name in source}
-    files.write(path, packed(path, of(held, **fields, source=held.source | source)), overwrite=overwrite)
+    if source is not None:
+        held = of(held, source=held.source.to_dict() | as_provenance(source).to_dict())
+    files.write(path, packed(path, held), overwrite=overwrite)
 
 
 def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dtype: Any = None) -> Rope:
@@ -131,7 +131,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     --------
     >>> import os, tempfile, rfrope
     >>> path = os.path.join(tempfile.mkdtemp(), "standard.npz")
-    >>> rfrope.storage.save(path, rfrope.geometric(4), base=10_000.0)
+    >>> rfrope.storage.save(path, rfrope.geometric(4))
     >>> load(path).frequencies
     array([1.   , 0.1  , 0.01 , 0.001])
     """
@@ -177,7 +177,7 @@ def packed(path: str, rope: Rope) -> bytes:
         "shape": list(host.shape),
         "dtype": host.dtype.name,
         "rope": fields,
-        "source": {name: _plain(name, value) for name, value in rope.source.items()},
+        "source": {name: _plain(name, value) for name, value in rope.source.to_dict().items()},
     }
     metadata["digest"] = _digest(metadata, host)
     text = json.dumps(metadata, allow_nan=False)

@@ -120,7 +120,7 @@ def validate(
     *,
     q: Array | None = None,
     k: Array | None = None,
-    delta: Array | None = None,
+    lags: Array | None = None,
     n_samples: int = 2**20,
     n_trials: int = 2**14,
     n_blocks: int | None = None,
@@ -142,7 +142,7 @@ def validate(
     q, k : array_like, (d,) or (n, d), optional
         Pairs of query and key before rotation, row by row. Eight real pairs of SmolLM2 unless given. Arrays on a
         device are copied to the host, where all is computed.
-    delta : array_like, in units of position, optional
+    lags : array_like, in units of position, optional
         Lags ``(m,)``, or ``(m, ndim)`` for a kernel with several axes. Unless given, five from a quarter to four times
         the lag at which Phi falls to one half.
     n_samples, n_trials : int
@@ -180,14 +180,14 @@ def validate(
     check_pairing(pairing)
     q, k = _pairs(q, k)
     q, k, pairing = _first_blocks(q, k, n_blocks, pairing)
-    lags = default_lags(kernel) if delta is None else _checked_lags(delta, kernel)
+    lags = default_lags(kernel) if lags is None else _checked_lags(lags, kernel)
     alpha = probability("alpha", alpha)
     key = philox.key_from_rng(rng)
 
     vectors = kernel.restore_shape(lags)
     work = {"executor": executor, "progress": progress}
     common = {"n_samples": n_samples, "rng": [*key, 0], **work}
-    phi, phi2, sine = (estimate_kernel(kernel, vectors, quantity=v, **common) for v in ("phi", "phi2", "sin"))
+    phi, phi2, sine = (estimate_kernel(vectors, kernel, quantity=v, **common) for v in ("phi", "phi2", "sin"))
     # Pairs run along a new first axis, lags along the second.
     scores = estimate_scores(
         q[:, None], k[:, None], vectors, kernel, n_trials=n_trials, rng=[*key, 1], pairing=pairing, **work
@@ -287,11 +287,11 @@ def _first_blocks(
     return q, k, "interleaved"
 
 
-def _checked_lags(delta: Array, kernel: Kernel) -> np.ndarray:
-    lags = array.to_host(angles.lags(delta, kernel.ndim, law=kernel)[0], "delta").astype(np.float64)
+def _checked_lags(lags: Array, kernel: Kernel) -> np.ndarray:
+    lags = array.to_host(angles.lags(lags, kernel.ndim, law=kernel)[0], "lags").astype(np.float64)
     if not lags.size or (lags.ndim != 2 and kernel.ndim > 1):
         wanted = "(m,)" if kernel.ndim == 1 else f"(m, {kernel.ndim})"
-        raise ValueError(f"delta has shape {kernel.restore_shape(lags).shape}; expected {wanted} for {kernel!r}")
+        raise ValueError(f"lags has shape {kernel.restore_shape(lags).shape}; expected {wanted} for {kernel!r}")
     return lags.reshape(-1, kernel.ndim)
 
 

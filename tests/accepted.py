@@ -456,8 +456,8 @@ def _yarn(a):
 
 
 def gaussian(scale: float, ndim: int = 1) -> Callable[[Any], np.ndarray]:
-    def phi(delta: Any) -> np.ndarray:
-        x = np.asarray(delta, dtype=WIDE) / scale
+    def phi(lags: Any) -> np.ndarray:
+        x = np.asarray(lags, dtype=WIDE) / scale
         return np.exp(-0.5 * (x * x if ndim == 1 else np.sum(x * x, axis=-1)))
 
     return phi
@@ -540,7 +540,7 @@ def _law(found, a):
 
 
 def moments(a: Any) -> tuple[Any, Any]:
-    phi, phi2 = BELL(a.delta), BELL(2.0 * np.asarray(a.delta, dtype=WIDE))
+    phi, phi2 = BELL(a.lags), BELL(2.0 * np.asarray(a.lags, dtype=WIDE))
     c, s = coefficients(a.q, a.k, a.pairing)
     variance = np.sum(c * c, -1) * ((1.0 + phi2) / 2.0 - phi * phi) + np.sum(s * s, -1) * (1.0 - phi2) / 2.0
     return np.sum(c, -1) * phi, variance
@@ -558,7 +558,7 @@ def _variance(a):
 
 def variance_near_zero(a: Any) -> np.ndarray:
     """The variance by ``1 - Phi``, which keeps its digits near lag 0."""
-    x = np.asarray(a.delta, dtype=WIDE) / 8.0
+    x = np.asarray(a.lags, dtype=WIDE) / 8.0
     c, s = coefficients(a.q, a.k, a.pairing)
     fall, fall2 = -np.expm1(-0.5 * x * x), -np.expm1(-2.0 * x * x)
     flat = fall * (2.0 - fall) - fall2 / 2.0
@@ -580,7 +580,7 @@ def _blocks(a):
 
 @holds("moments.mean_kernel_band")
 def _band(found, a):
-    x = np.asarray(a.delta, dtype=WIDE)
+    x = np.asarray(a.lags, dtype=WIDE)
     value, stderr, lower, upper = (real(plain(one)) for one in (found.value, found.stderr, found.lower, found.upper))
     phi, phi2 = BELL(x), BELL(2.0 * x)
     error = np.sqrt(np.maximum((1.0 + phi2) / 2.0 - phi * phi, 0.0) / a.n_blocks)
@@ -604,7 +604,7 @@ def near(estimate: Any, expected: Any, n: int) -> None:
 
 @holds("montecarlo.estimate_kernel")
 def _estimate(found, a):
-    near(found, BELL(a.delta), a.n_samples)
+    near(found, BELL(a.lags), a.n_samples)
     assert found.n == a.n_samples
 
 
@@ -623,8 +623,8 @@ def _estimates(found, a):
 def _validate(found, a):
     assert found.passed or a.alpha == 0.5, str(found)  # half of all right implementations fail then
     lags = [lag for (lag,) in found.lags]
-    if a.delta is not None:
-        agree(lags, np.atleast_1d(real(a.delta)).reshape(-1))
+    if a.lags is not None:
+        agree(lags, np.atleast_1d(real(a.lags)).reshape(-1))
     for row in found.rows:
         if row.quantity == "Φ":
             agree(row.closed_form, BELL(row.lag[0]))

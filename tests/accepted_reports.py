@@ -34,18 +34,18 @@ UNIT = gaussian(1.0)  # the function and density that `bochner` is given
 # -- analysis ----------------------------------------------------------------------------------------------------------
 
 
-def mean_of(frequencies: Any, delta: Any) -> np.ndarray:
-    return np.cos(phases_of(delta, frequencies)).mean(axis=-1)
+def mean_of(frequencies: Any, lags: Any) -> np.ndarray:
+    return np.cos(phases_of(lags, frequencies)).mean(axis=-1)
 
 
 @gives("analysis.curves.mean_kernel")
 def _mean_kernel(a):
-    return mean_of(a.frequencies, a.delta)
+    return mean_of(a.frequencies, a.lags)
 
 
 @gives("analysis.curves.log_uniform_kernel")
 def _continuum(a):
-    m = np.abs(real(a.delta))
+    m = np.abs(real(a.lags))
     with np.errstate(divide="ignore", invalid="ignore"):
         found = (special.sici(m)[1] - special.sici(m / a.base)[1]) / math.log(a.base)
         if a.n_blocks is not None:
@@ -55,7 +55,7 @@ def _continuum(a):
 
 @gives("analysis.curves.dirichlet")
 def _dirichlet(a):
-    x, n = np.asarray(a.delta, dtype=WIDE) * WIDE(a.step), a.n_blocks
+    x, n = np.asarray(a.lags, dtype=WIDE) * WIDE(a.step), a.n_blocks
     if n < 10_000:
         return np.cos(x[..., None] * np.arange(1, n + 1)).mean(axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -112,7 +112,7 @@ def _base_for_context(found, a):
 
 @gives("analysis.content.similarity")
 def _similarity(a):
-    c = np.cos(phases_of(a.delta, a.frequencies))
+    c = np.cos(phases_of(a.lags, a.frequencies))
     n, mean = c.shape[-1], c.mean(axis=-1)
     v, cosine = c.var(axis=-1) / (n + 1), a.cosine
     variance = cosine**2 * v + (1.0 - cosine**2) * (1.0 - mean**2 - v) / (2 * n - 1)
@@ -122,7 +122,7 @@ def _similarity(a):
 
 def split(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Coefficients of blocks that turn, phases, and what other features add."""
-    u = phases_of(a.delta, a.frequencies, getattr(a, "shift", None))
+    u = phases_of(a.lags, a.frequencies, getattr(a, "shift", None))
     width = 2 * u.shape[-1]
     q, k = np.asarray(a.q, dtype=WIDE), np.asarray(a.k, dtype=WIDE)
     return (*coefficients(q[..., :width], k[..., :width], a.pairing), u, np.sum(q[..., width:] * k[..., width:], -1))
@@ -138,7 +138,7 @@ def _sine_share(a):
 
 @holds("analysis.content.departure")
 def _departure(found, a):
-    u = phases_of(a.delta, a.frequencies)[..., None, :]
+    u = phases_of(a.lags, a.frequencies)[..., None, :]
     width = 2 * u.shape[-1]
     q, k = np.asarray(a.q, dtype=WIDE), np.asarray(a.k, dtype=WIDE)
     c, s = coefficients(q[:, :width], k[:, :width], a.pairing)
@@ -153,7 +153,7 @@ def _departure(found, a):
 
 @gives("analysis.fits.scaling_effect")
 def _scaling_effect(a):
-    before, after = mean_of(a.before, a.delta), mean_of(a.after, a.delta)
+    before, after = mean_of(a.before, a.lags), mean_of(a.after, a.lags)
     first, last = omega_of(a.before), omega_of(a.after)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(first == last, 1.0, first / last) if first.shape == last.shape else None
@@ -238,12 +238,12 @@ def _offset_of(found, a):
         assert value >= heights.max() - 1e-12, f"{value} at {offset}; {heights.max()}"
 
 
-def positional(a: Any, delta: Any, scaled: bool) -> np.ndarray:
+def positional(a: Any, at: Any, scaled: bool) -> np.ndarray:
     omega = omega_of(a.frequencies)
     offset = np.asarray(a.offset, dtype=WIDE)
     offsets = np.atleast_1d(offset)
     weight = np.ones(len(offsets)) if a.offset_weights is None else real(a.offset_weights)
-    lags = np.asarray(delta, dtype=WIDE)[..., None] - offsets
+    lags = np.asarray(at, dtype=WIDE)[..., None] - offsets
     width = 2 * len(omega) if a.head_dim is None else a.head_dim
     total = np.sum(weight * np.cos(phases_of(lags, omega)).sum(-1), -1)
     return WIDE(a.temperature) * total / (np.sqrt(WIDE(width)) if scaled else 1.0)
@@ -251,7 +251,7 @@ def positional(a: Any, delta: Any, scaled: bool) -> np.ndarray:
 
 @gives("heads.positional.positional_scores")
 def _positional_scores(a):
-    return positional(a, a.delta, a.scaled)
+    return positional(a, a.lags, a.scaled)
 
 
 def seen(a: Any) -> np.ndarray:
@@ -299,7 +299,7 @@ def _temperature(found, a):
 @holds("heads.reading.profile")
 def _profile(found, a):
     q, k = np.asarray(a.q, dtype=WIDE), np.asarray(a.k, dtype=WIDE)
-    u = phases_of(a.delta, a.frequencies)
+    u = phases_of(a.lags, a.frequencies)
     width = 2 * u.shape[-1]
     q, k = q[:, None, :], k[None, :, :]
     c, s = (v.reshape(-1, u.shape[-1]) for v in coefficients(q[..., :width], k[..., :width], a.pairing))
@@ -312,17 +312,17 @@ def _profile(found, a):
     spread, scale = real(plain(found.spread)), float(np.abs(real(score)).max(initial=1e-300))
     agree(found, {"mean": score.mean(-1), "cosine": parts[0].mean(-1), "sine": parts[1].mean(-1)}, floor=scale)
     assert np.all(np.abs(spread - real(score.std(-1))) <= 1e-6 * scale) or scale > 1e300
-    agree(found.count, np.full(np.shape(a.delta), float(score.shape[-1])))
+    agree(found.count, np.full(np.shape(a.lags), float(score.shape[-1])))
 
 
 @gives("heads.shifts.recentred_kernel")
 def _recentred(a):
-    return BELL(np.asarray(a.delta, dtype=WIDE) - np.asarray(a.offset, dtype=WIDE))
+    return BELL(np.asarray(a.lags, dtype=WIDE) - np.asarray(a.offset, dtype=WIDE))
 
 
 @gives("heads.shifts.shifted_mean_kernel")
 def _shifted_mean(a):
-    return np.cos(phases_of(a.delta, a.frequencies, a.shift)).mean(-1)
+    return np.cos(phases_of(a.lags, a.frequencies, a.shift)).mean(-1)
 
 
 @gives("heads.shifts.shifted_scores")

@@ -121,7 +121,7 @@ def test_other_files_are_named_in_our_own_words(tmp_path, content, told):
 def test_every_flipped_bit_and_cut_is_an_error_of_ours(tmp_path):
     """Or it changes nothing that is read: times and attributes of members."""
     path = tmp_path / "a.npz"
-    rfrope.save(path, [0.5, 0.25], seed=1)
+    rfrope.save(path, [0.5, 0.25], source={"seed": 1})
     good = path.read_bytes()
     rng = np.random.default_rng(0)
     bits = rng.choice(8 * len(good), 1500, replace=False)
@@ -133,7 +133,7 @@ def test_every_flipped_bit_and_cut_is_an_error_of_ours(tmp_path):
             found = rfrope.load(path)
         except ValueError:
             continue
-        assert (found.frequencies.tolist(), found.source) == ([0.5, 0.25], {"seed": 1})
+        assert (found.frequencies.tolist(), found.source.to_dict()) == ([0.5, 0.25], {"seed": 1})
     for length in range(0, len(good), 37):
         path.write_bytes(good[:length])
         with pytest.raises(ValueError, match="damaged"):

@@ -181,8 +181,8 @@ def test_split_survives_a_compiler():
 
 
 def test_broadcast_error_names_both():
-    with pytest.raises(ValueError, match=r"q and k and delta do not broadcast: \(3,\) of q and k and \(2,\) of delta"):
-        array.broadcast_shapes({"q and k": (3,), "delta": (2,)})
+    with pytest.raises(ValueError, match=r"q and k and lags do not broadcast: \(3,\) of q and k and \(2,\) of lags"):
+        array.broadcast_shapes({"q and k": (3,), "lags": (2,)})
 
 
 class TestDevices:
@@ -211,7 +211,7 @@ class TestDevices:
             rfrope.sample("cauchy", 3, rng=0, xp=library("array-api-strict").module, device=x.device),
             rfrope.expected_score(x, x, [0.5, 1.0, 2.0], "gaussian"),
             rfrope.moments.relative_error(x, x, [0.5, 1.0, 2.0], "gaussian"),
-            rfrope.estimate_kernel("gaussian", other([0.5, 1.0]), n_samples=100, rng=0).stderr,
+            rfrope.estimate_kernel(other([0.5, 1.0]), "gaussian", n_samples=100, rng=0).stderr,
             rfrope.estimate_scores(x, x, [0.5, 1.0, 2.0], "gaussian", n_trials=50, rng=0).variance.stderr,
         ]
         for result in results:

@@ -94,10 +94,10 @@ def test_axial_joins_sets_of_each_head_with_a_common_one(xp, order):
 def test_the_mean_kernel_of_an_axial_set_is_the_weighted_mean_of_its_axes():
     rows, columns = geometric(6), geometric(2, base=50.0)
     lags = np.array([[0, 0], [3, 0], [0, -4], [7, 11]])
-    parts = [analysis.mean_kernel(w, lags[:, j]) for j, w in enumerate((rows, columns))]
+    parts = [analysis.mean_kernel(lags[:, j], w) for j, w in enumerate((rows, columns))]
     expected = 0.75 * parts[0] + 0.25 * parts[1]
     for order in ("chunked", "interleaved"):
-        got = analysis.mean_kernel(axial(rows, columns, order=order), lags)
+        got = analysis.mean_kernel(lags, axial(rows, columns, order=order))
         np.testing.assert_allclose(got, expected, atol=1e-15)
 
 

@@ -174,18 +174,18 @@ def test_what_it_needs_is_said():
     with pytest.raises(ValueError, match=r"^max_lag is 8 but design is 'sobol'; expected .* 'optimised' or 'balanced'"):
         sample("gaussian", 8, rng=0, design="sobol", max_lag=8)
     with pytest.raises(ValueError, match=r"^design is 'balanced', which needs a range of lags; expected 'auto' or one"):
-        rfrope.estimate_kernel("gaussian", 1.0, n_samples=64, design="balanced", n_blocks=8)
+        rfrope.estimate_kernel(1.0, "gaussian", n_samples=64, design="balanced", n_blocks=8)
     with pytest.raises(ValueError, match=r"^design is 'balanced'; expected one of 'iid'"):
         rfrope.designs.points("gaussian", 8, design="balanced")
 
 
 def test_a_rope_of_it_can_be_made_again():
     rope = rfrope.design("matern(scale=16)", head_dim=64, context=(256), heads=2, design="balanced", rng=5)
-    assert (rope.source["design"], rope.source["seed"], rope.source["norm"]) == ("balanced", 5, None)
+    assert (rope.source.design, rope.source.seed, rope.source.norm) == ("balanced", 5, None)
     again = sample("matern(scale=16)", 32, rng=5, heads=2, design="balanced", max_lag=255)
     np.testing.assert_array_equal(rope.frequencies, again)
     other = rfrope.design("matern(scale=16)", head_dim=64, context=256, heads=2, design="stratified", rng=5)
-    assert rope.source["error"]["rms"] < 0.8 * other.source["error"]["rms"]
+    assert rope.source.error["rms"] < 0.8 * other.source.error["rms"]
 
 
 # -- what is possible at all -------------------------------------------------------------------------------------------

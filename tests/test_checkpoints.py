@@ -22,9 +22,9 @@ from rfrope._core import checkpoints
 Q, K = np.random.default_rng(0).standard_normal((2, 3, 16))
 LAGS = np.array([-9.0, -1.0, 0.0])
 ESTIMATES = {
-    "kernel": lambda **options: rfrope.estimate_kernel("cauchy(scale=9)", LAGS, n_samples=2**21, **options),
+    "kernel": lambda **options: rfrope.estimate_kernel(LAGS, "cauchy(scale=9)", n_samples=2**21, **options),
     "sets": lambda **options: rfrope.estimate_kernel(
-        "gaussian(scale=9)", LAGS, n_samples=2**20, design="stratified", n_blocks=2**4, **options
+        LAGS, "gaussian(scale=9)", n_samples=2**20, design="stratified", n_blocks=2**4, **options
     ),
     "scores": lambda **options: rfrope.estimate_scores(Q, K, LAGS, "gaussian(scale=9)", n_trials=2**17, **options),
 }
@@ -83,13 +83,13 @@ def test_without_a_checkpoint_a_dead_worker_says_what_is_lost():
         ({"rng": 2}, "rng"),
         ({"n_samples": 2**20}, "number"),
         ({"kernel": "cauchy(scale=9.5)"}, "kernel"),
-        ({"delta": LAGS + 1.0}, "delta"),
+        ({"lags": LAGS + 1.0}, "lags"),
         ({"quantity": "phi2"}, "quantity"),
         ({"design": "sobol", "n_blocks": 64}, "design"),
     ],
 )
 def test_another_question_is_refused(changed, named, tmp_path):
-    asked = {"kernel": "cauchy(scale=9)", "delta": LAGS, "n_samples": 2**12, "rng": 1}
+    asked = {"kernel": "cauchy(scale=9)", "lags": LAGS, "n_samples": 2**12, "rng": 1}
     rfrope.estimate_kernel(**asked, checkpoint=tmp_path / "a.npz")
     before = (tmp_path / "a.npz").read_bytes()
     with pytest.raises(ValueError, match=f"checkpoint of another estimate .*{named}.*differ.; expected a new name"):
@@ -101,22 +101,22 @@ def test_another_question_is_refused(changed, named, tmp_path):
 def test_lags_of_another_shape_are_another_question(other, tmp_path):
     """The same bytes in another shape, too: results of the first would have been given for the second."""
     path, options = tmp_path / "a.npz", {"n_samples": 2**12, "rng": 1, "checkpoint": tmp_path / "a.npz"}
-    rfrope.estimate_kernel("cauchy(scale=9)", LAGS, **options)
+    rfrope.estimate_kernel(LAGS, "cauchy(scale=9)", **options)
     held = path.read_bytes()
-    with pytest.raises(ValueError, match=r"of another estimate .*delta"):
-        rfrope.estimate_kernel("cauchy(scale=9)", other, **options)
+    with pytest.raises(ValueError, match=r"of another estimate .*lags"):
+        rfrope.estimate_kernel(other, "cauchy(scale=9)", **options)
     assert path.read_bytes() == held
-    rfrope.estimate_kernel("cauchy(scale=9, ndim=3)", LAGS, **options | {"checkpoint": tmp_path / "b.npz"})
+    rfrope.estimate_kernel(LAGS, "cauchy(scale=9, ndim=3)", **options | {"checkpoint": tmp_path / "b.npz"})
     with pytest.raises(ValueError, match="of another estimate"):
-        rfrope.estimate_kernel("cauchy(scale=9, ndim=3)", LAGS[None], **options | {"checkpoint": tmp_path / "b.npz"})
+        rfrope.estimate_kernel(LAGS[None], "cauchy(scale=9, ndim=3)", **options | {"checkpoint": tmp_path / "b.npz"})
 
 
 def test_lags_of_another_library_are_another_question(tmp_path):
     """Each library computes in its own way, and answers differ by rounding."""
     options = {"n_samples": 2**12, "rng": 1, "checkpoint": tmp_path / "a.npz"}
-    rfrope.estimate_kernel("cauchy(scale=9)", LAGS, **options)
-    with pytest.raises(ValueError, match=r"of another estimate .*delta"):
-        rfrope.estimate_kernel("cauchy(scale=9)", library("array-api-strict")(LAGS), **options)
+    rfrope.estimate_kernel(LAGS, "cauchy(scale=9)", **options)
+    with pytest.raises(ValueError, match=r"of another estimate .*lags"):
+        rfrope.estimate_kernel(library("array-api-strict")(LAGS), "cauchy(scale=9)", **options)
 
 
 def test_what_is_not_a_checkpoint_is_refused(tmp_path):
@@ -203,7 +203,7 @@ import sys, numpy as np, rfrope
 from rfrope._core import checkpoints
 checkpoints._SECONDS = 0.05
 options = {"n_samples": 2**23, "rng": 1, "checkpoint": sys.argv[1]}
-found = rfrope.estimate_kernel("cauchy(scale=9)", np.arange(64.0) * 1.37, **options)
+found = rfrope.estimate_kernel(np.arange(64.0) * 1.37, "cauchy(scale=9)", **options)
 print(found.value.tobytes().hex(), found.stderr.tobytes().hex())
 """
 

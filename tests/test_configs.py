@@ -19,9 +19,14 @@ LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "ma
 
 
 def place(part: rfrope.Rope) -> Place:
-    told = part.source["rope_parameters"]
+    told = part.source.rope_parameters
     return Place(
-        part.source["name"], told["rope_type"], part.head_dim, len(part.frequencies), told["rope_theta"], part.context
+        part.source.model.name,
+        told["rope_type"],
+        part.head_dim,
+        len(part.frequencies),
+        told["rope_theta"],
+        part.context,
     )
 
 
@@ -43,12 +48,12 @@ def test_published(model):
         assert part.frequencies.dtype == np.float64
         assert np.all(np.isfinite(part.frequencies))
         assert part.rotary_dim == 2 * len(part.frequencies) <= part.head_dim
-        if part.source["rope_parameters"]["rope_type"] == "default":
-            exact = part.source["rope_parameters"]["rope_theta"] ** (
+        if part.source.rope_parameters["rope_type"] == "default":
+            exact = part.source.rope_parameters["rope_theta"] ** (
                 -np.arange(len(part.frequencies)) / len(part.frequencies)
             )
             np.testing.assert_allclose(part.frequencies, exact, rtol=1e-14)
-        json.dumps(part.source["rope_parameters"])
+        json.dumps(part.source.rope_parameters)
 
 
 @pytest.mark.parametrize("model", BY_MODEL)
@@ -247,8 +252,8 @@ def test_parts(key):
     (part,) = from_config({"model_type": "made_up", key: inner})
     assert place(part) == Place(key, "default", 16, 8, 5e5, 2048)
     (deep,) = from_config({"thinker_config": {key: inner}})
-    assert deep.source["name"] == f"thinker_config.{key}"
-    assert deep.source["model_type"] == "llama"
+    assert deep.source.model.name == f"thinker_config.{key}"
+    assert deep.source.model.model_type == "llama"
 
 
 def test_a_top_that_repeats_its_text_is_not_a_place_of_its_own():
@@ -259,7 +264,7 @@ def test_a_top_that_repeats_its_text_is_not_a_place_of_its_own():
 def test_other_parts_beside_the_top():
     codec = {"model_type": "mimi", "rope_theta": 10000.0}
     found = from_config({**LLAMA, "codec_config": codec, "quantization_config": {"rope_theta": 3.0}})
-    assert [part.source["name"] for part in found] == ["", "codec_config"]
+    assert [part.source.model.name for part in found] == ["", "codec_config"]
 
 
 def test_talkers_and_thinkers():
@@ -280,7 +285,7 @@ def test_talkers_and_thinkers():
         Place("thinker_config.vision_config", "axial", 80, 40, 1e4, None),
         Place("talker_config", "default", 128, 64, 1e6, 32768),
     ]
-    assert [part.source["qk_head_dim"] for part in found] == [128, 80, 128]
+    assert [part.source.model.qk_head_dim for part in found] == [128, 80, 128]
 
 
 def test_layers_in_dicts_of_their_own():
@@ -306,7 +311,7 @@ def test_heads_of_their_own_for_a_kind_of_layer():
         "layer_types": ["sliding_attention", "full_attention"],
         "per_layer_config": {"01": {"head_dim": 384}},
     }
-    assert {part.source["name"]: part.head_dim for part in from_config(config)} == {
+    assert {part.source.model.name: part.head_dim for part in from_config(config)} == {
         "full_attention": 384,
         "sliding_attention": 256,
     }
@@ -326,8 +331,8 @@ def test_a_base_for_local_layers_makes_two_ladders_of_any_model():
 )
 def test_the_base_of_local_layers_where_only_the_other_is_told(model_type, key, local):
     full, sliding = from_config({"model_type": model_type, key: 7e5})
-    assert full.source["rope_parameters"]["rope_theta"] == 7e5
-    assert sliding.source["rope_parameters"]["rope_theta"] == local
+    assert full.source.rope_parameters["rope_theta"] == 7e5
+    assert sliding.source.rope_parameters["rope_theta"] == local
 
 
 BOTH = ["sliding_attention", "full_attention"]
@@ -369,8 +374,8 @@ BOTH = ["sliding_attention", "full_attention"]
 )
 def test_windows(config, windows):
     (part,) = from_config(config)
-    assert part.source["windows"] == windows
-    assert part.source["window"] == (None if None in windows.values() else max(windows.values()))
+    assert part.source.model.windows == windows
+    assert part.source.model.window == (None if None in windows.values() else max(windows.values()))
 
 
 @pytest.mark.parametrize(
@@ -385,7 +390,7 @@ def test_windows(config, windows):
     ],
 )
 def test_windows_of_layers_with_a_rope_of_their_own(config, window):
-    held = {part.source["name"]: part.source["window"] for part in from_config(config)}
+    held = {part.source.model.name: part.source.model.window for part in from_config(config)}
     assert held == {"full_attention": None, "sliding_attention": window}
 
 
@@ -404,21 +409,21 @@ def test_rotary_dim_is_of_older_configs():
 def test_rotary_dim_is_exact(head_dim, rotary_dim):
     (part,) = from_config({"rope_theta": 1e4, "head_dim": head_dim, "rotary_dim": rotary_dim})
     assert part.rotary_dim == rotary_dim
-    again = rfrope.models.from_rope_parameters(part.source["rope_parameters"], head_dim=head_dim)
+    again = rfrope.models.from_rope_parameters(part.source.rope_parameters, head_dim=head_dim)
     np.testing.assert_allclose(again.frequencies, 1e4 ** (-np.arange(0, rotary_dim, 2) / rotary_dim), rtol=1e-14)
 
 
 def test_a_scheme_reads_the_fraction_that_the_default_passes_over():
     told = {"rope_type": "linear", "factor": 2.0}
     (part,) = from_config({**LLAMA, "partial_rotary_factor": 0.5, "rope_scaling": told})
-    assert (part.source["rope_parameters"]["partial_rotary_factor"], part.rotary_dim) == (0.5, 8)
+    assert (part.source.rope_parameters["partial_rotary_factor"], part.rotary_dim) == (0.5, 8)
 
 
 @pytest.mark.parametrize("model_type", ["modernbert", "modernbert-decoder"])
 def test_modernberts_scaling_is_for_both_kinds_of_layer(model_type):
     found = from_config({"model_type": model_type, "rope_scaling": {"rope_type": "linear", "factor": 2.0}})
     assert [
-        (part.source["rope_parameters"]["rope_type"], part.source["rope_parameters"]["rope_theta"]) for part in found
+        (part.source.rope_parameters["rope_type"], part.source.rope_parameters["rope_theta"]) for part in found
     ] == [
         ("linear", 160_000.0),
         ("linear", 10_000.0),
@@ -440,14 +445,14 @@ def test_old_and_new_dicts_side_by_side():
 def test_the_original_context_at_the_top_counts_more():
     told = {"type": "su", **lists(8), "original_max_position_embeddings": 512}
     (part,) = from_config({**LLAMA, "rope_scaling": told, "original_max_position_embeddings": 1024})
-    assert part.source["rope_parameters"]["original_max_position_embeddings"] == 1024
+    assert part.source.rope_parameters["original_max_position_embeddings"] == 1024
     assert part.attention_factor == math.sqrt(1 + math.log(2.0) / math.log(1024))
 
 
 def test_yarn_with_lists_is_longrope():
     told = {"type": "yarn", **lists(8), "original_max_position_embeddings": 512}
     (part,) = from_config({**LLAMA, "rope_scaling": told})
-    assert part.source["rope_parameters"]["rope_type"] == "longrope"
+    assert part.source.rope_parameters["rope_type"] == "longrope"
 
 
 def test_a_length_reaches_the_scheme():
@@ -460,7 +465,7 @@ def test_a_length_reaches_the_scheme():
 def test_sections_that_are_in_no_order_of_mrope_are_not_given():
     (part,) = from_config({"model_type": "ernie4_5_vl_moe_text", "rope_scaling": {"mrope_section": [22, 22, 20]}})
     assert part.sections is None
-    assert part.source["rope_parameters"]["mrope_section"] == [22, 22, 20]
+    assert part.source.rope_parameters["mrope_section"] == [22, 22, 20]
 
 
 @pytest.mark.parametrize("inner", [{}, {"model_type": "made_up"}])
@@ -526,7 +531,7 @@ def test_a_vision_part_that_the_config_does_not_determine(vision):
     with pytest.raises(ValueError, match=r"vision_config \(there is one, but the config alone does not give"):
         from_config({"vision_config": vision})
     (text,) = from_config({"text_config": LLAMA, "vision_config": vision})
-    assert text.source["name"] == "text_config"
+    assert text.source.model.name == "text_config"
 
 
 @pytest.mark.parametrize(
@@ -562,7 +567,7 @@ def test_eomt_is_read_as_dinov3():
 )
 def test_dicts_that_are_no_parts(key):
     (part,) = from_config({**LLAMA, key: {"rope_theta": 5.0, "head_dim": 8}})
-    assert part.source["name"] == ""
+    assert part.source.model.name == ""
 
 
 def test_blt_has_its_rope_in_its_parts():
@@ -576,15 +581,15 @@ def test_schemes_that_take_the_original_context_from_the_top(scheme):
     told = {"llama3": llama3(8.0), "yarn": {"factor": 2.0}}.get(scheme, {**lists(8), "factor": 2.0})
     config = {**LLAMA, "original_max_position_embeddings": 256, "rope_scaling": {**told, "rope_type": scheme}}
     (part,) = from_config(config)
-    assert part.source["rope_parameters"]["original_max_position_embeddings"] == 256
+    assert part.source.rope_parameters["original_max_position_embeddings"] == 256
 
 
 def test_xdrope_of_hunyuan():
     told = {"type": "xdrope", "alpha": 1000.0, "factor": 1.0, "xdrope_section": [2, 2, 2, 2]}
     (part,) = from_config({**OTHER, "model_type": "hunyuan_vl_text", "rope_scaling": told})
     (plain,) = from_config({**OTHER, "rope_scaling": {"type": "dynamic", "alpha": 1000.0}})
-    assert part.source["rope_parameters"]["rope_type"] == "dynamic"
-    assert part.source["rope_parameters"]["mrope_section"] == [2, 2, 2, 2]
+    assert part.source.rope_parameters["rope_type"] == "dynamic"
+    assert part.source.rope_parameters["mrope_section"] == [2, 2, 2, 2]
     assert part.sections is None
     assert np.array_equal(part.frequencies, plain.frequencies)
 
@@ -597,10 +602,10 @@ def test_the_other_word_of_qwen3_omni():
 
 def test_results_can_be_changed_and_the_table_stays():
     (part,) = from_config({"model_type": "apertus"})
-    part.source["rope_parameters"]["factor"] = 99.0
+    part.source.rope_parameters["factor"] = 99.0
     (sections,) = from_config({"model_type": "cosmos3_edge_text"})
-    sections.source["rope_parameters"]["mrope_section"].append(1)
-    assert from_config({"model_type": "apertus"})[0].source["rope_parameters"]["factor"] == 8.0
+    sections.source.rope_parameters["mrope_section"].append(1)
+    assert from_config({"model_type": "apertus"})[0].source.rope_parameters["factor"] == 8.0
     assert from_config({"model_type": "cosmos3_edge_text"})[0].sections == (24, 20, 20)
 
 

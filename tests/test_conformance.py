@@ -45,7 +45,7 @@ def dicts(case):
 def test_a_case_says_what_from_config_does_and_its_table_is_exact(name):
     case = CASES[name]
     (rope,) = [one for one in rfrope.from_config(case["config"], seq_len=case["seq_len"])
-               if one.source["name"] == case["part"]]  # fmt: skip
+               if one.source.model.name == case["part"]]  # fmt: skip
     assert np.array_equal(rope.frequencies, case["frequencies"])
     assert (rope.pairing, rope.head_dim, rope.attention_factor) == (
         case["pairing"], case["head_dim"], case["attention_factor"])  # fmt: skip

@@ -190,14 +190,14 @@ def embeddings(function: Callable[..., Any], a: Place) -> Iterator[Any]:
 
 def bands(a: Place) -> Iterator[Any]:
     for kernel in ("gaussian(scale=8)", "matern(nu=0.8, scale=3)"):
-        band = rfrope.moments.mean_kernel_band(kernel, a([0.0, 1.0, 5.0]), n_blocks=32)
+        band = rfrope.moments.mean_kernel_band(a([0.0, 1.0, 5.0]), kernel, n_blocks=32)
         yield from (v for v in vars(band).values() if hasattr(v, "shape"))
 
 
 def mean_kernels(a: Place) -> Iterator[Any]:
-    yield analysis.mean_kernel(a(FREQUENCIES), a(POSITIONS))
+    yield analysis.mean_kernel(a(POSITIONS), a(FREQUENCIES))
     for axes in (1, 2, 3):
-        yield analysis.mean_kernel(a(TENSOR[..., :axes]), a(VECTORS[:, :axes]))
+        yield analysis.mean_kernel(a(VECTORS[:, :axes]), a(TENSOR[..., :axes]))
 
 
 def closed_curves(a: Place) -> Iterator[Any]:
@@ -219,34 +219,34 @@ def turning(a: Place) -> Iterator[Any]:
 def likenesses(a: Place) -> Iterator[Any]:
     for cosine in (1.0, -0.3):
         for omega, lags in ((FREQUENCIES, POSITIONS), (TENSOR, VECTORS)):
-            found = analysis.similarity(a(omega), a(lags), cosine=cosine)
+            found = analysis.similarity(a(lags), a(omega), cosine=cosine)
             yield from (found.mean, found.std, found.radius)
 
 
 def sines(a: Place) -> Iterator[Any]:
     x = a(FEATURES, "float32")
-    yield analysis.sine_share(x, x, a(FREQUENCIES), a(POSITIONS))
-    yield analysis.sine_share(x, x, a(FREQUENCIES[:2]), a(0.5), pairing="interleaved")
-    yield analysis.sine_share(x, x, a(TENSOR), a(VECTORS))
+    yield analysis.sine_share(x, x, a(POSITIONS), a(FREQUENCIES))
+    yield analysis.sine_share(x, x, a(0.5), a(FREQUENCIES[:2]), pairing="interleaved")
+    yield analysis.sine_share(x, x, a(VECTORS), a(TENSOR))
 
 
 def profiles(a: Place) -> Iterator[Any]:
     q, k = a(FEATURES, "float32"), a(FEATURES[:, :2], "float32")
     for omega, lags in ((FREQUENCIES, POSITIONS), (FREQUENCIES[:3], POSITIONS[0]), (TENSOR[0], VECTORS)):
-        yield from vars(heads.profile(q, k, a(omega), a(lags), pairing="interleaved", paired=False)).values()
-        yield from vars(heads.profile(q, q, a(omega), a(lags), scale=0.5)).values()
+        yield from vars(heads.profile(q, k, a(lags), a(omega), pairing="interleaved", paired=False)).values()
+        yield from vars(heads.profile(q, q, a(lags), a(omega), scale=0.5)).values()
 
 
 def departures(a: Place) -> Iterator[Any]:
     x = a(FEATURES[0])
     for omega, lags in ((FREQUENCIES, POSITIONS), (FREQUENCIES[:2], POSITIONS[0]), (TENSOR[0], VECTORS)):
-        yield from vars(analysis.departure(x, x, a(omega), a(lags), pairing="interleaved")).values()
+        yield from vars(analysis.departure(x, x, a(lags), a(omega), pairing="interleaved")).values()
 
 
 def effects(a: Place) -> Iterator[Any]:
-    yield from vars(analysis.scaling_effect(a(FREQUENCIES), a(0.5 * FREQUENCIES), a(POSITIONS))).values()
+    yield from vars(analysis.scaling_effect(a(POSITIONS), a(FREQUENCIES), a(0.5 * FREQUENCIES))).values()
     scaled = rfrope.Rope(a(FREQUENCIES[:2]), attention_factor=1.5)
-    yield from list(vars(analysis.scaling_effect(a(FREQUENCIES), scaled, a(VECTORS))).values())[:-1]
+    yield from list(vars(analysis.scaling_effect(a(VECTORS), a(FREQUENCIES), scaled)).values())[:-1]
 
 
 def stretched(name: str, a: Place) -> Iterator[Any]:
@@ -287,9 +287,9 @@ def head_weights(a: Place) -> Iterator[Any]:
 
 
 def head_scores(a: Place) -> Iterator[Any]:
-    yield heads.positional_scores(a(FREQUENCIES), a(POSITIONS), scaled=False)
-    yield heads.positional_scores(a(TENSOR), a(VECTORS), offset=a(VECTORS[0]), temperature=3.0)
-    yield heads.positional_scores(a(TENSOR), a(VECTORS[1]), offset=a(VECTORS[:2]), offset_weights=a([1.0, 2.0]))
+    yield heads.positional_scores(a(POSITIONS), a(FREQUENCIES), scaled=False)
+    yield heads.positional_scores(a(VECTORS), a(TENSOR), offset=a(VECTORS[0]), temperature=3.0)
+    yield heads.positional_scores(a(VECTORS[1]), a(TENSOR), offset=a(VECTORS[:2]), offset_weights=a([1.0, 2.0]))
 
 
 def head_attention(a: Place) -> Iterator[Any]:
@@ -299,29 +299,29 @@ def head_attention(a: Place) -> Iterator[Any]:
 
 
 def shifts(a: Place) -> Iterator[Any]:
-    yield heads.phase_shift(a(FREQUENCIES), a(-1))
-    yield heads.phase_shift(a(TENSOR), a(TENSOR[:, :1]))
-    yield heads.aligned_shift(a(FREQUENCIES), a(-3.5), a(TABLE))
-    yield heads.aligned_shift(a(FREQUENCIES), a(-3.5), a(TABLE), a(TABLE[0]))
+    yield heads.phase_shift(a(-1), a(FREQUENCIES))
+    yield heads.phase_shift(a(TENSOR[:, :1]), a(TENSOR))
+    yield heads.aligned_shift(a(-3.5), a(FREQUENCIES), a(TABLE))
+    yield heads.aligned_shift(a(-3.5), a(FREQUENCIES), a(TABLE), a(TABLE[0]))
 
 
 def shifted(a: Place) -> Iterator[Any]:
     x, p, w = a(FEATURES, "float32"), a(POSITIONS), a(FREQUENCIES)
-    yield heads.shifted_scores(x, x, w, p, w)
-    yield heads.shifted_scores(x, x, a(TENSOR), a(VECTORS), a(TENSOR[:, None, :, 0]), pairing="interleaved")
-    yield from vars(heads.shifted_terms(x, x, w[:2], p, a(0.5))).values()
-    yield heads.shifted_mean_kernel(w, p, a(TABLE))
-    yield heads.shifted_mean_kernel(a(TENSOR), a(VECTORS), a(0.5))
+    yield heads.shifted_scores(x, x, p, w, w)
+    yield heads.shifted_scores(x, x, a(VECTORS), a(TENSOR), a(TENSOR[:, None, :, 0]), pairing="interleaved")
+    yield from vars(heads.shifted_terms(x, x, p, w[:2], a(0.5))).values()
+    yield heads.shifted_mean_kernel(p, w, a(TABLE))
+    yield heads.shifted_mean_kernel(a(VECTORS), a(TENSOR), a(0.5))
 
 
 def recentred(a: Place) -> Iterator[Any]:
-    yield heads.recentred_kernel("gaussian(scale=8)", a(POSITIONS), a(-1))
-    yield heads.recentred_kernel("matern(nu=0.8, ndim=3)", a(VECTORS), a(VECTORS[0]))
+    yield heads.recentred_kernel(a(POSITIONS), a(-1), "gaussian(scale=8)")
+    yield heads.recentred_kernel(a(VECTORS), a(VECTORS[0]), "matern(nu=0.8, ndim=3)")
 
 
 def alignments(a: Place) -> Iterator[Any]:
-    yield from vars(heads.alignment(a(FREQUENCIES), a(TABLE), a(-1))).values()
-    yield from vars(heads.alignment(a(TENSOR), a(0.5), a(VECTORS), weights=a(np.abs(TABLE)))).values()
+    yield from vars(heads.alignment(a(-1), a(FREQUENCIES), a(TABLE))).values()
+    yield from vars(heads.alignment(a(VECTORS), a(TENSOR), a(0.5), weights=a(np.abs(TABLE)))).values()
 
 
 def every_kernel(axes: int) -> Iterator[rfrope.Kernel]:
@@ -418,7 +418,7 @@ def transports(a: Place) -> Iterator[Any]:
 def kernel_estimates(a: Place, executor: Any = None) -> Iterator[Any]:
     for quantity in ("phi", "phi2", "sin"):
         lags = a([0.5, 1.0])
-        found = rfrope.estimate_kernel("gaussian", lags, n_samples=100, rng=0, quantity=quantity, executor=executor)
+        found = rfrope.estimate_kernel(lags, "gaussian", n_samples=100, rng=0, quantity=quantity, executor=executor)
         yield from (found.value, found.stderr)
 
 
@@ -435,14 +435,14 @@ def closed(axes: Any) -> None:
 TO_HOST = {
     "Kernel.transport": transports,
     "validate": lambda a: rfrope.validate(
-        "gaussian", q=a(FEATURES[0]), k=a(FEATURES[0]), delta=a([1.0]), n_samples=2, n_trials=4, rng=0
+        "gaussian", q=a(FEATURES[0]), k=a(FEATURES[0]), lags=a([1.0]), n_samples=2, n_trials=4, rng=0
     ),
     "density_of_states": lambda a: vars(analysis.density_of_states(a(FREQUENCIES))).values(),
     "first_negative_lag": lambda a: analysis.first_negative_lag(a(FREQUENCIES), 64),
     "aliasing_distance": lambda a: analysis.aliasing_distance(a(FREQUENCIES), 64),
     "fit_kernel": lambda a: analysis.fit_kernel(a(FREQUENCIES), 64, names=["gaussian"]),
     "profile": lambda a: heads.profile(
-        a(FEATURES), a(FEATURES), a(FREQUENCIES), a([0, -1, -5]), pairs="occurring", q_positions=a(POSITIONS)
+        a(FEATURES), a(FEATURES), a([0, -1, -5]), a(FREQUENCIES), pairs="occurring", q_positions=a(POSITIONS)
     ),
     "effective_offset": lambda a: heads.effective_offset(a(FEATURES), a(FEATURES), a(FREQUENCIES), max_lag=8),
     "offset_from_weights": lambda a: heads.offset_from_weights(
@@ -845,16 +845,16 @@ def test_numpy_that_says_how_to_turn_is_moved_to_the_device(second):
         (lambda x, c, s: rfrope.rotate_by_table(x, c, s), (x, u, u)),
         (lambda p, w: rfrope.rotation_table(p, w)[1], (p, w)),
         (lambda p, w: rfrope.rotation.phases(p, w), (p, w)),
-        (lambda w, d: analysis.mean_kernel(w, d), (w, d)),
-        (lambda w, d: analysis.similarity(w, d).mean, (w, d)),
-        (lambda x, w, d: analysis.sine_share(x, x, w, d), (x, w, d)),
-        (lambda x, w, d: analysis.departure(x, x, w, d).residual, (x[0], w, d)),
-        (lambda w, v, d: analysis.scaling_effect(w, v, d).after, (w, w, d)),
+        (lambda w, d: analysis.mean_kernel(d, w), (w, d)),
+        (lambda w, d: analysis.similarity(d, w).mean, (w, d)),
+        (lambda x, w, d: analysis.sine_share(x, x, d, w), (x, w, d)),
+        (lambda x, w, d: analysis.departure(x, x, d, w).residual, (x[0], w, d)),
+        (lambda w, v, d: analysis.scaling_effect(d, w, v).after, (w, w, d)),
         (lambda x, d: rfrope.expected_score(x, x, d, "gaussian"), (x, d)),
         (lambda x, d: rfrope.score_variance(x, x, d, "gaussian"), (x, d)),
         (lambda x, d: rfrope.moments.relative_error(x, x, d, "gaussian"), (x, d)),
         (lambda x, d: rfrope.estimate_scores(x, x, d, "gaussian", n_trials=4, rng=0).mean.value, (x, d)),
-        (lambda x, d: rfrope.heads.recentred_kernel("gaussian", d, x), (d, d)),
+        (lambda x, d: rfrope.heads.recentred_kernel(d, x, "gaussian"), (d, d)),
     ]
     for call, arrays in calls:
         wanted = call(*map(second, arrays))
@@ -872,8 +872,8 @@ def test_mixing_with_numpy_is_an_error_where_features_or_results_would_move(seco
         "k": [
             lambda: rfrope.block_coefficients(x, FEATURES),
             lambda: rfrope.scores(x, FEATURES, p, p, w),
-            lambda: analysis.sine_share(x, FEATURES, w, host),
-            lambda: analysis.departure(x[0, ...], FEATURES[0], w, host),
+            lambda: analysis.sine_share(x, FEATURES, host, w),
+            lambda: analysis.departure(x[0, ...], FEATURES[0], host, w),
             lambda: rfrope.expected_score(x, FEATURES, 1.0, "gaussian"),
             lambda: rfrope.estimate_scores(x, FEATURES, 1.0, "gaussian", n_trials=4),
         ],
@@ -1123,8 +1123,8 @@ def test_our_kernels_are_what_runs(name, of, monkeypatch):
         "rotate_by_table": lambda: rfrope.rotate_by_table(x, w, w),
         "rotation_table": lambda: rfrope.rotation_table(p, w),
         "scores": lambda: rfrope.scores(x, x, p, p, w),
-        "mean_kernel": lambda: analysis.mean_kernel(w, p),
-        "estimate_kernel": lambda: rfrope.estimate_kernel("gaussian", p, n_samples=8, rng=0),
+        "mean_kernel": lambda: analysis.mean_kernel(p, w),
+        "estimate_kernel": lambda: rfrope.estimate_kernel(p, "gaussian", n_samples=8, rng=0),
         "estimate_scores": lambda: rfrope.estimate_scores(x, x, p, "gaussian", n_trials=8, rng=0),
     }
     calls[name]()

@@ -168,7 +168,7 @@ def test_the_similarity_of_two_embeddings_is_the_mean_kernel(xp, pairing):
         one, other = (xp.host(sinusoidal(xp(v), xp(w), pairing=pairing)) for v in (s, s + lag))
         got = np.sum(one * other, axis=-1)
         np.testing.assert_allclose(got, np.sum(np.cos(lag * w)), rtol=0, atol=1e-13)
-        expected = 32 * xp.host(analysis.mean_kernel(xp(w), xp(np.array(-lag))))
+        expected = 32 * xp.host(analysis.mean_kernel(xp(np.array(-lag)), xp(w)))
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13)
 
 
@@ -177,7 +177,7 @@ def test_the_similarity_is_the_mean_kernel_in_several_axes_too():
     points = RNG.integers(-30, 30, (10, 2))
     table = sinusoidal(points, w)
     lags = points[:, None, :] - points[None, :, :]
-    np.testing.assert_allclose(table @ table.T, 8.0 * analysis.mean_kernel(w, lags), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(table @ table.T, 8.0 * analysis.mean_kernel(lags, w), rtol=0, atol=1e-13)
 
 
 def test_a_shift_is_a_rotation_with_its_pairs_reversed(cases):

@@ -32,13 +32,13 @@ def mean_kernels(text: str, n_blocks: int, n_sets: int) -> tuple[np.ndarray, np.
 @each
 def test_bands_have_the_spread_of_the_mean_kernel(text):
     lags, found = mean_kernels(text, 64, 20_000)
-    band = mean_kernel_band(text, lags, n_blocks=64)
+    band = mean_kernel_band(lags, text, n_blocks=64)
     np.testing.assert_array_equal(band.value, rfrope.kernels.parse(text).phi(lags))
     variance = found.var(axis=0, ddof=1)
     centred = (found - found.mean(axis=0)) ** 2
     stderr = centred.std(axis=0) / math.sqrt(len(found))
     assert np.all(np.abs(variance - band.stderr**2) <= Z_BOUND * stderr)
-    wrong = mean_kernel_band(text, lags, n_blocks=72).stderr
+    wrong = mean_kernel_band(lags, text, n_blocks=72).stderr
     assert np.any(np.abs(variance - wrong**2) > Z_BOUND * stderr)
 
 
@@ -46,14 +46,14 @@ def test_bands_have_the_spread_of_the_mean_kernel(text):
 @pytest.mark.parametrize("confidence", [0.5, 0.95])
 def test_bands_hold_the_mean_kernel_as_often_as_they_say(text, confidence):
     lags, found = mean_kernels(text, 64, 20_000)
-    band = mean_kernel_band(text, lags, n_blocks=64, confidence=confidence)
+    band = mean_kernel_band(lags, text, n_blocks=64, confidence=confidence)
     inside = np.mean((found >= band.lower) & (found <= band.upper), axis=0)[1:]
     assert np.all(np.abs(inside - confidence) < 0.02)  # the law is only nearly normal, above all at small lags
     assert band.confidence == confidence
 
 
 def test_a_band_is_closed_at_lag_zero_and_stays_within_one():
-    band = mean_kernel_band("gaussian(scale=8)", [0.0, 0.5, 8.0, 1e9], n_blocks=1, confidence=0.999)
+    band = mean_kernel_band([0.0, 0.5, 8.0, 1e9], "gaussian(scale=8)", n_blocks=1, confidence=0.999)
     assert band.lower[0] == band.upper[0] == 1.0
     assert np.all((band.lower >= -1.0) & (band.upper <= 1.0))
     assert band.stderr[-1] == pytest.approx(math.sqrt(0.5))
@@ -61,8 +61,8 @@ def test_a_band_is_closed_at_lag_zero_and_stays_within_one():
 
 def test_bands_on_every_library(xp):
     lags = [0.0, 3.0, 20.0]
-    found, expected = mean_kernel_band("gaussian(scale=8)", xp(lags), n_blocks=8), mean_kernel_band(
-        "gaussian(scale=8)", lags, n_blocks=8
+    found, expected = mean_kernel_band(xp(lags), "gaussian(scale=8)", n_blocks=8), mean_kernel_band(
+        lags, "gaussian(scale=8)", n_blocks=8
     )  # fmt: skip
     for name in ("value", "stderr", "lower", "upper"):
         assert xp.owns(getattr(found, name))
@@ -116,9 +116,9 @@ def test_bad_input_is_refused(change, error, message):
 
 def test_bad_bands_are_refused():
     with pytest.raises(ValueError, match=r"^n_blocks is 0; expected a whole number from 1"):
-        mean_kernel_band("gaussian", 1.0, n_blocks=0)
+        mean_kernel_band(1.0, "gaussian", n_blocks=0)
     with pytest.raises(ValueError, match=r"^confidence is 2; expected"):
-        mean_kernel_band("gaussian", 1.0, n_blocks=4, confidence=2)
+        mean_kernel_band(1.0, "gaussian", n_blocks=4, confidence=2)
 
 
 def test_a_band_is_never_narrower_than_rounding():
@@ -126,8 +126,8 @@ def test_a_band_is_never_narrower_than_rounding():
     law = rfrope.kernel("gaussian", scale=1e5)
     omega = rfrope.sample(law, 64, rng=0)
     lags = np.arange(5.0)
-    band = mean_kernel_band(law, lags, n_blocks=64)
-    found = rfrope.analysis.mean_kernel(omega, lags)
+    band = mean_kernel_band(lags, law, n_blocks=64)
+    found = rfrope.analysis.mean_kernel(lags, omega)
     assert np.all((band.lower <= found) & (found <= band.upper))
     assert np.all(band.stderr[1:] >= 3e-9)
 

@@ -120,9 +120,9 @@ def test_no_text_of_a_page_hides_anything():
 def test_python_shows_no_escapes_of_a_config():
     for rope in rfrope.from_config(CONFIGS["a part"]):
         assert repr(rope).isprintable()
-        assert rope.source["name"].isprintable()
-        assert rope.source["model_type"].isprintable()
-    assert rfrope.from_config(CONFIGS["a model type"])[0].source["model_type"] == SAFE
+        assert rope.source.model.name.isprintable()
+        assert rope.source.model.model_type.isprintable()
+    assert rfrope.from_config(CONFIGS["a model type"])[0].source.model.model_type == SAFE
     compared = models.compare(CONFIGS["a part"])
     for text in (str(compared), compared._repr_html_(), *map(str, compared.places)):
         assert_safe(text)

@@ -68,12 +68,12 @@ def two_sided(learned):
 
 def missed(run, offset):
     """Weighted mean distance of the phases from those that peak at an offset, in radians."""
-    angles = np.abs(heads.alignment(run.omega, run.phases, offset).angles)
+    angles = np.abs(heads.alignment(offset, run.omega, run.phases).angles)
     return np.sum(run.weights * angles) / np.sum(run.weights)
 
 
 def test_phases_converge_to_the_offset_times_the_frequency(two_sided):
-    wanted = heads.phase_shift(two_sided.omega, -5)
+    wanted = heads.phase_shift(-5, two_sided.omega)
     apart = (two_sided.phases - wanted) / (2.0 * np.pi)
     apart = 2.0 * np.pi * np.abs(apart - np.round(apart))
     heavy = two_sided.weights >= 0.5
@@ -118,7 +118,7 @@ def test_the_gradient_that_the_closed_form_is_the_zero_of(learned, monkeypatch):
     rows = torch.arange(4, learned.LENGTH)
     torch.log(attention[0, rows, rows - 4]).mean().backward()
     z = learned.mean_turn(omega, 4, attention[0].detach().numpy()[4:])
-    miss = heads.alignment(omega, head.phases.detach().numpy(), -4).angles
+    miss = heads.alignment(-4, omega, head.phases.detach().numpy()).angles
     np.testing.assert_allclose(head.phases.grad, np.imag(np.exp(1j * miss) * (z - 1.0)) / 4.0, atol=1e-13)
 
 
@@ -182,7 +182,7 @@ def test_batches_on_a_cluster_give_the_same_bits_and_bound_what_is_under_way(on_
     client = Pretended()
     batches = on_a_cluster.Batches(client, size=3, ahead=2)
     options = {"n_samples": 2**21 + 5, "rng": 0}
-    found, wanted = (rfrope.estimate_kernel("gaussian", [1.0, 2.0], executor=e, **options) for e in (batches, None))
+    found, wanted = (rfrope.estimate_kernel([1.0, 2.0], "gaussian", executor=e, **options) for e in (batches, None))
     np.testing.assert_array_equal(found.value, wanted.value)
     np.testing.assert_array_equal(found.stderr, wanted.stderr)
     assert client.most == 2 * 3
@@ -495,6 +495,6 @@ def test_optimised_sets_of_the_language_model_are_closer_to_their_kernels(script
         law, off = rfrope.kernels.parse(text), {}
         for design in ("iid", "optimised"):
             ropes = [train.ROPES[f"{law.name}, {design}"](seed).frequencies.reshape(-1, 16) for seed in range(5)]
-            curves = [rfrope.analysis.mean_kernel(omega, lags) for rope in ropes for omega in rope]
+            curves = [rfrope.analysis.mean_kernel(lags, omega) for rope in ropes for omega in rope]
             off[design] = np.sqrt(np.mean((np.stack(curves) - law.phi(lags)) ** 2))
         assert 2.8 < off["iid"] / off["optimised"] < 7.5, text

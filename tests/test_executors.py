@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 def estimate(executor=None, **options):
     n = 2**20 + 1
-    found = rfrope.estimate_kernel("cauchy(scale=9)", LAGS, n_samples=n, rng=1, executor=executor, **options)
+    found = rfrope.estimate_kernel(LAGS, "cauchy(scale=9)", n_samples=n, rng=1, executor=executor, **options)
     return found.value.tobytes() + found.stderr.tobytes()
 
 

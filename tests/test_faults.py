@@ -181,7 +181,7 @@ def results(_=None):
         turned = rfrope.rotate(x, np.arange(1024), rfrope.geometric(32))
         q, k = np.random.default_rng(1).standard_normal((2, 16))
         scores = rfrope.estimate_scores(q, k, np.arange(4.0), "matern(nu=1.5)", n_trials=2**12, rng=3)
-        kernel = rfrope.estimate_kernel("gaussian", np.arange(4.0), n_samples=2**17, rng=3)
+        kernel = rfrope.estimate_kernel(np.arange(4.0), "gaussian", n_samples=2**17, rng=3)
     return turned[::7, ::91].tobytes() + scores.variance.value.tobytes() + kernel.value.tobytes()
 
 

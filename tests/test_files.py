@@ -78,7 +78,7 @@ READERS = {
 
 
 def estimate(path):
-    found = rfrope.estimate_kernel("gaussian", 1.0, n_samples=8, rng=0, checkpoint=path)
+    found = rfrope.estimate_kernel(1.0, "gaussian", n_samples=8, rng=0, checkpoint=path)
     if not path.is_file():
         raise OSError("it was no file before, and is none now")
     return found
@@ -190,7 +190,7 @@ def test_json_inside_a_file_has_the_bound_too(tmp_path):
     """Lists in memory are far longer than in a text."""
     path = tmp_path / "rope.npz"
     with pytest.raises(ValueError, match=r"^source has \d+ characters as JSON; expected at most 16777216"):
-        rfrope.save(path, ROPE, note="x" * 2**24)
+        rfrope.save(path, ROPE, source={"note": "x" * 2**24})
     assert not path.exists()
     np.savez(path, frequencies=np.ones(2), metadata=np.asarray("[" + "[]," * 2**23 + "1]"))
     with pytest.raises(ValueError, match="does not say what it holds"):

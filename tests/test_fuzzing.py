@@ -169,7 +169,7 @@ def test_damaged_files(files, suffix):
         if loaded is not None:  # what was damaged is not read
             assert np.array_equal(loaded.frequencies, OMEGA)
             assert loaded.context == 64
-            assert loaded.source == {"kernel": "gaussian(scale=8.0)", "note": "Φ"}
+            assert loaded.source.to_dict() == {"kernel": "gaussian(scale=8.0)", "note": "Φ"}
 
     run()
 

@@ -223,7 +223,7 @@ def test_nested_tensors_are_refused_by_name_in_methods_too():
         "positions": [lambda: rope.rotate(x, nested), lambda: rope.table(nested), lambda: module(x, x, nested)],
         "q": [lambda: rope.scores(nested, x, at, at), lambda: module(nested, x, at)],
         "k": [lambda: rope.scores(x, nested, at, at), lambda: module(x, nested, at)],
-        "delta": [lambda: rfrope.kernel("gaussian").phi(nested)],
+        "lags": [lambda: rfrope.kernel("gaussian").phi(nested)],
         "u": [lambda: rfrope.kernel("gaussian").transport(nested)],
         "matrix": [lambda: rfrope.kernel("gaussian").warp(nested)],
         "frequencies": [lambda: rfrope.Rope(nested)],
@@ -260,7 +260,7 @@ import numpy as np, rfrope
 for call in (
     lambda: rfrope.rotate(np.ones((3, 4)), np.arange(3), [1.0, 0.5]),
     lambda: rfrope.Rope([1.0, 0.5]).rotate(np.ones((3, 4)), np.arange(3)),
-    lambda: rfrope.estimate_kernel("gaussian", 1.0, n_samples=64, rng=0),
+    lambda: rfrope.estimate_kernel(1.0, "gaussian", n_samples=64, rng=0),
 ):
     try:
         call()

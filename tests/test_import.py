@@ -79,7 +79,7 @@ import numpy as np, rfrope
 x = np.random.default_rng(0).standard_normal((3, 8), dtype=np.float32)
 results = [
     rfrope.rotate(x, range(3), rfrope.sample("matern(nu=0.8)", 4, rng=0)),
-    rfrope.estimate_kernel("gaussian", [0.0, 1.0], n_samples=64, rng=0).value,
+    rfrope.estimate_kernel([0.0, 1.0], "gaussian", n_samples=64, rng=0).value,
     rfrope.estimate_scores(x[0], x[1], 1.0, "cauchy", n_trials=64, rng=0).mean.value,
 ]
 print(hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in results)).hexdigest())

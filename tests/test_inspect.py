@@ -84,7 +84,7 @@ def test_the_scheme_is_told_against_the_ladder_of_its_base(run, config):
     (held,) = sets(run("inspect", path, "--json")[1])
     (part,) = rfrope.from_config(path)
     lags = np.arange(1, 131_072)
-    before, after = (analysis.mean_kernel(w, lags) for w in (rfrope.geometric(64, base=5e5), part.frequencies))
+    before, after = (analysis.mean_kernel(lags, w) for w in (rfrope.geometric(64, base=5e5), part.frequencies))
     change = np.abs(after - before)
     assert held["scheme"]["effect"]["largest_change"] == pytest.approx(change.max(), abs=1e-9)
     assert held["scheme"]["effect"]["at_lag"] == lags[np.argmax(change)]
@@ -100,7 +100,7 @@ def test_the_attention_factor_is_told_apart_from_the_curve(run, config):
     (part,) = rfrope.from_config(path)
     assert held["attention_factor"] == part.attention_factor == pytest.approx(0.1 * np.log(4.0) + 1.0)
     lags = np.arange(1, 512)
-    change = np.abs(analysis.mean_kernel(part.frequencies, lags) - analysis.mean_kernel(rfrope.geometric(16), lags))
+    change = np.abs(analysis.mean_kernel(lags, part.frequencies) - analysis.mean_kernel(lags, rfrope.geometric(16)))
     assert held["scheme"]["effect"]["largest_change"] == pytest.approx(change.max(), abs=1e-9)
     table = run("inspect", path, path)[1].splitlines()
     assert table[2].endswith(f" {part.attention_factor**2:.4g}")
@@ -116,7 +116,7 @@ def test_partial_rotary_is_read_as_the_whole_head(run, config):
     assert held["axes"] == json.loads(json.dumps(wanted.to_dict()["axes"]))
     lags = np.arange(1, 512)
     curves = [
-        0.75 + 0.25 * analysis.mean_kernel(omega, lags) for omega in (rfrope.geometric(4), rfrope.geometric(4) / 4.0)
+        0.75 + 0.25 * analysis.mean_kernel(lags, omega) for omega in (rfrope.geometric(4), rfrope.geometric(4) / 4.0)
     ]
     assert held["scheme"]["effect"]["largest_change"] == pytest.approx(np.max(np.abs(curves[1] - curves[0])), abs=1e-9)
     row = run("inspect", path, path)[1].splitlines()[2]
@@ -193,7 +193,7 @@ def test_a_model_with_several_parts(run, config):
     assert f"{path}: sliding_attention" in out
     assert f"{path}: full_attention" in out
     held = {one["name"]: one for one in sets(run("inspect", path, "--json")[1])}
-    parts = {part.source["name"]: part for part in rfrope.from_config(path)}
+    parts = {part.source.model.name: part for part in rfrope.from_config(path)}
     for name, part in parts.items():
         told = held[f"{path}: {name}"]
         assert told["axes"][0]["longest"] == pytest.approx(2 * np.pi / part.frequencies[-1])
@@ -370,7 +370,7 @@ def test_a_figure_shows_what_the_text_says(run, tmp_path, config, monkeypatch):
     (held, lags), told = drawn[0], {one["name"]: one for one in sets(out)}
     assert {name: last + 1 for name, last in lags.items()} == {name: one["context"] for name, one in told.items()}
     for name, one in told.items():
-        curve = analysis.mean_kernel(held[name], np.arange(one["context"]))
+        curve = analysis.mean_kernel(np.arange(one["context"]), held[name])
         assert curve[1:].min() == pytest.approx(one["axes"][0]["lowest"], abs=1e-9)
     figure = (tmp_path / "figure.svg").read_text("utf-8")
     assert "<!-- score of equal content -->" in figure
@@ -469,7 +469,7 @@ def test_each_axis_over_its_own_context(run, tmp_path):
     (held,) = sets(run("inspect", path, "--json")[1])
     assert (held["context"], [axis["context"] for axis in held["axes"]]) == ([24, 14], [24, 14])
     for axis, length in zip(held["axes"], (24, 14), strict=True):
-        curve = analysis.mean_kernel(omega[:, axis["axis"]], np.arange(length))
+        curve = analysis.mean_kernel(np.arange(length), omega[:, axis["axis"]])
         assert axis["curve"][-1] == [length - 1, pytest.approx(curve[-1])]
         assert axis["lowest"] == pytest.approx(curve[1:].min())
     (alike,) = sets(run("inspect", path, "--context", "14,14", "--json")[1])

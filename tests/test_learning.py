@@ -55,7 +55,7 @@ class Problem:
         for name, shape in self.shapes.items():
             values = rng.uniform(-1.0, 1.0, shape)
             values = values + 2.0 if name in self.positive else values
-            found.append(span * values if name in ("positions", "q_positions", "k_positions", "delta") else values)
+            found.append(span * values if name in ("positions", "q_positions", "k_positions", "lags") else values)
         return found
 
 
@@ -88,7 +88,7 @@ def problems(form: str, pairing: str) -> dict[str, Problem]:
     w, p, offset = FORMS[form]
     x, phases, paired = (2, 3, 8), (3, 3), {"pairing": pairing}
     angles = {"frequencies": w, "shift": phases}
-    lags = {"q": (2, 1, 8), "k": (2, 1, 8), "delta": p, **angles}
+    lags = {"q": (2, 1, 8), "k": (2, 1, 8), "lags": p, **angles}
     scores = {"q": x, "k": x, "q_positions": p, "k_positions": p, **angles}
     table = {"x": x, "cos": phases, "sin": phases}
     return {
@@ -101,18 +101,18 @@ def problems(form: str, pairing: str) -> dict[str, Problem]:
         "rotation_table": Problem(_table, {"positions": p, **angles, "scale": phases}),
         "phases": Problem(rfrope.rotation.phases, {"positions": p, **angles}),
         "scores": Problem(rfrope.scores, scores, options=paired),
-        "mean_kernel": Problem(analysis.mean_kernel, {"frequencies": w, "delta": p}),
+        "mean_kernel": Problem(analysis.mean_kernel, {"frequencies": w, "lags": p}),
         "phase_shift": Problem(heads.phase_shift, {"frequencies": w, "offset": offset}),
         "shifted_scores": Problem(heads.shifted_scores, lags, options=paired),
         "shifted_terms": Problem(_terms, lags, options=paired),
-        "shifted_mean_kernel": Problem(heads.shifted_mean_kernel, {"delta": p, **angles}),
+        "shifted_mean_kernel": Problem(heads.shifted_mean_kernel, {"lags": p, **angles}),
         "aligned_shift": Problem(
             heads.aligned_shift,
             {"frequencies": w, "offset": offset, "cosine": (3,), "sine": (3,)},
             ("cosine",),  # the angle jumps where both coefficients are zero
         ),
         "alignment": Problem(_alignment, {**angles, "offset": offset, "weights": (3,)}, ("weights",)),
-        "positional_scores": Problem(heads.positional_scores, {"frequencies": w, "delta": p, "offset": offset}),
+        "positional_scores": Problem(heads.positional_scores, {"frequencies": w, "lags": p, "offset": offset}),
         "positional_weights": Problem(_positional, {"frequencies": w, "offset": offset}),
         "positional_attention": Problem(_profile, {"frequencies": w, "offset": offset}),
     }
@@ -135,7 +135,7 @@ JAX_CASES = [
 def test_every_argument_that_is_real_is_among_the_problems():
     """A signature that gains an array must be entered here."""
     real = {"x", "positions", "frequencies", "shift", "scale", "phases", "cos", "sin", "q", "k", "q_positions",
-            "k_positions", "delta", "offset", "cosine", "sine", "weights"}  # fmt: skip
+            "k_positions", "lags", "offset", "cosine", "sine", "weights"}  # fmt: skip
     for name, problem in problems("(D,)", "half").items():
         if problem.function.__module__.startswith("rfrope"):
             parameters = problem.function.__wrapped__.__code__
@@ -260,7 +260,7 @@ def test_gradients_of_the_mean_kernel_at_large_lags_are_the_analytic_ones(name):
     weights = 1.0 / lags
     lib = library(name)
     by_frequency, by_lag = gradients(
-        name, lambda w, d: (analysis.mean_kernel(w, d) * lib(weights)).sum(), [omega, lags]
+        name, lambda w, d: (analysis.mean_kernel(d, w) * lib(weights)).sum(), [omega, lags]
     )
     with mpmath.workdps(60):
         sines = [
@@ -294,7 +294,7 @@ def wanted_functions() -> Iterator[list[str]]:
         ("rotated", lambda x, at, w: rfrope.rotate(x, at, w)),
         ("rotated", lambda x, at, w: rfrope.scores(x, x, at, at, w)),
         ("cos_sin", lambda x, at, w: rfrope.rotation_table(at, w)[1]),
-        ("mean_cos", lambda x, at, w: analysis.mean_kernel(w, at)),
+        ("mean_cos", lambda x, at, w: analysis.mean_kernel(at, w)),
     ],
     ids=["rotate", "scores", "rotation_table", "mean_kernel"],
 )

@@ -134,10 +134,10 @@ AT_ZERO = {
     "relative_error": lambda x, kernel: moments.relative_error(like(x, Q), like(x, K), x, kernel),
     "score_variance": lambda x, kernel: moments.score_variance(like(x, Q), like(x, K), x, kernel),
     "expected_score": lambda x, kernel: moments.expected_score(like(x, Q), like(x, K), x, kernel),
-    "stderr of the band": lambda x, kernel: moments.mean_kernel_band(kernel, x, n_blocks=8).stderr,
-    "upper end of the band": lambda x, kernel: moments.mean_kernel_band(kernel, x, n_blocks=8).upper,
+    "stderr of the band": lambda x, kernel: moments.mean_kernel_band(x, kernel, n_blocks=8).stderr,
+    "upper end of the band": lambda x, kernel: moments.mean_kernel_band(x, kernel, n_blocks=8).upper,
     "density": lambda x, kernel: kernels.parse(kernel).density(x),
-    "standard error": lambda x, kernel: rfrope.estimate_kernel(kernel, x, n_samples=8, rng=0).stderr,
+    "standard error": lambda x, kernel: rfrope.estimate_kernel(x, kernel, n_samples=8, rng=0).stderr,
     "variance of the estimate": lambda x, kernel: (
         rfrope.estimate_scores(like(x, Q), like(x, K), x, kernel, n_trials=8, rng=0).variance.stderr
     ),

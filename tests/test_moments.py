@@ -32,9 +32,9 @@ class Tones(Kernel):
     def n_columns(self):
         return 1
 
-    def _phi(self, delta, xp):
+    def _phi(self, lags, xp):
         return sum(
-            w * xp.cos(xp.sum(delta * xp.asarray(f), axis=-1))
+            w * xp.cos(xp.sum(lags * xp.asarray(f), axis=-1))
             for w, f in zip(self.weights, self.frequencies, strict=True)
         )
 
@@ -47,34 +47,34 @@ class Tones(Kernel):
                 yield 0.5 * weight, sign * np.asarray(frequency)
 
 
-def enumerated(q, k, delta, law, pairing):
-    """Mean and variance of rotate(q, 0) . rotate(k, delta) over every outcome of three independent blocks."""
+def enumerated(q, k, lags, law, pairing):
+    """Mean and variance of rotate(q, 0) . rotate(k, lags) over every outcome of three independent blocks."""
     first = second = 0.0
     for outcome in itertools.product(law.atoms(), repeat=q.shape[-1] // 2):
         probability = math.prod(weight for weight, _ in outcome)
         omega = np.stack([frequency for _, frequency in outcome])
-        lag = np.atleast_1d(np.asarray(delta, dtype=float))
+        lag = np.atleast_1d(np.asarray(lags, dtype=float))
         score = rotate(q, 0.0 * lag, omega, pairing=pairing) @ rotate(k, lag, omega, pairing=pairing)
         first, second = first + probability * score, second + probability * score**2
     return float(first), float(second - first**2)
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("delta", [-3.0, -0.5, 0.25, 1.0, 7.0])
-def test_moments_are_those_of_every_outcome_enumerated(delta, pairing):
-    mean, variance = enumerated(Q3, K3, delta, Tones(), pairing)
-    assert expected_score(Q3, K3, delta, Tones(), pairing=pairing) == pytest.approx(mean, abs=1e-13)
-    assert score_variance(Q3, K3, delta, Tones(), pairing=pairing) == pytest.approx(variance, abs=1e-12)
-    assert relative_error(Q3, K3, delta, Tones(), pairing=pairing) == pytest.approx(math.sqrt(variance) / abs(mean))
+@pytest.mark.parametrize("lags", [-3.0, -0.5, 0.25, 1.0, 7.0])
+def test_moments_are_those_of_every_outcome_enumerated(lags, pairing):
+    mean, variance = enumerated(Q3, K3, lags, Tones(), pairing)
+    assert expected_score(Q3, K3, lags, Tones(), pairing=pairing) == pytest.approx(mean, abs=1e-13)
+    assert score_variance(Q3, K3, lags, Tones(), pairing=pairing) == pytest.approx(variance, abs=1e-12)
+    assert relative_error(Q3, K3, lags, Tones(), pairing=pairing) == pytest.approx(math.sqrt(variance) / abs(mean))
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_moments_are_those_of_every_outcome_enumerated_on_two_axes(pairing):
     law = Tones(((0.7, -0.2), (0.1, 1.3)), (0.4, 0.6), ndim=2)
-    for delta in ((1.0, 0.0), (-2.0, 0.5), (3.0, -4.0)):
-        mean, variance = enumerated(Q3, K3, delta, law, pairing)
-        assert expected_score(Q3, K3, delta, law, pairing=pairing) == pytest.approx(mean, abs=1e-13)
-        assert score_variance(Q3, K3, delta, law, pairing=pairing) == pytest.approx(variance, abs=1e-12)
+    for lags in ((1.0, 0.0), (-2.0, 0.5), (3.0, -4.0)):
+        mean, variance = enumerated(Q3, K3, lags, law, pairing)
+        assert expected_score(Q3, K3, lags, law, pairing=pairing) == pytest.approx(mean, abs=1e-13)
+        assert score_variance(Q3, K3, lags, law, pairing=pairing) == pytest.approx(variance, abs=1e-12)
 
 
 def test_the_pairing_matters():
@@ -94,10 +94,10 @@ DENSITIES = [
 ]
 
 
-def integrated(q, k, delta, omega, mass):
+def integrated(q, k, lags, omega, mass):
     """Mean and variance of sum_i (A_i cos u_i + B_i sin u_i) for independent omega_i, by summing over a grid."""
     half = len(q) // 2
-    u = np.tensordot(omega, np.atleast_1d(delta), axes=([-1], [0])) if np.ndim(delta) else omega * delta
+    u = np.tensordot(omega, np.atleast_1d(lags), axes=([-1], [0])) if np.ndim(lags) else omega * lags
     cos, sin, mean, variance = np.cos(u), np.sin(u), 0.0, 0.0
     for i in range(half):
         a = q[i] * k[i] + q[half + i] * k[half + i]
@@ -115,10 +115,10 @@ def test_moments_are_integrals_over_the_density(text, scale, width, cells, toler
     mass = law.density(omega) * step
     q, k = Q3[[0, 1, 3, 4]], K3[[0, 1, 3, 4]]
     size = tolerance * (q @ q) * (k @ k)
-    for delta in (0.3 * scale, -1.1 * scale, 2.7 * scale):
-        mean, variance = integrated(q, k, delta, omega, mass)
-        assert expected_score(q, k, delta, law) == pytest.approx(mean, abs=size)
-        assert score_variance(q, k, delta, law) == pytest.approx(variance, abs=size)
+    for lags in (0.3 * scale, -1.1 * scale, 2.7 * scale):
+        mean, variance = integrated(q, k, lags, omega, mass)
+        assert expected_score(q, k, lags, law) == pytest.approx(mean, abs=size)
+        assert score_variance(q, k, lags, law) == pytest.approx(variance, abs=size)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,10 @@ def test_moments_are_integrals_over_the_density_on_two_axes(text, scales, width,
     line = (np.arange(cells) + 0.5) * (2.0 * width / cells) - width
     omega = np.stack(np.meshgrid(line / scales[0], line / scales[1], indexing="ij"), axis=-1)
     mass = law.density(omega) * (2.0 * width / cells) ** 2 / math.prod(scales)
-    for delta in ((1.0, -2.0), (4.0, 3.0)):
-        mean, variance = integrated(Q3[:4], K3[:4], np.asarray(delta), omega, mass)
-        assert expected_score(Q3[:4], K3[:4], delta, law) == pytest.approx(mean, abs=1e-6)
-        assert score_variance(Q3[:4], K3[:4], delta, law) == pytest.approx(variance, abs=1e-6)
+    for lags in ((1.0, -2.0), (4.0, 3.0)):
+        mean, variance = integrated(Q3[:4], K3[:4], np.asarray(lags), omega, mass)
+        assert expected_score(Q3[:4], K3[:4], lags, law) == pytest.approx(mean, abs=1e-6)
+        assert score_variance(Q3[:4], K3[:4], lags, law) == pytest.approx(variance, abs=1e-6)
 
 
 MUTATIONS = {
@@ -203,13 +203,13 @@ def test_relative_error_counts_a_negative_mean_by_its_size():
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_vectors_broadcast_against_lags(function):
-    q, k, delta = RNG.normal(size=(5, 1, 6)), RNG.normal(size=(5, 1, 6)), np.linspace(-9.0, 9.0, 7)
-    table = function(q, k, delta, "gaussian(scale=4)")
+    q, k, lags = RNG.normal(size=(5, 1, 6)), RNG.normal(size=(5, 1, 6)), np.linspace(-9.0, 9.0, 7)
+    table = function(q, k, lags, "gaussian(scale=4)")
     assert table.shape == (5, 7)
     for i, j in ((0, 0), (4, 6), (2, 3)):
-        assert table[i, j] == pytest.approx(function(q[i, 0], k[i, 0], delta[j], "gaussian(scale=4)"), rel=1e-14)
-    assert function(q[:, 0], k[:, 0], delta[:5], "gaussian(scale=4)").shape == (5,)
-    assert function(q[0, 0], k, delta, "gaussian(scale=4)").shape == (5, 7)
+        assert table[i, j] == pytest.approx(function(q[i, 0], k[i, 0], lags[j], "gaussian(scale=4)"), rel=1e-14)
+    assert function(q[:, 0], k[:, 0], lags[:5], "gaussian(scale=4)").shape == (5,)
+    assert function(q[0, 0], k, lags, "gaussian(scale=4)").shape == (5, 7)
     assert function(Q3, K3, 1.0, "gaussian").shape == ()
     assert function(Q3, K3, np.zeros((2, 0)), "gaussian").shape == (2, 0)
 
@@ -217,11 +217,11 @@ def test_vectors_broadcast_against_lags(function):
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_lags_of_several_axes_lose_their_last(function, ndim):
-    delta = RNG.normal(size=(4, 7, ndim))
+    lags = RNG.normal(size=(4, 7, ndim))
     q, k = RNG.normal(size=(2, 7, 6))
-    table = function(q, k, delta, f"gaussian(scale=2, ndim={ndim})")
+    table = function(q, k, lags, f"gaussian(scale=2, ndim={ndim})")
     assert table.shape == (4, 7)
-    radius = float(np.linalg.norm(delta[3, 5]))
+    radius = float(np.linalg.norm(lags[3, 5]))
     assert table[3, 5] == pytest.approx(function(q[5], k[5], radius, "gaussian(scale=2)"), rel=1e-12)
 
 
@@ -237,11 +237,11 @@ def test_lists_and_text_are_accepted(function):
 @pytest.mark.parametrize("text", ["gaussian(scale=4)", "matern(nu=1.5, scale=4)", "matern(nu=0.7, scale=4)", "sinc"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_library_gives_numpys_numbers(xp, function, text):
-    q, k, delta = RNG.normal(size=(3, 1, 6)), RNG.normal(size=(3, 1, 6)), np.asarray([0.0, -1.0, 2.5, 9.0])
-    got = function(xp(q), xp(k), xp(delta), text)
+    q, k, lags = RNG.normal(size=(3, 1, 6)), RNG.normal(size=(3, 1, 6)), np.asarray([0.0, -1.0, 2.5, 9.0])
+    got = function(xp(q), xp(k), xp(lags), text)
     assert xp.owns(got)
     assert got.dtype == xp.dtype("float64")
-    np.testing.assert_allclose(xp.host(got), function(q, k, delta, text), rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(xp.host(got), function(q, k, lags, text), rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -252,31 +252,29 @@ def test_a_list_of_lags_joins_any_library(xp, function):
 
 
 READERS_OF_LAGS = {
-    **{function.__name__: lambda q, k, delta, f=function: f(q, k, delta, "gaussian") for function in FUNCTIONS},
-    "estimate_scores": lambda q, k, delta: (
-        rfrope.estimate_scores(q, k, delta, "gaussian", n_trials=8, rng=0).mean.value
-    ),
-    "recentred_kernel": lambda q, k, delta: rfrope.heads.recentred_kernel("gaussian", delta, q),
-    "sine_share": lambda q, k, delta: rfrope.analysis.sine_share(q, k, [1.0, 0.25, 0.5], delta),
+    **{function.__name__: lambda q, k, lags, f=function: f(q, k, lags, "gaussian") for function in FUNCTIONS},
+    "estimate_scores": lambda q, k, lags: rfrope.estimate_scores(q, k, lags, "gaussian", n_trials=8, rng=0).mean.value,
+    "recentred_kernel": lambda q, k, lags: rfrope.heads.recentred_kernel(lags, q, "gaussian"),
+    "sine_share": lambda q, k, lags: rfrope.analysis.sine_share(q, k, lags, [1.0, 0.25, 0.5]),
 }
 
 
 @pytest.mark.parametrize("name", READERS_OF_LAGS)
 def test_lags_of_numpy_join_any_library(xp, name):
     """One reader of lags: what one function takes beside q and k, all do."""
-    read, delta = READERS_OF_LAGS[name], np.asarray([2.0**-40, 1.0, 4.0, -1.0, 0.0, 9.0])
-    got = read(xp(Q3[None]), xp(K3[None]), delta)
+    read, lags = READERS_OF_LAGS[name], np.asarray([2.0**-40, 1.0, 4.0, -1.0, 0.0, 9.0])
+    got = read(xp(Q3[None]), xp(K3[None]), lags)
     assert xp.owns(got)
-    np.testing.assert_allclose(xp.host(got), read(Q3[None], K3[None], delta), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(xp.host(got), read(Q3[None], K3[None], lags), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 2.0**501])
 @pytest.mark.parametrize("name", READERS_OF_LAGS)
 def test_lags_that_are_no_place_are_refused_by_all(name, bad):
-    with pytest.raises(ValueError, match=r"delta holds NaN or infinity, or magnitudes above 2\*\*500"):
+    with pytest.raises(ValueError, match=r"lags holds NaN or infinity, or magnitudes above 2\*\*500"):
         READERS_OF_LAGS[name](Q3[None], K3[None], [0.0, bad])
-    with pytest.raises(ValueError, match="delta holds NaN"):
-        mean_kernel_band("gaussian", [0.0, bad], n_blocks=4)
+    with pytest.raises(ValueError, match="lags holds NaN"):
+        mean_kernel_band([0.0, bad], "gaussian", n_blocks=4)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -299,14 +297,14 @@ def test_narrow_features_are_computed_in_float64_in_every_library(xp, dtype):
 
 
 def test_arguments_are_left_alone():
-    q, k, delta = Q3.copy(), K3.copy(), np.asarray([0.0, 1.0])
-    relative_error(q, k, delta, "gaussian")
+    q, k, lags = Q3.copy(), K3.copy(), np.asarray([0.0, 1.0])
+    relative_error(q, k, lags, "gaussian")
     assert np.array_equal(q, Q3)
     assert np.array_equal(k, K3)
-    assert delta.tolist() == [0.0, 1.0]
+    assert lags.tolist() == [0.0, 1.0]
 
 
-GOOD = {"q": [1.0, 2.0], "k": [3.0, 4.0], "delta": [0.0, 1.0], "kernel": "gaussian", "pairing": "half"}
+GOOD = {"q": [1.0, 2.0], "k": [3.0, 4.0], "lags": [0.0, 1.0], "kernel": "gaussian", "pairing": "half"}
 BAD = [
     ("q", [1.0, 2.0, 3.0], ValueError),
     ("q", 1.0, ValueError),
@@ -319,10 +317,10 @@ BAD = [
     ("k", [1, 2], TypeError),
     ("k", {}, TypeError),
     ("q", [[1.0, 2.0]] * 3, ValueError),
-    ("delta", [0.0, 1.0j], TypeError),
-    ("delta", [True, False], TypeError),
-    ("delta", "far", TypeError),
-    ("delta", None, TypeError),
+    ("lags", [0.0, 1.0j], TypeError),
+    ("lags", [True, False], TypeError),
+    ("lags", "far", TypeError),
+    ("lags", None, TypeError),
     ("kernel", "gausian", ValueError),
     ("kernel", "gaussian(scale=-1)", ValueError),
     ("kernel", 3.0, TypeError),
@@ -342,13 +340,13 @@ def test_bad_input_is_named(function, name, value, error):
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_lags_that_do_not_fit_are_named(function):
-    with pytest.raises(ValueError, match="delta has shape"):
+    with pytest.raises(ValueError, match="lags has shape"):
         function([1.0, 2.0], [3.0, 4.0], [1.0, 2.0, 3.0], "gaussian(ndim=2)")
-    with pytest.raises(ValueError, match=r"delta.*\(3,\) of q and k and \(4,\) of delta"):
+    with pytest.raises(ValueError, match=r"lags.*\(3,\) of q and k and \(4,\) of lags"):
         function(np.ones((3, 2)), np.ones((3, 2)), np.ones(4), "gaussian")
 
 
 def test_two_libraries_at_once_are_refused():
     strict = pytest.importorskip("array_api_strict", reason="array-api-strict is the second library of this test")
-    with pytest.raises(TypeError, match="q is a numpy array but delta is a array_api_strict array"):
+    with pytest.raises(TypeError, match="q is a numpy array but lags is a array_api_strict array"):
         expected_score(Q3, K3, strict.asarray([1.0]), "gaussian")

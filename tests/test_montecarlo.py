@@ -80,8 +80,8 @@ class Wrong(Kernel):
     def n_columns(self):
         return self.right.n_columns
 
-    def _phi(self, delta, xp):
-        return self.right._phi(delta, xp)
+    def _phi(self, lags, xp):
+        return self.right._phi(lags, xp)
 
     def _transport(self, u):
         omega = self.right._transport(u)
@@ -92,9 +92,9 @@ class Wrong(Kernel):
 
 
 def kernel_agrees(law: Kernel, text: str, n_samples: int) -> bool:
-    right, delta = kernels.parse(text), -FACTORS * scale_of(text)
-    truth = {"phi": right.phi(delta), "phi2": right.phi(2.0 * delta), "sin": np.zeros(8)}
-    found = {q: estimate_kernel(law, delta, n_samples=n_samples, rng=[7, i], quantity=q) for i, q in enumerate(truth)}
+    right, lags = kernels.parse(text), -FACTORS * scale_of(text)
+    truth = {"phi": right.phi(lags), "phi2": right.phi(2.0 * lags), "sin": np.zeros(8)}
+    found = {q: estimate_kernel(lags, law, n_samples=n_samples, rng=[7, i], quantity=q) for i, q in enumerate(truth)}
     return agrees(*(z_scores(found[q], truth[q]) for q in truth))
 
 
@@ -118,32 +118,32 @@ def test_estimate_kernel_shows_a_scale_off_by_one_percent(text):
 @pytest.mark.parametrize("text", ["gaussian(scale=(3, 5), ndim=2)", "matern(nu=1.5, scale=4, ndim=3)", "sinc(ndim=2)"])
 def test_estimate_kernel_on_several_axes(text):
     law = kernels.parse(text)
-    delta = np.random.default_rng(3).normal(size=(2, 4, law.ndim)) * 2.0
-    found = estimate_kernel(law, delta, n_samples=2**16, rng=1)
+    lags = np.random.default_rng(3).normal(size=(2, 4, law.ndim)) * 2.0
+    found = estimate_kernel(lags, law, n_samples=2**16, rng=1)
     assert found.value.shape == found.stderr.shape == (2, 4)
-    assert agrees(z_scores(found, law.phi(delta)))
+    assert agrees(z_scores(found, law.phi(lags)))
 
 
 def test_estimate_kernel_of_the_algebra():
     law = kernels.mixture([0.3, 0.7], [rfrope.kernel("gaussian", scale=3.0), rfrope.kernel("cauchy")]) * rfrope.kernel(
         "sinc"
     )
-    delta = np.linspace(0.1, 4.0, 8)
-    assert agrees(z_scores(estimate_kernel(law, delta, n_samples=2**17, rng=1), law.phi(delta)))
+    lags = np.linspace(0.1, 4.0, 8)
+    assert agrees(z_scores(estimate_kernel(lags, law, n_samples=2**17, rng=1), law.phi(lags)))
 
 
 def test_estimate_kernel_by_hand():
-    omega, delta = rfrope.sample("gaussian(scale=2)", 500, rng=11), np.asarray([0.5, -3.0])
-    u = delta[:, None] * omega
+    omega, lags = rfrope.sample("gaussian(scale=2)", 500, rng=11), np.asarray([0.5, -3.0])
+    u = lags[:, None] * omega
     for quantity, values in (("phi", np.cos(u)), ("phi2", np.cos(2.0 * u)), ("sin", np.sin(u))):
-        found = estimate_kernel("gaussian(scale=2)", delta, n_samples=500, rng=11, quantity=quantity)
+        found = estimate_kernel(lags, "gaussian(scale=2)", n_samples=500, rng=11, quantity=quantity)
         np.testing.assert_allclose(found.value, values.mean(axis=-1), rtol=1e-12)
         np.testing.assert_allclose(found.stderr, stats.sem(values, axis=-1), rtol=1e-12)
         assert found.n == 500
 
 
 def test_estimate_kernel_at_lag_0_is_exact():
-    found = estimate_kernel("exponential", [0.0], n_samples=1000, rng=0)
+    found = estimate_kernel([0.0], "exponential", n_samples=1000, rng=0)
     assert (found.value.tolist(), found.stderr.tolist()) == ([1.0], [0.0])
 
 
@@ -161,10 +161,10 @@ def test_results_are_frozen():
 # -- estimate_scores on real vectors -----------------------------------------------------------------------------------
 
 
-def scores_agree(law, right, q, k, delta, *, n_trials, rng=5, pairing="half") -> bool:
-    found = estimate_scores(q, k, delta, law, n_trials=n_trials, rng=rng, pairing=pairing)
-    mean = z_scores(found.mean, expected_score(q, k, delta, right, pairing=pairing))
-    return agrees(mean, z_scores(found.variance, score_variance(q, k, delta, right, pairing=pairing)))
+def scores_agree(law, right, q, k, lags, *, n_trials, rng=5, pairing="half") -> bool:
+    found = estimate_scores(q, k, lags, law, n_trials=n_trials, rng=rng, pairing=pairing)
+    mean = z_scores(found.mean, expected_score(q, k, lags, right, pairing=pairing))
+    return agrees(mean, z_scores(found.variance, score_variance(q, k, lags, right, pairing=pairing)))
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
@@ -185,33 +185,33 @@ def test_scores_of_real_tokens_agree_with_theory_at_their_own_lags(text, head):
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 def test_scores_agree_on_two_axes_and_in_both_pairings(pairing):
     q, k = (v[:, None] for v in example_pairs())
-    delta = np.asarray([[1.0, 2.0], [-3.0, 4.0], [8.0, 0.0], [0.0, -16.0]])
+    lags = np.asarray([[1.0, 2.0], [-3.0, 4.0], [8.0, 0.0], [0.0, -16.0]])
     text = "matern(nu=1.5, scale=(6, 9), ndim=2)"
-    assert scores_agree(text, text, q, k, delta, n_trials=2**13, pairing=pairing)
+    assert scores_agree(text, text, q, k, lags, n_trials=2**13, pairing=pairing)
 
 
 def test_scores_show_a_missing_symmetrisation():
     q, k = (v[:, None] for v in example_pairs())
     for text in EXAMPLES:
-        law, delta = kernels.parse(text), -FACTORS * scale_of(text)
-        found = estimate_scores(q, k, delta, Wrong(law, "one sign"), n_trials=2**12, rng=5)
-        assert not agrees(z_scores(found.mean, expected_score(q, k, delta, law)))  # E S alone shows it
+        law, lags = kernels.parse(text), -FACTORS * scale_of(text)
+        found = estimate_scores(q, k, lags, Wrong(law, "one sign"), n_trials=2**12, rng=5)
+        assert not agrees(z_scores(found.mean, expected_score(q, k, lags, law)))  # E S alone shows it
 
 
 def test_scores_show_a_scale_off_by_one_percent():
     # near lag 0 the variance grows with its square: 2 % more, against a standard error of 0.3 %
     q, k = example_pairs()
     law = kernels.parse("gaussian(scale=32)")
-    check = functools.partial(scores_agree, right=law, q=q[:2, None], k=k[:2, None], delta=[4.0, 8.0], n_trials=2**18)
+    check = functools.partial(scores_agree, right=law, q=q[:2, None], k=k[:2, None], lags=[4.0, 8.0], n_trials=2**18)
     assert check(law)
     assert not check(Wrong(law, "scale 1 %"))
 
 
-def scores_by_rotation(q, k, delta, text, n_trials, rng) -> np.ndarray:
+def scores_by_rotation(q, k, lags, text, n_trials, rng) -> np.ndarray:
     """Scores of every trial, (pairs, lags, trials), from the frequencies of `sample` and `rotate` alone."""
     heads = rfrope.sample(text, q.shape[-1] // 2, rng=rng, heads=n_trials)
-    keys = np.tile(k[:, None], (len(delta), 1))
-    here, there = np.asarray([[0.0]]), np.asarray(delta, dtype=float)[:, None]
+    keys = np.tile(k[:, None], (len(lags), 1))
+    here, there = np.asarray([[0.0]]), np.asarray(lags, dtype=float)[:, None]
     return np.stack(
         [
             np.einsum("nqd,nmd->nm", rfrope.rotate(q[:, None], here, omega), rfrope.rotate(keys, there, omega))
@@ -315,14 +315,14 @@ def test_one_axis_or_a_last_axis_of_one_are_the_same():
 )
 def test_shapes_broadcast(q_shape, k_shape, delta_shape, shape):
     rng = np.random.default_rng(1)
-    q, k, delta = rng.normal(size=q_shape), rng.normal(size=k_shape), rng.normal(size=delta_shape)
-    found = estimate_scores(q, k, delta, "gaussian", n_trials=16, rng=1)
+    q, k, lags = rng.normal(size=q_shape), rng.normal(size=k_shape), rng.normal(size=delta_shape)
+    found = estimate_scores(q, k, lags, "gaussian", n_trials=16, rng=1)
     for estimate in (found.mean, found.variance):
         assert estimate.value.shape == estimate.stderr.shape == shape
     full_q, full_k, full_delta = (
         np.broadcast_to(q, (*shape, 6)).reshape(-1, 6),
         np.broadcast_to(k, (*shape, 6)).reshape(-1, 6),
-        np.broadcast_to(delta, shape).reshape(-1),
+        np.broadcast_to(lags, shape).reshape(-1),
     )
     for index in range(full_delta.size):
         one = estimate_scores(full_q[index], full_k[index], full_delta[index], "gaussian", n_trials=16, rng=1)
@@ -346,10 +346,10 @@ def calibrated(z: np.ndarray) -> bool:
 def score_runs():
     """Two hundred runs for two real pairs and one of a single block, whose scores are far from normal."""
     q, k = (v[[0, 5]][:, None] for v in example_pairs())
-    delta, text = np.asarray([-8.0, -32.0]), "gaussian(scale=32)"
-    real = [estimate_scores(q, k, delta, text, n_trials=2048, rng=[1, run]) for run in range(RUNS)]
+    lags, text = np.asarray([-8.0, -32.0]), "gaussian(scale=32)"
+    real = [estimate_scores(q, k, lags, text, n_trials=2048, rng=[1, run]) for run in range(RUNS)]
     one = [estimate_scores([1.0, 0.0], [1.0, 0.2], [400.0], text, n_trials=2048, rng=[2, run]) for run in range(RUNS)]
-    return (real, expected_score(q, k, delta, text), score_variance(q, k, delta, text)), (
+    return (real, expected_score(q, k, lags, text), score_variance(q, k, lags, text)), (
         one,
         expected_score([1.0, 0.0], [1.0, 0.2], [400.0], text),
         score_variance([1.0, 0.0], [1.0, 0.2], [400.0], text),
@@ -391,9 +391,9 @@ def test_calibration_tells_wrong_standard_errors(score_runs):
 
 @pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
 def test_standard_errors_of_estimate_kernel_are_calibrated(quantity):
-    law, delta = kernels.parse("matern(nu=1.5, scale=16)"), np.asarray([4.0, 16.0, 64.0])
-    truth = {"phi": law.phi(delta), "phi2": law.phi(2.0 * delta), "sin": np.zeros(3)}[quantity]
-    runs = [estimate_kernel(law, delta, n_samples=4096, rng=[3, run], quantity=quantity) for run in range(RUNS)]
+    law, lags = kernels.parse("matern(nu=1.5, scale=16)"), np.asarray([4.0, 16.0, 64.0])
+    truth = {"phi": law.phi(lags), "phi2": law.phi(2.0 * lags), "sin": np.zeros(3)}[quantity]
+    runs = [estimate_kernel(lags, law, n_samples=4096, rng=[3, run], quantity=quantity) for run in range(RUNS)]
     z = np.stack([z_scores(run, truth) for run in runs], axis=-1)
     assert all(calibrated(row) for row in z)
 
@@ -532,7 +532,7 @@ def score_job(**options):
 
 
 def kernel_job(**options):
-    return estimate_kernel("matern(nu=1.5, scale=16)", np.linspace(0, 50, 16), n_samples=300_001, rng=9, **options)
+    return estimate_kernel(np.linspace(0, 50, 16), "matern(nu=1.5, scale=16)", n_samples=300_001, rng=9, **options)
 
 
 @pytest.fixture(scope="module")
@@ -601,10 +601,10 @@ def test_an_error_in_a_worker_reaches_the_caller(executors):
 @pytest.mark.parametrize("job", ["scores", "kernel"])
 def test_memory_is_that_of_a_chunk(job):
     q, k = (v[:, None] for v in example_pairs())
-    delta = -FACTORS * 32.0
+    lags = -FACTORS * 32.0
     run = {
-        "scores": lambda n: estimate_scores(q, k, delta, "gaussian(scale=32)", n_trials=n, rng=0),
-        "kernel": lambda n: estimate_kernel("gaussian(scale=32)", delta, n_samples=n, rng=0),
+        "scores": lambda n: estimate_scores(q, k, lags, "gaussian(scale=32)", n_trials=n, rng=0),
+        "kernel": lambda n: estimate_kernel(lags, "gaussian(scale=32)", n_samples=n, rng=0),
     }[job]
     least = {"scores": 2**12, "kernel": 2**17}[job]
     run(8)  # imports and caches are not counted
@@ -628,7 +628,7 @@ def test_memory_is_that_of_a_chunk(job):
 
 
 def many_lags_job(**options):
-    return estimate_kernel("exponential(scale=4)", np.arange(-50.0, 450.0), n_samples=700_001, rng=9, **options)
+    return estimate_kernel(np.arange(-50.0, 450.0), "exponential(scale=4)", n_samples=700_001, rng=9, **options)
 
 
 @pytest.fixture
@@ -643,25 +643,25 @@ def transforms(monkeypatch):
     return calls
 
 
-def plain_estimate(text, delta, monkeypatch, **options) -> Estimate:
+def plain_estimate(text, lags, monkeypatch, **options) -> Estimate:
     """The estimate by central moments, without accelerators."""
     with monkeypatch.context() as patch:
         patch.setattr(dispatch, "backend_function", lambda function, place: None)
-        return estimate_kernel(text, delta, **options)
+        return estimate_kernel(lags, text, **options)
 
 
 @pytest.mark.parametrize("text", ["gaussian(scale=4)", "exponential(scale=4)", "sinc(bandwidth=0.3)"])
 @pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
 @pytest.mark.parametrize("kind", ["grid", "scattered"])
 def test_estimates_at_many_lags_are_the_plain_ones(text, quantity, kind, transforms, monkeypatch):
-    delta = np.arange(300.0) * 0.5
+    lags = np.arange(300.0) * 0.5
     if kind == "scattered":
-        delta = np.concatenate([[0.0], np.random.default_rng(0).uniform(0.0, 150.0, 299)])
+        lags = np.concatenate([[0.0], np.random.default_rng(0).uniform(0.0, 150.0, 299)])
     options = {"n_samples": 2**15, "rng": 3, "quantity": quantity}
-    found = estimate_kernel(text, delta, **options)
+    found = estimate_kernel(lags, text, **options)
     assert transforms
     transforms.clear()
-    plain = plain_estimate(text, delta, monkeypatch, **options)
+    plain = plain_estimate(text, lags, monkeypatch, **options)
     assert not transforms
     assert np.max(np.abs(found.value - plain.value)) < 1e-9
     assert np.all(np.abs(found.stderr - plain.stderr) <= 1e-3 * plain.stderr)
@@ -673,12 +673,12 @@ def test_estimates_at_many_lags_are_the_plain_ones(text, quantity, kind, transfo
 def test_estimates_on_grids_of_several_axes(axes, transforms):
     law = kernels.parse(f"gaussian(scale=4, ndim={axes})")
     side = {2: 20, 3: 10}[axes]
-    delta = np.stack(np.meshgrid(*[np.arange(side) - 3.0] * axes, indexing="xy"), axis=-1)
-    found = estimate_kernel(law, delta, n_samples=2**15, rng=1)
+    lags = np.stack(np.meshgrid(*[np.arange(side) - 3.0] * axes, indexing="xy"), axis=-1)
+    found = estimate_kernel(lags, law, n_samples=2**15, rng=1)
     assert transforms
-    assert found.value.shape == found.stderr.shape == delta.shape[:-1]
+    assert found.value.shape == found.stderr.shape == lags.shape[:-1]
     chosen = np.random.default_rng(0).integers(0, side, (8, axes)).T
-    assert agrees(z_scores(Estimate(found.value[*chosen], found.stderr[*chosen], found.n), law.phi(delta[*chosen])))
+    assert agrees(z_scores(Estimate(found.value[*chosen], found.stderr[*chosen], found.n), law.phi(lags[*chosen])))
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
@@ -704,7 +704,7 @@ def test_memory_does_not_grow_with_the_draws_at_many_lags(transforms):
         tracemalloc.start()
         try:
             with rfrope.threads(1):
-                estimate_kernel("gaussian(scale=32)", np.arange(float(n_lags)), n_samples=n_samples, rng=0)
+                estimate_kernel(np.arange(float(n_lags)), "gaussian(scale=32)", n_samples=n_samples, rng=0)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -730,36 +730,36 @@ def assert_matches(xp, got: Estimate, wanted: Estimate) -> None:
 @pytest.mark.parametrize("text", ["gaussian(scale=4)", "matern(nu=0.7, scale=4)"])
 @pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
 def test_estimate_kernel_in_every_library(xp, quantity, text):
-    delta = np.asarray([[0.5, -3.0], [10.0, 0.0]])
-    got = estimate_kernel(text, xp(delta), n_samples=1000, rng=4, quantity=quantity)
-    assert_matches(xp, got, estimate_kernel(text, delta, n_samples=1000, rng=4, quantity=quantity))
+    lags = np.asarray([[0.5, -3.0], [10.0, 0.0]])
+    got = estimate_kernel(xp(lags), text, n_samples=1000, rng=4, quantity=quantity)
+    assert_matches(xp, got, estimate_kernel(lags, text, n_samples=1000, rng=4, quantity=quantity))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 def test_estimate_scores_in_every_library(xp, pairing, dtype):
     q, k = (v[:4, None].astype(dtype) for v in example_pairs())
-    delta = np.asarray([-1.0, -8.0, -59.0])
+    lags = np.asarray([-1.0, -8.0, -59.0])
     options = {"n_trials": 300, "rng": 4, "pairing": pairing}
-    got = estimate_scores(xp(q), xp(k), xp(delta), "cauchy(scale=24)", **options)
-    wanted = estimate_scores(q.astype(float), k.astype(float), delta, "cauchy(scale=24)", **options)
+    got = estimate_scores(xp(q), xp(k), xp(lags), "cauchy(scale=24)", **options)
+    wanted = estimate_scores(q.astype(float), k.astype(float), lags, "cauchy(scale=24)", **options)
     assert_matches(xp, got.mean, wanted.mean)
     assert_matches(xp, got.variance, wanted.variance)
 
 
 def test_estimate_scores_on_two_axes_in_every_library(xp):
     q, k = (v[:4, None] for v in example_pairs())
-    delta = np.asarray([[1.0, 2.0], [-3.0, 0.5]])
+    lags = np.asarray([[1.0, 2.0], [-3.0, 0.5]])
     text = "gaussian(scale=4, ndim=2)"
-    got = estimate_scores(xp(q), xp(k), xp(delta), text, n_trials=100, rng=4)
-    assert_matches(xp, got.mean, estimate_scores(q, k, delta, text, n_trials=100, rng=4).mean)
+    got = estimate_scores(xp(q), xp(k), xp(lags), text, n_trials=100, rng=4)
+    assert_matches(xp, got.mean, estimate_scores(q, k, lags, text, n_trials=100, rng=4).mean)
 
 
 def test_lists_join_any_library(xp):
     q, k = (v[:2, None] for v in example_pairs())
     got = estimate_scores(xp(q), xp(k), [1.0, 2.0], "gaussian(scale=4)", n_trials=100, rng=4)
     assert_matches(xp, got.mean, estimate_scores(q, k, [1.0, 2.0], "gaussian(scale=4)", n_trials=100, rng=4).mean)
-    listed = estimate_kernel("gaussian", [0, 1], n_samples=10, rng=0)
+    listed = estimate_kernel([0, 1], "gaussian", n_samples=10, rng=0)
     assert isinstance(listed.value, np.ndarray)
 
 
@@ -774,7 +774,7 @@ def test_float16_features_are_computed_in_float64():
 
 
 def test_seeds():
-    estimate = functools.partial(estimate_kernel, "gaussian", [1.0], n_samples=100)
+    estimate = functools.partial(estimate_kernel, [1.0], "gaussian", n_samples=100)
     assert same(estimate(rng=3), estimate(rng=3))
     assert same(estimate(rng=np.random.default_rng(3)), estimate(rng=np.random.default_rng(3)))
     assert not same(estimate(rng=3), estimate(rng=4))
@@ -791,7 +791,7 @@ NUMBERS = [(-1, ValueError), (0, ValueError), (1, ValueError), (True, ValueError
 @pytest.mark.parametrize(("value", "error"), [*NUMBERS, (2**32, ValueError), ("10", TypeError)])
 def test_bad_n_samples(value, error):
     with pytest.raises(error, match="n_samples is"):
-        estimate_kernel("gaussian", [1.0], n_samples=value)
+        estimate_kernel([1.0], "gaussian", n_samples=value)
 
 
 @pytest.mark.parametrize(("value", "error"), [*NUMBERS, (3, ValueError), (2**32, ValueError), ("10", TypeError)])
@@ -802,8 +802,8 @@ def test_bad_n_trials(value, error):
 
 def test_numpy_integers_are_numbers():
     options = {"design": "stratified", "rng": 0}
-    plain = estimate_kernel("gaussian", [1.0], n_samples=64, n_blocks=8, **options)
-    other = estimate_kernel("gaussian", [1.0], n_samples=np.int64(64), n_blocks=np.int32(8), **options)
+    plain = estimate_kernel([1.0], "gaussian", n_samples=64, n_blocks=8, **options)
+    other = estimate_kernel([1.0], "gaussian", n_samples=np.int64(64), n_blocks=np.int32(8), **options)
     assert np.array_equal(plain.value, other.value)
     assert other.n == 8
 
@@ -813,19 +813,19 @@ def test_sets_at_many_lags_are_worked_on_in_parts(monkeypatch, peak, quantity):
     """With the same bits, and in memory that does not grow with the lags."""
     lags = np.linspace(-3.0, 90.0, 60).reshape(3, 20, 1) * [1.0, -0.5]
     options = {"n_samples": 96, "n_blocks": 16, "design": "stratified", "rng": 0, "quantity": quantity}
-    whole = estimate_kernel("gaussian(scale=8, ndim=2)", lags, **options)
+    whole = estimate_kernel(lags, "gaussian(scale=8, ndim=2)", **options)
     monkeypatch.setattr("rfrope._core.sums.BUDGET", 100)
-    parts = estimate_kernel("gaussian(scale=8, ndim=2)", lags, **options)
+    parts = estimate_kernel(lags, "gaussian(scale=8, ndim=2)", **options)
     assert np.array_equal(whole.value, parts.value)
     assert np.array_equal(whole.stderr, parts.stderr)
     monkeypatch.undo()
     peak(anew=True)
-    estimate_kernel("gaussian(scale=8)", np.arange(2.0**14), n_samples=256, n_blocks=128, design="stratified", rng=0)
+    estimate_kernel(np.arange(2.0**14), "gaussian(scale=8)", n_samples=256, n_blocks=128, design="stratified", rng=0)
     assert peak() < 2**26  # the phases alone were 2**25 for two sets, beside their cosines and all that makes them
 
 
 def test_least_numbers():
-    assert estimate_kernel("gaussian", [1.0], n_samples=2, rng=0).n == 2
+    assert estimate_kernel([1.0], "gaussian", n_samples=2, rng=0).n == 2
     found = estimate_scores([1.0, 2.0], [1.0, 2.0], 1.0, "gaussian", n_trials=np.int64(4), rng=0)
     assert np.isfinite([found.mean.stderr, found.variance.stderr]).all()
 
@@ -833,13 +833,13 @@ def test_least_numbers():
 BAD = [
     ("kernel", "gausian", ValueError, "gausian"),
     ("kernel", 3, TypeError, "kernel is 3"),
-    ("delta", [np.nan], ValueError, "delta"),
-    ("delta", [np.inf], ValueError, "delta"),
-    ("delta", [1j], TypeError, "delta"),
-    ("delta", np.asarray([1j]), TypeError, "delta"),
-    ("delta", [True], TypeError, "delta"),
-    ("delta", ["far"], TypeError, "delta"),
-    ("delta", None, TypeError, "delta"),
+    ("lags", [np.nan], ValueError, "lags"),
+    ("lags", [np.inf], ValueError, "lags"),
+    ("lags", [1j], TypeError, "lags"),
+    ("lags", np.asarray([1j]), TypeError, "lags"),
+    ("lags", [True], TypeError, "lags"),
+    ("lags", ["far"], TypeError, "lags"),
+    ("lags", None, TypeError, "lags"),
     ("design", "sobol?", ValueError, "design is 'sobol\\?'; did you mean 'sobol'\\? Expected one of 'iid'"),
     ("design", None, ValueError, "design is None"),
     ("rng", -1, ValueError, "rng is -1"),
@@ -853,7 +853,7 @@ BAD = [
 
 @pytest.mark.parametrize(("name", "value", "error", "message"), BAD, ids=[f"{b[0]}={b[1]!r:.20}" for b in BAD])
 def test_bad_input_is_named(name, value, error, message):
-    arguments = {"kernel": "gaussian", "delta": [1.0]} | {name: value}
+    arguments = {"kernel": "gaussian", "lags": [1.0]} | {name: value}
     with pytest.raises(error, match=message):
         estimate_kernel(n_samples=8, **arguments)
     with pytest.raises(error, match=message):
@@ -865,7 +865,7 @@ def test_bad_input_is_named(name, value, error, message):
 )
 def test_bad_quantity(value, error):
     with pytest.raises(error, match="quantity is"):
-        estimate_kernel("gaussian", [1.0], n_samples=8, quantity=value)
+        estimate_kernel([1.0], "gaussian", n_samples=8, quantity=value)
 
 
 @pytest.mark.parametrize(
@@ -875,13 +875,13 @@ def test_bad_quantity(value, error):
         ({"q": [1, 2]}, TypeError, "q has dtype int64"),
         ({"k": [1.0, 2.0, 3.0, 4.0]}, ValueError, "q has shape .* but k has"),
         ({"k": 1.0}, ValueError, "k has shape"),
-        ({"q": np.ones((3, 2)), "delta": np.ones(4)}, ValueError, "do not broadcast"),
-        ({"delta": [1.0, 2.0, 3.0], "kernel": "gaussian(ndim=2)"}, ValueError, "delta has shape"),
+        ({"q": np.ones((3, 2)), "lags": np.ones(4)}, ValueError, "do not broadcast"),
+        ({"lags": [1.0, 2.0, 3.0], "kernel": "gaussian(ndim=2)"}, ValueError, "lags has shape"),
         ({"pairing": "halves"}, ValueError, "pairing is 'halves'"),
     ],
 )
 def test_bad_vectors(change, error, message):
-    good = {"q": [1.0, 2.0], "k": [1.0, 2.0], "delta": 1.0, "kernel": "gaussian"}
+    good = {"q": [1.0, 2.0], "k": [1.0, 2.0], "lags": 1.0, "kernel": "gaussian"}
     with pytest.raises(error, match=message):
         estimate_scores(**(good | change), n_trials=8)
 
@@ -891,12 +891,12 @@ def test_bad_vectors(change, error, message):
 )
 def test_an_executor_that_loses_work_is_named(lost):
     with pytest.raises(ValueError, match=r"executor gave back \d+ of 200000 draws"):
-        rfrope.estimate_kernel("gaussian", [1.0], n_samples=200_000, rng=0, executor=lost)
+        rfrope.estimate_kernel([1.0], "gaussian", n_samples=200_000, rng=0, executor=lost)
 
 
 def test_memory_counts_draws_and_axes():
     tracemalloc.start()
-    rfrope.estimate_kernel("matern(ndim=2000)", np.zeros((1, 2000)), n_samples=2000, rng=0)
+    rfrope.estimate_kernel(np.zeros((1, 2000)), "matern(ndim=2000)", n_samples=2000, rng=0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 60e6  # a chunk that counted lags alone would take 132 MB here
@@ -906,7 +906,7 @@ def test_memory_counts_draws_and_axes():
 def test_a_refused_call_leaves_the_generator_alone(bad):
     rng = np.random.default_rng(5)
     with pytest.raises(ValueError, match=r"[Ee]xpected"):
-        rfrope.estimate_kernel("gaussian", [1.0], **({"n_samples": 100, "rng": rng} | bad))
+        rfrope.estimate_kernel([1.0], "gaussian", **({"n_samples": 100, "rng": rng} | bad))
     assert rng.integers(2**32) == np.random.default_rng(5).integers(2**32)
 
 
@@ -920,12 +920,12 @@ def test_error_bars_that_are_trusted_hold(text):
     """From lags of 1e-4 to 10 scales: where not many draws bear the error bar, it says so, and elsewhere |z| < 3."""
     kernel = kernels.parse(text)
     unit = default_lags(kernel)[2]
-    delta = kernel.restore_shape(np.multiply.outer([1e-4, 1e-3, 1e-2, 0.02, 0.1, 0.5, 3.0, 10.0], unit))
+    lags = kernel.restore_shape(np.multiply.outer([1e-4, 1e-3, 1e-2, 0.02, 0.1, 0.5, 3.0, 10.0], unit))
     far, trusted = [], []
     for seed in range(300):
-        found = estimate_kernel(kernel, delta, n_samples=4096, rng=seed)
+        found = estimate_kernel(lags, kernel, n_samples=4096, rng=seed)
         trusted.append(found.trusted)
-        far.append((np.abs(found.value - kernel.phi(delta)) > 3.0 * found.stderr) & found.trusted)
+        far.append((np.abs(found.value - kernel.phi(lags)) > 3.0 * found.stderr) & found.trusted)
     assert np.mean(far) < 0.01
     assert np.mean(np.asarray(trusted)[:, -2:]) > 0.99
     if text in HEAVY:
@@ -940,7 +940,7 @@ def test_errors_at_zeros_and_periods_are_no_smaller_than_rounding(quantity):
     lags = np.asarray([0.0, 96.0, -192.0, 9600.0])
     exact = {"phi": law.phi, "phi2": law.phi2, "sin": np.zeros_like}[quantity](lags)
     for seed in range(20):
-        found = estimate_kernel(law, lags, n_samples=1000, rng=seed, quantity=quantity)
+        found = estimate_kernel(lags, law, n_samples=1000, rng=seed, quantity=quantity)
         assert found.value[0] == exact[0]
         assert found.stderr[0] == 0.0
         assert np.all(np.abs(found.value - exact)[1:] < 3.0 * found.stderr[1:])
@@ -952,9 +952,9 @@ def test_trust_of_scores_and_of_sets(xp):
     assert [bool(v) for v in xp.host(found.mean.trusted)] == [False, True]
     assert [bool(v) for v in xp.host(found.variance.trusted)] == [False, True]
     sets = {"n_samples": 2000, "rng": 0, "design": "antithetic", "n_blocks": 2}
-    found = estimate_kernel("exponential(scale=64)", xp(np.asarray([0.005, 100.0])), **sets)
+    found = estimate_kernel(xp(np.asarray([0.005, 100.0])), "exponential(scale=64)", **sets)
     assert [bool(v) for v in xp.host(found.trusted)] == [False, True]
-    lone = estimate_kernel("exponential(scale=64)", xp(np.asarray(100.0)), n_samples=4096, rng=0)
+    lone = estimate_kernel(xp(np.asarray(100.0)), "exponential(scale=64)", n_samples=4096, rng=0)
     assert lone.trusted.shape == ()
     assert bool(xp.host(lone.trusted))
 
@@ -966,15 +966,15 @@ def test_trust_is_settled_when_it_is_read_and_no_sooner(monkeypatch):
     monkeypatch.setattr(montecarlo._Unsettled, "settled", lambda self: settled.append(self) or settle(self))
     lags = np.asarray([0.005, 100.0])
     law, options = "exponential(scale=64)", {"n_samples": 4096, "rng": 0}
-    wanted = estimate_kernel(law, lags, **options).trusted
+    wanted = estimate_kernel(lags, law, **options).trusted
     assert wanted.tolist() == [False, True]
     assert len(settled) == 1
-    found = estimate_kernel(law, lags, **options)
+    found = estimate_kernel(lags, law, **options)
     again = pickle.loads(pickle.dumps(found))
     for one in (again, copy.deepcopy(found), dataclasses.replace(found, n=1)):
         np.testing.assert_array_equal(one.trusted, wanted)
         assert not any(isinstance(value, montecarlo.Pending) for value in vars(one).values())
-    later = estimate_kernel(law, lags, **options)
+    later = estimate_kernel(lags, law, **options)
     count = len(settled)
     found.value[...], lags[...] = 0.0, 1e3
     later.value[...], later.stderr[...] = 0.0, 0.0
@@ -1025,7 +1025,7 @@ def test_the_standard_error_of_few_trials_by_hand():
 def test_whether_errors_are_trusted_is_known_to_a_compiler():
     torch = library("torch").module
     lags = torch.tensor([0.0, 1e-4, 1e-3, 0.1], dtype=torch.float64)
-    found = estimate_kernel(rfrope.kernel("cauchy", scale=100.0), lags, n_samples=300, rng=1)
+    found = estimate_kernel(lags, rfrope.kernel("cauchy", scale=100.0), n_samples=300, rng=1)
     marked = torch.compile(lambda x: x * found.trusted, backend="eager", fullgraph=True)(torch.ones(4))
     assert marked.tolist() == found.trusted.tolist()
     assert 0 < sum(marked.tolist()) < 4
@@ -1036,6 +1036,6 @@ def test_an_error_that_rare_draws_make_is_not_trusted(seed):
     """Those that are looked at are spread well, and hold a small part of the variance: it is that of few draws."""
     often, seldom = rfrope.kernel("gaussian", scale=40.0), rfrope.kernel("gaussian", scale=1e-3)
     kernel = rfrope.kernels.mixture([1.0 - 1e-5, 1e-5], [often, seldom])
-    found = rfrope.estimate_kernel(kernel, [1.0], n_samples=2**20, rng=seed)
+    found = rfrope.estimate_kernel([1.0], kernel, n_samples=2**20, rng=seed)
     assert not found.trusted.any()
-    assert rfrope.estimate_kernel(often, [1.0], n_samples=2**20, rng=seed).trusted.all()
+    assert rfrope.estimate_kernel([1.0], often, n_samples=2**20, rng=seed).trusted.all()

@@ -176,7 +176,7 @@ def test_random_starts_of_the_table_are_reproduced():
     ],
 )
 def test_small_sets_are_the_best(text, n, max_lag, least):
-    assert optimise(text, n, max_lag=max_lag).source["error"]["rms"] < 1.001 * least
+    assert optimise(text, n, max_lag=max_lag).source.error["rms"] < 1.001 * least
 
 
 @pytest.mark.parametrize("text", ["gaussian(scale=32)", "exponential(scale=48)"])
@@ -184,8 +184,8 @@ def test_one_block_is_the_best_of_a_grid(text):
     kernel, grid, box = kernels.parse(text), np.linspace(0.0, np.pi, 100_001), np.arange(65.0)
     squares = np.mean((np.cos(grid[:, None] * box) - kernel.phi(box)) ** 2, axis=1)
     fit = optimise(kernel, 1, max_lag=64)
-    assert fit.source["error"]["rms"] == pytest.approx(math.sqrt(squares.min()), rel=1e-4)
-    assert fit.source["lower_bound"] <= math.sqrt(squares.min())
+    assert fit.source.error["rms"] == pytest.approx(math.sqrt(squares.min()), rel=1e-4)
+    assert fit.source.lower_bound <= math.sqrt(squares.min())
 
 
 @pytest.mark.parametrize(
@@ -195,14 +195,14 @@ def test_one_block_is_the_best_of_a_grid(text):
      pytest.param("periodic(period=96, scale=0.7)", 8, marks=campaign)],
 )  # fmt: skip
 def test_least_squares_have_the_lower_squares_and_minimax_the_lower_largest_error(text, n):
-    found = {norm: optimise(text, n, max_lag=256, norm=norm).source["error"] for norm in ("rms", "sup")}
+    found = {norm: optimise(text, n, max_lag=256, norm=norm).source.error for norm in ("rms", "sup")}
     assert found["rms"]["rms"] <= found["sup"]["rms"] * (1.0 + 1e-6)
     assert found["sup"]["sup"] <= found["rms"]["sup"]
 
 
 @pytest.mark.parametrize("text", ["shell(radius=0.1)", "constant()"])
 def test_laws_of_one_frequency_are_met_exactly(text):
-    assert optimise(text, 8, max_lag=256).source["error"]["sup"] < 1e-12
+    assert optimise(text, 8, max_lag=256).source.error["sup"] < 1e-12
 
 
 def test_equal_calls_give_equal_bits_on_any_number_of_threads():
@@ -224,8 +224,8 @@ def test_more_starts_are_no_worse_and_progress_sees_them():
     few = optimise("exponential(scale=20)", 16, max_lag=200, starts=1)
     many = optimise("exponential(scale=20)", 16, max_lag=200, starts=6, progress=progress)
     assert seen == [7] * 7
-    assert many.source["error"]["rms"] <= few.source["error"]["rms"] * (1.0 + 1e-9)
-    assert (few.source["starts"], many.source["starts"]) == (1, 6)
+    assert many.source.error["rms"] <= few.source.error["rms"] * (1.0 + 1e-9)
+    assert (few.source.extra["starts"], many.source.extra["starts"]) == (1, 6)
     assert fitting.usual_starts(8) == 16
     assert fitting.usual_starts(1024) == 1
 
@@ -263,7 +263,7 @@ def test_no_set_falls_below_the_bound(text, n):
     """Neither an optimised set nor thousands at random, and the bound is no trivial one."""
     kernel, max_lag = kernels.parse(text), 128
     bound = bounds.lower_bound(kernel, n, max_lag)
-    best = optimise(kernel, n, max_lag=max_lag).source["error"]["rms"]
+    best = optimise(kernel, n, max_lag=max_lag).source.error["rms"]
     assert 0.15 * best < bound < best
     at, _ = lags_within((max_lag,), 2**20)
     sets = np.random.default_rng(n).permuted(np.linspace(0.0, np.pi, 3 * 2000 * n) ** 2 / np.pi).reshape(-1, n)
@@ -289,13 +289,13 @@ def test_a_bound_that_counts_the_repulsion_twice_is_seen(monkeypatch):
     right = bounds._minimum
     monkeypatch.setattr(bounds, "_minimum", lambda c, nu, u, fejer, own: right(c, nu, u, fejer, 4.0 * own))
     kernel = kernels.parse("log_uniform(low=0.05, high=0.5)")
-    best = optimise(kernel, 8, max_lag=128).source["error"]["rms"]
+    best = optimise(kernel, 8, max_lag=128).source.error["rms"]
     assert bounds.lower_bound(kernel, 8, 128) > best
 
 
 def test_where_nothing_is_known_the_bound_is_zero():
     assert bounds.lower_bound(kernels.parse("gaussian(scale=32)"), 64, 256) == 0.0
-    assert optimise("exponential(ndim=2)", 4, max_lag=3).source["lower_bound"] == 0.0
+    assert optimise("exponential(ndim=2)", 4, max_lag=3).source.lower_bound == 0.0
 
 
 def test_the_minimum_of_a_polynomial_is_bounded_between_the_points_of_the_grid():

@@ -52,7 +52,7 @@ def test_a_kernel(ax):
 def test_a_kernel_and_its_frequencies(ax):
     omega = rfrope.sample(KERNEL, 32, rng=0)
     plotting.kernel("gaussian(scale=16)", 64, frequencies=omega, ax=ax)
-    assert np.array_equal(lines(ax)["these frequencies"], analysis.mean_kernel(omega, np.arange(65)))
+    assert np.array_equal(lines(ax)["these frequencies"], analysis.mean_kernel(np.arange(65), omega))
     (band,) = ax.collections
     edges = band.get_paths()[0].vertices
     half = np.max(edges[edges[:, 0] == 40.0, 1]) - KERNEL(40.0)
@@ -65,7 +65,7 @@ def test_a_few_heads_are_lines(ax):
     plotting.kernel(KERNEL, 64, frequencies=omega, ax=ax)
     assert len(ax.lines) == 4
     for line, one in zip(ax.lines, omega, strict=False):
-        np.testing.assert_allclose(line.get_ydata(), analysis.mean_kernel(one, np.arange(65)[:, None]))
+        np.testing.assert_allclose(line.get_ydata(), analysis.mean_kernel(np.arange(65)[:, None], one))
     named = [text.get_text() for text in ax.get_legend().get_texts()]
     assert named == ["one standard deviation of 8 independent draws", "these frequencies (3 heads)", "Φ"]
 
@@ -75,7 +75,7 @@ def test_many_heads_are_their_range_and_median(ax):
     plotting.kernel(KERNEL, 64, frequencies=omega, ax=ax)
     named = [text.get_text() for text in ax.get_legend().get_texts()]
     assert named[1] == "these frequencies: range and median of 6 heads"
-    curves = analysis.mean_kernel(omega, np.arange(65)[:, None])
+    curves = analysis.mean_kernel(np.arange(65)[:, None], omega)
     vertices = ax.collections[1].get_paths()[0].vertices
     for lag in (1, 30, 63):
         edges = vertices[vertices[:, 0] == lag, 1]
@@ -94,7 +94,7 @@ def test_several_axes_run_along_the_diagonal(ax):
     plotting.kernel(law, 32, frequencies=omega, ax=ax)
     diagonal = np.stack([np.arange(33)] * 2, axis=-1)
     assert np.array_equal(lines(ax)["Φ"], law(diagonal))
-    assert np.array_equal(lines(ax)["these frequencies"], analysis.mean_kernel(omega, diagonal))
+    assert np.array_equal(lines(ax)["these frequencies"], analysis.mean_kernel(diagonal, omega))
     assert "every axis" in ax.get_xlabel()
 
 
@@ -138,7 +138,7 @@ def test_mean_kernels_of_several_sets(ax):
     lags = np.arange(5001)
     for name, band in zip(sets, ax.collections, strict=True):
         vectors = lags if name == "slow" else np.stack([lags, lags], axis=-1)
-        curve = analysis.mean_kernel(sets[name], vectors)
+        curve = analysis.mean_kernel(vectors, sets[name])
         edges = band.get_paths()[0].vertices[:, 1]
         assert edges.min() == pytest.approx(curve.min())  # every lag counts, though few are drawn
         middle = drawn[name]
@@ -153,7 +153,7 @@ def test_each_set_over_its_own_lags(ax):
     drawn = {line.get_label(): line for line in ax.lines}
     for name, last in (("window", 100), ("whole", 900)):
         assert np.array_equal(drawn[name].get_xdata(), np.arange(last + 1))
-        np.testing.assert_allclose(drawn[name].get_ydata(), analysis.mean_kernel(sets[name], np.arange(last + 1)))
+        np.testing.assert_allclose(drawn[name].get_ydata(), analysis.mean_kernel(np.arange(last + 1), sets[name]))
     other = ax.figure.add_subplot()
     plotting.wavelengths(sets, context={"window": 101, "whole": 901}, ax=other)
     assert {"context 101", "context 901"} <= set(lines(other))
@@ -191,12 +191,12 @@ def test_attention_by_lag(ax):
 def test_the_mean_score_of_a_real_head(ax):
     rng = np.random.default_rng(0)
     q, k = rng.standard_normal((2, 9, 32))
-    held = heads.profile(q, k, rfrope.geometric(16), np.arange(-5, 6))
+    held = heads.profile(q, k, np.arange(-5, 6), rfrope.geometric(16))
     plotting.attention(held, ax=ax)
     np.testing.assert_allclose(ax.lines[0].get_ydata(), held.mean)
     edges = ax.collections[0].get_paths()[0].vertices
     assert np.max(edges[edges[:, 0] == -3.0, 1]) == pytest.approx(held.mean[2] + held.spread[2])
-    several = heads.profile(np.stack([q, k]), np.stack([k, q]), rfrope.geometric(16), np.arange(-5, 6))
+    several = heads.profile(np.stack([q, k]), np.stack([k, q]), np.arange(-5, 6), rfrope.geometric(16))
     drawn = plotting.attention(several, ax=ax.figure.add_subplot())
     assert [line.get_label() for line in drawn.lines] == ["head 0", "head 1"]
     assert not drawn.collections

@@ -23,7 +23,7 @@ SIGNATURES = {
     "scores": "(q, k, q_positions, k_positions, frequencies, *, pairing='half', shift=None)",
     "block_coefficients": "(q, k, *, pairing='half')",
     "threads": "(count)",
-    "save": "(path, rope, /, *, overwrite=False, **source)",
+    "save": "(path, rope, /, *, overwrite=False, source=None)",
     "load": "(path, *, xp=None, device=None, dtype=None)",
     "kernel": "(name, **parameters)",
     "sample": "(kernel, n_blocks, *, rng=None, design='iid', heads=None, xp=None, device=None, dtype=None, "
@@ -38,14 +38,14 @@ SIGNATURES = {
     "mrope": "(frequencies, sections, *, interleaved=False)",
     "sinusoidal": "(positions, frequencies, *, pairing='interleaved', dtype=None)",
     "from_config": "(config, *, seq_len=None, pairing=None, xp=None, device=None, dtype=None)",
-    "expected_score": "(q, k, delta, kernel, *, pairing='half')",
-    "score_variance": "(q, k, delta, kernel, *, pairing='half')",
+    "expected_score": "(q, k, lags, kernel, *, pairing='half')",
+    "score_variance": "(q, k, lags, kernel, *, pairing='half')",
     "blocks_for_error": "(kernel, *, max_lag, error, confidence=0.95)",
-    "estimate_kernel": "(kernel, delta, *, n_samples, rng=None, design='iid', n_blocks=None, quantity='phi', "
+    "estimate_kernel": "(lags, kernel, *, n_samples, rng=None, design='iid', n_blocks=None, quantity='phi', "
     "executor=None, progress=None, checkpoint=None)",
-    "estimate_scores": "(q, k, delta, kernel, *, n_trials, rng=None, design='iid', pairing='half', executor=None, "
+    "estimate_scores": "(q, k, lags, kernel, *, n_trials, rng=None, design='iid', pairing='half', executor=None, "
     "progress=None, checkpoint=None)",
-    "validate": "(kernel, *, q=None, k=None, delta=None, n_samples=1048576, n_trials=16384, n_blocks=None, rng=None, "
+    "validate": "(kernel, *, q=None, k=None, lags=None, n_samples=1048576, n_trials=16384, n_blocks=None, rng=None, "
     "alpha=0.001, pairing='half', executor=None, progress=None)",
 }
 # Public functions that are not at the top, in the modules that own them.
@@ -68,8 +68,8 @@ MODULE_SIGNATURES = {
     "exports.write": "(path, rope, engine, *, model=None, part=None, overwrite=False, context=None, base=None, "
     "dtype=None, architecture=None)",
     "models.conformance": "(folder=None)",
-    "moments.mean_kernel_band": "(kernel, delta, *, n_blocks, confidence=0.95)",
-    "moments.relative_error": "(q, k, delta, kernel, *, pairing='half')",
+    "moments.mean_kernel_band": "(lags, kernel, *, n_blocks, confidence=0.95)",
+    "moments.relative_error": "(q, k, lags, kernel, *, pairing='half')",
     "rotation.from_complex": "(z, *, pairing='half')",
     "rotation.grid_positions": "(shape, *, resized='extrapolate', trained=None, xp=None, device=None, dtype=None)",
     "rotation.mrope_positions": "(segments, *, merge=2, start=0, after_video='largest', xp=None, device=None)",
@@ -96,20 +96,20 @@ KERNEL_SIGNATURES = {
     "axes": "(*kernels)",
 }
 ANALYSIS_SIGNATURES = {
-    "mean_kernel": "(frequencies, delta)",
-    "log_uniform_kernel": "(delta, base=10000.0, *, n_blocks=None)",
-    "dirichlet": "(delta, n_blocks, *, step=1.0)",
+    "mean_kernel": "(lags, frequencies)",
+    "log_uniform_kernel": "(lags, base=10000.0, *, n_blocks=None)",
+    "dirichlet": "(lags, n_blocks, *, step=1.0)",
     "first_negative_lag": "(frequencies, max_lag)",
     "aliasing_distance": "(frequencies, max_lag, *, threshold=0.9)",
     "base_for_context": "(context, n_blocks, *, max_base=None, n_grid=1200)",
     "wavelengths": "(frequencies)",
     "turns": "(frequencies, context)",
     "density_of_states": "(frequencies, *, n_bins=None)",
-    "sine_share": "(q, k, frequencies, delta, *, pairing='half')",
-    "similarity": "(frequencies, delta, *, cosine=1.0)",
-    "departure": "(q, k, frequencies, delta, *, pairing='half')",
+    "sine_share": "(q, k, lags, frequencies, *, pairing='half')",
+    "similarity": "(lags, frequencies, *, cosine=1.0)",
+    "departure": "(q, k, lags, frequencies, *, pairing='half')",
     "fit_kernel": "(frequencies, max_lag, *, names=None)",
-    "scaling_effect": "(before, after, delta)",
+    "scaling_effect": "(lags, before, after)",
     "plan": "(rope, context, *, trained_context=None, progress=None)",
     "summarise": "(frequencies, context=None, *, attention_factor=None, head_dim=None, name=None)",
 }
@@ -176,8 +176,8 @@ SCALING_SIGNATURES = {
     "proportional": "(frequencies, *, partial_rotary_factor=1.0, factor=1.0)",
 }
 HEADS_SIGNATURES = {
-    "aligned_shift": "(frequencies, offset, cosine, sine=None)",
-    "alignment": "(frequencies, shift, offset, *, weights=None)",
+    "aligned_shift": "(offset, frequencies, cosine, sine=None)",
+    "alignment": "(offset, frequencies, shift, *, weights=None)",
     "positional_attention": "(frequencies, context, *, offset=-1, temperature=1.0, offset_weights=None, scaled=True, "
     "causal=True, window=None, query_position=None, head_dim=None)",
     "effective_offset": "(q, k, frequencies, *, max_lag=None, pairing='half', causal=True, scale=None, "
@@ -185,17 +185,17 @@ HEADS_SIGNATURES = {
     "offset_from_weights": "(w_q, w_k, frequencies, *, max_lag, mean=None, second_moment=None, pairing='half', "
     "causal=True, scale=None)",
     "offset_of": "(frequencies, shift, *, low, high=0.0, weights=None)",
-    "phase_shift": "(frequencies, offset)",
+    "phase_shift": "(offset, frequencies)",
     "positional_weights": "(frequencies, *, d_model, offset=-1, temperature=1.0, offset_weights=None, pairing='half', "
     "constant_index=0, constant=1.0, head_dim=None, dtype=None)",
-    "profile": "(q, k, frequencies, delta, *, pairing='half', pairs='all', q_positions=None, k_positions=None, "
+    "profile": "(q, k, lags, frequencies, *, pairing='half', pairs='all', q_positions=None, k_positions=None, "
     "paired=True, scale=1.0)",
-    "recentred_kernel": "(kernel, delta, offset)",
-    "positional_scores": "(frequencies, delta, *, offset=-1, temperature=1.0, offset_weights=None, scaled=True, "
+    "recentred_kernel": "(lags, offset, kernel)",
+    "positional_scores": "(lags, frequencies, *, offset=-1, temperature=1.0, offset_weights=None, scaled=True, "
     "head_dim=None)",
-    "shifted_mean_kernel": "(frequencies, delta, shift)",
-    "shifted_scores": "(q, k, frequencies, delta, shift, *, pairing='half')",
-    "shifted_terms": "(q, k, frequencies, delta, shift, *, pairing='half')",
+    "shifted_mean_kernel": "(lags, frequencies, shift)",
+    "shifted_scores": "(q, k, lags, frequencies, shift, *, pairing='half')",
+    "shifted_terms": "(q, k, lags, frequencies, shift, *, pairing='half')",
     "temperature_for_mass": "(mass, frequencies, *, context, offset=-1, scaled=True, causal=True, window=None, "
     "query_position=None, head_dim=None)",
 }
@@ -319,6 +319,21 @@ FUNCTIONS = {
 }
 
 
+ORDER = (  # of arguments that are given by position, in every public function; see docs/conventions.rst
+    ("x", "q", "k", "z", "w_q", "w_k"),
+    ("positions", "q_positions", "k_positions", "lags", "offset"),
+    ("frequencies", "kernel", "rope", "old", "new", "before", "after"),
+    ("shift", "cosine", "sine", "weights"),
+)
+
+
+def ranks(function) -> list[int]:
+    """Ranks in `ORDER` of a function's arguments by position, those that it names left out."""
+    rank = {name: i for i, names in enumerate(ORDER) for name in names}
+    parameters = inspect.signature(function).parameters.values()
+    return [rank[p.name] for p in parameters if p.name in rank and p.kind is not inspect.Parameter.KEYWORD_ONLY]
+
+
 def bare(function) -> str:
     """A signature without annotations."""
     signature = inspect.signature(function)
@@ -333,6 +348,13 @@ def public(module) -> set[str]:
         for name, value in vars(module).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_vectors_then_positions_then_frequencies_then_the_rest(name):
+    found = ranks(FUNCTIONS[name])
+    assert found == sorted(found)
+    assert "delta" not in inspect.signature(FUNCTIONS[name]).parameters
 
 
 @pytest.mark.parametrize("name", [*SIGNATURES, *MODULE_SIGNATURES])

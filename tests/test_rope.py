@@ -58,7 +58,7 @@ def test_the_fields_of_a_bare_set():
     assert rope.frequencies.dtype == np.float64
     fields = (rope.pairing, rope.head_dim, rope.attention_factor, rope.sections, rope.interleaved, rope.context)
     assert fields == ("half", 4, 1.0, None, False, None)
-    assert rope.source == {}
+    assert rope.source == rfrope.rotation.Provenance()
     assert (rope.n_blocks, rope.rotary_dim) == (2, 4)
     assert rope.vectors is rope.frequencies
 
@@ -81,7 +81,7 @@ def test_it_is_frozen_and_its_source_a_copy():
     source = {"seed": 1}
     rope = Rope(LADDER, source=source)
     source["seed"] = 2
-    assert rope.source == {"seed": 1}
+    assert rope.source.to_dict() == {"seed": 1}
     with pytest.raises(dataclasses.FrozenInstanceError):
         rope.pairing = "interleaved"
 
@@ -89,7 +89,7 @@ def test_it_is_frozen_and_its_source_a_copy():
 def test_a_copy_with_another_field():
     rope = Rope(LADDER, pairing="interleaved", context=16, source={"seed": 1})
     longer = dataclasses.replace(rope, context=8192)
-    assert (longer.context, longer.pairing, longer.source) == (8192, "interleaved", {"seed": 1})
+    assert (longer.context, longer.pairing, longer.source.to_dict()) == (8192, "interleaved", {"seed": 1})
     assert rope.context == 16
     x, positions = tokens(rope)
     other = dataclasses.replace(rope, pairing="half")
@@ -257,7 +257,7 @@ def test_functions_refuse_to_drop_what_a_rope_says():
 def test_without_a_pairing_it_can_be_read_but_not_rotate():
     (rope,) = from_config({"model_type": "nanochat", "hidden_size": 64, "num_attention_heads": 4})
     assert rope.pairing is None
-    assert "negative frequencies" in rope.source["note"]
+    assert "negative frequencies" in rope.source.model.note
     assert rfrope.analysis.wavelengths(rope).shape == (8,)
     x, positions = tokens(rope)
     for call in (lambda: rope.rotate(x, positions), lambda: rope.scores(x, x, positions, positions)):
@@ -274,7 +274,7 @@ def test_without_a_pairing_it_can_be_read_but_not_rotate():
 def test_a_model_that_turns_the_last_features():
     config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
     (rope,) = from_config(config)
-    assert (rope.source["turned"], rope.head_dim, rope.source["qk_head_dim"]) == ("last", 64, 192)
+    assert (rope.source.model.turns_last, rope.head_dim, rope.qk_head_dim) == (True, 64, 192)
     whole = RNG.normal(size=(5, 192))
     with pytest.raises(ValueError, match=r"turns the last 64 features .* of the 192 of x the first .* x\[..., -64:\]"):
         rope.rotate(whole, np.arange(5))
@@ -286,7 +286,7 @@ def test_a_model_that_turns_the_last_features():
 def test_where_the_pairing_of_a_model_comes_from():
     def told(**config):
         (rope,) = from_config({"rope_theta": 1e4, "head_dim": 8} | config)
-        return rope.pairing, rope.source["pairing"]
+        return rope.pairing, rope.source.model.pairing_from
 
     assert told(model_type="llama") == ("half", "known")
     assert told(model_type="cohere") == ("interleaved", "known")
@@ -299,7 +299,7 @@ def test_where_the_pairing_of_a_model_comes_from():
     with pytest.raises(TypeError, match="rope_interleave is 'no'; expected True or False"):
         told(**latent, rope_interleave="no")
     (given,) = from_config({"rope_theta": 1e4, "head_dim": 8, "model_type": "llama"}, pairing="interleaved")
-    assert (given.pairing, given.source["pairing"]) == ("interleaved", "given")
+    assert (given.pairing, given.source.model.pairing_from) == ("interleaved", "given")
     with pytest.raises(ValueError, match="pairing is 'neox'; expected one of 'half', 'interleaved'"):
         from_config({"rope_theta": 1e4, "head_dim": 8}, pairing="neox")
 
@@ -322,8 +322,8 @@ def test_schemes_keep_the_other_fields(scheme):
     assert np.array_equal(made.frequencies, bare.frequencies)
     assert (made.pairing, made.head_dim, made.sections) == ("interleaved", 32, (4, 4))
     assert made.attention_factor == bare.attention_factor
-    assert made.source["model_type"] == "x"
-    assert rope.source == {"model_type": "x"}
+    assert made.source.model.model_type == "x"
+    assert rope.source.to_dict() == {"model_type": "x"}
 
 
 def test_of_keeps_the_fields_of_a_rope_and_starts_anew_from_an_array():
@@ -362,7 +362,7 @@ BAD = [
     ({"context": 0}, ValueError, "context is 0; expected a whole number from 1"),
     ({"context": (4, 0)}, ValueError, r"context\[1\] is 0"),
     ({"context": "4k"}, TypeError, "context is '4k'"),
-    ({"source": "a paper"}, TypeError, "source is 'a paper'; expected a dict or None"),
+    ({"source": "a paper"}, TypeError, "source is 'a paper'; expected a Provenance, a dict or None"),
 ]
 
 
@@ -384,12 +384,12 @@ WEIGHTS = np.random.default_rng(4).standard_normal((2, 8, 5))
 CALLS = {  # every public function that takes frequencies beside a pairing
     "rotate": lambda rope, **options: rfrope.rotate(Q, np.arange(6), rope, **options),
     "scores": lambda rope, **options: rfrope.scores(Q, K, np.arange(6), np.arange(6), rope, **options),
-    "sine_share": lambda rope, **options: analysis.sine_share(Q, K, rope, -1.0, **options),
-    "departure": lambda rope, **options: analysis.departure(Q, K, rope, [-1.0], **options).phi,
-    "profile": lambda rope, **options: heads.profile(Q, K, rope, [-1.0, 0.0], **options).mean,
+    "sine_share": lambda rope, **options: analysis.sine_share(Q, K, -1.0, rope, **options),
+    "departure": lambda rope, **options: analysis.departure(Q, K, [-1.0], rope, **options).phi,
+    "profile": lambda rope, **options: heads.profile(Q, K, [-1.0, 0.0], rope, **options).mean,
     "effective_offset": lambda rope, **options: heads.effective_offset(Q, K, rope, **options).offset,
-    "shifted_scores": lambda rope, **options: heads.shifted_scores(Q, K, rope, -1.0, 1.0, **options),
-    "shifted_terms": lambda rope, **options: heads.shifted_terms(Q, K, rope, -1.0, 1.0, **options).cosine,
+    "shifted_scores": lambda rope, **options: heads.shifted_scores(Q, K, -1.0, rope, 1.0, **options),
+    "shifted_terms": lambda rope, **options: heads.shifted_terms(Q, K, -1.0, rope, 1.0, **options).cosine,
     "offset_from_weights": lambda rope, **options: heads.offset_from_weights(*WEIGHTS, rope, max_lag=9, **options).lag,
     "positional_weights": lambda rope, **options: heads.positional_weights(rope, d_model=3, **options)[0],
 }
@@ -499,7 +499,7 @@ def test_it_keeps_what_its_caller_changes_later():
     inner["seed"].append(2)
     np.testing.assert_array_equal(rope.rotate(Q, np.arange(6)), expected)
     np.testing.assert_array_equal(rfrope.rotate(Q, np.arange(6), rope), expected)
-    assert rope.source == {"seed": [1]}
+    assert rope.source.to_dict() == {"seed": [1]}
 
 
 def test_frequencies_of_numpy_are_read_only_and_nobody_elses():
@@ -587,7 +587,7 @@ def test_axes_are_joined_only_if_they_turn_alike():
 
 def test_schemes_add_to_what_a_rope_says():
     rope = rfrope.scaling.linear(rfrope.scaling.ntk(rfrope.Rope(OMEGA, context=100), 2.0), 3.0)
-    assert [step["scheme"] for step in rope.source["scaled_by"]] == ["ntk", "linear"]
+    assert [step["scheme"] for step in rope.source.scaled_by] == ["ntk", "linear"]
     assert rope.context == 600
     two = rfrope.Rope(np.ones((4, 2)), context=(10, 20))
     assert rfrope.scaling.linear(two, 2.0).context == (20, 40)
@@ -620,11 +620,11 @@ def test_frequencies_of_the_host_keep_their_digits_without_float64(kind):
 
 def test_one_frequency_meets_a_wider_shift():
     shift = np.array([0.0, 1.0])
-    curve = heads.shifted_mean_kernel(np.ones(1), [0.0, 0.3, 0.6], shift)
+    curve = heads.shifted_mean_kernel([0.0, 0.3, 0.6], np.ones(1), shift)
     np.testing.assert_allclose(curve, np.mean(np.cos(np.array([[0.0], [0.3], [0.6]]) + shift), axis=-1), atol=1e-15)
     q, k = Q[0], K[0]
-    wide = heads.shifted_scores(q, k, np.ones(1), [2.0], np.arange(4) * 0.4)
-    np.testing.assert_allclose(wide, heads.shifted_scores(q, k, np.ones(4), [2.0], np.arange(4) * 0.4), atol=1e-14)
+    wide = heads.shifted_scores(q, k, [2.0], np.ones(1), np.arange(4) * 0.4)
+    np.testing.assert_allclose(wide, heads.shifted_scores(q, k, [2.0], np.ones(4), np.arange(4) * 0.4), atol=1e-14)
 
 
 def test_neighbours_of_a_rope_do_not_mind_its_library():
@@ -639,7 +639,7 @@ def test_neighbours_of_a_rope_do_not_mind_its_library():
 def test_a_source_that_holds_itself_and_a_state_that_is_set():
     held = {"a": [1, {"b": 2}]}
     held["self"] = held
-    source = Rope([1.0], source=held).source
+    source = Rope([1.0], source=held).source.extra
     assert source["a"] == [1, {"b": 2}]
     assert source["a"][1] is not held["a"][1]
     omega = np.asarray([1.0, 0.5], np.float32)
@@ -666,7 +666,7 @@ def test_what_a_source_holds_is_the_ropes_own():
     inner = {"scheme": "linear", "factors": [1.0, [2.0]]}
     rope = Rope([1.0], source={"scaled_by": [inner], "more": {"deep": inner}})
     inner["scheme"], inner["factors"][1][0] = "changed", 7.0
-    for held in (rope.source["scaled_by"][0], rope.source["more"]["deep"]):
+    for held in (rope.source.scaled_by[0], rope.source.extra["more"]["deep"]):
         assert held["scheme"] == "linear"
         assert held["factors"][1][0] == 2.0
 

@@ -257,8 +257,8 @@ def test_what_a_rope_holds_goes_through_a_scheme(name):
         assert np.array_equal(got.frequencies, bare.frequencies)
         assert (got.pairing, got.head_dim) == ("interleaved", 24)
         assert got.context == (600 * longer if context == 300 else (600 * longer, 100 * longer))
-        assert got.source["kernel"] == "constant()"
-        assert [step["scheme"] for step in got.source["scaled_by"]] == ["linear", name.removesuffix("_ntk")]
+        assert got.source.kernel == "constant()"
+        assert [step["scheme"] for step in got.source.scaled_by] == ["linear", name.removesuffix("_ntk")]
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -592,7 +592,7 @@ def test_a_kernel_in_a_config_is_designed_as_it_says(design, seed):
         got = from_rope_parameters(told, head_dim=8, max_position_embeddings=context)
         made = rfrope.design("matern(scale=9)", head_dim=8, context=context, design=design, rng=seed)
         assert np.array_equal(got.frequencies, made.frequencies)
-        assert got.source["design"] == design
+        assert got.source.design == design
 
 
 ASKED = {"head_dim": 32, "max_position_embeddings": 2048, "seq_len": 5000}
@@ -612,8 +612,8 @@ def test_a_dict_of_explicit_frequencies():
     told = {"rope_type": "rfrope", "frequencies": [1.0, 0.5]}
     got = from_rope_parameters(told, head_dim=8, partial_rotary_factor=0.5)
     assert (got.frequencies.tolist(), got.rotary_dim, got.head_dim) == ([1.0, 0.5], 4, 8)
-    assert got.source["rope_parameters"]["frequencies"] == [1.0, 0.5]
-    assert from_rope_parameters(got.source["rope_parameters"], head_dim=8).frequencies.tolist() == [1.0, 0.5]
+    assert got.source.rope_parameters["frequencies"] == [1.0, 0.5]
+    assert from_rope_parameters(got.source.rope_parameters, head_dim=8).frequencies.tolist() == [1.0, 0.5]
 
 
 @pytest.mark.parametrize(

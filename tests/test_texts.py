@@ -22,21 +22,21 @@ LADDER = rfrope.geometric(8)
 Q, K = np.random.default_rng(0).standard_normal((2, 9, 16))
 
 RESULTS = {
-    "Estimate": lambda: rfrope.estimate_kernel("gaussian", [1.0, 2.0], n_samples=100, rng=0),
+    "Estimate": lambda: rfrope.estimate_kernel([1.0, 2.0], "gaussian", n_samples=100, rng=0),
     "ScoreEstimate": lambda: rfrope.estimate_scores(Q[0], K[0], -1.0, "gaussian", n_trials=100, rng=0),
-    "Band": lambda: rfrope.moments.mean_kernel_band("gaussian", np.arange(99.0), n_blocks=8),
+    "Band": lambda: rfrope.moments.mean_kernel_band(np.arange(99.0), "gaussian", n_blocks=8),
     "PositionalAttention": lambda: heads.positional_attention(LADDER, 64),
-    "Profile": lambda: heads.profile(Q, K, LADDER, np.arange(-5, 1)),
+    "Profile": lambda: heads.profile(Q, K, np.arange(-5, 1), LADDER),
     "EffectiveOffset": lambda: heads.effective_offset(Q, K, LADDER, max_lag=5),
-    "Alignment": lambda: heads.alignment(LADDER, heads.phase_shift(LADDER, -3), -3),
-    "Peak": lambda: heads.offset_of(LADDER, heads.phase_shift(LADDER, -3), low=-9.0),
+    "Alignment": lambda: heads.alignment(-3, LADDER, heads.phase_shift(-3, LADDER)),
+    "Peak": lambda: heads.offset_of(LADDER, heads.phase_shift(-3, LADDER), low=-9.0),
     "WeightOffset": lambda: heads.offset_from_weights(np.eye(16), np.eye(16), LADDER, max_lag=9, mean=Q[0]),
-    "Similarity": lambda: analysis.similarity(LADDER, np.arange(9)),
-    "Departure": lambda: analysis.departure(Q, K, LADDER, -1),
+    "Similarity": lambda: analysis.similarity(np.arange(9), LADDER),
+    "Departure": lambda: analysis.departure(Q, K, -1, LADDER),
     "DensityOfStates": lambda: analysis.density_of_states(LADDER),
-    "ShiftedTerms": lambda: heads.shifted_terms(Q, K, LADDER, -1, 0.5),
+    "ShiftedTerms": lambda: heads.shifted_terms(Q, K, -1, LADDER, 0.5),
     "KernelFit": lambda: analysis.fit_kernel(LADDER, 64)[0],
-    "ScalingEffect": lambda: analysis.scaling_effect(LADDER, LADDER / 2, np.arange(9)),
+    "ScalingEffect": lambda: analysis.scaling_effect(np.arange(9), LADDER, LADDER / 2),
 }
 # results with words of their own
 WORDS = {
@@ -80,11 +80,11 @@ def test_up_to_four_numbers_are_shown_one_by_one():
 
 
 def test_numbers_and_ranges():
-    band = rfrope.moments.mean_kernel_band("gaussian", [1.0, 2.0], n_blocks=8)
+    band = rfrope.moments.mean_kernel_band([1.0, 2.0], "gaussian", n_blocks=8)
     assert f"value [{band.value[0]:.6g}, {band.value[1]:.6g}]" in str(band)
     band = RESULTS["Band"]()
     assert f"value of shape (99,) from {band.value.min():.4g} to 1," in str(band)
-    estimate = rfrope.estimate_kernel("gaussian", np.arange(1.0, 9.0), n_samples=50, rng=0)
+    estimate = rfrope.estimate_kernel(np.arange(1.0, 9.0), "gaussian", n_samples=50, rng=0)
     assert f"trusted of shape (8,), {int(np.sum(estimate.trusted))} of 8 true" in str(estimate)
 
 

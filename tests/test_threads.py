@@ -493,7 +493,7 @@ def test_settings_of_numba(environment, compiled, tmp_path):
     sparse(
         [
             "rfrope.estimate_scores(q, q, np.arange(50.0), 'gaussian', n_trials=2**31, rng=0)",
-            "rfrope.estimate_kernel('gaussian', np.arange(50.0), n_samples=2**31, rng=0)",
+            "rfrope.estimate_kernel(np.arange(50.0), 'gaussian', n_samples=2**31, rng=0)",
             "[rfrope.rotate(big, p, w, out=big) for _ in range(10**9)]",
         ],
         lambda work: "rotate" in work,

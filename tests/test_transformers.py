@@ -153,15 +153,15 @@ def test_there_are_enough():
 @pytest.mark.parametrize(("model", "index"), PLACES)
 def test_published(model, index):
     part = rfrope.from_config(BY_MODEL[model].config)[index]
-    config, layer = config_at(built(BY_MODEL[model].config), part.source["name"])
+    config, layer = config_at(built(BY_MODEL[model].config), part.source.model.name)
     expected, factor = reference(config, layer)
     assert part.frequencies.shape == expected.shape
     np.testing.assert_allclose(part.frequencies, expected, rtol=1e-14, atol=0.0)
-    if part.source["model_type"] != "phimoe":  # its class has its own, see below
+    if part.source.model.model_type != "phimoe":  # its class has its own, see below
         assert part.attention_factor == factor
     np.testing.assert_allclose(part.frequencies, own_buffers(config)[layer], rtol=FLOAT32, atol=0.0)
     told = config.rope_parameters[layer] if layer else config.rope_parameters
-    assert part.source["rope_parameters"]["rope_theta"] == told["rope_theta"]
+    assert part.source.rope_parameters["rope_theta"] == told["rope_theta"]
     assert part.context == config.max_position_embeddings
 
 
@@ -242,14 +242,14 @@ def turned(kind: type, config: Any, rows: np.ndarray) -> np.ndarray:
 def test_published_vision(model, index):
     part = rfrope.from_config(BY_MODEL[model].config)[index]
     whole = built(BY_MODEL[model].config)
-    config = whole if not part.source["name"] else whole.vision_config
+    config = whole if not part.source.model.name else whole.vision_config
     frequencies = rfrope.mrope(part.frequencies, part.sections)
-    if part.source["model_type"] == "llama4_vision_model":
+    if part.source.model.model_type == "llama4_vision_model":
         patches = config.image_size // config.patch_size
         kind = importlib.import_module("transformers.models.llama4.modeling_llama4").Llama4VisionRotaryEmbedding
         held = kind(config).freqs_ci[:-1, 0].angle().numpy()  # without the class token; columns count first, from 1
         rows = np.stack([np.arange(patches**2) % patches + 1, np.arange(patches**2) // patches + 1], axis=-1)
-    elif part.source["model_type"] == "dinov3_vit":
+    elif part.source.model.model_type == "dinov3_vit":
         module = importlib.import_module("transformers.models.dinov3_vit.modeling_dinov3_vit")
         cos, sin = module.DINOv3ViTRopePositionEmbedding(config).eval()(torch.zeros(1, 3, 48, 80))
         held = torch.atan2(sin, cos)[:, : part.head_dim // 2].numpy()
@@ -266,7 +266,7 @@ def test_published_vision(model, index):
 @pytest.mark.parametrize("model", ["Qwen2-VL 7B", "Qwen3-VL 8B"])
 def test_sections_are_those_that_the_model_uses(model):
     part = rfrope.from_config(BY_MODEL[model].config)[0]
-    config, _ = config_at(built(BY_MODEL[model].config), part.source["name"])
+    config, _ = config_at(built(BY_MODEL[model].config), part.source.model.name)
     positions = np.array([[3, 1, 2], [7, 0, 5], [4, 4, 4]])  # time, height, width
     cos, _ = rotary_classes(config)[0](config)(torch.ones(1), torch.tensor(positions.T[:, None, :]))
     frequencies = rfrope.mrope(part.frequencies, part.sections, interleaved=part.interleaved)
@@ -322,10 +322,10 @@ def test_what_a_config_leaves_out_is_what_the_class_has(model_type, saved, class
     defaults = TABLE[model_type]
     config = classes[model_type]()
     told = json.loads(json.dumps(config.to_dict(), default=str)) if saved else {"model_type": model_type}
-    parts = {one.source["name"]: one for one in rfrope.from_config(told | defaults.get("needs", {}))}
+    parts = {one.source.model.name: one for one in rfrope.from_config(told | defaults.get("needs", {}))}
     for layer, expected in own_buffers(config).items():
         got = parts[layer].frequencies
-        if parts[layer].source["rope_parameters"]["rope_type"] == "axial":
+        if parts[layer].source.rope_parameters["rope_type"] == "axial":
             got = got[: len(expected)] / (2 * np.pi if defaults["axial"] == "turns" else 1.0)
         if model_type == "ernie4_5_vl_moe_text":  # sorted by axis there
             got, expected = np.sort(got), np.sort(expected)
@@ -448,7 +448,7 @@ def compared_with_its_class(told: Mapping[str, Any], own: dict[str, np.ndarray],
     if turned is not None and any(2 * len(held) != turned for held in own.values()):
         return False  # its attention takes frequencies for `turned` features, and stops
     try:
-        parts = {one.source["name"]: one for one in rfrope.from_config(told)}
+        parts = {one.source.model.name: one for one in rfrope.from_config(told)}
     except ValueError as error:
         if not re.search("|".join(REFUSED), str(error)):
             raise
@@ -561,8 +561,8 @@ def test_layers_see_as_far_as_their_model_does(model_type, classes):
     own, key = kind().to_dict(), about.get("key", "sliding_window")
     config = kind(**{name: value for name, value in SMALL.items() if name in own or name == "head_dim"}, **{key: SEEN})
     measured = {name: far for name, far in seen(config).items() if name not in about.get("still", ())}
-    parts = [one for one in rfrope.from_config(config) if "config" not in one.source["name"]]
-    windows = {name: window for one in parts for name, window in one.source["windows"].items()}
+    parts = [one for one in rfrope.from_config(config) if "config" not in one.source.model.name]
+    windows = {name: window for one in parts for name, window in one.source.model.windows.items()}
     windows = {name: None if window is None or window >= TOKENS else window for name, window in windows.items()}
     measured = {name: far for name, far in measured.items() if name != "linear_attention"} or measured
     assert measured == {name: windows["" if "" in windows else name] for name in measured}
@@ -745,8 +745,8 @@ def test_the_dict_of_the_layer_says_whether_yarn_truncates():
 @pytest.mark.parametrize("model", [one.model for one in PUBLISHED])
 def test_a_config_object_tells_the_same_as_its_file(model):
     config = BY_MODEL[model].config
-    from_file = {one.source["name"]: one for one in rfrope.from_config(config)}
-    from_object = {one.source["name"]: one for one in rfrope.from_config(built(config))}
+    from_file = {one.source.model.name: one for one in rfrope.from_config(config)}
+    from_object = {one.source.model.name: one for one in rfrope.from_config(built(config))}
     for name, one in from_file.items():
         other = from_object.get(name) or from_object[f"text_config.{name}".rstrip(".")]
         np.testing.assert_array_equal(one.frequencies, other.frequencies)

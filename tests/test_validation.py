@@ -38,11 +38,11 @@ class Wrong(Kernel):
     def n_columns(self):
         return self.right.n_columns
 
-    def _phi(self, delta, xp):
-        return self.right._phi(delta, xp)
+    def _phi(self, lags, xp):
+        return self.right._phi(lags, xp)
 
-    def phi2(self, delta):
-        return self.right.phi(delta) if self.mutation == "Phi_2 is Phi" else super().phi2(delta)
+    def phi2(self, lags):
+        return self.right.phi(lags) if self.mutation == "Phi_2 is Phi" else super().phi2(lags)
 
     def _transport(self, u):
         omega = self.right._transport(u)
@@ -123,8 +123,8 @@ class ApartMatern(Kernel):
     def __repr__(self):
         return "apart"
 
-    def _phi(self, delta, xp):
-        return self.right._phi(delta, xp)
+    def _phi(self, lags, xp):
+        return self.right._phi(lags, xp)
 
     def _transport(self, u):
         return np.concatenate([self.line._transport(u[..., j : j + 1]) for j in (0, 1)], axis=-1)
@@ -134,7 +134,7 @@ class ApartMatern(Kernel):
 def test_default_lags_lie_off_the_axes_so_that_independent_axes_fail():
     assert not seeded(ApartMatern()).passed
     along = [[-8.0, 0.0], [0.0, -8.0], [-16.0, 0.0]]
-    assert seeded(ApartMatern(), delta=along, **SMALL).passed
+    assert seeded(ApartMatern(), lags=along, **SMALL).passed
 
 
 @pytest.mark.parametrize("family", ["gaussian", "cauchy", "matern", "exponential"])
@@ -158,7 +158,7 @@ def test_the_algebra_passes():
 
 def test_rows_hold_every_comparison_once():
     q, k = example_pairs()
-    result = seeded("cauchy(scale=24)", q=q[:3], k=k[:3], delta=[-2.0, 5.0], rng=3, **SMALL)
+    result = seeded("cauchy(scale=24)", q=q[:3], k=k[:3], lags=[-2.0, 5.0], rng=3, **SMALL)
     got = [(row.lag, row.quantity, row.pair) for row in result.rows]
     wanted = {
         (lag, quantity, pair)
@@ -174,8 +174,8 @@ def test_rows_hold_every_comparison_once():
 
 def test_closed_forms_and_z_are_what_they_say():
     q, k = example_pairs()
-    delta = [-2.0, 5.0]
-    result = seeded("cauchy(scale=24)", q=q, k=k, delta=delta, **SMALL)
+    lags = [-2.0, 5.0]
+    result = seeded("cauchy(scale=24)", q=q, k=k, lags=lags, **SMALL)
     law = kernels.parse("cauchy(scale=24)")
     for row in result.rows:
         lag = row.lag[0]
@@ -226,7 +226,7 @@ def test_passed_and_worst():
 
 
 def test_to_dict_is_json():
-    result = seeded("gaussian(ndim=2)", delta=[[1.0, 2.0]], **SMALL)
+    result = seeded("gaussian(ndim=2)", lags=[[1.0, 2.0]], **SMALL)
     text = json.dumps(result.to_dict(), allow_nan=False)
     held = json.loads(text)
     assert held["passed"] is True
@@ -262,12 +262,12 @@ def test_an_executor_changes_nothing():
 
 def test_own_vectors_of_every_library(xp):
     q, k = (v[:2] for v in example_pairs())
-    result = seeded("gaussian(scale=8)", q=xp(q), k=xp(k), delta=xp([1.0, 2.0]), **SMALL)
-    assert result == seeded("gaussian(scale=8)", q=q, k=k, delta=[1.0, 2.0], **SMALL)
+    result = seeded("gaussian(scale=8)", q=xp(q), k=xp(k), lags=xp([1.0, 2.0]), **SMALL)
+    assert result == seeded("gaussian(scale=8)", q=q, k=k, lags=[1.0, 2.0], **SMALL)
 
 
 def test_single_vectors_and_lists():
-    result = seeded("gaussian", q=[1.0, 2.0], k=[3.0, 4.0], delta=1, **SMALL)
+    result = seeded("gaussian", q=[1.0, 2.0], k=[3.0, 4.0], lags=1, **SMALL)
     assert result.passed
     assert (result.n_pairs, result.n_blocks, result.lags) == (1, 1, ((1.0,),))
 
@@ -297,7 +297,7 @@ def test_pairing_reaches_the_score():
 
 
 def test_lag_0_passes_exactly():
-    result = seeded("exponential", delta=[0.0], **SMALL)
+    result = seeded("exponential", lags=[0.0], **SMALL)
     assert result.passed
     assert max(abs(row.z) for row in result.rows) < 2.0
     assert result.spread == (0.0,)
@@ -316,7 +316,7 @@ def test_vectors_at_right_angles_pass_and_stay_json():
 
 
 def test_one_lag_twice_keeps_one_spread_for_each_lag():
-    result = seeded("gaussian", delta=[1.0, 1.0], **SMALL)
+    result = seeded("gaussian", lags=[1.0, 1.0], **SMALL)
     assert len(result.lags) == len(result.spread)
 
 
@@ -341,8 +341,8 @@ def test_default_lags_of_a_kernel_that_never_falls_are_finite():
         def _transport(self, u):
             return 0.0 * u
 
-        def _phi(self, delta, xp):
-            return 0.0 * delta[..., 0] + 1.0
+        def _phi(self, lags, xp):
+            return 0.0 * lags[..., 0] + 1.0
 
     assert np.all(np.isfinite(default_lags(Constant())))
 
@@ -362,11 +362,11 @@ BAD = [
     ({"q": VECTOR, "k": [1.0, math.inf]}, ValueError, "k .* finite"),
     ({"q": [1.0, 2.0, 3.0], "k": [1.0, 2.0, 3.0]}, ValueError, "q has shape"),
     ({"q": "text", "k": VECTOR}, TypeError, "q has type"),
-    ({"delta": [math.nan]}, ValueError, "delta holds NaN"),
-    ({"delta": [1j]}, TypeError, "delta has dtype complex128"),
-    ({"delta": []}, ValueError, "delta has shape"),
-    ({"delta": [1.0, 2.0], "kernel": "gaussian(ndim=2)"}, ValueError, "delta has shape"),
-    ({"delta": [[1.0, 2.0, 3.0]], "kernel": "gaussian(ndim=2)"}, ValueError, "delta has shape"),
+    ({"lags": [math.nan]}, ValueError, "lags holds NaN"),
+    ({"lags": [1j]}, TypeError, "lags has dtype complex128"),
+    ({"lags": []}, ValueError, "lags has shape"),
+    ({"lags": [1.0, 2.0], "kernel": "gaussian(ndim=2)"}, ValueError, "lags has shape"),
+    ({"lags": [[1.0, 2.0, 3.0]], "kernel": "gaussian(ndim=2)"}, ValueError, "lags has shape"),
     ({"n_samples": 1}, ValueError, "n_samples is"),
     ({"n_trials": 3}, ValueError, "n_trials is"),
     ({"n_samples": 10.0}, TypeError, "n_samples is"),
@@ -415,7 +415,7 @@ def test_standard_errors_are_those_of_many_runs(kernel):
     rng, kernel = np.random.default_rng(0), kernels.parse(kernel)
     q, k = rng.normal(size=(2, 2, 8))
     lag = 2.0 * np.ones(kernel.ndim)
-    found = [validate(kernel, q=q, k=k, delta=lag[None], n_samples=64, n_trials=64, rng=seed) for seed in range(600)]
+    found = [validate(kernel, q=q, k=k, lags=lag[None], n_samples=64, n_trials=64, rng=seed) for seed in range(600)]
     for rows in zip(*(one.rows for one in found), strict=True):
         row, estimates = rows[0], [one.estimate for one in rows]
         assert len({one.stderr for one in rows}) == 1  # of the kernel and the lag alone
@@ -434,24 +434,24 @@ def test_a_right_kernel_is_as_rarely_far_off_as_it_should_be(record):
     """
     kernel = kernels.parse(record.example)
     unit = default_lags(kernel)[2]
-    delta = kernel.restore_shape(np.multiply.outer([1e-4, 1e-3, 1e-2, 0.1, 0.5, 3.0, 10.0], unit))
-    options = {"delta": delta, "n_samples": 2048, "n_trials": 256, "n_blocks": 4}
+    lags = kernel.restore_shape(np.multiply.outer([1e-4, 1e-3, 1e-2, 0.1, 0.5, 3.0, 10.0], unit))
+    options = {"lags": lags, "n_samples": 2048, "n_trials": 256, "n_blocks": 4}
     q, k = (v[::4] for v in example_pairs())
     far: dict[str, dict[tuple[float, ...], list[bool]]] = {quantity: {} for quantity in QUANTITIES}
     for seed in range(300):
         for row in validate(kernel, q=q, k=k, rng=seed, **options).rows:
             far[row.quantity].setdefault(row.lag, []).append(abs(row.z) > 3.0)
-    for quantity, lags in far.items():
-        assert len(lags) == len(delta)
-        assert max(np.mean(each) for each in lags.values()) <= 0.01, quantity
-        assert np.mean(list(lags.values())) < 0.004, quantity
+    for quantity, by_lag in far.items():
+        assert len(by_lag) == len(lags)
+        assert max(np.mean(each) for each in by_lag.values()) <= 0.01, quantity
+        assert np.mean(list(by_lag.values())) < 0.004, quantity
 
 
 @campaign
 def test_a_right_heavy_tailed_kernel_passes_at_small_lags():
     """It failed for a third of the seeds, by standard errors from the draws."""
     text = "power_exponential(exponent=1.7, scale=64)"
-    found = [validate(text, delta=[1.0], rng=s, n_samples=2**16, n_trials=2**10) for s in range(30)]
+    found = [validate(text, lags=[1.0], rng=s, n_samples=2**16, n_trials=2**10) for s in range(30)]
     assert all(one.passed for one in found)
 
 

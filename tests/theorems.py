@@ -92,7 +92,7 @@ def _() -> float:
 
 @claim("000, (2)", "Φ(Δ) = E cos(Δ · ω)", "Kernel.phi sample", "definition; quantile quadrature", 2e-3)
 def _() -> float:
-    return max(far(analysis.mean_kernel(omega, LAGS), kernel(LAGS)) for kernel, omega in map(pointed, FAMILIES))
+    return max(far(analysis.mean_kernel(LAGS, omega), kernel(LAGS)) for kernel, omega in map(pointed, FAMILIES))
 
 
 @claim("000, Theorem 2", "E S = (q · k) Φ(Δ)", "expected_score estimate_scores", "(1) and Lemma 1, by linearity", 4.0)
@@ -196,13 +196,13 @@ def _() -> float:
     q, k = vectors()
     shift = np.random.default_rng(1).uniform(-np.pi, np.pi, 64)
     direct = rfrope.scores(q[None], rfrope.rotate_by_phases(k, shift)[None], [9], [4], LADDER)[0, 0]
-    return far(heads.shifted_scores(q, k, LADDER, -5.0, shift), direct)
+    return far(heads.shifted_scores(q, k, -5.0, LADDER, shift), direct)
 
 
 @claim("000, recentring", "φᵢ = L · ωᵢ moves the peak to −L where Cᵢ > 0", "heads.phase_shift", "cos is largest at 0")
 def _() -> float:
     lags = np.arange(-200.0, 1.0)
-    curve = heads.shifted_mean_kernel(LADDER, lags, heads.phase_shift(LADDER, -37))
+    curve = heads.shifted_mean_kernel(lags, LADDER, heads.phase_shift(-37, LADDER))
     return far(lags[np.argmax(curve)], -37.0) + far(np.max(curve), 1.0)
 
 
@@ -225,7 +225,7 @@ def _() -> float:
     tokens = np.random.default_rng(3).standard_normal((4096, 128))
     tokens /= np.linalg.norm(tokens, axis=-1, keepdims=True)
     found = np.sum(tokens * rfrope.rotate(tokens, -100.0, LADDER), axis=-1)
-    wanted = analysis.similarity(LADDER, -100.0).mean
+    wanted = analysis.similarity(-100.0, LADDER).mean
     return float(abs(np.mean(found) - wanted) / (np.std(found) / 64.0))
 
 
@@ -265,7 +265,7 @@ def _() -> float:
     w_q, w_k = heads.positional_weights(LADDER, d_model=4, temperature=3.0)
     x = np.array([1.0, 0.0, 0.0, 0.0])
     found = [w_q @ x @ rfrope.rotate(w_k @ x, lag, LADDER) for lag in LAGS]
-    wanted = heads.positional_scores(LADDER, LAGS, temperature=3.0, scaled=False)
+    wanted = heads.positional_scores(LAGS, LADDER, temperature=3.0, scaled=False)
     return far(found, wanted) + abs(float(wanted[LAGS == -1.0][0]) - 192.0)
 
 

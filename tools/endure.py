@@ -34,18 +34,18 @@ CALLS = {
     ),
     "estimate_kernel, 10**8 draws": (
         "lags = np.arange(2.0)",
-        "rfrope.estimate_kernel('gaussian(scale=8)', lags, n_samples=10**4, rng=0)",
-        "rfrope.estimate_kernel('gaussian(scale=8)', lags, n_samples=10**8, rng=0)",
+        "rfrope.estimate_kernel(lags, 'gaussian(scale=8)', n_samples=10**4, rng=0)",
+        "rfrope.estimate_kernel(lags, 'gaussian(scale=8)', n_samples=10**8, rng=0)",
     ),
     "mean_kernel, 10**7 lags (80 MB)": (
         "w = rfrope.geometric(64); lags = np.arange(1e7)",
-        "rfrope.analysis.mean_kernel(w, lags[:10**5])",
-        "rfrope.analysis.mean_kernel(w, lags)",
+        "rfrope.analysis.mean_kernel(lags[:10**5], w)",
+        "rfrope.analysis.mean_kernel(lags, w)",
     ),
     "estimate_kernel, 10**7 lags (80 MB)": (
         "lags = np.arange(1e7)",
-        "rfrope.estimate_kernel('gaussian(scale=8)', lags[:1000], n_samples=64, rng=0)",
-        "rfrope.estimate_kernel('gaussian(scale=8)', lags, n_samples=64, rng=0)",
+        "rfrope.estimate_kernel(lags[:1000], 'gaussian(scale=8)', n_samples=64, rng=0)",
+        "rfrope.estimate_kernel(lags, 'gaussian(scale=8)', n_samples=64, rng=0)",
     ),
     "estimate_scores, sobol, 64 blocks, 10**6 lags (8 MB)": (
         "q, k = np.random.default_rng(0).standard_normal((2, 128)); lags = np.arange(1e6)",
@@ -102,8 +102,8 @@ WORKS = {
     ),
     "estimate_kernel, sobol": (
         "",
-        "rfrope.estimate_kernel('gaussian', lags, n_samples=2**31, n_blocks=64, design='sobol', rng=0)",
-        "rfrope.estimate_kernel('gaussian', lags, n_samples=2**10, n_blocks=64, design='sobol', rng=0)",
+        "rfrope.estimate_kernel(lags, 'gaussian', n_samples=2**31, n_blocks=64, design='sobol', rng=0)",
+        "rfrope.estimate_kernel(lags, 'gaussian', n_samples=2**10, n_blocks=64, design='sobol', rng=0)",
     ),
     "validate": (
         "",
@@ -132,8 +132,8 @@ WORKS = {
     ),
     "analysis.mean_kernel": (
         "lags = np.arange(3e7)",
-        "[rfrope.analysis.mean_kernel(w, lags) for _ in range(99)]",
-        "rfrope.analysis.mean_kernel(w, lags[:100])",
+        "[rfrope.analysis.mean_kernel(lags, w) for _ in range(99)]",
+        "rfrope.analysis.mean_kernel(lags[:100], w)",
     ),
     "designs.optimise": (
         "",

@@ -200,7 +200,7 @@ def _without_entry(table: Mapping[str, Any], classes: dict[str, type]) -> Iterat
         else:
             yield (
                 model_type,
-                f"from_config reads its parts ({', '.join(sorted({part.source['model_type'] for part in parts}))})",
+                f"from_config reads its parts ({', '.join(sorted({part.source.model.model_type for part in parts}))})",
             )
 
 

@@ -20,7 +20,7 @@ lags, blocks = np.arange(context), (8, 16, 32, 64)
 
 def rms(frequencies):
     """Error of a set, or the mean of those of several heads, over the context."""
-    curves = np.atleast_2d(rfrope.analysis.mean_kernel(frequencies, lags if frequencies.ndim == 1 else lags[:, None]))
+    curves = np.atleast_2d(rfrope.analysis.mean_kernel(lags if frequencies.ndim == 1 else lags[:, None], frequencies))
     return np.sqrt(np.mean((curves - kernel(lags)) ** 2))
 
 

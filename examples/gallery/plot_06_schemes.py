@@ -28,9 +28,9 @@ fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.9), layout="constrained")
 for (name, rope), colour, style in zip(after.items(), colours, ("-", "--", "-", "-."), strict=True):
     left.plot(analysis.wavelengths(rope) / analysis.wavelengths(before), color=colour, ls=style, label=name)
 lags = np.unique(np.rint(np.geomspace(1, 32_767, 400)))
-right.semilogx(lags, analysis.mean_kernel(before, lags), color="black", lw=1.4, label="before")
+right.semilogx(lags, analysis.mean_kernel(lags, before), color="black", lw=1.4, label="before")
 for (name, rope), colour in zip(after.items(), colours, strict=True):
-    right.semilogx(lags, analysis.mean_kernel(rope, lags), color=colour, lw=1.0, label=name)
+    right.semilogx(lags, analysis.mean_kernel(lags, rope), color=colour, lw=1.0, label=name)
 left.set(xlabel="block", ylabel="wavelength, times that before", title="how much each block is slowed")
 right.set(xlabel="lag (positions)", ylabel="mean kernel", title="what equal content scores")
 for ax in (left, right):

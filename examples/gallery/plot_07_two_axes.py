@@ -23,7 +23,7 @@ sets = {
 lags = np.arange(-24, 25)
 grid = np.stack(np.meshgrid(lags, lags, indexing="ij"), axis=-1)
 fig, axes = plt.subplots(1, 4, figsize=(11, 3.2), layout="constrained", sharey=True)
-pictures = {name: rfrope.analysis.mean_kernel(rope, grid) for name, rope in sets.items()}
+pictures = {name: rfrope.analysis.mean_kernel(grid, rope) for name, rope in sets.items()}
 pictures["Gaussian, Φ itself"] = kernel(grid)
 for ax, (name, values) in zip(axes, pictures.items(), strict=True):
     image = ax.imshow(values, extent=(-24.5, 24.5, 24.5, -24.5), vmin=-1, vmax=1, cmap="PuOr")
@@ -51,7 +51,7 @@ fig, axes = plt.subplots(len(sets), 3, figsize=(7.4, 5.0), layout="constrained",
 for row, (name, rope) in zip(axes, sets.items(), strict=True):
     for ax, time in zip(row, (0, 2, 6), strict=True):
         lag = np.concatenate([grid, np.full((*grid.shape[:2], 1), time)], axis=-1)
-        values = rfrope.analysis.mean_kernel(rope, lag)
+        values = rfrope.analysis.mean_kernel(lag, rope)
         image = ax.imshow(values, extent=(-24.5, 24.5, 24.5, -24.5), vmin=-1, vmax=1, cmap="PuOr")
         ax.set_title(f"{time} frames apart", fontsize="medium")
     row[0].set_ylabel(f"{name}\nlag in rows")

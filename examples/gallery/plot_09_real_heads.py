@@ -21,7 +21,7 @@ held = smollm2_heads()
 fig, axes = plt.subplots(1, 2, figsize=(10, 3.9), layout="constrained")
 for ax, (name, title) in zip(axes, {"previous": "previous token", "induction": "induction"}.items(), strict=True):
     profile = heads.profile(
-        held[f"{name}_q"], held[f"{name}_k"], held["inv_freq"], np.arange(-90, 1), scale=1 / 8, pairs="all"
+        held[f"{name}_q"], held[f"{name}_k"], np.arange(-90, 1), held["inv_freq"], scale=1 / 8, pairs="all"
     )
     plotting.attention(profile, ax=ax)
     ax.set_title(title)

@@ -19,7 +19,7 @@ rope = rfrope.design("matern(nu=1.5)", head_dim=64, context=4096, heads=8, ladde
 print(rope.frequencies.shape)
 lags = np.unique(np.rint(np.geomspace(1, 4095, 300)))
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.9), layout="constrained")
-curves = rfrope.analysis.mean_kernel(rope, lags[:, None])
+curves = rfrope.analysis.mean_kernel(lags[:, None], rope)
 for head, curve in enumerate(curves):
     left.semilogx(lags, curve, color=plt.colormaps["viridis"](head / 7))
 left.set(xlabel="lag (positions)", ylabel="mean kernel")

@@ -25,10 +25,10 @@ for name, inv_freq in broken.items():
 # What the mistakes do to the score of equal content:
 
 lags = np.unique(np.rint(np.geomspace(1, 131_071, 600)))
-meant = rfrope.analysis.mean_kernel(rope, lags)
+meant = rfrope.analysis.mean_kernel(lags, rope)
 fig, ax = plt.subplots(figsize=(6, 3.7), layout="constrained")
 for (name, inv_freq), colour in zip(broken.items(), ("#D55E00", "#0072B2"), strict=True):
-    error = np.abs(rfrope.analysis.mean_kernel(inv_freq.astype(np.float64), lags) - meant)
+    error = np.abs(rfrope.analysis.mean_kernel(lags, inv_freq.astype(np.float64)) - meant)
     ax.loglog(lags, np.maximum.accumulate(error), color=colour, label=name)
 ax.set(xlabel="lag (positions)", ylabel="largest error of the score so far")
 ax.spines[["top", "right"]].set_visible(False)

@@ -30,7 +30,7 @@ image = left.imshow(embedding.T, aspect="auto", cmap="RdBu", vmin=-1.0, vmax=1.0
 left.set(xlabel="position", ylabel="feature", title="embedding")
 fig.colorbar(image, ax=left)
 right.plot(lags, products / 16, "o", ms=3, color="#0072B2", label="product / D")
-right.plot(lags, analysis.mean_kernel(omega, lags), color="#D55E00", lw=1.0, label="mean kernel")
+right.plot(lags, analysis.mean_kernel(lags, omega), color="#D55E00", lw=1.0, label="mean kernel")
 right.set(xlabel="lag to position 32 (positions)", ylim=(0, 1.05), title="products")
 right.legend(frameon=False, fontsize="small")
 right.spines[["top", "right"]].set_visible(False)

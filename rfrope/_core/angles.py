@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._core import array, tensors
-from rfrope._core.arguments import LARGEST, shape_of, show
+from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 
 _SETS = {  # the frequencies that a function takes, as its errors word it
@@ -248,7 +248,7 @@ def numbers_on_host(value: Any, name: str) -> np.ndarray:
     return array.to_host(array.numbers(value, array.namespace(**{name: value}), name=name), name)
 
 
-def lags(value: Any, axes: int, name: str = "delta", law: Any = None, **arrays: Any) -> tuple[Array, ModuleType, Any]:
+def lags(value: Any, axes: int, name: str = "lags", law: Any = None, **arrays: Any) -> tuple[Array, ModuleType, Any]:
     """Read the lags of a public call whose frequencies follow a law, and find what its arrays share.
 
     Parameters
@@ -333,11 +333,10 @@ def as_given(vectors: Array, like: Any) -> Array:
     return vectors[..., 0] if is_line(like) else vectors
 
 
-# -- a Rope ------------------------------------------------------------------------------------------------------------
+def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = None, name: str = "x") -> Any:
+    """Return the frequencies of a record that holds some, such as a Rope, and anything else as it came.
 
-
-def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = None) -> Any:
-    """Return the frequencies of a record that holds some, such as a Rope; anything else as it came.
+    The record checks that the call turns features as it would.
 
     Parameters
     ----------
@@ -348,52 +347,16 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
         What the call multiplies cos and sin by, where it has any; 1 where it multiplies them by nothing.
     x : array_like, optional
         The features of the call.
+    name : str
+        What the call names them.
 
     Raises
     ------
     ValueError
-        For a Rope that turns features otherwise: by another pairing, attention factor, or the last of them.
+        As the record: for another pairing, attention factor or width of features.
     """
-    held = getattr(value, "vectors", None)
-    if held is None:
-        return value
-    known = value.source.get("pairing") == "known"  # else an explicit "interleaved" is as good as the Rope's default
-    if pairing is not None and value.pairing != pairing and (known or pairing == "half" or value.pairing is None):
-        wanted = "neither is right for it" if value.pairing is None else f"expected pairing={value.pairing!r}"
-        raise ValueError(
-            f"pairing is {show(pairing)}, but the Rope's is {value.pairing!r}: {wanted}; pass rope.frequencies to "
-            "insist"
-        )
-    factor = value.attention_factor
-    if scale is not None and factor != 1.0 and not (isinstance(scale, int | float) and scale == factor):
-        raise ValueError(
-            f"scale is {show(scale)}, but the Rope has the attention factor {factor}; expected rope.rotate or "
-            "rope.scores, or scale=rope.attention_factor where there is a scale; pass rope.frequencies to leave it out"
-        )
-    if x is not None:
-        check_turned(value, x)
-    return held
-
-
-def check_turned(rope: Any, x: Any, name: str = "x") -> None:
-    """Refuse features that are not of the width that a Rope was given, or whose first 2D a model does not turn."""
-    if tensors.is_torch(x) and x.is_nested:
-        return  # it has no shape; who reads it refuses it by its name
-    shape = x.shape if hasattr(x, "shape") else shape_of(x)  # PyTorch's compiler can trace this
-    width = shape[-1] if len(shape) else 0
-    last = rope.source.get("turned") == "last"
-    if (not last and (width == rope.head_dim or type(rope.head_dim) is not int)) or width <= rope.rotary_dim:
-        return
-    if last:
-        raise ValueError(
-            f"this model turns the last {rope.rotary_dim} features of a head, but of the {width} of {name} the first "
-            f"would turn; expected {name}[..., -{rope.rotary_dim}:]"
-        )
-    part = "" if rope.rotary_dim == rope.head_dim else f", or the {rope.rotary_dim} that turn"
-    raise ValueError(
-        f"{name} has {width} features, but the Rope has head_dim={rope.head_dim}; expected {rope.head_dim}{part}: for "
-        f"heads of {width} features of which {rope.rotary_dim} turn, dataclasses.replace(rope, head_dim={width})"
-    )
+    read_record = getattr(value, "_frequencies_for", None)
+    return value if read_record is None else read_record(pairing, scale, x, name)
 
 
 def check_values(name: str, value: Array, xp: ModuleType) -> None:

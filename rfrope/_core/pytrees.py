@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ def _are_same(one: Any, other: Any) -> bool:
     """Whether two values of a field are the same to the last part; NaN is, and arrays are by their bytes."""
     if one is other or type(one) is not type(other):
         return one is other
+    if is_dataclass(one):
+        return _are_same(vars(one), vars(other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_are_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):

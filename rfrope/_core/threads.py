@@ -69,7 +69,7 @@ def threads(count: int) -> Iterator[None]:
     --------
     >>> import rfrope
     >>> with rfrope.threads(1):
-    ...     estimate = rfrope.estimate_kernel("gaussian", 1.0, n_samples=1000, rng=0)
+    ...     estimate = rfrope.estimate_kernel(1.0, "gaussian", n_samples=1000, rng=0)
     """
     if isinstance(count, bool) or not isinstance(count, int | np.integer):
         raise TypeError(f"count is {show(count)}; expected a whole number of threads, 1 or more")

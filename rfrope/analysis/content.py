@@ -60,7 +60,7 @@ class Departure(Result):
 
 
 @array.on_device_of_arrays
-def sine_share(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: str = "half") -> Array:
+def sine_share(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: str = "half") -> Array:
     """Part of the score that comes from sines, ``|sum B sin u| / (|sum A cos u| + |sum B sin u|)``, by pair and lag.
 
     The cosines are what a kernel averages; the sines have opposite signs at opposite lags and do not cancel, because
@@ -71,12 +71,12 @@ def sine_share(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing:
     q, k : array_like, (..., d)
         Query and key before rotation, d even and at least 2D. Features beyond 2D are not turned, and count among the
         cosines.
+    lags : array_like, in units of position
+        Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise. What
+        ``lags @ frequencies^T`` broadcasts to, without the axis of the blocks, broadcasts against the leading axes of
+        q and k: for n pairs at m lags give q and k as ``(n, 1, d)``.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``.
-    delta : array_like, in units of position
-        Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise. What
-        ``delta @ frequencies^T`` broadcasts to, without the axis of the blocks, broadcasts against the leading axes of
-        q and k: for n pairs at m lags give q and k as ``(n, 1, d)``.
     pairing : {"half", "interleaved"}
         The two features that make a block.
 
@@ -101,7 +101,7 @@ def sine_share(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing:
 
     >>> import rfrope
     >>> q, k = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]
-    >>> sine_share(q, k, [0.1], -5).round(3)
+    >>> sine_share(q, k, -5, [0.1]).round(3)
     array([0., 1.])
 
     Each token before the one that looks at it, in the previous-token head of SmolLM2; and put further back:
@@ -110,10 +110,10 @@ def sine_share(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing:
     >>> from rfrope.data import smollm2_heads
     >>> heads = smollm2_heads()
     >>> q, k = heads["previous_q"][1:, None], heads["previous_k"][:-1, None]
-    >>> np.median(sine_share(q, k, heads["inv_freq"], [-1, -8, -64]), axis=0).round(2)
+    >>> np.median(sine_share(q, k, [-1, -8, -64], heads["inv_freq"]), axis=0).round(2)
     array([0.62, 0.27, 0.29])
     """
-    content, read = _prepare(q, k, frequencies, delta, pairing)
+    content, read = _prepare(q, k, lags, frequencies, pairing)
     xp = read.xp
     cosines, sines = sums.over_blocks(read, content.cosine, content.sine)
     cosines, sines = xp.abs(cosines + content.rest), xp.abs(sines)
@@ -122,7 +122,7 @@ def sine_share(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing:
 
 
 @array.on_device_of_arrays
-def similarity(frequencies: Array, delta: Array, *, cosine: float = 1.0) -> Similarity:
+def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Similarity:
     """Score of a unit token, in a random direction, and a unit key that resembles it.
 
     The token q is uniform on the unit sphere in d = 2D features. The key k has ``q . k = cosine`` and is otherwise in
@@ -130,17 +130,17 @@ def similarity(frequencies: Array, delta: Array, *, cosine: float = 1.0) -> Simi
 
     Parameters
     ----------
+    lags : array_like, in units of position
+        Lags: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for ``(*H, D, k)``.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``, with at least one block.
-    delta : array_like, in units of position
-        Lags: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for ``(*H, D, k)``.
     cosine : float
         Between -1 and 1; 1 for a key that is the token itself.
 
     Returns
     -------
     Similarity
-        Arrays of shape ``P``, or what ``delta @ frequencies^T`` broadcasts to without the axis of the blocks; float64
+        Arrays of shape ``P``, or what ``lags @ frequencies^T`` broadcasts to without the axis of the blocks; float64
         where the library has it.
 
     Raises
@@ -152,7 +152,7 @@ def similarity(frequencies: Array, delta: Array, *, cosine: float = 1.0) -> Simi
 
     Notes
     -----
-    Let C be the mean and V the variance, over the blocks, of ``c_i = cos(delta . omega_i)``. The squared lengths of
+    Let C be the mean and V the variance, over the blocks, of ``c_i = cos(lag . omega_i)``. The squared lengths of
     the blocks of q are uniform on the simplex, so ``(R q) . q = sum_i c_i |q_i|^2`` has mean C and variance
     ``v = V/(D+1)``; a random direction w at a right angle to q adds ``(R q) . w``, with mean 0 and, given q, variance
     ``(1 - ((R q) . q)^2) / (d - 1)``. Hence::
@@ -171,14 +171,14 @@ def similarity(frequencies: Array, delta: Array, *, cosine: float = 1.0) -> Simi
     --------
     >>> import rfrope
     >>> omega = rfrope.geometric(64, base=10_000.0)
-    >>> near = similarity(omega, [0, 1, 100, 1000], cosine=0.8)
+    >>> near = similarity([0, 1, 100, 1000], omega, cosine=0.8)
     >>> near.mean.round(3), near.std.round(3), round(near.random_std, 3)
     (array([0.8  , 0.776, 0.382, 0.127]), array([0.   , 0.015, 0.08 , 0.087]), 0.088)
     >>> near.radius.round(3)
     array([1.   , 0.97 , 0.477, 0.159])
     """
     cosine = finite("cosine", cosine, least=-1.0, most=1.0)
-    read = angles.read(delta, frequencies, name="delta", least=1)
+    read = angles.read(lags, frequencies, name="lags", least=1)
     xp = read.xp
     total, squares = sums.falls(read, 2)
     fall, features = total / read.blocks, 2 * read.blocks
@@ -190,7 +190,7 @@ def similarity(frequencies: Array, delta: Array, *, cosine: float = 1.0) -> Simi
 
 
 @array.on_device_of_arrays
-def departure(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: str = "half") -> Departure:
+def departure(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: str = "half") -> Departure:
     """How far the scores of given pairs are from ``(q . k) Phi(lag)``, whatever the kernel Phi.
 
     At each lag the best number Phi is found by least squares over the pairs, and what is left over is reported. Random
@@ -202,11 +202,11 @@ def departure(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: 
     q, k : array_like, (n, d)
         n pairs of query and key before rotation, row by row, d even and at least 2D. Features beyond 2D count
         unrotated.
-    frequencies : array_like, radians per unit of position
-        ``(D,)`` or ``(D, k)``.
-    delta : array_like, in units of position
+    lags : array_like, in units of position
         Lags, KEY minus QUERY, at which every pair is scored: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)``
         otherwise.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(D, k)``.
     pairing : {"half", "interleaved"}
         The two features that make a block.
 
@@ -235,11 +235,11 @@ def departure(q: Array, k: Array, frequencies: Array, delta: Array, *, pairing: 
     >>> from rfrope.data import smollm2_heads
     >>> heads = smollm2_heads()
     >>> q, k = heads["previous_q"][1:], heads["previous_k"][:-1]
-    >>> found = departure(q, k, heads["inv_freq"], [0, -1, -8, -64])
+    >>> found = departure(q, k, [0, -1, -8, -64], heads["inv_freq"])
     >>> found.phi.round(2), found.residual.round(2)
     (array([ 1.  , -0.99,  2.46,  2.75]), array([0.  , 0.53, 0.37, 0.38]))
     """
-    content, read = _prepare(q, k, frequencies, delta, pairing, sets="one")
+    content, read = _prepare(q, k, lags, frequencies, pairing, sets="one")
     (a, b, rest), xp = content, read.xp
     if a.ndim != 2 or a.shape[0] == 0:
         raise ValueError(f"q and k have leading axes {tuple(a.shape[:-1])}; expected n pairs, shape (n, d), n >= 1")
@@ -264,14 +264,14 @@ def _root_ratio(part: Array, whole: Array, xp: ModuleType) -> Array:
     return root(part / xp.where(whole == 0.0, xp.ones_like(whole), whole), xp)
 
 
-def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, pairing: str, sets: str = "any") -> tuple[Content, Angles]:
+def _prepare(q: Any, k: Any, lags: Any, frequencies: Any, pairing: str, sets: str = "any") -> tuple[Content, Angles]:
     """Content of the queries and keys, and the angles of their lags."""
-    read = angles.read(delta, frequencies, name="delta", least=1, sets=sets, pairing=pairing, q=q, k=k)
+    read = angles.read(lags, frequencies, name="lags", least=1, sets=sets, pairing=pairing, q=q, k=k)
     content = blocks.content(q, k, read.xp, read.device, pairing, read.blocks)
     pairs = content.rest.shape
     if sets == "any":
-        shape = array.broadcast_shapes({"q and k": pairs, "delta": read.shape[:-1]})
+        shape = array.broadcast_shapes({"q and k": pairs, "lags": read.shape[:-1]})
     else:
         shape = (*pairs, *read.shape[:-1])
-    array.check_memory(48.0, shape, read.positions, "q, k or delta")
+    array.check_memory(48.0, shape, read.positions, "q, k or lags")
     return content, read

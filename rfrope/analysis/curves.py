@@ -25,23 +25,23 @@ _SERIES = 0.02  # D times the angle up to which Dirichlet's quotient is summed a
 
 
 @array.on_device_of_arrays
-def mean_kernel(frequencies: Array, delta: Array) -> Array:
-    """Mean kernel of given frequencies: the mean over the blocks of ``cos(delta . omega)``.
+def mean_kernel(lags: Array, frequencies: Array) -> Array:
+    """Mean kernel of given frequencies: the mean over the blocks of ``cos(lag . omega)``.
 
     It is the expected score of unit content that all blocks share equally, and what `estimate_kernel` averages.
 
     Parameters
     ----------
-    frequencies : array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``, with at least one block. ``(H, D, k)`` gives one curve for each head.
-    delta : array_like, in units of position
+    lags : array_like, in units of position
         Lags: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for ``(*H, D, k)``, as positions in `rotate`.
         Integers count exactly up to 2**53.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``, with at least one block. ``(H, D, k)`` gives one curve for each head.
 
     Returns
     -------
     array
-        ``P``, or what ``delta @ frequencies^T`` broadcasts to, without the axis of the blocks; float64 where the
+        ``P``, or what ``lags @ frequencies^T`` broadcasts to, without the axis of the blocks; float64 where the
         library has it.
 
     Raises
@@ -53,8 +53,8 @@ def mean_kernel(frequencies: Array, delta: Array) -> Array:
 
     Notes
     -----
-    ``C(delta) = (1/D) sum_i cos(delta . omega_i)``: section 5 of the mathematics page, and the score of identical unit
-    tokens in seed 002. Phases are exact, so the direct sum is within 1e-15 or so for ``|delta . omega| <= 2**53``
+    ``C(lag) = (1/D) sum_i cos(lag . omega_i)``: section 5 of the mathematics page, and the score of identical unit
+    tokens in seed 002. Phases are exact, so the direct sum is within 1e-15 or so for ``|lag . omega| <= 2**53``
     (see `rotate` for libraries without float64). Where a non-uniform fast Fourier transform is cheaper (many blocks at
     many lags, in up to three axes, on the CPU or a CUDA device) the result is within 1e-9.
 
@@ -64,19 +64,19 @@ def mean_kernel(frequencies: Array, delta: Array) -> Array:
     --------
     >>> import rfrope
     >>> omega = rfrope.geometric(64, base=10_000.0)
-    >>> mean_kernel(omega, [0, 1, 1706, 1707]).round(4)
+    >>> mean_kernel([0, 1, 1706, 1707], omega).round(4)
     array([ 1.    ,  0.9702,  0.0011, -0.0078])
     """
-    return sums.mean_cos(angles.read(delta, frequencies, name="delta", least=1))
+    return sums.mean_cos(angles.read(lags, frequencies, name="lags", least=1))
 
 
 @array.on_device_of_arrays
-def log_uniform_kernel(delta: Array, base: float = 10_000.0, *, n_blocks: int | None = None) -> Array:
+def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | None = None) -> Array:
     """Continuum of standard RoPE, ``[Ci(m) - Ci(m / base)] / ln base``: its mean kernel with infinitely many blocks.
 
     Parameters
     ----------
-    delta : array_like, in units of position
+    lags : array_like, in units of position
         Lags m, any shape. Integers count exactly up to 2**53, or to 2**24 where the library has no float64.
     base : float
         Above 1.
@@ -87,7 +87,7 @@ def log_uniform_kernel(delta: Array, base: float = 10_000.0, *, n_blocks: int | 
     Returns
     -------
     array
-        The shape of `delta`; float64 where the library has it. Even in m, and 1 at 0.
+        The shape of `lags`; float64 where the library has it. Even in m, and 1 at 0.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def log_uniform_kernel(delta: Array, base: float = 10_000.0, *, n_blocks: int | 
     >>> log_uniform_kernel([0, 1, 100, 10_000]).round(4)
     array([ 1.    ,  0.974 ,  0.4368, -0.0366])
     >>> import rfrope
-    >>> at_5 = log_uniform_kernel(5.0), log_uniform_kernel(5.0, n_blocks=64), mean_kernel(rfrope.geometric(64), 5.0)
+    >>> at_5 = log_uniform_kernel(5.0), log_uniform_kernel(5.0, n_blocks=64), mean_kernel(5.0, rfrope.geometric(64))
     >>> [round(float(value), 4) for value in at_5]
     [0.742, 0.7364, 0.7373]
     """
@@ -121,24 +121,24 @@ def log_uniform_kernel(delta: Array, base: float = 10_000.0, *, n_blocks: int | 
     if base <= 1.0:
         raise ValueError(f"base is {base}; expected a number above 1")
     blocks = None if n_blocks is None else whole("n_blocks", n_blocks, 1)
-    xp, _ = array.shared(delta=delta)
-    lags = array.as_widest(_checked_lags(delta, xp), xp)
-    array.check_memory(96.0, lags.shape, lags, "delta")
+    xp, _ = array.shared(lags=lags)
+    lags = array.as_widest(_checked_lags(lags, xp), xp)
+    array.check_memory(96.0, lags.shape, lags, "lags")
     lags = xp.where(lags < 0.0, -lags, lags)  # its slope at 0 is not 0, so that second derivatives are right there
     if lags.dtype != xp.float64:  # narrow laws need its digits
         return elementwise.on_host(
-            lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp, "delta"
+            lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp, "lags"
         )
     return elementwise.by_blocks(lambda block, module: _log_uniform(block, base, blocks, module), lags, xp)
 
 
 @array.on_device_of_arrays
-def dirichlet(delta: Array, n_blocks: int, *, step: float = 1.0) -> Array:
-    """Mean kernel of equally spaced frequencies, ``(1/D) sum_{i=1..D} cos(i step delta)``, in closed form.
+def dirichlet(lags: Array, n_blocks: int, *, step: float = 1.0) -> Array:
+    """Mean kernel of equally spaced frequencies, ``(1/D) sum_{i=1..D} cos(i step lag)``, in closed form.
 
     Parameters
     ----------
-    delta : array_like, in units of position
+    lags : array_like, in units of position
         Lags, any shape. Integers count exactly up to 2**53.
     n_blocks : int
         D, at least 1.
@@ -148,7 +148,7 @@ def dirichlet(delta: Array, n_blocks: int, *, step: float = 1.0) -> Array:
     Returns
     -------
     array
-        The shape of `delta`; float64 where the library has it. Even, 1 at 0, and of period ``2 pi / step``.
+        The shape of `lags`; float64 where the library has it. Even, 1 at 0, and of period ``2 pi / step``.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def dirichlet(delta: Array, n_blocks: int, *, step: float = 1.0) -> Array:
 
     Notes
     -----
-    With x = step delta it is ``[sin((D + 1/2) x) / (2 sin(x/2)) - 1/2] / D`` (section 5 of the mathematics page), taken
+    With x = step lag it is ``[sin((D + 1/2) x) / (2 sin(x/2)) - 1/2] / D`` (section 5 of the mathematics page), taken
     in the equal form ``sin(D x/2) cos((D + 1) x/2) / (D sin(x/2))``, in which nothing cancels. x is the exact product
     of the given numbers, reduced exactly to (-pi, pi) for ``|x| <= 2**53``, so the error is below 1e-12 near multiples
     of 2 pi as elsewhere, for up to 1e6 blocks.
@@ -172,16 +172,16 @@ def dirichlet(delta: Array, n_blocks: int, *, step: float = 1.0) -> Array:
     >>> import math, rfrope
     >>> dirichlet([0, 1, 2, 2**40], 8, step=0.5).round(4)
     array([ 1.    , -0.2886,  0.0416, -0.1455])
-    >>> mean_kernel(rfrope.arithmetic(8, step=0.5), [0, 1, 2, 2**40]).round(4)
+    >>> mean_kernel([0, 1, 2, 2**40], rfrope.arithmetic(8, step=0.5)).round(4)
     array([ 1.    , -0.2886,  0.0416, -0.1455])
     >>> float(dirichlet(2.0 * math.pi, 10**6))
     1.0
     """
     blocks, step = whole("n_blocks", n_blocks, 1), positive("step", step, most=LARGEST)
-    xp, _ = array.shared(delta=delta)
-    delta = _checked_lags(delta, xp)
-    array.check_memory(64.0, delta.shape, delta, "delta")
-    return _dirichlet(_reduced(delta, step, xp), blocks, xp)
+    xp, _ = array.shared(lags=lags)
+    lags = _checked_lags(lags, xp)
+    array.check_memory(64.0, lags.shape, lags, "lags")
+    return _dirichlet(_reduced(lags, step, xp), blocks, xp)
 
 
 @array.on_device_of_arrays
@@ -338,11 +338,11 @@ def one_set(frequencies: Any) -> np.ndarray:
     return np.asarray(angles.on_host(frequencies, sets="one axis")[:, 0])
 
 
-def _checked_lags(delta: Array, xp: ModuleType) -> Array:
+def _checked_lags(lags: Array, xp: ModuleType) -> Array:
     """Return lags as an array of numbers of any shape."""
-    delta = array.numbers(delta, xp, name="delta")
-    angles.check_values("delta", delta, xp)
-    return delta
+    lags = array.numbers(lags, xp, name="lags")
+    angles.check_values("lags", lags, xp)
+    return lags
 
 
 def _log_uniform(lags: Array, base: float, n_blocks: int | None, xp: ModuleType) -> Array:
@@ -358,14 +358,14 @@ def _log_uniform(lags: Array, base: float, n_blocks: int | None, xp: ModuleType)
     return curve if n_blocks is None else curve + (xp.cos(lags) - xp.cos(small)) / (2.0 * n_blocks)
 
 
-def _reduced(delta: Array, step: float, xp: ModuleType) -> Array:
-    """Step * delta, the exact product, in (-pi, pi): to rounding, relative to itself."""
-    device = array.device(delta)
-    if xp is np or array.is_lazy(delta):
+def _reduced(lags: Array, step: float, xp: ModuleType) -> Array:
+    """Step * lags, the exact product, in (-pi, pi): to rounding, relative to itself."""
+    device = array.device(lags)
+    if xp is np or array.is_lazy(lags):
         frequency: Any = np.asarray([step])
     else:  # a copy from the host would make some libraries wait for the device
         frequency = xp.full((1,), step, dtype=array.widest_float(xp, device), device=device)
-    cos, sin = turns.cos_sin(Angles(delta[..., None], frequency[:, None], None, xp))
+    cos, sin = turns.cos_sin(Angles(lags[..., None], frequency[:, None], None, xp))
     return xp.atan2(sin[..., 0], cos[..., 0])
 
 

@@ -163,20 +163,20 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
 
 
 @array.on_device_of_arrays
-def scaling_effect(before: Array, after: Array, delta: Array) -> ScalingEffect:
+def scaling_effect(lags: Array, before: Array, after: Array) -> ScalingEffect:
     """What a scheme that changes frequencies, such as YaRN, does to the mean kernel and to the wavelengths.
 
     Parameters
     ----------
+    lags : array_like, in units of position
+        Lags, any shape, at least one.
     before, after : Rope or array_like, (D,), radians per unit of position
         Before and after, with the attention factor of a Rope; that of an array is 1. The two may differ in D.
-    delta : array_like, in units of position
-        Lags, any shape, at least one.
 
     Returns
     -------
     ScalingEffect
-        Arrays of the shape of `delta`; float64 where the library has it.
+        Arrays of the shape of `lags`; float64 where the library has it.
 
     Raises
     ------
@@ -198,8 +198,8 @@ def scaling_effect(before: Array, after: Array, delta: Array) -> ScalingEffect:
     >>> import numpy as np
     >>> import rfrope
     >>> omega = rfrope.geometric(64)
-    >>> effect = scaling_effect(omega, omega / 4.0, [0, 1, 40, 400])
-    >>> bool(np.allclose(effect.after, rfrope.analysis.mean_kernel(omega, [0.0, 0.25, 10.0, 100.0])))
+    >>> effect = scaling_effect([0, 1, 40, 400], omega, omega / 4.0)
+    >>> bool(np.allclose(effect.after, rfrope.analysis.mean_kernel([0.0, 0.25, 10.0, 100.0], omega)))
     True
     >>> effect.change.round(3), float(effect.largest_at)
     (array([0.   , 0.028, 0.16 , 0.199]), 400.0)
@@ -207,20 +207,20 @@ def scaling_effect(before: Array, after: Array, delta: Array) -> ScalingEffect:
     {4.0}
     """
     held = {name: angles.given(value) for name, value in (("before", before), ("after", after))}
-    xp, place = array.shared({**held, "delta": delta})
+    xp, place = array.shared({**held, "lags": lags})
     with array.device_of(*held.values()):
-        delta = array.numbers(delta, xp, name="delta", device=place)
-        if 0 in delta.shape:
-            raise ValueError(f"delta has shape {tuple(delta.shape)}; expected at least one lag")
+        lags = array.numbers(lags, xp, name="lags", device=place)
+        if 0 in lags.shape:
+            raise ValueError(f"lags has shape {tuple(lags.shape)}; expected at least one lag")
         checked = {
             name: angles.frequencies(omega, xp, place, name=name, sets="line", least=1)[:, 0]
             for name, omega in held.items()
         }
         magnitudes = [xp.abs(omega) for omega in checked.values()]
         factors = [getattr(value, "attention_factor", 1.0) for value in (before, after)]
-        first, second = (f**2 * mean_kernel(omega, delta) for f, omega in zip(factors, checked.values(), strict=True))
+        first, second = (f**2 * mean_kernel(lags, omega) for f, omega in zip(factors, checked.values(), strict=True))
         change = second - first
-        largest, lags = xp.max(xp.abs(change)), array.astype(delta, change.dtype, xp)
+        largest, lags = xp.max(xp.abs(change)), array.astype(lags, change.dtype, xp)
         lag = -xp.max(xp.where(xp.abs(change) == largest, -lags, xp.full_like(lags, -math.inf)))
         return ScalingEffect(first, second, change, largest, lag, _stretch(magnitudes[0], magnitudes[1], xp))
 

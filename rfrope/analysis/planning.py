@@ -295,8 +295,7 @@ def _trained(given: Rope) -> tuple[Rope, np.ndarray, int]:
     omega = np.asarray(angles.on_host(given.frequencies, "rope", sets="one axis")[:, 0])
     if not np.any(omega):
         raise ValueError("rope holds no frequency but 0; expected a block that turns")
-    head_dim = int(given.source.get("qk_head_dim") or given.head_dim or 0)
-    return replace(given, frequencies=omega), np.abs(omega), max(0, (head_dim + 1) // 2 - omega.size)
+    return replace(given, frequencies=omega), np.abs(omega), max(0, (given.qk_head_dim + 1) // 2 - omega.size)
 
 
 def _contexts(trained: Rope, context: Any, trained_context: Any) -> tuple[int, int]:
@@ -344,7 +343,7 @@ def _parameters(
     trained: Rope, base: float, parameters: dict[str, Any], name: str, factor: float
 ) -> dict[str, Any] | None:
     """What a config says, where the trained Rope is a ladder; None for what no scheme says beside it."""
-    held = trained.source.get("rope_parameters", {})
+    held = trained.source.rope_parameters
     if trained.attention_factor != 1.0 or (not held and trained.head_dim != trained.rotary_dim):
         return None
     width = trained.rotary_dim
@@ -359,7 +358,7 @@ def ladder_base(trained: Rope) -> float | None:
     if n < 2 or not omega[-1] > 0.0:
         return None
     found = float(omega[-1]) ** (-n / (n - 1))
-    bases = [trained.source.get("rope_parameters", {}).get("rope_theta", 0.0), float(f"{found:.12g}"), found]
+    bases = [trained.source.rope_parameters.get("rope_theta", 0.0), float(f"{found:.12g}"), found]
     return next((b for b in bases if b > 1.0 and np.allclose(omega, ladder(2 * n, b), rtol=_LADDER, atol=0.0)), None)
 
 
@@ -380,7 +379,7 @@ def _optimised(trained: Rope, given: Stretch, ways: list[Way], progress: Any) ->
         )
         signed = np.copysign(omega[: trained.n_blocks], trained.frequencies)
         step = {"scheme": OPTIMISED, "factor": given.factor, "trained_context": given.trained_context}
-        source = trained.source | {"scaled_by": [*trained.source.get("scaled_by", []), step]}
+        source = replace(trained.source, scaled_by=(*trained.source.scaled_by, step))
         rope = of(trained, frequencies=signed, context=given.context, source=source)
         found.append(_measured(OPTIMISED, rope, None, given))
     worse = [sum(_keys(way)[name] > key for name, key in _keys(reference).items()) for way in found]
@@ -443,7 +442,7 @@ def _table(plan: Plan) -> Iterator[str]:
 def _already(plan: Plan) -> Iterator[str]:
     """What was done to the ladder before, and what the plan starts from."""
     if plan.stretched is None:
-        steps = plan.way(_AS_IT_IS).rope.source.get("scaled_by", ())
+        steps = plan.way(_AS_IT_IS).rope.source.scaled_by
         if names := ", then ".join(str(step["scheme"]) for step in steps if step.get("factor") != 1.0):
             yield f"The frequencies were scaled before, by {names}, and are taken as those of training."
         return

@@ -208,7 +208,7 @@ def summarise(
     omega = angles.on_host(frequencies if given is None else given.frequencies, sets="one")
     lengths, n_blocks = _lengths(given.context if context is None and given is not None else context, omega), len(omega)
     if head_dim is None:
-        head_dim = 2 * n_blocks if given is None else given.source.get("qk_head_dim", given.head_dim)
+        head_dim = 2 * n_blocks if given is None else given.qk_head_dim
     capacity.check(64.0 * whole("head_dim", head_dim), f"head_dim={head_dim}", "head_dim")
     head_dim = max(whole("head_dim", head_dim, 2 * n_blocks - 1), 2 * n_blocks)  # an odd width is rounded up
     if attention_factor is None:
@@ -247,7 +247,7 @@ def _along(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> AxisSum
     lengths = 2.0 * math.pi / turning if turning.size else np.array([math.inf])
     n_negative, lowest, lowest_lag = _lowest(theta, context)
     lags = np.unique(np.concatenate([[0], np.rint(np.geomspace(1, context - 1, _SHOWN)).astype(np.int64)]))
-    values = mean_kernel(theta, lags)
+    values = mean_kernel(lags, theta)
     return AxisSummary(
         axis=axis,
         n_turning=int(turning.size),

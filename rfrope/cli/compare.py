@@ -74,7 +74,7 @@ def _print(options: argparse.Namespace, found: models.Comparison) -> None:
 
 def _parts(options: argparse.Namespace, found: models.Comparison) -> Iterator[page.Part]:
     """The page: for each RoPE the scores that engines give, what they do, and what to write instead."""
-    widths = {rope.source["name"]: rope.source["qk_head_dim"] for rope in rfrope.from_config(options.source)}
+    widths = {rope.source.model.name: rope.qk_head_dim for rope in rfrope.from_config(options.source)}
     for place in found.places:
         several = f", a text of {place.seq_len} positions" if len(found.places) > 1 else ""
         label = f"{place.name or place.model_type}{several}"

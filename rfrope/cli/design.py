@@ -109,18 +109,19 @@ def _design(options: argparse.Namespace) -> int:
         option = "--ladder" if str(error).startswith("kernel is") else f"--design {options.design}"
         raise ValueError(f"{option}: {error}") from None
     rope = replace(rope, frequencies=_narrowed(rope.frequencies, options.dtype))
-    text = rope.source["kernel"]
-    laws = [kernels.parse(one) for one in (text if isinstance(text, list) else [text])]
+    text = rope.source.kernel
+    laws = [kernels.parse(one) for one in ([text] if isinstance(text, str) else text or ())]
     found = fidelity(laws, rope.frequencies, context)
     errors = {"rms": max(h.rms for h in found.heads), "sup": max(h.sup for h in found.heads)}
-    rope = replace(rope, source=rope.source | {"error": errors})
+    rope = replace(rope, source=replace(rope.source, error=errors))
     _write_files(options, rope, laws, found)
     title = f"Frequencies for {laws[0]!r}" + (f" and {len(laws) - 1} more kernels" if len(laws) > 1 else "")
     page.write_page(options, title, _parts(rope, laws, found), lambda: _print_design(options, rope, found))
     if options.json:
         about = {"head_dim": rope.head_dim, "shape": list(rope.frequencies.shape), "dtype": options.dtype}
         written = {"output": options.output, "plot": options.plot, "html": options.html}
-        print_text(json.dumps(rope.source | about | written | found.to_dict(), indent=1, allow_nan=False))
+        source = {"norm": None, "seed": None} | rope.source.to_dict()
+        print_text(json.dumps(source | about | written | found.to_dict(), indent=1, allow_nan=False))
     else:
         _print_design(options, rope, found)
     return 0
@@ -196,10 +197,10 @@ def _about(rope: rfrope.Rope, reached: Fidelity) -> str:
     """What was made."""
     n_heads, source = len(reached.heads), rope.source
     who = f"{n_heads} heads of {rope.n_blocks}" if n_heads > 1 else f"{rope.n_blocks}"
-    seed = "" if source["seed"] is None else f", seed {source['seed']}"
-    norm = "" if source["norm"] is None else f" ({source['norm']})"
+    seed = "" if source.seed is None else f", seed {source.seed}"
+    norm = "" if source.norm is None else f" ({source.norm})"
     shape = f"{rope.frequencies.dtype} {tuple(rope.frequencies.shape)}"
-    return f"{who} frequencies, radians per position: {shape}, design {source['design']}{norm}{seed}."
+    return f"{who} frequencies, radians per position: {shape}, design {source.design}{norm}{seed}."
 
 
 def _bound(rope: rfrope.Rope, reached: Fidelity) -> str:
@@ -228,8 +229,8 @@ def _print_design(options: argparse.Namespace, rope: rfrope.Rope, reached: Fidel
     where = f"lags 0 to {reach}" if len(reached.context) == 1 else f"lags up to {reach} in size on every axis"
     print_text(f"\nError of the mean kernel (1/D) Σ cos(lag ω), which is to be Φ, over {where}:")
     print_table(_error_rows(reached))
-    if source.get("lower_bound"):
-        print_text(f"No {blocks} frequencies, however they are chosen, reach an rms below {source['lower_bound']:.3g}.")
+    if source.lower_bound:
+        print_text(f"No {blocks} frequencies, however they are chosen, reach an rms below {source.lower_bound:.3g}.")
     worst = reached.heads[reached.worst]
     head = f"head {reached.worst}, the worst: " if n_heads > 1 else ""
     print_text(f"\nAt a few lags ({head}{worst.kernel}), and what {blocks} independent draws would give (one sigma):")
@@ -257,7 +258,7 @@ def _parts(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> It
     def phi(lags: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray]:
         law = laws[head % len(laws)]
         vectors = law.restore_shape(np.repeat(lags[:, None].astype(np.float64), law.ndim, axis=1))
-        band = mean_kernel_band(law, vectors, n_blocks=rope.n_blocks)
+        band = mean_kernel_band(vectors, law, n_blocks=rope.n_blocks)
         return band.value, band.stderr
 
     groups, worst = (heads, found.worst) if len(sets) > 1 else ([], 0)
@@ -268,7 +269,8 @@ def _parts(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> It
     try:
         yield page.copyable("Config (transformers)", exports.export(rope, "transformers"))
     except ValueError as error:
-        yield page.copyable("Where they come from", rope.source, note=f"No config of transformers says it: {error}.")
+        source = rope.source.to_dict()
+        yield page.copyable("Where they come from", source, note=f"No config of transformers says it: {error}.")
 
 
 def _error_rows(reached: Fidelity) -> list[tuple[str, ...]]:

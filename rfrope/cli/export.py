@@ -85,7 +85,7 @@ def _rope(options: argparse.Namespace) -> rfrope.Rope:
             )
         return rfrope.load(options.source)
     found = models.from_config(options.source)
-    names = [rope.source["name"] for rope in found]
+    names = [rope.source.model.name for rope in found]
     wanted = options.part if options.part is not None else names[0]
     if wanted not in names or (options.part is None and len(found) > 1):
         raise ValueError(

@@ -56,7 +56,7 @@ class _Set:
     @property
     def scheme(self) -> dict[str, Any]:
         """Scheme and values of a model."""
-        return {} if self.model is None else self.model.source["rope_parameters"]
+        return {} if self.model is None else self.model.source.rope_parameters
 
 
 def add(commands: Any) -> None:
@@ -186,13 +186,13 @@ def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
     if not any(texts):
         raise ValueError(f"{source} gives no context; expected --context")
     for index, (part, text) in enumerate(zip(parts, texts, strict=True)):
-        name = part.source["name"]
+        name = part.source.model.name
         label = printable(f"{source}: {name}" if name else source)
         if text is None:  # a vision encoder, whose positions are patches of an image
             print_text(f"{label} is left out, because it gives no context: --context N reads it.", file=sys.stderr)
             continue
         assert isinstance(text, int)  # that of a model
-        scheme = part.source["rope_parameters"]["rope_type"]
+        scheme = part.source.rope_parameters["rope_type"]
         if scheme in _BY_LENGTH and options.seq_len is None:
             part = rfrope.from_config(source, seq_len=text)[index]
         omega = part.vectors if scheme == "axial" else part.frequencies
@@ -200,16 +200,16 @@ def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
             seen = text if window is None else window
             if seen < 2:
                 raise ValueError(f"{label} gives a context of {seen}; expected 2 or more, or --context")
-            one = replace(part, source=part.source | {"window": window})
+            one = replace(part, source=replace(part.source, model=replace(part.source.model, window=window)))
             length = options.seq_len or text
             label_of = f"{label}: {kind}" if kind else label
-            width = part.source["qk_head_dim"]
+            width = part.qk_head_dim
             yield _Set(label_of, omega, seen, part.attention_factor, one, length, head_dim=width)
 
 
 def _kinds(part: rfrope.Rope, text: int, options: argparse.Namespace) -> dict[str, int | None]:
     """Windows of the layers of one RoPE that see less of the text than all, by kind; one entry if all see the same."""
-    windows = part.source["windows"] if options.context is None else {"": None}
+    windows = part.source.model.windows if options.context is None else {"": None}
     held = {kind: None if window is None or window >= text else window for kind, window in windows.items()}
     return held if len(set(held.values())) > 1 else {"": next(iter(held.values()))}
 
@@ -226,7 +226,7 @@ def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Se
         given = ",".join(map(str, lengths))
         raise ValueError(f"--context {given}: {source} has {axes} axes; expected one number, or one for each axis")
     heads = omega.shape[:-2]
-    factor, width = held.attention_factor, held.source.get("qk_head_dim") or held.head_dim
+    factor, width = held.attention_factor, held.qk_head_dim
     for head, at in enumerate(np.ndindex(heads)):
         label = printable(f"{source}, head {head}" if heads else source)
         yield _Set(label, omega[at], max(lengths), factor, contexts=lengths, head_dim=width)
@@ -287,11 +287,11 @@ def _effect(one: _Set) -> dict[str, Any] | None:
         plain.pop("partial_rotary_factor", None)
     assert one.model.head_dim is not None  # set by every Rope
     before = models.from_rope_parameters(plain, head_dim=one.model.head_dim).frequencies
-    still = np.zeros((one.model.source["qk_head_dim"] + 1) // 2 - len(before))
+    still = np.zeros((one.model.qk_head_dim + 1) // 2 - len(before))
     whole, changed = (np.concatenate([omega, still]) for omega in (before, one.frequencies))
     largest, at_lag = -1.0, 0
     for start in range(1, one.context, _CHUNK):
-        effect = analysis.scaling_effect(whole, changed, np.arange(start, min(start + _CHUNK, one.context)))
+        effect = analysis.scaling_effect(np.arange(start, min(start + _CHUNK, one.context)), whole, changed)
         if float(effect.largest) > largest:
             largest, at_lag = float(effect.largest), int(effect.largest_at)
     ratio = np.asarray(analysis.wavelengths(one.frequencies)) / analysis.wavelengths(before)
@@ -307,10 +307,15 @@ def _about(one: _Set) -> dict[str, Any]:
         effect |= {"wavelength_ratio": [value if math.isfinite(value) else None for value in ratio]}
     names = ("head_dim", "rotary_dim", "pairing", "sections", "interleaved")
     scheme = {name: getattr(one.model, name) for name in names}
-    scheme |= {name: one.model.source[name] for name in ("model_type", "window", "rope_parameters")}
+    source = one.model.source
+    scheme |= {"model_type": source.model.model_type, "window": source.model.window}
+    scheme |= {"rope_parameters": source.rope_parameters}
     already = stretched(one.model)
     scheme |= {"stretched": None if already is None else already.to_dict()}
-    return {"scheme": scheme | {"pairing_from": one.model.source["pairing"], "seq_len": one.seq_len, "effect": effect}}
+    return {
+        "scheme": scheme
+        | {"pairing_from": one.model.source.model.pairing_from, "seq_len": one.seq_len, "effect": effect}
+    }
 
 
 _Rows = list[tuple[str, ...]]
@@ -385,10 +390,7 @@ def _parts(sets: list[_Set], summaries: list[analysis.Summary]) -> Iterator[page
             yield page.copyable(f"Parameters of {one.label}, as they were understood", held)
 
 
-def _ladder(one: _Set) -> dict[str, Any] | None:
-    """The ladder that the sliders change: that of a model's config, or of a base."""
-    if one.model is None and one.base is None:
-        return None
-    parameters = one.scheme or {"rope_theta": one.base}
-    width = 2 * len(one.frequencies)
-    return page.ladder(width, parameters["rope_theta"], parameters, still=_still(one), context=one.context)
+def _ladder(one: _Set) -> tuple[float, int] | None:
+    """Return the base of a model's ladder, or the one that was given, and the positions in training."""
+    base = one.scheme.get("rope_theta", one.base)
+    return None if base is None else (base, one.scheme.get("original_max_position_embeddings") or one.context)

@@ -1,7 +1,7 @@
-"""``--html``: what a command found as one file with figures that follow the pointer and the sliders.
+"""``--html``: what a command found as one file, with figures that follow the pointer and choices of curves.
 
-The page holds the numbers of the records that the text form prints, and sums mean kernels itself, so that it can go
-where the sliders say. Figures are drawn by uPlot, which lies beside the other files of the page in `rfrope.data`.
+The page holds the numbers of the records that the text form prints, and tables of the curves that it can show; it
+computes nothing itself. Figures are drawn by uPlot, which lies beside the other files of the page in `rfrope.data`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,22 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from importlib.resources import files as resources
 from typing import Any
 
 import numpy as np
 
 import rfrope
-from rfrope._core import angles, files
+from rfrope._core import files
 from rfrope._core.arguments import printable
 from rfrope.cli.shared import naming
-from rfrope.plotting import Bins, drawing
+from rfrope.plotting import drawing
+from rfrope.plotting.tables import Curve, alternatives, contexts_around, lag_bins, tabulated
 from rfrope.validation import QUANTITIES, Row, Validation
 
 _FILES = ("uPlot.min.css", "page.css", "uPlot-LICENSE.txt", "uPlot.iife.min.js", "page.js")
-_FURTHER = 4  # contexts that the slider reaches
-_LONGEST = 2**24  # positions
-_SCHEMES = ("default", "linear", "ntk", "yarn", "llama3")
-_DEFAULTS = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 _FRAME = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -50,33 +47,6 @@ style-src 'unsafe-inline'; img-src data:"><title>{title}</title>
 """
 
 Part = dict[str, Any]  # a part of a page: its kind, and what that is made from
-
-
-@dataclass(frozen=True, eq=False)
-class Curve:
-    """Frequencies whose mean kernel a page draws.
-
-    Attributes
-    ----------
-    label : str
-    frequencies : ndarray (D,) or (D, k)
-        Radians per position; with several axes, lags run along the diagonal.
-    last : int
-        The largest lag.
-    still : int
-        Blocks of the head that stand still, beside these.
-    gain : float
-        Weight of the blocks that turn: the square of an attention factor.
-    group : int
-        The choice that it belongs to, where there are several.
-    """
-
-    label: str
-    frequencies: np.ndarray
-    last: int
-    still: int = 0
-    gain: float = 1.0
-    group: int = 0
 
 
 def write_page(options: argparse.Namespace, title: str, parts: Iterable[Part], print_text: Callable[[], None]) -> None:
@@ -109,7 +79,7 @@ def rendered(title: str, parts: Iterable[Part], text: str) -> str:
 
 
 def words(*paragraphs: str) -> Part:
-    """What was found, in sentences: what a reader sees first."""
+    """Return what was found in sentences, which a reader sees first."""
     return {"kind": "words", "title": "", "note": "", "paragraphs": [" ".join(one.split()) for one in paragraphs]}
 
 
@@ -144,57 +114,65 @@ def curves(
     sets: Sequence[Curve],
     context: int,
     *,
-    ladder: Mapping[str, Any] | None = None,
+    ladder: tuple[float | None, int] | None = None,
     groups: Sequence[str] = (),
-    group_name: str = "head",
     group: int = 0,
     phi: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]] | None = None,
     stretched: int = 0,
 ) -> Part:
-    """Mean kernels, and wavelengths of their blocks, with sliders for the context, and for base and factor.
+    """Return mean kernels and wavelengths of blocks, with a choice of contexts, and of one more line beside them.
 
-    `phi` gives for lags and the number of a group what the kernel asks for there, and its standard deviation. Without a
-    `ladder` the factor stretches the set of number `stretched` (of a group the first).
+    Parameters
+    ----------
+    title : str
+    sets : sequence of Curve
+    context : int
+        That of the command; curves that reach its end go on beyond it.
+    ladder : tuple, optional
+        Base, and positions in training, of the ladder that other bases and schemes change. Without it the set of number
+        `stretched` is drawn once more with longer wavelengths, but not beside several groups.
+    groups : sequence of str
+        Names of heads, one of which is shown at a time, number `group` first.
+    phi : callable, optional
+        Gives for lags and the number of a group what the kernel asks for there, and its standard deviation.
+    stretched : int
     """
-    most = min(_FURTHER * context, max(_LONGEST, context))
-    starts = first_lags(most - 1)
-    ends = np.append(starts[1:] - 1, most - 1)
-    asked = [] if phi is None else [phi((starts + ends) // 2, i) for i in range(len(groups) or 1)]
-    start = f"“{sets[stretched].label}”"
-    caption = (
-        "Lines are mean kernels, the score of equal content at a distance, averaged over contents. Where a line stands "
-        "for several lags it is their median, inside their range. The sliders' context reaches beyond that of the "
-        "command; "
-        + (
-            f"base, scheme and factor draw one more line, which begins as {start}."
-            if ladder
-            else f"factor draws {start} once more, with all wavelengths times the factor."
-        )
-    )
-    axes = max(angles.on_host(one.frequencies).shape[-1] for one in sets)
+    contexts = contexts_around(context)
+    most = contexts[-1]
+    longest = [replace(one, last=most - 1) if one.last == context - 1 else one for one in sets]
+    starts, ends = lag_bins(most - 1)
+    bands = [] if phi is None else [phi((starts + ends) // 2, i) for i in range(len(groups) or 1)]
+    base, original = ladder or (None, context)
+    others = [] if len(groups) > 1 else alternatives(replace(longest[stretched], last=most - 1), base, original)
+    axes = max(one.frequencies.shape[-1] if one.frequencies.ndim > 1 else 1 for one in sets)
     return {
         "kind": "curves",
         "title": title,
-        "caption": caption,
+        "caption": "Lines are mean kernels, the score of equal content at a distance, averaged over contents. Where a "
+        "line stands for several lags it is their median, inside their range.",
         "xlabel": drawing.lag_label(axes),
         "ylabel": "mean kernel",
-        "context": context,
-        "most": most,
+        "contexts": contexts,
+        "start": contexts.index(context),
         "starts": starts.tolist(),
-        "sets": [_plain(one) for one in sets],
-        "ladder": None if ladder is None else dict(ladder),
+        "ends": ends.tolist(),
+        "sets": [tabulated(one, contexts) for one in longest],
+        "others": [{"name": name, "sets": [tabulated(one, contexts) for one in curves]} for name, curves in others],
         "groups": list(groups),
-        "group_name": group_name,
         "group": group,
-        "phi": [{"values": values.tolist(), "stderr": stderr.tolist()} for values, stderr in asked] or None,
+        "phi": [_band(values, stderr) for values, stderr in bands],
         "waves": axes == 1 and not groups,
-        "stretched": stretched,
     }
+
+
+def _band(values: np.ndarray, stderr: np.ndarray) -> dict[str, list[float]]:
+    parts = {"low": values - stderr, "mid": values, "high": values + stderr}
+    return {name: np.round(one, 6).tolist() for name, one in parts.items()}
 
 
 def points(title: str, results: Sequence[Validation]) -> Part:
     """The z of every comparison of some validations, one of which is shown at a time, the worst first."""
-    held = [{"label": one.kernel, "bound": one.bound, "rows": _in_groups(one.rows)} for one in results]
+    held = [{"label": one.kernel, "bound": one.bound, "rows": _sorted_points(one.rows)} for one in results]
     sizes = [abs(one.worst.z) for one in results]
     return {
         "kind": "points",
@@ -209,7 +187,7 @@ def points(title: str, results: Sequence[Validation]) -> Part:
     }
 
 
-def _in_groups(rows: tuple[Row, ...]) -> list[list[Any]]:
+def _sorted_points(rows: tuple[Row, ...]) -> list[list[Any]]:
     """Points, those of one quantity beside each other."""
     return [_point(row) for quantity in QUANTITIES for row in rows if row.quantity == quantity]
 
@@ -218,31 +196,3 @@ def _point(row: Row) -> list[Any]:
     lag = ", ".join(f"{v:.4g}" for v in row.lag)
     numbers = (row.z, row.closed_form, row.estimate, row.stderr)
     return [row.quantity, lag, row.pair, *(value if math.isfinite(value) else None for value in numbers)]
-
-
-def first_lags(last: int) -> np.ndarray:
-    """First lags of the bins in which lags 1 to `last` are drawn: those of the figures of `rfrope.plotting`."""
-    edges = Bins.edges(last)
-    starts: np.ndarray = edges[(edges >= 1) & (edges <= last)].astype(np.int64)
-    return starts if starts.size else np.ones(1, np.int64)
-
-
-def _plain(one: Curve) -> dict[str, Any]:
-    terms = np.sum(angles.on_host(one.frequencies).astype(np.float64), axis=-1)
-    held = {"label": one.label, "last": int(one.last), "still": int(one.still), "gain": float(one.gain)}
-    return held | {"terms": terms.tolist(), "group": one.group}
-
-
-def ladder(
-    width: int, base: float, parameters: Mapping[str, Any], *, still: int, context: int
-) -> dict[str, Any] | None:
-    """What the sliders for base, scheme and factor begin with, or None where a page cannot compute the scheme."""
-    name = parameters.get("rope_type", "default")
-    if name not in _SCHEMES or width < 4 or not 1.0 < base < math.inf:
-        return None
-    held = {key: parameters.get(key, value) for key, value in _DEFAULTS.items()}
-    if any(isinstance(value, list | tuple) for value in held.values()):
-        return None
-    original = parameters.get("original_max_position_embeddings") or context
-    start = {"width": width, "base": float(base), "scheme": name, "factor": float(parameters.get("factor", 1.0))}
-    return start | held | {"original": original, "still": still}

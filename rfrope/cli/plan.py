@@ -93,16 +93,9 @@ def _parts(found: dict[str, analysis.Plan], chosen: dict[str, analysis.Way]) -> 
         yield page.words(about, last)
         label = f": {name}" if name else ""
         trained = plan.way("as it is").rope
-        head_dim = int(trained.source.get("qk_head_dim") or trained.head_dim or 0)
-        still = max((head_dim + 1) // 2 - plan.n_blocks, 0)
+        still = max((trained.qk_head_dim + 1) // 2 - plan.n_blocks, 0)
         sets = [page.Curve(way.name, way.rope.frequencies, plan.context - 1, still) for way in plan.ways]
-        base = ladder_base(trained)
-        parameters = {"rope_type": "default", "original_max_position_embeddings": plan.trained_context}
-        ladder = (
-            None
-            if base is None
-            else page.ladder(trained.rotary_dim, base, parameters, still=still, context=plan.trained_context)
-        )
+        ladder = (ladder_base(trained), plan.trained_context)
         as_it_is = [way.name for way in plan.ways].index("as it is")
         yield page.curves(f"Score of equal content{label}", sets, plan.context, ladder=ladder, stretched=as_it_is)
         yield page.table(f"Ways{label}", plan.table, note=f"{plan.preface}\n\n{plan.notes}")
@@ -116,7 +109,7 @@ def _parts(found: dict[str, analysis.Plan], chosen: dict[str, analysis.Way]) -> 
 def _ropes(options: argparse.Namespace) -> Iterator[tuple[str, rfrope.Rope]]:
     """The RoPEs that a longer context is for, by their names in the config."""
     is_rope = options.source.lower().endswith(storage.SUFFIXES)
-    parts = {} if is_rope else {one.source["name"]: one for one in rfrope.from_config(options.source)}
+    parts = {} if is_rope else {one.source.model.name: one for one in rfrope.from_config(options.source)}
     if options.part is not None and not any(parts):
         raise ValueError(f"--part {options.part}: {options.source} has one RoPE; expected none")
     if is_rope:
@@ -135,7 +128,7 @@ def _ropes(options: argparse.Namespace) -> Iterator[tuple[str, rfrope.Rope]]:
             print_text(f"{name} is left out: it {reasons[name]}.", file=sys.stderr)
             continue
         trained: Any = options.trained or rope.context
-        read = {one.source["name"]: one for one in rfrope.from_config(options.source, seq_len=trained)}
+        read = {one.source.model.name: one for one in rfrope.from_config(options.source, seq_len=trained)}
         yield name, read[name]  # schemes that depend on the length of the text, at the trained one
 
 
@@ -149,12 +142,12 @@ def _way(plan: analysis.Plan, name: str | None) -> analysis.Way:
 
 def _passed_over(rope: rfrope.Rope, trained: int | None) -> str:
     """Why a longer context means nothing to a RoPE, or ""."""
-    if rope.source["rope_parameters"]["rope_type"] == "axial":
+    if rope.source.rope_parameters["rope_type"] == "axial":
         return "turns by the two axes of a picture"
     if rope.context is None and trained is None:
         return "gives no context; expected --trained"
-    window = rope.source["window"]
-    if window is not None and window < (trained or rope.context):
+    window, longest = rope.source.model.window, trained or rope.context
+    if window is not None and isinstance(longest, int) and window < longest:
         return f"sees {window} positions, however long the text is"
     return ""
 

@@ -14,6 +14,7 @@ from rfrope.designs.errors import error
 from rfrope.designs.optimising import as_range, bound
 from rfrope.designs.sampling import SEEDED, as_kernels, check_design, sample
 from rfrope.kernels import Kernel
+from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope
 
 
@@ -87,7 +88,7 @@ def design(
     >>> rope = design("gaussian(scale=32)", head_dim=64, context=512, design="optimised")
     >>> rope
     Rope(32 frequencies, pairing='half', head_dim=64, context=512)
-    >>> rope.source["design"], bool(rope.source["error"]["sup"] < 0.02)
+    >>> rope.source.design, bool(rope.source.error["sup"] < 0.02)
     ('optimised', True)
     """
     width = even("head_dim", head_dim)
@@ -113,16 +114,15 @@ def design(
         sets = sets[:1]
     reach = tuple(n - 1 for n in lengths)
     errors = [error(chosen[h % len(chosen)], omega, reach) for h, omega in enumerate(sets)]
-    source = {
-        "kernel": [*map(repr, chosen)] if several else repr(chosen[0]),
-        "design": names.pop() if len(names) == 1 else design,
-        "norm": fit["norm"],
-        "seed": seed,
-        "error": {"rms": max(each.rms for each in errors), "sup": max(each.sup for each in errors)},
-    }
-    if design == "optimised":
-        worst = max(range(len(errors)), key=lambda h: errors[h].rms)
-        source["lower_bound"] = bound(chosen[worst % len(chosen)], turned // 2, reach)
+    worst = max(range(len(errors)), key=lambda h: errors[h].rms)
+    source = Provenance(
+        kernel=tuple(map(repr, chosen)) if several else repr(chosen[0]),
+        design=names.pop() if len(names) == 1 else design,
+        norm=fit["norm"],
+        seed=seed,
+        error={"rms": max(each.rms for each in errors), "sup": max(each.sup for each in errors)},
+        lower_bound=bound(chosen[worst % len(chosen)], turned // 2, reach) if design == "optimised" else None,
+    )
     return Rope(
         array.placed(made, xp, device, dtype),
         pairing=pairing,

@@ -16,6 +16,7 @@ from rfrope.designs.fitting import usual_starts
 from rfrope.designs.sets import quantile
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
+from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope
 
 NORMS = ("rms", "sup")
@@ -61,12 +62,13 @@ def optimise(
     Rope
         Frequencies (D,) or (D, k), ``context = max_lag + 1``, and in its ``source``
 
-        - ``norm``: what was minimised; ``max_lag``: the range, one number for each axis;
+        - ``norm``: what was minimised;
         - ``error``: ``rms`` and ``sup``, the root mean square and the largest ``abs(Phi_D - Phi)`` over the whole lags
           of the range, one of each pair +-lag; beyond 2**20, over the smaller ones and a spread over the rest;
-        - ``start``: the same of the design "quantile";
         - ``lower_bound``: a root mean square error that no set of so many blocks falls below, whatever its frequencies,
-          so that nobody looks for less; 0 where none is known (smooth kernels, and more than one axis).
+          so that nobody looks for less; 0 where none is known (smooth kernels, and more than one axis);
+        - ``extra``: ``max_lag``, the range, one number for each axis; ``starts``; and ``start``, the errors of the
+          design "quantile".
 
     Raises
     ------
@@ -87,7 +89,7 @@ def optimise(
     Examples
     --------
     >>> fit = optimise("gaussian(scale=32)", 64, max_lag=256)
-    >>> bool(fit.source["error"]["sup"] < 0.003 < 0.01 < fit.source["start"]["sup"])
+    >>> bool(fit.source.error["sup"] < 0.003 < 0.01 < fit.source.extra["start"]["sup"])
     True
     """
     made, n_blocks = read_kernel(kernel), whole("n_blocks", n_blocks, 1)
@@ -97,10 +99,16 @@ def optimise(
     array.check_float_dtype(dtype, array.named_namespace(xp))
     start = quantile(made, n_blocks)
     omega = fitted(made, n_blocks, reach, norm, starts=starts, progress=progress)
-    errors = {name: error(made, each, reach) for name, each in (("error", omega), ("start", start))}
-    source: dict[str, Any] = {"kernel": repr(made), "design": "optimised", "norm": norm, "max_lag": list(reach)}
-    source |= {"starts": starts} | {name: {"rms": found.rms, "sup": found.sup} for name, found in errors.items()}
-    source["lower_bound"] = bound(made, n_blocks, reach)
+    judged = [error(made, each, reach) for each in (omega, start)]
+    reached, before = ({"rms": found.rms, "sup": found.sup} for found in judged)
+    source = Provenance(
+        kernel=repr(made),
+        design="optimised",
+        norm=norm,
+        error=reached,
+        lower_bound=bound(made, n_blocks, reach),
+        extra={"max_lag": list(reach), "starts": starts, "start": before},
+    )
     context = tuple(m + 1 for m in reach)
     frequencies = array.placed(made.restore_shape(omega), xp, device, dtype)
     return Rope(frequencies, context=context[0] if len(context) == 1 else context, source=source)

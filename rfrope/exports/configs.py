@@ -55,9 +55,9 @@ def used(asked: Asked, made: dict[str, Any]) -> Used:
 
 def refused_by_class(asked: Asked) -> str:
     """Why the class of a model type, where that is known, would turn other features."""
-    model_type = asked.rope.source.get("model_type")
+    model_type = asked.rope.source.model.model_type
     entry = known(model_type)
-    pairing = entry.get("pairing") if asked.rope.source.get("pairing") != "given" else None
+    pairing = entry.get("pairing") if asked.rope.source.model.pairing_from != "given" else None
     if pairing is None and asked.rope.pairing != "half":
         return "most classes of transformers pair halves, and the Rope does not say that its model_type pairs otherwise"
     if pairing is not None and pairing != asked.rope.pairing and "pairing_by" not in entry:

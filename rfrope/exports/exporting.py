@@ -230,7 +230,7 @@ def write(
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
     asked = _asked(rope, kind, options)
     files.check_writable(path, overwrite=flag("overwrite", overwrite))
-    place = asked.rope.source.get("name", "") if part is None else part
+    place = asked.rope.source.model.name if part is None else part
     content = WRITERS[kind.file](path, kind.make(asked), model, asked.rope, place)
     files.write(path, content, overwrite=overwrite)
 
@@ -301,8 +301,7 @@ def _context(given: Any, rope: Rope) -> int | None:
 
 def _own_base(rope: Rope) -> float:
     """Base of a model's ladder, where the Rope came from one."""
-    parameters = rope.source.get("rope_parameters")
-    theta = parameters.get("rope_theta") if isinstance(parameters, dict) else None
+    theta = rope.source.rope_parameters.get("rope_theta")
     return float(theta) if isinstance(theta, int | float) and not isinstance(theta, bool) else 10_000.0
 
 
@@ -320,6 +319,6 @@ def _rounding(asked: Asked, engine: Engine, made: dict[str, Any]) -> Rounding:
     apart = np.abs(used.omega - omega)
     known = np.abs(omega) > 1e-30
     frequency = float(np.max(np.divide(apart, np.abs(omega), where=known, out=np.zeros_like(apart))))
-    missed = np.max(np.abs(mean_kernel(used.omega, lags) - mean_kernel(omega, lags)))
+    missed = np.max(np.abs(mean_kernel(lags, used.omega) - mean_kernel(lags, omega)))
     phase = last * (apart + np.abs(used.omega) * used.phase)
     return Rounding(frequency, float(missed), min(2.0, float(np.max(phase)) + used.entry), last + 1)

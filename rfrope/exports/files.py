@@ -138,7 +138,7 @@ def _replace(place: dict[str, Any], made: Mapping[str, Any], rope: Rope) -> None
 def _check(held: Mapping[str, Any], rope: Rope, part: str, source: str) -> None:
     """Read a config that is about to be written again, and compare what it says with the Rope."""
     try:
-        read = {one.source["name"]: one for one in from_config(held)}
+        read = {one.source.model.name: one for one in from_config(held)}
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"the Rope of {rope.n_blocks} blocks in heads of {rope.head_dim} does not fit {source}, which with it in "
@@ -155,7 +155,7 @@ def _check(held: Mapping[str, Any], rope: Rope, part: str, source: str) -> None:
                 f"the Rope has {what} = {one}, but {source} has {other}; expected a Rope of "
                 f"{found.n_blocks} blocks in heads of {found.head_dim}, or the config of another model"
             )
-    if found.pairing is not None and found.source.get("pairing") != "assumed" and found.pairing != rope.pairing:
+    if found.pairing is not None and found.source.model.pairing_from != "assumed" and found.pairing != rope.pairing:
         raise ValueError(
             f"the Rope pairs {rope.pairing!r}, but {source} pairs {found.pairing!r}; expected "
             f"dataclasses.replace(rope, pairing={found.pairing!r})"
@@ -172,6 +172,6 @@ def _check(held: Mapping[str, Any], rope: Rope, part: str, source: str) -> None:
 def _parts(held: Mapping[str, Any]) -> list[str] | None:
     """Names of the places of a config that have a RoPE; None where what it has now cannot be read."""
     try:
-        return [rope.source["name"] for rope in from_config(held)]
+        return [rope.source.model.name for rope in from_config(held)]
     except (ValueError, TypeError):
         return None

@@ -19,6 +19,7 @@ from rfrope._core.angles import frequencies as read_frequencies
 from rfrope._core.arguments import LARGEST, choice, flag, positive, whole
 from rfrope._core.array import Array, placed
 from rfrope._core.special import normal_quantile
+from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope, check_sections, dealt, of
 
 ORDERS = ("chunked", "interleaved")
@@ -78,7 +79,7 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
     xp, device = array.shared(**named)
     padded = _padded(named, xp, device)
     ends = sorted({values.shape[-2] for values in padded} - {0})
-    source = {"maker": "axial", "order": order}
+    source = Provenance(extra={"maker": "axial", "order": order})
     if order == "chunked" or not ends:
         return Rope(xp.concat(padded, axis=-2), source=source, **turned)
     rounds, start = [], 0
@@ -144,7 +145,7 @@ def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
     sizes = base ** (-index / max(half, 1))
     cos, sin = xp.cos(angles)[..., None] * sizes, xp.sin(angles)[..., None] * sizes
     vectors = xp.stack([xp.concat([cos, -sin], axis=-1), xp.concat([sin, cos], axis=-1)], axis=-1)
-    return Rope(vectors, source={"maker": "mixed", "base": base})
+    return Rope(vectors, source=Provenance(extra={"maker": "mixed", "base": base}))
 
 
 def golden_gate(
@@ -226,7 +227,7 @@ def golden_gate(
     sizes = np.concatenate([np.zeros(zeros), low ** (1.0 - share) * high**share])
     directions = (_directions_2d if ndim == 2 else _directions)(n_heads * n_blocks, ndim)
     vectors = sizes[:, None] * np.reshape(directions, (n_heads, n_blocks, ndim))
-    source = {"maker": "golden_gate", "low": low, "high": high}
+    source = Provenance(extra={"maker": "golden_gate", "low": low, "high": high})
     return Rope(placed(vectors[0] if heads is None else vectors, xp, device, dtype), source=source)
 
 

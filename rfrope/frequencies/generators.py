@@ -9,6 +9,7 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.angles import as_given, numbers_on_host
 from rfrope._core.arguments import LARGEST
+from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope
 
 _ROUNDED = 1e-9  # part of the largest entry by which matrices may miss what they should be
@@ -67,7 +68,7 @@ def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
     basis = _common_basis(stack)
     vectors = np.stack([np.sum(basis[:, 1::2] * (one @ basis[:, 0::2]), axis=0) for one in stack], axis=-1)
     frequencies = as_given(vectors, given.ndim - 1)  # one matrix is one axis
-    return Rope(frequencies, pairing="interleaved", source={"maker": "from_generators"}), basis
+    return Rope(frequencies, pairing="interleaved", source=Provenance(extra={"maker": "from_generators"})), basis
 
 
 def _check(stack: np.ndarray) -> None:

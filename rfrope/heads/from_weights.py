@@ -157,8 +157,7 @@ def offset_from_weights(
     host = dict(zip([*given, "frequencies"], on_host(angles.given(frequencies, pairing, 1.0), **given), strict=True))
     omega = one_axis(host["frequencies"])
     query, key = (_complex_rows(name, host[name], len(omega), pairing) for name in ("w_q", "w_k"))
-    if hasattr(frequencies, "vectors"):
-        angles.check_turned(frequencies, host["w_q"].mT, "w_q")
+    angles.given(frequencies, x=host["w_q"].mT, name="w_q")
     array.broadcast_shapes({"w_q": query.shape[:-2], "w_k": key.shape[:-2]})
     if query.shape[-2:] != key.shape[-2:]:
         raise ValueError(

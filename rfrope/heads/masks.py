@@ -59,8 +59,8 @@ def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:
 
 def softmax_scale(scaled: Any, head_dim: Any, blocks: int, frequencies: Any) -> float:
     """Factor of the scores before softmax, which compares more features than a Rope's where attention is latent."""
-    if head_dim is None and hasattr(frequencies, "source"):
-        head_dim = frequencies.source.get("qk_head_dim")
+    if head_dim is None and hasattr(frequencies, "source"):  # a Rope
+        head_dim = frequencies.source.model.qk_head_dim
     width = head_width(head_dim, blocks, frequencies)
     return 1.0 / math.sqrt(width) if flag("scaled", scaled) else 1.0
 

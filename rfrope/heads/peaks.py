@@ -68,17 +68,17 @@ class Peak(Result):
 
 
 @array.on_device_of_arrays
-def alignment(frequencies: Array, shift: Array, offset: Array, *, weights: Array | None = None) -> Alignment:
+def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array | None = None) -> Alignment:
     """How well shifts point at an offset, when some blocks follow it and some do not.
 
     Parameters
     ----------
+    offset : array_like, in units of position
+        As in `rfrope.heads.phase_shift`.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``, with at least one block.
     shift : array_like, radians
         One for each block, measured or learned; broadcasts against the phases of `offset`.
-    offset : array_like, in units of position
-        As in `rfrope.heads.phase_shift`.
     weights : array_like, optional
         How much each block counts, not negative: for instance the amplitude ``sqrt(C^2 + E^2)`` of its part of the
         score. True and False do, too. Broadcasts against the phases of `offset`. All count the same unless given.
@@ -109,10 +109,10 @@ def alignment(frequencies: Array, shift: Array, offset: Array, *, weights: Array
     >>> import numpy as np, rfrope
     >>> from rfrope import heads
     >>> omega = rfrope.geometric(64)
-    >>> shift = np.where(np.arange(64) < 16, heads.phase_shift(omega, -8), 0.0)
-    >>> [round(float(alignment(omega, shift, offset).overall), 3) for offset in (-8, 0)]
+    >>> shift = np.where(np.arange(64) < 16, heads.phase_shift(-8, omega), 0.0)
+    >>> [round(float(alignment(offset, omega, shift).overall), 3) for offset in (-8, 0)]
     [0.981, 0.734]
-    >>> round(float(alignment(omega, shift, -8, weights=np.arange(64) < 32).overall), 3)
+    >>> round(float(alignment(-8, omega, shift, weights=np.arange(64) < 32).overall), 3)
     0.962
     """
     read = read_shifted(offset, frequencies, shift, "offset", weights=weights)
@@ -170,7 +170,7 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     >>> import rfrope
     >>> from rfrope import heads
     >>> omega = rfrope.geometric(64)
-    >>> found = offset_of(omega, heads.phase_shift(omega, [-1.0, -7.25]), low=-1024.0)
+    >>> found = offset_of(omega, heads.phase_shift([-1.0, -7.25], omega), low=-1024.0)
     >>> found.offset.round(9), found.value.round(9)
     (array([-1.  , -7.25]), array([1., 1.]))
     >>> found.runner_up.round(2), found.runner_up_value.round(2)

@@ -118,8 +118,8 @@ def positional_weights(
 
     Notes
     -----
-    W_k writes (1, 0) into every block, and ``W_q = temperature * R(offset) W_k``, so that the score at lag delta is
-    ``temperature * sum_i cos((delta - offset) . omega_i)``, at most ``temperature * D`` and that at the offset; see
+    W_k writes (1, 0) into every block, and ``W_q = temperature * R(offset) W_k``, so that the score at a lag is
+    ``temperature * sum_i cos((lag - offset) . omega_i)``, at most ``temperature * D`` and that at the offset; see
     `positional_scores`. With several offsets W_q is the SUM of those for each, times their weights, and so are the
     scores: at an offset stands what it would have alone plus what the others add. Weights multiply scores; the
     attention depends on them exponentially. Source: seed 003, whose "i even" is i odd, counted from 1; section 6 of
@@ -160,8 +160,8 @@ def positional_weights(
 
 @array.on_device_of_arrays
 def positional_scores(
+    lags: Array,
     frequencies: Array,
-    delta: Array,
     *,
     offset: Array = -1,
     temperature: float = 1.0,
@@ -169,21 +169,21 @@ def positional_scores(
     scaled: bool = True,
     head_dim: int | None = None,
 ) -> Array:
-    """Scores of a positional head by lag, in closed form: ``temperature * sum_i cos((delta - offset) . omega_i)``.
+    """Scores of a positional head by lag, in closed form: ``temperature * sum_i cos((lag - offset) . omega_i)``.
 
     Parameters
     ----------
+    lags : array_like, in units of position
+        Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` otherwise.
     frequencies, offset, temperature, offset_weights, head_dim
         As in `positional_weights`.
-    delta : array_like, in units of position
-        Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` otherwise.
     scaled : bool
         Divide by ``sqrt(head_dim)``, as attention does before its softmax.
 
     Returns
     -------
     array, float64 where the library has it
-        ``P``, or what ``delta @ frequencies^T`` broadcasts to, without the axis of the blocks.
+        ``P``, or what ``lags @ frequencies^T`` broadcasts to, without the axis of the blocks.
 
     Raises
     ------
@@ -193,17 +193,17 @@ def positional_scores(
     Notes
     -----
     At a single offset it is ``temperature * D``, before the division. With exact phases it is good to some 1e-15 of
-    that for ``|delta . omega|`` up to 2**53. Source: seed 003; section 6 of the mathematics page.
+    that for ``|lag . omega|`` up to 2**53. Source: seed 003; section 6 of the mathematics page.
 
     Examples
     --------
     >>> import rfrope
-    >>> positional_scores(rfrope.geometric(64), [-2, -1, 0], scaled=False).round(3)
+    >>> positional_scores([-2, -1, 0], rfrope.geometric(64), scaled=False).round(3)
     array([62.094, 64.   , 62.094])
     """
     temperature, held = positive("temperature", temperature), angles.given(frequencies, scale=1.0)
-    cos, sin, read = _turned_query(held, offset, offset_weights, delta=delta)
-    at = angles.checked(delta, held, None, read.xp, read.device, "delta")
+    cos, sin, read = _turned_query(held, offset, offset_weights, lags=lags)
+    at = angles.checked(lags, held, None, read.xp, read.device, "lags")
     factor = temperature * softmax_scale(scaled, head_dim, at.blocks, frequencies)
     return at.as_asked(_scores(at, cos, sin, factor))
 

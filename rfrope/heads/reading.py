@@ -74,8 +74,8 @@ class Pairs(NamedTuple):
 def profile(
     q: Array,
     k: Array,
+    lags: Array,
     frequencies: Array,
-    delta: Array,
     *,
     pairing: str = "half",
     pairs: str = "all",
@@ -91,16 +91,16 @@ def profile(
     q, k : array_like, (..., n, d) and (..., m, d)
         Queries and keys before rotation, of one head or, with leading axes that broadcast, of several. d is even and at
         least 2D; features beyond 2D count unrotated.
+    lags : array_like, in units of position
+        Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise.
     frequencies : array_like, radians per unit of position
         One set: ``(D,)`` or ``(D, k)``.
-    delta : array_like, in units of position
-        Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise.
     pairing : {"half", "interleaved"}
         The two features that make a block.
     pairs : {"all", "occurring"}
         The pairs that a mean is over. "all": every query with every key, put at that lag, whatever their own positions:
         what the lag does, content averaged. "occurring": those pairs that are at that lag, ``k_position - q_position ==
-        delta``: what the head sees in this text, where lag and content go together.
+        lags``: what the head sees in this text, where lag and content go together.
     q_positions, k_positions : array_like, optional
         For "occurring" pairs: ``(n,)`` and ``(m,)``, or ``(n, k)`` and ``(m, k)``. ``0, 1, 2, ...`` unless given, for
         one axis.
@@ -146,7 +146,7 @@ def profile(
     >>> from rfrope.data import smollm2_heads
     >>> heads = smollm2_heads()
     >>> q, k, omega = heads["previous_q"], heads["previous_k"], heads["inv_freq"]
-    >>> found = profile(q, k, omega, [0, -1, -2, -3], scale=1 / 8)
+    >>> found = profile(q, k, [0, -1, -2, -3], omega, scale=1 / 8)
     >>> found.mean.round(1), found.spread.round(1), found.stderr.round(2)
     (array([-2.2,  2.7,  0.2, -7.5]), array([0.9, 0.9, 1.1, 1.6]), array([0.05, 0.08, 0.08, 0.12]))
 
@@ -154,25 +154,25 @@ def profile(
 
     >>> found.cosine.round(1), found.sine.round(1)
     (array([ -2.2,  -4. ,  -7.9, -11.1]), array([0. , 6.7, 8.1, 3.6]))
-    >>> profile(q, k, omega, [0, -1, -2, -3], pairs="occurring", scale=1 / 8).mean.round(1)
+    >>> profile(q, k, [0, -1, -2, -3], omega, pairs="occurring", scale=1 / 8).mean.round(1)
     array([-1.9,  2.7,  0.2, -7.5])
     """
     choice("pairs", pairs, _PAIRS)
     scale, placed = positive("scale", scale), {"q_positions": q_positions, "k_positions": k_positions}
-    read = angles.read(delta, frequencies, name="delta", least=1, sets="one", beside=placed, pairing=pairing, q=q, k=k)
+    read = angles.read(lags, frequencies, name="lags", least=1, sets="one", beside=placed, pairing=pairing, q=q, k=k)
     xp, device = read.xp, read.device
     tokens = blocks.tokens(q, k, xp, device, pairing, read.blocks)
     check_paired(paired, tokens)
     if pairs == "all" and not (q_positions is None and k_positions is None):
         raise ValueError("q_positions or k_positions is given, but pairs is 'all'; expected pairs='occurring'")
     shape = read.shape[:-1]
-    array.check_memory(48.0, read.shape, read.positions, "delta or frequencies")
+    array.check_memory(48.0, read.shape, read.positions, "lags or frequencies")
     read = read._replace(positions=xp.reshape(read.positions, (-1, read.positions.shape[-1])))
     rows = None if pairs == "all" else _row_pairs(q_positions, k_positions, read.positions, tokens)
     number, spread, stderr, cosine, sine, by_block = _by_lags(_Sides.of(tokens, paired, read.blocks, xp), read, rows)
     cosine, sine = scale * cosine, scale * sine
     values = (cosine + sine, scale * spread, scale * stderr, number, cosine, sine, scale * by_block)
-    lags = array.numbers(delta, xp, name="delta", device=device)
+    lags = array.numbers(lags, xp, name="lags", device=device)
     return Profile(lags, *(xp.reshape(value, (*value.shape[:-1], *shape)) for value in values))
 
 
@@ -347,7 +347,7 @@ def _error_of_pairs(
 
 def _row_pairs(q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens) -> Callable[[slice], Pairs]:
     """Return a function that finds the rows of q and k that are at some of the lags, on the host."""
-    steps = array.to_host(lags, "delta")
+    steps = array.to_host(lags, "lags")
     axes = steps.shape[-1]
     q, k = (
         _host_positions(name, value, rows, axes)

@@ -39,16 +39,16 @@ class ShiftedTerms(Result):
 
 
 @array.on_device_of_arrays
-def phase_shift(frequencies: Array, offset: Array) -> Array:
+def phase_shift(offset: Array, frequencies: Array) -> Array:
     """Shifts that move the peak of every block to lag `offset`: ``-offset . omega``, to be added to the KEY's phases.
 
     Parameters
     ----------
-    frequencies : array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``.
     offset : array_like, in units of position
         Lags, KEY minus QUERY, of the shapes that `positions` has in `rotate`: any shape ``P`` for frequencies ``(D,)``,
         ``(*P, k)`` otherwise. Negative and fractional ones too. One offset for each head is ``(H, 1, k)``.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``.
 
     Returns
     -------
@@ -63,8 +63,8 @@ def phase_shift(frequencies: Array, offset: Array) -> Array:
 
     Notes
     -----
-    With keys turned by ``rotate(k, positions, frequencies, shift=phase_shift(frequencies, offset))`` the score is
-    ``sum_i A_i cos((delta - offset) . omega_i) + B_i sin((delta - offset) . omega_i)``. Source: section 2 of the
+    With keys turned by ``rotate(k, positions, frequencies, shift=phase_shift(offset, frequencies))`` the score is
+    ``sum_i A_i cos((lag - offset) . omega_i) + B_i sin((lag - offset) . omega_i)``. Source: section 2 of the
     mathematics page; seed 000 writes ``phi_i = L . omega_i``, so its L is minus the offset. The product is rounded to
     float64, which moves a phase by ``1.1e-16 |offset . omega|``.
 
@@ -72,17 +72,17 @@ def phase_shift(frequencies: Array, offset: Array) -> Array:
     --------
     >>> import numpy as np, rfrope
     >>> omega = rfrope.geometric(4)
-    >>> phase_shift(omega, -1)
+    >>> phase_shift(-1, omega)
     array([1.   , 0.1  , 0.01 , 0.001])
     >>> x, at = np.ones((5, 8)), np.arange(5)
-    >>> rfrope.scores(x, x, at, at, omega, shift=phase_shift(omega, -2)).argmax(axis=-1)[2:]
+    >>> rfrope.scores(x, x, at, at, omega, shift=phase_shift(-2, omega)).argmax(axis=-1)[2:]
     array([0, 1, 2])
     """
     return 0.0 - _phases(angles.read(offset, frequencies, name="offset"))
 
 
 @array.on_device_of_arrays
-def aligned_shift(frequencies: Array, offset: Array, cosine: Array, sine: Array | None = None) -> Array:
+def aligned_shift(offset: Array, frequencies: Array, cosine: Array, sine: Array | None = None) -> Array:
     """Shifts with which every block of given content peaks at lag `offset`, whatever the signs of its coefficients.
 
     `phase_shift` makes a block highest at the offset only if its ``C_i = q_i . k_i`` is positive; where it is negative
@@ -90,7 +90,7 @@ def aligned_shift(frequencies: Array, offset: Array, cosine: Array, sine: Array 
 
     Parameters
     ----------
-    frequencies, offset
+    offset, frequencies
         As in `phase_shift`.
     cosine, sine : array_like, (..., D)
         C and E of `rfrope.block_coefficients`. With `cosine` alone pi is added where it is negative. With both, the
@@ -118,9 +118,9 @@ def aligned_shift(frequencies: Array, offset: Array, cosine: Array, sine: Array 
     >>> C, E = rfrope.block_coefficients([1.0, 2.0, 1.0, 1.0], [-1.0, 1.0, 0.0, 2.0])
     >>> C, E
     (array([-1.,  4.]), array([-1., -3.]))
-    >>> aligned_shift([1.0, 0.1], -1, C).round(4)
+    >>> aligned_shift(-1, [1.0, 0.1], C).round(4)
     array([4.1416, 0.1   ])
-    >>> aligned_shift([1.0, 0.1], -1, C, E).round(4)
+    >>> aligned_shift(-1, [1.0, 0.1], C, E).round(4)
     array([-1.3562, -0.5435])
     """
     read = angles.read(offset, frequencies, name="offset", cosine=cosine, sine=sine)
@@ -133,13 +133,13 @@ def aligned_shift(frequencies: Array, offset: Array, cosine: Array, sine: Array 
 
 @array.on_device_of_arrays
 def shifted_terms(
-    q: Array, k: Array, frequencies: Array, delta: Array, shift: Array, *, pairing: str = "half"
+    q: Array, k: Array, lags: Array, frequencies: Array, shift: Array, *, pairing: str = "half"
 ) -> ShiftedTerms:
     """Both terms of the score with learned shifts, block by block: those of the cosines and those of the sines.
 
     Parameters
     ----------
-    q, k, frequencies, delta, shift, pairing
+    q, k, lags, frequencies, shift, pairing
         As in `shifted_scores`.
 
     Returns
@@ -160,21 +160,21 @@ def shifted_terms(
     --------
     At a right angle there is no first term, the only one that seed 000 keeps:
 
-    >>> terms = shifted_terms([1.0, 0.0], [0.0, 1.0], [0.5], [0, -1], [0.25])
+    >>> terms = shifted_terms([1.0, 0.0], [0.0, 1.0], [0, -1], [0.5], [0.25])
     >>> terms.cosine.round(4).ravel(), terms.sine.round(4).ravel()
     (array([0., 0.]), array([-0.2474,  0.2474]))
     """
-    content, read = _prepare(q, k, frequencies, delta, shift, pairing)
-    origin = "the phases from delta, frequencies and shift"
+    content, read = _prepare(q, k, lags, frequencies, shift, pairing)
+    origin = "the phases from lags, frequencies and shift"
     shape = array.broadcast_shapes({"q and k": content.cosine.shape, origin: read.shape})
-    array.check_memory(48.0, shape, read.positions, "q, k or delta")
+    array.check_memory(48.0, shape, read.positions, "q, k or lags")
     cos, sin = turns.cos_sin(read)
     return ShiftedTerms(content.cosine * cos, content.sine * sin, content.rest)
 
 
 @array.on_device_of_arrays
 def shifted_scores(
-    q: Array, k: Array, frequencies: Array, delta: Array, shift: Array, *, pairing: str = "half"
+    q: Array, k: Array, lags: Array, frequencies: Array, shift: Array, *, pairing: str = "half"
 ) -> Array:
     """Exact scores by lag with learned shifts, before softmax and without its scale.
 
@@ -183,14 +183,14 @@ def shifted_scores(
     q, k : array_like, (..., d)
         Content of query and key: before rotation by position, and before the learned rotations. d is even and at least
         2D; features beyond 2D count unrotated.
-    frequencies : array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``, with at least one block.
-    delta : array_like, in units of position
+    lags : array_like, in units of position
         Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise. Integers count exactly
         up to 2**53.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``, with at least one block.
     shift : array_like, radians
         The key's learned angle minus the query's, one for each block; broadcasts against the phases, which are
-        ``P + (D,)`` or what ``delta @ frequencies^T`` broadcasts to. What they broadcast to, without the axis of the
+        ``P + (D,)`` or what ``lags @ frequencies^T`` broadcasts to. What they broadcast to, without the axis of the
         blocks, broadcasts against the leading axes of q and k: for n pairs at m lags give q and k as ``(n, 1, d)``.
     pairing : {"half", "interleaved"}
         The two features that make a block.
@@ -208,14 +208,14 @@ def shifted_scores(
     Notes
     -----
     ``S = sum_i C_i cos(u_i + shift_i) + E_i sin(u_i + shift_i)`` with `rfrope.block_coefficients` C and E and exact
-    phases ``u_i = delta . omega_i``: section 2 of the mathematics page. Seed 000 has the first term alone, which is
+    phases ``u_i = lag . omega_i``: section 2 of the mathematics page. Seed 000 has the first term alone, which is
     right only where the two contents are parallel in every block.
 
     Examples
     --------
     >>> import numpy as np, rfrope
     >>> omega, q, k = rfrope.geometric(2), [1.0, 2.0, 0.5, -1.0], [0.3, 1.0, 2.0, 0.1]
-    >>> shifted_scores(q, k, omega, [0, -1], [0.4, -0.2]).round(4)
+    >>> shifted_scores(q, k, [0, -1], omega, [0.4, -0.2]).round(4)
     array([2.5775, 4.2259])
 
     The same by turning both sides:
@@ -224,21 +224,21 @@ def shifted_scores(
     >>> (key @ q).round(4)
     array([2.5775, 4.2259])
     """
-    content, read = _prepare(q, k, frequencies, delta, shift, pairing)
+    content, read = _prepare(q, k, lags, frequencies, shift, pairing)
     cosines, sines = sums.over_blocks(read, content.cosine, content.sine)
     return cosines + sines + content.rest
 
 
 @array.on_device_of_arrays
-def shifted_mean_kernel(frequencies: Array, delta: Array, shift: Array) -> Array:
-    """Mean kernel of given frequencies with shifts: the mean over the blocks of ``cos(delta . omega + shift)``.
+def shifted_mean_kernel(lags: Array, frequencies: Array, shift: Array) -> Array:
+    """Mean kernel of given frequencies with shifts: the mean over the blocks of ``cos(lag . omega + shift)``.
 
     Parameters
     ----------
+    lags : array_like, in units of position
+        Lags: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` otherwise. Integers count exactly up to 2**53.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``, with at least one block.
-    delta : array_like, in units of position
-        Lags: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` otherwise. Integers count exactly up to 2**53.
     shift : array_like, radians
         One for each block; broadcasts against the phases.
 
@@ -254,35 +254,35 @@ def shifted_mean_kernel(frequencies: Array, delta: Array, shift: Array) -> Array
 
     Notes
     -----
-    With ``shift = phase_shift(frequencies, offset)`` it is the mean kernel recentred: 1 at lag `offset`, and as high
+    With ``shift = phase_shift(offset, frequencies)`` it is the mean kernel recentred: 1 at lag `offset`, and as high
     nowhere else unless frequencies are on a lattice. Source: section 2 of the mathematics page.
 
     Examples
     --------
     >>> import rfrope
     >>> omega = rfrope.geometric(64)
-    >>> shifted_mean_kernel(omega, [0, -1, -2, -3], phase_shift(omega, -2)).round(4)
+    >>> shifted_mean_kernel([0, -1, -2, -3], omega, phase_shift(-2, omega)).round(4)
     array([0.8966, 0.9702, 1.    , 0.9702])
     """
-    read = read_shifted(delta, frequencies, shift, "delta")
+    read = read_shifted(lags, frequencies, shift, "lags")
     return sums.over_blocks(read)[0] / float(read.blocks)
 
 
 @array.on_device_of_arrays
-def recentred_kernel(kernel: Kernel | str, delta: Array, offset: Array) -> Array:
-    """Kernel that shifts by ``phase_shift(frequencies, offset)`` make, on average over random frequencies.
+def recentred_kernel(lags: Array, offset: Array, kernel: Kernel | str) -> Array:
+    """Kernel that shifts by ``phase_shift(offset, frequencies)`` make, on average over random frequencies.
 
     Parameters
     ----------
+    lags, offset : array_like, in units of position
+        Lags, and the lag of the peak: any shape for a kernel with one axis, ``(..., ndim)`` with more. They broadcast.
     kernel : Kernel or str
         Law of the frequencies; a string is read by `rfrope.kernels.parse`.
-    delta, offset : array_like, in units of position
-        Lags, and the lag of the peak: any shape for a kernel with one axis, ``(..., ndim)`` with more. They broadcast.
 
     Returns
     -------
     array
-        ``Phi(delta - offset)``, float64 where the library has it.
+        ``Phi(lag - offset)``, float64 where the library has it.
 
     Raises
     ------
@@ -291,23 +291,23 @@ def recentred_kernel(kernel: Kernel | str, delta: Array, offset: Array) -> Array
 
     Notes
     -----
-    ``E cos(delta . omega - offset . omega) = Phi(delta - offset)``, and the sines vanish for a symmetric law, so the
-    expected score of q and k is ``(q . k) Phi(delta - offset)``. Source: Theorem 2 and the last part of seed 000.
+    ``E cos(lag . omega - offset . omega) = Phi(lag - offset)``, and the sines vanish for a symmetric law, so the
+    expected score of q and k is ``(q . k) Phi(lag - offset)``. Source: Theorem 2 and the last part of seed 000.
 
     Examples
     --------
-    >>> recentred_kernel("gaussian(scale=2)", [0, -2, -4, -6], -4).round(4)
+    >>> recentred_kernel([0, -2, -4, -6], -4, "gaussian(scale=2)").round(4)
     array([0.1353, 0.6065, 1.    , 0.6065])
     """
     kernel = read_kernel(kernel)
-    xp, device = array.shared({"delta": delta, "offset": offset})
-    delta, offset = (
+    xp, device = array.shared({"lags": lags, "offset": offset})
+    lags, offset = (
         kernel.restore_shape(angles.checked_lags(value, kernel.ndim, xp, device, name, kernel))
-        for value, name in ((delta, "delta"), (offset, "offset"))
+        for value, name in ((lags, "lags"), (offset, "offset"))
     )
-    shape = array.broadcast_shapes({"delta": delta.shape, "offset": offset.shape})
-    array.check_memory(16.0, shape, delta, "delta or offset")
-    return kernel.phi(delta - offset)
+    shape = array.broadcast_shapes({"lags": lags.shape, "offset": offset.shape})
+    array.check_memory(16.0, shape, lags, "lags or offset")
+    return kernel.phi(lags - offset)
 
 
 # -- what is allowed in ------------------------------------------------------------------------------------------------
@@ -338,10 +338,10 @@ def per_block(name: str, value: Any, like: Array, xp: ModuleType, of: str = "off
     return xp.broadcast_to(value, (*value.shape[:-1], shape[-1]))
 
 
-def _prepare(q: Any, k: Any, frequencies: Any, delta: Any, shift: Any, pairing: str) -> tuple[Content, Angles]:
+def _prepare(q: Any, k: Any, lags: Any, frequencies: Any, shift: Any, pairing: str) -> tuple[Content, Angles]:
     """Content of the queries and keys, and the angles of their lags."""
-    read = read_shifted(delta, angles.given(frequencies, pairing, 1.0, q), shift, "delta", q=q, k=k)
+    read = read_shifted(lags, angles.given(frequencies, pairing, 1.0, q), shift, "lags", q=q, k=k)
     content = blocks.content(q, k, read.xp, array.device(read.positions), pairing, read.blocks)
-    shape = array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "delta": read.shape[:-1]})
-    array.check_memory(32.0, shape, read.positions, "q, k or delta")
+    shape = array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "lags": read.shape[:-1]})
+    array.check_memory(32.0, shape, read.positions, "q, k or lags")
     return content, read

@@ -60,7 +60,7 @@ def temperature_for_mass(
 
     Notes
     -----
-    With the deficits ``d = sum_i 1 - cos((delta - offset) . omega_i)`` of the other keys the mass is
+    With the deficits ``d = sum_i 1 - cos((lag - offset) . omega_i)`` of the other keys the mass is
     ``1 / (1 + sum exp(-temperature d))``. All deficits are at least 0, so it rises with the temperature, strictly if
     one is positive: there is one solution, which lies between bounds that the smallest deficit gives. If m keys have no
     deficit, the offset itself among them, the mass stays below 1/m. That happens where every frequency is 0, where all

@@ -46,7 +46,7 @@ def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
 
 
 def axes(*kernels: Kernel) -> Kernel:
-    """Combine kernels of separate axes: ``Phi(lags) = Phi_1(first axes) Phi_2(next axes) ...``.
+    """Combine kernels of separate axes: ``Phi(lag) = Phi_1(first axes) Phi_2(next axes) ...``.
 
     Parameters
     ----------

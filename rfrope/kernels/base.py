@@ -2,7 +2,7 @@
 
 A kernel is a transport map: `Kernel.transport` sends `Kernel.n_columns` columns of the unit cube to a frequency, so
 that every design of sampling is only another set of points, and algebra closes. Its ``phi`` is the expected cosine,
-``Phi(lags) = E cos(lags . omega)``. The two share no code: their agreement is evidence.
+``Phi(lag) = E cos(lag . omega)``. The two share no code: their agreement is evidence.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Kernel(ABC):
 
     @array.on_device_of_arrays
     def phi(self, lags: Array) -> Array:
-        """Expected cosine ``Phi(lags) = E cos(lags . omega)``, in closed form.
+        """Expected cosine ``Phi(lag) = E cos(lag . omega)``, in closed form.
 
         Parameters
         ----------
@@ -88,7 +88,7 @@ class Kernel(ABC):
 
     @array.on_device_of_arrays
     def phi2(self, lags: Array) -> Array:
-        """Second harmonic ``Phi_2(lags) = E cos(2 lags . omega) = Phi(2 lags)``; see `phi`."""
+        """Second harmonic ``Phi_2(lag) = E cos(2 lag . omega) = Phi(2 lag)``; see `phi`."""
         return self._evaluate(lambda vectors, xp: self._phi(2.0 * vectors, xp), lags, "lags")
 
     @array.on_device_of_arrays
@@ -149,11 +149,11 @@ class Kernel(ABC):
         return self.restore_shape(elementwise.on_host(self.transport_points, u, xp, "u", last_axis=self.ndim))
 
     def rescale(self, scale: float | Sequence[float]) -> Kernel:
-        """Stretch to ``Phi(lags / scale)``: frequencies divided by `scale`, a number or one for each axis."""
+        """Stretch to ``Phi(lag / scale)``: frequencies divided by `scale`, a number or one for each axis."""
         return Rescaled(self, scale)  # type: ignore[arg-type]
 
     def warp(self, matrix: Any) -> Kernel:
-        """Warp to ``Phi(M lags)``: frequencies ``M^T omega``, for an invertible (ndim, ndim) matrix M."""
+        """Warp to ``Phi(M lag)``: frequencies ``M^T omega``, for an invertible (ndim, ndim) matrix M."""
         return Warped(self, matrix)
 
     def __mul__(self, other: object) -> Kernel:
@@ -338,7 +338,7 @@ class _Mapped(Kernel):
 
 @dataclass(frozen=True, repr=False)
 class Rescaled(_Mapped):
-    """Phi(lags / scale); omega / scale."""
+    """Phi(lag / scale); omega / scale."""
 
     name: ClassVar[str] = "rescaled"
     scale: Lengths
@@ -367,7 +367,7 @@ class Rescaled(_Mapped):
 
 @dataclass(frozen=True, repr=False)
 class Warped(_Mapped):
-    """Phi(M lags); M^T omega."""
+    """Phi(M lag); M^T omega."""
 
     name: ClassVar[str] = "warped"
     matrix: tuple[tuple[float, ...], ...]

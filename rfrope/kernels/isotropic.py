@@ -18,7 +18,7 @@ from rfrope._core.arguments import MOST, whole
 from rfrope._core.array import Array
 from rfrope.kernels.base import Kernel
 from rfrope.kernels.law import Law, Quantile
-from rfrope.kernels.parameters import Lengths, per_axis, positive, radial, radius, spread, square, volume
+from rfrope.kernels.parameters import Lengths, per_axis, radial, radius, spread, square, volume
 
 _DISTANT = 1e150  # in units of the scale: its square is finite
 
@@ -35,9 +35,8 @@ class Family(Kernel):
         object.__setattr__(self, "ndim", ndim)
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if "search" in field.metadata:
-                value, is_shape = getattr(self, field.name), field.metadata["search"].kind == "shape"
-                checked = positive(field.name, value) if is_shape else per_axis(field.name, value, ndim)
-                object.__setattr__(self, field.name, checked)
+                count = 1 if field.metadata["search"].kind == "shape" else ndim
+                object.__setattr__(self, field.name, per_axis(field.name, getattr(self, field.name), count))
 
 
 class Scaled(Family):

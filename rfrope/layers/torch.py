@@ -129,7 +129,7 @@ class RotaryEmbedding(InGraphs):
             )
         self._sets = heads[0] if heads else 0
         self._blocks, self.axes = self._host.shape[-2:]
-        self._is_fixed = not self._learned and self.rope.source.get("turned") != "last"
+        self._is_fixed = not self._learned and not self.rope.source.model.turns_last
         if self.max_positions is not None and (self._learned or self._sets or self._host.shape[-1] > 1):
             what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
             raise ValueError(f"max_positions is {max_positions}, but there are no tables for {what}; expected None")
@@ -374,7 +374,7 @@ class RotaryEmbedding(InGraphs):
             raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., {order}, d)")
         blocks.check_width(x, self._blocks, "the Rope", name)
         width, turning = x.shape[-1], 2 * self._blocks
-        if self.rope.source.get("turned") == "last" and width > turning:
+        if self.rope.source.model.turns_last and width > turning:
             raise ValueError(
                 f"this model turns the last features of a head; expected {name}[..., -{turning}:] as {name}"
             )

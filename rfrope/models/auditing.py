@@ -188,7 +188,7 @@ def _meant(what: Any, rope: Any) -> tuple[Rope, ...]:
 def _distinct(ropes: Iterator[Rope]) -> Iterator[Rope]:
     seen: set[tuple[str, bytes, float]] = set()
     for rope in ropes:
-        key = (rope.source["name"], np.asarray(rope.frequencies).tobytes(), rope.attention_factor)
+        key = (rope.source.model.name, np.asarray(rope.frequencies).tobytes(), rope.attention_factor)
         if key not in seen:
             seen.add(key)
             yield rope
@@ -196,12 +196,12 @@ def _distinct(ropes: Iterator[Rope]) -> Iterator[Rope]:
 
 def _choice(held: Held, meant: tuple[Rope, ...]) -> tuple[Rope, ...]:
     """The Ropes that a thing may be of: by kind of layer, text or picture, and else any."""
-    if "name" not in meant[0].source:  # not of a config
+    if meant[0].source.model.pairing_from is None:  # not of a config
         return meant
     seen = any(word in held.name for word in _PERCEPTION)
-    places = {one: one.source["name"] for one in meant}
+    places = {one: one.source.model.name for one in meant}
     ropes = tuple(one for one, place in places.items() if seen == any(word in place for word in _PERCEPTION))
-    ropes = tuple(one for one in ropes if one.source["rope_parameters"]["rope_type"] != "axial")
+    ropes = tuple(one for one in ropes if one.source.rope_parameters["rope_type"] != "axial")
     return tuple(one for one in ropes if not held.layer or places[one].endswith(held.layer))
 
 
@@ -373,7 +373,7 @@ def _factor(found: float, rope: Rope) -> str:
 
 def _stretched(found: np.ndarray, rope: Rope) -> Rope | None:
     """The Rope of a dynamic scheme that has turned to a longer text, which is its work; None for anything else."""
-    parameters, expected = rope.source.get("rope_parameters", {}), np.asarray(rope.frequencies)
+    parameters, expected = rope.source.rope_parameters, np.asarray(rope.frequencies)
     if parameters.get("rope_type") != "dynamic" or "alpha" in parameters or not 1 < expected.size == found.size:
         return None
     if not np.all(found > 0.0):

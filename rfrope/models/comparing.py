@@ -257,7 +257,7 @@ def compare(
 
 def _lengths(rope: Rope) -> tuple[int, ...]:
     """Return lengths of texts to look at."""
-    held, context = rope.source["rope_parameters"], rope.context
+    held, context = rope.source.rope_parameters, rope.context
     if not isinstance(context, int):
         return (1,)  # patches of a picture, whose number the config does not say
     if held["rope_type"] == "dynamic" and "factor" in held and "alpha" not in held:
@@ -278,13 +278,13 @@ def _chosen(names: Iterable[str] | None) -> tuple[Engine, ...]:
 
 
 def _place(rope: Rope, index: int, raw: Mapping[str, Any], asked: tuple[Engine, ...], length: int) -> Place:
-    name = rope.source["name"]
+    name = rope.source.model.name
     context = rope.context if isinstance(rope.context, int) else None
     case = _case(raw, index, length)
     uses = [_use(engine, case) for engine in asked]
     standard = next(((e, u) for e, u in zip(asked, uses, strict=True) if isinstance(u, Use)), None)
     rows = tuple(_row(e, u, standard[1] if standard else None, case) for e, u in zip(asked, uses, strict=True))
-    about = (name, rope.source["model_type"], case.scheme, length, context)
+    about = (name, rope.source.model.model_type, case.scheme, length, context)
     place = Place(*about, standard[0].name if standard else "none", rows, {})
     if standard is None or name or all(row.status == "unknown" or _is_same(row) for row in rows):
         return place
@@ -293,8 +293,8 @@ def _place(rope: Rope, index: int, raw: Mapping[str, Any], asked: tuple[Engine, 
 
 def _case(raw: Mapping[str, Any], index: int, seq_len: int) -> Case:
     rope = from_config(raw, seq_len=seq_len)[index]
-    held = rope.source["rope_parameters"]
-    if rope.source["name"]:  # parts and kinds of layers, which only transformers' own rule looks at
+    held = rope.source.rope_parameters
+    if rope.source.model.name:  # parts and kinds of layers, which only transformers' own rule looks at
         return Case(rope, dict(held), raw, seq_len)
     values = {key: value for key, value in given(raw).items() if value is not None and key != "type"}
     values |= {"rope_type": held["rope_type"], "rope_theta": held["rope_theta"]}
@@ -312,9 +312,9 @@ def _case(raw: Mapping[str, Any], index: int, seq_len: int) -> Case:
 
 def _use(engine: Engine, case: Case) -> Use | RefusedError | UnknownError:
     """Return what an engine does, or why that is not known or does not come about."""
-    if case.rope.source["name"] and engine.name != "transformers":
+    if case.rope.source.model.name and engine.name != "transformers":
         return UnknownError("only models that are one part with one kind of layer were read")
-    if case.rope.source["rope_parameters"]["rope_type"] == "axial" or not isinstance(case.rope.context, int):
+    if case.rope.source.rope_parameters["rope_type"] == "axial" or not isinstance(case.rope.context, int):
         return UnknownError("the config gives no max_position_embeddings for it")
     try:
         return engine.use(case)
@@ -367,13 +367,13 @@ def _is_same(row: EngineUse) -> bool:
 def _score(use: Use, lags: Any, case: Case) -> Any:
     """Score of equal content, summed over all blocks of the head."""
     still = (case.rope.head_dim or 0) / 2 - use.frequencies.size
-    turning = sums.mean_cos(angles.read(lags, use.frequencies, name="delta", least=1)) * use.frequencies.size
+    turning = sums.mean_cos(angles.read(lags, use.frequencies, name="lags", least=1)) * use.frequencies.size
     return use.attention_factor**2 * turning + still
 
 
 def _differs_from(use: Use, standard: Use, case: Case) -> int | None:
     allowed = _SHARE * abs(float(_score(standard, 0, case)))
-    start, length, end = 0, _CHUNKS[0], min(case.seq_len, case.rope.source["window"] or case.seq_len)
+    start, length, end = 0, _CHUNKS[0], min(case.seq_len, case.rope.source.model.window or case.seq_len)
     while start < end:
         lags = np.arange(start, min(start + length, end))
         far = np.abs(_score(use, lags, case) - _score(standard, lags, case)) >= allowed

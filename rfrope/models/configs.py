@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from rfrope.data.model_types import has_defaults, known, model_types
 from rfrope.models import values
 from rfrope.models.rope_parameters import from_rope_parameters
 from rfrope.models.values import DICTS, NAMES, first, given, is_nested
+from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rope import Rope, of
 from rfrope.scaling.records import ladder
 from rfrope.scaling.shared import positive
@@ -70,22 +71,12 @@ def from_config(
     -------
     tuple of Rope
         One for each place: the top or a part (``text_config``, ``vision_config``, ...), and in it each kind of layer.
-        Its ``context`` is ``max_position_embeddings``; its ``source`` holds
+        Its ``context`` is ``max_position_embeddings``. Its ``source`` is a `rotation.Provenance` that holds
 
-        - ``name``: the place, ``""`` for the top, ``"text_config.full_attention"``;
-        - ``model_type``, as the config gives it there;
         - ``rope_parameters``: the scheme and its values under the names of transformers 5, defaults filled in
           (``rope_type`` is ``"axial"`` for the two axes of vision models);
-        - ``pairing``: where the Rope's pairing is from, ``"known"`` (from a table made by running the attention
-          classes of transformers), ``"given"``, or ``"assumed"`` where the type is unknown: then "half", as in most;
-        - ``note``: what else must be known of how this model type turns its features, if there is such a thing;
-        - ``turned``: ``"last"`` where these are the last features of a query or key, and not the first, as in latent
-          attention, else ``"first"``;
-        - ``window``: how far the layers see that it turns, themselves counted, in positions: keys at that distance or
-          more are hidden; None where some see all;
-        - ``windows``: the same for each kind of them, where they differ: ``{"full_attention": None,
-          "sliding_attention": 128}``;
-        - ``qk_head_dim``: features that a score compares, more than ``head_dim`` with latent attention.
+        - ``model``: a `rotation.ModelPart` with the place, the model type, where the pairing is from, windows of
+          attention, and the width that a score compares.
 
     Raises
     ------
@@ -111,7 +102,7 @@ def from_config(
     >>> config = {"model_type": "gemma3_text", "hidden_size": 1152, "num_attention_heads": 4, "head_dim": 256,
     ...           "rope_theta": 1000000, "rope_local_base_freq": 10000, "max_position_embeddings": 32768}
     >>> for part in rfrope.from_config(config):
-    ...     print(part.source["name"], part.source["rope_parameters"]["rope_theta"], part)
+    ...     print(part.source.model.name, part.source.rope_parameters["rope_theta"], part)
     full_attention 1000000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
     sliding_attention 10000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
     """
@@ -201,7 +192,9 @@ def _all_parts(name: str, part: Mapping[str, Any], parent: str, reading: _Readin
         if isinstance(value, Mapping) and _is_part(key, value)
     }
     found = [one for path, key in inner.items() for one in _all_parts(path, part[key], model_type, reading)]
-    has_text = any(key in _TEXT and one.source["name"].startswith(path) for path, key in inner.items() for one in found)
+    has_text = any(
+        key in _TEXT and one.source.model.name.startswith(path) for path, key in inner.items() for one in found
+    )
     if not has_text and _has_rope(part, defaults, bool(inner)):
         if _is_unknown(name, part, defaults):
             reading.looked[looked] += " (there is one, but the config alone does not give its frequencies)"
@@ -310,38 +303,40 @@ def _of_kind(
     pairing, about = _pairing(part, model_type, defaults, reading)
     windows = values.windows(part, layer, defaults)
     lengths = [length for length in windows.values() if length is not None]
-    about |= {
-        "name": printable(place),
-        "model_type": printable(model_type),
-        "window": max(lengths) if len(lengths) == len(windows) else None,
-        "windows": windows,
-        "qk_head_dim": values.qk_head_dim(part, layer, head_dim, defaults),
-    }
+    about = replace(
+        about,
+        name=printable(place),
+        window=max(lengths) if len(lengths) == len(windows) else None,
+        windows=windows,
+        qk_head_dim=values.qk_head_dim(part, layer, head_dim, defaults),
+    )
     return of(
         made,
         pairing=pairing,
         sections=None if own_order else made.sections,
         interleaved=made.sections is not None and not own_order and (made.interleaved or order == "interleaved"),
-        source=made.source | about,
+        source=replace(made.source, model=about),
     )
 
 
 def _pairing(
     part: Mapping[str, Any], model_type: str, defaults: Mapping[str, Any], reading: _Reading
-) -> tuple[str | None, dict[str, Any]]:
-    """Return the pairing of a model type, or None where no pairing is its own; and what `source` says of it."""
+) -> tuple[str | None, ModelPart]:
+    """Return the pairing of a model type, or None where neither is right for it; and what `source` says of it."""
     entry = defaults if "pairing" in defaults else known(model_type)
-    about = {"turned": entry.get("rotated", "first")}
-    about |= {"note": entry["pairing_note"]} if "pairing_note" in entry else {}
-    if reading.pairing is not None:
-        return reading.pairing, about | {"pairing": "given"}
-    if "pairing" not in entry:
-        return "half", about | {"pairing": "assumed"}
+    about = ModelPart(
+        model_type=printable(model_type),
+        pairing_from="given" if reading.pairing is not None else "known" if "pairing" in entry else "assumed",
+        turns_last=entry.get("rotated") == "last",
+        note=entry.get("pairing_note", ""),
+    )
+    if about.pairing_from != "known":
+        return reading.pairing or "half", about
     found, chosen = entry["pairing"], entry.get("pairing_by", {})
     asked = part.get(chosen.get("key"))
     if asked is not None:
         found = chosen["if_true" if flag(chosen["key"], asked) else "if_false"]
-    return None if found == "neither" else found, about | {"pairing": "known"}
+    return None if found == "neither" else found, about
 
 
 def _with_inner_base(part: Mapping[str, Any], model_type: str) -> Mapping[str, Any]:
@@ -430,13 +425,8 @@ def _axial(name: str, part: Mapping[str, Any], model_type: str, defaults: Mappin
         pairing=pairing,
         head_dim=head_dim,
         sections=(head_dim // 4, head_dim // 4),
-        source=about
-        | {
-            "name": printable(name),
-            "model_type": printable(model_type),
-            "rope_parameters": {"rope_type": "axial", "rope_theta": theta},
-            "window": None,
-            "windows": {"": None},
-            "qk_head_dim": head_dim,
-        },
+        source=Provenance(
+            rope_parameters={"rope_type": "axial", "rope_theta": theta},
+            model=replace(about, name=printable(name), windows={"": None}, qk_head_dim=head_dim),
+        ),
     )

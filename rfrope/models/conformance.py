@@ -176,7 +176,7 @@ def conformance(folder: str | os.PathLike[str] | None = None) -> tuple[dict[str,
 def _case(
     name: str, about: str, config: Mapping[str, Any], seq_len: int | None, rope: Rope, number: int
 ) -> dict[str, Any]:
-    part = rope.source["name"]
+    part = rope.source.model.name
     positions = np.asarray(_POSITIONS, dtype=np.int64)
     if rope.sections is not None:  # time, rows and columns that differ
         positions = np.stack([positions, positions // 3 + 1, positions // 7 + 2], axis=-1)

@@ -50,7 +50,7 @@ class Case:
     @property
     def model_type(self) -> str:
         """``model_type`` of the config."""
-        return str(self.rope.source["model_type"])
+        return str(self.rope.source.model.model_type)
 
     def own(self, engine: str) -> Mapping[str, Any]:
         """What is peculiar to this model type in the code of an engine."""
@@ -60,7 +60,7 @@ class Case:
     @property
     def scheme(self) -> str:
         """Name of the scheme, as transformers 5 has it."""
-        return str(self.rope.source["rope_parameters"]["rope_type"])
+        return str(self.rope.source.rope_parameters["rope_type"])
 
     @property
     def context(self) -> int:
@@ -164,13 +164,13 @@ def _present(values: Mapping[str, Any], usual: Mapping[str, Any]) -> tuple[str, 
 def transformers(case: Case) -> Use:
     """What transformers does."""
     name = case.scheme
-    values = case.values if case.rope.source["name"] else given(case.raw)  # a part has been read already
+    values = case.values if case.rope.source.model.name else given(case.raw)  # a part has been read already
     written = values.get("rope_type", values.get("type"))
     if name == "ntk" or (written == "su" and not case.own("transformers").get("su")):
         raise RefusedError(f"stops with an error: {show(written)} is none of its schemes")
     if name == "yarn" and values is not case.values and not {"factor", "short_factor"} & set(values):
         raise RefusedError("stops with an error: factor missing")
-    if case.rope.source["pairing"] == "assumed":
+    if case.rope.source.model.pairing_from == "assumed":
         raise UnknownError(f"it has no class for model type {show(case.model_type)}")
     length = {
         "dynamic": "recomputed for every text longer than the context; keys in a cache keep their old frequencies",

@@ -28,8 +28,8 @@ class Mistake:
 def mistakes(rope: Rope) -> Iterator[Mistake]:
     """Sets that are not those of a Rope, the likeliest first."""
     frequencies = np.asarray(rope.frequencies, dtype=np.float64)
-    parameters = rope.source.get("rope_parameters")
-    if parameters is not None and rope.head_dim is not None and parameters["rope_type"] != "axial":
+    parameters = rope.source.rope_parameters
+    if parameters and rope.head_dim is not None and parameters["rope_type"] != "axial":
         yield from _of_scheme(rope, dict(parameters), frequencies)
     yield Mistake("the frequencies in reverse order", frequencies[::-1])
     with np.errstate(divide="ignore"):
@@ -110,7 +110,7 @@ def _made(rope: Rope, name: str, parameters: dict[str, Any], part: float) -> Ite
     """One set, where such values make one."""
     assert rope.head_dim is not None  # set by every Rope
     parameters = {key: value for key, value in parameters.items() if "section" not in key and "interleaved" not in key}
-    is_whole = rope.source["rope_parameters"]["rope_type"] == "proportional" and "rope_type" not in parameters
+    is_whole = rope.source.rope_parameters["rope_type"] == "proportional" and "rope_type" not in parameters
     parameters = parameters | {"partial_rotary_factor": 1.0 if is_whole else part}
     context = rope.context if isinstance(rope.context, int) else None
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rfrope._core import capacity
@@ -103,7 +104,7 @@ partial_rotary_factor, mrope_section, mrope_interleaved
         sections=values.get("mrope_section"),
         interleaved=values.get("mrope_interleaved", False) if "mrope_section" in values else False,
         context=context,
-        source={**made.source, "rope_parameters": {"rope_type": name.partition(" ")[0], **values}},
+        source=replace(made.source, rope_parameters={"rope_type": name.partition(" ")[0], **values}),
     )
 
 

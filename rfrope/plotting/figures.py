@@ -86,7 +86,7 @@ def kernel(
         _check_axes(omega, law)
         n_blocks = n_blocks or omega.shape[1]
     phi = law.phi(vectors)
-    band = None if n_blocks is None else mean_kernel_band(law, vectors, n_blocks=n_blocks)
+    band = None if n_blocks is None else mean_kernel_band(vectors, law, n_blocks=n_blocks)
     ax, named = drawing.new_axes(ax), []
     if band is not None:
         about = f"one standard deviation of {n_blocks} independent draws"
@@ -410,7 +410,7 @@ def _check_axes(sets: np.ndarray, law: Kernel) -> None:
 
 def _along_the_diagonal(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     """Mean kernel ``(..., lags)`` of sets ``(..., D, k)`` where all axes have the same lag."""
-    found: np.ndarray = analysis.mean_kernel(omega, np.repeat(lags[:, None], omega.shape[-1], axis=1))
+    found: np.ndarray = analysis.mean_kernel(np.repeat(lags[:, None], omega.shape[-1], axis=1), omega)
     return found
 
 

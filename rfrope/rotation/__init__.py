@@ -8,12 +8,15 @@ first 2D features are turned, the others pass through. A lag is KEY minus QUERY 
 from rfrope.rotation.embedding import shift_matrix, sinusoidal
 from rfrope.rotation.pairings import convert_pairing, from_complex, to_complex
 from rfrope.rotation.placing import grid_positions, mrope_positions, packed_positions
+from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rerotation import rerotate
 from rfrope.rotation.rope import Rope
 from rfrope.rotation.scoring import block_coefficients, scores
 from rfrope.rotation.turning import phases, rotate, rotate_by_phases, rotate_by_table, rotation_table
 
 __all__ = [
+    "ModelPart",
+    "Provenance",
     "Rope",
     "block_coefficients",
     "convert_pairing",

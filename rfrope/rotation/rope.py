@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NamedTuple
@@ -11,12 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._core import angles, array, blocks, dispatch, pytrees, tensors, texts
-from rfrope._core.arguments import flag, is_several, listed, positive, printable, show, whole
+from rfrope._core.arguments import flag, is_several, listed, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
+from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.scoring import scores_of
 from rfrope.rotation.turning import rotate, rotation_table
-
-_PLAIN = {str, int, float, bool, type(None)}  # kinds of values that need no copy
 
 
 class Assumed(int):
@@ -49,9 +47,9 @@ class Rope:
         Whether sections are dealt out in turn (Qwen3-VL) or one after the other (Qwen2-VL).
     context : int, tuple of int or None
         Positions that the frequencies are made for, one number or one for each axis.
-    source : dict
-        Where they came from, as plain numbers, strings, lists and dicts: the kernel's text, design and seed; or the
-        model type and scheme; or the file.
+    source : Provenance
+        Where they came from: the kernel's text, design and seed; or the model type and scheme. A dict that is given is
+        made into one (`Provenance.from_dict`).
 
     Raises
     ------
@@ -89,7 +87,7 @@ class Rope:
     sections: tuple[int, ...] | None = None
     interleaved: bool = False
     context: int | tuple[int, ...] | None = None
-    source: dict[str, Any] = None  # type: ignore[assignment]  # a dict after __post_init__
+    source: Provenance = None  # type: ignore[assignment]  # a Provenance after __post_init__
 
     def __post_init__(self) -> None:
         frequencies, n_blocks = _checked_frequencies(self.frequencies)
@@ -108,8 +106,6 @@ class Rope:
             raise ValueError(
                 "interleaved is True, but sections is None; expected the lengths that are dealt out in turn"
             )
-        if not isinstance(self.source, Mapping | None):
-            raise TypeError(f"source is {show(self.source)}; expected a dict or None")
         checked = {
             "frequencies": frequencies,
             "pairing": self.pairing if self.pairing is None else blocks.check_pairing(self.pairing),
@@ -118,7 +114,7 @@ class Rope:
             "sections": sections,
             "interleaved": interleaved,
             "context": _checked_context(self.context),
-            "source": _copied(dict(self.source or {})),
+            "source": as_provenance(self.source),
         }
         self.__dict__.update(checked)  # frozen
         pytrees.register(Rope, Rope.__getstate__, "frequencies")
@@ -132,6 +128,11 @@ class Rope:
     def rotary_dim(self) -> int:
         """2D: how many features of a head are turned, those with frequency 0 included."""
         return 2 * self.n_blocks
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Features that a score compares: more than `head_dim` where a model's attention is latent."""
+        return int(self.source.model.qk_head_dim or self.head_dim or 0)
 
     @property
     def vectors(self) -> Array:
@@ -258,6 +259,42 @@ class Rope:
         """
         return rotation_table(positions, self.vectors, scale=self.attention_factor, dtype=dtype)
 
+    def _frequencies_for(self, pairing: str | None, scale: Any, x: Any, name: str) -> Array:
+        """Return the frequencies for a function that takes them bare, if it turns features as this Rope does.
+
+        Parameters
+        ----------
+        pairing : str or None
+            How the function pairs features; None where it has no features.
+        scale : float, array_like or None
+            What it multiplies cos and sin by; None where that does not matter.
+        x : array_like or None
+            Its features, and what it calls them.
+        name : str
+
+        Raises
+        ------
+        ValueError
+            For another pairing or attention factor, and for features of another width.
+        """
+        known = self.source.model.pairing_from == "known"  # else "interleaved" is as good as the Rope's default
+        if pairing is not None and self.pairing != pairing and (known or pairing == "half" or self.pairing is None):
+            wanted = "neither is right for it" if self.pairing is None else f"expected pairing={self.pairing!r}"
+            raise ValueError(
+                f"pairing is {show(pairing)}, but the Rope's is {self.pairing!r}: {wanted}; pass rope.frequencies to "
+                "insist"
+            )
+        factor = self.attention_factor
+        if scale is not None and factor != 1.0 and not (isinstance(scale, int | float) and scale == factor):
+            raise ValueError(
+                f"scale is {show(scale)}, but the Rope has the attention factor {factor}; expected rope.rotate or "
+                "rope.scores, or scale=rope.attention_factor where there is a scale; pass rope.frequencies to leave it "
+                "out"
+            )
+        if x is not None:
+            _check_width(self, x, name)
+        return self.vectors
+
     def _held(self) -> dict[str, Any]:
         """All fields, and what was made from frequencies, unless somebody opened these for writing.
 
@@ -294,7 +331,7 @@ class Rope:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.clear()  # what was prepared, too
-        self.__dict__.update(state)
+        self.__dict__.update(state, source=as_provenance(state["source"]))  # pickles of before hold a dict
         _seal(self.frequencies)
         pytrees.register(Rope, Rope.__getstate__, "frequencies")
 
@@ -306,7 +343,7 @@ class Rope:
         what = f"{shape[0]} frequencies" if len(shape) == 1 else f"frequencies {shape}"
         usual = {"attention_factor": 1.0, "sections": None, "interleaved": False, "context": None}
         shown = [f"{n}={getattr(self, n)!r}" for n in ("pairing", "head_dim")]
-        shown[0] += " (assumed)" if self.source.get("pairing") == "assumed" else ""
+        shown[0] += " (assumed)" if self.source.model.pairing_from == "assumed" else ""
         shown += [f"{n}={getattr(self, n)!r}" for n, value in usual.items() if getattr(self, n) != value]
         return f"Rope({', '.join([what, *shown])})"
 
@@ -316,14 +353,35 @@ _FIELDS = tuple(each.name for each in fields(Rope))
 
 def pairing_for(rope: Rope, x: Any, name: str = "x") -> str:
     """The pairing of a Rope, if it is known, and if the first 2D features of x are those that turn."""
-    angles.check_turned(rope, x, name)
+    _check_width(rope, x, name)
     if rope.pairing is None:
-        note = f" ({printable(str(rope.source['note']))})" if "note" in rope.source else ""
+        note = f" ({printable(rope.source.model.note)})" if rope.source.model.note else ""
         raise ValueError(
             f"rope.pairing is None: this model pairs features in a way of its own{note}; expected a Rope with a "
             "pairing, as dataclasses.replace(rope, pairing='half') makes"
         )
     return rope.pairing
+
+
+def _check_width(rope: Rope, x: Any, name: str) -> None:
+    """Refuse features that are not of the width that a Rope was given, or whose first 2D a model does not turn."""
+    if tensors.is_torch(x) and x.is_nested:
+        return  # it has no shape; who reads it refuses it by its name
+    shape = x.shape if hasattr(x, "shape") else shape_of(x)  # PyTorch's compiler can trace this
+    width = shape[-1] if len(shape) else 0
+    last = rope.source.model.turns_last
+    if (not last and (width == rope.head_dim or type(rope.head_dim) is not int)) or width <= rope.rotary_dim:
+        return
+    if last:
+        raise ValueError(
+            f"this model turns the last {rope.rotary_dim} features of a head, but of the {width} of {name} the first "
+            f"would turn; expected {name}[..., -{rope.rotary_dim}:]"
+        )
+    part = "" if rope.rotary_dim == rope.head_dim else f", or the {rope.rotary_dim} that turn"
+    raise ValueError(
+        f"{name} has {width} features, but the Rope has head_dim={rope.head_dim}; expected {rope.head_dim}{part}: for "
+        f"heads of {width} features of which {rope.rotary_dim} turn, dataclasses.replace(rope, head_dim={width})"
+    )
 
 
 # -- sections ----------------------------------------------------------------------------------------------------------
@@ -394,14 +452,13 @@ def _seal(frequencies: Array) -> Array:
     return frequencies
 
 
-def _copied(value: Any, depth: int = 4) -> Any:
-    """A copy of plain values, made sooner than `copy.deepcopy` makes it; so deep, for one may hold itself."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    if kind is dict and depth:
-        return {name: _copied(one, depth - 1) for name, one in value.items()}
-    return [_copied(one, depth - 1) for one in value] if kind is list and depth else copy.deepcopy(value)
+def as_provenance(source: Any) -> Provenance:
+    """Return where frequencies came from as a record: one that is given, or that of a dict."""
+    if isinstance(source, Provenance):
+        return source
+    if not isinstance(source, Mapping | None):
+        raise TypeError(f"source is {show(source)}; expected a Provenance, a dict or None")
+    return Provenance.from_dict(source) if source else Provenance()
 
 
 def _checked_context(context: Any) -> int | tuple[int, ...] | None:

@@ -371,11 +371,11 @@ def stretched(rope: Rope) -> Stretched | None:
     -------
     Stretched or None
     """
-    values = dict(rope.source.get("rope_parameters", {}))
+    values = rope.source.rope_parameters
     name, context = values.get("rope_type"), rope.context
     if name not in _STRETCHING or "alpha" in values or not isinstance(context, int):
         return None
-    if len(rope.source.get("scaled_by", ())) > (name not in _UNNOTED):
+    if len(rope.source.scaled_by) > (name not in _UNNOTED):
         return None
     original = int(values.get("original_max_position_embeddings", context))
     factor = float(values.get("factor", context / original))
@@ -390,6 +390,6 @@ def stretched(rope: Rope) -> Stretched | None:
         frequencies=made.frequencies,
         attention_factor=1.0,
         context=original,
-        source={key: value for key, value in rope.source.items() if key != "scaled_by"} | {"rope_parameters": plain},
+        source=replace(rope.source, scaled_by=(), rope_parameters=plain),
     )
     return Stretched(str(name), factor, original, max(round(factor * original), context), before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from rfrope._core import angles, arguments, array
 from rfrope._core.arguments import whole
 from rfrope._core.array import Array
+from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope, of
 
 _LADDER = 1e-5  # how far, relatively, frequencies may be from a geometric ladder whose base is looked for
@@ -32,14 +34,14 @@ def scaled(given: Any, frequencies: Array, attention_factor: float, scheme: str,
     """Return the Rope of a scheme's result, with a longer context; it keeps what else a given Rope held."""
     step = {"scheme": scheme, **{name: value for name, value in parameters.items() if value is not None}}
     if not isinstance(given, Rope):
-        return Rope(frequencies, attention_factor=attention_factor, source={"scaled_by": [step]})
+        return Rope(frequencies, attention_factor=attention_factor, source=Provenance(scaled_by=(step,)))
     longer = 1.0 if scheme == "dynamic" else float(parameters.get("factor") or 1.0)
     return of(
         given,
         frequencies=frequencies,
         attention_factor=given.attention_factor * attention_factor,
         context=given.context and np.maximum(1, np.rint(longer * np.asarray(given.context))).astype(int).tolist(),
-        source=given.source | {"scaled_by": [*given.source.get("scaled_by", []), step]},
+        source=replace(given.source, scaled_by=(*given.source.scaled_by, step)),
     )
 
 

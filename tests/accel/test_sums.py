@@ -311,8 +311,8 @@ def test_without_the_compiler_there_is_no_leaf():
         "import numpy as np, rfrope\nfrom rfrope import analysis, montecarlo\n"
         "from rfrope._core import dispatch\n"
         "assert all(dispatch.backend_function(one, 'cpu') is None for one in dispatch.DISPATCHED.values())\n"
-        "print(analysis.mean_kernel([0.0, 0.0], [1.0, 2.0]))\n"
-        "print(rfrope.estimate_kernel('gaussian', [0.0], n_samples=10, rng=0).value)"
+        "print(analysis.mean_kernel([1.0, 2.0], [0.0, 0.0]))\n"
+        "print(rfrope.estimate_kernel([0.0], 'gaussian', n_samples=10, rng=0).value)"
     )
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
@@ -455,7 +455,7 @@ def test_transforms_work_after_a_fork():
     code = """
 import os, numpy as np, rfrope
 def job():
-    return rfrope.estimate_kernel("gaussian(scale=4)", np.arange(300.0), n_samples=2**19, rng=0).value
+    return rfrope.estimate_kernel(np.arange(300.0), "gaussian(scale=4)", n_samples=2**19, rng=0).value
 before = job()
 child = os.fork()
 if child == 0:
@@ -482,7 +482,7 @@ def test_the_backends_are_declared():
 def test_chunks_are_those_of_the_schedule(monkeypatch):
     asked, right = [], schedules.of_draws
     monkeypatch.setattr(schedules, "of_draws", lambda *arguments: asked.append(arguments) or right(*arguments))
-    rfrope.estimate_kernel("gaussian(ndim=2)", np.ones((4, 3, 2)), n_samples=100, rng=0)
+    rfrope.estimate_kernel(np.ones((4, 3, 2)), "gaussian(ndim=2)", n_samples=100, rng=0)
     ((where, lags, *numbers),) = asked
     assert (where, numbers) == ("cpu", [12, 100, 2, 2])
     np.testing.assert_array_equal(lags, np.ones((12, 2)))
@@ -504,9 +504,9 @@ def test_unaligned_arrays_give_the_same_bits():
 
     def found(move):
         at, w, a, b = (move(v) for v in (lags, omega, q, k))
-        kernel = rfrope.estimate_kernel("matern(nu=0.8, scale=9)", at, n_samples=3000, rng=1)
+        kernel = rfrope.estimate_kernel(at, "matern(nu=0.8, scale=9)", n_samples=3000, rng=1)
         score = rfrope.estimate_scores(a, b, at, "gaussian(scale=9)", n_trials=40, rng=1)
-        mean = rfrope.analysis.mean_kernel(w, at)
+        mean = rfrope.analysis.mean_kernel(at, w)
         return (
             mean,
             kernel.value,
@@ -561,7 +561,7 @@ def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(position
         rng.standard_normal((9, axes)),
     )
     options = {"pairs": "occurring", "q_positions": at, "k_positions": at, "paired": paired, "pairing": "interleaved"}
-    arguments = (q + 0.5, k, omega if axes > 1 else omega[:, 0], lags)
+    arguments = (q + 0.5, k, lags, omega if axes > 1 else omega[:, 0])
     ran, compiled = [], leaf.over_occurring_pairs
     monkeypatch.setitem(
         dispatch._FOUND,

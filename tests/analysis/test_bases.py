@@ -81,7 +81,7 @@ def test_nothing_holds_between_islands(context, n_blocks):
 
 def test_followed_lags_stay_negative_until_they_do_not():
     search, base = bases._Search(4096, 64), 2.0e4
-    means = analysis.mean_kernel(rfrope.geometric(64, base=base), np.arange(4096))
+    means = analysis.mean_kernel(np.arange(4096), rfrope.geometric(64, base=base))
     lags = np.argsort(means)[:20]
     for lag, grown in zip(lags, search._followed(lags, math.log(base)), strict=True):
         between = [
@@ -196,7 +196,7 @@ def test_the_lag_found_last_changes_no_answer():
         assert (lag is None) == (first is None)
         if lag is not None:
             assert first <= lag < 2048
-            assert analysis.mean_kernel(rfrope.geometric(32, base=base), lag) < 0.0
+            assert analysis.mean_kernel(lag, rfrope.geometric(32, base=base)) < 0.0
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def share_by_hand(q, k, frequencies, lag, pairing="half"):
 def test_the_share_of_sines_is_the_odd_part_of_the_score(blocks, pairing, xp):
     q, k = RNG.normal(size=(2, 20, 8))
     omega, lags = rfrope.geometric(blocks), np.array([1, -7, 1000])
-    got = analysis.sine_share(xp(q[:, None]), xp(k[:, None]), xp(omega), xp(lags), pairing=pairing)
+    got = analysis.sine_share(xp(q[:, None]), xp(k[:, None]), xp(lags), xp(omega), pairing=pairing)
     assert xp.owns(got)
     assert got.shape == (20, 3)
     assert got.dtype == xp.dtype("float64")
@@ -67,10 +67,10 @@ def test_shapes_of_the_share(q, omega, delta, shape):
     a, b = RNG.normal(size=(2, *q))
     w, lags = RNG.normal(size=omega), RNG.normal(size=delta)
     if shape is None:
-        with pytest.raises(ValueError, match="q and k and delta do not broadcast"):
-            analysis.sine_share(a, b, w, lags)
+        with pytest.raises(ValueError, match="q and k and lags do not broadcast"):
+            analysis.sine_share(a, b, lags, w)
         return
-    got = analysis.sine_share(a, b, w, lags)
+    got = analysis.sine_share(a, b, lags, w)
     assert got.shape == shape
     np.testing.assert_allclose(got, share_by_hand(a, b, w, lags), atol=1e-12)
 
@@ -81,37 +81,37 @@ def test_phases_of_the_share_are_exact():
     with mpmath.workdps(50):
         u = mpmath.mpf(omega) * lag
         wanted = float(abs(mpmath.sin(u)) / (abs(mpmath.sin(u)) + abs(mpmath.cos(u))))
-    got = analysis.sine_share([1.0, 0.0], [1.0, 1.0], [omega], lag)  # A = 1, B = -1
+    got = analysis.sine_share([1.0, 0.0], [1.0, 1.0], lag, [omega])  # A = 1, B = -1
     assert got == pytest.approx(wanted, abs=1e-15)
 
 
 def test_the_share_is_0_where_nothing_turns_or_nothing_is_there():
     q, k = RNG.normal(size=(2, 5, 8))
-    assert analysis.sine_share(q, k, np.zeros(4), 3).tolist() == [0.0] * 5
-    assert analysis.sine_share(q, k, rfrope.geometric(4), 0).tolist() == [0.0] * 5
-    assert analysis.sine_share(np.zeros(8), k, rfrope.geometric(4), 3).tolist() == [0.0] * 5
+    assert analysis.sine_share(q, k, 3, np.zeros(4)).tolist() == [0.0] * 5
+    assert analysis.sine_share(q, k, 0, rfrope.geometric(4)).tolist() == [0.0] * 5
+    assert analysis.sine_share(np.zeros(8), k, 3, rfrope.geometric(4)).tolist() == [0.0] * 5
     with pytest.raises(ValueError, match=r"^frequencies has shape"):
-        analysis.sine_share(q, k, [], 3)
-    assert analysis.sine_share([1.0, 0.0], [0.0, 1.0], [0.1], 3) == 1.0
+        analysis.sine_share(q, k, 3, [])
+    assert analysis.sine_share([1.0, 0.0], [0.0, 1.0], 3, [0.1]) == 1.0
 
 
 def test_parts_of_the_blocks_add_up(monkeypatch):
     q, k = RNG.normal(size=(2, 6, 5, 16))
     for omega, lags in ((rfrope.geometric(7), np.arange(5)), (RNG.normal(size=(6, 7, 2)), RNG.normal(size=(5, 2)))):
-        whole = analysis.sine_share(q, k, omega, lags), analysis.similarity(omega, lags).std
+        whole = analysis.sine_share(q, k, lags, omega), analysis.similarity(lags, omega).std
         with monkeypatch.context() as patch:
             patch.setattr(sums, "BUDGET", 100)
-            parts = analysis.sine_share(q, k, omega, lags), analysis.similarity(omega, lags).std
+            parts = analysis.sine_share(q, k, lags, omega), analysis.similarity(lags, omega).std
         for one, other in zip(whole, parts, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-14)
-    pairs = analysis.departure(q[0], k[0], rfrope.geometric(7), np.arange(50))
+    pairs = analysis.departure(q[0], k[0], np.arange(50), rfrope.geometric(7))
     monkeypatch.setattr(sums, "BUDGET", 100)
-    np.testing.assert_allclose(analysis.departure(q[0], k[0], rfrope.geometric(7), np.arange(50)).phi, pairs.phi)
+    np.testing.assert_allclose(analysis.departure(q[0], k[0], np.arange(50), rfrope.geometric(7)).phi, pairs.phi)
 
 
 def test_narrow_features_are_read_in_float64(xp):
     q, k = RNG.normal(size=(2, 8)).astype("float32")
-    got = analysis.sine_share(xp(q), xp(k), xp(rfrope.geometric(4)), 5)
+    got = analysis.sine_share(xp(q), xp(k), 5, xp(rfrope.geometric(4)))
     assert xp.host(got) == pytest.approx(
         share_by_hand(q.astype(float), k.astype(float), rfrope.geometric(4), 5), abs=1e-14
     )
@@ -144,7 +144,7 @@ def misses(scores, mean, std) -> float:
 )
 def test_similarity_against_draws(blocks, lag, cosine):
     omega = rfrope.geometric(blocks, base=100.0) * 0.7
-    found = analysis.similarity(omega, lag, cosine=cosine)
+    found = analysis.similarity(lag, omega, cosine=cosine)
     rng = np.random.default_rng(1000 * blocks + int(10 * cosine) + 50)
     scores = drawn_scores(omega, lag, cosine, 200_000, rng)
     if blocks == 1 and abs(cosine) == 1.0:  # (R q) . q = cos u for every q
@@ -159,7 +159,7 @@ def test_similarity_against_draws(blocks, lag, cosine):
 def test_over_all_keys_the_variance_is_one_over_d(xp):
     """A random unit key has a squared cosine of 1/d on average, and the score's second moment is linear in it."""
     omega, lags = rfrope.geometric(24), np.array([0, 1, -30, 10**6])
-    found = analysis.similarity(xp(omega), xp(lags), cosine=48**-0.5)
+    found = analysis.similarity(xp(lags), xp(omega), cosine=48**-0.5)
     assert xp.owns(found.mean)
     np.testing.assert_allclose(xp.host(found.std) ** 2 + xp.host(found.mean) ** 2, 1.0 / 48.0, rtol=1e-14)
     assert found.random_std == pytest.approx(48**-0.5, rel=1e-15)
@@ -170,8 +170,8 @@ def test_the_mean_is_the_cosine_times_the_mean_kernel(xp):
         (rfrope.geometric(24), np.arange(-20, 2000, 7)),
         (RNG.normal(size=(3, 5, 2)), RNG.normal(size=(9, 2))),
     ):
-        curve = analysis.mean_kernel(omega, lags)
-        found = analysis.similarity(xp(omega), xp(lags), cosine=-0.6)
+        curve = analysis.mean_kernel(lags, omega)
+        found = analysis.similarity(xp(lags), xp(omega), cosine=-0.6)
         assert found.std.shape == curve.shape
         np.testing.assert_allclose(xp.host(found.mean), -0.6 * curve, atol=2e-15)
         np.testing.assert_allclose(xp.host(found.radius), np.maximum(curve, 0.0), atol=2e-15)
@@ -185,14 +185,14 @@ def test_the_spread_near_lag_0_keeps_its_digits():
         mean = sum(cosines) / 8
         variance = sum((c - mean) ** 2 for c in cosines) / 8 / 9
         wanted = float(mpmath.sqrt(variance))
-    assert analysis.similarity(omega, lag).std == pytest.approx(wanted, rel=1e-12)
-    assert analysis.similarity(omega, 0).std == 0.0
+    assert analysis.similarity(lag, omega).std == pytest.approx(wanted, rel=1e-12)
+    assert analysis.similarity(0, omega).std == 0.0
 
 
 def test_the_radius_is_sharp():
     """The worst key at a distance eps from each token lies against the rotated token; all others score more."""
     omega, lag, rng = rfrope.geometric(16), 50, np.random.default_rng(9)
-    found = analysis.similarity(omega, lag)
+    found = analysis.similarity(lag, omega)
     q, away = rng.standard_normal((2, 50_000, 32))
     q /= np.linalg.norm(q, axis=-1, keepdims=True)
     away /= np.linalg.norm(away, axis=-1, keepdims=True)
@@ -206,8 +206,8 @@ def test_similarity_is_traced_by_jax():
     jax = pytest.importorskip("jax")
     jax.config.update("jax_enable_x64", True)
     omega, lags = jax.numpy.asarray(rfrope.geometric(8)), jax.numpy.arange(4)
-    plain = analysis.similarity(rfrope.geometric(8), np.arange(4), cosine=0.5)
-    got = jax.jit(lambda w, lag: analysis.similarity(w, lag, cosine=0.5).std)(omega, lags)
+    plain = analysis.similarity(np.arange(4), rfrope.geometric(8), cosine=0.5)
+    got = jax.jit(lambda w, lag: analysis.similarity(lag, w, cosine=0.5).std)(omega, lags)
     np.testing.assert_allclose(got, plain.std, atol=1e-14)
 
 
@@ -218,7 +218,7 @@ def test_similarity_is_traced_by_jax():
 def test_departure_is_least_squares(blocks, xp):
     q, k = RNG.normal(size=(2, 30, 8))
     omega, lags = rfrope.geometric(blocks, base=50.0), np.array([[0, -1], [7, -300]])
-    found = analysis.departure(xp(q), xp(k), xp(omega), xp(lags), pairing="interleaved")
+    found = analysis.departure(xp(q), xp(k), xp(lags), xp(omega), pairing="interleaved")
     assert all(xp.owns(value) for value in vars(found).values())
     assert found.phi.shape == found.residual.shape == (2, 2)
     assert found.overall.shape == ()
@@ -236,30 +236,30 @@ def test_departure_is_least_squares(blocks, xp):
 def test_departure_in_several_axes():
     q, k = RNG.normal(size=(2, 30, 8))
     omega, lags = RNG.normal(size=(4, 2)), RNG.normal(size=(3, 5, 2))
-    found = analysis.departure(q, k, omega, lags)
+    found = analysis.departure(q, k, lags, omega)
     assert found.phi.shape == (3, 5)
     dots, wanted = np.sum(q * k, axis=-1), score(q, k, omega, lags[1, 2])
     assert found.phi[1, 2] == pytest.approx(np.sum(dots * wanted) / np.sum(dots**2))
-    assert analysis.departure(q, k, omega, lags[1, 2]).phi == pytest.approx(found.phi[1, 2])
+    assert analysis.departure(q, k, lags[1, 2], omega).phi == pytest.approx(found.phi[1, 2])
 
 
 def test_where_a_kernel_exists_nothing_is_left_over():
     q, k = RNG.normal(size=(2, 50, 16))
-    still = analysis.departure(q, k, np.zeros(8), [0, 1, 1000])
+    still = analysis.departure(q, k, [0, 1, 1000], np.zeros(8))
     np.testing.assert_allclose(still.phi, 1.0, rtol=1e-14)
     assert np.max(still.residual) < 1e-14
     assert still.overall < 1e-14
     alone = q[:, :2]  # one block and equal content: A cos u, and no sine
-    same = analysis.departure(alone, alone, [0.3], [0, 1, 5])
+    same = analysis.departure(alone, alone, [0, 1, 5], [0.3])
     np.testing.assert_allclose(same.phi, np.cos([0.0, 0.3, 1.5]), rtol=1e-13)
     assert np.max(same.residual) < 1e-14
-    assert analysis.departure(alone, k[:, :2], [0.3], 5).residual > 0.5  # other content has sines
+    assert analysis.departure(alone, k[:, :2], 5, [0.3]).residual > 0.5  # other content has sines
 
 
 def test_random_content_keeps_the_mean_kernel_and_leaves_the_rest():
     q, k = np.random.default_rng(11).normal(size=(2, 20_000, 64))
     omega, lags = rfrope.geometric(32), np.array([0, -1, -8, -64, -1000, -20_000])
-    found, curve = analysis.departure(q, k, omega, lags), analysis.mean_kernel(omega, lags)
+    found, curve = analysis.departure(q, k, lags, omega), analysis.mean_kernel(lags, omega)
     np.testing.assert_allclose(found.phi, curve, atol=0.03)
     np.testing.assert_allclose(found.residual, np.sqrt(1.0 - curve**2), atol=0.03)
     assert np.all(found.residual[-2:] > 0.95)
@@ -272,15 +272,15 @@ def test_real_heads_differ():
     previous = heads["previous_q"][1:], heads["previous_k"][:-1]
     induction = heads["induction_q"][59:], heads["induction_k"][:-59]
     lags = [-1, -8, -59]
-    assert np.all(analysis.departure(*previous, heads["inv_freq"], lags).residual > 0.35)
-    assert np.all(analysis.departure(*induction, heads["inv_freq"], lags).residual < 0.1)
+    assert np.all(analysis.departure(*previous, lags, heads["inv_freq"]).residual > 0.35)
+    assert np.all(analysis.departure(*induction, lags, heads["inv_freq"]).residual < 0.1)
 
 
 def test_departure_without_content_is_0():
-    found = analysis.departure(np.zeros((3, 8)), np.ones((3, 8)), rfrope.geometric(4), [1, 2])
+    found = analysis.departure(np.zeros((3, 8)), np.ones((3, 8)), [1, 2], rfrope.geometric(4))
     assert found.phi.tolist() == found.residual.tolist() == [0.0, 0.0]
     assert found.overall == 0.0
-    crossed = analysis.departure([[1.0, 0.0]], [[0.0, 1.0]], [0.1], [1, 2])  # q . k = 0, but scores are not
+    crossed = analysis.departure([[1.0, 0.0]], [[0.0, 1.0]], [1, 2], [0.1])  # q . k = 0, but scores are not
     assert crossed.phi.tolist() == [0.0, 0.0]
     assert crossed.residual.tolist() == [1.0, 1.0]
 
@@ -293,15 +293,15 @@ W, X = [1.0, 0.5], np.ones((3, 4))
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((X, X[:, :2], W, 1), ValueError, r"q has shape \(3, 4\) but k has \(3, 2\); expected the same number"),
-        ((X[:, :3], X[:, :3], W, 1), ValueError, r"q has shape \(3, 3\); expected"),
-        ((X, X, [1.0] * 3, 1), ValueError, "frequencies has D = 3 blocks, which needs 6 features, but q"),
-        ((X.astype(int), X.astype(int), W, 1), TypeError, "q has dtype int64; expected"),
-        ((X, X, 1.0, 1), ValueError, "frequencies is a single number"),
-        ((X, X, [1.0, np.nan], 1), ValueError, "frequencies holds NaN"),
-        ((X, X, W, np.inf), ValueError, "delta holds NaN or infinity"),
-        ((X, X, np.ones((2, 2)), [1.0]), ValueError, r"delta has shape \(1,\), but frequencies of shape \(2, 2\)"),
-        ((X, X, W, "far"), TypeError, "delta has type builtins.str"),
+        ((X, X[:, :2], 1, W), ValueError, r"q has shape \(3, 4\) but k has \(3, 2\); expected the same number"),
+        ((X[:, :3], X[:, :3], 1, W), ValueError, r"q has shape \(3, 3\); expected"),
+        ((X, X, 1, [1.0] * 3), ValueError, "frequencies has D = 3 blocks, which needs 6 features, but q"),
+        ((X.astype(int), X.astype(int), 1, W), TypeError, "q has dtype int64; expected"),
+        ((X, X, 1, 1.0), ValueError, "frequencies is a single number"),
+        ((X, X, 1, [1.0, np.nan]), ValueError, "frequencies holds NaN"),
+        ((X, X, np.inf, W), ValueError, "lags holds NaN or infinity"),
+        ((X, X, [1.0], np.ones((2, 2))), ValueError, r"lags has shape \(1,\), but frequencies of shape \(2, 2\)"),
+        ((X, X, "far", W), TypeError, "lags has type builtins.str"),
     ],
 )
 def test_bad_input_is_named(arguments, error, message):
@@ -309,18 +309,18 @@ def test_bad_input_is_named(arguments, error, message):
         with pytest.raises(error, match=message):
             function(*arguments)
     with pytest.raises(ValueError, match="pairing is 'quarter'"):
-        analysis.sine_share(X, X, W, 1, pairing="quarter")
+        analysis.sine_share(X, X, 1, W, pairing="quarter")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((X[0], X[0], W, 1), r"q and k have leading axes \(\); expected n pairs, shape \(n, d\), n >= 1"),
-        ((X[None], X[None], W, 1), r"q and k have leading axes \(1, 3\); expected n pairs"),
-        ((X[:0], X[:0], W, 1), r"q and k have leading axes \(0,\); expected n pairs"),
-        ((X, X[:2], W, 1), "q and k do not broadcast"),
+        ((X[0], X[0], 1, W), r"q and k have leading axes \(\); expected n pairs, shape \(n, d\), n >= 1"),
+        ((X[None], X[None], 1, W), r"q and k have leading axes \(1, 3\); expected n pairs"),
+        ((X[:0], X[:0], 1, W), r"q and k have leading axes \(0,\); expected n pairs"),
+        ((X, X[:2], 1, W), "q and k do not broadcast"),
         (
-            (X, X, np.ones((3, 2, 1)), [[1.0]]),
+            (X, X, [[1.0]], np.ones((3, 2, 1))),
             r"frequencies has shape \(3, 2, 1\); expected one set, \(D,\) or \(D, k\)",
         ),
     ],
@@ -340,14 +340,14 @@ def test_bad_pairs_are_named(arguments, message):
 )
 def test_bad_cosines_are_named(cosine, error, message):
     with pytest.raises(error, match=message):
-        analysis.similarity(W, 1, cosine=cosine)
+        analysis.similarity(1, W, cosine=cosine)
 
 
 def test_bad_frequencies_of_similarity_are_named():
     with pytest.raises(ValueError, match=r"frequencies has shape \(0,\); expected at least one block"):
-        analysis.similarity([], 1)
-    with pytest.raises(ValueError, match="delta holds NaN"):
-        analysis.similarity(W, math.nan)
+        analysis.similarity(1, [])
+    with pytest.raises(ValueError, match="lags holds NaN"):
+        analysis.similarity(math.nan, W)
 
 
 def test_gradients_are_finite_at_lag_0():
@@ -355,8 +355,8 @@ def test_gradients_are_finite_at_lag_0():
     rng = np.random.default_rng(0)
     q, k = (torch.asarray(rng.standard_normal((5, 6))) for _ in range(2))
     for value in (
-        lambda w: analysis.similarity(w, torch.asarray([0.0, 3.0])).std.sum(),
-        lambda w: analysis.departure(q, k, w, torch.asarray([0.0, 3.0])).residual.sum(),
+        lambda w: analysis.similarity(torch.asarray([0.0, 3.0]), w).std.sum(),
+        lambda w: analysis.departure(q, k, torch.asarray([0.0, 3.0]), w).residual.sum(),
     ):
         omega = torch.asarray([1.0, 0.3, 0.1], dtype=torch.float64, requires_grad=True)
         value(omega).backward()

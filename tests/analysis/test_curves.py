@@ -16,8 +16,8 @@ from rfrope._core.cosine_integral import log_uniform_mean_cos
 from rfrope.analysis import curves
 
 
-def by_hand(omega, delta) -> np.ndarray:
-    return np.mean(np.cos(rfrope.rotation.phases(delta, omega)), axis=-1)
+def by_hand(omega, lags) -> np.ndarray:
+    return np.mean(np.cos(rfrope.rotation.phases(lags, omega)), axis=-1)
 
 
 @pytest.mark.parametrize(
@@ -41,26 +41,26 @@ def test_shapes(omega_shape, delta_shape, shape, xp):
     if xp.name == "dask" and 0 in shape:
         pytest.skip("Dask cannot chunk an array without elements")
     rng = np.random.default_rng(3)
-    omega, delta = rng.normal(size=omega_shape), rng.integers(-20, 20, delta_shape).astype(float)
-    got = analysis.mean_kernel(xp(omega), xp(delta))
+    omega, lags = rng.normal(size=omega_shape), rng.integers(-20, 20, delta_shape).astype(float)
+    got = analysis.mean_kernel(xp(lags), xp(omega))
     assert xp.owns(got)
     assert got.shape == shape
     assert got.dtype == xp.dtype("float64")
-    np.testing.assert_allclose(xp.host(got), by_hand(omega, delta), atol=1e-13)
+    np.testing.assert_allclose(xp.host(got), by_hand(omega, lags), atol=1e-13)
     if 0 not in shape:
-        assert np.max(np.abs(xp.host(got) - by_hand(1.01 * omega, delta))) > 1e-6  # the check sees 1 %
+        assert np.max(np.abs(xp.host(got) - by_hand(1.01 * omega, lags))) > 1e-6  # the check sees 1 %
 
 
 def test_one_curve_a_head():
     heads = rfrope.sample("gaussian(scale=4)", 16, heads=3, rng=0)
-    curves = analysis.mean_kernel(heads, np.arange(50.0)[:, None])
+    curves = analysis.mean_kernel(np.arange(50.0)[:, None], heads)
     for head, curve in zip(heads, curves, strict=True):
-        np.testing.assert_allclose(curve, analysis.mean_kernel(head[:, 0], np.arange(50)), atol=1e-14)
+        np.testing.assert_allclose(curve, analysis.mean_kernel(np.arange(50), head[:, 0]), atol=1e-14)
 
 
 @pytest.mark.parametrize(("base", "lag"), [(1e4, 1707), (150_000.0, 10_791), (5e5, 18_438), (1e6, 27_115)])
 def test_the_first_negative_lag_of_geometric_frequencies(base, lag):
-    curve = analysis.mean_kernel(rfrope.geometric(64, base=base), np.arange(lag + 1))
+    curve = analysis.mean_kernel(np.arange(lag + 1), rfrope.geometric(64, base=base))
     assert curve[0] == 1.0
     assert curve[-1] < 0.0
     assert np.all(curve[:-1] > 0.0)
@@ -68,7 +68,7 @@ def test_the_first_negative_lag_of_geometric_frequencies(base, lag):
 
 def test_large_whole_lags_are_exact(xp):
     omega, lags = rfrope.geometric(16), [2**53 - 1, 2**24 + 1, -(10**9), 131071]
-    got = xp.host(analysis.mean_kernel(xp(omega), xp(np.asarray(lags))))
+    got = xp.host(analysis.mean_kernel(xp(np.asarray(lags)), xp(omega)))
     with mp.workdps(60):
         wanted = [float(mp.fsum(mp.cos(lag * mp.mpf(float(w))) for w in omega) / 16) for lag in lags]
     assert np.max(np.abs(got - wanted)) < 1e-15
@@ -78,20 +78,20 @@ def test_large_whole_lags_are_exact(xp):
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "int64", "float16", "float32"])
 def test_lags_of_any_dtype(dtype):
     lags = np.arange(20).astype(dtype)
-    wanted = analysis.mean_kernel(rfrope.geometric(8), np.arange(20.0))
-    assert np.array_equal(analysis.mean_kernel(rfrope.geometric(8), lags), wanted)
+    wanted = analysis.mean_kernel(np.arange(20.0), rfrope.geometric(8))
+    assert np.array_equal(analysis.mean_kernel(lags, rfrope.geometric(8)), wanted)
     big_endian = lags.astype(lags.dtype.newbyteorder(">"))
-    np.testing.assert_allclose(analysis.mean_kernel(rfrope.geometric(8), big_endian), wanted, atol=1e-15)
+    np.testing.assert_allclose(analysis.mean_kernel(big_endian, rfrope.geometric(8)), wanted, atol=1e-15)
 
 
 def plain_mean(omega, lags):
     """Mean cosines without compiled loops and transforms."""
-    return sums.mean_cos.generic(angles.read(lags, omega, name="delta"))
+    return sums.mean_cos.generic(angles.read(lags, omega, name="lags"))
 
 
 def test_many_lags_agree_with_the_plain_sum():
     omega, lags = rfrope.geometric(512), np.arange(2**14)
-    with_twin = analysis.mean_kernel(omega, lags)
+    with_twin = analysis.mean_kernel(lags, omega)
     plain = np.concatenate([plain_mean(omega, part) for part in np.array_split(lags, 8)])
     assert np.max(np.abs(with_twin - plain)) < 1e-10
     assert (
@@ -100,48 +100,48 @@ def test_many_lags_agree_with_the_plain_sum():
 
 
 def test_the_plain_sum_goes_in_parts(monkeypatch):
-    omega, delta = np.random.default_rng(0).normal(size=(3, 50, 2)), np.ones((4, 2))
-    whole = plain_mean(omega, delta)
+    omega, lags = np.random.default_rng(0).normal(size=(3, 50, 2)), np.ones((4, 2))
+    whole = plain_mean(omega, lags)
     monkeypatch.setattr(sums, "BUDGET", 100)
-    np.testing.assert_allclose(plain_mean(omega, delta), whole, rtol=1e-13)
+    np.testing.assert_allclose(plain_mean(omega, lags), whole, rtol=1e-13)
 
 
 def test_lists_join_any_library(xp):
     omega = [1.0, 0.5, 0.25]
     wanted = by_hand(omega, [0, 1, 2])
     for first, second in itertools.product((omega, xp(omega)), ([0, 1, 2], xp([0, 1, 2]))):
-        got = analysis.mean_kernel(first, second)
+        got = analysis.mean_kernel(second, first)
         np.testing.assert_allclose(xp.host(got) if xp.owns(got) else got, wanted, atol=1e-15)
 
 
 def test_gradients_flow():
     torch = pytest.importorskip("torch")
     omega = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(analysis.mean_kernel(omega, 3.0), omega)
+    (gradient,) = torch.autograd.grad(analysis.mean_kernel(3.0, omega), omega)
     np.testing.assert_allclose(gradient, [-1.5 * np.sin(3.0), -1.5 * np.sin(6.0)])
 
 
 @pytest.mark.parametrize(
-    ("frequencies", "delta", "error", "message"),
+    ("frequencies", "lags", "error", "message"),
     [
         (1.0, [1.0], ValueError, "frequencies is a single number"),
         ([], [1.0], ValueError, r"frequencies has shape \(0,\); expected at least one block"),
         (np.ones((3, 0, 2)), [[1.0, 2.0]], ValueError, r"frequencies has shape \(3, 0, 2\)"),
-        (np.ones((3, 2)), [1.0, 2.0, 3.0], ValueError, r"delta has shape \(3,\), but frequencies .* k = 2"),
-        (np.ones((4, 3, 1)), 1.0, ValueError, r"delta has shape \(\).*use delta\[\.\.\., None\]"),
+        (np.ones((3, 2)), [1.0, 2.0, 3.0], ValueError, r"lags has shape \(3,\), but frequencies .* k = 2"),
+        (np.ones((4, 3, 1)), 1.0, ValueError, r"lags has shape \(\).*use lags\[\.\.\., None\]"),
         (np.ones((4, 3, 1)), np.ones((5, 2, 2, 1)), ValueError, "do not broadcast"),
         ([1.0, np.nan], [1.0], ValueError, "frequencies holds NaN"),
-        ([1.0], [np.inf], ValueError, "delta holds NaN or infinity"),
-        ([1.0], [1e200], ValueError, r"delta holds .* above 2\*\*500"),
+        ([1.0], [np.inf], ValueError, "lags holds NaN or infinity"),
+        ([1.0], [1e200], ValueError, r"lags holds .* above 2\*\*500"),
         ([1j], [1.0], TypeError, "frequencies has dtype complex128"),
-        ([1.0], [True], TypeError, "delta has dtype bool"),
-        ([1.0], "far", TypeError, "delta has type builtins.str"),
-        ([1.0], None, TypeError, "delta is None"),
+        ([1.0], [True], TypeError, "lags has dtype bool"),
+        ([1.0], "far", TypeError, "lags has type builtins.str"),
+        ([1.0], None, TypeError, "lags is None"),
     ],
 )
-def test_bad_input_is_named(frequencies, delta, error, message):
+def test_bad_input_is_named(frequencies, lags, error, message):
     with pytest.raises(error, match=message):
-        analysis.mean_kernel(frequencies, delta)
+        analysis.mean_kernel(lags, frequencies)
 
 
 # -- the continuum of standard RoPE ------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_whole_lags_up_to_2_53_are_not_rounded():
 def test_the_end_correction_brings_the_continuum_nearer_to_the_sum():
     for blocks in (32, 64, 128):
         lags = np.arange(1, blocks // 4 + 1)
-        curve = analysis.mean_kernel(rfrope.geometric(blocks), lags)
+        curve = analysis.mean_kernel(lags, rfrope.geometric(blocks))
         plain, corrected = (analysis.log_uniform_kernel(lags, n_blocks=n) for n in (None, blocks))
         error, left = np.abs(plain - curve), np.abs(corrected - curve)
         assert np.max(left) < 0.5 * np.max(error)
@@ -220,7 +220,7 @@ def test_the_next_term_of_euler_and_maclaurin_is_what_the_correction_leaves():
         small = m / 1e4
         wanted = -math.log(1e4) / 12.0 * (m * math.sin(m) - small * math.sin(small))
         for blocks in (256, 512):
-            rest = analysis.mean_kernel(rfrope.geometric(blocks), m) - analysis.log_uniform_kernel(m, n_blocks=blocks)
+            rest = analysis.mean_kernel(m, rfrope.geometric(blocks)) - analysis.log_uniform_kernel(m, n_blocks=blocks)
             assert float(rest) * blocks**2 == pytest.approx(wanted, rel=1e-3)
 
 
@@ -259,12 +259,12 @@ def test_a_gradient_of_the_continuum(base):
         (([1.0],), {"n_blocks": 0}, ValueError, "n_blocks is 0"),
         (([1.0],), {"n_blocks": True}, ValueError, "n_blocks is True"),
         (([1.0],), {"n_blocks": 6.0}, TypeError, "n_blocks is 6.0"),
-        (([1.0, math.nan],), {}, ValueError, "delta holds NaN or infinity"),
-        ((-math.inf,), {}, ValueError, "delta holds NaN or infinity"),
-        ((1e200,), {}, ValueError, r"delta holds .* above 2\*\*500"),
-        (([1j],), {}, TypeError, "delta has dtype complex128"),
-        (([True],), {}, TypeError, "delta has dtype bool"),
-        (("far",), {}, TypeError, "delta has type builtins.str"),
+        (([1.0, math.nan],), {}, ValueError, "lags holds NaN or infinity"),
+        ((-math.inf,), {}, ValueError, "lags holds NaN or infinity"),
+        ((1e200,), {}, ValueError, r"lags holds .* above 2\*\*500"),
+        (([1j],), {}, TypeError, "lags has dtype complex128"),
+        (([True],), {}, TypeError, "lags has dtype bool"),
+        (("far",), {}, TypeError, "lags has type builtins.str"),
     ],
 )
 def test_bad_input_of_the_continuum(arguments, options, error, message):
@@ -309,7 +309,7 @@ def test_dirichlet_is_the_mean_kernel_of_arithmetic_frequencies(step, xp):
     got = analysis.dirichlet(xp(lags), 48, step=step)
     assert xp.owns(got)
     assert got.dtype == xp.dtype("float64")
-    wanted = analysis.mean_kernel(rfrope.arithmetic(48, step=step), lags)
+    wanted = analysis.mean_kernel(lags, rfrope.arithmetic(48, step=step))
     np.testing.assert_allclose(xp.host(got), wanted, atol=3e-15)
     assert np.max(np.abs(analysis.dirichlet(lags, 48, step=1.01 * step) - wanted)) > 1e-3
 
@@ -378,10 +378,10 @@ def _slope(x: mp.mpf, n: int) -> float:
         (([1.0], 2), {"step": 1e200}, ValueError, r"step is 1e\+200; expected a positive number up to 2\*\*500"),
         (([1.0], 2), {"step": "1"}, TypeError, "step is '1'"),
         (([1.0], 2), {"step": True}, TypeError, "step is True"),
-        (([math.nan], 2), {}, ValueError, "delta holds NaN"),
-        (([math.inf], 2), {}, ValueError, "delta holds NaN or infinity"),
-        (([[1.0], [2.0, 3.0]], 2), {}, TypeError, "delta is"),
-        ((None, 2), {}, TypeError, "delta is None"),
+        (([math.nan], 2), {}, ValueError, "lags holds NaN"),
+        (([math.inf], 2), {}, ValueError, "lags holds NaN or infinity"),
+        (([[1.0], [2.0, 3.0]], 2), {}, TypeError, "lags is"),
+        ((None, 2), {}, TypeError, "lags is None"),
     ],
 )
 def test_bad_input_of_dirichlet(arguments, options, error, message):
@@ -444,7 +444,7 @@ def test_what_rounding_leaves_unknown_is_no_negative_value():
 
 def test_a_lattice_looks_the_same_after_each_period():
     omega = rfrope.arithmetic(8, step=2.0 * math.pi / 100.0)
-    curve = analysis.mean_kernel(omega, np.arange(300))
+    curve = analysis.mean_kernel(np.arange(300), omega)
     for level in (0.5, 0.9, 0.98, 0.9999):
         back = analysis.aliasing_distance(omega, 2**20, threshold=level)
         assert back <= 100
@@ -534,7 +534,7 @@ def test_bad_thresholds(threshold, error):
 
 def test_the_end_correction_is_worth_what_the_docstring_says():
     lags, omega = np.arange(17), rfrope.geometric(64)
-    curve = analysis.mean_kernel(omega, lags)
+    curve = analysis.mean_kernel(lags, omega)
     plain, corrected = (np.max(np.abs(analysis.log_uniform_kernel(lags, n_blocks=n) - curve)) for n in (None, 64))
     assert (round(plain, 3), round(corrected, 3)) == (0.016, 0.003)
 

@@ -67,7 +67,7 @@ def test_the_fit_is_a_least_squares_minimum():
     """No step away from it is better, and its errors are those at the lags that the documentation names."""
     omega, max_lag = rfrope.geometric(48, base=3000.0), 3000
     lags = np.unique(np.rint(np.concatenate([np.arange(257), 256.0 * (3000.0 / 256.0) ** (np.arange(456) / 455.0)])))
-    curve = analysis.mean_kernel(omega, lags)
+    curve = analysis.mean_kernel(lags, omega)
     for fit in analysis.fit_kernel(omega, max_lag, names=["gaussian", "matern", "power_exponential", "log_uniform"]):
         error = np.abs(fit.kernel(lags) - curve)
         assert fit.rms == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-9)
@@ -227,25 +227,25 @@ def test_linear_scaling_stretches_the_mean_kernel(factor, xp):
     omega, lags = rfrope.geometric(24), np.arange(-10.0, 500.0)
     scaled = rfrope.scaling.linear(omega, factor)
     held = rfrope.Rope(xp(scaled.frequencies), attention_factor=scaled.attention_factor)
-    effect = analysis.scaling_effect(xp(omega), held, xp(lags))
+    effect = analysis.scaling_effect(xp(lags), xp(omega), held)
     assert all(xp.owns(value) for value in vars(effect).values())
-    wanted = analysis.mean_kernel(omega, lags / factor)
+    wanted = analysis.mean_kernel(lags / factor, omega)
     atol = 1e-15 if factor in (2.0, 4.0) else 1e-12  # else the frequencies are rounded
     np.testing.assert_allclose(xp.host(effect.after), wanted, atol=atol, rtol=0.0)
-    np.testing.assert_allclose(xp.host(effect.before), analysis.mean_kernel(omega, lags), atol=1e-15)
+    np.testing.assert_allclose(xp.host(effect.before), analysis.mean_kernel(lags, omega), atol=1e-15)
     np.testing.assert_allclose(xp.host(effect.wavelength_ratio), factor, rtol=1e-15)
-    change = wanted - analysis.mean_kernel(omega, lags)
+    change = wanted - analysis.mean_kernel(lags, omega)
     np.testing.assert_allclose(xp.host(effect.change), change, atol=1e-12)
     assert xp.host(effect.largest) == pytest.approx(np.max(np.abs(change)))
     assert xp.host(effect.largest_at) == lags[np.argmax(np.abs(change))]
 
 
 def test_the_largest_change_is_at_the_least_of_its_lags():
-    effect = analysis.scaling_effect([0.5], [0.25], [[3, -3], [0, 3]])
+    effect = analysis.scaling_effect([[3, -3], [0, 3]], [0.5], [0.25])
     assert effect.largest_at == -3.0
     assert effect.largest == abs(effect.change[0, 0])
     assert effect.change.shape == (2, 2)
-    same = analysis.scaling_effect([0.5], [0.5], 7)
+    same = analysis.scaling_effect(7, [0.5], [0.5])
     assert (same.largest, same.largest_at, same.change.shape) == (0.0, 7.0, ())
 
 
@@ -253,32 +253,32 @@ def test_attention_factors_count_squared():
     omega, lags = rfrope.geometric(16), np.arange(50)
     made = rfrope.scaling.yarn(omega, 4.0, original_max_position_embeddings=64, base=10_000.0)
     assert made.attention_factor > 1.1
-    effect = analysis.scaling_effect(omega, made, lags)
-    wanted = made.attention_factor**2 * analysis.mean_kernel(made.frequencies, lags)
+    effect = analysis.scaling_effect(lags, omega, made)
+    wanted = made.attention_factor**2 * analysis.mean_kernel(lags, made.frequencies)
     np.testing.assert_allclose(effect.after, wanted, rtol=1e-15)
     assert effect.before[0] == 1.0
     assert effect.after[0] == pytest.approx(made.attention_factor**2)
-    back = analysis.scaling_effect(made, omega, lags)
+    back = analysis.scaling_effect(lags, made, omega)
     np.testing.assert_allclose(back.change, -effect.change)
     np.testing.assert_allclose(back.wavelength_ratio * effect.wavelength_ratio, 1.0, rtol=1e-15)
 
 
 def test_a_saved_set_has_no_attention_factor(tmp_path):
     rfrope.save(tmp_path / "set.npz", rfrope.geometric(8))
-    effect = analysis.scaling_effect(rfrope.load(tmp_path / "set.npz"), rfrope.geometric(8), [0, 1])
+    effect = analysis.scaling_effect([0, 1], rfrope.load(tmp_path / "set.npz"), rfrope.geometric(8))
     assert effect.largest == 0.0
     assert effect.wavelength_ratio.tolist() == [1.0] * 8
 
 
 def test_blocks_that_stop_start_or_never_turn():
-    effect = analysis.scaling_effect([1.0, 0.0, 0.0, -2.0], [0.0, 1.0, 0.0, 1.0], [0, 1])
+    effect = analysis.scaling_effect([0, 1], [1.0, 0.0, 0.0, -2.0], [0.0, 1.0, 0.0, 1.0])
     assert effect.wavelength_ratio.tolist() == [np.inf, 0.0, 1.0, 2.0]
 
 
 def test_another_number_of_blocks():
-    effect = analysis.scaling_effect(rfrope.geometric(64), rfrope.geometric(32), [0, 10, 100])
+    effect = analysis.scaling_effect([0, 10, 100], rfrope.geometric(64), rfrope.geometric(32))
     assert effect.wavelength_ratio is None
-    np.testing.assert_allclose(effect.after, analysis.mean_kernel(rfrope.geometric(32), [0, 10, 100]))
+    np.testing.assert_allclose(effect.after, analysis.mean_kernel([0, 10, 100], rfrope.geometric(32)))
 
 
 W = [1.0, 0.5]
@@ -287,14 +287,14 @@ W = [1.0, 0.5]
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((1.0, W, [1]), ValueError, r"before is a single number; expected \(D,\)"),
-        ((W, [], [1]), ValueError, r"after has shape \(0,\); expected at least one block"),
-        ((W, np.ones((2, 1)), [1]), ValueError, r"after has shape \(2, 1\); expected \(D,\)"),
-        ((W, [np.nan], [1]), ValueError, "after holds NaN or infinity"),
-        ((["x"], W, [1]), TypeError, "before is .*; expected numbers"),
-        ((W, W, []), ValueError, r"delta has shape \(0,\); expected at least one lag"),
-        ((W, W, [np.inf]), ValueError, "delta holds NaN or infinity"),
-        ((W, None, [1]), TypeError, "after is None"),
+        (([1], 1.0, W), ValueError, r"before is a single number; expected \(D,\)"),
+        (([1], W, []), ValueError, r"after has shape \(0,\); expected at least one block"),
+        (([1], W, np.ones((2, 1))), ValueError, r"after has shape \(2, 1\); expected \(D,\)"),
+        (([1], W, [np.nan]), ValueError, "after holds NaN or infinity"),
+        (([1], ["x"], W), TypeError, "before is .*; expected numbers"),
+        (([], W, W), ValueError, r"lags has shape \(0,\); expected at least one lag"),
+        (([np.inf], W, W), ValueError, "lags holds NaN or infinity"),
+        (([1], W, None), TypeError, "after is None"),
     ],
 )
 def test_bad_input_of_an_effect_is_named(arguments, error, message):
@@ -304,9 +304,9 @@ def test_bad_input_of_an_effect_is_named(arguments, error, message):
 
 def test_only_numpy_comes_to_another_library():
     torch, strict = library("torch").module, library("array-api-strict").module
-    assert isinstance(analysis.scaling_effect(np.ones(2), torch.ones(2), [1]).change, torch.Tensor)
+    assert isinstance(analysis.scaling_effect([1], np.ones(2), torch.ones(2)).change, torch.Tensor)
     with pytest.raises(TypeError, match="before is a array_api_strict array but after is a torch array"):
-        analysis.scaling_effect(strict.ones(2), torch.ones(2), [1])
+        analysis.scaling_effect([1], strict.ones(2), torch.ones(2))
 
 
 @pytest.mark.parametrize("max_lag", [16, 512, 4096])

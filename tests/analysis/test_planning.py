@@ -261,7 +261,7 @@ def test_the_recipe_of_qwen_is_the_plan_that_it_reaches():
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_way_is_one_step_from_the_ladder(scheme):
     (rope,) = rfrope.from_config(config(scheme), seq_len=8192)
-    steps = {way.name: way.rope.source.get("scaled_by", []) for way in analysis.plan(rope, 16384).ways}
+    steps = {way.name: [*way.rope.source.scaled_by] for way in analysis.plan(rope, 16384).ways}
     assert steps.pop("as it is") == []
     assert {name: [step["scheme"] for step in done] for name, done in steps.items()} == {n: [n] for n in steps}
 
@@ -408,7 +408,7 @@ def test_it_is_deterministic_keeps_the_rope_and_shows_progress(made):
     np.testing.assert_array_equal(rope.frequencies, made.way("optimised").rope.frequencies)
     step = {"scheme": "optimised", "factor": 4.0, "trained_context": 1024}
     assert (rope.pairing, rope.context) == ("interleaved", 4096)
-    assert rope.source == {"model_type": "x", "scaled_by": [step]}
+    assert rope.source.to_dict() == {"model_type": "x", "scaled_by": [step]}
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_two_functions_do_not_share_the_name_of_a_backend_function(monkeypatch):
     def rotated(x):
         return x
 
-    with pytest.raises(ValueError, match="belongs to a function of rfrope.rotation.turning; expected another name"):
+    with pytest.raises(ValueError, match=r"belongs to a function of rfrope\.rotation\.turning; expected another name"):
         dispatch.dispatched(dispatch.CPU.rotation)(rotated)
     assert dispatch.dispatched(dispatch.CPU.sums)(rotated).name == "rotated"
 

@@ -534,10 +534,10 @@ def test_estimates_of_scores_are_those_on_the_cpu(text, called, scheduled, monke
 @pytest.mark.parametrize("text", ["gaussian(scale=8)", "cauchy(scale=8)", "matern(nu=0.3, scale=8)"])
 @pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
 def test_estimates_of_kernels_are_those_on_the_cpu(text, quantity, called):
-    expected = estimate_kernel(text, LAGS, n_samples=3001, rng=3, quantity=quantity)
+    expected = estimate_kernel(LAGS, text, n_samples=3001, rng=3, quantity=quantity)
     assert called == []
     with emulation():
-        found = estimate_kernel(text, LAGS, n_samples=3001, rng=3, quantity=quantity)
+        found = estimate_kernel(LAGS, text, n_samples=3001, rng=3, quantity=quantity)
     assert set(called) == {"drawn"}
     for x, y in ((found.value, expected.value), (found.stderr, expected.stderr)):
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
@@ -545,9 +545,9 @@ def test_estimates_of_kernels_are_those_on_the_cpu(text, quantity, called):
 
 def test_estimates_in_two_axes_are_those_on_the_cpu(called):
     text, lags = "cauchy(scale=(8, 3), ndim=2)", np.random.default_rng(1).uniform(-9, 9, (4, 2))
-    expected = estimate_kernel(text, lags, n_samples=501, rng=3)
+    expected = estimate_kernel(lags, text, n_samples=501, rng=3)
     with emulation():
-        found = estimate_kernel(text, lags, n_samples=501, rng=3)
+        found = estimate_kernel(lags, text, n_samples=501, rng=3)
     assert "drawn" in called
     np.testing.assert_allclose(found.value, expected.value, rtol=1e-9, atol=1e-12)
 

@@ -496,9 +496,9 @@ def test_the_twins_are_registered():
 
 def test_mean_kernel_runs_on_the_device():
     omega, delta = rfrope.geometric(64, base=10_000.0), np.arange(1500.0, 1800.0)
-    wanted = rfrope.analysis.mean_kernel(omega, delta)
+    wanted = rfrope.analysis.mean_kernel(delta, omega)
     with emulation() as ran:
-        got = rfrope.analysis.mean_kernel(omega, delta)
+        got = rfrope.analysis.mean_kernel(delta, omega)
     assert ran == ["sum_few<MEAN, 1, 2>", "sum_any<MEAN>", "merge_parts<MEAN>"]
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-15)
 
@@ -509,9 +509,9 @@ def test_estimate_kernel_runs_on_the_device(quantity, text):
     delta = np.linspace(0.0, 9.0, 20).reshape(5, 4)
     delta = delta if "ndim" not in text else np.stack([delta, -delta], axis=-1)
     options = {"n_samples": 3000, "rng": 4, "quantity": quantity}
-    wanted = rfrope.estimate_kernel(text, delta, **options)
+    wanted = rfrope.estimate_kernel(delta, text, **options)
     with emulation() as ran:
-        got = rfrope.estimate_kernel(text, delta, **options)
+        got = rfrope.estimate_kernel(delta, text, **options)
     kind = "SIN" if quantity == "sin" else "COS"
     few = "2, 1" if "ndim" in text else "1, 1"
     assert [name for name in ran if kind in name] == [
@@ -554,5 +554,5 @@ def test_chunks_on_the_device_are_as_long_as_its_schedule_says(monkeypatch):
     asked, right = [], schedules.of_draws
     monkeypatch.setattr(schedules, "of_draws", lambda *arguments: asked.append(arguments) or right(*arguments))
     with emulation():
-        rfrope.estimate_kernel("gaussian(scale=4)", np.arange(3.0), n_samples=100, rng=0)
+        rfrope.estimate_kernel(np.arange(3.0), "gaussian(scale=4)", n_samples=100, rng=0)
     assert asked == [("cuda", None, 3, 100, 1, 1)]

@@ -151,7 +151,7 @@ def test_the_stated_bound_holds_and_is_not_idle(engine):
     apart = np.abs(omega.astype(np.float64) / rope.frequencies - 1.0)
     assert told.frequency == pytest.approx(np.max(apart), rel=0.02)
     lags = np.arange(131072)
-    kernels = [rfrope.analysis.mean_kernel(one, lags) for one in (omega.astype(np.float64), rope.frequencies)]
+    kernels = [rfrope.analysis.mean_kernel(lags, one) for one in (omega.astype(np.float64), rope.frequencies)]
     assert told.kernel == pytest.approx(np.max(np.abs(kernels[0] - kernels[1])), rel=1e-3)
     assert told.context == 131072
 
@@ -230,7 +230,7 @@ def test_one_factor_for_all_layers_of_gemma4():
 
 def test_a_class_that_pairs_as_the_rope_does():
     assert exports.export(GLM, "transformers")["rope_parameters"]["partial_rotary_factor"] == 0.5
-    given = replace(GLM, pairing="half", source=GLM.source | {"pairing": "given"})
+    given = replace(GLM, pairing="half", source=GLM.source.to_dict() | {"pairing_from": "given"})
     assert exports.export(given, "transformers") == exports.export(GLM, "transformers")
 
 
@@ -337,7 +337,7 @@ def test_a_pairing_that_is_assumed_speaks_against_no_rope(tmp_path):
     model.write_text(json.dumps({"model_type": "made_up"} | sizes), "utf-8")
     (found,) = rfrope.from_config(model)
     (cohere,) = rfrope.from_config({"model_type": "cohere"} | sizes)
-    assert (found.source["pairing"], cohere.pairing) == ("assumed", "interleaved")
+    assert (found.source.model.pairing_from, cohere.pairing) == ("assumed", "interleaved")
     rope = replace(cohere, frequencies=0.5 * cohere.frequencies)
     exports.write(tmp_path / "new.json", rope, "transformers", model=model)
     (read,) = rfrope.from_config(tmp_path / "new.json")
@@ -360,7 +360,7 @@ def test_one_kind_of_layer_of_a_part(tmp_path):
     full, sliding = rfrope.from_config(LAYERED)
     rope = replace(ROPE, source=full.source)
     exports.write(tmp_path / "new.json", rope, "transformers", model=tmp_path, base=1e6)
-    read = {one.source["name"]: one for one in rfrope.from_config(tmp_path / "new.json")}
+    read = {one.source.model.name: one for one in rfrope.from_config(tmp_path / "new.json")}
     np.testing.assert_allclose(read["text_config.full_attention"].frequencies, ROPE.frequencies, atol=1e-6)
     assert np.array_equal(read["text_config.sliding_attention"].frequencies, sliding.frequencies)
     for part in ("", "text_config", "text_config.chunked_attention", "vision_config", "text_config.full_attention.x"):

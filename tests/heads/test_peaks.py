@@ -26,8 +26,8 @@ def test_alignment_is_the_score_at_the_offset_as_a_part_of_the_highest(xp):
     weights = np.abs(RNG.normal(size=8))
     q = np.concatenate([np.sqrt(weights), np.zeros(8)])  # C_i = weight_i, E_i = 0
     offsets = np.array([-1.0, -2.5, 100.0])
-    found = heads.alignment(xp(omega), xp(shift), xp(offsets), weights=xp(weights))
-    wanted = heads.shifted_scores(q, q, omega, offsets, shift) / np.sum(weights)
+    found = heads.alignment(xp(offsets), xp(omega), xp(shift), weights=xp(weights))
+    wanted = heads.shifted_scores(q, q, offsets, omega, shift) / np.sum(weights)
     for value, shape in ((found.overall, (3,)), (found.blocks, (3, 8)), (found.angles, (3, 8))):
         assert xp.owns(value)
         assert value.shape == shape
@@ -39,45 +39,45 @@ def test_alignment_is_the_score_at_the_offset_as_a_part_of_the_highest(xp):
 
 
 def test_alignment_lies_between_minus_1_and_1():
-    shift = heads.phase_shift(OMEGA, -9)
-    assert heads.alignment(OMEGA, shift, -9).overall == pytest.approx(1.0, abs=1e-15)
-    np.testing.assert_allclose(heads.alignment(OMEGA, shift, -9).angles, 0.0, atol=1e-15)
-    assert heads.alignment(OMEGA, shift + math.pi, -9).overall == pytest.approx(-1.0, abs=1e-15)
-    assert heads.alignment(OMEGA, shift + 2.0 * math.pi, -9).overall == pytest.approx(1.0, abs=1e-15)
-    assert heads.alignment(OMEGA, shift, 9).overall < 0.9
-    assert heads.alignment([0.5], [1.0], -2, weights=[0.0]).overall == 0.0
+    shift = heads.phase_shift(-9, OMEGA)
+    assert heads.alignment(-9, OMEGA, shift).overall == pytest.approx(1.0, abs=1e-15)
+    np.testing.assert_allclose(heads.alignment(-9, OMEGA, shift).angles, 0.0, atol=1e-15)
+    assert heads.alignment(-9, OMEGA, shift + math.pi).overall == pytest.approx(-1.0, abs=1e-15)
+    assert heads.alignment(-9, OMEGA, shift + 2.0 * math.pi).overall == pytest.approx(1.0, abs=1e-15)
+    assert heads.alignment(9, OMEGA, shift).overall < 0.9
+    assert heads.alignment(-2, [0.5], [1.0], weights=[0.0]).overall == 0.0
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (8,), (3, 1), (3, 8)])
 def test_weights_that_broadcast_count_for_every_block(xp, shape):
-    shift = heads.phase_shift(OMEGA[:8], -3) + np.linspace(0.0, 1.0, 8)
+    shift = heads.phase_shift(-3, OMEGA[:8]) + np.linspace(0.0, 1.0, 8)
     weights = RNG.uniform(0.5, 2.0, size=shape)
     full = np.broadcast_to(weights, (*shape[:-1], 8))
-    found = heads.alignment(xp(OMEGA[:8]), xp(shift), -3, weights=xp(weights))
+    found = heads.alignment(-3, xp(OMEGA[:8]), xp(shift), weights=xp(weights))
     wanted = np.sum(full * np.cos(np.linspace(0.0, 1.0, 8)), axis=-1) / np.sum(full, axis=-1)
     np.testing.assert_allclose(xp.host(found.overall), wanted, atol=1e-12)
     peak = heads.offset_of(xp(OMEGA[:8]), xp(shift), low=-16.0, weights=xp(weights))
-    like = heads.alignment(OMEGA[:8], shift, peak.offset, weights=full)
+    like = heads.alignment(peak.offset, OMEGA[:8], shift, weights=full)
     np.testing.assert_allclose(peak.value, like.overall, atol=1e-12)
 
 
 def test_where_some_blocks_follow_it_is_their_share():
     """The others at random angles add nothing on average, and 1/sqrt(2 (D - followers)) of noise."""
     followers = np.arange(64) % 4 == 0
-    shift = np.where(followers, heads.phase_shift(OMEGA, -5), RNG.uniform(-np.pi, np.pi, size=(20_000, 64)))
-    found = heads.alignment(OMEGA, shift, -5).overall
+    shift = np.where(followers, heads.phase_shift(-5, OMEGA), RNG.uniform(-np.pi, np.pi, size=(20_000, 64)))
+    found = heads.alignment(-5, OMEGA, shift).overall
     assert np.mean(found) == pytest.approx(0.25, abs=6.0 * np.std(found) / math.sqrt(20_000))
     assert np.std(found) == pytest.approx(math.sqrt(48 / 2.0) / 64, rel=0.05)
-    alone = heads.alignment(OMEGA, shift, -5, weights=followers)
+    alone = heads.alignment(-5, OMEGA, shift, weights=followers)
     np.testing.assert_allclose(alone.overall, 1.0, atol=1e-15)
     np.testing.assert_allclose(alone.blocks[:, followers], 1.0, atol=1e-15)
 
 
 def test_alignment_of_heads_and_axes(xp):
     omega, offset = RNG.normal(size=(3, 6, 2)), RNG.normal(size=(3, 1, 2))
-    shift = heads.phase_shift(omega, offset)
+    shift = heads.phase_shift(offset, omega)
     weights = np.abs(RNG.normal(size=(3, 1, 6)))
-    found = heads.alignment(xp(omega), xp(shift), xp(offset), weights=xp(weights))
+    found = heads.alignment(xp(offset), xp(omega), xp(shift), weights=xp(weights))
     np.testing.assert_allclose(xp.host(found.overall), np.ones((3, 1)), atol=1e-13)
 
 
@@ -86,11 +86,11 @@ def test_alignment_of_heads_and_axes(xp):
 
 @pytest.mark.parametrize("offset", [0.0, -1.0, -7.25, -500.0, -1023.9, -1e-3])
 def test_the_offset_of_phase_shifts_is_found(offset):
-    found = heads.offset_of(OMEGA, heads.phase_shift(OMEGA, offset), low=-1024.0)
+    found = heads.offset_of(OMEGA, heads.phase_shift(offset, OMEGA), low=-1024.0)
     assert found.offset == pytest.approx(offset, abs=1e-12)
     assert found.value == pytest.approx(1.0, abs=1e-14)
     assert found.runner_up_value < 0.8
-    turns = heads.phase_shift(OMEGA, offset) + 2.0 * np.pi * RNG.integers(-3, 4, size=64)
+    turns = heads.phase_shift(offset, OMEGA) + 2.0 * np.pi * RNG.integers(-3, 4, size=64)
     assert heads.offset_of(OMEGA, turns, low=-1024.0).offset == pytest.approx(offset, abs=1e-12)
 
 
@@ -109,7 +109,7 @@ def test_many_equal_peaks_in_parts(monkeypatch):
 
 def test_shapes_and_libraries(xp):
     offsets = np.array([[-1.0, -20.5, -3.0], [4.0, -60.0, 0.5]])
-    shift = heads.phase_shift(OMEGA, offsets)
+    shift = heads.phase_shift(offsets, OMEGA)
     for omega in (OMEGA, OMEGA[:, None]):
         found = heads.offset_of(xp(omega), xp(shift), low=-100.0, high=10.0)
         for value in vars(found).values():
@@ -122,14 +122,14 @@ def test_shapes_and_libraries(xp):
 
 
 def test_noisy_shifts_and_weights():
-    shift = heads.phase_shift(OMEGA, -8.0) + RNG.normal(size=(50, 64)) * 0.3
+    shift = heads.phase_shift(-8.0, OMEGA) + RNG.normal(size=(50, 64)) * 0.3
     found = heads.offset_of(OMEGA, shift, low=-256.0)
     assert np.max(np.abs(found.offset + 8.0)) < 0.6
     np.testing.assert_allclose(found.value, math.exp(-0.045), atol=0.05)
     for i in range(3):
-        at = heads.alignment(OMEGA, shift[i], found.offset[i])
+        at = heads.alignment(found.offset[i], OMEGA, shift[i])
         assert found.value[i] == pytest.approx(at.overall, abs=1e-14)
-    mixed = np.where(np.arange(64) < 20, heads.phase_shift(OMEGA, -3.0), heads.phase_shift(OMEGA, -90.0))
+    mixed = np.where(np.arange(64) < 20, heads.phase_shift(-3.0, OMEGA), heads.phase_shift(-90.0, OMEGA))
     fast = heads.offset_of(OMEGA, mixed, low=-256.0, weights=np.arange(64) < 20)
     slow = heads.offset_of(OMEGA, mixed, low=-256.0, weights=np.where(np.arange(64) < 20, 0.0, 2.0))
     assert fast.offset == pytest.approx(-3.0, abs=1e-10)
@@ -139,14 +139,14 @@ def test_noisy_shifts_and_weights():
 
 def test_of_equal_peaks_the_nearest_is_taken():
     lattice = rfrope.arithmetic(8, step=2.0 * math.pi / 100.0)
-    found = heads.offset_of(lattice, heads.phase_shift(lattice, -403.0), low=-1000.0)
+    found = heads.offset_of(lattice, heads.phase_shift(-403.0, lattice), low=-1000.0)
     assert found.offset == pytest.approx(-3.0, abs=1e-9)
     assert found.runner_up_value == pytest.approx(1.0, abs=1e-12)
     assert (found.runner_up + 3.0) % 100.0 == pytest.approx(0.0, abs=1e-6)
 
 
 def test_a_peak_outside_the_range_leaves_an_end():
-    found = heads.offset_of([0.01], heads.phase_shift([0.01], 5.0), low=-50.0)
+    found = heads.offset_of([0.01], heads.phase_shift(5.0, [0.01]), low=-50.0)
     assert found.offset == 0.0
     assert found.value == pytest.approx(math.cos(0.05), abs=1e-15)
     assert np.isnan(found.runner_up)
@@ -195,7 +195,7 @@ def test_peaks_are_those_of_brute_force(trials):
 def test_fast_blocks_far_away():
     """A million turns: phases are exact, so the place is too."""
     omega = np.sqrt([4.0, 3.0, 2.0, 0.7, 0.5, 0.1])
-    found = heads.offset_of(omega, heads.phase_shift(omega, -250_000.125), low=-300_000.0)
+    found = heads.offset_of(omega, heads.phase_shift(-250_000.125, omega), low=-300_000.0)
     assert found.offset == pytest.approx(-250_000.125, abs=1e-9)
     assert found.value == pytest.approx(1.0, abs=1e-12)
 
@@ -244,7 +244,7 @@ def test_bad_input_of_the_search(given, error, message):
 def test_bad_input_of_alignment(given, error, message):
     arguments = {"frequencies": [1.0, 0.5], "shift": 0.2, "offset": -1} | given
     with pytest.raises(error, match=message):
-        heads.alignment(arguments.pop("frequencies"), arguments.pop("shift"), arguments.pop("offset"), **arguments)
+        heads.alignment(arguments.pop("offset"), arguments.pop("frequencies"), arguments.pop("shift"), **arguments)
 
 
 def test_one_peak_has_no_twin():

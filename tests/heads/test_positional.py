@@ -114,7 +114,7 @@ def test_several_offsets_add_up(xp):
 def test_several_offsets_of_several_axes():
     omega, offsets, weights = RNG.normal(size=(2, 6, 3)), RNG.normal(size=(2, 4, 3)), RNG.normal(size=(2, 4))
     lags = RNG.normal(size=(5, 3))
-    got = heads.positional_scores(omega, lags, offset=offsets, offset_weights=weights, scaled=False)
+    got = heads.positional_scores(lags, omega, offset=offsets, offset_weights=weights, scaled=False)
     for head in range(2):
         each = [closed_form(omega[head], lags, o) for o in offsets[head]]
         np.testing.assert_allclose(got[head], weights[head] @ np.array(each), atol=1e-12)
@@ -142,7 +142,7 @@ def test_the_dtype_of_the_weights(xp):
 
 
 def test_numbers_of_the_seed():
-    assert heads.positional_scores(OMEGA, -1, temperature=7.0, scaled=False) == pytest.approx(7.0 * 64, rel=1e-15)
+    assert heads.positional_scores(-1, OMEGA, temperature=7.0, scaled=False) == pytest.approx(7.0 * 64, rel=1e-15)
     found = heads.positional_attention(OMEGA, 1024, scaled=False, temperature=2.0)
     assert found.gap == pytest.approx(2.0 * 1.906, abs=1e-3)
     assert found.gap == pytest.approx(2.0 * np.sum(1.0 - np.cos(OMEGA)), rel=1e-12)
@@ -156,7 +156,7 @@ def test_numbers_of_the_seed():
 @pytest.mark.parametrize("shape", [(), (2, 3)])
 def test_positional_scores_at_lags_of_any_shape(shape, xp):
     lags = RNG.integers(-50, 50, size=shape)
-    got = heads.positional_scores(xp(OMEGA), xp(lags), offset=xp(-1.5), temperature=3.0)
+    got = heads.positional_scores(xp(lags), xp(OMEGA), offset=xp(-1.5), temperature=3.0)
     assert xp.owns(got)
     assert got.shape == shape
     assert got.dtype == xp.dtype("float64")
@@ -165,7 +165,7 @@ def test_positional_scores_at_lags_of_any_shape(shape, xp):
 
 def test_the_scale_of_attention_is_that_of_the_whole_head():
     plain, scaled, wide = (
-        heads.positional_scores(OMEGA, [5, -3], **options) for options in ({"scaled": False}, {}, {"head_dim": 256})
+        heads.positional_scores([5, -3], OMEGA, **options) for options in ({"scaled": False}, {}, {"head_dim": 256})
     )
     np.testing.assert_allclose(scaled, plain / math.sqrt(128.0), rtol=1e-15)
     np.testing.assert_allclose(wide, plain / 16.0, rtol=1e-15)
@@ -175,14 +175,14 @@ def test_phases_of_the_closed_form_are_exact():
     omega, lag, offset = [0.3, 1.0], 2**40 + 1, -(2**33) - 3
     with mp.workdps(60):
         wanted = float(sum(mp.cos((lag - offset) * mp.mpf(w)) for w in omega))
-    assert heads.positional_scores(omega, lag, offset=offset, scaled=False) == pytest.approx(wanted, abs=4e-15)
+    assert heads.positional_scores(lag, omega, offset=offset, scaled=False) == pytest.approx(wanted, abs=4e-15)
 
 
 def test_parts_of_the_blocks_add_up(monkeypatch):
     sets = (
-        (OMEGA, np.arange(9)),
-        (RNG.normal(size=(3, 7, 2)), RNG.normal(size=(5, 2))),
-        (RNG.normal(size=(7, 2)), [1, 2]),
+        (np.arange(9), OMEGA),
+        (RNG.normal(size=(5, 2)), RNG.normal(size=(3, 7, 2))),
+        ([1, 2], RNG.normal(size=(7, 2))),
     )
     options = [{"offset": [-1, -5]}, {"offset": RNG.normal(size=(3, 1, 2))}, {"offset": [0.5, 0.5]}]
     whole = [heads.positional_scores(*pair, **more) for pair, more in zip(sets, options, strict=True)]
@@ -431,7 +431,7 @@ def test_bad_input_of_scores(given, error, message):
     omega = arguments.pop("frequencies")
     lags = [1, 2] if isinstance(omega, list) and omega and isinstance(omega[0], list) else 3
     with pytest.raises(error, match=message):
-        heads.positional_scores(omega, lags, **arguments)
+        heads.positional_scores(lags, omega, **arguments)
 
 
 @pytest.mark.parametrize("name", ["torch", "jax"])
@@ -440,7 +440,7 @@ def test_numbers_that_are_arrays_would_lose_their_gradient(name):
     calls = [
         ("temperature", lambda **more: heads.positional_weights(OMEGA, d_model=2, **more)),
         ("constant", lambda **more: heads.positional_weights(OMEGA, d_model=2, **more)),
-        ("temperature", lambda **more: heads.positional_scores(OMEGA, 3, **more)),
+        ("temperature", lambda **more: heads.positional_scores(3, OMEGA, **more)),
         ("temperature", lambda **more: heads.positional_attention(OMEGA, 3, **more)),
     ]
     for argument, call in calls:

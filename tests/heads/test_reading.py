@@ -39,7 +39,7 @@ def block_part(q, k, block):
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 @pytest.mark.parametrize("width", [4, 2], ids=["all turned", "partial"])
 def test_profile_is_mean_and_deviation_of_the_scores_of_all_pairs(pairing, width):
-    found = heads.profile(Q, K, OMEGA[:width], LAGS, pairing=pairing, scale=0.5, paired=False)
+    found = heads.profile(Q, K, LAGS, OMEGA[:width], pairing=pairing, scale=0.5, paired=False)
     scores = np.stack([0.5 * put_at(Q, K, lag, OMEGA[:width], pairing) for lag in LAGS])
     back = np.stack([0.5 * put_at(Q, K, -lag, OMEGA[:width], pairing) for lag in LAGS])  # sines change their sign
     np.testing.assert_allclose(found.mean, scores.mean(axis=(1, 2)), rtol=1e-12, atol=1e-12)
@@ -52,38 +52,38 @@ def test_profile_is_mean_and_deviation_of_the_scores_of_all_pairs(pairing, width
 
 
 def test_blocks_of_a_profile_are_those_of_the_features():
-    found = heads.profile(Q, K, OMEGA, LAGS, paired=False)
+    found = heads.profile(Q, K, LAGS, OMEGA, paired=False)
     for block in range(4):
-        alone = heads.profile(*block_part(Q, K, block), OMEGA, LAGS, paired=False).mean
+        alone = heads.profile(*block_part(Q, K, block), LAGS, OMEGA, paired=False).mean
         np.testing.assert_allclose(found.blocks[block], alone, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(found.blocks.sum(axis=0), found.mean, rtol=1e-12, atol=1e-12)
 
 
 def test_features_that_are_not_turned_are_in_the_mean_and_in_no_block():
-    found = heads.profile(Q, K, OMEGA[:2], [0.0, -3.0], paired=False)
+    found = heads.profile(Q, K, [0.0, -3.0], OMEGA[:2], paired=False)
     rest = np.mean(Q[:, 4:] @ K[:, 4:].T)
     np.testing.assert_allclose(found.mean - found.blocks.sum(axis=0), rest, rtol=1e-12)
-    flat = heads.profile(Q, K, OMEGA[:2] * 0.0, [0.0, -3.0], paired=False)
+    flat = heads.profile(Q, K, [0.0, -3.0], OMEGA[:2] * 0.0, paired=False)
     np.testing.assert_allclose(flat.cosine, np.mean(Q @ K.T), rtol=1e-12)
 
 
 def test_profile_takes_several_axes_heads_that_share_keys_and_any_shape_of_lags():
     q, k = RNG.standard_normal((2, 3, 7, 8)), RNG.standard_normal((2, 1, 5, 8))
     omega, lags = RNG.standard_normal((4, 2)), RNG.standard_normal((3, 1, 2))
-    found = heads.profile(q, k, omega, lags, paired=False)
+    found = heads.profile(q, k, lags, omega, paired=False)
     assert found.mean.shape == found.spread.shape == found.stderr.shape == (2, 3, 3, 1)
     assert (found.blocks.shape, found.count.shape) == ((2, 3, 4, 3, 1), (3, 1))
     expected = put_at(q[1, 2], k[1, 0], lags[2, 0], omega)
     assert found.mean[1, 2, 2, 0] == pytest.approx(expected.mean(), rel=1e-12)
     assert found.spread[1, 2, 2, 0] == pytest.approx(expected.std(), rel=1e-12)
-    single = heads.profile(q[1, 2], k[1, 0], omega, lags[2, 0], paired=False)
+    single = heads.profile(q[1, 2], k[1, 0], lags[2, 0], omega, paired=False)
     assert single.mean.shape == single.count.shape == ()
     assert float(single.mean) == pytest.approx(expected.mean(), rel=1e-12)
 
 
 def stated_over_true(q, k, lags, **options):
     """Standard errors that are stated, over the standard deviation of the mean score in repetition."""
-    found = heads.profile(q, k, OMEGA, lags, **options)
+    found = heads.profile(q, k, lags, OMEGA, **options)
     return np.sqrt(np.mean(found.stderr**2, axis=0)) / found.mean.std(axis=0)
 
 
@@ -104,7 +104,7 @@ def test_standard_error_is_that_of_repetition(together, sizes, pairs):
         if together:  # a mutation: as if they were of other tokens
             assert np.max(np.abs(stated_over_true(q, k, lags, pairs=pairs, paired=False) - 1.0)) > 0.08
     if together and pairs == "occurring":  # and another: as if all pairs were independent draws
-        found = heads.profile(q, k, OMEGA, lags, pairs=pairs)
+        found = heads.profile(q, k, lags, OMEGA, pairs=pairs)
         of_pairs = np.sqrt(np.mean(found.spread**2 / (found.count - 1.0), axis=0)) / found.mean.std(axis=0)
         assert np.max(np.abs(of_pairs - 1.0)) > 0.15
 
@@ -120,7 +120,7 @@ def test_standard_error_counts_the_joint_part_once(together):
 
 
 def test_profile_of_one_token_has_no_standard_error():
-    found = heads.profile(Q[:1], K[:1], OMEGA, [0.0, -1.0])
+    found = heads.profile(Q[:1], K[:1], [0.0, -1.0], OMEGA)
     assert np.all(np.isnan(found.stderr))
     np.testing.assert_allclose(found.spread, 0.0, atol=1e-12)
     assert found.mean[1] == pytest.approx(put_at(Q[:1], K[:1], -1.0, OMEGA)[0, 0], rel=1e-12)
@@ -129,8 +129,8 @@ def test_profile_of_one_token_has_no_standard_error():
 def test_profile_on_every_library(xp):
     for dtype, tolerance in (("float64", 1e-12), ("float32", 2e-6)):
         q, k = xp(Q, dtype), xp(K, dtype)
-        found = heads.profile(q, k, xp(OMEGA), xp(LAGS[:4]), paired=False)
-        wanted = heads.profile(Q, K, OMEGA, LAGS[:4], paired=False)
+        found = heads.profile(q, k, xp(LAGS[:4]), xp(OMEGA), paired=False)
+        wanted = heads.profile(Q, K, LAGS[:4], OMEGA, paired=False)
         for name, value in vars(wanted).items():
             result = getattr(found, name)
             assert xp.owns(result)
@@ -139,9 +139,9 @@ def test_profile_on_every_library(xp):
 
 
 def test_profile_of_narrow_features_is_computed_in_float64():
-    narrow = heads.profile(Q.astype("float16"), K.astype("float16"), OMEGA, LAGS, paired=False)
+    narrow = heads.profile(Q.astype("float16"), K.astype("float16"), LAGS, OMEGA, paired=False)
     wide = heads.profile(
-        Q.astype("float16").astype(float), K.astype("float16").astype(float), OMEGA, LAGS, paired=False
+        Q.astype("float16").astype(float), K.astype("float16").astype(float), LAGS, OMEGA, paired=False
     )
     assert np.array_equal(narrow.mean, wide.mean)
 
@@ -150,7 +150,7 @@ def test_gradients_where_nothing_varies_are_zero_and_not_nan():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     for pairs in ("all", "occurring"):
         q, k = (torch.tensor(np.full((3, 8), value), requires_grad=True) for value in (0.5, 0.25))
-        found = heads.profile(q, k, torch.tensor(OMEGA), torch.tensor([0.0, -1.0]), pairs=pairs)
+        found = heads.profile(q, k, torch.tensor([0.0, -1.0]), torch.tensor(OMEGA), pairs=pairs)
         assert torch.all(found.spread == 0.0)
         (found.spread.sum() + found.stderr.sum()).backward()
         for x in (q, k):
@@ -161,18 +161,18 @@ def test_gradients_where_nothing_varies_are_zero_and_not_nan():
 @pytest.mark.parametrize("width", [4, 2], ids=["all turned", "partial"])
 def test_parts_of_the_lags_are_put_together(pairs, width, monkeypatch):
     x, lags = RNG.standard_normal((2, 7, 8)), np.arange(-9.0, 1.0)
-    whole = heads.profile(x, x + 1.0, OMEGA[:width], lags, pairs=pairs)
+    whole = heads.profile(x, x + 1.0, lags, OMEGA[:width], pairs=pairs)
     monkeypatch.setattr(sums, "BUDGET", 50)
-    for name, value in vars(heads.profile(x, x + 1.0, OMEGA[:width], lags, pairs=pairs)).items():
+    for name, value in vars(heads.profile(x, x + 1.0, lags, OMEGA[:width], pairs=pairs)).items():
         np.testing.assert_allclose(value, getattr(whole, name), rtol=1e-12)
 
 
 def test_waves_of_few_lags_are_held(peak):
     """Those of all would be 134 MB, and as many again of products."""
     x = RNG.standard_normal((2, 256))
-    heads.profile(x, x, OMEGA, np.zeros(1))
+    heads.profile(x, x, np.zeros(1), OMEGA)
     peak(anew=True)
-    found = heads.profile(x, x, OMEGA, np.arange(-(2.0**15), 0.0))
+    found = heads.profile(x, x, np.arange(-(2.0**15), 0.0), OMEGA)
     assert found.mean.shape == (2**15,)
     assert peak() < 80e6
 
@@ -189,7 +189,7 @@ def test_gradients_of_a_profile():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     q, k = (torch.tensor(x, requires_grad=True) for x in (Q, K))
     lags = torch.tensor([0.0, -2.0], dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda *x: heads.profile(*x, torch.tensor(OMEGA), lags, paired=False).mean, (q, k))
+    assert torch.autograd.gradcheck(lambda *x: heads.profile(*x, lags, torch.tensor(OMEGA), paired=False).mean, (q, k))
 
 
 # -- profile, pairs that occur -----------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_occurring_pairs_are_the_diagonals_of_the_scores(positions):
         q_at, k_at = np.array([3, 3, 9, 0, 1, 20, 4]), np.array([2, 0, 2, 8, -1])
         given = {"q_positions": q_at, "k_positions": k_at}
     lags = np.arange(-8, 6)
-    found = heads.profile(Q, K, OMEGA, lags, pairs="occurring", scale=0.5, paired=False, **given)
+    found = heads.profile(Q, K, lags, OMEGA, pairs="occurring", scale=0.5, paired=False, **given)
     scores = 0.5 * rfrope.scores(Q, K, q_at, k_at, OMEGA)
     for i, lag in enumerate(lags):
         here = scores[k_at[None, :] - q_at[:, None] == lag]
@@ -223,7 +223,7 @@ def test_standard_error_of_occurring_pairs_pair_by_pair(paired):
     """A token adds its part as often as it is in a pair, as a query and as a key; the rests of pairs add up alone."""
     at, lag = np.array([0, 1, 1, 2, 5, 2, 3]), -1
     q, k = RNG.standard_normal((2, 7, 8)) + 0.5
-    found = heads.profile(q, k, OMEGA, lag, pairs="occurring", q_positions=at, k_positions=at, paired=paired, scale=0.5)
+    found = heads.profile(q, k, lag, OMEGA, pairs="occurring", q_positions=at, k_positions=at, paired=paired, scale=0.5)
     everything, i, j = 0.5 * put_at(q, k, lag, OMEGA), *np.nonzero(at[None] - at[:, None] == lag)
     of_q, of_k = (everything.mean(axis=axis) - everything.mean() for axis in (1, 0))
     rest = everything[i, j] - of_q[i] - of_k[j]
@@ -240,7 +240,7 @@ def test_occurring_pairs_of_two_axes():
     at = np.stack([rows, columns], axis=-1)
     x, omega = RNG.standard_normal((12, 8)), RNG.standard_normal((4, 2))
     lags = np.array([[0, -1], [-1, 2], [3, 0]])
-    found = heads.profile(x, x, omega, lags, pairs="occurring", q_positions=at, k_positions=at)
+    found = heads.profile(x, x, lags, omega, pairs="occurring", q_positions=at, k_positions=at)
     assert found.count.tolist() == [9.0, 4.0, 0.0]
     scores = rfrope.scores(x, x, at, at, omega)
     here = np.all(at[None] - at[:, None] == lags[1], axis=-1)
@@ -248,8 +248,8 @@ def test_occurring_pairs_of_two_axes():
 
 
 def test_occurring_pairs_on_every_library(xp):
-    found = heads.profile(xp(Q), xp(K), xp(OMEGA), xp([0, -2, 2]), pairs="occurring", paired=False)
-    wanted = heads.profile(Q, K, OMEGA, [0, -2, 2], pairs="occurring", paired=False)
+    found = heads.profile(xp(Q), xp(K), xp([0, -2, 2]), xp(OMEGA), pairs="occurring", paired=False)
+    wanted = heads.profile(Q, K, [0, -2, 2], OMEGA, pairs="occurring", paired=False)
     for name, value in vars(wanted).items():
         assert xp.owns(getattr(found, name))
         np.testing.assert_allclose(xp.host(getattr(found, name)), value, rtol=1e-9, atol=1e-12)
@@ -257,7 +257,7 @@ def test_occurring_pairs_on_every_library(xp):
 
 def test_no_lags_give_empty_results():
     for pairs in ("all", "occurring"):
-        found = heads.profile(Q, K, OMEGA, np.zeros(0), pairs=pairs, paired=False)
+        found = heads.profile(Q, K, np.zeros(0), OMEGA, pairs=pairs, paired=False)
         assert (found.mean.shape, found.blocks.shape, found.count.shape) == ((0,), (4, 0), (0,))
 
 
@@ -284,7 +284,7 @@ def test_heads_that_were_built_have_their_offset(offset, pairing):
     assert float(found.confidence) == 1.0
     assert (float(found.mass) > 0.9) == (offset == round(offset))
     assert float(found.value) == pytest.approx(
-        float(heads.profile(q, k, omega, found.offset, pairing=pairing).mean) / 8
+        float(heads.profile(q, k, found.offset, omega, pairing=pairing).mean) / 8
     )
     assert float(found.runner_up_value) < float(found.value)
 
@@ -317,7 +317,7 @@ def test_mass_is_the_softmax_of_the_profile():
     q, k, omega = heads_of["previous_q"], heads_of["previous_k"], heads_of["inv_freq"]
     for scale in (None, 0.05):
         found = heads.effective_offset(q, k, omega, max_lag=50, scale=scale)
-        weights = np.exp(heads.profile(q, k, omega, np.arange(-50, 1), scale=scale or 0.125).mean)
+        weights = np.exp(heads.profile(q, k, np.arange(-50, 1), omega, scale=scale or 0.125).mean)
         assert float(found.mass) == pytest.approx(weights[49] / weights.sum(), rel=1e-9)
 
 
@@ -423,7 +423,7 @@ def test_the_previous_token_head_looks_at_the_previous_token(real):
         assert float(found.mass) > 0.85  # the model's own attention there is 0.766
     lags = np.arange(-168, 1)
     for pairs in ("all", "occurring"):
-        assert lags[np.argmax(heads.profile(q, k, omega, lags, pairs=pairs).mean)] == -1
+        assert lags[np.argmax(heads.profile(q, k, lags, omega, pairs=pairs).mean)] == -1
 
 
 def test_a_wrong_sign_or_pairing_moves_the_previous_token_head(real):
@@ -440,8 +440,8 @@ def test_the_induction_head_follows_content(real):
     """Pairs that occur at -59 score high because of what they hold: put elsewhere they still do, and others do not."""
     q, k, omega = real["induction_q"], real["induction_k"], real["inv_freq"]
     lags = np.arange(-110, 0)
-    occurring = heads.profile(q, k, omega, lags, pairs="occurring", scale=0.125).mean
-    everything = heads.profile(q, k, omega, lags, scale=0.125).mean
+    occurring = heads.profile(q, k, lags, omega, pairs="occurring", scale=0.125).mean
+    everything = heads.profile(q, k, lags, omega, scale=0.125).mean
     assert lags[np.argmax(occurring)] == -59
     at = np.flatnonzero(lags == -59)[0]
     assert occurring[at] - everything[at] > 5.0
@@ -595,7 +595,7 @@ def test_blocks_that_do_not_turn_give_no_confidence():
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
-GOOD = {"q": Q, "k": K, "frequencies": OMEGA, "delta": [0, -1]}
+GOOD = {"q": Q, "k": K, "lags": [0, -1], "frequencies": OMEGA}
 
 
 def with_one(x, value):
@@ -618,14 +618,14 @@ BAD_PROFILES = [
     ({"k": K[:, :6]}, ValueError, "expected the same number of features"),
     ({"q": Q.astype(int)}, TypeError, "q has dtype int64"),
     ({"frequencies": rfrope.geometric(5)}, ValueError, "frequencies"),
-    ({"frequencies": np.zeros((2, 4, 1)), "delta": [[0.0]]}, ValueError, r"expected one set, \(D,\) or \(D, k\)"),
+    ({"frequencies": np.zeros((2, 4, 1)), "lags": [[0.0]]}, ValueError, r"expected one set, \(D,\) or \(D, k\)"),
     ({"frequencies": OMEGA[:0]}, ValueError, "expected at least one block"),
-    ({"delta": [math.nan]}, ValueError, "delta holds NaN"),
+    ({"lags": [math.nan]}, ValueError, "lags holds NaN"),
     ({"q_positions": np.arange(7)}, ValueError, "pairs is 'all'; expected pairs='occurring'"),
     ({"pairs": "occurring", "q_positions": np.arange(6)}, ValueError, r"q_positions has shape \(6,\).*\(7,\)"),
     ({"pairs": "occurring", "k_positions": [math.inf] * 5}, ValueError, "expected finite positions"),
     (
-        {"pairs": "occurring", "frequencies": np.zeros((4, 2)), "delta": [[0, 0]]},
+        {"pairs": "occurring", "frequencies": np.zeros((4, 2)), "lags": [[0, 0]]},
         ValueError,
         "q_positions is None; expected positions, as the frequencies have 2 axes",
     ),
@@ -694,7 +694,7 @@ def test_standard_errors_count_degrees_of_freedom():
     rng, n, omega = np.random.default_rng(0), 5, rfrope.geometric(4)
     q, k = 1.0 + rng.standard_normal((2, n, 8))
     squares = [
-        float(heads.profile(np.tile(q, (c, 1)), np.tile(k, (c, 1)), omega, 2.0, paired=False).stderr) ** 2
+        float(heads.profile(np.tile(q, (c, 1)), np.tile(k, (c, 1)), 2.0, omega, paired=False).stderr) ** 2
         for c in (1, 2, 3)
     ]
     rows = np.array([[1.0 / (c * n - 1.0), -1.0 / (c * n - 1.0) ** 2] for c in (1, 2, 3)])

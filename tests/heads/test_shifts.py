@@ -27,11 +27,11 @@ def turned_scores(q, k, lag, omega, q_angles, k_angles, pairing="half"):
 
 
 def test_a_phase_shift_is_minus_the_offset_times_the_frequency(xp):
-    got = heads.phase_shift(xp(OMEGA), xp(-3))
+    got = heads.phase_shift(xp(-3), xp(OMEGA))
     assert xp.owns(got)
     assert got.dtype == xp.dtype("float64")
     np.testing.assert_array_equal(xp.host(got), 3.0 * OMEGA)
-    np.testing.assert_array_equal(xp.host(heads.phase_shift(xp(OMEGA), 2.5)), -2.5 * OMEGA)
+    np.testing.assert_array_equal(xp.host(heads.phase_shift(2.5, xp(OMEGA))), -2.5 * OMEGA)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_phase_shift_is_minus_the_offset_times_the_frequency(xp):
 )
 def test_shapes_of_a_phase_shift(omega, offset, shape):
     w, lags = RNG.normal(size=omega), RNG.normal(size=offset)
-    got = heads.phase_shift(w, lags)
+    got = heads.phase_shift(lags, w)
     assert got.shape == shape
     wanted = -lags[..., None] * w if w.ndim == 1 else -(lags @ np.swapaxes(w, -1, -2))
     np.testing.assert_allclose(got, wanted, atol=1e-14)
@@ -60,14 +60,14 @@ def test_shapes_of_a_phase_shift(omega, offset, shape):
 def test_a_shift_of_the_keys_moves_scores_to_the_offset(offset):
     q, k, at = RNG.normal(size=(12, 16)), RNG.normal(size=(12, 16)), np.arange(12)
     omega = rfrope.geometric(8)
-    got = rfrope.scores(q, k, at, at, omega, shift=heads.phase_shift(omega, offset))
+    got = rfrope.scores(q, k, at, at, omega, shift=heads.phase_shift(offset, omega))
     moved = rfrope.scores(q, k, at.astype(float), at - float(offset), omega)
     np.testing.assert_allclose(got, moved, atol=1e-12)
     if offset:
-        assert np.max(np.abs(got - rfrope.scores(q, k, at, at, omega, shift=heads.phase_shift(omega, -offset)))) > 0.1
+        assert np.max(np.abs(got - rfrope.scores(q, k, at, at, omega, shift=heads.phase_shift(-offset, omega)))) > 0.1
     same = np.ones((40, 128))
     at = np.arange(40)
-    peaks = np.argmax(rfrope.scores(same, same, at, at, OMEGA, shift=heads.phase_shift(OMEGA, offset)), axis=-1) - at
+    peaks = np.argmax(rfrope.scores(same, same, at, at, OMEGA, shift=heads.phase_shift(offset, OMEGA)), axis=-1) - at
     inner = (at + offset >= 0) & (at + offset < 40)
     assert np.all(np.abs(peaks[inner] - offset) < 1.0)
 
@@ -76,7 +76,7 @@ def test_a_shift_for_each_head_and_axis():
     omega, at = RNG.normal(size=(3, 4, 2)), RNG.normal(size=(6, 2))
     q, k = RNG.normal(size=(2, 3, 6, 8))
     for offset in (RNG.normal(size=(1, 2)), RNG.normal(size=(3, 1, 2))):
-        got = rfrope.scores(q, k, at, at, omega, shift=heads.phase_shift(omega, offset))
+        got = rfrope.scores(q, k, at, at, omega, shift=heads.phase_shift(offset, omega))
         for head in range(3):
             own = offset[head] if offset.ndim == 3 else offset
             np.testing.assert_allclose(
@@ -93,7 +93,7 @@ def test_scores_are_those_of_vectors_that_are_turned(blocks, pairing, xp):
     q, k = RNG.normal(size=(2, 20, 8))
     q_angles, k_angles = RNG.uniform(-9.0, 9.0, size=(2, blocks))
     omega, lags = rfrope.geometric(blocks), np.array([1, -7, 1000])
-    arguments = xp(q[:, None]), xp(k[:, None]), xp(omega), xp(lags), xp(k_angles - q_angles)
+    arguments = xp(q[:, None]), xp(k[:, None]), xp(lags), xp(omega), xp(k_angles - q_angles)
     got = heads.shifted_scores(*arguments, pairing=pairing)
     assert xp.owns(got)
     assert got.shape == (20, 3)
@@ -119,7 +119,7 @@ def test_without_the_second_term_scores_are_wrong():
     w = RNG.normal(size=32)
     scales = np.tile(RNG.normal(size=16), 2)  # parallel in each block, some of them the other way round
     for other, right in ((v, True), (v * scales, True), (w, False)):
-        terms = heads.shifted_terms(v, other, omega, lags, shift)
+        terms = heads.shifted_terms(v, other, lags, omega, shift)
         exact = turned_scores(*(np.tile(x, (21, 1)) for x in (v, other)), lags, omega, np.zeros(16), shift)
         seed = np.sum(terms.cosine, axis=-1)
         np.testing.assert_allclose(seed + np.sum(terms.sine, axis=-1), exact, atol=1e-12)
@@ -150,9 +150,9 @@ def test_shapes_of_scores(q, omega, delta, shift, shape):
     w, lags, phi = RNG.normal(size=omega), RNG.normal(size=delta), RNG.normal(size=shift)
     if shape is None:
         with pytest.raises(ValueError, match="do not broadcast"):
-            heads.shifted_scores(a, b, w, lags, phi)
+            heads.shifted_scores(a, b, lags, w, phi)
         return
-    got = heads.shifted_scores(a, b, w, lags, phi)
+    got = heads.shifted_scores(a, b, lags, w, phi)
     assert got.shape == shape
     key = rfrope.rotate(np.broadcast_to(b, (*shape, 8)), lags, w, shift=phi)
     np.testing.assert_allclose(got, np.sum(a * key, axis=-1), atol=1e-12)
@@ -164,25 +164,25 @@ def test_phases_are_exact():
         u = mp.mpf(omega) * lag + mp.mpf(shift)
         wanted = float(mp.cos(u) - mp.sin(u))
         kernel = float(mp.cos(u))
-    got = heads.shifted_scores([1.0, 0.0], [1.0, 1.0], [omega], lag, [shift])  # C = 1, E = -1
+    got = heads.shifted_scores([1.0, 0.0], [1.0, 1.0], lag, [omega], [shift])  # C = 1, E = -1
     assert got == pytest.approx(wanted, abs=2e-15)
-    assert heads.shifted_mean_kernel([omega], lag, [shift]) == pytest.approx(kernel, abs=1e-15)
+    assert heads.shifted_mean_kernel(lag, [omega], [shift]) == pytest.approx(kernel, abs=1e-15)
 
 
 def test_parts_of_the_blocks_add_up(monkeypatch):
     q, k = RNG.normal(size=(2, 6, 5, 16))
     sets = (OMEGA[:7], np.arange(5), RNG.normal(size=7)), (RNG.normal(size=(6, 7, 2)), RNG.normal(size=(5, 2)), 0.3)
-    whole = [(heads.shifted_scores(q, k, w, d, s), heads.shifted_mean_kernel(w, d, s)) for w, d, s in sets]
+    whole = [(heads.shifted_scores(q, k, d, w, s), heads.shifted_mean_kernel(d, w, s)) for w, d, s in sets]
     monkeypatch.setattr(sums, "BUDGET", 100)
     for (w, d, s), wanted in zip(sets, whole, strict=True):
-        np.testing.assert_allclose(heads.shifted_scores(q, k, w, d, s), wanted[0], atol=1e-13)
-        np.testing.assert_allclose(heads.shifted_mean_kernel(w, d, s), wanted[1], atol=1e-14)
+        np.testing.assert_allclose(heads.shifted_scores(q, k, d, w, s), wanted[0], atol=1e-13)
+        np.testing.assert_allclose(heads.shifted_mean_kernel(d, w, s), wanted[1], atol=1e-14)
 
 
 def test_narrow_features_are_read_in_float64(xp):
     q, k = RNG.normal(size=(2, 8)).astype("float32")
-    got = heads.shifted_scores(xp(q), xp(k), xp(OMEGA[:4]), 5, 0.5)
-    wanted = heads.shifted_scores(q.astype(float), k.astype(float), OMEGA[:4], 5, 0.5)
+    got = heads.shifted_scores(xp(q), xp(k), 5, xp(OMEGA[:4]), 0.5)
+    wanted = heads.shifted_scores(q.astype(float), k.astype(float), 5, OMEGA[:4], 0.5)
     assert xp.host(got) == pytest.approx(wanted, abs=1e-14)
 
 
@@ -191,8 +191,8 @@ def test_gradients_with_respect_to_shifts_and_frequencies():
     q, k = torch.tensor(RNG.normal(size=(2, 8)))
     omega, shift = (torch.tensor(v, requires_grad=True) for v in (rfrope.geometric(4), RNG.normal(size=4)))
     lags = torch.arange(-5, 3)
-    assert torch.autograd.gradcheck(lambda w, s: heads.shifted_scores(q, k, w, lags, s), (omega, shift))
-    assert torch.autograd.gradcheck(lambda w, s: heads.shifted_mean_kernel(w, lags, s), (omega, shift))
+    assert torch.autograd.gradcheck(lambda w, s: heads.shifted_scores(q, k, lags, w, s), (omega, shift))
+    assert torch.autograd.gradcheck(lambda w, s: heads.shifted_mean_kernel(lags, w, s), (omega, shift))
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
@@ -201,17 +201,17 @@ def test_gradients_with_respect_to_shifts_and_frequencies():
 @pytest.mark.parametrize("offset", [-1, -40, 3.5])
 def test_the_mean_kernel_is_recentred(offset, xp):
     lags = np.arange(-100, 20)
-    got = heads.shifted_mean_kernel(xp(OMEGA), xp(lags), heads.phase_shift(xp(OMEGA), offset))
+    got = heads.shifted_mean_kernel(xp(lags), xp(OMEGA), heads.phase_shift(offset, xp(OMEGA)))
     assert xp.owns(got)
-    np.testing.assert_allclose(xp.host(got), analysis.mean_kernel(OMEGA, lags - offset), atol=1e-13)
-    assert heads.shifted_mean_kernel(OMEGA, offset, heads.phase_shift(OMEGA, offset)) == pytest.approx(1.0, abs=1e-15)
+    np.testing.assert_allclose(xp.host(got), analysis.mean_kernel(lags - offset, OMEGA), atol=1e-13)
+    assert heads.shifted_mean_kernel(offset, OMEGA, heads.phase_shift(offset, OMEGA)) == pytest.approx(1.0, abs=1e-15)
 
 
 def test_the_mean_kernel_of_several_axes():
     omega, lags, offset = RNG.normal(size=(3, 8, 2)), RNG.normal(size=(5, 2)), RNG.normal(size=(3, 1, 2))
-    got = heads.shifted_mean_kernel(omega, lags, heads.phase_shift(omega, offset))
+    got = heads.shifted_mean_kernel(lags, omega, heads.phase_shift(offset, omega))
     for head in range(3):
-        np.testing.assert_allclose(got[head], analysis.mean_kernel(omega[head], lags - offset[head]), atol=1e-13)
+        np.testing.assert_allclose(got[head], analysis.mean_kernel(lags - offset[head], omega[head]), atol=1e-13)
 
 
 CENTRED = [
@@ -228,10 +228,10 @@ CENTRED = [
 @pytest.mark.parametrize(("kernel", "offset", "lags"), CENTRED)
 def test_random_frequencies_with_shifts_average_to_the_kernel_at_its_new_centre(kernel, offset, lags):
     omega = rfrope.sample(kernel, 200_000, rng=0)
-    got = heads.shifted_mean_kernel(omega, lags, heads.phase_shift(omega, offset))
-    wanted = heads.recentred_kernel(kernel, lags, offset)
+    got = heads.shifted_mean_kernel(lags, omega, heads.phase_shift(offset, omega))
+    wanted = heads.recentred_kernel(lags, offset, kernel)
     np.testing.assert_allclose(got, wanted, atol=6.0 / math.sqrt(2.0 * 200_000) * 1.5)
-    wrong = heads.recentred_kernel(kernel, lags, -np.asarray(offset))
+    wrong = heads.recentred_kernel(lags, -np.asarray(offset), kernel)
     assert np.max(np.abs(got - wrong)) > 0.1  # the check sees the sign
     law = rfrope.kernel("gaussian", scale=16.0) if kernel.startswith("gaussian") else rfrope.kernels.parse(kernel)
     np.testing.assert_array_equal(wanted, law.phi(lags - np.asarray(offset)))
@@ -241,15 +241,15 @@ def test_the_expected_score_is_the_content_times_the_recentred_kernel():
     kernel, offset, lags = "gaussian(scale=8)", -5.0, np.array([0.0, -5.0, -12.0])
     q, k = RNG.normal(size=(2, 8))
     omega = rfrope.sample(kernel, 4 * 20_000, rng=1).reshape(20_000, 4)
-    each = np.stack([heads.shifted_scores(q, k, w, lags, heads.phase_shift(w, offset)) for w in omega[:4000]])
+    each = np.stack([heads.shifted_scores(q, k, lags, w, heads.phase_shift(offset, w)) for w in omega[:4000]])
     error = np.std(each, axis=0) / math.sqrt(len(each))
-    wanted = np.dot(q, k) * heads.recentred_kernel(kernel, lags, offset)
+    wanted = np.dot(q, k) * heads.recentred_kernel(lags, offset, kernel)
     assert np.all(np.abs(np.mean(each, axis=0) - wanted) <= 6.0 * error + 1e-12)
-    assert np.max(np.abs(wanted - np.dot(q, k) * heads.recentred_kernel(kernel, lags, 5.0)) / (error + 1e-3)) > 20.0
+    assert np.max(np.abs(wanted - np.dot(q, k) * heads.recentred_kernel(lags, 5.0, kernel)) / (error + 1e-3)) > 20.0
 
 
 def test_recentred_kernel_of_any_library(xp):
-    got = heads.recentred_kernel("gaussian(scale=2)", xp([0, -2, -4]), xp([[-4], [1]]))
+    got = heads.recentred_kernel(xp([0, -2, -4]), xp([[-4], [1]]), "gaussian(scale=2)")
     assert xp.owns(got)
     wanted = np.exp(-0.125 * (np.array([0, -2, -4]) - np.array([[-4], [1]])) ** 2)
     np.testing.assert_allclose(xp.host(got), wanted, atol=1e-15)
@@ -267,11 +267,11 @@ def test_every_block_peaks_at_the_offset(offset, xp):
     assert np.any(c > 0.0)
     lags = np.append(np.linspace(offset - 2000.0, offset + 2000.0, 4001), offset)
     plain, signed, full = (
-        heads.shifted_terms(q, k, omega, lags, xp.host(shift))
+        heads.shifted_terms(q, k, lags, omega, xp.host(shift))
         for shift in (
-            heads.phase_shift(xp(omega), offset),
-            heads.aligned_shift(xp(omega), offset, xp(c)),
-            heads.aligned_shift(xp(omega), offset, xp(c), xp(e)),
+            heads.phase_shift(offset, xp(omega)),
+            heads.aligned_shift(offset, xp(omega), xp(c)),
+            heads.aligned_shift(offset, xp(omega), xp(c), xp(e)),
         )
     )
     assert np.all(signed.cosine[-1] >= np.max(signed.cosine, axis=0) - 1e-12)
@@ -287,19 +287,19 @@ def test_no_shifts_score_higher_than_aligned_ones():
     q, k = RNG.normal(size=(2, 32))
     omega = rfrope.geometric(16)
     c, e = rfrope.block_coefficients(q, k)
-    best = heads.shifted_scores(q, k, omega, -3, heads.aligned_shift(omega, -3, c, e))
-    others = heads.shifted_scores(q, k, omega, np.arange(-50, 50), RNG.uniform(-4.0, 4.0, size=(200, 1, 16)))
+    best = heads.shifted_scores(q, k, -3, omega, heads.aligned_shift(-3, omega, c, e))
+    others = heads.shifted_scores(q, k, np.arange(-50, 50), omega, RNG.uniform(-4.0, 4.0, size=(200, 1, 16)))
     assert np.max(others) < best
     assert best == pytest.approx(np.sum(np.hypot(c, e)), rel=1e-13)
 
 
 def test_aligned_shifts_of_many_pairs_and_of_zeros():
     c = RNG.normal(size=(5, 3, 4))
-    got = heads.aligned_shift(OMEGA[:4], [-1.0, -2.0, -3.0], c)
+    got = heads.aligned_shift([-1.0, -2.0, -3.0], OMEGA[:4], c)
     assert got.shape == (5, 3, 4)
-    turn = got - heads.phase_shift(OMEGA[:4], [-1.0, -2.0, -3.0])
+    turn = got - heads.phase_shift([-1.0, -2.0, -3.0], OMEGA[:4])
     np.testing.assert_allclose(turn, np.where(c < 0.0, np.pi, 0.0), atol=1e-15)
-    np.testing.assert_array_equal(heads.aligned_shift([0.5], -1, [0.0], [0.0]), [0.5])
+    np.testing.assert_array_equal(heads.aligned_shift(-1, [0.5], [0.0], [0.0]), [0.5])
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -308,48 +308,48 @@ def test_aligned_shifts_of_many_pairs_and_of_zeros():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: heads.phase_shift(1.0, -1), ValueError, "frequencies is a single number"),
-        (lambda: heads.phase_shift([[1.0, 2.0]], -1), ValueError, r"offset has shape \(\).*k = 2 axes"),
-        (lambda: heads.phase_shift([1.0], math.nan), ValueError, "offset holds NaN"),
-        (lambda: heads.phase_shift([1.0], None), TypeError, "offset is None"),
-        (lambda: heads.phase_shift([1.0], [1j]), TypeError, "offset has dtype complex128"),
+        (lambda: heads.phase_shift(-1, 1.0), ValueError, "frequencies is a single number"),
+        (lambda: heads.phase_shift(-1, [[1.0, 2.0]]), ValueError, r"offset has shape \(\).*k = 2 axes"),
+        (lambda: heads.phase_shift(math.nan, [1.0]), ValueError, "offset holds NaN"),
+        (lambda: heads.phase_shift(None, [1.0]), TypeError, "offset is None"),
+        (lambda: heads.phase_shift([1j], [1.0]), TypeError, "offset has dtype complex128"),
         (
-            lambda: heads.aligned_shift([1.0, 2.0], -1, [1.0] * 3),
+            lambda: heads.aligned_shift(-1, [1.0, 2.0], [1.0] * 3),
             ValueError,
             "cosine and the phases from .* do not broadcast",
         ),
         (
-            lambda: heads.aligned_shift([1.0], -1, [1.0, 2.0]),
+            lambda: heads.aligned_shift(-1, [1.0], [1.0, 2.0]),
             ValueError,
             r"cosine has shape \(2,\); expected \(..., 1\)",
         ),
-        (lambda: heads.aligned_shift([1.0], -1, [1.0], ["a"]), TypeError, "sine is"),
-        (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], [], 1, 0.0), ValueError, "expected at least one block"),
-        (lambda: heads.shifted_scores([1, 2], [1, 2], [0.5], 1, 0.0), TypeError, "q has dtype int64"),
-        (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], [0.5, 0.1], 1, 0.0), ValueError, "2 blocks.* but q has"),
-        (lambda: heads.shifted_scores([1.0, 2.0], [1.0], [0.5], 1, 0.0), ValueError, "k has shape"),
-        (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], [0.5], 1, None), TypeError, "shift is None"),
+        (lambda: heads.aligned_shift(-1, [1.0], [1.0], ["a"]), TypeError, "sine is"),
+        (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [], 0.0), ValueError, "expected at least one block"),
+        (lambda: heads.shifted_scores([1, 2], [1, 2], 1, [0.5], 0.0), TypeError, "q has dtype int64"),
+        (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [0.5, 0.1], 0.0), ValueError, "2 blocks.* but q has"),
+        (lambda: heads.shifted_scores([1.0, 2.0], [1.0], 1, [0.5], 0.0), ValueError, "k has shape"),
+        (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [0.5], None), TypeError, "shift is None"),
         (
-            lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], [0.5], 1, math.inf),
+            lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [0.5], math.inf),
             ValueError,
             "shift holds NaN or inf",
         ),
-        (lambda: heads.shifted_terms([1.0, 2.0], [1.0, 2.0], [0.5], [math.nan], 0.0), ValueError, "delta holds NaN"),
-        (lambda: heads.shifted_terms([1.0, 2.0], [1.0, 2.0], [0.5], 1, 0.0, pairing="x"), ValueError, "pairing is 'x'"),
-        (lambda: heads.shifted_mean_kernel([], 1, 0.0), ValueError, r"frequencies has shape \(0,\); expected at least"),
-        (lambda: heads.shifted_mean_kernel([1.0], 1, None), TypeError, "shift is None; expected"),
+        (lambda: heads.shifted_terms([1.0, 2.0], [1.0, 2.0], [math.nan], [0.5], 0.0), ValueError, "lags holds NaN"),
+        (lambda: heads.shifted_terms([1.0, 2.0], [1.0, 2.0], 1, [0.5], 0.0, pairing="x"), ValueError, "pairing is 'x'"),
+        (lambda: heads.shifted_mean_kernel(1, [], 0.0), ValueError, r"frequencies has shape \(0,\); expected at least"),
+        (lambda: heads.shifted_mean_kernel(1, [1.0], None), TypeError, "shift is None; expected"),
         (
-            lambda: heads.shifted_mean_kernel([1.0, 2.0], 1, [0.0] * 3),
+            lambda: heads.shifted_mean_kernel(1, [1.0, 2.0], [0.0] * 3),
             ValueError,
             "shift and the phases from .* do not broad",
         ),
         (
-            lambda: heads.recentred_kernel("gaussian", [1.0, 2.0], [1.0, 2.0, 3.0]),
+            lambda: heads.recentred_kernel([1.0, 2.0], [1.0, 2.0, 3.0], "gaussian"),
             ValueError,
-            "delta and offset do not",
+            "lags and offset do not",
         ),
-        (lambda: heads.recentred_kernel("gaussian", None, 1.0), TypeError, "delta is None"),
-        (lambda: heads.recentred_kernel("bell", 1.0, 1.0), ValueError, "bell"),
+        (lambda: heads.recentred_kernel(None, 1.0, "gaussian"), TypeError, "lags is None"),
+        (lambda: heads.recentred_kernel(1.0, 1.0, "bell"), ValueError, "bell"),
     ],
 )
 def test_bad_input(call, error, message):

@@ -119,7 +119,7 @@ def test_every_kind_of_layers(model_type, static):
 def test_replaced_rotations_in_every_cache(model_type, static):
     model = made(model_type, DEFAULT)
     text = generated(model, use_cache=False)[0]
-    kinds = {one.source["name"]: one for one in rfrope.from_config(model.config)}
+    kinds = {one.source.model.name: one for one in rfrope.from_config(model.config)}
     with replace_rotary(model, kinds if len(kinds) > 1 else next(iter(kinds.values()))):
         assert torch.equal(generated(model, cache_implementation="static" if static else "dynamic")[0], text)
 

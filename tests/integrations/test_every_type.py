@@ -86,10 +86,10 @@ def own_rope(config, rotary):
             columns.append(angles[::2] if entry["pairing"] == "interleaved" else angles[: len(angles) // 2])
         return rfrope.Rope(np.stack(columns, -1), pairing=entry["pairing"])
     found = rfrope.from_config(config)
-    found = [one for one in found if "config" not in one.source["name"]] or found
+    found = [one for one in found if "config" not in one.source.model.name] or found
     if config.model_type == "nanochat":
         found = [dataclasses.replace(one, frequencies=-one.frequencies, pairing="half") for one in found]
-    return {one.source["name"].rpartition(".")[2]: one for one in found} if len(found) > 1 else found[0]
+    return {one.source.model.name.rpartition(".")[2]: one for one in found} if len(found) > 1 else found[0]
 
 
 def caught(model, positions, states, kind, neutral=False):

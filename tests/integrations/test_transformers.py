@@ -87,7 +87,7 @@ def logits(model, ids=IDS, **options):
 
 def ropes_of(model):
     found = rfrope.from_config(model.config)
-    return {one.source["name"]: one for one in found} if len(found) > 1 else found[0]
+    return {one.source.model.name: one for one in found} if len(found) > 1 else found[0]
 
 
 def test_a_replaced_model_is_neither_pickled_nor_copied_wrongly(tmp_path):
@@ -243,7 +243,7 @@ def test_the_config_of_such_a_model_is_read(told, model_type, tmp_path):
     (rope,) = rfrope.from_config(tmp_path)
     np.testing.assert_array_equal(rope.frequencies.astype(np.float32), model.model.rotary_emb.inv_freq)
     assert rope.attention_factor == told.get("attention_factor", 1.0)
-    assert rope.source.get("kernel") == told.get("kernel")
+    assert rope.source.kernel == told.get("kernel")
     assert rfrope.models.audit(model, rope).passed
     compared = rfrope.models.compare(tmp_path / "config.json")
     assert "register()" in str(compared)
@@ -491,7 +491,7 @@ def test_what_was_put_in_is_saved_with_the_config(model_type, learnable, tmp_pat
     torch.testing.assert_close(logits(again), wanted, rtol=0, atol=1e-5)
     assert not torch.allclose(logits(model), wanted, atol=1e-4)
     for one in rfrope.from_config(again.config):
-        name = one.source["name"] if len(ropes) > 1 else ""
+        name = one.source.model.name if len(ropes) > 1 else ""
         if name in ("", *(getattr(model.config, "layer_types", None) or ())):
             factor = 1.5 if learnable else 1.0
             np.testing.assert_allclose(one.frequencies, factor * ropes[name].frequencies, rtol=1e-12)
@@ -509,7 +509,7 @@ def test_a_part_that_was_given_alone_is_saved_by_the_whole_and_the_other_way_rou
     (read,) = rfrope.from_config(tmp_path / "part")
     np.testing.assert_array_equal(read.frequencies, rope.frequencies)
     model.save_pretrained(tmp_path / "without")
-    assert rfrope.from_config(tmp_path / "without")[0].source["rope_parameters"]["rope_type"] == "default"
+    assert rfrope.from_config(tmp_path / "without")[0].source.rope_parameters["rope_type"] == "default"
 
 
 def test_a_config_that_is_not_saved_is_not_lost_without_a_word(tmp_path):

@@ -338,8 +338,8 @@ class Dirac(Kernel):
     def n_columns(self):
         return 1
 
-    def _phi(self, delta, xp):
-        return xp.ones_like(delta[..., 0])
+    def _phi(self, lags, xp):
+        return xp.ones_like(lags[..., 0])
 
     def _transport(self, u):
         return np.zeros((*u.shape[:-1], self.ndim))

@@ -123,7 +123,7 @@ def published_ropes() -> Iterator[tuple[Any, rfrope.Rope]]:
     """Published configs with every RoPE in them but those of pictures."""
     for one in PUBLISHED:
         for rope in rfrope.from_config(one.config):
-            if rope.source["rope_parameters"]["rope_type"] != "axial" and rope.context is not None:
+            if rope.source.rope_parameters["rope_type"] != "axial" and rope.context is not None:
                 yield one, rope
 
 
@@ -137,7 +137,7 @@ def test_no_false_alarm_on_sixty_modules_of_transformers():
     for one, rope in published_ropes():
         if one.config["model_type"] in ("gptj", "codegen"):  # which have no module
             continue
-        held, _ = classes.config_at(classes.built(one.config), rope.source["name"])
+        held, _ = classes.config_at(classes.built(one.config), rope.source.model.name)
         found = models.audit(classes.rotary_classes(held)[0](held), one.config)
         assert found.passed, f"{one.model}: {found}"
         count += 1

@@ -67,7 +67,7 @@ def test_from_where_a_score_differs_is_where_the_mean_kernels_part():
     one, standard = row(found, "llama.cpp"), row(found, "transformers")
     lags = np.arange(17000)
     apart = np.abs(
-        rfrope.analysis.mean_kernel(one.frequencies, lags) - rfrope.analysis.mean_kernel(standard.frequencies, lags)
+        rfrope.analysis.mean_kernel(lags, one.frequencies) - rfrope.analysis.mean_kernel(lags, standard.frequencies)
     )
     assert one.differs_from == int(np.argmax(apart >= 0.01))
     assert one.differs_from > 2

@@ -1,104 +1,12 @@
 "use strict";
-// What a page of `rfrope ... --html` does. The numbers are in the element "report"; mean kernels are summed here, at
-// whole lags, so that they follow the sliders; the same sums of Python's are what the tests hold them against.
+// Draws a page of `rfrope ... --html`. Python has computed all numbers, which are in the element "report".
 (() => {
   const report = JSON.parse(document.getElementById("report").textContent);
   const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"]; // Okabe and Ito
   const DASHES = [[], [8, 4], [8, 3, 2, 3], [2, 3]];
-  const ALL = 2 ** 18; // lags up to which every one counts
-  const SOME = 64; // of a bin, beyond
-  const SYNC = 128; // lags between cosines that are taken anew
-  const ROUNDED = 1e-12; // what the sums leave unknown
   const style = getComputedStyle(document.documentElement);
   const ink = () => style.getPropertyValue("--ink").trim(), line = () => style.getPropertyValue("--line").trim();
   const digits = (value, n = 4) => (value == null ? "" : String(+value.toPrecision(n)));
-
-  // -- mathematics ---------------------------------------------------------------------------------------------------
-
-  // Gain times the cosines of the terms, and one for each block that stands still, over all of them: lags 0 to n.
-  function meanKernel(set, n) {
-    const out = new Float64Array(n + 1);
-    for (const w of set.terms) {
-      const ct = Math.cos(w), st = Math.sin(w);
-      for (let from = 0; from <= n; from += SYNC) {
-        const end = Math.min(n + 1, from + SYNC);
-        let c = Math.cos(from * w), s = Math.sin(from * w);
-        for (let m = from; m < end; m++) {
-          out[m] += c;
-          const next = c * ct - s * st;
-          s = s * ct + c * st;
-          c = next;
-        }
-      }
-    }
-    const blocks = set.terms.length + set.still;
-    for (let m = 0; m <= n; m++) out[m] = (set.gain * out[m] + set.still) / blocks;
-    return out;
-  }
-
-  function meanKernelAt(set, lag) {
-    let sum = 0;
-    for (const w of set.terms) sum += Math.cos(lag * w);
-    return (set.gain * sum + set.still) / (set.terms.length + set.still);
-  }
-
-  // Smallest, median and largest value in each bin of lags, and what the text says of all lags, where all are summed.
-  function over(set, starts, end, last) {
-    const low = [], mid = [], high = [], all = last <= ALL ? meanKernel(set, last) : null;
-    starts.forEach((first, i) => {
-      const stop = Math.min((i + 1 < starts.length ? starts[i + 1] : end + 1) - 1, last);
-      if (first > last) return [low, mid, high].forEach((one) => one.push(null));
-      let values;
-      if (all) values = all.slice(first, stop + 1);
-      else {
-        const count = Math.min(stop - first + 1, SOME), step = count > 1 ? (stop - first) / (count - 1) : 0;
-        values = Float64Array.from({length: count}, (_, j) => meanKernelAt(set, first + Math.round(j * step)));
-      }
-      values.sort();
-      const half = values.length >> 1;
-      low.push(values[0]);
-      high.push(values[values.length - 1]);
-      mid.push(values.length % 2 ? values[half] : 0.5 * (values[half - 1] + values[half]));
-    });
-    return {low, mid, high, told: all && told(set, all, last)};
-  }
-
-  function told(set, all, last) {
-    const found = {half: null, negative: null, lowest: Infinity, at: 0, still: set.still};
-    for (let m = 1; m <= last; m++) {
-      if (found.half === null && all[m] < 0.5 - ROUNDED) found.half = m;
-      if (found.negative === null && all[m] < -ROUNDED) found.negative = m;
-      if (all[m] < found.lowest) [found.lowest, found.at] = [all[m], m];
-    }
-    for (const w of set.terms) if (Math.abs(w) * (last + 1) < 2 * Math.PI) found.still++;
-    return found;
-  }
-
-  const ladder = (width, base) => Array.from({length: width / 2}, (_, i) => base ** ((-2 * i) / width));
-
-  // Frequencies of a ladder by a scheme; the formulas are those of rfrope.scaling.
-  const SCHEMES = {
-    default: (g, base) => ladder(g.width, base),
-    linear: (g, base, s) => ladder(g.width, base).map((w) => w / s),
-    ntk: (g, base, s) => ladder(g.width, base * s ** (g.width / (g.width - 2))),
-    yarn: (g, base, s) => {
-      const place = (turns) => (g.width * Math.log(g.original / (2 * Math.PI * turns))) / (2 * Math.log(base));
-      const [floor, ceil] = g.truncate ? [Math.floor, Math.ceil] : [(x) => x, (x) => x];
-      const low = Math.max(floor(place(g.beta_fast)), 0);
-      let high = Math.min(ceil(place(g.beta_slow)), g.width - 1);
-      if (low === high) high += 0.001;
-      return ladder(g.width, base).map((w, i) => {
-        const kept = 1 - Math.min(Math.max((i - low) / (high - low), 0), 1);
-        return (w / s) * (1 - kept) + w * kept;
-      });
-    },
-    llama3: (g, base, s) => ladder(g.width, base).map((w) => {
-      const t = (g.original * w) / (2 * Math.PI);
-      if (g.low_freq_factor === g.high_freq_factor) return t < g.low_freq_factor ? w / s : w;
-      const kept = Math.min(Math.max((t - g.low_freq_factor) / (g.high_freq_factor - g.low_freq_factor), 0), 1);
-      return ((1 - kept) * w) / s + kept * w;
-    }),
-  };
 
   // -- elements ------------------------------------------------------------------------------------------------------
 
@@ -109,30 +17,28 @@
     return made;
   }
 
-  // A number beside a slider on a logarithmic scale; both call `changed`.
-  function slider(parent, name, low, high, start, whole, changed) {
+  // A slider over some values, which it shows.
+  function slider(parent, name, values, start, changed) {
     const label = element("label", name, parent);
-    const range = element("input", "", label, {type: "range", min: 0, max: 1000, step: 1});
-    const number = element("input", "", label, {type: "number", min: low, max: high, step: "any", name});
-    for (const input of [range, number]) input.setAttribute("aria-label", name);
-    const ratio = Math.log(high / low);
+    const range = element("input", "", label, {type: "range", min: 0, step: 1, name});
+    const shown = element("output", "", label);
+    range.setAttribute("aria-label", name);
     const control = {
-      value: start,
-      set(value) {
-        control.value = Math.min(Math.max(whole ? Math.round(value) : value, low), high);
-        number.value = control.value;
-        range.value = Math.round((1000 * Math.log(control.value / low)) / ratio);
-        range.setAttribute("aria-valuetext", control.value); // and not the place on the scale
+      label,
+      index: start,
+      set(index) {
+        control.index = range.value = index;
+        shown.textContent = control.values[index];
+        range.setAttribute("aria-valuetext", control.values[index]); // and not its number
+      },
+      offer(choices, index) {
+        control.values = choices;
+        range.max = choices.length - 1;
+        control.set(index);
       },
     };
-    control.set(start);
-    // what is no number leaves the value as it was, what is out of range goes to the end
-    number.addEventListener("change", () => { control.set(number.value === "" ? control.value : +number.value); changed(); });
-    range.addEventListener("input", () => {
-      const value = low * Math.exp((ratio * range.value) / 1000);
-      control.set(whole ? value : +value.toPrecision(4));
-      changed();
-    });
+    control.offer(values, start);
+    range.addEventListener("input", () => { control.set(+range.value); changed(); });
     return control;
   }
 
@@ -195,61 +101,58 @@
   addEventListener("resize", () => charts.forEach((resize) => resize()));
   const short = (u, splits) => splits.map((v) => (v == null ? "" : v >= 1e6 ? digits(v / 1e6) + "M" : digits(v)));
 
-  // -- mean kernels and wavelengths, with their sliders --------------------------------------------------------------
+  // -- mean kernels and wavelengths, with their choices --------------------------------------------------------------
 
   function curves(parent, given) {
     const controls = element("div", "", parent, {className: "controls"});
-    const state = {context: slider(controls, "context", 2, given.most, given.context, true, () => draw())};
-    const changed = () => { state.tried = true; draw(); };
-    const of = given.ladder;
-    const several = given.groups && given.groups.length > 1;
-    if (several) state.group = chooser(controls, given.group_name, given.groups.map((g, i) => [i, g]), given.group, () => draw());
-    if (of) state.base = slider(controls, "base", Math.min(100, of.base), Math.max(1e8, of.base), of.base, false, changed);
-    if (of) state.scheme = chooser(controls, "scheme", Object.keys(SCHEMES).map((s) => [s, s]), of.scheme, changed);
-    state.factor = slider(controls, "factor", 1, 64, of ? of.factor : 1, false, changed);
-    const reset = element("button", "reset", controls, {type: "button"});
-    reset.addEventListener("click", () => {
-      state.tried = false;
-      state.context.set(given.context);
-      if (of) { state.base.set(of.base); state.scheme.value = of.scheme; }
-      state.factor.set(of ? of.factor : 1);
+    const several = given.groups.length > 1, any = given.others.length > 0;
+    const context = slider(controls, "context", given.contexts, given.start, () => draw());
+    const group = several && chooser(controls, "head", given.groups.map((name, i) => [i, name]), given.group, () => draw());
+    const beside = any && chooser(controls, "one more line", [["", "none"], ...given.others.map((one, i) => [i, one.name])], "", () => {
+      offer();
+      draw();
+    });
+    const value = any && slider(controls, "value", [""], 0, () => draw());
+    function offer() {
+      const other = given.others[beside.value];
+      value.label.hidden = !other;
+      value.offer(other ? other.sets.map((one) => one.label) : [""], 0);
+    }
+    if (any) offer();
+    element("button", "reset", controls, {type: "button"}).addEventListener("click", () => {
+      context.set(given.start);
+      if (any) { beside.value = ""; offer(); }
       draw();
     });
 
-    const shown = () => given.sets.filter((s) => !several || s.group === +state.group.value);
-    // What the sliders make: of the ladder by the scheme, or else the first set with all wavelengths times the factor.
-    function trial() {
-      const first = shown()[several ? 0 : given.stretched];
-      if (!state.tried) return null;
-      const terms = of ? SCHEMES[state.scheme.value](of, state.base.value, state.factor.value)
-        : first.terms.map((w) => w / state.factor.value);
-      return {label: "as the sliders say", terms, still: of ? of.still : first.still, gain: 1, last: given.context - 1};
+    const ofGroup = (number) => given.sets.filter((one) => !several || one.group === number);
+    const slots = Math.max(...(several ? given.groups : [0]).map((_, i) => ofGroup(i).length));
+    // the lines in the order of their colours: those of the command, the one more, and the kernel
+    function lines() {
+      const sets = ofGroup(several ? +group.value : 0);
+      const own = Array.from({length: slots}, (_, i) => sets[i] || null);
+      const other = any && given.others[beside.value];
+      return [...own, other ? other.sets[value.index] : null];
     }
-    const slots = Math.max(...(several ? given.groups : [0]).map((_, i) => given.sets.filter((s) => !several || s.group === i).length));
-    const names = Array.from({length: slots + 1}, (_, i) => look(i));
-    if (given.phi) names.push({colour: ink(), dash: []});
+    const phi = () => given.phi[several ? +group.value : 0];
 
+    const names = Array.from({length: slots + 1}, (_, i) => look(i));
+    if (phi()) names.push({colour: ink(), dash: []});
     element("p", given.caption, parent, {className: "note"});
     const series = [{}], bands = [];
-    for (const one of names.slice(0, slots + 1)) {
-      const at = series.length;
-      series.push({stroke: one.colour, dash: one.dash, width: 1.6, points: {show: false}});
-      series.push({stroke: "transparent", points: {show: false}}, {stroke: "transparent", points: {show: false}});
-      bands.push({series: [at + 2, at + 1], fill: one.colour + "38"});
-    }
-    const phiAt = series.length;
-    if (given.phi) {
-      series.push({stroke: ink, width: 1.6, points: {show: false}});
-      series.push({stroke: "transparent", points: {show: false}}, {stroke: "transparent", points: {show: false}});
-      bands.push({series: [phiAt + 2, phiAt + 1], fill: "#7f7f7f40"});
-    }
+    names.forEach((one, i) => {
+      const at = series.length, isPhi = i > slots, hidden = {stroke: "transparent", points: {show: false}};
+      series.push({stroke: isPhi ? ink : one.colour, dash: one.dash, width: 1.6, points: {show: false}}, hidden, {...hidden});
+      bands.push({series: [at + 2, at + 1], fill: isPhi ? "#7f7f7f40" : one.colour + "38"});
+    });
     const where = element("p", "", parent, {className: "note"});
+    const middles = given.starts.map((first, i) => (first + given.ends[i]) >> 1);
     let ready = false;
     const kernelPlot = chart(parent, given.title, {
-      scales: {x: {time: false, distr: 3, range: () => [1, Math.max(state.context.value - 1, 2)]}},
+      scales: {x: {time: false, distr: 3, range: () => [1, Math.max(given.contexts[context.index] - 1, 2)]}},
       axes: [{label: given.xlabel, values: short}, {label: given.ylabel, size: 64}],
       series, bands, hooks: {setCursor: [() => read()]},
-    }, [given.starts, ...series.slice(1).map(() => given.starts.map(() => null))]);
+    }, [middles, ...series.slice(1).map(() => middles.map(() => null))]);
     const name = legend(parent, names, (number, on) => {
       for (let i = 0; i < 3; i++) kernelPlot.setSeries(1 + 3 * number + i, {show: on});
       if (number <= slots && waves) waves.setSeries(number + 1, {show: on});
@@ -269,64 +172,38 @@
     }
 
     const drawn = {};
+    const filled = (values) => middles.map((_, i) => values[i] ?? null); // a line may end before the figure
     function draw() {
-      const context = state.context.value, sets = shown(), tried = trial();
-      const rows = [["", "first < 1/2", "first < 0", "lowest", "at", "never turn"]];
-      const data = [given.starts.map((first, i) => drawnAt(i))];
-      drawn.sets = {};
-      for (let i = 0; i <= slots; i++) {
-        const set = i < slots ? sets[i] : tried;
-        if (!set) { data.push(...Array(3).fill(given.starts.map(() => null))); continue; }
-        const last = set.last === given.context - 1 ? context - 1 : Math.min(set.last, context - 1);
-        const found = over(set, given.starts, given.most - 1, last);
-        drawn.sets[set.label] = found;
-        data.push(found.mid, found.low, found.high);
-        const at = found.told;
-        rows.push([set.label, ...(at ? [at.half ?? "never", at.negative ?? "never", at.lowest.toFixed(3), at.at, at.still]
-          : ["", "", "", "", ""]).map(String)]);
-      }
-      if (given.phi) {
-        const phi = given.phi[several ? +state.group.value : 0];
-        data.push(phi.values, phi.values.map((v, i) => v - phi.stderr[i]), phi.values.map((v, i) => v + phi.stderr[i]));
-      }
-      kernelPlot.setData(data);
+      const shown = lines(), size = given.contexts[context.index];
+      const all = phi() ? [...shown, phi()] : shown;
+      kernelPlot.setData([middles, ...all.flatMap((one) => ["mid", "low", "high"].map((part) => filled(one ? one[part] : [])))]);
+      const rows = shown.filter(Boolean).map((one) => [one.label, ...(one.rows[context.index] || ["", "", "", "", ""])]);
       readout.replaceChildren();
-      table(readout, rows, [0]);
-      if (context - 1 > ALL)
-        element("p", `Beyond ${ALL} positions a sample of the lags is summed, and no first lag is given.`, readout, {className: "note"});
+      table(readout, [["", "first < 1/2", "first < 0", "lowest", "at", "never turn"], ...rows], [0]);
+      if (shown[0] && !shown[0].rows[context.index])
+        element("p", "At this length a sample of the lags is summed, and no first lag is given.", readout, {className: "note"});
       if (waves) {
-        const all = [...Array.from({length: slots}, (_, i) => sets[i]), tried];
-        const most = Math.max(...all.filter(Boolean).map((s) => s.terms.length));
-        const index = Array.from({length: most}, (_, i) => i);
-        waves.setData([index, ...all.map((s) => index.map((i) => (s && s.terms[i] ? (2 * Math.PI) / Math.abs(s.terms[i]) : null))),
-          index.map(() => context)]);
+        const index = Array.from({length: Math.max(...shown.filter(Boolean).map((one) => one.wavelengths.length))}, (_, i) => i);
+        waves.setData([index, ...shown.map((one) => index.map((i) => (one ? one.wavelengths[i] ?? null : null))), index.map(() => size)]);
       }
-      Object.assign(drawn, {context, tried: tried && tried.terms, lags: given.starts});
+      Object.assign(drawn, {context: size, rows, sets: shown.filter(Boolean)});
       read();
-    }
-    // the lag at which a bin is drawn: its middle
-    function drawnAt(i) {
-      const stop = (i + 1 < given.starts.length ? given.starts[i + 1] : given.most) - 1;
-      return (given.starts[i] + stop) >> 1;
     }
     function read() {
       if (!ready) return;
-      const i = kernelPlot.cursor.idx, sets = shown(), labels = [...Array.from({length: slots}, (_, j) => sets[j] && sets[j].label)];
-      labels.push(state.tried ? "as the sliders say" : "");
-      labels.forEach((label, j) => {
-        const [mid, low, high] = [0, 1, 2].map((part) => (i == null ? null : kernelPlot.data[1 + 3 * j + part][i]));
+      const i = kernelPlot.cursor.idx, at = (number, part) => (i == null ? null : kernelPlot.data[1 + 3 * number + part][i]);
+      lines().forEach((one, number) => {
+        const [mid, low, high] = [0, 1, 2].map((part) => at(number, part));
         const range = mid !== null && low !== high ? ` (${low.toFixed(4)} to ${high.toFixed(4)})` : "";
-        name(j, label ? label + (mid === null ? "" : `: ${mid.toFixed(4)}${range}`) : "");
+        name(number, one ? one.label + (mid === null ? "" : `: ${mid.toFixed(4)}${range}`) : "");
       });
-      if (given.phi) {
-        const v = i == null ? null : kernelPlot.data[phiAt][i], low = i == null ? null : kernelPlot.data[phiAt + 1][i];
-        name(slots + 1, "Φ" + (v == null ? "" : `: ${v.toFixed(4)} ± ${(v - low).toFixed(4)}, one standard deviation of independent draws`));
+      if (phi()) {
+        const [mid, low] = [at(slots + 1, 0), at(slots + 1, 1)];
+        name(slots + 1, "Φ" + (mid === null ? "" : `: ${mid.toFixed(4)} ± ${(mid - low).toFixed(4)}, one standard deviation of independent draws`));
       }
-      if (i == null) where.textContent = "Point at the figure to read its values.";
-      else {
-        const stop = (i + 1 < given.starts.length ? given.starts[i + 1] : given.most) - 1;
-        where.textContent = stop > given.starts[i] ? `lags ${given.starts[i]} to ${stop}: median (smallest to largest)` : `lag ${stop}`;
-      }
+      const [first, end] = i == null ? [] : [given.starts[i], given.ends[i]];
+      where.textContent = i == null ? "Point at the figure to read its values."
+        : end > first ? `lags ${first} to ${end}: median (smallest to largest)` : `lag ${end}`;
     }
     ready = true;
     draw();

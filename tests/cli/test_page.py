@@ -1,4 +1,4 @@
-"""``--html``: a page holds what the text says, asks for nothing, and a browser draws it and follows the sliders."""
+"""``--html``: a page holds what the text says, asks for nothing, and a browser draws what Python computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from campaign import campaign
 
 import rfrope
-from rfrope import analysis, scaling
+from rfrope import analysis
 from rfrope.cli import page
 
 pytestmark = pytest.mark.usefixtures("quick_fits")
@@ -72,7 +72,7 @@ def test_a_page_holds_the_text_and_asks_for_nothing(made, config, command):
     assert not re.search(r"""(src|href)\s*=|@import|url\((?!data:)""", re.sub(r"<script.*?</script>", "", content))
     assert "default-src 'none'" in content
     assert "Permission is hereby granted" in content  # uPlot's licence goes with it
-    assert len(content) < 300_000
+    assert len(content) < 500_000
     assert f"rfrope {command} " in parts(path, "copyable")[-1]["text"]
 
 
@@ -96,15 +96,6 @@ def test_a_page_begins_with_what_was_found(made, config, command):
         assert paragraph in " ".join(told.split())
 
 
-def test_the_caption_names_the_line_that_sliders_start_from():
-    line = page.Curve("as it is", rfrope.geometric(4), 7)
-    for ladder, words in (
-        (None, "factor draws “as it is” once more, with all wavelengths times the factor."),
-        ({"width": 8}, "base, scheme and factor draw one more line, which begins as “as it is”."),
-    ):
-        assert page.curves("", [line], 8, ladder=ladder)["caption"].endswith(f"that of the command; {words}")
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_tables_of_a_page_are_those_of_the_text(made, config, command):
     path, told = made(*COMMANDS[command](config))
@@ -116,23 +107,6 @@ def test_tables_of_a_page_are_those_of_the_text(made, config, command):
     for table in tables[:1]:
         for row in table["rows"]:
             assert any({cell for cell in row if cell} <= line for line in words), row
-
-
-def test_curves_hold_the_frequencies_themselves(made, config):
-    path, _ = made("inspect", config)
-    (figure,) = parts(path, "curves")
-    (rope,) = rfrope.from_config(config)
-    assert figure["sets"][0]["terms"] == rope.frequencies.tolist()
-    assert figure["ladder"]["scheme"] == "yarn"
-    assert (figure["context"], figure["most"]) == (512, 2048)
-
-
-def test_several_axes_go_along_the_diagonal(made):
-    path, _ = made("design", "gaussian(scale=8, ndim=2)", "--head-dim", "16", "--context", "24,14")
-    (figure,) = parts(path, "curves")
-    omega = rfrope.design("gaussian(scale=8, ndim=2)", head_dim=16, context=(24, 14), rng=0).frequencies
-    assert figure["sets"][0]["terms"] == np.sum(omega, axis=-1).tolist()
-    assert "every axis" in figure["xlabel"]
 
 
 def test_the_library_is_the_one_that_was_published():
@@ -147,14 +121,6 @@ def test_text_cannot_leave_its_place():
     assert content.count("<script>alert") == 0
     report = re.search(r'id="report">(.*?)</script>', content, re.DOTALL)[1]
     assert json.loads(report)["parts"][0]["text"] == hostile
-
-
-@pytest.mark.parametrize("last", [1, 2, 7, 511, 10**6])
-def test_bins_hold_every_lag_once(last):
-    starts = page.first_lags(last)
-    assert starts[0] == 1
-    assert np.all(np.diff(starts) > 0)
-    assert starts[-1] <= last
 
 
 def test_each_table_of_inspect_stands_below_its_title(made):
@@ -183,31 +149,28 @@ def test_a_head_of_a_page_has_its_number(made):
     assert [one["group"] for one in figure["sets"]] == [0, 1, 2]
     assert len(figure["groups"]) == len(figure["phi"]) == 3
     assert not figure["waves"]
+    assert not figure["others"]
 
 
 def test_the_script_finds_what_it_asks_for(made, config):
-    """Every field that it reads of a figure is in the page."""
+    """Every field that it reads of a figure is in the page, and it computes no cosine of its own."""
     script = (pathlib.Path(page.__file__).parents[1] / "data" / "page" / "page.js").read_text("utf-8")
-    asked = set(re.findall(r"\b(?:part|given)\.(\w+)", script))
-    found = set()
+    asked, found = set(re.findall(r"\b(?:part|given)\.(\w+)", script)), set()
     for command in COMMANDS:
-        report = re.search(
-            r'id="report">(.*?)</script>', made(*COMMANDS[command](config))[0].read_text("utf-8"), re.DOTALL
-        )
+        content = made(*COMMANDS[command](config))[0].read_text("utf-8")
+        report = re.search(r'id="report">(.*?)</script>', content, re.DOTALL)
         found |= {key for one in json.loads(report[1])["parts"] for key in one}
     assert asked
     assert asked <= found
+    assert not re.search(r"Math\.(cos|sin|log|exp|pow|PI)|\*\*", script)
+
+
+def test_a_ladder_is_changed_by_bases_and_schemes_and_other_sets_are_stretched(made, config):
     (figure,) = parts(made("inspect", config)[0], "curves")
-    assert figure["ylabel"] == "mean kernel"
-    assert figure["ladder"]["width"] == 32
-    config.write_text(json.dumps(CONFIG | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}))
-    (figure,) = parts(made("plan", config, "--context", "1024")[0], "curves")
-    assert figure["ladder"]["base"] == 1e4
-
-
-def test_schemes_that_a_page_does_not_compute_have_no_ladder():
-    assert page.ladder(64, 1e4, {"rope_type": "longrope"}, still=0, context=512) is None
-    assert page.ladder(64, 1e4, {"rope_type": "yarn", "factor": 2.0}, still=1, context=512)["original"] == 512
+    names = ["base", *(f"{name}, factor" for name in ("linear", "ntk", "yarn", "llama3"))]
+    assert [one["name"] for one in figure["others"]] == names
+    (figure,) = parts(made("design", "matern(nu=1.5)", "--head-dim", "32", "--context", "256")[0], "curves")
+    assert [one["name"] for one in figure["others"]] == ["all wavelengths, times"]
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------------
@@ -238,9 +201,9 @@ def test_a_browser_shows_a_page(made, config, command):
 
 
 MOVE = """
-  const settle = async (name, value) => {
+  const settle = async (name, value, event) => {
     const one = document.querySelector(`[name="${name}"]`);
-    one.value = value; one.dispatchEvent(new Event("change")); await wait(10);
+    one.value = value; one.dispatchEvent(new Event(event)); await wait(10);
   };
   const seen = () => JSON.parse(JSON.stringify(rfrope.drawn.find((one) => one && one.sets)));
   const texts = (row) => [...row.cells].map((cell) => cell.textContent);
@@ -248,107 +211,43 @@ MOVE = """
 """
 
 
-LONG = {"original_max_position_embeddings": 128}
-BANDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-SCHEMES = {
-    "default": lambda omega, base, factor: rfrope.Rope(omega),
-    "linear": lambda omega, base, factor: scaling.linear(omega, factor),
-    "ntk": lambda omega, base, factor: scaling.ntk(omega, factor),
-    "yarn": lambda omega, base, factor: scaling.yarn(omega, factor, base=base, **LONG),
-    "llama3": lambda omega, base, factor: scaling.llama3(omega, factor, **BANDS, **LONG),
-}
-
-
-def ranges(omega, starts, most, last):
-    """Smallest, median and largest mean kernel of the lags of each bin up to the last, None beyond."""
-    ends = np.append(starts[1:], most) - 1
-    values = analysis.mean_kernel(omega, np.arange(last + 1))
-    bins = [values[a : min(b, last) + 1] for a, b in zip(starts, ends, strict=True) if a <= last]
-    return [[float(f(one)) for one in bins] for f in (np.min, np.median, np.max)]
-
-
-def assert_drawn(found, label, omega, last, most=2048):
-    held, starts = found["sets"][label], np.asarray(found["lags"])
-    for name, wanted in zip(("low", "mid", "high"), ranges(omega, starts, most, last), strict=True):
-        np.testing.assert_allclose(held[name][: len(wanted)], wanted, atol=1e-11)
-        assert held[name][len(wanted) :] == [None] * (len(starts) - len(wanted))
-
-
 @campaign
-def test_sliders_move_the_curves_to_where_python_has_them(made, config):
-    path, _ = made("inspect", config)
-    trials = [("default", 2e4, 1.0), ("linear", 1e4, 3.0), ("ntk", 1e4, 8.0), ("yarn", 5e3, 6.0), ("llama3", 1e4, 8.0)]
-    moves = "".join(
-        f'await settle("scheme", "{name}"); await settle("base", {base}); await settle("factor", {factor});'
-        "found.push(seen());"
-        for name, base, factor in trials
-    )
-    script = MOVE + 'const found = [seen()]; const first = rows(); await settle("context", 1500); found.push(seen());'
-    script += moves + 'document.querySelector(".controls button").click(); found.push(seen());'
-    found, console = browser.run(path, script + "return {found, first, last: rows()};")
-    assert console == []
-    (rope,) = rfrope.from_config(config)
-    states = found["found"]
-    label = str(config)
-    assert_drawn(states[0], label, rope.frequencies, 511)
-    assert_drawn(states[1], label, rope.frequencies, 1499)
-    for (name, base, factor), state in zip(trials, states[2:], strict=False):
-        wanted = SCHEMES[name](rfrope.geometric(16, base=base), base, factor).frequencies
-        np.testing.assert_allclose(state["tried"], wanted, rtol=1e-12, err_msg=name)
-        assert_drawn(state, "as the sliders say", wanted, 1499)
-        assert_drawn(state, label, rope.frequencies, 1499)
-    assert states[-1] == states[0], "reset"
-    summary = analysis.summarise(rope).axes[0]
-    words = [str(lag or "never") for lag in (summary.half_lag, summary.first_negative_lag)]
-    told = [label, *words, f"{summary.lowest:.3f}", str(summary.lowest_lag), str(summary.n_dead)]
-    assert found["first"][1] == found["last"][1] == told
-
-
-@campaign
-def test_sliders_keep_to_their_range_and_say_their_value(made, config):
+def test_choices_show_the_numbers_that_python_computed(made, config):
     path, _ = made("inspect", config)
     script = (
         MOVE
         + """
-      const boxes = () => [...document.querySelectorAll(".controls input[type=number]")];
-      const state = () => boxes().map((box) => [box.value, box.previousSibling.getAttribute("aria-valuetext")]);
-      const found = {start: state(), labels: boxes().map((box) => [box.ariaLabel, box.previousSibling.ariaLabel])};
-      for (const value of ["1e9", "-5", "0", "", "77.7"]) {
-        for (const box of boxes()) { box.value = value; box.dispatchEvent(new Event("change")); }
-        found[value] = state();
-      }
-      const range = document.querySelector(".controls input[type=range]");
-      range.value = 0; range.dispatchEvent(new Event("input"));
-      found.slid = state()[0];
-      return found;"""
+      const found = [seen()], told = [rows()];
+      const shown = (name) => document.querySelector(`[name="${name}"]`).nextSibling.textContent;
+      await settle("context", 3, "input"); found.push(seen()); told.push(rows(), shown("context"));
+      await settle("one more line", 3, "change"); await settle("value", 1, "input"); found.push(seen());
+      told.push(shown("value"));
+      document.querySelector(".controls button").click(); found.push(seen());
+      return {found, told};"""
     )
     found, console = browser.run(path, script)
     assert console == []
-    assert found["labels"] == [[name, name] for name in ("context", "base", "factor")]
-    for text, values in {
-        "start": ("512", "10000", "4"),
-        "1e9": ("2048", "100000000", "64"),
-        "-5": ("2", "100", "1"),
-        "0": ("2", "100", "1"),
-        "": ("2", "100", "1"),
-        "77.7": ("78", "100", "64"),
-    }.items():
-        assert found[text] == [[value, value] for value in values], text
-    assert found["slid"] == ["2", "2"]
+    (figure,) = parts(path, "curves")
+    own, other = figure["sets"][0], figure["others"][3]["sets"][1]
+    states = found["found"]
+    assert [state["sets"] for state in states] == [[own], [own], [own, other], [own]]
+    assert [state["context"] for state in states] == [512, figure["contexts"][3], figure["contexts"][3], 512]
+    assert found["told"][0][1] == [own["label"], *own["rows"][figure["start"]]]
+    assert found["told"][1][1] == [own["label"], *own["rows"][3]]
+    assert found["told"][2:] == [str(figure["contexts"][3]), "yarn, factor 4"]
+    assert states[-1] == states[0], "reset"
 
 
 @campaign
 def test_a_head_is_chosen_and_its_kernel_with_it(made):
     path, _ = made(*COMMANDS["design"](None))
-    found, console = browser.run(path, MOVE + 'await settle("head", 2); return seen();')
+    found, console = browser.run(path, MOVE + 'await settle("head", 2, "change"); return seen();')
     assert console == []
-    rope = rfrope.design("matern(nu=1.5)", head_dim=32, heads=3, ladder=(8.0, 64.0), context=256, rng=0)
-    assert_drawn(found, "these frequencies", rope.frequencies[2, :, 0], 255, most=1024)
     (figure,) = parts(path, "curves")
-    starts = np.asarray(figure["starts"])
-    middle = (starts + np.append(starts[1:], 1024) - 1) // 2
+    assert found["sets"] == [figure["sets"][2]]
+    middle = (np.asarray(figure["starts"]) + figure["ends"]) // 2
     law = rfrope.kernel("matern", nu=1.5, scale=64.0)
-    np.testing.assert_allclose(figure["phi"][2]["values"], law(middle), atol=1e-12)
+    np.testing.assert_allclose(figure["phi"][2]["mid"], law(middle), atol=1e-6)
 
 
 @campaign

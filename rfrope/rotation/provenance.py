@@ -1,0 +1,166 @@
+"""The origin of a Rope's frequencies: kernel and design, or the place in a model's config, and what changed them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from rfrope._core.arguments import show
+
+_PLAIN = {str, int, float, bool, type(None)}  # kinds of values that need no copy
+_PAIRINGS_FROM = ("known", "given", "assumed")
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    """Place in a model's config that describes a RoPE, and what its model type says beside the frequencies.
+
+    Attributes
+    ----------
+    name : str
+        ``""`` for the top of a config with one RoPE, ``"text_config.full_attention"``.
+    model_type : str
+        As the config gives it there.
+    pairing_from : {"known", "given", "assumed"} or None
+        Where the Rope's pairing is from: the table of transformers' attention classes, the caller, or nowhere, where
+        the model type is unknown and "half" is a guess. None for a Rope that no config describes.
+    turns_last : bool
+        True where the model turns the last features of a query or key, and not the first, as in latent attention.
+    note : str
+        What else must be known of how this model type turns its features.
+    window : int or None
+        Positions that the layers see, the token itself counted; None where some see all.
+    windows : dict
+        The same for each kind of layer, where they differ.
+    qk_head_dim : int or None
+        Features that a score compares, more than ``head_dim`` with latent attention.
+    """
+
+    name: str = ""
+    model_type: str = ""
+    pairing_from: str | None = None
+    turns_last: bool = False
+    note: str = ""
+    window: int | None = None
+    windows: dict[str, int | None] = field(default_factory=dict)
+    qk_head_dim: int | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Provenance:
+    """Origin of a Rope's frequencies. All fields are optional; they describe and change nothing that is computed.
+
+    Attributes
+    ----------
+    kernel : str, tuple of str or None
+        Text of the kernel that the frequencies realise, or one for each head.
+    design, norm : str or None
+        How they were chosen (`rfrope.design`), and the error that an optimised design made small.
+    seed : int, list of int or None
+        Of a random design.
+    error : dict
+        ``rms`` and ``sup`` of the design's error over the context.
+    lower_bound : float or None
+        Root mean square error that no design with as many blocks falls below.
+    rope_parameters : dict
+        The scheme of a config and its values, defaults filled in, under the names of transformers 5.
+    model : ModelPart
+        The place in the config, for a Rope of `rfrope.from_config`.
+    scaled_by : tuple of dict
+        The schemes of `rfrope.scaling` that have changed the frequencies, in order, with their arguments.
+    extra : dict
+        Whatever else the maker of the frequencies says, under names of its own.
+
+    Examples
+    --------
+    >>> source = Provenance.from_dict({"kernel": "gaussian(scale=32.0)", "seed": 3, "author": "me"})
+    >>> source.kernel, source.seed, source.extra
+    ('gaussian(scale=32.0)', 3, {'author': 'me'})
+    >>> source
+    Provenance(kernel='gaussian(scale=32.0)', seed=3, author='me')
+    """
+
+    kernel: str | tuple[str, ...] | None = None
+    design: str | None = None
+    norm: str | None = None
+    seed: Any = None
+    error: dict[str, float] = field(default_factory=dict)
+    lower_bound: float | None = None
+    rope_parameters: dict[str, Any] = field(default_factory=dict)
+    model: ModelPart = ModelPart()
+    scaled_by: tuple[dict[str, Any], ...] = ()
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is known as one flat dict of plain numbers, strings, lists and dicts: what a file stores.
+
+        Examples
+        --------
+        >>> Provenance(design="optimised", model=ModelPart(model_type="llama")).to_dict()
+        {'design': 'optimised', 'model_type': 'llama'}
+        """
+        held = {name: value for name, value in vars(self).items() if name not in ("model", "extra")} | vars(self.model)
+        said = {name: value for name, value in held.items() if not _is_empty(value)}
+        lists = {name: list(value) for name, value in said.items() if isinstance(value, tuple)}
+        return {name: copied(value) for name, value in (said | lists | self.extra).items()}
+
+    @classmethod
+    def from_dict(cls, held: Mapping[str, Any]) -> Provenance:
+        """Return the record of such a dict, which is copied.
+
+        Parameters
+        ----------
+        held : mapping
+            Keys that are no field, and values of another kind than the field's, go into `extra`. Dicts of earlier
+            versions are understood: they have ``pairing`` for ``pairing_from`` and ``turned`` for ``turns_last``.
+
+        Raises
+        ------
+        TypeError
+            For keys that are not text.
+        """
+        if strange := [name for name in held if not isinstance(name, str)]:
+            raise TypeError(f"source has the key {show(strange[0])}; expected names")
+        rest = {name: copied(value) for name, value in held.items()}
+        if rest.get("pairing") in _PAIRINGS_FROM:
+            rest["pairing_from"] = rest.pop("pairing")
+        if rest.get("turned") in ("first", "last"):
+            rest["turns_last"] = rest.pop("turned") == "last"
+        known = {name: rest.pop(name) for name, kinds in _KINDS.items() if isinstance(rest.get(name), kinds)}
+        known |= {name: tuple(known[name]) for name in ("kernel", "scaled_by") if isinstance(known.get(name), list)}
+        part = ModelPart(**{name: known.pop(name) for name in _PART if name in known})
+        unsaid = [name for name in _KINDS if rest.get(name, "") is None]
+        return cls(**known, model=part, extra={name: value for name, value in rest.items() if name not in unsaid})
+
+    def __repr__(self) -> str:
+        return f"Provenance({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
+
+_PART = tuple(each.name for each in fields(ModelPart))
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("design", "norm", "name", "model_type", "note", "pairing_from"), (str,)),
+    **dict.fromkeys(("error", "rope_parameters", "windows"), (dict,)),
+    **dict.fromkeys(("window", "qk_head_dim"), (int,)),
+    "kernel": (str, list, tuple),
+    "seed": (int, list),
+    "lower_bound": (float, int),
+    "turns_last": (bool,),
+    "scaled_by": (list, tuple),
+}
+
+
+def _is_empty(value: Any) -> bool:
+    """Say whether a field is one that a file leaves out; a seed or a bound of 0 is not."""
+    return value is None or value is False or (isinstance(value, str | dict | tuple) and not value)
+
+
+def copied(value: Any, depth: int = 4) -> Any:
+    """Return a copy of plain values, faster than `copy.deepcopy`, which takes over at a depth: one may hold itself."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is dict and depth:
+        return {name: copied(one, depth - 1) for name, one in value.items()}
+    return [copied(one, depth - 1) for one in value] if kind is list and depth else copy.deepcopy(value)
