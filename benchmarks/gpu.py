@@ -244,18 +244,18 @@ def accuracies(place: Place) -> dict[str, float | str]:
 
 def device() -> tuple[Place, Timer, list[str]]:
     """Return the current CUDA device, and lines that say what it is, or raise `Missing` with the reason."""
-    from rfrope._core.libraries import probe_cupy
+    from rfrope._accel.findings import LIBRARIES
 
-    (found,) = probe_cupy()
-    if not found["active"]:
-        raise Missing(f"CuPy: {found['reason']}")
+    found = LIBRARIES["CuPy"][0].finding()
+    if not found.active:
+        raise Missing(f"CuPy: {found.reason}")
     import cupy
 
     number = cupy.cuda.runtime.getDevice()
-    one, properties = found["devices"][number], cupy.cuda.runtime.getDeviceProperties(number)
+    one, properties = found.devices[number], cupy.cuda.runtime.getDeviceProperties(number)
     head = [
         f"{one['name']}, compute capability {one['compute_capability']}, {one['memory'] / 2**30:.0f} GiB",
-        f"CuPy {found['detail']}",
+        f"CuPy {found.detail}",
         machine.versions(PACKAGES),
         time.strftime("%Y-%m-%d"),
     ]

@@ -15,14 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from rfrope._core import threads
+from rfrope._core import parallel
 
 PACKAGES = ("numpy", "numba", "finufft", "scipy", "torch", "onnxruntime", "scikit-learn", "ml_dtypes")
 
 
 def cores() -> int:
     """How many threads everybody gets."""
-    return threads.available()
+    return parallel.available()
 
 
 def processor() -> str:

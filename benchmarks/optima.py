@@ -24,7 +24,7 @@ import numpy as np
 import rfrope
 from benchmarks import machine
 from rfrope import kernels
-from rfrope._core import threads
+from rfrope._core import parallel
 from rfrope.designs.descent import descend
 from rfrope.designs.lags import Lags
 from rfrope.kernels import Kernel
@@ -63,7 +63,7 @@ def least_of_random_starts(kernel: Kernel, max_lag: int, n_blocks: int, starts: 
     def minimum(number: int) -> float:
         return descend(lags, random_start(kernel, n_blocks, number), 200, 1e-6)[1]
 
-    square = min(threads.ordered_map(minimum, range(starts), threads.allowed()))
+    square = min(parallel.ordered_map(minimum, range(starts), parallel.allowed()))
     total = math.prod(2 * m + 1 for m in reach)
     return math.sqrt(square * total / (total + 1))  # lag 0 counts as one lag of the half, as `optimise` has it
 

@@ -136,14 +136,14 @@ class EngineTable(SphinxDirective):
         """Return one definition for each record."""
         lines: list[str] = []
         for engine in rfrope.exports.records():
-            lines += [f"``{engine.name}``", ""]
+            lines += [engine.name, ""]
             fields = {
-                "Takes": engine.carries,
-                "Cannot carry": engine.lacks,
-                "Rounds": engine.exact,
-                "Files": ", ".join(f"``{suffix}``" for suffix in engine.suffixes),
-                "Options": ", ".join(f"``{option}``" for option in engine.options),
-                "Source": engine.source,
+                "Takes": engine.format.carries,
+                "Cannot carry": engine.format.lacks,
+                "Rounds": engine.format.exact,
+                "Files": ", ".join(f"``{suffix}``" for suffix in engine.format.suffixes),
+                "Options": ", ".join(f"``{option}``" for option in engine.format.options),
+                "Source": engine.format.source,
             }
             lines += [f"    :{name}: {text}" for name, text in fields.items() if text] + [""]
         return self.parse_text_to_nodes("\n".join(lines))
@@ -155,10 +155,11 @@ class RuleTable(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return one definition for each record."""
         lines: list[str] = []
-        for engine in rfrope.models.ENGINES:
-            kinds = ", ".join(f"``{name}``" for name in engine.model_types) or "all that `from_config` knows"
-            lines += [f"{engine.name} {engine.version}", "", f"    :Model types: {kinds}", "    :Sources:"]
-            files = (re.sub(r"([^ ,]*/[^ ,]*)", r"``\1``", source) for source in engine.sources)
+        for engine in (one for one in rfrope.engines.records() if one.reading is not None):
+            reading = engine.reading
+            kinds = ", ".join(f"``{name}``" for name in reading.model_types) or "all that `from_config` knows"
+            lines += [f"{engine.name} {reading.version}", "", f"    :Model types: {kinds}", "    :Sources:"]
+            files = (re.sub(r"([^ ,]*/[^ ,]*)", r"``\1``", source) for source in reading.sources)
             lines += [*(f"        - {source}" for source in files), ""]
         return self.parse_text_to_nodes("\n".join(lines))
 

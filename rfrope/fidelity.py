@@ -1,4 +1,4 @@
-"""What frequencies reach against their kernel over a context, and what independent draws would."""
+"""Errors of frequencies against their kernel over a context, and those of independent draws."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 7  # lags that a reader sees
 
 
 @dataclass(frozen=True)
-class Reached(Result):
+class HeadError(Result):
     """One head: errors of its mean kernel ``(1/D) sum_i cos(lag . omega_i)`` against Phi, and its wavelengths.
 
     Attributes
@@ -42,7 +42,7 @@ class Reached(Result):
 
 
 @dataclass(frozen=True)
-class AtLag(Result):
+class LagError(Result):
     """One lag, for the head with the largest error.
 
     Attributes
@@ -62,7 +62,7 @@ class AtLag(Result):
 
 @dataclass(frozen=True)
 class Fidelity(Result):
-    """What a set reaches over the whole lags of a context: below it in size on every axis, one of each pair +-lag.
+    """Errors of a set over the whole lags of a context: below it in size on every axis, one of each pair +-lag.
 
     Beyond 2**20 lags only a subset is looked at: the smaller ones, and a spread over the rest.
 
@@ -70,10 +70,10 @@ class Fidelity(Result):
     ----------
     context : tuple of int
         One number for each axis.
-    heads : tuple of Reached
+    heads : tuple of HeadError
     worst : int
         The head with the largest error.
-    lags : tuple of AtLag
+    lags : tuple of LagError
         A few lags, with several axes on the diagonal.
     confidence : float
         That of the two bounds below. They hold for one head of independent draws and, with several axes, all lags of
@@ -85,16 +85,16 @@ class Fidelity(Result):
     """
 
     context: tuple[int, ...]
-    heads: tuple[Reached, ...]
+    heads: tuple[HeadError, ...]
     worst: int
-    lags: tuple[AtLag, ...]
+    lags: tuple[LagError, ...]
     confidence: float
     bound: float
     blocks: int | None
 
     @property
     def mean(self) -> tuple[float, float]:
-        """Means over the heads of `Reached.rms` and `Reached.sup`."""
+        """Means over the heads of `HeadError.rms` and `HeadError.sup`."""
         n = len(self.heads)
         return math.fsum(h.rms for h in self.heads) / n, math.fsum(h.sup for h in self.heads) / n
 
@@ -117,13 +117,13 @@ def fidelity(
     heads = []
     for h, omega in enumerate(sets[::copies]):
         kernel = kernels[h % len(kernels)]
-        heads.append(Reached(repr(kernel), *error(kernel, omega, reach), *_wavelengths(omega)))
+        heads.append(HeadError(repr(kernel), *error(kernel, omega, reach), *_wavelengths(omega)))
     worst = max(range(len(heads)), key=lambda h: heads[h].sup)
     kernel, n_blocks, sup = kernels[worst % len(kernels)], sets.shape[1], heads[worst].sup
     n_half = (math.prod(2 * m + 1 for m in reach) - 1) // 2
     bound = math.sqrt(2.0 * (math.log(2.0 * n_half) - math.log1p(-confidence)) / n_blocks)
     blocks = blocks_for_error(kernel, max_lag=reach, error=sup, confidence=confidence) if sup > 0.0 else None
-    lags = _at_lags(kernel, sets[worst], context)
+    lags = _some_lags(kernel, sets[worst], context)
     return Fidelity(context, tuple(heads) * copies, worst, lags, confidence, bound, blocks)
 
 
@@ -133,13 +133,14 @@ def _diagonal(steps: np.ndarray, context: tuple[int, ...]) -> np.ndarray:
     return np.rint(steps[:, None] * slopes).astype(np.int64)
 
 
-def _at_lags(kernel: Kernel, omega: np.ndarray, context: tuple[int, ...]) -> tuple[AtLag, ...]:
+def _some_lags(kernel: Kernel, omega: np.ndarray, context: tuple[int, ...]) -> tuple[LagError, ...]:
     steps = np.unique(np.rint(np.geomspace(1, max(context) - 1, _SHOWN)).astype(np.int64))
     lags = _diagonal(np.concatenate([[0], steps]), context)
     band = mean_kernel_band(kernel.restore_shape(lags), kernel, n_blocks=len(omega))
     curve = mean_kernel(omega, lags.astype(np.float64))
     return tuple(
-        AtLag(_whole(lag), float(band.value[i]), float(curve[i]), float(band.stderr[i])) for i, lag in enumerate(lags)
+        LagError(_whole(lag), float(band.value[i]), float(curve[i]), float(band.stderr[i]))
+        for i, lag in enumerate(lags)
     )
 
 

@@ -23,7 +23,7 @@ _UNKNOWN = 2.0**-50  # variance of one block that rounding of Phi and Phi_2 leav
 
 @dataclass(frozen=True)
 class Band(Result):
-    """Where the mean kernel of independent draws lies, lag by lag.
+    """Interval of the mean kernel of independent draws, lag by lag.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
 
     Notes
     -----
-    Source: Theorem 2 of seed 000. It needs identical symmetric marginals only, not independent blocks.
+    Source: Theorem 2 of RFF-RoPE. It needs identical symmetric marginals only, not independent blocks.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     array([5.    , 3.0327])
     """
     a, _, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    return xp.sum(a, axis=-1) * kernel.phi(kernel.restore_shape(lags))
+    return xp.sum(a, axis=-1) * kernel.phi_of_vectors(lags, xp)
 
 
 @array.on_device_of_arrays
@@ -103,7 +103,7 @@ def score_variance(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
 
     Notes
     -----
-    ``Var S = sum_i (A_i^2 + B_i^2)/2 + (A_i^2 - B_i^2)/2 Phi_2 - A_i^2 Phi^2``: Proposition 4 of seed 000, for
+    ``Var S = sum_i (A_i^2 + B_i^2)/2 + (A_i^2 - B_i^2)/2 Phi_2 - A_i^2 Phi^2``: Proposition 4 of RFF-RoPE, for
     INDEPENDENT blocks (design "iid") only. It is computed from ``E (1 - cos u)`` and ``E (1 - cos u)^2``, which keep
     their digits at lags that are small against the scale. For kernels of your own that state nothing but Phi, and those
     of ``rfrope.bochner``, it is accurate to about ``1e-15 sum (A_i^2 + B_i^2)`` there.

@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rfrope._accel import schedules
-from rfrope._core import angles, array, blocks, capacity, chunks, memory, philox, sums, turns
+from rfrope._core import angles, array, blocks, capacity, memory, parallel, random, sums, turns
 from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
 from rfrope._core.checkpoints import Checkpoint, check_seed
 from rfrope._core.dispatch import CPU, CUDA, backend_place, dispatched
 from rfrope._core.pending import Pending, WhenAsked, settled_state
-from rfrope._core.power_sums import MeanSums, PowerSums
+from rfrope._core.sums import MeanSums, PowerSums
 from rfrope._core.texts import Result
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
 from rfrope.kernels import Kernel
@@ -167,19 +167,19 @@ def estimate_kernel(
     n_samples = whole("n_samples", n_samples, 2)
     n_sets = _n_sets(design, n_samples, n_blocks)
     check_seed(rng, checkpoint)
-    key, n_lags, threaded = philox.key_from_rng(rng), math.prod(lags.shape[:-1]), memory.in_memory(lags)
+    key, n_lags, threaded = random.key_from_rng(rng), math.prod(lags.shape[:-1]), memory.in_memory(lags)
     if n_sets:
         _check_sets(n_samples // n_sets, kernel, design)
         sets = _SetChunk(kernel, key, lags, quantity, design, n_samples // n_sets)
         length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.n_columns + kernel.ndim))
-        summed = _found(sets, n_sets, length, executor, progress, threaded, checkpoint)
-        return _mean(summed, lags, 1.0, _is_spread(summed, _SHARE))
+        summed = _summed(sets, n_sets, length, executor, progress, threaded, checkpoint)
+        return _mean(summed, lags, 1.0, _is_held_by_many(summed, _SHARE))
     where = backend_place(_kernel_moments, lags)
     on_host = memory.as_numpy(lags).reshape(-1, kernel.ndim) if where == "cpu" else None
     length = schedules.of_draws(where, on_host, n_lags, n_samples, kernel.n_columns, kernel.ndim)
     task = _KernelChunk(kernel, key, lags, quantity)
-    found = _found(task, n_samples, length, executor, progress, threaded, checkpoint)
-    return _mean(found, lags, 1.0, _borne_out(task, found))
+    found = _summed(task, n_samples, length, executor, progress, threaded, checkpoint)
+    return _mean(found, lags, 1.0, _are_trusted(task, found))
 
 
 @array.on_device_of_arrays
@@ -230,7 +230,7 @@ def estimate_scores(
 
     Notes
     -----
-    Source: the decomposition ``S = sum_i A_i cos u_i + B_i sin u_i`` of seed 000, exact for every draw.
+    Source: the decomposition ``S = sum_i A_i cos u_i + B_i sin u_i`` of RFF-RoPE, exact for every draw.
 
     For NumPy arrays and torch tensors on the CPU the trials are worked on in one compiled loop, where Numba may be
     used, and on a CUDA device in one kernel. Their quantile functions are accurate to 2e-15, where SciPy's are
@@ -251,15 +251,15 @@ def estimate_scores(
     a, b, _ = blocks.content(q, k, xp, device, pairing)
     grid = lags.shape[:-1]
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "lags": grid})
-    task = _ScoreChunk(kernel, philox.key_from_rng(rng), lags, a, b, design)
+    task = _ScoreChunk(kernel, random.key_from_rng(rng), lags, a, b, design)
     width = a.shape[-1] * (math.prod(grid) + kernel.n_columns + kernel.ndim) + math.prod(shape)
     where = backend_place(_score_sums, lags, a, b) if design == "iid" else ""
     if not where:  # two trials at least stand beside their powers and those of all before
         capacity.check(256.0 * math.prod(shape), f"lags of shape {grid} beside q and k", "the number of lags")
     length = schedules.of_trials(where, kernel.stated_law() is not None, width)
-    found = _found(task, n_trials, length, executor, progress, memory.in_memory(a), checkpoint)
+    found = _summed(task, n_trials, length, executor, progress, memory.in_memory(a), checkpoint)
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
-    mean = _mean(found, lags, size, _is_spread(found, _SHARE))
+    mean = _mean(found, lags, size, _is_held_by_many(found, _SHARE))
     return ScoreEstimate(mean, _variance(found, lags, size * size), n_trials)
 
 
@@ -274,25 +274,25 @@ def _variance(found: PowerSums, lags: Array, size: Array | float) -> Estimate:
     n = found.n
     variance = found.m2 / (n - 1.0)
     spread = (found.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
-    return Estimate(variance, _floored(spread, lags, size), n, _is_spread(found, 0.25 * _SHARE))
+    return Estimate(variance, _floored(spread, lags, size), n, _is_held_by_many(found, 0.25 * _SHARE))
 
 
-def _is_spread(found: PowerSums, share: float) -> Array:
-    """Whether fourth powers are a small part of the squared sum of squares: no few trials hold the variance."""
+def _is_held_by_many(found: PowerSums, share: float) -> Array:
+    """True where fourth powers are a small part of the squared sum of squares: no few trials hold the variance."""
     return found.m4 <= share * found.m2 * found.m2
 
 
 # -- chunks of work ----------------------------------------------------------------------------------------------------
 
 
-def _found(task: Any, total: int, length: int, executor: Any, progress: Any, threaded: bool, checkpoint: Any) -> Any:
+def _summed(task: Any, total: int, length: int, executor: Any, progress: Any, threaded: bool, checkpoint: Any) -> Any:
     """Run a task on all of its chunks, or on those that a checkpoint does not hold."""
     if checkpoint is None:
-        return chunks.run(task, total, length, executor, progress, threaded)
+        return parallel.run_chunks(task, total, length, executor, progress, threaded)
     question = {("rng" if one.name == "key" else one.name): getattr(task, one.name) for one in fields(task)}
     kept = Checkpoint(checkpoint, {"estimate": task.kind.__name__, "number": total, "chunk": length, **question})
     before = kept.restored(task.kind, task.lags)
-    return chunks.run(task, total, length, executor, progress, threaded, kept, before)
+    return parallel.run_chunks(task, total, length, executor, progress, threaded, kept, before)
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class _KernelChunk:
     """Work on frequencies start, ..., start + length - 1: picklable, so that it can travel to a worker."""
 
     kernel: Kernel
-    key: philox.Key
+    key: random.Key
     lags: Array
     quantity: str
 
@@ -318,7 +318,7 @@ class _SetChunk:
     """Work on randomised sets start, ..., start + length - 1: picklable, so that it can travel to a worker."""
 
     kernel: Kernel
-    key: philox.Key
+    key: random.Key
     lags: Array
     quantity: str
     design: str
@@ -350,7 +350,7 @@ class _ScoreChunk:
     """Work on trials start, ..., start + length - 1: picklable, so that it can travel to a worker."""
 
     kernel: Kernel
-    key: philox.Key
+    key: random.Key
     lags: Array
     a: Array
     b: Array
@@ -372,7 +372,7 @@ class _ScoreChunk:
 
 @dispatched(CPU.estimators, CUDA.estimators)
 def _score_sums(
-    kernel: Kernel, key: philox.Key, lags: Array, a: Array, b: Array, start: int, length: int
+    kernel: Kernel, key: random.Key, lags: Array, a: Array, b: Array, start: int, length: int
 ) -> tuple[Array, Array, Array, Array]:
     """Mean and central power sums of orders 2 to 4 of the scores of trials start, ..., start + length - 1."""
     found = PowerSums.of(_scores_of_sets(kernel, "iid", key, lags, a, b, start, length), array.namespace(a=a))
@@ -380,7 +380,7 @@ def _score_sums(
 
 
 def _scores_of_sets(
-    kernel: Kernel, design: str, key: philox.Key, lags: Array, a: Array, b: Array, start: int, length: int
+    kernel: Kernel, design: str, key: random.Key, lags: Array, a: Array, b: Array, start: int, length: int
 ) -> Array:
     """Scores ``(..., trials)`` of the sets start, ..., start + length - 1."""
     xp = array.namespace(lags=lags)
@@ -395,7 +395,7 @@ def _scores_of_sets(
 
 
 def _omega_of_sets(
-    kernel: Kernel, design: str, key: philox.Key, n_blocks: int, start: int, length: int, like: Array
+    kernel: Kernel, design: str, key: random.Key, n_blocks: int, start: int, length: int, like: Array
 ) -> Array:
     """Frequencies ``(length * D, k)`` of the sets start, ..., start + length - 1, beside some lags."""
     omega = draw_sets(kernel, design, key, n_blocks, stream=start, streams=length).reshape(-1, kernel.ndim)
@@ -407,7 +407,7 @@ def _phases(lags: Array, omega: Array, xp: ModuleType) -> Array:
 
 
 @dispatched(CUDA.estimators)
-def _drawn(kernel: Kernel, key: philox.Key, start: int, length: int, like: Array) -> Array:
+def _drawn(kernel: Kernel, key: random.Key, start: int, length: int, like: Array) -> Array:
     """Draws start, ..., start + length - 1 beside the lags `like`: ``(length, k)``."""
     xp = array.namespace(like=like)
     return array.from_host(draw(kernel, key, start, length)[0], xp, device=array.device(like))
@@ -434,8 +434,8 @@ def _floored(variance: Array, lags: Array, size: Array | float) -> Array:
     return xp.where(rounded, stderr, _ROUNDING * size + 0.0 * stderr)
 
 
-def _borne_out(task: _KernelChunk, found: MeanSums) -> Any:
-    """Whether the variance at each lag is that of many draws: by its size, and else by fourth moments of some draws."""
+def _are_trusted(task: _KernelChunk, found: MeanSums) -> Any:
+    """True where the variance at a lag is that of many draws: by its size, else by fourth moments of some draws."""
     sure = (found.m2 >= 4.0 * _FEW_DRAWS) | (found.m2 == 0.0)  # no value is off by more than 2
     if not array.on_host(found.m2):
         return sure
@@ -454,7 +454,7 @@ class _Unsettled(Pending):
     """Lags ``(n, k)`` at which the size of the variance settles nothing, of NumPy, and copies, so that they stay."""
 
     kernel: Kernel
-    key: philox.Key
+    key: random.Key
     quantity: str
     n: int
     sure: Array
@@ -471,7 +471,7 @@ class _Unsettled(Pending):
         for span in sums.parts(len(self.lags), 8 * n):  # phases, values, deviations and their powers
             seen = PowerSums.of(sums.waves_of_phases(_phases(self.lags[span], omega, np), self.quantity, np), np)
             rare = self.variances[span] > 1.5 * seen.m2 / n  # draws not looked at hold much of the variance
-            known[self.unsure[span]] = _is_spread(seen, _SHARE) & ~rare
+            known[self.unsure[span]] = _is_held_by_many(seen, _SHARE) & ~rare
         xp, shape = array.namespace(sure=self.sure), self.sure.shape
         return array.from_host(known.reshape(shape)[()], xp, device=array.device(self.sure), dtype=xp.bool)
 
@@ -480,7 +480,7 @@ class _Unsettled(Pending):
 
 
 def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
-    """How many sets of a design make so many draws; 0 for independent draws."""
+    """Number of sets of a design that make so many draws; 0 for independent draws."""
     if design == "iid":
         if n_blocks is not None:
             raise ValueError(f"n_blocks is {show(n_blocks)} but design is 'iid'; expected it with other designs alone")

@@ -1,4 +1,4 @@
-"""Where theory meets experiment: closed forms of `moments` and kernels against the draws of `montecarlo`."""
+"""Closed forms of `moments` and kernels compared with the draws of `montecarlo`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from rfrope import data
-from rfrope._core import angles, array, philox
+from rfrope._core import angles, array, random
 from rfrope._core.arguments import probability, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing
-from rfrope._core.special import normal_quantile
+from rfrope._core.quantiles import normal_quantile
 from rfrope._core.texts import Result
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
@@ -92,7 +92,7 @@ class Validation(Result):
 
     @property
     def passed(self) -> bool:
-        """Whether every abs(z) lies below the bound."""
+        """True if every abs(z) lies below the bound."""
         return all(abs(row.z) < self.bound for row in self.rows)
 
     @property
@@ -182,7 +182,7 @@ def validate(
     q, k, pairing = _first_blocks(q, k, n_blocks, pairing)
     lags = default_lags(kernel) if lags is None else _checked_lags(lags, kernel)
     alpha = probability("alpha", alpha)
-    key = philox.key_from_rng(rng)
+    key = random.key_from_rng(rng)
 
     vectors = kernel.restore_shape(lags)
     work = {"executor": executor, "progress": progress}
@@ -337,7 +337,7 @@ def _errors_of_scores(
     phi, phi2, phi3, phi4 = harmonics
     a, b = a[:, None, :], b[:, None, :]
 
-    def over_blocks(*terms: tuple[np.ndarray, np.ndarray]) -> Any:
+    def sum_over_blocks(*terms: tuple[np.ndarray, np.ndarray]) -> Any:
         """Sum over the blocks of coefficients times functions of the lag."""
         return sum(np.sum(coefficient, axis=-1) * of_lag for coefficient, of_lag in terms)
 
@@ -345,13 +345,13 @@ def _errors_of_scores(
     cos3, cos_sin2 = 0.25 * (3.0 * phi + phi3), 0.25 * (phi - phi3)
     cos4, sin4, both = 0.125 * (3.0 + 4.0 * phi2 + phi4), 0.125 * (3.0 - 4.0 * phi2 + phi4), 0.125 * (1.0 - phi4)
     flat = cos2 - phi * phi  # A cos u: the variance over A^2
-    variance = over_blocks((a**2, flat), (b**2, sin2))
-    fourth = over_blocks(
+    variance = sum_over_blocks((a**2, flat), (b**2, sin2))
+    fourth = sum_over_blocks(
         (a**4, cos4 - 4.0 * phi * cos3 + 6.0 * phi**2 * cos2 - 3.0 * phi**4),
         (a**2 * b**2, 6.0 * both - 12.0 * phi * cos_sin2 + 6.0 * phi**2 * sin2),
         (b**4, sin4),
     )
-    cumulant = fourth - 3.0 * over_blocks((a**4, flat**2), (2.0 * a**2 * b**2, flat * sin2), (b**4, sin2**2))
+    cumulant = fourth - 3.0 * sum_over_blocks((a**4, flat**2), (2.0 * a**2 * b**2, flat * sin2), (b**4, sin2**2))
     of_variance = cumulant + 2.0 * n / (n - 1.0) * variance**2
     size = np.sum(a**2 + b**2, axis=-1)
     reach = np.max(np.hypot(a, b) + np.abs(a * phi[:, None]), axis=-1)  # for one block: a rare draw is one of one block

@@ -185,7 +185,7 @@ def _summarise(found, a):
 @holds("analysis.planning.plan")
 def _plan(found, a):
     agree(found, {"context": a.context, "n_blocks": len(omega_of(a.rope)), "trained_context": a.trained_context})
-    by_name = {way.name: real(way.rope.frequencies) for way in found.ways}
+    by_name = {method.name: real(method.rope.frequencies) for method in found.methods}
     omega, factor = omega_of(a.rope), a.context / a.trained_context
     if "linear" in by_name:
         agree(by_name["linear"], omega / factor)
@@ -445,7 +445,8 @@ def _from_parameters(a):
 
 @holds("models.comparing.compare")
 def _compare(found, a):
-    assert found.places and found.places[0].uses if hasattr(found.places[0], "uses") else found.places
+    assert found.ropes
+    assert all(one.engines for one in found.ropes)
 
 
 @holds("models.auditing.audit")
@@ -561,7 +562,7 @@ def _plot_validation(found, a):
     assert len(_axes(found).get_lines()) + len(_axes(found).collections) > 0
 
 
-@holds("_core.threads.threads")
+@holds("_core.parallel.threads")
 def _threads(found, a):
     assert found == a.count
 

@@ -355,7 +355,7 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
     if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
         named["integrations.transformers.replace_rotary"] = (_replaced, {"model": _model(), "rope": LADDER})
     return named | {
-        "_core.threads.threads": (_threads, {"count": 1}),
+        "_core.parallel.threads": (_threads, {"count": 1}),
         "frequencies.axes.axial": (_axial, {"first": LADDER, "second": LADDER[:2], "order": "chunked"}),
         "kernels.algebra.axes": (_axes, {"first": law, "second": rfrope.kernel("cauchy")}),
     }

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pathlib
-import platform
 import re
 import shlex
 import signal
@@ -22,12 +21,10 @@ from campaign import HANGS, campaign, sparse
 
 import rfrope
 from rfrope import cli, kernels, storage
-from rfrope._core import dispatch, libraries
 from rfrope.cli import compare, main, shared
 from rfrope.designs import errors, sampling
 from rfrope.kernels import registry
 from rfrope.kernels.families import Gaussian
-from rfrope.rotation import turning
 from rfrope.validation import example_pairs
 
 FAST = ["--samples", "4096", "--trials", "1024"]
@@ -410,112 +407,6 @@ def test_a_file_that_is_not_npz(run, npz, case):
 def test_a_single_array_is_not_npz(run, tmp_path):
     np.save(tmp_path / "one.npy", np.ones((2, 4)))
     assert_refused(run("validate", "gaussian", "--qk", tmp_path / "one.npy"), "not an .npz file")
-
-
-# -- doctor ------------------------------------------------------------------------------------------------------------
-
-# packages that are broken in the ways in which installations break
-BROKEN_PACKAGES = {
-    "torch": "import os\nos.abort()",
-    "jax": "raise ImportError('libtpu.so: cannot open shared object file')",
-    "dask": "raise SystemExit(3)",
-    "cupy": "try:\n    raise ImportError('libcudart.so.12: no such file')\n"
-    "except ImportError as error:\n    raise ImportError('=====\\nFailed to import CuPy.') from error",
-    "numba": "raise ImportError('Numba needs NumPy 2.0 or less')",
-    "finufft": "raise OSError('libfinufft.so: undefined symbol')",
-    "cufinufft": "raise ImportError('Could not find cufinufft library in system path')",
-}
-# what stands in for libraries that take long to import
-QUICK_PACKAGES = {"torch": "raise ImportError", "jax": "raise ImportError", "dask": "raise ImportError"}
-
-
-@pytest.fixture
-def doctor(tmp_path):
-    """``doctor(*options, packages, **environment)`` runs it in a process where some packages are others."""
-
-    def examine(*options, packages=QUICK_PACKAGES, **environment):
-        for name, text in packages.items():
-            (tmp_path / name).mkdir()
-            (tmp_path / name / "__init__.py").write_text(text)
-        done = program("doctor", *options, PYTHONPATH=str(tmp_path), PYTHONIOENCODING="utf-8", **environment)
-        assert (done.returncode, done.stderr) == (0, b"")
-        return done.stdout.decode()
-
-    return examine
-
-
-def test_doctor_tells_what_is_here(doctor):
-    held = json.loads(doctor("--json"))
-    assert set(held) == {"rfrope", "python", "system", "threads", "cores", "libraries", "accelerators"}
-    assert held["rfrope"] == rfrope.__version__
-    libraries = {one["name"]: one for one in held["libraries"]}
-    assert set(libraries) == {"NumPy", "SciPy", "PyTorch", "JAX", "Dask", "CuPy"}
-    assert libraries["NumPy"] == {
-        "name": "NumPy", "active": True, "detail": np.__version__, "reason": "", "advice": "", "devices": []
-    }  # fmt: skip
-    for one in held["libraries"] + held["accelerators"]:
-        assert set(one) == {"name", "active", "detail", "reason", "advice", "devices"}
-        assert one["active"] or (one["reason"] and one["advice"]), one
-    leaves = {"cpu": dispatch.CPU, "cuda": dispatch.CUDA}
-    loops = [one for one in held["accelerators"] if one["name"].startswith("compiled loops")]
-    assert len(loops) == len(leaves["cpu"]) == 3
-    assert all(one["active"] == (dispatch.backend_function(turning.rotated, "cpu") is not None) for one in loops)
-    assert sum(one["name"].startswith("CUDA kernels") for one in held["accelerators"]) == len(leaves["cuda"]) == 3
-
-
-@campaign
-def test_doctor_prints_what_its_json_holds(doctor):
-    text = doctor()
-    held = json.loads(doctor("--json", packages={}))
-    assert text.splitlines()[0].startswith(f"rfrope {rfrope.__version__}, Python ")
-    for one in held["libraries"] + held["accelerators"]:
-        (line,) = [line for line in text.splitlines() if line[10:].startswith(f"{one['name']}: ")]
-        assert line.startswith("  active" if one["active"] else "  -  ")
-        assert one["detail"] in line
-        assert one["reason"] in line
-        assert not one["advice"] or f"next: {one['advice']}\n" in text
-
-
-@campaign
-def test_doctor_survives_whatever_is_broken(doctor):
-    held = json.loads(doctor("--json", packages=BROKEN_PACKAGES))
-    found = {one["name"].partition(":")[0]: one for one in held["libraries"] + held["accelerators"]}
-    told = {
-        "PyTorch": "importing it ends the process",
-        "JAX": "libtpu.so: cannot open",
-        "Dask": "SystemExit",
-        "CuPy": "libcudart.so.12: no such file",
-        "compiled loops": "Numba needs NumPy 2.0 or less",
-        "finufft": "libfinufft.so: undefined symbol",
-        "CUDA kernels": "libcudart.so.12: no such file",
-        "cufinufft": "libcudart.so.12: no such file",
-    }
-    for name, reason in told.items():
-        assert not found[name]["active"], name
-        assert reason in found[name]["reason"], name
-        assert found[name]["advice"], name
-    assert found["NumPy"]["active"]
-    assert found["SciPy"]["active"]
-
-
-@campaign
-def test_doctor_sees_that_numba_is_switched_off(doctor):
-    pytest.importorskip("numba", reason="Numba is not installed")
-    text = doctor(NUMBA_DISABLE_JIT="1")
-    assert text.count("NUMBA_DISABLE_JIT is set") == text.count("next: unset NUMBA_DISABLE_JIT") == 3
-    assert "active  compiled loops" not in text
-
-
-def test_doctor_prints_devices(run, monkeypatch):
-    device = {"name": "NVIDIA Test", "compute_capability": "9.0", "memory": 3 * 2**30}
-    there = libraries.Finding("CuPy", True, "14.2.0", devices=(device, device))
-    monkeypatch.setattr(libraries, "libraries", lambda: iter([there]))
-    monkeypatch.setattr(libraries, "apart", lambda *names: iter([]))
-    _, out, _ = run("doctor")
-    assert "  active  CuPy: 14.2.0\n" in out
-    assert "device 1: NVIDIA Test, compute capability 9.0, 3.0 GiB" in out
-    held = json.loads(run("doctor", "--json")[1])
-    assert held["libraries"][0]["devices"] == [device, device]
 
 
 # -- design ------------------------------------------------------------------------------------------------------------
@@ -1100,29 +991,6 @@ def test_a_terminal_without_greek_letters_is_no_reason_to_stop(monkeypatch):
     screen.flush()
     assert b"?" in screen.buffer.getvalue()
     assert "gaussian" in screen.buffer.getvalue().decode()
-
-
-@pytest.mark.parametrize("n", [1, 3])
-def test_doctor_says_what_there_is(run, n):
-    with rfrope.threads(n):
-        code, out, _ = run("doctor", "--json")
-        told = run("doctor")[1]
-    report = json.loads(out)
-    assert code == 0
-    assert (report["threads"], report["cores"]) == (n, os.cpu_count())
-    assert report["rfrope"] == rfrope.__version__
-    assert report["python"] == platform.python_version()
-    assert platform.machine() in report["system"]
-    assert {one["name"] for one in report["libraries"]} >= {"NumPy", "PyTorch", "JAX", "Dask"}
-    names = " ".join(one["name"] for one in report["accelerators"])
-    for what in ("rotation, tables", "sums over lags", "score estimates, draws"):
-        assert what in names or what in told
-    assert f"threads for rfrope's own loops: {n}; cores: {os.cpu_count()}" in told
-
-
-def test_doctor_counts_a_core_where_nobody_does(run, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert json.loads(run("doctor", "--json")[1])["cores"] == 1
 
 
 def test_audits_and_comparisons_say_where_they_looked(run, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 import rfrope
 from rfrope import models
-from rfrope._core import libraries
+from rfrope._accel import findings
 from rfrope.cli import main, page
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b31m\u202eknil\u2066\u200b\rPASSED\nPASSED"
@@ -124,7 +124,7 @@ def test_python_shows_no_escapes_of_a_config():
         assert rope.source.model.model_type.isprintable()
     assert rfrope.from_config(CONFIGS["a model type"])[0].source.model.model_type == SAFE
     compared = models.compare(CONFIGS["a part"])
-    for text in (str(compared), compared._repr_html_(), *map(str, compared.places)):
+    for text in (str(compared), compared._repr_html_(), *map(str, compared.ropes)):
         assert_safe(text)
     found = models.audit({f"{EVIL}.inv_freq": rfrope.geometric(8, base=7.0)}, rfrope.geometric(8))
     for text in (str(found), found._repr_html_(), *map(str, found.findings)):
@@ -222,9 +222,8 @@ def test_no_line_is_made_by_the_name_of_a_file(words, ends, tmp_path, capsys, qu
 
 
 def test_the_doctor_prints_what_libraries_say_with_escapes(monkeypatch, capsys):
-    finding = libraries.Finding(EVIL, False, EVIL, EVIL, EVIL)
-    monkeypatch.setattr(libraries, "libraries", lambda: [finding])
-    monkeypatch.setattr(libraries, "apart", lambda *_: iter([finding]))
+    finding = findings.Finding(EVIL, False, EVIL, EVIL, EVIL)
+    monkeypatch.setattr(findings, "findings", lambda group: iter([finding]))
     assert main(["doctor"]) == 0
     assert "".join(capsys.readouterr().out.split("\n")).isprintable()
 

@@ -290,7 +290,7 @@ def test_a_model_reads_beyond_its_context(script, tmp_path):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"examples/extend_context.py needs {needed}, which is not installed")
     extend, path = script("extend_context"), tmp_path / "read.csv"
-    call = ["--output", str(path), "--trained", "96", "--documents", "1", "--ways", "as it is", "linear"]
+    call = ["--output", str(path), "--trained", "96", "--documents", "1", "--methods", "as it is", "linear"]
     assert extend.main(call) == 0
     own, linear = rows_of(path)
     assert (own["encoding"], linear["encoding"]) == ("as it is", "linear")
@@ -481,10 +481,10 @@ def test_what_is_said_of_a_real_model_beyond_its_context():
     assert [name for name, _ in rows] == order
     assert dict(rows)["ntk"].endswith("- 11")  # blocks with unseen angles
     plan = rfrope.analysis.plan(rfrope.Rope(rfrope.geometric(32, base=1e5), context=8192), 16384)
-    measured = {way.name: way.perplexity for way in plan.ways}
+    measured = {method.name: method.perplexity for method in plan.methods}
     assert measured == {name: round(math.exp(np.mean(beyond[name])), 2) for name in order}
     assert list(measured) == order
-    geometry = sorted(plan.ways, key=lambda way: (bool(way.unseen), way.places, way.departure))
+    geometry = sorted(plan.methods, key=lambda method: (bool(method.unseen), method.places, method.departure))
     assert (geometry[0].name, geometry[-1].name) == ("optimised", "ntk")
 
 

@@ -87,7 +87,7 @@ def nowhere_plain():
 
 
 # a missing value is one; a context manager refuses where it is entered; the others are refused by what they lead to
-ELSEWHERE = {"_core.threads.threads"}
+ELSEWHERE = {"_core.parallel.threads"}
 
 
 def faults(name, folder, values):

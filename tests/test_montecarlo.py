@@ -38,7 +38,7 @@ from rfrope import (
 )
 from rfrope._accel import schedules
 from rfrope._core import blocks, dispatch, sums
-from rfrope._core.power_sums import PowerSums
+from rfrope._core.sums import PowerSums
 from rfrope.montecarlo import Estimate, ScoreEstimate
 from rfrope.validation import default_lags, example_pairs
 

@@ -7,7 +7,7 @@ import types
 
 import numpy as np
 import pytest
-from engines import installed
+from packages import installed
 
 import rfrope
 from rfrope.rotation import grid_positions, mrope_positions, packed_positions

@@ -47,7 +47,7 @@ def write(name, content):
 
 
 def config_in(out):
-    """The config at the end of the text, and the name of its way."""
+    """The config at the end of the text, and the name of its method."""
     text, _, config = out.rpartition("Config for ")
     name, _, config = config.partition(" (transformers):\n")
     return text, name, json.loads(config)
@@ -58,8 +58,8 @@ def test_text_and_config(run):
     plan = analysis.plan(rfrope.from_config(CONFIG)[0], 1024)
     text, name, config = config_in(out)
     assert (code, err, text) == (0, "", f"{plan}\n\n")
-    assert name == plan.ways[0].name == "yarn"
-    assert config == {"rope_parameters": plan.ways[0].rope_parameters, "max_position_embeddings": 1024}
+    assert name == plan.methods[0].name == "yarn"
+    assert config == {"rope_parameters": plan.methods[0].rope_parameters, "max_position_embeddings": 1024}
 
 
 @pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
@@ -83,7 +83,7 @@ def test_a_config_that_is_stretched_already(run, key):
 
 def test_long_lists_of_divisors_are_in_short(run):
     write("config.json", CONFIG | {"head_dim": 24})
-    arguments = ["plan", "config.json", "--context", 1024, "--way", "optimised"]
+    arguments = ["plan", "config.json", "--context", 1024, "--method", "optimised"]
     code, out, _ = run(*arguments)
     factors = json.loads(run(*arguments, "--json")[1])["plans"][0]["config"]["rope_parameters"]["long_factor"]
     assert code == 0
@@ -95,8 +95,8 @@ def test_long_lists_of_divisors_are_in_short(run):
 
 
 @pytest.mark.parametrize("name", ["as it is", "linear", "ntk", "yarn", "llama3", "optimised"])
-def test_the_config_of_each_way_gives_its_rope(run, name):
-    code, out, _ = run("plan", "config.json", "--context", 1024, "--way", name, "-o", "rope.npz")
+def test_the_config_of_each_method_gives_its_rope(run, name):
+    code, out, _ = run("plan", "config.json", "--context", 1024, "--method", name, "-o", "rope.npz")
     assert code == 0
     config, _, written = out.rpartition("Written: ")
     _, told, config = config_in(config)
@@ -108,10 +108,10 @@ def test_the_config_of_each_way_gives_its_rope(run, name):
 
 
 def test_json(run):
-    code, out, _ = run("plan", "config.json", "--context", 1024, "--json", "--way", "yarn")
+    code, out, _ = run("plan", "config.json", "--context", 1024, "--json", "--method", "yarn")
     told = json.loads(out)
     plan = analysis.plan(rfrope.from_config(CONFIG)[0], 1024)
-    config = {"rope_parameters": plan.way("yarn").rope_parameters, "max_position_embeddings": 1024}
+    config = {"rope_parameters": plan.method("yarn").rope_parameters, "max_position_embeddings": 1024}
     assert code == 0
     written = {"output": None, "plot": None, "html": None}
     assert told == {"plans": [{"name": "", **plan.to_dict(), "config": config}]} | written
@@ -122,7 +122,7 @@ def test_a_model_whose_scheme_depends_on_the_length_is_read_at_its_own(run):
     write("config.json", CONFIG | {"rope_scaling": scheme, "original_max_position_embeddings": 128})
     code, out, _ = run("plan", "config.json", "--context", 1024, "--trained", 256, "--json")
     (plan,) = json.loads(out)["plans"]
-    as_it_is = next(way for way in plan["ways"] if way["name"] == "as it is")
+    as_it_is = next(method for method in plan["methods"] if method["name"] == "as it is")
     assert code == 0
     np.testing.assert_allclose(as_it_is["frequencies"], rfrope.geometric(8) / 2.0)
 
@@ -145,20 +145,21 @@ def test_layers_with_a_window_are_left_out(run):
         code, out, _ = run("plan", "config.json", "--context", 1024)
         assert (code, out.count("Config for ")) == (0, planned)
     write("config.json", LAYERS | {"sliding_window": 4096})
-    code, _, err = run("plan", "config.json", "--context", 1024, "--way", "yarn")
+    code, _, err = run("plan", "config.json", "--context", 1024, "--method", "yarn")
     assert code == 2
     assert (
-        "--way: config.json has several RoPEs; expected one of 'full_attention', 'sliding_attention' as --part" in err
+        "--method: config.json has several RoPEs; expected one of 'full_attention', 'sliding_attention' as --part"
+        in err
     )
 
 
 def test_what_no_config_says(run):
     write("config.json", CONFIG | {"rope_scaling": {"rope_type": "default", "mrope_section": [4, 2, 2]}})
-    code, out, _ = run("plan", "config.json", "--context", 1024, "--way", "optimised")
+    code, out, _ = run("plan", "config.json", "--context", 1024, "--method", "optimised")
     assert code == 0
     reason = "it turns by 3 position axes; for text alone, replace(rope, sections=None) has one"
     assert out.endswith(f"\nNo config says optimised: rope cannot be exported to transformers: {reason}.\n")
-    code, out, _ = run("plan", "config.json", "--context", 1024, "--way", "yarn")
+    code, out, _ = run("plan", "config.json", "--context", 1024, "--method", "yarn")
     assert config_in(out)[2]["rope_parameters"]["mrope_section"] == [4, 2, 2]
 
 
@@ -184,7 +185,7 @@ def test_a_figure(run):
     [
         (["config.json"], "--context"),
         (["config.json", "--context", "256"], "context is 256; expected more than the 256 trained positions"),
-        (["config.json", "--context", "1024", "--way", "su"], "--way: name is 'su'; expected one of 'yarn'"),
+        (["config.json", "--context", "1024", "--method", "su"], "--method: name is 'su'; expected one of 'yarn'"),
         (
             ["config.json", "--context", "1024", "--part", "text"],
             "--part text: config.json has one RoPE; expected none",

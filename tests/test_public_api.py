@@ -61,6 +61,8 @@ MODULE_SIGNATURES = {
     "rope_theta=None, partial_rotary_factor=None, xp=None, device=None, dtype=None)",
     "models.audit": "(what, rope=None, *, context=None)",
     "models.compare": "(config, engines=None, *, seq_len=None)",
+    "engines.names": "()",
+    "engines.records": "()",
     "exports.export": "(rope, engine, *, context=None, base=None, dtype=None, architecture=None)",
     "exports.names": "()",
     "exports.records": "()",
@@ -148,11 +150,20 @@ ANALYSIS_FIELDS = {
     "Departure": ("phi", "residual", "overall"),
     "KernelFit": ("kernel", "rms", "sup", "at_limit"),
     "Plan": (
-        *("trained_context", "context", "n_blocks", "n_dead", "trained_negative_lag", "ways", "left_out", "stretched"),
+        *(
+            "trained_context",
+            "context",
+            "n_blocks",
+            "n_dead",
+            "trained_negative_lag",
+            "methods",
+            "left_out",
+            "stretched",
+        ),
     ),
     "ScalingEffect": ("before", "after", "change", "largest", "largest_at", "wavelength_ratio"),
     "Similarity": ("mean", "std", "random_std", "radius"),
-    "Way": (
+    "Method": (
         "name",
         "rope",
         "rope_parameters",
@@ -256,21 +267,28 @@ FIELDS = {
         "source",
     ),
     "models.Audit": ("findings", "checked", "context", "exceeds"),
-    "models.Comparison": ("places",),
-    "models.Engine": ("name", "version", "sources", "rule", "model_types"),
-    "models.EngineUse": (
-        *("engine", "version", "sources", "status", "reason", "frequencies", "attention_factor", "pairing", "length"),
-        *("positions", "passed_over", "note", "frequency_error", "score_ratio", "differs_from"),
+    "models.Comparison": ("ropes",),
+    "models.EngineReport": (
+        *("engine", "version", "sources", "status", "reason", "rope", "frequency_error", "score_ratio"),
+        *("differs_from", "findings"),
     ),
     "models.Finding": ("kind", "where", "text", "position"),
-    "models.Place": (
-        *("name", "model_type", "scheme", "seq_len", "context", "reference", "engines", "write", "then_agree"),
-        "still_differ",
+    "models.RopeComparison": (
+        *("name", "model_type", "scheme", "seq_len", "context", "qk_head_dim", "reference", "engines", "write"),
+        *("then_agree", "still_differ"),
     ),
-    "exports.Engine": (
-        *("name", "carries", "exact", "source", "make", "used", "file", "suffixes", "pairings", "factor", "partial"),
-        *("anything", "options", "refuses", "cannot"),
+    "engines.Engine": ("name", "reading", "format"),
+    "engines.Reading": ("version", "sources", "rule", "model_types"),
+    "engines.ConfigRope": ("rope", "values", "written", "raw", "seq_len"),
+    "engines.EngineRope": (
+        *("frequencies", "attention_factor", "length", "pairing", "positions", "ignored_keys", "note"),
     ),
+    "engines.Format": (
+        *("carries", "exact", "source", "make", "arithmetic", "suffixes", "copies_model", "pairings", "factor"),
+        *("any_rope", "options", "refusal", "cannot"),
+    ),
+    "engines.ExportRequest": ("rope", "context", "base", "dtype", "architecture"),
+    "engines.Arithmetic": ("frequencies", "phase_error", "entry_error"),
     "exports.Rounding": ("frequency", "kernel", "table", "context"),
     "moments.Band": ("value", "stderr", "lower", "upper", "confidence"),
     "montecarlo.Estimate": ("value", "stderr", "n", "trusted"),
@@ -290,7 +308,19 @@ FIELDS = {
     ),
 }
 MODULES = (
-    *("analysis", "bochner", "designs", "exports", "frequencies", "heads", "kernels", "layers", "models", "moments"),
+    *(
+        "analysis",
+        "bochner",
+        "designs",
+        "engines",
+        "exports",
+        "frequencies",
+        "heads",
+        "kernels",
+        "layers",
+        "models",
+        "moments",
+    ),
     "montecarlo",
     *("plotting", "rotation", "scaling", "storage", "validation"),
 )
@@ -432,7 +462,7 @@ def test_names_that_moved_are_not_at_their_old_places():
 def test_all_of_a_module_is_what_is_promised(name):
     promised = {one.rpartition(".")[2] for one in (*MODULE_SIGNATURES, *FIELDS) if one.startswith(f"{name}.")}
     face = set(rfrope.__all__) & set(at(name).__all__)
-    constants = {"designs": {"DESIGNS", "RANDOMISED"}, "models": {"ENGINES"}, "validation": {"Row"}}.get(name, set())
+    constants = {"designs": {"DESIGNS", "RANDOMISED"}, "validation": {"Row"}}.get(name, set())
     assert set(at(name).__all__) == promised | face | constants
     assert all(at(f"{name}.{one}") is not None for one in at(name).__all__)
 

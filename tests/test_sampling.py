@@ -9,7 +9,7 @@ from problems import KERNELS, N_DRAWS, Z_BOUND, moment_z, worst
 
 import rfrope
 from rfrope import sample
-from rfrope._core import philox
+from rfrope._core import random
 from rfrope.designs import sampling, sets
 
 SPECIFICATIONS = (
@@ -78,8 +78,8 @@ def test_any_chunk_of_draws_is_the_slice_of_all(text):
 def test_parts_and_threads_change_no_bits(text):
     """Many draws are made in parts, on several threads."""
     kernel, n = rfrope.kernels.parse(text), 3 * sets._ROWS + 5
-    key = philox.key_from_rng(3)
-    whole = kernel.transport_points(philox.uniforms.generic(key, 0, n, kernel.n_columns, stream=2))
+    key = random.key_from_rng(3)
+    whole = kernel.transport_points(random.uniforms.generic(key, 0, n, kernel.n_columns, stream=2))
     for count in (1, 3):
         np.testing.assert_array_equal(sets.independent(kernel, key, n, 2, 1, count), whole)
         with rfrope.threads(count):

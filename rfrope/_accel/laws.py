@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core.octaves import OCTAVES, polynomials
+from rfrope._core.quantiles import OCTAVES, polynomials
 
 # Laws of a component
 UNIFORM, LOG_UNIFORM, TABLE = range(3)

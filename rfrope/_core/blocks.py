@@ -14,6 +14,7 @@ from rfrope._core.array import Array
 from rfrope._core.dispatch import CPU, TORCH_ROTATION, dispatched
 
 PAIRINGS = ("half", "interleaved")
+_MANY = 2**16  # numbers that need no look at the memory there is
 
 
 def check_pairing(pairing: Any, name: str = "pairing") -> str:
@@ -81,16 +82,32 @@ class Content(NamedTuple):
 
 def content(q: Any, k: Any, xp: ModuleType, device: Any, pairing: str, blocks: int | None = None) -> Content:
     """Read queries and keys of which so many blocks turn; all of them unless given."""
-    q, k = query_and_key(_widest(q, "q", xp, device), _widest(k, "k", xp, device), xp, device)
+    if xp is np and _are_plain(q, k):
+        q, k = q.astype(np.float64, copy=False), k.astype(np.float64, copy=False)
+    else:
+        q, k = query_and_key(_widest(q, "q", xp, device), _widest(k, "k", xp, device), xp, device)
+        leading = array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
+        array.check_memory(24.0, (*leading, q.shape[-1]), q, "q or k")
     check_pairing(pairing)
     width = q.shape[-1]
-    leading = array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
-    array.check_memory(24.0, (*leading, width), q, "q or k")
     if blocks is not None:
         check_width(q, blocks, "frequencies", "q")
         width = 2 * blocks
     cosine, sine = coefficients(q[..., :width], k[..., :width], pairing)
     return Content(cosine, sine, xp.sum(q[..., width:] * k[..., width:], axis=-1))
+
+
+def _are_plain(q: Any, k: Any) -> bool:
+    """Return True for arrays of NumPy that `query_and_key` takes as they are, of one shape and not many numbers."""
+    return (
+        type(q) is type(k) is np.ndarray
+        and q.dtype.char in "fd"
+        and k.dtype.char in "fd"
+        and q.shape == k.shape
+        and q.ndim > 0
+        and q.shape[-1] % 2 == 0
+        and q.size <= _MANY
+    )
 
 
 def coefficients(q: Array, k: Array, pairing: str) -> tuple[Array, Array]:

@@ -1,7 +1,8 @@
-"""Special functions: quantiles for the samplers and, for the closed forms, Bessel's K and J on every namespace.
+"""Special functions of the closed forms on every namespace: Bessel's K and J, and cosine integrals.
 
-SciPy is imported inside the functions, so that `import rfrope` does not pay for it. What takes `xp` runs where its
-arrays are, looks at no value and copies nothing.
+They run where their arrays are, look at no value and copy nothing. SciPy and CuPy have Ci for their own arrays; for
+every other library it is composed of operations that the library has, so that it can be differentiated, as often as one
+likes. SciPy is imported inside the functions, so that `import rfrope` does not pay for it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import numpy as np
 
 from rfrope._core import array, elementwise
 from rfrope._core.array import Array
-from rfrope._core.octaves import Interpolant
 
 UNIFORM_ORDER = 20.0  # orders from which the uniform expansion of K_nu is used
 _UNIFORM_TERMS = 12
@@ -24,10 +24,13 @@ _TEMME = 2.0  # arguments up to which Temme's series of K_nu is used
 _TEMME_TERMS = 13
 _LARGE_TERMS = 20  # terms of the Chebyshev series of K_nu, and of those of J_0 and J_1, above
 _SPHERE_SERIES = 5.0  # arguments up to which the series of J_nu is used, for large orders more
-_LARGEST_TABLE = 2.0**16  # concentration up to which the law of a periodic kernel's harmonics is tabulated
-_LARGEST_LOG = 700.0  # logarithm of the largest radius of a stable law
 _VANISHED = 1e6  # t from which on exp(-t) has long been 0, and powers of t are still finite
 _NEGLIGIBLE = 1e-30  # t up to which, for nu > 3/2, the Matérn function is 1 to rounding, and so is its slope 0
+
+_CIN_SERIES = 2.0  # arguments up to which the series of Cin is used
+_CI_SERIES = 6.0  # and up to which Ci is made of it
+_AUXILIARY_TERMS = 24  # the Chebyshev series above has so many
+_LARGEST = float(np.finfo(np.float64).max)
 
 # 1/Gamma(1 + z) = sum_k g_k z^k (DLMF 5.7.1): g_1, g_3, g_5, ...; the next one, 7.8e-12, is rounding for |z| <= 1/2
 _RECIPROCAL_GAMMA = (
@@ -41,164 +44,6 @@ _RECIPROCAL_GAMMA = (
     6.1160951044814155e-09,
     -1.18127457048702e-09,
 )
-
-
-def symmetric_quantile(u: np.ndarray, lower: object) -> np.ndarray:
-    """Quantile function of a symmetric law from its lower half, so that q(1 - u) = -q(u) bit for bit.
-
-    Parameters
-    ----------
-    u : ndarray, in (0, 1)
-    lower : callable
-        Quantiles (<= 0) of arguments in (0, 1/2].
-    """
-    quantile = lower(np.minimum(u, 1.0 - u))  # type: ignore[operator]
-    return np.where(u > 0.5, -quantile, quantile)
-
-
-def normal_quantile(u: np.ndarray) -> np.ndarray:
-    """Quantile function of the standard normal law."""
-    from scipy.special import ndtri
-
-    return symmetric_quantile(u, ndtri)
-
-
-def laplace_quantile(u: np.ndarray) -> np.ndarray:
-    """Quantile function of the Laplace law with density exp(-|x|)/2."""
-    return symmetric_quantile(u, lambda v: np.log(2.0 * v))
-
-
-def student_quantile(dof: float, u: np.ndarray) -> np.ndarray:
-    """Quantile function of Student's t with `dof` degrees of freedom (any positive number)."""
-    if dof in _STUDENT:
-        return symmetric_quantile(u, _STUDENT[dof])
-    return symmetric_quantile(u, _student_lower(float(dof)))
-
-
-def _student_4(v: np.ndarray) -> np.ndarray:
-    """Lower half for four degrees of freedom: a cubic equation by cosines (Shaw 2006), without differences near 1/2."""
-    root = np.sqrt(v * (1.0 - v))
-    third = np.arctan2(1.0 - 2.0 * v, 2.0 * root) / 3.0
-    return -2.0 * np.sqrt(np.sin(2.0 * third) * np.sin(third) / root)
-
-
-# lower halves in closed form, by degrees of freedom; the first is -cot(pi v), from the nearer end
-_STUDENT: dict[float, Callable[[np.ndarray], np.ndarray]] = {
-    1.0: lambda v: np.where(v < 0.25, -1.0 / np.tan(math.pi * v), -np.tan(math.pi * (0.5 - v))),
-    2.0: lambda v: (2.0 * v - 1.0) / np.sqrt(2.0 * v * (1.0 - v)),
-    4.0: _student_4,
-}
-
-
-@lru_cache(maxsize=64)
-def _student_lower(dof: float) -> Interpolant:
-    """Lower half of Student's quantile function, for degrees of freedom without a closed form."""
-    from scipy.special import stdtrit
-
-    def lower(v: np.ndarray) -> np.ndarray:
-        return np.where(v == 0.5, 0.0, stdtrit(dof, v))  # 1e-16 in SciPy below 1.17
-
-    return Interpolant(lower, vanish=True)
-
-
-def gamma_quantile(shape: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    """Quantile function of the Gamma law with the given shape and rate 1, at 1 - u if `upper`."""
-    u = np.asarray(u, dtype=np.float64)
-    return _gamma_quantiles(float(shape))(np.minimum(u, 1.0 - u), (u > 0.5) != upper)
-
-
-@lru_cache(maxsize=64)
-def _gamma_quantiles(shape: float) -> Interpolant:
-    """Quantiles of the Gamma law for probabilities of the lower tail, and for those of the upper one."""
-    from scipy.special import gammainccinv, gammaincinv
-
-    return Interpolant(partial(gammaincinv, shape), partial(gammainccinv, shape))
-
-
-def exponential_quantile(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    """Quantile function of the exponential law with rate 1, at 1 - u if `upper`."""
-    return -np.log(u) if upper else -np.log1p(-u)
-
-
-def half_normal_upper_quantile(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    """Quantile function of abs(z), z standard normal, at 1 - u, or at u if `upper`."""
-    from scipy.special import erfinv
-
-    return math.sqrt(2.0) * erfinv(u) if upper else np.abs(normal_quantile(0.5 * u))
-
-
-def log_uniform_quantile(low: float, high: float, log_ratio: float, u: np.ndarray) -> np.ndarray:
-    """Quantile function of ``sign low (high/low)^U``, U uniform on (0, 1) and the sign independent of it.
-
-    It is computed from the nearer end, and so never leaves the interval.
-    """
-    return symmetric_quantile(
-        u,
-        lambda v: np.where(v < 0.25, -high * np.exp(-2.0 * log_ratio * v), -low * np.exp(log_ratio * (1.0 - 2.0 * v))),
-    )
-
-
-def stable_root(exponent: float, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """``sqrt(2 S)``, S positive and stable with ``E exp(-x S) = exp(-x^(exponent/2))``, from two uniforms (Kanter).
-
-    With a = exponent/2, ``S = sin(a pi u) / sin(pi u)^(1/a) * (sin((1-a) pi u) / E)^((1-a)/a)``, E exponential: in
-    logarithms, because a tail may reach beyond all floats, and with sines of the smaller of an angle and its
-    supplement, because a may be close to 1. Results are at most exp(700).
-    """
-    a, rest = 0.5 * exponent, 1.0 - 0.5 * exponent
-    if rest == 0.0:
-        return np.full(np.shape(u), math.sqrt(2.0))
-
-    def log_sin(share: np.ndarray, other: np.ndarray) -> np.ndarray:  # share + other = 1
-        return np.log(np.sin(math.pi * np.minimum(share, other)))
-
-    w = 1.0 - u
-    log_s = log_sin(a * u, w + rest * u) - log_sin(u, w) / a
-    log_s = log_s + rest / a * (log_sin(rest * u, w + a * u) - np.log(exponential_quantile(v)))
-    return np.exp(np.minimum(0.5 * (math.log(2.0) + log_s), _LARGEST_LOG))
-
-
-def harmonic_quantile(concentration: float, u: np.ndarray) -> np.ndarray:
-    """Quantile function of the whole numbers n with probabilities ``exp(-z) I_n(z)``, z the concentration.
-
-    Beyond z = 2^16 it is the rounded Cornish-Fisher expansion of the same law smoothed by a uniform of width 1, whose
-    cumulants are ``z - 1/12``, ``z + 1/120`` and ``z - 1/252``; the error of a probability is below 1e-13 there.
-    """
-    if concentration <= _LARGEST_TABLE:
-        tails = _harmonic_tails(concentration)
-        return symmetric_quantile(u, lambda v: np.searchsorted(tails, v, side="right") - float(tails.size))
-    variance = concentration - 1.0 / 12.0
-    fourth = (concentration + 1.0 / 120.0) / variance / variance
-    sixth = (concentration - 1.0 / 252.0) / variance / variance / variance
-
-    def lower(v: np.ndarray) -> np.ndarray:
-        x = normal_quantile(v)
-        x = x + (
-            fourth / 24.0 * (x**3 - 3.0 * x)
-            + sixth / 720.0 * (x**5 - 10.0 * x**3 + 15.0 * x)
-            - fourth**2 / 384.0 * (3.0 * x**5 - 24.0 * x**3 + 29.0 * x)
-        )
-        return np.round(math.sqrt(variance) * x)
-
-    return symmetric_quantile(u, lower)
-
-
-def harmonic_weights(concentration: float) -> np.ndarray | None:
-    """Probabilities ``exp(-z) I_n(z)`` of n = 0, 1, ..., until they are below 1e-20; None where they are too many."""
-    from scipy.special import ive
-
-    if concentration > _LARGEST_TABLE:
-        return None
-    weights = ive(np.arange(64 + int(10.0 * math.sqrt(concentration))), concentration)
-    return weights[: int(np.count_nonzero(weights > 1e-20))]
-
-
-@lru_cache(maxsize=64)
-def _harmonic_tails(concentration: float) -> np.ndarray:
-    """Probabilities of n or more, n = 1, 2, ..., from the largest n on: increasing."""
-    weights = harmonic_weights(concentration)
-    assert weights is not None
-    return np.cumsum(weights[:0:-1])
 
 
 @lru_cache(maxsize=256)
@@ -498,3 +343,80 @@ def _debye_polynomials() -> list[list[float]]:
             following[i + 3] -= 5 * c / (8 * (i + 3))
         u = following
     return rows
+
+
+# -- cosine integrals --------------------------------------------------------------------------------------------------
+
+
+def cosine_integral_of(xp: ModuleType) -> Callable[[Array], Array]:
+    """Return Ci(z) for z >= 2, infinity included: that of SciPy or CuPy, or one in operations of the library."""
+    special = elementwise.special_functions(xp)
+    if special is None:
+        return lambda z: _cosine_integral(z, xp)
+    return lambda z: special.sici(z)[1]
+
+
+def log_uniform_mean_cos(
+    small: Array, large: Array, log_ratio: float, xp: ModuleType, small_rest: Array | float = 0.0
+) -> Array:
+    """Mean cosine ``[Ci(large) - Ci(small)] / log_ratio`` of a log-uniform phase; 1 where both ends are 0.
+
+    Where the cosine integrals would cancel another form is taken: ``Cin(z) = gamma + ln z - Ci(z)`` and its series at
+    small z, and for a narrow law that few waves fit into its integral, by 20 Gauss-Legendre nodes. The error is below
+    1e-15, and what the rounding of the ends means: for a narrow law one ulp of `small` moves the result by up to
+    ``1e-16 / log_ratio``, so `small_rest` takes what its rounding took away.
+    """
+    ci = cosine_integral_of(xp)
+    clipped = array.clip(small, _CIN_SERIES, None, xp)
+    direct = (ci(array.clip(large, _CIN_SERIES, None, xp)) - ci(clipped)) / log_ratio
+    if log_ratio > 1.0:
+        cin = 1.0 - (_cin(large, ci, xp) - _cin(small, ci, xp)) / log_ratio
+        return xp.where(small > _CIN_SERIES, direct, cin)
+    if not isinstance(small_rest, float):
+        shift = xp.cos(clipped) * xp.sin(small_rest) - 2.0 * xp.sin(clipped) * xp.sin(0.5 * small_rest) ** 2
+        direct = direct - shift / clipped / log_ratio
+    narrow = -math.expm1(-log_ratio) * large <= 4.0  # elsewhere small is above 4 / (e - 1), which exceeds that 2
+    half = xp.where(narrow, 0.5 * large, xp.zeros_like(large))
+    sin, cos, integral = xp.sin(half), xp.cos(half), xp.ones_like(half)
+    for node, weight in zip(*(v.tolist() for v in np.polynomial.legendre.leggauss(20)), strict=True):
+        away = half * math.expm1(-log_ratio * (0.5 + 0.5 * node))  # small, so that its rounding is
+        integral = integral - weight * (sin * xp.cos(away) + cos * xp.sin(away)) ** 2
+    return xp.where(narrow, integral, direct)
+
+
+def _cin(z: Array, ci: Callable[[Array], Array], xp: ModuleType) -> Array:
+    """``Cin(z) = int_0^z (1 - cos t)/t dt`` (DLMF 6.2.12)."""
+    near = z <= _CIN_SERIES  # no clip, whose derivative at its ends may be half of one
+    series = _cin_series(xp.where(near, z, xp.zeros_like(z)), 14)
+    bounded = array.clip(z, _CIN_SERIES, min(_LARGEST, float(xp.finfo(z.dtype).max)), xp)
+    return xp.where(near, series, np.euler_gamma + xp.log(bounded) - ci(bounded))
+
+
+def _cin_series(z: Array, terms: int) -> Array:
+    """Sum of ``(-1)^(n+1) z^2n / (2n (2n)!)``."""
+    square, series = z * z, 0.0
+    for n in range(terms, 0, -1):
+        series = square * ((-1.0) ** (n + 1) / (2 * n * math.factorial(2 * n)) + series)
+    return series
+
+
+def _cosine_integral(z: Array, xp: ModuleType) -> Array:
+    """``f(z) sin z - g(z) cos z`` (DLMF 6.2.19), up to 6 from Cin; error below 4e-15, beside what rounding z means."""
+    near, far = z <= _CI_SERIES, z <= _LARGEST
+    small = xp.where(near, z, xp.ones_like(z))
+    large = xp.where(near | ~far, xp.full_like(z, _CI_SERIES), z)
+    f, g = (polynomial(c, 2.0 * _CI_SERIES / large - 1.0) for c in _auxiliary_polynomials())
+    direct = (f * xp.sin(large) - g / large * xp.cos(large)) / large
+    found = xp.where(near, np.euler_gamma + xp.log(small) - _cin_series(small, 20), direct)
+    return xp.where(far, found, xp.where(xp.isnan(z), z, xp.zeros_like(z)))
+
+
+@lru_cache(maxsize=1)
+def _auxiliary_polynomials() -> tuple[list[float], list[float]]:
+    """``z f(z)`` and ``z^2 g(z)`` as polynomials in 12/z - 1, for z >= 6, from ``exp(iz) E1(iz) = g - i f``."""
+    from scipy.special import exp1
+
+    angle = math.pi * (np.arange(_AUXILIARY_TERMS) + 0.5) / _AUXILIARY_TERMS
+    z = 2.0 * _CI_SERIES / (1.0 + np.cos(angle))
+    values = np.exp(1j * z) * exp1(1j * z)
+    return interpolated(-values.imag * z), interpolated(values.real * z * z)

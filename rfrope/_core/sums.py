@@ -3,6 +3,7 @@
 Whatever is summed over the blocks is summed here: exact phases, in bounded memory (`over_blocks`, `derivatives`,
 `falls`, `mean_cos`), at all sums of two lags (`on_grid`, `of_phasors`), or waves that are at hand because each block is
 wanted too (`Waves`).
+Averages over draws keep sums of powers, merged in any number of parts (`MeanSums`, `PowerSums`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import ModuleType
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from rfrope._core import array, elementwise, threads
+from rfrope._core import array, elementwise, parallel
 from rfrope._core.angles import Angles, rows
 from rfrope._core.array import Array
 from rfrope._core.dispatch import CPU, CUDA, dispatched
@@ -76,7 +78,7 @@ class Waves(NamedTuple):
         return xp.sum(self.cos * cosines, axis=-1) + xp.sum(self.sin * xp.matmul(self.sin, of_sin), axis=-1)
 
 
-# -- exact phases, in bounded memory -----------------------------------------------------------------------------------
+# -- exact phases, in bounded memory ----------------------------------------------------------------------------------
 
 
 def over_blocks(angles: Angles, cosine: Array | None = None, sine: Array | None = None) -> tuple[Array, Array]:
@@ -211,7 +213,7 @@ def _over_parts(
     return totals or (0.0,) * number
 
 
-# -- at all sums of two lags -------------------------------------------------------------------------------------------
+# -- at all sums of two lags ------------------------------------------------------------------------------------------
 
 
 def on_grid(far: Waves, near: Waves, cosine: Array | float, sine: Array | None = None) -> Array:
@@ -231,7 +233,7 @@ def of_phasors(far: np.ndarray, near: np.ndarray) -> np.ndarray:
     return found
 
 
-# -- what sums are made of ---------------------------------------------------------------------------------------------
+# -- what sums are made of --------------------------------------------------------------------------------------------
 
 
 def parts(count: int, width: int) -> Iterator[slice]:
@@ -261,7 +263,7 @@ def at_some_lags(
 
     found = []
     for span in parts(longest, each):
-        threads.checkpoint()
+        parallel.checkpoint()
         found.append(at_some_lags(call, cut(delta, span), cut(a, span), cut(b, span), width, xp))
     return xp.concat(found, axis=axis)
 
@@ -313,3 +315,62 @@ def _held(shape: tuple[int, ...], *coefficients: Array | None) -> int:
         if rows and rows[-1] != 1:
             shapes[name] = rows
     return math.prod(array.broadcast_shapes(shapes) if len(shapes) > 1 else shape)
+
+
+# -- sums of powers along draws ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MeanSums:
+    """Count, mean and central sum of squares along the draws."""
+
+    n: int
+    mean: Array
+    m2: Array
+
+    def merge(self, other: MeanSums) -> MeanSums:
+        """Combine those of two disjoint sets of draws (Chan et al. 1983)."""
+        a, b = float(self.n), float(other.n)
+        step = other.mean - self.mean
+        m2 = self.m2 + other.m2 + step**2 * (a * b / (a + b))
+        return MeanSums(self.n + other.n, self.mean + step * (b / (a + b)), m2)
+
+
+@dataclass(frozen=True)
+class PowerSums:
+    """Count, mean and central power sums of orders 2 to 4 along the trials."""
+
+    n: int
+    mean: Array
+    m2: Array
+    m3: Array
+    m4: Array
+
+    @classmethod
+    def of(cls, values: Array, xp: ModuleType) -> PowerSums:
+        """Take them from values whose last axis runs over the trials."""
+        mean = xp.mean(values, axis=-1)
+        centred = values - mean[..., None]
+        square = centred * centred
+        return cls(
+            values.shape[-1],
+            mean,
+            xp.sum(square, axis=-1),
+            xp.sum(square * centred, axis=-1),
+            xp.sum(square * square, axis=-1),
+        )
+
+    def merge(self, other: PowerSums) -> PowerSums:
+        """Combine those of two disjoint sets of trials (Chan et al. 1983; Pébay 2008 for orders 3 and 4)."""
+        a, b = float(self.n), float(other.n)
+        n = a + b
+        step = other.mean - self.mean
+        m4 = self.m4 + other.m4 + step**4 * (a * b * (a * a - a * b + b * b) / n**3)
+        m4 = (
+            m4
+            + step**2 * (6.0 / n**2) * (a * a * other.m2 + b * b * self.m2)
+            + step * (4.0 / n) * (a * other.m3 - b * self.m3)
+        )
+        m3 = self.m3 + other.m3 + step**3 * (a * b * (a - b) / n**2) + step * (3.0 / n) * (a * other.m2 - b * self.m2)
+        m2 = self.m2 + other.m2 + step**2 * (a * b / n)
+        return PowerSums(self.n + other.n, self.mean + step * (b / n), m2, m3, m4)

@@ -5,7 +5,7 @@ from rfrope.analysis.blocks import DensityOfStates, density_of_states, turns, wa
 from rfrope.analysis.content import Departure, Similarity, departure, similarity, sine_share
 from rfrope.analysis.curves import aliasing_distance, dirichlet, first_negative_lag, log_uniform_kernel, mean_kernel
 from rfrope.analysis.fits import KernelFit, ScalingEffect, fit_kernel, scaling_effect
-from rfrope.analysis.planning import Plan, Way, plan
+from rfrope.analysis.planning import Method, Plan, plan
 from rfrope.analysis.summary import AxisSummary, Summary, summarise
 
 __all__ = [
@@ -14,11 +14,11 @@ __all__ = [
     "DensityOfStates",
     "Departure",
     "KernelFit",
+    "Method",
     "Plan",
     "ScalingEffect",
     "Similarity",
     "Summary",
-    "Way",
     "aliasing_distance",
     "base_for_context",
     "density_of_states",

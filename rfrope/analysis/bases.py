@@ -198,7 +198,7 @@ class _Search:
         self.holds = cache(self._holds)
 
     def _holds(self, base: float) -> bool:
-        """Whether the mean kernel is nowhere negative inside the context."""
+        """Return True if the mean kernel is nowhere negative inside the context."""
         return self.negative_lag(base) is None
 
     def negative_lag(self, base: float) -> int | None:
@@ -235,7 +235,7 @@ class _Search:
                 found.append((base, end))
                 after = end * (1.0 + _WIDTH)
             else:
-                end, after = base, self._after(base)
+                end, after = base, self._next_base(base)
             if end == top:
                 return found
             base = min(after, top)
@@ -248,7 +248,7 @@ class _Search:
             base = other
         return base
 
-    def _after(self, base: float) -> float:
+    def _next_base(self, base: float) -> float:
         """Return a base above one that fails, all between them failing but for the last `_WIDTH`.
 
         Lags that fail most, or most for how fast they change, are followed to where they cease to, while any fails.
@@ -267,7 +267,7 @@ class _Search:
         return base * math.exp(min(past, _LONGEST))
 
     def _followed(self, lags: np.ndarray, log_base: float) -> np.ndarray:
-        """How far the logarithm of the base may grow while the mean kernel stays negative, at lags where it is.
+        """Growth of the logarithm of the base during which the mean kernel stays negative at some lags.
 
         Newton's steps, made shorter by what a bound of the curvature takes from them: it falls as the base grows.
         """

@@ -1,4 +1,4 @@
-"""How fast the blocks turn: wavelengths, turns over a context, and how the frequencies are spread."""
+"""Speeds of the blocks: wavelengths, turns over a context, and the spread of the frequencies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rfrope.kernels.parameters import radius
 
 @dataclass(frozen=True, eq=False)
 class DensityOfStates(Result):
-    """How frequencies are spread over the logarithm of their magnitude, and the log-uniform band that fits them best.
+    """Spread of frequencies over the logarithm of their magnitude, and the log-uniform band that fits them best.
 
     Attributes
     ----------
@@ -71,8 +71,8 @@ def wavelengths(frequencies: Array) -> Array:
 
     Notes
     -----
-    Source: section 5 of the mathematics page. A common period of all blocks, which seed 002 speaks of, does not exist
-    in general: ratios of wavelengths are irrational, and sums over blocks are quasi-periodic.
+    Source: section 5 of the mathematics page. A common period of all blocks, which Insights (2026) speaks of, does not
+    exist in general: ratios of wavelengths are irrational, and sums over blocks are quasi-periodic.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def turns(frequencies: Array, context: float) -> Array:
 
 @array.on_device_of_arrays
 def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> DensityOfStates:
-    """How frequencies are spread over ``ln |omega|``, and how near that is to a log-uniform law.
+    """Spread of frequencies over ``ln |omega|``, and its distance from a log-uniform law.
 
     Standard RoPE has equally many frequencies in every octave of a band, from one over the base to 1. A set that was
     scaled for a longer context, or learned, departs from that; `distance` says how far.
@@ -163,7 +163,7 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
     The band is fitted to the logarithms in falling order, ``y_0 >= y_1 >= ...``, by a least-squares line ``a - h j``,
     j = 0, ..., N - 1; then ``high = exp(a)`` and ``low = exp(a - N h)``, one step below the last. So a geometric ladder
     ``base ** (-i / D)``, which is the left-end quantile design of the law (section 5 of the mathematics page), gives
-    1/base and 1. The density of states is that of seed 000, "an approximately log-uniform spacing".
+    1/base and 1. The density of states is that of RFF-RoPE, "an approximately log-uniform spacing".
 
     Examples
     --------

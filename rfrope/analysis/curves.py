@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, elementwise, sums, threads, turns
+from rfrope._core import angles, array, elementwise, parallel, sums, turns
 from rfrope._core import progress as bars
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, positive, probability, whole
 from rfrope._core.array import Array
-from rfrope._core.cosine_integral import log_uniform_mean_cos
+from rfrope._core.special import log_uniform_mean_cos
 from rfrope._core.sums import Waves
 
 _ROUNDED = 1e-15  # what the direct sum of a mean cosine leaves unknown
@@ -54,7 +54,7 @@ def mean_kernel(lags: Array, frequencies: Array) -> Array:
     Notes
     -----
     ``C(lag) = (1/D) sum_i cos(lag . omega_i)``: section 5 of the mathematics page, and the score of identical unit
-    tokens in seed 002. Phases are exact, so the direct sum is within 1e-15 or so for ``|lag . omega| <= 2**53``
+    tokens in Insights (2026). Phases are exact, so the direct sum is within 1e-15 or so for ``|lag . omega| <= 2**53``
     (see `rotate` for libraries without float64). Where a non-uniform fast Fourier transform is cheaper (many blocks at
     many lags, in up to three axes, on the CPU or a CUDA device) the result is within 1e-9.
 
@@ -315,7 +315,7 @@ def _scanned(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, np
     out, parts = np.empty((most, columns)), range(0, len(omega), _FREQUENCIES)
     kept = _table(np.arange(float(columns)), omega) if len(parts) == 1 else None
     while start <= stop:
-        threads.checkpoint()
+        parallel.checkpoint()
         length = min(rows * columns, stop - start + 1)
         lags = start + columns * np.arange(float(-(-length // columns)))
         means = out[: len(lags)]

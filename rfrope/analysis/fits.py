@@ -67,7 +67,7 @@ class KernelFit(Result):
 
 @dataclass(frozen=True, eq=False)
 class ScalingEffect(Result):
-    """What a change of frequencies does to the mean kernel and to the wavelengths.
+    """Effect of a change of frequencies on the mean kernel and on the wavelengths.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
 
 @array.on_device_of_arrays
 def scaling_effect(lags: Array, before: Array, after: Array) -> ScalingEffect:
-    """What a scheme that changes frequencies, such as YaRN, does to the mean kernel and to the wavelengths.
+    """Effect of a scheme that changes frequencies, such as YaRN, on the mean kernel and on the wavelengths.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def _stretch(before: Array, after: Array, xp: ModuleType) -> Array | None:
 
 @dataclass(frozen=True, eq=False)
 class _Curve:
-    """What a kernel is fitted to: the mean kernel at some lags, and the magnitudes of the frequencies it came from."""
+    """Mean kernel at some lags, to which kernels are fitted, and the magnitudes of its frequencies."""
 
     lags: np.ndarray
     target: np.ndarray
@@ -260,7 +260,7 @@ class _Curve:
 
 @dataclass(frozen=True)
 class _Range:
-    """Where a parameter is sought: logarithms of its bounds, and of values to try with a step to go on from each.
+    """Range in which a parameter is sought: logarithms of its bounds, and of values to try with a step from each.
 
     `end` is the value at which the family itself ends, if it does.
     """

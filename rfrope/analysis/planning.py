@@ -1,4 +1,4 @@
-"""Ways to a longer context for a trained model, measured by what they do to angles and to the mean kernel."""
+"""Methods for a longer context for a trained model, measured by what they do to angles and to the mean kernel."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _EVIDENCE = (
 
 
 @dataclass(frozen=True, eq=False)
-class Way(Result):
-    """One way to a longer context, and its measures.
+class Method(Result):
+    """One method for a longer context, and its measures.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Way(Result):
 
 @dataclass(frozen=True, eq=False)
 class Plan(Result):
-    """Ways to a longer context, in order; ``str(plan)`` says it in plain words.
+    """Methods for a longer context, in order; ``str(plan)`` says it in plain words.
 
     Attributes
     ----------
@@ -110,10 +110,10 @@ class Plan(Result):
         Blocks that completed no turn in the trained context.
     trained_negative_lag : int or None
         First lag in the trained context at which the trained mean kernel is negative.
-    ways : tuple of Way
+    methods : tuple of Method
         By their perplexity, the best first.
     left_out : dict of str to str
-        Ways that these frequencies do not allow, and why.
+        Methods that these frequencies do not allow, and why.
     stretched : Stretched or None
         What the scheme of a config had done already, where the plan starts from the ladder before it: ``scheme``,
         ``factor``, ``original_context`` and ``reach``.
@@ -124,58 +124,58 @@ class Plan(Result):
     n_blocks: int
     n_dead: int
     trained_negative_lag: int | None
-    ways: tuple[Way, ...]
+    methods: tuple[Method, ...]
     left_out: dict[str, str]
     stretched: Stretched | None = None
 
-    def way(self, name: str) -> Way:
-        """Return the way of that name, in any spelling."""
-        name = spelled(name, (*self.left_out, *(one.name for one in self.ways))) or name
+    def method(self, name: str) -> Method:
+        """Return the method of that name, in any spelling."""
+        name = spelled(name, (*self.left_out, *(one.name for one in self.methods))) or name
         if name in self.left_out:
             raise ValueError(f"name is {show(name)}, which is left out: {self.left_out[name]}")
-        for one in self.ways:
+        for one in self.methods:
             if one.name == name:
                 return one
-        raise ValueError(f"name is {show(name)}{among(name, [one.name for one in self.ways])}")
+        raise ValueError(f"name is {show(name)}{among(name, [one.name for one in self.methods])}")
 
     def compare(self, name: str, other: str) -> dict[str, str]:
-        """Whether one way is "better", "even" or "worse" than another in each measure."""
-        first, second = _keys(self.way(name)), _keys(self.way(other))
+        """Return "better", "even" or "worse" for each measure: one method beside another."""
+        first, second = _keys(self.method(name)), _keys(self.method(other))
         return {measure: _KINDS[1 + (first[measure] > key) - (first[measure] < key)] for measure, key in second.items()}
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
-        """The measures of each way, as rows of text below a head; `notes` says what they are."""
+        """The measures of each method, as rows of text below a head; `notes` says what they are."""
         rows: list[tuple[str, ...]] = [
-            ("way", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor", "places")
+            ("method", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor", "places")
         ]
-        for way in self.ways:
-            lag = "never" if way.first_negative_lag is None else str(way.first_negative_lag)
+        for method in self.methods:
+            lag = "never" if method.first_negative_lag is None else str(method.first_negative_lag)
             numbers = (
-                f"{way.perplexity:.2f}",
-                f"{way.departure:.{_DIGITS}g}",
-                str(len(way.unseen)),
+                f"{method.perplexity:.2f}",
+                f"{method.departure:.{_DIGITS}g}",
+                str(len(method.unseen)),
                 lag,
-                f"{way.resolution:.{_DIGITS}g}",
+                f"{method.resolution:.{_DIGITS}g}",
             )
-            rows.append((way.name, *numbers, f"{way.rope.attention_factor:.4g}", str(way.places)))
+            rows.append((method.name, *numbers, f"{method.rope.attention_factor:.4g}", str(method.places)))
         return tuple(rows)
 
     @property
     def notes(self) -> str:
-        """What the measures of `table` are."""
+        """Explanation of the measures in `table`."""
         return "\n".join(_notes(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        plain = dict(vars(self)) | {"ways": [one.to_dict() for one in self.ways], "left_out": dict(self.left_out)}
+        plain = dict(vars(self)) | {"methods": [one.to_dict() for one in self.methods], "left_out": dict(self.left_out)}
         plain["stretched"] = None if self.stretched is None else self.stretched.to_dict()
         compared = None if _YARN in self.left_out else self.compare(OPTIMISED, _YARN)
         return plain | {"optimised_against_yarn": compared}
 
     @property
     def preface(self) -> str:
-        """What the plan starts from, and what the order of its ways is."""
+        """Starting point of the plan, and the order of its methods."""
         factor = self.context / self.trained_context
         lines = [
             f"From {self.trained_context} trained positions to {self.context}, {factor:.4g} times as many. "
@@ -192,7 +192,7 @@ class Plan(Result):
 
 @array.on_device_of_arrays
 def plan(rope: Any, context: int, *, trained_context: int | None = None, progress: Any = None) -> Plan:
-    """List ways to a longer context than a model was trained with: what was measured of each, and its geometry.
+    """List methods for a longer context than a model was trained with: what was measured of each, and its geometry.
 
     The measured perplexity is that of one small model at twice its context; nothing here has seen yours.
 
@@ -214,7 +214,7 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     Returns
     -------
     Plan
-        ``print`` it, or take its ``ways``, each with its ``rope``.
+        ``print`` it, or take its ``methods``, each with its ``rope``.
 
     Raises
     ------
@@ -225,9 +225,9 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
 
     Notes
     -----
-    With s the ratio of the contexts, the ways are the trained frequencies as they are; `linear`, `ntk` and `yarn` with
-    the factor s; `llama3` with s and the bands of Llama 3.1; and a set of divisors of rfrope's own, "optimised". YaRN
-    is left out where the trained frequencies are not a geometric ladder. Attention factors are not part of the
+    With s the ratio of the contexts, the methods are the trained frequencies as they are; `linear`, `ntk` and `yarn`
+    with the factor s; `llama3` with s and the bands of Llama 3.1; and a set of divisors of rfrope's own, "optimised".
+    YaRN is left out where the trained frequencies are not a geometric ladder. Attention factors are not part of the
     measures:
 
     - departure: the root mean square of ``C'(m) - C(m)`` over all trained lags m, with C the mean kernel;
@@ -237,7 +237,7 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     - resolution: ``(1 - C'(1)) / (1 - C(1))``, more is better.
 
     Departures and resolutions that are equal in three digits share a place, counts and lags that are equal. Places in
-    the four measures are added. They do not order the ways: on the one model that was read with them the set that is
+    the four measures are added. They do not order the methods: on the one model that was read with them the set that is
     first by geometry, "optimised", came after YaRN, ntk and llama3.
 
     The optimised set has divisors from 1 to s, none above that of a slower block. Blocks that completed no turn are
@@ -250,30 +250,30 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     --------
     >>> import rfrope
     >>> found = plan(rfrope.Rope(rfrope.geometric(64, base=5e5), context=8192), 32768)
-    >>> [way.name for way in found.ways]
+    >>> [method.name for method in found.methods]
     ['yarn', 'ntk', 'llama3', 'optimised', 'linear', 'as it is']
     >>> found.compare("optimised", "yarn")
     {'departure': 'better', 'unseen': 'even', 'first_negative_lag': 'even', 'resolution': 'even'}
-    >>> round(found.way("optimised").departure, 2), round(found.way("yarn").departure, 2)
+    >>> round(found.method("optimised").departure, 2), round(found.method("yarn").departure, 2)
     (0.09, 0.11)
     """
     given_rope = rope if isinstance(rope, Rope) else Rope(rope)
     trained_context = None if trained_context is None else whole("trained_context", trained_context, 2)
-    before = _before(given_rope, trained_context)
+    before = _undone_stretch(given_rope, trained_context)
     trained, sizes, n_still = _trained(given_rope if before is None else before.rope)
     context, trained_context = _contexts(trained, context, trained_context)
     bars.check(progress)
     given = Stretch(np.append(sizes, np.zeros(n_still)), trained_context, context)
     made, left_out = _published(replace(trained, context=trained_context), given)
-    ways = [_measured(name, one, parameters, given) for name, (one, parameters) in made.items()]
-    ways.append(_optimised(trained, given, ways, progress))
+    methods = [_measured(name, one, parameters, given) for name, (one, parameters) in made.items()]
+    methods.append(_optimised(trained, given, methods, progress))
     return Plan(
         trained_context,
         context,
         trained.n_blocks,
         int(np.sum(given.turns[: trained.n_blocks] < 1.0)),
         first_negative_lag(given.trained, trained_context - 1),
-        tuple(_ranked(ways)),
+        tuple(_ranked(methods)),
         left_out,
         before,
     )
@@ -282,8 +282,8 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
 # -- what is asked -----------------------------------------------------------------------------------------------------
 
 
-def _before(rope: Rope, trained_context: int | None) -> Stretched | None:
-    """What a scheme did that is to be undone; nothing where the model was trained further than it stretches from."""
+def _undone_stretch(rope: Rope, trained_context: int | None) -> Stretched | None:
+    """Stretch by a scheme that is to be undone; None where the model was trained further than it stretches from."""
     before = stretched_by_config(rope)
     if before is None or trained_context is None:
         return before
@@ -309,13 +309,13 @@ def _contexts(trained: Rope, context: Any, trained_context: Any) -> tuple[int, i
     return context, trained_context
 
 
-# -- the ways ----------------------------------------------------------------------------------------------------------
+# -- the methods ------------------------------------------------------------------------------------------------------
 
 _Made = dict[str, tuple[Rope, dict[str, Any] | None]]
 
 
 def _published(trained: Rope, given: Stretch) -> tuple[_Made, dict[str, str]]:
-    """Ropes of the published ways with what a config says of them, and why others are left out."""
+    """Ropes of the published methods with what a config says of them, and why others are left out."""
     factor, original, base = given.factor, given.trained_context, ladder_base(trained)
     long: dict[str, Any] = {"factor": factor, "original_max_position_embeddings": original}
     bands: dict[str, Any] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}  # Llama 3.1's
@@ -342,7 +342,7 @@ def _published(trained: Rope, given: Stretch) -> tuple[_Made, dict[str, str]]:
 def _parameters(
     trained: Rope, base: float, parameters: dict[str, Any], name: str, factor: float
 ) -> dict[str, Any] | None:
-    """What a config says, where the trained Rope is a ladder; None for what no scheme says beside it."""
+    """Entries of a config, where the trained Rope is a ladder; None for what no scheme says beside it."""
     held = trained.source.rope_parameters
     if trained.attention_factor != 1.0 or (not held and trained.head_dim != trained.rotary_dim):
         return None
@@ -362,9 +362,9 @@ def ladder_base(trained: Rope) -> float | None:
     return next((b for b in bases if b > 1.0 and np.allclose(omega, ladder(2 * n, b), rtol=_LADDER, atol=0.0)), None)
 
 
-def _optimised(trained: Rope, given: Stretch, ways: list[Way], progress: Any) -> Way:
+def _optimised(trained: Rope, given: Stretch, methods: list[Method], progress: Any) -> Method:
     """The best of a few local minima: as good as YaRN in as many measures as can be, then the least departure."""
-    by_name = {way.name: way for way in ways}
+    by_name = {method.name: method for method in methods}
     reference = by_name.get(_YARN, by_name[_LLAMA3])
     starts = [given.stepped, *(_sizes(by_name[name].rope, given) for name in (_LLAMA3, _YARN) if name in by_name)]
     ramp = given.stepped
@@ -382,7 +382,7 @@ def _optimised(trained: Rope, given: Stretch, ways: list[Way], progress: Any) ->
         source = replace(trained.source, scaled_by=(*trained.source.scaled_by, step))
         rope = of(trained, frequencies=signed, context=given.context, source=source)
         found.append(_measured(OPTIMISED, rope, None, given))
-    worse = [sum(_keys(way)[name] > key for name, key in _keys(reference).items()) for way in found]
+    worse = [sum(_keys(method)[name] > key for name, key in _keys(reference).items()) for method in found]
     return min(zip(worse, found, strict=True), key=lambda pair: (pair[0], pair[1].departure))[1]
 
 
@@ -395,9 +395,9 @@ def _sizes(rope: Rope, given: Stretch) -> np.ndarray:
     return np.append(omega, np.zeros(given.trained.size - omega.size))
 
 
-def _measured(name: str, rope: Rope, parameters: dict[str, Any] | None, given: Stretch) -> Way:
+def _measured(name: str, rope: Rope, parameters: dict[str, Any] | None, given: Stretch) -> Method:
     omega = _sizes(rope, given)
-    return Way(
+    return Method(
         name,
         rope,
         parameters,
@@ -409,24 +409,24 @@ def _measured(name: str, rope: Rope, parameters: dict[str, Any] | None, given: S
     )
 
 
-def _keys(way: Way) -> dict[str, float]:
+def _keys(method: Method) -> dict[str, float]:
     """For each measure a number, the less the better, and equal where values agree in three digits."""
-    lag = way.first_negative_lag
+    lag = method.first_negative_lag
     return {
-        "departure": float(f"{way.departure:.{_DIGITS}g}"),
-        "unseen": len(way.unseen),
+        "departure": float(f"{method.departure:.{_DIGITS}g}"),
+        "unseen": len(method.unseen),
         "first_negative_lag": -(math.inf if lag is None else lag),
-        "resolution": -float(f"{way.resolution:.{_DIGITS}g}"),
+        "resolution": -float(f"{method.resolution:.{_DIGITS}g}"),
     }
 
 
-def _ranked(ways: list[Way]) -> list[Way]:
-    """The ways in order, with their places."""
-    keys = [_keys(way) for way in ways]
+def _ranked(methods: list[Method]) -> list[Method]:
+    """The methods in order, with their places."""
+    keys = [_keys(method) for method in methods]
     places = [1 + sum(other[name] < one[name] for other in keys) for one in keys for name in _MEASURES]
-    sums = np.sum(np.reshape(places, (len(ways), -1)), axis=1).tolist()
-    placed = [replace(way, places=place) for way, place in zip(ways, sums, strict=True)]
-    return sorted(placed, key=lambda way: way.perplexity)
+    sums = np.sum(np.reshape(places, (len(methods), -1)), axis=1).tolist()
+    placed = [replace(method, places=place) for method, place in zip(methods, sums, strict=True)]
+    return sorted(placed, key=lambda method: method.perplexity)
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
@@ -440,9 +440,9 @@ def _table(plan: Plan) -> Iterator[str]:
 
 
 def _already(plan: Plan) -> Iterator[str]:
-    """What was done to the ladder before, and what the plan starts from."""
+    """Say what was done to the ladder before, and what the plan starts from."""
     if plan.stretched is None:
-        steps = plan.way(_AS_IT_IS).rope.source.scaled_by
+        steps = plan.method(_AS_IT_IS).rope.source.scaled_by
         if names := ", then ".join(str(step["scheme"]) for step in steps if step.get("factor") != 1.0):
             yield f"The frequencies were scaled before, by {names}, and are taken as those of training."
         return

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import sums, threads
+from rfrope._core import parallel, sums
 from rfrope._core.angles import Angles
 from rfrope.analysis.curves import scan_lags
 
@@ -37,7 +37,7 @@ class Stretch:
 
     @property
     def factor(self) -> float:
-        """How many times longer the context is to be."""
+        """Ratio of the longer context to the trained one."""
         return self.context / self.trained_context
 
     @property
@@ -57,7 +57,7 @@ class Stretch:
         return found[np.argsort(-self.trained[found], kind="stable")]
 
     def unseen(self, omega: np.ndarray) -> np.ndarray:
-        """Whether each block meets angles that training did not show."""
+        """Return True for each block that meets angles which training did not show."""
         reach, seen = omega * self.context, self.trained * self.trained_context
         return (self.turns < 1.0) & (reach > (1.0 + 1e-9) * seen)
 
@@ -86,7 +86,7 @@ def stretched(given: Stretch, start: np.ndarray, *, resolution: float, positive_
     problem, lags = _Problem(given, resolution), np.empty(0)
     first = problem.logs(start)
     for _ in range(_ROUNDS):
-        threads.checkpoint()
+        parallel.checkpoint()
         omega = problem.frequencies(problem.solved(first, lags))
         worst = [lag for _, lag in sorted(_negative_lags(omega, positive_until))[:_WORST]]
         more = np.union1d(lags, worst)

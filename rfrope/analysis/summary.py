@@ -27,7 +27,7 @@ _HIGH = 0.9  # value of the mean kernel from which two positions look the same
 
 @dataclass(frozen=True)
 class AxisSummary(Result):
-    """What the frequencies of one axis do over a context.
+    """Effects of the frequencies of one axis over a context.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class AxisSummary(Result):
 
 @dataclass(frozen=True)
 class Summary(Result):
-    """What given frequencies do over a context; ``str(summary)`` says it in plain words.
+    """Effects of given frequencies over a context; ``str(summary)`` says it in plain words.
 
     Attributes
     ----------
@@ -190,8 +190,8 @@ def summarise(
     Notes
     -----
     All whole lags 0, ..., context - 1 are looked at: positions are tokens or patches, one apart. The mean kernel
-    ``C(lag) = (1/D) sum cos(lag theta)`` is the score of a unit vector in a random direction with itself (seed 002):
-    what equal content scores, averaged over contents. Trained queries and keys weigh the blocks unequally; `sine_share`
+    ``C(lag) = (1/D) sum cos(lag theta)`` is the score of a unit vector in a random direction with itself
+    (Insights, 2026): what equal content scores, averaged over contents. Trained queries and keys weigh the blocks unequally; `sine_share`
     and `departure` read those.
 
     Examples
@@ -218,7 +218,8 @@ def summarise(
         raise TypeError(f"name is {show(name)}; expected a string")
     still = np.zeros((head_dim + 1) // 2 - n_blocks)
     axes = tuple(
-        _along(axis, np.concatenate([column, still]), n_blocks, lengths[axis]) for axis, column in enumerate(omega.T)
+        _axis_summary(axis, np.concatenate([column, still]), n_blocks, lengths[axis])
+        for axis, column in enumerate(omega.T)
     )
     span = lengths[0] if len(set(lengths)) == 1 else lengths
     return Summary(name, n_blocks, head_dim, span, factor, 1.0 / math.sqrt(head_dim), axes)
@@ -241,7 +242,7 @@ def _lengths(context: Any, omega: np.ndarray) -> tuple[int, ...]:
     return lengths
 
 
-def _along(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> AxisSummary:
+def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> AxisSummary:
     """Read the frequencies of one axis; those beyond the first `n_blocks` are 0."""
     turning = np.abs(theta[theta != 0.0])
     lengths = 2.0 * math.pi / turning if turning.size else np.array([math.inf])

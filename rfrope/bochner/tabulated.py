@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rfrope._core import elementwise, special
+from rfrope._core import elementwise, quantiles
 from rfrope._core.array import Array
 from rfrope.bochner.measures import MEASURES, Measure
 from rfrope.bochner.piecewise import Inverse, Pieces
@@ -86,8 +86,8 @@ class Tabulated(Kernel):
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         if self.ndim == 1:
-            return special.symmetric_quantile(u, lambda v: -self._length(2.0 * v))
-        z = special.normal_quantile(u[..., 1:])
+            return quantiles.symmetric_quantile(u, lambda v: -self._length(2.0 * v))
+        z = quantiles.normal_quantile(u[..., 1:])
         norm = np.sqrt(np.sum(z * z, axis=-1, keepdims=True))
         first = (np.arange(self.ndim) == 0).astype(float)  # the direction of a point in the middle of the cube
         direction = np.where(norm > 0.0, z, first) / np.where(norm > 0.0, norm, 1.0)

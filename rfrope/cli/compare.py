@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-import rfrope
-from rfrope import models
+from rfrope import engines, models
 from rfrope._core.arguments import printable
 from rfrope.cli import page
 from rfrope.cli.shared import add_page, check_page, one_of, print_text, whole
@@ -18,7 +17,7 @@ from rfrope.cli.shared import add_page, check_page, one_of, print_text, whole
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    names = [engine.name for engine in models.ENGINES]
+    names = [engine.name for engine in engines.records() if engine.reading is not None]
     command = commands.add_parser(
         "compare",
         help="say what engines make of one config, and where they disagree",
@@ -54,7 +53,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     check_page(options)
     found = models.compare(options.source, options.engine, seq_len=options.seq_len)
-    page.write_page(options, f"Engines on {options.source}", _parts(options, found), lambda: _print(options, found))
+    page.write_page(options, f"Engines on {options.source}", _parts(found), lambda: _print(options, found))
     if options.json:
         print_text(json.dumps(found.to_dict(), indent=1, allow_nan=False))
         return 0
@@ -67,48 +66,41 @@ def _run(options: argparse.Namespace) -> int:
 def _print(options: argparse.Namespace, found: models.Comparison) -> None:
     print_text(found)
     if options.sources:
-        for one in found.places[0].engines:
+        for one in found.ropes[0].engines:
             print_text(f"\n{one.engine} {one.version}")
             print_text("\n".join(f"  {source}" for source in one.sources))
 
 
-def _parts(options: argparse.Namespace, found: models.Comparison) -> Iterator[page.Part]:
-    """The page: for each RoPE the scores that engines give, what they do, and what to write instead."""
-    widths = {rope.source.model.name: rope.qk_head_dim for rope in rfrope.from_config(options.source)}
-    for place in found.places:
-        several = f", a text of {place.seq_len} positions" if len(found.places) > 1 else ""
-        label = f"{place.name or place.model_type}{several}"
-        yield page.words(*(f"{label}: {line}" if several else line for line in place.verdict))
-        known = list(_curves(place, (widths[place.name] + 1) // 2))
-        if known and place.seq_len > 1:
-            yield page.curves(f"Score of equal content: {label}", known, place.seq_len)
-        yield page.table(f"What engines do: {label}", place.table, left=(0, 1, 5, 6))
-        if place.write:
-            yield page.copyable("Write into the config (null: remove)", place.write)
+def _parts(found: models.Comparison) -> Iterator[page.Part]:
+    """Yield for each RoPE the scores that engines give, the table, and what to write instead."""
+    for rope in found.ropes:
+        several = f", a text of {rope.seq_len} positions" if len(found.ropes) > 1 else ""
+        label = f"{rope.name or rope.model_type}{several}"
+        yield page.words(*(f"{label}: {line}" if several else line for line in rope.verdict))
+        known = list(_curves(rope))
+        if known and rope.seq_len > 1:
+            yield page.curves(f"Score of equal content: {label}", known, rope.seq_len)
+        yield page.table(f"What engines do: {label}", rope.table, left=(0, 1, 5, 6))
+        if rope.write:
+            yield page.copyable("Write into the config (null: remove)", rope.write)
 
 
-def _curves(place: models.Place, n_blocks: int) -> Iterator[page.Curve]:
-    """A curve for each thing that engines do, with the names of those that do it."""
-    alike: list[list[models.EngineUse]] = []
-    for one in place.engines:
-        if one.frequencies is None:
-            continue
-        group = next((group for group in alike if _same(group[0], one)), None)
-        if group is None:
-            alike.append(group := [])
-        group.append(one)
-    for group in alike:
-        first = group[0]
-        assert first.frequencies is not None
-        assert first.attention_factor is not None
-        still = max(n_blocks - first.frequencies.size, 0)
-        label = ", ".join(one.engine for one in group)
-        yield page.Curve(label, first.frequencies, place.seq_len - 1, still, first.attention_factor**2)
+def _curves(found: models.RopeComparison) -> Iterator[page.Curve]:
+    """Yield a curve for each score that engines give equal content, with the names of those that give it."""
+    groups: list[tuple[engines.EngineRope, list[str]]] = []
+    for one in found.engines:
+        if one.rope is not None:
+            same = [names for rope, names in groups if _scores_alike(rope, one.rope)]
+            if same:
+                same[0].append(one.engine)
+            else:
+                groups.append((one.rope, [one.engine]))
+    for rope, names in groups:
+        still = max((found.qk_head_dim + 1) // 2 - rope.frequencies.size, 0)
+        yield page.Curve(", ".join(names), rope.frequencies, found.seq_len - 1, still, rope.attention_factor**2)
 
 
-def _same(one: models.EngineUse, other: models.EngineUse) -> bool:
-    """Whether two known engines give equal content the same scores."""
+def _scores_alike(one: engines.EngineRope, other: engines.EngineRope) -> bool:
     first, second = one.frequencies, other.frequencies
-    if first is None or second is None or one.attention_factor != other.attention_factor:
-        return False
-    return first.shape == second.shape and bool(np.allclose(first, second, rtol=1e-12, atol=0.0))
+    same = one.attention_factor == other.attention_factor and first.shape == second.shape
+    return same and bool(np.allclose(first, second, rtol=1e-12, atol=0.0))

@@ -7,11 +7,11 @@ import json
 import os
 import platform
 from dataclasses import asdict
-from itertools import chain
 from typing import Any
 
 import rfrope
-from rfrope._core import libraries, threads
+from rfrope._accel import findings
+from rfrope._core import parallel
 from rfrope.cli.shared import print_text
 
 
@@ -30,36 +30,25 @@ def add(commands: Any) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    system = f"{platform.system()} {platform.machine()}"
-    allowed, cores = threads.allowed(), os.cpu_count() or 1
-    found = libraries.libraries()
-    accelerators = chain(
-        libraries.apart("compiled loops and finufft", "rfrope._accel.findings", "on_host"),
-        libraries.apart("torch operators", "rfrope._accel.findings", "on_torch"),
-        libraries.apart("CUDA kernels and cufinufft", "rfrope._accel.findings", "on_cuda"),
-    )
+    versions = {"rfrope": rfrope.__version__, "python": platform.python_version()}
+    versions |= {"system": f"{platform.system()} {platform.machine()}"}
+    counts = {"threads": parallel.allowed(), "cores": os.cpu_count() or 1}
+    groups = {"libraries": findings.LIBRARIES, "accelerators": findings.BACKENDS}
+    found = {title: (one for name in group for one in findings.findings(name)) for title, group in groups.items()}
     if options.json:
-        report = {
-            "rfrope": rfrope.__version__,
-            "python": platform.python_version(),
-            "system": system,
-            "threads": allowed,
-            "cores": cores,
-            "libraries": [*map(asdict, found)],
-            "accelerators": [*map(asdict, accelerators)],
-        }
+        report = versions | counts | {title: [*map(asdict, several)] for title, several in found.items()}
         print_text(json.dumps(report, indent=1))
         return 0
-    print_text(f"rfrope {rfrope.__version__}, Python {platform.python_version()}, {system}")
-    print_text(f"threads for rfrope's own loops: {allowed}; cores: {cores}")
-    for title, findings in (("Array libraries", found), ("Accelerators", accelerators)):
+    print_text(f"rfrope {versions['rfrope']}, Python {versions['python']}, {versions['system']}")
+    print_text(f"threads for rfrope's own loops: {counts['threads']}; cores: {counts['cores']}")
+    for title, several in zip(("Array libraries", "Accelerators"), found.values(), strict=True):
         print_text(f"\n{title}")
-        for finding in findings:
+        for finding in several:
             _print_finding(finding)
     return 0
 
 
-def _print_finding(finding: libraries.Finding) -> None:
+def _print_finding(finding: findings.Finding) -> None:
     said = "; ".join(filter(None, (finding.detail, finding.reason))) or "works"
     print_text(f"  {'active' if finding.active else '-':6}  {finding.name}: {said}")
     for number, device in enumerate(finding.devices):

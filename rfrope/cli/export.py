@@ -49,92 +49,69 @@ def add(commands: Any) -> None:
 
 def _export(options: argparse.Namespace) -> int:
     if options.list:
-        return _list(options)
+        return _list_engines(options)
     if options.conformance is not None:
-        return _conformance(options)
+        return _write_conformance(options)
     if options.source is None or options.to is None:
         raise ValueError("expected FILE and --to ENGINE, or --list, or --conformance DIR")
-    rope = _rope(options)
-    given = {name: getattr(options, name) for name in ("context", "base", "dtype", "architecture")}
-    made = None
+    rope, made = _read_rope(options), None
+    chosen = {name: getattr(options, name) for name in ("context", "base", "dtype", "architecture")}
     if options.output is not None:
+        copied = {"model": options.model, "part": options.part} if options.model is not None else {}
         with naming("-o", options.output):
-            exports.write(
-                options.output,
-                rope,
-                options.to,
-                model=options.model,
-                part=None if options.model is None else options.part,
-                overwrite=options.force,
-                **given,
-            )
+            exports.write(options.output, rope, options.to, overwrite=options.force, **copied, **chosen)
     elif options.model is not None:
         raise ValueError(f"--model {options.model}: expected -o with it, the file to write")
     else:
-        made = exports.export(rope, options.to, **given)
-    _print(options, _rounding(rope, options.to, given), made)
+        made = _simplify(exports.export(rope, options.to, **chosen))
+    known = isinstance(rope.context, int) or options.context is not None  # else there is no length to tell it over
+    lost = exports.rounding(rope, options.to, **chosen) if known else None
+    if options.json:
+        figures = None if lost is None else vars(lost)
+        found = {"engine": options.to, "output": options.output, "rounding": figures, "export": made}
+        print_text(json.dumps(found, indent=1))
+        return 0
+    print_text(f"Written: {printable(options.output)}" if made is None else json.dumps(made, indent=1))
+    print_text("Rounding: unknown without a context." if lost is None else f"Rounding, {lost}.")
     return 0
 
 
-def _rope(options: argparse.Namespace) -> rfrope.Rope:
-    """The Rope of a file, or one of those of a config."""
-    if options.source.endswith(_FREQUENCY_FILES):
-        if options.part is not None and options.model is None:
-            raise ValueError(
-                f"--part {options.part}: {options.source} holds one RoPE; expected a config as FILE or --model"
-            )
-        return rfrope.load(options.source)
-    found = models.from_config(options.source)
-    names = [rope.source.model.name for rope in found]
-    wanted = options.part if options.part is not None else names[0]
-    if wanted not in names or (options.part is None and len(found) > 1):
-        raise ValueError(
-            f"{options.source} has a RoPE for {', '.join(map(repr, names))}; expected one of them as --part"
-        )
-    return found[names.index(wanted)]
+def _read_rope(options: argparse.Namespace) -> rfrope.Rope:
+    """Return the Rope of a file, or one of those of a config."""
+    source, part = options.source, options.part
+    if source.endswith(_FREQUENCY_FILES):
+        if part is not None and options.model is None:
+            raise ValueError(f"--part {part}: {source} holds one RoPE; expected a config as FILE or --model")
+        return rfrope.load(source)
+    found = {rope.source.model.name: rope for rope in models.from_config(source)}
+    wanted = next(iter(found)) if part is None and len(found) == 1 else part
+    if wanted not in found:
+        raise ValueError(f"{source} has a RoPE for {', '.join(map(repr, found))}; expected one of them as --part")
+    return found[wanted]
 
 
-def _rounding(rope: rfrope.Rope, engine: str, given: dict[str, Any]) -> exports.Rounding | None:
-    """What the export loses; None where there is no context on one axis to tell it over."""
-    known = isinstance(rope.context, int) or given["context"] is not None
-    return exports.rounding(rope, engine, **given) if known else None
-
-
-def _print(options: argparse.Namespace, lost: exports.Rounding | None, made: dict[str, Any] | None) -> None:
-    figures = (
-        None if lost is None else {name: getattr(lost, name) for name in ("frequency", "kernel", "table", "context")}
-    )
-    plain = None if made is None else _plain(made)
-    if options.json:
-        print_text(
-            json.dumps({"engine": options.to, "output": options.output, "rounding": figures, "export": plain}, indent=1)
-        )
-        return
-    print_text(f"Written: {printable(options.output)}" if made is None else json.dumps(plain, indent=1))
-    print_text("Rounding: unknown without a context." if lost is None else f"Rounding, {lost}.")
-
-
-def _plain(made: Any) -> Any:
-    """Data as JSON has it; of an array its shape, and its numbers where they are few."""
+def _simplify(made: Any) -> Any:
+    """Return data as JSON has it; of an array its shape, and its numbers where they are few."""
     if isinstance(made, np.ndarray):
         few = made.size <= 1024 and bool(np.all(np.isfinite(made)))
         return {"shape": list(made.shape), "dtype": made.dtype.name} | ({"values": made.tolist()} if few else {})
-    return {name: _plain(value) for name, value in made.items()} if isinstance(made, dict) else made
+    return {name: _simplify(value) for name, value in made.items()} if isinstance(made, dict) else made
 
 
-def _list(options: argparse.Namespace) -> int:
-    fields = ("name", "carries", "lacks", "exact", "source", "suffixes")
+def _list_engines(options: argparse.Namespace) -> int:
+    formats = {engine.name: engine.format for engine in exports.records() if engine.format is not None}
     if options.json:
-        listed = [{field: getattr(one, field) for field in fields} for one in exports.records()]
+        fields = ("carries", "lacks", "exact", "source", "suffixes")
+        listed = [{"name": name} | {field: getattr(one, field) for field in fields} for name, one in formats.items()]
         print_text(json.dumps(listed, indent=1))
         return 0
     rows = [("engine", "takes", "cannot carry")]
-    rows += [(one.name, one.carries.replace("``", ""), one.lacks.replace("``", "")) for one in exports.records()]
+    rows += [(name, one.carries.replace("``", ""), one.lacks.replace("``", "")) for name, one in formats.items()]
     print_table(rows, left=(0, 1, 2))
     return 0
 
 
-def _conformance(options: argparse.Namespace) -> int:
+def _write_conformance(options: argparse.Namespace) -> int:
     with naming("--conformance", options.conformance):
         count = len(models.conformance(options.conformance))
     if options.json:

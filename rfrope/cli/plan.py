@@ -1,4 +1,4 @@
-"""``rfrope plan``: ways to a longer context for a trained model, and the config of one of them."""
+"""``rfrope plan``: methods for a longer context for a trained model, and the config of one of them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def add(commands: Any) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "plan",
-        help="list ways to a longer context than a model was trained with",
-        description="Read the RoPE of a model from its config.json, and list ways to a longer context: YaRN, NTK, "
+        help="list methods for a longer context than a model was trained with",
+        description="Read the RoPE of a model from its config.json, and list methods for a longer context: YaRN, NTK, "
         "llama3, a set of rfrope's own whose blocks meet only angles seen in training, linear, and as it is; in the "
         "order of the perplexity that was measured for one small model, with their geometry. A config that is "
-        "stretched already is planned from the ladder before that. Then print the config of the first, or of --way. "
+        "stretched already is planned from the ladder before that. Then print the config of the first, or of --method. "
         "Exit code: 0, or 2 for bad input.",
         epilog="Example: rfrope plan config.json --context 131072 -o rope.npz && "
         "rfrope export rope.npz --to vllm --model config.json -o new.json",
@@ -45,8 +45,8 @@ def add(commands: Any) -> None:
         help="positions in training (default: what the SOURCE says; its original context where a scheme stretches it)",
     )
     command.add_argument("--part", metavar="NAME", help="which RoPE of a config, as text_config or full_attention")
-    command.add_argument("--way", metavar="NAME", help="whose config to print (default: the first)")
-    command.add_argument("-o", "--output", metavar="FILE", help="write the Rope of that way (.npz or .safetensors)")
+    command.add_argument("--method", metavar="NAME", help="whose config to print (default: the first)")
+    command.add_argument("-o", "--output", metavar="FILE", help="write the Rope of that method (.npz or .safetensors)")
     add_plot(command)
     command.add_argument("--json", action="store_true", help="print JSON instead of text")
     command.set_defaults(run=_run)
@@ -54,56 +54,56 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     ropes = dict(_ropes(options))
-    single = [f"--{name}" for name in ("way", "output", "plot") if getattr(options, name) is not None]
+    single = [f"--{name}" for name in ("method", "output", "plot") if getattr(options, name) is not None]
     if len(ropes) > 1 and single:
         raise ValueError(f"{single[0]}: {options.source} has several RoPEs; expected one of {_names(ropes)} as --part")
     _check_files(options)
     found = {
         name: analysis.plan(rope, options.context, trained_context=options.trained) for name, rope in ropes.items()
     }
-    ways = {name: _way(plan, options.way) for name, plan in found.items()}
-    for name, way in ways.items():
-        _write(options, found[name], way)
+    methods = {name: _method(plan, options.method) for name, plan in found.items()}
+    for name, method in methods.items():
+        _write(options, found[name], method)
     page.write_page(
         options,
         f"{options.source} to {options.context} positions",
-        _parts(found, ways),
-        lambda: _print(found, ways),
+        _parts(found, methods),
+        lambda: _print(found, methods),
     )
     if options.json:
-        plans = [{"name": name} | plan.to_dict() | {"config": _config(ways[name])} for name, plan in found.items()]
+        plans = [{"name": name} | plan.to_dict() | {"config": _config(methods[name])} for name, plan in found.items()]
         written = {"output": options.output, "plot": options.plot, "html": options.html}
         print_text(json.dumps({"plans": plans} | written, indent=1, allow_nan=False))
         return 0
-    _print(found, ways)
+    _print(found, methods)
     for path in filter(None, (options.output, options.plot, options.html)):
         print_text(f"Written: {printable(path)}")
     return 0
 
 
-def _print(found: dict[str, analysis.Plan], ways: dict[str, analysis.Way]) -> None:
+def _print(found: dict[str, analysis.Plan], methods: dict[str, analysis.Method]) -> None:
     for number, (name, plan) in enumerate(found.items()):
-        print_text(("\n" if number else "") + (f"{name}\n" if name else "") + f"{plan}\n\n{_case(ways[name])}")
+        print_text(("\n" if number else "") + (f"{name}\n" if name else "") + f"{plan}\n\n{_case(methods[name])}")
 
 
-def _parts(found: dict[str, analysis.Plan], chosen: dict[str, analysis.Way]) -> Iterator[page.Part]:
-    """The page: for each RoPE the mean kernels of the ways with sliders, their measures, and their configs."""
+def _parts(found: dict[str, analysis.Plan], chosen: dict[str, analysis.Method]) -> Iterator[page.Part]:
+    """The page: for each RoPE the mean kernels of the methods with sliders, their measures, and their configs."""
     for name, plan in found.items():
         about, *_, last = str(plan).split("\n\n")
         yield page.words(about, last)
         label = f": {name}" if name else ""
-        trained = plan.way("as it is").rope
+        trained = plan.method("as it is").rope
         still = max((trained.qk_head_dim + 1) // 2 - plan.n_blocks, 0)
-        sets = [page.Curve(way.name, way.rope.frequencies, plan.context - 1, still) for way in plan.ways]
+        sets = [page.Curve(method.name, method.rope.frequencies, plan.context - 1, still) for method in plan.methods]
         ladder = (ladder_base(trained), plan.trained_context)
-        as_it_is = [way.name for way in plan.ways].index("as it is")
+        as_it_is = [method.name for method in plan.methods].index("as it is")
         yield page.curves(f"Score of equal content{label}", sets, plan.context, ladder=ladder, stretched=as_it_is)
-        yield page.table(f"Ways{label}", plan.table, note=f"{plan.preface}\n\n{plan.notes}")
+        yield page.table(f"Methods{label}", plan.table, note=f"{plan.preface}\n\n{plan.notes}")
         first = chosen[name]
-        for way in (first, *(way for way in plan.ways if way is not first)):
-            config = _config(way)
+        for method in (first, *(method for method in plan.methods if method is not first)):
+            config = _config(method)
             if isinstance(config, dict):
-                yield page.copyable(f"Config for {way.name} (transformers){label}", config)
+                yield page.copyable(f"Config for {method.name} (transformers){label}", config)
 
 
 def _ropes(options: argparse.Namespace) -> Iterator[tuple[str, rfrope.Rope]]:
@@ -132,12 +132,12 @@ def _ropes(options: argparse.Namespace) -> Iterator[tuple[str, rfrope.Rope]]:
         yield name, read[name]  # schemes that depend on the length of the text, at the trained one
 
 
-def _way(plan: analysis.Plan, name: str | None) -> analysis.Way:
-    """The way that was asked for, or the first."""
+def _method(plan: analysis.Plan, name: str | None) -> analysis.Method:
+    """The method that was asked for, or the first."""
     try:
-        return plan.ways[0] if name is None else plan.way(name)
+        return plan.methods[0] if name is None else plan.method(name)
     except ValueError as error:
-        raise ValueError(f"--way: {error}") from None
+        raise ValueError(f"--method: {error}") from None
 
 
 def _passed_over(rope: rfrope.Rope, trained: int | None) -> str:
@@ -164,14 +164,14 @@ def _check_files(options: argparse.Namespace) -> None:
             storage.check_target(options.output, overwrite=options.force)
 
 
-def _write(options: argparse.Namespace, plan: analysis.Plan, way: analysis.Way) -> None:
+def _write(options: argparse.Namespace, plan: analysis.Plan, method: analysis.Method) -> None:
     if options.output is not None:
         with naming("-o", options.output):
-            rfrope.save(options.output, way.rope, overwrite=options.force)
+            rfrope.save(options.output, method.rope, overwrite=options.force)
     if options.plot is not None:
         figure, (left, right) = plotting.new_figure(2)
-        sets = {"trained": plan.way("as it is").rope.frequencies}
-        sets |= {one.name: one.rope.frequencies for one in plan.ways if one.name != "as it is"}
+        sets = {"trained": plan.method("as it is").rope.frequencies}
+        sets |= {one.name: one.rope.frequencies for one in plan.methods if one.name != "as it is"}
         plotting.mean_kernels(sets, options.context - 1, ax=left)
         plotting.wavelengths(sets, context=options.context, ax=right)
         left.set_title("score of equal content")
@@ -179,25 +179,25 @@ def _write(options: argparse.Namespace, plan: analysis.Plan, way: analysis.Way) 
         write_figure(options, figure)
 
 
-def _config(way: analysis.Way) -> dict[str, Any] | str:
-    """What a config of transformers says for a way, or why it cannot say it."""
-    if way.rope_parameters is not None:
-        return {"rope_parameters": way.rope_parameters, "max_position_embeddings": way.rope.context}
+def _config(method: analysis.Method) -> dict[str, Any] | str:
+    """What a config of transformers says for a method, or why it cannot say it."""
+    if method.rope_parameters is not None:
+        return {"rope_parameters": method.rope_parameters, "max_position_embeddings": method.rope.context}
     try:
-        return exports.export(way.rope, "transformers")
+        return exports.export(method.rope, "transformers")
     except ValueError as error:
         return str(error)
 
 
-def _case(way: analysis.Way) -> str:
-    config = _config(way)
+def _case(method: analysis.Method) -> str:
+    config = _config(method)
     if isinstance(config, str):
-        return f"No config says {way.name}: {config}."
+        return f"No config says {method.name}: {config}."
     text = json.dumps(config)
     short = re.sub(r"\[[^\[\]]*\]", _in_short, text)
     where = "" if short == text else "; all numbers with --json, or in a config by -o and `rfrope export`"
     lines = textwrap.wrap(short, _WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([f"Config for {way.name} (transformers){where}:", *lines])
+    return "\n".join([f"Config for {method.name} (transformers){where}:", *lines])
 
 
 def _in_short(found: re.Match[str]) -> str:

@@ -48,11 +48,6 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
         counts both sides, ``both``: true where layers see as far to both, ``longest``: what some of the layers have at
         least.
 
-        ``engines``: the engines whose code for this type was read, and what is peculiar to it there: for MLX-LM the
-        ``rope_theta`` of its class, ``rope_parameters`` where that reads them, and the ``schemes`` that it knows, as
-        for TensorRT-LLM; for SGLang ``partial`` where a part of the head turns; for llama.cpp ``reordered`` where the
-        converter changes the weights, ``factors`` where it writes longrope's; for transformers ``su``, a name of that.
-
         ``pairing``: which features of a query and a key, in the order of the weights of their linear layer, make a
         block: "half", "interleaved", or "neither", which no pairing of rfrope explains. ``pairing_by``: a key of the
         config by which the class chooses, under ``key``, and the pairing ``if_true`` and ``if_false``; ``pairing`` is
@@ -96,26 +91,6 @@ def known(model_type: Any) -> Mapping[str, Any]:
     {'rope': False}
     """
     return model_types().get(model_type, {}) if isinstance(model_type, str) else {}
-
-
-def read_in(engine: str) -> tuple[str, ...]:
-    """Model types whose code in an engine was read.
-
-    Parameters
-    ----------
-    engine : str
-        Name of a `models.Engine`.
-
-    Returns
-    -------
-    tuple of str
-
-    Examples
-    --------
-    >>> read_in("SGLang")
-    ('llama', 'mistral', 'phi3', 'qwen2', 'qwen2_moe', 'qwen3', 'qwen3_moe')
-    """
-    return tuple(name for name, entry in model_types().items() if engine in entry.get("engines", {}))
 
 
 def has_defaults(entry: Mapping[str, Any]) -> bool:

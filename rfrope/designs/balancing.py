@@ -12,7 +12,7 @@ import itertools
 
 import numpy as np
 
-from rfrope._core import philox
+from rfrope._core import random
 from rfrope.designs import sets
 from rfrope.designs.lags import inner
 from rfrope.kernels import Kernel
@@ -24,7 +24,7 @@ _NO_GAIN = 1e-9  # part of a point's own square
 
 
 def balanced(
-    kernel: Kernel, key: philox.Key, n: int, reach: tuple[int, ...], stream: int = 0, streams: int = 1
+    kernel: Kernel, key: random.Key, n: int, reach: tuple[int, ...], stream: int = 0, streams: int = 1
 ) -> np.ndarray:
     """Frequencies of some streams: ``(streams, n, k)``; of more than 512 blocks those of "shifted"."""
     each = max(1, min(_SETS, _MOST_POINTS // max(n, 1)))

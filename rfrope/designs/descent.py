@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rfrope._core import threads
+from rfrope._core import parallel
 from rfrope.designs.lags import Lags
 
 NEGLIGIBLE = 1e-9  # root mean square error that ends a search
@@ -27,7 +27,7 @@ def descend(lags: Lags, omega: np.ndarray, steps: int, gain: float) -> tuple[np.
     errors = lags.errors(waves)
     value, damping, idle, fresh = lags.mean_square(errors), 1e-3, 0, True
     for _ in range(steps):
-        threads.checkpoint()
+        parallel.checkpoint()
         if value < NEGLIGIBLE**2 or idle == 2 or damping > 1e8:
             break
         if fresh:
@@ -84,7 +84,7 @@ def exchange(lags: Lags, omega: np.ndarray, candidates: np.ndarray, most: int) -
     own, own_there = lags.inner(omega, omega), lags.inner(candidates, candidates)
     waves_there = lags.waves(candidates)
     for _ in range(most):
-        threads.checkpoint()
+        parallel.checkpoint()
         waves = lags.waves(omega)
         errors = lags.errors(waves)
         here, there = lags.projected(waves, errors).real, lags.projected(waves_there, errors).real

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, capacity, philox
+from rfrope._core import array, capacity, random
 from rfrope._core.arguments import positive, show, whole
 from rfrope.designs.errors import error
 from rfrope.designs.optimising import as_range, bound
@@ -179,6 +179,6 @@ def _seed(rng: Any) -> Any:
     if rng is None:
         return int(np.random.SeedSequence().entropy)  # type: ignore[arg-type]
     if isinstance(rng, list | tuple):
-        philox.key_from_rng(rng)
+        random.key_from_rng(rng)
         return [int(each) for each in rng]
     return int(rng) if isinstance(rng, int | np.integer) and not isinstance(rng, bool) else None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import philox, sums, threads
+from rfrope._core import parallel, random, sums
 from rfrope._core import progress as bars
 from rfrope.designs.descent import NEGLIGIBLE, descend, search
 from rfrope.designs.errors import lags_within
@@ -17,7 +17,7 @@ from rfrope.designs.lags import Lags
 from rfrope.designs.sets import by_magnitude, quantile, strata_of_magnitude, stratified, through, uniforms
 from rfrope.kernels import Kernel
 
-_KEY = philox.key_from_rng(0)  # all starts and jumps are drawn with it: a fit has no seed
+_KEY = random.key_from_rng(0)  # all starts and jumps are drawn with it: a fit has no seed
 _WORK = 2**9  # unknowns times starts, unless a number of starts is given
 _MOST_STARTS = 16
 _QUICK, _LAST = (60, 1e-5), (500, 1e-7)  # steps at most and least gain of descents in between, and of the last one
@@ -72,7 +72,7 @@ def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Any) -> lis
         first = descend(lags, quantile(kernel, n), *_LAST)
         yield first
         if first[1] >= NEGLIGIBLE**2:
-            yield from threads.ordered_map(from_start, range(starts), threads.allowed())
+            yield from parallel.ordered_map(from_start, range(starts), parallel.allowed())
 
     return list(bars.shown(all_fits(), starts + 1, progress))
 
@@ -118,7 +118,7 @@ def _least_largest(kernel: Kernel, max_lag: tuple[int, ...], fits: list[np.ndarr
 
     for steps, kept in _REFINED:
         lowered = partial(_minimax, lags=lags, target=target, steps=steps)
-        fits = sorted(threads.ordered_map(lowered, fits, threads.allowed()), key=largest)[:kept]
+        fits = sorted(parallel.ordered_map(lowered, fits, parallel.allowed()), key=largest)[:kept]
     return fits[0]
 
 

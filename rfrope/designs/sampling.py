@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, capacity, philox, threads
+from rfrope._core import array, capacity, parallel, random
 from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
 from rfrope.designs import sets
@@ -125,8 +125,8 @@ def sample(
     _check_size(kernels[0], n_blocks, max(streams, len(kernels)))
     reach = _range_of_design(kernels[0], design, n_blocks, max_lag, norm)
     array.check_float_dtype(dtype, array.named_namespace(xp))
-    key = philox.key_from_rng(rng) if designs[0] in SEEDED else None
-    each, n_threads = 1 if several else streams, 1 if key is None else threads.allowed()
+    key = random.key_from_rng(rng) if designs[0] in SEEDED else None
+    each, n_threads = 1 if several else streams, 1 if key is None else parallel.allowed()
     found = [
         _fixed_set(k, n_blocks, reach, norm or "rms", each)
         if key is None
@@ -179,11 +179,11 @@ def points(
     choice("design", design, tuple(sets.POINTS))
     streams = 1 if heads is None else whole("heads", heads)
     _check_size(kernel, n_blocks, streams)
-    found = sets.POINTS[design](kernel, philox.key_from_rng(rng), n_blocks, 0, streams)
+    found = sets.POINTS[design](kernel, random.key_from_rng(rng), n_blocks, 0, streams)
     return found[0] if heads is None else found
 
 
-def draw(kernel: Kernel, key: philox.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
+def draw(kernel: Kernel, key: random.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
     """Draws start, ..., start + n_draws - 1 of some streams: ``(streams, n_draws, k)``."""
     return sets.through(kernel, sets.uniforms(key, start, n_draws, kernel.n_columns, stream, streams))
 
@@ -191,7 +191,7 @@ def draw(kernel: Kernel, key: philox.Key, start: int, n_draws: int, *, stream: i
 def draw_sets(
     kernel: Kernel,
     design: str,
-    key: philox.Key,
+    key: random.Key,
     n_blocks: int,
     *,
     stream: int = 0,

@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from rfrope._core import philox, special, threads
+from rfrope._core import parallel, quantiles, random
 from rfrope.kernels import Kernel
 
 _MANY = 2**15  # uniforms from which on it pays to import Numba
@@ -24,21 +24,21 @@ _ROWS = 2**15  # rows that go through a transport at once, by one thread: in sma
 _DRAWN, _MOST_DRAWN = 32, 2**20  # candidates for each stratum of abs(omega) where it has none; in all, if n allows
 
 
-def uniforms(key: philox.Key, start: int, n: int, columns: int, stream: int, streams: int) -> np.ndarray:
+def uniforms(key: random.Key, start: int, n: int, columns: int, stream: int, streams: int) -> np.ndarray:
     """Philox's uniforms ``(streams, n, columns)``, by the compiled loop where they are many."""
-    make = philox.uniforms if streams * n * columns >= _MANY else philox.uniforms.generic
+    make = random.uniforms if streams * n * columns >= _MANY else random.uniforms.generic
     return make(key, start, n, columns, stream=stream, streams=streams)
 
 
 # -- randomised --------------------------------------------------------------------------------------------------------
 
 
-def iid(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def iid(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """Independent points."""
     return uniforms(key, 0, n, kernel.n_columns, stream, streams)
 
 
-def stratified(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def stratified(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """One point in each of n strata of every column, the strata permuted at random: a Latin hypercube.
 
     Strata of a column that carries a sign are those of its magnitude, and its sign is drawn independently. In one axis
@@ -52,7 +52,7 @@ def stratified(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: in
     return _inside(np.where(kernel.signed_columns, _with_sign(cell, sign < 0.5), cell))
 
 
-def shifted(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def shifted(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """Points of `quantile` moved by one random shift, in random order and with independent signs.
 
     In one axis magnitudes are at probabilities (i + U)/n, with one uniform U for all (systematic sampling); in more a
@@ -78,7 +78,7 @@ def by_magnitude(kernel: Kernel) -> str | None:
 
 
 def strata_of_magnitude(
-    kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int, *, moved: bool = False, shared: bool = False
+    kernel: Kernel, key: random.Key, n: int, stream: int, streams: int, *, moved: bool = False, shared: bool = False
 ) -> np.ndarray:
     """One point of each of n strata of abs(omega) in one axis, for a transport of several columns.
 
@@ -123,7 +123,7 @@ def _in_boxes(kernel: Kernel, u: np.ndarray) -> np.ndarray:
     return _inside(points)
 
 
-def sobol(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def sobol(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """First n of the next power of two Sobol' points (SciPy's), scrambled: random lower triangular matrices and shifts.
 
     Matousek's linear scrambling with a digital shift, as in `scipy.stats.qmc.Sobol`, but with Philox's bits.
@@ -146,7 +146,7 @@ def sobol(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) ->
     return half_covered(kernel, cube, u[:, :n, columns] < 0.5)
 
 
-def halton(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def halton(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """First n Halton points (SciPy's), scrambled: digits permuted at random, and a random place in the cell they name.
 
     Every digit of every column has a permutation of its own (Owen, "A randomized Halton algorithm in R", 2017).
@@ -184,16 +184,16 @@ def through(kernel: Kernel, points: np.ndarray, n_threads: int = 1) -> np.ndarra
     rows, found = points.reshape(count, -1), np.empty((count, kernel.ndim))
 
     def work(start: int) -> None:
-        threads.checkpoint()
+        parallel.checkpoint()
         part = slice(start, start + _ROWS)
         found[part] = np.reshape(kernel.transport(rows[part]), (-1, kernel.ndim))
 
-    for _ in threads.ordered_map(work, range(0, count, _ROWS), n_threads):
+    for _ in parallel.ordered_map(work, range(0, count, _ROWS), n_threads):
         pass
     return found.reshape(*points.shape[:-1], kernel.ndim)
 
 
-def independent(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int, n_threads: int) -> np.ndarray:
+def independent(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int, n_threads: int) -> np.ndarray:
     """Frequencies of the points of `iid`; of many, nothing is held but the frequencies and some points at a time."""
     if n <= _ROWS or not kernel.n_columns:
         return through(kernel, iid(kernel, key, n, stream, streams), n_threads)
@@ -201,24 +201,24 @@ def independent(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: i
 
     def work(item: tuple[int, int]) -> None:
         one, start = item
-        threads.checkpoint()
-        u = philox.uniforms(key, start, min(_ROWS, n - start), kernel.n_columns, stream=stream + one)
+        parallel.checkpoint()
+        u = random.uniforms(key, start, min(_ROWS, n - start), kernel.n_columns, stream=stream + one)
         found[one, start : start + _ROWS] = np.reshape(kernel.transport(u[0]), (-1, kernel.ndim))
 
     items = [(one, start) for one in range(streams) for start in range(0, n, _ROWS)]
-    for _ in threads.ordered_map(work, items, n_threads):
+    for _ in parallel.ordered_map(work, items, n_threads):
         pass
     return found
 
 
-def antithetic(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def antithetic(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """Pairs (omega, -omega) of the first n/2 independent draws; of an odd number the last one is alone."""
     drawn = through(kernel, iid(kernel, key, (n + 1) // 2, stream, streams))
     pairs = np.repeat(drawn, 2, axis=1)[:, :n]
     return pairs * np.where(np.arange(n) % 2, -1.0, 1.0)[:, None]
 
 
-def orthogonal(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def orthogonal(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """Groups of k orthogonal directions, each of them uniform, times independent radii of the kernel's law.
 
     Directions are the rows of Q from the QR decomposition of a normal matrix, its columns times the signs of R's
@@ -229,7 +229,7 @@ def orthogonal(kernel: Kernel, key: philox.Key, n: int, stream: int, streams: in
     u = uniforms(key, 0, groups * k, kernel.n_columns + k, stream, streams)
     drawn = through(kernel, u[:, :n, : kernel.n_columns])
     radius = np.linalg.norm(np.linalg.solve(isotropy, drawn[..., None])[..., 0], axis=-1)
-    q, r = np.linalg.qr(special.normal_quantile(u[..., kernel.n_columns :]).reshape(streams, groups, k, k))
+    q, r = np.linalg.qr(quantiles.normal_quantile(u[..., kernel.n_columns :]).reshape(streams, groups, k, k))
     q = q * _signs(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
     directions = q.reshape(streams, groups * k, k)[:, :n]
     return (radius[..., None] * directions) @ isotropy.T

@@ -1,9 +1,8 @@
-"""A Rope in the formats of other engines: what each takes, what it cannot carry, and what rounds.
+"""A Rope in the formats of other engines; what each takes stands in `rfrope.engines`.
 
-`export` gives plain data, `write` a file, `rounding` what is lost, `names` and `records` what there is.
+`export` gives plain data, `write` a file, `rounding` the error, `names` and `records` the engines.
 """
 
-from rfrope.exports.engine import Engine, Rounding
-from rfrope.exports.exporting import export, names, records, rounding, write
+from rfrope.exports.exporting import Rounding, export, names, records, rounding, write
 
-__all__ = ["Engine", "Rounding", "export", "names", "records", "rounding", "write"]
+__all__ = ["Rounding", "export", "names", "records", "rounding", "write"]

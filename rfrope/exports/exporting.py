@@ -1,27 +1,56 @@
-"""A Rope in the formats of other engines: plain data, a file, and what it loses."""
+"""A Rope in the formats of other engines: plain data, a file, and the rounding that the engine forces."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from rfrope import engines
 from rfrope._core import angles, files
-from rfrope._core.arguments import choice, flag, named, path_of, positive, show, whole
+from rfrope._core.arguments import choice, flag, path_of, positive, show, whole
 from rfrope._core.array import Array, on_device_of_arrays
-from rfrope._core.blocks import check_pairing
+from rfrope._core.texts import Result
 from rfrope.analysis import mean_kernel
-from rfrope.exports.engine import Asked, Engine, Rounding
-from rfrope.exports.files import TAKE_MODELS, WRITERS
-from rfrope.exports.gguf import USUAL, architecture_of
-from rfrope.exports.records import ENGINES
+from rfrope.engines.record import Engine, ExportRequest, Format
+from rfrope.exports.files import make_content
+from rfrope.exports.gguf import read_architecture
 from rfrope.rotation.rope import Rope
 
-_BY_NAME = {engine.name: engine for engine in ENGINES}
 _DTYPES = ("float16", "float32", "float64")
 _MOST_LAGS = 2**20
+
+
+@dataclass(frozen=True)
+class Rounding(Result):
+    """The error of an export over the positions of its context.
+
+    Attributes
+    ----------
+    frequency : float
+        Largest relative error of a frequency as the engine has it, to those above 1e-30; 0 where it is given tables.
+    kernel : float
+        Largest error of the mean kernel ``(1/D) sum_i cos(lag omega_i)`` for those frequencies, or for that table, at
+        lags 0 to ``context - 1``.
+    table : float
+        Bound of the error of an entry of cos or sin at any position, the engine's own float32 phases included, in units
+        of the attention factor. A rotated feature is off by at most ``table * (|x_1| + |x_2|)`` times that factor.
+    context : int
+        How many positions.
+    """
+
+    frequency: float
+    kernel: float
+    table: float
+    context: int
+
+    def __str__(self) -> str:
+        return (
+            f"over {self.context} positions: frequencies to {self.frequency:.1e}, the mean kernel to "
+            f"{self.kernel:.1e}, entries of cos and sin within {self.table:.1e}"
+        )
 
 
 def names() -> list[str]:
@@ -34,24 +63,25 @@ def names() -> list[str]:
     Examples
     --------
     >>> names()[:5]
-    ['transformers', 'vllm', 'sglang', 'tensorrt-llm', 'llama.cpp']
+    ['transformers', 'flash-attn', 'FlashInfer', 'json', 'llama.cpp']
     """
-    return list(_BY_NAME)
+    return [engine.name for engine in records()]
 
 
 def records() -> tuple[Engine, ...]:
-    """What is known of each engine.
+    """Everything that is known of each engine that a Rope can be exported to.
 
     Returns
     -------
     tuple of Engine
+        Those of `rfrope.engines.records` that have a ``format``.
 
     Examples
     --------
-    >>> [record.name for record in records() if not record.factor]
-    ['tensorrt-llm', 'mlx', 'transformer-engine']
+    >>> [record.name for record in records() if not record.format.factor]
+    ['MLX', 'TensorRT-LLM', 'TransformerEngine']
     """
-    return ENGINES
+    return tuple(engine for engine in engines.records() if engine.format is not None)
 
 
 @on_device_of_arrays
@@ -64,7 +94,7 @@ def export(
     dtype: str | None = None,
     architecture: str | None = None,
 ) -> dict[str, Any]:
-    """A Rope as plain data, in the form in which an engine takes it.
+    """Return a Rope as plain data, in the form in which an engine takes it.
 
     Parameters
     ----------
@@ -104,9 +134,9 @@ def export(
     >>> made["max_position_embeddings"], made["rope_parameters"]["short_factor"]
     (4096, [1.0, 0.4999999888241291])
     """
-    kind = _engine(engine)
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
-    return kind.make(_asked(rope, kind, options))
+    name, form = _find_format(engine)
+    return form.make(_read_request(rope, name, form, options))
 
 
 @on_device_of_arrays
@@ -119,7 +149,7 @@ def rounding(
     dtype: str | None = None,
     architecture: str | None = None,
 ) -> Rounding:
-    """What an export loses, by what the engine computes in float32 and by the dtype of tables.
+    """Return the error of an export, by what the engine computes in float32 and by the dtype of tables.
 
     Parameters
     ----------
@@ -150,10 +180,9 @@ def rounding(
     >>> rounding(rfrope.Rope(rfrope.geometric(64), context=131072), "onnx").table < 1e-7
     True
     """
-    kind = _engine(engine)
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
-    asked = _asked(rope, kind, options, measured=True)
-    return _rounding(asked, kind, kind.make(asked))
+    name, form = _find_format(engine)
+    return _measure(_read_request(rope, name, form, options, needs_context=True), form)
 
 
 @on_device_of_arrays
@@ -216,82 +245,78 @@ def write(
     >>> os.path.getsize(path) > 100
     True
     """
-    kind, path = _engine(engine), path_of("path", path)
-    if not path.endswith(kind.suffixes):
-        raise ValueError(f"path is {path!r}; expected for {kind.name} a name that ends in {' or '.join(kind.suffixes)}")
-    if model is not None and kind.file not in TAKE_MODELS:
-        raise ValueError(f"model is {show(model)}, but nothing is copied for {kind.name}; expected no model")
+    path, (name, form) = path_of("path", path), _find_format(engine)
+    if not path.endswith(form.suffixes):
+        raise ValueError(f"path is {path!r}; expected for {name} a name that ends in {' or '.join(form.suffixes)}")
+    if model is not None and not form.copies_model:
+        raise ValueError(f"model is {show(model)}, but nothing is copied for {name}; expected no model")
     if not (part is None or isinstance(part, str)):
         raise TypeError(f"part is {show(part)}; expected the name of a part of a config, such as 'text_config'")
     if part is not None and model is None:
         raise ValueError(f"part is {show(part)}, but model is None; expected the config of which a part is replaced")
-    if kind.file == "gguf" and model is not None and architecture is None:
-        architecture = architecture_of(model)
+    if model is not None and architecture is None and "architecture" in form.options:
+        architecture = read_architecture(model)
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
-    asked = _asked(rope, kind, options)
+    request = _read_request(rope, name, form, options)
     files.check_writable(path, overwrite=flag("overwrite", overwrite))
-    place = asked.rope.source.model.name if part is None else part
-    content = WRITERS[kind.file](path, kind.make(asked), model, asked.rope, place)
-    files.write(path, content, overwrite=overwrite)
+    part = request.rope.source.model.name if part is None else part
+    files.write(path, make_content(path, form.make(request), model, request.rope, part), overwrite=overwrite)
 
 
-# -- what is asked -----------------------------------------------------------------------------------------------------
+# -- reading the arguments ---------------------------------------------------------------------------------------------
 
 
-def _engine(name: Any) -> Engine:
-    return _BY_NAME[named("engine", name, names())]
+def _find_format(engine: Any) -> tuple[str, Format]:
+    """Return the name and the format of an engine that is named in any spelling."""
+    found = engines.find_engine("engine", engine, "format")
+    assert found.format is not None  # found for it
+    return found.name, found.format
 
 
-def _asked(rope: Any, engine: Engine, options: dict[str, Any], measured: bool = False) -> Asked:
+def _read_request(
+    rope: Any, name: str, form: Format, options: dict[str, Any], needs_context: bool = False
+) -> ExportRequest:
     """Read a Rope and options, or say why the engine cannot have them."""
     rope = rope if isinstance(rope, Rope) else Rope(rope)
-    for name, value in options.items():
-        if value is not None and name not in engine.options and not (measured and name == "context"):
-            raise ValueError(f"{name} is {show(value)}, for which {engine.name} has no use; expected no {name}")
-    rope, omega = _carried(rope, engine)
-    context = _context(options["context"], rope)
-    if context is None and (measured or "context" in engine.options):
-        raise ValueError(f"context is None, and so is the Rope's; {engine.name} needs it: expected context=")
-    base = options["base"]
-    base = _own_base(rope) if base is None else positive("base", base, least=2.0**-100, most=2.0**100)
-    dtype = choice("dtype", options["dtype"] or "float32", _DTYPES)
-    asked = Asked(rope, omega, context, base, dtype, options["architecture"] or USUAL)
-    if reason := engine.refuses(asked):
-        raise _refused(engine, reason)
-    return asked
-
-
-def _refused(engine: Engine, reason: str) -> ValueError:
-    return ValueError(f"rope cannot be exported to {engine.name}: {reason}")
-
-
-def _carried(rope: Rope, engine: Engine) -> tuple[Rope, np.ndarray]:
-    """The Rope with its frequencies on the host, ``(D,)`` where the engine takes but one set on one axis."""
+    for option, value in options.items():
+        if value is not None and option not in form.options and not (needs_context and option == "context"):
+            raise ValueError(f"{option} is {show(value)}, for which {name} has no use; expected no {option}")
     vectors = angles.on_host(rope.vectors)
-    if engine.anything:
-        host = angles.as_given(angles.on_host(rope.frequencies), rope.frequencies)
-        return replace(rope, frequencies=host), host
-    if rope.sections is not None or vectors.shape[-1] > 1:
-        axes = f"it turns by {vectors.shape[-1]} position axes; for text alone, replace(rope, sections=None) has one"
-        raise _refused(engine, axes)
-    if vectors.shape[:-2]:
-        heads = f"its frequencies have shape {tuple(rope.frequencies.shape)}, a set for each head, and heads share one"
-        raise _refused(engine, heads)
+    if reason := "" if form.any_rope else _find_obstacle(rope, vectors.shape, form):
+        raise ValueError(f"rope cannot be exported to {name}: {reason}")
+    host = angles.as_given(angles.on_host(rope.frequencies), rope.frequencies) if form.any_rope else vectors[..., 0]
+    context, base = _read_context(options["context"], rope), options["base"]
+    if context is None and (needs_context or "context" in form.options):
+        raise ValueError(f"context is None, and so is the Rope's; {name} needs it: expected context=")
+    request = ExportRequest(
+        replace(rope, frequencies=host),
+        context,
+        _find_base(rope) if base is None else positive("base", base, least=2.0**-100, most=2.0**100),
+        choice("dtype", options["dtype"] or "float32", _DTYPES),
+        options["architecture"] or "llama",
+    )
+    if reason := form.refusal(request):
+        raise ValueError(f"rope cannot be exported to {name}: {reason}")
+    return request
+
+
+def _find_obstacle(rope: Rope, shape: tuple[int, ...], form: Format) -> str:
+    """Return why a format, which takes one set on one axis, cannot hold a Rope with vectors of that shape; or ""."""
+    if rope.sections is not None or shape[-1] > 1:
+        return f"it turns by {shape[-1]} position axes; for text alone, replace(rope, sections=None) has one"
+    if shape[:-2]:
+        return f"its frequencies have shape {tuple(rope.frequencies.shape)}, a set for each head, and heads share one"
     if rope.pairing is None:
-        raise _refused(engine, "its pairing is None, a way of its own")
-    if check_pairing(rope.pairing) not in engine.pairings:
-        only = f"the engine {engine.pairings[0]!r} alone; convert_pairing reorders weights"
-        raise _refused(engine, f"it pairs {rope.pairing!r}, {only}")
-    if rope.attention_factor != 1.0 and not engine.factor:
-        factor = f"its attention factor {rope.attention_factor} would be dropped: multiply scores by its square"
-        raise _refused(engine, factor)
-    if rope.head_dim != rope.rotary_dim and not engine.partial:
-        raise _refused(engine, f"it turns {rope.rotary_dim} features of {rope.head_dim}, and the engine whole heads")
-    return replace(rope, frequencies=vectors[..., 0]), vectors[..., 0]
+        return "its pairing is None, a way of its own"
+    if rope.pairing not in form.pairings:
+        return f"it pairs {rope.pairing!r}, the engine {form.pairings[0]!r} alone; convert_pairing reorders weights"
+    if rope.attention_factor != 1.0 and not form.factor:
+        return f"its attention factor {rope.attention_factor} would be dropped: multiply scores by its square"
+    return ""
 
 
-def _context(given: Any, rope: Rope) -> int | None:
-    """Positions on one axis, those of the Rope unless given."""
+def _read_context(given: Any, rope: Rope) -> int | None:
+    """Return positions on one axis, those of the Rope unless given."""
     if given is not None:
         return whole("context", given, 1)
     if isinstance(rope.context, tuple):
@@ -299,26 +324,26 @@ def _context(given: Any, rope: Rope) -> int | None:
     return rope.context
 
 
-def _own_base(rope: Rope) -> float:
-    """Base of a model's ladder, where the Rope came from one."""
+def _find_base(rope: Rope) -> float:
+    """Return the base of a model's ladder, where the Rope came from one."""
     theta = rope.source.rope_parameters.get("rope_theta")
     return float(theta) if isinstance(theta, int | float) and not isinstance(theta, bool) else 10_000.0
 
 
-def _rounding(asked: Asked, engine: Engine, made: dict[str, Any]) -> Rounding:
-    """Hold what the engine uses against the Rope, at every lag up to 2**20 and, for the bound, at the last position."""
-    used, omega, last = engine.used(asked, made), asked.omega, (asked.context or 1) - 1
-    lags = np.arange(min(asked.context or 1, _MOST_LAGS))
-    if used.omega is None:
-        dtype = np.dtype(asked.dtype)
-        cos, _ = replace(asked.rope, attention_factor=1.0).table(lags)
-        missed = np.max(np.abs(np.mean(cos.astype(dtype).astype(np.float64) - cos, axis=-1)))
-        return Rounding(0.0, float(missed), used.entry, last + 1)
-    if np.array_equal(used.omega, omega):
-        return Rounding(0.0, 0.0, used.entry + float(np.max(last * np.abs(omega) * used.phase)), last + 1)
-    apart = np.abs(used.omega - omega)
-    known = np.abs(omega) > 1e-30
-    frequency = float(np.max(np.divide(apart, np.abs(omega), where=known, out=np.zeros_like(apart))))
-    missed = np.max(np.abs(mean_kernel(lags, used.omega) - mean_kernel(lags, omega)))
-    phase = last * (apart + np.abs(used.omega) * used.phase)
-    return Rounding(frequency, float(missed), min(2.0, float(np.max(phase)) + used.entry), last + 1)
+def _measure(request: ExportRequest, form: Format) -> Rounding:
+    """Hold the engine's values against the Rope, at lags up to 2**20 and, for the bound, at the last position."""
+    made, exact = form.arithmetic(request, form.make(request)), request.frequencies
+    context = request.context or 1
+    lags, last = np.arange(min(context, _MOST_LAGS)), context - 1
+    if made.frequencies is None:
+        cos, _ = replace(request.rope, attention_factor=1.0).table(lags)
+        missed = np.max(np.abs(np.mean(cos.astype(request.dtype).astype(np.float64) - cos, axis=-1)))
+        return Rounding(0.0, float(missed), made.entry_error, context)
+    if np.array_equal(made.frequencies, exact):
+        phase = float(np.max(last * np.abs(exact) * made.phase_error))
+        return Rounding(0.0, 0.0, made.entry_error + phase, context)
+    apart = np.abs(made.frequencies - exact)
+    relative = np.divide(apart, np.abs(exact), where=np.abs(exact) > 1e-30, out=np.zeros_like(apart))
+    missed = np.max(np.abs(mean_kernel(lags, made.frequencies) - mean_kernel(lags, exact)))
+    phase = float(np.max(last * (apart + np.abs(made.frequencies) * made.phase_error)))
+    return Rounding(float(np.max(relative)), float(missed), min(2.0, phase + made.entry_error), context)

@@ -1,4 +1,4 @@
-"""Exports as files: a config, arrays, a graph of ONNX, a GGUF."""
+"""Exports as files: JSON, a model's config, arrays, a graph of ONNX, a GGUF."""
 
 from __future__ import annotations
 
@@ -15,163 +15,144 @@ from rfrope._core.files import Content
 from rfrope.data.model_types import known
 from rfrope.exports import gguf
 from rfrope.models import configs, from_config
-from rfrope.models.values import NAMES
+from rfrope.models.values import DICTS, NAMES
 from rfrope.rotation.rope import Rope
 
-_SCHEMES = ("rope_parameters", "rope_scaling")
-_NAMES = {name: NAMES[name] for name in ("rope_theta", "partial_rotary_factor")}
 _ORIGINAL = "original_max_position_embeddings"
 
 
-def config(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
-    """The export itself, or a model's config with it in place of its own RoPE."""
+def make_content(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
+    """Return the content of a file with such a name: the export itself, or a copy of a model with it."""
+    if path.endswith(".npz"):
+        return _pack_arrays(made)
+    if path.endswith(".onnx"):
+        return _build_graph(path, made)
+    if path.endswith(".json"):
+        whole = made if model is None else _merge(made, model, rope, part)
+        return (json.dumps(whole, indent=2, allow_nan=False) + "\n").encode()
     if model is None:
-        return text(path, made, model, rope, part)
-    read, source = configs.read_file(path_of("model", model))
-    held = dict(read)
-    _put(held, made, rope, part, source)
-    _check(held, rope, part, source)
-    return text(path, held, None, rope, "")
+        raise ValueError("model is None; expected for llama.cpp the GGUF to copy, in which the tensors are replaced")
+    return lambda file: gguf.copy(file, model, made)
 
 
-def text(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
-    """JSON, with all digits of its numbers."""
-    return (json.dumps(made, indent=2, allow_nan=False) + "\n").encode()
-
-
-def arrays(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
-    """NumPy's archive: arrays under their names, the rest as JSON under ``about``."""
-    held = {name: value for name, value in made.items() if isinstance(value, np.ndarray)}
-    about = {name: value for name, value in made.items() if name not in held}
+def _pack_arrays(made: Mapping[str, Any]) -> bytes:
+    """Return NumPy's archive: arrays under their names, the rest as JSON under ``about``."""
+    arrays: dict[str, Any] = {name: value for name, value in made.items() if isinstance(value, np.ndarray)}
+    about = {name: value for name, value in made.items() if name not in arrays}
     file = io.BytesIO()
-    whole: dict[str, Any] = {"about": np.asarray(json.dumps(about, allow_nan=False)), **held}
-    np.savez(file, **whole)
+    np.savez(file, about=np.asarray(json.dumps(about, allow_nan=False)), **arrays)
     return file.getvalue()
 
 
-def onnx(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
-    """A graph of one node, with its tables inside, for ``X`` and ``position_ids``; or the tables alone as arrays."""
-    if path.endswith(".npz"):
-        return arrays(path, made, model, rope, part)
+def _build_graph(path: str, made: Mapping[str, Any]) -> bytes:
+    """Return a graph of one node, with its tables inside, for ``X`` and ``position_ids``."""
     try:
         library = importlib.import_module("onnx")
     except ImportError:
         raise ModuleNotFoundError(f"{path} needs the package onnx: pip install onnx (or use the suffix .npz)") from None
     helper, node = library.helper, made["node"]
     kind = helper.np_dtype_to_tensor_dtype(made["cos_cache"].dtype)
-    caches = [library.numpy_helper.from_array(made[name], name) for name in ("cos_cache", "sin_cache")]
-    features = ["batch", "heads", "tokens", "features"]
+    features, tokens = ["batch", "heads", "tokens", "features"], ["batch", "tokens"]
     graph = helper.make_graph(
         [helper.make_node(node["op_type"], node["input"], node["output"], **node["attributes"])],
         "rfrope",
         [
             helper.make_tensor_value_info("X", kind, features),
-            helper.make_tensor_value_info("position_ids", library.TensorProto.INT64, ["batch", "tokens"]),
+            helper.make_tensor_value_info("position_ids", library.TensorProto.INT64, tokens),
         ],
         [helper.make_tensor_value_info("Y", kind, features)],
-        initializer=caches,
+        initializer=[library.numpy_helper.from_array(made[name], name) for name in ("cos_cache", "sin_cache")],
     )
     whole = helper.make_model(graph, opset_imports=[helper.make_opsetid(node["domain"], node["opset"])], ir_version=10)
     library.checker.check_model(whole)
-    content: bytes = whole.SerializeToString()
-    return content
+    return bytes(whole.SerializeToString())
 
 
-def gguf_copy(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
-    """A copy of the model's GGUF."""
-    if model is None:
-        raise ValueError("model is None; expected for llama.cpp the GGUF to copy, in which the tensors are replaced")
-    return lambda file: gguf.copy(file, model, made)
+# -- a model's config with another RoPE --------------------------------------------------------------------------------
 
 
-WRITERS = {"config": config, "text": text, "arrays": arrays, "onnx": onnx, "gguf": gguf_copy}
-TAKE_MODELS = ("config", "gguf")
-
-
-def _put(held: dict[str, Any], made: Mapping[str, Any], rope: Rope, part: str, source: str) -> None:
-    """Replace the RoPE of a part of a config, or of a kind of layers in it."""
-    known = _parts(held)
-    if known is not None and part not in known:
-        raise ValueError(
-            f"part is {show(part)}, but {source} has a RoPE for {', '.join(map(repr, known))}; expected one of them"
-        )
-    place, names = held, [name for name in part.split(".") if name]
+def _merge(made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> dict[str, Any]:
+    """Return a model's config with an export in place of the RoPE of one part, read again and compared."""
+    config, source = configs.read_file(path_of("model", model))
+    try:
+        parts = [one.source.model.name for one in from_config(config)]
+    except (ValueError, TypeError):
+        parts = [part]  # its scheme cannot be read, and is replaced
+    if part not in parts:
+        listed = ", ".join(map(repr, parts))
+        raise ValueError(f"part is {show(part)}, but {source} has a RoPE for {listed}; expected one of them")
+    place, names = config, [name for name in part.split(".") if name]
     while names and isinstance(place.get(names[0]), dict):
         place = place[names.pop(0)]
-    layers: Any = place.get("rope_parameters")
-    if names and "rope_parameters" not in made:
+    if not names:
+        _replace_rope(place, made, rope)
+    else:
+        _replace_layers(place, made, part, names, source)
+    _check_fit(config, rope, part, source)
+    return config
+
+
+def _replace_layers(place: dict[str, Any], made: Mapping[str, Any], part: str, names: list[str], source: str) -> None:
+    """Put an export in the place of the dict of one kind of layers, whose context is that of all layers."""
+    layers = place.get("rope_parameters")
+    if "rope_parameters" not in made:
         raise ValueError(
             f"part is {show(part)}, a kind of layers, but the older keys of this engine (rope_scaling) hold one RoPE "
             "for all layers; expected a config without kinds of layers"
         )
-    if names and (not isinstance(layers, dict) or len(names) > 1 or not isinstance(layers.get(names[0]), dict)):
+    if not isinstance(layers, dict) or len(names) > 1 or not isinstance(layers.get(names[0]), dict):
         raise ValueError(
             f"part is {show(part)}, but {source} has no rope_parameters with a dict for {show(names[0])}; expected a "
             "config in the spelling of transformers 5"
         )
-    if names:
-        layers[names[0]] = made["rope_parameters"]  # their context is that of all layers
-    else:
-        _replace(place, made, rope)
+    layers[names[0]] = made["rope_parameters"]
 
 
-def _replace(place: dict[str, Any], made: Mapping[str, Any], rope: Rope) -> None:
-    """Put what was made in the place of a part's own, under all the names that the part or its class has for it."""
+def _replace_rope(place: dict[str, Any], made: Mapping[str, Any], rope: Rope) -> None:
+    """Put an export in the place of a part's own, under all the names that the part or its class has for it."""
     entry = known(place.get("model_type"))
     own: Mapping[str, tuple[str, ...]] = entry.get("names", {})
     beside: dict[str, Any] = {}
-    for what, names in _NAMES.items():
-        names_here = [name for name in names if name in place]
-        names_here += own.get(what, ())[:1]
-        beside |= {name: made[what] for name in names_here if what in made}
-        for name in names:
-            place.pop(name, None)
+    for key in ("rope_theta", "partial_rotary_factor"):
+        names = [name for name in NAMES[key] if place.pop(name, None) is not None]
+        beside |= {name: made[key] for name in (*names, *own.get(key, ())[:1]) if key in made}
     if place.get("rotary_dim") is not None:
         beside["rotary_dim"] = rope.rotary_dim
     if _ORIGINAL in place or entry.get("original") is True:
         beside[_ORIGINAL] = made["max_position_embeddings"]
-    for name in _SCHEMES:
+    for name in DICTS:
         place.pop(name, None)
     place.update({**made, **beside})
 
 
-def _check(held: Mapping[str, Any], rope: Rope, part: str, source: str) -> None:
-    """Read a config that is about to be written again, and compare what it says with the Rope."""
+def _check_fit(config: Mapping[str, Any], rope: Rope, part: str, source: str) -> None:
+    """Read a config that is about to be written, and compare it with the Rope."""
     try:
-        read = {one.source.model.name: one for one in from_config(held)}
+        read = {one.source.model.name: one for one in from_config(config)}
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"the Rope of {rope.n_blocks} blocks in heads of {rope.head_dim} does not fit {source}, which with it in "
             f"place cannot be read again ({error}); expected a Rope of the model's own width"
         ) from None
     if part not in read:
-        named = ", ".join(map(repr, read)) or "nothing"
+        named = ", ".join(map(repr, read))
         raise ValueError(f"{source} with the Rope in it has a RoPE for {named}; expected one for {show(part)}")
     found = read[part]
     for what in ("head_dim", "rotary_dim"):
         one, other = getattr(rope, what), getattr(found, what)
         if one != other:
             raise ValueError(
-                f"the Rope has {what} = {one}, but {source} has {other}; expected a Rope of "
-                f"{found.n_blocks} blocks in heads of {found.head_dim}, or the config of another model"
+                f"the Rope has {what} = {one}, but {source} has {other}; expected a Rope of {found.n_blocks} blocks in "
+                f"heads of {found.head_dim}, or the config of another model"
             )
-    if found.pairing is not None and found.source.model.pairing_from != "assumed" and found.pairing != rope.pairing:
+    if found.pairing not in (None, rope.pairing) and found.source.model.pairing_from != "assumed":
         raise ValueError(
             f"the Rope pairs {rope.pairing!r}, but {source} pairs {found.pairing!r}; expected "
             f"dataclasses.replace(rope, pairing={found.pairing!r})"
         )
-    omega = np.asarray(found.frequencies, dtype=np.float64)
-    near = omega.shape == rope.frequencies.shape and np.allclose(omega, rope.frequencies, rtol=1e-5, atol=1e-25)
+    near = np.allclose(found.frequencies, rope.frequencies, rtol=1e-5, atol=1e-25)
     if not near or not np.isclose(found.attention_factor, rope.attention_factor, rtol=1e-6):
         raise ValueError(
             f"{source} with the Rope in it says other frequencies or another attention factor than the Rope, by what "
             "else it holds; expected a config without schemes of its own"
         )
-
-
-def _parts(held: Mapping[str, Any]) -> list[str] | None:
-    """Names of the places of a config that have a RoPE; None where what it has now cannot be read."""
-    try:
-        return [rope.source.model.name for rope in from_config(held)]
-    except (ValueError, TypeError):
-        return None

@@ -1,4 +1,4 @@
-"""llama.cpp: divisors in a tensor of the model's GGUF, and a copy of a GGUF with them."""
+"""Copies of a model's GGUF with other divisors, for llama.cpp."""
 
 from __future__ import annotations
 
@@ -6,97 +6,14 @@ import importlib
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from rfrope._core import files
 from rfrope._core.arguments import path_of, printable, show
-from rfrope.exports.engine import ULP, Asked, Used, divisors
 
-
-@dataclass(frozen=True)
-class Architecture:
-    """How one architecture of llama.cpp takes divisors.
-
-    Attributes
-    ----------
-    tensors : tuple of str
-        All those that hold them; a loader refuses any other.
-    pairings : tuple of str
-        What the Rope may have: the converter reorders the rows of llama's queries and keys from halves to neighbours.
-    partial : bool
-        Whether ``rope.dimension_count`` may be less than a head.
-    alone : bool
-        Whether the attention factor, which is one for the whole model, multiplies these rotations alone.
-    original : bool
-        Whether its loader wants the context before the scheme.
-    """
-
-    tensors: tuple[str, ...]
-    pairings: tuple[str, ...]
-    partial: bool
-    alone: bool = True
-    original: bool = False
-
-
-ARCHITECTURES = {
-    "llama": Architecture(("rope_freqs.weight",), ("half", "interleaved"), False),
-    "phi3": Architecture(("rope_factors_long.weight", "rope_factors_short.weight"), ("half",), True, original=True),
-    "gemma4": Architecture(("rope_freqs.weight",), ("half",), False, alone=False),  # its global layers
-}
-USUAL = next(iter(ARCHITECTURES))
-# what a file that is no GGUF, or half of one, makes the reader raise
-_UNREADABLE = (
-    ValueError,
-    IndexError,
-    KeyError,
-    TypeError,
-    OverflowError,
-    UnicodeDecodeError,
-    MemoryError,
-    AttributeError,
-)
-
-
-def llama_cpp(asked: Asked) -> dict[str, Any]:
-    """Tensors and keys of a GGUF."""
-    with np.errstate(over="ignore"):
-        factors = divisors(asked, _ladder(asked)).astype(np.float32)
-    name = asked.architecture
-    keys: dict[str, Any] = {f"{name}.rope.freq_base": asked.base, f"{name}.rope.dimension_count": asked.rope.rotary_dim}
-    keys |= {f"{name}.rope.scaling.type": "none", f"{name}.rope.scaling.attn_factor": asked.rope.attention_factor}
-    if ARCHITECTURES[name].original:
-        keys[f"{name}.rope.scaling.original_context_length"] = asked.context
-    tensors = {tensor: factors for tensor in ARCHITECTURES[name].tensors}
-    return {"architecture": name, "tensors": tensors, "keys": keys}
-
-
-def used(asked: Asked, made: dict[str, Any]) -> Used:
-    """Phases by repeated products in float32, each divided by its factor."""
-    (factors, *_) = made["tensors"].values()
-    steps = np.arange(asked.rope.n_blocks)
-    return Used(_ladder(asked) / factors.astype(np.float64), (4.0 * steps + 4.0) * ULP, 3.0 * ULP)
-
-
-def refused_by_architecture(asked: Asked) -> str:
-    """Why the loader or the graph of an architecture would not take a Rope."""
-    name = asked.architecture
-    if name not in ARCHITECTURES:
-        return (
-            f"architecture is {show(name)}, whose loader is not known to read divisors, and refuses what it does not "
-            f"read; expected one of {', '.join(map(repr, ARCHITECTURES))}"
-        )
-    found = ARCHITECTURES[name]
-    if asked.rope.pairing not in found.pairings:
-        return f"{name} pairs halves, the Rope {asked.rope.pairing!r}"
-    if asked.rope.attention_factor != 1.0 and not found.alone:
-        return f"the attention factor {asked.rope.attention_factor} would multiply the sliding layers of {name} too"
-    if asked.rope.head_dim != asked.rope.rotary_dim and not found.partial:
-        return f"{name} turns whole heads, the Rope {asked.rope.rotary_dim} features of {asked.rope.head_dim}"
-    return ""
+# raised by the reader for a file that is not a GGUF, or half of one
+_UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, MemoryError, AttributeError)
 
 
 def copy(file: BinaryIO, model: str | os.PathLike[str], made: Mapping[str, Any]) -> None:
@@ -109,14 +26,14 @@ def copy(file: BinaryIO, model: str | os.PathLike[str], made: Mapping[str, Any])
     model : str or path
         The GGUF to copy.
     made : mapping
-        What `llama_cpp` gave.
+        The export.
 
     Raises
     ------
     ModuleNotFoundError
         Without the package gguf.
     ValueError
-        If the model is no GGUF, is truncated, is a part of several, has another architecture or another width.
+        If the model is not a GGUF, is truncated, is a part of several, has another architecture or another width.
     """
     library, path = _library(), path_of("model", model)
     reader = _read(library, path)
@@ -145,8 +62,8 @@ def copy(file: BinaryIO, model: str | os.PathLike[str], made: Mapping[str, Any])
         quiet.setLevel(level)
 
 
-def architecture_of(model: str | os.PathLike[str]) -> str:
-    """Name of the architecture of a GGUF."""
+def read_architecture(model: str | os.PathLike[str]) -> str:
+    """Return the name of the architecture of a GGUF."""
     path = path_of("model", model)
     return str(_value(_read(_library(), path), path, "general.architecture"))
 
@@ -194,7 +111,7 @@ def _read(library: ModuleType, path: str) -> Any:
         raise FileNotFoundError(f"{path}: there is no such file; expected the GGUF of a model") from None
     except _UNREADABLE as error:
         reason = printable(f"{type(error).__name__}: {error}")
-        raise ValueError(f"{path} is no GGUF, or damaged ({reason})") from None
+        raise ValueError(f"{path} is not a GGUF, or damaged ({reason})") from None
     if any(one.data.nbytes != one.n_bytes or one.data_offset + one.n_bytes > size for one in reader.tensors):
         raise ValueError(f"{path} is truncated; expected a whole GGUF")
     return reader
@@ -210,17 +127,6 @@ def _value(reader: Any, path: str, key: str) -> Any:
     if value is None or isinstance(value, list):
         raise ValueError(f"{path} has no {key} of its own, or one for each layer; expected one for the whole model")
     return value
-
-
-def _ladder(asked: Asked) -> np.ndarray:
-    """The ladder at position 1 as ggml computes it: by repeated products in float32."""
-    step = np.float32(asked.base) ** (np.float32(-2.0) / np.float32(asked.rope.rotary_dim))
-    found = np.empty(asked.rope.n_blocks)
-    theta = np.float32(1.0)
-    for i in range(found.size):
-        found[i] = theta
-        theta *= step
-    return found
 
 
 def _library() -> ModuleType:

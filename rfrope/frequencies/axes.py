@@ -18,7 +18,7 @@ from rfrope._core.angles import check_values, given
 from rfrope._core.angles import frequencies as read_frequencies
 from rfrope._core.arguments import LARGEST, choice, flag, positive, whole
 from rfrope._core.array import Array, placed
-from rfrope._core.special import normal_quantile
+from rfrope._core.quantiles import normal_quantile
 from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope, check_sections, dealt, of
 

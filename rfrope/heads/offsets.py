@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, philox, sums
+from rfrope._core import angles, array, blocks, capacity, random, sums
 from rfrope._core.arguments import flag, positive, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
@@ -194,10 +194,10 @@ def _each(tokens: Tokens) -> Iterator[Tokens]:
 
 def _resamples(sizes: tuple[int, ...], number: int, rng: Any) -> list[np.ndarray]:
     """How often each token is in each resample, as parts of 1: ``(resamples, tokens)``, for each of the sizes."""
-    key = philox.key_from_rng(rng)
+    key = random.key_from_rng(rng)
     weights = []
     for stream, tokens in enumerate(sizes):
-        drawn = np.floor(philox.uniforms(key, 0, tokens, number, stream=stream)[0] * tokens).astype(np.int64)
+        drawn = np.floor(random.uniforms(key, 0, tokens, number, stream=stream)[0] * tokens).astype(np.int64)
         cell = drawn + tokens * np.arange(number)
         times = np.bincount(cell.reshape(-1), minlength=tokens * number)
         weights.append(times.reshape(number, tokens) / tokens)

@@ -25,6 +25,7 @@ from rfrope.kernels.deficits import Deficits
 from rfrope.kernels.law import Law
 from rfrope.kernels.parameters import Lengths
 
+Formula = Callable[[Array, ModuleType], Array]
 Atoms = tuple[np.ndarray, np.ndarray]  # frequencies (n, k) and their probabilities (n,)
 
 _HELD = 128.0  # bytes that formulas hold for each number of their argument, about: 25 to 150
@@ -85,6 +86,10 @@ class Kernel(ABC):
             If the last axis of `lags` is not `ndim` long (for ndim > 1), or they are not real numbers.
         """
         return self._evaluate(self._phi, lags, "lags")
+
+    def phi_of_vectors(self, lags: Array, xp: ModuleType) -> Array:
+        """Return Phi at lags ``(..., ndim)`` that are read already."""
+        return _evaluate_vectors(self._phi, lags, xp, "lags")
 
     @array.on_device_of_arrays
     def phi2(self, lags: Array) -> Array:
@@ -227,17 +232,19 @@ class Kernel(ABC):
         """Lags or frequencies ``(..., ndim)`` in the shape that users give and get: ``(...)`` for ndim = 1."""
         return angles.as_given(vectors, self.ndim)
 
-    def _evaluate(self, formula: Callable[[Array, ModuleType], Array], value: Array, name: str) -> Array:
+    def _evaluate(self, formula: Formula, value: Array, name: str) -> Array:
         """Evaluate a formula at lags or frequencies in their user's shape."""
         xp = array.namespace(**{name: value})
         value = array.as_widest(array.numbers(value, xp, name=name), xp)
         vectors = angles.as_vectors_of(self, value, self.ndim, name)
-        array.check_memory(_HELD, vectors.shape, vectors, name)
-        with np.errstate(
-            over="ignore", under="ignore", invalid="ignore"
-        ):  # a lag may be so large that its square is not
-            found = formula(vectors, xp)
-        return found[()] if isinstance(found, np.ndarray) and not found.ndim else found  # as NumPy's ufuncs do
+        return _evaluate_vectors(formula, vectors, xp, name)
+
+
+def _evaluate_vectors(formula: Formula, vectors: Array, xp: ModuleType, name: str) -> Array:
+    array.check_memory(_HELD, vectors.shape, vectors, name)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # squares of large lags overflow
+        found = formula(vectors, xp)
+    return found[()] if isinstance(found, np.ndarray) and not found.ndim else found  # as NumPy's ufuncs do
 
 
 # -- what its operations return ----------------------------------------------------------------------------------------

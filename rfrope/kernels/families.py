@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rfrope._core import special
+from rfrope._core import quantiles, special
 from rfrope._core.array import Array
 from rfrope.kernels import deficits
 from rfrope.kernels.deficits import Deficits
@@ -62,14 +62,14 @@ class Cauchy(NormalScale):
         return 0.5 ** (0.5 * self.ndim) * _normal_gamma_density(1.0, math.sqrt(0.5) * w, xp)
 
     def _component(self) -> Quantile:
-        return (special.laplace_quantile, ()) if self.ndim == 1 else super()._component()
+        return (quantiles.laplace_quantile, ()) if self.ndim == 1 else super()._component()
 
     def _radius(self) -> Quantile | None:
         return (_root_exponential, ()) if self.ndim > 1 else None
 
 
 def _root_exponential(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    return np.sqrt(2.0 * special.exponential_quantile(u, upper=upper))
+    return np.sqrt(2.0 * quantiles.exponential_quantile(u, upper=upper))
 
 
 @family(
@@ -110,7 +110,7 @@ class Matern(NormalScale):
         return xp.exp(log_peak - power * _log1p_square(w, 2.0 * self.nu, xp))
 
     def _component(self) -> Quantile:
-        return (special.student_quantile, (2.0 * self.nu,)) if self.ndim == 1 else super()._component()
+        return (quantiles.student_quantile, (2.0 * self.nu,)) if self.ndim == 1 else super()._component()
 
     def _radius(self) -> Quantile | None:
         return (_student_radius, (self.nu,)) if self.ndim > 1 else None
@@ -120,7 +120,7 @@ class Matern(NormalScale):
 
 
 def _student_radius(nu: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    half_chi2 = np.maximum(special.gamma_quantile(nu, u, upper=upper), np.finfo(np.float64).tiny)
+    half_chi2 = np.maximum(quantiles.gamma_quantile(nu, u, upper=upper), np.finfo(np.float64).tiny)
     return np.sqrt(nu / half_chi2)
 
 
@@ -144,14 +144,14 @@ class Exponential(NormalScale):
         return Matern(0.5, ndim=self.ndim)._unit_density(w, xp)
 
     def _component(self) -> Quantile:
-        return (special.student_quantile, (1.0,)) if self.ndim == 1 else super()._component()
+        return (quantiles.student_quantile, (1.0,)) if self.ndim == 1 else super()._component()
 
     def _radius(self) -> Quantile | None:
         return (_cauchy_radius, ()) if self.ndim > 1 else None
 
 
 def _cauchy_radius(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    return 1.0 / special.half_normal_upper_quantile(u, upper=upper)
+    return 1.0 / quantiles.half_normal_upper_quantile(u, upper=upper)
 
 
 @family(
@@ -190,7 +190,7 @@ class RationalQuadratic(NormalScale):
 
 
 def _gamma_radius(alpha: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    return np.sqrt(special.gamma_quantile(alpha, u, upper=upper) / alpha)
+    return np.sqrt(quantiles.gamma_quantile(alpha, u, upper=upper) / alpha)
 
 
 def _log1p_square(vectors: Array, divisor: float, xp: ModuleType) -> Array:
@@ -280,5 +280,5 @@ class PowerExponential(Isotropic):
         return super()._unit_density(w, xp)
 
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
-        root = special.stable_root(self.exponent, u[..., :1], u[..., 1:2])
-        return root * special.normal_quantile(u[..., 2:])
+        root = quantiles.stable_root(self.exponent, u[..., :1], u[..., 1:2])
+        return root * quantiles.normal_quantile(u[..., 2:])

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rfrope._core import array, special
+from rfrope._core import array, quantiles
 from rfrope._core.arguments import MOST, whole
 from rfrope._core.array import Array
 from rfrope.kernels.base import Kernel
@@ -124,7 +124,7 @@ class NormalScale(Isotropic):
 
     def _component(self) -> Quantile:
         """Quantile function of a component of w, over the radius."""
-        return special.normal_quantile, ()
+        return quantiles.normal_quantile, ()
 
     def _radius(self) -> Quantile | None:
         """Quantile function of the number that multiplies all axes, if there is one."""

@@ -14,11 +14,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from rfrope._core import array, elementwise, special, turns
+from rfrope._core import array, elementwise, quantiles, special, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, show
 from rfrope._core.array import Array
-from rfrope._core.cosine_integral import log_uniform_mean_cos
+from rfrope._core.special import log_uniform_mean_cos
 from rfrope.kernels import deficits, parameters
 from rfrope.kernels.base import Atoms
 from rfrope.kernels.deficits import Deficits
@@ -124,7 +124,7 @@ class LogUniform(Family):
         return xp.where(inside, 0.5 / self._log_ratio / safe, xp.zeros_like(w))
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
-        return special.log_uniform_quantile(self.low, self.high, self._log_ratio, u)
+        return quantiles.log_uniform_quantile(self.low, self.high, self._log_ratio, u)
 
     def _law(self) -> Law | None:
         return Law(("log_uniform", (self._log_ratio,)), (self.low,)).scaled(1.0) if self.high < 1e100 else None
@@ -225,7 +225,7 @@ def _direction(u: np.ndarray) -> np.ndarray:
     """Uniform directions from a uniform for each axis."""
     if u.shape[-1] == 1:
         return np.where(u > 0.5, 1.0, -1.0)
-    z = special.normal_quantile(u)
+    z = quantiles.normal_quantile(u)
     z = np.where(z == 0.0, -1e-16, z)  # the middle of the cube has no direction; this is less than all others
     return z / np.sqrt(np.sum(z * z, axis=-1, keepdims=True))
 
@@ -290,14 +290,14 @@ class Periodic(Family):
         raise ValueError(f"{self!r} has no density: its frequencies are whole multiples of one")
 
     def _atoms(self) -> Atoms | None:
-        half = special.harmonic_weights(self._concentration)
+        half = quantiles.harmonic_weights(self._concentration)
         if half is None:
             return None
         n = np.arange(1 - half.size, half.size, dtype=np.float64)
         return 2.0 * math.pi / self.period * n[:, None], np.concatenate([half[:0:-1], half])
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
-        return 2.0 * math.pi / self.period * special.harmonic_quantile(self._concentration, u)
+        return 2.0 * math.pi / self.period * quantiles.harmonic_quantile(self._concentration, u)
 
 
 @family(
@@ -374,7 +374,7 @@ class SpectralMixture(Family):
     def _transport(self, u: np.ndarray) -> np.ndarray:
         chosen = np.searchsorted(np.cumsum(self.weights)[:-1], np.abs(2.0 * u[..., 0] - 1.0), side="right")
         means, scales = (np.array([np.broadcast_to(v, self.ndim) for v in each]) for each in (self.means, self.scales))
-        return _direction(u[..., :1]) * means[chosen] + scales[chosen] * special.normal_quantile(u[..., 1:])
+        return _direction(u[..., :1]) * means[chosen] + scales[chosen] * quantiles.normal_quantile(u[..., 1:])
 
 
 @family("1", "0", "constant()")

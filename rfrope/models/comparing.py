@@ -6,19 +6,20 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
+from rfrope import engines as registry
 from rfrope._core import angles, sums
-from rfrope._core.arguments import listed, named, whole
+from rfrope._core.arguments import listed, show, whole
 from rfrope._core.texts import Result
+from rfrope.engines.record import ConfigRope, Engine, EngineRope, RefusedError, UnknownError
 from rfrope.models.configs import from_config, read
-from rfrope.models.engine_rules import Case, RefusedError, UnknownError, Use
-from rfrope.models.engines import ENGINES, Engine
 from rfrope.models.rewriting import rewrites
-from rfrope.models.values import first, given, is_nested
+from rfrope.models.rope_parameters import from_rope_parameters
+from rfrope.models.values import first, given
 from rfrope.rotation.rope import Rope
 
 _SAME = 1e-12  # relative; rules are evaluated in float64
@@ -27,8 +28,8 @@ _CHUNKS = (256, 2**14)  # lags at once: the first, and the largest
 
 
 @dataclass(frozen=True, eq=False)
-class EngineUse(Result):
-    """What one engine does with one RoPE of a config, held against the reference.
+class EngineReport(Result):
+    """One RoPE of a config in one engine, held against the reference.
 
     Attributes
     ----------
@@ -40,17 +41,9 @@ class EngineUse(Result):
         Whether the engine runs with this config, stops at it, or was not read for it.
     reason : str
         Why it is refused or unknown.
-    frequencies : ndarray (D,) or None
-        Radians per position.
-    attention_factor : float or None
-    pairing : {"half", "interleaved"} or None
-    length : str
-        How the length of the text counts.
-    positions : int or None
-        Where tables of cos and sin end.
-    passed_over : tuple of str
-        Keys of the config that it does not read, though they would count.
-    note : str
+    rope : EngineRope or None
+        The RoPE that it runs: ``frequencies``, ``attention_factor``, ``pairing``, ``length`` (the rule for lengths, in
+        words), ``positions`` (where its tables end), ``ignored_keys`` (keys that it does not read) and ``note``.
     frequency_error : float or None
         Largest relative difference from the frequencies of the reference; infinite where their number differs.
     score_ratio : float or None
@@ -58,6 +51,8 @@ class EngineUse(Result):
     differs_from : int or None
         The first distance, of those that the layers see, at which the score of equal content differs by 1 % of the
         reference's at distance 0; None where it does nowhere, or nothing is known.
+    findings : tuple of str
+        In words: differences from the reference, and tables that end before the text.
     """
 
     engine: str
@@ -65,28 +60,29 @@ class EngineUse(Result):
     sources: tuple[str, ...]
     status: str
     reason: str = ""
-    frequencies: np.ndarray | None = None
-    attention_factor: float | None = None
-    pairing: str | None = None
-    length: str = ""
-    positions: int | None = None
-    passed_over: tuple[str, ...] = ()
-    note: str = ""
+    rope: EngineRope | None = None
     frequency_error: float | None = None
     score_ratio: float | None = None
     differs_from: int | None = None
+    findings: tuple[str, ...] = ()
+
+    @property
+    def is_same(self) -> bool:
+        """Whether it turns by the frequencies of the reference, and no score differs by 1 %."""
+        return self.rope is not None and self.differs_from is None and (self.frequency_error or 0.0) <= _SAME
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON."""
-        plain = dict(vars(self))
-        plain["frequencies"] = None if self.frequencies is None else self.frequencies.tolist()
-        if self.frequency_error == float("inf"):
+        """Plain numbers, strings and lists, ready for JSON; the fields of its RoPE beside its own."""
+        plain = {name: value for name, value in vars(self).items() if name != "rope"}
+        plain |= dict.fromkeys(field.name for field in fields(EngineRope)) if self.rope is None else vars(self.rope)
+        plain["frequencies"] = None if self.rope is None else self.rope.frequencies.tolist()
+        if self.frequency_error == math.inf:
             plain["frequency_error"] = None
         return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
 
 @dataclass(frozen=True, eq=False)
-class Place(Result):
+class RopeComparison(Result):
     """One RoPE of a config in several engines.
 
     Attributes
@@ -98,9 +94,12 @@ class Place(Result):
         Positions in the text.
     context : int or None
         ``max_position_embeddings``.
+    qk_head_dim : int
+        Features that a score compares.
     reference : str
-        The engine that the others are held against: transformers, or the first of those asked for that is known.
-    engines : tuple of EngineUse
+        The engine that the others are held against: transformers, or where that is not known the one that ignores the
+        fewest keys.
+    engines : tuple of EngineReport
     write : dict
         What to set at the top of the config (None: to remove) so that more engines agree; empty where nothing helps.
     then_agree, still_differ : tuple of str
@@ -112,8 +111,9 @@ class Place(Result):
     scheme: str
     seq_len: int
     context: int | None
+    qk_head_dim: int
     reference: str
-    engines: tuple[EngineUse, ...]
+    engines: tuple[EngineReport, ...]
     write: dict[str, Any]
     then_agree: tuple[str, ...] = ()
     still_differ: tuple[str, ...] = ()
@@ -121,12 +121,14 @@ class Place(Result):
     @property
     def findings(self) -> tuple[str, ...]:
         """Where engines disagree, and where their tables end before the text, in words."""
-        return tuple(line for one in self.engines for line in _findings(one, self))
+        return tuple(f"{one.engine}: {line}" for one in self.engines for line in one.findings)
 
     @property
     def verdict(self) -> tuple[str, ...]:
         """The findings, or that there are none."""
-        return self.findings or (_nothing_found(self),)
+        known = [one.engine for one in self.engines if one.status == "known"]
+        nothing = f"Nothing to compare: known is {', '.join(known) or 'none of them'}."
+        return self.findings or ("They agree." if len(known) > 1 else nothing,)
 
     @property
     def agree(self) -> bool:
@@ -141,43 +143,37 @@ class Place(Result):
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
-        """What each engine does, as rows of text below a head."""
+        """A row of text for each engine, below a head."""
         head = ("engine", "source", "frequencies", "longest wavelength", "factor", "pairing", "")
-        return (head, *map(_cells, self.engines))
+        return (head, *map(_make_row, self.engines))
 
     def __str__(self) -> str:
         label = f"{self.name}: " if self.name else ""
         kind = f"{self.model_type or 'a model without a type'}, scheme {self.scheme}"
         lines = [f"{label}{kind}, a text of {self.seq_len} positions, held against {self.reference}", ""]
-        rows = self.table
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-        remarks = [f"{one.engine}: {part}" for one in self.engines for part in _remarks(one)]
+        widths = [max(map(len, column)) for column in zip(*self.table, strict=True)]
+        lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in self.table]
+        remarks = [f"{one.engine}: {remark}" for one in self.engines for remark in _list_remarks(one)]
         lines += ["", *remarks] if remarks else []
-        lines += ["", *self.verdict]
-        if self.write:
-            lines += ["", "Write into the config:"]
-            lines += [f"  {_setting(key, value)}" for key, value in self.write.items()]
-            lines += list(_after(self))
-        return "\n".join(lines)
+        return "\n".join([*lines, "", *self.verdict, *_list_advice(self)])
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Result):
-    """What engines make of one config.
+    """One config in several engines.
 
     Attributes
     ----------
-    places : tuple of Place
+    ropes : tuple of RopeComparison
         One for each RoPE of the config, as in `from_config`, and for each length of a text.
     """
 
-    places: tuple[Place, ...]
+    ropes: tuple[RopeComparison, ...]
 
     @property
     def findings(self) -> tuple[str, ...]:
         """Where engines disagree, in words."""
-        return tuple(f"{one.name}: {line}" if one.name else line for one in self.places for line in one.findings)
+        return tuple(f"{one.name}: {line}" if one.name else line for one in self.ropes for line in one.findings)
 
     @property
     def agree(self) -> bool:
@@ -186,11 +182,11 @@ class Comparison(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        places = [one.to_dict() for one in self.places]
-        return {"agree": self.agree, "findings": list(self.findings), "places": places}
+        ropes = [one.to_dict() for one in self.ropes]
+        return {"agree": self.agree, "findings": list(self.findings), "ropes": ropes}
 
     def __str__(self) -> str:
-        return "\n\n".join(str(one) for one in self.places)
+        return "\n\n".join(map(str, self.ropes))
 
 
 def compare(
@@ -199,14 +195,14 @@ def compare(
     *,
     seq_len: int | None = None,
 ) -> Comparison:
-    """What engines make of the RoPE of one config, and where they disagree.
+    """Compare what engines make of the RoPE of one config.
 
     Parameters
     ----------
     config : dict, path, or object with to_dict()
         As in `from_config`.
     engines : iterable of str, optional
-        Names of ``rfrope.models.ENGINES``, in any spelling; all unless given.
+        Names of engines that read configs, in any spelling; all unless given.
     seq_len : int, optional
         Positions in the longest text, for which engines that must choose when they start are started. Unless given it
         is the context (``max_position_embeddings``), and where the scheme depends on the length a text on either side
@@ -242,141 +238,161 @@ def compare(
     ...           "factor": 4.0, "original_max_position_embeddings": 32768, "attention_factor": 1.0}}
     >>> found = rfrope.models.compare(config, ["transformers", "vLLM", "SGLang"])
     >>> found.agree, found.findings
-    (False, ('SGLang: scores are 1.296 times as large, at every distance; it passes over attention_factor',))
+    (False, ('SGLang: scores are 1.296 times as large, at every distance; it does not read attention_factor',))
     """
     raw, _ = read(config)
-    asked = _chosen(engines)
+    chosen = _choose_engines(engines)
     length = None if seq_len is None else whole("seq_len", seq_len, 1)
-    places = [
-        _place(rope, index, raw, asked, one)
-        for index, rope in enumerate(from_config(raw))
-        for one in (_lengths(rope) if length is None else (length,))
+    ropes = [
+        _compare_rope(_describe(rope, raw, one), chosen)
+        for rope in from_config(raw)
+        for one in (_choose_lengths(rope) if length is None else (length,))
     ]
-    return Comparison(tuple(places))
+    return Comparison(tuple(ropes))
 
 
-def _lengths(rope: Rope) -> tuple[int, ...]:
+def _choose_engines(names: Iterable[str] | None) -> tuple[Engine, ...]:
+    if names is None:
+        return tuple(engine for engine in registry.records() if engine.reading is not None)
+    names = (names,) if isinstance(names, str) else listed("engines", names, "a list of names")
+    if not names:
+        raise ValueError("engines is empty; expected at least one name")
+    return tuple(registry.find_engine(f"engines[{i}]", name, "reading") for i, name in enumerate(names))
+
+
+def _choose_lengths(rope: Rope) -> tuple[int, ...]:
     """Return lengths of texts to look at."""
     held, context = rope.source.rope_parameters, rope.context
     if not isinstance(context, int):
         return (1,)  # patches of a picture, whose number the config does not say
-    if held["rope_type"] == "dynamic" and "factor" in held and "alpha" not in held:
+    if held["rope_type"] == "dynamic" and "alpha" not in held:
         return tuple(sorted({context, math.ceil(context * held["factor"])}))
     if held["rope_type"] == "longrope":
         return tuple(sorted({held.get("original_max_position_embeddings", context), context}))
     return (context,)
 
 
-def _chosen(names: Iterable[str] | None) -> tuple[Engine, ...]:
-    if names is None:
-        return ENGINES
-    names = (names,) if isinstance(names, str) else listed("engines", names, "a list of names")
-    if not names:
-        raise ValueError("engines is empty; expected at least one name")
-    known = {engine.name: engine for engine in ENGINES}
-    return tuple(known[named(f"engines[{i}]", name, tuple(known))] for i, name in enumerate(names))
-
-
-def _place(rope: Rope, index: int, raw: Mapping[str, Any], asked: tuple[Engine, ...], length: int) -> Place:
-    name = rope.source.model.name
-    context = rope.context if isinstance(rope.context, int) else None
-    case = _case(raw, index, length)
-    uses = [_use(engine, case) for engine in asked]
-    standard = next(((e, u) for e, u in zip(asked, uses, strict=True) if isinstance(u, Use)), None)
-    rows = tuple(_row(e, u, standard[1] if standard else None, case) for e, u in zip(asked, uses, strict=True))
-    about = (name, rope.source.model.model_type, case.scheme, length, context)
-    place = Place(*about, standard[0].name if standard else "none", rows, {})
-    if standard is None or name or all(row.status == "unknown" or _is_same(row) for row in rows):
-        return place
-    return Place(*about, place.reference, rows, *_advice(raw, case, standard[1], asked, rows))
-
-
-def _case(raw: Mapping[str, Any], index: int, seq_len: int) -> Case:
-    rope = from_config(raw, seq_len=seq_len)[index]
+def _describe(rope: Rope, raw: Mapping[str, Any], seq_len: int) -> ConfigRope:
+    """Return the argument of the engines' rules, for a text of some length."""
     held = rope.source.rope_parameters
+    scheme, key = held["rope_type"], "original_max_position_embeddings"
+    if scheme in ("dynamic", "longrope"):  # which alone depend on the length
+        sizes: dict[str, Any] = {"head_dim": rope.head_dim, "max_position_embeddings": rope.context}
+        made = from_rope_parameters(held, **sizes, seq_len=seq_len)
+        rope = replace(rope, frequencies=made.frequencies, attention_factor=made.attention_factor)
     if rope.source.model.name:  # parts and kinds of layers, which only transformers' own rule looks at
-        return Case(rope, dict(held), raw, seq_len)
-    values = {key: value for key, value in given(raw).items() if value is not None and key != "type"}
-    values |= {"rope_type": held["rope_type"], "rope_theta": held["rope_theta"]}
+        return ConfigRope(rope, held, held, raw, seq_len)
+    written = given(raw)
+    values = written | {"rope_type": scheme, "rope_theta": held["rope_theta"]}
+    values.pop("type", None)
     part = first(raw, "partial_rotary_factor")
     if part is not None:
         values.setdefault("partial_rotary_factor", part)
-    if held["rope_type"] in ("llama3", "yarn", "longrope"):
-        beside = raw.get("original_max_position_embeddings")
-        if beside is not None:
-            values["original_max_position_embeddings"] = beside
-        values.setdefault("original_max_position_embeddings", rope.context)
-    assert not is_nested(values)  # has a name
-    return Case(rope, values, raw, seq_len)
+    if scheme in ("llama3", "yarn", "longrope"):
+        values[key] = values.get(key, rope.context) if raw.get(key) is None else raw[key]
+    return ConfigRope(rope, values, written, raw, seq_len)
 
 
-def _use(engine: Engine, case: Case) -> Use | RefusedError | UnknownError:
-    """Return what an engine does, or why that is not known or does not come about."""
-    if case.rope.source.model.name and engine.name != "transformers":
+def _run_rule(engine: Engine, config: ConfigRope) -> EngineRope | RefusedError | UnknownError:
+    """Return the RoPE that an engine makes of a config, or why that is not known or does not come about."""
+    assert engine.reading is not None  # chosen for it
+    types = engine.reading.model_types
+    if config.rope.source.model.name and types:
         return UnknownError("only models that are one part with one kind of layer were read")
-    if case.rope.source.rope_parameters["rope_type"] == "axial" or not isinstance(case.rope.context, int):
+    if config.scheme == "axial" or not isinstance(config.rope.context, int):
         return UnknownError("the config gives no max_position_embeddings for it")
+    if types and config.model_type not in types:
+        return UnknownError(f"its code for model type {show(config.model_type)} was not read")
     try:
-        return engine.use(case)
+        return engine.reading.rule(config)
     except (RefusedError, UnknownError) as reason:
         return reason
+
+
+def _compare_rope(config: ConfigRope, chosen: tuple[Engine, ...]) -> RopeComparison:
+    source, context = config.rope.source, config.rope.context
+    made = [(engine, _run_rule(engine, config)) for engine in chosen]
+    known = {engine.name: one for engine, one in made if isinstance(one, EngineRope)}
+    reference = min(known, key=lambda name: (name != registry.REFERENCE, len(known[name].ignored_keys)), default="none")
+    standard = known.get(reference)
+    found = RopeComparison(
+        name=source.model.name,
+        model_type=source.model.model_type,
+        scheme=config.scheme,
+        seq_len=config.seq_len,
+        context=context if isinstance(context, int) else None,
+        qk_head_dim=config.rope.qk_head_dim,
+        reference=reference,
+        engines=tuple(_report(engine, one, reference, standard, config) for engine, one in made),
+        write={},
+    )
+    if standard is None or source.model.name or all(one.status == "unknown" or one.is_same for one in found.engines):
+        return found
+    return replace(found, **_advise(config, standard, chosen, found.engines))
 
 
 # -- one engine against another ----------------------------------------------------------------------------------------
 
 
-def _row(engine: Engine, use: Use | RefusedError | UnknownError, standard: Use | None, case: Case) -> EngineUse:
-    about = (engine.name, engine.version, engine.sources)
-    if not isinstance(use, Use):
-        return EngineUse(*about, "refused" if isinstance(use, RefusedError) else "unknown", str(use))
+def _report(
+    engine: Engine,
+    made: EngineRope | RefusedError | UnknownError,
+    reference: str,
+    standard: EngineRope | None,
+    config: ConfigRope,
+) -> EngineReport:
+    assert engine.reading is not None
+    about = (engine.name, engine.reading.version, engine.reading.sources)
+    if not isinstance(made, EngineRope):
+        reason = str(made)
+        if isinstance(made, UnknownError):
+            return EngineReport(*about, "unknown", reason)
+        return EngineReport(*about, "refused", reason, findings=(reason,))
     assert standard is not None  # this one, if no other
-    same_number = use.frequencies.shape == standard.frequencies.shape
-    return EngineUse(
+    found = EngineReport(
         *about,
         "known",
-        "",
-        use.frequencies,
-        use.attention_factor,
-        use.pairing,
-        use.length,
-        use.positions,
-        use.passed_over,
-        use.note,
-        _relative(use.frequencies, standard.frequencies) if same_number else float("inf"),
-        float(_score(use, 0, case) / _score(standard, 0, case)),
-        None if _same(use, standard) else _differs_from(use, standard, case),
+        rope=made,
+        frequency_error=_relative_error(made.frequencies, standard.frequencies),
+        score_ratio=_score_itself(made, config) / _score_itself(standard, config),
+        differs_from=None if _is_same(made, standard) else _find_difference(made, standard, config),
     )
+    return replace(found, findings=tuple(_list_findings(found, reference, standard, config.seq_len)))
 
 
-def _relative(found: np.ndarray, expected: np.ndarray) -> float:
+def _relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    if found.shape != expected.shape:
+        return math.inf
     scale = np.where(expected == 0.0, 1.0, np.abs(expected))
     return float(np.max(np.abs(found - expected) / scale))
 
 
-def _same(one: Use, other: Use) -> bool:
-    if one.frequencies.shape != other.frequencies.shape or one.pairing != other.pairing:
+def _is_same(one: EngineRope | RefusedError | UnknownError, other: EngineRope) -> bool:
+    if not isinstance(one, EngineRope):
         return False
-    close = abs(one.attention_factor - other.attention_factor) <= _SAME
-    return close and _relative(one.frequencies, other.frequencies) <= _SAME
+    close = one.pairing == other.pairing and abs(one.attention_factor - other.attention_factor) <= _SAME
+    return close and _relative_error(one.frequencies, other.frequencies) <= _SAME
 
 
-def _is_same(row: EngineUse) -> bool:
-    return row.status == "known" and row.differs_from is None and bool((row.frequency_error or 0.0) <= _SAME)
+def _score_itself(made: EngineRope, config: ConfigRope) -> float:
+    """Return the score of a token with itself, summed over all blocks of the head."""
+    turning = made.frequencies.size
+    return made.attention_factor**2 * turning + (config.rope.head_dim or 0) / 2 - turning
 
 
-def _score(use: Use, lags: Any, case: Case) -> Any:
-    """Score of equal content, summed over all blocks of the head."""
-    still = (case.rope.head_dim or 0) / 2 - use.frequencies.size
-    turning = sums.mean_cos(angles.read(lags, use.frequencies, name="lags", least=1)) * use.frequencies.size
-    return use.attention_factor**2 * turning + still
+def _score_lags(made: EngineRope, lags: np.ndarray, config: ConfigRope) -> np.ndarray:
+    turning = made.frequencies.size
+    mean = np.asarray(sums.mean_cos(angles.read(lags, made.frequencies, name="lags", least=1)))
+    return made.attention_factor**2 * (mean * turning) + ((config.rope.head_dim or 0) / 2 - turning)
 
 
-def _differs_from(use: Use, standard: Use, case: Case) -> int | None:
-    allowed = _SHARE * abs(float(_score(standard, 0, case)))
-    start, length, end = 0, _CHUNKS[0], min(case.seq_len, case.rope.source.model.window or case.seq_len)
+def _find_difference(made: EngineRope, standard: EngineRope, config: ConfigRope) -> int | None:
+    """Return the first distance at which scores differ by a share of that at distance 0."""
+    allowed = _SHARE * abs(_score_itself(standard, config))
+    start, length, end = 0, _CHUNKS[0], min(config.seq_len, config.rope.source.model.window or config.seq_len)
     while start < end:
         lags = np.arange(start, min(start + length, end))
-        far = np.abs(_score(use, lags, case) - _score(standard, lags, case)) >= allowed
+        far = np.abs(_score_lags(made, lags, config) - _score_lags(standard, lags, config)) >= allowed
         if np.any(far):
             return start + int(np.argmax(far))
         start, length = start + length, min(2 * length, _CHUNKS[1])
@@ -386,87 +402,74 @@ def _differs_from(use: Use, standard: Use, case: Case) -> int | None:
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _findings(one: EngineUse, place: Place) -> Iterator[str]:
-    if one.status == "refused":
-        yield f"{one.engine}: {one.reason}"
-    if one.status != "known":
-        return
-    standard = next(row for row in place.engines if row.engine == place.reference)
-    case = list(_differences(one, standard))
-    if case and one.passed_over:
-        case[-1] += f"; it passes over {', '.join(one.passed_over)}"
-    yield from (f"{one.engine}: {line}" for line in case)
-    if one.positions is not None and one.positions < place.seq_len:
-        yield f"{one.engine}: tables of cos and sin end after {one.positions} positions"
+def _list_findings(one: EngineReport, reference: str, standard: EngineRope, seq_len: int) -> Iterator[str]:
+    assert one.rope is not None  # a known engine has one
+    differences = list(_list_differences(one, one.rope, reference, standard))
+    if differences and one.rope.ignored_keys:
+        differences[-1] += f"; it does not read {', '.join(one.rope.ignored_keys)}"
+    yield from differences
+    if one.rope.positions is not None and one.rope.positions < seq_len:
+        yield f"tables of cos and sin end after {one.rope.positions} positions"
 
 
-def _differences(one: EngineUse, standard: EngineUse) -> Iterator[str]:
-    assert one.frequencies is not None  # a known engine has some
-    assert standard.frequencies is not None
-    assert one.score_ratio is not None
-    assert one.frequency_error is not None
-    if one.pairing != standard.pairing:
-        yield f"pairs features as {one.pairing!r}, where {standard.engine} does as {standard.pairing!r}"
-    if one.frequencies.shape != standard.frequencies.shape:
-        yield f"turns {2 * one.frequencies.size} features of a head, not {2 * standard.frequencies.size}{_from(one)}"
-    elif one.frequency_error > _SAME:
-        error = one.frequency_error
+def _list_differences(one: EngineReport, made: EngineRope, reference: str, standard: EngineRope) -> Iterator[str]:
+    error, ratio = one.frequency_error or 0.0, one.score_ratio or 0.0
+    size = "less than 1 % within the text"
+    if one.differs_from is not None:
+        size = f"1 % first at distance {one.differs_from}"
+    scores = f", and scores of equal content by {size}"
+    if made.pairing != standard.pairing:
+        yield f"pairs features as {made.pairing!r}, where {reference} does as {standard.pairing!r}"
+    if error == math.inf:
+        yield f"turns {2 * made.frequencies.size} features of a head, not {2 * standard.frequencies.size}{scores}"
+    elif error > _SAME:
         size = f"{error + 1.0:.3g} times" if error >= 1.0 else f"{100.0 * error:.3g} %"
-        yield f"frequencies differ by up to {size}{_from(one)}"
-    elif abs(one.score_ratio - 1.0) > _SAME:
-        where = "at every distance" if abs(one.score_ratio - 1.0) >= _SHARE else "which is below 1 %"
-        yield f"scores are {one.score_ratio:.4g} times as large, {where}"
-        return
-    if abs(one.score_ratio - 1.0) > _SAME and one.frequencies.shape == standard.frequencies.shape:
-        yield f"attention factor {one.attention_factor:.6g}, not {standard.attention_factor:.6g}"
+        yield f"frequencies differ by up to {size}{scores}"
+        if abs(ratio - 1.0) > _SAME:
+            yield f"attention factor {made.attention_factor:.6g}, not {standard.attention_factor:.6g}"
+    elif abs(ratio - 1.0) > _SAME:
+        where = "at every distance" if abs(ratio - 1.0) >= _SHARE else "which is below 1 %"
+        yield f"scores are {ratio:.4g} times as large, {where}"
 
 
-def _from(one: EngineUse) -> str:
-    if one.differs_from is None:
-        return ", and scores of equal content by less than 1 % within the text"
-    return f", and scores of equal content by 1 % first at distance {one.differs_from}"
-
-
-def _cells(one: EngineUse) -> tuple[str, ...]:
-    """One row of the table."""
-    if one.frequencies is None:
+def _make_row(one: EngineReport) -> tuple[str, ...]:
+    """Return one row of the table."""
+    if one.rope is None:
         return (one.engine, one.version, "-", "-", "-", "-", one.status)
-    turning = one.frequencies[one.frequencies > 0.0]
+    turning = one.rope.frequencies[one.rope.frequencies > 0.0]
     slowest = f"{2.0 * np.pi / turning.min():.4g}" if turning.size else "none"
-    factor, count = f"{one.attention_factor:.6g}", str(one.frequencies.size)
-    return (one.engine, one.version, count, slowest, factor, str(one.pairing), "same" if _is_same(one) else "differs")
+    factor, count = f"{one.rope.attention_factor:.6g}", str(one.rope.frequencies.size)
+    verdict = "same" if one.is_same else "differs"
+    return (one.engine, one.version, count, slowest, factor, str(one.rope.pairing), verdict)
 
 
-def _remarks(one: EngineUse) -> Iterator[str]:
-    """What the row has no room for."""
-    yield from (part for part in (one.reason if one.status == "unknown" else "", one.note) if part)
-    if one.length not in ("", Use.length):
-        yield one.length
+def _list_remarks(one: EngineReport) -> list[str]:
+    """Return lines for which the row has no room."""
+    if one.rope is None:
+        return [one.reason] if one.status == "unknown" else []
+    length = "" if one.rope.length == EngineRope.length else one.rope.length
+    return [remark for remark in (one.rope.note, length) if remark]
 
 
-def _nothing_found(place: Place) -> str:
-    known = [row.engine for row in place.engines if row.status == "known"]
-    return "They agree." if len(known) > 1 else f"Nothing to compare: known is {', '.join(known) or 'none of them'}."
+def _list_advice(found: RopeComparison) -> Iterator[str]:
+    """Yield lines on what to write, and what that changes."""
+    if not found.write:
+        return
+    yield from ("", "Write into the config:")
+    for key, value in found.write.items():
+        yield f"  remove {key}" if value is None else f'  "{key}": {_shorten(value)}'
+    scaling = found.write.get("rope_scaling") or {}
+    if scaling.get("rope_type") == "longrope" and found.scheme != "longrope":
+        yield f"These lists are the frequencies for a text of {found.seq_len} positions, at every length."
+    yield f"Then these agree: {', '.join(found.then_agree)}."
+    if found.still_differ:
+        yield f"Nothing that was tried makes these agree: {', '.join(found.still_differ)}."
 
 
-def _after(place: Place) -> Iterator[str]:
-    """What a change brings."""
-    scaling = place.write.get("rope_scaling") or {}
-    if scaling.get("rope_type") == "longrope" and place.scheme != "longrope":
-        yield f"These lists are the frequencies for a text of {place.seq_len} positions, at every length."
-    yield f"Then these agree: {', '.join(place.then_agree)}."
-    if place.still_differ:
-        yield f"Nothing that was tried makes these agree: {', '.join(place.still_differ)}."
-
-
-def _setting(key: str, value: Any) -> str:
-    return f"remove {key}" if value is None else f'"{key}": {_short(value)}'
-
-
-def _short(value: Any) -> str:
-    """A value as JSON has it, long lists cut."""
+def _shorten(value: Any) -> str:
+    """Return a value as JSON has it, long lists cut."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f'"{key}": {_short(inner)}' for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f'"{key}": {_shorten(inner)}' for key, inner in value.items()) + "}"
     if isinstance(value, list) and len(value) > 4:
         return f"[{value[0]:.6g}, {value[1]:.6g}, ... {value[-1]:.6g}]"
     return json.dumps(value)
@@ -475,21 +478,19 @@ def _short(value: Any) -> str:
 # -- what to write instead ---------------------------------------------------------------------------------------------
 
 
-def _advice(
-    raw: Mapping[str, Any], case: Case, standard: Use, asked: tuple[Engine, ...], rows: tuple[EngineUse, ...]
-) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+def _advise(
+    config: ConfigRope, standard: EngineRope, chosen: tuple[Engine, ...], reports: tuple[EngineReport, ...]
+) -> dict[str, Any]:
     """Return the change by which most engines do what the reference does now, tried out on their rules."""
-    best, most = None, sum(_is_same(row) for row in rows)
-    for changed in rewrites(raw, case):
-        uses = {engine.name: _use(engine, _case(changed, 0, case.seq_len)) for engine in asked}
-        agreeing = [name for name, use in uses.items() if isinstance(use, Use) and _same(use, standard)]
-        unchanged = _use(ENGINES[0], _case(changed, 0, case.seq_len))
-        if len(agreeing) > most and isinstance(unchanged, Use) and _same(unchanged, standard):
-            best, most = (changed, agreeing, uses), len(agreeing)
-    if best is None:
-        return {}, (), ()
-    changed, agreeing, uses = best
-    write = {key: value for key, value in changed.items() if key not in raw or raw[key] != value}
-    write |= {key: None for key in raw if key not in changed}
-    apart = tuple(name for name, use in uses.items() if name not in agreeing and not isinstance(use, UnknownError))
-    return write, tuple(agreeing), apart
+    raw, best, most = config.raw, {}, sum(one.is_same for one in reports)
+    for changed in rewrites(config):
+        (rope,) = from_config(changed)
+        other = _describe(rope, changed, config.seq_len)
+        made = {engine.name: _run_rule(engine, other) for engine in chosen}
+        agreeing = tuple(name for name, one in made.items() if _is_same(one, standard))
+        if len(agreeing) > most and _is_same(_run_rule(registry.records()[0], other), standard):
+            most, write = len(agreeing), {key: value for key, value in changed.items() if raw.get(key) != value}
+            write |= {key: None for key in raw if key not in changed}
+            apart = [name for name, one in made.items() if name not in agreeing and not isinstance(one, UnknownError)]
+            best = {"write": write, "then_agree": agreeing, "still_differ": tuple(apart)}
+    return best

@@ -1,76 +1,76 @@
-"""Other ways to write down what a config says of its RoPE, for engines that read it differently."""
+"""Other ways to write a config's RoPE, for engines that read it differently."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from rfrope.models.engine_rules import Case
+from rfrope.engines.record import ConfigRope
 from rfrope.models.values import DICTS
 
 _USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # YaRN's
 _ATTENTION = ("attention_factor", "mscale", "mscale_all_dim")
 
 
-def rewrites(raw: Mapping[str, Any], case: Case) -> Iterator[dict[str, Any]]:
+def rewrites(config: ConfigRope) -> Iterator[dict[str, Any]]:
     """Configs that transformers reads as it reads this one, the smallest change first.
 
     ``rope_theta`` beside ``rope_scaling`` is what every engine reads; ``rope_parameters`` is not. An attention factor
     of YaRN goes into ``mscale`` and ``mscale_all_dim``, which more engines read. What is left goes into lists of
     factors of longrope whose contexts are equal, so that no length switches between them.
     """
-    scheme = case.scheme
+    scheme = config.scheme
     if scheme == "default":
-        yield _config(raw, case, None)
+        yield _write(config, None)
         return
-    scaling = {key: value for key, value in case.values.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    scaling = {key: value for key, value in config.values.items() if key not in ("rope_theta", "partial_rotary_factor")}
     if scaling.get("factor") is not None:
         scaling["factor"] = float(scaling["factor"])
-    yield _config(raw, case, scaling)
+    yield _write(config, scaling)
     if scheme == "yarn":
-        yield from _yarn(raw, case, scaling)
+        yield from _yarn(config, scaling)
     if scheme in ("linear", "yarn", "llama3", "dynamic"):
-        yield _config(raw, case, _lists(case))
+        yield _write(config, _lists(config))
 
 
-def _config(raw: Mapping[str, Any], case: Case, scaling: dict[str, Any] | None) -> dict[str, Any]:
+def _write(config: ConfigRope, scaling: dict[str, Any] | None) -> dict[str, Any]:
     """Return the config with its RoPE in the form of transformers 4."""
-    changed = {key: value for key, value in raw.items() if key not in DICTS}
-    changed["rope_theta"] = case.values["rope_theta"]
-    if "partial_rotary_factor" in case.values:
-        changed["partial_rotary_factor"] = case.values["partial_rotary_factor"]
+    changed = {key: value for key, value in config.raw.items() if key not in DICTS}
+    changed["rope_theta"] = config.values["rope_theta"]
+    if "partial_rotary_factor" in config.values:
+        changed["partial_rotary_factor"] = config.values["partial_rotary_factor"]
     if scaling is not None:
         changed["rope_scaling"] = {"type": scaling["rope_type"], **scaling}
     return changed
 
 
-def _yarn(raw: Mapping[str, Any], case: Case, scaling: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _yarn(config: ConfigRope, scaling: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Without keys that say what is usual; then with the attention factor as a ratio of two scales."""
     kept = {key: value for key, value in scaling.items() if key not in _ATTENTION and _USUAL.get(key) != value}
-    factor = kept.get("factor") or case.context / kept["original_max_position_embeddings"]
+    factor = kept.get("factor") or config.context / kept["original_max_position_embeddings"]
     kept["factor"] = float(factor)
-    yield _config(raw, case, kept)
+    yield _write(config, kept)
     if factor > 1.0:
         # (0.1 m ln s + 1) / (0.1 ln s + 1) is the attention factor
         growth = 0.1 * math.log(factor)
-        mscale = float(f"{(case.rope.attention_factor * (growth + 1.0) - 1.0) / growth:.14g}")
+        mscale = float(f"{(config.rope.attention_factor * (growth + 1.0) - 1.0) / growth:.14g}")
         if mscale > 0.0:
-            yield _config(raw, case, {**kept, "mscale": mscale, "mscale_all_dim": 1.0})
+            yield _write(config, {**kept, "mscale": mscale, "mscale_all_dim": 1.0})
 
 
-def _lists(case: Case) -> dict[str, Any]:
+def _lists(config: ConfigRope) -> dict[str, Any]:
     """Lists of longrope that give these frequencies at every length."""
-    frequencies = np.asarray(case.rope.frequencies)
-    ladder = case.ladder(2 * frequencies.size / (case.rope.head_dim or 1))
+    frequencies = np.asarray(config.rope.frequencies)
+    ladder = config.ladder(2 * frequencies.size / (config.rope.head_dim or 1))
     factors = (ladder / frequencies).tolist()
-    attention = case.rope.attention_factor
+    attention = config.rope.attention_factor
     return {
         "rope_type": "longrope",
         "short_factor": factors,
         "long_factor": factors,
         "factor": 1.0,
-        "original_max_position_embeddings": case.context,
+        "original_max_position_embeddings": config.context,
     } | ({} if attention == 1.0 else {"attention_factor": attention})

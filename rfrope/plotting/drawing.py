@@ -1,4 +1,4 @@
-"""How figures look: colours, labels beside their lines, and curves that are too dense for a line."""
+"""Look of the figures: colours, labels beside their lines, and curves that are too dense for a line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bins:
     lags: np.ndarray
 
     @classmethod
-    def of(cls, lags: np.ndarray) -> Bins:
+    def divide(cls, lags: np.ndarray) -> Bins:
         """Divide increasing whole lags from 0 on, so that both a linear and a logarithmic axis are resolved."""
         starts = np.unique(np.searchsorted(lags, cls.edges(lags[-1])))
         ends = np.append(starts[1:], len(lags))
@@ -51,7 +51,7 @@ class Bins:
 
     @staticmethod
     def edges(last: float) -> np.ndarray:
-        """Where bins of lags from 0 to `last` begin: whole numbers, at equal ratios and at equal distances."""
+        """First lags of bins of the lags from 0 to `last`: whole numbers, at equal ratios and at equal distances."""
         parts = (np.geomspace(1.0, float(last), _BINS), np.linspace(0.0, float(last), _BINS))
         return np.unique(np.rint(np.concatenate(parts)))
 
@@ -63,7 +63,7 @@ class Bins:
 
 
 def lag_label(axes: int) -> str:
-    """What an axis of lags is called, for laws and frequencies of so many axes of positions."""
+    """Label of an axis of lags, for laws and frequencies of so many axes of positions."""
     return "lag (positions)" if axes == 1 else "lag on every axis (positions)"
 
 
@@ -100,7 +100,7 @@ def curve(ax: Any, lags: np.ndarray, values: np.ndarray, number: int, **more: An
     style = colour(number) | more
     if len(lags) <= _DENSE:
         return ax.plot(lags, values, lw=1.2, **style)[0]
-    bins = Bins.of(lags)
+    bins = Bins.divide(lags)
     low, middle, high = bins.range(values)
     ax.fill_between(bins.lags, low, high, color=style["color"], alpha=0.25, lw=0)
     return ax.plot(bins.lags, middle, lw=1.2, **style)[0]

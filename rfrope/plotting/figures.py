@@ -250,7 +250,7 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     (['base 10000', 'base 500000'], 'symlog')
     """
     checked = _checked_sets(sets)
-    longest = _by_label("max_lag", max_lag, checked)
+    longest = _numbers_of_labels("max_lag", max_lag, checked)
     ax = drawing.new_axes(ax)
     ax.set_xscale("symlog", linthresh=1.0)
     ax.set_xlim(0, max(longest.values()))
@@ -258,7 +258,7 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     drawn = []
     for number, (label, omega) in enumerate(checked.items()):
         lags = _all_lags(longest[label], 1)
-        values = _along_the_diagonal(omega, lags)
+        values = _diagonal_mean_kernel(omega, lags)
         drawn.append(drawing.curve(ax, lags, values, number, label=drawing.plain(label)))
     ax.set(xlabel="lag (positions)", ylabel="mean kernel")
     drawing.label(ax, drawn)
@@ -297,7 +297,7 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
     ('wavelength (positions)', ['base 500000', 'context 131072'])
     """
     checked = _checked_sets(sets)
-    contexts = {} if context is None else _by_label("context", context, checked)
+    contexts = {} if context is None else _numbers_of_labels("context", context, checked)
     ax, drawn = drawing.new_axes(ax), []
     for number, (label, omega) in enumerate(checked.items()):
         lengths = analysis.wavelengths(omega)
@@ -375,7 +375,7 @@ def _checked_sets(sets: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {label: omega[0] for label, omega in held.items()}
 
 
-def _by_label(name: str, value: Any, sets: Mapping[str, Any]) -> dict[str, int]:
+def _numbers_of_labels(name: str, value: Any, sets: Mapping[str, Any]) -> dict[str, int]:
     """Return one whole number for each label, from one for all or a mapping."""
     if not isinstance(value, Mapping):
         value = dict.fromkeys(sets, value)
@@ -408,7 +408,7 @@ def _check_axes(sets: np.ndarray, law: Kernel) -> None:
         raise ValueError(f"frequencies have {sets.shape[-1]} axes; expected {law.ndim}, as {law!r} has")
 
 
-def _along_the_diagonal(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
+def _diagonal_mean_kernel(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     """Mean kernel ``(..., lags)`` of sets ``(..., D, k)`` where all axes have the same lag."""
     found: np.ndarray = analysis.mean_kernel(np.repeat(lags[:, None], omega.shape[-1], axis=1), omega)
     return found
@@ -417,12 +417,12 @@ def _along_the_diagonal(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
 def _draw_heads(ax: Any, sets: np.ndarray, max_lag: int) -> Any:
     """Draw the mean kernels of a few heads as curves, of more as their range and median; return what has the name."""
     lags = _all_lags(max_lag, len(sets))
-    curves, several = _along_the_diagonal(sets, lags), len(sets) > 1
+    curves, several = _diagonal_mean_kernel(sets, lags), len(sets) > 1
     about = "these frequencies" + (f" ({len(sets)} heads)" if several else "")
     if len(sets) <= _FEW_HEADS:
         drawn = [drawing.curve(ax, lags, one, 3, label=about if not i else "_") for i, one in enumerate(curves)]
         return drawn[0]
-    bins = drawing.Bins.of(lags)
+    bins = drawing.Bins.divide(lags)
     low, _, high = bins.range(curves)
     middle = np.median(np.stack([bins.range(one)[1] for one in curves]), axis=0)
     style, about = {"color": drawing.COLOURS[3]}, f"these frequencies: range and median of {len(sets)} heads"

@@ -28,11 +28,12 @@ from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scale
 import rfrope
 from rfrope import estimate_scores, kernels, montecarlo
 from rfrope._accel import laws, schedules
-from rfrope._core import dispatch, philox, special, threads
+from rfrope._core import dispatch, parallel, quantiles, random
 from rfrope.kernels import families
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
 estimators = pytest.importorskip("rfrope._accel.cpu.estimators", reason=NO_LOOPS, exc_type=ImportError)
+circle = pytest.importorskip("rfrope._accel.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
 estimator_loops = pytest.importorskip("rfrope._accel.cpu.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
 njit = pytest.importorskip("numba", reason=NO_LOOPS).njit
 
@@ -254,7 +255,7 @@ def small_chunks(monkeypatch):
 def test_bits_are_the_same_for_every_number_of_threads_and_every_executor(text, small_chunks):
     expected = parts(estimate(text))
     for n in (1, 2, 3, 4):
-        with threads.threads(n):
+        with parallel.threads(n):
             for x, y in zip(parts(estimate(text)), expected, strict=True):
                 np.testing.assert_array_equal(x, y)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -321,9 +322,10 @@ def test_the_coefficients_are_those_of_the_interpolation_that_their_comment_name
     with mp.workdps(40):
         sin = interpolated(lambda s: mp.sin(mp.pi / 2 * mp.sqrt(s)) / mp.sqrt(s), 6, 0.25)
         cos = interpolated(lambda s: mp.cos(mp.pi / 2 * mp.sqrt(s)), 7, 0.25)
-        assert list(estimator_loops.SIN) == sin
-        assert list(estimator_loops.COS) == cos
-        high = float(2 / mp.pi)
+        assert list(circle.SIN) == sin
+        assert list(circle.COS) == cos
+        high, turn = float(2 / mp.pi), 1 / (2 * mp.pi)
+        assert (float(turn), float(turn - float(turn))) == (circle.TURN_1, circle.TURN_2)
         assert high == estimator_loops._QUARTER_1
         assert float(2 / mp.pi - mp.mpf(high)) == estimator_loops._QUARTER_2
         assert list(estimator_loops.EXP) == interpolated(mp.exp, 12, mp.log(2) / 2, -mp.log(2) / 2)
@@ -355,9 +357,9 @@ def cells(n: int = 20_000) -> np.ndarray:
 
 
 COMPONENTS = {
-    "normal": (special.normal_quantile, ()),
-    "laplace": (special.laplace_quantile, ()),
-    **{f"student {dof}": (special.student_quantile, (dof,)) for dof in (1.0, 1.6, 2.0, 3.0, 5.0, 80.0)},
+    "normal": (quantiles.normal_quantile, ()),
+    "laplace": (quantiles.laplace_quantile, ()),
+    **{f"student {dof}": (quantiles.student_quantile, (dof,)) for dof in (1.0, 1.6, 2.0, 3.0, 5.0, 80.0)},
 }
 
 
@@ -399,7 +401,7 @@ def test_components_of_laws_without_a_table():
     np.testing.assert_array_equal(out, 2.0 * u - 1.0)
     for ratio in (1e-3, 1.0, 9.2, 400.0):
         components(laws.LOG_UNIFORM, ratio, np.empty(0), u, out)
-        exact = special.log_uniform_quantile(1.0, math.exp(ratio), ratio, u)
+        exact = quantiles.log_uniform_quantile(1.0, math.exp(ratio), ratio, u)
         np.testing.assert_allclose(out, exact, rtol=1e-15 * (4.0 + ratio))
         np.testing.assert_array_equal(out[: out.size // 2], -out[out.size // 2 :])
 
@@ -437,7 +439,7 @@ def test_radii_are_those_of_the_transport(name):
 def test_uniforms_are_equal_bit_for_bit(key, start, count, columns, stream, streams):
     options = {"stream": stream, "streams": streams}
     found = estimators.uniforms(key, start, count, columns, **options)
-    np.testing.assert_array_equal(found, philox.uniforms.generic(key, start, count, columns, **options))
+    np.testing.assert_array_equal(found, random.uniforms.generic(key, start, count, columns, **options))
 
 
 KNOWN = [  # Random123's kat_vectors for philox4x32 with 10 rounds

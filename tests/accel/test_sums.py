@@ -106,23 +106,6 @@ def test_cos_and_sin_of_the_loops_against_mpmath():
     assert np.abs(np.exp(1j * np.multiply.outer(lags, omega)) - np.asarray(wanted)).max() > 1e-12  # plain phases
 
 
-def test_the_coefficients_are_what_the_comment_says():
-    mpmath = pytest.importorskip("mpmath")
-
-    def fit(function, count):
-        nodes = [(1 + mpmath.cos(mpmath.pi * (i + 0.5) / count)) / 128 for i in range(count)]
-        powers = mpmath.matrix([[node**j for j in range(count)] for node in nodes])
-        return [float(c) for c in mpmath.lu_solve(powers, mpmath.matrix([function(node) for node in nodes]))]
-
-    with mpmath.workdps(40):
-        sin = fit(lambda s: mpmath.sin(2 * mpmath.pi * mpmath.sqrt(s)) / mpmath.sqrt(s), 7)
-        cos = fit(lambda s: mpmath.cos(2 * mpmath.pi * mpmath.sqrt(s)), 8)
-        turn = 1 / (2 * mpmath.pi)
-        assert (float(turn), float(turn - float(turn))) == (circle.TURN_1, circle.TURN_2)
-    assert [getattr(circle, f"_S{i}") for i in range(7)] == sin
-    assert [getattr(circle, f"_C{i}") for i in range(1, 8)] == cos[1:]
-
-
 def test_phases_that_no_float_holds_stay_bounded():
     values = looped([2.0**500, 1e300, 1e30], [1.0, 2.0**500, 1e17])
     assert np.all(np.abs(np.abs(values[np.isfinite(values)]) - 1.0) < 1e-9)

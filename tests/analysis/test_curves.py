@@ -12,7 +12,7 @@ import pytest
 import rfrope
 from rfrope import analysis
 from rfrope._core import angles, dispatch, sums
-from rfrope._core.cosine_integral import log_uniform_mean_cos
+from rfrope._core.special import log_uniform_mean_cos
 from rfrope.analysis import curves
 
 

@@ -17,7 +17,7 @@ from rfrope.analysis import stretching
 from rfrope.rotation.rope import of
 
 LADDER = rfrope.Rope(rfrope.geometric(16, base=1e4), context=1024)
-WAYS = {"as it is", "linear", "ntk", "yarn", "llama3", "optimised"}
+METHODS = {"as it is", "linear", "ntk", "yarn", "llama3", "optimised"}
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +38,19 @@ def first_below(values):
 def test_measures_are_those_of_brute_force(made):
     before = curve(LADDER, 1024)
     seen = LADDER.frequencies * 1024
-    for way in made.ways:
-        after, reached = curve(way.rope, 4096), np.asarray(way.rope.frequencies) * 4096
-        assert way.departure == pytest.approx(np.sqrt(np.mean((after[:1024] - before) ** 2)), abs=1e-9)
-        assert way.first_negative_lag == first_below(after)
-        assert way.resolution == pytest.approx((1.0 - after[1]) / (1.0 - before[1]), rel=1e-12)
+    for method in made.methods:
+        after, reached = curve(method.rope, 4096), np.asarray(method.rope.frequencies) * 4096
+        assert method.departure == pytest.approx(np.sqrt(np.mean((after[:1024] - before) ** 2)), abs=1e-9)
+        assert method.first_negative_lag == first_below(after)
+        assert method.resolution == pytest.approx((1.0 - after[1]) / (1.0 - before[1]), rel=1e-12)
         unseen = [i for i in range(16) if seen[i] < 2.0 * np.pi and reached[i] > seen[i] + 1e-6]
-        assert way.unseen == tuple(unseen)
+        assert method.unseen == tuple(unseen)
     assert made.trained_negative_lag == first_below(before)
     assert made.n_dead == np.sum(analysis.turns(LADDER.frequencies, 1024) < 1.0)
     assert (made.trained_context, made.context, made.n_blocks, made.left_out) == (1024, 4096, 16, {})
 
 
-def test_the_published_ways_are_those_of_scaling(made):
+def test_the_published_methods_are_those_of_scaling(made):
     omega, factor = LADDER.frequencies, 4.0
     yarn = scaling.yarn(omega, factor, original_max_position_embeddings=1024, base=1e4)
     bands = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -61,42 +61,42 @@ def test_the_published_ways_are_those_of_scaling(made):
         "yarn": yarn.frequencies,
         "llama3": scaling.llama3(omega, factor, original_max_position_embeddings=1024, **bands).frequencies,
     }
-    assert {way.name for way in made.ways} == WAYS
+    assert {method.name for method in made.methods} == METHODS
     for name, frequencies in wanted.items():
-        np.testing.assert_array_equal(made.way(name).rope.frequencies, frequencies)
-        assert made.way(name).rope.context == 4096
-    assert made.way("yarn").rope.attention_factor == yarn.attention_factor
+        np.testing.assert_array_equal(made.method(name).rope.frequencies, frequencies)
+        assert made.method(name).rope.context == 4096
+    assert made.method("yarn").rope.attention_factor == yarn.attention_factor
 
 
 def test_places_are_sums_of_ranks_and_order_nothing(made):
     columns = [
-        [float(f"{way.departure:.3g}") for way in made.ways],
-        [len(way.unseen) for way in made.ways],
-        [-(way.first_negative_lag or np.inf) for way in made.ways],
-        [-float(f"{way.resolution:.3g}") for way in made.ways],
+        [float(f"{method.departure:.3g}") for method in made.methods],
+        [len(method.unseen) for method in made.methods],
+        [-(method.first_negative_lag or np.inf) for method in made.methods],
+        [-float(f"{method.resolution:.3g}") for method in made.methods],
     ]
     places = np.sum([rankdata(column, method="min") for column in columns], axis=0)
-    assert [way.places for way in made.ways] == places.tolist()
-    assert [way.name for way in made.ways] == ["yarn", "ntk", "llama3", "optimised", "linear", "as it is"]
-    assert [way.perplexity for way in made.ways] == sorted(way.perplexity for way in made.ways)
-    assert min(made.ways, key=lambda way: way.places).name != made.ways[0].name
+    assert [method.places for method in made.methods] == places.tolist()
+    assert [method.name for method in made.methods] == ["yarn", "ntk", "llama3", "optimised", "linear", "as it is"]
+    assert [method.perplexity for method in made.methods] == sorted(method.perplexity for method in made.methods)
+    assert min(made.methods, key=lambda method: method.places).name != made.methods[0].name
 
 
 def check_optimised(plan, trained):
     """What docstring and text say of the optimised set, and that it is ahead of YaRN or level in every measure."""
-    way, yarn = plan.way("optimised"), plan.way("yarn")
+    method, yarn = plan.method("optimised"), plan.method("yarn")
     turns = analysis.turns(trained, plan.trained_context)
-    divisors = trained / way.rope.frequencies
+    divisors = trained / method.rope.frequencies
     factor = plan.context / plan.trained_context
     assert np.all((divisors > 1.0 - 1e-9) & (divisors < factor * (1.0 + 1e-9)))
     assert np.all(np.diff(divisors) > -1e-9 * factor)
     np.testing.assert_array_equal(divisors[turns >= 32.0], 1.0)
     np.testing.assert_allclose(divisors[turns < 1.0], factor, rtol=1e-12)
-    assert way.unseen == ()
+    assert method.unseen == ()
     assert set(plan.compare("optimised", "yarn").values()) <= {"better", "even"}
-    assert way.departure <= yarn.departure + 1e-9
-    assert (way.first_negative_lag or plan.context) >= (yarn.first_negative_lag or plan.context)
-    assert way.resolution >= yarn.resolution * (1.0 - 1e-6)
+    assert method.departure <= yarn.departure + 1e-9
+    assert (method.first_negative_lag or plan.context) >= (yarn.first_negative_lag or plan.context)
+    assert method.resolution >= yarn.resolution * (1.0 - 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -152,16 +152,16 @@ CONFIG = {"model_type": "phi", "head_dim": 32, "partial_rotary_factor": 0.5, "ma
         ),
     ],
 )
-def test_a_config_gives_each_published_way(rope):
+def test_a_config_gives_each_published_method(rope):
     plan = analysis.plan(rope, 3000)
-    for way in plan.ways:
-        if way.name == "optimised":
-            assert way.rope_parameters is None
+    for method in plan.methods:
+        if method.name == "optimised":
+            assert method.rope_parameters is None
             continue
-        told = models.from_rope_parameters(way.rope_parameters, head_dim=rope.head_dim, max_position_embeddings=3000)
-        np.testing.assert_allclose(told.frequencies, way.rope.frequencies, rtol=1e-12)
-        assert told.attention_factor == pytest.approx(way.rope.attention_factor)
-        assert told.sections == way.rope.sections
+        told = models.from_rope_parameters(method.rope_parameters, head_dim=rope.head_dim, max_position_embeddings=3000)
+        np.testing.assert_allclose(told.frequencies, method.rope.frequencies, rtol=1e-12)
+        assert told.attention_factor == pytest.approx(method.rope.attention_factor)
+        assert told.sections == method.rope.sections
 
 
 def test_what_no_scheme_says_has_no_config():
@@ -172,23 +172,23 @@ def test_what_no_scheme_says_has_no_config():
     assert f"yarn is left out: {plan.left_out['yarn']}.\n" in str(plan)
     assert plan.to_dict()["optimised_against_yarn"] is None
     with pytest.raises(ValueError, match="name is 'yarn', which is left out: the trained frequencies are not"):
-        plan.way("yarn")
+        plan.method("yarn")
     others = [dataclasses.replace(LADDER, attention_factor=1.2), dataclasses.replace(LADDER, head_dim=64)]
     for trained in (plan, *(analysis.plan(rope, 2048) for rope in others)):
-        assert {way.rope_parameters is None for way in trained.ways} == {True}
-    assert {way.rope.attention_factor for way in trained.ways} != {1.2}
+        assert {method.rope_parameters is None for method in trained.methods} == {True}
+    assert {method.rope.attention_factor for method in trained.methods} != {1.2}
 
 
 def test_blocks_that_never_turn_count_and_signs_stay():
     half = dataclasses.replace(LADDER, head_dim=64)
     plan = analysis.plan(half, 2048)
-    for way in plan.ways:
-        assert way.first_negative_lag == first_below(curve(way.rope, 2048, still=16))
+    for method in plan.methods:
+        assert method.first_negative_lag == first_below(curve(method.rope, 2048, still=16))
     backwards = analysis.plan(-LADDER.frequencies, 2048, trained_context=1024)
     assert "yarn" in backwards.left_out
-    for way in backwards.ways:
-        assert np.all(np.asarray(way.rope.frequencies) < 0.0)
-        assert way.resolution <= 1.0
+    for method in backwards.methods:
+        assert np.all(np.asarray(method.rope.frequencies) < 0.0)
+        assert method.resolution <= 1.0
 
 
 def test_one_block_has_no_ladder():
@@ -231,10 +231,10 @@ def test_a_config_that_is_stretched_is_planned_from_the_ladder_before(scheme, ke
     assert plan.stretched.to_dict() == {"scheme": name, "factor": 4.0, "original_context": 2048, "reach": 8192}
     assert (plan.trained_context, plan.context) == (2048, 16384)
     assert wanted.stretched is None
-    for way, other in zip(plan.ways, wanted.ways, strict=True):
-        np.testing.assert_allclose(way.rope.frequencies, other.rope.frequencies, rtol=1e-13)
-        assert way.rope.attention_factor == other.rope.attention_factor
-        assert way.rope_parameters == other.rope_parameters
+    for method, other in zip(plan.methods, wanted.methods, strict=True):
+        np.testing.assert_allclose(method.rope.frequencies, other.rope.frequencies, rtol=1e-13)
+        assert method.rope.attention_factor == other.rope.attention_factor
+        assert method.rope_parameters == other.rope_parameters
     told = (
         f"The config is stretched already, by {name} with factor 4, from 2048 positions to 8192.\nWhat follows starts"
     )
@@ -249,19 +249,19 @@ def test_the_recipe_of_qwen_is_the_plan_that_it_reaches():
     (rope,) = rfrope.from_config({"model_type": "qwen2", **sizes, "rope_scaling": recipe})
     plan = analysis.plan(rope, 131072)
     assert "\nIt reaches the 131072 positions that were asked for without a change.\n" in plan.preface
-    yarn = plan.way("yarn")
+    yarn = plan.method("yarn")
     np.testing.assert_allclose(yarn.rope.frequencies, rope.frequencies, rtol=1e-14)
     assert yarn.rope.attention_factor == rope.attention_factor
     assert (yarn.rope_parameters["factor"], plan.trained_context) == (4.0, 32768)
-    divisors = plan.way("as it is").rope.frequencies / plan.way("optimised").rope.frequencies
+    divisors = plan.method("as it is").rope.frequencies / plan.method("optimised").rope.frequencies
     assert np.max(divisors) == pytest.approx(4.0)
     assert "without a change" not in analysis.plan(rope, 262144).preface
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_way_is_one_step_from_the_ladder(scheme):
+def test_a_method_is_one_step_from_the_ladder(scheme):
     (rope,) = rfrope.from_config(config(scheme), seq_len=8192)
-    steps = {way.name: [*way.rope.source.scaled_by] for way in analysis.plan(rope, 16384).ways}
+    steps = {method.name: [*method.rope.source.scaled_by] for method in analysis.plan(rope, 16384).methods}
     assert steps.pop("as it is") == []
     assert {name: [step["scheme"] for step in done] for name, done in steps.items()} == {n: [n] for n in steps}
 
@@ -272,15 +272,15 @@ def test_a_rope_that_was_scaled_since_is_not_what_its_config_says(scheme):
     rope = scaling.linear(rfrope.from_config(told, seq_len=8192)[0], 2.0)
     plan = analysis.plan(rope, 16384)
     assert (plan.stretched, plan.trained_context) == (None, 4096)
-    np.testing.assert_array_equal(plan.way("as it is").rope.frequencies, rope.frequencies)
+    np.testing.assert_array_equal(plan.method("as it is").rope.frequencies, rope.frequencies)
     assert re.match(
         r"The frequencies were scaled before, by .*linear, and are taken as those of training\.\n", str(plan)
     )
 
 
-def test_a_plan_from_a_way_of_another_says_so():
+def test_a_plan_from_a_method_of_another_says_so():
     (rope,) = rfrope.from_config(config("yarn"))
-    further = analysis.plan(analysis.plan(rope, 8192).way("optimised").rope, 16384)
+    further = analysis.plan(analysis.plan(rope, 8192).method("optimised").rope, 16384)
     assert further.trained_context == 8192
     assert further.preface.startswith("The frequencies were scaled before, by optimised, and are taken as those of")
 
@@ -296,7 +296,7 @@ def test_a_model_that_was_trained_with_its_scheme_keeps_it(scheme):
     )
     assert (plan.stretched is None) == names_its_own
     if names_its_own:
-        np.testing.assert_array_equal(plan.way("as it is").rope.frequencies, rope.frequencies)
+        np.testing.assert_array_equal(plan.method("as it is").rope.frequencies, rope.frequencies)
 
 
 @pytest.mark.parametrize(
@@ -334,49 +334,55 @@ def test_every_line_of_the_text(made):
     assert evidence.endswith("which was measured for one model, without training, at twice its context.")
     assert geometry.startswith("The rest is geometry: ")
     rows = [re.split(r"  +", line) for line in rest[:7]]
-    assert rows[0] == ["way", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor", "places"]
-    for row, way in zip(rows[1:], made.ways, strict=True):
-        numbers = [way.departure, way.resolution, way.rope.attention_factor]
+    assert rows[0] == ["method", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor", "places"]
+    for row, method in zip(rows[1:], made.methods, strict=True):
+        numbers = [method.departure, method.resolution, method.rope.attention_factor]
         shown = [
-            f"{way.perplexity:.2f}",
+            f"{method.perplexity:.2f}",
             f"{numbers[0]:.3g}",
-            str(len(way.unseen)),
-            str(way.first_negative_lag or "never"),
+            str(len(method.unseen)),
+            str(method.first_negative_lag or "never"),
         ]
-        assert row == [way.name, *shown, f"{numbers[1]:.3g}", f"{numbers[2]:.4g}", str(way.places)]
+        assert row == [method.name, *shown, f"{numbers[1]:.3g}", f"{numbers[2]:.4g}", str(method.places)]
     notes = " ".join(rest[8:14])
     assert "at the trained lags, 0 to 1023. " in notes
     assert notes.endswith("places: those in the four measures, added; equal ones share one, less is better.")
-    for way in made.ways:  # "completed no turn in training and turn further over the longer context"
-        turns = LADDER.frequencies * 1024 / (2.0 * np.pi), np.abs(way.rope.frequencies) * 4096 / (2.0 * np.pi)
+    for method in made.methods:  # "completed no turn in training and turn further over the longer context"
+        turns = LADDER.frequencies * 1024 / (2.0 * np.pi), np.abs(method.rope.frequencies) * 4096 / (2.0 * np.pi)
         further = (turns[0] < 1.0) & (turns[1] > turns[0] * (1.0 + 1e-9))
-        assert way.unseen == tuple(np.flatnonzero(further).tolist())
+        assert method.unseen == tuple(np.flatnonzero(further).tolist())
     assert rest[14:] == [
         "",
         "optimised: divisors from 1 to 4, none above that of a slower block; blocks of 32 turns or more stay.",
         "optimised against yarn: better in departure, first lag below 0, resolution of neighbours; "
         "even in unseen angles.",
     ]
-    way = dataclasses.replace(made.way("yarn"), departure=0.25, unseen=(1, 2), first_negative_lag=7, resolution=0.5)
-    assert str(way) == (
+    method = dataclasses.replace(
+        made.method("yarn"), departure=0.25, unseen=(1, 2), first_negative_lag=7, resolution=0.5
+    )
+    assert str(method) == (
         "yarn: departure 0.25, 2 blocks with unseen angles, below 0 first at lag 7, 0.5 of the resolution of neighbours"
     )
-    assert ", nowhere below 0, " in str(dataclasses.replace(way, first_negative_lag=None))
+    assert ", nowhere below 0, " in str(dataclasses.replace(method, first_negative_lag=None))
     never = analysis.plan(rfrope.geometric(64, base=1e9), 200, trained_context=100)
     assert "and the trained mean kernel is nowhere below 0.\n" in str(never)
     assert re.search(r"^as it is .* never ", str(never), re.MULTILINE)
 
 
 def test_it_says_where_the_optimised_set_falls_behind(made):
-    worse = dataclasses.replace(made.way("optimised"), departure=1.0, unseen=(3,), first_negative_lag=5, resolution=0.9)
-    others = [way for way in made.ways if way.name != "optimised"]
-    behind = dataclasses.replace(made, ways=(worse, *others))
+    worse = dataclasses.replace(
+        made.method("optimised"), departure=1.0, unseen=(3,), first_negative_lag=5, resolution=0.9
+    )
+    others = [method for method in made.methods if method.name != "optimised"]
+    behind = dataclasses.replace(made, methods=(worse, *others))
     assert str(behind).endswith(
         "optimised against yarn: worse in departure, unseen angles, first lag below 0, resolution of neighbours."
     )
     assert set(behind.to_dict()["optimised_against_yarn"].values()) == {"worse"}
-    mixed = dataclasses.replace(worse, departure=0.0, first_negative_lag=None, resolution=made.way("yarn").resolution)
-    told = str(dataclasses.replace(made, ways=(mixed, *others))).rpartition("\n")[2]
+    mixed = dataclasses.replace(
+        worse, departure=0.0, first_negative_lag=None, resolution=made.method("yarn").resolution
+    )
+    told = str(dataclasses.replace(made, methods=(mixed, *others))).rpartition("\n")[2]
     assert told == (
         "optimised against yarn: better in departure, first lag below 0; even in resolution of neighbours; "
         "worse in unseen angles."
@@ -385,10 +391,10 @@ def test_it_says_where_the_optimised_set_falls_behind(made):
 
 def test_as_a_dict(made):
     told = json.loads(json.dumps(made.to_dict(), allow_nan=False))
-    assert [way["name"] for way in told["ways"]] == [way.name for way in made.ways]
-    assert told["ways"][0]["frequencies"] == made.ways[0].rope.frequencies.tolist()
+    assert [method["name"] for method in told["methods"]] == [method.name for method in made.methods]
+    assert told["methods"][0]["frequencies"] == made.methods[0].rope.frequencies.tolist()
     assert told["optimised_against_yarn"] == made.compare("optimised", "yarn")
-    assert told["ways"][2]["attention_factor"] == made.ways[2].rope.attention_factor
+    assert told["methods"][2]["attention_factor"] == made.methods[2].rope.attention_factor
 
 
 # -- what comes in -----------------------------------------------------------------------------------------------------
@@ -404,8 +410,8 @@ def test_it_is_deterministic_keeps_the_rope_and_shows_progress(made):
     given = dataclasses.replace(LADDER, pairing="interleaved", source={"model_type": "x"})
     again = analysis.plan(given, 4096, progress=bar)
     assert seen == [4]
-    rope = again.way("optimised").rope
-    np.testing.assert_array_equal(rope.frequencies, made.way("optimised").rope.frequencies)
+    rope = again.method("optimised").rope
+    np.testing.assert_array_equal(rope.frequencies, made.method("optimised").rope.frequencies)
     step = {"scheme": "optimised", "factor": 4.0, "trained_context": 1024}
     assert (rope.pairing, rope.context) == ("interleaved", 4096)
     assert rope.source.to_dict() == {"model_type": "x", "scaled_by": [step]}
@@ -428,12 +434,12 @@ def test_bad_input(arguments, options, message):
         analysis.plan(*arguments, **options)
 
 
-def test_an_unknown_way(made):
+def test_an_unknown_method(made):
     with pytest.raises(ValueError, match="name is 'su'; expected one of 'yarn', 'ntk', 'llama3', 'optimised'"):
-        made.way("su")
+        made.method("su")
     with pytest.raises(ValueError, match=r"name is 'lama3'; did you mean 'llama3'\? Expected one of"):
-        made.way("lama3")
-    assert made.way("Llama-3") is made.way("llama3")
+        made.method("lama3")
+    assert made.method("Llama-3") is made.method("llama3")
 
 
 def test_a_block_of_exactly_one_turn_saw_every_angle():

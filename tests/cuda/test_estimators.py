@@ -19,14 +19,14 @@ from rfrope import estimate_kernel, estimate_scores, kernels, montecarlo
 from rfrope._accel import laws, schedules
 from rfrope._accel.cuda import device
 from rfrope._accel.cuda import estimators as leaf
-from rfrope._core import array, memory, philox
+from rfrope._core import array, memory, random
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
 NO_LOOPS = "the bits of the compiled loops need Numba, with its compiler on"
 SLOW = {"deadline": None}
 
-uniforms = philox.uniforms.generic
+uniforms = random.uniforms.generic
 
 
 def sums(kernel, *arguments, backward=False, replaced=None):

@@ -109,7 +109,7 @@ def test_phi3_gets_both_lists_alike(tmp_path):
 def test_truncated_files(model, tmp_path, kept):
     whole = model.read_bytes()
     model.write_bytes(whole[: kept if kept >= 0 else len(whole) - 64])
-    with pytest.raises(ValueError, match=r"model.gguf (is no GGUF, or damaged|is truncated)"):
+    with pytest.raises(ValueError, match=r"model.gguf (is not a GGUF, or damaged|is truncated)"):
         exports.write(tmp_path / "new.gguf", ROPE, "llama.cpp", model=model)
     assert os.listdir(tmp_path) == ["model.gguf"]
 
@@ -143,7 +143,7 @@ def test_files_that_the_tensor_is_not_for(model, tmp_path):
     )
     text = tmp_path / "text.gguf"
     text.write_text("precious " * 100)
-    refused(text, "is no GGUF, or damaged")
+    refused(text, "is not a GGUF, or damaged")
     with pytest.raises(FileNotFoundError, match=r"^[^[].*nowhere\.gguf: there is no such file; expected the GGUF"):
         exports.write(tmp_path / "new.gguf", ROPE, "llama.cpp", model=tmp_path / "nowhere.gguf")
 

@@ -20,7 +20,7 @@ from scipy import integrate, stats
 
 import rfrope
 from rfrope import kernels
-from rfrope._core import special
+from rfrope._core import quantiles
 from rfrope.kernels import Kernel, families
 from rfrope.kernels.law import Law
 
@@ -424,7 +424,7 @@ def test_periodic_transport_inverts_mpmaths_sums_far_into_the_tail(scale):
         tails.append(tails[-1] + mp.exp(-z) * mp.besseli(i, z))
     tails.reverse()  # probabilities of i or more
     assert tails[-2] < 1e-30
-    for v, found in zip(u, special.harmonic_quantile(z, u), strict=True):
+    for v, found in zip(u, quantiles.harmonic_quantile(z, u), strict=True):
         n = int(-found)
         assert tails[n + 1] < v * (1 + 1e-10)
         assert n == 0 or tails[n] > v * (1 - 1e-10)
@@ -433,12 +433,12 @@ def test_periodic_transport_inverts_mpmaths_sums_far_into_the_tail(scale):
 def test_the_expansion_of_a_narrow_periodic_law_is_the_table():
     u = (np.random.default_rng(0).integers(0, 2**52, 2**16) + 0.5) * 2.0**-52
     z = 60_000.0
-    exact = special.harmonic_quantile(z, u)
-    original, special._LARGEST_TABLE = special._LARGEST_TABLE, 100.0
+    exact = quantiles.harmonic_quantile(z, u)
+    original, quantiles._LARGEST_TABLE = quantiles._LARGEST_TABLE, 100.0
     try:
-        other = special.harmonic_quantile(z, u)
+        other = quantiles.harmonic_quantile(z, u)
     finally:
-        special._LARGEST_TABLE = original
+        quantiles._LARGEST_TABLE = original
     np.testing.assert_array_equal(other, exact)
 
 

@@ -1,38 +1,42 @@
-"""The circle: cos and sin of angles in turns by polynomials, in loops that are vectorised as they stand."""
+"""The circle: cos and sin by polynomials, in loops that are vectorised as they stand."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from rfrope._accel.cpu.compiling import inlined
 
 # 1/(2 pi) as the sum of two floats
 TURN_1, TURN_2 = 0.15915494309189535, -9.839338337591243e-18
 
-# sin(2 pi r)/r and cos(2 pi r) as polynomials in r^2 for |r| <= 1/8: interpolation in the Chebyshev nodes of
-# [0, 1/64] with 40 digits (mpmath); tests hold them against mpmath
-_S0, _S1, _S2, _S3, _S4, _S5, _S6 = (
-    6.283185307179586,
-    -41.341702240399634,
-    81.60524927594804,
-    -76.70585970427454,
-    42.058685020160894,
-    -15.093804209987114,
-    3.7808689593022957,
+# sin(pi r/2)/r and cos(pi r/2) as polynomials in r^2 for |r| <= 1/2: interpolation in the Chebyshev nodes of [0, 1/4]
+# with 40 digits (mpmath); error 1.3e-16; tests hold them against mpmath
+SIN = (
+    1.5707963267948966,
+    -0.6459640975062443,
+    0.07969262624604301,
+    -0.004681754132340976,
+    0.0001604411507421909,
+    -3.59864335298231e-06,
+    5.633933781537854e-08,
 )
-_C1, _C2, _C3, _C4, _C5, _C6, _C7 = (
-    -19.739208802178716,
-    64.93939402266795,
-    -85.45681720652271,
-    60.244641328867296,
-    -26.426250908622137,
-    7.903091687751697,
-    -1.6968494702918826,
+COS = (
+    1.0,
+    -1.2337005501361697,
+    0.2536695079010467,
+    -0.02086348076331121,
+    0.0009192602741831558,
+    -2.520203677046026e-05,
+    4.710609726757823e-07,
+    -6.321256869628588e-09,
 )
-# The same for |r| <= 1/2, to 2.1e-11 and 9.4e-13: enough for float32 and narrower, and no quarter turns to select
-_N0, _N1, _N2, _N3, _N4, _N5, _N6, _N7 = (
+# sin(2 pi r)/r and cos(2 pi r) for |r| <= 1/2, to 2.1e-11 and 9.4e-13: enough for float32 and narrower, and no quarter
+# turns to select
+NARROW_SIN = (
     6.2831853071363515,
     -41.341702218258554,
     81.60524741403077,
@@ -42,7 +46,7 @@ _N0, _N1, _N2, _N3, _N4, _N5, _N6, _N7 = (
     3.7812823478863007,
     -0.6207369744067331,
 )
-_M0, _M1, _M2, _M3, _M4, _M5, _M6, _M7, _M8 = (
+NARROW_COS = (
     0.9999999999990582,
     -19.739208801568317,
     64.93939395750503,
@@ -53,6 +57,8 @@ _M0, _M1, _M2, _M3, _M4, _M5, _M6, _M7, _M8 = (
     -1.696862015952548,
     0.24374971577130713,
 )
+SHIFT = 1.5 * 2.0**52  # moves a number's whole part to the end of its mantissa
+_ONE, _TO_SIGN, _SIGN = np.uint64(1), np.uint64(62), np.uint64(1 << 63)
 
 
 @intrinsic
@@ -65,54 +71,66 @@ def fma(typing, a, b, c):  # type: ignore[no-untyped-def]
     return types.float64(types.float64, types.float64, types.float64), generate
 
 
-@njit(inline="always")
-def cos_sin(high, low):  # type: ignore[no-untyped-def]
-    """Cos and sin of 2 pi (high + low), |low| small or the sum arbitrary: quarter turns by selection."""
-    quarters = np.rint(4.0 * (high + low))
-    rest = (high - 0.25 * quarters) + low
+@intrinsic
+def polynomial(typing, x, coefficients):  # type: ignore[no-untyped-def]
+    """Return the value of a polynomial with constant coefficients, lowest power first, by Horner's rule with `fma`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        point, held = arguments
+        *lower, value = (builder.extract_value(held, i) for i in range(coefficients.count))
+        for coefficient in reversed(lower):
+            value = builder.fma(value, point, coefficient)
+        return value
+
+    return types.float64(types.float64, coefficients), generate
+
+
+@intrinsic
+def bits_of(typing, value):  # type: ignore[no-untyped-def]
+    """Return the bits of a float."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], context.get_value_type(types.uint64))
+
+    return types.uint64(types.float64), generate
+
+
+@intrinsic
+def float_of(typing, bits):  # type: ignore[no-untyped-def]
+    """Return the float of some bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], context.get_value_type(types.float64))
+
+    return types.float64(types.uint64), generate
+
+
+@inlined
+def cos_sin_of_quarters(rest, whole):  # type: ignore[no-untyped-def]
+    """Cos and sin of some quarter turns: at most a half, and a whole number plus `SHIFT`."""
     square = rest * rest
-    sin = fma(square, _S6, _S5)
-    sin = fma(square, sin, _S4)
-    sin = fma(square, sin, _S3)
-    sin = fma(square, sin, _S2)
-    sin = fma(square, sin, _S1)
-    sin = fma(square, sin, _S0) * rest
-    cos = fma(square, _C7, _C6)
-    cos = fma(square, cos, _C5)
-    cos = fma(square, cos, _C4)
-    cos = fma(square, cos, _C3)
-    cos = fma(square, cos, _C2)
-    cos = fma(square, cos, _C1)
-    cos = fma(square, cos, 1.0)
-    quadrant = quarters - 4.0 * np.rint(0.25 * quarters)  # -2, -1, 0, 1 or 2
-    odd = abs(quadrant) == 1.0
-    turned_cos = sin if odd else cos
-    turned_sin = cos if odd else sin
-    if quadrant == 1.0 or abs(quadrant) == 2.0:
-        turned_cos = -turned_cos
-    if quadrant <= -1.0 or quadrant == 2.0:
-        turned_sin = -turned_sin
-    return turned_cos, turned_sin
+    sin, cos = polynomial(square, SIN) * rest, polynomial(square, COS)
+    count = bits_of(whole)  # its last two bits say which quarter
+    odd = (count & _ONE) == _ONE
+    turned_cos, turned_sin = (sin if odd else cos), (cos if odd else sin)
+    return (
+        float_of(bits_of(turned_cos) ^ (((count + _ONE) << _TO_SIGN) & _SIGN)),
+        float_of(bits_of(turned_sin) ^ ((count << _TO_SIGN) & _SIGN)),
+    )
 
 
-@njit(inline="always")
+@inlined
+def cos_sin(high, low):  # type: ignore[no-untyped-def]
+    """Cos and sin of 2 pi (high + low), for a sum of some turns."""
+    quarters, more = 4.0 * high, 4.0 * low
+    whole = (quarters + more) + SHIFT
+    return cos_sin_of_quarters((quarters - (whole - SHIFT)) + more, whole)
+
+
+@inlined
 def cos_sin_narrow(high, low):  # type: ignore[no-untyped-def]
     """Cos and sin of 2 pi (high + low) for features narrower than float64."""
     rest = high + low
     rest -= np.rint(rest)
     square = rest * rest
-    sin = fma(square, _N7, _N6)
-    sin = fma(square, sin, _N5)
-    sin = fma(square, sin, _N4)
-    sin = fma(square, sin, _N3)
-    sin = fma(square, sin, _N2)
-    sin = fma(square, sin, _N1)
-    sin = fma(square, sin, _N0) * rest
-    cos = fma(square, _M8, _M7)
-    cos = fma(square, cos, _M6)
-    cos = fma(square, cos, _M5)
-    cos = fma(square, cos, _M4)
-    cos = fma(square, cos, _M3)
-    cos = fma(square, cos, _M2)
-    cos = fma(square, cos, _M1)
-    return fma(square, cos, _M0), sin
+    return polynomial(square, NARROW_COS), polynomial(square, NARROW_SIN) * rest

@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
-from rfrope._accel.cpu.circle import fma
+from rfrope._accel.cpu.circle import SHIFT, bits_of, cos_sin_of_quarters, float_of, fma, polynomial
 from rfrope._accel.cpu.compiling import called, compiled, inlined, widest
 from rfrope._accel.laws import LOG_UNIFORM, PIECES, ROW, SIDE, UNIFORM
 
@@ -27,31 +25,10 @@ _ONE_BITS = np.uint64(0x3FF0000000000000)
 _JUST_BELOW_ONE = 1.0 - 2.0**-53
 _PAIRS = 256  # pairs of draws, side by side
 
-# 2/pi as the sum of two floats, the phases up to which one FMA leaves an exact remainder of a quarter turn, and what
-# moves a number's whole part to the end of its mantissa
+# 2/pi as the sum of two floats, and the phases up to which one FMA leaves an exact remainder of a quarter turn
 _QUARTER_1, _QUARTER_2 = 0.6366197723675814, -3.935735335036497e-17
-LARGEST_REDUCED, _SHIFT = 2.0**40, 1.5 * 2.0**52
-_NONE, _ONE, _TO_SIGN, _TO_LAST, _SIGN = np.uint64(0), np.uint64(1), np.uint64(62), np.uint64(63), np.uint64(1 << 63)
-# sin(pi r/2)/r and cos(pi r/2) as polynomials in r^2, interpolated at Chebyshev's points of [0, 1/4]; error 1.3e-16
-SIN = (
-    1.5707963267948966,
-    -0.6459640975062443,
-    0.07969262624604301,
-    -0.004681754132340976,
-    0.0001604411507421909,
-    -3.59864335298231e-06,
-    5.633933781537854e-08,
-)
-COS = (
-    1.0,
-    -1.2337005501361697,
-    0.2536695079010467,
-    -0.02086348076331121,
-    0.0009192602741831558,
-    -2.520203677046026e-05,
-    4.710609726757823e-07,
-    -6.321256869628588e-09,
-)
+LARGEST_REDUCED = 2.0**40
+_NONE, _ONE, _TO_LAST = np.uint64(0), np.uint64(1), np.uint64(63)
 
 # ln 2 as the sum of two floats, the first of 32 bits
 _LN2_1, _LN2_2, _PER_LN2 = 0.6931471803691238, 1.9082149292705877e-10, 1.4426950408889634
@@ -73,63 +50,37 @@ EXP = (
 )
 
 
-@intrinsic
-def _bits(typing, value):  # type: ignore[no-untyped-def]
-    """Bits of a float."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        return builder.bitcast(arguments[0], context.get_value_type(types.uint64))
-
-    return types.uint64(types.float64), generate
-
-
-@intrinsic
-def _float(typing, bits):  # type: ignore[no-untyped-def]
-    """Float of some bits."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        return builder.bitcast(arguments[0], context.get_value_type(types.float64))
-
-    return types.float64(types.uint64), generate
-
-
 # -- uniforms ----------------------------------------------------------------------------------------------------------
 
 
 @inlined
 def _round(w0, w1, w2, w3, k0, k1):  # type: ignore[no-untyped-def]
     p0, p1 = w0 * _MULTIPLIER_0, w2 * _MULTIPLIER_1
-    return (p1 >> _WORD) ^ w1 ^ k0, p1 & _LOW, (p0 >> _WORD) ^ w3 ^ k1, p0 & _LOW
+    mixed_1, mixed_3 = (p1 >> _WORD) ^ w1 ^ k0, (p0 >> _WORD) ^ w3 ^ k1
+    return mixed_1, p1 & _LOW, mixed_3, p0 & _LOW, (k0 + _WEYL_0) & _LOW, (k1 + _WEYL_1) & _LOW
+
+
+@inlined
+def _five_rounds(w0, w1, w2, w3, k0, k1):  # type: ignore[no-untyped-def]
+    """Rounds written out: a loop here would keep the loop over lanes from being vectorised."""
+    state = _round(w0, w1, w2, w3, k0, k1)
+    state = _round(*state)
+    state = _round(*state)
+    state = _round(*state)
+    return _round(*state)
 
 
 @inlined
 def _philox(w0, w1, w2, w3, k0, k1):  # type: ignore[no-untyped-def]
-    """Ten rounds, written out: a loop here would keep the loop over lanes from being vectorised."""
-    w0, w1, w2, w3 = _round(w0, w1, w2, w3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & _LOW, (k1 + _WEYL_1) & _LOW
-    w0, w1, w2, w3 = _round(w0, w1, w2, w3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & _LOW, (k1 + _WEYL_1) & _LOW
-    w0, w1, w2, w3 = _round(w0, w1, w2, w3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & _LOW, (k1 + _WEYL_1) & _LOW
-    w0, w1, w2, w3 = _round(w0, w1, w2, w3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & _LOW, (k1 + _WEYL_1) & _LOW
-    w0, w1, w2, w3 = _round(w0, w1, w2, w3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & _LOW, (k1 + _WEYL_1) & _LOW
-    w0, w1, w2, w3 = _round(w0, w1, w2, w3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & _LOW, (k1 + _WEYL_1) & _LOW
-    w0, w1, w2, w3 = _round(w0, w1, w2, w3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & _LOW, (k1 + _WEYL_1) & _LOW
-    w0, w1, w2, w3 = _round(w0, w1, w2, w3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & _LOW, (k1 + _WEYL_1) & _LOW
-    w0, w1, w2, w3 = _round(w0, w1, w2, w3, k0, k1)
-    k0, k1 = (k0 + _WEYL_0) & _LOW, (k1 + _WEYL_1) & _LOW
-    return _round(w0, w1, w2, w3, k0, k1)
+    """Ten rounds."""
+    state = _five_rounds(w0, w1, w2, w3, k0, k1)
+    return _five_rounds(*state)[:4]
 
 
 @inlined
 def _unit(low, high):  # type: ignore[no-untyped-def]
     """Upper 52 of 64 bits as the middle of one of 2**52 cells: they become the mantissa of a number in [1, 2)."""
-    return _float(((high << _WORD | low) >> _UNUSED_BITS) | _ONE_BITS) - _JUST_BELOW_ONE
+    return float_of(((high << _WORD | low) >> _UNUSED_BITS) | _ONE_BITS) - _JUST_BELOW_ONE
 
 
 @called
@@ -145,7 +96,7 @@ def _draw(even, odd, n, pair, column, stream, k0, k1):  # type: ignore[no-untype
 
 @compiled
 def fill_uniforms(out, start, stream, k0, k1):  # type: ignore[no-untyped-def]
-    """Uniforms of `philox.uniforms`, into an array (streams, count, columns)."""
+    """Uniforms of `random.uniforms`, into an array (streams, count, columns)."""
     widest()
     k0, k1 = k0 & _LOW, k1 & _LOW
     even, odd = np.empty(_PAIRS), np.empty(_PAIRS)
@@ -174,19 +125,7 @@ def fill_uniforms(out, start, stream, k0, k1):  # type: ignore[no-untyped-def]
 def _exp(x):  # type: ignore[no-untyped-def]
     n = np.rint(x * _PER_LN2)
     r = fma(-n, _LN2_2, fma(-n, _LN2_1, x))
-    y = fma(EXP[12], r, EXP[11])
-    y = fma(y, r, EXP[10])
-    y = fma(y, r, EXP[9])
-    y = fma(y, r, EXP[8])
-    y = fma(y, r, EXP[7])
-    y = fma(y, r, EXP[6])
-    y = fma(y, r, EXP[5])
-    y = fma(y, r, EXP[4])
-    y = fma(y, r, EXP[3])
-    y = fma(y, r, EXP[2])
-    y = fma(y, r, EXP[1])
-    y = fma(y, r, EXP[0])
-    return y * _float(np.uint64((np.int64(n) + 1023) << 52))
+    return polynomial(r, EXP) * float_of(np.uint64((np.int64(n) + 1023) << 52))
 
 
 @inlined
@@ -197,10 +136,10 @@ def _place(u, upper, piece, inside, n):  # type: ignore[no-untyped-def]
     made of it, which is mispredicted half the time.
     """
     for lane in range(n):
-        bits = _bits(min(u[lane], 1.0 - u[lane]))
-        mask = ~((_bits(0.5 - u[lane]) >> _TO_LAST) - _ONE)
+        bits = bits_of(min(u[lane], 1.0 - u[lane]))
+        mask = ~((bits_of(0.5 - u[lane]) >> _TO_LAST) - _ONE)
         piece[lane] = ((bits >> _PIECE_BITS) - _FIRST_PIECE) * _ROW + (mask & upper)
-        inside[lane] = _float(((bits & _PIECE_MASK) << _PIECE_SHIFT) | _ONE_BITS) - 1.5
+        inside[lane] = float_of(((bits & _PIECE_MASK) << _PIECE_SHIFT) | _ONE_BITS) - 1.5
 
 
 @inlined
@@ -249,29 +188,8 @@ def _cos_sin(u):  # type: ignore[no-untyped-def]
     """Cosine and sine of a phase of at most 2**40, from which quarters of a turn are removed exactly."""
     quarters = u * _QUARTER_1
     low = fma(u, _QUARTER_2, fma(u, _QUARTER_1, -quarters))
-    shifted = quarters + _SHIFT
-    r = (quarters - (shifted - _SHIFT)) + low
-    s = r * r
-    y = fma(s, SIN[6], SIN[5])
-    y = fma(s, y, SIN[4])
-    y = fma(s, y, SIN[3])
-    y = fma(s, y, SIN[2])
-    y = fma(s, y, SIN[1])
-    y = fma(s, y, SIN[0]) * r
-    x = fma(s, COS[7], COS[6])
-    x = fma(s, x, COS[5])
-    x = fma(s, x, COS[4])
-    x = fma(s, x, COS[3])
-    x = fma(s, x, COS[2])
-    x = fma(s, x, COS[1])
-    x = fma(s, x, COS[0])
-    whole = _bits(shifted)  # the last two bits count the quarters taken out
-    odd = (whole & _ONE) != _NONE
-    cos, sin = (y if odd else x), (x if odd else y)
-    return (
-        _float(_bits(cos) ^ (((whole + _ONE) << _TO_SIGN) & _SIGN)),
-        _float(_bits(sin) ^ ((whole << _TO_SIGN) & _SIGN)),
-    )
+    whole = quarters + SHIFT
+    return cos_sin_of_quarters((quarters - (whole - SHIFT)) + low, whole)
 
 
 @inlined

@@ -13,7 +13,7 @@ import numpy as np
 
 from rfrope._accel import laws
 from rfrope._accel.cpu import estimator_loops as loops
-from rfrope._core import array, memory, threads
+from rfrope._core import array, memory, parallel
 from rfrope._core.array import Array
 
 Key = tuple[int, int]
@@ -27,7 +27,7 @@ _NOT_GIVEN = np.empty((0, 0, 0))
 
 
 def uniforms(key: Key, start: int, count: int, columns: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
-    """Uniforms of `rfrope._core.philox`, equal bit for bit."""
+    """Uniforms of `rfrope._core.random`, equal bit for bit."""
     out = np.empty((streams, count, columns))
     loops.fill_uniforms(out, np.uint64(start), np.uint64(stream), *map(np.uint64, key))
     return out
@@ -49,7 +49,7 @@ def score_sums(
         blocks = a.shape[-1]
         batch = max(1, _BATCH // max(1, blocks * kernel.n_columns))
         for done in range(0, length, batch):
-            threads.checkpoint()
+            parallel.checkpoint()
             n = min(batch, length - done)
             u = uniforms(key, 0, blocks, kernel.n_columns, stream=start + done, streams=n)
             omega = np.array(kernel.transport(u), dtype=np.float64, order="C").reshape(n, blocks, kernel.ndim)

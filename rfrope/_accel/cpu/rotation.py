@@ -19,7 +19,7 @@ from rfrope._accel.cpu import coefficient_loops as coefficients
 from rfrope._accel.cpu import rotation_loops as loops
 from rfrope._accel.cpu.rotation_walks import LIKE, TABLE_BYTES, THREAD_ELEMENTS, Source, Step, Walk, extent, walk_of
 from rfrope._accel.layout import Operand
-from rfrope._core import array, memory, tensors, threads
+from rfrope._core import array, memory, parallel, tensors
 from rfrope._core.angles import Angles, as_vectors
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
@@ -446,12 +446,12 @@ def _turned(
 def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> None:
     """Run a loop over items of work: on this thread, or on several if there is enough to do."""
     wanted = elements // THREAD_ELEMENTS
-    n_threads = 1 if wanted < 2 else min(wanted, items, threads.allowed())
+    n_threads = 1 if wanted < 2 else min(wanted, items, parallel.allowed())
     pieces = max(1 if n_threads == 1 else 8 * n_threads, elements // _UNINTERRUPTED)
     length = max(1, items // pieces)
 
     def work(start: int) -> None:
         loop(start, min(start + length, items))
 
-    for _ in threads.ordered_map(work, range(0, items, length), n_threads):
+    for _ in parallel.ordered_map(work, range(0, items, length), n_threads):
         pass

@@ -24,7 +24,7 @@ import numpy as np
 from rfrope._accel import layout, transforms
 from rfrope._accel.cpu import pairs_loops
 from rfrope._accel.cpu import sums_loops as loops
-from rfrope._core import array, memory, spans, threads
+from rfrope._core import array, memory, parallel, spans
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 
@@ -94,7 +94,7 @@ def over_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]
             pairs_loops.spread_pairs(scores, *added, first, i, j, start, stop, sides.paired, *spread)  # noqa: B023
 
         many = len(i) * blocks > 2**18  # less is not worth a thread
-        for _ in threads.ordered_map(work, range(0, count, _PAIRED_LAGS), threads.allowed() if many else 1):
+        for _ in parallel.ordered_map(work, range(0, count, _PAIRED_LAGS), parallel.allowed() if many else 1):
             pass
     number = np.diff(first).astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -159,7 +159,7 @@ def _tiles(count: int, n_lags: int) -> Iterator[tuple[int, int]]:
     """Spans of lags that take some 0.1 s, between which an interrupt is seen."""
     length = max(1, _TILE_PHASES // max(1, count))
     for start in range(0, n_lags, length):
-        threads.checkpoint()
+        parallel.checkpoint()
         yield start, min(start + length, n_lags)
 
 
@@ -204,7 +204,7 @@ def _direct_mean(turned: _Turned, lags: np.ndarray) -> np.ndarray:
 
     tile = 1 if few else max(64, min(_TILE, 2**22 // turned.count))
     many = turned.count * len(lags) > 2**16  # less is not worth a thread
-    for _ in threads.ordered_map(work, range(0, len(lags), tile), threads.allowed() if many else 1):
+    for _ in parallel.ordered_map(work, range(0, len(lags), tile), parallel.allowed() if many else 1):
         pass
     return mean if few else mean / turned.count
 
@@ -229,7 +229,7 @@ def _mean_of_one_set(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
         return real
 
     total = np.zeros(len(lags))
-    for part in threads.ordered_map(work, range(len(parts)), threads.allowed()):
+    for part in parallel.ordered_map(work, range(len(parts)), parallel.allowed()):
         total += part
     for span in spans.spans(len(lags), turned.axes):
         part = total[span]
@@ -407,7 +407,7 @@ def _power_sums(x: np.ndarray) -> np.ndarray:
     """Sums of ``x_0^a x_1^b`` (and ``x_2^c``) over the draws of ``(k, n)`` numbers, for powers up to `_DEGREE`."""
     total = np.zeros((_DEGREE + 1,) * len(x))
     for start in range(0, x.shape[1], _POWERED):
-        threads.checkpoint()
+        parallel.checkpoint()
         powers = _powers(x[:, start : start + _POWERED])
         rows = powers[0]
         for other in powers[1:-1]:

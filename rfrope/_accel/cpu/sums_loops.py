@@ -7,17 +7,16 @@ depend on the arguments alone.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from rfrope._accel.cpu.circle import TURN_1, TURN_2, cos_sin, fma
-from rfrope._accel.cpu.compiling import called, compiled, widest
+from rfrope._accel.cpu.compiling import called, compiled, inlined, widest
 
 _LANES = 512  # numbers that are worked on together: a few arrays of them stay in the fastest cache
 
 _RADIANS = 6.283185307179586
 
 
-@njit(inline="always")
+@inlined
 def _product(position, turns, tail):  # type: ignore[no-untyped-def]
     """Position * (turns + tail) less whole turns, as two numbers of at most a half each."""
     product = position * turns

@@ -177,7 +177,7 @@ def _draws(law: np.ndarray, out: Array, start: int, length: int, columns: int, s
 def _uniforms(
     key: Key, start: int, length: int, columns: int, stream: int, streams: int, like: Array, xp: ModuleType
 ) -> Array:
-    """Uniforms of `rfrope._core.philox.uniforms`, on the device of an array."""
+    """Uniforms of `rfrope._core.random.uniforms`, on the device of an array."""
     u = array.empty((streams, length, columns), like, xp)
     law = np.zeros((), TRANSPORT)
     law["key_0"], law["key_1"] = key

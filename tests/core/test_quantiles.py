@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from rfrope._core import octaves
-from rfrope._core.octaves import Interpolant, polynomials
+from rfrope._core import quantiles
+from rfrope._core.quantiles import Interpolant, polynomials
 
 rng = np.random.default_rng(3)
 # ends of parts and their neighbours, every octave, 1/2 and what lies below them all
@@ -38,21 +38,21 @@ FUNCTIONS = {
 def kinds_of(interpolant):
     """What its polynomials are that were made."""
     kinds = interpolant._table[1]
-    return set(kinds[kinds != octaves._NOT_MADE].tolist())
+    return set(kinds[kinds != quantiles._NOT_MADE].tolist())
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_is_met_in_every_octave(name):
     interpolant = Interpolant(FUNCTIONS[name])
     np.testing.assert_allclose(interpolant(PLACES), FUNCTIONS[name](PLACES), rtol=1e-13)
-    assert kinds_of(interpolant) == {octaves._GOOD}
+    assert kinds_of(interpolant) == {quantiles._GOOD}
 
 
 def test_a_function_that_vanishes_at_one_half_is_met_absolutely_there():
     interpolant = Interpolant(special.ndtri, vanish=True)
     np.testing.assert_allclose(interpolant(PLACES), special.ndtri(PLACES), rtol=6e-14, atol=3e-16)
     assert interpolant(np.array([0.5]))[0] == 0.0
-    assert kinds_of(interpolant) == {octaves._GOOD}
+    assert kinds_of(interpolant) == {quantiles._GOOD}
 
 
 def test_each_element_has_the_function_that_is_chosen_for_it():
@@ -90,7 +90,7 @@ def test_a_function_is_asked_itself_in_those_parts_alone_where_it_is_no_polynomi
     assert part.any()
     np.testing.assert_array_equal(found[part], kinked(PLACES[part]))
     np.testing.assert_allclose(found, kinked(PLACES), rtol=1e-15)
-    assert np.sum(interpolant._table[1] == octaves._REFUSED) == 1
+    assert np.sum(interpolant._table[1] == quantiles._REFUSED) == 1
 
 
 @pytest.mark.parametrize("number", range(1, 11))
@@ -132,7 +132,7 @@ def test_making_polynomials_warns_of_nothing():
         return np.log(v - 0.4) + 1e308 * v / 1e-308
 
     with np.errstate(all="raise"):
-        _, good = polynomials(warns, np.arange(8 * octaves.OCTAVES), 8, 11, 5e-14)
+        _, good = polynomials(warns, np.arange(8 * quantiles.OCTAVES), 8, 11, 5e-14)
     assert not np.any(good)
     tiny = polynomials(lambda v: v**30.0, np.arange(0, 80), 8, 11, 5e-14)
     assert np.all(tiny[0] < 1e-300)

@@ -10,7 +10,8 @@ from campaign import sparse
 from conftest import library
 from problems import DIGITS, matern_reference, sphere_reference
 
-from rfrope._core import array, octaves, special
+import rfrope
+from rfrope._core import array, quantiles, special
 
 SCIPY = tuple(map(int, scipy.__version__.split(".")[:2]))
 
@@ -47,9 +48,9 @@ def student_cdf(dof):
 
 STUDENT = (0.3, 0.6, 1.0, 1.6, 2.0, 3.0, 4.0, 5.0, 14.6, 100.0, 1000.0, 1e6)
 SYMMETRIC = {
-    "normal": (special.normal_quantile, normal_cdf),
-    "laplace": (special.laplace_quantile, laplace_cdf),
-    **{f"student {d}": (lambda u, d=d: special.student_quantile(d, u), student_cdf(d)) for d in STUDENT},
+    "normal": (quantiles.normal_quantile, normal_cdf),
+    "laplace": (quantiles.laplace_quantile, laplace_cdf),
+    **{f"student {d}": (lambda u, d=d: quantiles.student_quantile(d, u), student_cdf(d)) for d in STUDENT},
 }
 
 
@@ -82,7 +83,7 @@ def test_symmetric_quantiles_are_odd_bit_for_bit_and_increase(name):
 
 @pytest.mark.parametrize("shape", [0.1, 0.3, 0.8, 1.5, 30.0, 200.0])
 def test_gamma_quantile_inverts_the_cdf_in_both_tails(shape):
-    for u, x in zip(UNIT, special.gamma_quantile(shape, UNIT), strict=True):
+    for u, x in zip(UNIT, quantiles.gamma_quantile(shape, UNIT), strict=True):
         x = mp.mpf(float(x))
         if u <= 0.5:
             assert relative_error(u, mp.gammainc(shape, 0, x, regularized=True)) < 5e-13
@@ -91,7 +92,7 @@ def test_gamma_quantile_inverts_the_cdf_in_both_tails(shape):
 
 
 def test_exponential_quantile_inverts_the_cdf_in_both_tails():
-    for u, x in zip(UNIT, special.exponential_quantile(UNIT), strict=True):
+    for u, x in zip(UNIT, quantiles.exponential_quantile(UNIT), strict=True):
         x = mp.mpf(float(x))
         assert relative_error(u, -mp.expm1(-x)) < 1e-15
         assert relative_error(1.0 - u, mp.exp(-x)) < 1e-14
@@ -101,10 +102,10 @@ def test_exponential_quantile_inverts_the_cdf_in_both_tails():
 def test_gamma_quantiles_are_scipys_by_polynomials(shape):
     u = np.concatenate([cells := np.random.default_rng(1).random(3000), 2.0 ** -(52.0 * cells)])
     for upper, exact in ((False, scipy.special.gammaincinv), (True, scipy.special.gammainccinv)):
-        np.testing.assert_allclose(special.gamma_quantile(shape, u, upper=upper), exact(shape, u), rtol=2e-13)
-    kinds = special._gamma_quantiles(shape)._table[1]
-    assert np.sum(kinds == octaves._GOOD) > 400
-    assert not np.any(kinds == octaves._REFUSED)
+        np.testing.assert_allclose(quantiles.gamma_quantile(shape, u, upper=upper), exact(shape, u), rtol=2e-13)
+    kinds = quantiles._gamma_quantiles(shape)._table[1]
+    assert np.sum(kinds == quantiles._GOOD) > 400
+    assert not np.any(kinds == quantiles._REFUSED)
 
 
 @pytest.mark.skipif(SCIPY < (1, 17), reason="Student's quantile of SciPy below 1.17 is not exact to rounding")
@@ -112,21 +113,21 @@ def test_gamma_quantiles_are_scipys_by_polynomials(shape):
 def test_student_quantiles_are_scipys_by_polynomials(dof):
     u = np.concatenate([cells := np.random.default_rng(1).random(3000), 2.0 ** -(52.0 * cells)])
     exact = scipy.special.stdtrit(dof, u)
-    np.testing.assert_allclose(special.student_quantile(dof, u), exact, rtol=1e-13, atol=1e-15)
-    kinds = special._student_lower(dof)._table[1]
-    assert np.sum(kinds == octaves._GOOD) > 200
-    assert not np.any(kinds == octaves._REFUSED)
+    np.testing.assert_allclose(quantiles.student_quantile(dof, u), exact, rtol=1e-13, atol=1e-15)
+    kinds = quantiles._student_lower(dof)._table[1]
+    assert np.sum(kinds == quantiles._GOOD) > 200
+    assert not np.any(kinds == quantiles._REFUSED)
 
 
 @pytest.mark.parametrize("dof", [1e-3, 0.02, 0.1, 1.0, 1e3, 1e8])
 def test_student_quantile_never_fails(dof):
-    found = special.student_quantile(dof, UNIT)
+    found = quantiles.student_quantile(dof, UNIT)
     assert not np.any(np.isnan(found))
     assert np.all(np.diff(found) >= 0.0)
 
 
 def test_a_wrong_quantile_would_be_noticed():
-    x = mp.mpf(float(special.student_quantile(3.0, np.array([0.01]))[0]))
+    x = mp.mpf(float(quantiles.student_quantile(3.0, np.array([0.01]))[0]))
     assert relative_error(0.01, student_cdf(3.0)(x * (1 + mp.mpf("1e-12")))) > 5e-13
 
 
@@ -316,7 +317,7 @@ def test_stable_root_is_kanters_formula(exponent):
     u = np.array([1e-15, 0.01, 0.3, 0.5, 0.9, 1.0 - 2.0**-53])
     v = np.array([0.3, 1e-10, 0.9, 0.5, 1.0 - 2.0**-53, 0.7])
     a = mp.mpf(exponent) / 2
-    for found, *point in zip(special.stable_root(exponent, u, v), u, v, strict=True):
+    for found, *point in zip(quantiles.stable_root(exponent, u, v), u, v, strict=True):
         angle, e = mp.pi * mp.mpf(float(point[0])), -mp.log1p(-mp.mpf(float(point[1])))
         s = mp.sin(a * angle) / mp.sin(angle) ** (1 / a) * (mp.sin((1 - a) * angle) / e) ** ((1 - a) / a)
         exact = min(mp.sqrt(2 * s), mp.exp(700))
@@ -328,15 +329,15 @@ def test_stable_root_of_exponents_1_and_2():
     from scipy import stats
 
     u, v = np.random.default_rng(0).uniform(size=(2, 2**16))
-    z = 1.0 / special.stable_root(1.0, u, v)
+    z = 1.0 / quantiles.stable_root(1.0, u, v)
     assert stats.kstest(z, stats.halfnorm.cdf).pvalue > 1e-6
     assert stats.kstest(1.02 * z, stats.halfnorm.cdf).pvalue < 1e-6
-    assert np.all(special.stable_root(2.0, u, v) == math.sqrt(2.0))
+    assert np.all(quantiles.stable_root(2.0, u, v) == math.sqrt(2.0))
 
 
 @pytest.mark.parametrize("concentration", [0.0, 1e-12, 0.3, 2.0, 400.0, 3000.0, 6e4])
 def test_harmonic_weights_against_mpmath(concentration):
-    weights = special.harmonic_weights(concentration)
+    weights = quantiles.harmonic_weights(concentration)
     n = np.arange(len(weights))
     assert 2.0 * math.fsum(weights) - weights[0] == pytest.approx(1.0, abs=1e-13)
     assert 2.0 * math.fsum(n * n * weights) == pytest.approx(concentration, rel=1e-12)  # the variance
@@ -376,6 +377,56 @@ def test_logarithms_know_nothing_of_their_neighbours():
 
 def test_polynomials_leave_the_values_they_go_through():
     nodes, values = np.array([0.0, 1.0, 3.0]), np.array([[1.0], [2.0], [10.0]])
-    found = octaves._through(nodes, values)
+    found = quantiles._through(nodes, values)
     np.testing.assert_array_equal(values, [[1.0], [2.0], [10.0]])
     np.testing.assert_allclose(np.polynomial.polynomial.polyval(nodes, found), values.T)
+
+
+# -- cosine integrals --------------------------------------------------------------------------------------------------
+
+Z = np.concatenate([np.linspace(2.0, 8.0, 121), np.geomspace(8.0, 1e6, 200)])
+
+
+def test_the_cosine_integral_of_operations_is_scipys():
+    assert np.max(Z * np.abs(special._cosine_integral(Z, np) - scipy.special.sici(Z)[1])) < 2e-14
+    np.testing.assert_array_equal(special.cosine_integral_of(np)(Z), scipy.special.sici(Z)[1])
+    with mp.workdps(30):
+        exact = [float(mp.ci(mp.mpf(float(z)))) for z in Z[::10]]
+    np.testing.assert_allclose(special._cosine_integral(Z[::10], np), exact, rtol=0, atol=4e-15)
+    with np.errstate(all="raise"):
+        np.testing.assert_array_equal(special._cosine_integral(np.array([math.inf, math.nan]), np), [0.0, math.nan])
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e-4, 1.0), (0.05, 0.5), (0.3, 1.0), (1.0, 1.0001)])
+def test_phi_and_its_slope_of_every_library(low, high, xp):
+    kernel, lags = rfrope.kernel("log_uniform", low=low, high=high), np.append(0.0, np.geomspace(1e-6, 1e6, 60))
+    x = xp(lags)
+    got, narrow = kernel.phi(x), 1e-16 * high * lags / math.log(high / low)  # one ulp of a phase is seen
+    assert xp.owns(got)
+    single = xp.host(got).dtype == np.float32
+    bound = 3e-15 + narrow if not single else np.full(lags.shape, 1e-4)
+    assert np.all((np.abs(xp.host(got) - kernel.phi(lags)) <= bound)[: 20 if single else None])
+
+
+def test_an_infinite_lag_and_none_at_all():
+    torch = library("torch").module
+    kernel = rfrope.kernel("log_uniform")
+    far = torch.tensor([math.inf, 1e300, 0.0], dtype=torch.float64, requires_grad=True)
+    found = kernel.phi(far)
+    assert found.tolist() == pytest.approx([0.0, 0.0, 1.0], abs=1e-290)
+    (slope,) = torch.autograd.grad(found.sum(), far)
+    assert slope.tolist()[1:] == pytest.approx([0.0, 0.0], abs=1e-290)
+    assert array.namespace(found=found) is not np
+
+
+@pytest.mark.parametrize("lag", [1e30, 1e40, 1e100, 1e300, np.inf])
+def test_log_uniform_at_lags_beyond_float32(lag):
+    made = rfrope.kernel("log_uniform", low=0.05, high=0.5)
+    assert abs(made.phi(lag)) < 1e-15 + 1.0 / lag
+
+
+def test_log_uniform_over_many_octaves_beyond_float32():
+    """``-Ci(low t) / ln(high / low)`` where the other end is far: ``Ci(z) = gamma + ln z`` near 0."""
+    made = rfrope.kernel("log_uniform", low=1e-60, high=1.0)
+    expected = -(np.euler_gamma + math.log(1e-10)) / math.log(1e60)
+    assert float(made.phi(1e50)) == pytest.approx(expected, rel=1e-12)

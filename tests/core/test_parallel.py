@@ -18,7 +18,7 @@ import pytest
 from campaign import HANGS, campaign, sparse
 
 import rfrope
-from rfrope._core import dispatch, threads
+from rfrope._core import dispatch, parallel
 from rfrope.rotation import turning
 
 
@@ -34,12 +34,12 @@ def _no_thread_is_left():
 
 @pytest.mark.parametrize("count", [1, 2, 7, np.int64(3), np.uint8(2), 10_000], ids=repr)
 def test_the_limit_holds_inside_the_block_only(count):
-    outside = threads.allowed()
+    outside = parallel.allowed()
     with rfrope.threads(count) as given:
         assert given is None
-        assert threads.allowed() == count
-        assert type(threads.allowed()) is int
-    assert threads.allowed() == outside == threads.available()
+        assert parallel.allowed() == count
+        assert type(parallel.allowed()) is int
+    assert parallel.allowed() == outside == parallel.available()
 
 
 @pytest.mark.parametrize(
@@ -66,39 +66,39 @@ def test_bad_limits_are_named(count, kind):
         rfrope.threads(count),
     ):
         pass
-    assert threads.allowed() == threads.available()
+    assert parallel.allowed() == parallel.available()
 
 
 def test_limits_nest_and_survive_exceptions():
     with rfrope.threads(5):
         with pytest.raises(KeyError), rfrope.threads(2):
-            {}[threads.allowed()]
-        assert threads.allowed() == 5
+            {}[parallel.allowed()]
+        assert parallel.allowed() == 5
         with pytest.raises(ValueError, match="count is 0"), rfrope.threads(0):
             pass
-        assert threads.allowed() == 5
+        assert parallel.allowed() == 5
         with rfrope.threads(9):
-            assert threads.allowed() == 9
-        assert threads.allowed() == 5
-    assert threads.allowed() == threads.available()
+            assert parallel.allowed() == 9
+        assert parallel.allowed() == 5
+    assert parallel.allowed() == parallel.available()
 
 
 def test_the_limit_is_that_of_one_thread_or_task():
     found = []
     with rfrope.threads(3):
-        plain = threading.Thread(target=lambda: found.append(threads.allowed()))
+        plain = threading.Thread(target=lambda: found.append(parallel.allowed()))
         copied = threading.Thread(
-            target=contextvars.copy_context().run, args=(lambda: found.append(threads.allowed()),)
+            target=contextvars.copy_context().run, args=(lambda: found.append(parallel.allowed()),)
         )
         for thread in (plain, copied):
             thread.start()
             thread.join()
-    assert found == [threads.available(), 3]
+    assert found == [parallel.available(), 3]
 
     async def limited(count):
         with rfrope.threads(count):
             await asyncio.sleep(0.01)
-            return threads.allowed()
+            return parallel.allowed()
 
     async def both():
         return await asyncio.gather(limited(2), limited(4))
@@ -112,9 +112,9 @@ def test_the_limit_is_that_of_one_thread_or_task():
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity to set")
 def test_affinity_counts():
     code = (
-        "import os\nfrom rfrope._core import threads\n"
+        "import os\nfrom rfrope._core import parallel\n"
         "cores = sorted(os.sched_getaffinity(0))\n"
-        "os.sched_setaffinity(0, cores[:1])\nprint(threads.available(), threads.allowed())"
+        "os.sched_setaffinity(0, cores[:1])\nprint(parallel.available(), parallel.allowed())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
     assert (run.stdout.split(), run.stderr) == (["1", "1"], "")
@@ -123,13 +123,13 @@ def test_affinity_counts():
 def test_available_is_the_smaller_of_affinity_and_quota(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
     for quota, wanted in ((4, 4), (2**20, 6), (0, 1)):
-        monkeypatch.setattr(threads, "_quota", lambda quota=quota: quota)
-        assert threads.available() == wanted
+        monkeypatch.setattr(parallel, "_quota", lambda quota=quota: quota)
+        assert parallel.available() == wanted
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS and Windows
-    monkeypatch.setattr(threads, "_quota", lambda: 2**20)
+    monkeypatch.setattr(parallel, "_quota", lambda: 2**20)
     for count, wanted in ((5, 5), (None, 1)):
         monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
-        assert threads.available() == wanted
+        assert parallel.available() == wanted
 
 
 UNLIMITED = 2**20
@@ -178,11 +178,11 @@ def test_quotas_of_both_versions_of_cgroups(told, files, wanted, tmp_path):
     for name, text in files.items():
         (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / name).write_text(text)
-    assert threads._quota.__wrapped__(tmp_path / "root", own) == wanted
+    assert parallel._quota.__wrapped__(tmp_path / "root", own) == wanted
 
 
 def test_without_cgroups_there_is_no_quota(tmp_path):
-    assert threads._quota.__wrapped__(tmp_path, tmp_path / "missing") == UNLIMITED
+    assert parallel._quota.__wrapped__(tmp_path, tmp_path / "missing") == UNLIMITED
 
 
 # -- the ordered map ---------------------------------------------------------------------------------------------------
@@ -195,14 +195,14 @@ def test_results_come_in_the_order_of_the_items(n_threads, n_items):
         time.sleep(0.002 * (n_items - i))
         return i * i
 
-    assert list(threads.ordered_map(slow_first, range(n_items), n_threads)) == [i * i for i in range(n_items)]
+    assert list(parallel.ordered_map(slow_first, range(n_items), n_threads)) == [i * i for i in range(n_items)]
 
 
 @pytest.mark.parametrize("n_threads", [2, 4])
 def test_results_that_nobody_takes_do_not_pile_up(n_threads):
     """A slow consumer holds the helpers back: memory is that of the threads, not that of the items."""
     begun, most = [], 0
-    for taken, _ in enumerate(threads.ordered_map(begun.append, range(60), n_threads), start=1):
+    for taken, _ in enumerate(parallel.ordered_map(begun.append, range(60), n_threads), start=1):
         time.sleep(0.003)
         most = max(most, len(begun) - taken)
     assert taken == 60
@@ -214,19 +214,19 @@ def test_the_caller_works_too_and_no_more_threads_than_asked_for():
 
     def task(i):
         gate.wait()
-        seen.setdefault(threading.current_thread(), []).append(threads.allowed())
+        seen.setdefault(threading.current_thread(), []).append(parallel.allowed())
         return i
 
-    assert list(threads.ordered_map(task, range(9), 3)) == list(range(9))
+    assert list(parallel.ordered_map(task, range(9), 3)) == list(range(9))
     assert len(seen) == 3
     helpers = [limit for thread, limit in seen.items() if thread is not threading.current_thread()]
     assert all(set(limits) == {1} for limits in helpers), "a helper starts no threads of its own"
-    assert threads.allowed() == threads.available()
+    assert parallel.allowed() == parallel.available()
 
 
 def test_one_thread_is_the_caller_and_lazy():
     seen = []
-    results = threads.ordered_map(lambda i: seen.append(threading.current_thread()) or i, range(5), 1)
+    results = parallel.ordered_map(lambda i: seen.append(threading.current_thread()) or i, range(5), 1)
     assert next(results) == 0
     assert seen == [threading.current_thread()]
 
@@ -235,7 +235,7 @@ def test_helpers_see_the_context_of_the_caller():
     word = contextvars.ContextVar("word", default="none")
     token = word.set("given")
     gate = threading.Barrier(2, timeout=HANGS)
-    assert list(threads.ordered_map(lambda _: (gate.wait(), word.get())[1], range(4), 2)) == ["given"] * 4
+    assert list(parallel.ordered_map(lambda _: (gate.wait(), word.get())[1], range(4), 2)) == ["given"] * 4
     word.reset(token)
 
 
@@ -252,7 +252,7 @@ def test_an_exception_comes_out_and_ends_the_others(n_threads, bad, kind):
         done.append(i)
 
     with pytest.raises(kind, match=f"item {bad}"):
-        list(threads.ordered_map(task, range(1000), n_threads))
+        list(parallel.ordered_map(task, range(1000), n_threads))
     assert len(done) < 100
 
 
@@ -267,7 +267,7 @@ def test_an_exception_of_a_helper_comes_out():
         return i
 
     with pytest.raises(OSError, match="of a helper"):
-        list(threads.ordered_map(task, range(50), 2))
+        list(parallel.ordered_map(task, range(50), 2))
 
 
 def test_a_consumer_that_stops_early_ends_the_threads():
@@ -278,7 +278,7 @@ def test_a_consumer_that_stops_early_ends_the_threads():
         done.append(i)
         return i
 
-    results = threads.ordered_map(task, range(1000), 3)
+    results = parallel.ordered_map(task, range(1000), 3)
     assert [next(results), next(results)] == [0, 1]
     results.close()
     assert not [t for t in threading.enumerate() if t.name == "rfrope"]
@@ -300,21 +300,21 @@ def test_a_thread_is_waited_for_to_its_end_after_a_long_item_too(monkeypatch):
             gate.wait()
             helpers.update(t for t in enumerate_threads() if t.name == "rfrope")
         if threading.current_thread() in helpers:
-            time.sleep(100 * threads._GLANCE)  # longer than the patience for threads that come and go
+            time.sleep(100 * parallel._GLANCE)  # longer than the patience for threads that come and go
         else:
             raise KeyboardInterrupt
         return i
 
     helpers = set()
-    monkeypatch.setattr(threads, "_PATIENCE", 20)
+    monkeypatch.setattr(parallel, "_PATIENCE", 20)
     monkeypatch.setattr(threading, "enumerate", lingering)
     with pytest.raises(KeyboardInterrupt):
-        list(threads.ordered_map(task, range(1000), 2))
+        list(parallel.ordered_map(task, range(1000), 2))
     assert len(looks) >= 5
 
 
 def test_a_map_that_nobody_reads_starts_nothing():
-    results = threads.ordered_map(lambda i: i, range(10), 4)
+    results = parallel.ordered_map(lambda i: i, range(10), 4)
     assert not [t for t in threading.enumerate() if t.name == "rfrope"]
     results.close()
 
@@ -330,7 +330,7 @@ def test_threads_that_cannot_be_started_leave_none_behind(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", failing)
     try:
-        got = list(threads.ordered_map(lambda i: i, range(20), 5))
+        got = list(parallel.ordered_map(lambda i: i, range(20), 5))
     except RuntimeError as error:
         got = str(error)
     assert got in (list(range(20)), "can't start new thread")
@@ -539,5 +539,5 @@ def test_cores_where_the_system_says_little(told, cores, monkeypatch):
     """Without affinities there are as many as there are; one where nobody knows."""
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: told)
-    monkeypatch.setattr(threads, "_quota", lambda: 10**6)
-    assert threads.available() == cores
+    monkeypatch.setattr(parallel, "_quota", lambda: 10**6)
+    assert parallel.available() == cores

@@ -7,12 +7,12 @@ import pytest
 from problems import Z_BOUND, ks_bound, ks_distance
 from scipy import stats
 
-from rfrope._core import philox
-from rfrope._core.philox import key_from_rng, philox4x32
+from rfrope._core import random
+from rfrope._core.random import key_from_rng, philox4x32
 
 KEY = (0x1234ABCD, 0xDEADBEEF)
 
-uniforms = philox.uniforms.generic  # `accel/test_estimators` holds its twin against it, bit for bit
+uniforms = random.uniforms.generic  # `accel/test_estimators` holds its twin against it, bit for bit
 
 # Philox4x32-10 lines of kat_vectors in Random123 (Salmon et al., SC 2011): counter, key, output.
 KNOWN_ANSWERS = {
@@ -42,7 +42,7 @@ def test_known_answers_in_one_array_of_counters_with_one_key():
 
 @pytest.mark.parametrize("rounds", [9, 11])
 def test_a_wrong_number_of_rounds_would_be_noticed(rounds, monkeypatch):
-    monkeypatch.setattr(philox, "range", lambda _: range(rounds), raising=False)
+    monkeypatch.setattr(random, "range", lambda _: range(rounds), raising=False)
     counter, key, answer = map(words, KNOWN_ANSWERS["pi"])
     assert tuple(int(w) for w in philox4x32(counter, key)) != answer
 
@@ -114,7 +114,7 @@ def test_values_are_odd_multiples_of_two_to_the_minus_53():
     ("low", "high", "value"), [(0, 0, 2.0**-53), (2**32 - 1, 2**32 - 1, 1.0 - 2.0**-53), (0, 2**31, 0.5 + 2.0**-53)]
 )
 def test_extreme_words_stay_inside_the_unit_interval(low, high, value):
-    assert philox._to_unit(np.uint64(low), np.uint64(high)) == value
+    assert random._to_unit(np.uint64(low), np.uint64(high)) == value
     assert 0.0 < value < 1.0
 
 

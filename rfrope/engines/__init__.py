@@ -1,0 +1,82 @@
+"""The engines that run models: one file for each, with how it reads a config and how it is given frequencies.
+
+`records` looks through the modules of this package for every `Engine`. So a new file is a new engine: nothing else
+names it, and `rfrope.models.compare`, `rfrope.exports`, the command line and the documentation follow.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from rfrope._core.arguments import named
+from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
+
+__all__ = [
+    "Arithmetic",
+    "ConfigRope",
+    "Engine",
+    "EngineRope",
+    "ExportRequest",
+    "Format",
+    "Reading",
+    "names",
+    "records",
+]
+
+REFERENCE = "transformers"  # what the others are held against, and the first of every list
+
+
+def names() -> list[str]:
+    """Names of all engines.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> names()[:3]
+    ['transformers', 'flash-attn', 'FlashInfer']
+    """
+    return [engine.name for engine in records()]
+
+
+@cache
+def records() -> tuple[Engine, ...]:
+    """Everything that is known of each engine.
+
+    Returns
+    -------
+    tuple of Engine
+        transformers first, the others by name.
+
+    Examples
+    --------
+    >>> [engine.name for engine in records() if engine.reading]
+    ['transformers', 'llama.cpp', 'MLX-LM', 'SGLang', 'TensorRT-LLM', 'vLLM']
+    """
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, Engine)]
+    return tuple(sorted(found, key=lambda engine: (engine.name != REFERENCE, engine.name.lower())))
+
+
+def find_engine(argument: str, value: Any, field: str) -> Engine:
+    """Return the engine that a name means in any spelling, of those that have a `field`, "reading" or "format"."""
+    engine = _index_spellings().get(_strip(value)) if isinstance(value, str) else None
+    if engine is None or getattr(engine, field) is None:
+        named(argument, value, [one.name for one in records() if getattr(one, field) is not None])  # raises
+    assert engine is not None
+    return engine
+
+
+@cache
+def _index_spellings() -> dict[str, Engine]:
+    return {_strip(engine.name): engine for engine in records()}
+
+
+def _strip(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name[:80]).lower()

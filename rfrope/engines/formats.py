@@ -1,0 +1,91 @@
+"""Data that several engines are given: divisors of a ladder in the keys of longrope, and tables of cos and sin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rfrope.engines.record import Arithmetic, ExportRequest, Format
+
+STILL = 1e30  # the divisor that stands for a frequency of 0: no position turns by it in float32
+ULP = 2.0**-24  # largest relative rounding of float32
+ONCE = "cos and sin are rounded once"
+RUN, READ = "run by the tests", "read, not run"
+
+_ROUNDING = {"float16": 2.0**-11, "float32": ULP, "float64": 2.0**-53}
+
+
+def make_divisors(request: ExportRequest, ladder: np.ndarray) -> np.ndarray:
+    """Return the factors by which an engine divides its own ladder ``(D,)``; 1e30 where a frequency is 0."""
+    with np.errstate(divide="ignore", over="ignore"):
+        found = ladder / request.frequencies
+    return np.where(np.abs(found) < STILL, found, np.copysign(STILL, request.frequencies))
+
+
+def make_longrope(request: ExportRequest) -> dict[str, Any]:
+    """Return ``rope_parameters`` of transformers 5: a divisor for each frequency, in the keys of longrope.
+
+    Equal lists for short and long texts, and a context that is its own original, leave nothing that could switch while
+    keys are cached.
+    """
+    factors = make_divisors(request, 1.0 / _powers(request)).tolist()
+    parameters: dict[str, Any] = {"rope_type": "longrope", "rope_theta": request.base}
+    parameters |= {"short_factor": factors, "long_factor": factors, "factor": 1.0}
+    parameters |= {"attention_factor": request.rope.attention_factor}
+    parameters |= {"original_max_position_embeddings": request.context}
+    parameters["partial_rotary_factor"] = _part_that_turns(request)  # 1.0, too: classes have defaults of their own
+    return {"rope_parameters": parameters, "max_position_embeddings": request.context}
+
+
+def make_longrope_with_mscales(request: ExportRequest) -> dict[str, Any]:
+    """Return the same for engines that read the attention factor under the names of Phi-3.5-MoE."""
+    made = make_longrope(request)
+    factor = request.rope.attention_factor
+    made["rope_parameters"] |= {"short_mscale": factor, "long_mscale": factor}
+    return made
+
+
+def _compute_longrope(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
+    """Return ``1 / (f base**(2i/d))`` and its product with a position, in float32; powers may differ by a unit."""
+    parameters = made.get("rope_parameters") or made["rope_scaling"]
+    factors = np.asarray(parameters["short_factor"], dtype=np.float32)
+    with np.errstate(over="ignore"):
+        frequencies = np.float32(1.0) / (factors * _powers(request))
+    return Arithmetic(frequencies.astype(np.float64), 5.0 * ULP, 3.0 * ULP)
+
+
+def config_format(carries: str, source: str, make: Callable[[ExportRequest], dict[str, Any]], **limits: Any) -> Format:
+    """Return the format of an engine that reads such keys in a model's config.json."""
+    return Format(
+        carries,
+        "divisors to float64, which the engine reads in float32; positions times frequencies in float32",
+        source,
+        make,
+        _compute_longrope,
+        (".json",),
+        copies_model=True,
+        options=("context", "base"),
+        **limits,
+    )
+
+
+def round_once(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
+    """Return the error of a table of cos and sin that was rounded once."""
+    return Arithmetic(None, 0.0, _ROUNDING[request.dtype])
+
+
+def _powers(request: ExportRequest) -> np.ndarray:
+    """Return ``base**(2i/d)`` as these engines compute it, so that the divisors make up for its rounding."""
+    width = request.rope.rotary_dim
+    exponents = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
+    powers: np.ndarray = np.float32(request.base) ** exponents
+    return powers
+
+
+def _part_that_turns(request: ExportRequest) -> float:
+    """Return the part of a head that turns, such that ``int(head_dim * part)`` is its width."""
+    width, head = request.rope.rotary_dim, request.rope.head_dim or request.rope.rotary_dim
+    part = width / head
+    return part if int(head * part) == width else float(np.nextafter(part, 2.0))

@@ -1,0 +1,106 @@
+"""Formulas that several engines compute from a config: YaRN, longrope, Llama 3's and NTK's, each with its own keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rfrope._core.arguments import show
+from rfrope.engines.record import ConfigRope, EngineRope, RefusedError
+from rfrope.scaling import schemes
+
+
+def require_keys(values: Mapping[str, Any], *names: str) -> list[Any]:
+    """Return the values of keys without which an engine stops."""
+    missing = [name for name in names if values.get(name) is None]
+    if missing:
+        raise RefusedError(f"stops with an error: {', '.join(missing)} missing")
+    return [values[name] for name in names]
+
+
+def require_float(factor: Any) -> float:
+    """Return a factor that an engine takes as a float alone: 4 is an error there, 4.0 is not."""
+    if not isinstance(factor, float):
+        raise RefusedError(f"stops with an error: factor is {show(factor)}, and it wants a float, {float(factor)!r}")
+    return factor
+
+
+def find_ignored(values: Mapping[str, Any], usual: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the keys that are given with another value than the one that counts without them."""
+    return tuple(name for name, value in usual.items() if values.get(name) not in (None, value))
+
+
+def divide_ladder(base: np.ndarray, factors: Any) -> np.ndarray:
+    """Return each frequency of a ladder divided by a factor of its own."""
+    divisors = np.asarray(factors, dtype=np.float64)
+    if divisors.shape != base.shape:
+        raise RefusedError(f"stops with an error: {divisors.size} factors for {base.size} frequencies")
+    return np.asarray(base / divisors)
+
+
+def scale_yarn(factor: float, coefficient: float = 1.0) -> float:
+    """Return YaRN's attention factor (Peng et al. 2023), its logarithm times a coefficient."""
+    return 1.0 if factor <= 1.0 else 0.1 * coefficient * math.log(factor) + 1.0
+
+
+def divide_scales(factor: float, mscale: float, mscale_all_dim: float) -> float:
+    """Return the ratio of two such factors, which DeepSeek's configs have instead of one."""
+    return scale_yarn(factor, mscale) / scale_yarn(factor, mscale_all_dim)
+
+
+def yarn(
+    base: np.ndarray,
+    values: Mapping[str, Any],
+    factor: float,
+    original: int,
+    keys: tuple[str, ...] = ("beta_fast", "beta_slow", "truncate"),
+    theta: float | None = None,
+) -> np.ndarray:
+    """Return YaRN's frequencies with those keys of its ramp that an engine reads."""
+    ramp = {key: values[key] for key in keys if values.get(key) is not None}
+    theta = values["rope_theta"] if theta is None else theta
+    made = schemes.yarn(base, factor, original_max_position_embeddings=original, base=theta, **ramp)
+    return np.asarray(made.frequencies)
+
+
+def llama3(base: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
+    """Return Llama 3.1's frequencies."""
+    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    return np.asarray(schemes.llama3(base, **{name: values[name] for name in names}).frequencies)
+
+
+def ntk(config: ConfigRope, factor: float, part: float = 1.0, theta: float | None = None) -> np.ndarray:
+    """Return the ladder of a base that stretches its slowest wavelength by a factor."""
+    width = 2 * config.ladder(part).size
+    base = config.values["rope_theta"] if theta is None else theta
+    return config.ladder(part, base * float(factor) ** (width / (width - 2)))
+
+
+def scale_longrope(config: ConfigRope, original: float) -> float:
+    """Return longrope's attention factor by the ratio of the contexts, whatever ``factor`` says."""
+    ratio = config.context / original
+    return 1.0 if ratio <= 1.0 else math.sqrt(1.0 + math.log(ratio) / math.log(original))
+
+
+def longrope(
+    config: ConfigRope,
+    base: np.ndarray,
+    original: int,
+    length: str,
+    positions: int | None = None,
+    *,
+    mscales: bool = False,
+) -> EngineRope:
+    """Return the frequencies of one of the two lists, and by `mscales` the attention factor of that list."""
+    kind = "long" if config.seq_len > original else "short"
+    scale = config.values.get(f"{kind}_mscale") if mscales else None
+    return EngineRope(
+        divide_ladder(base, config.values[f"{kind}_factor"]),
+        scale_longrope(config, original) if scale is None else float(scale),
+        length,
+        positions=positions,
+        ignored_keys=find_ignored(config.values, {"factor": config.context / original, "attention_factor": None}),
+    )

@@ -1,0 +1,175 @@
+"""llama.cpp: the keys that its converter writes from a config, and divisors in a tensor of a GGUF."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope._core.arguments import show
+from rfrope.engines import formats, formulas
+from rfrope.engines.record import (
+    Arithmetic,
+    ConfigRope,
+    Engine,
+    EngineRope,
+    ExportRequest,
+    Format,
+    Reading,
+    UnknownError,
+)
+
+_LLAMAS = ("llama", "mistral", "mixtral")  # the converter reorders their weights
+_REORDERED = "pairing interleaved, and the converter reorders the weights of queries and keys for it"
+
+
+def _read(config: ConfigRope) -> EngineRope:
+    """Return the RoPE of the model that its converter makes."""
+    if config.model_type == "phi3":
+        return _read_phi3(config)
+    name, base, is_llama = config.scheme, config.ladder(), config.model_type in _LLAMAS
+    note = _REORDERED if is_llama else ""
+    match name:
+        case "default":
+            return EngineRope(base, note=note)
+        case "linear":
+            return EngineRope(base / float(config.values["factor"]), note=note)
+        case "yarn" if config.values.get("factor") is not None:
+            return _read_yarn(config, base, note)
+        case "llama3" if is_llama:
+            return EngineRope(formulas.llama3(base, config.values), note=note)
+        case "yarn" | "llama3" | "longrope" | "dynamic":
+            return EngineRope(base, note=note, ignored_keys=("rope_type",))
+    raise UnknownError(f"the scheme {show(name)} was not read")
+
+
+def _read_yarn(config: ConfigRope, base: np.ndarray, note: str) -> EngineRope:
+    values, factor = config.values, config.values["factor"]
+    scale = formulas.scale_yarn(factor)
+    usual = {"beta_fast": 32, "beta_slow": 1, "truncate": True, "attention_factor": scale}
+    ignored = formulas.find_ignored(values, usual)
+    if config.rope.attention_factor != scale and "attention_factor" not in ignored:
+        ignored += tuple(key for key in ("mscale", "mscale_all_dim") if values.get(key) is not None)
+    frequencies = formulas.yarn(base, values, factor, values["original_max_position_embeddings"], ())
+    return EngineRope(frequencies, scale, note=note, ignored_keys=ignored)
+
+
+def _read_phi3(config: ConfigRope) -> EngineRope:
+    base = config.ladder(config.part)
+    if config.scheme != "longrope":
+        return EngineRope(base, ignored_keys=() if config.scheme == "default" else ("rope_type",))
+    original = config.values["original_max_position_embeddings"]
+    length = f"long_factor for every text where the context of a sequence is set above {original}, else short_factor"
+    return formulas.longrope(config, base, original, length)
+
+
+# -- divisors in a GGUF ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The divisors of one architecture of llama.cpp.
+
+    Attributes
+    ----------
+    tensors : tuple of str
+        All those that hold them; a loader refuses any other.
+    pairings : tuple of str
+        Those of the Rope that it turns: the converter reorders the rows of llama's queries and keys from halves to
+        neighbours.
+    partial : bool
+        Whether ``rope.dimension_count`` may be less than a head.
+    own_factor : bool
+        Whether the attention factor, which is one for the whole model, multiplies these rotations alone.
+    needs_original : bool
+        Whether its loader wants the context before the scheme.
+    """
+
+    tensors: tuple[str, ...]
+    pairings: tuple[str, ...] = ("half",)
+    partial: bool = False
+    own_factor: bool = True
+    needs_original: bool = False
+
+
+ARCHITECTURES = {
+    "llama": Architecture(("rope_freqs.weight",), ("half", "interleaved")),
+    "phi3": Architecture(("rope_factors_long.weight", "rope_factors_short.weight"), partial=True, needs_original=True),
+    "gemma4": Architecture(("rope_freqs.weight",), own_factor=False),  # its global layers
+}
+
+
+def _make_tensors(request: ExportRequest) -> dict[str, Any]:
+    """Return tensors and keys of a GGUF."""
+    with np.errstate(over="ignore"):
+        factors = formats.make_divisors(request, _ladder(request)).astype(np.float32)
+    name, rope = request.architecture, request.rope
+    keys: dict[str, Any] = {f"{name}.rope.freq_base": request.base, f"{name}.rope.dimension_count": rope.rotary_dim}
+    keys |= {f"{name}.rope.scaling.type": "none", f"{name}.rope.scaling.attn_factor": rope.attention_factor}
+    if ARCHITECTURES[name].needs_original:
+        keys[f"{name}.rope.scaling.original_context_length"] = request.context
+    return {"architecture": name, "tensors": dict.fromkeys(ARCHITECTURES[name].tensors, factors), "keys": keys}
+
+
+def _compute_tensors(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
+    """Return the error of phases by repeated products in float32, each divided by its factor."""
+    (factors, *_) = made["tensors"].values()
+    steps = np.arange(request.rope.n_blocks)
+    frequencies = _ladder(request) / factors.astype(np.float64)
+    return Arithmetic(frequencies, (4.0 * steps + 4.0) * formats.ULP, 3.0 * formats.ULP)
+
+
+def _refuse_by_architecture(request: ExportRequest) -> str:
+    """Return why the loader or the graph of an architecture would not take a Rope."""
+    name, rope = request.architecture, request.rope
+    if name not in ARCHITECTURES:
+        return (
+            f"architecture is {show(name)}, whose loader is not known to read divisors, and refuses what it does not "
+            f"read; expected one of {', '.join(map(repr, ARCHITECTURES))}"
+        )
+    found = ARCHITECTURES[name]
+    if rope.pairing not in found.pairings:
+        return f"{name} pairs halves, the Rope {rope.pairing!r}"
+    if rope.attention_factor != 1.0 and not found.own_factor:
+        return f"the attention factor {rope.attention_factor} would multiply the sliding layers of {name} too"
+    if rope.head_dim != rope.rotary_dim and not found.partial:
+        return f"{name} turns whole heads, the Rope {rope.rotary_dim} features of {rope.head_dim}"
+    return ""
+
+
+def _ladder(request: ExportRequest) -> np.ndarray:
+    """Return the ladder at position 1 as ggml computes it: by repeated products in float32."""
+    step = np.float32(request.base) ** (np.float32(-2.0) / np.float32(request.rope.rotary_dim))
+    steps = np.full(request.rope.n_blocks, step, dtype=np.float32)
+    steps[0] = 1.0
+    return np.multiply.accumulate(steps).astype(np.float64)
+
+
+ENGINE = Engine(
+    "llama.cpp",
+    Reading(
+        "de3ff81 (2026-09-28)",
+        (
+            "conversion/base.py (TextModel), conversion/llama.py, conversion/qwen.py, conversion/phi.py",
+            "src/llama-context.cpp (yarn_attn_factor), src/llama-model.cpp (llama_model_rope_type, get_rope_factors)",
+            "src/models/{llama,phi3,qwen2,qwen2moe,qwen3,qwen3moe}.cpp",
+            "ggml/src/ggml.c (ggml_rope_yarn_corr_dims), ggml/src/ggml-cpu/ops.cpp (rope_yarn)",
+        ),
+        _read,
+        (*_LLAMAS, "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+    ),
+    Format(
+        "divisors in GGUF tensors: ``rope_freqs.weight``, or of phi3 ``rope_factors_long`` and ``_short``",
+        "divisors to float32; phases by repeated products in float32",
+        f"llama.cpp, src/models/llama.cpp of 069be0a, phi3.cpp of 358a4a0, gemma4.cpp of 9af0434; {formats.RUN}: "
+        "llama, phi3",
+        _make_tensors,
+        _compute_tensors,
+        (".gguf",),
+        copies_model=True,
+        options=("context", "base", "architecture"),
+        refusal=_refuse_by_architecture,
+        cannot="architectures whose loader refuses the tensor (all but llama, phi3 and gemma4), one set for each layer",
+    ),
+)

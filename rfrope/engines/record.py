@@ -1,0 +1,275 @@
+"""The record of an engine: how it reads a config, what it is given, what it cannot carry, and where that was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import capacity
+from rfrope.rotation.rope import Rope
+from rfrope.scaling.records import ladder, rotated_width
+
+
+class RefusedError(ValueError):
+    """The engine stops at such a config."""
+
+
+class UnknownError(ValueError):
+    """The engine's source for such a config was not read."""
+
+
+# -- an engine that reads a config -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ConfigRope:
+    """One RoPE as a config describes it: the argument of an engine's rule.
+
+    Attributes
+    ----------
+    rope : Rope
+        As `from_config` reads it, for a text of `seq_len` positions.
+    values : mapping
+        ``rope_parameters`` as transformers 5 holds them after reading the config: names and defaults filled in.
+    written : mapping
+        ``rope_parameters`` and ``rope_scaling`` in one, as the config has them.
+    raw : mapping
+        The config itself.
+    seq_len : int
+        Positions in the longest text; engines that must choose when they start are started for it.
+    """
+
+    rope: Rope
+    values: Mapping[str, Any]
+    written: Mapping[str, Any]
+    raw: Mapping[str, Any]
+    seq_len: int
+
+    @property
+    def model_type(self) -> str:
+        """``model_type`` of the config."""
+        return self.rope.source.model.model_type
+
+    @property
+    def scheme(self) -> str:
+        """Name of the scheme, as transformers 5 has it."""
+        return str(self.values["rope_type"])
+
+    @property
+    def context(self) -> int:
+        """``max_position_embeddings``, an int wherever a rule is asked."""
+        return self.rope.context  # type: ignore[return-value]
+
+    @property
+    def part(self) -> float:
+        """``partial_rotary_factor`` in the dict or beside it, which classes of some model types do not read."""
+        return float(self.values.get("partial_rotary_factor", 1.0))
+
+    def ladder(self, part: float = 1.0, base: float | None = None) -> np.ndarray:
+        """Return the ladder over a part of the head, with the config's own base unless given."""
+        assert self.rope.head_dim is not None  # set by every Rope
+        return ladder(rotated_width(self.rope.head_dim, part), self.values["rope_theta"] if base is None else base)
+
+
+@dataclass(frozen=True, eq=False)
+class EngineRope:
+    """One RoPE as an engine runs it.
+
+    Attributes
+    ----------
+    frequencies : ndarray (D,), radians per position
+    attention_factor : float
+        Multiplies cos and sin.
+    length : str
+        How the length of the text counts.
+    pairing : {"half", "interleaved"} or None
+        The two features that make a block, in the order of the config's own weights.
+    positions : int or None
+        Where tables of cos and sin end, if there are such.
+    ignored_keys : tuple of str
+        Keys of the config that are not read, though they would count.
+    note : str
+        What else must be known.
+    """
+
+    frequencies: np.ndarray
+    attention_factor: float = 1.0
+    length: str = "the same at every length"
+    pairing: str | None = "half"
+    positions: int | None = None
+    ignored_keys: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How an engine reads a config's RoPE, as its source says.
+
+    Attributes
+    ----------
+    version : str
+        Version of the source that was read: a release, or a commit and its date.
+    sources : tuple of str
+        The files, and the functions or classes in them.
+    rule : callable
+        ``rule(config)`` takes a `ConfigRope` and returns the `EngineRope`, or raises `RefusedError` where the engine
+        would stop and `UnknownError` where its source was not read. A rule never guesses.
+    model_types : tuple of str
+        Those whose code was read, for which the rule holds; empty for all that `rfrope.from_config` knows.
+    """
+
+    version: str
+    sources: tuple[str, ...]
+    rule: Callable[[ConfigRope], EngineRope]
+    model_types: tuple[str, ...] = ()
+
+
+# -- an engine that is given frequencies -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ExportRequest:
+    """A checked Rope, and the options that its engine uses.
+
+    Attributes
+    ----------
+    rope : Rope
+        With frequencies on the host, ``(D,)`` but where the engine takes any.
+    context : int or None
+        Positions for which tables are made and roundings given.
+    base : float
+        Base of the ladder that divisors refer to.
+    dtype : str
+        Type of tables.
+    architecture : str
+        Architecture of a GGUF.
+    """
+
+    rope: Rope
+    context: int | None
+    base: float
+    dtype: str
+    architecture: str
+
+    @property
+    def frequencies(self) -> np.ndarray:
+        """Those of the Rope."""
+        return self.rope.frequencies
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether neighbours pair."""
+        return self.rope.pairing == "interleaved"
+
+    def exact_table(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return cos and sin at all positions of the context, in float64."""
+        length = self.context or 0
+        capacity.check(32.0 * length * max(1, self.rope.rotary_dim), f"a table of context={length}", "context")
+        return self.rope.table(np.arange(length))
+
+    def table(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return cos and sin at all positions of the context, rounded once to the type asked for."""
+        cos, sin = self.exact_table()
+        return cos.astype(self.dtype), sin.astype(self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Arithmetic:
+    """How an engine computes with what it was given.
+
+    Attributes
+    ----------
+    frequencies : array, (D,), or None
+        As the engine has them; None where it is given a table.
+    phase_error : array, (D,), or float
+        Largest relative error of a phase beside that of its frequency, from the engine's own arithmetic.
+    entry_error : float
+        Largest error of an entry of cos or sin, of size 1, beside that of its phase.
+    """
+
+    frequencies: np.ndarray | None
+    phase_error: np.ndarray | float
+    entry_error: float
+
+
+def _refuse_nothing(request: ExportRequest) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Format:
+    """The form in which an engine is given frequencies.
+
+    Attributes
+    ----------
+    carries : str
+        The data, in the engine's own words.
+    exact : str
+        Values that round.
+    source : str
+        Files of the engine that were read, with its version, and whether a test runs it.
+    make : callable
+        `ExportRequest` to plain data.
+    arithmetic : callable
+        `ExportRequest` and that data to `Arithmetic`.
+    suffixes : tuple of str
+        Endings of the files in which it is written.
+    copies_model : bool
+        Whether a file may be a copy of a model's, with its RoPE replaced.
+    pairings : tuple of str
+        Those that it can turn.
+    factor : bool
+        Whether it keeps an attention factor.
+    any_rope : bool
+        Whether a set for each head and several axes fit in.
+    options : tuple of str
+        Those of context, base, dtype and architecture that it uses.
+    refusal : callable
+        `ExportRequest` to a reason against it that the fields above do not say, or "".
+    cannot : str
+        The same in words, for the documentation.
+    """
+
+    carries: str
+    exact: str
+    source: str
+    make: Callable[[ExportRequest], dict[str, Any]]
+    arithmetic: Callable[[ExportRequest, dict[str, Any]], Arithmetic]
+    suffixes: tuple[str, ...] = (".npz",)
+    copies_model: bool = False
+    pairings: tuple[str, ...] = ("half", "interleaved")
+    factor: bool = True
+    any_rope: bool = False
+    options: tuple[str, ...] = ("context",)
+    refusal: Callable[[ExportRequest], str] = _refuse_nothing
+    cannot: str = ""
+
+    @property
+    def lacks(self) -> str:
+        """Everything that it cannot carry, in words."""
+        lacks = [] if self.any_rope else ["sets for each head", "several axes"]
+        lacks += [] if len(self.pairings) == 2 else ["interleaved pairs"]
+        lacks += [] if self.factor else ["an attention factor"]
+        return ", ".join([*lacks, self.cannot] if self.cannot else lacks) or "nothing"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Everything that is known of one engine.
+
+    Attributes
+    ----------
+    name : str
+        As its makers write it; it is found in any spelling.
+    reading : Reading or None
+        How it reads a config's RoPE, where that is known: `rfrope.models.compare` asks it.
+    format : Format or None
+        How it is given frequencies, where it takes them: `rfrope.exports` writes it.
+    """
+
+    name: str
+    reading: Reading | None = None
+    format: Format | None = None

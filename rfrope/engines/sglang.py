@@ -1,0 +1,61 @@
+"""SGLang: ``get_rope`` with ``rope_parameters`` as transformers holds them."""
+
+from __future__ import annotations
+
+from rfrope._core.arguments import show
+from rfrope.engines import formats, formulas
+from rfrope.engines.record import ConfigRope, Engine, EngineRope, Reading, UnknownError
+
+_PARTIAL = ("phi3",)  # runs in the Llama class, which reads the part beside the dict; the others do not read it
+
+
+def _read(config: ConfigRope) -> EngineRope:
+    values, name = config.values, config.scheme
+    part = config.part if config.model_type in _PARTIAL else 1.0
+    base, factor = config.ladder(part), values.get("factor", 1.0)
+    match name:
+        case "default":
+            return EngineRope(base)
+        case "linear":
+            return EngineRope(base / formulas.require_float(factor))
+        case "llama3":
+            return EngineRope(formulas.llama3(base, values))
+        case "yarn":
+            attention = formulas.scale_yarn(factor)
+            mscale, everywhere = values.get("mscale"), values.get("mscale_all_dim")
+            if mscale is not None and everywhere is not None:
+                attention = formulas.divide_scales(factor, mscale, everywhere)
+            ignored = formulas.find_ignored(values, {"attention_factor": attention})
+            frequencies = formulas.yarn(base, values, factor, values["original_max_position_embeddings"])
+            return EngineRope(frequencies, attention, ignored_keys=ignored)
+        case "longrope":
+            original = values["original_max_position_embeddings"]
+            length = (
+                f"long_factor for a batch that holds a position above {original}, else short_factor; keys in a cache "
+                "keep their old frequencies"
+            )
+            return formulas.longrope(config, base, original, length, config.context, mscales=True)
+        case "dynamic" if "alpha" not in values:
+            slower = formulas.ntk(config, factor * factor - (factor - 1.0), part)
+            return EngineRope(slower, length="computed once, for a text of factor times the context")
+    raise UnknownError(f"the scheme {show(name)} was not read")
+
+
+ENGINE = Engine(
+    "SGLang",
+    Reading(
+        "0.5.23",
+        (
+            "python/sglang/srt/layers/rotary_embedding/factory.py (get_rope), base.py, yarn.py, rope_variant.py",
+            "python/sglang/srt/models/{llama,mistral,qwen2,qwen2_moe,qwen3,qwen3_moe}.py",
+        ),
+        _read,
+        ("llama", "mistral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+    ),
+    formats.config_format(
+        "as vLLM",
+        f"SGLang, srt/layers/rotary_embedding/factory.py of 108c36c and rope_variant.py of 0b1fd02; {formats.READ}",
+        formats.make_longrope_with_mscales,
+        pairings=("half",),
+    ),
+)

@@ -1,0 +1,75 @@
+"""vLLM: ``get_rope`` with ``rope_parameters`` as transformers holds them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rfrope._core.arguments import show
+from rfrope.engines import formats, formulas
+from rfrope.engines.record import ConfigRope, Engine, EngineRope, Reading, UnknownError
+
+
+def _read(config: ConfigRope) -> EngineRope:
+    values, context, base = config.values, config.context, config.ladder(config.part)
+    match config.scheme:
+        case "default":
+            return EngineRope(base, positions=context)
+        case "linear":
+            factor = formulas.require_float(values["factor"])
+            return EngineRope(base / factor, positions=math.ceil(context * factor))
+        case "llama3":
+            return EngineRope(formulas.llama3(base, values), positions=context)
+        case "yarn":
+            return _read_yarn(config, base)
+        case "longrope":
+            return _read_longrope(config, base)
+        case "dynamic" if "alpha" not in values:  # for the context itself, where nothing changes
+            return EngineRope(base, length="computed once, for a text as long as the context", positions=context)
+    raise UnknownError(f"the scheme {show(config.scheme)} was not read")
+
+
+def _read_yarn(config: ConfigRope, base: np.ndarray) -> EngineRope:
+    values = config.values
+    factor, original = formulas.require_keys(values, "factor", "original_max_position_embeddings")
+    mscale, everywhere = (float(values.get(key) or 0.0) for key in ("mscale", "mscale_all_dim"))
+    scale = formulas.scale_yarn(factor)
+    if mscale and everywhere:
+        scale = formulas.divide_scales(factor, mscale, everywhere)
+    if values.get("attention_factor") is not None:
+        scale = float(values["attention_factor"])
+    frequencies = formulas.yarn(base, values, factor, original)
+    return EngineRope(frequencies, scale, positions=math.ceil(original * factor))
+
+
+def _read_longrope(config: ConfigRope, base: np.ndarray) -> EngineRope:
+    original = config.values["original_max_position_embeddings"]
+    length = (
+        f"long_factor for every text of a server whose max_model_len is above {original} (it is {original} unless set "
+        "otherwise), else short_factor"
+    )
+    positions = config.context if config.seq_len > original else original
+    return formulas.longrope(config, base, original, length, positions, mscales=True)
+
+
+ENGINE = Engine(
+    "vLLM",
+    Reading(
+        "0.32.0",
+        (
+            "vllm/model_executor/layers/rotary_embedding/__init__.py (get_rope) and the modules beside it",
+            "vllm/transformers_utils/config.py (patch_rope_parameters)",
+            "vllm/config/model.py (max_model_len)",
+            "vllm/model_executor/models/{llama,mistral,mixtral,phi3,qwen2,qwen2_moe,qwen3,qwen3_moe}.py",
+        ),
+        _read,
+        ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+    ),
+    formats.config_format(
+        "as transformers, with ``short_mscale`` and ``long_mscale``",
+        f"vLLM 0.32.0, rotary_embedding/phi3_long_rope_scaled_rope.py; {formats.RUN}: get_rope",
+        formats.make_longrope_with_mscales,
+        pairings=("half",),
+    ),
+)
