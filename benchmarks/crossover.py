@@ -45,7 +45,7 @@ def fastest(task, repeats=5):
 def problem(axes, count, n_lags, kind):
     """Frequencies of a Gaussian law as turns, and lags on a grid or scattered over its box."""
     rng = np.random.default_rng(0)
-    turned = sums._Turned.of(rng.normal(size=(count, axes)))
+    turned = sums._Turned.from_frequencies(rng.normal(size=(count, axes)))
     side = max(1, round(n_lags ** (1.0 / axes)))
     lags = np.stack(np.meshgrid(*[np.arange(float(side))] * axes, indexing="ij"), axis=-1).reshape(-1, axes)
     if kind == "scattered":
@@ -57,9 +57,9 @@ def transform(turned, lags, kind):
     """Return the plan and the time of the transform, whatever the direct sum would cost."""
     grid = transforms.grid_of(lags) if kind == "grid" else None
     if grid:
-        plan = transforms.on_grid(turned.omega, len(lags), grid, sums._COSTS)
+        plan = transforms.plan_on_grid(turned.omega, len(lags), grid, sums._COSTS)
     else:
-        plan = transforms.scattered(turned.omega, lags, sums._COSTS)
+        plan = transforms.plan_scattered(turned.omega, lags, sums._COSTS)
     return (None, math.nan) if plan is None else (plan, fastest(lambda: sums._transformed(turned, lags, plan)))
 
 

@@ -171,12 +171,12 @@ def estimate_kernel(
     if n_sets:
         _check_sets(n_samples // n_sets, kernel, design)
         sets = _SetChunk(kernel, key, lags, quantity, design, n_samples // n_sets)
-        length = schedules.of_sets(n_samples // n_sets * (n_lags + kernel.n_columns + kernel.ndim))
+        length = schedules.sets_in_chunk(n_samples // n_sets * (n_lags + kernel.n_columns + kernel.ndim))
         summed = _summed(sets, n_sets, length, executor, progress, threaded, checkpoint)
         return _mean(summed, lags, 1.0, _is_held_by_many(summed, _SHARE))
     where = backend_place(_kernel_moments, lags)
     on_host = memory.as_numpy(lags).reshape(-1, kernel.ndim) if where == "cpu" else None
-    length = schedules.of_draws(where, on_host, n_lags, n_samples, kernel.n_columns, kernel.ndim)
+    length = schedules.draws_in_chunk(where, on_host, n_lags, n_samples, kernel.n_columns, kernel.ndim)
     task = _KernelChunk(kernel, key, lags, quantity)
     found = _summed(task, n_samples, length, executor, progress, threaded, checkpoint)
     return _mean(found, lags, 1.0, _are_trusted(task, found))
@@ -256,7 +256,7 @@ def estimate_scores(
     where = backend_place(_score_sums, lags, a, b) if design == "iid" else ""
     if not where:  # two trials at least stand beside their powers and those of all before
         capacity.check(256.0 * math.prod(shape), f"lags of shape {grid} beside q and k", "the number of lags")
-    length = schedules.of_trials(where, kernel.stated_law() is not None, width)
+    length = schedules.trials_in_chunk(where, kernel.stated_law() is not None, width)
     found = _summed(task, n_trials, length, executor, progress, memory.in_memory(a), checkpoint)
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
     mean = _mean(found, lags, size, _is_held_by_many(found, _SHARE))
@@ -333,10 +333,10 @@ class _SetChunk:
             omega = _omega_of_sets(self.kernel, self.design, self.key, self.n_blocks, start, length, self.lags)
             n_lags = math.prod(self.lags.shape[:-1])
             if n_lags * length * self.n_blocks <= sums.BUDGET:
-                return PowerSums.of(self._means(self.lags, omega, length), xp)
+                return PowerSums.from_values(self._means(self.lags, omega, length), xp)
             lags = xp.reshape(self.lags, (n_lags, self.kernel.ndim))
             parts = [self._means(lags[span], omega, length) for span in sums.parts(n_lags, length * self.n_blocks)]
-            return PowerSums.of(xp.reshape(xp.concat(parts), (*self.lags.shape[:-1], length)), xp)
+            return PowerSums.from_values(xp.reshape(xp.concat(parts), (*self.lags.shape[:-1], length)), xp)
 
     def _means(self, lags: Array, omega: Array, length: int) -> Array:
         """Means of the sets ``(*S, length)`` at some lags."""
@@ -363,7 +363,7 @@ class _ScoreChunk:
         with array.device_of(self.a):
             if self.design != "iid":
                 found = _scores_of_sets(self.kernel, self.design, self.key, self.lags, self.a, self.b, start, length)
-                return PowerSums.of(found, array.namespace(a=self.a))
+                return PowerSums.from_values(found, array.namespace(a=self.a))
             return PowerSums(length, *_score_sums(self.kernel, self.key, self.lags, self.a, self.b, start, length))
 
 
@@ -375,7 +375,7 @@ def _score_sums(
     kernel: Kernel, key: random.Key, lags: Array, a: Array, b: Array, start: int, length: int
 ) -> tuple[Array, Array, Array, Array]:
     """Mean and central power sums of orders 2 to 4 of the scores of trials start, ..., start + length - 1."""
-    found = PowerSums.of(_scores_of_sets(kernel, "iid", key, lags, a, b, start, length), array.namespace(a=a))
+    found = PowerSums.from_values(_scores_of_sets(kernel, "iid", key, lags, a, b, start, length), array.namespace(a=a))
     return found.mean, found.m2, found.m3, found.m4
 
 
@@ -389,9 +389,9 @@ def _scores_of_sets(
     def scores(lags: Array, a: Array, b: Array) -> Array:
         u = _phases(lags, omega, xp)
         u, a, b = xp.reshape(u, (*u.shape[:-1], length, a.shape[-1])), a[..., None, :], b[..., None, :]
-        return sums.Waves.of_phases(u, xp).total(a, b)
+        return sums.Waves.from_phases(u, xp).total(a, b)
 
-    return sums.at_some_lags(scores, lags, a, b, length * a.shape[-1], xp)
+    return sums.map_lags(scores, lags, a, b, length * a.shape[-1], xp)
 
 
 def _omega_of_sets(
@@ -469,7 +469,9 @@ class _Unsettled(Pending):
         omega = draw(self.kernel, self.key, 0, n)[0]
         known = np.array(array.to_host(self.sure)).reshape(-1)
         for span in sums.parts(len(self.lags), 8 * n):  # phases, values, deviations and their powers
-            seen = PowerSums.of(sums.waves_of_phases(_phases(self.lags[span], omega, np), self.quantity, np), np)
+            seen = PowerSums.from_values(
+                sums.waves_of_phases(_phases(self.lags[span], omega, np), self.quantity, np), np
+            )
             rare = self.variances[span] > 1.5 * seen.m2 / n  # draws not looked at hold much of the variance
             known[self.unsure[span]] = _is_held_by_many(seen, _SHARE) & ~rare
         xp, shape = array.namespace(sure=self.sure), self.sure.shape

@@ -1,9 +1,9 @@
 """Calls that work, and values that are wrong in each of their arguments, one at a time.
 
-`calls` holds a call of every public function, of every public method of `Rope` and `Kernel` and of every family of
-kernels; names of arguments come from signatures. `wrong` and `of_libraries` hold kinds of values that some argument
-somewhere should not have. Whether one is wrong for an argument is not said: a call may refuse it with an error that
-names this argument, or take it, and then gives what a formula of `accepted.py` says (`judged`).
+`calls` holds a call of every public function, of the methods of `Rope` and `Kernel`, and of every family of kernels;
+`wrong` holds values that some argument somewhere should not have. Whether one is wrong for an argument is not said: a
+call may refuse it, with an error that names this argument, or take it, and then gives what it gives for the same
+number, text or NumPy array in its plain form, without NaN (`judged`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import importlib.util
 import inspect
+import math
 import os
 import pathlib
 import re
@@ -20,25 +21,30 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
-import accepted
-import accepted_reports  # noqa: F401  # its checks join those of `accepted`
 import numpy as np
+from test_public_api import FUNCTIONS
 
 import rfrope
-from rfrope import analysis, bochner, designs, exports, frequencies, heads, kernels, models, moments, plotting, rotation
+from rfrope import (
+    analysis,
+    bochner,
+    designs,
+    exports,
+    frequencies,
+    heads,
+    kernels,
+    models,
+    moments,
+    plotting,
+    rotation,
+    scaling,
+)
 from rfrope._core.arguments import show
 
-from rfrope import scaling, storage  # isort: skip
-
-PUBLIC = (
-    *(rfrope, analysis, bochner, designs, exports, frequencies, heads, kernels, models, moments, plotting, rotation),
-    *(scaling, storage),
-)
-_PATIENCE = [120]  # seconds: a guard, not a measure
 GIANT = 2**30  # bytes that a call may ask for at most
+LONGEST = 3000  # characters of an error, which may show several values and list what was expected
 DOCUMENTED = (TypeError, ValueError, OSError, ModuleNotFoundError)
 FOREIGN = ("/numpy/", "/scipy/", "/numba/", "/torch/", "/matplotlib/", "/tqdm/", "/safetensors/", "importlib")
 
@@ -47,44 +53,32 @@ class HungError(BaseException):
     """A call that did not come back."""
 
 
-class Odd:
-    """An object that is nothing that a function could want."""
+class Shown:
+    """An object that is nothing that a function could want, with any `repr`."""
+
+    def __init__(self, text: Any) -> None:
+        self.text = text
 
     def __repr__(self) -> str:
-        return "<odd>"
+        if isinstance(self.text, Exception):
+            raise self.text
+        return self.text
 
 
-class Mute:
-    """An object that cannot even be shown."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError("not today")
-
-
-def wrong() -> dict[str, Any]:
-    """Values by what they are, made anew."""
-    return dict(_WRONG) | {"an iterator": iter([1.0, 2.0])}
-
-
-_WRONG: dict[str, Any] = {
+MUTE = Shown(RuntimeError("not today"))
+ALONE = {  # taken or refused, these have no simpler form
     "None": None,
     "True": True,
-    "np.True_": np.True_,
     "0": 0,
     "-1": -1,
     "2**32 - 1": 2**32 - 1,
     "10**400": 10**400,
-    "-10**400": -(10**400),
     "10**5000": 10**5000,
     "0.5": 0.5,
-    "-0.0": -0.0,
-    "nan": float("nan"),
-    "inf": float("inf"),
+    "nan": math.nan,
+    "inf": math.inf,
     "1e308": 1e308,
     "5e-324": 5e-324,
-    "np.float32": np.float32(0.707),
-    "np.float16": np.float16(2.0),
-    "np.int64": np.int64(3),
     "complex": 1j,
     "empty text": "",
     "text": "x",
@@ -92,76 +86,75 @@ _WRONG: dict[str, Any] = {
     "text with NUL": "a\0b",
     "bytes": b"3",
     "empty list": [],
-    "a list": [1.0, 2.0],
     "a ragged list": [[1.0], [1.0, 2.0]],
     "a list of text": ["a", "b"],
-    "a list of None": [None, None],
-    "a tuple": (1, 2),
     "a dict": {"a": 1},
     "a set": {1, 2},
-    "a range": range(3),
     "an array": np.array([1.0, 2.0]),
-    "an array of no axis": np.array(3.0),
     "an empty array": np.zeros((0, 4)),
+    "an array of three axes": np.ones((5, 4, 1)),
     "an array of NaN": np.full(2, np.nan),
-    "an array of objects": np.array([Odd(), None], dtype=object),
-    "an array of text": np.array(["a", "b"]),
+    "an array of objects": np.array([MUTE, None], dtype=object),
     "an array of times": np.array(["2020-01-01"], dtype="datetime64[D]"),
-    "an array of fields": np.zeros(2, dtype=[("a", "f8")]),
-    "a complex array": np.array([1j, 2.0]),
-    "an array of many axes": np.ones((1,) * 20),
     "a masked array": np.ma.masked_array([1.0, 2.0], mask=[True, False]),
-    "a module": os,
     "a class": int,
     "a function": lambda *arguments, **options: None,
-    "an object": Odd(),
-    "an Ellipsis": ...,
     "a path": pathlib.Path("/nowhere/at/all"),
-    "an exception": ValueError("x"),
-    "an array of three axes": np.ones((5, 4, 1)),
-    "an array of booleans": np.array([True, False]),
-    "a mute object": Mute(),
-    "a list of a mute object": [Mute()],
+    "a mute object": MUTE,
+    "a list of a mute object": [MUTE],
+    "an object of many words": Shown("long " * 2**18),
+    "an object that would hide what follows": Shown("\x1b[31mred\u202e\n"),
 }
 
 
-def of_libraries(good: Any) -> dict[str, Any]:
-    """Values of PyTorch, JAX and Dask, where they are installed: those wrong somewhere, and a good one as theirs."""
-    found = {}
+def wrong(good: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield kinds of values, the values, and what they are in their plain form; `good` is the one that is right."""
+    yield from ((kind, value, value) for kind, value in ALONE.items())
+    yield "np.True_", np.True_, True
+    yield "np.float32", np.float32(0.5), 0.5
+    yield "np.int64", np.int64(3), 3
+    yield "an array of no axis", np.array(3.0), 3.0
+    yield "a list", [1.0, 2.0], np.array([1.0, 2.0])
+    yield "a tuple", (1, 2), [1, 2]
+    yield "a range", range(3), [0, 1, 2]
+    yield "an iterator", iter([1.0, 2.0]), [1.0, 2.0]
     is_array = isinstance(good, np.ndarray | float) or (isinstance(good, list) and isinstance(good[0], float))
-    numbers = np.asarray(good if is_array else [], dtype=None if is_array else object)
-    plain = {
-        "a line": np.array([1.0, 2.0]),
-        "a number": np.array(3.0),
-        "nothing": np.zeros((0, 4)),
-        "NaN": np.full(4, np.nan),
-    }
-    plain |= {"integers": np.arange(3), "complex": np.array([1j, 2.0]), "true": np.array([True, False])}
-    plain |= {"the good value": numbers} if numbers.dtype.kind in "iuf" else {}
+    arrays = {"a line": np.array([1.0, 2.0]), "integers": np.arange(3), "nothing": np.zeros((0, 4))}
+    arrays |= {"the good value": np.asarray(good)} if is_array and np.asarray(good).dtype.kind in "iuf" else {}
+    for library, asarray in makers().items():
+        yield from ((f"{library}: {kind}", asarray(np.array(value)), value) for kind, value in arrays.items())
+    yield from ((kind, value, value) for kind, value in peculiar().items())
+
+
+@functools.cache
+def makers() -> dict[str, Callable[[np.ndarray], Any]]:
+    """Return how each installed library makes an array of one of NumPy's."""
+    found: dict[str, Any] = {}
     if importlib.util.find_spec("torch"):
+        found["torch"] = importlib.import_module("torch").from_numpy
+    if importlib.util.find_spec("jax"):
+        importlib.import_module("jax").config.update("jax_enable_x64", True)
+        found["jax"] = importlib.import_module("jax.numpy").asarray
+    if importlib.util.find_spec("dask"):
+        found["dask"] = importlib.import_module("dask.array").asarray
+    return found
+
+
+def peculiar() -> dict[str, Any]:
+    """Return arrays of other libraries that are not a rectangle of known numbers."""
+    found = {}
+    if "torch" in makers():
         import torch
 
-        found |= {f"torch: {kind}": torch.from_numpy(np.array(value)) for kind, value in plain.items()}
         parts = [torch.ones(2, dtype=torch.float64), torch.ones(3, dtype=torch.float64)]
         found["torch: nested"] = torch.nested.nested_tensor(parts)
         found["torch: jagged"] = torch.nested.nested_tensor(parts, layout=torch.jagged)
         found["torch: sparse"] = torch.eye(8, dtype=torch.float64).to_sparse()
+        found["torch: NaN"] = torch.full((4,), torch.nan)
         found["torch: meta"] = torch.ones(4, device="meta", dtype=torch.float64)
-        found["torch: 16 bits"] = torch.ones(4, dtype=torch.bfloat16)
-        found["torch: with a gradient"] = torch.ones(4, dtype=torch.float64, requires_grad=True)
-    if importlib.util.find_spec("jax"):
-        import jax
-
-        jax.config.update("jax_enable_x64", True)
-        found |= {f"jax: {kind}": jax.numpy.asarray(value) for kind, value in plain.items()}
-        found["jax: 16 bits"] = jax.numpy.ones(4, dtype="bfloat16")
-    if importlib.util.find_spec("dask"):
-        import dask.array
-
-        found |= {f"dask: {kind}": dask.array.asarray(value) for kind, value in plain.items()}
-        line = dask.array.ones(8, chunks=4)
+    if "dask" in makers():
+        line = makers()["dask"](np.ones(8)).rechunk(4)
         found["dask: an unknown length"] = line[line > 0.0]
-        found["dask: objects"] = dask.array.from_array(np.array([Odd(), None], dtype=object), chunks=2)
     return found
 
 
@@ -174,22 +167,15 @@ ALIASES = {
     **dict.fromkeys(("first", "second"), ("sets", "kernels")),
 }
 PATHS = ("path", "config", "folder", "model", "checkpoint", "rope", "what")
-# calls that are right, and take long: they show their progress
+# calls that are right with a large number, and take long: they show their progress
 LONG = {
-    ("estimate_kernel", "n_samples"),
-    *(("estimate_scores", "n_trials"), ("validate", "n_samples"), ("validate", "n_trials")),
-    *(
-        ("optimise", "starts"),
-        ("optimise", "max_lag"),
-        ("summarise", "context"),
-        ("plan", "context"),
-        ("plan", "trained_context"),
-    ),
+    *(("estimate_kernel", "n_samples"), ("estimate_scores", "n_trials"), ("validate", "n_samples")),
+    *(("validate", "n_trials"), ("designs.optimise", "starts"), ("designs.optimise", "max_lag")),
+    *(("analysis.summarise", "context"), ("analysis.plan", "context"), ("analysis.plan", "trained_context")),
 }
-OF_MODULES = ("layers.torch.RotaryEmbedding", "layers.torch.RotaryEmbedding.forward")
-OF_MODULES += ("layers.torch.RotaryEmbedding.rotate", "integrations.transformers.replace_rotary")
-BELOW = {"transport_points", "restore_shape", "deficits"}  # methods that modules of rfrope call with what is checked
-NOT_HERE = {"kernels.registry.register"}  # it changes the process: tests/kernels/test_registry.py has its bad input
+# fields that are NaN where there is one peak alone, or one token; and what a Rope says of where it came from
+LEFT_OUT = ("runner_up", "runner_up_value", "stderr", "source")
+NOT_HERE = {"kernels.register"}  # it changes the process: tests/kernels/test_registry.py has its bad input
 
 LADDER = np.array([1.0, 0.5, 0.25, 0.125])
 X = np.linspace(-1.0, 1.0, 24).reshape(3, 8)
@@ -201,7 +187,7 @@ FEW = {"rng": 0}
 
 @functools.lru_cache(maxsize=1)
 def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
-    """A call of every public function, by its name: the function, and arguments that it takes."""
+    """Return a call of every public function, by its name: the function, and arguments that it takes."""
     saved = folder / "rope.npz"
     if not saved.exists():
         rfrope.save(saved, ROPE)
@@ -233,7 +219,6 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         rotation.grid_positions: {"shape": (2, 3)},
         rotation.mrope_positions: {"segments": [2, (1, 2, 2)]},
         rotation.packed_positions: {"cu_seqlens": [0, 2, 3]},
-        rotation.Rope: {"frequencies": LADDER},
         rfrope.geometric: {"n_blocks": 4},
         rfrope.arithmetic: {"n_blocks": 4, "step": 0.1},
         frequencies.pixel: {"n_blocks": 4},
@@ -327,65 +312,44 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         plotting.attention: {"result": heads.positional_attention(LADDER, 16)},
         plotting.validation: {"result": rfrope.validate(gaussian, n_samples=64, n_trials=8, rng=0)},
     }
+    named = {name: (FUNCTIONS[name], made[FUNCTIONS[name]]) for name in public_names() if FUNCTIONS[name] in made}
     law = rfrope.kernel("gaussian", scale=8.0)
-    made |= {
-        ROPE.rotate: {"x": X, "positions": np.arange(3), "out": np.empty_like(X)},
-        ROPE.scores: {"q": X, "k": X, "q_positions": np.arange(3), "k_positions": np.arange(3)},
-        ROPE.table: {"positions": np.arange(3)},
-        law.phi: {"lags": lags},
-        law.phi2: {"lags": lags},
-        law.density: {"omega": lags},
-        law.transport: {"u": np.array([0.25, 0.5, 0.875])},
-        law.rescale: {"scale": 2.0},
-        law.warp: {"matrix": [[2.0]]},
+    at = np.arange(3)
+    named |= {
+        "Rope": (rfrope.Rope, {"frequencies": LADDER}),
+        "Rope.rotate": (ROPE.rotate, {"x": X, "positions": at, "out": np.empty_like(X)}),
+        "Rope.scores": (ROPE.scores, {"q": X, "k": X, "q_positions": at, "k_positions": at}),
+        "Rope.table": (ROPE.table, {"positions": at}),
+        "Kernel.phi": (law.phi, {"lags": lags}),
+        "Kernel.phi2": (law.phi2, {"lags": lags}),
+        "Kernel.density": (law.density, {"omega": lags}),
+        "Kernel.transport": (law.transport, {"u": np.array([0.25, 0.5, 0.875])}),
+        "Kernel.rescale": (law.rescale, {"scale": 2.0}),
+        "Kernel.warp": (law.warp, {"matrix": [[2.0]]}),
+        "threads": (_threads, {"count": 1}),
+        "axial": (_axial, {"first": LADDER, "second": LADDER[:2], "order": "chunked"}),
+        "kernels.axes": (_axes, {"first": law, "second": rfrope.kernel("cauchy")}),
     }
     for record in kernels.records():
         example = kernels.parse(record.example)
-        made[type(example)] = {field.name: getattr(example, field.name) for field in dataclasses.fields(example)}
-    if importlib.util.find_spec("torch"):
-        from rfrope.layers.torch import RotaryEmbedding
+        values = {field.name: getattr(example, field.name) for field in dataclasses.fields(example)}
+        named[f"family {record.name}"] = (record.factory, values)
+    return named | (_modules() if "torch" in makers() else {})
 
-        module = RotaryEmbedding(ROPE)
-        made |= {
-            RotaryEmbedding: {"rope": LADDER},
-            module.forward: {"q": features_of_torch(2), "k": features_of_torch(1), "positions": np.arange(3)},
-            module.rotate: {"x": features_of_torch(2), "positions": np.arange(3)},
-        }
-    named = {name_of(function): (function, arguments) for function, arguments in made.items()}
-    if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
-        named["integrations.transformers.replace_rotary"] = (_replaced, {"model": _model(), "rope": LADDER})
-    return named | {
-        "_core.parallel.threads": (_threads, {"count": 1}),
-        "frequencies.axes.axial": (_axial, {"first": LADDER, "second": LADDER[:2], "order": "chunked"}),
-        "kernels.algebra.axes": (_axes, {"first": law, "second": rfrope.kernel("cauchy")}),
+
+def _modules() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    """Return calls of the module for PyTorch."""
+    import torch
+
+    from rfrope.layers.torch import RotaryEmbedding
+
+    module, at = RotaryEmbedding(ROPE), np.arange(3)
+    q, k = (torch.linspace(-1.0, 1.0, 24 * n, dtype=torch.float64).reshape(1, n, 3, 8) for n in (2, 1))
+    return {
+        "RotaryEmbedding": (RotaryEmbedding, {"rope": LADDER}),
+        "RotaryEmbedding.forward": (module.forward, {"q": q, "k": k, "positions": at}),
+        "RotaryEmbedding.rotate": (module.rotate, {"x": q, "positions": at}),
     }
-
-
-def features_of_torch(heads: int) -> Any:
-    """Return queries or keys ``(1, heads, 3, 8)``."""
-    import torch
-
-    return torch.linspace(-1.0, 1.0, 24 * heads, dtype=torch.float64).reshape(1, heads, 3, 8)
-
-
-@functools.cache
-def _model() -> Any:
-    import torch
-    import transformers
-
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 8, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 2}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_attention_heads=2)).eval()
-
-
-def _replaced(model: Any, rope: Any) -> Any:
-    """Logits of a model that turns by a Rope."""
-    import torch
-
-    from rfrope.integrations.transformers import replace_rotary
-
-    with torch.no_grad(), replace_rotary(model, rope):
-        return model(torch.arange(5)[None]).logits.numpy()
 
 
 def _threads(count: Any) -> Any:
@@ -405,41 +369,29 @@ def _bell(x: Any) -> Any:
     return np.exp(-0.5 * np.asarray(x) ** 2)
 
 
-def pairs(name: str, function: Any, arguments: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Arguments of a call, and all that is to be put into them, by kind; calls that take long are left out."""
-    for argument in arguments_of(function):
-        for kind, value in {**wrong(), **of_libraries(arguments.get(argument))}.items():
-            if kind != "2**32 - 1" or (name.rpartition(".")[2], argument) not in LONG:
-                yield argument, kind, value
-
-
-def name_of(function: Any) -> str:
-    return f"{function.__module__.removeprefix('rfrope.')}.{function.__qualname__}"
-
-
-def public() -> dict[str, Any]:
-    """All public functions that take arguments, `Rope`, and the methods of `Rope` and `Kernel` that do."""
-    found = {}
-    for module in PUBLIC:
-        for name in module.__all__:
-            value = getattr(module, name)
-            if (inspect.isfunction(value) and inspect.signature(value).parameters) or value is rfrope.Rope:
-                found[name_of(value)] = value
-    for owner in (rfrope.Rope, rfrope.Kernel):
-        for name, value in vars(owner).items():
-            if name[0] != "_" and name not in BELOW and inspect.isfunction(value) and arguments_of(value) != ["self"]:
-                found[name_of(value)] = value
-    return found
+def public_names() -> list[str]:
+    """Return names of public functions and methods that take arguments, each once."""
+    first = {id(function): name for name, function in reversed(FUNCTIONS.items())}
+    return [name for name in first.values() if inspect.signature(FUNCTIONS[name]).parameters]
 
 
 def names() -> list[str]:
-    """Names of all calls, of modules that are not installed here, too."""
-    families = [name_of(record.factory) for record in kernels.records()]
-    return sorted({*public(), *families, *OF_MODULES} - NOT_HERE)
+    """Return names of all calls, of modules that are not installed here, too."""
+    families = [f"family {record.name}" for record in kernels.records()]
+    modules = ["RotaryEmbedding", "RotaryEmbedding.forward", "RotaryEmbedding.rotate"]
+    return ["Rope", *(name for name in public_names() if name not in NOT_HERE), *families, *modules]
+
+
+def pairs(name: str, function: Any, arguments: dict[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield arguments of a call, and all that is to be put into them; calls that take long are left out."""
+    for argument in arguments_of(function):
+        for kind, value, plain in wrong(arguments.get(argument)):
+            if kind != "2**32 - 1" or (name, argument) not in LONG:
+                yield argument, kind, value, plain
 
 
 def arguments_of(function: Any) -> list[str]:
-    """Names of the arguments that can be wrong: all but those in any number."""
+    """Return names of the arguments that can be wrong: all but those in any number."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [p.name for p in inspect.signature(function).parameters.values() if p.kind not in kinds]
 
@@ -452,59 +404,74 @@ def called(function: Any, arguments: dict[str, Any]) -> Any:
     return function(*first, **given)
 
 
-def judged(function: Any, arguments: dict[str, Any], name: str, value: Any, of: str = "") -> tuple[bool, str]:
-    """Whether a call refuses a value, and what is wrong with how it does, or with what it gives; empty if nothing is.
-
-    `of` is the name of the call in `accepted.CHECKS`.
-    """
-    given = {**arguments, name: value}
+def judged(function: Any, arguments: dict[str, Any], name: str, value: Any, plain: Any = None) -> tuple[bool, str]:
+    """Return whether a call refuses a value, and what is wrong with how it does, or with what it gives."""
     try:
         with watched():
-            found = called(function, given)
+            found = called(function, {**arguments, name: value})
     except HungError:
         return True, "it hangs"
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        told = f"{type(error).__name__} ({last.filename.rpartition('/rfrope/')[2]}:{last.lineno}): {error!s:.200}"
+        text = f"{type(error).__name__} ({last.filename.rpartition('/rfrope/')[2]}:{last.lineno}): {error!s:.200}"
         if not isinstance(error, DOCUMENTED) or any(part in last.filename for part in FOREIGN):
-            return True, told
-        return True, "" if _names(name, value, arguments_of(function), error) else f"does not name it: {told}"
-    if getattr(value, "is_meta", False):  # it has a shape alone, and so has what it gives
-        if of == "models.auditing.audit":
-            return False, ""  # what it finds there depends on values
-        plain = called(function, {**given, name: value.new_ones(value.shape, device="cpu")})
-        same = _shapes(found) == _shapes(plain)
-        return False, "" if same else f"it is taken, and gives shapes {_shapes(found)}; ones give {_shapes(plain)}"
-    return False, _checked(found, function, given, of)
+            return True, text
+        if (
+            len(str(error)) > LONGEST + len(value if isinstance(value, str) else "")
+            or not str(error).replace("\n", "").isprintable()
+        ):
+            return True, f"too long, or not printable: {text}"
+        return True, "" if _names(name, value, arguments_of(function), error) else f"does not name it: {text}"
+    if getattr(value, "is_meta", False):
+        return False, ""  # a result without values
+    if value is not plain:
+        try:
+            expected = called(function, {**arguments, name: plain})
+        except DOCUMENTED as error:
+            unseen = type(value).__module__.startswith(("jax", "dask"))  # nobody looks at their values
+            return False, "" if unseen else f"it is taken, but in its plain form refused: {error!s:.200}"
+        if not alike(numbers(found), numbers(expected)):
+            return False, f"it is taken, and gives {found!r:.100}; its plain form gives {expected!r:.100}"
+    if _finite(plain) and np.any(np.isnan(numbers(found))):
+        return False, f"it is taken, and gives NaN: {found!r:.100}"
+    return False, ""
 
 
-def _shapes(value: Any) -> Any:
-    """Shapes of all arrays of a result."""
-    if dataclasses.is_dataclass(value):
-        return [_shapes(getattr(value, field.name)) for field in dataclasses.fields(value)]
-    if isinstance(value, list | tuple):
-        return [_shapes(one) for one in value]
-    return tuple(getattr(value, "shape", ()))
+def alike(found: np.ndarray, expected: np.ndarray) -> bool:
+    """Return whether two lines of numbers are the same to the rounding of float32."""
+    return found.shape == expected.shape and np.allclose(found, expected, rtol=1e-6, atol=1e-6, equal_nan=True)
 
 
-def _checked(found: Any, function: Any, given: dict[str, Any], of: str) -> str:
-    """What is wrong with the result of a call; empty if nothing is."""
-    check = accepted.CHECKS.get(of)
-    if check is None:
-        return "it is taken, and no formula says what it gives"
-    defaults = {one.name: one.default for one in inspect.signature(function).parameters.values()}
+def _finite(value: Any) -> bool:
+    """Return whether a value has no NaN or infinity, and is not so large that what is made of it has."""
     try:
-        whole = {name: accepted.plain(value) for name, value in {**defaults, **given}.items()}
-        with np.errstate(all="ignore"):
-            check(found, SimpleNamespace(self=getattr(function, "__self__", None), **whole))
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return f"it is taken, and gives something else: {type(error).__name__} (line {last.lineno}): {error!s:.200}"
-    return ""
+        return bool(np.all(np.abs(np.asarray(value, dtype=np.float64)) < 1e300))
+    except (TypeError, ValueError, OverflowError):
+        return True
+
+
+def numbers(value: Any) -> np.ndarray:
+    """Return all numbers of a result, of arrays and records inside, in one line."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return np.concatenate([np.zeros(0), *map(numbers, value)])
+    if dataclasses.is_dataclass(value):
+        return numbers([getattr(value, one.name) for one in dataclasses.fields(value) if one.name not in LEFT_OUT])
+    if hasattr(value, "detach"):
+        value = value.detach().numpy()
+    if hasattr(value, "shape") or isinstance(value, int | float | complex):
+        value = np.ravel(np.asarray(value))
+        return np.concatenate([value.real, value.imag]) if value.dtype.kind == "c" else _floats(value)
+    return np.zeros(0)
+
+
+def _floats(value: np.ndarray) -> np.ndarray:
+    return value.astype(np.float64) if value.dtype.kind in "biuf" else np.zeros(0)
 
 
 def _names(name: str, value: Any, arguments: list[str], error: BaseException) -> bool:
-    """Whether a message names an argument: it begins so, or names another that it conflicts with, or shows a path."""
+    """Return whether a message names an argument, or another that it conflicts with, or shows a path."""
     message, names = str(error), (name, *ALIASES.get(name, ()))
     if name in PATHS and isinstance(value, str | os.PathLike) and str(value)[:60] in message:
         return True
@@ -515,18 +482,7 @@ def _names(name: str, value: Any, arguments: list[str], error: BaseException) ->
 
 
 @contextmanager
-def patience(seconds: int) -> Iterator[None]:
-    """Call it hung sooner."""
-    before = _PATIENCE[0]
-    _PATIENCE[0] = seconds
-    try:
-        yield
-    finally:
-        _PATIENCE[0] = before
-
-
-@contextmanager
-def watched() -> Iterator[None]:
+def watched(seconds: int = 120) -> Iterator[None]:
     """Raise `HungError` in what takes very long (a guard, not a measure), MemoryError in what asks for over 1 GiB."""
 
     def hung(*_: Any) -> None:
@@ -537,7 +493,7 @@ def watched() -> Iterator[None]:
     with open("/proc/self/statm", encoding="ascii") as file:
         held = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + GIANT, limits[1]))
-    signal.alarm(_PATIENCE[0])
+    signal.alarm(seconds)
     try:
         yield
     finally:

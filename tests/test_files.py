@@ -97,7 +97,7 @@ def test_what_is_no_regular_file_is_refused_at_once(reader, kind, tmp_path, monk
     if (reader, kind) == ("checkpoint", "nothing"):
         call(path)  # it makes one
         return
-    with bad_input.patience(30), bad_input.watched(), pytest.raises((OSError, ValueError)):
+    with bad_input.watched(30), pytest.raises((OSError, ValueError)):
         call(path)
 
 
@@ -105,7 +105,7 @@ def test_what_is_no_regular_file_is_refused_at_once(reader, kind, tmp_path, monk
 def test_the_refusal_says_what_is_expected(kind, tmp_path):
     path = tmp_path / "strange.json"
     STRANGE[kind](path)
-    with bad_input.patience(30), bad_input.watched(), pytest.raises(OSError, match=f"^{path} is not a regular file; e"):
+    with bad_input.watched(30), pytest.raises(OSError, match=f"^{path} is not a regular file; e"):
         rfrope.from_config(path)
 
 
@@ -172,7 +172,7 @@ def test_the_file_that_was_looked_at_is_the_one_that_is_read(tmp_path, monkeypat
         return found
 
     monkeypatch.setattr(os, "fstat", swapped)
-    with bad_input.patience(30), bad_input.watched():
+    with bad_input.watched(30):
         assert rfrope.from_config(path)[0].n_blocks == 4
 
 
@@ -181,7 +181,7 @@ def test_leftovers_that_became_something_else_are_left(tmp_path):
     left = tmp_path / ".rfrope-0123456789abcdef.tmp"
     os.mkfifo(left)
     os.utime(left, (0, 0))
-    with bad_input.patience(30), bad_input.watched():
+    with bad_input.watched(30):
         rfrope.save(tmp_path / "rope.npz", ROPE)
     assert left.exists()
 

@@ -416,7 +416,7 @@ def exact_moments(values) -> tuple[float, float, float, float]:
 
 
 def merged(values: np.ndarray, cuts: list[int]) -> PowerSums:
-    parts = [PowerSums.of(part, np) for part in np.split(values, sorted(cuts)) if part.size]
+    parts = [PowerSums.from_values(part, np) for part in np.split(values, sorted(cuts)) if part.size]
     return functools.reduce(PowerSums.merge, parts)
 
 
@@ -465,7 +465,7 @@ def test_a_lost_term_of_the_merge_shows():
     values = np.random.default_rng(5).exponential(size=50)
     sums = merged(values, [20])
     for order in ("m2", "m3", "m4"):
-        parts = [PowerSums.of(part, np) for part in np.split(values, [20])]
+        parts = [PowerSums.from_values(part, np) for part in np.split(values, [20])]
         without = sum(getattr(part, order) for part in parts)  # as if the means were equal
         with pytest.raises(AssertionError):
             assert_sums(dataclasses.replace(sums, **{order: without}), values, 1e-11)

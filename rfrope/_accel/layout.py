@@ -40,7 +40,7 @@ def positions_and_frequencies(a: Any, b: Any, addresses: tuple[int, int]) -> tup
     return Operand(addresses[0], a.shape[:-1], a.strides[:-1]), Operand(addresses[1], *heads, step_along(b, -2))
 
 
-def by_head(omega: Any, lags: Any) -> tuple[Any, Any]:
+def head_rows(omega: Any, lags: Any) -> tuple[Any, Any]:
     """Frequencies ``(*H, n, k)`` and rows of lags ``(*H, L, k)`` for sums at each; one set has all lags in one row."""
     heads = lags.shape[:-2] if omega.shape[:-2] else ()
     return omega, lags.reshape(*heads, math.prod(lags.shape[len(heads) : -1]), lags.shape[-1])
@@ -69,7 +69,10 @@ def spread(shape: tuple[int, ...], strides: Strides, leading: tuple[int, ...]) -
 
 
 def reach(axis: tuple[int, ...]) -> tuple[int, int]:
-    """How far apart neighbours on an axis are. Reading in order matters more than writing: stores can be combined."""
+    """Return the distances of neighbours on an axis, in x and in y.
+
+    Reading in order matters more than writing: stores can be combined.
+    """
     return abs(axis[X]), abs(axis[Y])
 
 

@@ -1,4 +1,4 @@
-"""How many draws or trials make one chunk of an estimate: plain functions of the arguments of a call.
+"""Numbers of draws or trials in one chunk of an estimate: plain functions of the arguments of a call.
 
 Chunks are merged in order, so their length enters the last bits of a result; it must not depend on threads or on what
 else the machine does. It does depend on where the work is done ("cpu", "cuda", or "" for the generic functions): what
@@ -20,13 +20,13 @@ _USEFUL_LANES = 256  # trials that a chunk has at least on the CPU, unless that 
 _MOST_NUMBERS = 2**28
 
 
-def of_sets(width: int) -> int:
-    """How many randomised sets make a chunk, if each needs `width` numbers."""
+def sets_in_chunk(width: int) -> int:
+    """Return how many randomised sets make a chunk, if each needs `width` numbers."""
     return min(_LONGEST, _power_of_two(_ELEMENTS // max(1, width)))
 
 
-def of_draws(where: str, lags: np.ndarray | None, n_lags: int, n_samples: int, draws: int, axes: int) -> int:
-    """How many draws of a kernel make a chunk; `lags` are ``(n_lags, axes)`` on the CPU, and None elsewhere.
+def draws_in_chunk(where: str, lags: np.ndarray | None, n_lags: int, n_samples: int, draws: int, axes: int) -> int:
+    """Return how many draws of a kernel make a chunk; `lags` are ``(n_lags, axes)`` on the CPU, and None elsewhere.
 
     A loop's memory does not grow with the lags, and a transform pays more with more draws. A device needs
     many draws to be filled at few lags.
@@ -34,7 +34,7 @@ def of_draws(where: str, lags: np.ndarray | None, n_lags: int, n_samples: int, d
     if where == "cuda":
         return _power_of_two(min(2**20, 2**24 // (draws + axes)))
     if lags is None:
-        return of_sets(n_lags + draws + axes)
+        return sets_in_chunk(n_lags + draws + axes)
     if transforms.may_pay(min(_DRAWS, n_samples), n_lags, axes, transforms.CPU) and (
         axes == 1 or transforms.grid_of(lags) is not None
     ):
@@ -45,10 +45,10 @@ def of_draws(where: str, lags: np.ndarray | None, n_lags: int, n_samples: int, d
     return length
 
 
-def of_trials(where: str, stated: bool, width: int) -> int:
-    """How many trials of a score make a chunk, if each needs `width` numbers: some milliseconds of work."""
+def trials_in_chunk(where: str, stated: bool, width: int) -> int:
+    """Return how many trials of a score make a chunk, if each needs `width` numbers: some milliseconds of work."""
     if not where:
-        return of_sets(width)
+        return sets_in_chunk(width)
     usual, width = (_TABLED if stated else _TRANSPORTED)[where], max(1, width)
     fitting = max(4, usual // width, min(_USEFUL_LANES, _MOST_NUMBERS // width) if where == "cpu" else 0)
     return min(_MOST_TRIALS[where], _power_of_two(fitting))

@@ -1,6 +1,6 @@
 """Plans of non-uniform fast Fourier transforms: what lags and frequencies allow, and what it would cost.
 
-Nothing here transforms: leaves for the CPU and for CUDA devices do, each at its own prices. Lags and frequencies are
+Nothing here transforms: backends for the CPU and for CUDA devices do, each at its own prices. Lags and frequencies are
 NumPy arrays.
 """
 
@@ -85,7 +85,7 @@ class Plan:
 
 
 def may_pay(count: int, n_lags: int, axes: int, costs: Costs) -> bool:
-    """Whether a transform could pay at all, on the smallest grid that there can be."""
+    """Say whether a transform could pay at all, on the smallest grid that there can be."""
     if axes > len(costs.call) or not count or not n_lags:
         return False
     least = costs.call[axes - 1] + count * costs.point[axes - 1]
@@ -157,7 +157,7 @@ def _fractional_step(values: np.ndarray, span: float) -> float:
 
 
 def _is_exact(origin: float, step: float, largest: float) -> bool:
-    """Whether all points of a grid are multiples of one power of two, small enough to be floats."""
+    """Say whether all points of a grid are multiples of one power of two, small enough to be floats."""
     denominator = max(origin.as_integer_ratio()[1], step.as_integer_ratio()[1])
     return largest <= 2.0**53 / denominator if denominator < 2**1000 else False
 
@@ -172,15 +172,15 @@ def plan(omega: np.ndarray, lags: np.ndarray, grid: Grid | None, costs: Costs) -
     """
     if not _is_within(omega) or not _is_within(lags):
         return None
-    plans = [] if grid is None else [on_grid(omega, len(lags), grid, costs)]
+    plans = [] if grid is None else [plan_on_grid(omega, len(lags), grid, costs)]
     if grid is None or any(axis.loss for axis in grid):
-        plans.append(scattered(omega, lags, costs))
+        plans.append(plan_scattered(omega, lags, costs))
     direct = omega.shape[0] * len(lags) * costs.pair(omega.shape[1])
     paying = [plan for plan in plans if plan is not None and plan.cost < direct]
     return min(paying, key=lambda plan: plan.cost) if paying else None
 
 
-def on_grid(omega: np.ndarray, n_lags: int, grid: Grid, costs: Costs) -> Plan | None:
+def plan_on_grid(omega: np.ndarray, n_lags: int, grid: Grid, costs: Costs) -> Plan | None:
     """Type 1: frequencies at which the grid's own rounding would be seen stay outside."""
     count, k = omega.shape
     rows = math.prod(axis.count for axis in grid[1:])
@@ -202,7 +202,7 @@ def finer(modes: int) -> int:
     return max(2 * modes, 26)
 
 
-def scattered(omega: np.ndarray, lags: np.ndarray, costs: Costs) -> Plan | None:
+def plan_scattered(omega: np.ndarray, lags: np.ndarray, costs: Costs) -> Plan | None:
     """Type 3: its grid is as large as the product of both ranges, so the largest frequencies may stay outside."""
     count, k = omega.shape
     reach = 0.5 * (np.max(lags, axis=0) - np.min(lags, axis=0))

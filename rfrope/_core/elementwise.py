@@ -20,14 +20,14 @@ def special_functions(xp: ModuleType) -> Any:
     return name and importlib.import_module(name)
 
 
-def by_blocks(function: Callable[[Array, ModuleType], Array], x: Array, xp: ModuleType) -> Array:
+def map_blocks(function: Callable[[Array, ModuleType], Array], x: Array, xp: ModuleType) -> Array:
     """Return ``function(x, xp)`` for an elementwise function of many operations: one task a block for Dask."""
     if array.library_of(xp) != "dask":
         return function(x, xp)
     return x.map_blocks(lambda block: function(block, array.namespace(block=block)), dtype=x.dtype)
 
 
-def by_spans(
+def map_spans(
     call: Callable[[slice], Array], count: int, like: Array, xp: ModuleType, *, each: int = 1, axis: int = -1
 ) -> Array:
     """Return what a call gives for spans of `count` things, joined along the first axis or the last (`axis` 0 or -1).
@@ -56,7 +56,7 @@ def joined(parts: Iterable[Array], count: int, xp: ModuleType, *, axis: int = -1
     return found
 
 
-def on_host(
+def map_on_host(
     function: Callable[[np.ndarray], np.ndarray], x: Array, xp: ModuleType, name: str, *, last_axis: int | None = None
 ) -> Array:
     """Apply a NumPy function to an array of any library, for special functions that only SciPy has.

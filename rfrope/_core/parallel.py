@@ -170,7 +170,10 @@ def ordered_map(task: Callable[[Item], Result], items: Sequence[Item], n_threads
 
 
 class _Work:
-    """What the threads of one call share. One thread at a time holds the interpreter, so every index is taken once."""
+    """State shared by the threads of one call.
+
+    One thread at a time holds the interpreter, so every index is taken once.
+    """
 
     def __init__(self, task: Callable[[Any], Any], items: Sequence[Any], room: int) -> None:
         self.results: dict[int, Any] = {}
@@ -250,7 +253,7 @@ class Part(Protocol):
 
     @property
     def n(self) -> int:
-        """How many."""
+        """Number of draws."""
 
     def merge(self, other: Self, /) -> Self:
         """Combine it with that of the chunks that follow."""

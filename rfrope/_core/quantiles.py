@@ -224,7 +224,7 @@ def polynomials(
         return np.ldexp(1.0 + (piece + 0.5 + x) / pieces, octave - OCTAVES - 1)
 
     with np.errstate(all="ignore"):
-        found = _through(nodes, function(places(nodes)).T)
+        found = _interpolated(nodes, function(places(nodes)).T)
         exact, value = function(places(between)), np.zeros((len(parts), terms - 1))
         for power in range(terms - 1, -1, -1):
             value = value * between + found[power][:, None]
@@ -233,7 +233,7 @@ def polynomials(
     return np.ascontiguousarray(found.T), good
 
 
-def _through(nodes: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _interpolated(nodes: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Coefficients, lowest first, of polynomials through values ``(node, ...)``: the method of Björck and Pereyra.
 
     Newton's differences, then powers: a matrix would be ill-conditioned, and its solution depend on the BLAS.
@@ -298,7 +298,7 @@ class Interpolant:
         rows, kinds, new = rows.copy(), kinds.copy(), np.unique(part[found == _NOT_MADE])
         for number, function in enumerate(self._functions):
             own = new[new // (OCTAVES * _PIECES) == number]
-            smooth = _over_what_vanishes(function) if self._vanish else function
+            smooth = _divided_by_zero_at_half(function) if self._vanish else function
             made, good = polynomials(smooth, own - number * OCTAVES * _PIECES, _PIECES, _TERMS, _ERROR)
             rows[:, own], kinds[own] = np.where(good[:, None], made, 0.0).T, np.where(good, _GOOD, _REFUSED)
         self._table = rows, kinds
@@ -313,5 +313,5 @@ class Interpolant:
         return found
 
 
-def _over_what_vanishes(function: Function) -> Function:
+def _divided_by_zero_at_half(function: Function) -> Function:
     return lambda v: function(v) / (1.0 - 2.0 * v)

@@ -86,12 +86,12 @@ def matern(nu: float, t: Array, xp: ModuleType) -> Array:
         return _matern_uniform(nu, t, xp)
     if (2.0 * nu) % 2.0 == 1.0:
         return _matern_half_integer(nu, t, xp)
-    return elementwise.by_blocks(partial(_matern_recurrence, nu), t, xp)
+    return elementwise.map_blocks(partial(_matern_recurrence, nu), t, xp)
 
 
 def bessel_k0(t: Array, xp: ModuleType) -> Array:
     """K_0(t) for t >= 0, infinite at 0; relative error below 1e-14 for t up to 700, where it underflows soon."""
-    return elementwise.by_blocks(_bessel_k0, t, xp)
+    return elementwise.map_blocks(_bessel_k0, t, xp)
 
 
 def _bessel_k0(t: Array, xp: ModuleType) -> Array:
@@ -133,7 +133,7 @@ def sphere_mean_cos(order: float, t: Array, xp: ModuleType) -> Array:
     ``sin t / t``, or from J_0 and J_1. The absolute error is below 1e-14, beside what the rounding of t means, for
     orders up to 8.
     """
-    return elementwise.by_blocks(partial(_sphere_mean_cos, order), t, xp)
+    return elementwise.map_blocks(partial(_sphere_mean_cos, order), t, xp)
 
 
 def sphere_near(order: float, square: Array) -> Array:

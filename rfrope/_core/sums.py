@@ -1,8 +1,8 @@
 """The one sum of the library: ``sum_i A_i cos u_i + B_i sin u_i`` over the blocks, its slopes and its squares.
 
-Whatever is summed over the blocks is summed here: exact phases, in bounded memory (`over_blocks`, `derivatives`,
-`falls`, `mean_cos`), at all sums of two lags (`on_grid`, `of_phasors`), or waves that are at hand because each block is
-wanted too (`Waves`).
+Whatever is summed over the blocks is summed here: exact phases, in bounded memory (`sum_blocks`, `derivatives`,
+`falls`, `mean_cos`), at all sums of two lags (`sum_on_grid`, `sum_phasors`), or waves that are at hand because
+each block is wanted too (`Waves`).
 Averages over draws keep sums of powers, merged in any number of parts (`MeanSums`, `PowerSums`).
 """
 
@@ -38,25 +38,25 @@ class Waves(NamedTuple):
     xp: ModuleType
 
     @classmethod
-    def of(cls, angles: Angles) -> Waves:
+    def from_angles(cls, angles: Angles) -> Waves:
         """Exact ones."""
         return cls(*cos_sin(angles), angles.xp)
 
     @classmethod
-    def of_phases(cls, phases: Array, xp: ModuleType) -> Waves:
+    def from_phases(cls, phases: Array, xp: ModuleType) -> Waves:
         """Those of phases as they are."""
         return cls(xp.cos(phases), xp.sin(phases), xp)
 
-    def at(self, row: int) -> Waves:
+    def row(self, row: int) -> Waves:
         """Those at one of the lags, of waves ``(L, D)``."""
         return self._replace(cos=self.cos[row, ...], sin=self.sin[row, ...])
 
-    def by_block(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
+    def block_terms(self, cosine: Array, sine: Array) -> tuple[Array, Array]:
         """``A_i cos u_i`` and ``B_i sin u_i`` of each block."""
         return cosine * self.cos, sine * self.sin
 
     def summed(self, cosine: Array | None, sine: Array | None) -> tuple[Array, Array]:
-        """Sum the cosines, and the sines; coefficients as in `over_blocks`."""
+        """Sum the cosines, and the sines; coefficients as in `sum_blocks`."""
         return weighted(cosine, self.cos, self.xp), 0.0 if sine is None else weighted(sine, self.sin, self.xp)
 
     def total(self, cosine: Array | None, sine: Array | None) -> Array:
@@ -81,7 +81,7 @@ class Waves(NamedTuple):
 # -- exact phases, in bounded memory ----------------------------------------------------------------------------------
 
 
-def over_blocks(angles: Angles, cosine: Array | None = None, sine: Array | None = None) -> tuple[Array, Array]:
+def sum_blocks(angles: Angles, cosine: Array | None = None, sine: Array | None = None) -> tuple[Array, Array]:
     """Sum ``cosine_i cos u_i`` and ``sine_i sin u_i`` over the blocks, from exact phases.
 
     Parameters
@@ -99,7 +99,7 @@ def over_blocks(angles: Angles, cosine: Array | None = None, sine: Array | None 
     """
     if cosine is None and sine is None and angles.shift is None:
         return mean_cos(angles) * float(angles.blocks), 0.0
-    return _of_pairs(angles, [(cosine, sine)])[0]
+    return _sum_pairs(angles, [(cosine, sine)])[0]
 
 
 def derivatives(angles: Angles, cosine: Array, sine: Array, orders: tuple[int, ...] = (0, 1, 2)) -> tuple[Array, ...]:
@@ -120,7 +120,7 @@ def derivatives(angles: Angles, cosine: Array, sine: Array, orders: tuple[int, .
         One for each of the orders: what the coefficients and the phases broadcast to, without the axis of the blocks.
     """
     omega = angles.frequencies[:, 0]
-    return tuple(one + other for one, other in _of_pairs(angles, [_sloped(cosine, sine, omega, n) for n in orders]))
+    return tuple(one + other for one, other in _sum_pairs(angles, [_sloped(cosine, sine, omega, n) for n in orders]))
 
 
 def falls(angles: Angles, powers: int = 1) -> tuple[Array, ...]:
@@ -132,7 +132,7 @@ def falls(angles: Angles, powers: int = 1) -> tuple[Array, ...]:
         return tuple(xp.sum(fall if n == 1 else fall**n, axis=-1) for n in range(1, powers + 1))
 
     half = angles._replace(frequencies=0.5 * angles.frequencies)
-    return _over_parts(half, each, powers, math.prod(angles.shape[:-1]))
+    return _sum_parts(half, each, powers, math.prod(angles.shape[:-1]))
 
 
 @dispatched(CPU.sums, CUDA.sums)
@@ -142,7 +142,7 @@ def mean_cos(angles: Angles) -> Array:
     def each(waves: Waves, _: slice) -> tuple[Array, ...]:
         return (waves.xp.sum(waves.cos, axis=-1),)
 
-    return _over_parts(angles, each, 1, math.prod(angles.shape[:-1]))[0] / angles.blocks
+    return _sum_parts(angles, each, 1, math.prod(angles.shape[:-1]))[0] / angles.blocks
 
 
 def mean_cos_of_phases(phases: Array, xp: ModuleType, power: int = 1) -> Array:
@@ -163,18 +163,18 @@ def mean_of_phases(phases: Array, quantity: str, xp: ModuleType) -> Array:
     return xp.mean(waves_of_phases(phases, quantity, xp), axis=-1)
 
 
-def _of_pairs(angles: Angles, pairs: list[Pair]) -> list[tuple[Array, Array]]:
+def _sum_pairs(angles: Angles, pairs: list[Pair]) -> list[tuple[Array, Array]]:
     """Sums of several pairs of coefficients of one shape, from the same waves.
 
     Lags are cut before blocks, along the last of their axes: rows of all blocks are turned fastest.
     """
     held = _held(angles.shape[:-1], *pairs[0])
     if angles.tokens < 2 or held * angles.blocks <= BUDGET:
-        return _of_pairs_at(angles, pairs, held)
+        return _sum_pairs_at_lags(angles, pairs, held)
     found = []
     for span in parts(angles.tokens, held * angles.blocks // angles.tokens):
         at, cut = angles.at(span), [(rows(cosine, span), rows(sine, span)) for cosine, sine in pairs]
-        found.append(_of_pairs_at(at, cut, _held(at.shape[:-1], *cut[0])))
+        found.append(_sum_pairs_at_lags(at, cut, _held(at.shape[:-1], *cut[0])))
     xp = angles.xp
     return [tuple(_joined(column, xp) for column in zip(*pair, strict=True)) for pair in zip(*found, strict=True)]
 
@@ -188,7 +188,7 @@ def _joined(parts: tuple[Array, ...], xp: ModuleType) -> Array:
     return 0.0 if isinstance(parts[0], float) else elementwise.joined(parts, sum(x.shape[-1] for x in parts), xp)
 
 
-def _of_pairs_at(angles: Angles, pairs: list[Pair], held: int) -> list[tuple[Array, Array]]:
+def _sum_pairs_at_lags(angles: Angles, pairs: list[Pair], held: int) -> list[tuple[Array, Array]]:
     """Sum over the blocks, some at a time."""
 
     def each(waves: Waves, span: slice) -> tuple[Array, ...]:
@@ -197,18 +197,18 @@ def _of_pairs_at(angles: Angles, pairs: list[Pair], held: int) -> list[tuple[Arr
             found += waves.summed(_columns(cosine, span), _columns(sine, span))
         return found
 
-    found = _over_parts(angles, each, 2 * len(pairs), held)
+    found = _sum_parts(angles, each, 2 * len(pairs), held)
     return list(zip(found[::2], found[1::2], strict=True))
 
 
-def _over_parts(
+def _sum_parts(
     angles: Angles, each: Callable[[Waves, slice], tuple[Array, ...]], number: int, held: int
 ) -> tuple[Array, ...]:
     """The loop over the blocks: so many sums that `each` makes of some blocks, added up."""
     totals: tuple[Array, ...] = ()
     for span in parts(angles.blocks, held):
         whole = span.stop - span.start == angles.blocks
-        found = each(Waves.of(angles if whole else angles.part(span)), span)
+        found = each(Waves.from_angles(angles if whole else angles.part(span)), span)
         totals = tuple(map(operator.add, totals, found)) if totals else found
     return totals or (0.0,) * number
 
@@ -216,7 +216,7 @@ def _over_parts(
 # -- at all sums of two lags ------------------------------------------------------------------------------------------
 
 
-def on_grid(far: Waves, near: Waves, cosine: Array | float, sine: Array | None = None) -> Array:
+def sum_on_grid(far: Waves, near: Waves, cosine: Array | float, sine: Array | None = None) -> Array:
     """Sum over the blocks at ``a + b`` for every lag a of waves ``(R, D)`` and every b of others: ``(R, C)``.
 
     Waves at the sum of two numbers are products of their tables. Coefficients are ``(D,)``, or one number.
@@ -227,7 +227,7 @@ def on_grid(far: Waves, near: Waves, cosine: Array | float, sine: Array | None =
     return near.total(even[:, None, :], odd[:, None, :])
 
 
-def of_phasors(far: np.ndarray, near: np.ndarray) -> np.ndarray:
+def sum_phasors(far: np.ndarray, near: np.ndarray) -> np.ndarray:
     """Sum of the cosines at ``a + b`` for every a and b, from ``exp(i u)``, ``(D, R)`` and ``(D, C)``: ``(R, C)``."""
     found: np.ndarray = (far.T @ near).real
     return found
@@ -243,7 +243,7 @@ def parts(count: int, width: int) -> Iterator[slice]:
         yield slice(start, min(start + length, count))
 
 
-def at_some_lags(
+def map_lags(
     call: Callable[[Array, Array, Array], Array], delta: Array, a: Array, b: Array, width: int, xp: ModuleType
 ) -> Array:
     """Call a function of lags ``(*S, k)`` and coefficients ``(..., D)`` that gives ``(..., n)``, part by part.
@@ -264,7 +264,7 @@ def at_some_lags(
     found = []
     for span in parts(longest, each):
         parallel.checkpoint()
-        found.append(at_some_lags(call, cut(delta, span), cut(a, span), cut(b, span), width, xp))
+        found.append(map_lags(call, cut(delta, span), cut(a, span), cut(b, span), width, xp))
     return xp.concat(found, axis=axis)
 
 
@@ -303,7 +303,7 @@ def root(value: Array, xp: ModuleType) -> Array:
 
 
 def _is_outer(coefficients: tuple[int, ...], lags: int) -> bool:
-    """Whether coefficients have axes of their own alone: 1 along each axis of the waves, of which there are so many."""
+    """Say whether coefficients have axes of their own alone: 1 along each of the `lags` axes of the waves."""
     return len(coefficients) > lags and all(length == 1 for length in coefficients[-1 - lags : -1])
 
 
@@ -347,7 +347,7 @@ class PowerSums:
     m4: Array
 
     @classmethod
-    def of(cls, values: Array, xp: ModuleType) -> PowerSums:
+    def from_values(cls, values: Array, xp: ModuleType) -> PowerSums:
         """Take them from values whose last axis runs over the trials."""
         mean = xp.mean(values, axis=-1)
         centred = values - mean[..., None]

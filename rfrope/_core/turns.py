@@ -1,4 +1,4 @@
-"""Where positions and frequencies meet exactly: cos and sin of ``positions . frequencies`` without a rounded phase.
+"""Exact products of positions and frequencies: cos and sin of ``positions . frequencies`` without a rounded phase.
 
 A phase of 1e9 radians has lost seven digits before its cosine is taken. Here a frequency is held in turns,
 ``omega / (2 pi)``, to twice the working precision; position times turns is formed in exact partial products, whole
@@ -123,7 +123,7 @@ def _cos_sin_of_integers(angles: Angles, bits: int) -> tuple[Array, Array]:
     quarters = (word + (1 << bits - 3)) >> bits - 2
     left = array.astype(word - (quarters << bits - 2), lost.dtype, xp)
     if shift is None:
-        return _in_quadrant((2.0 * math.pi * 2.0**-bits) * (left + lost), quarters & 3, xp)
+        return _turned_quadrant((2.0 * math.pi * 2.0**-bits) * (left + lost), quarters & 3, xp)
     total = array.astype(quarters, lost.dtype, xp) * 0.25, left * 2.0**-bits
     return _cos_sin_of_turns(*_shifted(_add(_add((total[0], 0.0), total[1]), lost * 2.0**-bits), shift, xp), xp)
 
@@ -267,10 +267,10 @@ def _cos_sin_of_turns(high: Array, low: Array, xp: ModuleType) -> tuple[Array, A
     """Cos and sin of 2 pi (high + low): quarter turns by selection, the rest (at most an eighth) by the library."""
     quarters = xp.round(4.0 * high)
     angle = (2.0 * math.pi) * ((high - 0.25 * quarters) + low)
-    return _in_quadrant(angle, quarters - 4.0 * xp.floor(0.25 * quarters), xp)
+    return _turned_quadrant(angle, quarters - 4.0 * xp.floor(0.25 * quarters), xp)
 
 
-def _in_quadrant(angle: Array, quadrant: Array, xp: ModuleType) -> tuple[Array, Array]:
+def _turned_quadrant(angle: Array, quadrant: Array, xp: ModuleType) -> tuple[Array, Array]:
     """Cos and sin of an angle of at most an eighth turn and 0 to 3 quarter turns."""
     cos, sin = xp.cos(angle), xp.sin(angle)
     odd = (quadrant == 1) | (quadrant == 3)

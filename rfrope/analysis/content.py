@@ -115,7 +115,7 @@ def sine_share(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: 
     """
     content, read = _prepare(q, k, lags, frequencies, pairing)
     xp = read.xp
-    cosines, sines = sums.over_blocks(read, content.cosine, content.sine)
+    cosines, sines = sums.sum_blocks(read, content.cosine, content.sine)
     cosines, sines = xp.abs(cosines + content.rest), xp.abs(sines)
     none = sines == 0.0
     return xp.where(none, xp.zeros_like(cosines), sines / xp.where(none, xp.ones_like(sines), cosines + sines))
@@ -246,7 +246,7 @@ def departure(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: s
     shape = read.shape[:-1]
     read = read._replace(positions=xp.reshape(read.positions, (-1, read.positions.shape[-1])))
     equal = xp.sum(a, axis=-1) + rest  # q . k
-    cosines, sines = sums.over_blocks(read, a[:, None, :], b[:, None, :])
+    cosines, sines = sums.sum_blocks(read, a[:, None, :], b[:, None, :])
     score = cosines + sines + rest[:, None]
     weights = xp.sum(equal * equal)
     empty = weights == 0.0

@@ -126,10 +126,10 @@ def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | N
     array.check_memory(96.0, lags.shape, lags, "lags")
     lags = xp.where(lags < 0.0, -lags, lags)  # its slope at 0 is not 0, so that second derivatives are right there
     if lags.dtype != xp.float64:  # narrow laws need its digits
-        return elementwise.on_host(
+        return elementwise.map_on_host(
             lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp, "lags"
         )
-    return elementwise.by_blocks(lambda block, module: _log_uniform(block, base, blocks, module), lags, xp)
+    return elementwise.map_blocks(lambda block, module: _log_uniform(block, base, blocks, module), lags, xp)
 
 
 @array.on_device_of_arrays
@@ -323,14 +323,14 @@ def _scanned(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, np
         for index in parts:
             part = omega[index : index + _FREQUENCIES]
             near = _table(np.arange(float(columns)), part) if kept is None else kept
-            means += sums.on_grid(_table(lags, part), near, 1.0 / len(omega))
+            means += sums.sum_on_grid(_table(lags, part), near, 1.0 / len(omega))
         yield start, means.reshape(-1)[:length]
         start, rows = start + length, min(2 * rows, most)
 
 
 def _table(lags: np.ndarray, omega: np.ndarray) -> Waves:
     """Waves of lags times frequencies ``(D,)``."""
-    return Waves.of(Angles(lags[:, None], omega[:, None], None, np))
+    return Waves.from_angles(Angles(lags[:, None], omega[:, None], None, np))
 
 
 def one_set(frequencies: Any) -> np.ndarray:

@@ -65,13 +65,18 @@ class Tabulated(Kernel):
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # without what is cached
 
+<<<<<<< HEAD
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         return elementwise.on_host(self._mean_cosine, radius(lags, xp), xp, "lags")
+=======
+    def _phi(self, delta: Array, xp: ModuleType) -> Array:
+        return elementwise.map_on_host(self._mean_cosine, radius(delta, xp), xp, "lags")
+>>>>>>> main
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         if self.atom > 0.0:
             raise ValueError(f"{self!r} has no density: it has an atom of {self.atom:.4g} at frequency 0")
-        return elementwise.on_host(self._density_at, radius(omega, xp), xp, "omega")
+        return elementwise.map_on_host(self._density_at, radius(omega, xp), xp, "omega")
 
     def _mean_cosine(self, r: np.ndarray) -> np.ndarray:
         value = self.atom + (1.0 - self.atom) * self.component.cosine_transform(np.minimum(r, _FURTHEST))

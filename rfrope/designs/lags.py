@@ -44,7 +44,7 @@ class Lags:
 
     def errors(self, waves: Waves) -> np.ndarray:
         """Mean kernel less Phi ``(P, Q)``."""
-        return sums.of_phasors(*waves) / len(waves[0]) - self.target
+        return sums.sum_phasors(*waves) / len(waves[0]) - self.target
 
     def mean_square(self, errors: np.ndarray) -> float:
         """Weighted mean of the squares of errors."""

@@ -257,8 +257,8 @@ def _height(c: np.ndarray, omega: np.ndarray, lag: int, low: int, high: int) -> 
     """How far the score at a lag is above its mean over all whole lags, in units of what random angles give."""
     lags, mean = np.arange(low, high + 1), np.zeros((2, len(omega)))
     for span in sums.parts(len(lags), len(omega)):
-        mean += [np.sum(wave, axis=0) for wave in Waves.of(angles_at(lags[span], omega))[:2]]
-    there = Waves.of(angles_at(np.asarray(lag), omega))
+        mean += [np.sum(wave, axis=0) for wave in Waves.from_angles(angles_at(lags[span], omega))[:2]]
+    there = Waves.from_angles(angles_at(np.asarray(lag), omega))
     apart = there._replace(cos=there.cos - mean[0] / len(lags), sin=there.sin - mean[1] / len(lags))
     above = float(apart.total(c.real, -c.imag))
     scale = float(np.linalg.norm(np.abs(c) * np.hypot(apart.cos, apart.sin)))

@@ -45,7 +45,7 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
             columns.append(index % above // fold + start)
         return xp.stack(columns, axis=-1)
 
-    return elementwise.by_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
+    return elementwise.map_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
 
 
 def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:

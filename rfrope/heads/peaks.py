@@ -118,7 +118,7 @@ def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array
     read = read_shifted(offset, frequencies, shift, "offset", weights=weights)
     xp = read.xp
     array.check_memory(48.0, read.shape, read.positions, "shift, offset or frequencies")
-    waves = Waves.of(read)
+    waves = Waves.from_angles(read)
     angle = xp.atan2(waves.sin, waves.cos)
     if weights is None:
         return Alignment(waves.mean_cos(), waves.cos, angle)
@@ -241,9 +241,9 @@ def _on_grid(
     """Values at ``low + step * i``: waves at the sum of two numbers are products of their tables."""
     columns = max(1, math.isqrt(points))
     rows = -(-points // columns)
-    far = Waves.of(angles_at(low + step * columns * np.arange(rows), omega))
-    near = Waves.of(angles_at(step * np.arange(columns), omega))
-    return np.ravel(sums.on_grid(far, near, cosine, sine))[:points]
+    far = Waves.from_angles(angles_at(low + step * columns * np.arange(rows), omega))
+    near = Waves.from_angles(angles_at(step * np.arange(columns), omega))
+    return np.ravel(sums.sum_on_grid(far, near, cosine, sine))[:points]
 
 
 def _climbed(
@@ -271,7 +271,7 @@ def angles_at(x: np.ndarray, omega: np.ndarray) -> Angles:
 
 def values_at(x: np.ndarray, omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
     """``sum_i cosine_i cos(omega_i x) + sine_i sin(omega_i x)`` at real lags; coefficients ``(..., D)``."""
-    cosines, sines = sums.over_blocks(angles_at(x, omega), cosine, sine)
+    cosines, sines = sums.sum_blocks(angles_at(x, omega), cosine, sine)
     total: np.ndarray = cosines + sines
     return total
 

@@ -276,7 +276,7 @@ def positional_attention(
     factor = temperature * softmax_scale(scaled, head_dim, cos.shape[-1], frequencies)
     scores = _scores(read._replace(positions=vectors), cos, sin, factor)
     at_offset = _scores(read, cos, sin, factor)
-    each = partial(elementwise.by_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
+    each = partial(elementwise.map_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
     hit = _meets(vectors, array.as_widest(read.in_rows().positions, xp), each, xp)
     weights = _softmax(scores, each, xp)
     mass = xp.sum(each(lambda at: xp.where(hit[..., at], weights[..., at], xp.zeros_like(weights[..., at]))), axis=-1)
@@ -340,13 +340,13 @@ def _on_device(offset: Any, xp: ModuleType, device: Any) -> Any:
 
 def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
     """``factor * sum_i cos_i cos u_i + sin_i sin u_i`` at lags ``(..., L)``, for a query ``(*H, D)``."""
-    cosines, sines = sums.over_blocks(at.in_rows(), cos[..., None, :], sin[..., None, :])
+    cosines, sines = sums.sum_blocks(at.in_rows(), cos[..., None, :], sin[..., None, :])
 
     def added(span: slice) -> Array:
         return factor * (cosines[..., span] + sines[..., span])
 
     lags = cosines.shape[-1]
-    return elementwise.by_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
+    return elementwise.map_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
 
 
 def _softmax(scores: Array, each: Callable[..., Array], xp: ModuleType) -> Array:

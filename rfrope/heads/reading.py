@@ -223,8 +223,8 @@ def _by_lags(sides: _Sides, read: Angles, rows: Callable[[slice], Pairs] | None)
     still, found = _with_still(read, parts[0].shape[-1]), []
     rows = rows if lags else None  # no lags: arrays without elements, of the same shapes
     for span in sums.parts(max(1, lags), lead * max(*sides.sizes, still.blocks)):
-        waves = Waves.of(still.at(span))
-        means = _over_all_pairs(sides, waves) if rows is None else _over_occurring_pairs(sides, waves, rows(span))
+        waves = Waves.from_angles(still.at(span))
+        means = _over_all_pairs(sides, waves) if rows is None else _sum_occurring_pairs(sides, waves, rows(span))
         found.append(means)
     return tuple(xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
 
@@ -253,7 +253,7 @@ def _over_all_pairs(sides: _Sides, waves: Waves) -> tuple[Array, ...]:
         once = joint / ((n - 1.0) * (m - 1.0))  # both parts hold it, because the means are those of these tokens
         error = xp.where(error > 2.0 * once, error - once, once)
     number = xp.full_like(waves.cos[..., 0], float(n) * float(m))
-    cosines, sines = waves.by_block(*sides.mean)
+    cosines, sines = waves.block_terms(*sides.mean)
     by_block = xp.matrix_transpose(cosines[..., : sides.turned] + sines[..., : sides.turned])
     return number, root(variance, xp), root(error, xp), *waves.summed(*sides.mean), by_block
 
@@ -289,13 +289,13 @@ def _joint_variance(apart: Tokens, waves: Waves) -> Array:
 
 
 @dispatched(CPU.sums)
-def _over_occurring_pairs(sides: _Sides, waves: Waves, rows: Pairs) -> tuple[Array, ...]:
+def _sum_occurring_pairs(sides: _Sides, waves: Waves, rows: Pairs) -> tuple[Array, ...]:
     """As `_over_all_pairs`, for the rows of q and k that are at each lag."""
     xp, tokens, found = waves.xp, sides.tokens, []
     device = array.device(tokens.q_1)
     for lag in range(waves.cos.shape[0]):
         i, j = rows.at(lag)
-        wave, at = waves.at(lag), [array.from_host(index, xp, device=device) for index in (i, j)]
+        wave, at = waves.row(lag), [array.from_host(index, xp, device=device) for index in (i, j)]
         taken = Tokens(
             *(xp.take(part, at[0], axis=-2) for part in (tokens.q_1, tokens.q_2)),
             *(xp.take(part, at[1], axis=-2) for part in (tokens.k_1, tokens.k_2)),
@@ -308,7 +308,7 @@ def _over_occurring_pairs(sides: _Sides, waves: Waves, rows: Pairs) -> tuple[Arr
         error = root(_error_of_pairs(score, from_q, from_k, (i, j), at, sides.paired, xp), xp)
         number = xp.full((), float(len(i)), dtype=score.dtype, device=device)
         mean = [xp.sum(part, axis=-2) / divisor for part in coefficients]
-        cosines, sines = wave.by_block(*mean)
+        cosines, sines = wave.block_terms(*mean)
         by_block = cosines[..., : sides.turned] + sines[..., : sides.turned]
         found.append((number, spread, error, *wave.summed(*mean), by_block))
     return tuple(xp.stack(list(column), axis=-1) for column in zip(*found, strict=True))

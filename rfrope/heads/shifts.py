@@ -225,7 +225,7 @@ def shifted_scores(
     array([2.5775, 4.2259])
     """
     content, read = _prepare(q, k, lags, frequencies, shift, pairing)
-    cosines, sines = sums.over_blocks(read, content.cosine, content.sine)
+    cosines, sines = sums.sum_blocks(read, content.cosine, content.sine)
     return cosines + sines + content.rest
 
 
@@ -265,7 +265,7 @@ def shifted_mean_kernel(lags: Array, frequencies: Array, shift: Array) -> Array:
     array([0.8966, 0.9702, 1.    , 0.9702])
     """
     read = read_shifted(lags, frequencies, shift, "lags")
-    return sums.over_blocks(read)[0] / float(read.blocks)
+    return sums.sum_blocks(read)[0] / float(read.blocks)
 
 
 @array.on_device_of_arrays

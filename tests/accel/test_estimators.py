@@ -272,16 +272,16 @@ def test_bits_are_the_same_in_other_processes(small_chunks):
 
 
 def test_chunks_of_a_slow_transport_are_short():
-    assert schedules.of_trials("cpu", True, 200) == 2**13
-    assert schedules.of_trials("cpu", False, 200) == 2**10
-    assert schedules.of_trials("cpu", True, 10**9) == 4
-    assert schedules.of_trials("cpu", True, 1) == 2**16
+    assert schedules.trials_in_chunk("cpu", True, 200) == 2**13
+    assert schedules.trials_in_chunk("cpu", False, 200) == 2**10
+    assert schedules.trials_in_chunk("cpu", True, 10**9) == 4
+    assert schedules.trials_in_chunk("cpu", True, 1) == 2**16
 
 
 @pytest.mark.parametrize(("kernel", "stated"), [(EVERY_TABLED[0], True), (TRANSPORTED[0], False)], ids=["fast", "slow"])
 def test_chunks_are_those_of_the_schedule_for_this_kernel(kernel, stated, monkeypatch):
-    asked, right = [], schedules.of_trials
-    monkeypatch.setattr(schedules, "of_trials", lambda *arguments: asked.append(arguments) or right(*arguments))
+    asked, right = [], schedules.trials_in_chunk
+    monkeypatch.setattr(schedules, "trials_in_chunk", lambda *arguments: asked.append(arguments) or right(*arguments))
     estimate_scores(Q, K, LAGS, kernel, n_trials=8, rng=0)
     assert asked == [("cpu", stated, 8 * (3 + kernel.n_columns + 1) + 9)]
 
@@ -573,7 +573,7 @@ def test_memory_does_not_grow_with_the_trials():
 def test_chunks_of_draws_at_scattered_lags_stay_small(n_lags, axes):
     """A loop takes 2**22 numbers at a time, or 2**10 draws; fewer lags take longer chunks."""
     lags = np.random.default_rng(0).uniform(-1e3, 1e3, (n_lags, axes))
-    length = schedules.of_draws("cpu", lags, n_lags, 2**20, 1, axes)
+    length = schedules.draws_in_chunk("cpu", lags, n_lags, 2**20, 1, axes)
     assert length & (length - 1) == 0
     assert length == 2**10 or length * n_lags <= 2**22
     assert length == 2**16 or 2 * length * n_lags > 2**22

@@ -90,7 +90,7 @@ def ran(monkeypatch):
 
 def looped(omega, lags):
     """Cos and sin of every lag with every frequency, from the loops."""
-    turned = leaf._Turned.of(np.asarray(omega, dtype=float).reshape(-1, 1))
+    turned = leaf._Turned.from_frequencies(np.asarray(omega, dtype=float).reshape(-1, 1))
     return np.stack([leaf._phasors(turned, np.asarray([[lag]])) for lag in lags])
 
 
@@ -463,8 +463,8 @@ def test_the_backends_are_declared():
 
 
 def test_chunks_are_those_of_the_schedule(monkeypatch):
-    asked, right = [], schedules.of_draws
-    monkeypatch.setattr(schedules, "of_draws", lambda *arguments: asked.append(arguments) or right(*arguments))
+    asked, right = [], schedules.draws_in_chunk
+    monkeypatch.setattr(schedules, "draws_in_chunk", lambda *arguments: asked.append(arguments) or right(*arguments))
     rfrope.estimate_kernel(np.ones((4, 3, 2)), "gaussian(ndim=2)", n_samples=100, rng=0)
     ((where, lags, *numbers),) = asked
     assert (where, numbers) == ("cpu", [12, 100, 2, 2])
@@ -545,10 +545,10 @@ def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(position
     )
     options = {"pairs": "occurring", "q_positions": at, "k_positions": at, "paired": paired, "pairing": "interleaved"}
     arguments = (q + 0.5, k, lags, omega if axes > 1 else omega[:, 0])
-    ran, compiled = [], leaf.over_occurring_pairs
+    ran, compiled = [], leaf.sum_occurring_pairs
     monkeypatch.setitem(
         dispatch._FOUND,
-        (*dispatch.CPU.sums, "over_occurring_pairs"),
+        (*dispatch.CPU.sums, "sum_occurring_pairs"),
         lambda *given: ran.append(len(given)) or compiled(*given),
     )
     found = heads.profile(*arguments, **options)

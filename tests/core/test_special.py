@@ -377,7 +377,7 @@ def test_logarithms_know_nothing_of_their_neighbours():
 
 def test_polynomials_leave_the_values_they_go_through():
     nodes, values = np.array([0.0, 1.0, 3.0]), np.array([[1.0], [2.0], [10.0]])
-    found = quantiles._through(nodes, values)
+    found = quantiles._interpolated(nodes, values)
     np.testing.assert_array_equal(values, [[1.0], [2.0], [10.0]])
     np.testing.assert_allclose(np.polynomial.polynomial.polyval(nodes, found), values.T)
 

@@ -84,7 +84,7 @@ def test_sums_over_blocks_in_parts_of_any_size(budget, positions, frequencies, c
     held, right = [], sums.cos_sin
     monkeypatch.setattr(sums, "cos_sin", lambda part: held.append(math.prod(part.shape)) or right(part))
     with without_backends():
-        found = sums.over_blocks(a, cosine, sine)
+        found = sums.sum_blocks(a, cosine, sine)
     for one, wanted in zip(found, exact(a, cosine, sine), strict=True):
         assert np.shape(one) == np.shape(wanted)
         np.testing.assert_allclose(one, wanted, rtol=0, atol=1e-13)
@@ -101,11 +101,11 @@ def test_lags_are_cut_before_blocks(monkeypatch, rng):
     a, right, shapes = angles_of(rng.uniform(-9, 9, 11), rng.standard_normal(9)), sums.cos_sin, []
     monkeypatch.setattr(sums, "cos_sin", lambda part: shapes.append(part.shape) or right(part))
     cosine = rng.standard_normal((11, 9))
-    np.testing.assert_allclose(sums.over_blocks(a, cosine)[0], exact(a, cosine)[0], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(sums.sum_blocks(a, cosine)[0], exact(a, cosine)[0], rtol=0, atol=1e-13)
     assert shapes == [(4, 9), (4, 9), (3, 9)]
     shapes.clear()
     monkeypatch.setattr(sums, "BUDGET", 5)
-    sums.over_blocks(a, cosine)
+    sums.sum_blocks(a, cosine)
     assert shapes == [(1, 5), (1, 4)] * 11
 
 
@@ -115,11 +115,11 @@ def test_products_of_coefficients_and_phases_are_within_the_budget(monkeypatch, 
     a, cosine = angles_of(rng.uniform(-9, 9, 5), rng.standard_normal(9)), rng.standard_normal((4, 5, 9))
     held, right = [], sums.weighted
     monkeypatch.setattr(sums, "weighted", lambda c, waves, xp: held.append((c * waves).size) or right(c, waves, xp))
-    np.testing.assert_allclose(sums.over_blocks(a, cosine)[0], exact(a, cosine)[0], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(sums.sum_blocks(a, cosine)[0], exact(a, cosine)[0], rtol=0, atol=1e-13)
     assert max(held) <= 100
     held.clear()
     rows = cosine[:, :1, :]  # these do not, so as many blocks as phases allow
-    np.testing.assert_allclose(sums.over_blocks(a, rows[:, 0, None, :])[0], exact(a, rows)[0], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(sums.sum_blocks(a, rows[:, 0, None, :])[0], exact(a, rows)[0], rtol=0, atol=1e-13)
     assert len(held) == 1
 
 
@@ -133,7 +133,7 @@ def test_parts_are_all_and_within_the_budget(monkeypatch):
 
 def test_without_blocks_the_sum_is_zero():
     for positions, cosine in ((np.zeros(()), np.ones(0)), (np.zeros(4), np.ones((3, 1, 0)))):
-        cosines, sines = sums.over_blocks(angles_of(positions, np.ones(0)), cosine, cosine)
+        cosines, sines = sums.sum_blocks(angles_of(positions, np.ones(0)), cosine, cosine)
         assert not np.any(cosines)
         assert not np.any(sines)
 
@@ -178,13 +178,13 @@ def test_falls_keep_their_digits_near_lag_0(budget, monkeypatch, rng):
 def test_sums_at_all_sums_of_two_lags(rng):
     omega, far, near = rng.standard_normal(9), rng.uniform(-9.0, 9.0, 4), rng.uniform(-1.0, 1.0, 3)
     cosine, sine = rng.standard_normal((2, 9))
-    waves = [sums.Waves.of(angles_of(x, omega)) for x in (far, near)]
+    waves = [sums.Waves.from_angles(angles_of(x, omega)) for x in (far, near)]
     u = np.add.outer(far, near)[..., None] * omega
     wanted = np.sum(cosine * np.cos(u) + sine * np.sin(u), axis=-1)
-    np.testing.assert_allclose(sums.on_grid(*waves, cosine, sine), wanted, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(sums.on_grid(*waves, 0.5), 0.5 * np.sum(np.cos(u), axis=-1), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(sums.sum_on_grid(*waves, cosine, sine), wanted, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(sums.sum_on_grid(*waves, 0.5), 0.5 * np.sum(np.cos(u), axis=-1), rtol=0, atol=1e-13)
     phasors = [np.exp(1j * np.multiply.outer(omega, x)) for x in (far, near)]
-    np.testing.assert_allclose(sums.of_phasors(*phasors), np.sum(np.cos(u), axis=-1), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(sums.sum_phasors(*phasors), np.sum(np.cos(u), axis=-1), rtol=0, atol=1e-13)
     phases = np.multiply.outer(far, omega)
     for power in (1, 2):
         wanted = np.mean(np.cos(phases) ** power, axis=-1)
@@ -194,7 +194,7 @@ def test_sums_at_all_sums_of_two_lags(rng):
 def test_the_mean_square_over_random_coefficients(rng):
     omega, x = rng.standard_normal(5), rng.uniform(-9.0, 9.0, 4)
     cosine, sine = rng.standard_normal((2, 7, 1, 5))  # seven draws
-    waves = sums.Waves.of(angles_of(x, omega))
+    waves = sums.Waves.from_angles(angles_of(x, omega))
     wanted = np.mean(waves.total(cosine, sine) ** 2, axis=0)
     a, b = cosine[:, 0], sine[:, 0]
     moments = (a.T @ a / 7, a.T @ b / 7, b.T @ b / 7)
@@ -211,7 +211,7 @@ def test_the_mean_is_the_sum_over_the_number_of_blocks(xp, rng):
     found = sums.mean_cos(a)
     assert xp.owns(found)
     np.testing.assert_allclose(xp.host(found), np.cos(np.outer(positions, frequencies)).mean(axis=-1), atol=1e-15)
-    np.testing.assert_allclose(xp.host(sums.over_blocks(a)[0]), 6.0 * xp.host(found), atol=1e-14)
+    np.testing.assert_allclose(xp.host(sums.sum_blocks(a)[0]), 6.0 * xp.host(found), atol=1e-14)
 
 
 def test_the_mean_in_parts(monkeypatch, rng):
@@ -254,6 +254,6 @@ def test_a_shift_of_any_shape_where_a_sum_is_cut(shape, name, monkeypatch):
     u = positions * omega[:, 0] + shift
     for budget in (sums.BUDGET, 16, 3, 1):
         monkeypatch.setattr(sums, "BUDGET", budget)
-        found = sums.over_blocks(read, lib(cosine), lib(sine))
+        found = sums.sum_blocks(read, lib(cosine), lib(sine))
         np.testing.assert_allclose(lib.host(found[0]), np.sum(cosine * np.cos(u), axis=-1), atol=1e-14)
         np.testing.assert_allclose(lib.host(found[1]), np.sum(sine * np.sin(u), axis=-1), atol=1e-14)

@@ -437,10 +437,10 @@ def test_tiles_suit_the_rows(lags, members, tile):
 
 
 def test_chunks_are_long_unless_the_host_draws():
-    assert schedules.of_trials("cuda", True, 193) == 2**22
-    assert schedules.of_trials("cuda", True, 2**12) == 2**18
-    assert schedules.of_trials("cuda", False, 2**12) == 2**10
-    assert schedules.of_trials("cuda", True, 10**12) == 4
+    assert schedules.trials_in_chunk("cuda", True, 193) == 2**22
+    assert schedules.trials_in_chunk("cuda", True, 2**12) == 2**18
+    assert schedules.trials_in_chunk("cuda", False, 2**12) == 2**10
+    assert schedules.trials_in_chunk("cuda", True, 10**12) == 4
 
 
 def test_memory_is_that_of_partial_sums(monkeypatch):
@@ -502,8 +502,10 @@ def called(monkeypatch):
 @pytest.fixture
 def scheduled(monkeypatch):
     """Where trials were scheduled for, and whether their law is known there."""
-    asked, right = [], schedules.of_trials
-    monkeypatch.setattr(schedules, "of_trials", lambda *arguments: asked.append(arguments[:2]) or right(*arguments))
+    asked, right = [], schedules.trials_in_chunk
+    monkeypatch.setattr(
+        schedules, "trials_in_chunk", lambda *arguments: asked.append(arguments[:2]) or right(*arguments)
+    )
     return asked
 
 

@@ -546,13 +546,13 @@ def test_torch_tensors_give_torch_tensors(monkeypatch):
 
 
 def test_chunks_are_as_long_as_memory_allows():
-    lengths = [schedules.of_draws("cuda", None, 3, 10**9, draws, 1) for draws in (1, 30, 10**4)]
+    lengths = [schedules.draws_in_chunk("cuda", None, 3, 10**9, draws, 1) for draws in (1, 30, 10**4)]
     assert lengths == [2**20, 2**19, 2**10]
 
 
 def test_chunks_on_the_device_are_as_long_as_its_schedule_says(monkeypatch):
-    asked, right = [], schedules.of_draws
-    monkeypatch.setattr(schedules, "of_draws", lambda *arguments: asked.append(arguments) or right(*arguments))
+    asked, right = [], schedules.draws_in_chunk
+    monkeypatch.setattr(schedules, "draws_in_chunk", lambda *arguments: asked.append(arguments) or right(*arguments))
     with emulation():
         rfrope.estimate_kernel(np.arange(3.0), "gaussian(scale=4)", n_samples=100, rng=0)
     assert asked == [("cuda", None, 3, 100, 1, 1)]

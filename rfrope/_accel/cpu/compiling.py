@@ -1,4 +1,4 @@
-"""How loops are compiled, and kept on disk where that works."""
+"""Compilation of loops by Numba, with a cache on disk that knows all of their sources."""
 
 from __future__ import annotations
 

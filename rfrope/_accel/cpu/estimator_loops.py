@@ -130,7 +130,7 @@ def _exp(x):  # type: ignore[no-untyped-def]
 
 @inlined
 def _place(u, upper, piece, inside, n):  # type: ignore[no-untyped-def]
-    """Where v = min(u, 1 - u) falls: in which piece, and -1/2 to 1/2 inside it, both read off the bits of v.
+    """Find the piece that v = min(u, 1 - u) is in, and its place there, -1/2 to 1/2, both by the bits of v.
 
     The pieces of u > 1/2 begin at `upper` in the table. The sign of 1/2 - u is the mask: with a comparison a branch is
     made of it, which is mispredicted half the time.
@@ -194,7 +194,7 @@ def _cos_sin(u):  # type: ignore[no-untyped-def]
 
 @inlined
 def _any_large(omega, limit, n):  # type: ignore[no-untyped-def]
-    """Whether a component of n frequencies is beyond a limit (or NaN); counted, because that is vectorised."""
+    """Say whether a component of n frequencies is beyond a limit (or NaN); counted, because that is vectorised."""
     small = 0
     for axis in range(omega.shape[0]):
         for lane in range(n):

@@ -98,7 +98,7 @@ def _tiles(first: np.ndarray) -> np.ndarray:
 
 
 def _lanes(rows: tuple, components: int) -> int:
-    """How many trials are worked on side by side: as many as leave what they need in the caches."""
+    """Return the number of trials that are worked on side by side: as many as leave what they need in the caches."""
     *_, first, _, tiles = rows
     lanes = min(_LANES, _SCORES // max(1, int(np.max(np.diff(first[tiles]), initial=0))))
     if len(tiles) > 2:

@@ -45,7 +45,7 @@ def mean_cos(angles: Angles) -> Array:
     if not omega.shape[:-2]:  # one set, for which all lags are one row
         mean = _mean_of_one_set(omega, lags.reshape(-1, lags.shape[-1])).reshape(lags.shape[:-1])
     else:
-        omega, lags = layout.by_head(omega, lags)
+        omega, lags = layout.head_rows(omega, lags)
         heads = np.broadcast_shapes(omega.shape[:-2], lags.shape[:-2])
         omega, lags = (np.broadcast_to(v, (*heads, *v.shape[-2:])) for v in (omega, lags))
         means = np.asarray([_mean_of_one_set(omega[head], lags[head]) for head in np.ndindex(heads)])
@@ -74,7 +74,7 @@ def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Ar
 # -- pairs of tokens ---------------------------------------------------------------------------------------------------
 
 
-def over_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]:
+def sum_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]:
     """Sums over all pairs of tokens at each lag: one pass over all pairs, by tiles of lags."""
     parts = [memory.as_numpy(part) for part in sides.tokens]
     cos, sin = (np.ascontiguousarray(memory.as_numpy(wave)) for wave in (waves.cos, waves.sin))
@@ -106,7 +106,7 @@ def over_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]
 
 
 def _from_tokens(side: tuple[Array, Array], cos: np.ndarray, sin: np.ndarray, heads: tuple[int, ...]) -> np.ndarray:
-    """What each token of a side adds to the scores at each lag: ``(*heads, L, tokens)``."""
+    """Return what each token of a side adds to the scores at each lag: ``(*heads, L, tokens)``."""
     a, b = (np.swapaxes(memory.as_numpy(value), -1, -2) for value in side)
     found = cos @ a + sin @ b
     return np.broadcast_to(found, (*heads, *found.shape[-2:]))
@@ -124,7 +124,7 @@ class _Turned:
     tails: np.ndarray
 
     @classmethod
-    def of(cls, omega: np.ndarray) -> _Turned:
+    def from_frequencies(cls, omega: np.ndarray) -> _Turned:
         omega = _prepared(omega)
         turns, tails = np.empty(omega.shape[::-1]), np.empty(omega.shape[::-1])
         loops.frequency_turns(omega, turns, tails)
@@ -163,8 +163,8 @@ def _tiles(count: int, n_lags: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + length, n_lags)
 
 
-def _within(omega: np.ndarray, lags: np.ndarray, bound: float) -> bool:
-    """Whether no product of a lag and a frequency, on any axis, is above a bound."""
+def _is_bounded(omega: np.ndarray, lags: np.ndarray, bound: float) -> bool:
+    """Say whether no product of a lag and a frequency, on any axis, is above a bound."""
     largest = float(np.max(np.abs(omega), initial=0.0)), float(np.max(np.abs(lags), initial=0.0))
     return largest[0] * largest[1] <= bound
 
@@ -211,7 +211,7 @@ def _direct_mean(turned: _Turned, lags: np.ndarray) -> np.ndarray:
 
 def _mean_of_one_set(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     """Mean cos of frequencies ``(n, k)`` at lags ``(L, k)``."""
-    lags, turned = _prepared(lags), _Turned.of(omega)
+    lags, turned = _prepared(lags), _Turned.from_frequencies(omega)
     may_pay = transforms.may_pay(turned.count, len(lags), turned.axes, _COSTS)
     grid = transforms.grid_of(lags) if may_pay else None
     starts = range(0, turned.count, _DRAWS)
@@ -312,9 +312,9 @@ _POWERED = 2**12  # draws whose powers stay in the second cache
 
 def _moments(omega: np.ndarray, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
     """Mean and sum of squared deviations of cos (or sin, if `odd`) by the cheapest way that there is."""
-    if not _within(omega, lags, _LARGEST_PHASE):
+    if not _is_bounded(omega, lags, _LARGEST_PHASE):
         return _plain_moments(omega, lags, odd)
-    turned = _Turned.of(omega)
+    turned = _Turned.from_frequencies(omega)
     parts = transforms.plans_of_moments(omega, lags, _COSTS, lambda part, grid: _plan(turned, part, grid))
     if parts is None:
         return _direct_moments(turned, lags, odd)
@@ -368,7 +368,7 @@ def _series_moments(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.nd
             second += -0.5 * 4.0**k * even if odd else 0.5 * (4.0**k - 4.0) * even
         power *= square
     if not np.all(small):
-        more = _of_large_phases(turned.those(~small), lags, odd)
+        more = _sum_large_phases(turned.those(~small), lags, odd)
         first, second = first + more[0], second + more[1]
     m2 = np.clip(second - first * first / turned.count, 0.0, None)
     return (first if odd else turned.count - first) / turned.count, m2
@@ -394,7 +394,7 @@ def _series_moments_of_axes(turned: _Turned, lags: np.ndarray, odd: bool) -> tup
         _polynomial(of_degree * np.append(c, np.zeros(degree.max()))[degree], share) for c in (once, twice)
     )
     if not np.all(small):
-        more = _of_large_phases(turned.those(~small), lags, odd)
+        more = _sum_large_phases(turned.those(~small), lags, odd)
         first, second = first + more[0], second + more[1]
     m2 = np.clip(second - first * first / turned.count, 0.0, None)
     return (first if odd else turned.count - first) / turned.count, m2
@@ -436,7 +436,7 @@ def _polynomial(coefficients: np.ndarray, share: np.ndarray) -> np.ndarray:
     return value
 
 
-def _of_large_phases(outside: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
+def _sum_large_phases(outside: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
     """Sums of ``1 - cos u`` and its square (of ``sin u`` and its square, if `odd`), directly."""
     once, twice = (_direct_sums(outside, v) for v in (lags, 2.0 * lags))
     first = once.imag if odd else outside.count - once.real

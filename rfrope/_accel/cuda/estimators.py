@@ -77,7 +77,7 @@ def score_sums(
         if math.prod(shape) > 0:
             law = _law(kernel, key, a, xp)
             given = None if law else _transported(kernel, key, a.shape[-1], start, length, a, xp)
-            _launch_sums(law or _Law.of_none(kernel.ndim), given, views, device.view(sums), (start, length), a, xp)
+            _launch_sums(law or _Law.given(kernel.ndim), given, views, device.view(sums), (start, length), a, xp)
             memory.written(sums)
         return sums[0], sums[1], sums[2], sums[3]
 
@@ -107,7 +107,7 @@ class _Law(NamedTuple):
     numbers: Any  # on the device; held while they may be read
 
     @classmethod
-    def of_none(cls, axes: int) -> _Law:
+    def given(cls, axes: int) -> _Law:
         """Stand for a law where frequencies are given."""
         plan = np.zeros((), TRANSPORT)
         plan["axes"] = axes

@@ -65,7 +65,7 @@ def mean_cos(angles: Angles) -> Array:
     xp = angles.xp
     with device.place(angles.positions):
         omega, lags = (device.doubles(v, xp) for v in (angles.frequencies, angles.positions))
-        omega, lags = layout.by_head(omega, lags)
+        omega, lags = layout.head_rows(omega, lags)
         mean, view = _result(angles.shape[:-1], angles.positions, xp)
         if not _transformed_means(omega, lags, view):
             _direct(omega, lags, "MEAN", view)
@@ -99,7 +99,7 @@ def _result(shape: tuple[int, ...], like: Array, xp: ModuleType) -> tuple[Array,
 
 
 class _Cut(NamedTuple):
-    """How a sum is laid over blocks of threads."""
+    """A sum as it is laid over blocks of threads."""
 
     lags_each: int  # lags of a thread
     lanes: int  # threads of a block side by side along the lags; the others share the frequencies
@@ -214,7 +214,7 @@ class _Set:
     omega: Any
 
     @classmethod
-    def of(cls, host: np.ndarray) -> _Set:
+    def from_host(cls, host: np.ndarray) -> _Set:
         host = np.ascontiguousarray(host)
         return cls(host, device.space().asarray(host))
 
@@ -292,9 +292,9 @@ def _transformed_moments(omega: Any, lags: Any, kind: str, factor: float) -> tup
 
 def _transformed(sources: _Set, lags: np.ndarray, plan: transforms.Plan) -> Any:
     """Sums of ``exp(i u)`` over the frequencies, at every lag, as planned."""
-    inside = sources if plan.inside is None else _Set.of(sources.host[plan.inside])
+    inside = sources if plan.inside is None else _Set.from_host(sources.host[plan.inside])
     sums = _scattered_sums(inside, lags) if plan.grid is None else _grid_sums(inside, plan.grid, len(lags))
-    return sums if plan.inside is None else sums + _direct_sums(_Set.of(sources.host[~plan.inside]), lags)
+    return sums if plan.inside is None else sums + _direct_sums(_Set.from_host(sources.host[~plan.inside]), lags)
 
 
 def _direct_sums(sources: _Set, lags: np.ndarray) -> Any:
