@@ -19,7 +19,7 @@ from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
 from rfrope._core.checkpoints import Checkpoint, check_seed
 from rfrope._core.dispatch import CPU, CUDA, backend_place, dispatched
-from rfrope._core.pending import Pending, WhenAsked, settled_state
+from rfrope._core.pending import LazyField, Pending, settled_state
 from rfrope._core.sums import MeanSums, PowerSums
 from rfrope._core.texts import Result
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
@@ -55,7 +55,7 @@ class Estimate(Result):
     value: Array
     stderr: Array
     n: int
-    trusted: Any = WhenAsked(True)  # noqa: RUF009 - a descriptor, which gives the default
+    trusted: Any = LazyField(True)  # noqa: RUF009 - a descriptor, which gives the default
 
     def __getstate__(self) -> dict[str, Any]:
         return settled_state(self)

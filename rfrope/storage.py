@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, archives, array, blocks, files
+from rfrope._core import angles, array, blocks, files
 from rfrope._core.arguments import flag, path_of, printable, show
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
@@ -138,7 +138,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     path, space = path_of("path", path), array.named_namespace(xp)
     dtype = array.check_float_dtype(dtype, space)
     try:
-        with files.opened(path) as file:
+        with files.open_regular(path) as file:
             beginning = file.read(9)
     except FileNotFoundError:
         raise FileNotFoundError(
@@ -222,22 +222,22 @@ def _plain(name: str, value: Any) -> Any:
 
 def _from_npz(path: str) -> tuple[np.ndarray, str]:
     try:
-        held = archives.members(path)
+        held = files.read_arrays(path)
         if {"frequencies", "metadata"} <= set(held):
             text = held["metadata"]
             if text.dtype.kind != "U" or text.ndim:
-                raise archives.DamagedError(f"its metadata has dtype {text.dtype} and shape {text.shape}")
+                raise files.DamagedError(f"its metadata has dtype {text.dtype} and shape {text.shape}")
             return held["frequencies"], str(text[()])
-    except archives.DamagedError as error:
+    except files.DamagedError as error:
         raise _damaged(path, error) from None
     raise ValueError(f"{path} holds {printable(', '.join(held)) or 'nothing'}; expected what rfrope.save writes")
 
 
 def _from_safetensors(path: str) -> tuple[np.ndarray, str]:
-    library, content = _safetensors(path), files.content(path)
+    library, content = _safetensors(path), files.read_bytes(path)
     try:
         held = library.load(content)
-        header = files.parsed(content[8 : 8 + int.from_bytes(content[:8], "little")].decode())
+        header = files.parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode())
         text = header.get("__metadata__", {}).get("rfrope")
     except Exception as error:  # whatever the package raises on bytes that it did not write
         raise _damaged(path, f"{type(error).__name__}: {error}") from None
@@ -266,7 +266,7 @@ def _safetensors(path: str) -> ModuleType:
 def _checked_metadata(path: str, text: str, frequencies: np.ndarray) -> dict[str, Any]:
     """Read the JSON text, and hold it against the frequencies that lie beside it."""
     try:
-        metadata = files.parsed(text)
+        metadata = files.parse_json(text)
         number, later = metadata["format"], metadata["format"] > _FORMAT
         said = () if later else (metadata["units"], tuple(metadata["shape"]), metadata["dtype"])
         kinds = later or (_described(metadata) and isinstance(metadata["rfrope"], str))
@@ -298,7 +298,7 @@ def _digest(metadata: dict[str, Any], frequencies: np.ndarray) -> str:
 
 
 def _described(metadata: dict[str, Any]) -> bool:
-    """Whether the parts of a format are there."""
+    """Say whether the parts of a format are there."""
     if metadata["format"] == 1:
         return isinstance(metadata["provenance"], dict)
     return metadata["format"] == _FORMAT and isinstance(metadata["source"], dict) and isinstance(metadata["rope"], dict)

@@ -34,7 +34,7 @@ def without_backends():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "load", load)
         patch.setattr(dispatch, "backend_function", lambda function, place: None)
-        patch.setattr(turning, "_repeats", lambda: None)
+        patch.setattr(turning, "_at_once", lambda: None)
         yield
 
 

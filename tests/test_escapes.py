@@ -232,7 +232,7 @@ def test_colours_are_ours_alone(monkeypatch, capsys):
     """The verdict is styled on a terminal, a name beside it is not."""
     from rfrope.cli import shared
 
-    monkeypatch.setattr(shared, "on_a_terminal", lambda: True)
+    monkeypatch.setattr(shared, "is_terminal", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     shared.print_text(f": {EVIL}", before=shared.styled("PASSED", "green"))

@@ -19,9 +19,7 @@ from conftest import library
 
 import rfrope
 from rfrope import Rope, analysis, from_config, heads, storage
-from rfrope._core import dispatch
 from rfrope.rotation import rope as module
-from rfrope.rotation import turning
 
 LADDER = rfrope.geometric(8)
 RNG = np.random.default_rng(11)
@@ -538,19 +536,6 @@ def test_frequencies_that_somebody_opened_are_read_anew(dtype, sections, opened)
     assert np.any(after != before) or (opened, sections) == ("vectors", (1, 1, 2)), "they follow from the frequencies"
     assert not rope.frequencies.flags.writeable
     assert not rope.vectors.flags.writeable
-
-
-def test_what_is_prepared_is_bounded():
-    """A Rope that goes on to meet other layouts, some of them often, does not grow with them."""
-    rope = rfrope.Rope(OMEGA)
-    if dispatch.backend_function(turning.rotated, "cpu") is None:
-        pytest.skip("no compiled loops")
-    for n in range(1, 1201):
-        for _ in range(18 if n % 100 == 0 else 2):
-            rope.rotate(np.ones((n, 1, 8), np.float32), np.zeros(1))
-    sizes = {name: len(held) for name, held in vars(rope._held()["_repeats"]).items() if isinstance(held, dict)}
-    assert 0 < sizes["_steps"] < 12, "layouts that come often have a step of their own, until they are too many"
-    assert max(sizes.values()) <= 512
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])

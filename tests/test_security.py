@@ -39,7 +39,6 @@ ALLOWED = {
     ("_core/files.py", "open"),
     ("_core/capacity.py", "open"),  # what the system says of its memory
     ("_accel/cpu/compiling.py", "open"),  # a file of Numba's cache
-    ("models/conformance.py", "open"),  # new files, which are written
     ("_accel/findings.py", "subprocess"),  # `rfrope doctor` looks at libraries in processes of their own
 }
 

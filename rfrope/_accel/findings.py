@@ -121,7 +121,7 @@ def cuda_driver() -> int:
     return 0
 
 
-def _with_device(advice: str) -> str:
+def _advise_device(advice: str) -> str:
     """Return advice that is worth following only where there is a device to use."""
     if cuda_driver():
         return advice
@@ -146,14 +146,14 @@ def _look_at_jax() -> dict[str, Any]:
 def _look_at_torch_on_cuda() -> dict[str, Any]:
     torch = importlib.import_module("torch")
     if not torch.version.cuda:
-        advice = _with_device("install a CUDA build, as PyTorch's own page has it")
+        advice = _advise_device("install a CUDA build, as PyTorch's own page has it")
         raise InactiveError(reason="this build of PyTorch has no CUDA", advice=advice)
     detail = f"CUDA {torch.version.cuda}"
     try:
         torch.ones(1, device="cuda").sum().item()
         every = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     except Exception as error:
-        raise InactiveError(reason=reason_of(error), advice=_with_device("nvidia-smi"), detail=detail) from None
+        raise InactiveError(reason=reason_of(error), advice=_advise_device("nvidia-smi"), detail=detail) from None
     devices = [_device(one.name, one.major, one.minor, one.total_memory) for one in every]
     return {"detail": detail, "devices": tuple(devices)}
 
@@ -166,7 +166,7 @@ def _look_at_cupy() -> dict[str, Any]:
     try:
         every = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
     except Exception as error:
-        advice = _with_device("nvidia-smi")
+        advice = _advise_device("nvidia-smi")
         if 0 < driver < version // 1000 * 1000:
             advice = f"uninstall this CuPy and {_install_cupy()}, or install a newer driver"
         elif driver and "CUDA_VISIBLE_DEVICES" in os.environ:
@@ -253,7 +253,7 @@ LIBRARIES: dict[str, tuple[Probe, ...]] = {  # groups of probes, each of which r
     ),
     "JAX": (Probe("JAX", "jax", _look_at_jax, "pip install 'rfrope[jax]'"),),
     "Dask": (Probe("Dask", "dask", partial(_import, "dask.array"), "pip install 'rfrope[dask]'"),),
-    "CuPy": (Probe("CuPy", "cupy", _look_at_cupy, _with_device(_install_cupy())),),
+    "CuPy": (Probe("CuPy", "cupy", _look_at_cupy, _advise_device(_install_cupy())),),
 }
 BACKENDS: dict[str, tuple[Probe, ...]] = {
     "compiled loops": (_LOOPS, Probe(f"finufft: {_TRANSFORMS}", "finufft", partial(_import, "finufft"))),
@@ -266,8 +266,8 @@ BACKENDS: dict[str, tuple[Probe, ...]] = {
             f"cufinufft: {_TRANSFORMS}",
             "cufinufft",
             _look_at_cufinufft,
-            _with_device("pip install cufinufft"),
-            _with_device("pip install nvidia-cuda-runtime-cu12 nvidia-cufft-cu12"),
+            _advise_device("pip install cufinufft"),
+            _advise_device("pip install nvidia-cuda-runtime-cu12 nvidia-cufft-cu12"),
         ),
     ),
 }

@@ -64,7 +64,7 @@ def dense(shape: tuple[int, ...], size: int) -> Strides:
 
 def spread(shape: tuple[int, ...], strides: Strides, leading: tuple[int, ...]) -> Strides:
     """Strides of an array broadcast to the leading axes."""
-    moving = (0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True))
+    moving = [0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True)]
     return (*(0,) * (len(leading) - len(shape)), *moving)
 
 
@@ -80,7 +80,7 @@ def merged(axes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Order axes as x lies in memory, and make one of neighbours that every array steps through evenly."""
     found: list[tuple[int, ...]] = []
     for length, *steps in sorted(axes, key=reach, reverse=True):
-        if found and all(above == length * step for above, step in zip(found[-1][1:], steps, strict=True)):
+        if found and found[-1][1:] == tuple([length * step for step in steps]):
             length *= found.pop()[0]
         found.append((length, *steps))
     return found

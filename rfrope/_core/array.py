@@ -208,7 +208,7 @@ def check_memory(each: float, shape: tuple[int, ...], like: Array, names: str) -
     """Refuse numbers of a shape, of so many bytes each, that do not fit in memory; `names` are the arguments."""
     # lengths may be symbols while a graph is made, which is not to ask them
     n_bytes = 0.0 if type(like) is not np.ndarray and tensors.is_compiling() else each * math.prod(shape)
-    if n_bytes > capacity.UNASKED and on_host(like):
+    if n_bytes > capacity.SMALL and on_host(like):
         capacity.check(n_bytes, f"numbers of shape {tuple(shape)}", f"the size of {names}")
 
 

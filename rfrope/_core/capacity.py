@@ -1,4 +1,7 @@
-"""Whether what a call will hold fits into memory: estimated and asked before the work begins."""
+"""Memory that a call will need, held against what is free before the work begins.
+
+psutil does not see the limits of containers: in a cgroup of 1 GiB, `psutil.virtual_memory` gave 10.5 GB as available.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from rfrope._core.arguments import show, whole
 
 VARIABLE = "RFROPE_MAX_BYTES"  # environment variable: bytes that one call may hold
 SHARE = 0.5  # part of the free memory that one call may hold, unless that variable is set
-UNASKED = 2.0**26  # bytes that are not worth asking about
+SMALL = 2.0**26  # bytes that are not worth asking about
 _CGROUPS = (  # limits and use of a container, version 2 and 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -35,7 +38,7 @@ def check(n_bytes: float, what: str, lower: str) -> None:
     ValueError
         If it is more than half of the memory that is free, or than ``RFROPE_MAX_BYTES`` if that is set.
     """
-    if n_bytes <= UNASKED and VARIABLE not in os.environ:
+    if n_bytes <= SMALL and VARIABLE not in os.environ:
         return
     most = allowed()
     if n_bytes > most:
@@ -69,10 +72,10 @@ def allowed() -> float:
 
 def free() -> float:
     """Bytes of memory that are free, within the limits of a container; infinite where nobody says."""
-    return min(_of_machine(), *(_of_container(*paths) for paths in _CGROUPS))
+    return min(_machine_memory(), *(_container_memory(*paths) for paths in _CGROUPS))
 
 
-def _of_machine() -> float:
+def _machine_memory() -> float:
     with suppress(OSError, ValueError, IndexError), open("/proc/meminfo", encoding="ascii") as file:
         for line in file:
             if line.startswith("MemAvailable:"):
@@ -82,7 +85,7 @@ def _of_machine() -> float:
     return math.inf
 
 
-def _of_container(limit: str, use: str) -> float:
+def _container_memory(limit: str, use: str) -> float:
     with suppress(OSError, ValueError), open(limit, encoding="ascii") as most, open(use, encoding="ascii") as held:
         return max(0.0, float(int(most.read())) - int(held.read()))
     return math.inf

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import archives, array, files
+from rfrope._core import array, files
 from rfrope._core.arguments import path_of
 
 _FORMAT = 1
@@ -22,7 +22,7 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError)
 
 
 class Checkpoint:
-    """What a file holds of a sum over chunks: the answer so far, how many chunks it covers, and to which question.
+    """The file of a sum over chunks: the answer so far, the number of chunks in it, and the question.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ class Checkpoint:
 
     def _read(self) -> tuple[int, dict[str, np.ndarray]]:
         try:
-            found = archives.members(self.path)
-            about = files.parsed(str(found.pop("checkpoint")[()]))
+            found = files.read_arrays(self.path)
+            about = files.parse_json(str(found.pop("checkpoint")[()]))
             number, asked, done = about["format"], about["question"], about["done"]
         except _UNREADABLE as error:
             raise ValueError(f"{self.path} is not a checkpoint ({type(error).__name__}); expected a new name") from None

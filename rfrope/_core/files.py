@@ -1,30 +1,46 @@
-"""Files that appear complete or not at all, and regular files read to a bound."""
+"""Files that appear complete or not at all, and regular files, of NumPy's arrays too, read within bounds.
+
+What a header claims must lie in the file, and nothing is unpickled.
+"""
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import secrets
 import stat
 import time
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from rfrope._core import capacity
+import numpy as np
 
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None  # type: ignore[assignment]
+from rfrope._core import capacity
+from rfrope._core.arguments import printable
 
 _BEGINNING, _END = ".rfrope-", ".tmp"  # names of files that are being written
-_YOUNG, _OLD = 60.0, 86400.0  # seconds: from when on such a file may be, or is, one that nobody writes any more
+_OLD = 86400.0  # seconds, after which nobody writes such a file any more
 LONGEST_JSON = 2**24  # characters; numbers and lists in memory are some thirty times as large
 Content = bytes | Callable[[BinaryIO], Any]  # all of it, or what writes it to an open file
+_KINDS = "biufcU"  # kinds of dtypes that are plain memory
+_HEADERS: dict[Any, Any] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_BEGINNINGS = {
+    b"PK": "a zip archive",
+    b"\x93NUMPY": "a single array (.npy)",
+    b"GGUF": "a GGUF",
+    b"\x80": "a pickle, which is never loaded",
+    b"{": "JSON",
+}
 
 
-def opened(path: str) -> BinaryIO:
+def open_regular(path: str) -> BinaryIO:
     """Open a regular file for reading; a FIFO or a device, which may never end, is refused without waiting for it."""
     return open(path, "rb", opener=_descriptor)
 
@@ -38,7 +54,7 @@ def _descriptor(path: str, flags: int) -> int:
     return descriptor
 
 
-def content(path: str, most: int | None = None) -> bytes:
+def read_bytes(path: str, most: int | None = None) -> bytes:
     """Return what a regular file holds: at most so many bytes, or unless given as many as fit into memory.
 
     Raises
@@ -48,7 +64,7 @@ def content(path: str, most: int | None = None) -> bytes:
     ValueError
         If it is longer, or grows while it is read.
     """
-    with opened(path) as file:
+    with open_regular(path) as file:
         if most is None:
             most = os.fstat(file.fileno()).st_size
             capacity.check(2.0 * most, path, "the arrays in it")
@@ -58,11 +74,14 @@ def content(path: str, most: int | None = None) -> bytes:
     return held
 
 
-def parsed(text: str, **options: Any) -> Any:
+def parse_json(text: str, **options: Any) -> Any:
     """Return what a text of JSON says, if it is not too long."""
     if len(text) > LONGEST_JSON:
         raise ValueError(f"{len(text)} characters; expected at most {LONGEST_JSON}")
     return json.loads(text, **options)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def check_writable(path: str, *, overwrite: bool = False) -> None:
@@ -72,7 +91,7 @@ def check_writable(path: str, *, overwrite: bool = False) -> None:
     """
     path = _free(path, overwrite)
     os.remove(_written_beside(path, b""))
-    _remove_left(os.path.dirname(path))
+    _remove_leftovers(os.path.dirname(path))
 
 
 def write(path: str, content: Content, *, overwrite: bool = False) -> None:
@@ -111,7 +130,6 @@ def _written_beside(path: str, content: Content) -> str:
     try:
         with open(temporary, "xb") as file:
             ours = True
-            _locked(file)
             if callable(content):
                 content(file)
             else:
@@ -127,29 +145,14 @@ def _written_beside(path: str, content: Content) -> str:
     return temporary
 
 
-def _locked(file: BinaryIO) -> bool:
-    """Mark a file as being written until it is closed; False if somebody else writes it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (OSError, AttributeError):  # no such marks here
-        pass
-    return True
-
-
-def _remove_left(folder: str) -> None:
-    """Remove files that were being written when their writers were killed, and that nobody writes now."""
+def _remove_leftovers(folder: str) -> None:
+    """Remove files that were being written when their writers were killed."""
     with suppress(OSError), os.scandir(folder or ".") as entries:
         for entry in entries:
-            if not (entry.name.startswith(_BEGINNING) and entry.name.endswith(_END)):
-                continue
-            with suppress(OSError):
-                age = time.time() - entry.stat(follow_symlinks=False).st_mtime
-                if age > (_YOUNG if fcntl else _OLD) and entry.is_file(follow_symlinks=False):
-                    with opened(entry.path) as file:
-                        free = _locked(file)
-                    if free:
+            if entry.name.startswith(_BEGINNING) and entry.name.endswith(_END):
+                with suppress(OSError):
+                    age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                    if age > _OLD and entry.is_file(follow_symlinks=False):
                         os.remove(entry.path)
 
 
@@ -161,3 +164,110 @@ def _rename_to_new(temporary: str, path: str) -> None:
         raise FileExistsError(f"{path} exists; expected a new name, or overwrite=True") from None
     except (OSError, NotImplementedError, AttributeError):
         os.replace(temporary, path)
+
+
+# -- NumPy's files: .npz and .npy --------------------------------------------------------------------------------------
+
+
+class DamagedError(ValueError):
+    """A file is not what it should be: the reason, for people; names in it come from the file."""
+
+    def __init__(self, reason: Any) -> None:
+        super().__init__(printable(str(reason)))
+
+
+def read_arrays(path: str, *, compressed: bool = False) -> dict[str, np.ndarray]:
+    """Return the arrays of an .npz by their names.
+
+    Parameters
+    ----------
+    path : str
+    compressed : bool
+        Whether members may be compressed, as `numpy.savez_compressed` writes them; what they become must fit (see
+        `capacity.check`). Otherwise all together are no larger than the file.
+
+    Raises
+    ------
+    DamagedError
+        For anything else.
+    OSError
+        If it cannot be read, or is not a regular file.
+    ValueError
+        If it does not fit into memory, or its arrays do not.
+    """
+    with open_regular(path) as file:
+        size, beginning = os.fstat(file.fileno()).st_size, file.read(8)
+        if not beginning.startswith(b"PK"):
+            raise DamagedError(f"it is {describe_content(beginning)}, expected an .npz")
+        capacity.check(2.0 * size, path, "the arrays in it")  # what lists the members may be as long
+        file.seek(0)
+        try:
+            with zipfile.ZipFile(file) as archive:
+                listed = archive.infolist()
+                capacity.check(2.0 * _checked(listed, size, compressed), path, "the arrays in it")
+                return {info.filename.removesuffix(".npy"): _member(archive, info) for info in listed}
+        except DamagedError:
+            raise
+        except OSError as error:
+            raise DamagedError(f"{type(error).__name__}: {error}") from None
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, UnicodeDecodeError) as error:
+            raise DamagedError(str(error)) from None
+
+
+def read_array(path: str) -> np.ndarray:
+    """Return the array of an .npy, as `read_arrays` reads one."""
+    return _parsed_array(read_bytes(path), path)
+
+
+def describe_content(beginning: bytes) -> str:
+    """Return what a file with such first bytes seems to be, in words."""
+    if not beginning:
+        return "empty"
+    found = next((what for first, what in _BEGINNINGS.items() if beginning.startswith(first)), "")
+    return found or ("text" if all(8 <= byte < 127 for byte in beginning) else "a file of another kind")
+
+
+def _checked(listed: list[zipfile.ZipInfo], size: int, compressed: bool) -> int:
+    """Bytes of all members, if each is of a kind that is read."""
+    kinds = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) if compressed else (zipfile.ZIP_STORED,)
+    if any(info.compress_type not in kinds for info in listed):
+        raise DamagedError("it has compressed members, which could become far larger than the file")
+    if len({info.filename for info in listed}) < len(listed):
+        raise DamagedError("it has two members of one name")
+    total = sum(info.file_size for info in listed)
+    if not compressed and total > size:
+        raise DamagedError(f"its members claim {total} bytes, but the file has {size}")
+    return total
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    try:
+        with archive.open(info) as member:
+            content = member.read(info.file_size + 1)  # a bound, so that a wrong size costs no memory
+    except DamagedError:
+        raise
+    except Exception as error:  # whatever a decoder raises on bytes that nobody wrote
+        raise DamagedError(f"{type(error).__name__}: {error}") from None
+    return _parsed_array(content, info.filename)
+
+
+def _parsed_array(content: bytes, name: str) -> np.ndarray:
+    """Array of the content of an .npy."""
+    file = io.BytesIO(content)
+    try:
+        shape, fortran, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+    except Exception:  # whatever the reader of a header raises on bytes that nobody wrote
+        raise DamagedError(
+            f"{name} is {describe_content(content[:8])}, with no header of an array that can be read"
+        ) from None
+    if dtype.kind not in _KINDS:
+        raise DamagedError(f"{name} holds {dtype}, expected plain numbers or text: pickled objects are never loaded")
+    held, order = len(content) - file.tell(), "F" if fortran else "C"
+    fits = min(shape, default=0) >= 0 and math.prod(shape) * dtype.itemsize == held and dtype.itemsize
+    try:
+        if fits:
+            flat = np.frombuffer(content, dtype, offset=file.tell()) if held else np.empty(0, dtype)
+            return flat.reshape(shape, order=order).copy(order="K")  # type: ignore[call-overload]
+    except ValueError:  # axes of no elements that are too long together
+        pass
+    raise DamagedError(f"{name} claims shape {shape} of {dtype}, but has {held} bytes")

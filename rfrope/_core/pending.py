@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Pending(ABC):
-    """What a field is until it is read: `settled` gives its value, and may take its time.
+    """A field before it is read: `settled` gives its value, and may take its time.
 
     It holds copies of what it needs, so that nothing that is written later changes what it finds.
     """
@@ -18,7 +18,7 @@ class Pending(ABC):
         """Find it out."""
 
 
-class WhenAsked:
+class LazyField:
     """A field of a frozen dataclass that may be given as `Pending`: it is settled once, when it is first read.
 
     Parameters

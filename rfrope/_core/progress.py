@@ -47,7 +47,7 @@ def shown(items: Iterable[Item], total: int, progress: Any, done: int = 0) -> It
         if not isinstance(wrapped, Iterable):
             raise TypeError(f"progress gave back {show(wrapped)}; expected an iterable, as tqdm.tqdm gives it")
         return wrapped
-    if progress is False or (progress is None and not _on_a_terminal()):
+    if progress is False or (progress is None and not _is_terminal()):
         return items
     from tqdm import tqdm
 
@@ -56,9 +56,9 @@ def shown(items: Iterable[Item], total: int, progress: Any, done: int = 0) -> It
     return bar
 
 
-def of_sizes(items: Iterable[Item], total: int, size: Callable[[Item], int]) -> Iterator[Item]:
+def show_sizes(items: Iterable[Item], total: int, size: Callable[[Item], int]) -> Iterator[Item]:
     """Yield items, and show on a terminal, after two seconds, how much of a total they were; `size` is that of one."""
-    if not _on_a_terminal():
+    if not _is_terminal():
         yield from items
         return
     from tqdm import tqdm
@@ -69,7 +69,7 @@ def of_sizes(items: Iterable[Item], total: int, size: Callable[[Item], int]) -> 
             bar.update(size(item))
 
 
-def _on_a_terminal() -> bool:
+def _is_terminal() -> bool:
     try:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):  # no stderr, or a closed one

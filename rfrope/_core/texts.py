@@ -12,7 +12,7 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.arguments import printable
 
-__all__ = ["Result", "as_html", "short", "table"]
+__all__ = ["Result", "short", "table", "to_html"]
 
 _FEW = 4  # numbers that are shown one by one
 _LONG = 120  # characters of a value
@@ -33,7 +33,7 @@ class Result:
         return short(self)
 
     def _repr_html_(self) -> str:
-        return as_html(self)
+        return to_html(self)
 
 
 def short(result: Any) -> str:
@@ -45,7 +45,7 @@ def short(result: Any) -> str:
     return f"{type(result).__name__}: {', '.join(held)}"
 
 
-def as_html(result: Any) -> str:
+def to_html(result: Any) -> str:
     """Return a result that is a dataclass as a piece of HTML: its fields, a table for each list of records, its text.
 
     Nothing lazy or traced is computed for it.
@@ -78,7 +78,7 @@ def table(rows: Sequence[tuple[str, ...]], *, head: bool = True) -> str:
 
 
 def _is_records(value: Any) -> bool:
-    """Whether a value is a list of records, of which a table says more than a line."""
+    """Say whether a value is a list of records, which is shown as a table."""
     return isinstance(value, tuple | list) and bool(value) and all(_is_record(one) for one in value)
 
 
@@ -96,7 +96,7 @@ def _rows(records: Sequence[Any]) -> Iterator[tuple[str, ...]]:
 
 def _value(value: Any) -> str:
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return _of_array(value)
+        return _array_text(value)
     if isinstance(value, float):
         return f"{value:.6g}"
     if _is_records(value):
@@ -114,7 +114,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONG else f"{text[:_LONG]}…"
 
 
-def _of_array(value: Any) -> str:
+def _array_text(value: Any) -> str:
     shape = tuple(value.shape)
     if array.is_lazy(value) or array.is_traced(value) or getattr(value, "is_meta", False):
         return f"of shape {shape}"

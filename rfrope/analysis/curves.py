@@ -305,7 +305,7 @@ def scan_lags(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, n
 
     On a terminal a bar shows how many lags were scanned, after two seconds.
     """
-    return bars.of_sizes(_scanned(omega, start, stop), max(0, stop - start + 1), lambda part: len(part[1]))
+    return bars.show_sizes(_scanned(omega, start, stop), max(0, stop - start + 1), lambda part: len(part[1]))
 
 
 def _scanned(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:

@@ -46,19 +46,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_text(f"{command}: interrupted; no file was left half written", file=sys.stderr)
         return 130
     except (ValueError, TypeError, OSError, MemoryError) as error:
-        print_text(printable(f"{command}: error: {_by_options(_words(error), options)}"), file=sys.stderr)
+        print_text(printable(f"{command}: error: {_name_options(_message_of(error), options)}"), file=sys.stderr)
         return 2
 
 
-def _words(error: Exception) -> str:
-    """What an error says, without the number that the system has for it."""
+def _message_of(error: Exception) -> str:
+    """Return what an error says, without the number that the system has for it."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
 
 
-def _by_options(text: str, options: argparse.Namespace) -> str:
-    """Call what an error begins with by the option that it was given by."""
+def _name_options(text: str, options: argparse.Namespace) -> str:
+    """Return an error whose first word, the name of an argument, is written as its option."""
     first = re.match(r"(--\S+ \S+: )?([a-z_]+)(?= is )", text)
     if first is None or not hasattr(options, first[2]) or first[2] in ("source", "kernels", "names"):
         return text
@@ -68,13 +68,13 @@ def _by_options(text: str, options: argparse.Namespace) -> str:
 class _Completion(argparse.Action):
     """Print a shell's completion script and stop."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *given: object, **more: object) -> None:
-        """Print the script of the shell that is asked for."""
+    def __call__(self, parser: argparse.ArgumentParser, *arguments: object, **options: object) -> None:
+        """Print the script of a shell."""
         try:
             import shtab
         except ModuleNotFoundError:
             parser.error("--print-completion needs shtab: pip install 'rfrope[completion]'")
-        print_text(shtab.complete(parser, str(given[1])))
+        print_text(shtab.complete(parser, str(arguments[1])))
         parser.exit(0)
 
 

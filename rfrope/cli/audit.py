@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from rfrope import models, storage
-from rfrope._core import archives
+from rfrope._core import files
 from rfrope.cli.shared import naming, print_text, whole
 
 
@@ -47,6 +47,6 @@ def _held(path: str) -> Any:
     if not path.endswith((".npy", ".npz")):
         raise ValueError("expected a name that ends in .npy or .npz")
     try:
-        return archives.single(path) if path.endswith(".npy") else archives.members(path, compressed=True)
-    except archives.DamagedError as error:
+        return files.read_array(path) if path.endswith(".npy") else files.read_arrays(path, compressed=True)
+    except files.DamagedError as error:
         raise ValueError(f"damaged, or not a file of arrays ({error})") from None

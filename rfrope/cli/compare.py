@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from rfrope import engines, models
-from rfrope._core.arguments import printable
 from rfrope.cli import page
 from rfrope.cli.shared import add_page, check_page, one_of, print_text, whole
 
@@ -53,13 +51,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     check_page(options)
     found = models.compare(options.source, options.engine, seq_len=options.seq_len)
-    page.write_page(options, f"Engines on {options.source}", _parts(found), lambda: _print(options, found))
-    if options.json:
-        print_text(json.dumps(found.to_dict(), indent=1, allow_nan=False))
-        return 0
-    _print(options, found)
-    if options.html is not None:
-        print_text(f"\nWritten: {printable(options.html)}")
+    page.report(options, f"Engines on {options.source}", _parts(found), lambda: _print(options, found), found.to_dict)
     return 0
 
 

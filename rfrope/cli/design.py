@@ -18,7 +18,7 @@ from rfrope._core.arguments import printable
 from rfrope.cli import page
 from rfrope.cli.shared import (
     add_plot,
-    check_figure,
+    check_files,
     contexts,
     drawn,
     even,
@@ -92,7 +92,7 @@ def _design(options: argparse.Namespace) -> int:
     chosen = [kernels.parse(text) for text in options.kernels]
     context = _per_axis(options.context, chosen[0])
     _check_options(options, chosen)
-    _check_files(options)
+    check_files(options)
     try:
         rope = rfrope.design(
             chosen if len(chosen) > 1 else chosen[0],
@@ -159,14 +159,6 @@ def _per_axis(context: tuple[int, ...], kernel: kernels.Kernel) -> tuple[int, ..
     return context if len(context) == kernel.ndim else context * kernel.ndim
 
 
-def _check_files(options: argparse.Namespace) -> None:
-    """Say before the work why a file could not be written."""
-    if options.output is not None:
-        with naming("-o", options.output):
-            storage.check_target(options.output, overwrite=options.force)
-    check_figure(options)
-
-
 def _write_files(options: argparse.Namespace, rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> None:
     """Write nothing before all is ready to be written."""
     made = []
@@ -194,7 +186,7 @@ def _figure(path: str, frequencies: np.ndarray, laws: list[kernels.Kernel], foun
 
 
 def _about(rope: rfrope.Rope, reached: Fidelity) -> str:
-    """What was made."""
+    """Return a sentence on the frequencies."""
     n_heads, source = len(reached.heads), rope.source
     who = f"{n_heads} heads of {rope.n_blocks}" if n_heads > 1 else f"{rope.n_blocks}"
     seed = "" if source.seed is None else f", seed {source.seed}"
@@ -204,7 +196,7 @@ def _about(rope: rfrope.Rope, reached: Fidelity) -> str:
 
 
 def _bound(rope: rfrope.Rope, reached: Fidelity) -> str:
-    """What independent draws would give, and how many of them would come as close."""
+    """Return a sentence on independent draws: their bound, and how many of them would come as close."""
     worst = reached.heads[reached.worst]
     more = (
         "These frequencies are exact."
@@ -248,7 +240,7 @@ def _lag_rows(reached: Fidelity) -> list[tuple[str, ...]]:
 
 
 def _parts(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> Iterator[page.Part]:
-    """The page: what was made, the kernel and what the frequencies of a head make of it, the errors, the config."""
+    """Yield what was made, the kernel and what the frequencies of a head make of it, the errors, the config."""
     yield page.words(_about(rope, found), _bound(rope, found))
     omega, context = angles.on_host(rope).astype(np.float64), max(found.context)
     sets = list(omega.reshape(-1, *omega.shape[-2:]))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ from rfrope._core.arguments import printable
 from rfrope.cli import page
 from rfrope.cli.shared import (
     add_plot,
-    check_figure,
+    check_files,
     contexts,
     even,
     print_table,
@@ -31,7 +31,6 @@ from rfrope.scaling.records import stretched
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
 _BY_LENGTH = tuple(scheme.name for scheme in scaling.SCHEMES if scheme.by_length)
-_CHUNK = 2**20  # lags at once
 _FOUND = """< 1/2, < 0: the first distance at which a token scores less than one half, or less than 0, with
 its own like (1 at the same place, averaged over contents); lowest: the smallest such score within
 the context; score x: the factor that these scores are without. never turn: blocks, of all features
@@ -107,12 +106,14 @@ def _base(text: str) -> float:
 
 
 def _run(options: argparse.Namespace) -> int:
-    sets = _distinct([*_of_bases(options), *(one for source in options.sources for one in _of_source(source, options))])
+    sets = _distinct(
+        [*_read_bases(options), *(one for source in options.sources for one in _read_source(source, options))]
+    )
     if not sets:
         raise ValueError(
             "no frequencies to inspect; expected a config.json, a file of frequencies, or --base with --head-dim"
         )
-    check_figure(options)
+    check_files(options)
     summaries = [
         analysis.summarise(
             one.frequencies,
@@ -125,14 +126,13 @@ def _run(options: argparse.Namespace) -> int:
     ]
     if options.plot is not None:
         write_figure(options, _figure(sets))
-    page.write_page(options, f"RoPE of {_all(sets)}", _parts(sets, summaries), lambda: _print(sets, summaries))
-    if options.json:
-        held = [_about(one) | summary.to_dict() for one, summary in zip(sets, summaries, strict=True)]
-        print_text(json.dumps({"sets": held, "plot": options.plot, "html": options.html}, indent=1, allow_nan=False))
-        return 0
-    _print(sets, summaries)
-    for path in filter(None, (options.plot, options.html)):
-        print_text(f"\nWritten: {printable(path)}")
+
+    def data() -> dict[str, Any]:
+        described = [_about(one) | summary.to_dict() for one, summary in zip(sets, summaries, strict=True)]
+        return {"sets": described, "plot": options.plot, "html": options.html}
+
+    title = f"RoPE of {_title_of(sets)}"
+    page.report(options, title, _parts(sets, summaries), lambda: _print(sets, summaries), data)
     return 0
 
 
@@ -145,18 +145,15 @@ def _print(sets: list[_Set], summaries: list[analysis.Summary]) -> None:
 
 def _distinct(sets: list[_Set]) -> list[_Set]:
     """Number the labels that are given twice."""
-    seen: dict[str, int] = {}
+    counts, seen, numbered = Counter(one.label for one in sets), Counter[str](), []
     for one in sets:
-        seen[one.label] = seen.get(one.label, 0) + 1
-    again: dict[str, int] = {}
-    for index, one in enumerate(sets):
-        if seen[one.label] > 1:
-            again[one.label] = again.get(one.label, 0) + 1
-            sets[index] = replace(one, label=f"{one.label} ({again[one.label]})")
-    return sets
+        seen[one.label] += 1
+        label = f"{one.label} ({seen[one.label]})" if counts[one.label] > 1 else one.label
+        numbered.append(replace(one, label=label))
+    return numbered
 
 
-def _of_bases(options: argparse.Namespace) -> Iterator[_Set]:
+def _read_bases(options: argparse.Namespace) -> Iterator[_Set]:
     if options.head_dim is not None and not options.base:
         raise ValueError(f"--head-dim {options.head_dim}: expected it with --base; a SOURCE has its own")
     if options.seq_len is not None and not options.sources:
@@ -169,7 +166,7 @@ def _of_bases(options: argparse.Namespace) -> Iterator[_Set]:
 
 
 def _one_context(options: argparse.Namespace, what: str) -> int:
-    """The number of ``--context``, where there is one axis."""
+    """Return the number of ``--context``, where there is one axis."""
     if len(options.context) > 1:
         given = ",".join(map(str, options.context))
         raise ValueError(f"--context {given}: {what} has one axis; expected one number")
@@ -177,9 +174,9 @@ def _one_context(options: argparse.Namespace, what: str) -> int:
     return context
 
 
-def _of_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
+def _read_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
     if source.lower().endswith(_FREQUENCY_FILES):
-        yield from _of_frequency_file(source, options)
+        yield from _read_frequency_file(source, options)
         return
     parts = rfrope.from_config(source, seq_len=options.seq_len)
     texts = [part.context if options.context is None else _one_context(options, "a model's config") for part in parts]
@@ -214,7 +211,7 @@ def _kinds(part: rfrope.Rope, text: int, options: argparse.Namespace) -> dict[st
     return held if len(set(held.values())) > 1 else {"": next(iter(held.values()))}
 
 
-def _of_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Set]:
+def _read_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_Set]:
     held = rfrope.load(source)
     found = held.context if options.context is None else options.context
     lengths = found if isinstance(found, tuple) else (found or 0,)
@@ -254,7 +251,7 @@ def _scheme(one: _Set) -> Iterator[str]:
 
 
 def _reach(one: _Set) -> str:
-    """How far a config is stretched already, and how to read it there."""
+    """Return a sentence on a config that is stretched already: how far, and how to read it there."""
     found = None if one.model is None else stretched(one.model)
     if found is None:
         return ""
@@ -278,7 +275,7 @@ def _lines_of_sections(one: _Set) -> Iterator[str]:
 
 
 def _effect(one: _Set) -> dict[str, Any] | None:
-    """What the scheme of a model has changed against the ladder of its base, or None without one."""
+    """Return the change that a model's scheme makes to the ladder of its base; None without a scheme."""
     if one.model is None or one.scheme["rope_type"] in ("axial", "default", "rfrope"):
         return None  # frequencies of a design or a list were made from no ladder
     held = one.scheme
@@ -289,13 +286,13 @@ def _effect(one: _Set) -> dict[str, Any] | None:
     before = models.from_rope_parameters(plain, head_dim=one.model.head_dim).frequencies
     still = np.zeros((one.model.qk_head_dim + 1) // 2 - len(before))
     whole, changed = (np.concatenate([omega, still]) for omega in (before, one.frequencies))
-    largest, at_lag = -1.0, 0
-    for start in range(1, one.context, _CHUNK):
-        effect = analysis.scaling_effect(np.arange(start, min(start + _CHUNK, one.context)), whole, changed)
-        if float(effect.largest) > largest:
-            largest, at_lag = float(effect.largest), int(effect.largest_at)
+    effect = analysis.scaling_effect(np.arange(1, one.context), whole, changed)
     ratio = np.asarray(analysis.wavelengths(one.frequencies)) / analysis.wavelengths(before)
-    return {"largest_change": largest, "at_lag": at_lag, "wavelength_ratio": ratio}
+    return {
+        "largest_change": float(effect.largest),
+        "at_lag": int(effect.largest_at),
+        "wavelength_ratio": ratio,
+    }
 
 
 def _about(one: _Set) -> dict[str, Any]:
@@ -370,13 +367,13 @@ def _still(one: _Set) -> int:
     return max(((one.head_dim or 0) + 1) // 2 - len(one.frequencies), 0)
 
 
-def _all(sets: list[_Set]) -> str:
-    """What is inspected, for a title."""
+def _title_of(sets: list[_Set]) -> str:
+    """Return a title."""
     return ", ".join(one.label for one in sets[:3]) + (f" and {len(sets) - 3} more" if len(sets) > 3 else "")
 
 
 def _parts(sets: list[_Set], summaries: list[analysis.Summary]) -> Iterator[page.Part]:
-    """The page: what was found, mean kernels with sliders, the two tables, and the parameters to copy."""
+    """Yield what was found, mean kernels, the two tables, and the parameters to copy."""
     yield page.words(*(str(summary).partition("\n\n")[0] for summary in summaries))
     found, made = _rows(sets, summaries)
     curves = [page.Curve(one.label, one.frequencies, one.context - 1, still=_still(one)) for one in sets]

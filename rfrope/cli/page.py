@@ -24,7 +24,7 @@ import numpy as np
 import rfrope
 from rfrope._core import files
 from rfrope._core.arguments import printable
-from rfrope.cli.shared import naming
+from rfrope.cli.shared import naming, print_text
 from rfrope.plotting import drawing
 from rfrope.plotting.tables import Curve, alternatives, contexts_around, lag_bins, tabulated
 from rfrope.validation import QUANTITIES, Row, Validation
@@ -49,16 +49,36 @@ style-src 'unsafe-inline'; img-src data:"><title>{title}</title>
 Part = dict[str, Any]  # a part of a page: its kind, and what that is made from
 
 
-def write_page(options: argparse.Namespace, title: str, parts: Iterable[Part], print_text: Callable[[], None]) -> None:
-    """Write the page that ``--html`` asks for; `print_text` prints the text form."""
+def write_page(
+    options: argparse.Namespace, title: str, parts: Iterable[Part], print_result: Callable[[], None]
+) -> None:
+    """Write the page that ``--html`` asks for; `print_result` prints the text form."""
     if options.html is None:
         return
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
-        print_text()
+        print_result()
     content = rendered(title, [*parts, command(options)], text.getvalue().strip())
     with naming("--html", options.html):
         files.write(options.html, content.encode(), overwrite=options.force)
+
+
+def report(
+    options: argparse.Namespace,
+    title: str,
+    parts: Iterable[Part],
+    print_result: Callable[[], None],
+    data: Callable[[], dict[str, Any]],
+) -> None:
+    """Write the page that ``--html`` asks for, print a result as JSON or as text, and name files that were written."""
+    write_page(options, title, parts, print_result)
+    if options.json:
+        print_text(json.dumps(data(), indent=1, allow_nan=False))
+        return
+    print_result()
+    written = [getattr(options, name, None) for name in ("output", "plot", "html")]
+    if any(written):
+        print_text("\n" + "\n".join(f"Written: {printable(path)}" for path in written if path))
 
 
 def rendered(title: str, parts: Iterable[Part], text: str) -> str:
@@ -93,19 +113,19 @@ def _printable(value: Any) -> Any:
 
 
 def table(title: str, rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0,), note: str = "") -> Part:
-    """A table whose first row is its head; columns are right-aligned but for those `left`."""
+    """Return a table whose first row is its head; columns are right-aligned but for those `left`."""
     return {"kind": "table", "title": title, "note": note, "rows": [list(row) for row in rows], "left": list(left)}
 
 
 def copyable(title: str, content: Any, note: str = "") -> Part:
-    """Text, or data as JSON, with a button that copies it."""
+    """Return text, or data as JSON, with a button that copies it."""
     text = content if isinstance(content, str) else json.dumps(content, indent=1)
     text = re.sub(r"\[[^\[\]{}]*\]", lambda held: re.sub(r"\s+", " ", held[0]), text)  # a list on one line
     return {"kind": "copyable", "title": title, "note": note, "text": text}
 
 
 def command(options: argparse.Namespace) -> Part:
-    """The command that makes the same again."""
+    """Return the command that makes the same again."""
     return copyable("The command", shlex.join(["rfrope", *options.words]))
 
 
@@ -171,7 +191,7 @@ def _band(values: np.ndarray, stderr: np.ndarray) -> dict[str, list[float]]:
 
 
 def points(title: str, results: Sequence[Validation]) -> Part:
-    """The z of every comparison of some validations, one of which is shown at a time, the worst first."""
+    """Return the z of every comparison of some validations, one of which is shown at a time, the worst first."""
     held = [{"label": one.kernel, "bound": one.bound, "rows": _sorted_points(one.rows)} for one in results]
     sizes = [abs(one.worst.z) for one in results]
     return {

@@ -12,10 +12,9 @@ from typing import Any
 
 import rfrope
 from rfrope import analysis, exports, plotting, storage
-from rfrope._core.arguments import printable
 from rfrope.analysis.planning import ladder_base
 from rfrope.cli import page
-from rfrope.cli.shared import add_plot, check_figure, naming, print_text, whole, write_figure
+from rfrope.cli.shared import add_plot, check_files, naming, print_text, whole, write_figure
 
 _WIDTH = 110  # the config as text
 _FEW = 8  # numbers of a list that it shows
@@ -57,27 +56,20 @@ def _run(options: argparse.Namespace) -> int:
     single = [f"--{name}" for name in ("method", "output", "plot") if getattr(options, name) is not None]
     if len(ropes) > 1 and single:
         raise ValueError(f"{single[0]}: {options.source} has several RoPEs; expected one of {_names(ropes)} as --part")
-    _check_files(options)
+    check_files(options)
     found = {
         name: analysis.plan(rope, options.context, trained_context=options.trained) for name, rope in ropes.items()
     }
     methods = {name: _method(plan, options.method) for name, plan in found.items()}
     for name, method in methods.items():
         _write(options, found[name], method)
-    page.write_page(
-        options,
-        f"{options.source} to {options.context} positions",
-        _parts(found, methods),
-        lambda: _print(found, methods),
-    )
-    if options.json:
+
+    def data() -> dict[str, Any]:
         plans = [{"name": name} | plan.to_dict() | {"config": _config(methods[name])} for name, plan in found.items()]
-        written = {"output": options.output, "plot": options.plot, "html": options.html}
-        print_text(json.dumps({"plans": plans} | written, indent=1, allow_nan=False))
-        return 0
-    _print(found, methods)
-    for path in filter(None, (options.output, options.plot, options.html)):
-        print_text(f"Written: {printable(path)}")
+        return {"plans": plans, "output": options.output, "plot": options.plot, "html": options.html}
+
+    title = f"{options.source} to {options.context} positions"
+    page.report(options, title, _parts(found, methods), lambda: _print(found, methods), data)
     return 0
 
 
@@ -87,7 +79,7 @@ def _print(found: dict[str, analysis.Plan], methods: dict[str, analysis.Method])
 
 
 def _parts(found: dict[str, analysis.Plan], chosen: dict[str, analysis.Method]) -> Iterator[page.Part]:
-    """The page: for each RoPE the mean kernels of the methods with sliders, their measures, and their configs."""
+    """Yield for each RoPE the mean kernels of the methods, their measures, and their configs."""
     for name, plan in found.items():
         about, *_, last = str(plan).split("\n\n")
         yield page.words(about, last)
@@ -119,7 +111,7 @@ def _ropes(options: argparse.Namespace) -> Iterator[tuple[str, rfrope.Rope]]:
         if options.part not in parts:
             raise ValueError(f"--part {options.part}: expected one of {_names(parts)}, which {options.source} has")
         parts = {options.part: parts[options.part]}
-    reasons = {name: _passed_over(rope, options.trained) for name, rope in parts.items()}
+    reasons = {name: _reason_to_skip(rope, options.trained) for name, rope in parts.items()}
     if all(reasons.values()):
         name, reason = next(iter(reasons.items()))
         raise ValueError(f"{options.source} has nothing to plan: {name or 'it'} {reason}")
@@ -140,8 +132,8 @@ def _method(plan: analysis.Plan, name: str | None) -> analysis.Method:
         raise ValueError(f"--method: {error}") from None
 
 
-def _passed_over(rope: rfrope.Rope, trained: int | None) -> str:
-    """Why a longer context means nothing to a RoPE, or ""."""
+def _reason_to_skip(rope: rfrope.Rope, trained: int | None) -> str:
+    """Return the reason why a longer context means nothing to a RoPE, or ""."""
     if rope.source.rope_parameters["rope_type"] == "axial":
         return "turns by the two axes of a picture"
     if rope.context is None and trained is None:
@@ -154,14 +146,6 @@ def _passed_over(rope: rfrope.Rope, trained: int | None) -> str:
 
 def _names(parts: Any) -> str:
     return ", ".join(map(repr, parts))
-
-
-def _check_files(options: argparse.Namespace) -> None:
-    """Say before the work what could not be written."""
-    check_figure(options)
-    if options.output is not None:
-        with naming("-o", options.output):
-            storage.check_target(options.output, overwrite=options.force)
 
 
 def _write(options: argparse.Namespace, plan: analysis.Plan, method: analysis.Method) -> None:
@@ -180,7 +164,7 @@ def _write(options: argparse.Namespace, plan: analysis.Plan, method: analysis.Me
 
 
 def _config(method: analysis.Method) -> dict[str, Any] | str:
-    """What a config of transformers says for a method, or why it cannot say it."""
+    """Return the config of transformers for a method, or the reason why there is none."""
     if method.rope_parameters is not None:
         return {"rope_parameters": method.rope_parameters, "max_position_embeddings": method.rope.context}
     try:
@@ -194,13 +178,13 @@ def _case(method: analysis.Method) -> str:
     if isinstance(config, str):
         return f"No config says {method.name}: {config}."
     text = json.dumps(config)
-    short = re.sub(r"\[[^\[\]]*\]", _in_short, text)
+    short = re.sub(r"\[[^\[\]]*\]", _shorten, text)
     where = "" if short == text else "; all numbers with --json, or in a config by -o and `rfrope export`"
     lines = textwrap.wrap(short, _WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join([f"Config for {method.name} (transformers){where}:", *lines])
 
 
-def _in_short(found: re.Match[str]) -> str:
+def _shorten(found: re.Match[str]) -> str:
     """A list of JSON, by its length and range where it is long."""
     numbers = json.loads(found[0])
     few = len(numbers) <= _FEW

@@ -1,4 +1,4 @@
-"""What several commands share: types of arguments, tables, and errors of files, with the option that named them."""
+"""Shared by commands: types of arguments, tables, and errors of files, with the option that named them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from rfrope import plotting
+from rfrope import plotting, storage
 from rfrope._core import files
 from rfrope._core.arguments import MOST, among, printable, show, spelled
 
@@ -108,8 +108,11 @@ def check_page(options: argparse.Namespace) -> None:
         files.check_writable(options.html, overwrite=options.force)
 
 
-def check_figure(options: argparse.Namespace) -> None:
-    """Say before the work why a figure, or a page, could not be written."""
+def check_files(options: argparse.Namespace) -> None:
+    """Say before the work why a file of frequencies, a figure or a page could not be written."""
+    if getattr(options, "output", None) is not None:
+        with naming("-o", options.output):
+            storage.check_target(options.output, overwrite=options.force)
     check_page(options)
     if options.plot is None:
         return
@@ -139,12 +142,12 @@ def print_text(text: Any, *, before: str = "", file: TextIO | None = None) -> No
 
 
 def place(lag: tuple[int, ...]) -> str:
-    """A lag as a table shows it: a number, or one for each axis."""
+    """Return a lag as a table shows it: a number, or one for each axis."""
     return str(lag[0]) if len(lag) == 1 else str(lag)
 
 
-def on_a_terminal() -> bool:
-    """Whether stdout is read by a person, and not by a file or another program."""
+def is_terminal() -> bool:
+    """Say whether stdout is read by a person, and not by a file or another program."""
     try:
         return sys.stdout.isatty()
     except (AttributeError, ValueError):  # no stdout, or a closed one
@@ -153,7 +156,7 @@ def on_a_terminal() -> bool:
 
 def styled(text: str, colour: str) -> str:
     """Return the text in bold and a colour, on a terminal that shows them; https://no-color.org switches them off."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not on_a_terminal()
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal()
     return text if plain else f"\x1b[1;{_COLOURS[colour]}m{text}\x1b[0m"
 
 
@@ -188,7 +191,7 @@ def _widths(rows: Sequence[tuple[str, ...]], left: tuple[int, ...]) -> list[int]
     """Widths of columns, of which the widest `left` give way on a narrow terminal; None where that is not enough."""
     columns = list(zip(*rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    if not on_a_terminal():
+    if not is_terminal():
         return widths
     least = [max(len(piece.rstrip()) for cell in column for piece in _BREAKS.split(cell)) for column in columns]
     while sum(widths) + 2 * (len(widths) - 1) > shutil.get_terminal_size().columns:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -11,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope import kernels
-from rfrope._core import archives, progress
-from rfrope._core.arguments import printable
+from rfrope._core import files, progress
 from rfrope.cli import page
 from rfrope.cli.shared import add_page, check_page, print_table, print_text, styled, whole
 from rfrope.validation import Row, Validation, validate
@@ -86,35 +84,31 @@ def _validate(options: argparse.Namespace) -> int:
     ]
     passed = all(result.passed for result in results)
     title = f"Validation: {'passed' if passed else 'FAILED'}"
-    page.write_page(options, title, _parts(results, options), lambda: _print_validations(results, options, passed))
-    if options.json:
-        report = {
-            "passed": passed,
-            "alpha": options.alpha,
-            "seed": options.seed,
-            "results": [r.to_dict() for r in results],
-        }
-        print_text(json.dumps(report, indent=1, allow_nan=False))
-    else:
-        _print_validations(results, options, passed)
-        if options.html is not None:
-            print_text(f"\nWritten: {printable(options.html)}")
+
+    def data() -> dict[str, Any]:
+        about = {"passed": passed, "alpha": options.alpha, "seed": options.seed}
+        return about | {"results": [result.to_dict() for result in results]}
+
+    page.report(options, title, _parts(results, options), lambda: _print(results, options, passed), data)
     return 0 if passed else 1
 
 
 def _parts(results: list[Validation], options: argparse.Namespace) -> Iterator[page.Part]:
-    """The page: the verdict, z of every comparison, a line for each kernel, and the worst rows."""
+    """Yield the verdict, z of every comparison, a line for each kernel, and the worst rows."""
     yield page.words(*_verdict(results, options))
     yield page.points("Every comparison", results)
     yield page.table("Kernels", _summary(results), left=(0, 1, 4), note=_SPREAD)
     yield page.table("The rows with the largest |z|", _worst_rows(results, 4 * _WORST))
 
 
-def _print_validations(results: list[Validation], options: argparse.Namespace, passed: bool) -> None:
+def _print(results: list[Validation], options: argparse.Namespace, passed: bool) -> None:
     if options.full:
         print_table([_COLUMNS, *(_cells(result, row) for result in results for row in _worst_pairs(result))])
     else:
-        _print_summary(results)
+        print_table(_summary(results), left=(0, 1, 4))
+        print_text(f"\n{_SPREAD}")
+        print_text("\nThe rows with the largest |z|:")
+        print_table(_worst_rows(results, _WORST))
     first = results[0]
     vectors = "real q and k of SmolLM2-135M-Instruct" if options.qk is None else f"q and k of {options.qk}"
     shown = "each row shows its worst pair" if options.full else "--full prints all lags and quantities"
@@ -126,7 +120,7 @@ def _print_validations(results: list[Validation], options: argparse.Namespace, p
 
 
 def _verdict(results: list[Validation], options: argparse.Namespace) -> Iterator[str]:
-    """What was found, in a sentence, and what to know of it."""
+    """Yield the result in a sentence, and a warning where it rests on few draws."""
     first, tests = results[0], sum(len(result.rows) for result in results)
     worst = max(results, key=lambda result: abs(result.worst.z))
     yield (
@@ -140,16 +134,8 @@ def _verdict(results: list[Validation], options: argparse.Namespace) -> Iterator
         yield f"{few}, z is not quite normal: a right one fails more often than alpha."
 
 
-def _print_summary(results: list[Validation]) -> None:
-    """One line for each kernel, then the rows with the largest abs(z) of all."""
-    print_table(_summary(results), left=(0, 1, 4))
-    print_text(f"\n{_SPREAD}")
-    print_text("\nThe rows with the largest |z|:")
-    print_table(_worst_rows(results, _WORST))
-
-
 def _summary(results: list[Validation]) -> list[tuple[str, ...]]:
-    """A head, and one line for each kernel."""
+    """Return a head, and one line for each kernel."""
     table: list[tuple[str, ...]] = [("kernel", "result", "tests", "largest |z|", "of", "sd / mean")]
     for result in results:
         verdict, worst = "passed" if result.passed else "FAILED", result.worst
@@ -160,7 +146,7 @@ def _summary(results: list[Validation]) -> list[tuple[str, ...]]:
 
 
 def _worst_rows(results: list[Validation], most: int) -> list[tuple[str, ...]]:
-    """A head, and the rows with the largest abs(z)."""
+    """Return a head, and the rows with the largest abs(z)."""
     rows = [(result, row) for result in results for row in _worst_pairs(result)]
     rows.sort(key=lambda held: -abs(held[1].z) if held[1].z == held[1].z else -math.inf)
     return [_COLUMNS, *(_cells(*held) for held in rows[:most])]
@@ -178,7 +164,7 @@ def _print_spread(results: list[Validation]) -> None:
 
 
 def _worst_pairs(result: Validation) -> list[Row]:
-    """For each lag and quantity the row whose pair has the largest abs(z)."""
+    """Return for each lag and quantity the row whose pair has the largest abs(z)."""
     worst: dict[tuple[Any, str], Row] = {}
     for row in result.rows:
         kept = worst.setdefault((row.lag, row.quantity), row)
@@ -205,7 +191,7 @@ def _lag(lag: tuple[float, ...]) -> str:
 def _read_pairs(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Read pairs from arrays q and k, or NAME_q and NAME_k one after the other."""
     try:
-        arrays = archives.members(path, compressed=True)
+        arrays = files.read_arrays(path, compressed=True)
     except FileNotFoundError:
         raise ValueError(f"--qk {path}: no such file") from None
     except (ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What a model's config leaves to the class that reads it: defaults, and which two features make a pair."""
+"""Defaults and pairings of model types, which a config leaves to the class that reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @cache
 def model_types() -> Mapping[str, Mapping[str, Any]]:
-    """What rfrope knows of the configs of model types: a table that tests hold against transformers.
+    """Return the table of model types, which tests hold against transformers.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
 
 
 def known(model_type: Any) -> Mapping[str, Any]:
-    """What the table says of a model type; nothing where it has no entry.
+    """Return the entry of a model type; an empty one where the table has none.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def known(model_type: Any) -> Mapping[str, Any]:
 
 
 def has_defaults(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry has what a config of its type may leave out, and not only what is peculiar to it.
+    """Say whether an entry has what a config of its type may leave out, and not only what is peculiar to it.
 
     Parameters
     ----------

@@ -104,7 +104,7 @@ def _check(reader: Any, path: str, made: Mapping[str, Any]) -> None:
 
 def _read(library: ModuleType, path: str) -> Any:
     try:
-        with files.opened(path) as file:  # the reader maps it, so it may be closed
+        with files.open_regular(path) as file:  # the reader maps it, so it may be closed
             size = os.fstat(file.fileno()).st_size
             reader = library.GGUFReader(file)
     except FileNotFoundError:

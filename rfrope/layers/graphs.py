@@ -38,6 +38,7 @@ class InGraphs(Reading, torch.nn.Module, ABC):
     _sets: int
     _blocks: int
     _is_fixed: bool
+    _last_turn: bool
 
     def in_graph(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
         """Turn; None where that takes all checks, and for what is refused."""
@@ -52,32 +53,33 @@ class InGraphs(Reading, torch.nn.Module, ABC):
 
     def _plainly(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> Tensor | None:
         """Integer positions ``(*P, k)``, with an axis for the heads where there are several sequences."""
-        if q.ndim < 3 or q.ndim != k.ndim or q.dtype != k.dtype or not q.is_floating_point() or q.device != k.device:
-            return None
-        heads, shared = q.shape[-3], k.shape[-3]
-        if q.shape[:-3] != k.shape[:-3] or q.shape[-2] != k.shape[-2] or shared == 0 or heads % shared:
-            return None
-        if not (self._takes(q.shape[-1]) and self._takes(k.shape[-1])):
-            return None
-        if (self._sets and self._sets != shared) or not (q.is_cpu or q.is_cuda or q.is_meta) or q.is_sparse:
+        if q.device != k.device or not (q.is_cpu or q.is_cuda or q.is_meta) or q.is_sparse or not self._belong(q, k):
             return None
         at = self._of_integers(q, positions, offset)
-        if at is None or at.shape[-2] != q.shape[-2]:
-            return None
-        return at if at.ndim == 2 or self._fits(at, q) else None
+        return None if at is None or not self._fits(at, q) else at
+
+    def _belong(self, q: Tensor, k: Tensor) -> bool:
+        """Whether queries and keys have one dtype and as many tokens, and heads and widths that the Rope turns."""
+        if q.ndim < 3 or q.ndim != k.ndim or q.dtype != k.dtype or not q.is_floating_point():
+            return False
+        heads, shared = q.shape[-3], k.shape[-3]
+        if q.shape[:-3] != k.shape[:-3] or q.shape[-2] != k.shape[-2] or shared == 0 or heads % shared:
+            return False
+        if self._sets and self._sets != shared:
+            return False
+        return self._takes(q.shape[-1]) and self._takes(k.shape[-1])
 
     def _takes(self, width: int) -> bool:
         """Whether features of a width are a head, or the part of one that turns."""
-        if width == 2 * self._blocks or width == self.head_dim:
+        if width == 2 * self._blocks or width % 2:
             return width % 2 == 0
-        return self.head_dim is None and width > 2 * self._blocks and width % 2 == 0
+        return (self.head_dim is None or width == self.head_dim) and width > 2 * self._blocks and not self._last_turn
 
-    @staticmethod
-    def _fits(at: Tensor, q: Tensor) -> bool:
-        """Whether each sequence has its positions, so that what is turned is not enlarged."""
-        if at.ndim != q.ndim:
+    def _fits(self, at: Tensor, q: Tensor) -> bool:
+        """Whether each token of each sequence has its position, so that what is turned is not enlarged."""
+        if at.ndim not in (2, q.ndim) or at.shape[-1] != self.axes or at.shape[-2] != q.shape[-2]:
             return False
-        return all([at.shape[axis] in (1, q.shape[axis]) for axis in range(q.ndim - 2)])
+        return at.ndim == 2 or all([at.shape[axis] in (1, q.shape[axis]) for axis in range(q.ndim - 2)])
 
     def _of_integers(self, q: Tensor, positions: Any, offset: Any) -> Tensor | None:
         axes, device = self.axes, q.device

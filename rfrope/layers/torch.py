@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, dispatch, turns
+from rfrope._core import angles, array, blocks, capacity, dispatch, tensors, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import choice, flag, whole
 from rfrope._core.blocks import Turn
@@ -30,7 +30,6 @@ _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")
 _ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
 _LAYOUTS = ("bhtd", "bthd")
 _DONE = "_is_hf_initialized"  # the mark of transformers
-_MOST = 16  # numbers of heads whose steps are kept
 _WIDE = (torch.float32, torch.float64)
 _XP = array.named_namespace(torch)
 
@@ -129,7 +128,7 @@ class RotaryEmbedding(InGraphs):
             )
         self._sets = heads[0] if heads else 0
         self._blocks, self.axes = self._host.shape[-2:]
-        self._is_fixed = not self._learned and not self.rope.source.model.turns_last
+        self._is_fixed, self._last_turn = not self._learned, self.rope.source.model.turns_last
         if self.max_positions is not None and (self._learned or self._sets or self._host.shape[-1] > 1):
             what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
             raise ValueError(f"max_positions is {max_positions}, but there are no tables for {what}; expected None")
@@ -184,12 +183,10 @@ class RotaryEmbedding(InGraphs):
         turned = None
         if torch.compiler.is_compiling():
             turned = self.in_graph(x, y, positions, offset) if k_positions is None else None
-        elif k_positions is None and isinstance(x, torch.Tensor) and not x.is_nested and x.ndim > 2:
-            steps = self._steps.get(x.shape[-3] if self._sets else 0)
-            at = None if steps is None else self._read_quickly(x, positions, offset)
-            turned = None if steps is None or at is None else steps.turned(x, y, at)
+        elif k_positions is None and self._is_fixed and self.max_positions is None:
+            turned = self._at_once(x, y, positions, offset)
         if turned is None:
-            turned = self._slowly(x, y, positions, offset, k_positions)
+            turned = self._turned_both(x, y, positions, offset, k_positions)
         return turned if self.layout == "bhtd" else (self._exchanged(turned[0]), self._exchanged(turned[1]))
 
     def rotate(
@@ -250,10 +247,11 @@ class RotaryEmbedding(InGraphs):
         with torch.inference_mode(False):
             self._constants = {name: torch.from_numpy(value.copy()) for name, value in made.items()}
         self._placed: dict[Any, Tensor] = {}
-        self._steps: dict[int, Any] = {}
+        self._backend = _loops()
+        self._last_plans: tuple[Any, Any] = (None, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_constants", "_placed", "_steps")
+        made = ("_constants", "_placed", "_backend", "_last_plans")
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -330,8 +328,41 @@ class RotaryEmbedding(InGraphs):
 
     # -- the call ------------------------------------------------------------------------------------------------------
 
-    def _slowly(self, q: Tensor, k: Tensor, positions: Any, offset: Any, k_positions: Any) -> tuple[Tensor, Tensor]:
-        """Turn with all checks, and note what a repeated call needs."""
+    def _at_once(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
+        """Turn small tensors of the CPU by one call, or return None for whatever takes a closer look.
+
+        The plans of the last layout are held: a decode loop asks for them again.
+        """
+        if self._backend is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
+            return None
+        at = self._read_quickly(q, positions, offset) if tensors.are_memory(q, k) else None
+        if at is None:
+            return None
+        key = q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, at.shape
+        last, plans = self._last_plans
+        if key != last:
+            plans = None
+            if self._belong(q, k) and self._fits(at, q):
+                frequencies = self._read_frequencies(q.shape[-3])
+                found = self._backend.plans_of_both(q, k, at.shape, frequencies, self._turn.pairing)
+                plans = None if found is None else (found, frequencies)
+            self._last_plans = key, plans
+        if plans is None:
+            return None
+        turned: tuple[Tensor, Tensor] = self._backend.rotated_both(plans[0], q, k, at, plans[1], self._turn.scale)
+        return turned
+
+    def _read_frequencies(self, heads: int) -> tuple[Any, Any]:
+        """Frequencies of so many heads of queries, and of keys, as the backend reads them."""
+        read = self._backend.Frequencies.read
+        of_queries = self._of_heads(self._host, heads)
+        of_keys = read(self._host)
+        return of_keys if of_queries is self._host else read(of_queries), of_keys
+
+    def _turned_both(
+        self, q: Tensor, k: Tensor, positions: Any, offset: Any, k_positions: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Turn with all checks."""
         self._check("q", q)
         self._check("k", k)
         self._check_both(q, k, k_positions is not None)
@@ -342,27 +373,7 @@ class RotaryEmbedding(InGraphs):
             (second,) = self._turned("k_positions", k_at, ("k", k, True))
             return first, second
         first, second = self._turned(origin(offset), at, ("q", q, False), ("k", k, True))
-        if not (torch.compiler.is_compiling() or self._learned or self.max_positions is not None):
-            self._learn(q, k, positions, offset)
         return first, second
-
-    def _learn(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> None:
-        read = self._read_quickly(q, positions, offset)
-        if read is None:
-            return
-        heads = q.shape[-3] if self._sets else 0
-        steps = self._steps.get(heads)
-        if steps is None:
-            try:
-                kind = dispatch.load(dispatch.CPU.rotation).Steps
-            except ImportError:
-                return
-            of_queries = np.repeat(self._host, heads // self._sets, axis=0) if self._sets else self._host
-            steps = kind((of_queries, self._host), self._turn.pairing, self.rope.attention_factor)
-            if len(self._steps) >= _MOST:
-                self._steps.clear()
-            self._steps[heads] = steps
-        steps.learn(q, k, read)
 
     def _check(self, name: str, x: Tensor) -> None:
         """Refuse what are no features, in the layout bhtd, of the heads that this module turns."""
@@ -374,7 +385,7 @@ class RotaryEmbedding(InGraphs):
             raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., {order}, d)")
         blocks.check_width(x, self._blocks, "the Rope", name)
         width, turning = x.shape[-1], 2 * self._blocks
-        if self.rope.source.model.turns_last and width > turning:
+        if width > turning and self._last_turn:
             raise ValueError(
                 f"this model turns the last features of a head; expected {name}[..., -{turning}:] as {name}"
             )
@@ -475,6 +486,14 @@ class RotaryEmbedding(InGraphs):
                 f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: leave this "
                 "module out of mixed precision (fully_shard it by itself, before the model), and load it again"
             )
+
+
+def _loops() -> Any:
+    """Return the compiled loops of the CPU; None where they cannot work."""
+    try:
+        return dispatch.load(dispatch.CPU.rotation)
+    except ImportError:
+        return None
 
 
 def _ladder(value: Any) -> np.ndarray:

@@ -140,11 +140,11 @@ def read_file(path: str) -> tuple[dict[str, Any], str]:
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
     try:
-        content = files.content(path, files.LONGEST_JSON)
+        content = files.read_bytes(path, files.LONGEST_JSON)
     except FileNotFoundError:
         raise FileNotFoundError(_nowhere(path)) from None
     try:
-        held = files.parsed(content.decode("utf-8-sig"), object_pairs_hook=_without_repeats)
+        held = files.parse_json(content.decode("utf-8-sig"), object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}); expected a model's config.json") from None
     if not isinstance(held, dict):

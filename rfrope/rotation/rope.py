@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NamedTuple
@@ -179,14 +178,13 @@ class Rope:
         >>> Rope([np.pi / 2], pairing="interleaved").rotate(np.array([1.0, 0.0]), 1).round(12)
         array([0., 1.])
         """
-        as_tensor = type(x) is not np.ndarray and tensors.is_torch(x) and not tensors.is_compiling()
-        held = self._held() if as_tensor or type(x) is np.ndarray else {"_repeats": None}
-        prepared = held["_repeats"] if "_repeats" in held else self._prepared()
-        if prepared is not None:
-            turned = (prepared.again_as_tensor if as_tensor else prepared.again)(x, positions, inverse, out)
+        if type(x) is np.ndarray or (tensors.is_torch(x) and not tensors.is_compiling()):
+            held = self._held()
+            rotator = held["_rotator"] if "_rotator" in held else held.setdefault("_rotator", _rotator_of(self))
+            turned = None if rotator is None else rotator.rotated(x, positions, inverse, out)
             if turned is not None:
                 return turned
-        turned = rotate(
+        return rotate(
             x,
             positions,
             self.vectors,
@@ -195,11 +193,6 @@ class Rope:
             inverse=inverse,
             out=out,
         )
-        if as_tensor and prepared is not None:
-            prepared.prepare_as_tensor(x, positions, inverse, turned)
-        elif prepared is not None:
-            prepared.prepare(x, positions, inverse, out)
-        return turned
 
     @array.on_device_of_arrays
     def scores(self, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
@@ -303,21 +296,12 @@ class Rope:
         held = self.__dict__
         frequencies = held["frequencies"]
         if type(frequencies) is np.ndarray and (
-            frequencies.flags.writeable or held.get("_vectors", frequencies).flags.writeable
+            frequencies.flags.writeable or ("_vectors" in held and held["_vectors"].flags.writeable)
         ):
             _seal(frequencies)
             held.pop("_vectors", None)
-            held.pop("_repeats", None)
+            held.pop("_rotator", None)
         return held
-
-    def _prepared(self) -> Any:
-        """What repeats rotations of NumPy arrays whose layout is known; None without compiled loops."""
-        vectors, made = self.vectors, None
-        if self.pairing is not None and type(vectors) is np.ndarray:
-            with contextlib.suppress(ImportError):
-                made = dispatch.load(dispatch.CPU.rotation).Prepared(vectors, self.pairing, self.attention_factor)
-        self.__dict__["_repeats"] = made
-        return made
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.frequencies, self.attention_factor))
@@ -336,7 +320,7 @@ class Rope:
         pytrees.register(Rope, Rope.__getstate__, "frequencies")
 
     def _repr_html_(self) -> str:
-        return texts.as_html(self)
+        return texts.to_html(self)
 
     def __repr__(self) -> str:
         shape = tuple(getattr(self.frequencies, "shape", ()))  # JAX puts other things there, too
@@ -349,6 +333,22 @@ class Rope:
 
 
 _FIELDS = tuple(each.name for each in fields(Rope))
+
+
+def _rotator_of(rope: Rope) -> Any:
+    """Return what rotates small dense arrays at once; None without compiled loops."""
+    vectors = rope.vectors
+    if rope.pairing is None or type(vectors) is not np.ndarray:
+        return None
+    try:
+        backend = dispatch.load(dispatch.CPU.rotation)
+    except ImportError:
+        return None
+    turning = (rope.rotary_dim,)
+    widths: Any = None if isinstance(rope.head_dim, Assumed) else (turning, (rope.head_dim,))
+    if rope.source.model.turns_last:
+        widths = (turning,)
+    return backend.Rotator(np.ascontiguousarray(vectors, np.float64), rope.pairing, rope.attention_factor, widths)
 
 
 def pairing_for(rope: Rope, x: Any, name: str = "x") -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, dispatch, lazy, turns
+from rfrope._core import angles, array, blocks, dispatch, lazy, tensors, turns
 from rfrope._core.angles import Angles, token_axes
 from rfrope._core.arguments import flag, positive, show
 from rfrope._core.array import Array
@@ -60,7 +60,6 @@ def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) 
     return turns.phases(read)
 
 
-@array.on_device_of_arrays
 def rotate(
     x: Array,
     positions: Array,
@@ -176,11 +175,27 @@ def rotate(
     >>> turned.dtype, turned.requires_grad  # doctest: +SKIP
     (torch.bfloat16, True)
     """
-    repeats = _repeats() if type(x) is np.ndarray and shift is None else None
-    if repeats is not None:
-        found = repeats.turned(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
-        if found is not None:
-            return found
+    if shift is None and (type(x) is np.ndarray or (tensors.is_torch(x) and not tensors.is_compiling())):
+        at_once = _at_once()
+        turned = at_once and at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
+        if turned is not None:
+            return turned
+    return _read_and_rotated(x, positions, frequencies, pairing, out_pairing, shift, scale, inverse, out)
+
+
+@array.on_device_of_arrays
+def _read_and_rotated(
+    x: Array,
+    positions: Array,
+    frequencies: Array,
+    pairing: str,
+    out_pairing: str | None,
+    shift: Array | None,
+    scale: Any,
+    inverse: bool,
+    out: Array | None,
+) -> Array:
+    """Read the arguments of `rotate` with all checks, and turn."""
     frequencies = angles.given(frequencies, pairing, scale, x)
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, x=x, out=out)
@@ -190,14 +205,9 @@ def rotate(
     scale, shape = _checked_scale(scale, read.shape, x, space)
     blocks.check_width(x, shape[-1], "frequencies")
     kept = (read.positions, read.frequencies, read.shift, scale)
-    asked = pairing, out_pairing
     names = "x", "positions", "frequencies", "shift", "scale"
     out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, names, *kept)
-    turn = Turn(pairing, out_pairing, scale, flag("inverse", inverse))
-    result = rotated(x, read, turn, out)
-    if repeats is not None:
-        repeats.learn(x, positions, frequencies, asked, turn, out)
-    return result
+    return rotated(x, read, Turn(pairing, out_pairing, scale, flag("inverse", inverse)), out)
 
 
 @array.on_device_of_arrays
@@ -394,10 +404,10 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 
 
 @cache
-def _repeats() -> Any:
-    """What repeats rotations of NumPy arrays whose layout is known, on the CPU; None without compiled loops."""
+def _at_once() -> Any:
+    """Return the backend's function that reads and turns small dense arrays of the CPU in one pass, if there is one."""
     try:
-        return dispatch.load(CPU.rotation).Repeats()
+        return dispatch.load(CPU.rotation).rotated_at_once
     except ImportError:
         return None
 

@@ -134,7 +134,7 @@ def test_cupy_that_cannot_compile(cupy):
 def test_the_cupy_to_install_is_that_of_the_driver(driver, version, extra):
     driver(version)
     assert findings._install_cupy() == f"pip install 'rfrope[{extra}]'"
-    assert findings._with_device("this").startswith("this" if version else "nothing, without an NVIDIA device")
+    assert findings._advise_device("this").startswith("this" if version else "nothing, without an NVIDIA device")
 
 
 def torch_on_cuda(monkeypatch, cuda, ones=lambda *shape, device: np.ones(shape)):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import gc
 import inspect
 import itertools
 import math
+import time
 import warnings
-import weakref
 from typing import Any
 
 import numpy as np
@@ -40,10 +39,11 @@ from rfrope.rotation import turning
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
 leaf = pytest.importorskip("rfrope._accel.cpu.rotation", reason=NO_LOOPS, exc_type=ImportError)
 loops = pytest.importorskip("rfrope._accel.cpu.rotation_loops", reason=NO_LOOPS, exc_type=ImportError)
-walks = pytest.importorskip("rfrope._accel.cpu.rotation_walks", reason=NO_LOOPS, exc_type=ImportError)
+plans = pytest.importorskip("rfrope._accel.cpu.plans", reason=NO_LOOPS, exc_type=ImportError)
 circle = pytest.importorskip("rfrope._accel.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
 
 TWIN_OF = {"rotate": "rotated", "rotate_by_phases": "rotated_by_phases", "rotate_by_table": "rotated_by_table"}
+VARIANTS = ((plans.PIECES, plans.LINES), (plans.APART, plans.LINES))
 TWINS = (turning.rotated, turning._rotated_by_phases, turning._rotated_by_table, turns.cos_sin)
 
 
@@ -51,11 +51,10 @@ TWINS = (turning.rotated, turning._rotated_by_phases, turning._rotated_by_table,
 def watched(*, without: tuple[str, ...] = ()):
     """Note what gave a result, in order; without some of them.
 
-    That is a twin by its name ("recorded" before that of an operator of torch), or for a call of a known layout
-    "repeated", and "prepared" where a Rope knows it.
+    That is a backend's function by its name ("recorded" before that of an operator of torch), or "at once".
     """
     names: list[str] = []
-    find, repeats, again = dispatch.backend_function, turning._repeats(), leaf.Prepared.again
+    find, at_once, of_rope = dispatch.backend_function, turning._at_once(), leaf.Rotator.rotated
 
     def noting(function, place):
         bare = function.name
@@ -68,23 +67,15 @@ def watched(*, without: tuple[str, ...] = ()):
             names.append(name)
         return result
 
-    class Noting:
-        def turned(self, *arguments):
-            return noted("repeated", repeats.turned(*arguments))
-
-        def learn(self, *arguments):
-            repeats.learn(*arguments)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "backend_function", noting)
-        patch.setattr(leaf.Prepared, "again", lambda self, *arguments: noted("prepared", again(self, *arguments)))
-        patch.setattr(turning, "_repeats", lambda: None if repeats is None or "repeated" in without else Noting())
+        if "at once" in without:
+            patch.setattr(turning, "_at_once", lambda: None)
+            patch.setattr(leaf.Rotator, "rotated", lambda self, *arguments: None)
+        else:
+            patch.setattr(turning, "_at_once", lambda: lambda *a: noted("at once", at_once(*a)))
+            patch.setattr(leaf.Rotator, "rotated", lambda self, *a: noted("at once", of_rope(self, *a)))
         yield names
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_known():
-    turning._repeats()._known.clear()
 
 
 @pytest.fixture
@@ -119,11 +110,11 @@ def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(function
     assert list(inspect.signature(twin).parameters) == list(inspect.signature(function.generic).parameters)
 
 
-def run(call: Call, *, without: tuple[str, ...] = ("repeated",), repeat: int = 1) -> list[str]:
+def run(call: Call, *, without: tuple[str, ...] = ("at once",), repeat: int = 1) -> list[str]:
     """Make a call with its twin, hold it against the generic function, and return what ran, if there was work."""
     names, size = rotation_calls.run(call, lambda: watched(without=without), repeat=repeat)
     assert names
-    assert set(names) <= {TWIN_OF[call.function], "repeated"}
+    assert set(names) <= {TWIN_OF[call.function], "at once"}
     return names if size else []
 
 
@@ -174,7 +165,7 @@ def test_tables_and_rotations_of_every_form_of_frequencies(xp, p_shape, w_shape,
     with without_backends():
         wanted = [*rfrope.rotation_table(p, w, shift=shift, scale=1.5), rfrope.rotate(x, p, w)]
     got = [*rfrope.rotation_table(xp(p), xp(w), shift=xp(shift), scale=1.5), rfrope.rotate(xp(x), xp(p), xp(w))]
-    assert set(ran) == ({"cos_sin", "rotated"} if xp.name in ("numpy", "read-only numpy", "torch") else set())
+    assert (set(ran) - {"at once", "rotated"} == {"cos_sin"}) == (xp.name in ("numpy", "read-only numpy", "torch"))
     for one, other in zip(got, wanted, strict=True):
         assert xp.owns(one)
         assert one.shape == other.shape
@@ -339,7 +330,7 @@ def test_nan_and_infinity_go_where_the_formula_sends_them(dtype, pairing, blocks
         bad[row, row % d] = (np.nan, np.inf, -np.inf)[row % 3]
     p, w = np.arange(2 * d) % 7, rfrope.geometric(blocks)  # position 0 too, where sin is 0 and 0 * inf is NaN
     got, clean = (doubles(rfrope.rotate(v, p, w, pairing=pairing)) for v in (bad, x))
-    assert ran == ["rotated", "repeated"]
+    assert set(ran) == {"rotated" if dtype == "bfloat16" else "at once"}
     with without_backends(), warnings.catch_warnings(action="ignore"):
         wanted = doubles(rfrope.rotate(bad, p, w, pairing=pairing))
     np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
@@ -361,7 +352,7 @@ def test_rounding_is_to_nearest_even_over_the_whole_range(dtype, ran):
         plain = doubles(x)
     rows = np.isfinite(plain).all(axis=-1)
     got = rfrope.rotate(x, 0, rfrope.geometric(8))
-    assert ran == ["rotated"]
+    assert ran == ["rotated" if dtype == "bfloat16" else "at once"]
     np.testing.assert_array_equal(doubles(got)[rows], plain[rows])
     with without_backends(), warnings.catch_warnings(action="ignore"):
         wanted = rfrope.rotate(x, 0, rfrope.geometric(8), scale=0.3)
@@ -411,25 +402,26 @@ def test_a_result_of_its_own_is_never_remembered_memory(rng):
     np.testing.assert_array_equal(second, -kept)
 
 
-def test_large_results_leave_the_core_in_the_way_that_was_faster(rng):
+def test_a_large_rotation_times_two_variants_and_keeps_the_faster(rng, monkeypatch):
     x = rng.standard_normal((2**14, 160)).astype(np.float32)
-    walks.walk_of.cache_clear()
-    made = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leaf, "walk_of", lambda *a: made.append(walks.walk_of(*a)) or made[-1])
-        for _ in range(5):
-            rfrope.rotate(x, np.arange(len(x)), rfrope.geometric(64), out=np.empty_like(x))
-    (walk,) = set(made)
-    tried = [way for way, seconds in walk._seconds.items() if seconds]
-    assert len(tried) == 2
-    assert walks.LINES in tried
-    for fast, slow in (tried, tried[::-1]):
-        walk._seconds |= {fast: [9.0] * (walks._TRIES - 1) + [1.0], slow: [2.0] * walks._TRIES}
-        assert walk.faster(tuple(tried)) == fast
-        walk._seconds[slow].pop()
-        assert walk.faster(tuple(tried)) == slow  # not tried often enough
-    assert walk.ways(0) == (walks.PIECES, walks.LINES)
-    assert walk.ways(4) == (walks.THROUGH, walks.LINES)
+    monkeypatch.setattr(leaf, "_FASTER", {})
+    rfrope.rotate(x, np.arange(len(x)), rfrope.geometric(64), out=np.empty_like(x))
+    ((variants, size), chosen), *others = leaf._FASTER.items()
+    assert not others
+    assert chosen in variants
+    assert (size, variants[-1]) == (4, plans.LINES)
+    for fast in variants:
+        ran = leaf._Run(large_plan(), 0, 16)
+        ran._seconds = {one: [2.0] * (leaf._TRIES - (one == fast)) for one in variants}
+        monkeypatch.setattr(leaf, "_FASTER", {})
+        monkeypatch.setattr(loops, "turn", lambda *arguments: time.sleep(0.01))
+        ran(0, 1)
+        assert {(variants, 4): fast} == leaf._FASTER
+
+
+def large_plan():
+    at = (2**14, 160), None
+    return plans.plan_of("float32", at, None, loops.PHASES, ((2**14, 64), (512, 8)), None, None, None, *PAIRINGS, False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
@@ -442,16 +434,18 @@ def test_large_outputs_are_the_small_ones_bit_for_bit(dtype, pairing, out_pairin
     x = rng.standard_normal((2, 3, 8 * 2**20 // (6 * 128 * kind.itemsize) + 1, 128)).astype(kind)
     p, w = np.arange(x.shape[2]), rfrope.geometric(blocks)
     options = {"pairing": pairing, "out_pairing": out_pairing}
-    assert x.nbytes >= walks.STREAMED_BYTES
+    assert x.nbytes >= plans._STREAMED_BYTES
     memory = np.zeros(x.size + 64, kind)
     start = (-memory.ctypes.data % 64) // kind.itemsize
     with rfrope.threads(1):
         wanted = np.stack([[rfrope.rotate(rows, p, w, **options) for rows in heads] for heads in x])
-    ran, chosen = set(), []
-    monkeypatch.setattr(walks.Walk, "faster", lambda walk, ways: ran.add(way := chosen[0](ways)) or way)
-    for offset, way in itertools.product((0, 1), (min, max)):
+    kept, plan_of = [], leaf.plan_of
+    monkeypatch.setattr(leaf, "plan_of", lambda *a: kept.append(plan_of(*a)) or kept[-1])
+    ran = set()
+    for offset, choose in itertools.product((0, 1), (min, max)):
         out = memory[start + offset : start + offset + x.size].reshape(x.shape)
-        chosen[:] = [way]
+        faster = {(pair, kind.itemsize): choose(pair) for pair in VARIANTS}
+        monkeypatch.setattr(leaf, "_FASTER", faster)
         for count in (1, 4):
             memory[:] = 7.0
             with rfrope.threads(count):
@@ -459,8 +453,9 @@ def test_large_outputs_are_the_small_ones_bit_for_bit(dtype, pairing, out_pairin
             assert np.array_equal(out.view(np.uint8), wanted.view(np.uint8))
             assert np.all(memory[: start + offset] == 7.0)
             assert np.all(memory[start + offset + x.size :] == 7.0)
-    aligned = {walks.PIECES} if blocks != 60 or kind.itemsize > 2 else set()
-    assert ran == {walks.THROUGH, walks.LINES} | aligned
+        ran |= {leaf._Run(plan, x.ctypes.data, out.ctypes.data)._variant for plan in kept}
+    aligned = {plans.PIECES} if blocks != 60 or kind.itemsize > 2 else set()
+    assert ran == {plans.APART, plans.LINES} | aligned
     same = x.copy()
     with rfrope.threads(4):
         rfrope.rotate(same, p, w, out=same, **options)
@@ -492,45 +487,25 @@ def test_several_threads_write_their_slices_of_one_out(rng):
     np.testing.assert_array_equal(out, wanted)
 
 
-# -- the second call of the same kind ----------------------------------------------------------------------------------
-
-AGAIN = {"x": (3, 8), "positions": (3,), "frequencies": (4,)}
+# -- small dense arrays at once ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def known(rng):
-    """Arguments of a call that was made twice, and an array for `out`."""
-    arguments = {"x": rng.standard_normal((3, 8)), "positions": np.asarray([0.0, 5.0, -9.0])}
-    arguments["frequencies"] = rfrope.geometric(4)
-    with watched() as names:
-        for _ in range(2):
-            rfrope.rotate(**arguments)
-            rfrope.rotate(**arguments, out=np.empty((3, 8)))
-    assert names == ["rotated", "rotated", "repeated", "repeated"]
-    return arguments
-
-
-def test_the_second_call_is_short_and_sees_new_values(known, ran, rng):
-    for scale, start in ((1.0, 0.0), (0.25, 1e9), (3.0, 2.0**53 - 3)):
-        x, p, w = rng.standard_normal((3, 8)), np.asarray([0.0, 1.0, 2.0]) + start, rng.standard_normal(4)
-        got = rfrope.rotate(x, p, w, scale=scale)
-        assert ran == ["repeated"]
-        with without_backends():
-            wanted = rfrope.rotate(x, p, w, scale=scale)
-        check(got, wanted, "float64", 4, "half")
-        ran.clear()
+def call(rng):
+    return {
+        "x": rng.standard_normal((3, 8)),
+        "positions": np.asarray([0.0, 5.0, -9.0]),
+        "frequencies": rfrope.geometric(4),
+    }
 
 
 @settings(max_examples=60, **SLOW)
 @given(calls(functions=("rotate",)))
-def test_the_second_call_of_any_kind_is_the_generic_call(call):
+def test_any_call_at_once_is_the_generic_call(call):
     options = {"scale": 1.5} | {name: v for name, v in call.options.items() if name not in ("shift", "scale")}
-    dense = call.seed % 2 == 0 or call.layout == "unaligned"  # each kind is compiled anew
-    dtype, layout = ("bfloat16", "dense") if dense else ("float32", call.layout)
-    angles = tuple(np.array(v) for v in call.angles)
-    call = call._replace(options=options, dtype=dtype, layout=layout, out_layout="dense", angles=angles)
-    run(call, without=())
-    assert set(run(call, without=(), repeat=2)) <= {"repeated"}
+    angles = tuple(np.array(v, order="C") for v in call.angles)
+    call = call._replace(options=options, dtype="float32", layout="dense", out_layout="dense", angles=angles)
+    assert set(run(call, without=(), repeat=2)) <= {"at once"}
 
 
 @pytest.mark.parametrize(
@@ -574,17 +549,25 @@ def test_the_second_call_of_any_kind_is_the_generic_call(call):
     ids=repr,
 )
 @pytest.mark.parametrize("with_out", [False, True])
-def test_the_second_call_refuses_what_the_first_refuses(changed, with_out, known, ran):
+@pytest.mark.parametrize("of_rope", [False, True])
+def test_what_is_refused_leaves_out_untouched_with_the_error_of_the_gate(changed, with_out, of_rope, call, ran):
     out = np.full((3, 8), 5.0)
-    arguments = known | changed | ({"out": out} if with_out else {})
-    with pytest.raises((ValueError, TypeError)) as second:
-        rfrope.rotate(**arguments)
+    arguments = call | changed | ({"out": out} if with_out else {})
+    rotate = rfrope.rotate
+    if of_rope:
+        if not changed.keys() <= {"positions", "inverse", "x"}:
+            pytest.skip("a Rope has checked its own fields")
+        rope = rfrope.Rope(arguments.pop("frequencies"))
+        rope.rotate(call["x"], call["positions"])
+        ran.clear()
+        rotate = rope.rotate
+    with pytest.raises((ValueError, TypeError)) as found:
+        rotate(**arguments)
     assert ran == []
     np.testing.assert_array_equal(out, 5.0)
-    with without_backends(), pytest.raises((ValueError, TypeError)) as first:
-        rfrope.rotate(**arguments)
-    assert second.type is first.type
-    assert str(second.value) == str(first.value)
+    with without_backends(), pytest.raises((ValueError, TypeError)) as wanted:
+        rfrope.rotate(**call | changed | ({"out": out} if with_out else {}))
+    assert (found.type, str(found.value)) == (wanted.type, str(wanted.value))
 
 
 @pytest.mark.parametrize(
@@ -600,22 +583,79 @@ def test_the_second_call_refuses_what_the_first_refuses(changed, with_out, known
         (lambda x: [[0.0] * 8] * 3, "out is"),
     ],
 )
-def test_the_second_call_refuses_an_out_that_the_first_refuses(make, message, known, ran):
+def test_an_out_that_is_refused(make, message, call, ran):
     with pytest.raises((ValueError, TypeError), match=message):
-        rfrope.rotate(**known, out=make(known["x"]))
+        rfrope.rotate(**call, out=make(call["x"]))
+    rope = rfrope.Rope(call["frequencies"])
+    with pytest.raises((ValueError, TypeError), match=message):
+        rope.rotate(call["x"], call["positions"], out=make(call["x"]))
     assert ran == []
 
 
-def test_out_that_became_read_only_is_refused(known, ran):
+def test_an_out_that_became_read_only_is_refused(call, ran):
     out = np.full((3, 8), 5.0)
-    rfrope.rotate(**known, out=out)
-    assert ran == ["repeated"]
+    rfrope.rotate(**call, out=out)
+    assert ran == ["at once"]
     out[...] = 5.0
     out.flags.writeable = False
     with pytest.raises(ValueError, match="out is read-only"):
-        rfrope.rotate(**known, out=out)
-    assert ran == ["repeated"]
+        rfrope.rotate(**call, out=out)
     np.testing.assert_array_equal(out, 5.0)
+
+
+def test_memory_that_overlaps(call):
+    """In part: refused. All of x: in place. Positions or frequencies under the result: read before it is written."""
+    x, p, w = call.values()
+    rope, wanted = rfrope.Rope(w), rfrope.rotate(**call)
+    for rotate in (lambda x, p, **options: rfrope.rotate(x, p, w, **options), rope.rotate):
+        memory = np.zeros(64)
+        memory[:24], memory[24:27] = x.ravel(), p
+        with pytest.raises(ValueError, match="out overlaps x in part"):
+            rotate(memory[:24].reshape(3, 8), p, out=memory[8:32].reshape(3, 8))
+        np.testing.assert_array_equal(memory[:24], x.ravel())
+        np.testing.assert_array_equal(rotate(x, memory[24:27], out=memory[8:32].reshape(3, 8)), wanted)
+        same = x.copy()
+        assert rotate(same, p, out=same) is same
+        np.testing.assert_array_equal(same, wanted)
+    memory[40:44] = w
+    np.testing.assert_array_equal(rfrope.rotate(x, p, memory[40:44], out=memory[32:56].reshape(3, 8)), wanted)
+
+
+def test_what_is_not_small_dense_and_plain_takes_the_long_way(call, ran):
+    read_only = call["x"].copy()
+    read_only.flags.writeable = False
+    large = np.zeros((2**14, 160), np.float32)
+    for changed in (
+        {"x": call["x"].tolist()},
+        {"x": read_only},
+        {"x": np.asfortranarray(call["x"])},
+        {"x": large, "positions": np.arange(len(large))},
+        {"frequencies": call["frequencies"].tolist()},
+        {"frequencies": np.repeat(call["frequencies"], 2)[::2]},
+        {"positions": call["positions"].tolist()},
+        {"scale": 2},
+        {"shift": 0.0},
+    ):
+        rfrope.rotate(**call | changed)
+        assert ran == ["rotated"], changed
+        ran.clear()
+    for position in (3, 2**40):  # the number alone, as at every step of decoding
+        np.testing.assert_array_equal(
+            rfrope.rotate(call["x"], position, call["frequencies"]),
+            rfrope.rotate(call["x"], [position] * 3, call["frequencies"]),
+        )
+        assert ran == ["at once", "rotated"]
+        ran.clear()
+
+
+def test_positions_that_no_array_holds_are_refused(ran):
+    x, w = np.ones((3, 8)), rfrope.geometric(4)
+    rope = rfrope.Rope(w)
+    for call in (lambda position: rfrope.rotate(x, position, w), lambda position: rope.rotate(x, position)):
+        for position in (2**64, -(2**63) - 1, 10**400):
+            with pytest.raises(TypeError, match=r"positions is .*; expected numbers of at most 64 bits"):
+                call(position)
+        assert ran == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -635,20 +675,7 @@ def test_another_type_of_the_same_shape_and_strides_is_another_call(dtype, ran, 
                 wanted = rfrope.rotate(x.astype(np.float64), p, w)
             check(out, wanted, other, 4, "half")
             check(rfrope.rotate(x, p, w), wanted, other, 4, "half")
-    assert set(ran) == {"rotated", "repeated"}
-
-
-def test_other_arrays_than_plain_ones_take_the_long_way(known, ran):
-    rfrope.rotate(**(known | {"x": known["x"].tolist()}))
-    rfrope.rotate(**(known | {"frequencies": known["frequencies"].tolist()}))
-    rfrope.rotate(**(known | {"scale": 2}))
-    rfrope.rotate(**known, shift=0.0)
-    assert ran == ["rotated"] * 4
-    for position in (3, 2**40):  # the number alone, as at every step of decoding
-        ran.clear()
-        several = [rfrope.rotate(known["x"], position, known["frequencies"]) for _ in range(2)]
-        assert ran[-1] == "repeated"
-        np.testing.assert_array_equal(*several)
+    assert set(ran) == {"rotated", "at once"}
 
 
 def test_unaligned_arrays_stay_in_the_loops_and_give_the_same_bits(ran, rng):
@@ -662,72 +689,6 @@ def test_unaligned_arrays_stay_in_the_loops_and_give_the_same_bits(ran, rng):
         for one, other in zip(got, wanted, strict=True):
             np.testing.assert_array_equal(one, other)
     assert ran == ["rotated", "cos_sin"] * 3
-
-
-def test_unaligned_or_overlapping_memory_at_the_second_call(known, rng):
-    wanted = rfrope.rotate(**known)
-    odd = np.empty(192 + 1, np.uint8)[1:].view(np.float64).reshape(3, 8)
-    odd[...] = known["x"]
-    np.testing.assert_allclose(rfrope.rotate(**(known | {"x": odd})), wanted, rtol=0, atol=1e-15)
-    out = np.empty(193, np.uint8)[1:].view(np.float64).reshape(3, 8)
-    np.testing.assert_allclose(rfrope.rotate(**known, out=out), wanted, rtol=0, atol=1e-15)
-    x = known["x"].copy()
-    np.testing.assert_array_equal(rfrope.rotate(**(known | {"x": x}), out=x), wanted)
-
-
-def test_positions_that_no_array_holds_are_refused_at_the_second_call_too(ran):
-    x, w = np.ones((3, 8)), rfrope.geometric(4)
-    rope = rfrope.Rope(w)
-    for call, name in (
-        (lambda position: rfrope.rotate(x, position, w), "repeated"),
-        (lambda position: rope.rotate(x, position), "prepared"),
-    ):
-        for _ in range(2):
-            call(5)
-        assert ran[-1] == name
-        for position in (2**64, -(2**63) - 1, 10**400):
-            ran.clear()
-            with pytest.raises(TypeError, match=r"positions is .*; expected numbers of at most 64 bits"):
-                call(position)
-            assert ran == []
-        np.testing.assert_array_equal(call(2**64 - 1), call(np.uint64(2**64 - 1)))
-
-
-def test_what_is_remembered_is_bounded(rng):
-    for n in range(leaf._REMEMBERED + 20):
-        rfrope.rotate(np.ones((1 + n // 2, 2)), np.zeros(1 + n // 2), np.ones(1 - n % 2 + 0))
-        assert len(turning._repeats()._known) <= leaf._REMEMBERED
-    rope = rfrope.Rope(np.ones(1))
-    for n in range(leaf._REMEMBERED + 20):
-        rope.rotate(np.ones((1 + n, 2)), np.zeros(1 + n))
-        assert len(rope._held()["_repeats"]._known) <= leaf._REMEMBERED
-
-
-# -- a Rope prepares once ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def rope(rng):
-    """A Rope that was called twice, with `out` and without."""
-    rope = rfrope.Rope(rfrope.geometric(4), pairing="interleaved", attention_factor=1.5)
-    x, p = rng.standard_normal((3, 8)), np.asarray([0.0, 5.0, -9.0])
-    with watched() as names:
-        for _ in range(2):
-            rope.rotate(x, p)
-            rope.rotate(x, p, out=np.empty((3, 8)))
-    assert [name for name in names if name == "prepared"] == ["prepared"] * 2
-    return rope
-
-
-def test_the_second_call_of_a_rope_is_short_and_sees_new_values(rope, ran, rng):
-    for start in (0.0, 1e9, 2.0**53 - 3):
-        x, p = rng.standard_normal((3, 8)), np.asarray([0.0, 1.0, 2.0]) + start
-        got = rope.rotate(x, p)
-        assert ran == ["prepared"]
-        with without_backends():
-            wanted = rfrope.rotate(x, p, rope.frequencies, pairing="interleaved", scale=1.5)
-        check(got, wanted, "float64", 4, "interleaved")
-        ran.clear()
 
 
 @pytest.mark.parametrize("sections", [None, (1, 3), (2, 1, 1)])
@@ -745,64 +706,52 @@ def test_a_rope_turns_as_the_generic_function(sections, inverse, dtype, ran, rng
         out = x.copy()
         assert rope.rotate(out, p, inverse=inverse, out=out) is out
         np.testing.assert_array_equal(doubles(out), doubles(got))
-    assert ran[-4:] == ["prepared"] * 4
+    assert set(ran) == ({"rotated"} if dtype == "bfloat16" else {"at once"})
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"positions": np.asarray([0.0, np.nan, 1.0])},
-        {"positions": np.asarray([0.0, 1e200, 1.0])},
-        {"positions": np.asarray([True, False, True])},
-        {"positions": np.arange(4.0)},
-        {"positions": None},
-        {"inverse": 1},
-        {"inverse": 0},
-        {"inverse": None},
-        {"inverse": [False]},
-        {"inverse": np.asarray([False])},
-        {"x": np.ones((3, 8), np.int64)},
-        {"x": np.ones((3, 7))},
-        {"x": np.ones((3, 6))},
-        {"out": np.broadcast_to(np.zeros(8), (3, 8))},
-        {"out": np.zeros((3, 8), np.float32)},
-        {"out": np.zeros((4, 8))},
-        {"out": [[0.0] * 8] * 3},
-    ],
-    ids=repr,
-)
-def test_the_second_call_of_a_rope_refuses_what_the_first_refuses(changed, rope, ran):
-    out = np.full((3, 8), 5.0)
-    arguments = {"x": np.ones((3, 8)), "positions": np.arange(3.0), "out": out, **changed}
-    with pytest.raises((ValueError, TypeError)) as second:
-        rope.rotate(**arguments)
-    assert ran == []
-    np.testing.assert_array_equal(out, 5.0)
-    with without_backends(), pytest.raises((ValueError, TypeError)) as first:
-        rfrope.rotate(frequencies=rope.frequencies, pairing="interleaved", scale=1.5, **arguments)
-    assert second.type is first.type
-    assert str(second.value) == str(first.value)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tensors_of_a_rope_are_turned_at_once(dtype, ran):
+    torch = library("torch").module
+    rope = rfrope.Rope(rfrope.geometric(16))
+    x = torch.randn((2, 4, 3, 40), generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
+    for turn, at in itertools.product(range(3), (np.arange(3), torch.arange(3), torch.arange(3.0))):
+        wanted = rfrope.rotate(x, (at + turn).tolist(), torch.tensor(rope.frequencies))
+        for out in (None, torch.empty_like(x), x.clone()):
+            source = out if turn == 2 and out is not None else x  # in place
+            if source is not x:
+                source.copy_(x)
+            version = None if out is None else out._version
+            ran.clear()
+            found = rope.rotate(source, at + turn, out=out)
+            assert ran == ["at once"]
+            assert torch.equal(found, wanted)
+            assert found.dtype == x.dtype
+            assert out is None or (found is out and out._version > version)
+    with pytest.raises(ValueError, match="positions"):
+        rope.rotate(x, np.array([0.0, np.nan, 1.0]))
+    strided = x.transpose(0, 1).contiguous().transpose(0, 1)
+    assert torch.equal(rope.rotate(strided, np.arange(3)), rope.rotate(x, np.arange(3)))
+    learnt = x.float().clone().requires_grad_()
+    rope.rotate(learnt, np.arange(3)).sum().backward()
+    assert learnt.grad is not None
 
 
-def test_memory_that_a_rope_must_look_at(rope, rng):
-    x, p = rng.standard_normal((3, 8)), np.asarray([0.0, 5.0, -9.0])
-    wanted = rope.rotate(x, p)
-    out = np.full((3, 8), 5.0)
-    out.flags.writeable = False
-    with pytest.raises(ValueError, match="out is read-only"):
-        rope.rotate(x, p, out=out)
-    memory = np.zeros(40)
-    memory[:24] = x.ravel()
-    with pytest.raises(ValueError, match="out overlaps x in part"):
-        rope.rotate(memory[:24].reshape(3, 8), p, out=memory[8:32].reshape(3, 8))
-    np.testing.assert_array_equal(memory[:24], x.ravel())
-    memory[24:27] = p  # positions in the memory of the result
-    np.testing.assert_allclose(
-        rope.rotate(x, memory[24:27], out=memory[8:32].reshape(3, 8)), wanted, rtol=0, atol=1e-15
-    )
-    odd = np.empty(192 + 1, np.uint8)[1:].view(np.float64).reshape(3, 8)
-    odd[...] = x
-    np.testing.assert_allclose(rope.rotate(odd, p), wanted, rtol=0, atol=1e-15)
+def test_layouts_that_alternate(rng, ran):
+    rope = rfrope.Rope(rng.standard_normal((4, 8, 2)))
+    q, k = rng.standard_normal((2, 4, 3, 20)), rng.standard_normal((1, 4, 3, 16))
+    for turn in range(3):
+        at = rng.integers(0, 50, (3, 2)) + turn
+        for x in (q, k):
+            np.testing.assert_array_equal(rope.rotate(x, at), rfrope.rotate(x, at.tolist(), rope.frequencies))
+    assert ran == ["at once", "rotated"] * 6
+
+
+def test_plans_are_kept_in_one_bounded_cache(call):
+    plans.plan_of.cache_clear()
+    for n in range(1, 600):
+        rfrope.rotate(np.ones((n, 8)), np.zeros(n), call["frequencies"])
+    info = plans.plan_of.cache_info()
+    assert info.currsize == info.maxsize == 512
 
 
 def test_frequencies_of_a_rope_may_lie_anywhere(ran, rng):
@@ -811,10 +760,8 @@ def test_frequencies_of_a_rope_may_lie_anywhere(ran, rng):
     unaligned = np.empty(w.nbytes + 1, np.uint8)[1:].view(np.float64)
     unaligned[...] = w
     for other in (unaligned, w.astype(">f8"), np.repeat(w, 2)[::2], w[::-1].copy()[::-1]):
-        rope = rfrope.Rope(other)
-        for _ in range(3):
-            np.testing.assert_allclose(rope.rotate(x, p), wanted, rtol=0, atol=1e-15)
-        assert ran[-1] == "prepared"
+        np.testing.assert_allclose(rfrope.Rope(other).rotate(x, p), wanted, rtol=0, atol=1e-15)
+        assert ran[-1] == "at once"
 
 
 # -- who may use the loops ---------------------------------------------------------------------------------------------
@@ -827,14 +774,15 @@ def test_torch_on_the_cpu_is_turned_where_it_lies(ran):
     expected = rfrope.rotate(x, p, w)
     address = x.data_ptr()
     assert rfrope.rotate(x, p, w, out=x) is x
-    assert ran == ["rotated", "rotated"]
+    assert ran == ["at once", "at once"]
     assert x.data_ptr() == address
     assert torch.equal(x, expected)
     with torch.no_grad():
         rfrope.rotate(x.float().requires_grad_(), p, w)
     with torch.inference_mode():
         rfrope.rotate(torch.ones(3, 8), p, w, out=torch.ones(3, 8))
-    assert ran == ["rotated"] * 4
+        rfrope.rotate(torch.ones(8, 3).T, p, w)
+    assert ran == ["at once"] * 4 + ["rotated"]
 
 
 @pytest.mark.parametrize("argument", ["x", "positions", "frequencies", "shift", "scale"])
@@ -918,7 +866,7 @@ def test_other_libraries_never_reach_the_loops(name, ran, rng):
     assert ran == []
     if name == "dask":  # its blocks are NumPy's, and reach them where all else is NumPy's too
         lib.host(rfrope.rotate(lib(x), p, w))
-        assert ran == ["rotated", "rotated"]
+        assert set(ran) == {"at once"}
         ran.clear()
     rfrope.scores(x, x, p, p, w)
     assert ran == ["rotated", "rotated"]
@@ -977,139 +925,3 @@ def test_bfloat16_is_rounded_to_even():
     cos = np.repeat(np.float32([1.0 + 2.0**-8, 1.0 + 3.0 * 2.0**-8])[:, None], 4, axis=1)
     got = rfrope.rotate_by_table(x, cos, np.zeros_like(cos)).astype(np.float64)
     assert got.tolist() == [[1.0] * 8, [1.0 + 2.0**-6] * 8]
-
-
-# -- steps that come again and again -----------------------------------------------------------------------------------
-
-
-def outcome(call):
-    """Result of a call, or what it raised."""
-    try:
-        return np.array(call())
-    except (ValueError, TypeError) as error:
-        return type(error), str(error)
-
-
-def same(found, wanted):
-    if isinstance(wanted, tuple):
-        return found == wanted
-    return found.dtype == wanted.dtype and np.array_equal(found, wanted)
-
-
-@pytest.fixture
-def steps(monkeypatch):
-    """Steps after the first call of a layout; returns which compiled calls did all the work."""
-    ran = []
-    monkeypatch.setattr(leaf, "_STEADY", 1)
-    for name in ("step", "step_at"):
-        right = getattr(walks.step_loops, name)
-        monkeypatch.setattr(
-            walks.step_loops, name, lambda *a, name=name, right=right: ran.append((name, done := right(*a))) or done
-        )
-    return ran
-
-
-def test_a_step_is_the_call_without_one(steps, rng):
-    dtype, inverse, fields = np.float32, True, {"pairing": "interleaved", "attention_factor": 1.5}
-    rope = rfrope.Rope(rfrope.geometric(16), **fields)
-    store = rng.standard_normal((3, 5, 80)).astype(dtype)
-    x, strided, kept = store[..., :40].copy(), store[..., :40], np.empty((3, 5, 40), dtype)
-    readonly = kept.copy()
-    readonly.flags.writeable = False
-    at = np.arange(5)
-    for _ in range(3):
-        rope.rotate(x, at, inverse=inverse, out=kept)
-    assert steps[-1] == ("step", True)
-    shifted = np.zeros(x.size + 3, dtype)
-    over = shifted[3:].reshape(x.shape)
-    cases = (
-        *((x, places, out) for places in (at, at + 7, -at, at.astype(float)) for out in (kept, None, x)),
-        *((x, at + np.asarray([0.0, 0.0, bad, 0.0, 0.0]), kept) for bad in (np.nan, np.inf, 2.0**501)),
-        *((each, at, kept) for each in (strided, x[:, ::-1], x[:2], x.astype(np.float16), x.tolist())),
-        *((x, places, kept) for places in (at[:3], 5, at[:, None], at.astype(np.uint8), at.astype(complex))),
-        *((x, at, out) for out in (readonly, kept[:2], over, kept.astype(np.float16), kept.T)),
-        (shifted[:-3].reshape(x.shape), at, over),
-    )
-    for each, places, out in cases:
-        results = []
-        for rotate in (rope.rotate, rfrope.Rope(rope.frequencies, **fields).rotate):
-            before = [np.array(v, copy=True) if isinstance(v, np.ndarray) else None for v in (each, out)]
-            results.append(outcome(lambda rotate=rotate: rotate(each, places, inverse=inverse, out=out)))  # noqa: B023
-            for array_, value in zip((each, out), before, strict=True):
-                if value is not None and array_.flags.writeable:
-                    array_[...] = value
-        assert same(*results), (places, results)
-    assert ("step", True) in steps[3:]
-
-
-def test_a_step_does_not_stay_when_frequencies_have_axes_and_shapes_alternate(steps, rng):
-    rope = rfrope.Rope(rng.standard_normal((4, 8, 2)), pairing="half")
-    q, k = rng.standard_normal((2, 4, 3, 20)), rng.standard_normal((1, 4, 3, 16))
-    for turn in range(5):
-        at = rng.integers(0, 50, (3, 2)) + turn
-        for x in (q, k):
-            np.testing.assert_array_equal(rope.rotate(x, at), rfrope.rotate(x, at, rope.frequencies))
-    assert steps.count(("step", True)) >= 6
-    assert ("step", False) not in steps
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_step_of_torch_is_the_call_without_one(dtype, steps):
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    rope = rfrope.Rope(rfrope.geometric(16), pairing="half")
-    x = torch.randn((2, 4, 3, 40), generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
-    for turn in range(5):
-        for at in (np.arange(3) + turn, torch.arange(3) + turn):
-            wanted = rfrope.rotate(x, at, torch.tensor(rope.frequencies))
-            for out in (None, torch.empty_like(x), x.clone()):
-                source = out if turn == 4 and out is not None else x  # in place
-                if source is not x:
-                    source.copy_(x)
-                version = None if out is None else out._version
-                found = rope.rotate(source, at, out=out)
-                assert torch.equal(found, wanted)
-                assert found.dtype == x.dtype
-                assert out is None or (found is out and out._version > version)
-    assert steps.count(("step_at", True)) > 10
-    with pytest.raises(ValueError, match="positions"):
-        rope.rotate(x, np.array([0.0, np.nan, 1.0]))
-    strided = x.transpose(0, 1).contiguous().transpose(0, 1)
-    assert torch.equal(rope.rotate(strided, np.arange(3)), rope.rotate(x, np.arange(3)))
-    learnt = x.float().clone().requires_grad_()
-    rope.rotate(learnt, np.arange(3)).sum().backward()
-    assert learnt.grad is not None
-
-
-def a_walk():
-    x = np.zeros((3, 8), np.float32)
-    source = walks.Source(loops.POSITIONS, 4, 1, 8, 8)
-    place = (x.shape, x.strides)
-    operands = (((3,), (8,), 8), ((), (), 8), ((), (), 0), ((), (), 0))
-    return walks.Walk("float32", source, place, place, operands, (False, False, False), ("half", "half"))
-
-
-def test_threads_that_plan_at_once_are_given_one_plan(monkeypatch):
-    """A plan that the walk did not keep would be gone while a loop reads it."""
-    walk, made, plan = a_walk(), [], walks._plan
-
-    def interrupted(*arguments):
-        if not made:
-            made.append(None)
-            made.append(walk.plan(False))  # of another thread, meanwhile
-        return plan(*arguments)
-
-    monkeypatch.setattr(walks, "_plan", interrupted)
-    assert walk.plan(False) is made[1]
-    assert walk.plan(False) is made[1]
-
-
-def test_a_step_keeps_the_plans_that_it_names():
-    walk, positions, omega = a_walk(), np.zeros(3), np.zeros(4)
-    step = walks.Step(walk, (0, 32), (), positions, omega, 1.0, False)
-    gone = weakref.ref(walk)
-    del walk
-    gc.collect()
-    assert gone() is not None
-    del step
-    gc.collect()
-    assert gone() is None

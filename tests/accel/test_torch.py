@@ -368,12 +368,3 @@ def test_sums_of_products_do_not_depend_on_threads():
     with rfrope.threads(3):
         three = blocks.shared_coefficients(x, x[::-1], (2048, 128), "half", "half", np)
     assert np.array_equal(one, three)
-
-
-def test_layouts_that_were_met_are_not_kept_without_end():
-    rotation = pytest.importorskip("rfrope._accel.cpu.rotation", reason="Numba is switched off", exc_type=ImportError)
-    omega = torch.tensor(rfrope.geometric(2))
-    for n in range(rotation._REMEMBERED + 40):
-        x = torch.ones(1 + n % 600, 1 + n // 600, 4)
-        rfrope.rotate(x, torch.arange(x.shape[-2]), omega)
-    assert 0 < len(rotation._TENSORS) <= rotation._REMEMBERED

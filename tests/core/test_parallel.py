@@ -466,7 +466,7 @@ if __name__ == "__main__":
 CHECK = """
 wanted = job()
 found = [dispatch.backend_function(one, "cpu") for one in dispatch.DISPATCHED.values() if "cpu" in one.keys]
-found.append(turning._repeats())
+found.append(turning._at_once())
 found = [one is not None for one in found]
 print(right(wanted), same(job(), wanted), all(found), any(found), threading.active_count())
 """

@@ -128,7 +128,7 @@ def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = 
         patch.setattr(memory, "on_cuda", lambda x: True)
         patch.setattr(dispatch, "load", load_for_cuda)
         patch.setattr(dispatch, "_FOUND", {})
-        patch.setattr(turning, "_repeats", lambda: None)
+        patch.setattr(turning, "_at_once", lambda: None)
         patch.setattr(device, "check", lambda: None)
         patch.setattr(device, "wait", lambda: None)
         patch.setattr(device, "space", lambda: np)

@@ -188,15 +188,6 @@ def test_features_beside_what_has_no_values_are_refused(of, records):
                 call()
 
 
-def test_steps_are_kept_for_some_numbers_of_heads():
-    module, k = MAKERS["sets"](), features(1, 2, 1, WIDTH, seed=1)
-    for heads in range(2, 82, 2):
-        q = features(1, heads, 1, WIDTH)
-        for _ in range(2):
-            assert torch.equal(module(q, k)[0], MAKERS["sets"]()(q, k)[0])
-    assert len(module._steps) <= 16
-
-
 # -- positions of 16 bits ----------------------------------------------------------------------------------------------
 
 

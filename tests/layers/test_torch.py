@@ -373,7 +373,7 @@ def test_a_decode_step_is_known_after_the_first():
     with pytest.MonkeyPatch.context() as patch:
         module(q, k, offset=3)
         module(q, k, positions)
-        patch.setattr(RotaryEmbedding, "_slowly", lambda *_: pytest.fail("checked again"))
+        patch.setattr(RotaryEmbedding, "_turned_both", lambda *_: pytest.fail("checked again"))
         for offset in (4, 5, 10**6):
             assert torch.equal(module(q, k, offset=offset)[0], rfrope.rotate(q, [offset], FREQUENCIES))
             assert torch.equal(module(q, k, positions + offset)[1], rfrope.rotate(k, [17 + offset], FREQUENCIES))

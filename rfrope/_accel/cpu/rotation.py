@@ -1,6 +1,7 @@
-"""Twins of the rotation for arrays in the memory of the CPU: a plan of the walk over memory, then compiled loops.
+"""Rotation of arrays in the memory of the CPU: a plan from layouts and options, then compiled loops.
 
-A plan depends on shapes and strides alone and is kept, so that a decode step does not pay for it again.
+`rotated_at_once` and `rotated_both` read and turn small dense arrays in one flat pass, and leave to the gate whatever
+needs more; the functions named as the generic ones take what the gate has read.
 """
 
 from __future__ import annotations
@@ -17,92 +18,343 @@ import numpy as np
 from rfrope._accel import layout
 from rfrope._accel.cpu import coefficient_loops as coefficients
 from rfrope._accel.cpu import rotation_loops as loops
-from rfrope._accel.cpu.rotation_walks import LIKE, TABLE_BYTES, THREAD_ELEMENTS, Source, Step, Walk, extent, walk_of
-from rfrope._accel.layout import Operand
+from rfrope._accel.cpu.plans import APART, IN_PLACE, LIKE, LINES, PIECES, TABLE_BYTES, THREAD_ELEMENTS, Plan, plan_of
 from rfrope._core import array, memory, parallel, tensors
-from rfrope._core.angles import Angles, as_vectors
+from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
 
 _UNINTERRUPTED = 2**23  # features of one call of a loop at most: an interrupt waits for its end
-_TENSORS: dict[Any, Any] = {}  # walks of torch tensors by their layout
-_STEADY = 16  # calls of one layout after which the next ones are worth a compiled call of their own
-_REMEMBERED = 512  # calls whose checks need not be made again
+_TRIES = 4  # items by each of two variants of a large rotation, after which the faster one stays
+_FASTER: dict[Any, int] = {}  # variants that this processor runs in less time, by what there is to choose from
+_FEATURES = {np.dtype(name): name for name in ("float64", "float32", "float16")}  # of the machine's byte order
+_PLACES = frozenset(map(np.dtype, "bBhHiIlLqQfd"))  # positions of float16 may want a warning
+_DOUBLE = np.dtype(np.float64)
+_LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
 
 
-class Features(NamedTuple):
-    """Views of x and of `out`, if there is one, and the name of their dtype, which a view of bfloat16 has lost."""
+# -- small dense arrays, read and turned in one pass -------------------------------------------------------------------
 
-    dtype: str
-    x: np.ndarray
-    out: np.ndarray | None
+
+class Frequencies(NamedTuple):
+    """Dense frequencies in float64, in their user's form, whose values were looked at; nobody may write to them."""
+
+    values: np.ndarray
+    address: int
+    layout: tuple[tuple[int, ...], tuple[int, ...]]
 
     @classmethod
-    def of(cls, x: Array, out: Array | None) -> Features:
-        """View the memory of arrays of any library."""
-        return cls(array.dtype_name(x), memory.as_numpy(x), None if out is None else memory.as_numpy(out))
+    def read(cls, values: Any) -> Frequencies | None:
+        """Look at an array; None where it is not dense float64 of at most 2**500."""
+        if type(values) is not np.ndarray or values.dtype != _DOUBLE or not values.flags.c_contiguous:
+            return None
+        address, is_fine = loops.checked_address(values)
+        if not is_fine or address % 8 or values.ndim == 0:
+            return None
+        return cls(values, address, (values.shape, values.strides))
+
+
+def rotated_at_once(
+    x: Any, positions: Any, frequencies: Any, pairings: tuple[Any, Any], scale: Any, inverse: Any, out: Any
+) -> Any:
+    """Return features turned, or None for whatever takes a closer look, which raises the errors.
+
+    `x` and `out` are arrays of NumPy, or tensors of torch that are no more than memory; positions are an integer, or an
+    array or tensor; frequencies are an array or tensor. Every check is made on every call, those of layouts by finding
+    the plan.
+    """
+    if type(x) is not np.ndarray:
+        positions, frequencies = _in_numpy(positions), _in_numpy(frequencies)
+    dtype, places, read = _dense_dtype(x), _dense_places(positions), Frequencies.read(frequencies)
+    if dtype is None or places is None or read is None:
+        return None
+    if type(scale) is not float or not 0.0 < scale <= _LARGEST_SCALE:
+        return None
+    plan = _dense_plan(dtype, x.shape, places.shape, read, pairings, inverse)
+    return None if plan is None else _turned_dense(plan, x, places, read, scale, out)
+
+
+class Rotator:
+    """Rotations of small dense arrays by one set of frequencies; it holds the plan that it used last.
+
+    Parameters
+    ----------
+    frequencies : numpy.ndarray, float64
+        Dense, and never written to.
+    pairing, scale
+        As in `rfrope.rotate`, checked.
+    widths : tuple of shapes, optional
+        Lengths of the last axis that features may have; any of 2D or more unless given.
+    """
+
+    def __init__(
+        self, frequencies: np.ndarray, pairing: str, scale: float, widths: tuple[tuple[int, ...], ...] | None
+    ) -> None:
+        self._read: Any = Frequencies.read(frequencies)
+        self._pairing, self._scale, self._widths = pairing, scale, widths
+        self._last: tuple[Any, ...] = (None,) * 6
+
+    def rotated(self, x: Any, positions: Any, inverse: Any, out: Any) -> Any:
+        """Return `x` turned, or None for whatever takes a closer look, as `rotated_at_once`."""
+        if type(x) is np.ndarray:
+            is_dense = x.flags.carray
+        else:
+            is_dense, positions = tensors.are_memory(x) and x.is_contiguous(), _in_numpy(positions)
+        at_hand = type(positions) is np.ndarray and positions.flags.carray
+        places = positions if at_hand else _dense_places(positions)
+        if places is None or not is_dense:
+            return None
+        dtype, shape, places_dtype, places_shape, inverted, plan = self._last
+        if not (x.dtype is dtype and x.shape == shape and inverse is inverted) or not (
+            places.dtype is places_dtype and places.shape == places_shape
+        ):
+            plan = self._plan(x, places, inverse)
+            self._last = x.dtype, x.shape, places.dtype, places.shape, inverse, plan
+        return None if plan is None else _turned_dense(plan, x, places, self._read, self._scale, out)
+
+    def _plan(self, x: Any, places: np.ndarray, inverse: Any) -> Plan | None:
+        if self._read is None or not (self._widths is None or x.shape[-1:] in self._widths):
+            return None
+        dtype = _dense_dtype(x) if _dense_places(places) is places else None
+        if dtype is None:
+            return None
+        return _dense_plan(dtype, x.shape, places.shape, self._read, (self._pairing, None), inverse)
+
+
+def _dense_dtype(x: Any) -> str | None:
+    """Name of the dtype of dense features of NumPy or torch; None for others."""
+    if type(x) is np.ndarray:
+        return _FEATURES.get(x.dtype) if x.flags.carray else None
+    return array.dtype_name(x) if tensors.are_memory(x) and x.is_contiguous() else None
+
+
+def _in_numpy(value: Any) -> Any:
+    """Return the array of NumPy that views a tensor of the CPU, where there is one; anything else as it is."""
+    if type(value) is np.ndarray or not hasattr(value, "data_ptr") or not tensors.are_memory(value):
+        return value
+    return value if array.dtype_name(value) == "bfloat16" else value.detach().numpy()
+
+
+def _dense_places(positions: Any) -> np.ndarray | None:
+    """Return an integer, or a dense array of numbers, as such an array; None for anything else."""
+    positions = np.array(positions) if type(positions) is int else positions
+    if type(positions) is np.ndarray and positions.dtype in _PLACES and positions.flags.carray:
+        return positions
+    return None
+
+
+def _dense_plan(
+    dtype: str, x: Any, places: Any, read: Frequencies, pairings: tuple[Any, Any], inverse: Any
+) -> Plan | None:
+    """Return the plan for dense features and positions of some shapes; None where it is not fit, or not small."""
+    pairing, out_pairing = pairings
+    out_pairing = pairing if out_pairing is None else out_pairing
+    if type(pairing) is not str or type(out_pairing) is not str or type(inverse) is not bool or dtype not in LIKE:
+        return None
+    at, a, b = (tuple(x), None), (places, None), read.layout
+    try:
+        plan = plan_of(dtype, at, None, loops.POSITIONS, a, b, None, None, pairing, out_pairing, inverse)
+    except ValueError:  # shapes do not fit, or there is no such pairing
+        return None
+    return plan if plan.is_fit and plan.is_small and plan.elements else None
+
+
+def _turned_dense(plan: Plan, x: Any, positions: np.ndarray, read: Frequencies, scale: float, out: Any) -> Any:
+    """Turn features whose layout the plan was made for; None where `out` is not as it must be, or values are not."""
+    loop = plan.loop, plan.addresses[APART], plan.addresses[IN_PLACE], plan.items
+    how = read.address, read.values.nbytes, scale, plan.like
+    if type(x) is not np.ndarray:
+        y = tensors.empty_like(x) if out is None else out
+        if out is not None and not (_dense_dtype(y) is not None and y.dtype == x.dtype and y.shape == x.shape):
+            return None
+        n_bytes = plan.elements * plan.like.itemsize
+        if not loops.turn_dense_at(*loop, x.data_ptr(), y.data_ptr(), n_bytes, positions, *how):
+            return None
+        if out is not None:
+            memory.written(out)
+        return y
+    if out is None:
+        y = np.empty(plan.shape, x.dtype)
+    elif type(out) is np.ndarray and out.dtype is x.dtype and out.shape == x.shape and out.flags.carray:
+        y = out
+    else:
+        return None
+    views = (x, y) if x.dtype.itemsize != 2 else (x.view(np.int16), y.view(np.int16))
+    return y if loops.turn_dense(*loop, *views, positions, *how) else None
+
+
+def plans_of_both(
+    q: Any, k: Any, places: tuple[int, ...], frequencies: tuple[Frequencies, Frequencies], pairing: str
+) -> tuple[Plan, Plan] | None:
+    """Return plans of tensors of queries and keys at positions of a dense shape; None where they are not small.
+
+    Frequencies of queries and of keys hold the same numbers in shapes ``(*H, D, k)`` that broadcast with theirs.
+    """
+    dtype, found = array.dtype_name(q), []
+    if dtype not in LIKE or k.dtype != q.dtype:
+        return None
+    for x, read in ((q, frequencies[0]), (k, frequencies[1])):
+        size = x.element_size()
+        at = x.shape, tuple([size * step for step in x.stride()])
+        a, b = (places, None), read.layout
+        plan = plan_of(dtype, at, None, loops.POSITIONS, a, b, None, None, pairing, pairing, False)
+        if not (plan.is_fit and plan.is_small and plan.elements):
+            return None
+        found.append(plan)
+    return found[0], found[1]
+
+
+def rotated_both(
+    plans: tuple[Plan, Plan],
+    q: Any,
+    k: Any,
+    positions: np.ndarray,
+    frequencies: tuple[Frequencies, Frequencies],
+    scale: float,
+) -> tuple[Any, Any]:
+    """Return queries and keys turned by one call of a loop, at positions ``(*P, k)``, dense and float64."""
+    of_q, of_k = plans
+    y_q, y_k = tensors.empty_like(q), tensors.empty_like(k)
+    first = of_q.addresses[0], q.data_ptr(), y_q.data_ptr(), frequencies[0].address, of_q.items
+    second = of_k.addresses[0], k.data_ptr(), y_k.data_ptr(), frequencies[1].address, of_k.items
+    loops.turn_two(of_q.loop, *first, *second, loops.address(positions), scale, of_q.like)
+    return y_q, y_k
+
+
+# -- what the gate has read --------------------------------------------------------------------------------------------
 
 
 def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
-    """Twin of the generic function: phases are formed and become cos and sin inside the loop."""
-    layout = None
-    if out is None and angles.shift is None and type(turn.scale) is float and tensors.is_torch(x):
-        angles = angles._replace(positions=array.as_widest(angles.positions, angles.xp))
-        layout = tuple((v.shape, v.stride()) for v in (x, angles.positions, angles.frequencies)), x.dtype, turn
-        walk = _TENSORS.get(layout)
-        if walk is not None:
-            return _turned_again(x, angles, walk, turn.scale)
-    features = Features.of(x, out)
-    walk, operands = _walk_of_angles(features, angles, turn)
-    if layout is not None and walk.is_small:
-        if len(_TENSORS) >= _REMEMBERED:
-            _TENSORS.clear()
-        _TENSORS[layout] = walk
-    return _turned(x, features, walk, operands, turn.scale, out, angles.xp)
-
-
-def _turned_again(x: Array, angles: Angles, walk: Walk, scale: float) -> Array:
-    """Turn a tensor whose layout was met before, on this thread."""
-    out = tensors.empty_like(x) if walk.shape == x.shape else x.new_empty(walk.shape)
-    addresses = [value.data_ptr() for value in (x, out, angles.positions, angles.frequencies)]
-    plan = walk.plan(False)
-    loops.turn(plan.address, *addresses, 0, 0, scale, walk.like, 0, plan.items)
-    return out
+    """Turn features as the generic function does: phases are formed and become cos and sin inside the loop."""
+    a, b = (_doubles(value, out, angles.xp) for value in (angles.positions, angles.frequencies))
+    c, e = (
+        None if value is None or isinstance(value, float) else _doubles(value, out, angles.xp)
+        for value in (angles.shift, turn.scale)
+    )
+    return _turned(loops.POSITIONS, x, (a, b, c, e), turn, out, angles.xp)
 
 
 def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
-    """Twin of the generic function."""
-    features = Features.of(x, out)
-    a = _doubles(phases, features.out, xp)
-    e = None if isinstance(turn.scale, float) else _doubles(turn.scale, features.out, xp)
-    operands = [_operand(a), _NONE, _NONE, _operand(e)]
-    source = Source(loops.PHASES, layout.common_blocks(a.shape[-1], e))
-    return _turned(x, features, _walk(features, source, operands, turn), operands, turn.scale, out, xp)
+    """Turn features as the generic function does."""
+    scale = None if isinstance(turn.scale, float) else _doubles(turn.scale, out, xp)
+    return _turned(loops.PHASES, x, (_doubles(phases, out, xp), None, None, scale), turn, out, xp)
 
 
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
-    """Twin of the generic function."""
-    features = Features.of(x, out)
-    narrow, over = array.dtype_name(cos) == array.dtype_name(sin) == "float32", features.out
-    a, b = (_apart(memory.as_numpy(v), over) if narrow else _doubles(v, over, xp) for v in (cos, sin))
-    source = Source(loops.TABLE_32 if narrow else loops.TABLE_64, a.shape[-1])
-    operands = [_operand(a), _operand(b), _NONE, _NONE]
-    return _turned(x, features, _walk(features, source, operands, turn), operands, 1.0, out, xp)
+    """Turn features as the generic function does."""
+    if array.dtype_name(cos) == array.dtype_name(sin) == "float32":
+        kind, tables = loops.TABLE_32, [_kept_apart(memory.as_numpy(v), out) for v in (cos, sin)]
+    else:
+        kind, tables = loops.TABLE_64, [_doubles(v, out, xp) for v in (cos, sin)]
+    return _turned(kind, x, (*tables, None, None), turn, out, xp)
 
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
-    """Twin of the generic function: blocks (1, 0) turned are (cos, sin)."""
+    """Return cos and sin as the generic function does: blocks (1, 0) turned are (cos, sin)."""
     blocks, xp = layout.common_blocks(angles.blocks, angles.shift), angles.xp
     x = array.from_host(np.repeat([1.0, 0.0], blocks), xp, device=array.device(angles.positions))
     turned = rotated(x, angles, Turn("half", "half"), None)
     return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
 
 
+def _doubles(value: Array, out: Array | None, xp: ModuleType) -> np.ndarray:
+    return _kept_apart(memory.as_numpy(array.as_widest(value, xp)), out)
+
+
+def _kept_apart(values: np.ndarray, out: Array | None) -> np.ndarray:
+    """Return an array, or an aligned copy of one that is not, or that the result would be written over too early."""
+    if out is not None and np.may_share_memory(values, memory.as_numpy(out)):
+        return values.copy()
+    return values if values.flags.aligned else np.require(values, requirements="A")
+
+
+def _turned(
+    kind: int,
+    x: Array,
+    operands: tuple[np.ndarray | None, ...],
+    turn: Turn,
+    out: Array | None,
+    xp: ModuleType,
+) -> Array:
+    """Plan and turn."""
+    source = memory.as_numpy(x)
+    layouts = [None if value is None else (value.shape, value.strides) for value in operands]
+    plan = plan_of(
+        array.dtype_name(x),
+        (source.shape, source.strides),
+        None if out is None else memory.as_numpy(out).strides,
+        kind,
+        *layouts,
+        turn.pairing,
+        turn.out_pairing,
+        turn.inverse,
+    )
+    out = array.empty(plan.shape, x, xp) if out is None else out
+    if plan.elements == 0:
+        return out
+    x_address, y_address = source.ctypes.data, memory.as_numpy(out).ctypes.data
+    addresses = [0 if value is None else value.ctypes.data for value in operands]
+    factor = turn.scale if isinstance(turn.scale, float) else 1.0
+    run = partial(_Run(plan, x_address, y_address), *addresses, factor, plan.like)
+    _shared_out(run, plan.items, plan.elements)
+    memory.written(out)
+    return out
+
+
+class _Run:
+    """Items of a plan's work between two addresses.
+
+    A large result leaves the core past the caches in one of two ways, of which some processors take half as long again
+    for the one and some twice as long for the other: the first large rotation of a process times both.
+    """
+
+    def __init__(self, plan: Plan, x: int, y: int) -> None:
+        self._plan, self._x, self._y = plan, x, y
+        variants = plan.past_caches or (APART,)
+        if y % 16 and PIECES in variants:
+            variants = (APART, LINES)
+        if x == y and plan.same_strides:
+            variants = (IN_PLACE,)
+        self._key = variants, plan.like.itemsize
+        self._open = () if len(variants) == 1 else variants
+        self._variant = _FASTER.get(self._key, variants[0])
+        self._seconds: dict[int, list[float]] = {variant: [] for variant in variants}
+
+    def __call__(self, *arguments: Any) -> None:
+        if not self._open or self._key in _FASTER:
+            loops.turn(self._plan.addresses[self._variant], self._x, self._y, *arguments)
+            return
+        variant = min(self._open, key=lambda one: len(self._seconds[one]))
+        began = time.perf_counter()
+        loops.turn(self._plan.addresses[variant], self._x, self._y, *arguments)
+        first, last = arguments[-2:]
+        self._seconds[variant].append((time.perf_counter() - began) / (last - first))
+        if min(map(len, self._seconds.values())) >= _TRIES:
+            _FASTER[self._key] = self._variant = min(self._open, key=lambda one: min(self._seconds[one]))
+
+
+def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> None:
+    """Run a loop over items of work: on this thread, or on several if there is enough to do."""
+    wanted = elements // THREAD_ELEMENTS
+    n_threads = 1 if wanted < 2 else min(wanted, items, parallel.allowed())
+    pieces = max(1 if n_threads == 1 else 8 * n_threads, elements // _UNINTERRUPTED)
+    length = max(1, items // pieces)
+
+    def work(start: int) -> None:
+        loop(start, min(start + length, items))
+
+    for _ in parallel.ordered_map(work, range(0, items, length), n_threads):
+        pass
+
+
+# -- what gradients need -----------------------------------------------------------------------------------------------
+
+
 def shared_coefficients(
     x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType
 ) -> tuple[Array, Array]:
-    """Twin of the generic function: one pass over x and y, by tiles of rows whose sums stay in the second cache."""
+    """Sum as the generic function does: one pass over x and y, by tiles of rows whose sums stay in the second cache."""
     like = LIKE[array.dtype_name(x)]
     views, sums = [memory.as_numpy(v) for v in (x, y)], [np.zeros(shape) for _ in range(2)]
     leading = broadcast(*(v.shape[:-1] for v in (*views, sums[0])))
@@ -124,334 +376,3 @@ def shared_coefficients(
         loop = partial(coefficients.products, *addresses, like)
         _shared_out(loop, n_items, math.prod(leading) * 2 * blocks)
     return tuple(array.from_host(v, xp, device=array.device(x)) for v in sums)
-
-
-# -- calls that repeat themselves --------------------------------------------------------------------------------------
-
-
-class Known(NamedTuple):
-    """A layout that passed all checks: its walk, and the reach of positions and frequencies from their addresses."""
-
-    walk: Walk
-    positions: tuple[int, int]
-    frequencies: tuple[int, int]
-
-
-class Repeats:
-    """Rotations of NumPy arrays whose layouts were met before.
-
-    What depends on shapes, strides and dtypes alone was checked then, and planned. What may differ from call to call is
-    looked at here: values, addresses, and whether `out` may be written to.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[Any, Known] = {}
-
-    def turned(
-        self, x: Any, positions: Any, frequencies: Any, pairings: tuple[Any, Any], scale: Any, inverse: Any, out: Any
-    ) -> np.ndarray | None:
-        """Turn `x`, or return None where the layout is new or something needs a closer look."""
-        if type(frequencies) is not np.ndarray or type(scale) is not float or not 0.0 < scale < math.inf:
-            return None
-        if type(pairings[0]) is not str or not (pairings[1] is None or type(pairings[1]) is str):
-            return None
-        layouts = (frequencies.shape, frequencies.strides, frequencies.dtype, pairings)
-        known = self._find(layouts, x, positions, inverse, out)
-        if known is None:
-            return None
-        b, fine = loops.checked_address(frequencies)
-        return _again(known, x, positions, b, scale, out) if fine else None
-
-    def learn(self, x: Any, positions: Any, frequencies: Any, pairings: tuple[Any, Any], turn: Turn, out: Any) -> None:
-        """Plan for arrays that have just been turned, and so passed all checks."""
-        if type(frequencies) is np.ndarray and frequencies.dtype == np.float64 and frequencies.flags.aligned:
-            layouts = (frequencies.shape, frequencies.strides, frequencies.dtype, pairings)
-            self._keep(layouts, x, positions, frequencies, turn, out)
-
-    def _find(self, layouts: Any, x: Any, positions: Any, inverse: Any, out: Any) -> Known | None:
-        if type(x) is not np.ndarray or type(inverse) is not bool or not (out is None or type(out) is np.ndarray):
-            return None  # 1 and 0 would be found as True and False
-        key = (layouts, x.shape, x.strides, x.dtype, _layout(positions), inverse, _layout(out))
-        return self._known.get(key)
-
-    def _keep(self, layouts: Any, x: Any, positions: Any, frequencies: np.ndarray, turn: Turn, out: Any) -> None:
-        plain = all(
-            type(v) is np.ndarray and v.flags.aligned and v.dtype.isnative for v in (x, positions, out) if _is_array(v)
-        )
-        if not plain or type(turn.inverse) is not bool or not isinstance(turn.scale, float):
-            return
-        if _is_array(positions) and positions.dtype.itemsize == 2 and positions.dtype.kind not in "iu":
-            return  # their values are looked at in each call
-        a, b = np.empty(np.shape(positions)), frequencies  # positions are made dense before they are read
-        a, b = (as_vectors(v, frequencies) for v in (a, b))
-        walk, _ = _walk_of_angles(Features.of(x, out), Angles(a, b, None, np), turn)
-        if walk.is_small:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            key = (layouts, x.shape, x.strides, x.dtype, _layout(positions), turn.inverse, _layout(out))
-            self._known[key] = Known(walk, *(extent((v.shape, v.strides), 8) for v in (a, b)))
-
-
-class Prepared(Repeats):
-    """Rotations by one set of frequencies, whose values were looked at once."""
-
-    def __init__(self, frequencies: np.ndarray, pairing: str, scale: float) -> None:
-        super().__init__()
-        self._frequencies = np.require(frequencies, np.float64, "A")
-        self._address = self._frequencies.ctypes.data
-        self._pairing, self._scale = pairing, scale
-        self._steps: dict[Any, Step] = {}  # for layouts that come again and again, by the shape of x
-        self._often: dict[Any, int] = {}
-        self._tensors: dict[Any, Any] = {}  # steps of dense tensors of torch, or how often they came
-
-    def again(self, x: Any, positions: Any, inverse: Any, out: Any) -> np.ndarray | None:
-        """Turn `x`, or return None where the layout is new or something needs a closer look."""
-        step = self._steps.get(x.shape)
-        if step is not None and inverse is step.inverse:
-            turned = step.turned(x, positions, out)
-            if turned is not None:
-                return turned
-        known = self._find(None, x, positions, inverse, out)
-        if known is None:
-            return None
-        turned = _again(known, x, positions, self._address, self._scale, out)
-        if turned is not None and type(positions) is np.ndarray:
-            if len(self._often) >= _REMEMBERED:
-                self._often.clear()
-                self._steps.clear()
-            often = self._often[x.shape] = self._often.get(x.shape, 0) + 1
-            dense = x.dtype.char in "fd" and x.flags.carray and turned.flags.carray
-            if often % _STEADY == 0 and dense and Step.fits(positions):
-                reach, arrays = known.frequencies, (x, turned)
-                self._steps[x.shape] = Step(
-                    known.walk, reach, arrays, positions, self._frequencies, self._scale, inverse
-                )
-        return turned
-
-    def again_as_tensor(self, x: Any, positions: Any, inverse: Any, out: Any) -> Any:
-        """Turn a dense tensor of torch likewise."""
-        if x.is_nested:  # it has no shape
-            return None
-        step = self._tensors.get((x.shape, x.dtype, inverse))
-        if type(step) is not Step or not x.is_contiguous():
-            return None
-        turned = tensors.empty_like(x) if out is None else out
-        if out is not None and not (tensors.is_torch(out) and out.dtype == x.dtype and out.shape == x.shape):
-            return None
-        if not (tensors.are_memory(x) if out is None else tensors.are_memory(x, out) and out.is_contiguous()):
-            return None
-        if not step.turned_at(x.data_ptr(), turned.data_ptr(), _host(positions)):
-            return None
-        if out is not None:
-            memory.written(out)
-        return turned
-
-    def prepare_as_tensor(self, x: Any, positions: Any, inverse: Any, turned: Any) -> None:
-        """Plan for dense tensors whose like was turned often, and passed all checks."""
-        if not (tensors.is_torch(turned) and x.is_contiguous() and tensors.are_memory(x, turned)):
-            return
-        places, key = _host(positions), (x.shape, x.dtype, inverse)
-        if type(inverse) is not bool or not Step.fits(places) or turned.shape != x.shape:
-            return
-        often = self._tensors.get(key, 0)
-        if len(self._tensors) >= _REMEMBERED:
-            self._tensors.clear()
-        self._tensors[key] = often = often + 1 if type(often) is int else 1
-        a, b = np.empty(places.shape), self._frequencies
-        a, b = as_vectors(a, b), as_vectors(b, b)
-        turn = Turn(self._pairing, self._pairing, self._scale, inverse)
-        walk, _ = _walk_of_angles(Features.of(x, turned), Angles(a, b, None, np), turn)
-        if often >= _STEADY and walk.is_small:
-            self._tensors[key] = Step(walk, _extent(b), (), places, self._frequencies, self._scale, inverse)
-
-    def prepare(self, x: Any, positions: Any, inverse: Any, out: Any) -> None:
-        """Plan for arrays that have just been turned, and so passed all checks."""
-        turn = Turn(self._pairing, self._pairing, self._scale, inverse)
-        self._keep(None, x, positions, self._frequencies, turn, out)
-
-
-class Steps:
-    """Rotations of torch queries and keys by one set of frequencies, whose values were looked at once: decode steps.
-
-    Frequencies of queries and keys ``(*H, D, k)`` hold the same numbers in shapes that broadcast with theirs.
-    """
-
-    def __init__(self, frequencies: tuple[np.ndarray, np.ndarray], pairing: str, scale: float) -> None:
-        self._frequencies = tuple(np.require(each, np.float64, "A") for each in frequencies)
-        self._addresses = tuple(each.ctypes.data for each in self._frequencies)
-        self._turn = Turn(pairing, pairing, scale)
-        self._known: dict[Any, tuple[Walk, Walk]] = {}
-
-    def turned(self, q: Array, k: Array, positions: np.ndarray) -> tuple[Array, Array] | None:
-        """Turn both at positions ``(*P, k)``, dense and float64, or return None where something is new."""
-        if not tensors.are_memory(q, k):
-            return None
-        walks = self._known.get((q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, positions.shape))
-        if walks is None:
-            return None
-        outs = tensors.empty_like(q), tensors.empty_like(k)
-        y_q, y_k = (out.data_ptr() for out in outs)
-        plan_q, plan_k = walks[0].plan(False), walks[1].plan(False)
-        a, (b_q, b_k) = loops.address(positions), self._addresses
-        of_q = plan_q.address, q.data_ptr(), y_q, b_q, plan_q.items
-        of_k = plan_k.address, k.data_ptr(), y_k, b_k, plan_k.items
-        loops.turn_two(*of_q, *of_k, a, self._turn.scale, walks[0].like)
-        return outs
-
-    def learn(self, q: Array, k: Array, positions: np.ndarray) -> None:
-        """Plan for a layout that has just been turned, and so passed all checks."""
-        if not (tensors.are_memory(q, k) and q.dtype == k.dtype):
-            return
-        of_q, of_k = (Angles(positions, each, None, np) for each in self._frequencies)
-        walks = tuple(_walk_of_angles(Features.of(x, None), of, self._turn)[0] for x, of in ((q, of_q), (k, of_k)))
-        if all(walk.is_small for walk in walks):
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            key = (q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, positions.shape)
-            self._known[key] = walks[0], walks[1]
-
-
-def _extent(frequencies: np.ndarray) -> tuple[int, int]:
-    return extent((frequencies.shape, frequencies.strides), 8)
-
-
-def _host(positions: Any) -> Any:
-    """Positions as an array of NumPy, if a tensor of them is no more than memory; else as they came."""
-    if type(positions) is np.ndarray or not tensors.is_torch(positions) or not tensors.are_memory(positions):
-        return positions
-    if positions.dtype.itemsize == 2 and positions.is_floating_point():
-        return positions  # no step takes them, and there is no bfloat16 in NumPy
-    return positions.detach().numpy()
-
-
-def _again(known: Known, x: np.ndarray, positions: Any, b: int, scale: float, out: Any) -> np.ndarray | None:
-    walk = known.walk
-    if type(positions) is int and not -(2**63) <= positions < 2**64:
-        return None  # no array holds it
-    fresh = out is None
-    if out is None:
-        out = np.empty(walk.shape, x.dtype)
-    elif not out.flags.writeable:
-        return None
-    positions = np.array(positions, np.float64, order="C", copy=None)
-    views = (x, out) if walk.carrier is None else (x.view(walk.carrier), out.view(walk.carrier))
-    x_address, y_address = loops.address(views[0]), loops.address(views[1])
-    a, fine = loops.checked_address(positions)
-    in_place = False
-    if not fresh:  # its memory is its own
-        y_low, y_high = y_address + walk.y_low, y_address + walk.y_high
-        in_place = x_address == y_address and walk.same_strides
-        fine = fine and (in_place or y_high <= x_address + walk.x_low or x_address + walk.x_high <= y_low)
-        for address, (low, high) in ((a, known.positions), (b, known.frequencies)):
-            fine = fine and (y_high <= address + low or address + high <= y_low)
-    if not fine or (x_address | y_address) % walk.size:
-        return None
-    plan = walk.plan(in_place)
-    loops.turn(plan.address, x_address, y_address, a, b, 0, 0, scale, walk.like, 0, plan.items)
-    return out
-
-
-def _layout(values: Any) -> Any:
-    """What a plan depends on; positions have no strides here, as they are made dense; a single number has no layout."""
-    if type(values) is np.ndarray:
-        return values.shape, values.strides, values.dtype
-    return type(values)
-
-
-def _is_array(values: Any) -> bool:
-    return values is not None and type(values) is not int
-
-
-def _doubles(value: Array, out: np.ndarray | None, xp: ModuleType) -> np.ndarray:
-    return _apart(memory.as_numpy(array.as_widest(value, xp)), out)
-
-
-def _apart(values: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-    """Return an array, or an aligned copy of one that is not, or that the result would be written over too early."""
-    if out is not None and np.may_share_memory(values, out):
-        return values.copy()
-    return values if values.flags.aligned else np.require(values, requirements="A")
-
-
-class _Held(NamedTuple):
-    """Where an operand lies, and the array whose memory must outlive the loops; none for one that is not there."""
-
-    place: Operand
-    array: np.ndarray | None
-
-
-_NONE = _Held(Operand(), None)
-
-
-def _operand(values: np.ndarray | None) -> _Held:
-    return _NONE if values is None else _Held(layout.operand(values, values.ctypes.data), values)
-
-
-def _walk_of_angles(features: Features, angles: Angles, turn: Turn) -> tuple[Walk, list[_Held]]:
-    """Walk for positions and frequencies, and the operands that its loops read."""
-    a, b = (_doubles(v, features.out, angles.xp) for v in (angles.positions, angles.frequencies))
-    places = layout.positions_and_frequencies(a, b, (a.ctypes.data, b.ctypes.data))
-    operands = [_Held(place, array) for place, array in zip(places, (a, b), strict=True)]
-    blocks = angles.blocks
-    for value in (angles.shift, None if isinstance(turn.scale, float) else turn.scale):
-        operands.append(_operand(None if value is None else _doubles(value, features.out, angles.xp)))
-        blocks = layout.common_blocks(blocks, operands[-1].array)
-    source = Source(loops.POSITIONS, blocks, b.shape[-1], layout.step_along(a, -1), layout.step_along(b, -1))
-    return _walk(features, source, operands, turn), operands
-
-
-def _walk(features: Features, source: Source, operands: list[_Held], turn: Turn) -> Walk:
-    dtype, x, out = features
-    leading = np.broadcast_shapes(x.shape[:-1], *(operand.place.shape for operand in operands))
-    shape = (*leading, x.shape[-1])
-    strides = layout.dense(shape, x.itemsize) if out is None else out.strides
-    return walk_of(
-        dtype,
-        source,
-        (x.shape, x.strides),
-        (shape, strides),
-        tuple(operand.place[1:] for operand in operands),
-        (operands[2].array is not None, operands[3].array is not None, turn.inverse),
-        (turn.pairing, turn.out_pairing),
-    )
-
-
-def _turned(
-    x: Array, features: Features, walk: Walk, operands: list[_Held], scale: Any, out: Array | None, xp: ModuleType
-) -> Array:
-    """Walk over the memory."""
-    out = array.empty(walk.shape, x, xp) if out is None else out
-    if walk.elements == 0:
-        return out
-    y = memory.as_numpy(out) if features.out is None else features.out
-    x_address, y_address = features.x.ctypes.data, y.ctypes.data
-    in_place = x_address == y_address and walk.same_strides
-    plan = walk.plan(in_place)
-    addresses = [operand.place.address for operand in operands]
-    factor = scale if isinstance(scale, float) else 1.0
-    rest = x_address, y_address, *addresses, factor, walk.like
-    ways = () if in_place else walk.ways(y_address)
-
-    def turn(first: int, last: int) -> None:
-        way = walk.faster(ways)
-        began = time.perf_counter()
-        loops.turn(walk.plan(False, way).address, *rest, first, last)
-        walk.took(way, (time.perf_counter() - began) / (last - first))
-
-    _shared_out(turn if ways else partial(loops.turn, plan.address, *rest), plan.items, walk.elements)
-    memory.written(out)
-    return out
-
-
-def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> None:
-    """Run a loop over items of work: on this thread, or on several if there is enough to do."""
-    wanted = elements // THREAD_ELEMENTS
-    n_threads = 1 if wanted < 2 else min(wanted, items, parallel.allowed())
-    pieces = max(1 if n_threads == 1 else 8 * n_threads, elements // _UNINTERRUPTED)
-    length = max(1, items // pieces)
-
-    def work(start: int) -> None:
-        loop(start, min(start + length, items))
-
-    for _ in parallel.ordered_map(work, range(0, items, length), n_threads):
-        pass

@@ -7,14 +7,17 @@ shape. The element type is that of the argument `like`; see `rotation_rows`.
 from __future__ import annotations
 
 import math
+from functools import cache
+from typing import Any
 
 import numpy as np
-from numba import carray, njit
+from numba import carray, njit, typeof
 
 from rfrope._accel.cpu.circle import TURN_1, TURN_2, cos_sin, cos_sin_narrow, fma
 from rfrope._accel.cpu.compiling import address_of, called, compiled, widest
 from rfrope._accel.cpu.rotation_rows import (
     call_fill,
+    call_turn,
     carry,
     copy,
     fence,
@@ -25,6 +28,7 @@ from rfrope._accel.cpu.rotation_rows import (
     sizes,
     stream,
     turn_row,
+    turn_types,
     wide,
 )
 from rfrope._accel.layout import COLUMNS, A, B, C, E, X, Y
@@ -65,6 +69,13 @@ _LARGEST_EXACT = 2.0**53
 LARGEST = 2.0**500
 
 
+@cache
+def loop_of(like: Any) -> int:
+    """Address of `turn` for elements of a dtype, by its character for the loops."""
+    return address_of(turn, turn_types(typeof(np.dtype(like).type(0))))
+
+
+@cache
 def fill_of(is_line: bool, is_narrow: bool) -> int:
     """Address of the loop for a plan's phases: one is compiled where it is wanted, and serves every type it can."""
     return address_of(fill_line if is_line else fill_any, fill_types(is_narrow))
@@ -431,12 +442,43 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
     return storage.size + turns.size  # they live until here
 
 
+@njit(inline="always")
+def _turn_dense(loop, plan, plan_in_place, items, x, y, n_bytes, places, b, b_bytes, scale, like):  # type: ignore[no-untyped-def]
+    at, fine = np.empty(places.size), True
+    for i, position in enumerate(places.flat):
+        at[i] = position
+        fine = fine and abs(at[i]) <= LARGEST
+    end = y + n_bytes
+    in_place = x == y
+    fine = fine and (in_place or end <= x or x + n_bytes <= y) and (end <= b or b + b_bytes <= y)
+    if fine:
+        chosen = plan_in_place if in_place else plan
+        call_turn(loop, chosen, x, y, at.ctypes.data, b, 0, 0, scale, like, 0, items)
+    return fine and at.size >= 0  # the positions live until here
+
+
 @compiled
-def turn_two(plan_1, x_1, y_1, b_1, last_1, plan_2, x_2, y_2, b_2, last_2, a, scale, like):  # type: ignore[no-untyped-def]
+def turn_dense(loop, plan, plan_in_place, items, x, y, places, b, b_bytes, scale, like):  # type: ignore[no-untyped-def]
+    """All the work of a plan for dense arrays, whose layouts it was made for, at positions of any type.
+
+    The frequencies are at `b`. Nothing is done, and the answer is False, where a position is NaN or above 2**500, or
+    where the result would be written over features or frequencies before they are read.
+    """
+    first, second, n_bytes = x.ctypes.data, y.ctypes.data, x.nbytes
+    return _turn_dense(loop, plan, plan_in_place, items, first, second, n_bytes, places, b, b_bytes, scale, like)
+
+
+@compiled
+def turn_dense_at(loop, plan, plan_in_place, items, x, y, n_bytes, places, b, b_bytes, scale, like):  # type: ignore[no-untyped-def]
+    """Do the same for features and a result at two addresses."""
+    return _turn_dense(loop, plan, plan_in_place, items, x, y, n_bytes, places, b, b_bytes, scale, like)
+
+
+@compiled
+def turn_two(loop, plan_1, x_1, y_1, b_1, last_1, plan_2, x_2, y_2, b_2, last_2, a, scale, like):  # type: ignore[no-untyped-def]
     """All the work of two plans for the same positions: a query and a key, at the price of one call."""
-    widest()
-    turn(plan_1, x_1, y_1, a, b_1, 0, 0, scale, like, 0, last_1)
-    return turn(plan_2, x_2, y_2, a, b_2, 0, 0, scale, like, 0, last_2)
+    call_turn(loop, plan_1, x_1, y_1, a, b_1, 0, 0, scale, like, 0, last_1)
+    return call_turn(loop, plan_2, x_2, y_2, a, b_2, 0, 0, scale, like, 0, last_2)
 
 
 @compiled

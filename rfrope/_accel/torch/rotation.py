@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from rfrope._core import array
+from rfrope._core import array, dispatch
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import PAIRINGS, Turn
-from rfrope._core.dispatch import DISPATCHED, TORCH_ROTATION, backend_function
+from rfrope._core.dispatch import DISPATCHED, TORCH_ROTATION
 
 _XP = array.named_namespace(torch)
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
@@ -100,7 +100,7 @@ def _run(name: str, x: Tensor, *arguments: Any) -> Any:
     if isinstance(x, _TRACED):
         with _ExactNumbers():
             return function.generic(*arguments)
-    compiled = backend_function(function, "cpu") if x.is_cpu else None
+    compiled = dispatch.backend_function(function, "cpu") if x.is_cpu else None
     if compiled is not None:
         return compiled(*arguments)
     with torch.no_grad():

@@ -60,7 +60,7 @@ def test_free_memory_of_the_machine_is_what_can_be_had(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr("builtins.open", lambda *_, text=text, **options: io.StringIO(text))
             patch.setattr(capacity.os, "sysconf", {"SC_PHYS_PAGES": 5, "SC_PAGE_SIZE": 4096}.get)
-            assert capacity._of_machine() == expected
+            assert capacity._machine_memory() == expected
 
 
 def test_free_memory_is_that_of_the_smallest_limit(tmp_path, monkeypatch):
@@ -476,7 +476,7 @@ def test_what_is_asked_about_is_about_what_is_held(case, monkeypatch):
     call, asked = HELD[case], []
     call()  # what is loaded and compiled is not the call's
     monkeypatch.setattr(capacity, "check", lambda n_bytes, *_: asked.append(n_bytes))
-    monkeypatch.setattr(capacity, "UNASKED", -1.0)
+    monkeypatch.setattr(capacity, "SMALL", -1.0)
     monkeypatch.setattr(array, "_MANY", -1)
     tracemalloc.start()
     call()

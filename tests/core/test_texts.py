@@ -53,7 +53,7 @@ WORDS = {
 }
 CONFIG = {"model_type": "llama", "head_dim": 128, "max_position_embeddings": 4096, "rope_theta": 1e4}
 # public records that are asked for and not found: what is known of a family, a scheme, an engine
-RECORDS = {"Rope", "Kernel", "Record", "Scheme", "Engine"}
+RECORDS = {"Rope", "Provenance", "ModelPart", "Kernel", "Record", "Scheme", "Engine"}
 
 
 @pytest.mark.parametrize("name", ["Summary", "BaseForContext", "Plan", "Comparison", "Audit"])
@@ -72,11 +72,6 @@ def test_results_are_one_line(name):
     assert len(text) < 600
     assert all(f"{field} " in text for field in result.__dataclass_fields__)
     assert repr(result) != text
-
-
-def test_up_to_four_numbers_are_shown_one_by_one():
-    assert texts._of_array(np.arange(4.0)) == "[0, 1, 2, 3]"
-    assert "[" not in texts._of_array(np.arange(5.0)).partition(" ")[0]
 
 
 def test_numbers_and_ranges():
@@ -153,11 +148,6 @@ def test_every_public_result_has_both_forms():
     assert len(results) > 25
     for one in results:
         assert one._repr_html_ is texts.Result._repr_html_, "one mechanism for all"
-
-
-@pytest.mark.parametrize("name", [name for name in WORDS if name != "Rope"])
-def test_print_is_short(name):
-    assert len(str(made(name))) < 4000
 
 
 @pytest.mark.parametrize("context", [(64,), (24, 14), (14, 24, 9)])

@@ -97,7 +97,7 @@ def test_another_question_is_refused(changed, named, tmp_path):
     assert (tmp_path / "a.npz").read_bytes() == before
 
 
-@pytest.mark.parametrize("other", [LAGS[:, None], LAGS[None], LAGS[::-1], LAGS[:2]])
+@pytest.mark.parametrize("other", [LAGS[:, None], LAGS[::-1]])
 def test_lags_of_another_shape_are_another_question(other, tmp_path):
     """The same bytes in another shape, too: results of the first would have been given for the second."""
     path, options = tmp_path / "a.npz", {"n_samples": 2**12, "rng": 1, "checkpoint": tmp_path / "a.npz"}
@@ -106,9 +106,6 @@ def test_lags_of_another_shape_are_another_question(other, tmp_path):
     with pytest.raises(ValueError, match=r"of another estimate .*lags"):
         rfrope.estimate_kernel(other, "cauchy(scale=9)", **options)
     assert path.read_bytes() == held
-    rfrope.estimate_kernel(LAGS, "cauchy(scale=9, ndim=3)", **options | {"checkpoint": tmp_path / "b.npz"})
-    with pytest.raises(ValueError, match="of another estimate"):
-        rfrope.estimate_kernel(LAGS[None], "cauchy(scale=9, ndim=3)", **options | {"checkpoint": tmp_path / "b.npz"})
 
 
 def test_lags_of_another_library_are_another_question(tmp_path):
@@ -190,12 +187,6 @@ def test_progress_that_loses_chunks_is_named():
         ESTIMATES["kernel"](rng=1, progress=lambda items, total: itertools.islice(items, 1))
     with pytest.raises(TypeError, match="progress gave back None; expected an iterable"):
         ESTIMATES["kernel"](rng=1, progress=lambda items, total: None)
-
-
-def test_kernels_that_look_alike_are_told_apart():
-    one, other = (rfrope.bochner.from_function(lambda x, s=s: np.exp(-((x / s) ** 2))) for s in (3.0, 3.001))
-    assert checkpoints._digest(one) != checkpoints._digest(other)
-    assert checkpoints._digest(one) == checkpoints._digest(one)
 
 
 KILLED = """
@@ -319,13 +310,6 @@ def test_a_bar_shows_where_it_is_wanted(progress, terminal, shows, monkeypatch):
     ESTIMATES["kernel"](rng=1, progress=progress)
     assert ("it/s" in stderr.text) == shows
     assert ("%|" in stderr.text) == shows  # of how many there are
-
-
-def test_progress_of_another_kind_is_refused():
-    with pytest.raises(TypeError, match="progress is 'yes'; expected None, True, False, or a callable such as"):
-        ESTIMATES["kernel"](rng=1, progress="yes")
-    with pytest.raises(TypeError, match="progress is 'yes'"):
-        rfrope.designs.optimise("gaussian(scale=9)", 4, max_lag=16, progress="yes")
 
 
 @pytest.mark.parametrize("terminal", [True, False])

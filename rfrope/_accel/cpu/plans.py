@@ -1,0 +1,243 @@
+"""Plans of a rotation on the CPU: how compiled loops go over memory, made from layouts and options alone.
+
+No plan knows an address or a value, so that one serves every call of its layout; `plan_of` keeps the last 512.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rfrope._accel import layout
+from rfrope._accel.cpu import rotation_loops as loops
+from rfrope._accel.layout import Strides
+from rfrope._core.blocks import PAIRINGS
+
+TABLE_BYTES = 2**16  # bytes of cos and sin for one tile of rows: they stay in the second cache
+THREAD_ELEMENTS = 2**20  # features that are worth a thread, which takes 0.1 ms to start
+_ITEM_ELEMENTS = 2**18  # features in one item of work
+_LARGEST_GROUP = 2**12
+_STREAMED_BYTES = 2**23  # outputs of this size go past the caches, which they would only flush
+_GATHERED_BYTES = 2**12  # rows that follow each other and leave together, in whole lines
+
+# The variants of a plan: into other memory, in place, and past the caches in pieces of 16 bytes or in whole lines
+APART, IN_PLACE, PIECES, LINES = range(4)
+
+LIKE: dict[str, Any] = {  # an element of each dtype, as the loops know it
+    "float64": np.float64(0),
+    "float32": np.float32(0),
+    "float16": np.int16(0),
+    "bfloat16": np.uint16(0),
+}
+
+_PAIRINGS = frozenset(PAIRINGS)
+
+Layout = tuple[tuple[int, ...], Any]  # shape, and strides in bytes
+
+
+class Plan(NamedTuple):
+    """One rotation of arrays of given layouts.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        That of the result; not that of the features where the phases would enlarge them.
+    turning : int
+        2D, the features of a row that turn.
+    like : numpy scalar
+        An element, as the loops know it.
+    loop : int
+        Address of `rotation_loops.turn` for such elements.
+    elements, items : int
+        Features of the result, and items of work, which threads may share.
+    is_small : bool
+        Whether one thread does it at once.
+    is_fit : bool
+        Whether it is what a public call may ask for: D blocks fit, and phases leave features their shape.
+    same_strides : bool
+        Whether features and result are laid out alike, as in-place work needs.
+    past_caches : tuple of int
+        Variants by which a large result may go past the caches; none for others.
+    addresses : tuple of int
+        Where the loops read the variants of `tables`.
+    tables : numpy.ndarray, int64
+        Their memory.
+    """
+
+    shape: tuple[int, ...]
+    turning: int
+    like: Any
+    loop: int
+    elements: int
+    items: int
+    is_small: bool
+    is_fit: bool
+    same_strides: bool
+    past_caches: tuple[int, ...]
+    addresses: tuple[int, ...]
+    tables: np.ndarray
+
+
+class _Operands(NamedTuple):
+    """What cos and sin are made from: for each operand its leading axes, their strides, and the step between blocks."""
+
+    kind: int
+    rows: list[tuple[tuple[int, ...], Strides, int]]  # a, b, c and e
+    blocks: int
+    axes: int  # of positions
+    axis_steps: tuple[int, int]  # of positions and frequencies
+    has_shift: bool
+    has_scale: bool
+
+
+@lru_cache(maxsize=512)
+def plan_of(
+    dtype: str,
+    x: Layout,
+    y: Strides | None,
+    kind: int,
+    a: Layout,
+    b: Layout | None,
+    c: Layout | None,
+    e: Layout | None,
+    pairing: str,
+    out_pairing: str,
+    inverse: bool,
+) -> Plan:
+    """Return the plan for features of a dtype and layout.
+
+    Parameters
+    ----------
+    dtype : str
+        A key of `LIKE`.
+    x : layout
+        Of the features, dense where it has no strides.
+    y : tuple of int, optional
+        Strides of the result, if it is not new.
+    kind : int
+        What `a` and `b` are: positions and frequencies, in their user's form or ``(*P, k)`` and ``(*H, D, k)``; phases
+        ``(..., D)`` in `a`; or tables ``(..., D)`` of cos and sin. See `rotation_loops.POSITIONS` and its like.
+    a, b, c, e : layouts
+        Of those, and of a shift and a scale if they are arrays. Positions without strides are dense float64.
+
+    Raises
+    ------
+    ValueError
+        Where shapes do not fit together, or there is no such pairing; whoever calls it words the error.
+    """
+    if not x[0]:
+        raise ValueError("features have no axes")
+    if not {pairing, out_pairing} <= _PAIRINGS:
+        raise ValueError(f"pairings are {pairing!r} and {out_pairing!r}")
+    operands = _operands(kind, a, b, c, e)
+    like, blocks, leading = LIKE[dtype], operands.blocks, x[0][:-1]
+    size = like.dtype.itemsize
+    x = x if x[1] is not None else (x[0], layout.dense(x[0], size))
+    for shape, _, _ in operands.rows:
+        if shape:
+            leading = np.broadcast_shapes(leading, shape)
+    shape = (*leading, x[0][-1])
+    y = layout.dense(shape, size) if y is None else y
+    elements = math.prod(shape)
+    is_large = y[-1] == size and elements * size >= _STREAMED_BYTES
+    in_pieces = blocks * size % 16 == 0 and not any([step % 16 for step in y[:-1]])
+    tables, items = np.zeros((4, 1), np.int64), 0
+    if elements:
+        columns = [row[:2] for row in operands.rows]
+        axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[:-1], columns)
+        table, items = _table(operands, axes, (x[1][-1], y[-1]), shape[-1], size)
+        table[loops.PAIRING], table[loops.OUT_PAIRING] = pairing == "interleaved", out_pairing == "interleaved"
+        table[loops.INVERSE] = inverse
+        tables = np.stack([table] * 4)
+        tables[IN_PLACE, loops.IN_PLACE] = 1
+        tables[PIECES, loops.STREAMING] = 1
+        tables[LINES, loops.STREAMING] = max(_GATHERED_BYTES, shape[-1] * size)
+    start, row = tables.ctypes.data, tables.strides[0]
+    return Plan(
+        shape,
+        2 * blocks,
+        like,
+        loops.loop_of(like.dtype.char),
+        elements,
+        items,
+        elements < 2 * THREAD_ELEMENTS and elements * size < _STREAMED_BYTES,
+        shape == x[0] and 2 * blocks <= shape[-1] and shape[-1] % 2 == 0,
+        x == (shape, y),
+        (PIECES if in_pieces else APART, LINES) if is_large else (),
+        (start, start + row, start + 2 * row, start + 3 * row),
+        tables,
+    )
+
+
+def _operands(kind: int, a: Layout, b: Layout | None, c: Layout | None, e: Layout | None) -> _Operands:
+    """Describe the operands of a rotation."""
+    axes, steps = 0, (0, 0)
+    if kind == loops.POSITIONS and b is not None:
+        (a_shape, a_strides), (b_shape, b_strides) = a, b
+        if len(b_shape) == 1:  # one axis, in the form of users
+            a_shape, b_shape, b_strides = (*a_shape, 1), (*b_shape, 1), (*b_strides, 0)
+        a_strides = layout.dense(a_shape, 8) if a_strides is None else (*a_strides, 0)[: len(a_shape)]
+        axes = b_shape[-1]
+        if not a_shape or a_shape[-1] != axes or axes == 0:
+            raise ValueError(f"positions of {a_shape} do not fit frequencies of {b_shape}")
+        tokens = min(len(a_shape) - 1, 1)
+        # heads of the frequencies come before the axis of the tokens
+        heads = (*b_shape[:-2], *(1,) * tokens), (*b_strides[:-2], *(0,) * tokens)
+        blocks = b_shape[-2]
+        rows = [(a_shape[:-1], a_strides[:-1], 0), (*heads, b_strides[-2] if blocks > 1 else 0)]
+        steps = (a_strides[-1], b_strides[-1]) if axes > 1 else (0, 0)
+    else:
+        blocks, rows = a[0][-1], [_rows(a), _rows(b)]
+    for values in (c, e):
+        rows.append(_rows(values))
+        if values is not None and values[0] and values[0][-1] != blocks:
+            (blocks,) = np.broadcast_shapes((blocks,), values[0][-1:])
+    return _Operands(kind, rows, blocks, axes, steps, c is not None, e is not None)
+
+
+def _rows(values: Layout | None) -> tuple[tuple[int, ...], Strides, int]:
+    """Split the layout of an operand into leading axes and the step along its last one."""
+    if values is None or not values[0]:
+        return (), (), 0
+    shape, strides = values
+    return shape[:-1], strides[:-1], strides[-1] if shape[-1] > 1 else 0
+
+
+def _table(
+    operands: _Operands,
+    axes: tuple[list[tuple[int, ...]], list[tuple[int, ...]]],
+    steps: tuple[int, int],
+    features: int,
+    size: int,
+) -> tuple[np.ndarray, int]:
+    """Return the table of the loops without its options, and the number of items of work."""
+    (outer, shared), blocks = axes, operands.blocks
+    # frequencies must be the same along a tile; of the others, the axis whose rows lie closest
+    fixed = [axis for axis in outer if operands.kind != loops.POSITIONS or axis[layout.B] == 0]
+    rows = min(fixed, key=layout.reach, default=(1, *(0,) * 6))
+    outer = [axis for axis in outer if axis is not rows]
+    tile = min(rows[0], max(1, TABLE_BYTES // (16 * max(1, blocks))))
+    n_shared = math.prod([axis[0] for axis in shared])
+    group = max(1, min(n_shared, _LARGEST_GROUP, _ITEM_ELEMENTS // (tile * features)))
+    tiles, groups = -(-rows[0] // tile), -(-n_shared // group)
+
+    table = np.zeros(loops.HEADER + layout.COLUMNS * (len(outer) + len(shared)), np.int64)
+    table[loops.BLOCKS], table[loops.FEATURES], table[loops.SOURCE] = blocks, features, operands.kind
+    table[loops.POSITION_AXES], (table[loops.A_AXIS], table[loops.B_AXIS]) = operands.axes, operands.axis_steps
+    table[loops.HAS_SHIFT], table[loops.HAS_SCALE] = operands.has_shift, operands.has_scale
+    is_line = operands.axes == 1 and not (operands.has_shift or operands.has_scale)
+    table[loops.FILL] = loops.fill_of(is_line, size == 2)
+    table[loops.ROWS_INSIDE] = not any([layout.reach(rows) > layout.reach(axis) for axis in shared])
+    table[loops.TILE], table[loops.TILES], table[loops.GROUP], table[loops.GROUPS] = tile, tiles, group, groups
+    table[loops.SHARED], table[loops.OUTER_AXES], table[loops.SHARED_AXES] = n_shared, len(outer), len(shared)
+    table[loops.BLOCK_STRIDES + 1 : loops.BLOCK_STRIDES + layout.COLUMNS] = [
+        *steps,
+        *[step for _, _, step in operands.rows],
+    ]
+    table[loops.ROW_AXIS : loops.HEADER] = rows
+    for i, axis in enumerate((*outer, *shared)):
+        table[loops.HEADER + layout.COLUMNS * i :][: layout.COLUMNS] = axis
+    return table, math.prod([axis[0] for axis in outer]) * tiles * groups
