@@ -65,13 +65,8 @@ class Tabulated(Kernel):
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # without what is cached
 
-<<<<<<< HEAD
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        return elementwise.on_host(self._mean_cosine, radius(lags, xp), xp, "lags")
-=======
-    def _phi(self, delta: Array, xp: ModuleType) -> Array:
-        return elementwise.map_on_host(self._mean_cosine, radius(delta, xp), xp, "lags")
->>>>>>> main
+        return elementwise.map_on_host(self._mean_cosine, radius(lags, xp), xp, "lags")
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         if self.atom > 0.0:

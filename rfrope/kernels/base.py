@@ -151,11 +151,7 @@ class Kernel(ABC):
             )
         if array.on_host(u) and not bool(xp.all((u > 0.0) & (u < 1.0))):
             raise ValueError("u holds values outside (0, 1); expected points inside the unit cube")
-<<<<<<< HEAD
-        return self.restore_shape(elementwise.on_host(self.transport_points, u, xp, "u", last_axis=self.ndim))
-=======
-        return self.as_given(elementwise.map_on_host(self._frequencies, u, xp, "u", last_axis=self.ndim))
->>>>>>> main
+        return self.restore_shape(elementwise.map_on_host(self.transport_points, u, xp, "u", last_axis=self.ndim))
 
     def rescale(self, scale: float | Sequence[float]) -> Kernel:
         """Stretch to ``Phi(lag / scale)``: frequencies divided by `scale`, a number or one for each axis."""

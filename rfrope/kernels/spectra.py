@@ -103,13 +103,8 @@ class LogUniform(Family):
         excess = (self.high - self.low) / self.low
         return math.log1p(excess) if excess < 1e300 else math.log(self.high) - math.log(self.low)
 
-<<<<<<< HEAD
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        return elementwise.by_blocks(self._mean_cos, lags[..., 0], xp)
-=======
-    def _phi(self, delta: Array, xp: ModuleType) -> Array:
-        return elementwise.map_blocks(self._mean_cos, delta[..., 0], xp)
->>>>>>> main
+        return elementwise.map_blocks(self._mean_cos, lags[..., 0], xp)
 
     def _mean_cos(self, x: Array, xp: ModuleType) -> Array:
         x = xp.where(x < 0.0, -x, x)  # its slope at 0 is not 0, so that second derivatives are right there
