@@ -127,19 +127,15 @@ def fidelity(
     return Fidelity(context, tuple(heads) * copies, worst, lags, confidence, bound, blocks)
 
 
-def _diagonal(steps: np.ndarray, context: tuple[int, ...]) -> np.ndarray:
-    """Whole lags nearest to the diagonal of a box, at steps along its longest side."""
-    slopes = (np.asarray(context) - 1) / (max(context) - 1)
-    return np.rint(steps[:, None] * slopes).astype(np.int64)
-
-
 def _some_lags(kernel: Kernel, omega: np.ndarray, context: tuple[int, ...]) -> tuple[LagError, ...]:
-    steps = np.unique(np.rint(np.geomspace(1, max(context) - 1, _SHOWN)).astype(np.int64))
-    lags = _diagonal(np.concatenate([[0], steps]), context)
+    """Read a set at 0 and at whole lags near the diagonal of the box, at equal ratios along its longest side."""
+    steps = np.unique(np.rint(np.geomspace(1, max(context) - 1, _SHOWN)))
+    slopes = (np.asarray(context) - 1) / (max(context) - 1)
+    lags = np.rint(np.append(0.0, steps)[:, None] * slopes).astype(np.int64)
     band = mean_kernel_band(kernel.restore_shape(lags), kernel, n_blocks=len(omega))
     curve = mean_kernel(omega, lags.astype(np.float64))
     return tuple(
-        LagError(_whole(lag), float(band.value[i]), float(curve[i]), float(band.stderr[i]))
+        LagError(tuple(lag.tolist()), float(band.value[i]), float(curve[i]), float(band.stderr[i]))
         for i, lag in enumerate(lags)
     )
 
@@ -148,7 +144,3 @@ def _wavelengths(omega: np.ndarray) -> tuple[float, float]:
     lengths = np.linalg.norm(omega.astype(np.float64), axis=-1)
     shortest, longest = (2.0 * math.pi / float(v) if v > 0.0 else math.inf for v in (lengths.max(), lengths.min()))
     return shortest, longest
-
-
-def _whole(lag: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(v) for v in lag)

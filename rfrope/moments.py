@@ -79,7 +79,7 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     array([5.    , 3.0327])
     """
     a, _, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    return xp.sum(a, axis=-1) * kernel.phi_of_vectors(lags, xp)
+    return _mean(a, kernel, lags, xp)
 
 
 @array.on_device_of_arrays
@@ -114,10 +114,7 @@ def score_variance(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     array([ 0., 25.])
     """
     a, b, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    a_squared, b_squared = xp.sum(a * a, axis=-1), xp.sum(b * b, axis=-1)
-    fall, square = kernel.deficits(lags, xp)
-    variance = a_squared * (square - fall * fall) + b_squared * (2.0 * fall - square)
-    return array.clip(variance, 0.0, None, xp)
+    return _variance(a, b, kernel, lags, xp)
 
 
 @array.on_device_of_arrays
@@ -147,9 +144,8 @@ def relative_error(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     >>> relative_error([1.0, 2.0], [3.0, 1.0], [0.0, 32.0], "gaussian(scale=32)").round(4)
     array([0.    , 1.3108])
     """
-    mean = expected_score(q, k, lags, kernel, pairing=pairing)
-    xp = array.namespace(mean=mean)
-    deviation = sums.root(score_variance(q, k, lags, kernel, pairing=pairing), xp)
+    a, b, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
+    mean, deviation = _mean(a, kernel, lags, xp), sums.root(_variance(a, b, kernel, lags, xp), xp)
     none = mean == 0.0
     ratio = deviation / xp.abs(xp.where(none, xp.ones_like(mean), mean))
     return xp.where(none & (deviation > 0.0), xp.full_like(ratio, math.inf), ratio)
@@ -266,3 +262,14 @@ def _prepare(
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "lags": vectors.shape[:-1]})
     array.check_memory(48.0, shape, vectors, "q, k or lags")
     return a, b, kernel, vectors, xp
+
+
+def _mean(a: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
+    return xp.sum(a, axis=-1) * kernel.phi_of_vectors(lags, xp)
+
+
+def _variance(a: Array, b: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
+    a_squared, b_squared = xp.sum(a * a, axis=-1), xp.sum(b * b, axis=-1)
+    fall, square = kernel.deficits(lags, xp)
+    variance = a_squared * (square - fall * fall) + b_squared * (2.0 * fall - square)
+    return array.clip(variance, 0.0, None, xp)

@@ -244,13 +244,6 @@ def test_every_library_gives_numpys_numbers(xp, function, text):
     np.testing.assert_allclose(xp.host(got), function(q, k, lags, text), rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_list_of_lags_joins_any_library(xp, function):
-    got = function(xp(Q3[None]), xp(K3[None]), [0.5, 1.0], "gaussian")
-    assert xp.owns(got)
-    np.testing.assert_allclose(xp.host(got), function(Q3, K3, [0.5, 1.0], "gaussian"), rtol=1e-11)
-
-
 READERS_OF_LAGS = {
     **{function.__name__: lambda q, k, lags, f=function: f(q, k, lags, "gaussian") for function in FUNCTIONS},
     "estimate_scores": lambda q, k, lags: rfrope.estimate_scores(q, k, lags, "gaussian", n_trials=8, rng=0).mean.value,
@@ -278,15 +271,6 @@ def test_lags_that_are_no_place_are_refused_by_all(name, bad):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_narrow_features_are_computed_in_float64(function, dtype):
-    q, k = (RNG.normal(size=(8, 1, 64)).astype(dtype) for _ in range(2))
-    got = function(q, k, [1.0, 5.0], "gaussian(scale=4)")
-    assert got.dtype == np.float64
-    assert np.array_equal(got, function(q.astype(np.float64), k.astype(np.float64), [1.0, 5.0], "gaussian(scale=4)"))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_narrow_features_are_computed_in_float64_in_every_library(xp, dtype):
     if dtype == "float16" and xp.name == "array-api-strict":
         dtype = "float32"  # the standard has no float16
@@ -307,25 +291,13 @@ def test_arguments_are_left_alone():
 GOOD = {"q": [1.0, 2.0], "k": [3.0, 4.0], "lags": [0.0, 1.0], "kernel": "gaussian", "pairing": "half"}
 BAD = [
     ("q", [1.0, 2.0, 3.0], ValueError),
-    ("q", 1.0, ValueError),
     ("q", [1, 2], TypeError),
-    ("q", [1.0 + 1j, 2.0], TypeError),
-    ("q", None, TypeError),
-    ("q", "text", TypeError),
-    ("q", [[1.0], [1.0, 2.0]], TypeError),
     ("k", [1.0, 2.0, 3.0, 4.0], ValueError),
-    ("k", [1, 2], TypeError),
-    ("k", {}, TypeError),
     ("q", [[1.0, 2.0]] * 3, ValueError),
-    ("lags", [0.0, 1.0j], TypeError),
     ("lags", [True, False], TypeError),
-    ("lags", "far", TypeError),
-    ("lags", None, TypeError),
     ("kernel", "gausian", ValueError),
     ("kernel", "gaussian(scale=-1)", ValueError),
-    ("kernel", 3.0, TypeError),
     ("pairing", "halves", ValueError),
-    ("pairing", None, ValueError),
 ]
 
 

@@ -142,11 +142,6 @@ def test_estimate_kernel_by_hand():
         assert found.n == 500
 
 
-def test_estimate_kernel_at_lag_0_is_exact():
-    found = estimate_kernel([0.0], "exponential", n_samples=1000, rng=0)
-    assert (found.value.tolist(), found.stderr.tolist()) == ([1.0], [0.0])
-
-
 def test_results_are_frozen():
     found = estimate_scores([1.0, 2.0], [3.0, 4.0], 1.0, "gaussian", n_trials=8, rng=0)
     assert isinstance(found, ScoreEstimate)
@@ -361,18 +356,10 @@ def z_columns(runs, part, truth) -> np.ndarray:
     return np.stack([z_scores(getattr(run, part), truth).ravel() for run in runs], axis=-1)
 
 
-def test_the_band_for_the_spread_is_as_stated():
-    assert [round(float(v), 2) for v in SPREAD] == [0.76, 1.25]
-
-
-def test_standard_errors_of_the_mean_are_calibrated(score_runs):
-    for runs, mean, _ in score_runs:
-        assert all(calibrated(z) for z in z_columns(runs, "mean", mean))
-
-
-def test_standard_errors_of_the_variance_are_calibrated(score_runs):
+def test_standard_errors_of_mean_and_variance_are_calibrated(score_runs):
     # with 2048 trials the variance of a near-normal score has skewness sqrt(8/2048) = 0.06: near normal itself
-    for runs, _, variance in score_runs:
+    for runs, mean, variance in score_runs:
+        assert all(calibrated(z) for z in z_columns(runs, "mean", mean))
         assert all(calibrated(z) for z in z_columns(runs, "variance", variance))
 
 
@@ -496,14 +483,12 @@ class Shuffled(concurrent.futures.ThreadPoolExecutor):
 def executors():
     context = multiprocessing.get_context("spawn")
     with (
-        concurrent.futures.ThreadPoolExecutor(1) as one,
         concurrent.futures.ThreadPoolExecutor(2) as two,
         concurrent.futures.ThreadPoolExecutor(8) as eight,
         Shuffled(4) as shuffled,
         concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as processes,
     ):
         yield {
-            "1 thread": one,
             "2 threads": two,
             "8 threads": eight,
             "shuffled": shuffled,
@@ -514,16 +499,7 @@ def executors():
         }
 
 
-EXECUTORS = (
-    "1 thread",
-    "2 threads",
-    "8 threads",
-    "shuffled",
-    "spawned processes",
-    "a callable",
-    "backwards",
-    "builtin map",
-)
+EXECUTORS = ("2 threads", "8 threads", "shuffled", "spawned processes", "a callable", "backwards", "builtin map")
 
 
 def score_job(**options):
@@ -555,13 +531,6 @@ class Recorder:
         for item in iterable:
             self.seen += 1
             yield item
-
-
-def test_jobs_have_several_chunks():
-    for job in (score_job, kernel_job):
-        recorder = Recorder()
-        job(progress=recorder)
-        assert recorder.total >= 4
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
@@ -598,6 +567,18 @@ def test_an_error_in_a_worker_reaches_the_caller(executors):
         score_job(executor=breaks)
 
 
+def traced_peak(run) -> int:
+    """Largest memory that NumPy's arrays and Python's objects take in a run of one thread, which holds one chunk."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        with rfrope.threads(1):
+            run()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("job", ["scores", "kernel"])
 def test_memory_is_that_of_a_chunk(job):
     q, k = (v[:, None] for v in example_pairs())
@@ -608,18 +589,7 @@ def test_memory_is_that_of_a_chunk(job):
     }[job]
     least = {"scores": 2**12, "kernel": 2**17}[job]
     run(8)  # imports and caches are not counted
-
-    def peak(n):
-        gc.collect()
-        tracemalloc.start()
-        try:
-            with rfrope.threads(1):  # every thread holds a chunk of its own
-                run(n)
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    small, large = peak(least), peak(16 * least)
+    small, large = (traced_peak(lambda n=n: run(n)) for n in (least, 16 * least))
     assert small > 2**16  # the measure sees NumPy's arrays
     assert large < 1.15 * small
 
@@ -700,14 +670,8 @@ def test_threads_give_the_same_bits_at_many_lags(transforms):
 
 def test_memory_does_not_grow_with_the_draws_at_many_lags(transforms):
     def peak(n_samples, n_lags):
-        gc.collect()
-        tracemalloc.start()
-        try:
-            with rfrope.threads(1):
-                estimate_kernel(np.arange(float(n_lags)), "gaussian(scale=32)", n_samples=n_samples, rng=0)
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        lags = np.arange(float(n_lags))
+        return traced_peak(lambda: estimate_kernel(lags, "gaussian(scale=32)", n_samples=n_samples, rng=0))
 
     peak(2**10, 2**10)  # imports are not counted
     small, large = peak(2**18, 2**14), peak(2**20, 2**14)
@@ -747,27 +711,12 @@ def test_estimate_scores_in_every_library(xp, pairing, dtype):
     assert_matches(xp, got.variance, wanted.variance)
 
 
-def test_estimate_scores_on_two_axes_in_every_library(xp):
-    q, k = (v[:4, None] for v in example_pairs())
-    lags = np.asarray([[1.0, 2.0], [-3.0, 0.5]])
-    text = "gaussian(scale=4, ndim=2)"
-    got = estimate_scores(xp(q), xp(k), xp(lags), text, n_trials=100, rng=4)
-    assert_matches(xp, got.mean, estimate_scores(q, k, lags, text, n_trials=100, rng=4).mean)
-
-
 def test_lists_join_any_library(xp):
     q, k = (v[:2, None] for v in example_pairs())
     got = estimate_scores(xp(q), xp(k), [1.0, 2.0], "gaussian(scale=4)", n_trials=100, rng=4)
     assert_matches(xp, got.mean, estimate_scores(q, k, [1.0, 2.0], "gaussian(scale=4)", n_trials=100, rng=4).mean)
     listed = estimate_kernel([0, 1], "gaussian", n_samples=10, rng=0)
     assert isinstance(listed.value, np.ndarray)
-
-
-def test_float16_features_are_computed_in_float64():
-    q, k = (v.astype(np.float16) for v in example_pairs())
-    got = estimate_scores(q, k, 4.0, "gaussian(scale=4)", n_trials=64, rng=0)
-    wanted = estimate_scores(q.astype(float), k.astype(float), 4.0, "gaussian(scale=4)", n_trials=64, rng=0)
-    assert same(got.mean, wanted.mean)
 
 
 # -- seeds -------------------------------------------------------------------------------------------------------------
@@ -800,14 +749,6 @@ def test_bad_n_trials(value, error):
         estimate_scores([1.0, 2.0], [1.0, 2.0], 1.0, "gaussian", n_trials=value)
 
 
-def test_numpy_integers_are_numbers():
-    options = {"design": "stratified", "rng": 0}
-    plain = estimate_kernel([1.0], "gaussian", n_samples=64, n_blocks=8, **options)
-    other = estimate_kernel([1.0], "gaussian", n_samples=np.int64(64), n_blocks=np.int32(8), **options)
-    assert np.array_equal(plain.value, other.value)
-    assert other.n == 8
-
-
 @pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
 def test_sets_at_many_lags_are_worked_on_in_parts(monkeypatch, peak, quantity):
     """With the same bits, and in memory that does not grow with the lags."""
@@ -832,22 +773,12 @@ def test_least_numbers():
 
 BAD = [
     ("kernel", "gausian", ValueError, "gausian"),
-    ("kernel", 3, TypeError, "kernel is 3"),
     ("lags", [np.nan], ValueError, "lags"),
-    ("lags", [np.inf], ValueError, "lags"),
-    ("lags", [1j], TypeError, "lags"),
-    ("lags", np.asarray([1j]), TypeError, "lags"),
     ("lags", [True], TypeError, "lags"),
-    ("lags", ["far"], TypeError, "lags"),
-    ("lags", None, TypeError, "lags"),
     ("design", "sobol?", ValueError, "design is 'sobol\\?'; did you mean 'sobol'\\? Expected one of 'iid'"),
-    ("design", None, ValueError, "design is None"),
     ("rng", -1, ValueError, "rng is -1"),
-    ("rng", "seed", TypeError, "rng is 'seed'"),
     ("executor", 3, TypeError, "executor is 3"),
-    ("executor", "threads", TypeError, "executor is 'threads'"),
     ("progress", 3, TypeError, "progress is 3"),
-    ("progress", "yes", TypeError, "progress is 'yes'"),
 ]
 
 
@@ -858,14 +789,6 @@ def test_bad_input_is_named(name, value, error, message):
         estimate_kernel(n_samples=8, **arguments)
     with pytest.raises(error, match=message):
         estimate_scores(q=[1.0, 2.0], k=[1.0, 2.0], n_trials=8, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("value", "error"), [("phi3", ValueError), (None, ValueError), (["phi"], (ValueError, TypeError))]
-)
-def test_bad_quantity(value, error):
-    with pytest.raises(error, match="quantity is"):
-        estimate_kernel([1.0], "gaussian", n_samples=8, quantity=value)
 
 
 @pytest.mark.parametrize(
@@ -895,10 +818,7 @@ def test_an_executor_that_loses_work_is_named(lost):
 
 
 def test_memory_counts_draws_and_axes():
-    tracemalloc.start()
-    rfrope.estimate_kernel(np.zeros((1, 2000)), "matern(ndim=2000)", n_samples=2000, rng=0)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    peak = traced_peak(lambda: estimate_kernel(np.zeros((1, 2000)), "matern(ndim=2000)", n_samples=2000, rng=0))
     assert peak < 60e6  # a chunk that counted lags alone would take 132 MB here
 
 

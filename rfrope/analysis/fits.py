@@ -303,17 +303,13 @@ def _fitted(record: kernels.Record, curve: _Curve) -> KernelFit:
         return _judged(record.factory(), curve)
     points = _POINTS.get(len(searched), _SHAPE_POINTS)
     ranges = tuple(_range(name, sought, points, curve) for name, sought in searched.items() if sought is not None)
-    grid = sorted(
-        itertools.product(*(r.starts for r in ranges)),
-        key=lambda point: _mean_square([x for x, _ in point], record, ranges, coarse),
-    )
-    candidates: list[_Point] = []
-    for start in grid[:_STARTS]:
-        near = _refined(start, record, ranges, coarse, 1e-3)
-        candidates.append(_refined(near, record, ranges, curve, 1e-3))
-    best = min(candidates, key=lambda point: _mean_square([x for x, _ in point], record, ranges, curve))
-    found = [x for x, _ in _refined(best, record, ranges, curve, 1e-9)]
-    kernel = _made(found, record, ranges)
+    search = _Search(record, ranges)
+    grid = itertools.product(*(r.starts for r in ranges))
+    starts = sorted(grid, key=lambda point: search.mean_square(point, coarse))[:_STARTS]
+    near = [search.refined(search.refined(start, coarse, 1e-3), curve, 1e-3) for start in starts]
+    best = min(near, key=lambda point: search.mean_square(point, curve))
+    found = [x for x, _ in search.refined(best, curve, 1e-9)]
+    kernel = search.kernel(found)
     assert kernel is not None  # the search begins with a kernel, and never leaves for a point without one
     limits = [
         r.name
@@ -328,42 +324,45 @@ def _judged(kernel: Kernel, curve: _Curve, at_limit: tuple[str, ...] = ()) -> Ke
     return KernelFit(kernel, math.sqrt(float(np.mean(error**2))), float(np.max(error)), at_limit)
 
 
-def _refined(
-    point: _Point, record: kernels.Record, ranges: tuple[_Range, ...], curve: _Curve, tolerance: float
-) -> _Point:
-    """Nelder-Mead search from a point, up to a relative tolerance; steps to go on with are a tenth of those before.
+@dataclass(frozen=True)
+class _Search:
+    """Search for the parameters of one family, by their logarithms."""
 
-    None of its arithmetic may differ between equal calls, as that of BLAS may.
-    """
-    from scipy.optimize import minimize
+    record: kernels.Record
+    ranges: tuple[_Range, ...]
 
-    simplex = np.tile([x for x, _ in point], (len(point) + 1, 1))
-    for i, ((x, step), r) in enumerate(zip(point, ranges, strict=True)):
-        simplex[i + 1, i] += step if x + step <= r.high else -step
-    found = minimize(
-        lambda x: _mean_square(x.tolist(), record, ranges, curve),
-        simplex[0],
-        method="Nelder-Mead",
-        bounds=[(r.low, r.high) for r in ranges],
-        options={"initial_simplex": simplex, "xatol": tolerance, "fatol": 1e-6 * tolerance, "maxfev": _EVALUATIONS},
-    )
-    return tuple((x, 0.1 * step) for x, (_, step) in zip(found.x.tolist(), point, strict=True))
+    def kernel(self, logarithms: Sequence[float]) -> Kernel | None:
+        """Return the kernel of the parameters with these logarithms, or None where the family has none."""
+        values = {r.name: float(f"{math.exp(x):.{_DIGITS}g}") for x, r in zip(logarithms, self.ranges, strict=True)}
+        if "low" in values and not 1.001 * values["low"] < values["high"]:
+            return None
+        ends = {r.name: r.end for r in self.ranges if r.end is not None}
+        return self.record.factory(**values | {name: min(values[name], end) for name, end in ends.items()})
 
+    def mean_square(self, point: _Point, curve: _Curve) -> float:
+        """Return the mean square error of the kernel at a point."""
+        kernel = self.kernel([x for x, _ in point])
+        return _NONE if kernel is None else float(np.mean(curve.error(kernel) ** 2))
 
-def _mean_square(
-    logarithms: Sequence[float], record: kernels.Record, ranges: tuple[_Range, ...], curve: _Curve
-) -> float:
-    kernel = _made(logarithms, record, ranges)
-    return _NONE if kernel is None else float(np.mean(curve.error(kernel) ** 2))
+    def refined(self, point: _Point, curve: _Curve, tolerance: float) -> _Point:
+        """Return where Nelder-Mead's search leads from a point; steps to go on with are a tenth of those before.
 
+        None of its arithmetic may differ between equal calls, as that of BLAS may.
+        """
+        from scipy.optimize import minimize
 
-def _made(logarithms: Sequence[float], record: kernels.Record, ranges: tuple[_Range, ...]) -> Kernel | None:
-    """Kernel of the parameters with these logarithms, or None where the family has none."""
-    values = {r.name: float(f"{math.exp(x):.{_DIGITS}g}") for x, r in zip(logarithms, ranges, strict=True)}
-    if "low" in values and not 1.001 * values["low"] < values["high"]:
-        return None
-    ends = {r.name: r.end for r in ranges if r.end is not None}
-    return record.factory(**values | {name: min(values[name], end) for name, end in ends.items()})
+        steps = [step for _, step in point]
+        simplex = np.tile([x for x, _ in point], (len(point) + 1, 1))
+        for i, ((x, step), r) in enumerate(zip(point, self.ranges, strict=True)):
+            simplex[i + 1, i] += step if x + step <= r.high else -step
+        found = minimize(
+            lambda x: self.mean_square(tuple(zip(x.tolist(), steps, strict=True)), curve),
+            simplex[0],
+            method="Nelder-Mead",
+            bounds=[(r.low, r.high) for r in self.ranges],
+            options={"initial_simplex": simplex, "xatol": tolerance, "fatol": 1e-6 * tolerance, "maxfev": _EVALUATIONS},
+        )
+        return tuple((x, 0.1 * step) for x, step in zip(found.x.tolist(), steps, strict=True))
 
 
 def _records(names: Sequence[str] | None) -> list[kernels.Record]:

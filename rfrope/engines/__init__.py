@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from rfrope._core.arguments import named
+from rfrope._core.arguments import among, show
 from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
 
 __all__ = [
@@ -64,13 +64,13 @@ def records() -> tuple[Engine, ...]:
     return tuple(sorted(found, key=lambda engine: (engine.name != REFERENCE, engine.name.lower())))
 
 
-def find_engine(argument: str, value: Any, field: str) -> Engine:
-    """Return the engine that a name means in any spelling, of those that have a `field`, "reading" or "format"."""
+def find_engine(argument: str, value: Any, field: str) -> tuple[str, Any]:
+    """Return the name of the engine that a text means in any spelling, and its `field`, "reading" or "format"."""
     engine = _index_spellings().get(_strip(value)) if isinstance(value, str) else None
     if engine is None or getattr(engine, field) is None:
-        named(argument, value, [one.name for one in records() if getattr(one, field) is not None])  # raises
-    assert engine is not None
-    return engine
+        having = [one.name for one in records() if getattr(one, field) is not None]
+        raise ValueError(f"{argument} is {show(value)}{among(value, having)}")
+    return engine.name, getattr(engine, field)
 
 
 @cache

@@ -20,8 +20,8 @@ _ROUNDING = {"float16": 2.0**-11, "float32": ULP, "float64": 2.0**-53}
 def make_divisors(request: ExportRequest, ladder: np.ndarray) -> np.ndarray:
     """Return the factors by which an engine divides its own ladder ``(D,)``; 1e30 where a frequency is 0."""
     with np.errstate(divide="ignore", over="ignore"):
-        found = ladder / request.frequencies
-    return np.where(np.abs(found) < STILL, found, np.copysign(STILL, request.frequencies))
+        found = ladder / request.rope.frequencies
+    return np.where(np.abs(found) < STILL, found, np.copysign(STILL, request.rope.frequencies))
 
 
 def make_longrope(request: ExportRequest) -> dict[str, Any]:

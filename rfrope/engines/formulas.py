@@ -1,4 +1,4 @@
-"""Formulas that several engines compute from a config: YaRN, longrope, Llama 3's and NTK's, each with its own keys."""
+"""Formulas and errors of several engines' rules: YaRN, longrope, Llama 3's and NTK's, each with its own keys."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.arguments import show
-from rfrope.engines.record import ConfigRope, EngineRope, RefusedError
+from rfrope.engines.record import ConfigRope, EngineRope
 from rfrope.scaling import schemes
 
 
-def require_keys(values: Mapping[str, Any], *names: str) -> list[Any]:
-    """Return the values of keys without which an engine stops."""
-    missing = [name for name in names if values.get(name) is None]
-    if missing:
-        raise RefusedError(f"stops with an error: {', '.join(missing)} missing")
-    return [values[name] for name in names]
+class RefusedError(ValueError):
+    """The engine stops at such a config."""
+
+
+class UnknownError(ValueError):
+    """The engine's source for such a config was not read."""
+
+
+def require_key(values: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a key without which an engine stops."""
+    if values.get(key) is None:
+        raise RefusedError(f"stops with an error: {key} missing")
+    return values[key]
 
 
 def require_float(factor: Any) -> float:

@@ -9,16 +9,8 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
-from rfrope.engines.record import (
-    Arithmetic,
-    ConfigRope,
-    Engine,
-    EngineRope,
-    ExportRequest,
-    Format,
-    Reading,
-    UnknownError,
-)
+from rfrope.engines.formulas import UnknownError
+from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
 
 _LLAMAS = ("llama", "mistral", "mixtral")  # the converter reorders their weights
 _REORDERED = "pairing interleaved, and the converter reorders the weights of queries and keys for it"

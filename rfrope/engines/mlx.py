@@ -10,17 +10,8 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
-from rfrope.engines.record import (
-    Arithmetic,
-    ConfigRope,
-    Engine,
-    EngineRope,
-    ExportRequest,
-    Format,
-    Reading,
-    RefusedError,
-    UnknownError,
-)
+from rfrope.engines.formulas import RefusedError, UnknownError
+from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
 from rfrope.scaling.shared import stretch
 
 # the base of a class where a config has none; None where it must have one
@@ -38,9 +29,7 @@ def _read(config: ConfigRope) -> EngineRope:
         theta, scaling = parameters.get("rope_theta") if theta is None else theta, scaling or parameters
     elif raw.get("rope_parameters"):
         ignored = ("rope_parameters",)
-    theta = _BASES[model_type] if theta is None else float(theta)
-    if theta is None:
-        raise RefusedError("stops with an error: rope_theta missing")
+    theta = float(formulas.require_key({"rope_theta": _BASES[model_type] if theta is None else theta}, "rope_theta"))
     if model_type in _UNSCALED:
         made = EngineRope(config.ladder(base=theta), ignored_keys=("rope_scaling",) if scaling else ())
     elif model_type == "phi3":
@@ -61,17 +50,17 @@ def _read_scaling(config: ConfigRope, theta: float, scaling: Mapping[str, Any]) 
         case "llama3":
             return EngineRope(formulas.llama3(base, {"original_max_position_embeddings": 8192, **scaling}))
         case "yarn":
-            (factor,) = formulas.require_keys(scaling, "factor")
+            factor = formulas.require_key(scaling, "factor")
             attention = formulas.divide_scales(factor, scaling.get("mscale", 1), scaling.get("mscale_all_dim", 0))
             original, ramp = scaling.get("original_max_position_embeddings", 4096), ("beta_fast", "beta_slow")
             frequencies = formulas.yarn(base, scaling, factor, original, ramp, theta)
             ignored = formulas.find_ignored(scaling, {"attention_factor": attention, "truncate": True})
             return EngineRope(frequencies, attention, ignored_keys=ignored)
         case "longrope":
-            (original,) = formulas.require_keys(scaling, "original_max_position_embeddings")
+            original = formulas.require_key(scaling, "original_max_position_embeddings")
             return _read_longrope(config, base, scaling, original)
         case "dynamic":
-            (factor,) = formulas.require_keys(scaling, "factor")
+            factor = formulas.require_key(scaling, "factor")
             slower = formulas.ntk(config, stretch(factor, config.seq_len, config.context), theta=theta)
             length = "recomputed at every step beyond the context; keys in a cache keep their old frequencies"
             return EngineRope(slower, length=length, ignored_keys=formulas.find_ignored(scaling, {"alpha": None}))
@@ -100,7 +89,7 @@ def _read_longrope(config: ConfigRope, base: np.ndarray, scaling: Mapping[str, A
 def _make_periods(request: ExportRequest) -> dict[str, Any]:
     """Return arguments of ``mx.fast.rope``, which divides by periods: 1/frequency, infinite where nothing turns."""
     with np.errstate(divide="ignore", over="ignore"):
-        freqs = (1.0 / request.frequencies).astype(np.float32)
+        freqs = (1.0 / request.rope.frequencies).astype(np.float32)
     width, neighbours = request.rope.rotary_dim, request.interleaved
     return {"freqs": freqs, "dims": width, "traditional": neighbours, "base": None, "scale": 1.0}
 

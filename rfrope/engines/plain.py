@@ -19,19 +19,19 @@ def _describe(request: ExportRequest) -> dict[str, Any]:
 
 def _make_numbers(request: ExportRequest) -> dict[str, Any]:
     """Return numbers, strings and lists alone, each frequency with all digits of its float64."""
-    return _describe(request) | {"frequencies": request.frequencies.tolist()}
+    return _describe(request) | {"frequencies": request.rope.frequencies.tolist()}
 
 
 def _make_arrays(request: ExportRequest) -> dict[str, Any]:
     """Return frequencies in float64, and cos and sin where there is a context on one axis."""
-    made = _describe(request) | {"frequencies": request.frequencies, "vectors": request.rope.vectors}
+    made = _describe(request) | {"frequencies": request.rope.frequencies, "vectors": request.rope.vectors}
     if request.context is not None and made["vectors"].ndim == 1:
         made["cos"], made["sin"] = request.table()
     return made
 
 
 def _keep_bits(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
-    return Arithmetic(request.frequencies, 0.0, 0.0)
+    return Arithmetic(request.rope.frequencies, 0.0, 0.0)
 
 
 JSON = Engine(

@@ -12,15 +12,6 @@ from rfrope._core import capacity
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.records import ladder, rotated_width
 
-
-class RefusedError(ValueError):
-    """The engine stops at such a config."""
-
-
-class UnknownError(ValueError):
-    """The engine's source for such a config was not read."""
-
-
 # -- an engine that reads a config -------------------------------------------------------------------------------------
 
 
@@ -106,7 +97,7 @@ class EngineRope:
 
 @dataclass(frozen=True)
 class Reading:
-    """How an engine reads a config's RoPE, as its source says.
+    """An engine's reading of a config's RoPE, as its source says.
 
     Attributes
     ----------
@@ -115,8 +106,8 @@ class Reading:
     sources : tuple of str
         The files, and the functions or classes in them.
     rule : callable
-        ``rule(config)`` takes a `ConfigRope` and returns the `EngineRope`, or raises `RefusedError` where the engine
-        would stop and `UnknownError` where its source was not read. A rule never guesses.
+        ``rule(config)`` takes a `ConfigRope` and returns the `EngineRope`. It raises ``formulas.RefusedError`` where
+        the engine would stop, and ``formulas.UnknownError`` where its source was not read: a rule never guesses.
     model_types : tuple of str
         Those whose code was read, for which the rule holds; empty for all that `rfrope.from_config` knows.
     """
@@ -155,13 +146,8 @@ class ExportRequest:
     architecture: str
 
     @property
-    def frequencies(self) -> np.ndarray:
-        """Those of the Rope."""
-        return self.rope.frequencies
-
-    @property
     def interleaved(self) -> bool:
-        """Whether neighbours pair."""
+        """True where neighbours pair."""
         return self.rope.pairing == "interleaved"
 
     def exact_table(self) -> tuple[np.ndarray, np.ndarray]:
@@ -178,7 +164,7 @@ class ExportRequest:
 
 @dataclass(frozen=True, eq=False)
 class Arithmetic:
-    """How an engine computes with what it was given.
+    """An engine's arithmetic with the data that it was given.
 
     Attributes
     ----------
@@ -193,10 +179,6 @@ class Arithmetic:
     frequencies: np.ndarray | None
     phase_error: np.ndarray | float
     entry_error: float
-
-
-def _refuse_nothing(request: ExportRequest) -> str:
-    return ""
 
 
 @dataclass(frozen=True)
@@ -227,7 +209,7 @@ class Format:
         Whether a set for each head and several axes fit in.
     options : tuple of str
         Those of context, base, dtype and architecture that it uses.
-    refusal : callable
+    refusal : callable or None
         `ExportRequest` to a reason against it that the fields above do not say, or "".
     cannot : str
         The same in words, for the documentation.
@@ -244,7 +226,7 @@ class Format:
     factor: bool = True
     any_rope: bool = False
     options: tuple[str, ...] = ("context",)
-    refusal: Callable[[ExportRequest], str] = _refuse_nothing
+    refusal: Callable[[ExportRequest], str] | None = None
     cannot: str = ""
 
     @property

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
-from rfrope.engines.record import ConfigRope, Engine, EngineRope, Reading, UnknownError
+from rfrope.engines.formulas import UnknownError
+from rfrope.engines.record import ConfigRope, Engine, EngineRope, Reading
 
 _PARTIAL = ("phi3",)  # runs in the Llama class, which reads the part beside the dict; the others do not read it
 

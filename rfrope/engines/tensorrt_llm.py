@@ -10,15 +10,8 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
-from rfrope.engines.record import (
-    ConfigRope,
-    Engine,
-    EngineRope,
-    ExportRequest,
-    Reading,
-    RefusedError,
-    UnknownError,
-)
+from rfrope.engines.formulas import RefusedError, UnknownError
+from rfrope.engines.record import ConfigRope, Engine, EngineRope, ExportRequest, Reading
 
 _YARN_ALONE = ("qwen2", "qwen3")  # model types whose classes know no other scheme
 

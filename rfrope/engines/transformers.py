@@ -7,15 +7,8 @@ import numpy as np
 from rfrope._core.arguments import show
 from rfrope.data.model_types import has_defaults, known
 from rfrope.engines import formats
-from rfrope.engines.record import (
-    ConfigRope,
-    Engine,
-    EngineRope,
-    ExportRequest,
-    Reading,
-    RefusedError,
-    UnknownError,
-)
+from rfrope.engines.formulas import RefusedError, UnknownError
+from rfrope.engines.record import ConfigRope, Engine, EngineRope, ExportRequest, Reading
 
 _SU = ("phi3",)  # model types whose config class knows "su" for longrope
 _CACHED = "keys in a cache keep their old frequencies"

@@ -8,7 +8,8 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
-from rfrope.engines.record import ConfigRope, Engine, EngineRope, Reading, UnknownError
+from rfrope.engines.formulas import UnknownError
+from rfrope.engines.record import ConfigRope, Engine, EngineRope, Reading
 
 
 def _read(config: ConfigRope) -> EngineRope:
@@ -32,7 +33,7 @@ def _read(config: ConfigRope) -> EngineRope:
 
 def _read_yarn(config: ConfigRope, base: np.ndarray) -> EngineRope:
     values = config.values
-    factor, original = formulas.require_keys(values, "factor", "original_max_position_embeddings")
+    factor, original = formulas.require_key(values, "factor"), values["original_max_position_embeddings"]
     mscale, everywhere = (float(values.get(key) or 0.0) for key in ("mscale", "mscale_all_dim"))
     scale = formulas.scale_yarn(factor)
     if mscale and everywhere:

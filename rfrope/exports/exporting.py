@@ -135,7 +135,7 @@ def export(
     (4096, [1.0, 0.4999999888241291])
     """
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
-    name, form = _find_format(engine)
+    name, form = engines.find_engine("engine", engine, "format")
     return form.make(_read_request(rope, name, form, options))
 
 
@@ -181,7 +181,7 @@ def rounding(
     True
     """
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
-    name, form = _find_format(engine)
+    name, form = engines.find_engine("engine", engine, "format")
     return _measure(_read_request(rope, name, form, options, needs_context=True), form)
 
 
@@ -245,7 +245,7 @@ def write(
     >>> os.path.getsize(path) > 100
     True
     """
-    path, (name, form) = path_of("path", path), _find_format(engine)
+    path, (name, form) = path_of("path", path), engines.find_engine("engine", engine, "format")
     if not path.endswith(form.suffixes):
         raise ValueError(f"path is {path!r}; expected for {name} a name that ends in {' or '.join(form.suffixes)}")
     if model is not None and not form.copies_model:
@@ -264,13 +264,6 @@ def write(
 
 
 # -- reading the arguments ---------------------------------------------------------------------------------------------
-
-
-def _find_format(engine: Any) -> tuple[str, Format]:
-    """Return the name and the format of an engine that is named in any spelling."""
-    found = engines.find_engine("engine", engine, "format")
-    assert found.format is not None  # found for it
-    return found.name, found.format
 
 
 def _read_request(
@@ -295,7 +288,7 @@ def _read_request(
         choice("dtype", options["dtype"] or "float32", _DTYPES),
         options["architecture"] or "llama",
     )
-    if reason := form.refusal(request):
+    if form.refusal is not None and (reason := form.refusal(request)):
         raise ValueError(f"rope cannot be exported to {name}: {reason}")
     return request
 
@@ -332,7 +325,7 @@ def _find_base(rope: Rope) -> float:
 
 def _measure(request: ExportRequest, form: Format) -> Rounding:
     """Hold the engine's values against the Rope, at lags up to 2**20 and, for the bound, at the last position."""
-    made, exact = form.arithmetic(request, form.make(request)), request.frequencies
+    made, exact = form.arithmetic(request, form.make(request)), request.rope.frequencies
     context = request.context or 1
     lags, last = np.arange(min(context, _MOST_LAGS)), context - 1
     if made.frequencies is None:

@@ -128,28 +128,20 @@ def _replace_rope(place: dict[str, Any], made: Mapping[str, Any], rope: Rope) ->
 def _check_fit(config: Mapping[str, Any], rope: Rope, part: str, source: str) -> None:
     """Read a config that is about to be written, and compare it with the Rope."""
     try:
-        read = {one.source.model.name: one for one in from_config(config)}
-    except (ValueError, TypeError) as error:
+        found = {one.source.model.name: one for one in from_config(config)}[part]
+    except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"the Rope of {rope.n_blocks} blocks in heads of {rope.head_dim} does not fit {source}, which with it in "
             f"place cannot be read again ({error}); expected a Rope of the model's own width"
         ) from None
-    if part not in read:
-        named = ", ".join(map(repr, read))
-        raise ValueError(f"{source} with the Rope in it has a RoPE for {named}; expected one for {show(part)}")
-    found = read[part]
-    for what in ("head_dim", "rotary_dim"):
-        one, other = getattr(rope, what), getattr(found, what)
-        if one != other:
+    free = found.pairing is None or found.source.model.pairing_from == "assumed"
+    for field in ("head_dim", "rotary_dim", *(() if free else ("pairing",))):
+        own, other = getattr(rope, field), getattr(found, field)
+        if own != other:
             raise ValueError(
-                f"the Rope has {what} = {one}, but {source} has {other}; expected a Rope of {found.n_blocks} blocks in "
-                f"heads of {found.head_dim}, or the config of another model"
+                f"the Rope has {field} = {own!r}, but {source} has {other!r}; expected a Rope with that, or the config "
+                "of another model"
             )
-    if found.pairing not in (None, rope.pairing) and found.source.model.pairing_from != "assumed":
-        raise ValueError(
-            f"the Rope pairs {rope.pairing!r}, but {source} pairs {found.pairing!r}; expected "
-            f"dataclasses.replace(rope, pairing={found.pairing!r})"
-        )
     near = np.allclose(found.frequencies, rope.frequencies, rtol=1e-5, atol=1e-25)
     if not near or not np.isclose(found.attention_factor, rope.attention_factor, rtol=1e-6):
         raise ValueError(

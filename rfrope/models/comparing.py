@@ -1,4 +1,4 @@
-"""What engines make of one config: where they disagree, from where on it counts, and what to write instead."""
+"""One config in several engines: their differences, the distance from which these count, and a remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rfrope import engines as registry
 from rfrope._core import angles, sums
 from rfrope._core.arguments import listed, show, whole
 from rfrope._core.texts import Result
-from rfrope.engines.record import ConfigRope, Engine, EngineRope, RefusedError, UnknownError
+from rfrope.engines.formulas import RefusedError, UnknownError
+from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read
 from rfrope.models.rewriting import rewrites
 from rfrope.models.rope_parameters import from_rope_parameters
@@ -51,6 +52,8 @@ class EngineReport(Result):
     differs_from : int or None
         The first distance, of those that the layers see, at which the score of equal content differs by 1 % of the
         reference's at distance 0; None where it does nowhere, or nothing is known.
+    is_same : bool
+        True where frequencies, attention factor and pairing are those of the reference.
     findings : tuple of str
         In words: differences from the reference, and tables that end before the text.
     """
@@ -64,12 +67,8 @@ class EngineReport(Result):
     frequency_error: float | None = None
     score_ratio: float | None = None
     differs_from: int | None = None
+    is_same: bool = False
     findings: tuple[str, ...] = ()
-
-    @property
-    def is_same(self) -> bool:
-        """Whether it turns by the frequencies of the reference, and no score differs by 1 %."""
-        return self.rope is not None and self.differs_from is None and (self.frequency_error or 0.0) <= _SAME
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON; the fields of its RoPE beside its own."""
@@ -120,7 +119,7 @@ class RopeComparison(Result):
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Where engines disagree, and where their tables end before the text, in words."""
+        """Disagreements of engines, and where their tables end before the text, in words."""
         return tuple(f"{one.engine}: {line}" for one in self.engines for line in one.findings)
 
     @property
@@ -132,7 +131,7 @@ class RopeComparison(Result):
 
     @property
     def agree(self) -> bool:
-        """Whether all engines that are known do the same with this text."""
+        """True where all engines that are known do the same with this text."""
         return not self.findings
 
     def to_dict(self) -> dict[str, Any]:
@@ -172,12 +171,12 @@ class Comparison(Result):
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Where engines disagree, in words."""
+        """Disagreements of engines, in words."""
         return tuple(f"{one.name}: {line}" if one.name else line for one in self.ropes for line in one.findings)
 
     @property
     def agree(self) -> bool:
-        """Whether all engines that are known do the same."""
+        """True where all engines that are known do the same."""
         return not self.findings
 
     def to_dict(self) -> dict[str, Any]:
@@ -241,23 +240,23 @@ def compare(
     (False, ('SGLang: scores are 1.296 times as large, at every distance; it does not read attention_factor',))
     """
     raw, _ = read(config)
-    chosen = _choose_engines(engines)
+    readings = _choose_readings(engines)
     length = None if seq_len is None else whole("seq_len", seq_len, 1)
     ropes = [
-        _compare_rope(_describe(rope, raw, one), chosen)
+        _compare_rope(_describe(rope, raw, one), readings)
         for rope in from_config(raw)
         for one in (_choose_lengths(rope) if length is None else (length,))
     ]
     return Comparison(tuple(ropes))
 
 
-def _choose_engines(names: Iterable[str] | None) -> tuple[Engine, ...]:
+def _choose_readings(names: Iterable[str] | None) -> dict[str, Reading]:
     if names is None:
-        return tuple(engine for engine in registry.records() if engine.reading is not None)
+        return {engine.name: engine.reading for engine in registry.records() if engine.reading is not None}
     names = (names,) if isinstance(names, str) else listed("engines", names, "a list of names")
     if not names:
         raise ValueError("engines is empty; expected at least one name")
-    return tuple(registry.find_engine(f"engines[{i}]", name, "reading") for i, name in enumerate(names))
+    return dict(registry.find_engine(f"engines[{i}]", name, "reading") for i, name in enumerate(names))
 
 
 def _choose_lengths(rope: Rope) -> tuple[int, ...]:
@@ -293,10 +292,9 @@ def _describe(rope: Rope, raw: Mapping[str, Any], seq_len: int) -> ConfigRope:
     return ConfigRope(rope, values, written, raw, seq_len)
 
 
-def _run_rule(engine: Engine, config: ConfigRope) -> EngineRope | RefusedError | UnknownError:
+def _run_rule(reading: Reading, config: ConfigRope) -> EngineRope | RefusedError | UnknownError:
     """Return the RoPE that an engine makes of a config, or why that is not known or does not come about."""
-    assert engine.reading is not None  # chosen for it
-    types = engine.reading.model_types
+    types = reading.model_types
     if config.rope.source.model.name and types:
         return UnknownError("only models that are one part with one kind of layer were read")
     if config.scheme == "axial" or not isinstance(config.rope.context, int):
@@ -304,60 +302,57 @@ def _run_rule(engine: Engine, config: ConfigRope) -> EngineRope | RefusedError |
     if types and config.model_type not in types:
         return UnknownError(f"its code for model type {show(config.model_type)} was not read")
     try:
-        return engine.reading.rule(config)
+        return reading.rule(config)
     except (RefusedError, UnknownError) as reason:
         return reason
 
 
-def _compare_rope(config: ConfigRope, chosen: tuple[Engine, ...]) -> RopeComparison:
-    source, context = config.rope.source, config.rope.context
-    made = [(engine, _run_rule(engine, config)) for engine in chosen]
-    known = {engine.name: one for engine, one in made if isinstance(one, EngineRope)}
-    reference = min(known, key=lambda name: (name != registry.REFERENCE, len(known[name].ignored_keys)), default="none")
-    standard = known.get(reference)
-    found = RopeComparison(
-        name=source.model.name,
-        model_type=source.model.model_type,
+def _compare_rope(config: ConfigRope, readings: dict[str, Reading]) -> RopeComparison:
+    name, context = config.rope.source.model.name, config.rope.context
+    made = {engine: _run_rule(reading, config) for engine, reading in readings.items()}
+    known = {engine: one for engine, one in made.items() if isinstance(one, EngineRope)}
+    reference = min(known, key=lambda one: (one != registry.REFERENCE, len(known[one].ignored_keys)), default="none")
+    reports = []
+    for engine, one in made.items():
+        about = (engine, readings[engine].version, readings[engine].sources)
+        if isinstance(one, EngineRope):
+            reports.append(_report(about, one, reference, known[reference], config))
+        else:
+            status, reason = "refused" if isinstance(one, RefusedError) else "unknown", str(one)
+            reports.append(EngineReport(*about, status, reason, findings=(reason,) if status == "refused" else ()))
+    advice: dict[str, Any] = {"write": {}}
+    if known and not name and any(one.status != "unknown" and not one.is_same for one in reports):
+        advice = _advise(config, known[reference], readings, sum(one.is_same for one in reports))
+    return RopeComparison(
+        name=name,
+        model_type=config.model_type,
         scheme=config.scheme,
         seq_len=config.seq_len,
         context=context if isinstance(context, int) else None,
         qk_head_dim=config.rope.qk_head_dim,
         reference=reference,
-        engines=tuple(_report(engine, one, reference, standard, config) for engine, one in made),
-        write={},
+        engines=tuple(reports),
+        **advice,
     )
-    if standard is None or source.model.name or all(one.status == "unknown" or one.is_same for one in found.engines):
-        return found
-    return replace(found, **_advise(config, standard, chosen, found.engines))
 
 
 # -- one engine against another ----------------------------------------------------------------------------------------
 
 
 def _report(
-    engine: Engine,
-    made: EngineRope | RefusedError | UnknownError,
-    reference: str,
-    standard: EngineRope | None,
-    config: ConfigRope,
+    about: tuple[str, str, tuple[str, ...]], made: EngineRope, reference: str, standard: EngineRope, config: ConfigRope
 ) -> EngineReport:
-    assert engine.reading is not None
-    about = (engine.name, engine.reading.version, engine.reading.sources)
-    if not isinstance(made, EngineRope):
-        reason = str(made)
-        if isinstance(made, UnknownError):
-            return EngineReport(*about, "unknown", reason)
-        return EngineReport(*about, "refused", reason, findings=(reason,))
-    assert standard is not None  # this one, if no other
-    found = EngineReport(
-        *about,
-        "known",
-        rope=made,
-        frequency_error=_relative_error(made.frequencies, standard.frequencies),
-        score_ratio=_score_itself(made, config) / _score_itself(standard, config),
-        differs_from=None if _is_same(made, standard) else _find_difference(made, standard, config),
-    )
-    return replace(found, findings=tuple(_list_findings(found, reference, standard, config.seq_len)))
+    """Return what is known of an engine, its differences from the reference, and where its tables end."""
+    error = _relative_error(made.frequencies, standard.frequencies)
+    ratio = _score_itself(made, config) / _score_itself(standard, config)
+    same = _is_same(made, standard)
+    distance = None if same else _find_difference(made, standard, config)
+    findings = _list_differences(made, reference, standard, (error, ratio, distance))
+    if findings and made.ignored_keys:
+        findings[-1] += f"; it does not read {', '.join(made.ignored_keys)}"
+    if made.positions is not None and made.positions < config.seq_len:
+        findings.append(f"tables of cos and sin end after {made.positions} positions")
+    return EngineReport(*about, "known", "", made, error, ratio, distance, same, tuple(findings))
 
 
 def _relative_error(found: np.ndarray, expected: np.ndarray) -> float:
@@ -402,34 +397,27 @@ def _find_difference(made: EngineRope, standard: EngineRope, config: ConfigRope)
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
-def _list_findings(one: EngineReport, reference: str, standard: EngineRope, seq_len: int) -> Iterator[str]:
-    assert one.rope is not None  # a known engine has one
-    differences = list(_list_differences(one, one.rope, reference, standard))
-    if differences and one.rope.ignored_keys:
-        differences[-1] += f"; it does not read {', '.join(one.rope.ignored_keys)}"
-    yield from differences
-    if one.rope.positions is not None and one.rope.positions < seq_len:
-        yield f"tables of cos and sin end after {one.rope.positions} positions"
-
-
-def _list_differences(one: EngineReport, made: EngineRope, reference: str, standard: EngineRope) -> Iterator[str]:
-    error, ratio = one.frequency_error or 0.0, one.score_ratio or 0.0
-    size = "less than 1 % within the text"
-    if one.differs_from is not None:
-        size = f"1 % first at distance {one.differs_from}"
-    scores = f", and scores of equal content by {size}"
+def _list_differences(
+    made: EngineRope, reference: str, standard: EngineRope, differences: tuple[float, float, int | None]
+) -> list[str]:
+    """Return sentences on the differences in frequencies, in scores, and in scores from a distance on."""
+    error, ratio, distance = differences
+    scores = "less than 1 % within the text" if distance is None else f"1 % first at distance {distance}"
+    found = []
     if made.pairing != standard.pairing:
-        yield f"pairs features as {made.pairing!r}, where {reference} does as {standard.pairing!r}"
-    if error == math.inf:
-        yield f"turns {2 * made.frequencies.size} features of a head, not {2 * standard.frequencies.size}{scores}"
-    elif error > _SAME:
+        found.append(f"pairs features as {made.pairing!r}, where {reference} does as {standard.pairing!r}")
+    if error > _SAME:
         size = f"{error + 1.0:.3g} times" if error >= 1.0 else f"{100.0 * error:.3g} %"
-        yield f"frequencies differ by up to {size}{scores}"
-        if abs(ratio - 1.0) > _SAME:
-            yield f"attention factor {made.attention_factor:.6g}, not {standard.attention_factor:.6g}"
-    elif abs(ratio - 1.0) > _SAME:
+        said = f"frequencies differ by up to {size}"
+        if error == math.inf:
+            said = f"turns {2 * made.frequencies.size} features of a head, not {2 * standard.frequencies.size}"
+        found.append(f"{said}, and scores of equal content by {scores}")
+    if abs(ratio - 1.0) > _SAME and error <= _SAME:
         where = "at every distance" if abs(ratio - 1.0) >= _SHARE else "which is below 1 %"
-        yield f"scores are {ratio:.4g} times as large, {where}"
+        found.append(f"scores are {ratio:.4g} times as large, {where}")
+    elif abs(ratio - 1.0) > _SAME and error < math.inf:
+        found.append(f"attention factor {made.attention_factor:.6g}, not {standard.attention_factor:.6g}")
+    return found
 
 
 def _make_row(one: EngineReport) -> tuple[str, ...]:
@@ -478,19 +466,18 @@ def _shorten(value: Any) -> str:
 # -- what to write instead ---------------------------------------------------------------------------------------------
 
 
-def _advise(
-    config: ConfigRope, standard: EngineRope, chosen: tuple[Engine, ...], reports: tuple[EngineReport, ...]
-) -> dict[str, Any]:
+def _advise(config: ConfigRope, standard: EngineRope, readings: dict[str, Reading], n_same: int) -> dict[str, Any]:
     """Return the change by which most engines do what the reference does now, tried out on their rules."""
-    raw, best, most = config.raw, {}, sum(one.is_same for one in reports)
+    raw, best = config.raw, dict[str, Any](write={})
+    _, first = registry.find_engine("engine", registry.REFERENCE, "reading")
     for changed in rewrites(config):
         (rope,) = from_config(changed)
         other = _describe(rope, changed, config.seq_len)
-        made = {engine.name: _run_rule(engine, other) for engine in chosen}
+        made = {name: _run_rule(reading, other) for name, reading in readings.items()}
         agreeing = tuple(name for name, one in made.items() if _is_same(one, standard))
-        if len(agreeing) > most and _is_same(_run_rule(registry.records()[0], other), standard):
-            most, write = len(agreeing), {key: value for key, value in changed.items() if raw.get(key) != value}
+        if len(agreeing) > n_same and _is_same(_run_rule(first, other), standard):
+            write = {key: value for key, value in changed.items() if raw.get(key) != value}
             write |= {key: None for key in raw if key not in changed}
             apart = [name for name, one in made.items() if name not in agreeing and not isinstance(one, UnknownError)]
-            best = {"write": write, "then_agree": agreeing, "still_differ": tuple(apart)}
+            n_same, best = len(agreeing), {"write": write, "then_agree": agreeing, "still_differ": tuple(apart)}
     return best

@@ -12,20 +12,6 @@ import numpy as np
 
 from rfrope._core.arguments import show
 
-__all__ = [
-    "COLOURS",
-    "Bins",
-    "check_available",
-    "colour",
-    "curve",
-    "heads_in_colours",
-    "label",
-    "lag_label",
-    "new_axes",
-    "new_figure",
-    "plain",
-]
-
 # Okabe and Ito (2008), which colour-blind readers can tell apart; yellow, too pale for a line, is left out
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 _STYLES = ("-", "--", "-.", ":")

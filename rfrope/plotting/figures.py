@@ -78,12 +78,13 @@ def kernel(
     ('lag (positions)', ['these frequencies', 'Φ'])
     """
     law, max_lag = read_kernel(law, "law"), whole("max_lag", max_lag, 1)
-    lags = _drawn_lags(max_lag)
+    lags = _whole_lags(max_lag)
     vectors = law.restore_shape(np.repeat(lags[:, None], law.ndim, axis=1))
     omega = None
     if frequencies is not None:
         omega = _sets("frequencies", frequencies)
-        _check_axes(omega, law)
+        if omega.shape[-1] != law.ndim:
+            raise ValueError(f"frequencies have {omega.shape[-1]} axes; expected {law.ndim}, as {law!r} has")
         n_blocks = n_blocks or omega.shape[1]
     phi = law.phi(vectors)
     band = None if n_blocks is None else mean_kernel_band(vectors, law, n_blocks=n_blocks)
@@ -257,7 +258,7 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     ax.axhline(0.0, color="black", lw=0.6)
     drawn = []
     for number, (label, omega) in enumerate(checked.items()):
-        lags = _all_lags(longest[label], 1)
+        lags = _whole_lags(longest[label], 1)
         values = _diagonal_mean_kernel(omega, lags)
         drawn.append(drawing.curve(ax, lags, values, number, label=drawing.plain(label)))
     ax.set(xlabel="lag (positions)", ylabel="mean kernel")
@@ -387,25 +388,12 @@ def _numbers_of_labels(name: str, value: Any, sets: Mapping[str, Any]) -> dict[s
     return {label: whole(name, value[label], 1) for label in sets}
 
 
-def _drawn_lags(max_lag: int) -> np.ndarray:
-    """Whole lags: all of the smaller ones, and beyond as many again at equal ratios."""
-    return _lags_up_to(max_lag, _ALL_LAGS)
-
-
-def _all_lags(max_lag: int, heads: int) -> np.ndarray:
-    """Every whole lag, as far as so many heads together allow, and beyond as many again at equal ratios."""
-    return _lags_up_to(max_lag, max(_MOST // heads, _ALL_LAGS))
-
-
-def _lags_up_to(max_lag: int, n: int) -> np.ndarray:
+def _whole_lags(max_lag: int, heads: int = _MOST) -> np.ndarray:
+    """All of the smaller whole lags, as far as so many heads together allow, and as many again at equal ratios."""
+    n = max(_MOST // heads, _ALL_LAGS)
     near = np.arange(min(max_lag, n) + 1)
     far = np.geomspace(n, max_lag, n) if max_lag > n else near
     return np.unique(np.concatenate([near, np.rint(far).astype(np.int64)]))
-
-
-def _check_axes(sets: np.ndarray, law: Kernel) -> None:
-    if sets.shape[-1] != law.ndim:
-        raise ValueError(f"frequencies have {sets.shape[-1]} axes; expected {law.ndim}, as {law!r} has")
 
 
 def _diagonal_mean_kernel(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
@@ -416,7 +404,7 @@ def _diagonal_mean_kernel(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
 
 def _draw_heads(ax: Any, sets: np.ndarray, max_lag: int) -> Any:
     """Draw the mean kernels of a few heads as curves, of more as their range and median; return what has the name."""
-    lags = _all_lags(max_lag, len(sets))
+    lags = _whole_lags(max_lag, len(sets))
     curves, several = _diagonal_mean_kernel(sets, lags), len(sets) > 1
     about = "these frequencies" + (f" ({len(sets)} heads)" if several else "")
     if len(sets) <= _FEW_HEADS:

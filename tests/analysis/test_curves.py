@@ -51,21 +51,6 @@ def test_shapes(omega_shape, delta_shape, shape, xp):
         assert np.max(np.abs(xp.host(got) - by_hand(1.01 * omega, lags))) > 1e-6  # the check sees 1 %
 
 
-def test_one_curve_a_head():
-    heads = rfrope.sample("gaussian(scale=4)", 16, heads=3, rng=0)
-    curves = analysis.mean_kernel(np.arange(50.0)[:, None], heads)
-    for head, curve in zip(heads, curves, strict=True):
-        np.testing.assert_allclose(curve, analysis.mean_kernel(np.arange(50), head[:, 0]), atol=1e-14)
-
-
-@pytest.mark.parametrize(("base", "lag"), [(1e4, 1707), (150_000.0, 10_791), (5e5, 18_438), (1e6, 27_115)])
-def test_the_first_negative_lag_of_geometric_frequencies(base, lag):
-    curve = analysis.mean_kernel(np.arange(lag + 1), rfrope.geometric(64, base=base))
-    assert curve[0] == 1.0
-    assert curve[-1] < 0.0
-    assert np.all(curve[:-1] > 0.0)
-
-
 def test_large_whole_lags_are_exact(xp):
     omega, lags = rfrope.geometric(16), [2**53 - 1, 2**24 + 1, -(10**9), 131071]
     got = xp.host(analysis.mean_kernel(xp(np.asarray(lags)), xp(omega)))
@@ -114,29 +99,14 @@ def test_lists_join_any_library(xp):
         np.testing.assert_allclose(xp.host(got) if xp.owns(got) else got, wanted, atol=1e-15)
 
 
-def test_gradients_flow():
-    torch = pytest.importorskip("torch")
-    omega = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(analysis.mean_kernel(3.0, omega), omega)
-    np.testing.assert_allclose(gradient, [-1.5 * np.sin(3.0), -1.5 * np.sin(6.0)])
-
-
 @pytest.mark.parametrize(
     ("frequencies", "lags", "error", "message"),
     [
         (1.0, [1.0], ValueError, "frequencies is a single number"),
         ([], [1.0], ValueError, r"frequencies has shape \(0,\); expected at least one block"),
-        (np.ones((3, 0, 2)), [[1.0, 2.0]], ValueError, r"frequencies has shape \(3, 0, 2\)"),
         (np.ones((3, 2)), [1.0, 2.0, 3.0], ValueError, r"lags has shape \(3,\), but frequencies .* k = 2"),
         (np.ones((4, 3, 1)), 1.0, ValueError, r"lags has shape \(\).*use lags\[\.\.\., None\]"),
         (np.ones((4, 3, 1)), np.ones((5, 2, 2, 1)), ValueError, "do not broadcast"),
-        ([1.0, np.nan], [1.0], ValueError, "frequencies holds NaN"),
-        ([1.0], [np.inf], ValueError, "lags holds NaN or infinity"),
-        ([1.0], [1e200], ValueError, r"lags holds .* above 2\*\*500"),
-        ([1j], [1.0], TypeError, "frequencies has dtype complex128"),
-        ([1.0], [True], TypeError, "lags has dtype bool"),
-        ([1.0], "far", TypeError, "lags has type builtins.str"),
-        ([1.0], None, TypeError, "lags is None"),
     ],
 )
 def test_bad_input_is_named(frequencies, lags, error, message):
@@ -249,22 +219,8 @@ def test_a_gradient_of_the_continuum(base):
     ("arguments", "options", "error", "message"),
     [
         (([1.0], 1.0), {}, ValueError, r"base is 1\.0; expected a number above 1"),
-        (([1.0], 0.5), {}, ValueError, "base is 0.5"),
-        (([1.0], -2.0), {}, ValueError, "base is -2.0"),
-        (([1.0], math.inf), {}, ValueError, "base is inf"),
-        (([1.0], math.nan), {}, ValueError, "base is nan"),
-        (([1.0], "1e4"), {}, TypeError, "base is '1e4'"),
-        (([1.0], True), {}, TypeError, "base is True"),
-        (([1.0], None), {}, TypeError, "base is None"),
         (([1.0],), {"n_blocks": 0}, ValueError, "n_blocks is 0"),
-        (([1.0],), {"n_blocks": True}, ValueError, "n_blocks is True"),
-        (([1.0],), {"n_blocks": 6.0}, TypeError, "n_blocks is 6.0"),
-        (([1.0, math.nan],), {}, ValueError, "lags holds NaN or infinity"),
-        ((-math.inf,), {}, ValueError, "lags holds NaN or infinity"),
         ((1e200,), {}, ValueError, r"lags holds .* above 2\*\*500"),
-        (([1j],), {}, TypeError, "lags has dtype complex128"),
-        (([True],), {}, TypeError, "lags has dtype bool"),
-        (("far",), {}, TypeError, "lags has type builtins.str"),
     ],
 )
 def test_bad_input_of_the_continuum(arguments, options, error, message):
@@ -314,22 +270,11 @@ def test_dirichlet_is_the_mean_kernel_of_arithmetic_frequencies(step, xp):
     assert np.max(np.abs(analysis.dirichlet(lags, 48, step=1.01 * step) - wanted)) > 1e-3
 
 
-def test_dirichlet_by_a_direct_sum():
-    x = np.linspace(-10.0, 10.0, 401).reshape(1, 401)
-    direct = np.mean(np.cos(np.arange(1, 18)[:, None, None] * x), axis=0)
-    np.testing.assert_allclose(analysis.dirichlet(x, 17), direct, atol=1e-14)
-
-
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "int64", "float32"])
 def test_dirichlet_at_lags_of_any_dtype(dtype, xp):
     lags = np.arange(6).astype(dtype).reshape(2, 3)
     got = analysis.dirichlet(xp(lags), 5, step=0.7)
     np.testing.assert_allclose(xp.host(got), analysis.dirichlet(lags.astype(float), 5, step=0.7), atol=1e-15)
-
-
-def test_dirichlet_at_a_single_lag(xp):
-    assert analysis.dirichlet(xp(0), 7).shape == ()
-    assert float(xp.host(analysis.dirichlet(xp(0), 7))) == 1.0
 
 
 def test_closed_curves_without_float64():
@@ -368,20 +313,8 @@ def _slope(x: mp.mpf, n: int) -> float:
     ("arguments", "options", "error", "message"),
     [
         (([1.0], 0), {}, ValueError, "n_blocks is 0"),
-        (([1.0], -3), {}, ValueError, "n_blocks is -3"),
-        (([1.0], True), {}, ValueError, "n_blocks is True"),
-        (([1.0], 2.0), {}, TypeError, "n_blocks is 2.0"),
-        (([1.0], "2"), {}, TypeError, "n_blocks is '2'"),
         (([1.0], 2), {"step": 0.0}, ValueError, "step is 0.0"),
-        (([1.0], 2), {"step": -1.0}, ValueError, "step is -1.0"),
-        (([1.0], 2), {"step": math.inf}, ValueError, "step is inf"),
         (([1.0], 2), {"step": 1e200}, ValueError, r"step is 1e\+200; expected a positive number up to 2\*\*500"),
-        (([1.0], 2), {"step": "1"}, TypeError, "step is '1'"),
-        (([1.0], 2), {"step": True}, TypeError, "step is True"),
-        (([math.nan], 2), {}, ValueError, "lags holds NaN"),
-        (([math.inf], 2), {}, ValueError, "lags holds NaN or infinity"),
-        (([[1.0], [2.0, 3.0]], 2), {}, TypeError, "lags is"),
-        ((None, 2), {}, TypeError, "lags is None"),
     ],
 )
 def test_bad_input_of_dirichlet(arguments, options, error, message):
@@ -495,23 +428,9 @@ def test_few_lags_are_summed_when_the_kernel_turns_early(monkeypatch):
 
 HOSTILE = [
     ((1.0, 5), ValueError, r"frequencies is a single number; expected one set, \(D,\) or \(D, 1\)"),
-    (([], 5), ValueError, r"frequencies has shape \(0,\)"),
-    ((np.ones((0, 1)), 5), ValueError, r"frequencies has shape \(0, 1\)"),
     ((np.ones((3, 2)), 5), ValueError, r"frequencies has shape \(3, 2\)"),
     ((np.ones((4, 3, 1)), 5), ValueError, r"frequencies has shape \(4, 3, 1\).*call the function for each head"),
-    (([1.0, np.nan], 5), ValueError, "frequencies holds NaN or infinity"),
-    (([np.inf], 5), ValueError, "frequencies holds NaN or infinity"),
-    (([1e200], 5), ValueError, r"frequencies holds .* above 2\*\*500"),
-    (([1j], 5), TypeError, "frequencies has dtype complex128"),
-    (([True], 5), TypeError, "frequencies has dtype bool"),
-    (("slow", 5), TypeError, "frequencies has type builtins.str"),
-    ((None, 5), TypeError, "frequencies is None"),
     (([1.0], -1), ValueError, "max_lag is -1"),
-    (([1.0], 2**40), ValueError, "max_lag is"),
-    (([1.0], True), ValueError, "max_lag is True"),
-    (([1.0], 5.0), TypeError, "max_lag is 5.0"),
-    (([1.0], "5"), TypeError, "max_lag is '5'"),
-    (([1.0], None), TypeError, "max_lag is None"),
 ]
 
 
@@ -520,23 +439,6 @@ def test_bad_input_of_turns(arguments, error, message):
     for function in (analysis.first_negative_lag, analysis.aliasing_distance):
         with pytest.raises(error, match=message):
             function(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("threshold", "error"),
-    [(0.0, ValueError), (1.0, ValueError), (-0.5, ValueError), (2.0, ValueError), (math.nan, ValueError),
-     ("high", TypeError), (True, TypeError), (None, TypeError)],
-)  # fmt: skip
-def test_bad_thresholds(threshold, error):
-    with pytest.raises(error, match="threshold is"):
-        analysis.aliasing_distance([1.0], 5, threshold=threshold)
-
-
-def test_the_end_correction_is_worth_what_the_docstring_says():
-    lags, omega = np.arange(17), rfrope.geometric(64)
-    curve = analysis.mean_kernel(lags, omega)
-    plain, corrected = (np.max(np.abs(analysis.log_uniform_kernel(lags, n_blocks=n) - curve)) for n in (None, 64))
-    assert (round(plain, 3), round(corrected, 3)) == (0.016, 0.003)
 
 
 def test_scipys_functions_can_be_mapped_by_jax():

@@ -243,16 +243,10 @@ BAD = [
         ValueError,
         r"frequencies has shape \(2, 3, 1\); expected one set, \(D,\) or \(D, k\): call the function for each head",
     ),
-    (([1.0, math.nan], 8), {}, ValueError, "frequencies holds NaN or infinity"),
-    (("ladder", 8), {}, TypeError, "frequencies"),
-    (([True], 8), {}, TypeError, "frequencies has dtype bool"),
     (([1.0],), {}, ValueError, "context is missing"),
     (([1.0], 1), {}, ValueError, "context is 1; expected a whole number from 2"),
-    (([1.0], 2.5), {}, TypeError, "context is 2.5"),
     (([1.0], 8), {"attention_factor": 0.0}, ValueError, "attention_factor is 0.0; expected a positive finite number"),
-    (([1.0], 8), {"attention_factor": True}, ValueError, "attention_factor is True"),
     (([1.0, 0.1], 8), {"head_dim": 2}, ValueError, "head_dim is 2; expected a whole number from 3"),
-    (([1.0], 8), {"head_dim": 4.5}, TypeError, "head_dim is 4.5"),
     (([1.0], 8), {"name": 3}, TypeError, "name is 3; expected a string"),
 ]
 

@@ -53,7 +53,8 @@ WORDS = {
 }
 CONFIG = {"model_type": "llama", "head_dim": 128, "max_position_embeddings": 4096, "rope_theta": 1e4}
 # public records that are asked for and not found: what is known of a family, a scheme, an engine
-RECORDS = {"Rope", "Provenance", "ModelPart", "Kernel", "Record", "Scheme", "Engine"}
+RECORDS = {"Rope", "Kernel", "Record", "Scheme", "Provenance", "ModelPart"}
+RECORDS |= {"Engine", "Reading", "ConfigRope", "EngineRope", "Format", "ExportRequest", "Arithmetic"}
 
 
 @pytest.mark.parametrize("name", ["Summary", "BaseForContext", "Plan", "Comparison", "Audit"])

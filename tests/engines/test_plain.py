@@ -12,6 +12,8 @@ from ropes import BLOCKS, CONTEXT, KINDS, SEEDS, check, features
 
 from rfrope import Rope, exports
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # of these libraries
+
 
 def test_rotary_embedding_torch():
     torch = installed("torch")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_configs import CONTEXT, KEY, TYPES, check_table, config, report
+from engine_configs import CONTEXT, KEY, LISTS, TYPES, YARN, check_table, config, report
 
 import rfrope
 from rfrope import engines, exports, models
@@ -59,10 +59,26 @@ def test_what_was_not_read_is_unknown(engine):
         ("vLLM", {"rope_type": "yarn", KEY: 1024}, "refused", "factor missing"),
         ("vLLM", {"rope_type": "linear", "factor": 4}, "refused", "factor is 4, and it wants a float, 4.0"),
         ("SGLang", {"rope_type": "linear", "factor": 4}, "refused", "factor is 4, and it wants a float, 4.0"),
+        ("MLX-LM", {"rope_type": "proportional"}, "unknown", "the scheme 'proportional' was not read"),
+        ("transformers", {"type": "yarn", KEY: 1024}, "refused", "factor missing"),
     ],
 )
 def test_schemes_that_an_engine_does_not_run(engine, scheme, status, reason):
     found = report(engine, config("llama", "default") | {"rope_scaling": scheme})
+    assert found.status == status
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "reason"),
+    [
+        ({"model_type": "qwen3", "head_dim": 64, "rope_theta": None}, "refused", "rope_theta missing"),
+        ({"model_type": "phi3", "rope_scaling": YARN}, "refused", "rope_scaling wants type and long_factor"),
+        ({"model_type": "phi3", "rope_scaling": {"type": "longrope", KEY: 4096, **LISTS}}, "known", ""),
+    ],
+)
+def test_configs_that_mlx_lm_does_not_run(changes, status, reason):
+    found = report("MLX-LM", config("llama", "default") | changes)
     assert found.status == status
     assert reason in found.reason
 

@@ -104,7 +104,7 @@ REFUSED = {
     "fewer blocks": (CONFIG | {"model_type": "phi"}, SMALL, {}, "the Rope .*config.json"),
     "a head of the class": (
         CONFIG | {"model_type": "glm", "head_dim": 16}, ROPE, {},
-        "the Rope pairs 'half', but .*config.json pairs 'interleaved'",
+        "the Rope has pairing = 'half', but .*config.json has 'interleaved'",
     ),
     "no head": (
         CONFIG | {"num_attention_heads": 128}, ROPE, {},

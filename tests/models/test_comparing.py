@@ -85,6 +85,25 @@ def test_features_that_do_not_turn_count():
     assert one.score_ratio == pytest.approx((36 * factor**2 + 12) / 48)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("rope_traditional", True, "MLX-LM: pairs features as 'interleaved', where transformers does as 'half'"),
+        (
+            "partial_rotary_factor",
+            0.5,
+            "vLLM: turns 64 features of a head, not 128, and scores of equal content by",
+        ),
+    ],
+)
+def test_keys_that_one_engine_reads(key, value, said):
+    found = models.compare(LLAMA | {"rope_theta": 1e4, key: value})
+    engine = said.partition(":")[0]
+    assert any(line.startswith(said) for line in found.findings)
+    assert not report(found, engine).is_same
+    assert json.dumps(found.to_dict(), allow_nan=False)
+
+
 def test_lengths_at_which_a_scheme_changes():
     found = models.compare(LLAMA | {"rope_scaling": DYNAMIC})
     assert [one.seq_len for one in found.ropes] == [16384, 65536]
