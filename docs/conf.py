@@ -119,10 +119,10 @@ class SchemeTable(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return one row for each record."""
         rows = [("Scheme", "What it does", "Needs", "May have", "By length")]
-        for scheme in rfrope.scaling.SCHEMES:
+        for scheme in rfrope.scaling.records():
             names = ", ".join(f"``{name}``" for name in (scheme.name, *scheme.aliases))
             keys = (", ".join(f"``{key}``" for key in held) for held in (scheme.required, scheme.optional))
-            rows.append((names, scheme.does, *keys, "yes" if scheme.by_length else ""))
+            rows.append((names, scheme.effect, *keys, "yes" if scheme.by_length else ""))
         lines = [".. list-table::", "   :header-rows: 1", ""]
         for row in rows:
             lines += [f"   {'*' if not i else ' '} - {cell}" for i, cell in enumerate(row)]

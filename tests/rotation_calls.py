@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,6 +37,38 @@ def without_backends():
         patch.setattr(dispatch, "backend_function", lambda function, place: None)
         patch.setattr(turning, "_at_once", lambda: None)
         yield
+
+
+@contextlib.contextmanager
+def watched(*, without: tuple[str, ...] = ()):
+    """Note what gave a result, in order; without some of them.
+
+    That is a backend's function by its name ("recorded" before that of an operator of torch), or "at once".
+    """
+    rotation = importlib.import_module("rfrope._accel.cpu.rotation")
+    names: list[str] = []
+    find, at_once, of_rope = dispatch.backend_function, turning._at_once(), rotation.Rotator.rotated
+
+    def noting(function, place):
+        bare = function.name
+        right = None if bare in without else find(function, place)
+        label = f"recorded {bare}" if place == "torch" else bare
+        return right and (lambda *arguments: noted(label, right(*arguments)))
+
+    def noted(name, result):
+        if result is not None:
+            names.append(name)
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "backend_function", noting)
+        if "at once" in without:
+            patch.setattr(turning, "_at_once", lambda: None)
+            patch.setattr(rotation.Rotator, "rotated", lambda self, *arguments: None)
+        else:
+            patch.setattr(turning, "_at_once", lambda: lambda *a: noted("at once", at_once(*a)))
+            patch.setattr(rotation.Rotator, "rotated", lambda self, *a: noted("at once", of_rope(self, *a)))
+        yield names
 
 
 # -- arrays of any type, library and layout ----------------------------------------------------------------------------

@@ -787,8 +787,8 @@ BAD = [
         ValueError,
         "rope_theta is 5e-324; expected a positive number from 2**-100 to 2**100",
     ),
-    (CYCLE, ValueError, "config has parts nested deeper than 8, as text_config.text_config"),
-    (DEEP, ValueError, "config has parts nested deeper than 8"),
+    (CYCLE, ValueError, "text_config.text_config.text_con: parts are nested deeper than 8"),
+    (DEEP, ValueError, "parts are nested deeper than 8"),
     (Listed(), TypeError, "config.to_dict() gave a list; expected a dict"),
     (Listed, TypeError, "expected a dict, the path of a config.json, or a config object"),
     (

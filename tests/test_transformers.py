@@ -455,8 +455,8 @@ def compared_with_its_class(told: Mapping[str, Any], own: dict[str, np.ndarray],
         return False
     for layer, expected in own.items():
         got, held = parts[layer].frequencies, parts[layer].source
-        if held["rope_parameters"]["rope_type"] == "axial":
-            is_turns = TABLE[held["model_type"]]["axial"] == "turns"
+        if held.rope_parameters["rope_type"] == "axial":
+            is_turns = TABLE[held.model.model_type]["axial"] == "turns"
             got = got[: len(expected)] / (2 * np.pi if is_turns else 1.0)
         assert got.shape == expected.shape, told
         np.testing.assert_allclose(np.sort(got), np.sort(expected), rtol=FLOAT32, atol=0.0, err_msg=str(told))

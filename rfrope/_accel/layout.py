@@ -1,4 +1,4 @@
-"""Where the operands of a rotation lie in memory, for plans of the walk over it: axes and strides in bytes."""
+"""Axes and strides, in bytes, of the operands of a rotation, for plans of its way through memory."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class PrecisionWarning(UserWarning):
 
 
 class Angles(NamedTuple):
-    """What phases ``positions . frequencies + shift`` are made from, checked.
+    """Checked positions, frequencies and shift of the phases ``positions . frequencies + shift``.
 
     Attributes
     ----------
@@ -78,12 +78,12 @@ class Angles(NamedTuple):
 
     @property
     def device(self) -> Any:
-        """Where the positions are; None for a library without devices."""
+        """Device of the positions; None for a library without devices."""
         return array.device(self.positions)
 
     @property
     def tokens(self) -> int:
-        """How many positions there are along the last of their axes: 1 for a single one."""
+        """Return how many positions there are along the last of their axes: 1 for a single one."""
         return int(self.positions.shape[-2]) if token_axes(self.positions) else 1
 
     def in_rows(self) -> Angles:
@@ -291,7 +291,7 @@ def checked_lags(value: Any, axes: int, xp: ModuleType, device: Any, name: str, 
 
 
 def is_line(frequencies: Any) -> bool:
-    """Whether frequencies are ``(D,)``, of one axis, for scalar positions; or a number of axes is 1."""
+    """Return whether frequencies are ``(D,)``, of one axis, for scalar positions; or a number of axes is 1."""
     if isinstance(frequencies, int):
         return frequencies == 1
     return len(frequencies.shape if hasattr(frequencies, "shape") else np.shape(frequencies)) == 1
@@ -303,7 +303,7 @@ def blocks_of(frequencies: Array) -> int:
 
 
 def token_axes(positions: Array) -> int:
-    """How many axes of positions come between heads and blocks in their phases: 1, or 0 for a single one, ``(k,)``."""
+    """Return the number of token axes between heads and blocks of the phases: 1, or 0 for one position ``(k,)``."""
     return min(positions.ndim - 1, 1)
 
 

@@ -125,7 +125,7 @@ def listed(name: str, value: Any, expected: str) -> tuple[Any, ...]:
 
 
 def is_several(value: Any) -> bool:
-    """Whether an argument that is one number, or one for each of several things, is a list of them."""
+    """Return whether an argument that is one number, or one for each of several things, is a list of them."""
     return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.shape != ())
 
 
@@ -208,7 +208,7 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 
 def is_foreign(value: Any) -> bool:
-    """Whether it is an array of another library than NumPy."""
+    """Return whether it is an array of another library than NumPy."""
     return hasattr(value, "dtype") and not isinstance(value, np.ndarray | np.generic)
 
 

@@ -86,12 +86,12 @@ def _together(arrays: dict[str, Any], movable: Container[str] = ()) -> tuple[Mod
 
 
 def _is_number(value: Array) -> bool:
-    """Whether an array is a single number in memory of the CPU, which fits beside arrays on any device."""
+    """Return whether an array is a single number in memory of the CPU, which fits beside arrays on any device."""
     return value.ndim == 0 and "cpu" in str(device(value)).lower()
 
 
 def _converted(name: str, source: ModuleType, target: ModuleType) -> str:
-    """What to type so that argument `name`, an array of library `source`, becomes one of `target`."""
+    """Return what to type so that argument `name`, an array of library `source`, becomes one of `target`."""
     library = library_of(target)
     if library_of(source) == "torch" and target is np:  # nor does PyTorch, from a device or with a gradient
         return f"{name}.detach().cpu().numpy()"
@@ -275,12 +275,12 @@ def device(x: Array) -> Any:
 
 
 def is_lazy(x: Array) -> bool:
-    """Whether the library of `x` traces or defers (JAX, Dask): no value checks, writes or accelerators."""
+    """Return whether the library of `x` traces or defers (JAX, Dask): no value checks, writes or accelerators."""
     return type(x).__module__.partition(".")[0] in ("jax", "jaxlib", "dask")
 
 
 def is_cupy(x: Array) -> bool:
-    """Whether `x` is an array of CuPy, which is not imported to find out."""
+    """Return whether `x` is an array of CuPy, which is not imported to find out."""
     cupy = tensors.imported("cupy")
     return cupy is not None and isinstance(x, cupy.__dict__.get("ndarray", ()))  # a CuPy that is broken has none
 
@@ -308,7 +308,7 @@ def on_device_of_arrays(function: Callable[_Parameters, _Result]) -> Callable[_P
 
 
 def is_traced(x: Array) -> bool:
-    """Whether `x` is a JAX tracer: inside jit, grad or vmap, with no value yet."""
+    """Return whether `x` is a JAX tracer: inside jit, grad or vmap, with no value yet."""
     jax = tensors.imported("jax")
     return jax is not None and isinstance(x, jax.core.Tracer)
 
@@ -322,7 +322,7 @@ def at_once(x: Array) -> AbstractContextManager[Any]:
 
 
 def on_host(x: Array) -> bool:
-    """Whether looking at the values of `x` is free and allowed: eager, in the memory of the CPU, not being compiled."""
+    """Return whether looking at the values of `x` is free: eager, in the memory of the CPU, not being compiled."""
     if isinstance(x, np.ndarray):
         return True
     if hasattr(x, "data_ptr"):
@@ -348,12 +348,12 @@ def widest_float(xp: ModuleType, device: Any = None) -> Any:
 
 
 def has_float64(xp: ModuleType, device: Any = None) -> bool:
-    """Whether float64 exists in `xp` on `device`."""
+    """Return whether float64 exists in `xp` on `device`."""
     return xp is np or widest_float(xp, device) == xp.float64
 
 
 def has_integer_turns(xp: ModuleType) -> bool:
-    """Whether products of integers in `xp` wrap (`turns` needs it where there is no float64)."""
+    """Return whether products of integers in `xp` wrap (`turns` needs it where there is no float64)."""
     return library_of(xp) in ("numpy", "jax", "torch")
 
 
@@ -371,12 +371,12 @@ def _numpy_name(dtype: np.dtype) -> str:
 
 
 def is_real_floating(x: Array) -> bool:
-    """Whether the dtype of `x` is a real floating type that can be rotated (bfloat16 included)."""
+    """Return whether the dtype of `x` is a real floating type that can be rotated (bfloat16 included)."""
     return (type(x) is np.ndarray and x.dtype is _DOUBLE) or dtype_name(x) in _WIDER
 
 
 def is_integer(x: Array) -> bool:
-    """Whether `x` holds integers."""
+    """Return whether `x` holds integers."""
     if type(x) is np.ndarray and x.dtype.char in _REAL:
         return x.dtype.kind != "f"
     return dtype_name(x).startswith(("int", "uint"))
@@ -461,7 +461,7 @@ def clip(x: Array, low: float, high: float | None, xp: ModuleType) -> Array:
 
 
 def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
-    """Whether every element of a host array is at most `bound` in magnitude, and none NaN.
+    """Return whether every element of a host array is at most `bound` in magnitude, and none NaN.
 
     True unasked for lazy and device arrays (see `on_host`).
     """

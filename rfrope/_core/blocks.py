@@ -65,7 +65,7 @@ def query_and_key(q: Any, k: Any, xp: ModuleType, device: Any) -> tuple[Array, A
 
 
 class Content(NamedTuple):
-    """What a query and a key bring to their score ``sum_i A_i cos u_i + B_i sin u_i + rest``.
+    """Parts of a query and a key in their score ``sum_i A_i cos u_i + B_i sin u_i + rest``.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ def _widest(value: Any, name: str, xp: ModuleType, device: Any) -> Array:
 
 
 class Turn(NamedTuple):
-    """How blocks are turned, beside their angles: `scale` multiplies cos and sin, or divides them in the inverse."""
+    """Options of a turn, beside its angles: `scale` multiplies cos and sin, or divides them in the inverse."""
 
     pairing: str
     out_pairing: str
@@ -222,7 +222,7 @@ def prepared(
 
 
 def _keeps(whole: tuple[int, ...], part: tuple[int, ...]) -> bool:
-    """Whether a shape stays what it is where another broadcasts with it."""
+    """Return whether a shape stays what it is where another broadcasts with it."""
     try:
         return broadcast(tuple(whole), tuple(part)) == tuple(whole)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What libraries that trace or defer are given beside operations: Dask whole blocks, JAX derivatives."""
+"""Functions for libraries that trace or defer: whole blocks for Dask, derivatives for JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the elements of arrays lie: whether two overlap, who may write behind a library's back, views for loops.
+"""Memory of arrays: overlap, who may write behind a library's back, and views for compiled loops.
 
 Beside `array` this is the only module that knows array libraries.
 """
@@ -19,7 +19,7 @@ _PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments t
 
 
 def place(values: Iterable[Any]) -> str:
-    """Where all arrays among some values are, those in tuples included, as `dispatch` names places; "" for nowhere.
+    """Return the place of all arrays among some values, those in tuples included, as `dispatch` names it, or "".
 
     "torch" is for tensors whose operations are recorded, for gradients or by a compiler.
     """
@@ -42,14 +42,14 @@ def place(values: Iterable[Any]) -> str:
 
 
 def is_writable(x: Array) -> bool:
-    """Whether the elements of `x` can be assigned to."""
+    """Return whether the elements of `x` can be assigned to."""
     if isinstance(x, np.ndarray):
         return bool(x.flags.writeable)
     return not is_lazy(x)
 
 
 def same_memory(a: Array, b: Array) -> bool:
-    """Whether `a` and `b` are one array: the same memory in the same order, so that in-place work is exact."""
+    """Return whether `a` and `b` are one array: the same memory in the same order, so that in-place work is exact."""
     if a is b:
         return True
     first, second = _places(a), _places(b)
@@ -59,7 +59,7 @@ def same_memory(a: Array, b: Array) -> bool:
 
 
 def has_shared_elements(x: Array) -> bool:
-    """Whether several elements of `x` share memory, as after broadcasting or in windows that slide.
+    """Return whether several elements of `x` share memory, as after broadcasting or in windows that slide.
 
     Layouts that are neither nested nor small enough to look at every element are taken to share some.
     """
@@ -76,7 +76,7 @@ def has_shared_elements(x: Array) -> bool:
 
 
 def _is_hit_twice(axes: list[tuple[int, int]], size: int) -> bool:
-    """Whether two elements of a layout, given as steps and lengths in bytes, share a byte."""
+    """Return whether two elements of a layout, given as steps and lengths in bytes, share a byte."""
     starts = np.zeros(1, np.int64)
     for step, length in axes:
         starts = (starts[:, None] + step * np.arange(length)).reshape(-1)
@@ -84,7 +84,7 @@ def _is_hit_twice(axes: list[tuple[int, int]], size: int) -> bool:
 
 
 def may_overlap(a: Array, b: Array) -> bool:
-    """Whether `a` and `b` may share memory (decided by their address ranges where it cannot be decided exactly)."""
+    """Return whether `a` and `b` may share memory, by their address ranges where it cannot be decided exactly."""
     first, second = _places(a), _places(b)
     if first is None or second is None:
         return False
@@ -111,7 +111,7 @@ def _places(x: Array) -> np.ndarray | None:
 
 
 class _Addresses:
-    """What NumPy asks to make an array of memory that it does not own."""
+    """Array interface by which NumPy makes an array of memory that it does not own."""
 
     def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> None:
         self.__array_interface__ = {
@@ -124,7 +124,7 @@ class _Addresses:
 
 
 def in_memory(x: Array) -> bool:
-    """Whether compiled loops of the CPU may read and write the memory of `x` behind its library's back.
+    """Return whether compiled loops of the CPU may read and write the memory of `x` behind its library's back.
 
     None and floats fit: they are not in memory. An array may start anywhere: backends read and write features at any
     byte, and copy what is smaller to aligned memory.
@@ -137,7 +137,7 @@ def in_memory(x: Array) -> bool:
 
 
 def on_cuda(x: Array) -> bool:
-    """Whether CUDA kernels of our own may read and write the memory of `x` behind its library's back.
+    """Return whether CUDA kernels of our own may read and write the memory of `x` behind its library's back.
 
     None and floats fit: they are not in memory.
     """
@@ -149,7 +149,7 @@ def on_cuda(x: Array) -> bool:
 
 
 def _is_plain(x: Array) -> bool:
-    """Whether a torch tensor with values is nothing but its memory: no gradient, tangent, trace or lazy sign."""
+    """Return whether a torch tensor with values is nothing but its memory: no gradient, tangent, trace or lazy sign."""
     torch = imported("torch")
     if needs_gradient(x) or x.layout is not torch.strided or x.is_neg() or x.is_conj() or torch.jit.is_tracing():
         return False

@@ -93,7 +93,10 @@ def allowed() -> int:
 
 
 def available() -> int:
-    """Cores that this process may run on, by its affinity and its cgroup's quota."""
+    """Return the cores that this process may run on, by its affinity and its cgroup's quota.
+
+    joblib's `cpu_count` reads the quota of the root alone: in a cgroup with one core of two it gave 2.
+    """
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return max(1, min(cores, _quota()))

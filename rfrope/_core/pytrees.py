@@ -30,7 +30,7 @@ class _Others:
 
 
 def _are_same(one: Any, other: Any) -> bool:
-    """Whether two values of a field are the same to the last part; NaN is, and arrays are by their bytes."""
+    """Return whether two values of a field are the same to the last part; NaN is, and arrays are by their bytes."""
     if one is other or type(one) is not type(other):
         return one is other
     if is_dataclass(one):

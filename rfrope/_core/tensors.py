@@ -1,4 +1,4 @@
-"""What only torch has to be asked, which is not imported to find out: gradients, traces, compilation."""
+"""Questions that only torch answers, which is not imported to find out: gradients, traces, compilation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _load_namespace._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def is_torch(x: Array) -> bool:
-    """Whether `x` is a tensor of torch, which is not imported to find out."""
+    """Return whether `x` is a tensor of torch, which is not imported to find out."""
     torch = getattr(_FOUND, "torch", None)
     torch = imported("torch") if torch is None else torch
     return torch is not None and isinstance(x, torch.Tensor)
@@ -61,7 +61,7 @@ def check_dense(x: Array, name: str) -> None:
 
 
 def is_compiling() -> bool:
-    """Whether PyTorch's compiler is tracing this call."""
+    """Return whether PyTorch's compiler is tracing this call."""
     torch = getattr(_FOUND, "torch", None)
     torch = imported("torch") if torch is None else torch
     return torch is not None and bool(torch.compiler.is_compiling())
@@ -85,7 +85,7 @@ def _holds_float(values: Any) -> bool:
 
 
 def has_values(x: Array, device_type: str) -> bool:
-    """Whether a torch tensor is on a device of that type and holds values: it is not being compiled or mapped over."""
+    """Return whether a torch tensor is on such a device and holds values: it is not compiled or mapped over."""
     torch = _torch()
     if torch.compiler.is_compiling() or not (x.is_cpu if device_type == "cpu" else x.device.type == device_type):
         return False
@@ -96,13 +96,13 @@ def has_values(x: Array, device_type: str) -> bool:
 
 
 def needs_gradient(*arrays: Array) -> bool:
-    """Whether one of some arrays is a torch tensor whose operations are being recorded for gradients."""
+    """Return whether one of some arrays is a torch tensor whose operations are being recorded for gradients."""
     asked = any(getattr(x, "requires_grad", False) for x in arrays)
     return asked and bool(_torch().is_grad_enabled())
 
 
 def is_recorded(x: Array) -> bool:
-    """Whether operators of our own may take `x`: a torch tensor on a device that they know, not in forward mode.
+    """Return whether operators of our own may take `x`: a torch tensor on a device that they know, not in forward mode.
 
     What functional transforms wrap, and traces of TorchScript, are left to torch's own operators, unless a compiler
     is at work: it takes the wraps off.
@@ -121,7 +121,7 @@ def is_recorded(x: Array) -> bool:
 
 
 def are_memory(*tensors: Array) -> bool:
-    """Whether tensors of strided layout are no more than memory of the CPU, asked as quickly as that can be."""
+    """Return whether tensors of strided layout are no more than memory of the CPU, asked as quickly as that can be."""
     torch = _torch()
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False

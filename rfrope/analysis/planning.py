@@ -17,8 +17,8 @@ from rfrope.analysis.curves import first_negative_lag
 from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
 from rfrope.rotation.rope import Rope, of
 from rfrope.scaling import schemes
-from rfrope.scaling.records import EVERYWHERE, Stretched, ladder
-from rfrope.scaling.records import stretched as stretched_by_config
+from rfrope.scaling.registry import EVERYWHERE, Stretched, ladder
+from rfrope.scaling.registry import stretched as stretched_by_config
 
 OPTIMISED, _YARN, _LLAMA3, _AS_IT_IS = "optimised", "yarn", "llama3", "as it is"
 _WHOLE = ("partial_rotary_factor", 1.0)  # goes without saying

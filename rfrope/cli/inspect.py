@@ -27,10 +27,10 @@ from rfrope.cli.shared import (
     whole,
     write_figure,
 )
-from rfrope.scaling.records import stretched
+from rfrope.scaling.registry import stretched
 
 _FREQUENCY_FILES = (".npz", ".safetensors")
-_BY_LENGTH = tuple(scheme.name for scheme in scaling.SCHEMES if scheme.by_length)
+_BY_LENGTH = tuple(scheme.name for scheme in scaling.records() if scheme.by_length)
 _FOUND = """< 1/2, < 0: the first distance at which a token scores less than one half, or less than 0, with
 its own like (1 at the same place, averaged over contents); lowest: the smallest such score within
 the context; score x: the factor that these scores are without. never turn: blocks, of all features

@@ -10,7 +10,7 @@ import numpy as np
 
 from rfrope._core import capacity
 from rfrope.rotation.rope import Rope
-from rfrope.scaling.records import ladder, rotated_width
+from rfrope.scaling.registry import ladder, rotated_width
 
 # -- an engine that reads a config -------------------------------------------------------------------------------------
 

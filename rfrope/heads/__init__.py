@@ -1,8 +1,5 @@
 """Heads: attention by position alone, learned shifts, and what real heads do."""
 
-import warnings
-from typing import Any
-
 from rfrope.heads.from_weights import WeightOffset, offset_from_weights
 from rfrope.heads.offsets import EffectiveOffset, effective_offset
 from rfrope.heads.peaks import Alignment, Peak, alignment, offset_of
@@ -43,17 +40,3 @@ __all__ = [
     "shifted_terms",
     "temperature_for_mass",
 ]
-
-_RENAMED = {
-    "AttentionProfile": "PositionalAttention",
-    "attention_profile": "positional_attention",
-    "score_profile": "positional_scores",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Find what had another name in 0.1, and say so."""
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"rfrope.heads.{name} is called {_RENAMED[name]} now", DeprecationWarning, stacklevel=2)
-    return globals()[_RENAMED[name]]

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from rfrope._core import array
 from rfrope.data.model_types import known
-from rfrope.models import own
+from rfrope.models import kernel_scheme
 
 try:
     import torch
@@ -25,7 +25,7 @@ __all__ = ["Replacement", "register", "replace_rotary"]
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
-_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "attention_factor", *own.KEYS}
+_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "attention_factor", *kernel_scheme.KEYS}
 
 
 # -- a config that decides ---------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def register() -> None:
     >>> rope_parameters = {"rope_type": "rfrope", "kernel": "gaussian(scale=32)", "seed": 3}
     >>> config = transformers.LlamaConfig(head_dim=64, rope_parameters=rope_parameters)
     """
-    modeling_rope_utils.ROPE_INIT_FUNCTIONS[own.NAME] = _initialised
+    modeling_rope_utils.ROPE_INIT_FUNCTIONS[kernel_scheme.NAME] = _initialised
     modeling_rope_utils.RotaryEmbeddingConfigMixin._validate_rfrope_rope_parameters = _validated
 
 
@@ -74,7 +74,7 @@ def _initialised(
         parameters = parameters[layer_type]
         config = config.per_layer_config[layer_type] if getattr(config, "is_heterogeneous", False) else config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    rope = own.make(parameters, head_dim, config.max_position_embeddings)
+    rope = kernel_scheme.make(parameters, head_dim, config.max_position_embeddings)
     return torch.tensor(rope.frequencies.tolist(), dtype=torch.float32, device=device), rope.attention_factor
 
 
@@ -85,7 +85,7 @@ def _validated(config: Any, rope_parameters: Mapping[str, Any], ignore_keys: set
         raise ValueError(
             f"rope_parameters of rope_type 'rfrope' has {', '.join(sorted(unknown))}; expected no such key"
         )
-    own.check(rope_parameters)
+    kernel_scheme.check(rope_parameters)
 
 
 # -- another rotation in a model that is there -------------------------------------------------------------------------
@@ -260,7 +260,11 @@ def _parameters(rotary: Module, before: Mapping[str, Any]) -> dict[str, Any]:
     held = held.full_tensor() if hasattr(held, "full_tensor") else held  # a part of it is here
     kept = {key: before[key] for key in ("rope_theta", "partial_rotary_factor") if key in before}
     frequencies = array.to_host(held).tolist()
-    return kept | {"rope_type": own.NAME, "frequencies": frequencies, "attention_factor": rotary.rope.attention_factor}
+    return kept | {
+        "rope_type": kernel_scheme.NAME,
+        "frequencies": frequencies,
+        "attention_factor": rotary.rope.attention_factor,
+    }
 
 
 def _has(made: Module, prefix: str, parameters: Mapping[str, Any]) -> bool:

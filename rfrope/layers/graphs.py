@@ -1,4 +1,4 @@
-"""How the module for PyTorch turns in a compiled graph: with as few looks as that takes, which each call repeats.
+"""The module for PyTorch in a compiled graph, with as few guards as possible, since every call repeats them.
 
 Functions, constants and modules that are met while tracing are looked at again before every call, methods are not:
 hence methods, and those of tensors in place of functions.
@@ -29,7 +29,7 @@ def _holds_integers(x: Tensor) -> bool:
 
 
 class InGraphs(Reading, torch.nn.Module, ABC):
-    """What a module does in a graph with integer positions, if nothing of it is learned."""
+    """Rotation in a graph at integer positions, for a module that learns nothing."""
 
     rope: Any
     head_dim: int | None
@@ -59,7 +59,7 @@ class InGraphs(Reading, torch.nn.Module, ABC):
         return None if at is None or not self._fits(at, q) else at
 
     def _belong(self, q: Tensor, k: Tensor) -> bool:
-        """Whether queries and keys have one dtype and as many tokens, and heads and widths that the Rope turns."""
+        """Return whether queries and keys have one dtype and length, and heads and widths that the Rope turns."""
         if q.ndim < 3 or q.ndim != k.ndim or q.dtype != k.dtype or not q.is_floating_point():
             return False
         heads, shared = q.shape[-3], k.shape[-3]
@@ -70,13 +70,13 @@ class InGraphs(Reading, torch.nn.Module, ABC):
         return self._takes(q.shape[-1]) and self._takes(k.shape[-1])
 
     def _takes(self, width: int) -> bool:
-        """Whether features of a width are a head, or the part of one that turns."""
+        """Return whether features of a width are a head, or the part of one that turns."""
         if width == 2 * self._blocks or width % 2:
             return width % 2 == 0
         return (self.head_dim is None or width == self.head_dim) and width > 2 * self._blocks and not self._last_turn
 
     def _fits(self, at: Tensor, q: Tensor) -> bool:
-        """Whether each token of each sequence has its position, so that what is turned is not enlarged."""
+        """Return whether each token of each sequence has its position, so that what is turned is not enlarged."""
         if at.ndim not in (2, q.ndim) or at.shape[-1] != self.axes or at.shape[-2] != q.shape[-2]:
             return False
         return at.ndim == 2 or all([at.shape[axis] in (1, q.shape[axis]) for axis in range(q.ndim - 2)])
@@ -163,7 +163,7 @@ class InGraphs(Reading, torch.nn.Module, ABC):
 
     @abstractmethod
     def _moved(self, name: str, device: Any) -> Tensor:
-        """What follows from the Rope, on a device."""
+        """Return a constant derived from the Rope, on a device."""
 
     @abstractmethod
     def _of_heads(self, omega: Tensor, heads: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the module for PyTorch is given, as it reads it: dense tensors, and exact sums of integers as positions.
+"""Arguments of the module for PyTorch: dense tensors, and exact sums of integers as positions.
 
 They are methods for the reason that `rfrope.layers.graphs` has.
 """

@@ -226,7 +226,7 @@ class RotaryEmbedding(InGraphs):
         return turned if self.layout == "bhtd" else self._exchanged(turned)
 
     def extra_repr(self) -> str:
-        """What the module is made of, in its repr."""
+        """Return the fields that the repr shows."""
         shown = [repr(self.rope)] + ([f"learnable={' and '.join(self._learned)}"] if self._learned else [])
         shown += [f"max_positions={self.max_positions}"] if self.max_positions else []
         shown += [f"head_dim={self.head_dim}"] if self.head_dim != self.rope.head_dim else []
@@ -235,7 +235,7 @@ class RotaryEmbedding(InGraphs):
     # -- what is kept, and what is made anew ---------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        """Make what follows from the Rope, which no cast, move or file changes: it is no buffer."""
+        """Rebuild constants derived from the Rope. They are not buffers, so casts and loads leave them unchanged."""
         made = {"frequencies": self._host}
         if not self._learned:
             words, rests = turns.wrapping_turns(self._host)
@@ -429,7 +429,7 @@ class RotaryEmbedding(InGraphs):
         return self._moved("frequencies", device) if array.has_float64(_XP, device) else self._host
 
     def _moved(self, name: str, device: Any) -> Tensor:
-        """What follows from the Rope, on a device."""
+        """Return a constant derived from the Rope, on a device."""
         constant = self._constants[name]
         if constant.device == device:
             return constant

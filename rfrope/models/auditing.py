@@ -1,4 +1,4 @@
-"""Whether what a running model holds is what its config means: frequencies, tables, pairing, attention factor."""
+"""Audit of a running model against its config: frequencies, tables, pairing, attention factor."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rfrope._core import array
 from rfrope._core.arguments import whole
 from rfrope._core.texts import Result
 from rfrope.models import tables
+from rfrope.models.buffers import Buffer, find_buffers
 from rfrope.models.configs import from_config
-from rfrope.models.held import Held, held_by
 from rfrope.models.mistakes import described, mistakes
 from rfrope.models.tables import HALVES, ROUNDED, bits, rounded
 from rfrope.rotation.rope import Rope
@@ -58,7 +58,7 @@ class Finding(Result):
 
 @dataclass(frozen=True)
 class Audit(Result):
-    """What was found in a running model.
+    """Faults found in a running model, and what was looked at.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Audit(Result):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not self.findings
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Audit(Result):
 
 @array.on_device_of_arrays
 def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
-    """Say whether what a running model holds is what its config, or a Rope, means.
+    """Compare what a running model holds with its config, or with a Rope.
 
     Parameters
     ----------
@@ -150,27 +150,27 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
       frequencies: values rounded to float16; off by more than 0.001 first at position 5
     """
     length = None if context is None else whole("context", context, 1)
-    meant = _meant(what, rope)
+    meant = _read_expected(what, rope)
     found, checked, exceeds = [], [], []
-    for held in held_by(what):
-        choice = _choice(held, meant)
+    for buffer in find_buffers(what):
+        choice = _candidates(buffer, meant)
         if not choice:
             continue
-        results = [_looked_at(held, one, length) for one in choice]
+        results = [_compare(buffer, one, length) for one in choice]
         findings, first = min(results, key=lambda result: len(result[0]))
-        checked.append(held.name)
+        checked.append(buffer.name)
         found += findings
         exceeds += [] if first is None else [first]
     if not checked:
         raise ValueError("what holds nothing that rope says anything of; expected a Rope or config of the same model")
     asked = length if length is not None else max((_context(one) or 0 for one in meant), default=0) or None
-    return Audit(_once(found), tuple(checked), asked, min(exceeds, default=None))
+    return Audit(_merge_shared(found), tuple(checked), asked, min(exceeds, default=None))
 
 
 # -- what is meant -----------------------------------------------------------------------------------------------------
 
 
-def _meant(what: Any, rope: Any) -> tuple[Rope, ...]:
+def _read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
     if rope is None:
         rope = getattr(what, "config", None)
         if rope is None:
@@ -178,14 +178,14 @@ def _meant(what: Any, rope: Any) -> tuple[Rope, ...]:
     if isinstance(rope, Mapping | str | os.PathLike) or hasattr(rope, "to_dict"):
         ropes = from_config(rope)
         long = [ropes, *(from_config(rope, seq_len=one.context) for one in ropes if isinstance(one.context, int))]
-        return tuple(_distinct(each for made in long for each in made))
-    held = rope if isinstance(rope, Rope) else Rope(rope)
-    if held.frequencies.ndim != 1:
-        raise ValueError(f"rope has frequencies {tuple(held.frequencies.shape)}; expected (D,): one axis and one head")
-    return (replace(held, frequencies=array.to_host(held.frequencies, "rope").astype(np.float64)),)
+        return tuple(_drop_repeats(each for made in long for each in made))
+    made = rope if isinstance(rope, Rope) else Rope(rope)
+    if made.frequencies.ndim != 1:
+        raise ValueError(f"rope has frequencies {tuple(made.frequencies.shape)}; expected (D,): one axis and one head")
+    return (replace(made, frequencies=array.to_host(made.frequencies, "rope").astype(np.float64)),)
 
 
-def _distinct(ropes: Iterator[Rope]) -> Iterator[Rope]:
+def _drop_repeats(ropes: Iterator[Rope]) -> Iterator[Rope]:
     seen: set[tuple[str, bytes, float]] = set()
     for rope in ropes:
         key = (rope.source.model.name, np.asarray(rope.frequencies).tobytes(), rope.attention_factor)
@@ -194,23 +194,23 @@ def _distinct(ropes: Iterator[Rope]) -> Iterator[Rope]:
             yield rope
 
 
-def _choice(held: Held, meant: tuple[Rope, ...]) -> tuple[Rope, ...]:
-    """The Ropes that a thing may be of: by kind of layer, text or picture, and else any."""
+def _candidates(buffer: Buffer, meant: tuple[Rope, ...]) -> tuple[Rope, ...]:
+    """Return the Ropes that a buffer may belong to: by kind of layer, text or picture, and else any."""
     if meant[0].source.model.pairing_from is None:  # not of a config
         return meant
-    seen = any(word in held.name for word in _PERCEPTION)
+    seen = any(word in buffer.name for word in _PERCEPTION)
     places = {one: one.source.model.name for one in meant}
     ropes = tuple(one for one, place in places.items() if seen == any(word in place for word in _PERCEPTION))
     ropes = tuple(one for one in ropes if one.source.rope_parameters["rope_type"] != "axial")
-    return tuple(one for one in ropes if not held.layer or places[one].endswith(held.layer))
+    return tuple(one for one in ropes if not buffer.layer or places[one].endswith(buffer.layer))
 
 
 def _context(rope: Rope) -> int | None:
     return rope.context if isinstance(rope.context, int) else None
 
 
-def _once(findings: list[Finding]) -> tuple[Finding, ...]:
-    """What several modules of a model share is one finding."""
+def _merge_shared(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Return findings with those that several modules of a model share as one."""
     seen: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         seen.setdefault((finding.kind, finding.text), []).append(finding)
@@ -223,94 +223,97 @@ def _once(findings: list[Finding]) -> tuple[Finding, ...]:
 # -- one thing against one Rope ----------------------------------------------------------------------------------------
 
 
-def _looked_at(held: Held, rope: Rope, length: int | None) -> tuple[list[Finding], int | None]:
+def _compare(buffer: Buffer, rope: Rope, length: int | None) -> tuple[list[Finding], int | None]:
     """Return faults, and the first position that is off by more than 1e-3."""
     context = _context(rope) if length is None else length
-    if held.fault:
-        return [Finding("uninitialised", held.name, held.fault, 0)], 0
-    if reason := _is_uninitialised(held, rope):
-        return [Finding("uninitialised", held.name, reason, 0)], 0
-    if held.is_table:
-        first = tables.first_off(held, _stretched(tables.read(held, rope).frequencies, rope) or rope, _EXCEEDS)
-        faults = list(_of_table(held, rope, context))
+    if buffer.fault:
+        return [Finding("uninitialised", buffer.name, buffer.fault, 0)], 0
+    if reason := _is_uninitialised(buffer, rope):
+        return [Finding("uninitialised", buffer.name, reason, 0)], 0
+    if buffer.is_table:
+        first = tables.first_off(buffer, _find_stretched(tables.read(buffer, rope).frequencies, rope) or rope, _EXCEEDS)
+        faults = list(_check_table(buffer, rope, context))
     else:
-        first = _first_off(held, _stretched(held.values, rope) or rope, context)
-        faults = list(_of_frequencies(held, rope))
-    return [Finding(kind, held.name, text, first) for kind, text in faults], first
+        first = _find_first_off(buffer, _find_stretched(buffer.values, rope) or rope, context)
+        faults = list(_check_frequencies(buffer, rope))
+    return [Finding(kind, buffer.name, text, first) for kind, text in faults], first
 
 
-def _is_uninitialised(held: Held, rope: Rope) -> str:
-    values = held.values
+def _is_uninitialised(buffer: Buffer, rope: Rope) -> str:
+    values = buffer.values
     if not np.all(np.isfinite(values)):
         return f"{int(np.sum(~np.isfinite(values)))} of {values.size} values are not finite: uninitialised memory"
-    if not np.any(values) and (held.is_table or np.any(np.abs(np.asarray(rope.frequencies)) > tables.TINY)):
+    if not np.any(values) and (buffer.is_table or np.any(np.abs(np.asarray(rope.frequencies)) > tables.TINY)):
         return "all values are 0: uninitialised, as after loading a model that was made on the meta device"
     size = np.abs(values[values != 0.0])
-    if size.size and (np.max(size) > 1e12 or (np.min(size) < 1e-30 and not _is_meant_tiny(held, rope))):
+    if size.size and (np.max(size) > 1e12 or (np.min(size) < 1e-30 and not _is_meant_tiny(buffer, rope))):
         return f"values from {np.min(size):.3g} to {np.max(size):.3g}: uninitialised memory"
     return ""
 
 
-def _is_meant_tiny(held: Held, rope: Rope) -> bool:
-    """Whether values below 1e-30 stand only where those meant turn nothing."""
-    tiny = (held.values != 0.0) & (np.abs(held.values) < 1e-30)
+def _is_meant_tiny(buffer: Buffer, rope: Rope) -> bool:
+    """Return True if values below 1e-30 stand only where those meant turn nothing."""
+    tiny = (buffer.values != 0.0) & (np.abs(buffer.values) < 1e-30)
     slow = np.abs(np.asarray(rope.frequencies)) <= tables.TINY
-    if held.blocks != rope.n_blocks:
+    if buffer.blocks != rope.n_blocks:
         return bool(np.any(slow))
     return not np.any(tiny & ~slow)
 
 
-def _of_frequencies(held: Held, rope: Rope) -> Iterator[tuple[str, str]]:
+def _check_frequencies(buffer: Buffer, rope: Rope) -> Iterator[tuple[str, str]]:
     expected = np.asarray(rope.frequencies)
-    if held.blocks != rope.n_blocks:
-        yield "width", _width(held.values, rope)
-    elif not tables.close(held.values, expected) and _stretched(held.values, rope) is None:
-        yield from _unlike(held.values, rope, ROUNDED * np.abs(expected) + tables.TINY, held.dtype)
-    factor = held.attention_factor
+    if buffer.blocks != rope.n_blocks:
+        yield "width", _describe_width(buffer.values, rope)
+    elif not tables.close(buffer.values, expected) and _find_stretched(buffer.values, rope) is None:
+        yield from _describe_difference(buffer.values, rope, ROUNDED * np.abs(expected) + tables.TINY, buffer.dtype)
+    factor = buffer.attention_factor
     if factor is not None and abs(factor / rope.attention_factor - 1.0) > 1e-6:
-        yield "attention factor", _factor(factor, rope)
+        yield "attention factor", _describe_factor(factor, rope)
 
 
-def _of_table(held: Held, rope: Rope, context: int | None) -> Iterator[tuple[str, str]]:
-    noise = tables.noise(held)
+def _check_table(buffer: Buffer, rope: Rope, context: int | None) -> Iterator[tuple[str, str]]:
+    noise = tables.noise(buffer)
     if noise > tables.FINE:
-        yield "half precision", f"a table in {held.dtype if held.dtype in tables.HALF else HALVES[bits(held.values)]}"
-    reading = tables.read(held, rope)
+        yield (
+            "half precision",
+            f"a table in {buffer.dtype if buffer.dtype in tables.HALF else HALVES[bits(buffer.values)]}",
+        )
+    reading = tables.read(buffer, rope)
     if reading.spread > 8.0 * noise:
         yield "uninitialised", "cos^2 + sin^2 is not the same everywhere: uninitialised or overwritten"
         return
     if abs(reading.factor / rope.attention_factor - 1.0) > 4.0 * noise:
-        yield "attention factor", _factor(reading.factor, rope)
-    yield from _of_rows(held, rope, reading, noise)
-    if held.is_whole and context is not None and 1 < len(held.values) < context:
-        yield "too short", f"the table ends after {len(held.values)} positions, and the context is {context}"
-    if None not in (held.pairing, rope.pairing) and held.pairing != rope.pairing:
-        said = "its columns are ordered for" if held.is_whole else "the model turns by"
-        yield "pairing", f"{said} pairing {held.pairing!r}, and {rope.pairing!r} is meant"
+        yield "attention factor", _describe_factor(reading.factor, rope)
+    yield from _check_rows(buffer, rope, reading, noise)
+    if buffer.is_whole and context is not None and 1 < len(buffer.values) < context:
+        yield "too short", f"the table ends after {len(buffer.values)} positions, and the context is {context}"
+    if None not in (buffer.pairing, rope.pairing) and buffer.pairing != rope.pairing:
+        said = "its columns are ordered for" if buffer.is_whole else "the model turns by"
+        yield "pairing", f"{said} pairing {buffer.pairing!r}, and {rope.pairing!r} is meant"
 
 
-def _of_rows(held: Held, rope: Rope, reading: tables.Reading, noise: float) -> Iterator[tuple[str, str]]:
-    """What is wrong with the frequencies of a table, or else with single rows."""
-    if len(held.values) == 1:
-        if np.any(np.abs(held.rows(0) / reading.factor - 1.0) > 8.0 * noise):
+def _check_rows(buffer: Buffer, rope: Rope, reading: tables.Reading, noise: float) -> Iterator[tuple[str, str]]:
+    """Yield faults of the frequencies of a table, or else of single rows."""
+    if len(buffer.values) == 1:
+        if np.any(np.abs(buffer.rows(0) / reading.factor - 1.0) > 8.0 * noise):
             yield "rows", "the only row is not that of position 0"
         yield "too short", "the table has one row, and one row tells no frequencies"
-    elif held.blocks != rope.n_blocks:
-        yield "width", _width(reading.frequencies, rope)
+    elif buffer.blocks != rope.n_blocks:
+        yield "width", _describe_width(reading.frequencies, rope)
     elif reading.start:
         yield "rows", f"the first row is not that of position 0, but of position {reading.start}"
-    elif _is_other(reading, rope) and _stretched(reading.frequencies, rope) is None:
-        yield from _unlike(reading.frequencies, rope, reading.allowed, "")
-    elif unlike := tables.rows_unlike(held, reading, noise):
+    elif _differs(reading, rope) and _find_stretched(reading.frequencies, rope) is None:
+        yield from _describe_difference(reading.frequencies, rope, reading.allowed, "")
+    elif unlike := tables.rows_unlike(buffer, reading, noise):
         yield unlike
 
 
-def _is_other(reading: tables.Reading, rope: Rope) -> bool:
+def _differs(reading: tables.Reading, rope: Rope) -> bool:
     return bool(np.any(np.abs(reading.frequencies - np.asarray(rope.frequencies)) > reading.allowed))
 
 
-def _unlike(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtype: str) -> Iterator[tuple[str, str]]:
-    """What is wrong with as many frequencies as there should be; those that were read from a table have no dtype."""
+def _describe_difference(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtype: str) -> Iterator[tuple[str, str]]:
+    """Yield faults of as many frequencies as there should be; those that were read from a table have no dtype."""
     expected = np.asarray(rope.frequencies)
     for width, name in HALVES.items():
         if np.all(np.abs(found - rounded(expected, width)) <= allowed):
@@ -318,7 +321,7 @@ def _unlike(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtype: str) -> I
             return
     narrow = dtype in tables.HALF or (bool(dtype) and bits(found) in HALVES)
     room = np.maximum(allowed, (_NARROW if narrow else 0.0) * np.abs(expected))
-    likeness = _likeness(found, rope, room, whole_turns=not dtype)
+    likeness = _name_mistake(found, rope, room, whole_turns=not dtype)
     is_near = bool(np.all(np.abs(found - expected) <= 0.2 * np.abs(expected)))
     if narrow:
         kind = dtype if dtype in tables.HALF else HALVES[bits(found)]
@@ -333,7 +336,7 @@ def _unlike(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtype: str) -> I
         )
 
 
-def _likeness(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_turns: bool) -> str:
+def _name_mistake(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_turns: bool) -> str:
     for mistake in mistakes(rope):
         if mistake.frequencies.shape != found.shape:
             continue
@@ -346,7 +349,7 @@ def _likeness(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_turns
     return f"they are {what}" if what else ""
 
 
-def _width(found: np.ndarray, rope: Rope) -> str:
+def _describe_width(found: np.ndarray, rope: Rope) -> str:
     meant = rope.n_blocks
     text = f"{found.size} frequencies, for {2 * found.size} features of a head, and {meant} are meant, for {2 * meant}"
     if rope.head_dim is not None and 2 * found.size == rope.head_dim > 2 * meant:
@@ -357,7 +360,7 @@ def _width(found: np.ndarray, rope: Rope) -> str:
     return f"{text} ({what})" if what else text
 
 
-def _factor(found: float, rope: Rope) -> str:
+def _describe_factor(found: float, rope: Rope) -> str:
     meant = rope.attention_factor
     known = {
         "it was left out": 1.0,
@@ -371,8 +374,8 @@ def _factor(found: float, rope: Rope) -> str:
     return f"attention factor {found:.6g}, and {meant:.6g} is meant{like}"
 
 
-def _stretched(found: np.ndarray, rope: Rope) -> Rope | None:
-    """The Rope of a dynamic scheme that has turned to a longer text, which is its work; None for anything else."""
+def _find_stretched(found: np.ndarray, rope: Rope) -> Rope | None:
+    """Return the Rope of a dynamic scheme that a longer text has stretched, as it should; None for anything else."""
     parameters, expected = rope.source.rope_parameters, np.asarray(rope.frequencies)
     if parameters.get("rope_type") != "dynamic" or "alpha" in parameters or not 1 < expected.size == found.size:
         return None
@@ -384,9 +387,9 @@ def _stretched(found: np.ndarray, rope: Rope) -> Rope | None:
     return replace(rope, frequencies=ladder) if is_ladder else None
 
 
-def _first_off(held: Held, rope: Rope, context: int | None) -> int | None:
-    """The first position at which frequencies alone put a cos or sin off by more than 1e-3."""
-    factor = rope.attention_factor if held.attention_factor is None else held.attention_factor
-    if held.blocks != rope.n_blocks:
+def _find_first_off(buffer: Buffer, rope: Rope, context: int | None) -> int | None:
+    """Return the first position at which frequencies alone put a cos or sin off by more than 1e-3."""
+    factor = rope.attention_factor if buffer.attention_factor is None else buffer.attention_factor
+    if buffer.blocks != rope.n_blocks:
         return 0 if abs(factor - rope.attention_factor) > _EXCEEDS else 1
-    return tables.first_turn_off(held.values, factor, rope, _EXCEEDS, _UNBOUNDED if context is None else context)
+    return tables.first_turn_off(buffer.values, factor, rope, _EXCEEDS, _UNBOUNDED if context is None else context)

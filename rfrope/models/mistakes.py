@@ -11,7 +11,7 @@ import numpy as np
 
 from rfrope.models.rope_parameters import from_rope_parameters
 from rfrope.rotation.rope import Rope
-from rfrope.scaling.records import ladder
+from rfrope.scaling.registry import ladder
 
 _BASES = (10_000.0, 500_000.0, 1_000_000.0)
 _LADDER = 1e-5  # how far, relatively, a ladder may be from its base
@@ -26,11 +26,11 @@ class Mistake:
 
 
 def mistakes(rope: Rope) -> Iterator[Mistake]:
-    """Sets that are not those of a Rope, the likeliest first."""
+    """Yield sets that are not those of a Rope, the likeliest first."""
     frequencies = np.asarray(rope.frequencies, dtype=np.float64)
     parameters = rope.source.rope_parameters
     if parameters and rope.head_dim is not None and parameters["rope_type"] != "axial":
-        yield from _of_scheme(rope, dict(parameters), frequencies)
+        yield from _change_scheme(rope, dict(parameters), frequencies)
     yield Mistake("the frequencies in reverse order", frequencies[::-1])
     with np.errstate(divide="ignore"):
         yield Mistake("their reciprocals (periods over 2 pi)", 1.0 / frequencies)
@@ -39,18 +39,18 @@ def mistakes(rope: Rope) -> Iterator[Mistake]:
     yield Mistake("the frequencies with the other sign: it turns the other way", -frequencies)
 
 
-def _of_scheme(rope: Rope, parameters: dict[str, Any], frequencies: np.ndarray) -> Iterator[Mistake]:
+def _change_scheme(rope: Rope, parameters: dict[str, Any], frequencies: np.ndarray) -> Iterator[Mistake]:
     base, part, name = parameters["rope_theta"], parameters.get("partial_rotary_factor", 1.0), parameters["rope_type"]
     if name != "default":
-        yield from _made(rope, f"the plain ladder: the scheme {name!r} was left out", {"rope_theta": base}, part)
+        yield from _make(rope, f"the plain ladder: the scheme {name!r} was left out", {"rope_theta": base}, part)
     for other in _BASES:
         if other != base:
-            yield from _made(
+            yield from _make(
                 rope, f"those of base {other:g} instead of {base:g}", parameters | {"rope_theta": other}, part
             )
             plain = {"rope_theta": other}
-            yield from _made(rope, f"the plain ladder of base {other:g} instead of {base:g}", plain, part)
-    yield from _other_values(rope, parameters, part)
+            yield from _make(rope, f"the plain ladder of base {other:g} instead of {base:g}", plain, part)
+    yield from _change_values(rope, parameters, part)
     blocks, width = frequencies.size, 2 * frequencies.size
     index = np.arange(blocks)
     wide = ladder(rope.head_dim or width, base)[:blocks]
@@ -66,15 +66,15 @@ def _of_scheme(rope: Rope, parameters: dict[str, Any], frequencies: np.ndarray) 
         yield Mistake("exponents that reach 1 (linspace with both ends)", base ** (-index / (blocks - 1.0)))
 
 
-def _other_values(rope: Rope, parameters: dict[str, Any], part: float) -> Iterator[Mistake]:
-    """The scheme with values that are often wrong, and other schemes with its factor."""
+def _change_values(rope: Rope, parameters: dict[str, Any], part: float) -> Iterator[Mistake]:
+    """Yield the scheme with values that are often wrong, and other schemes with its factor."""
     name, factor, context = parameters["rope_type"], parameters.get("factor"), rope.context
     plain = {"rope_theta": parameters["rope_theta"]}
     original = parameters.get("original_max_position_embeddings", context)
     if factor is not None and factor > 1.0:
         for other in ("linear", "ntk"):
             if other != name:
-                yield from _made(
+                yield from _make(
                     rope,
                     f"those of {other!r} instead of {name!r}",
                     plain | {"rope_type": other, "factor": factor},
@@ -82,32 +82,32 @@ def _other_values(rope: Rope, parameters: dict[str, Any], part: float) -> Iterat
                 )
         if name != "yarn" and original is not None:
             yarn = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
-            yield from _made(rope, f"those of 'yarn' instead of {name!r}", plain | yarn, part)
+            yield from _make(rope, f"those of 'yarn' instead of {name!r}", plain | yarn, part)
         if name != "dynamic":
-            yield from _made(rope, "those of the factor applied twice", parameters | {"factor": factor * factor}, part)
-    yield from _other_originals(rope, parameters, part)
+            yield from _make(rope, "those of the factor applied twice", parameters | {"factor": factor * factor}, part)
+    yield from _change_originals(rope, parameters, part)
 
 
-def _other_originals(rope: Rope, parameters: dict[str, Any], part: float) -> Iterator[Mistake]:
-    """Another original context, another ramp, the other list."""
+def _change_originals(rope: Rope, parameters: dict[str, Any], part: float) -> Iterator[Mistake]:
+    """Yield the scheme with another original context, another ramp, the other list."""
     name, context = parameters["rope_type"], rope.context
     original = parameters.get("original_max_position_embeddings", context)
     if name == "yarn":
         truncate = not parameters.get("truncate", True)
-        yield from _made(rope, f"those of truncate {str(truncate).lower()}", parameters | {"truncate": truncate}, part)
+        yield from _make(rope, f"those of truncate {str(truncate).lower()}", parameters | {"truncate": truncate}, part)
     if name in ("yarn", "llama3"):
         for other in (context, 2048, 4096, 8192, 32768):
             if other is not None and other != original:
                 changed = parameters | {"original_max_position_embeddings": other}
                 text = f"those of original_max_position_embeddings {other} instead of {original}"
-                yield from _made(rope, text, changed, part)
+                yield from _make(rope, text, changed, part)
     if name == "longrope":
         swapped = parameters | {"short_factor": parameters["long_factor"], "long_factor": parameters["short_factor"]}
-        yield from _made(rope, "those of longrope's other list, of short for long texts or the reverse", swapped, part)
+        yield from _make(rope, "those of longrope's other list, of short for long texts or the reverse", swapped, part)
 
 
-def _made(rope: Rope, name: str, parameters: dict[str, Any], part: float) -> Iterator[Mistake]:
-    """One set, where such values make one."""
+def _make(rope: Rope, name: str, parameters: dict[str, Any], part: float) -> Iterator[Mistake]:
+    """Yield the set that such values make, if they make one."""
     assert rope.head_dim is not None  # set by every Rope
     parameters = {key: value for key, value in parameters.items() if "section" not in key and "interleaved" not in key}
     is_whole = rope.source.rope_parameters["rope_type"] == "proportional" and "rope_type" not in parameters

@@ -9,18 +9,18 @@ from typing import Any
 from rfrope._core import capacity
 from rfrope._core.arguments import among, show, whole
 from rfrope._core.array import placed
-from rfrope.models import own
-from rfrope.rotation.rope import Rope, of
-from rfrope.scaling import records
+from rfrope.models import kernel_scheme
+from rfrope.rotation.provenance import ModelPart, Provenance
+from rfrope.rotation.rope import Rope
+from rfrope.scaling import registry
 
 DEFAULT_THETA = 10_000.0
-KEYS = records.KEYS | own.KEYS
-SCHEMES = (*records.SCHEMES, own.SCHEME)
+KEYS = registry.KEYS | kernel_scheme.KEYS
+SCHEMES = (*registry.records(), kernel_scheme.SCHEME)
 NAMES = tuple(record.name for record in SCHEMES if " " not in record.name)
 _ALIASES = {alias: record.name for record in SCHEMES for alias in record.aliases}
 _WORDS = (*NAMES, *_ALIASES)
 _RECORDS = {record.name: record for record in SCHEMES}
-_PLAIN = {str, int, float, bool, list}  # kinds of values that are no dict, looked up first
 
 
 def from_rope_parameters(
@@ -35,7 +35,7 @@ def from_rope_parameters(
     device: Any = None,
     dtype: Any = None,
 ) -> Rope:
-    """Rope that a model's ``rope_parameters`` (or older ``rope_scaling``) stand for.
+    """Return the Rope that a model's ``rope_parameters`` (or older ``rope_scaling``) stand for.
 
     Parameters
     ----------
@@ -90,46 +90,82 @@ def from_rope_parameters(
     ValueError: rope_parameters holds 'factors', which is unknown; expected for 'linear': factor, rope_theta, \
 partial_rotary_factor, mrope_section, mrope_interleaved
     """
-    head_dim = capacity.count("head_dim", head_dim, 1, each=32.0)
     context = None if max_position_embeddings is None else whole("max_position_embeddings", max_position_embeddings, 1)
     if seq_len is not None:
         whole("seq_len", seq_len, 1)
-    name, values = read(rope_parameters, rope_theta=rope_theta, partial_rotary_factor=partial_rotary_factor)
-    made = _record(name).make(values, head_dim, context, seq_len)
-    _check_sections(values, made.n_blocks)
-    return of(
-        made,
-        frequencies=placed(made.frequencies, xp, device, dtype),
-        head_dim=max(head_dim, made.rotary_dim),
-        sections=values.get("mrope_section"),
-        interleaved=values.get("mrope_interleaved", False) if "mrope_section" in values else False,
+    return make_rope(
+        *read_scheme(rope_parameters, rope_theta, partial_rotary_factor),
+        head_dim=head_dim,
         context=context,
-        source=replace(made.source, rope_parameters={"rope_type": name.partition(" ")[0], **values}),
+        seq_len=seq_len,
+        placed_by=(xp, device, dtype),
     )
 
 
-def read(
-    rope_parameters: Mapping[str, Any] | None,
+def make_rope(
+    scheme: registry.Scheme,
+    values: dict[str, Any],
     *,
+    head_dim: int,
+    context: int | None,
+    seq_len: int | None,
+    placed_by: tuple[Any, Any, Any],
+    pairing: str | None = "half",
+    order: str | None = None,
+    model: ModelPart | None = None,
+) -> Rope:
+    """Return the Rope of a scheme and its checked values.
+
+    Parameters
+    ----------
+    scheme, values
+        From `read_scheme`.
+    head_dim, context, seq_len
+        As `from_rope_parameters` takes them, checked.
+    placed_by : tuple
+        Library, device and dtype of the frequencies.
+    pairing : str or None
+        The Rope's.
+    order : {"interleaved", "own"} or None
+        How sections are dealt out, whatever the values say; "own" is in no order that a Rope has.
+    model : ModelPart, optional
+        The place in a config.
+    """
+    head_dim = capacity.count("head_dim", head_dim, 1, each=32.0)
+    made = scheme.make(values, head_dim, context, seq_len)
+    frequencies, factor = made
+    sections = values.get("mrope_section")
+    if sections is not None and sum(sections) != frequencies.size:
+        raise ValueError(
+            f"rope_parameters['mrope_section'] is {show(sections)}, which sums to {sum(sections)}; expected "
+            f"{frequencies.size}, the number of frequencies"
+        )
+    sections = None if order == "own" else sections
+    source = made.source if isinstance(made, Rope) else Provenance()
+    parameters = {"rope_type": scheme.name.partition(" ")[0], **values}
+    return Rope(
+        placed(frequencies, *placed_by),
+        pairing=pairing,
+        head_dim=max(head_dim, 2 * frequencies.size),
+        attention_factor=factor,
+        sections=sections,
+        interleaved=sections is not None and (order == "interleaved" or values.get("mrope_interleaved", False)),
+        context=context,
+        source=replace(source, rope_parameters=parameters, model=model or source.model),
+    )
+
+
+def read_scheme(
+    rope_parameters: Mapping[str, Any] | None,
     rope_theta: float | None = None,
     partial_rotary_factor: float | None = None,
-) -> tuple[str, dict[str, Any]]:
-    """Return the scheme's name and its checked values, with ``rope_theta`` and ``partial_rotary_factor`` filled in."""
-    if not isinstance(rope_parameters, Mapping | None):
-        raise TypeError(f"rope_parameters is {show(rope_parameters)}; expected a dict or None")
-    given = {key: value for key, value in (rope_parameters or {}).items() if value is not None}
-    if strange := [key for key in given if not isinstance(key, str)]:
-        raise TypeError(f"rope_parameters holds the key {show(strange[0])}; expected names of parameters")
+) -> tuple[registry.Scheme, dict[str, Any]]:
+    """Return a scheme and its checked values, with ``rope_theta`` and ``partial_rotary_factor`` filled in."""
+    given = _read_keys({} if rope_parameters is None else rope_parameters)
     if "xdrope_section" in given:
-        given = _renamed(given, "xdrope_section", "mrope_section")
-    nested = [str(key) for key, value in given.items() if type(value) not in _PLAIN and isinstance(value, Mapping)]
-    if nested:
-        raise ValueError(
-            f"rope_parameters holds a dict for each of {', '.join(nested)}; expected one dict: pass "
-            f"rope_parameters[{show(nested[0])}], or the whole config to rfrope.from_config"
-        )
-    name = _scheme_of(given)
-    _check_keys(name, given)
+        given = _rename(given, "xdrope_section", "mrope_section")
+    scheme = _pop_scheme(given)
+    _check_keys(scheme, given)
     values = {key: KEYS[key](f"rope_parameters[{key!r}]", value) for key, value in given.items() if key in KEYS}
     for key, default, beside in (
         ("rope_theta", DEFAULT_THETA, rope_theta),
@@ -142,10 +178,30 @@ def read(
                     f"{key} is {beside}, but rope_parameters[{key!r}] is {values[key]}; expected one of them, or equal"
                 )
         values.setdefault(key, default)
-    return name, values
+    return scheme, values
 
 
-def _renamed(given: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+def _read_keys(rope_parameters: Any) -> dict[str, Any]:
+    """Return the keys that hold something, or say why that is no dict of a scheme."""
+    if not isinstance(rope_parameters, Mapping):
+        raise TypeError(f"rope_parameters is {show(rope_parameters)}; expected a dict or None")
+    given, nested = {}, []
+    for key, value in rope_parameters.items():
+        if not isinstance(key, str):
+            raise TypeError(f"rope_parameters holds the key {show(key)}; expected names of parameters")
+        if isinstance(value, Mapping):
+            nested.append(key)
+        if value is not None:
+            given[key] = value
+    if nested:
+        raise ValueError(
+            f"rope_parameters holds a dict for each of {', '.join(nested)}; expected one dict: pass "
+            f"rope_parameters[{show(nested[0])}], or the whole config to rfrope.from_config"
+        )
+    return given
+
+
+def _rename(given: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     value = KEYS[new](f"rope_parameters[{old!r}]", given[old])
     if new in given and KEYS[new](f"rope_parameters[{new!r}]", given[new]) != value:
         raise ValueError(
@@ -155,7 +211,8 @@ def _renamed(given: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     return {key: kept for key, kept in given.items() if key != old} | {new: value}
 
 
-def _scheme_of(given: dict[str, Any]) -> str:
+def _pop_scheme(given: dict[str, Any]) -> registry.Scheme:
+    """Take the scheme's name out of a dict, and return its record."""
     named = {}
     for key in ("rope_type", "type"):
         value = given.pop(key, None)
@@ -165,40 +222,27 @@ def _scheme_of(given: dict[str, Any]) -> str:
             raise ValueError(f"rope_parameters[{key!r}] is {show(value)}{among(value, _WORDS)}{hint}")
         if value is not None:
             named[key] = _ALIASES.get(value, value)
-    if len(set(named.values())) > 1:
+    if len(named) > 1 and named["rope_type"] != named["type"]:
         raise ValueError(
             f"rope_parameters['rope_type'] is {show(named['rope_type'])}, but rope_parameters['type'] is "
             f"{show(named['type'])}; expected one of them, or the same scheme"
         )
     name = next(iter(named.values()), "default")
-    return "dynamic with alpha" if name == "dynamic" and "alpha" in given else name
+    return _RECORDS["dynamic with alpha" if name == "dynamic" and "alpha" in given else name]
 
 
-def _record(name: str) -> records.Scheme:
-    return _RECORDS[name]
-
-
-def _check_keys(name: str, given: dict[str, Any]) -> None:
-    record = _record(name)
+def _check_keys(record: registry.Scheme, given: dict[str, Any]) -> None:
+    name = record.name
     for key in given:
-        if key in record.known or key in record.idle:
+        if key in record.known or key in record.ignored:
             continue
-        others = [other for other in NAMES if key in _record(other).known]
+        others = [other for other in NAMES if key in _RECORDS[other].known]
         others += ["dynamic"] if key == "alpha" else []
         which = f"which '{name}' does not use ({', '.join(others)} would)" if others else "which is unknown"
         raise ValueError(
             f"rope_parameters holds {show(key)}, {which}; expected for '{name}': {', '.join(record.known)}"
             + (": say which scheme it is with rope_type" if others and name == "default" else "")
         )
-    missing = [key for key in record.required if key not in given]
-    if missing:
+    if not given.keys() >= set(record.required):
+        missing = [key for key in record.required if key not in given]
         raise ValueError(f"rope_parameters lacks {', '.join(missing)}; '{name}' needs {', '.join(record.required)}")
-
-
-def _check_sections(values: dict[str, Any], n_blocks: int) -> None:
-    sections = values.get("mrope_section")
-    if sections is not None and sum(sections) != n_blocks:
-        raise ValueError(
-            f"rope_parameters['mrope_section'] is {show(sections)}, which sums to {sum(sections)}; expected "
-            f"{n_blocks}, the number of frequencies"
-        )

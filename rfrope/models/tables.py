@@ -1,4 +1,4 @@
-"""What a table of cos and sin says: its frequencies, its attention factor, its precision, and where it goes wrong."""
+"""Tables of cos and sin: their frequencies, attention factor and precision, and the rows that are wrong."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rfrope.models.held import Held
+from rfrope.models.buffers import Buffer
 from rfrope.rotation.rope import Rope
 
 ROUNDED = 4e-6  # relative: what exponents in float32 cost at a base of 1e9
@@ -23,7 +23,7 @@ _DENSE, _SPARSE = 512, 256  # rows that are looked at: the first ones, and some 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What a table says.
+    """Numbers read from a table.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Reading:
 
 
 def bits(values: np.ndarray) -> int:
-    """Bits of the mantissa that hold all of some numbers: 8, 11 or 53."""
+    """Return the bits of the mantissa that hold all of some numbers: 8, 11 or 53."""
     mantissas = np.abs(np.frexp(values[..., :_DENSE].astype(np.float64))[0])
     return next((width for width in HALVES if np.all(mantissas * 2.0**width % 1.0 == 0.0)), 53)
 
@@ -61,53 +61,53 @@ def rounded(values: np.ndarray, width: int) -> np.ndarray:
     return np.asarray(np.ldexp(np.round(mantissas * 2.0**width) / 2.0**width, exponents))
 
 
-def noise(held: Held) -> float:
-    """How far rounding puts cos and sin off."""
-    if held.dtype in HALF:
-        return _NOISE[8 if held.dtype == "bfloat16" else 11]
-    return _NOISE.get(bits(held.values[_looked_at(held)]), FINE)
+def noise(buffer: Buffer) -> float:
+    """Return the error of cos and sin by rounding."""
+    if buffer.dtype in HALF:
+        return _NOISE[8 if buffer.dtype == "bfloat16" else 11]
+    return _NOISE.get(bits(buffer.values[_looked_at(buffer)]), FINE)
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether frequencies are equal but for rounding to float32, and but for what turns nothing."""
+    """Return True for frequencies that are equal up to rounding to float32, apart from those that turn nothing."""
     return bool(np.all(np.abs(found - expected) <= ROUNDED * np.abs(expected) + TINY))
 
 
-def read(held: Held, rope: Rope) -> Reading:
+def read(buffer: Buffer, rope: Rope) -> Reading:
     """Read a table; one row alone tells no frequencies, and those here are 0."""
-    rows = held.rows(_looked_at(held))
+    rows = buffer.rows(_looked_at(buffer))
     size = np.abs(rows)
     factor, spread = float(np.median(size)), 0.0
     if factor > 0.0:
         spread = float(np.max(np.abs(size / factor - 1.0)))
-    frequencies, last = _frequencies(held)
-    allowed = np.zeros(held.blocks)
-    if held.blocks == rope.n_blocks:
-        allowed = ROUNDED * np.abs(np.asarray(rope.frequencies)) + 4.0 * noise(held) / last
-    return Reading(frequencies, allowed, factor, spread, _start(rows[0], factor, frequencies, noise(held)), last)
+    frequencies, last = _frequencies(buffer)
+    allowed = np.zeros(buffer.blocks)
+    if buffer.blocks == rope.n_blocks:
+        allowed = ROUNDED * np.abs(np.asarray(rope.frequencies)) + 4.0 * noise(buffer) / last
+    return Reading(frequencies, allowed, factor, spread, _start(rows[0], factor, frequencies, noise(buffer)), last)
 
 
-def _looked_at(held: Held) -> np.ndarray:
-    length = len(held.values)
+def _looked_at(buffer: Buffer) -> np.ndarray:
+    length = len(buffer.values)
     far = np.minimum(np.geomspace(1, max(1, length - 1), _SPARSE).astype(int), length - 1)
     return np.unique(np.concatenate([np.arange(min(length, _DENSE)), far]))
 
 
-def _frequencies(held: Held) -> tuple[np.ndarray, int]:
-    """Turns between rows that are twice as far apart each time, and the last distance."""
-    if len(held.values) < 2:
-        return np.zeros(held.blocks), 1
-    first, found, apart = held.rows(0), np.zeros(held.blocks), 1
+def _frequencies(buffer: Buffer) -> tuple[np.ndarray, int]:
+    """Return turns between rows that are twice as far apart each time, and the last distance."""
+    if len(buffer.values) < 2:
+        return np.zeros(buffer.blocks), 1
+    first, found, apart = buffer.rows(0), np.zeros(buffer.blocks), 1
     reach = 1
-    while apart < min(len(held.values), _FAR + 1):
-        turned = np.angle(held.rows(apart) * np.conj(first)) - found * apart
+    while apart < min(len(buffer.values), _FAR + 1):
+        turned = np.angle(buffer.rows(apart) * np.conj(first)) - found * apart
         found = found + (turned - 2.0 * np.pi * np.round(turned / (2.0 * np.pi))) / apart
         reach, apart = apart, 2 * apart
     return found, reach
 
 
 def _start(first: np.ndarray, factor: float, frequencies: np.ndarray, rounding: float) -> int:
-    """Position of the first row, if it is one of a few."""
+    """Return the position of the first row, if it is one of a few, else 0."""
     if factor == 0.0:
         return 0
     for position in range(_DENSE):
@@ -120,18 +120,18 @@ def _exact(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(1j * np.multiply.outer(positions.astype(np.float64), frequencies)))
 
 
-def rows_unlike(held: Held, reading: Reading, rounding: float) -> tuple[str, str] | None:
-    """What is wrong with rows though their frequencies are right: positions or phases in half precision, or others."""
+def rows_unlike(buffer: Buffer, reading: Reading, rounding: float) -> tuple[str, str] | None:
+    """Return the fault of rows whose frequencies are right: positions or phases in half precision, or another."""
     unlike = [
-        start + np.flatnonzero(np.any(_unlike(held, np.arange(start, stop), reading, rounding), axis=1))
-        for start in range(0, len(held.values), _ROWS)
-        for stop in [min(start + _ROWS, len(held.values))]
+        start + np.flatnonzero(np.any(_unlike(buffer, np.arange(start, stop), reading, rounding), axis=1))
+        for start in range(0, len(buffer.values), _ROWS)
+        for stop in [min(start + _ROWS, len(buffer.values))]
     ]
     found = np.concatenate(unlike)
     if not found.size:
         return None
-    at, frequencies = _looked_at(held), reading.frequencies
-    rows, off = held.rows(at) / reading.factor, _unlike(held, at, reading, rounding)
+    at, frequencies = _looked_at(buffer), reading.frequencies
+    rows, off = buffer.rows(at) / reading.factor, _unlike(buffer, at, reading, rounding)
     phases = np.multiply.outer(at.astype(np.float64), np.abs(frequencies))
     allowed = 4.0 * rounding + 2.0 * ROUNDED * phases + at[:, None] * reading.allowed
     for width, name in HALVES.items():
@@ -143,26 +143,26 @@ def rows_unlike(held: Held, reading: Reading, rounding: float) -> tuple[str, str
         is_near = np.all(apart <= allowed + phases * 2.0**-width)  # where phases are large, near says little
         if is_near and np.sum((apart <= allowed)[off]) > 0.9 * np.sum(off) > 0.0:
             return "half precision", f"phases rounded to {name}"
-    return "rows", f"{found.size} of {len(held.values)} rows are not those of their positions, first at {found[0]}"
+    return "rows", f"{found.size} of {len(buffer.values)} rows are not those of their positions, first at {found[0]}"
 
 
-def _unlike(held: Held, at: np.ndarray, reading: Reading, rounding: float) -> np.ndarray:
-    """Where rows are not what the table's own frequencies make, with phases in float32."""
+def _unlike(buffer: Buffer, at: np.ndarray, reading: Reading, rounding: float) -> np.ndarray:
+    """Return where rows are not what the table's own frequencies make, with phases in float32."""
     positions = at.astype(np.float64)
     phases = np.multiply.outer(positions, np.abs(reading.frequencies))
     allowed = 4.0 * rounding * (1.0 + positions[:, None] / reading.reach) + _PHASES * phases
-    return np.asarray(np.abs(held.rows(at) / reading.factor - _exact(at, reading.frequencies)) > allowed)
+    return np.asarray(np.abs(buffer.rows(at) / reading.factor - _exact(at, reading.frequencies)) > allowed)
 
 
-def first_off(held: Held, rope: Rope, allowed: float) -> int | None:
-    """The first row at which a cos or sin is off by more than that."""
-    if len(held.values) == 1:  # position 0 alone, where every column is 1
-        return 0 if np.max(np.abs(held.rows(0) - rope.attention_factor)) > allowed else None
-    if held.blocks != rope.n_blocks:
+def first_off(buffer: Buffer, rope: Rope, allowed: float) -> int | None:
+    """Return the first row at which a cos or sin is off by more than that."""
+    if len(buffer.values) == 1:  # position 0 alone, where every column is 1
+        return 0 if np.max(np.abs(buffer.rows(0) - rope.attention_factor)) > allowed else None
+    if buffer.blocks != rope.n_blocks:
         return 1
     frequencies = np.asarray(rope.frequencies)
-    for start in range(0, len(held.values), _ROWS):
-        found = held.rows(slice(start, start + _ROWS))
+    for start in range(0, len(buffer.values), _ROWS):
+        found = buffer.rows(slice(start, start + _ROWS))
         wanted = rope.attention_factor * _exact(np.arange(start, start + len(found)), frequencies)
         if np.any(off := _is_off(found - wanted, allowed)):
             return start + int(np.argmax(off))
@@ -170,7 +170,7 @@ def first_off(held: Held, rope: Rope, allowed: float) -> int | None:
 
 
 def first_turn_off(found: np.ndarray, factor: float, rope: Rope, allowed: float, limit: int) -> int | None:
-    """The first position below a limit at which a cos or sin of frequencies is off by more than that."""
+    """Return the first position below a limit at which a cos or sin of frequencies is off by more than that."""
     expected = np.asarray(rope.frequencies)
     room = allowed - abs(factor - rope.attention_factor)
     if room < 0.0:
@@ -191,5 +191,5 @@ def first_turn_off(found: np.ndarray, factor: float, rope: Rope, allowed: float,
 
 
 def _is_off(difference: np.ndarray, allowed: float) -> np.ndarray:
-    """The rows that have a cos or sin that is off by more than that."""
+    """Return the rows that have a cos or sin that is off by more than that."""
     return np.asarray(np.any((np.abs(difference.real) > allowed) | (np.abs(difference.imag) > allowed), axis=1))

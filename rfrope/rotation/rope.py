@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._core import angles, array, blocks, dispatch, pytrees, tensors, texts
-from rfrope._core.arguments import flag, is_several, listed, positive, printable, shape_of, show, whole
+from rfrope._core.arguments import LARGEST, flag, is_several, listed, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.scoring import scores_of
@@ -438,6 +438,12 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
         return value
     if isinstance(value, Rope):
         raise TypeError("frequencies is a Rope; expected an array: dataclasses.replace(rope, ...) changes other fields")
+    if type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1 and bool(value.size):
+        if not np.max(np.abs(value)) <= LARGEST:
+            angles.check_values("frequencies", value, np)
+        value = value.copy()
+        value.flags.writeable = False
+        return value, value.size
     xp, device = array.shared(frequencies=value)
     n_blocks = angles.frequencies(value, xp, device).shape[-2]
     value = array.numbers(value, xp, name="frequencies", device=device)
@@ -462,7 +468,7 @@ def as_provenance(source: Any) -> Provenance:
 
 
 def _checked_context(context: Any) -> int | tuple[int, ...] | None:
-    if is_several(context):
+    if context is not None and type(context) is not int and is_several(context):
         if not len(context):
             raise ValueError("context is empty; expected a number, one number for each axis, or None")
         return tuple(whole(f"context[{axis}]", length, 1) for axis, length in enumerate(context))

@@ -380,7 +380,7 @@ def _rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array |
 
 
 def _comes_in_blocks(x: Array, xp: ModuleType) -> bool:
-    """Whether features are Dask's while all that says how to turn them is NumPy's (`lazy.space_of_constants`)."""
+    """Return whether features are Dask's and all constants NumPy's (`lazy.space_of_constants`)."""
     return xp is np and array.is_lazy(x)
 
 

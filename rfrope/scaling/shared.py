@@ -1,4 +1,4 @@
-"""What all schemes share: how they read frequencies and numbers, and the Rope that they return."""
+"""Steps that all schemes share: reading frequencies and numbers, and making the Rope that they return."""
 
 from __future__ import annotations
 

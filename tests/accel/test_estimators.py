@@ -9,18 +9,10 @@ import concurrent.futures
 import dataclasses
 import itertools
 import math
-import multiprocessing
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 
 import mpmath as mp
 import numpy as np
 import pytest
-from campaign import HANGS, campaign, sparse
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scaled_error
@@ -166,10 +158,6 @@ def test_the_loops_find_pieces_by_the_bits_that_the_tables_are_cut_by():
     assert int(estimator_loops._UPPER) == laws.SIDE * laws.ROW == laws.OCTAVES * laws.PIECES * laws.ROW
 
 
-def test_laws_are_there_without_numba():
-    assert run("import sys, rfrope._accel.laws; print('numba' in sys.modules)").split() == ["False"]
-
-
 def test_a_quantile_that_no_table_fits_is_refused():
     assert laws.table(lambda v: np.sin(1e4 * v)) is None
     assert laws.table(lambda v: np.where(v < 0.1, np.nan, v)) is None
@@ -262,13 +250,6 @@ def test_bits_are_the_same_for_every_number_of_threads_and_every_executor(text, 
         for executor in (map, pool, pool.map):
             for x, y in zip(parts(estimate(text, executor=executor)), expected, strict=True):
                 np.testing.assert_array_equal(x, y)
-
-
-@campaign
-def test_bits_are_the_same_in_other_processes(small_chunks):
-    with concurrent.futures.ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for x, y in zip(parts(estimate(executor=pool)), parts(estimate()), strict=True):
-            np.testing.assert_array_equal(x, y)
 
 
 def test_chunks_of_a_slow_transport_are_short():
@@ -442,26 +423,6 @@ def test_uniforms_are_equal_bit_for_bit(key, start, count, columns, stream, stre
     np.testing.assert_array_equal(found, random.uniforms.generic(key, start, count, columns, **options))
 
 
-KNOWN = [  # Random123's kat_vectors for philox4x32 with 10 rounds
-    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
-    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
-    (
-        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
-        (0xA4093822, 0x299F31D0),
-        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
-    ),
-]
-
-
-@pytest.mark.parametrize(("counter", "key", "words"), KNOWN)
-def test_philox_gives_the_known_answers(counter, key, words):
-    @njit
-    def philox(c, k):
-        return estimator_loops._philox(c[0], c[1], c[2], c[3], k[0], k[1])
-
-    assert philox(np.array(counter, np.uint64), np.array(key, np.uint64)) == words
-
-
 def test_draws_use_them_where_there_are_many(spy):
     rfrope.sample("gaussian", 64, rng=0)
     assert spy == []
@@ -471,89 +432,6 @@ def test_draws_use_them_where_there_are_many(spy):
 
 
 # -- in a process of its own -------------------------------------------------------------------------------------------
-
-SCRIPT = """
-    import sys
-    import numpy as np
-    import rfrope
-    from rfrope import montecarlo
-    from rfrope._core import dispatch
-    q, k = np.random.default_rng(0).standard_normal((2, 3, 1, 16))
-    found = rfrope.estimate_scores(q, k, [-3.0, 0.0, 8.0], "matern(nu=1.5, scale=8)", n_trials=3000, rng=3)
-    values = np.concatenate([v.ravel() for v in (found.mean.value, found.variance.value)])
-    print(dispatch.backend_function(montecarlo._score_sums, "cpu") is not None, *values.tolist())
-"""
-
-
-def run(script: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(script)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=HANGS,
-        check=True,
-    )
-    return done.stdout
-
-
-@pytest.mark.parametrize(
-    ("environment", "compiled"),
-    [({"NUMBA_DISABLE_JIT": "1"}, "False"), ({"NUMBA_NUM_THREADS": "1"}, "True")],
-    ids=["NUMBA_DISABLE_JIT=1", "NUMBA_NUM_THREADS=1"],
-)
-def test_numbas_settings_change_nothing_but_speed(environment, compiled):
-    ran, *values = run(SCRIPT, **environment).split()
-    assert ran == compiled
-    expected = np.concatenate([v.ravel() for v in (estimate().mean.value, estimate().variance.value)])
-    np.testing.assert_allclose(np.array(values, dtype=float), expected, rtol=1e-9, atol=1e-12)
-
-
-def test_import_compiles_nothing_and_imports_no_numba():
-    assert run("import sys, rfrope; print('numba' in sys.modules, 'scipy.special' in sys.modules)").split() == [
-        "False",
-        "False",
-    ]
-
-
-@campaign
-def test_it_compiles_where_no_cache_can_be_written():
-    ran, *_ = run(
-        "import numba.core.caching as c; c.CacheImpl._locator_classes = []\n" + textwrap.dedent(SCRIPT)
-    ).split()
-    assert ran == "True"
-
-
-INTERRUPTED = """
-    import signal, threading
-    import numpy as np
-    import rfrope
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been told to ignore it
-    q, k = np.random.default_rng(0).standard_normal((2, 128))
-    rfrope.estimate_scores(q, k, 1.0, {text!r}, n_trials=4, rng=0)
-    with rfrope.threads(2):
-        print("ready", flush=True)
-        try:
-            rfrope.estimate_scores(q, k, np.arange(9.0), {text!r}, n_trials=2**31, rng=0)
-        except KeyboardInterrupt:
-            print("stopped", threading.active_count(), flush=True)
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals as on POSIX")
-@pytest.mark.parametrize("text", sparse(["gaussian(scale=8)", "matern(nu=0.3, scale=8)"], lambda text: "gauss" in text))
-def test_an_interrupt_stops_it_and_leaves_no_thread(text):
-    """The work would take hours; how soon it stops is measured by `benchmarks.interrupts`."""
-    script = textwrap.dedent(INTERRUPTED.format(text=text))
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout.readline().strip() == "ready"
-            time.sleep(0.5)
-            process.send_signal(signal.SIGINT)
-            assert process.communicate(timeout=HANGS)[0].split() == ["stopped", "1"]
-            assert process.returncode == 0
-        finally:
-            process.kill()
 
 
 def test_memory_does_not_grow_with_the_trials():

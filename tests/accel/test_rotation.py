@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-import inspect
 import itertools
 import math
 import time
-import warnings
 from typing import Any
 
 import numpy as np
@@ -17,18 +14,17 @@ import rotation_calls
 from conftest import library
 from hypothesis import given, settings
 from rotation_calls import (
-    BLOCKS,
     DTYPES,
     EPSILON,
     PAIRINGS,
     SLOW,
-    SMALLEST,
     Call,
     calls,
     check,
     doubles,
     laid,
     numpy_dtype,
+    watched,
     without_backends,
 )
 
@@ -45,37 +41,6 @@ circle = pytest.importorskip("rfrope._accel.cpu.circle", reason=NO_LOOPS, exc_ty
 TWIN_OF = {"rotate": "rotated", "rotate_by_phases": "rotated_by_phases", "rotate_by_table": "rotated_by_table"}
 VARIANTS = ((plans.PIECES, plans.LINES), (plans.APART, plans.LINES))
 TWINS = (turning.rotated, turning._rotated_by_phases, turning._rotated_by_table, turns.cos_sin)
-
-
-@contextlib.contextmanager
-def watched(*, without: tuple[str, ...] = ()):
-    """Note what gave a result, in order; without some of them.
-
-    That is a backend's function by its name ("recorded" before that of an operator of torch), or "at once".
-    """
-    names: list[str] = []
-    find, at_once, of_rope = dispatch.backend_function, turning._at_once(), leaf.Rotator.rotated
-
-    def noting(function, place):
-        bare = function.name
-        right = None if bare in without else find(function, place)
-        label = f"recorded {bare}" if place == "torch" else bare
-        return right and (lambda *arguments: noted(label, right(*arguments)))
-
-    def noted(name, result):
-        if result is not None:
-            names.append(name)
-        return result
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "backend_function", noting)
-        if "at once" in without:
-            patch.setattr(turning, "_at_once", lambda: None)
-            patch.setattr(leaf.Rotator, "rotated", lambda self, *arguments: None)
-        else:
-            patch.setattr(turning, "_at_once", lambda: lambda *a: noted("at once", at_once(*a)))
-            patch.setattr(leaf.Rotator, "rotated", lambda self, *a: noted("at once", of_rope(self, *a)))
-        yield names
 
 
 @pytest.fixture
@@ -101,15 +66,6 @@ def test_a_loop_is_called_again_and_again_so_that_an_interrupt_comes_through(cou
     assert sorted(calls) == [(i, i + 1) for i in range(64)]
 
 
-@pytest.mark.parametrize("function", TWINS, ids=lambda function: function.__name__)
-def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(function):
-    name = function.__name__.lstrip("_")
-    twin = getattr(leaf, name)
-    assert dispatch.backend_function(function, "cpu") is twin
-    assert twin.__name__ == name
-    assert list(inspect.signature(twin).parameters) == list(inspect.signature(function.generic).parameters)
-
-
 def run(call: Call, *, without: tuple[str, ...] = ("at once",), repeat: int = 1) -> list[str]:
     """Make a call with its twin, hold it against the generic function, and return what ran, if there was work."""
     names, size = rotation_calls.run(call, lambda: watched(without=without), repeat=repeat)
@@ -129,47 +85,6 @@ def test_any_call_on_numpy_is_the_generic_call(call):
 def test_any_call_on_torch_is_the_generic_call(call):
     library("torch")
     run(call)
-
-
-@pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("out_pairing", PAIRINGS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("blocks", BLOCKS)
-def test_every_width_type_and_pairing(pairing, out_pairing, dtype, blocks):
-    angles = np.asarray([-7, 0, 131071]), np.random.default_rng(blocks).standard_normal(blocks)
-    options = {"pairing": pairing, "out_pairing": out_pairing, "scale": 1.0, "inverse": False}
-    for layout in ("dense", "offset", "stepped"):
-        for out in ("none", "in place"):
-            shape = (2, 3, 2 * blocks + 6)
-            run(Call("rotate", angles, options, dtype, layout, shape, out, "dense", blocks, 5, False))
-
-
-@pytest.mark.parametrize(
-    ("p_shape", "w_shape"),
-    [
-        ((), (3,)),
-        ((5,), (3,)),
-        ((2, 1, 5), (3,)),
-        ((5, 1), (4, 3, 1)),
-        ((5, 2), (4, 3, 2)),
-        ((5, 2), (2, 1, 3, 2)),
-        ((2, 1, 5, 3), (4, 3, 3)),
-        ((2,), (3, 2)),
-        ((2,), (5, 3, 2)),
-        ((1,), (2, 1, 1, 3, 1)),
-    ],
-)
-def test_tables_and_rotations_of_every_form_of_frequencies(xp, p_shape, w_shape, ran, rng):
-    p, w, x = rng.uniform(-1e6, 1e6, p_shape), rng.standard_normal(w_shape), rng.standard_normal((2, 4, 5, 8))
-    shift = rng.uniform(-9, 9, 3)
-    with without_backends():
-        wanted = [*rfrope.rotation_table(p, w, shift=shift, scale=1.5), rfrope.rotate(x, p, w)]
-    got = [*rfrope.rotation_table(xp(p), xp(w), shift=xp(shift), scale=1.5), rfrope.rotate(xp(x), xp(p), xp(w))]
-    assert (set(ran) - {"at once", "rotated"} == {"cos_sin"}) == (xp.name in ("numpy", "read-only numpy", "torch"))
-    for one, other in zip(got, wanted, strict=True):
-        assert xp.owns(one)
-        assert one.shape == other.shape
-        np.testing.assert_allclose(xp.host(one), other, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("argument", ["shift", "scale"])
@@ -206,26 +121,6 @@ def test_phases_that_are_wider_than_x_are_refused_and_write_nothing(argument):
         with pytest.raises(ValueError, match=r"4|broadcast"):
             call()
         np.testing.assert_array_equal(around, 5.0)
-
-
-def test_out_may_lie_over_the_angles():
-    """The generic function has read them before it writes; so many rows that the loops write before they have read."""
-    rows = 5000
-    calls = [
-        lambda x: rfrope.rotate(x, x[:, 0], rfrope.geometric(4), out=x),
-        lambda x: rfrope.rotate(x, np.arange(rows), x[0, :4], out=x),
-        lambda x: rfrope.rotate(x, np.arange(rows), np.ones(4), shift=x[::-1, :4], out=x),
-        lambda x: rfrope.rotate_by_phases(x, x[:, 4:], out=x),
-        lambda x: rfrope.rotate_by_phases(x, x[::-1, :4], out=x),
-        lambda x: rfrope.rotate_by_table(x, x[:, :4], x[::-1, 4:], out=x),
-        lambda x: rfrope.rotate(x, np.arange(rows), np.ones(4), scale=np.abs(x[-1, 4:]), out=x),
-    ]
-    for call in calls:
-        x = np.random.default_rng(3).standard_normal((rows, 8))
-        with without_backends():
-            wanted = call(x.copy())
-        for _ in range(2):  # the second call is the short way, where there is one
-            np.testing.assert_allclose(call(x.copy()), wanted, rtol=0, atol=1e-13)
 
 
 def test_memory_that_loops_cannot_read_stays_generic(ran, rng):
@@ -305,60 +200,7 @@ def test_the_polynomials_against_mpmath(sin, cos, quarter, largest, bounds):
         assert worst[1] <= bounds[1]
 
 
-def test_given_phases_beyond_the_reach_of_the_polynomials(ran):
-    """Above 2**53 the library's cos and sin are called, and NaN and infinity stay where they are."""
-    u = np.asarray([[2.0**53, 2.0**60, 1e300, 0.5], [np.nan, np.inf, -np.inf, 1.0]])
-    x = np.concatenate([np.ones((2, 4)), np.zeros((2, 4))], axis=-1)
-    got = rfrope.rotate_by_phases(x, u)
-    assert ran == ["rotated_by_phases"]
-    with np.errstate(invalid="ignore"):
-        wanted = np.concatenate([np.cos(u), np.sin(u)], axis=-1)
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-15)
-
-
 # -- NaN and infinity --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("blocks", [3, 16, 21])
-def test_nan_and_infinity_go_where_the_formula_sends_them(dtype, pairing, blocks, ran, rng):
-    d = 2 * blocks + 4
-    x = rng.standard_normal((2 * d, d)).astype(numpy_dtype(dtype))
-    bad = np.array(x)
-    for row in range(2 * d):
-        bad[row, row % d] = (np.nan, np.inf, -np.inf)[row % 3]
-    p, w = np.arange(2 * d) % 7, rfrope.geometric(blocks)  # position 0 too, where sin is 0 and 0 * inf is NaN
-    got, clean = (doubles(rfrope.rotate(v, p, w, pairing=pairing)) for v in (bad, x))
-    assert set(ran) == {"rotated" if dtype == "bfloat16" else "at once"}
-    with without_backends(), warnings.catch_warnings(action="ignore"):
-        wanted = doubles(rfrope.rotate(bad, p, w, pairing=pairing))
-    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
-    np.testing.assert_array_equal(got[np.isinf(wanted)], wanted[np.isinf(wanted)])
-    finite = np.isfinite(wanted)
-    np.testing.assert_array_equal(got[finite], clean[finite])
-    assert np.count_nonzero(~finite) <= 4 * d  # at most the two features of one block in each row
-    np.testing.assert_array_equal(got[:, 2 * blocks :], doubles(bad)[:, 2 * blocks :])
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_rounding_is_to_nearest_even_over_the_whole_range(dtype, ran):
-    """At position 0 features come back as they were: subnormal, largest, signed zero and NaN with any payload."""
-    kind = numpy_dtype(dtype)
-    bits = np.arange(2**16, dtype=np.uint16) if kind.itemsize == 2 else np.arange(0, 2**32, 65521, dtype=np.uint32)
-    x = np.zeros((bits.size // 8, 16), kind)
-    x[:, :8] = bits[: bits.size // 8 * 8].view(kind).reshape(-1, 8)
-    with np.errstate(invalid="ignore"):  # NaN that signals
-        plain = doubles(x)
-    rows = np.isfinite(plain).all(axis=-1)
-    got = rfrope.rotate(x, 0, rfrope.geometric(8))
-    assert ran == ["rotated" if dtype == "bfloat16" else "at once"]
-    np.testing.assert_array_equal(doubles(got)[rows], plain[rows])
-    with without_backends(), warnings.catch_warnings(action="ignore"):
-        wanted = rfrope.rotate(x, 0, rfrope.geometric(8), scale=0.3)
-    scaled = rfrope.rotate(x, 0, rfrope.geometric(8), scale=0.3)
-    np.testing.assert_array_equal(np.isnan(doubles(scaled)), np.isnan(doubles(wanted)))
-    np.testing.assert_allclose(doubles(scaled)[rows], doubles(wanted)[rows], rtol=EPSILON[dtype], atol=SMALLEST[dtype])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

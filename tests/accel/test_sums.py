@@ -6,7 +6,6 @@ import concurrent.futures
 import math
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from rfrope._core import dispatch, sums, turns
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
 loops = pytest.importorskip("rfrope._accel.cpu.sums_loops", reason=NO_LOOPS, exc_type=ImportError)
-leaf = pytest.importorskip("rfrope._accel.cpu.sums", reason=NO_LOOPS, exc_type=ImportError)
+backend = pytest.importorskip("rfrope._accel.cpu.sums", reason=NO_LOOPS, exc_type=ImportError)
 circle = pytest.importorskip("rfrope._accel.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
 compiling = pytest.importorskip("rfrope._accel.cpu.compiling", reason=NO_LOOPS, exc_type=ImportError)
 
@@ -49,7 +48,7 @@ def exact_mean(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
 
 def mean_cos(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     """Mean by the backend."""
-    return leaf.mean_cos(angles_of(lags, omega))
+    return backend.mean_cos(angles_of(lags, omega))
 
 
 def plain_mean(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
@@ -61,7 +60,7 @@ def plain_mean(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
 def kernel_moments(omega: np.ndarray, delta: np.ndarray, quantity: str) -> tuple[np.ndarray, np.ndarray]:
     """Moments by the backend."""
     delta, omega = vectors(delta, omega)
-    return leaf.kernel_moments(omega, delta, quantity)
+    return backend.kernel_moments(omega, delta, quantity)
 
 
 def plain_moments(omega: np.ndarray, delta: np.ndarray, quantity: str) -> tuple[np.ndarray, np.ndarray]:
@@ -75,13 +74,13 @@ def ran(monkeypatch):
     """Names of the paths that were taken, in order."""
     names = []
     for name in ("_grid_sums", "_scattered_sums", "_direct_sums", "_direct_mean", "_direct_moments", "_powers"):
-        right = getattr(leaf, name)
+        right = getattr(backend, name)
 
         def noted(*arguments, name=name, right=right):
             names.append(name.removeprefix("_"))
             return right(*arguments)
 
-        monkeypatch.setattr(leaf, name, noted)
+        monkeypatch.setattr(backend, name, noted)
     return names
 
 
@@ -90,8 +89,8 @@ def ran(monkeypatch):
 
 def looped(omega, lags):
     """Cos and sin of every lag with every frequency, from the loops."""
-    turned = leaf._Turned.from_frequencies(np.asarray(omega, dtype=float).reshape(-1, 1))
-    return np.stack([leaf._phasors(turned, np.asarray([[lag]])) for lag in lags])
+    turned = backend._Turned.from_frequencies(np.asarray(omega, dtype=float).reshape(-1, 1))
+    return np.stack([backend._phasors(turned, np.asarray([[lag]])) for lag in lags])
 
 
 def test_cos_and_sin_of_the_loops_against_mpmath():
@@ -173,8 +172,8 @@ def test_transforms_keep_the_bound(law, axes, kind, ran):
 
 def test_the_mean_at_lag_0_is_1_whatever_a_transform_says(ran, monkeypatch):
     omega, lags = frequencies(LAWS[0], 1, 2**13), grid_of(2048, 1)
-    of_transform = leaf._transformed
-    monkeypatch.setattr(leaf, "_transformed", lambda *a: of_transform(*a) * (1.0 + 1e-12))
+    of_transform = backend._transformed
+    monkeypatch.setattr(backend, "_transformed", lambda *a: of_transform(*a) * (1.0 + 1e-12))
     got = mean_cos(omega, lags)
     assert "grid_sums" in ran
     assert np.all(got[~np.any(lags, axis=1)] == 1.0)
@@ -184,7 +183,7 @@ def test_the_mean_at_lag_0_is_1_whatever_a_transform_says(ran, monkeypatch):
 def test_grids_are_found_in_any_order(axes, indexing):
     lags = grid_of(12, axes, indexing)
     for order in (np.arange(len(lags)), np.arange(len(lags))[::-1], np.random.default_rng(2).permutation(len(lags))):
-        grid = transforms.grid_of(leaf._prepared(lags[order] * 0.3 + 5.0))
+        grid = transforms.grid_of(backend._prepared(lags[order] * 0.3 + 5.0))
         assert [axis.count for axis in grid] == [12] * axes
         assert max(axis.loss for axis in grid) < 1e-14
         rebuilt = np.stack([axis.origin + axis.step * axis.index for axis in grid], axis=-1)
@@ -219,7 +218,7 @@ def test_uniform_axes(values, step, count):
 @campaign
 def test_lags_of_several_blocks_and_many_frequencies(ran, monkeypatch):
     monkeypatch.setattr(transforms, "MODES", 1000)
-    monkeypatch.setattr(leaf, "_DRAWS", 1500)
+    monkeypatch.setattr(backend, "_DRAWS", 1500)
     for axes, side in ((1, 4567), (2, 67)):
         omega, lags = frequencies(LAWS[0], axes, 4000), grid_of(side, axes)
         got = mean_cos(omega, lags)
@@ -287,24 +286,6 @@ def test_without_finufft_sums_are_direct(ran, monkeypatch):
     monkeypatch.setitem(sys.modules, "finufft", None)
     np.testing.assert_allclose(mean_cos(omega, lags), with_it, atol=BOUND / 10)
     assert ran == ["grid_sums", "direct_mean"]
-
-
-def test_without_the_compiler_there_is_no_leaf():
-    code = (
-        "import numpy as np, rfrope\nfrom rfrope import analysis, montecarlo\n"
-        "from rfrope._core import dispatch\n"
-        "assert all(dispatch.backend_function(one, 'cpu') is None for one in dispatch.DISPATCHED.values())\n"
-        "print(analysis.mean_kernel([1.0, 2.0], [0.0, 0.0]))\n"
-        "print(rfrope.estimate_kernel([0.0], 'gaussian', n_samples=10, rng=0).value)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=HANGS,
-        env={"NUMBA_DISABLE_JIT": "1", "PATH": ""},
-    )
-    assert (run.stdout.split(), run.stderr) == (["[1.", "1.]", "[1.]"], "")
 
 
 # -- moments of a kernel -----------------------------------------------------------------------------------------------
@@ -449,19 +430,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), np.array_equal(job(), 
     assert (run.stdout.split(), run.stderr) == (["0", "True"], "")
 
 
-def test_transforms_warn_of_nothing():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        mean_cos(frequencies(LAWS[0], 1, 300), np.arange(2.0**20)[:, None])
-
-
-def test_the_backends_are_declared():
-    for function in (sums.mean_cos, montecarlo._kernel_moments):
-        name = function.__name__.lstrip("_")
-        assert dispatch.backend_place(function, np.ones(2)) == "cpu"
-        assert dispatch.backend_function(function, "cpu") is getattr(leaf, name)
-
-
 def test_chunks_are_those_of_the_schedule(monkeypatch):
     asked, right = [], schedules.draws_in_chunk
     monkeypatch.setattr(schedules, "draws_in_chunk", lambda *arguments: asked.append(arguments) or right(*arguments))
@@ -469,11 +437,6 @@ def test_chunks_are_those_of_the_schedule(monkeypatch):
     ((where, lags, *numbers),) = asked
     assert (where, numbers) == ("cpu", [12, 100, 2, 2])
     np.testing.assert_array_equal(lags, np.ones((12, 2)))
-
-
-def test_loops_compile_where_no_cache_can_be_written():
-    add = compiling.compiled(eval("lambda x: x + 1.0"))  # a function without a file has no place for a cache
-    assert add(1.0) == 2.0
 
 
 # -- memory that starts anywhere ---------------------------------------------------------------------------------------
@@ -513,7 +476,7 @@ def test_moments_by_transforms_are_the_plain_ones_in_order(odd, lags, in_parts, 
 
     if in_parts:
         monkeypatch.setattr(transforms, "plans_of_moments", apart)
-    mean, m2 = leaf._moments(omega, lags[:, None], odd)
+    mean, m2 = backend._moments(omega, lags[:, None], odd)
     assert len(used) == 2 * in_parts
     at = np.r_[0:4, 1000:1004, 4090:4096]
     values = (np.sin if odd else np.cos)(lags[at, None] * omega[:, 0])
@@ -545,7 +508,7 @@ def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(position
     )
     options = {"pairs": "occurring", "q_positions": at, "k_positions": at, "paired": paired, "pairing": "interleaved"}
     arguments = (q + 0.5, k, lags, omega if axes > 1 else omega[:, 0])
-    ran, compiled = [], leaf.sum_occurring_pairs
+    ran, compiled = [], backend.sum_occurring_pairs
     monkeypatch.setitem(
         dispatch._FOUND,
         (*dispatch.CPU.sums, "sum_occurring_pairs"),
@@ -599,7 +562,7 @@ def test_sums_in_any_number_of_tiles(phases, quantity, monkeypatch):
     rng = np.random.default_rng(0)
     omega, lags = rng.standard_normal((5, 1)), rng.uniform(-90.0, 90.0, (23, 1))
     whole = kernel_moments(omega, lags, quantity)
-    monkeypatch.setattr(leaf, "_TILE_PHASES", phases)
+    monkeypatch.setattr(backend, "_TILE_PHASES", phases)
     for found, same, plain in zip(
         kernel_moments(omega, lags, quantity), whole, plain_moments(omega, lags, quantity), strict=True
     ):

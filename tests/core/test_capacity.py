@@ -330,7 +330,7 @@ GREEDY = {
 TOKENS, LAGS = np.ones((1024, 1, 64)), np.ones(2**16)
 # the other public functions, and why they hold little
 MODEST = {
-    "load": "a file asks by its length (tests/test_files.py)",
+    "load": "a file asks by its length (tests/core/test_files.py)",
     "models.conformance": "it makes the same vectors always",
     "blocks_for_error": "it makes numbers of numbers",
     "kernel": "a kernel holds its parameters",

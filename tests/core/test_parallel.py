@@ -45,18 +45,13 @@ def test_the_limit_holds_inside_the_block_only(count):
 @pytest.mark.parametrize(
     ("count", "kind"),
     [
-        (0, ValueError),
         (-1, ValueError),
         (np.int32(0), ValueError),
         (True, TypeError),
-        (False, TypeError),
-        (2.0, TypeError),
         (np.float64(2.0), TypeError),
         ("2", TypeError),
         (None, TypeError),
-        ([2], TypeError),
         (np.asarray(2), TypeError),
-        (np.bool(True), TypeError),
     ],
     ids=repr,
 )
@@ -168,21 +163,19 @@ GROUPS = {
     "nonsense": ("what is this\n", {"cpu.max": "1 1"}, UNLIMITED),
     "nonsense in a limit": ("0::/a\n", {"a/cpu.max": "", "cpu.max": "200000 100000"}, 2),
     "empty": ("", {}, UNLIMITED),
+    "no cgroups": (None, {}, UNLIMITED),
 }
 
 
 @pytest.mark.parametrize(("told", "files", "wanted"), GROUPS.values(), ids=GROUPS)
 def test_quotas_of_both_versions_of_cgroups(told, files, wanted, tmp_path):
     own = tmp_path / "own"
-    own.write_text(told)
+    if told is not None:
+        own.write_text(told)
     for name, text in files.items():
         (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "root" / name).write_text(text)
     assert parallel._quota.__wrapped__(tmp_path / "root", own) == wanted
-
-
-def test_without_cgroups_there_is_no_quota(tmp_path):
-    assert parallel._quota.__wrapped__(tmp_path, tmp_path / "missing") == UNLIMITED
 
 
 # -- the ordered map ---------------------------------------------------------------------------------------------------
@@ -493,12 +486,12 @@ def test_settings_of_numba(environment, compiled, tmp_path):
     sparse(
         [
             "rfrope.estimate_scores(q, q, np.arange(50.0), 'gaussian', n_trials=2**31, rng=0)",
+            "rfrope.estimate_scores(q, q, np.arange(50.0), 'matern(nu=0.3, scale=8)', n_trials=2**31, rng=0)",
             "rfrope.estimate_kernel(np.arange(50.0), 'gaussian', n_samples=2**31, rng=0)",
             "[rfrope.rotate(big, p, w, out=big) for _ in range(10**9)]",
         ],
         lambda work: "rotate" in work,
     ),
-    ids=["estimate_scores", "estimate_kernel", "rotate"],
 )
 def test_an_interrupt_ends_long_work_and_all_its_threads(work, tmp_path):
     """The work would take days; how soon it ends is measured by `benchmarks.interrupts`."""
@@ -532,12 +525,3 @@ except KeyboardInterrupt:
         process.wait()
     assert (process.returncode, err) == (0, "")
     assert out == "stopped\n"
-
-
-@pytest.mark.parametrize(("told", "cores"), [(None, 1), (6, 6)])
-def test_cores_where_the_system_says_little(told, cores, monkeypatch):
-    """Without affinities there are as many as there are; one where nobody knows."""
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: told)
-    monkeypatch.setattr(parallel, "_quota", lambda: 10**6)
-    assert parallel.available() == cores

@@ -12,7 +12,7 @@ from rfrope._core.random import key_from_rng, philox4x32
 
 KEY = (0x1234ABCD, 0xDEADBEEF)
 
-uniforms = random.uniforms.generic  # `accel/test_estimators` holds its twin against it, bit for bit
+uniforms = random.uniforms.generic  # `accel/test_estimators` holds the compiled one against it, bit for bit
 
 # Philox4x32-10 lines of kat_vectors in Random123 (Salmon et al., SC 2011): counter, key, output.
 KNOWN_ANSWERS = {
@@ -59,29 +59,15 @@ def test_uniforms_are_the_ciphers_words_at_their_counter():
             assert values[stream, i, column] == ((high << 32 | low) >> 12) * 2.0**-52 + 2.0**-53
 
 
-def test_shape_and_dtype():
-    values = uniforms(KEY, 3, 5, 2, streams=4)
-    assert values.shape == (4, 5, 2)
-    assert values.dtype == np.float64
-    assert uniforms(KEY, 3, 0, 2).shape == (1, 0, 2)
-
-
-@pytest.mark.parametrize("start", [0, 1, 2, 7, 10])
-@pytest.mark.parametrize("count", [0, 1, 2, 5, 8])
-def test_any_sub_range_is_the_slice_of_a_larger_one(start, count):
-    whole = uniforms(KEY, 0, 20, 3, streams=2)
-    np.testing.assert_array_equal(uniforms(KEY, start, count, 3, streams=2), whole[:, start : start + count])
-
-
-@pytest.mark.parametrize(("stream", "streams"), [(0, 1), (0, 3), (2, 1), (3, 2)])
-def test_any_streams_are_the_slice_of_more(stream, streams):
-    whole = uniforms(KEY, 4, 6, 2, streams=5)
-    part = uniforms(KEY, 4, 6, 2, stream=stream, streams=streams)
-    np.testing.assert_array_equal(part, whole[stream : stream + streams])
-
-
-def test_fewer_columns_are_the_first_of_more():
-    np.testing.assert_array_equal(uniforms(KEY, 0, 9, 2), uniforms(KEY, 0, 9, 5)[..., :2])
+@pytest.mark.parametrize(("start", "count"), [*itertools.product([0, 1, 2, 7, 10], [0, 1, 2, 5, 8])])
+@pytest.mark.parametrize(("stream", "streams", "columns"), [(0, 1, 3), (0, 3, 2), (2, 1, 1), (3, 2, 3)])
+def test_any_part_is_that_of_the_whole(start, count, stream, streams, columns):
+    whole, part = (
+        uniforms(KEY, 0, 20, 3, streams=5),
+        uniforms(KEY, start, count, columns, stream=stream, streams=streams),
+    )
+    assert (part.shape, part.dtype) == ((streams, count, columns), np.float64)
+    np.testing.assert_array_equal(part, whole[stream : stream + streams, start : start + count, :columns])
 
 
 @pytest.mark.parametrize("start", [2**32 - 3, 2**33 - 3, 2**40 + 1])

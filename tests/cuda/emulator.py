@@ -102,7 +102,7 @@ def emulator(source: str) -> Emulator:
 
 
 def kernels(source: str) -> tuple[str, ...]:
-    """Return the names of all the kernels that the leaf of a .cu file may launch."""
+    """Return the names of all the kernels that the backend of a .cu file may launch."""
     return importlib.import_module(f"rfrope._accel.cuda.{source}").KERNELS
 
 

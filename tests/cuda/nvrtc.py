@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rfrope._accel.cuda import device
 
 MISSING = "nvidia-cuda-nvrtc-cu12, of the extra test, is not installed: there is nothing to compile CUDA C++ with"
-# What CuPy adds to a leaf's own options, and the report on each kernel
+# What CuPy adds to our own options, and the report on each kernel
 _OPTIONS = (*device.OPTIONS, "-ftz=true", "--device-as-default-execution-space", "--ptxas-options=-v")
 
 

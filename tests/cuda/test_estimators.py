@@ -18,7 +18,7 @@ import rfrope
 from rfrope import estimate_kernel, estimate_scores, kernels, montecarlo
 from rfrope._accel import laws, schedules
 from rfrope._accel.cuda import device
-from rfrope._accel.cuda import estimators as leaf
+from rfrope._accel.cuda import estimators as backend
 from rfrope._core import array, memory, random
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
@@ -30,9 +30,9 @@ uniforms = random.uniforms.generic
 
 
 def sums(kernel, *arguments, backward=False, replaced=None):
-    """Moments by the CUDA twin."""
+    """Moments by the CUDA backend."""
     with emulation(backward=backward, replaced=replaced):
-        return leaf.score_sums(kernel, KEY, *arguments)
+        return backend.score_sums(kernel, KEY, *arguments)
 
 
 def both(kernel, *, start=0, length=600, backward=False, replaced=None, **options):
@@ -57,7 +57,7 @@ KEYS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 
 def device_uniforms(key, start, count, columns, stream, streams, replaced=None):
     with emulation(replaced=replaced):
-        return leaf._uniforms(key, start, count, columns, stream, streams, np.empty(0), np)
+        return backend._uniforms(key, start, count, columns, stream, streams, np.empty(0), np)
 
 
 @settings(max_examples=80, **SLOW)
@@ -76,7 +76,7 @@ def test_uniforms_are_those_of_the_generic_function_bit_for_bit(key, start, coun
 
 def device_frequencies(kernel, key, start, length, replaced=None):
     with emulation(replaced=replaced) as ran:
-        omega = leaf.transport_points(kernel, key, start, length, np.empty(0))
+        omega = backend.drawn(kernel, key, start, length, np.empty(0))
     return omega, ran
 
 
@@ -123,7 +123,7 @@ def test_frequencies_are_those_of_the_transport(kernel, start, length):
     omega, ran = device_frequencies(kernel, KEY, start, length)
     expected = montecarlo._drawn.generic(kernel, KEY, start, length, np.empty(0))
     stated = laws.stated(kernel)
-    assert ran == (["uniforms"] if stated is None else [f"frequencies<{leaf._LAWS[stated.code]}>"])
+    assert ran == (["uniforms"] if stated is None else [f"frequencies<{backend._LAWS[stated.code]}>"])
     np.testing.assert_allclose(omega, expected, rtol=1e-13 if stated else 0.0, atol=3e-16 if stated else 0.0)
 
 
@@ -164,8 +164,8 @@ def test_sums_agree_for_all_shapes(kernel, shapes, blocks, start, length, longes
         assert scaled_error(found, expected, length) < 1e-9
 
 
-def ways(x, seed: int):
-    """The numbers of an array, lying in memory in many ways."""
+def strided(x, seed: int):
+    """The numbers of an array, lying in memory with strides of any kind."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(x.ndim)
     wide = np.full([2 * n for n in x.shape], np.nan).transpose(order)
@@ -180,7 +180,7 @@ def ways(x, seed: int):
 def test_strides_of_any_kind_change_no_bit(kernel, seed):
     delta, a, b = problem(kernel, pairs=(2, 1, 3), lags=(5, 1), blocks=5)
     expected = sums(kernel, delta, a, b, 3, 300)
-    assert_same_bits(sums(kernel, *(ways(v, seed) for v in (delta, a, b)), 3, 300), expected)
+    assert_same_bits(sums(kernel, *(strided(v, seed) for v in (delta, a, b)), 3, 300), expected)
 
 
 def test_broadcast_views_and_arrays_of_their_own_are_the_same_rows():
@@ -224,10 +224,10 @@ def test_lags_that_are_no_numbers_spoil_their_own_rows_alone(kernel):
 
 def test_nothing_beyond_given_frequencies_is_read(monkeypatch):
     """An odd number of blocks is filled up with one of zeros, which has no frequencies."""
-    kernel, right = TRANSPORTED[0], leaf._transported
+    kernel, right = TRANSPORTED[0], backend._transported
     delta, a, b = problem(kernel, blocks=7)
     expected = sums(kernel, delta, a, b, 0, 300)
-    monkeypatch.setattr(leaf, "_transported", lambda *arguments: ended_by_nan(right(*arguments)))
+    monkeypatch.setattr(backend, "_transported", lambda *arguments: ended_by_nan(right(*arguments)))
     assert_same_bits(sums(kernel, delta, a, b, 0, 300), expected)
 
 
@@ -255,7 +255,7 @@ class Coin(rfrope.kernels.Kernel):
 @pytest.mark.parametrize("length", [1, 2, 3, 255, 256, 257, 1000, 300 * 256 + 7])
 @pytest.mark.parametrize("most_blocks", [1, 2**12])  # so many trials of a thread, or one
 def test_moments_of_a_coin_are_exact(length, most_blocks, monkeypatch):
-    monkeypatch.setattr(leaf, "_ENOUGH_BLOCKS", most_blocks)
+    monkeypatch.setattr(backend, "_ENOUGH_BLOCKS", most_blocks)
     found = sums(Coin(), np.array([1.0]), np.array([3.0]), np.array([0.0]), 5, length)
     tails = int(np.sum(uniforms(KEY, 0, 1, 1, stream=5, streams=length) > 0.5))
     heads, mean = length - tails, Fraction(3 * (length - 2 * tails), length)
@@ -289,7 +289,7 @@ def test_bits_are_the_same_again_in_any_order_of_threads_and_in_any_groups_of_ti
     expected = sums(*arguments)
     assert_same_bits(sums(*arguments), expected)
     assert_same_bits(sums(*arguments, backward=True), expected)
-    monkeypatch.setattr(leaf, "_LAID_OUT", 100)
+    monkeypatch.setattr(backend, "_LAID_OUT", 100)
     assert_same_bits(sums(*arguments), expected)
 
 
@@ -329,14 +329,14 @@ def wrong_frequencies(replaced) -> bool:
 def wrong_sums(replaced) -> bool:
     """Whether some sums are not those of the generic function, or not the same bits backwards."""
     for kernel, pairs, lags, enough in (
-        (EVERY_TABLED[0], (), (), leaf._ENOUGH_BLOCKS),
+        (EVERY_TABLED[0], (), (), backend._ENOUGH_BLOCKS),
         (EVERY_TABLED[0], (), (), 1),  # some trials for each thread
-        (EVERY_TABLED[8], (), (5,), leaf._ENOUGH_BLOCKS),
-        (EVERY_TABLED[9], (5,), (), leaf._ENOUGH_BLOCKS),
-        (TRANSPORTED[1], (3, 1), (2,), leaf._ENOUGH_BLOCKS),
+        (EVERY_TABLED[8], (), (5,), backend._ENOUGH_BLOCKS),
+        (EVERY_TABLED[9], (5,), (), backend._ENOUGH_BLOCKS),
+        (TRANSPORTED[1], (3, 1), (2,), backend._ENOUGH_BLOCKS),
     ):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(leaf, "_ENOUGH_BLOCKS", enough)
+            patch.setattr(backend, "_ENOUGH_BLOCKS", enough)
             found, expected = both(kernel, pairs=pairs, lags=lags, replaced=replaced)
             if not scaled_error(found, expected, 600) < 1e-9:
                 return True
@@ -394,7 +394,7 @@ def members(struct: str) -> list[str]:
 
 @pytest.mark.parametrize("struct", ["TRANSPORT", "DRAWS", "SCORES", "ROWS"])
 def test_a_plan_is_the_structure_of_the_text(struct):
-    dtype = getattr(leaf, struct)
+    dtype = getattr(backend, struct)
     assert list(dtype.names) == members(struct.capitalize())
     if struct == "ROWS":
         assert list(dtype["axis"].base.names) == members("RowAxis")
@@ -402,8 +402,13 @@ def test_a_plan_is_the_structure_of_the_text(struct):
 
 @pytest.mark.parametrize(
     ("kernel", "dtype"),
-    [("uniforms", leaf.DRAWS), ("frequencies<TABLE>", leaf.DRAWS), ("lay_out", leaf.ROWS), ("merge_parts", leaf.ROWS)]
-    + [(kernel, leaf.SCORES) for kernel in leaf.KERNELS if kernel.startswith("score_sums")],
+    [
+        ("uniforms", backend.DRAWS),
+        ("frequencies<TABLE>", backend.DRAWS),
+        ("lay_out", backend.ROWS),
+        ("merge_parts", backend.ROWS),
+    ]
+    + [(kernel, backend.SCORES) for kernel in backend.KERNELS if kernel.startswith("score_sums")],
 )
 def test_a_plan_has_the_size_of_the_structure(kernel, dtype):
     emulator("estimators").launch(kernel, 0, 256, np.zeros((), dtype))
@@ -415,7 +420,7 @@ def test_the_text_repeats_the_numbers_of_the_tables():
     text = device.text("estimators")
     assert f"PIECES = {laws.PIECES}, SIDE = {laws.OCTAVES} * PIECES" in text
     assert f"#define ROW_BYTES {8 * laws.ROW}\n" in text
-    assert [leaf._LAWS[code] for code in (laws.UNIFORM, laws.LOG_UNIFORM, laws.TABLE)] == re.search(
+    assert [backend._LAWS[code] for code in (laws.UNIFORM, laws.LOG_UNIFORM, laws.TABLE)] == re.search(
         r"enum Law { (.*), GIVEN };", text
     ).group(1).split(", ")
 
@@ -433,7 +438,7 @@ def test_the_text_repeats_the_numbers_of_the_tables():
     ],
 )
 def test_tiles_suit_the_rows(lags, members, tile):
-    assert leaf._tile(lags, members, 1) == tile
+    assert backend._tile(lags, members, 1) == tile
 
 
 def test_chunks_are_long_unless_the_host_draws():
@@ -455,8 +460,8 @@ def test_memory_is_that_of_partial_sums(monkeypatch):
     kernel = EVERY_TABLED[0]
     with emulation():
         monkeypatch.setattr(device, "launch", lambda *_: None)
-        leaf.score_sums(kernel, KEY, *problem(kernel, lags=(400,), pairs=(50, 1), blocks=64), 0, 2**16)
-    assert max(sizes) <= 2 * leaf._LAID_OUT
+        backend.score_sums(kernel, KEY, *problem(kernel, lags=(400,), pairs=(50, 1), blocks=64), 0, 2**16)
+    assert max(sizes) <= 2 * backend._LAID_OUT
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -480,7 +485,7 @@ def test_no_value_of_an_array_is_looked_at(monkeypatch):
         delta, a, b = problem(kernel, seed=seed)
         with emulation():
             monkeypatch.setattr(device, "launch", lambda *call: plans.append(call[1:4]))
-            leaf.score_sums(kernel, KEY, delta * seed, a, b, 0, 700)
+            backend.score_sums(kernel, KEY, delta * seed, a, b, 0, 700)
     assert plans[: len(plans) // 2] == plans[len(plans) // 2 :]
 
 
@@ -495,7 +500,7 @@ def called(monkeypatch):
     """Names of the functions for CUDA that were called."""
     names = []
     for name in ("score_sums", "drawn"):
-        monkeypatch.setattr(leaf, name, recording(names, name, getattr(leaf, name)))
+        monkeypatch.setattr(backend, name, recording(names, name, getattr(backend, name)))
     return names
 
 

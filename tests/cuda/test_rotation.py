@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from campaign import sparse
 from emulator import COMPILER, NO_COMPILER, Emulator, emulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rotation_calls import BLOCKS, DTYPES, PAIRINGS, SLOW, Call, calls, doubles, numpy_dtype, run, without_backends
+from rotation_calls import DTYPES, PAIRINGS, SLOW, calls, numpy_dtype, run, without_backends
 
 import rfrope
 from rfrope._accel.cuda import device
@@ -29,14 +28,6 @@ def rng():
     return np.random.default_rng(5)
 
 
-@pytest.mark.parametrize("function", TWINS, ids=lambda function: function.__name__)
-def test_a_twin_has_the_name_and_the_parameters_of_its_generic_function(function):
-    name = function.__name__.lstrip("_")
-    twin = getattr(leaf, name)
-    assert twin.__name__ == name
-    assert list(inspect.signature(twin).parameters) == list(inspect.signature(function.generic).parameters)
-
-
 # -- the kernel is the generic function --------------------------------------------------------------------------------
 
 
@@ -46,19 +37,6 @@ def test_any_call_is_the_generic_call(call, backward):
     names, size = run(call, lambda: emulation(backward=backward))
     assert bool(names) == (size > 0)
     assert set(names) <= set(leaf.KERNELS)
-
-
-@pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("out_pairing", PAIRINGS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("blocks", BLOCKS)
-def test_every_width_type_and_pairing(pairing, out_pairing, dtype, blocks):
-    angles = np.asarray([-7, 0, 131071]), np.random.default_rng(blocks).standard_normal(blocks)
-    options = {"pairing": pairing, "out_pairing": out_pairing, "scale": 1.0, "inverse": False}
-    for layout in ("dense", "offset", "stepped"):
-        for out in ("none", "in place"):
-            shape = (2, 3, 2 * blocks + 6)
-            run(Call("rotate", angles, options, dtype, layout, shape, out, "dense", blocks, 5, False), emulation)
 
 
 SIXTEEN_BYTES = {
@@ -99,34 +77,6 @@ def test_rows_that_do_not_move_a_block_at_a_time(rng):
         assert ran == ["rotate<float, 1, POSITIONS>"], what
 
 
-@pytest.mark.parametrize(
-    ("p_shape", "w_shape"),
-    [
-        ((), (3,)),
-        ((5,), (3,)),
-        ((2, 1, 5), (3,)),
-        ((5, 1), (4, 3, 1)),
-        ((5, 2), (4, 3, 2)),
-        ((5, 2), (2, 1, 3, 2)),
-        ((2, 1, 5, 3), (4, 3, 3)),
-        ((2,), (3, 2)),
-        ((2,), (5, 3, 2)),
-        ((1,), (2, 1, 1, 3, 1)),
-    ],
-)
-def test_tables_and_rotations_of_every_form_of_frequencies(p_shape, w_shape, rng):
-    p, w, x = rng.uniform(-1e6, 1e6, p_shape), rng.standard_normal(w_shape), rng.standard_normal((2, 4, 5, 8))
-    shift = rng.uniform(-9, 9, 3)
-    with without_backends():
-        wanted = [*rfrope.rotation_table(p, w, shift=shift, scale=1.5), rfrope.rotate(x, p, w)]
-    with emulation() as ran:
-        got = [*rfrope.rotation_table(p, w, shift=shift, scale=1.5), rfrope.rotate(x, p, w)]
-    assert len(ran) == 2
-    for one, other in zip(got, wanted, strict=True):
-        assert one.shape == other.shape
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "int32", "int16", "uint8"])
 def test_positions_of_any_type(dtype, rng):
     positions = np.asarray([0, 1, 100, 7]).astype(dtype)
@@ -146,66 +96,6 @@ def test_cos_and_sin_are_exact_far_out(position, rng):
         got = rfrope.rotation_table(position, w)
     for one, other in zip(got, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-15)
-
-
-def test_given_phases_beyond_the_reach_of_the_polynomials():
-    phases = np.asarray([[1e3, 2.0**53, 2.0**54, 1e300, np.inf, np.nan]])
-    x = np.repeat([[1.0, 0.0]], 6, axis=1)
-    with emulation() as ran, np.errstate(invalid="ignore"):
-        got = rfrope.rotate_by_phases(x, phases)
-        wanted = np.concatenate([np.cos(phases), np.sin(phases)], axis=-1)
-    assert ran
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("blocks", [3, 16, 21])
-def test_nan_and_infinity_go_where_the_formula_sends_them(dtype, pairing, blocks, rng):
-    x = rng.standard_normal((40, 2 * blocks + 2)).astype(numpy_dtype(dtype))
-    x.reshape(-1)[::7], x.reshape(-1)[3::11], x.reshape(-1)[5::13] = np.nan, np.inf, -np.inf
-    p, w = np.arange(40), rng.standard_normal(blocks)
-    with without_backends(), np.errstate(invalid="ignore", over="ignore"):
-        wanted = doubles(rfrope.rotate(x, p, w, pairing=pairing))
-    with emulation() as ran:
-        got = doubles(rfrope.rotate(x, p, w, pairing=pairing))
-    assert ran
-    np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
-    np.testing.assert_array_equal(np.where(np.isinf(got), got, 0.0), np.where(np.isinf(wanted), wanted, 0.0))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_rounding_is_to_nearest_even_over_the_whole_range(dtype):
-    """A turn by zero is one, so what comes back is each value rounded to its own type: itself, subnormal ones too."""
-    bits = np.uint32 if dtype == "float32" else np.uint16
-    patterns = np.arange(2**16, dtype=np.uint64) * (2**16 + 1 if dtype == "float32" else 1)
-    x = patterns.astype(bits).view(numpy_dtype(dtype))
-    with np.errstate(invalid="ignore"):
-        x = x[np.isfinite(x.astype(np.float64)) & (x != 0)]
-    x = x[: len(x) // 2 * 2]
-    with emulation() as ran:
-        same = rfrope.rotate(x, 0, np.zeros(len(x) // 2))
-        third = rfrope.rotate(x, 0, np.zeros(len(x) // 2), scale=1 / 3)
-    assert ran
-    np.testing.assert_array_equal(same.view(bits), x.view(bits))
-    wide = np.float64 if dtype == "float32" else np.float32
-    expected = (x.astype(wide) * wide(1 / 3)).astype(x.dtype)
-    np.testing.assert_array_equal(third.astype(wide), expected.astype(wide))
-
-
-def test_out_may_lie_over_the_angles(rng):
-    for which in range(4):
-        values = [np.arange(4.0), rng.standard_normal(4), rng.standard_normal(4), rng.uniform(0.5, 2, 4)]
-        x = rng.standard_normal((4, 8))
-        with without_backends():
-            wanted = rfrope.rotate(x, values[0], values[1], shift=values[2], scale=values[3])
-        memory = np.empty((4, 8))
-        memory[0, :4] = values[which]
-        values[which] = memory[0, :4]
-        with emulation() as ran:
-            got = rfrope.rotate(x, values[0], values[1], shift=values[2], scale=values[3], out=memory)
-        assert ran
-        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-14)
 
 
 def test_a_result_without_elements_launches_nothing():

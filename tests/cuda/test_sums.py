@@ -18,8 +18,8 @@ import rfrope
 from rfrope import montecarlo
 from rfrope._accel import schedules, transforms
 from rfrope._accel.cuda import device
-from rfrope._accel.cuda import sums as leaf
-from rfrope._core import array, dispatch, memory, sums, turns
+from rfrope._accel.cuda import sums as backend
+from rfrope._core import array, memory, sums, turns
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -44,8 +44,8 @@ def exact_moments(omega, lags, quantity):
 
 
 def mean_cos(omega, lags, xp=np):
-    """Mean by the twin."""
-    return leaf.mean_cos(angles_of(lags, omega, xp=xp))
+    """Mean by the backend."""
+    return backend.mean_cos(angles_of(lags, omega, xp=xp))
 
 
 def plain_mean(omega, lags):
@@ -55,9 +55,9 @@ def plain_mean(omega, lags):
 
 
 def kernel_moments(omega, delta, quantity):
-    """Moments by the twin."""
+    """Moments by the backend."""
     delta, omega = vectors(delta, omega)
-    return leaf.kernel_moments(omega, delta, quantity)
+    return backend.kernel_moments(omega, delta, quantity)
 
 
 def plain_moments(omega, delta, quantity):
@@ -116,7 +116,7 @@ def test_one_frequency_against_mpmath():
 @example(heads=(2,), count=3, axes=2, positions=(), flat=False, whole=False, strided=True, seed=0)
 @example(heads=(2, 3), count=3, axes=1, positions=(0,), flat=False, whole=True, strided=False, seed=0)
 @example(heads=(2, 3), count=4, axes=3, positions=(3, 1, 2), flat=False, whole=False, strided=True, seed=1)
-def test_the_twin_is_the_plain_sum(heads, count, axes, positions, flat, whole, strided, seed):
+def test_the_backend_is_the_plain_sum(heads, count, axes, positions, flat, whole, strided, seed):
     rng = np.random.default_rng(seed)
     omega = rng.standard_cauchy((count,) if flat else (*heads, count, axes))
     if not flat and len(positions) > 1:  # leading axes of positions broadcast against heads
@@ -176,7 +176,7 @@ def test_sizes_that_no_tile_divides(count, n_lags):
 )
 @pytest.mark.parametrize("axes", [1, 2])
 def test_cuts_fill_a_device_and_bound_memory(count, n_lags, n_heads, axes):
-    cut = leaf._cut(count, n_lags, n_heads, axes)
+    cut = backend._cut(count, n_lags, n_heads, axes)
     blocks = cut.parts * cut.tiles(n_lags, cut.lags_each) * n_heads
     assert (cut.parts - 1) * cut.part < count <= cut.parts * cut.part
     assert 256 % cut.lanes == 0
@@ -192,7 +192,7 @@ def test_many_axes_of_heads():
     rng = np.random.default_rng(0)
     shape = (2, 1, 2, 1, 2, 1, 2)
     omega, lags = rng.normal(size=(*shape, 5, 1)), rng.normal(size=(*(3 - n for n in shape), 3, 1))
-    assert len(leaf._head_axes(omega, lags)) > leaf._HEAD_AXES
+    assert len(backend._head_axes(omega, lags)) > backend._HEAD_AXES
     with emulation():
         got = mean_cos(omega, lags)
     np.testing.assert_allclose(got, plain_mean(omega, lags), atol=2e-15)
@@ -359,9 +359,9 @@ def calls(monkeypatch):
         names.append(name)
         return getattr(finufft, name)(*arguments, nthreads=1, **options)
 
-    monkeypatch.setattr(leaf, "nufft", lambda: call)
+    monkeypatch.setattr(backend, "nufft", lambda: call)
     prices = transforms.Costs((1.6, 1.9, 2.2), 0.3, (3e5, 4e5, 7e5), (50.0, 120.0, 820.0), (25.0, 13.0, 13.0), 100.0)
-    monkeypatch.setattr(leaf, "_COSTS", prices)
+    monkeypatch.setattr(backend, "_COSTS", prices)
     return names
 
 
@@ -412,7 +412,7 @@ def test_mutations_of_what_a_transform_starts_from(old, new, calls):
 
 def test_transforms_of_heads_blocks_and_parts(calls, monkeypatch):
     monkeypatch.setattr(transforms, "MODES", 500)
-    monkeypatch.setattr(leaf, "_DRAWS", 1500)
+    monkeypatch.setattr(backend, "_DRAWS", 1500)
     rng = np.random.default_rng(0)
     omega = rng.normal(size=(1, 3500, 1))
     lags = np.stack([np.arange(1234.0), np.arange(1234.0) * 0.5])[:, :, None]
@@ -469,7 +469,7 @@ def test_without_cufinufft_and_for_small_sums_nothing_is_read(monkeypatch):
     def refused(x):
         raise AssertionError("an array was copied to the host")
 
-    monkeypatch.setattr(leaf, "nufft", lambda: None)
+    monkeypatch.setattr(backend, "nufft", lambda: None)
     monkeypatch.setattr(array, "to_host", refused)
     rng = np.random.default_rng(0)
     omega, lags = rng.normal(size=300), np.arange(100.0)
@@ -478,20 +478,12 @@ def test_without_cufinufft_and_for_small_sums_nothing_is_read(monkeypatch):
         kernel_moments(omega, lags, "phi")
         monkeypatch.setattr(transforms, "may_pay", lambda *arguments: True)
         mean_cos(omega, lags)
-        monkeypatch.setattr(leaf, "nufft", lambda: 1 / 0)
+        monkeypatch.setattr(backend, "nufft", lambda: 1 / 0)
         monkeypatch.setattr(transforms, "may_pay", lambda *arguments: False)
         kernel_moments(omega, lags, "phi")
 
 
 # -- public functions --------------------------------------------------------------------------------------------------
-
-
-def test_the_twins_are_registered():
-    with emulation():
-        for function in (sums.mean_cos, montecarlo._kernel_moments):
-            name = function.__name__.lstrip("_")
-            assert dispatch.backend_place(function, np.ones(2)) == "cuda"
-            assert dispatch.backend_function(function, "cuda") is getattr(leaf, name)
 
 
 def test_mean_kernel_runs_on_the_device():

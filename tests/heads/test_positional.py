@@ -451,14 +451,6 @@ def test_numbers_that_are_arrays_would_lose_their_gradient(name):
         call(**{argument: np.float64(2.0)})
 
 
-def test_names_of_0_1_are_found_with_a_warning():
-    for old, new in [("score_profile", "positional_scores"), ("attention_profile", "positional_attention")]:
-        with pytest.warns(DeprecationWarning, match=f"heads.{old} is called {new} now"):
-            assert getattr(heads, old) is getattr(heads, new)
-    with pytest.raises(AttributeError, match="no attribute 'scores_profile'"):
-        heads.scores_profile  # noqa: B018
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -472,16 +464,3 @@ def test_ranges_of_several_axes(options, message):
     """Positions on two axes have no order, and an axis without positions no keys."""
     with pytest.raises(ValueError, match=message):
         heads.positional_attention(np.ones((3, 2)), offset=(0, 0), **options)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("AttentionProfile", "PositionalAttention"),
-        ("attention_profile", "positional_attention"),
-        ("score_profile", "positional_scores"),
-    ],
-)
-def test_names_of_version_0_1_lead_to_those_of_today(old, new):
-    with pytest.warns(DeprecationWarning, match=f"rfrope.heads.{old} is called {new} now"):
-        assert getattr(heads, old) is getattr(heads, new)

@@ -20,7 +20,7 @@ from published import PUBLISHED
 
 import rfrope
 from rfrope import models
-from rfrope.models import held as reading
+from rfrope.models import buffers as reading
 from rfrope.models.mistakes import mistakes
 
 CONTEXT = 4096
@@ -294,7 +294,7 @@ def test_a_rotation_that_is_neither_pairing_is_neither(moved, monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     part = type("Rotary", (), {"__module__": module.__name__})()
     cos, sin = (torch.from_numpy(each)[None] for each in doubled(*table(rope, 16)))
-    assert reading._turned_by(part, cos, sin) == ("half" if moved == 0.0 else None)
+    assert reading._find_pairing(part, cos, sin) == ("half" if moved == 0.0 else None)
 
 
 def test_zeros_that_are_meant():

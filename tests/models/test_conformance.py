@@ -26,7 +26,7 @@ def schemes(case):
 
 
 def test_every_scheme_pairing_width_section_and_position_has_a_case():
-    assert {name for case in CASES.values() for name in schemes(case)} >= {scheme.name for scheme in scaling.SCHEMES}
+    assert {name for case in CASES.values() for name in schemes(case)} >= set(scaling.names())
     assert {case["interleaved_sections"] for case in CASES.values() if case["sections"]} == {True, False}
     assert {(c["rotary_dim"] < c["head_dim"], c["pairing"]) for c in CASES.values()} == {
         (partial, pairing) for partial in (True, False) for pairing in ("half", "interleaved")

@@ -34,11 +34,11 @@ def uniforms(key: Key, start: int, count: int, columns: int, *, stream: int = 0,
 
 
 def score_sums(
-    kernel: Any, key: Key, delta: Array, a: Array, b: Array, start: int, length: int
+    kernel: Any, key: Key, lags: Array, a: Array, b: Array, start: int, length: int
 ) -> tuple[Array, Array, Array, Array]:
     """Mean and central power sums of the scores of some trials: see `rfrope.montecarlo`."""
     xp, device = array.namespace(a=a), array.device(a)
-    lags, shape, rows = _rows(memory.as_numpy(delta), memory.as_numpy(a), memory.as_numpy(b))
+    order, shape, rows = _rows(memory.as_numpy(lags), memory.as_numpy(a), memory.as_numpy(b))
     sums = np.zeros((4, math.prod(shape)))
     lanes = min(length, _lanes(rows, a.shape[-1] * kernel.ndim))
     words = tuple(map(np.uint64, key))
@@ -56,7 +56,7 @@ def score_sums(
             nothing = (laws.UNIFORM, 0.0, np.ones(kernel.ndim), laws.NO_TABLE, laws.NO_TABLE)
             loops.add_trials(sums, done, start + done, n, lanes, *words, *nothing, omega, *rows)
     whole = np.empty_like(sums)
-    whole[:, lags] = sums
+    whole[:, order] = sums
     mean, m2, m3, m4 = (array.from_host(part.reshape(shape)[()], xp, device=device) for part in whole)
     return mean, m2, m3, m4
 

@@ -82,7 +82,7 @@ class Plan(NamedTuple):
 
 
 class _Operands(NamedTuple):
-    """What cos and sin are made from: for each operand its leading axes, their strides, and the step between blocks."""
+    """Operands of a rotation: the leading axes of each, their strides, and the step between blocks."""
 
     kind: int
     rows: list[tuple[tuple[int, ...], Strides, int]]  # a, b, c and e

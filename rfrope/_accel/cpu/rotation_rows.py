@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 
 def _converts_half() -> bool:
-    """Whether the processor converts float16 by itself: the compiled code has no library to call."""
+    """Return whether the processor converts float16 by itself: the compiled code has no library to call."""
     if platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686"):
         return True
     if config.CPU_FEATURES is not None:  # NUMBA_CPU_NAME alone leaves the features those of the host
@@ -30,7 +30,7 @@ _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 
 
 class _Element:
-    """How elements of one type lie in memory, and the type to compute in: one float wider, except for float64."""
+    """Layout of elements of one type, and the type to compute in: one float wider, except for float64."""
 
     def __init__(self, like: Any) -> None:
         half, single, double = ir.HalfType(), ir.FloatType(), ir.DoubleType()
@@ -318,7 +318,7 @@ def call_turn(typing, function, plan, x, y, a, b, c, e, scale, like, first, last
 
 
 def turn_types(like: Any) -> tuple[Any, ...]:
-    """What `turn` takes, for elements of a type."""
+    """Return the types that `turn` takes, for elements of a type."""
     return (*(types.int64,) * 7, types.float64, like, types.int64, types.int64)
 
 
@@ -333,7 +333,7 @@ def call_fill(typing, function, plan, rows, a, b, c, e, turns_1, turns_2, scratc
 
 
 def fill_types(is_narrow: bool) -> tuple[Any, ...]:
-    """What `fill_line` and `fill_any` take, for tables of float32 or float64."""
+    """Return the types that `fill_line` and `fill_any` take, for tables of float32 or float64."""
     pointer = types.CPointer(types.float32 if is_narrow else types.float64)
     return (*(types.int64,) * 9, pointer, pointer, types.boolean)
 

@@ -53,20 +53,20 @@ def mean_cos(angles: Angles) -> Array:
     return array.from_host(mean[()], xp, device=device)
 
 
-def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
+def kernel_moments(omega: Array, lags: Array, quantity: str) -> tuple[Array, Array]:
     """Mean and sum of squared deviations of a kernel's cos or sin: see `rfrope.montecarlo`.
 
     A transform gives means alone, so squares come from doubled angles: ``cos^2 u = (1 + cos 2u)/2``. Where the variance
     is too small for that, a series or the loop computes both moments.
     """
-    xp, device = array.namespace(delta=delta), array.device(delta)
-    host, omega = memory.as_numpy(delta), memory.as_numpy(omega)
-    lags = _prepared(host.reshape(-1, omega.shape[1]))
+    xp, device = array.namespace(lags=lags), array.device(lags)
+    host, omega = memory.as_numpy(lags), memory.as_numpy(omega)
+    rows = _prepared(host.reshape(-1, omega.shape[1]))
     if quantity == "phi2":
-        lags = 2.0 * lags
+        rows = 2.0 * rows
     mean, m2 = (
         array.from_host(v.reshape(host.shape[:-1])[()], xp, device=device)
-        for v in _moments(omega, lags, quantity == "sin")
+        for v in _moments(omega, rows, quantity == "sin")
     )
     return mean, m2
 

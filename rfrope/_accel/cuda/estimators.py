@@ -66,13 +66,13 @@ ROWS = np.dtype(
 
 
 def score_sums(
-    kernel: Any, key: Key, delta: Array, a: Array, b: Array, start: int, length: int
+    kernel: Any, key: Key, lags: Array, a: Array, b: Array, start: int, length: int
 ) -> tuple[Array, Array, Array, Array]:
     """Mean and central power sums of the scores of some trials: see `rfrope.montecarlo`."""
     xp = array.namespace(a=a)
     with device.place(a):
-        views = tuple(device.doubles(v, xp) for v in (delta, a, b))
-        shape = np.broadcast_shapes(tuple(delta.shape[:-1]), tuple(a.shape[:-1]), tuple(b.shape[:-1]))
+        views = tuple(device.doubles(v, xp) for v in (lags, a, b))
+        shape = np.broadcast_shapes(tuple(lags.shape[:-1]), tuple(a.shape[:-1]), tuple(b.shape[:-1]))
         sums = array.empty((4, *shape), a, xp)
         if math.prod(shape) > 0:
             law = _law(kernel, key, a, xp)

@@ -72,18 +72,18 @@ def mean_cos(angles: Angles) -> Array:
         return mean
 
 
-def kernel_moments(omega: Array, delta: Array, quantity: str) -> tuple[Array, Array]:
+def kernel_moments(omega: Array, lags: Array, quantity: str) -> tuple[Array, Array]:
     """Mean and sum of squared deviations of a kernel's cos or sin: see `rfrope.montecarlo`."""
-    xp, (kind, factor) = array.namespace(delta=delta), _QUANTITIES[quantity]
-    with device.place(delta):
-        space, lags = device.space(), device.doubles(delta, xp)
+    xp, (kind, factor) = array.namespace(lags=lags), _QUANTITIES[quantity]
+    with device.place(lags):
+        space, rows = device.space(), device.doubles(lags, xp)
         omega = space.asarray(device.view(omega), np.float64)
-        shape = lags.shape[:-1]
-        lags = lags.reshape(-1, omega.shape[1])
-        (mean, mean_view), (squares, squares_view) = (_result(shape, delta, xp) for _ in range(2))
-        found = _transformed_moments(omega, lags, kind, factor)
+        shape = rows.shape[:-1]
+        rows = rows.reshape(-1, omega.shape[1])
+        (mean, mean_view), (squares, squares_view) = (_result(shape, lags, xp) for _ in range(2))
+        found = _transformed_moments(omega, rows, kind, factor)
         if found is None:
-            _direct(omega, lags, kind, mean_view, squares_view, factor)
+            _direct(omega, rows, kind, mean_view, squares_view, factor)
         else:
             mean_view[...], squares_view[...] = (v.reshape(shape) for v in found)
         return mean, squares

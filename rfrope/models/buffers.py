@@ -1,4 +1,4 @@
-"""What a running model holds of its RoPE: frequencies and tables, found in arrays, dicts and modules."""
+"""Frequencies and tables of a running model's RoPE, found in arrays, dicts and modules."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _PROBED = 64  # positions that a module is asked for
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
-    """One thing that a model holds.
+class Buffer:
+    """Frequencies or a cos/sin table found in a model.
 
     Attributes
     ----------
@@ -58,22 +58,22 @@ class Held:
 
     @property
     def is_table(self) -> bool:
-        """Whether it is a table, and not frequencies."""
+        """True for a table, False for frequencies."""
         return self.values.ndim == 3
 
     @property
     def blocks(self) -> int:
-        """How many frequencies it is of."""
+        """Number of frequencies."""
         return int(self.values.shape[-1])
 
     def rows(self, index: Any) -> np.ndarray:
-        """Rows of a table as complex numbers, cos + i sin."""
+        """Return rows of a table as complex numbers, cos + i sin."""
         found = self.values[index].astype(np.float64)
         return np.asarray(found[..., 0, :] + 1j * found[..., 1, :])
 
 
-def held_by(what: Any) -> tuple[Held, ...]:
-    """Everything of a RoPE that can be found in what was given.
+def find_buffers(what: Any) -> tuple[Buffer, ...]:
+    """Return every array of a RoPE that is found in what was given.
 
     Raises
     ------
@@ -81,15 +81,15 @@ def held_by(what: Any) -> tuple[Held, ...]:
         If there is nothing, or arrays have a shape that no frequencies or tables have.
     """
     if hasattr(what, "named_modules"):
-        found = tuple(_of_module(what))
+        found = tuple(_search_module(what))
         looked = "buffers, parameters and attributes"
     elif isinstance(what, Mapping):
-        found = tuple(_of_names("", dict(what)))
+        found = tuple(_search_names("", dict(what)))
         looked = "keys"
-    elif isinstance(what, list | tuple) and len(what) == 2 and _axes_of(what[0]) > 1:
-        return (_of_pair("table", what[0], what[1]),)
+    elif isinstance(what, list | tuple) and len(what) == 2 and _count_axes(what[0]) > 1:
+        return (_read_pair("table", what[0], what[1]),)
     else:
-        return (_of_array("frequencies" if _axes_of(what) < 2 else "table", what),)
+        return (_read_array("frequencies" if _count_axes(what) < 2 else "table", what),)
     if not found:
         names = ", ".join((*FREQUENCIES, *COS, *SIN, *TABLES))
         raise ValueError(f"what holds no frequencies or tables of a RoPE; looked for {looked} called {names}")
@@ -99,22 +99,22 @@ def held_by(what: Any) -> tuple[Held, ...]:
 # -- modules and dicts -------------------------------------------------------------------------------------------------
 
 
-def _of_module(module: Any) -> Iterator[Held]:
+def _search_module(module: Any) -> Iterator[Buffer]:
     seen: set[int] = set()
     for prefix, part in module.named_modules():
         if id(part) in seen:
             continue
         seen.add(id(part))
         tensors = {**part._buffers, **part._parameters, **{k: v for k, v in vars(part).items() if hasattr(v, "dtype")}}
-        found = list(_of_names(prefix, {name: v for name, v in tensors.items() if v is not None}, part))
+        found = list(_search_names(prefix, {name: v for name, v in tensors.items() if v is not None}, part))
         if found and all(np.any(one.values) and np.all(np.isfinite(one.values)) for one in found):
-            probed = list(_probed(prefix, part, found, tensors))
+            probed = list(_probe(prefix, part, found, tensors))
             # cos and sin say what the module really multiplies by, whatever its attribute says
             found = [replace(one, attention_factor=None) for one in found] + probed if probed else found
         yield from found
 
 
-def _of_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterator[Held]:
+def _search_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterator[Buffer]:
     def label(name: str) -> str:
         return printable(f"{prefix}.{name}" if prefix else name)
 
@@ -123,17 +123,17 @@ def _of_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterato
         layer = last.removesuffix("_inv_freq") if last.endswith("_inv_freq") else ""
         if last in FREQUENCIES or (layer and "original" not in layer and layer != "long"):
             scale = getattr(part, f"{layer}_attention_scaling" if layer else "attention_scaling", None)
-            yield _of_array(label(name), value, attention_factor=scale, layer=layer)
+            yield _read_array(label(name), value, attention_factor=scale, layer=layer)
         elif last in TABLES or (last == "cache" and np.ndim(value) == 3 and value.shape[-1] == 2):
-            yield _of_array(label(name), value)
+            yield _read_array(label(name), value)
         elif last in COS:
             other = name.removesuffix(last) + SIN[COS.index(last)]
             if other in tensors:
-                yield _of_pair(label(name), value, tensors[other])
+                yield _read_pair(label(name), value, tensors[other])
 
 
-def _probed(prefix: str, part: Any, found: list[Held], tensors: Mapping[str, Any]) -> Iterator[Held]:
-    """What a module of transformers gives for a few positions, and by which pairing its model turns with that."""
+def _probe(prefix: str, part: Any, found: list[Buffer], tensors: Mapping[str, Any]) -> Iterator[Buffer]:
+    """Yield what a module of transformers gives for a few positions, with the pairing by which its model turns."""
     try:
         parameters = list(inspect.signature(part.forward).parameters)
     except (TypeError, ValueError):
@@ -149,15 +149,15 @@ def _probed(prefix: str, part: Any, found: list[Held], tensors: Mapping[str, Any
         options = {"layer_type": one.layer} if one.layer and "layer_type" in parameters else {}
         try:
             cos, sin = copy.deepcopy(part)(buffer.new_zeros(1, 1, 1).float(), positions, **options)
-            probed = _of_pair(f"{prefix or type(part).__name__}(positions)", cos[0], sin[0])
+            probed = _read_pair(f"{prefix or type(part).__name__}(positions)", cos[0], sin[0])
         except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
             return  # a module with a way of its own
-        pairing = _turned_by(part, cos, sin)
-        yield Held(probed.name, probed.values, probed.dtype, None, pairing, one.layer, "", is_whole=False)
+        pairing = _find_pairing(part, cos, sin)
+        yield Buffer(probed.name, probed.values, probed.dtype, None, pairing, one.layer, "", is_whole=False)
 
 
-def _turned_by(part: Any, cos: Any, sin: Any) -> str | None:
-    """The pairing that the model's own function turns features by, if there is one and it is one of the two."""
+def _find_pairing(part: Any, cos: Any, sin: Any) -> str | None:
+    """Return the pairing that the model's own function turns features by, if it is one of the two."""
     module = sys.modules.get(type(part).__module__)
     names = [name for name in vars(module or object) if "apply" in name and "rotary" in name]
     if names != ["apply_rotary_pos_emb"]:
@@ -169,7 +169,7 @@ def _turned_by(part: Any, cos: Any, sin: Any) -> str | None:
     except (TypeError, ValueError, RuntimeError):
         return None
     found, given = (array.to_host(each)[0, 0].astype(np.float64) for each in (turned, x))
-    table = _of_pair("", cos[0], sin[0]).rows(slice(None))
+    table = _read_pair("", cos[0], sin[0]).rows(slice(None))
     if 2 * table.shape[1] != width:
         return None
     for pairing in ("half", "interleaved"):
@@ -184,37 +184,37 @@ def _turned_by(part: Any, cos: Any, sin: Any) -> str | None:
 # -- arrays and their layouts ------------------------------------------------------------------------------------------
 
 
-def _of_array(name: str, value: Any, attention_factor: float | None = None, layer: str = "") -> Held:
+def _read_array(name: str, value: Any, attention_factor: float | None = None, layer: str = "") -> Buffer:
     if isinstance(value, Rope):
         value = value.frequencies
     if str(getattr(value, "device", "")) == "meta":
-        return Held(name, np.zeros(tuple(value.shape)), layer=layer, fault="it is on the meta device, without values")
+        return Buffer(name, np.zeros(tuple(value.shape)), layer=layer, fault="it is on the meta device, without values")
     dtype, host = _host(name, value)
     squeezed = host.reshape([n for n in host.shape if n != 1] or [1])
     if squeezed.ndim == 1 and host.ndim > 1 and (np.iscomplexobj(host) or name.rpartition(".")[2] in TABLES):
         squeezed = squeezed[None]  # a table of one row
     if np.iscomplexobj(squeezed) and squeezed.ndim == 2:
-        return Held(name, np.stack([squeezed.real, squeezed.imag], axis=1), dtype, layer=layer)
+        return Buffer(name, np.stack([squeezed.real, squeezed.imag], axis=1), dtype, layer=layer)
     if squeezed.ndim == 3 and squeezed.shape[-1] == 2:
-        return Held(name, np.moveaxis(squeezed, -1, 1), dtype, layer=layer)
+        return Buffer(name, np.moveaxis(squeezed, -1, 1), dtype, layer=layer)
     if squeezed.ndim == 1 and not np.iscomplexobj(squeezed):
         factor = None if attention_factor is None else float(attention_factor)
-        return Held(name, squeezed.astype(np.float64), dtype, factor, layer=layer)
+        return Buffer(name, squeezed.astype(np.float64), dtype, factor, layer=layer)
     if squeezed.ndim == 2 and squeezed.shape[1] % 2 == 0:
-        return Held(name, _split(squeezed), dtype, layer=layer)
+        return Buffer(name, _split(squeezed), dtype, layer=layer)
     raise ValueError(
         f"{name} has shape {tuple(host.shape)}; expected frequencies (D,), a table (S, 2D) or (S, D, 2) of cos "
         "and sin, or a complex one (S, D); a table of cos and one of sin go as a pair"
     )
 
 
-def _axes_of(value: Any) -> int:
-    """How many axes an array, or lists of numbers, have."""
+def _count_axes(value: Any) -> int:
+    """Return the number of axes of an array, or of lists of numbers."""
     return int(value.ndim) if hasattr(value, "ndim") else array.host_numbers(value, "what").ndim
 
 
 def _split(table: np.ndarray) -> np.ndarray:
-    """One table of cos and sin in its parts, by its first row, where cos is not 0 and sin is."""
+    """Split a table of cos and sin into its parts, by its first row, where cos is not 0 and sin is."""
     blocks = table.shape[1] // 2
     orders = {
         "cos, sin": (table[:, :blocks], table[:, blocks:]),
@@ -225,28 +225,28 @@ def _split(table: np.ndarray) -> np.ndarray:
     return np.stack(nearest, axis=1)
 
 
-def _of_pair(name: str, cos: Any, sin: Any) -> Held:
+def _read_pair(name: str, cos: Any, sin: Any) -> Buffer:
     if "meta" in (str(getattr(cos, "device", "")), str(getattr(sin, "device", ""))):
-        return Held(name, np.zeros((1, 2, 1)), fault="it is on the meta device, without values")
+        return Buffer(name, np.zeros((1, 2, 1)), fault="it is on the meta device, without values")
     (dtype, real), (_, imaginary) = _host(name, cos), _host(name, sin)
     real, imaginary = (each.reshape(-1, each.shape[-1]) for each in (real, imaginary))
     if real.shape != imaginary.shape:
         raise ValueError(f"{name}: cos has shape {real.shape}, sin {imaginary.shape}; expected the same")
     halves, columns, pairing = real.shape[1] // 2, slice(None), None
     if real.shape[1] % 2 == 0 and real.shape[1] > 2 and not np.array_equal(real, np.full_like(real, real.flat[0])):
-        if _equal(real[:, :halves], real[:, halves:]) and _equal(imaginary[:, :halves], imaginary[:, halves:]):
+        if _are_equal(real[:, :halves], real[:, halves:]) and _are_equal(imaginary[:, :halves], imaginary[:, halves:]):
             columns, pairing = slice(halves), "half"
-        elif _equal(real[:, 0::2], real[:, 1::2]) and _equal(imaginary[:, 0::2], imaginary[:, 1::2]):
+        elif _are_equal(real[:, 0::2], real[:, 1::2]) and _are_equal(imaginary[:, 0::2], imaginary[:, 1::2]):
             columns, pairing = slice(0, None, 2), "interleaved"
-    return Held(name, np.stack([real[:, columns], imaginary[:, columns]], axis=1), dtype, pairing=pairing)
+    return Buffer(name, np.stack([real[:, columns], imaginary[:, columns]], axis=1), dtype, pairing=pairing)
 
 
-def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+def _are_equal(one: np.ndarray, other: np.ndarray) -> bool:
     return np.array_equal(one, other, equal_nan=True)
 
 
 def _host(name: str, value: Any) -> tuple[str, np.ndarray]:
-    """Dtype and host copy; half precision widens, since NumPy lacks one of the two."""
+    """Return dtype and host copy; half precision widens, since NumPy lacks one of the two."""
     if not hasattr(value, "dtype"):
         value = array.host_numbers(value, name)
         if value.dtype.kind not in "iuf":

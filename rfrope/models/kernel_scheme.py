@@ -12,7 +12,7 @@ from rfrope._core import angles
 from rfrope._core.arguments import show, whole
 from rfrope.designs import design
 from rfrope.rotation.rope import Rope
-from rfrope.scaling.records import Scheme, rotated_width
+from rfrope.scaling.registry import Scheme, rotated_width
 
 NAME = "rfrope"
 _DESIGNED = ("kernel", "design", "seed", "context")
@@ -66,7 +66,7 @@ def check(parameters: Mapping[str, Any]) -> None:
 
 
 def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len: int | None = None) -> Rope:
-    """Rope of checked values.
+    """Return the Rope of checked values.
 
     Parameters
     ----------

@@ -21,24 +21,26 @@ from rfrope.scaling.shared import positive
 EVERYWHERE = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")  # keys of every scheme
 _YARN = ("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim")
 
-Maker = Callable[[dict[str, Any], int, "int | None", "int | None"], Rope]  # takes values, head_dim, context and seq_len
+Made = Rope | tuple[np.ndarray, float]  # or frequencies and attention factor, as which a Rope unpacks
+Maker = Callable[[dict[str, Any], int, "int | None", "int | None"], Made]  # takes values, head_dim, context and seq_len
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """What is known of one scheme.
+    """Record of one scheme.
 
     Attributes
     ----------
     name : str
         ``rope_type``; with a condition after a space where one name stands for two schemes.
-    does : str
+    effect : str
         What it does to the frequencies, for people.
     make : callable
-        ``make(values, head_dim, context, seq_len)`` returns the Rope of checked values.
+        ``make(values, head_dim, context, seq_len)`` returns the Rope of checked values, or frequencies and attention
+        factor.
     required, optional : tuple of str
         Keys beside those of every scheme.
-    idle : mapping of str to str
+    ignored : mapping of str to str
         Keys of published configs that change nothing, and why.
     aliases : tuple of str
         Other names.
@@ -47,11 +49,11 @@ class Scheme:
     """
 
     name: str
-    does: str
+    effect: str
     make: Maker
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    idle: Mapping[str, str] = field(default_factory=dict)
+    ignored: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     by_length: bool = False
 
@@ -64,7 +66,7 @@ class Scheme:
 # -- kinds of values ---------------------------------------------------------------------------------------------------
 
 
-def _at_least_one(name: str, value: Any) -> float:
+def _one_or_more(name: str, value: Any) -> float:
     return finite(name, value, least=1.0, most=2.0**100)
 
 
@@ -97,7 +99,7 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
     "partial_rotary_factor": fraction,
     "mrope_section": _list_of(whole, "whole numbers"),
     "mrope_interleaved": flag,
-    "factor": _at_least_one,
+    "factor": _one_or_more,
     "alpha": positive,
     "original_max_position_embeddings": _length,
     "beta_fast": positive,
@@ -163,30 +165,30 @@ def _factor(values: dict[str, Any], context: int | None, name: str) -> float:
     return context / original
 
 
-def _default(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
-    return Rope(ladder(*_width_and_base(values, head_dim)))
+def _default(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
+    return ladder(*_width_and_base(values, head_dim)), 1.0
 
 
-def _linear(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _linear(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     return schemes.linear(ladder(*_width_and_base(values, head_dim)), values["factor"])
 
 
-def _ntk(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _ntk(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     """Change the base, which is the same as `schemes.ntk`, and right for odd widths too."""
     width, base = _width_and_base(values, head_dim)
     if width < 3:
         raise ValueError(f"the rotated width is {width}; NTK scaling expects at least 3: the first frequency stays")
     factor = float(values["alpha" if "alpha" in values else "factor"])
-    return Rope(ladder(width, base * factor ** (width / (width - 2))))
+    return ladder(width, base * factor ** (width / (width - 2))), 1.0
 
 
-def _dynamic(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _dynamic(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     if context is None:
         raise ValueError("max_position_embeddings is None; 'dynamic' needs it: the context the model was trained with")
     return _ntk(values | {"factor": shared.stretch(values["factor"], seq_len, context)}, head_dim, context, seq_len)
 
 
-def _yarn(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _yarn(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     width, base = _width_and_base(values, head_dim)
     if width % 2:
         raise ValueError(f"the rotated width is {width}, of head_dim = {head_dim}; 'yarn' expects an even one")
@@ -196,7 +198,7 @@ def _yarn(values: dict[str, Any], head_dim: int, context: int | None, seq_len: i
     return schemes.yarn(ladder(width, base), factor, original_max_position_embeddings=original, base=base, **options)
 
 
-def _longrope(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _longrope(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     theta = ladder(*_width_and_base(values, head_dim))
     for key in ("short_factor", "long_factor"):
         if len(values[key]) != theta.size:
@@ -229,7 +231,7 @@ def _own_factor(values: dict[str, Any], is_long: bool) -> float | None:
     return pair[is_long]
 
 
-def _llama3(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _llama3(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     return schemes.llama3(
         ladder(*_width_and_base(values, head_dim)),
         values["factor"],
@@ -239,7 +241,7 @@ def _llama3(values: dict[str, Any], head_dim: int, context: int | None, seq_len:
     )
 
 
-def _proportional(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Rope:
+def _proportional(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     if head_dim % 2:
         raise ValueError(f"head_dim is {head_dim}; 'proportional' expects an even number")
     spanning = ladder(head_dim, values["rope_theta"])
@@ -247,12 +249,12 @@ def _proportional(values: dict[str, Any], head_dim: int, context: int | None, se
     return schemes.proportional(spanning, partial_rotary_factor=part, factor=factor)
 
 
-SCHEMES = (
+_RECORDS = (
     Scheme(
         "default",
         "the ladder itself",
         _default,
-        idle={"interleaved": "Qwen3-Omni carries it beside mrope_interleaved, which says it"},
+        ignored={"interleaved": "Qwen3-Omni carries it beside mrope_interleaved, which says it"},
         aliases=("mrope",),  # its axes are not part of a scheme
     ),
     Scheme("linear", "every frequency divided by factor", _linear, ("factor",)),
@@ -272,7 +274,7 @@ SCHEMES = (
         "as ntk with alpha for factor, at every length (HunYuan)",
         _ntk,
         ("alpha",),
-        idle=dict.fromkeys(
+        ignored=dict.fromkeys(
             ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
             "HunYuan's configs carry it; alpha alone changes their base",
         ),
@@ -282,7 +284,7 @@ SCHEMES = (
         "fast frequencies kept, slow ones divided by factor, a ramp between; scores sharpened",
         _yarn,
         optional=("factor", "original_max_position_embeddings", *_YARN),
-        idle={
+        ignored={
             "finetuned": "it says how the first YaRN models were trained",
             "llama_4_scaling_beta": "Ministral 3 scales queries with it, by position; frequencies stay",
             "max_position_embeddings": "Ministral 3 repeats here what stands beside the dict",
@@ -313,6 +315,36 @@ SCHEMES = (
 )
 
 
+def records() -> tuple[Scheme, ...]:
+    """Return the record of every scheme.
+
+    Returns
+    -------
+    tuple of Scheme
+
+    Examples
+    --------
+    >>> [record.name for record in records() if record.by_length]
+    ['dynamic', 'longrope']
+    """
+    return _RECORDS
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the schemes, ``rope_type`` in a config.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> names()
+    ('default', 'linear', 'ntk', 'dynamic', 'dynamic with alpha', 'yarn', 'longrope', 'llama3', 'proportional')
+    """
+    return tuple(record.name for record in _RECORDS)
+
+
 # -- configs that are stretched already --------------------------------------------------------------------------------
 
 _NAMES_ORIGINAL = ("yarn", "longrope", "llama3", "dynamic")  # dynamic by its formula, which takes the config's context
@@ -322,7 +354,7 @@ _UNNOTED = ("dynamic", "ntk")  # read from a config they leave no step in ``scal
 
 @dataclass(frozen=True, eq=False)
 class Stretched:
-    """What the scheme of a config has made of a ladder already.
+    """A ladder that the scheme of a config has stretched already.
 
     Attributes
     ----------
@@ -345,7 +377,7 @@ class Stretched:
 
     @property
     def names_original(self) -> bool:
-        """Whether the scheme says from how many positions; for the others it is the context of the config."""
+        """True if the scheme says from how many positions; for the others it is the context of the config."""
         return self.scheme in _NAMES_ORIGINAL
 
     def to_dict(self) -> dict[str, Any]:
@@ -358,7 +390,7 @@ class Stretched:
 
 
 def stretched(rope: Rope) -> Stretched | None:
-    """What has stretched the ladder of a config; None for none, and for HunYuan's ``alpha``, which is a base.
+    """Return what has stretched the ladder of a config; None for nothing, and for HunYuan's ``alpha``, which is a base.
 
     None, too, for a Rope that `rfrope.scaling` has changed since: its config does not say what it is any more.
 
@@ -384,10 +416,10 @@ def stretched(rope: Rope) -> Stretched | None:
     plain = {"rope_type": name if name == "proportional" else "default"}
     plain |= {key: values[key] for key in EVERYWHERE if key in values}
     assert rope.head_dim is not None  # set by every Rope
-    made = (_proportional if name == "proportional" else _default)(plain, rope.head_dim, None, None)
+    frequencies, _ = (_proportional if name == "proportional" else _default)(plain, rope.head_dim, None, None)
     before = replace(
         rope,
-        frequencies=made.frequencies,
+        frequencies=frequencies,
         attention_factor=1.0,
         context=original,
         source=replace(rope.source, scaled_by=(), rope_parameters=plain),
