@@ -12,7 +12,7 @@ from rfrope._core import angles, array, blocks, sums
 from rfrope._core.arguments import positive, probability, whole
 from rfrope._core.array import Array
 from rfrope._core.texts import Result
-from rfrope.designs.optimising import as_range
+from rfrope.designs.optimising import read_range
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
 
@@ -245,7 +245,7 @@ def blocks_for_error(
     """
     kernel, confidence = read_kernel(kernel), probability("confidence", confidence)
     error = positive("error", error)
-    lags = (math.prod(2 * m + 1 for m in as_range(kernel, max_lag)) - 1) // 2
+    lags = (math.prod(2 * m + 1 for m in read_range(kernel, max_lag)) - 1) // 2
     blocks = 2.0 * (math.log(2.0 * lags) - math.log1p(-confidence)) / error / error
     if not blocks < 2.0**62:
         raise ValueError(f"error is {error}; expected one that fewer than 2**62 blocks can reach")

@@ -288,12 +288,12 @@ def head_weights(a: Place) -> Iterator[Any]:
 
 def head_scores(a: Place) -> Iterator[Any]:
     yield heads.positional_scores(a(POSITIONS), a(FREQUENCIES), scaled=False)
-    yield heads.positional_scores(a(VECTORS), a(TENSOR), offset=a(VECTORS[0]), temperature=3.0)
+    yield heads.positional_scores(a(VECTORS), a(TENSOR), offset=a(VECTORS[0]), temperature=0.3)
     yield heads.positional_scores(a(VECTORS[1]), a(TENSOR), offset=a(VECTORS[:2]), offset_weights=a([1.0, 2.0]))
 
 
 def head_attention(a: Place) -> Iterator[Any]:
-    yield from vars(heads.positional_attention(a(FREQUENCIES), 20, temperature=9.0)).values()
+    yield from vars(heads.positional_attention(a(FREQUENCIES), 20, temperature=0.1)).values()
     yield from vars(heads.positional_attention(a(FREQUENCIES), 20, offset=a([-1, -3]), causal=False, window=7)).values()
     yield from vars(heads.positional_attention(a(TENSOR), (4, 2, 3), offset=a(VECTORS), causal=False)).values()
 
@@ -461,7 +461,7 @@ TO_HOST = {
     "exports.rounding": lambda a: rfrope.exports.rounding(a(FREQUENCIES), "mlx", context=64),
     "exports.write": lambda a: rfrope.exports.write(unwritten("frequencies.json"), a(FREQUENCIES), "json"),
     "plotting.attention": lambda a: rfrope.plotting.attention(
-        heads.positional_attention(a(FREQUENCIES), 20, temperature=9.0)
+        heads.positional_attention(a(FREQUENCIES), 20, temperature=0.1)
     ),
     "plotting.frequencies": lambda a: closed(rfrope.plotting.frequencies(a(FREQUENCIES))),
     "plotting.kernel": lambda a: closed(rfrope.plotting.kernel("gaussian(scale=8)", 64, frequencies=a(FREQUENCIES))),

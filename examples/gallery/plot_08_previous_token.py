@@ -20,7 +20,7 @@ profile = heads.positional_attention(ladder, 1024, offset=-1, temperature=temper
 fig, ax = plt.subplots(figsize=(6, 3.7), layout="constrained")
 plotting.attention(profile, ax=ax)
 plt.show()
-print(f"temperature {temperature:.1f}; attention at lag -1: {profile.mass:.3f}")
+print(f"temperature {temperature:.4f}; attention at lag -1: {profile.mass:.3f}")
 
 # %%
 # The frequencies decide how hard that is: the same mass asks for another temperature where a kernel is narrower.
@@ -30,4 +30,4 @@ for name, frequencies in {
     "ladder of base 500 000": rfrope.geometric(64, base=5e5),
     "Gaussian of scale 4": rfrope.sample("gaussian(scale=4)", 64, design="quantile"),
 }.items():
-    print(f"{name}: {heads.temperature_for_mass(0.9, frequencies, context=1024):.1f}")
+    print(f"{name}: {heads.temperature_for_mass(0.9, frequencies, context=1024):.4f}")

@@ -61,8 +61,8 @@ def add(commands: Any) -> None:
     )
     design.add_argument(
         "--design",
-        type=one_of(designs.DESIGNS),
-        choices=designs.DESIGNS,
+        type=one_of((*designs.names(), "auto")),
+        choices=(*designs.names(), "auto"),
         default="auto",
         help="how frequencies are made (default: %(default)s)",
     )

@@ -1,7 +1,7 @@
-"""Designs: how a kernel becomes frequencies."""
+"""Designs: ways to make frequencies from a kernel."""
 
 from rfrope.designs.designing import design
 from rfrope.designs.optimising import optimise
-from rfrope.designs.sampling import DESIGNS, RANDOMISED, points, sample
+from rfrope.designs.sampling import Design, names, points, records, sample
 
-__all__ = ["DESIGNS", "RANDOMISED", "design", "optimise", "points", "sample"]
+__all__ = ["Design", "design", "names", "optimise", "points", "records", "sample"]

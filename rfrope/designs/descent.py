@@ -1,18 +1,26 @@
-"""Frequencies ``(n, k)`` of least mean square error: downhill to the next minimum, and jumps to lower ones."""
+"""Frequencies ``(n, k)`` of least mean square error over whole lags: downhill to a minimum, and jumps to lower ones.
+
+A lag is ``left_p + right_q``: in one axis the start of a run of lags and a place in it, in more axes the other axes and
+the last one. So ``exp(i lag . omega)`` is a product of few waves, and a sum over all lags is a product of matrices.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
-from rfrope._core import parallel
-from rfrope.designs.lags import Lags
+from rfrope._core import parallel, sums
+from rfrope.kernels import Kernel
 
 NEGLIGIBLE = 1e-9  # root mean square error that ends a search
 _ROUNDS, _PATIENCE, _WORTH = 24, 3, 5e-3  # rounds of jumps; how many in a row may gain less than that share
+_MOST_LAGS = 2**14  # lags that a fit sees, unless there are fewer
+_SERIES = 1e-2  # phase at the longest lag below which Dirichlet's kernel is its series
 
 Draw = Callable[[int], np.ndarray]
+Waves = tuple[np.ndarray, np.ndarray]  # exp(i left . omega), exp(i right . omega)
 
 
 def descend(lags: Lags, omega: np.ndarray, steps: int, gain: float) -> tuple[np.ndarray, float]:
@@ -25,14 +33,14 @@ def descend(lags: Lags, omega: np.ndarray, steps: int, gain: float) -> tuple[np.
     """
     waves = lags.waves(omega)
     errors = lags.errors(waves)
-    value, damping, idle, fresh = lags.mean_square(errors), 1e-3, 0, True
+    value, damping, stalled, fresh = lags.mean_square(errors), 1e-3, 0, True
     for _ in range(steps):
         parallel.checkpoint()
-        if value < NEGLIGIBLE**2 or idle == 2 or damping > 1e8:
+        if value < NEGLIGIBLE**2 or stalled == 2 or damping > 1e8:
             break
         if fresh:
             slope, hessian, sizes = _derivatives(lags, omega, waves, errors)
-        step = _solved(hessian + np.diag(damping * sizes), -slope)
+        step = _solve(hessian + np.diag(damping * sizes), -slope)
         if step is None:
             damping, fresh = max(4.0 * damping, 1e-6), False
             continue
@@ -43,13 +51,13 @@ def descend(lags: Lags, omega: np.ndarray, steps: int, gain: float) -> tuple[np.
         promised = -float(2.0 * slope @ step + step @ (hessian @ step))
         fresh = lower < value
         if fresh:
-            idle = idle + 1 if value - lower < gain * value else 0
+            stalled = stalled + 1 if value - lower < gain * value else 0
             success = min((value - lower) / max(promised, 1e-300), 1.5)
             damping = max(damping * max(0.2, 1.0 - (2.0 * success - 1.0) ** 3), 1e-12)
             omega, waves, errors, value = moved, waves_there, errors_there, lower
         else:
             damping *= 4.0
-            idle = 2 if promised < 1e-2 * gain * value else idle
+            stalled = 2 if promised < 1e-2 * gain * value else stalled
     return omega, value
 
 
@@ -58,16 +66,16 @@ def search(
 ) -> tuple[np.ndarray, float]:
     """Downhill from some frequencies, then by turns: jumps of single blocks to where they are needed, and downhill."""
     omega, value = descend(lags, omega, steps, gain)
-    idle = 0
+    stalled = 0
     for _ in range(_ROUNDS):
-        if idle == _PATIENCE or value < NEGLIGIBLE**2:
+        if stalled == _PATIENCE or value < NEGLIGIBLE**2:
             break
         jumped = exchange(lags, omega, draw(candidates), 1 + len(omega) // 8)
         if jumped is None:
-            idle += 1
+            stalled += 1
             continue
         there, lower = descend(lags, jumped, steps, gain)
-        idle = 0 if lower < (1.0 - _WORTH) * value else idle + 1
+        stalled = 0 if lower < (1.0 - _WORTH) * value else stalled + 1
         if lower < value:
             omega, value = there, lower
     return omega, value
@@ -80,20 +88,20 @@ def exchange(lags: Lags, omega: np.ndarray, candidates: np.ndarray, most: int) -
     range. None if no pair lowers it.
     """
     omega, n, found = omega.copy(), len(omega), False
-    mixed = lags.inner(omega[:, None], candidates)
-    own, own_there = lags.inner(omega, omega), lags.inner(candidates, candidates)
+    mixed = inner(lags.reach, omega[:, None], candidates)
+    squares, squares_there = inner(lags.reach, omega, omega), inner(lags.reach, candidates, candidates)
     waves_there = lags.waves(candidates)
     for _ in range(most):
         parallel.checkpoint()
         waves = lags.waves(omega)
         errors = lags.errors(waves)
         here, there = lags.projected(waves, errors).real, lags.projected(waves_there, errors).real
-        change = (2.0 * n * (there - here[:, None]) + own[:, None] + own_there - 2.0 * mixed) / n**2
+        change = (2.0 * n * (there - here[:, None]) + squares[:, None] + squares_there - 2.0 * mixed) / n**2
         block, candidate = np.unravel_index(np.argmin(change), change.shape)
         if not change[block, candidate] < -1e-6 * lags.mean_square(errors):
             break
-        omega[block], own[block], found = candidates[candidate], own_there[candidate], True
-        mixed[block] = lags.inner(omega[block], candidates)
+        omega[block], squares[block], found = candidates[candidate], squares_there[candidate], True
+        mixed[block] = inner(lags.reach, omega[block], candidates)
     return omega if found else None
 
 
@@ -113,7 +121,7 @@ def _derivatives(
     return slope.reshape(-1), hessian, np.maximum(sizes, 1e-9 * np.max(sizes) + np.finfo(np.float64).tiny)
 
 
-def _solved(matrix: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray | None:
     """Solution of linear equations whose matrix is positive definite, None if it is not."""
     try:
         factor = np.linalg.cholesky(matrix)
@@ -124,3 +132,132 @@ def _solved(matrix: np.ndarray, right: np.ndarray) -> np.ndarray | None:
     half = solve_triangular(factor, right, lower=True, check_finite=False)
     found: np.ndarray = solve_triangular(factor, half, lower=True, trans=1, check_finite=False)
     return found
+
+
+# -- the lags ----------------------------------------------------------------------------------------------------------
+
+
+class Lags:
+    """Whole lags up to some size on every axis, one of each pair +-lag, and Phi there.
+
+    Attributes
+    ----------
+    reach : tuple of int
+        Largest lag on each axis.
+    vectors : ndarray, (P, Q, k)
+    weights, target : ndarray, (P, Q)
+        How much a lag counts, with sum 1, and Phi.
+    """
+
+    def __init__(self, kernel: Kernel, reach: tuple[int, ...]) -> None:
+        self.reach = reach
+        self._left, self._right, weights = _run_of_lags(reach[0]) if len(reach) == 1 else _box_of_lags(reach)
+        self.vectors = self._left[:, None] + self._right
+        self.weights = weights / np.sum(weights)
+        self.target = np.asarray(kernel.phi(kernel.restore_shape(self.vectors)))
+
+    def waves(self, omega: np.ndarray) -> Waves:
+        """Waves of frequencies ``(n, k)``."""
+        return _wave(omega, self._left), _wave(omega, self._right)
+
+    def errors(self, waves: Waves) -> np.ndarray:
+        """Mean kernel less Phi ``(P, Q)``."""
+        return sums.sum_phasors(*waves) / len(waves[0]) - self.target
+
+    def mean_square(self, errors: np.ndarray) -> float:
+        """Weighted mean of the squares of errors."""
+        return float(np.sum(self.weights * errors * errors))
+
+    def projected(self, waves: Waves, values: np.ndarray) -> np.ndarray:
+        """Weighted sums of values times ``exp(i lag . omega)`` for each frequency."""
+        left, right = waves
+        found: np.ndarray = np.sum((left @ (self.weights * values)) * right, axis=-1)
+        return found
+
+    def slopes_product(self, omega: np.ndarray) -> np.ndarray:
+        """Mean of ``lag_j lag_l sin(lag . a) sin(lag . b)`` for all pairs of frequencies ``(n k, n k)``."""
+        n, k = omega.shape
+        found = np.zeros((n, k, n, k))
+        for sign in (1.0, -1.0):  # for angles a + b, a - b
+            angles = omega[:, None] + sign * omega
+            each = [_dirichlet(m, angles[..., j]) for j, m in enumerate(self.reach)]
+            for j in range(k):
+                for m in range(k):
+                    found[:, j, :, m] += sign * math.prod(each[i][(i == j) + (i == m)] for i in range(k))
+        return 0.5 * found.reshape(n * k, n * k) / math.prod(2 * m + 1 for m in self.reach)
+
+
+def inner(reach: tuple[int, ...], a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Mean of ``cos(lag . a) cos(lag . b)`` over all lags of a range, in closed form, for ``(..., k)``."""
+    found = np.zeros(np.broadcast_shapes(a.shape, b.shape)[:-1])
+    for angle in (a - b, a + b):
+        found += math.prod(_dirichlet(m, angle[..., j], values_only=True)[0] for j, m in enumerate(reach))
+    return 0.5 * found / math.prod(2 * m + 1 for m in reach)
+
+
+def _run_of_lags(reach: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Left and right parts and weights in one axis, lag 0 as half a pair."""
+    length = 1 << math.ceil(0.5 * math.log2(min(reach + 1, _MOST_LAGS)))
+    starts, shares = _spread(-(-(reach + 1) // length), _MOST_LAGS // length)
+    lags = starts[:, None] * length + np.arange(length)
+    weights = np.where(lags <= reach, shares[:, None], 0.0)
+    weights[0, 0] = 0.5
+    return length * starts[:, None].astype(np.float64), np.arange(float(length))[:, None], weights
+
+
+def _box_of_lags(reach: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Left and right parts and weights in several axes; where the last lag is 0 both of a pair are there."""
+    sizes = [m + 1 for m in reach]
+    while math.prod(2 * size - 1 for size in sizes) > 2 * _MOST_LAGS:
+        sizes[sizes.index(max(sizes))] -= 1
+    axes: list[np.ndarray] = []
+    shares = np.ones(())
+    for m, size in zip(reach, sizes, strict=True):
+        lags, share = _spread(m + 1, size)
+        if len(axes) < len(reach) - 1:
+            lags, share = np.concatenate([-lags[:0:-1], lags]), np.concatenate([share[:0:-1], share])
+        else:
+            share[0] *= 0.5
+        axes.append(lags.astype(np.float64))
+        shares = shares[..., None] * share
+    left = np.stack(np.meshgrid(*axes[:-1], [0.0], indexing="ij"), axis=-1).reshape(-1, len(reach))
+    right = np.stack([*[np.zeros_like(axes[-1])] * (len(reach) - 1), axes[-1]], axis=-1)
+    return left, right, shares.reshape(len(left), len(right))
+
+
+def _spread(count: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whole numbers below `count`, all or the smaller ones and a spread over the rest, and what each stands for."""
+    if count <= most:
+        return np.arange(count), np.ones(count)
+    near = most // 2
+    edges = near + (count - near) * np.arange(most - near + 1) // (most - near)
+    places = np.arange(1, most - near + 1) * (0.5 * (math.sqrt(5.0) - 1.0)) % 1.0  # not equally far: no echo
+    far = edges[:-1] + (places * np.diff(edges)).astype(np.int64)
+    return np.concatenate([np.arange(near), far]), np.concatenate([np.ones(near), np.diff(edges).astype(np.float64)])
+
+
+def _wave(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
+    """``exp(i lag . omega)``, its phases without BLAS, whose last bits depend on where arrays lie in memory."""
+    found: np.ndarray = np.exp(1j * np.sum(omega[:, None, :] * lags, axis=-1))
+    return found
+
+
+def _dirichlet(m: int, angle: np.ndarray, *, values_only: bool = False) -> tuple[np.ndarray, ...]:
+    """``sum exp(i x angle)`` over whole x from -m to m, and its first two derivatives unless only values are wanted."""
+    n = 2.0 * m + 1.0
+    angle = angle - 2.0 * math.pi * np.round(angle / (2.0 * math.pi))
+    near = np.abs(angle) < _SERIES / n
+    half = 0.5 * np.where(near, 1.0, angle)
+    rise, square = n * (n * n - 1.0) / 12.0, angle * angle
+    sin, sines = np.sin(half), np.sin(n * half)
+    value = np.where(near, n - 0.5 * rise * square, sines / sin)
+    if values_only:
+        return (value,)
+    cos = np.cos(half)
+    first = 0.5 * (n * np.cos(n * half) - cos * value) / sin
+    second = (0.25 * (value * sin - n * n * sines) - first * cos) / sin
+    return (
+        value,
+        np.where(near, -rise * angle, first),
+        np.where(near, -rise * (1.0 - (3.0 * n * n - 7.0) / 40.0 * square), second),
+    )

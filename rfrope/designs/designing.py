@@ -10,9 +10,9 @@ import numpy as np
 
 from rfrope._core import array, capacity, random
 from rfrope._core.arguments import positive, show, whole
-from rfrope.designs.errors import error
-from rfrope.designs.optimising import as_range, bound
-from rfrope.designs.sampling import SEEDED, as_kernels, check_design, sample
+from rfrope.designs.errors import error, lower_bound
+from rfrope.designs.optimising import read_range
+from rfrope.designs.sampling import check_design, read_kernels, records, sample
 from rfrope.kernels import Kernel
 from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope
@@ -93,36 +93,35 @@ def design(
     """
     width = even("head_dim", head_dim)
     turned = width if rotary_dim is None else even("rotary_dim", rotary_dim, most=width)
-    chosen = _chosen_kernels(kernel, heads, ladder)
-    several = len(chosen) > 1
-    lengths = tuple(m + 1 for m in as_range(chosen[0], _less_one(context), "context"))
-    names = {check_design(design, each) for each in chosen}
-    seed = _seed(rng) if names & set(SEEDED) else None
-    fit: dict[str, Any] = {"norm": norm or "rms" if design == "optimised" else norm}
-    if design in ("optimised", "balanced"):
-        fit["max_lag"] = [n - 1 for n in lengths]
+    kernels = _read_kernels_of_heads(kernel, heads, ladder)
+    several = len(kernels) > 1
+    reach = read_range(kernels[0], _largest_lags(context), "context")
+    chosen = {check_design(design, each) for each in kernels}
+    seed = _seed(rng) if any(record.randomised for record in records() if record.name in chosen) else None
+    norm = norm or "rms" if design == "optimised" else norm
     made = sample(
-        chosen if several else chosen[0],
+        kernels if several else kernels[0],
         turned // 2,
         rng=rng if seed is None else seed,
         design=design,
         heads=None if several else heads,
-        **fit,
+        max_lag=reach if design in ("optimised", "balanced") else None,
+        norm=norm,
     )
-    sets = made.reshape(-1, turned // 2, chosen[0].ndim)
+    sets = made.reshape(-1, turned // 2, kernels[0].ndim)
     if np.all(sets == sets[0]) and not several:  # the design is deterministic
         sets = sets[:1]
-    reach = tuple(n - 1 for n in lengths)
-    errors = [error(chosen[h % len(chosen)], omega, reach) for h, omega in enumerate(sets)]
+    errors = [error(kernels[h % len(kernels)], omega, reach) for h, omega in enumerate(sets)]
     worst = max(range(len(errors)), key=lambda h: errors[h].rms)
     source = Provenance(
-        kernel=tuple(map(repr, chosen)) if several else repr(chosen[0]),
-        design=names.pop() if len(names) == 1 else design,
-        norm=fit["norm"],
+        kernel=tuple(map(repr, kernels)) if several else repr(kernels[0]),
+        design=chosen.pop() if len(chosen) == 1 else design,
+        norm=norm,
         seed=seed,
         error={"rms": max(each.rms for each in errors), "sup": max(each.sup for each in errors)},
-        lower_bound=bound(chosen[worst % len(chosen)], turned // 2, reach) if design == "optimised" else None,
+        lower_bound=lower_bound(kernels[worst % len(kernels)], turned // 2, reach) if design == "optimised" else None,
     )
+    lengths = tuple(m + 1 for m in reach)
     return Rope(
         array.placed(made, xp, device, dtype),
         pairing=pairing,
@@ -140,9 +139,9 @@ def even(name: str, value: Any, most: int = 2**32 - 2) -> int:
     return number
 
 
-def _chosen_kernels(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]:
+def _read_kernels_of_heads(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]:
     """One kernel for all heads, or one for each."""
-    chosen = list(as_kernels(kernel))
+    chosen = list(read_kernels(kernel))
     if heads is not None and len(chosen) > 1 and whole("heads", heads, 1) != len(chosen):
         raise ValueError(f"heads is {heads} but kernel has {len(chosen)} kernels; expected one number, or no heads")
     if heads is not None:
@@ -155,10 +154,10 @@ def _chosen_kernels(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]:
         raise TypeError(f"ladder is {show(ladder)}; expected two scales, those of the first and the last head")
     heads = capacity.count("heads", heads, 1, each=2000.0)
     first, last = (positive(f"ladder[{i}]", value) for i, value in enumerate(ladder))
-    return [_with_scale(chosen[0], scale) for scale in np.geomspace(first, last, heads).tolist()]
+    return [_rescale(chosen[0], scale) for scale in np.geomspace(first, last, heads).tolist()]
 
 
-def _with_scale(kernel: Kernel, scale: float) -> Kernel:
+def _rescale(kernel: Kernel, scale: float) -> Kernel:
     """Return a kernel of another scale, of so few digits that its text is the kernel."""
     if not isinstance(getattr(kernel, "scale", None), float) or not dataclasses.is_dataclass(kernel):
         raise ValueError(
@@ -167,7 +166,7 @@ def _with_scale(kernel: Kernel, scale: float) -> Kernel:
     return dataclasses.replace(kernel, scale=float(f"{scale:.6g}"))
 
 
-def _less_one(context: Any) -> Any:
+def _largest_lags(context: Any) -> Any:
     """Largest lags of a context."""
     if isinstance(context, list | tuple):
         return [whole("context", each, 2) - 1 for each in context]

@@ -1,19 +1,20 @@
-"""Frequencies fitted to a kernel over a range of lags, and what they reach there."""
+"""Frequencies ``(n, k)`` fitted to a kernel over a range of lags, from several starts, and the error they reach."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
-from rfrope._core import array
+import numpy as np
+
+from rfrope._core import array, parallel, random, sums
 from rfrope._core import progress as bars
 from rfrope._core.arguments import MOST, choice, is_several, show, whole
-from rfrope.designs.bounds import lower_bound
-from rfrope.designs.errors import error
-from rfrope.designs.fitting import optimised as fitted
-from rfrope.designs.fitting import usual_starts
-from rfrope.designs.sets import quantile
+from rfrope.designs.descent import NEGLIGIBLE, Lags, descend, search
+from rfrope.designs.errors import error, lags_within, lower_bound
+from rfrope.designs.sets import needs_table, quantile, strata_of_magnitude, stratified, transport, uniforms
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
 from rfrope.rotation.provenance import Provenance
@@ -23,6 +24,15 @@ NORMS = ("rms", "sup")
 _MOST_STARTS = 2**16
 _MOST_LAGS = 2**52  # lags that a range may hold
 _MOST_UNKNOWNS = 2**10  # unknowns of a fit: its time grows with their square
+_KEY = random.key_from_rng(0)  # all starts and jumps are drawn with it: a fit has no seed
+_WORK = 2**9  # unknowns times starts, unless a number of starts is given
+_USUAL_STARTS = 16  # at most
+_QUICK, _LAST = (60, 1e-5), (500, 1e-7)  # steps at most and least gain of descents in between, and of the last one
+_CANDIDATES = 2**10  # places that a block may jump to in one round
+_SUP_LAGS = 2**13  # lags that minimax sees, unless there are fewer
+_FIRST_STEP, _LEAST_GAIN = 0.1, 1e-3  # phase at the largest lag, gain that ends minimax
+_LARGE = 0.7  # share of the largest error from which on a programme bounds one
+_REFINED = ((6, 2), (40, 1))  # steps of minimax that fits go, and how many of them are kept
 
 
 def optimise(
@@ -94,32 +104,31 @@ def optimise(
     """
     made, n_blocks = read_kernel(kernel), whole("n_blocks", n_blocks, 1)
     reach = check_fit(made, n_blocks, max_lag, norm)
-    starts = usual_starts(n_blocks * made.ndim) if starts is None else whole("starts", starts, 1, _MOST_STARTS)
+    starts = usual_starts(made, n_blocks) if starts is None else whole("starts", starts, 1, _MOST_STARTS)
     bars.check(progress)
     array.check_float_dtype(dtype, array.named_namespace(xp))
-    start = quantile(made, n_blocks)
-    omega = fitted(made, n_blocks, reach, norm, starts=starts, progress=progress)
-    judged = [error(made, each, reach) for each in (omega, start)]
-    reached, before = ({"rms": found.rms, "sup": found.sup} for found in judged)
+    omega = fit(made, n_blocks, reach, norm, starts=starts, progress=progress)
+    errors = [error(made, each, reach) for each in (omega, quantile(made, n_blocks))]
+    reached, start = ({"rms": each.rms, "sup": each.sup} for each in errors)
     source = Provenance(
         kernel=repr(made),
         design="optimised",
         norm=norm,
         error=reached,
-        lower_bound=bound(made, n_blocks, reach),
-        extra={"max_lag": list(reach), "starts": starts, "start": before},
+        lower_bound=lower_bound(made, n_blocks, reach),
+        extra={"max_lag": list(reach), "starts": starts, "start": start},
     )
     context = tuple(m + 1 for m in reach)
     frequencies = array.placed(made.restore_shape(omega), xp, device, dtype)
     return Rope(frequencies, context=context[0] if len(context) == 1 else context, source=source)
 
 
-def bound(kernel: Kernel, n_blocks: int, max_lag: tuple[int, ...]) -> float:
-    """Root mean square error that no so many blocks fall below; 0 where none is known."""
-    return lower_bound(kernel, n_blocks, max_lag[0]) if len(max_lag) == 1 and n_blocks else 0.0
+def usual_starts(kernel: Kernel, n_blocks: int) -> int:
+    """Return the number of starts that a fit takes unless one is given: fewer where each takes long."""
+    return min(_USUAL_STARTS, max(1, _WORK // max(n_blocks * kernel.ndim, 1)))
 
 
-def as_range(kernel: Kernel, max_lag: Any, name: str = "max_lag") -> tuple[int, ...]:
+def read_range(kernel: Kernel, max_lag: Any, name: str = "max_lag") -> tuple[int, ...]:
     """Largest lag on each axis, from one number or one for each, or say what is wrong with it."""
     reach = tuple(max_lag) if is_several(max_lag) else (max_lag,) * kernel.ndim
     reach = tuple(whole(name, m, 1, MOST - 1) for m in reach)
@@ -128,11 +137,11 @@ def as_range(kernel: Kernel, max_lag: Any, name: str = "max_lag") -> tuple[int, 
     return reach
 
 
-def check_reach(kernel: Kernel, max_lag: Any, design: str) -> tuple[int, ...]:
+def check_range(kernel: Kernel, max_lag: Any, design: str) -> tuple[int, ...]:
     """Largest lag on each axis for a design that depends on it, or say what is wrong with it."""
     if max_lag is None:
         raise ValueError(f"max_lag is None; expected the largest lag that counts, for design {show(design)}")
-    reach = as_range(kernel, max_lag)
+    reach = read_range(kernel, max_lag)
     if math.prod(2 * m + 1 for m in reach) > _MOST_LAGS:
         raise ValueError(f"max_lag is {show(max_lag)}; expected a range of at most 2**52 lags")
     return reach
@@ -141,10 +150,146 @@ def check_reach(kernel: Kernel, max_lag: Any, design: str) -> tuple[int, ...]:
 def check_fit(kernel: Kernel, n_blocks: int, max_lag: Any, norm: str) -> tuple[int, ...]:
     """Largest lag on each axis, or say what is wrong with it, with the norm or with the number of blocks."""
     choice("norm", norm, NORMS)
-    reach = check_reach(kernel, max_lag, "optimised")
+    reach = check_range(kernel, max_lag, "optimised")
     if n_blocks * kernel.ndim > _MOST_UNKNOWNS:
         raise ValueError(
             f"n_blocks is {n_blocks} with {kernel.ndim} axes; expected at most {_MOST_UNKNOWNS} unknowns with design "
             "'optimised', or design 'quantile'"
         )
     return reach
+
+
+# -- the fit -----------------------------------------------------------------------------------------------------------
+
+
+def fit(
+    kernel: Kernel,
+    n: int,
+    max_lag: tuple[int, ...],
+    norm: str,
+    *,
+    starts: int | None = None,
+    progress: Any = None,
+) -> np.ndarray:
+    """Frequencies that minimise the error of their mean kernel over whole lags, the best that several starts lead to.
+
+    Norm "rms" is least squares; norm "sup" goes on from there.
+    """
+    if not n:
+        return quantile(kernel, n)
+    lags = Lags(kernel, max_lag)
+    fits = _fits(kernel, n, lags, starts or usual_starts(kernel, n), progress)
+    least = min(range(len(fits)), key=lambda number: fits[number][1])
+    omega, _ = descend(lags, fits[least][0], *_LAST)
+    if norm == "sup":
+        omega = _minimise_largest(kernel, max_lag, [omega, quantile(kernel, n), *(each for each, _ in fits)])
+    return _alternate_signs(omega)
+
+
+def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Any) -> list[tuple[np.ndarray, float]]:
+    """Minima and their mean square errors: next to the quantiles, and if more can be gained, where the starts lead."""
+
+    def from_start(number: int) -> tuple[np.ndarray, float]:
+        draws = iter(range(1 << 31))
+
+        def draw(count: int) -> np.ndarray:
+            return _candidates(kernel, count, 2 + starts + number, next(draws))
+
+        return search(lags, _start(kernel, n, number), draw, _CANDIDATES, *_QUICK)
+
+    def all_fits() -> Iterable[tuple[np.ndarray, float]]:
+        first = descend(lags, quantile(kernel, n), *_LAST)
+        yield first
+        if first[1] >= NEGLIGIBLE**2:
+            yield from parallel.ordered_map(from_start, range(starts), parallel.allowed())
+
+    return list(bars.shown(all_fits(), starts + 1, progress))
+
+
+def _start(kernel: Kernel, n: int, number: int) -> np.ndarray:
+    """Set number 0, 1, ... to begin with: the quantiles, and by turns strata and independent draws."""
+    if number == 0:
+        return quantile(kernel, n)
+    if number % 2:
+        return _wrap(transport(kernel, uniforms(_KEY, 0, n, kernel.n_columns, number, 1))[0])
+    if needs_table(kernel):  # a lattice is enough to begin with
+        return _wrap(transport(kernel, strata_of_magnitude(kernel, _KEY, n, number, 1, moved=True))[0])
+    return _wrap(transport(kernel, stratified(kernel, _KEY, n, number, 1))[0])
+
+
+def _candidates(kernel: Kernel, count: int, stream: int, number: int) -> np.ndarray:
+    """Places for blocks: half by the kernel's law, half anywhere."""
+    half = count // 2
+    u = uniforms(_KEY, number * half, half, kernel.n_columns + kernel.ndim, stream, 1)[0]
+    anywhere = math.pi * (2.0 * u[:, kernel.n_columns :] - 1.0)
+    return np.concatenate([_wrap(transport(kernel, u[:, : kernel.n_columns])), anywhere])
+
+
+def _wrap(omega: np.ndarray) -> np.ndarray:
+    """Frequencies between -pi and pi that whole lags cannot tell from the given ones."""
+    return omega - 2.0 * math.pi * np.round(omega / (2.0 * math.pi))
+
+
+def _alternate_signs(omega: np.ndarray) -> np.ndarray:
+    """Blocks by length, with alternating signs: the cosine does not see them, and sines nearly cancel."""
+    first = np.take_along_axis(omega, np.argmax(omega != 0.0, axis=-1)[:, None], axis=-1)
+    omega = np.where(first < 0.0, -omega, omega)[np.argsort(np.linalg.norm(omega, axis=-1), kind="stable")]
+    return omega * np.where(np.arange(len(omega)) % 2, -1.0, 1.0)[:, None]
+
+
+def _minimise_largest(kernel: Kernel, max_lag: tuple[int, ...], fits: list[np.ndarray]) -> np.ndarray:
+    """Frequencies of the least largest error that some fits lead to: all go a few steps, the best go on to the end."""
+    lags, _ = lags_within(max_lag, _SUP_LAGS)
+    target = kernel.phi(kernel.restore_shape(lags))
+
+    def largest(omega: np.ndarray) -> float:
+        return float(np.max(np.abs(_errors(omega, lags, target))))
+
+    for steps, kept in _REFINED:
+        lowered = partial(_minimax, lags=lags, target=target, steps=steps)
+        fits = sorted(parallel.ordered_map(lowered, fits, parallel.allowed()), key=largest)[:kept]
+    return fits[0]
+
+
+def _minimax(omega: np.ndarray, lags: np.ndarray, target: np.ndarray, steps: int) -> np.ndarray:
+    """Lower the largest error by linear programmes (HiGHS), each within a step that the one before allows.
+
+    The method of Madsen ("An algorithm for minimax solution of overdetermined systems of non-linear equations", 1975).
+    A programme bounds the larger errors; whether a step is taken is decided by all of them.
+    """
+    from scipy.optimize import linprog
+
+    errors, step = _errors(omega, lags, target), _FIRST_STEP / max(1.0, float(np.max(np.abs(lags))))
+    largest = float(np.max(np.abs(errors)))
+    for _ in range(steps):
+        large = np.abs(errors) >= _LARGE * largest
+        slopes, bound = _slopes(omega, lags[large]), -np.ones((np.count_nonzero(large), 1))
+        found = linprog(
+            np.append(np.zeros(omega.size), 1.0),
+            np.block([[slopes, bound], [-slopes, bound]]),
+            np.concatenate([-errors[large], errors[large]]),
+            bounds=[(-step, step)] * omega.size + [(0.0, None)],
+        )
+        if found.x is None or (promised := largest - found.x[-1]) <= _LEAST_GAIN * largest:
+            break
+        moved = omega + found.x[:-1].reshape(omega.shape)
+        errors_there = _errors(moved, lags, target)
+        gain = largest - float(np.max(np.abs(errors_there)))
+        if gain > 0.1 * promised:
+            omega, largest, errors = moved, largest - gain, errors_there
+        step *= 2.0 if gain > 0.7 * promised else 1.0 if gain > 0.1 * promised else 0.25
+    return omega
+
+
+def _slopes(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
+    """Derivatives of the errors ``(lags, n k)``."""
+    return (np.sin(_phases(omega, lags))[..., None] * lags[:, None] / -len(omega)).reshape(len(lags), -1)
+
+
+def _errors(omega: np.ndarray, lags: np.ndarray, target: np.ndarray) -> np.ndarray:
+    return np.asarray(sums.mean_cos_of_phases(_phases(omega, lags), np) - target)
+
+
+def _phases(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
+    """Phases ``(lags, n)``, without BLAS: its last bits depend on where arrays lie in memory, and fits on last bits."""
+    return np.sum(lags[:, None, :] * omega, axis=-1)

@@ -1,8 +1,9 @@
-"""How a kernel becomes D frequencies: the designs by name, and the points of the cube behind them."""
+"""Designs by name: the frequencies of a kernel that each makes, and the points of the cube behind them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,67 @@ from rfrope._core import array, capacity, parallel, random
 from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
 from rfrope.designs import sets
-from rfrope.designs.balancing import balanced
-from rfrope.designs.optimising import check_fit, check_reach, fitted
+from rfrope.designs.optimising import check_fit, check_range, fit
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
 
-RANDOMISED = (*sets.POINTS, *sets.FREQUENCIES)
-DESIGNS = (*RANDOMISED, "balanced", "quantile", "optimised", "auto")
-SEEDED = (*RANDOMISED, "balanced")
+
+@dataclass(frozen=True)
+class Design:
+    """One way to make the frequencies of a kernel; `sample` describes each.
+
+    Attributes
+    ----------
+    name : str
+        What ``design=`` takes.
+    randomised : bool
+        True if there is a seed; each block, taken alone, then has exactly the kernel's law.
+    fitted : bool
+        True if frequencies depend on a range of lags, ``max_lag``.
+    """
+
+    name: str
+    randomised: bool
+    fitted: bool = False
+
+
+_RECORDS = (
+    *(Design(name, randomised=True) for name in (*sets.POINTS, *sets.FREQUENCIES)),
+    Design("balanced", randomised=True, fitted=True),
+    Design("quantile", randomised=False),
+    Design("optimised", randomised=False, fitted=True),
+)
+_BY_NAME = {record.name: record for record in _RECORDS}
+
+
+def records() -> tuple[Design, ...]:
+    """Return the designs, as records.
+
+    Returns
+    -------
+    tuple of Design
+
+    Examples
+    --------
+    >>> [record.name for record in records() if not record.randomised]
+    ['quantile', 'optimised']
+    """
+    return _RECORDS
+
+
+def names() -> tuple[str, ...]:
+    """Names of the designs; ``design=`` also takes "auto", which chooses one of them.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> names()[:3]
+    ('iid', 'stratified', 'shifted')
+    """
+    return tuple(_BY_NAME)
 
 
 def sample(
@@ -117,28 +171,29 @@ def sample(
            [0.0006, 0.0022]])
     """
     several = isinstance(kernel, list | tuple)
-    kernels = as_kernels(kernel)
-    designs = [check_design(design, k) for k in kernels]
+    kernels = read_kernels(kernel)
+    chosen = [check_design(design, k) for k in kernels]
     n_blocks, streams = whole("n_blocks", n_blocks), 1 if heads is None else whole("heads", heads)
     if several and heads is not None and streams != len(kernels):
         raise ValueError(f"heads is {heads} but kernel has {len(kernels)} kernels; expected one number, or no heads")
     _check_size(kernels[0], n_blocks, max(streams, len(kernels)))
-    reach = _range_of_design(kernels[0], design, n_blocks, max_lag, norm)
+    reach = _read_range(kernels[0], design, n_blocks, max_lag, norm)
     array.check_float_dtype(dtype, array.named_namespace(xp))
-    key = random.key_from_rng(rng) if designs[0] in SEEDED else None
-    each, n_threads = 1 if several else streams, 1 if key is None else parallel.allowed()
-    found = [
-        _fixed_set(k, n_blocks, reach, norm or "rms", each)
-        if key is None
-        else balanced(k, key, n_blocks, reach, head, each)
-        if reach
-        else draw_sets(k, name, key, n_blocks, stream=head, streams=each, n_threads=n_threads)
-        for head, (k, name) in enumerate(zip(kernels, designs, strict=True))
-    ]
-    omega = found[0] if len(found) == 1 else np.concatenate(found)
+    key = random.key_from_rng(rng) if _BY_NAME[chosen[0]].randomised else None
+    each = 1 if several else streams
+    found = []
+    for head, (one, name) in enumerate(zip(kernels, chosen, strict=True)):
+        if key is None:
+            omega = fit(one, n_blocks, reach, norm or "rms") if reach else sets.quantile(one, n_blocks)
+            found.append(np.repeat(omega[None], each, axis=0))
+        elif reach:
+            found.append(sets.balanced(one, key, n_blocks, reach, head, each))
+        else:
+            found.append(draw_sets(one, name, key, n_blocks, head, each, parallel.allowed()))
+    joined = found[0] if len(found) == 1 else np.concatenate(found)
     if heads is None and not several:
-        omega = kernels[0].restore_shape(omega[0])
-    return array.placed(omega, xp, device, dtype)
+        joined = kernels[0].as_given(joined[0])
+    return array.placed(joined, xp, device, dtype)
 
 
 def points(
@@ -185,7 +240,7 @@ def points(
 
 def draw(kernel: Kernel, key: random.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
     """Draws start, ..., start + n_draws - 1 of some streams: ``(streams, n_draws, k)``."""
-    return sets.through(kernel, sets.uniforms(key, start, n_draws, kernel.n_columns, stream, streams))
+    return sets.transport(kernel, sets.uniforms(key, start, n_draws, kernel.n_columns, stream, streams))
 
 
 def draw_sets(
@@ -193,7 +248,6 @@ def draw_sets(
     design: str,
     key: random.Key,
     n_blocks: int,
-    *,
     stream: int = 0,
     streams: int = 1,
     n_threads: int = 1,
@@ -203,7 +257,7 @@ def draw_sets(
         return sets.FREQUENCIES[design](kernel, key, n_blocks, stream, streams)
     if design == "iid":
         return sets.independent(kernel, key, n_blocks, stream, streams, n_threads)
-    return sets.through(kernel, sets.POINTS[design](kernel, key, n_blocks, stream, streams), n_threads)
+    return sets.transport(kernel, sets.POINTS[design](kernel, key, n_blocks, stream, streams), n_threads)
 
 
 def _check_size(kernel: Kernel, n_blocks: int, heads: int) -> None:
@@ -213,32 +267,28 @@ def _check_size(kernel: Kernel, n_blocks: int, heads: int) -> None:
 
 def check_design(design: str, kernel: Kernel) -> str:
     """Return the name of a design that the kernel allows, "auto" resolved, or say which designs there are."""
-    choice("design", design, DESIGNS)
+    choice("design", design, (*_BY_NAME, "auto"))
     if design == "auto":
-        return "sobol" if sets.by_magnitude(kernel) is None else "stratified"
+        return "sobol" if kernel.ndim > 1 else "stratified"
     if design == "orthogonal":
         sets.checked_isotropy(kernel)
     return design
 
 
 def check_randomised(design: str, kernel: Kernel) -> str:
-    """As `check_design`, and refuse a design without randomness, which has nothing to estimate."""
-    design = check_design(design, kernel)
-    if design in SEEDED and design not in RANDOMISED:
-        raise ValueError(
-            f"design is {show(design)}, which needs a range of lags; expected 'auto' or one of "
-            f"{', '.join(map(repr, RANDOMISED))}"
-        )
-    if design not in RANDOMISED:
-        raise ValueError(
-            f"design is {show(design)}, which is deterministic: there is nothing to estimate; expected 'auto' or one "
-            f"of {', '.join(map(repr, RANDOMISED))} (rfrope.scores and rfrope.analysis.mean_kernel take its "
-            "frequencies)"
-        )
-    return design
+    """As `check_design`, and refuse a design without randomness, which has nothing to estimate, or with a range."""
+    record = _BY_NAME[check_design(design, kernel)]
+    if record.randomised and not record.fitted:
+        return record.name
+    why, hint = "needs a range of lags", ""
+    if not record.randomised:
+        why = "is deterministic: there is nothing to estimate"
+        hint = " (rfrope.scores and rfrope.analysis.mean_kernel take its frequencies)"
+    free = ", ".join(repr(each.name) for each in _RECORDS if each.randomised and not each.fitted)
+    raise ValueError(f"design is {show(design)}, which {why}; expected 'auto' or one of {free}{hint}")
 
 
-def as_kernels(kernel: Any) -> tuple[Kernel, ...]:
+def read_kernels(kernel: Any) -> tuple[Kernel, ...]:
     """Return one kernel, or one for each head."""
     made = tuple(map(read_kernel, kernel)) if isinstance(kernel, list | tuple) else (read_kernel(kernel),)
     if not made:
@@ -248,22 +298,14 @@ def as_kernels(kernel: Any) -> tuple[Kernel, ...]:
     return made
 
 
-def _fixed_set(kernel: Kernel, n_blocks: int, reach: tuple[int, ...] | None, norm: str, heads: int) -> np.ndarray:
-    """Sets of a deterministic design, the same for all heads: fitted to a range if there is one."""
-    omega = fitted(kernel, n_blocks, reach, norm) if reach else sets.quantile(kernel, n_blocks)
-    return np.repeat(omega[None], heads, axis=0)
-
-
-def _range_of_design(
-    kernel: Kernel, design: str, n_blocks: int, max_lag: Any, norm: str | None
-) -> tuple[int, ...] | None:
-    """Range of the lags that a design is fitted to; None for those that fit nothing."""
+def _read_range(kernel: Kernel, design: str, n_blocks: int, max_lag: Any, norm: str | None) -> tuple[int, ...] | None:
+    """Largest lag on each axis for a design that is fitted to a range; None for the others."""
     if design == "optimised":
         return check_fit(kernel, n_blocks, max_lag, norm or "rms")
     if norm is not None:
         raise ValueError(f"norm is {show(norm)} but design is {show(design)}; expected it with 'optimised' alone")
     if design == "balanced":
-        return check_reach(kernel, max_lag, design)
+        return check_range(kernel, max_lag, design)
     if max_lag is not None:
         raise ValueError(
             f"max_lag is {show(max_lag)} but design is {show(design)}; expected it with 'optimised' or 'balanced' alone"

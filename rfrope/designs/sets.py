@@ -9,11 +9,14 @@ Below, points are ``(sets, n, draws)`` and frequencies ``(sets, n, k)``, k = 1 i
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from rfrope._core import parallel, quantiles, random
+from rfrope.designs.descent import inner
 from rfrope.kernels import Kernel
 
 _MANY = 2**15  # uniforms from which on it pays to import Numba
@@ -22,6 +25,10 @@ _AT_ONCE = 2**16  # numbers of candidates
 _TABULATED = 2**16  # points from which the law of abs(omega) is tabulated where it has no quantile function
 _ROWS = 2**15  # rows that go through a transport at once, by one thread: in smaller parts threads wait for each other
 _DRAWN, _MOST_DRAWN = 32, 2**20  # candidates for each stratum of abs(omega) where it has none; in all, if n allows
+_SETS = 8  # of balanced points, from which one is drawn
+_MOST_POINTS = 2**10  # in all sets together, if one holds no more
+_ROUNDS = 3  # over all pairs of sets; what more of them gain is less than 1 %
+_NO_GAIN = 1e-9  # part of a point's own square
 
 
 def uniforms(key: random.Key, start: int, n: int, columns: int, stream: int, streams: int) -> np.ndarray:
@@ -44,12 +51,12 @@ def stratified(kernel: Kernel, key: random.Key, n: int, stream: int, streams: in
     Strata of a column that carries a sign are those of its magnitude, and its sign is drawn independently. In one axis
     the strata are those of abs(omega), also where a frequency takes several columns.
     """
-    if by_magnitude(kernel) == "table":
+    if needs_table(kernel):
         return strata_of_magnitude(kernel, key, n, stream, streams)
     u = uniforms(key, 0, n, 3 * kernel.n_columns, stream, streams)
     jitter, order, sign = np.split(u, 3, axis=-1)
     cell = (_permutations(order) + jitter) / max(n, 1)
-    return _inside(np.where(kernel.signed_columns, _with_sign(cell, sign < 0.5), cell))
+    return _inside(np.where(kernel.signed_columns, _mirror(cell, sign < 0.5), cell))
 
 
 def shifted(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
@@ -58,7 +65,7 @@ def shifted(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) 
     In one axis magnitudes are at probabilities (i + U)/n, with one uniform U for all (systematic sampling); in more a
     lattice is moved in every column, modulo 1 (Cranley and Patterson's rotation).
     """
-    if by_magnitude(kernel) == "table":
+    if needs_table(kernel):
         return strata_of_magnitude(kernel, key, n, stream, streams, moved=True, shared=True)
     columns = kernel.n_columns
     u = uniforms(key, 0, max(n, 1), columns + 2, stream, streams)
@@ -67,14 +74,9 @@ def shifted(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) 
     return half_covered(kernel, points, u[:, :n, columns + 1] < 0.5)
 
 
-def by_magnitude(kernel: Kernel) -> str | None:
-    """How frequencies are put in order of abs(omega), which needs one axis: by the transport's one column, or a table.
-
-    On several axes magnitudes say too little: None.
-    """
-    if kernel.ndim > 1:
-        return None
-    return "table" if kernel.n_columns > 1 else "column"
+def needs_table(kernel: Kernel) -> bool:
+    """Return True where abs(omega), in one axis, is no function of one column: its strata are runs of candidates."""
+    return kernel.ndim == 1 and kernel.n_columns > 1
 
 
 def strata_of_magnitude(
@@ -95,20 +97,20 @@ def strata_of_magnitude(
         if moved:
             u = uniforms(key, 0, max(n, 1), columns + 3, first, some)
             points = _inside((start + u[:, :1, :columns]) % 1.0)
-            place, order, sign = np.moveaxis(u[:, :n, columns:], -1, 0)
+            where, order, sign = np.moveaxis(u[:, :n, columns:], -1, 0)
         else:
             u = uniforms(key, 0, count + 3 * n, columns, first, some)
-            points = _in_boxes(kernel, u[:, :count])
-            place, order, sign = np.split(u[:, count:, 0], 3, axis=1)
-        by_size = np.argsort(np.abs(through(kernel, points)[..., 0]), axis=-1, kind="stable")
-        run = np.floor(each * (place[:, :1] if shared else place)).astype(np.int64)
+            points = _squeeze_into_boxes(kernel, u[:, :count])
+            where, order, sign = np.split(u[:, count:, 0], 3, axis=1)
+        by_size = np.argsort(np.abs(transport(kernel, points)[..., 0]), axis=-1, kind="stable")
+        run = np.floor(each * (where[:, :1] if shared else where)).astype(np.int64)
         chosen = np.take_along_axis(by_size, _permutations(order) * each + run, axis=1)
         taken = np.take_along_axis(points, chosen[..., None], axis=1)
         found[part] = np.where((sign < 0.5)[..., None] & kernel.signed_columns, 1.0 - taken, taken)
     return found
 
 
-def _in_boxes(kernel: Kernel, u: np.ndarray) -> np.ndarray:
+def _squeeze_into_boxes(kernel: Kernel, u: np.ndarray) -> np.ndarray:
     """Squeeze each of n points into one of n equal boxes of the cube, or of the half that makes all cosines."""
     left, parts = u.shape[1], []
     for columns in range(kernel.n_columns, 1, -1):
@@ -163,9 +165,9 @@ def halton(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -
     for j, (base, m) in enumerate(zip(sequence.base[:columns], digits[:columns], strict=True)):
         index = np.rint(points[:, j] * float(base) ** m).astype(np.int64)  # the digits, first one highest
         cell = np.zeros((streams, n))
-        for place in range(m):
-            permutation = _permutations(u[:, place * base : (place + 1) * base, columns + 1 + j])
-            cell = cell * base + permutation[:, index // base ** (m - 1 - place) % base]
+        for digit in range(m):
+            permutation = _permutations(u[:, digit * base : (digit + 1) * base, columns + 1 + j])
+            cell = cell * base + permutation[:, index // base ** (m - 1 - digit) % base]
         cube[..., j] = (cell + u[:, :n, j]) / float(base) ** m
     return half_covered(kernel, cube, u[:, :n, columns] < 0.5)
 
@@ -176,36 +178,39 @@ POINTS = {"iid": iid, "stratified": stratified, "shifted": shifted, "sobol": sob
 # -- points become frequencies -----------------------------------------------------------------------------------------
 
 
-def through(kernel: Kernel, points: np.ndarray, n_threads: int = 1) -> np.ndarray:
+def transport(kernel: Kernel, points: np.ndarray, n_threads: int = 1) -> np.ndarray:
     """Frequencies ``(..., k)`` from points ``(..., draws)``, in parts, which threads share."""
     count = math.prod(points.shape[:-1])
     if count <= _ROWS or not kernel.n_columns:
         return np.reshape(kernel.transport(points), (*points.shape[:-1], kernel.ndim))
-    rows, found = points.reshape(count, -1), np.empty((count, kernel.ndim))
-
-    def work(start: int) -> None:
-        parallel.checkpoint()
-        part = slice(start, start + _ROWS)
-        found[part] = np.reshape(kernel.transport(rows[part]), (-1, kernel.ndim))
-
-    for _ in parallel.ordered_map(work, range(0, count, _ROWS), n_threads):
-        pass
+    rows = points.reshape(count, -1)
+    found = _transport_parts(kernel, 1, count, lambda _, part: rows[part], n_threads)
     return found.reshape(*points.shape[:-1], kernel.ndim)
 
 
 def independent(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int, n_threads: int) -> np.ndarray:
     """Frequencies of the points of `iid`; of many, nothing is held but the frequencies and some points at a time."""
     if n <= _ROWS or not kernel.n_columns:
-        return through(kernel, iid(kernel, key, n, stream, streams), n_threads)
-    found = np.empty((streams, n, kernel.ndim))
+        return transport(kernel, iid(kernel, key, n, stream, streams), n_threads)
 
-    def work(item: tuple[int, int]) -> None:
-        one, start = item
+    def points(number: int, part: slice) -> np.ndarray:
+        return uniforms(key, part.start, part.stop - part.start, kernel.n_columns, stream + number, 1)[0]
+
+    return _transport_parts(kernel, streams, n, points, n_threads)
+
+
+def _transport_parts(
+    kernel: Kernel, sets: int, n: int, points: Callable[[int, slice], np.ndarray], n_threads: int
+) -> np.ndarray:
+    """Frequencies ``(sets, n, k)`` of the points that a function gives for a part of one of the sets."""
+    found = np.empty((sets, n, kernel.ndim))
+
+    def work(item: tuple[int, slice]) -> None:
         parallel.checkpoint()
-        u = random.uniforms(key, start, min(_ROWS, n - start), kernel.n_columns, stream=stream + one)
-        found[one, start : start + _ROWS] = np.reshape(kernel.transport(u[0]), (-1, kernel.ndim))
+        number, part = item
+        found[number, part] = np.reshape(kernel.transport(points(number, part)), (-1, kernel.ndim))
 
-    items = [(one, start) for one in range(streams) for start in range(0, n, _ROWS)]
+    items = [(one, slice(at, min(at + _ROWS, n))) for one in range(sets) for at in range(0, n, _ROWS)]
     for _ in parallel.ordered_map(work, items, n_threads):
         pass
     return found
@@ -213,7 +218,7 @@ def independent(kernel: Kernel, key: random.Key, n: int, stream: int, streams: i
 
 def antithetic(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """Pairs (omega, -omega) of the first n/2 independent draws; of an odd number the last one is alone."""
-    drawn = through(kernel, iid(kernel, key, (n + 1) // 2, stream, streams))
+    drawn = transport(kernel, iid(kernel, key, (n + 1) // 2, stream, streams))
     pairs = np.repeat(drawn, 2, axis=1)[:, :n]
     return pairs * np.where(np.arange(n) % 2, -1.0, 1.0)[:, None]
 
@@ -227,10 +232,10 @@ def orthogonal(kernel: Kernel, key: random.Key, n: int, stream: int, streams: in
     k, isotropy = kernel.ndim, checked_isotropy(kernel)
     groups = -(-n // k)
     u = uniforms(key, 0, groups * k, kernel.n_columns + k, stream, streams)
-    drawn = through(kernel, u[:, :n, : kernel.n_columns])
+    drawn = transport(kernel, u[:, :n, : kernel.n_columns])
     radius = np.linalg.norm(np.linalg.solve(isotropy, drawn[..., None])[..., 0], axis=-1)
     q, r = np.linalg.qr(quantiles.normal_quantile(u[..., kernel.n_columns :]).reshape(streams, groups, k, k))
-    q = q * _signs(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
+    q = q * np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0.0, -1.0, 1.0)[..., None, :]
     directions = q.reshape(streams, groups * k, k)[:, :n]
     return (radius[..., None] * directions) @ isotropy.T
 
@@ -251,6 +256,61 @@ def checked_isotropy(kernel: Kernel) -> np.ndarray:
 FREQUENCIES = {"antithetic": antithetic, "orthogonal": orthogonal}
 
 
+# -- fitted to a range of lags -----------------------------------------------------------------------------------------
+
+
+def balanced(
+    kernel: Kernel, key: random.Key, n: int, reach: tuple[int, ...], stream: int = 0, streams: int = 1
+) -> np.ndarray:
+    """Frequencies of some streams, ``(streams, n, k)``: of many points of the law, one of several disjoint sets.
+
+    Each of the points of "shifted" has the kernel's law and belongs to one set, and a block gets any of them with equal
+    probability, whatever the others are. The sets' errors sum to that of all points together, which is small, so that
+    only their differences are left to choose: a descent exchanges points between two sets as long as that lowers the
+    squared errors of both, summed over all whole lags of the range in closed form. More than 512 blocks are those of
+    "shifted".
+    """
+    each = max(1, min(_SETS, _MOST_POINTS // max(n, 1)))
+    found = np.empty((streams, n, kernel.ndim))
+    for head in range(streams):
+        points = shifted(kernel, key, n * each, stream + head, 1)
+        u = uniforms(key, 0, max(n, 1), kernel.n_columns + 5, stream + head, 1)[0]  # the last two are not `shifted`'s
+        omega = transport(kernel, points)[0]
+        members = _partition(omega, each, reach)[int(each * u[0, -1])]
+        found[head] = omega[members[np.argsort(u[:n, -2])]]
+    return found
+
+
+def _partition(omega: np.ndarray, each: int, reach: tuple[int, ...]) -> np.ndarray:
+    """Indices ``(each, n)`` of sets that together hold every one of the frequencies ``(each n, k)`` once."""
+    by_size = np.argsort(np.abs(omega[:, 0]), kind="stable")
+    found = by_size.reshape(-1, each).T.copy()
+    if each == 1 or not len(omega):
+        return found
+    products = inner(reach, omega[:, None], omega)
+    sums = np.stack([np.sum(products[members], axis=0) for members in found])  # one for each set, with every frequency
+    for _ in range(_ROUNDS):
+        if not sum(_exchange_points(found, sums, products, a, b) for a, b in itertools.combinations(range(each), 2)):
+            break
+    return found
+
+
+def _exchange_points(found: np.ndarray, sums: np.ndarray, products: np.ndarray, a: int, b: int) -> int:
+    """Exchange points between two sets, the pair that gains most first, and return how many pairs."""
+    squares = np.diagonal(products)
+    for count in range(found.shape[1]):
+        p, q, apart = found[a], found[b], sums[a] - sums[b]
+        grown = (squares[p] - apart[p])[:, None] + (squares[q] + apart[q]) - 2.0 * products[p[:, None], q]
+        i, j = divmod(int(np.argmin(grown)), q.size)
+        if grown[i, j] > -_NO_GAIN * squares[p[i]]:
+            return count
+        change = products[q[j]] - products[p[i]]
+        sums[a] += change
+        sums[b] -= change
+        found[a, i], found[b, j] = q[j], p[i]
+    return found.shape[1]
+
+
 # -- deterministic -----------------------------------------------------------------------------------------------------
 
 
@@ -261,15 +321,15 @@ def quantile(kernel: Kernel, n: int) -> np.ndarray:
     values come from a table of 2**16 or more points of the law.
     """
     sign = np.where(np.arange(n) % 2, -1.0, 1.0)
-    if by_magnitude(kernel) is None:
-        return through(kernel, half_covered(kernel, lattice(kernel, n), sign < 0.0))
+    if kernel.ndim > 1:
+        return transport(kernel, half_covered(kernel, lattice(kernel, n), sign < 0.0))
     probability = (np.arange(n) + 0.5) / max(n, 1)
     if kernel.signed_columns == (True,):
-        return through(kernel, 0.5 + 0.5 * probability[:, None]) * sign[:, None]
+        return transport(kernel, 0.5 + 0.5 * probability[:, None]) * sign[:, None]
     if not n:
         return np.empty((0, 1))
     fine = max(_TABULATED, 16 * n)
-    table = through(kernel, half_covered(kernel, lattice(kernel, fine), np.zeros(fine, dtype=bool)))
+    table = transport(kernel, half_covered(kernel, lattice(kernel, fine), np.zeros(fine, dtype=bool)))
     return (np.quantile(np.abs(table[:, 0]), probability, method="hazen") * sign)[:, None]
 
 
@@ -306,11 +366,7 @@ def _permutations(order: np.ndarray) -> np.ndarray:
     return np.argsort(order, axis=1)
 
 
-def _signs(values: np.ndarray) -> np.ndarray:
-    return np.where(values < 0.0, -1.0, 1.0)
-
-
-def _with_sign(magnitude: np.ndarray, minus: np.ndarray) -> np.ndarray:
+def _mirror(magnitude: np.ndarray, minus: np.ndarray) -> np.ndarray:
     """Points whose distance from 1/2 is half the magnitude, on the side that the sign says."""
     return 0.5 + np.where(minus, -0.5, 0.5) * magnitude
 

@@ -75,9 +75,9 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
     if not sets:
         raise ValueError("axial got no set of frequencies; expected one for each axis")
     named = {f"sets[{j}]": given(values) for j, values in enumerate(sets)}
-    turned = _alike(sets)
+    turned = _shared_turning(sets)
     xp, device = array.shared(**named)
-    padded = _padded(named, xp, device)
+    padded = _pad(named, xp, device)
     ends = sorted({values.shape[-2] for values in padded} - {0})
     source = Provenance(extra={"maker": "axial", "order": order})
     if order == "chunked" or not ends:
@@ -130,10 +130,8 @@ def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
             [-0.    ,  1.    ],
             [-0.    ,  0.3162]]])
     """
-    n_blocks, base = (
-        capacity.count("n_blocks", n_blocks, each=48),
-        positive("base", base, least=1.0 / LARGEST, most=LARGEST),
-    )
+    n_blocks = capacity.count("n_blocks", n_blocks, each=48)
+    base = positive("base", base, least=1.0 / LARGEST, most=LARGEST)
     if n_blocks % 2:
         raise ValueError(f"n_blocks is {n_blocks}; expected an even number: half of the blocks for each direction")
     xp, _ = array.shared(angles=angles)
@@ -221,8 +219,11 @@ def golden_gate(
         raise ValueError(f"low is {low} and high is {high}; expected low <= high")
     if zeros > n_blocks:
         raise ValueError(f"zero_blocks is {zeros}; expected at most n_blocks, {n_blocks}")
-    held = 24.0 * n_blocks * n_heads * ndim
-    capacity.check(held, f"n_blocks={n_blocks} on {ndim} axes of {n_heads} heads", "n_blocks, ndim or heads")
+    capacity.check(
+        24.0 * n_blocks * n_heads * ndim,
+        f"n_blocks={n_blocks} on {ndim} axes of {n_heads} heads",
+        "n_blocks, ndim or heads",
+    )
     share = np.linspace(0.0, 1.0, n_blocks - zeros)
     sizes = np.concatenate([np.zeros(zeros), low ** (1.0 - share) * high**share])
     directions = (_directions_2d if ndim == 2 else _directions)(n_heads * n_blocks, ndim)
@@ -290,7 +291,7 @@ def mrope(frequencies: Array, sections: Sequence[int], *, interleaved: bool = Fa
 # -- the mathematics ---------------------------------------------------------------------------------------------------
 
 
-def _alike(sets: tuple[Any, ...]) -> dict[str, Any]:
+def _shared_turning(sets: tuple[Any, ...]) -> dict[str, Any]:
     """Pairing and attention factor of the Ropes among some sets, if there are any; they must agree."""
     turned = {(one.pairing, one.attention_factor) for one in sets if isinstance(one, Rope)}
     if len(turned) > 1:
@@ -301,7 +302,7 @@ def _alike(sets: tuple[Any, ...]) -> dict[str, Any]:
     return {name: value for pair in turned for name, value in zip(("pairing", "attention_factor"), pair, strict=True)}
 
 
-def _padded(sets: dict[str, Any], xp: ModuleType, device: Any) -> list[Array]:
+def _pad(sets: dict[str, Any], xp: ModuleType, device: Any) -> list[Array]:
     """Sets with zero columns for the axes of all others, and their leading axes broadcast."""
     arrays = [read_frequencies(values, xp, device, name=name) for name, values in sets.items()]
     leading: tuple[int, ...] = ()
@@ -313,12 +314,11 @@ def _padded(sets: dict[str, Any], xp: ModuleType, device: Any) -> list[Array]:
     array.check_memory(32.0, shape, arrays[0], "the sets")
     for values in arrays:
         blocks, axes = values.shape[-2:]
-        columns = [
-            xp.full((*leading, blocks, before), 0.0, dtype=values.dtype, device=array.device(values)),
-            xp.broadcast_to(values, (*leading, blocks, axes)),
-            xp.full((*leading, blocks, total - before - axes), 0.0, dtype=values.dtype, device=array.device(values)),
-        ]
-        padded.append(xp.concat(columns, axis=-1))
+        left, right = (
+            xp.full((*leading, blocks, width), 0.0, dtype=values.dtype, device=array.device(values))
+            for width in (before, total - before - axes)
+        )
+        padded.append(xp.concat([left, xp.broadcast_to(values, (*leading, blocks, axes)), right], axis=-1))
         before += axes
     return padded
 

@@ -12,7 +12,7 @@ from rfrope._core.arguments import finite, positive
 from rfrope._core.array import Array, placed
 from rfrope._core.capacity import count
 
-_HELD = 24  # bytes that a frequency takes while it is made
+_BYTES = 24  # bytes that a frequency takes while it is made
 
 
 def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: Any = None, dtype: Any = None) -> Array:
@@ -41,7 +41,7 @@ def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: 
 
     Notes
     -----
-    Source: section 5 of the mathematics page; seed 000 counts i from 1, which is off by one.
+    Source: section 5 of the mathematics page; the RF-RoPE paper counts i from 1, which is off by one.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: 
     array([1.   , 0.1  , 0.01 , 0.001])
     """
     base = positive("base", base)
-    n_blocks = count("n_blocks", n_blocks, each=_HELD)
+    n_blocks = count("n_blocks", n_blocks, each=_BYTES)
     return placed(base ** (-np.arange(n_blocks) / max(n_blocks, 1)), xp, device, dtype)
 
 
@@ -82,7 +82,7 @@ def arithmetic(n_blocks: int, *, step: float, xp: Any = None, device: Any = None
     array([0.5, 1. , 1.5])
     """
     step = positive("step", step)
-    return placed(step * np.arange(1, count("n_blocks", n_blocks, each=_HELD) + 1), xp, device, dtype)
+    return placed(step * np.arange(1, count("n_blocks", n_blocks, each=_BYTES) + 1), xp, device, dtype)
 
 
 def pixel(n_blocks: int, *, max_freq: float = 10.0, xp: Any = None, device: Any = None, dtype: Any = None) -> Array:
@@ -119,9 +119,8 @@ def pixel(n_blocks: int, *, max_freq: float = 10.0, xp: Any = None, device: Any 
     array([ 3.1416,  9.4248, 15.708 ])
     """
     max_freq = positive("max_freq", max_freq)
-    return placed(
-        math.pi * np.linspace(1.0, 0.5 * max_freq, count("n_blocks", n_blocks, each=_HELD)), xp, device, dtype
-    )
+    turns = np.linspace(1.0, 0.5 * max_freq, count("n_blocks", n_blocks, each=_BYTES))
+    return placed(math.pi * turns, xp, device, dtype)
 
 
 @array.on_device_of_arrays
@@ -213,14 +212,11 @@ def xpos_scales(positions: Array, n_blocks: int, *, scale_base: float = 512.0, c
     array([[1.    , 1.    , 1.    , 1.    ],
            [0.2857, 0.4643, 0.6429, 0.8214]])
     """
-    n_blocks, scale_base, centre = (
-        count("n_blocks", n_blocks, each=_HELD),
-        positive("scale_base", scale_base),
-        finite("centre", centre),
-    )
+    n_blocks, scale_base = count("n_blocks", n_blocks, each=_BYTES), positive("scale_base", scale_base)
+    centre = finite("centre", centre)
     xp, _ = array.shared(positions=positions)
     positions = array.as_widest(array.numbers(positions, xp, name="positions"), xp)
-    capacity.check(_HELD * n_blocks * math.prod(positions.shape), f"{n_blocks} blocks at so many positions", "either")
+    capacity.check(_BYTES * n_blocks * math.prod(positions.shape), f"{n_blocks} blocks at so many positions", "either")
     powers = (positions - centre) / scale_base
     most = 565.0 if array.dtype_name(powers) == "float64" else 69.0
     if not array.all_within(powers, most, xp):

@@ -13,8 +13,8 @@ from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing, check_width, halves
 from rfrope._core.sums import Waves
 from rfrope._core.texts import Result
-from rfrope.heads.offsets import lag_range, on_host, one_axis, preferred_lag
-from rfrope.heads.peaks import angles_at, peak_of_waves
+from rfrope.heads.offsets import bring_to_host, lag_range, one_axis, read_waves, stack_fields
+from rfrope.heads.peaks import angles_at
 
 _ROUNDED = 1e-6  # part of the largest eigenvalue that float32 may leave of asymmetry, and of eigenvalues that are 0
 
@@ -153,10 +153,10 @@ def offset_from_weights(
         if value is None:
             raise TypeError(f"{name} is None; expected weights (..., head_dim, d_model)")
     named = {"w_q": w_q, "w_k": w_k, "mean": mean, "second_moment": second_moment}
-    given = {name: value for name, value in named.items() if value is not None}
-    host = dict(zip([*given, "frequencies"], on_host(angles.given(frequencies, pairing, 1.0), **given), strict=True))
-    omega = one_axis(host["frequencies"])
-    query, key = (_complex_rows(name, host[name], len(omega), pairing) for name in ("w_q", "w_k"))
+    named = {name: value for name, value in named.items() if value is not None}
+    *arrays, omega = bring_to_host(angles.given(frequencies, pairing, 1.0), **named)
+    host, omega = dict(zip(named, arrays, strict=True)), one_axis(omega)
+    query, key = (_read_rows(name, host[name], len(omega), pairing) for name in ("w_q", "w_k"))
     angles.given(frequencies, x=host["w_q"].mT, name="w_q")
     array.broadcast_shapes({"w_q": query.shape[:-2], "w_k": key.shape[:-2]})
     if query.shape[-2:] != key.shape[-2:]:
@@ -164,23 +164,21 @@ def offset_from_weights(
             f"w_q has shape {host['w_q'].shape} but w_k has {host['w_k'].shape}; expected the same two last lengths"
         )
     low, high = lag_range(max_lag, causal)
-    scale = (
-        host["w_q"].shape[-2] ** -0.5 if scale is None else positive("scale", scale, least=1.0 / LARGEST, most=LARGEST)
-    )
-    c, explained = _joined(query, key, host.get("mean"), host.get("second_moment"))
-    shape, c = c.shape[:-1], scale * c
-    rows = [_read_waves(row, omega, low, high) for row in c.reshape(-1, c.shape[-1])]
-    found = np.asarray(rows).reshape(*shape, 7)
-    offset, confidence, value, runner_up, runner_up_value, lag, mass = (found[..., i] for i in range(7))
-    c, explained, lag = c[..., : len(omega)], explained[..., : len(omega)], lag.astype(np.int64)
-    places = (offset, confidence, value, runner_up, runner_up_value, lag, mass)
-    return WeightOffset(*places, np.angle(c), np.abs(c), explained)
+    if scale is None:
+        scale = host["w_q"].shape[-2] ** -0.5
+    scale = positive("scale", scale, least=1.0 / LARGEST, most=LARGEST)
+    c, explained = _join(query, key, host.get("mean"), host.get("second_moment"))
+    c = scale * c
+    heads = [_read_head(head, omega, low, high) for head in c.reshape(-1, c.shape[-1])]
+    c, explained = c[..., : len(omega)], explained[..., : len(omega)]
+    fields = stack_fields(WeightOffset, heads, c.shape[:-1])
+    return WeightOffset(**fields, angle=np.angle(c), weight=np.abs(c), quality=explained)
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------
 
 
-def _complex_rows(name: str, weight: np.ndarray, blocks: int, pairing: str) -> np.ndarray:
+def _read_rows(name: str, weight: np.ndarray, blocks: int, pairing: str) -> np.ndarray:
     """Weights ``(..., d, d_model)`` as one complex row a block; features that are not turned are real rows after it."""
     if weight.dtype.name not in ("float16", "float32", "float64"):
         raise TypeError(f"{name} has dtype {weight.dtype.name}; expected real floating weights")
@@ -197,28 +195,28 @@ def _complex_rows(name: str, weight: np.ndarray, blocks: int, pairing: str) -> n
     return np.swapaxes(first + 1j * second, -1, -2)
 
 
-def _joined(
+def _join(
     query: np.ndarray, key: np.ndarray, mean: np.ndarray | None, moment: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Complex coefficient of each block, and how much of the key's row the query's explains."""
+    """Complex coefficient of each block, and the share of the key's row that the query's explains."""
     width = query.shape[-1]
-    mean = _of_inputs("mean", mean, (width,), query)
-    moment = _of_inputs("second_moment", moment, (width, width), query)
+    mean = _read_inputs("mean", mean, (width,), query)
+    moment = _read_inputs("second_moment", moment, (width, width), query)
     if mean is not None:  # M = mean mean^T
         query, key = (rows @ mean[..., :, None] for rows in (query, key))
     if moment is not None:
         _check_moment(moment)
     seen = query if moment is None else np.conj(np.conj(query) @ moment)
     c = np.sum(np.conj(seen) * key, axis=-1)
-    of_q = np.sum(np.conj(seen) * query, axis=-1).real
-    of_k = np.sum(np.conj(key if moment is None else np.conj(np.conj(key) @ moment)) * key, axis=-1).real
-    energy = of_q * of_k
+    energy_q = np.sum(np.conj(seen) * query, axis=-1).real
+    energy_k = np.sum(np.conj(key if moment is None else np.conj(np.conj(key) @ moment)) * key, axis=-1).real
+    energy = energy_q * energy_k
     explained = np.where(energy > 0.0, np.abs(c) ** 2 / np.where(energy > 0.0, energy, 1.0), 0.0)
     return c, np.minimum(explained, 1.0)
 
 
-def _of_inputs(name: str, value: np.ndarray | None, shape: tuple[int, ...], query: np.ndarray) -> np.ndarray | None:
-    """What is known of the inputs, ``(..., *shape)`` in float64, or say what is wrong with it."""
+def _read_inputs(name: str, value: np.ndarray | None, shape: tuple[int, ...], query: np.ndarray) -> np.ndarray | None:
+    """Check a moment of the inputs, ``(..., *shape)``, and return it in float64."""
     if value is None:
         return None
     if value.dtype.kind not in "iuf":
@@ -242,19 +240,16 @@ def _check_moment(moment: np.ndarray) -> None:
         )
 
 
-def _read_waves(c: np.ndarray, omega: np.ndarray, low: int, high: int) -> tuple[float, ...]:
-    """All of `WeightOffset` but the blocks, for one head; ``a cos + b sin`` is the real part of ``c exp(iu)``."""
+def _read_head(c: np.ndarray, omega: np.ndarray, low: int, high: int) -> dict[str, float]:
+    """Fields of `WeightOffset` but the blocks, for one head; ``a cos + b sin`` is the real part of ``c exp(iu)``."""
     turned, rest = c[: len(omega)], float(np.sum(c[len(omega) :].real))
-    a, b = turned.real, -turned.imag
-    peak = peak_of_waves(omega, a, b, float(low), float(high))
-    lag, mass = preferred_lag(omega, a, b, low, high)
-    chance = (high - low + 1) * math.exp(-(_height(turned, omega, lag, low, high) ** 2))
-    values = (peak.value + rest, peak.runner_up, peak.runner_up_value + rest)
-    return (peak.offset, max(0.0, 1.0 - chance), *values, lag, mass)
+    found = read_waves(omega, turned.real, -turned.imag, rest, low, high)
+    chance = (high - low + 1) * math.exp(-(_prominence(turned, omega, int(found["lag"]), low, high) ** 2))
+    return found | {"confidence": max(0.0, 1.0 - chance)}
 
 
-def _height(c: np.ndarray, omega: np.ndarray, lag: int, low: int, high: int) -> float:
-    """How far the score at a lag is above its mean over all whole lags, in units of what random angles give."""
+def _prominence(c: np.ndarray, omega: np.ndarray, lag: int, low: int, high: int) -> float:
+    """Height of the score at a lag above its mean over all whole lags, in units of what random angles give."""
     lags, mean = np.arange(low, high + 1), np.zeros((2, len(omega)))
     for span in sums.parts(len(lags), len(omega)):
         mean += [np.sum(wave, axis=0) for wave in Waves.from_angles(angles_at(lags[span], omega))[:2]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -137,7 +137,7 @@ def effective_offset(
     >>> round(float(found.mass), 2)
     0.01
     """
-    q, k, omega = on_host(q=q, k=k, frequencies=angles.given(frequencies, pairing, 1.0, q))
+    q, k, omega = bring_to_host(q=q, k=k, frequencies=angles.given(frequencies, pairing, 1.0, q))
     omega = one_axis(omega)
     tokens = blocks.tokens(q, k, np, None, pairing, len(omega))
     n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
@@ -147,16 +147,14 @@ def effective_offset(
     low, high = lag_range(max(n, m) - 1 if max_lag is None else max_lag, causal)
     scale = q.shape[-1] ** -0.5 if scale is None else positive("scale", scale)
     n_resamples = capacity.count("n_resamples", n_resamples, 1, each=24.0 * (n + m))
-    draws = _resamples((n,) if paired else (n, m), n_resamples, rng)
+    draws = _resample((n,) if paired else (n, m), n_resamples, rng)
     shape = array.broadcast_shapes({"q": tokens.q_1.shape[:-2], "k": tokens.k_1.shape[:-2]})
-    rows = [_read(one, omega, low, high, scale, draws) for one in _each(tokens)]
-    found = np.asarray(rows).reshape(*shape, 8)
-    offset, stderr, confidence, value, runner_up, runner_up_value, lag, mass = (found[..., i] for i in range(8))
-    return EffectiveOffset(offset, stderr, confidence, value, runner_up, runner_up_value, lag.astype(np.int64), mass)
+    rows = [_read_head(head, omega, low, high, scale, draws) for head in _heads(tokens)]
+    return EffectiveOffset(**stack_fields(EffectiveOffset, rows, shape))
 
 
-def on_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
-    """Arrays of one library, and at last frequencies, which may be NumPy's beside any, brought to the host."""
+def bring_to_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
+    """Yield arrays of one library as NumPy's, and at last frequencies, which may be NumPy's beside any."""
     xp, device = array.shared({"frequencies": frequencies}, **arrays)
     arrays["frequencies"] = frequencies
     for name, value in arrays.items():
@@ -176,24 +174,41 @@ def lag_range(max_lag: Any, causal: Any) -> tuple[int, int]:
     return -furthest, 0 if flag("causal", causal) else furthest
 
 
-def preferred_lag(omega: np.ndarray, a: np.ndarray, b: np.ndarray, low: int, high: int) -> tuple[int, float]:
-    """Whole lag with the highest score, and the softmax of the scores at all whole lags there."""
+def read_waves(
+    omega: np.ndarray, a: np.ndarray, b: np.ndarray, rest: float, low: int, high: int, scale: float = 1.0
+) -> dict[str, float]:
+    """Fields of a result: the peak of ``scale * (sum a cos + b sin + rest)``, the best whole lag and its attention."""
+    peak = peak_of_waves(omega, a, b, float(low), float(high))
     lags = np.arange(low, high + 1)
-    score = values_at(lags, omega, a, b)
+    score = values_at(lags, omega, scale * a, scale * b)
     best = int(np.argmax(score))
-    return int(lags[best]), float(1.0 / np.sum(np.exp(score - score[best])))
+    return {
+        "offset": peak.offset,
+        "value": scale * (peak.value + rest),
+        "runner_up": peak.runner_up,
+        "runner_up_value": scale * (peak.runner_up_value + rest),
+        "lag": int(lags[best]),
+        "mass": float(1.0 / np.sum(np.exp(score - score[best]))),
+    }
 
 
-def _each(tokens: Tokens) -> Iterator[Tokens]:
-    """Heads one by one."""
+def stack_fields(result: Any, heads: list[dict[str, float]], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Arrays of a shape from the fields that were read of each head, those of a result that have no blocks."""
+    names = [field.name for field in fields(result) if field.name not in ("angle", "weight", "quality")]
+    kinds = {name: np.int64 if name == "lag" else np.float64 for name in names}
+    return {name: np.asarray([head[name] for head in heads], kinds[name]).reshape(shape) for name in names}
+
+
+def _heads(tokens: Tokens) -> Iterator[Tokens]:
+    """Yield the tokens of one head after the other."""
     parts = (tokens.q_1, tokens.q_2, tokens.k_1, tokens.k_2)
     lead = np.broadcast_shapes(tokens.q_1.shape[:-2], tokens.k_1.shape[:-2])
     flat = [np.broadcast_to(p, (*lead, *p.shape[-2:])).reshape(-1, *p.shape[-2:]) for p in parts]
     return (Tokens(*heads) for heads in zip(*flat, strict=True))
 
 
-def _resamples(sizes: tuple[int, ...], number: int, rng: Any) -> list[np.ndarray]:
-    """How often each token is in each resample, as parts of 1: ``(resamples, tokens)``, for each of the sizes."""
+def _resample(sizes: tuple[int, ...], number: int, rng: Any) -> list[np.ndarray]:
+    """Counts of each token in each resample, as parts of 1: ``(resamples, tokens)``, for each of the sizes."""
     key = random.key_from_rng(rng)
     weights = []
     for stream, tokens in enumerate(sizes):
@@ -204,37 +219,34 @@ def _resamples(sizes: tuple[int, ...], number: int, rng: Any) -> list[np.ndarray
     return weights
 
 
-def _read(
+def _read_head(
     tokens: Tokens, omega: np.ndarray, low: int, high: int, scale: float, draws: list[np.ndarray]
-) -> tuple[float, ...]:
-    """Everything that `EffectiveOffset` holds, for one head; one array of draws where queries and keys are paired."""
+) -> dict[str, float]:
+    """Fields of `EffectiveOffset` for one head; one array of draws where queries and keys are paired."""
     turned = len(omega)
     mean, apart = centred(tokens, np)
     a, b = (value[0] for value in mean.coefficients())
-    peak = peak_of_waves(omega, a[:turned], b[:turned], float(low), float(high))
-    stderr = _offset_error(mean, apart, omega, peak.offset, len(draws) == 1)
-    stderr = math.nan if peak.offset in (low, high) else stderr
+    found = read_waves(omega, a[:turned], b[:turned], float(np.sum(a[turned:])), low, high, scale)
+    offset = found["offset"]
+    stderr = _offset_error(mean, apart, omega, offset, len(draws) == 1)
     weights_q, weights_k = draws[0], draws[-1]
     again = Tokens(weights_q @ tokens.q_1, weights_q @ tokens.q_2, weights_k @ tokens.k_1, weights_k @ tokens.k_2)
     again_a, again_b = again.coefficients()
-    stays = _near(omega, again_a[:, :turned], again_b[:, :turned], peak.offset, low, high)
-    lag, mass = preferred_lag(omega, scale * a[:turned], scale * b[:turned], low, high)
-    rest = float(np.sum(a[turned:]))
-    value, other = scale * (peak.value + rest), scale * (peak.runner_up_value + rest)
-    return peak.offset, stderr, stays, value, peak.runner_up, other, lag, mass
+    confidence = _share_near(omega, again_a[:, :turned], again_b[:, :turned], offset, low, high)
+    return found | {"stderr": math.nan if offset in (low, high) else stderr, "confidence": confidence}
 
 
 def _offset_error(mean: Tokens, apart: Tokens, omega: np.ndarray, offset: float, paired: bool) -> float:
     """Delta method: tokens move the slope of the mean score at its peak, and the peak moves by slope over bend."""
-    at = angles_at(np.asarray(offset), omega)
+    there = angles_at(np.asarray(offset), omega)
     a, b = (value[0, : len(omega)] for value in mean.coefficients())
-    (bend,) = sums.derivatives(at, a, b, (2,))
+    (bend,) = sums.derivatives(there, a, b, (2,))
     if not bend < 0.0:
         return math.nan
 
     def slopes(rows: Tokens) -> np.ndarray:
         a, b = (value[:, : len(omega)] for value in rows.coefficients())
-        return np.asarray(sums.derivatives(at, a, b, (1,))[0])
+        return np.asarray(sums.derivatives(there, a, b, (1,))[0])
 
     from_q = slopes(Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2))
     from_k = slopes(Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2))
@@ -243,15 +255,15 @@ def _offset_error(mean: Tokens, apart: Tokens, omega: np.ndarray, offset: float,
     return math.sqrt(variance) / -float(bend)
 
 
-def _near(omega: np.ndarray, a: np.ndarray, b: np.ndarray, offset: float, low: int, high: int) -> float:
-    """Part of the rows of coefficients whose highest place is near the offset."""
+def _share_near(omega: np.ndarray, a: np.ndarray, b: np.ndarray, offset: float, low: int, high: int) -> float:
+    """Share of the rows of coefficients whose highest place is near the offset."""
     per_position = max(_GRID[0], math.ceil(_GRID[1] * float(np.max(np.abs(omega))) / (2.0 * math.pi)))
     points = np.linspace(low, high, (high - low) * per_position + 1)
     best, top = np.full(len(a), -math.inf), np.zeros(len(a))
     for span in sums.parts(len(points), max(len(a), len(omega))):
         part = points[span]
         values = values_at(part, omega, a[:, None], b[:, None])
-        at = np.argmax(values, axis=1)
-        value = values[np.arange(len(a)), at]
-        best, top = np.maximum(best, value), np.where(value > best, part[at], top)
+        highest = np.argmax(values, axis=1)
+        value = values[np.arange(len(a)), highest]
+        best, top = np.maximum(best, value), np.where(value > best, part[highest], top)
     return float(np.mean(np.abs(top - offset) <= _NEAR))

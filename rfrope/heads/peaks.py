@@ -27,7 +27,7 @@ _EQUAL = 1e-13  # peaks whose values differ by less, as a part of all weights, a
 
 @dataclass(frozen=True, eq=False)
 class Alignment(Result):
-    """How well shifts point at an offset.
+    """Agreement of shifts with an offset; see `alignment`.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Peak(Result):
 
 @array.on_device_of_arrays
 def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array | None = None) -> Alignment:
-    """How well shifts point at an offset, when some blocks follow it and some do not.
+    """Agreement of shifts with an offset, when some blocks follow it and some do not.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array
     angle = xp.atan2(waves.sin, waves.cos)
     if weights is None:
         return Alignment(waves.mean_cos(), waves.cos, angle)
-    weights = _checked_weights(weights, waves.cos, xp, "offset, shift and frequencies")
+    weights = _read_weights(weights, waves.cos, xp, "offset, shift and frequencies")
     total = xp.sum(weights, axis=-1)
     empty = total == 0.0
     overall = waves.total(weights, None) / xp.where(empty, xp.ones_like(total), total)
@@ -188,8 +188,8 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     space = array.namespace(weights=weights)
     weights = np.ones_like(one_set[:, 0]) if weights is None else array.asarray(weights, space, name="weights")
     weights = array.to_host(weights, "weights")
-    weights = _checked_weights(weights, np.empty(shape), np, "shift and frequencies")
-    return _each_peak(one_set[:, 0], weights * cos, -weights * sin, np.sum(weights, axis=-1), low, high)
+    weights = _read_weights(weights, np.empty(shape), np, "shift and frequencies")
+    return _find_peaks(one_set[:, 0], weights * cos, -weights * sin, np.sum(weights, axis=-1), low, high)
 
 
 # -- the highest place of a sum of waves -------------------------------------------------------------------------------
@@ -198,8 +198,8 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
 def peak_of_waves(omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: float, high: float) -> Peak:
     """Peak of ``f(x) = sum_i cosine_i cos(omega_i x) + sine_i sin(omega_i x)`` for real x from low to high.
 
-    All arrays are ``(D,)``, float64 and of NumPy. Raises
-    ValueError where no wave with an amplitude turns, and for too long a range.
+    All arrays are ``(D,)``, float64 and of NumPy. Raises ValueError where no wave with an amplitude turns, and for too
+    long a range.
     """
     amplitude = np.hypot(cosine, sine)
     fastest = float(np.max(np.abs(omega) * (amplitude > 0.0), initial=0.0))
@@ -214,20 +214,20 @@ def peak_of_waves(omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: 
             f"expected at most {_POINTS // _GRID}: a shorter range (max_lag, or low and high)"
         )
     step = (high - low) / max(4, math.ceil(turns * _GRID))
-    values = _on_grid(omega, cosine, sine, low, step, round((high - low) / step) + 1)
+    values = _sum_on_grid(omega, cosine, sine, low, step, round((high - low) / step) + 1)
     before, after = np.append(-np.inf, values[:-1]), np.append(values[1:], -np.inf)
     tops = np.flatnonzero((values > before) & (values >= after))
     # a maximum is above the point of the grid next to it by at most this
     missed = 0.125 * step * step * float(np.sum(amplitude * omega * omega))
     second = np.sort(values[tops])[-2:][0]
     tops = tops[values[tops] >= second - missed]
-    x, value = _climbed(omega, cosine, sine, np.clip(low + step * tops, low, high), step, low, high)
+    x, value = _climb(omega, cosine, sine, np.clip(low + step * tops, low, high), step, low, high)
     ends = np.array([low, high])  # an end may be a peak of its own beside one that is nearer than a step
     at_ends, slopes = sums.derivatives(angles_at(ends, omega), cosine, sine, (0, 1))
-    falls = slopes * np.array([-1.0, 1.0]) > 0.0
-    x, value = np.concatenate([x, ends[falls]]), np.concatenate([value, at_ends[falls]])
-    high_enough = value >= np.max(value) - _EQUAL * float(np.sum(amplitude))
-    best = int(np.flatnonzero(high_enough)[np.argmin(np.abs(x[high_enough]))])
+    tops = slopes * np.array([-1.0, 1.0]) > 0.0
+    x, value = np.concatenate([x, ends[tops]]), np.concatenate([value, at_ends[tops]])
+    highest = np.flatnonzero(value >= np.max(value) - _EQUAL * float(np.sum(amplitude)))
+    best = int(highest[np.argmin(np.abs(x[highest]))])
     others = np.flatnonzero(np.abs(x - x[best]) > _APART * step)
     if not others.size:
         return Peak(float(x[best]), float(value[best]), math.nan, math.nan)
@@ -235,7 +235,7 @@ def peak_of_waves(omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: 
     return Peak(float(x[best]), float(value[best]), float(x[other]), float(value[other]))
 
 
-def _on_grid(
+def _sum_on_grid(
     omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: float, step: float, points: int
 ) -> np.ndarray:
     """Values at ``low + step * i``: waves at the sum of two numbers are products of their tables."""
@@ -246,7 +246,7 @@ def _on_grid(
     return np.ravel(sums.sum_on_grid(far, near, cosine, sine))[:points]
 
 
-def _climbed(
+def _climb(
     omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, x: np.ndarray, step: float, low: float, high: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Local maxima next to points of a grid: finer and finer grids, then Newton's method on the slope."""
@@ -276,25 +276,22 @@ def values_at(x: np.ndarray, omega: np.ndarray, cosine: np.ndarray, sine: np.nda
     return total
 
 
-def _each_peak(
+def _find_peaks(
     omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, total: np.ndarray, low: float, high: float
 ) -> Peak:
     """Peaks of many sums of the same waves, in parts of the sums of their weights."""
     shape, blocks = cosine.shape[:-1], len(omega)
     pairs = zip(cosine.reshape(-1, blocks), sine.reshape(-1, blocks), strict=True)
-    found = [peak_of_waves(omega, c, s, low, high) for c, s in pairs]
-    offset, value, other, other_value = (
-        np.asarray([getattr(peak, name) for peak in found], dtype=np.float64).reshape(shape)
-        for name in ("offset", "value", "runner_up", "runner_up_value")
-    )
+    found = [tuple(vars(peak_of_waves(omega, c, s, low, high)).values()) for c, s in pairs]
+    offset, value, other, other_value = np.moveaxis(np.asarray(found, dtype=np.float64).reshape(*shape, 4), -1, 0)
     return Peak(offset, np.asarray(value / total), other, np.asarray(other_value / total))
 
 
-def _checked_weights(weights: Any, like: Array, xp: ModuleType, of: str) -> Array:
+def _read_weights(weights: Any, like: Array, xp: ModuleType, origin: str) -> Array:
     value = array.asarray(weights, xp, name="weights", device=array.device(like))
     if array.dtype_name(value) == "bool":  # True and False say which blocks count
         value = array.astype(value, like.dtype, xp)
-    value = per_block("weights", value, like, xp, of)
+    value = per_block("weights", value, like, xp, origin)
     counts = (value == 0.0) | (value >= 1.0 / LARGEST)  # products with smaller ones underflow
     if not array.all_within(value, LARGEST, xp) or (array.on_host(value) and not bool(xp.all(counts))):
         raise ValueError(

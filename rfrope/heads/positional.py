@@ -16,17 +16,16 @@ import numpy as np
 
 from rfrope._core import angles, array, blocks, capacity, elementwise, sums, turns
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import finite, positive, whole
+from rfrope._core.arguments import finite, flag, positive, show, whole
 from rfrope._core.array import Array
 from rfrope._core.texts import Result
-from rfrope.heads.masks import head_width, lags_of_keys, ranges_of_lags, softmax_scale
 
 _EQUAL = 64.0  # units in the last place of the highest score by which rounding may tell equal scores apart
 
 
 @dataclass(frozen=True, eq=False)
 class PositionalAttention(Result):
-    """What one query of a positional head sees.
+    """Attention of one query of a positional head.
 
     Attributes
     ----------
@@ -34,7 +33,7 @@ class PositionalAttention(Result):
         Key minus query position of each key that the mask leaves, whole numbers in ascending order: ``(n,)``, or
         ``(n, k)`` for k axes, the last axis running fastest.
     scores : array, ``(*H, n)``
-        Before softmax, with ``temperature`` and, if scaled, ``1/sqrt(d)``.
+        Before softmax, divided by ``temperature`` and, if scaled, by ``sqrt(d)``.
     weights : array, ``(*H, n)``
         Attention: softmax of the scores.
     mass : array, ``(*H,)``
@@ -86,8 +85,8 @@ def positional_weights(
         for frequencies ``(D,)``; ``(k,)``, ``(J, k)`` or, for each head its own, ``(*H, J, k)`` otherwise. Negative and
         fractional ones too.
     temperature : float
-        Positive: a factor of all scores. The larger, the sharper (in physics it would be one over the temperature).
-        See `temperature_for_mass`. A number, not an array: it has no gradient.
+        Positive: all scores are divided by it, so that the lower it is, the sharper the head. See
+        `temperature_for_mass`. A number, not an array: it has no gradient.
     offset_weights : array_like, (..., J), optional
         Factor of each of several offsets, 1 unless given.
     pairing : {"half", "interleaved"}
@@ -118,12 +117,12 @@ def positional_weights(
 
     Notes
     -----
-    W_k writes (1, 0) into every block, and ``W_q = temperature * R(offset) W_k``, so that the score at a lag is
-    ``temperature * sum_i cos((lag - offset) . omega_i)``, at most ``temperature * D`` and that at the offset; see
+    W_k writes (1, 0) into every block, and ``W_q = R(offset) W_k / temperature``, so that the score at a lag is
+    ``sum_i cos((lag - offset) . omega_i) / temperature``, at most ``D / temperature`` and that at the offset; see
     `positional_scores`. With several offsets W_q is the SUM of those for each, times their weights, and so are the
     scores: at an offset stands what it would have alone plus what the others add. Weights multiply scores; the
-    attention depends on them exponentially. Source: seed 003, whose "i even" is i odd, counted from 1; section 6 of
-    the mathematics page.
+    attention depends on them exponentially. Source: Wendler's notes on RoPE, whose "i even" is i odd, counted from 1;
+    section 6 of the mathematics page.
 
     Examples
     --------
@@ -142,20 +141,19 @@ def positional_weights(
         raise ValueError(
             f"constant_index is {constant_index}; expected an index into the d_model = {d_model} entries of x"
         )
-    if constant == 0.0 or not math.isfinite(temperature / constant):
+    if constant == 0.0 or not math.isfinite(1.0 / temperature / constant):
         raise ValueError(f"constant is {constant}; expected a number that is not 0, nor too small to divide by")
     blocks.check_pairing(pairing)
     cos, sin, read = _turned_query(angles.given(frequencies, pairing, 1.0), offset, offset_weights)
     xp = read.xp
     width = head_width(head_dim, cos.shape[-1], frequencies)
-    query = blocks.join(cos, sin, pairing, xp) * (temperature / constant)
+    query = blocks.join(cos, sin, pairing, xp) * (1.0 / temperature / constant)
     key = blocks.join(xp.ones_like(cos), xp.zeros_like(sin), pairing, xp) / constant
     held = 24.0 * d_model * width * math.prod(cos.shape[:-1])
     capacity.check(held, f"weights of shape {(*cos.shape[:-1], width, d_model)}", "d_model or head_dim")
     dtype = array.check_float_dtype(dtype, xp) or cos.dtype
-    return _as_column(query, width, d_model, constant_index, dtype, xp), _as_column(
-        key, width, d_model, constant_index, dtype, xp
-    )
+    column = partial(_place_column, width=width, d_model=d_model, index=constant_index, dtype=dtype, xp=xp)
+    return column(query), column(key)
 
 
 @array.on_device_of_arrays
@@ -169,7 +167,7 @@ def positional_scores(
     scaled: bool = True,
     head_dim: int | None = None,
 ) -> Array:
-    """Scores of a positional head by lag, in closed form: ``temperature * sum_i cos((lag - offset) . omega_i)``.
+    """Scores of a positional head by lag, in closed form: ``sum_i cos((lag - offset) . omega_i) / temperature``.
 
     Parameters
     ----------
@@ -192,8 +190,8 @@ def positional_scores(
 
     Notes
     -----
-    At a single offset it is ``temperature * D``, before the division. With exact phases it is good to some 1e-15 of
-    that for ``|lag . omega|`` up to 2**53. Source: seed 003; section 6 of the mathematics page.
+    At a single offset it is ``D / temperature``, before ``sqrt(head_dim)``. With exact phases it is good to some 1e-15
+    of that for ``|lag . omega|`` up to 2**53. Source: Wendler's notes on RoPE; section 6 of the mathematics page.
 
     Examples
     --------
@@ -204,7 +202,7 @@ def positional_scores(
     temperature, held = positive("temperature", temperature), angles.given(frequencies, scale=1.0)
     cos, sin, read = _turned_query(held, offset, offset_weights, lags=lags)
     at = angles.checked(lags, held, None, read.xp, read.device, "lags")
-    factor = temperature * softmax_scale(scaled, head_dim, at.blocks, frequencies)
+    factor = 1.0 / temperature * softmax_scale(scaled, head_dim, at.blocks, frequencies)
     return at.as_asked(_scores(at, cos, sin, factor))
 
 
@@ -250,9 +248,9 @@ def positional_attention(
 
     Notes
     -----
-    Source: seed 003, which leaves out ``1/sqrt(d)`` and compares the previous token with keys further back alone: under
-    a causal mask the token itself is there too, and is as tight a rival as the key at lag -2, to which it is the mirror
-    image. Section 6 of the mathematics page.
+    Source: Wendler's notes on RoPE, which leave out ``1/sqrt(d)`` and compare the previous token with keys further back
+    alone: under a causal mask the token itself is there too, and is as tight a rival as the key at lag -2, to which it
+    is the mirror image. Section 6 of the mathematics page.
 
     Examples
     --------
@@ -260,12 +258,12 @@ def positional_attention(
 
     >>> import rfrope
     >>> omega = rfrope.geometric(64)
-    >>> for alpha in (1.0, 10.0, 50.0):
-    ...     found = positional_attention(omega, 1024, temperature=alpha)
-    ...     print(alpha, round(float(found.mass), 5), int(found.rival), round(float(found.gap), 3))
+    >>> for temperature in (1.0, 0.1, 0.02):
+    ...     found = positional_attention(omega, 1024, temperature=temperature)
+    ...     print(temperature, round(float(found.mass), 5), int(found.rival), round(float(found.gap), 3))
     1.0 0.03762 0 0.168
-    10.0 0.7279 0 1.685
-    50.0 0.99956 0 8.425
+    0.1 0.7279 0 1.685
+    0.02 0.99956 0 8.425
     >>> round(float(positional_attention(omega, 1024, scaled=False).gap), 3)
     1.906
     """
@@ -273,17 +271,19 @@ def positional_attention(
     cos, sin, read = _turned_query(frequencies, offset, offset_weights)
     xp, axes = read.xp, read.frequencies.shape[-1]
     vectors = lags_of_keys(ranges_of_lags(context, axes, causal, window, query_position), cos, xp)
-    factor = temperature * softmax_scale(scaled, head_dim, cos.shape[-1], frequencies)
+    factor = 1.0 / temperature * softmax_scale(scaled, head_dim, cos.shape[-1], frequencies)
     scores = _scores(read._replace(positions=vectors), cos, sin, factor)
     at_offset = _scores(read, cos, sin, factor)
     each = partial(elementwise.map_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
-    hit = _meets(vectors, array.as_widest(read.in_rows().positions, xp), each, xp)
+    hit = _match(vectors, array.as_widest(read.in_rows().positions, xp), each, xp)
     weights = _softmax(scores, each, xp)
-    mass = xp.sum(each(lambda at: xp.where(hit[..., at], weights[..., at], xp.zeros_like(weights[..., at]))), axis=-1)
-    others = each(lambda at: xp.where(hit[..., at], xp.full_like(scores[..., at], -math.inf), scores[..., at]))
+    mass = xp.sum(
+        each(lambda span: xp.where(hit[..., span], weights[..., span], xp.zeros_like(weights[..., span]))), axis=-1
+    )
+    others = each(lambda span: xp.where(hit[..., span], xp.full_like(scores[..., span], -math.inf), scores[..., span]))
     best = xp.max(others, axis=-1)
     doubt = _EQUAL * xp.finfo(scores.dtype).eps * xp.max(xp.abs(at_offset), axis=-1)
-    rival = _nearest(each(lambda at: others[..., at] >= (best - doubt)[..., None]), vectors, each, xp)
+    rival = _nearest(each(lambda span: others[..., span] >= (best - doubt)[..., None]), vectors, each, xp)
     gap = -xp.max(-at_offset, axis=-1) - best
     lags, rival = (angles.as_given(found, axes) for found in (vectors, rival))
     return PositionalAttention(lags, scores, weights, mass, rival, gap)
@@ -297,7 +297,7 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
     frequencies = angles.given(frequencies, scale=1.0)
     constants = {"frequencies": frequencies, "offset": offset, "offset_weights": offset_weights, **others}
     xp, device = array.shared(constants)
-    offset = array.numbers(_on_device(offset, xp, device), xp, name="offset", device=device)
+    offset = array.numbers(_move_default(offset, xp, device), xp, name="offset", device=device)
     if heads := tuple(getattr(frequencies, "shape", ()))[:-2]:  # so that errors say "offset"
         array.broadcast_shapes({"offset": tuple(offset.shape[:-2]), "the heads of frequencies": heads})
     read = angles.checked(offset, frequencies, None, xp, device, "offset", least=1)
@@ -331,7 +331,7 @@ def _checked_factors(offset_weights: Any, like: Array, xp: ModuleType) -> Array:
     return factor
 
 
-def _on_device(offset: Any, xp: ModuleType, device: Any) -> Any:
+def _move_default(offset: Any, xp: ModuleType, device: Any) -> Any:
     """Put a single whole number, such as the default, where the arrays are, without a copy from the host."""
     if xp is np or type(offset) is not int or abs(offset) >= 2**31:
         return offset
@@ -351,53 +351,110 @@ def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
 
 def _softmax(scores: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
     largest = xp.max(scores, axis=-1, keepdims=True)
-    powers = each(lambda at: xp.exp(scores[..., at] - largest))
+    powers = each(lambda span: xp.exp(scores[..., span] - largest))
     total = xp.sum(powers, axis=-1, keepdims=True)
-    return each(lambda at: powers[..., at] / total)
+    return each(lambda span: powers[..., span] / total)
 
 
-def _as_column(values: Array, width: int, d_model: int, index: int, dtype: Any, xp: ModuleType) -> Array:
+def _place_column(values: Array, width: int, d_model: int, index: int, dtype: Any, xp: ModuleType) -> Array:
     """Weights ``(*H, width, d_model)`` that are 0 but for one column, whose first rows are given."""
     rows, lead = values.shape[-1], values.shape[:-1]
     if rows < width:
         rest = xp.zeros_like(values[..., :1])
         values = xp.concat([values, xp.broadcast_to(rest, (*lead, width - rows))], axis=-1)
-    own = xp.arange(d_model, dtype=xp.int32, device=array.device(values)) == index
+    constant = xp.arange(d_model, dtype=xp.int32, device=array.device(values)) == index
     column = array.astype(values, dtype, xp)[..., None]
-    return xp.where(own, column, xp.zeros_like(column))
+    return xp.where(constant, column, xp.zeros_like(column))
 
 
 # -- the offset and its rival ------------------------------------------------------------------------------------------
 
 
-def _meets(vectors: Array, offset: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
-    """Whether the lags ``(n, k)`` are among the offsets ``(..., J, k)``: ``(..., n)``."""
+def _match(vectors: Array, offset: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
+    """Return True for the lags ``(n, k)`` that are among the offsets ``(..., J, k)``: ``(..., n)``."""
 
-    def meet(span: slice) -> Array:
+    def match(span: slice) -> Array:
         lags = array.astype(vectors[span, :], offset.dtype, xp)
-        same: Array = lags[:, None, 0] == offset[..., None, :, 0]
-        for axis in range(1, lags.shape[-1]):
-            same = same & (lags[:, None, axis] == offset[..., None, :, axis])
-        return xp.max(xp.astype(same, xp.int32), axis=-1) > 0
+        return xp.any(xp.all(lags[:, None, :] == offset[..., None, :, :], axis=-1), axis=-1)
 
-    return each(meet)
+    return each(match)
 
 
 def _nearest(hits: Array, vectors: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
-    """Return the smallest of the vectors ``(n, k)`` that are hit, for each row of hits ``(..., n)``.
-
-    `argmax` and indices would do, but that is one more pair of functions in which libraries differ.
-    """
-    n, kind = vectors.shape[0], vectors.dtype
-    distance = each(lambda at: xp.sum(xp.abs(vectors[at, :]), axis=-1, dtype=kind))
+    """Return the first of the shortest vectors ``(n, k)`` that are hit, for each row of hits ``(..., n)``."""
+    distance = each(lambda span: xp.sum(xp.abs(vectors[span, :]), axis=-1, dtype=vectors.dtype))
     far = xp.max(distance) + 1
-    least = -xp.max(each(lambda at: xp.where(hits[..., at], -distance[at], -far)), axis=-1)
-    index = xp.arange(n, dtype=kind, device=array.device(vectors))
-    nearest = each(lambda at: hits[..., at] & (distance[at] == least[..., None]))
-    first = -xp.max(each(lambda at: xp.where(nearest[..., at], -index[at], xp.full_like(index[at], -n))), axis=-1)
+    index = xp.argmin(each(lambda span: xp.where(hits[..., span], distance[span], far)), axis=-1)
+    return xp.reshape(xp.take(vectors, xp.reshape(index, (-1,)), axis=0), (*index.shape, vectors.shape[-1]))
 
-    def own(axis: int) -> Array:
-        found = each(lambda at: xp.where(index[at] == first[..., None], vectors[at, axis], xp.zeros_like(index[at])))
-        return xp.sum(found, axis=-1, dtype=kind)
 
-    return xp.stack([own(axis) for axis in range(vectors.shape[-1])], axis=-1)
+# -- the mask and the scale --------------------------------------------------------------------------------------------
+
+
+def ranges_of_lags(context: Any, axes: int, causal: Any, window: Any, query_position: Any) -> list[tuple[int, int]]:
+    """First lag that the query sees and the one after the last, for each axis."""
+    if (causal := flag("causal", causal)) and axes > 1:
+        raise ValueError(
+            f"causal is True, but frequencies have k = {axes} axes, which have no order; expected causal=False"
+        )
+    lengths = whole_numbers("context", context, axes, least=1)
+    query = [n - 1 for n in lengths]
+    if query_position is not None:
+        query = whole_numbers("query_position", query_position, axes, least=0)
+    if any(place >= n for place, n in zip(query, lengths, strict=True)):
+        raise ValueError(f"query_position is {show(query_position)}; expected one in the context of {show(context)}")
+    reach = max(lengths) if window is None else whole("window", window, 1)
+    return [(max(-m, 1 - reach), min(1 if causal else n - m, reach)) for m, n in zip(query, lengths, strict=True)]
+
+
+def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> Array:
+    """All lags in the ranges, the last axis running fastest, as ``(n, k)`` integers beside an array."""
+    dtype = xp.int64 if array.has_float64(xp, array.device(like)) else xp.int32
+    total = math.prod(stop - start for start, stop in ranges)
+    if total >= 2**31:
+        raise ValueError(f"the query sees {total} keys; expected fewer than 2**31: a shorter context or window")
+    capacity.check(32.0 * (2 + len(ranges)) * total, f"a query that sees {total} keys", "context or window")
+
+    def rows(span: slice) -> Array:
+        index = xp.arange(span.start, span.stop, dtype=dtype, device=array.device(like))
+        columns, fold = [], total
+        for start, stop in ranges:
+            above, fold = fold, fold // (stop - start)
+            columns.append(index % above // fold + start)
+        return xp.stack(columns, axis=-1)
+
+    return elementwise.map_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
+
+
+def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:
+    """Width of a head: the given one, if it has room for the blocks; else that of the Rope, or 2D."""
+    head_dim = getattr(frequencies, "head_dim", 2 * blocks) if head_dim is None else head_dim
+    width = whole("head_dim", head_dim)
+    if width % 2 or width < 2 * blocks:
+        raise ValueError(f"head_dim is {width}; expected an even number of at least 2D = {2 * blocks}")
+    return width
+
+
+def softmax_scale(scaled: Any, head_dim: Any, blocks: int, frequencies: Any) -> float:
+    """Factor of the scores before softmax: ``1 / sqrt(d)``, or 1; latent attention compares more features than turn."""
+    if head_dim is None and hasattr(frequencies, "source"):  # a Rope
+        head_dim = frequencies.source.model.qk_head_dim
+    width = head_width(head_dim, blocks, frequencies)
+    return 1.0 / math.sqrt(width) if flag("scaled", scaled) else 1.0
+
+
+def whole_numbers(name: str, value: Any, axes: int, *, least: int = -(2**32) + 1, kinds: str = "iu") -> list[int]:
+    """Return one whole number for each axis, or say what came instead; kinds "iuf" takes floats that are whole."""
+    listed = isinstance(value, list | tuple | int | float | np.ndarray | np.integer)
+    host = array.host_numbers(value, name) if listed else None
+    if host is None or host.dtype.kind not in kinds:
+        raise _unexpected_number(TypeError, name, value, axes, least)
+    one_each = host.shape in ((axes,), ()) and host.size == axes
+    if not (one_each and np.all((host == np.floor(host)) & (host >= least) & (host < 2.0**32))):
+        raise _unexpected_number(ValueError, name, value, axes, least)
+    return [int(number) for number in host.reshape(-1)]
+
+
+def _unexpected_number(kind: type[Exception], name: str, value: Any, axes: int, least: int) -> Exception:
+    each = "" if axes == 1 else f" for each of {axes} axes"
+    return kind(f"{name} is {show(value)}; expected a whole number{each} from {least} to 2**32 - 1")

@@ -64,7 +64,7 @@ class Pairs(NamedTuple):
     i: np.ndarray
     j: np.ndarray
 
-    def at(self, lag: int) -> tuple[np.ndarray, np.ndarray]:
+    def rows_at(self, lag: int) -> tuple[np.ndarray, np.ndarray]:
         """Those of one lag."""
         span = slice(self.first[lag], self.first[lag + 1])
         return self.i[span], self.j[span]
@@ -137,7 +137,7 @@ def profile(
 
     `positional_scores` has the scores of a head that looks at position alone, without queries and keys.
 
-    Source: the exact decomposition of seed 000. With "occurring" pairs lags and positions come to the host.
+    Source: the exact decomposition of the RF-RoPE paper. With "occurring" pairs lags and positions come to the host.
 
     Examples
     --------
@@ -158,8 +158,8 @@ def profile(
     array([-1.9,  2.7,  0.2, -7.5])
     """
     choice("pairs", pairs, _PAIRS)
-    scale, placed = positive("scale", scale), {"q_positions": q_positions, "k_positions": k_positions}
-    read = angles.read(lags, frequencies, name="lags", least=1, sets="one", beside=placed, pairing=pairing, q=q, k=k)
+    scale, positions = positive("scale", scale), {"q_positions": q_positions, "k_positions": k_positions}
+    read = angles.read(lags, frequencies, name="lags", least=1, sets="one", beside=positions, pairing=pairing, q=q, k=k)
     xp, device = read.xp, read.device
     tokens = blocks.tokens(q, k, xp, device, pairing, read.blocks)
     check_paired(paired, tokens)
@@ -169,7 +169,9 @@ def profile(
     array.check_memory(48.0, read.shape, read.positions, "lags or frequencies")
     read = read._replace(positions=xp.reshape(read.positions, (-1, read.positions.shape[-1])))
     rows = None if pairs == "all" else _row_pairs(q_positions, k_positions, read.positions, tokens)
-    number, spread, stderr, cosine, sine, by_block = _by_lags(_Sides.of(tokens, paired, read.blocks, xp), read, rows)
+    number, spread, stderr, cosine, sine, by_block = _collect_by_lags(
+        _Sides.split(tokens, paired, read.blocks, xp), read, rows
+    )
     cosine, sine = scale * cosine, scale * sine
     values = (cosine + sine, scale * spread, scale * stderr, number, cosine, sine, scale * by_block)
     lags = array.numbers(lags, xp, name="lags", device=device)
@@ -204,7 +206,7 @@ class _Sides(NamedTuple):
     turned: int  # blocks
 
     @classmethod
-    def of(cls, tokens: Tokens, paired: bool, turned: int, xp: ModuleType) -> _Sides:
+    def split(cls, tokens: Tokens, paired: bool, turned: int, xp: ModuleType) -> _Sides:
         mean, apart = centred(tokens, xp)
         queries = Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2).coefficients()
         keys = Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2).coefficients()
@@ -212,24 +214,24 @@ class _Sides(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many queries and keys there are."""
+        """Numbers of queries and of keys."""
         return self.tokens.q_1.shape[-2], self.tokens.k_1.shape[-2]
 
 
-def _by_lags(sides: _Sides, read: Angles, rows: Callable[[slice], Pairs] | None) -> tuple[Array, ...]:
+def _collect_by_lags(sides: _Sides, read: Angles, rows: Callable[[slice], Pairs] | None) -> tuple[Array, ...]:
     """Count, spread, standard error, means of cosines and of sines, and of each block, some lags at a time."""
     xp, lags, parts = read.xp, read.positions.shape[0], (sides.tokens.q_1, sides.tokens.k_1)
     lead = math.prod(array.broadcast_shapes({"q": parts[0].shape[:-2], "k": parts[1].shape[:-2]}))
-    still, found = _with_still(read, parts[0].shape[-1]), []
+    still, found = _add_still_blocks(read, parts[0].shape[-1]), []
     rows = rows if lags else None  # no lags: arrays without elements, of the same shapes
     for span in sums.parts(max(1, lags), lead * max(*sides.sizes, still.blocks)):
         waves = Waves.from_angles(still.at(span))
-        means = _over_all_pairs(sides, waves) if rows is None else _sum_occurring_pairs(sides, waves, rows(span))
+        means = _average_all_pairs(sides, waves) if rows is None else _sum_occurring_pairs(sides, waves, rows(span))
         found.append(means)
     return tuple(xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
 
 
-def _with_still(read: Angles, blocks: int) -> Angles:
+def _add_still_blocks(read: Angles, blocks: int) -> Angles:
     """Angles with those of the features that are not turned, up to so many blocks: their frequency is 0."""
     omega = read.frequencies
     if blocks == read.blocks:
@@ -240,8 +242,8 @@ def _with_still(read: Angles, blocks: int) -> Angles:
         return read._replace(frequencies=xp.concat([omega, none], axis=0))
 
 
-def _over_all_pairs(sides: _Sides, waves: Waves) -> tuple[Array, ...]:
-    """As `_by_lags`, at waves ``(L, blocks)``."""
+def _average_all_pairs(sides: _Sides, waves: Waves) -> tuple[Array, ...]:
+    """As `_collect_by_lags`, at waves ``(L, blocks)``."""
     xp, (n, m) = waves.xp, sides.sizes
     joint = _joint_variance(sides.apart, waves)
     of_q, of_k, together = _token_squares(sides, waves)
@@ -290,11 +292,11 @@ def _joint_variance(apart: Tokens, waves: Waves) -> Array:
 
 @dispatched(CPU.sums)
 def _sum_occurring_pairs(sides: _Sides, waves: Waves, rows: Pairs) -> tuple[Array, ...]:
-    """As `_over_all_pairs`, for the rows of q and k that are at each lag."""
+    """As `_average_all_pairs`, for the rows of q and k that are at each lag."""
     xp, tokens, found = waves.xp, sides.tokens, []
     device = array.device(tokens.q_1)
     for lag in range(waves.cos.shape[0]):
-        i, j = rows.at(lag)
+        i, j = rows.rows_at(lag)
         wave, at = waves.row(lag), [array.from_host(index, xp, device=device) for index in (i, j)]
         taken = Tokens(
             *(xp.take(part, at[0], axis=-2) for part in (tokens.q_1, tokens.q_2)),

@@ -28,7 +28,7 @@ class ShiftedTerms(Result):
     cosine : array, (..., D)
         ``C_i cos(u_i + shift_i)``.
     sine : array, (..., D)
-        ``E_i sin(u_i + shift_i)``, the term that seed 000 drops.
+        ``E_i sin(u_i + shift_i)``, the term that the RF-RoPE paper drops.
     rest : array
         What features that are not turned add; it broadcasts against the others without their last axis.
     """
@@ -65,8 +65,8 @@ def phase_shift(offset: Array, frequencies: Array) -> Array:
     -----
     With keys turned by ``rotate(k, positions, frequencies, shift=phase_shift(offset, frequencies))`` the score is
     ``sum_i A_i cos((lag - offset) . omega_i) + B_i sin((lag - offset) . omega_i)``. Source: section 2 of the
-    mathematics page; seed 000 writes ``phi_i = L . omega_i``, so its L is minus the offset. The product is rounded to
-    float64, which moves a phase by ``1.1e-16 |offset . omega|``.
+    mathematics page; the RF-RoPE paper writes ``phi_i = L . omega_i``, so its L is minus the offset. The product is
+    rounded to float64, which moves a phase by ``1.1e-16 |offset . omega|``.
 
     Examples
     --------
@@ -158,13 +158,13 @@ def shifted_terms(
 
     Examples
     --------
-    At a right angle there is no first term, the only one that seed 000 keeps:
+    At a right angle there is no first term, the only one that the RF-RoPE paper keeps:
 
     >>> terms = shifted_terms([1.0, 0.0], [0.0, 1.0], [0, -1], [0.5], [0.25])
     >>> terms.cosine.round(4).ravel(), terms.sine.round(4).ravel()
     (array([0., 0.]), array([-0.2474,  0.2474]))
     """
-    content, read = _prepare(q, k, lags, frequencies, shift, pairing)
+    content, read = _read_content(q, k, lags, frequencies, shift, pairing)
     origin = "the phases from lags, frequencies and shift"
     shape = array.broadcast_shapes({"q and k": content.cosine.shape, origin: read.shape})
     array.check_memory(48.0, shape, read.positions, "q, k or lags")
@@ -208,8 +208,8 @@ def shifted_scores(
     Notes
     -----
     ``S = sum_i C_i cos(u_i + shift_i) + E_i sin(u_i + shift_i)`` with `rfrope.block_coefficients` C and E and exact
-    phases ``u_i = lag . omega_i``: section 2 of the mathematics page. Seed 000 has the first term alone, which is
-    right only where the two contents are parallel in every block.
+    phases ``u_i = lag . omega_i``: section 2 of the mathematics page. The RF-RoPE paper has the first term alone,
+    which is right only where the two contents are parallel in every block.
 
     Examples
     --------
@@ -224,7 +224,7 @@ def shifted_scores(
     >>> (key @ q).round(4)
     array([2.5775, 4.2259])
     """
-    content, read = _prepare(q, k, lags, frequencies, shift, pairing)
+    content, read = _read_content(q, k, lags, frequencies, shift, pairing)
     cosines, sines = sums.sum_blocks(read, content.cosine, content.sine)
     return cosines + sines + content.rest
 
@@ -292,7 +292,8 @@ def recentred_kernel(lags: Array, offset: Array, kernel: Kernel | str) -> Array:
     Notes
     -----
     ``E cos(lag . omega - offset . omega) = Phi(lag - offset)``, and the sines vanish for a symmetric law, so the
-    expected score of q and k is ``(q . k) Phi(lag - offset)``. Source: Theorem 2 and the last part of seed 000.
+    expected score of q and k is ``(q . k) Phi(lag - offset)``. Source: the RF-RoPE paper, Theorem 2 and last
+    part.
 
     Examples
     --------
@@ -326,19 +327,19 @@ def read_shifted(positions: Any, frequencies: Any, shift: Any, name: str, **othe
     return angles.read(positions, frequencies, shift, name=name, least=1, **others)
 
 
-def per_block(name: str, value: Any, like: Array, xp: ModuleType, of: str = "offset and frequencies") -> Array:
+def per_block(name: str, value: Any, like: Array, xp: ModuleType, origin: str = "offset and frequencies") -> Array:
     """Return numbers ``(..., D)``, one for each block, in the dtype of an array that they broadcast against.
 
     One number for all blocks is repeated: sums over the blocks count it as often as there are blocks.
     """
     value = array.as_widest(array.numbers(value, xp, name=name, device=array.device(like)), xp)
-    shape = array.broadcast_shapes({name: value.shape, f"the phases from {of}": like.shape})
+    shape = array.broadcast_shapes({name: value.shape, f"the phases from {origin}": like.shape})
     if shape[-1] != like.shape[-1]:
         raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., {like.shape[-1]}), one for each block")
     return xp.broadcast_to(value, (*value.shape[:-1], shape[-1]))
 
 
-def _prepare(q: Any, k: Any, lags: Any, frequencies: Any, shift: Any, pairing: str) -> tuple[Content, Angles]:
+def _read_content(q: Any, k: Any, lags: Any, frequencies: Any, shift: Any, pairing: str) -> tuple[Content, Angles]:
     """Content of the queries and keys, and the angles of their lags."""
     read = read_shifted(lags, angles.given(frequencies, pairing, 1.0, q), shift, "lags", q=q, k=k)
     content = blocks.content(q, k, read.xp, array.device(read.positions), pairing, read.blocks)

@@ -1,4 +1,4 @@
-"""How sharp a head that looks at position alone has to be."""
+"""Temperature with which a head that looks at position alone puts a wanted mass on its offset."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rfrope._core import angles, array, sums
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite, show
 from rfrope._core.array import Array
-from rfrope.heads.masks import lags_of_keys, ranges_of_lags, softmax_scale, whole_numbers
+from rfrope.heads.positional import lags_of_keys, ranges_of_lags, softmax_scale, whole_numbers
 
 _UNSURE = 2.0  # units in the last place by which a frequency that was computed and rounded may be wrong
-_LEAST = 1e-290  # deficits below it are lost to underflow, or their temperature is to overflow
+_LEAST = 1e-290  # deficits below it are lost to underflow, or one over their temperature is to overflow
 _LISTED = 4  # lags that a message names
 
 
@@ -61,23 +61,24 @@ def temperature_for_mass(
     Notes
     -----
     With the deficits ``d = sum_i 1 - cos((lag - offset) . omega_i)`` of the other keys the mass is
-    ``1 / (1 + sum exp(-temperature d))``. All deficits are at least 0, so it rises with the temperature, strictly if
+    ``1 / (1 + sum exp(-d / temperature))``. All deficits are at least 0, so it falls with the temperature, strictly if
     one is positive: there is one solution, which lies between bounds that the smallest deficit gives. If m keys have no
     deficit, the offset itself among them, the mass stays below 1/m. That happens where every frequency is 0, where all
     blocks make whole turns over a distance within the context (a lattice, such as `arithmetic`, after ``2 pi / step``),
     and where an axis has no frequency. A deficit that is smaller than what rounding the frequencies to their dtype
     could make counts as none, and so does one below 1e-290. Computed on the host, in deficits that keep all their
-    digits. For a mass very near its lower limit the temperature goes to 0, and depends on the last digits of the mass.
+    digits. For a mass very near its lower limit the temperature goes to infinity, and depends on the last digits of
+    the mass.
 
     Examples
     --------
     >>> import rfrope
     >>> from rfrope import heads
     >>> omega = rfrope.geometric(64)
-    >>> alpha = temperature_for_mass(0.9, omega, context=1024)
-    >>> round(alpha, 3)
-    17.156
-    >>> round(float(heads.positional_attention(omega, 1024, temperature=alpha).mass), 12)
+    >>> temperature = temperature_for_mass(0.9, omega, context=1024)
+    >>> round(temperature, 5)
+    0.05829
+    >>> round(float(heads.positional_attention(omega, 1024, temperature=temperature).mass), 12)
     0.9
     """
     mass = finite("mass", mass)
@@ -86,8 +87,8 @@ def temperature_for_mass(
     axes = omega.shape[1]
     target = np.asarray(whole_numbers("offset", offset, axes, kinds="iuf"), dtype=np.int64)
     ranges = ranges_of_lags(context, axes, causal, window, query_position)
-    for at, (start, stop) in zip(target.tolist(), ranges, strict=True):
-        if not start <= at < stop:
+    for lag, (start, stop) in zip(target.tolist(), ranges, strict=True):
+        if not start <= lag < stop:
             raise ValueError(
                 f"offset is {show(offset)}, but by context, window and query_position the query sees lags from {start} "
                 f"to {stop - 1} alone"
@@ -96,7 +97,8 @@ def temperature_for_mass(
     steps = (lags - target)[np.any(lags != target, axis=1)]
     if not 1.0 / len(lags) < mass < 1.0:
         raise ValueError(
-            f"mass is {mass}; expected a number above 1/{len(lags)}, what each key has at temperature 0, and below 1"
+            f"mass is {mass}; expected a number above 1/{len(lags)}, the mass of each key at an infinite temperature, "
+            "and below 1"
         )
     scale = softmax_scale(scaled, head_dim, len(omega), frequencies)
     deficits = _deficits(omega, steps, unsure)
@@ -104,8 +106,9 @@ def temperature_for_mass(
     # what the keys with a deficit may have, to 1 at the offset
     left = (1.0 - mass) / mass - (deficits.size - apart.size)
     if left <= 0.0 or not apart.size:
-        raise ValueError(_why_not(mass, steps[deficits == 0.0], target, omega))
-    return _solved(left, apart) / scale
+        raise ValueError(_out_of_reach(mass, steps[deficits == 0.0], target, omega))
+    sharpness = _solve_sharpness(left, apart)
+    return scale / sharpness if sharpness else math.inf
 
 
 def _deficits(omega: np.ndarray, steps: np.ndarray, relative: float) -> np.ndarray:
@@ -120,8 +123,8 @@ def _deficits(omega: np.ndarray, steps: np.ndarray, relative: float) -> np.ndarr
     return out
 
 
-def _why_not(mass: float, steps: np.ndarray, offset: np.ndarray, omega: np.ndarray) -> str:
-    """Why a mass is out of reach: which lags score as much as the offset, and what makes them."""
+def _out_of_reach(mass: float, steps: np.ndarray, offset: np.ndarray, omega: np.ndarray) -> str:
+    """Message for a mass that is out of reach: the lags that score as much as the offset, and what makes them."""
     if not np.any(omega):
         why = "all frequencies are 0"
     elif not np.all(np.any(omega, axis=0)):
@@ -140,7 +143,7 @@ def _why_not(mass: float, steps: np.ndarray, offset: np.ndarray, omega: np.ndarr
     )
 
 
-def _solved(left: float, apart: np.ndarray) -> float:
+def _solve_sharpness(left: float, apart: np.ndarray) -> float:
     """Return the alpha at which ``sum exp(-alpha apart)``, which falls, is what is left."""
     from scipy.optimize import brentq
     from scipy.special import logsumexp

@@ -1,4 +1,4 @@
-"""How models of transformers turn their queries and keys, and how they are brought to turn by positions."""
+"""Rotary modules and attention of models of transformers, and replacements that turn by positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from itertools import takewhile
 from typing import Any, TypeAlias
 
@@ -45,32 +45,23 @@ class Rotary:
         The module that it is a part of; for attention with a table of its own, that attention.
     path, name : str
         Where the parent is, and what the module in it is called.
-    own : Module
+    module : Module
         The module itself.
-    of_text : bool
-        Whether it counts tokens of text.
+    is_text : bool
+        True if it counts tokens of text.
     gives_tables : bool
-        Whether it makes tables from positions; False for attention with a table of its own.
+        True if it makes tables from positions; False for attention with a table of its own.
     is_replaced : bool
-        Whether a Rope takes its place.
+        True if a Rope takes its place.
     """
 
     parent: Module
     path: str
     name: str
-    own: Module
-    of_text: bool
+    module: Module
+    is_text: bool
     gives_tables: bool = True
     is_replaced: bool = True
-
-    def positions(self, rope: Any) -> Positions:
-        """What takes its place."""
-        if hasattr(self.parent, _CLASS):
-            raise ValueError(
-                f"{type(self.parent).__name__} turns its class token by angles that it learned, and not by a position; "
-                "expected a model that does not"
-            )
-        return Positions(_turning(self.own, rope), self)
 
 
 def rotaries(model: Module) -> list[Rotary]:
@@ -97,8 +88,8 @@ def rotaries(model: Module) -> list[Rotary]:
             f"{type(model).__name__} has nothing that makes tables of cos and sin from positions: {why}; expected a "
             "model that has"
         )
-    has_text = any(one.of_text for one in found)
-    return [dataclasses.replace(one, is_replaced=one.of_text or not has_text) for one in found]
+    has_text = any(one.is_text for one in found)
+    return [dataclasses.replace(one, is_replaced=one.is_text or not has_text) for one in found]
 
 
 def _makers(model: Module) -> Iterator[Rotary]:
@@ -111,12 +102,16 @@ def _makers(model: Module) -> Iterator[Rotary]:
 def _holders(model: Module) -> Iterator[Rotary]:
     """Attention that holds a table, as that of GPT-J and CodeGen does, and takes rows of it by its positions."""
     for path, one in [*model.named_modules()]:
-        if _HELD in one._buffers and "position_ids" in inspect.signature(one.forward).parameters and any(_methods(one)):
+        if (
+            _HELD in one._buffers
+            and "position_ids" in inspect.signature(one.forward).parameters
+            and any(_rotating_methods(one))
+        ):
             yield Rotary(one, path, "rotary", one, True, gives_tables=False)
 
 
 def _perceives(path: str, rotary: Module) -> bool:
-    """Whether a rotary module is of a part that sees or hears; models of text with such names have a vocabulary."""
+    """Return True for the rotary module of a part that sees or hears; models of text with such names have words."""
     if PERCEPTION.search(path):
         return True
     config = getattr(rotary, "config", None)
@@ -132,7 +127,7 @@ def nearest(path: str, found: list[Rotary]) -> Rotary:
     def nearness(rotary: Rotary) -> tuple[bool, int, bool]:
         others = rotary.path.split(".") if rotary.path else []
         same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(steps, others, strict=False))])
-        return same == len(others), same, rotary.of_text
+        return same == len(others), same, rotary.is_text
 
     return max(reversed(found), key=nearness)
 
@@ -148,26 +143,31 @@ class _Tag(torch.Tensor):
 
 
 class Positions(torch.nn.Module):
-    """What stands in the place of a rotary module: it gives positions ``(batch, tokens, k)`` in place of a table.
+    """Replacement of a rotary module, which gives positions ``(batch, tokens, k)`` in place of a table.
 
     Attributes
     ----------
     turning : torch.nn.ModuleDict
-        What turns, by kind of layer.
+        The modules that turn, by kind of layer.
     turns_last : bool
-        Whether the features of the model that turn are the last of a head.
+        True if the features of the model that turn are the last of a head.
     turns_back : bool
-        Whether its attention undoes rotations, too.
-    as_one : bool
-        Whether its attention takes one table, of complex numbers.
+        True if its attention undoes rotations, too.
+    is_complex : bool
+        True if its attention takes one table, of complex numbers.
     """
 
-    def __init__(self, turning: dict[str, Module], rotary: Rotary) -> None:
+    def __init__(self, rotary: Rotary, rope: Any) -> None:
         super().__init__()
-        self.turning = torch.nn.ModuleDict(turning)
+        if hasattr(rotary.parent, _CLASS):
+            raise ValueError(
+                f"{type(rotary.parent).__name__} turns its class token by angles that it learned, and not by a "
+                "position; expected a model that does not"
+            )
+        self.turning = torch.nn.ModuleDict(_turning_modules(rotary.module, rope))
         self.__dict__["rotary"] = rotary  # no part of the model any more
-        self.turns_last = known(_model_type(rotary.own)).get("rotated") == "last"
-        self.turns_back = self.as_one = False
+        self.turns_last = known(_model_type(rotary.module)).get("rotated") == "last"
+        self.turns_back = self.is_complex = False
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse: the attention that goes with it would come back as it was, and take positions for tables."""
@@ -189,31 +189,31 @@ class Positions(torch.nn.Module):
         return made
 
     def __getattr__(self, name: str) -> Any:
-        """What else code of models asks of its rotary module, such as its config."""
+        """Return an attribute of the module that it replaces, such as its config, which code of models may read."""
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self.__dict__["rotary"].own, name)
+            return getattr(self.__dict__["rotary"].module, name)
 
     def forward(self, x: Any, position_ids: Any, layer_type: str | None = None) -> Any:
         """Positions in place of cos, and in place of sin which kind of layer they are for, if there are several."""
         index = [*self.turning].index(layer_type) if layer_type in self.turning else 0
         if layer_type not in self.turning and len({*self.turning.values()}) > 1:
             raise ValueError(f"layer_type is {show(layer_type)}; expected one of {', '.join(self.turning)}")
-        positions = self._of_axes(position_ids, self.of(index).axes)
+        positions = self._split_axes(position_ids, self.turning_module(index).axes)
         if not self.is_tagged:  # code between this and the attention may take parts of both, as of tables
-            return positions if self.as_one else (positions, positions)
+            return positions if self.is_complex else (positions, positions)
         tag = positions.new_empty((1 + index, 0))
         return positions, tag.as_subclass(_Tag) if self.turns_back else tag
 
     @property
     def is_tagged(self) -> bool:
-        """Whether positions come with a tensor that says for which kind of layer they are."""
-        return not self.as_one and (self.turns_back or len({*self.turning.values()}) > 1)
+        """True if positions come with a tensor that says for which kind of layer they are."""
+        return not self.is_complex and (self.turns_back or len({*self.turning.values()}) > 1)
 
-    def _of_axes(self, position_ids: Any, axes: int) -> Any:
+    def _split_axes(self, position_ids: Any, axes: int) -> Any:
         """Positions with their axes last; those of M-RoPE come with their axes first."""
-        if axes > 1 and not self.__dict__["rotary"].of_text:
+        if axes > 1 and not self.__dict__["rotary"].is_text:
             return position_ids
         if position_ids.ndim < 3:
             return position_ids[..., None]
@@ -224,75 +224,79 @@ class Positions(torch.nn.Module):
             )
         return position_ids[-axes:].movedim(0, -1)
 
-    def of(self, index: int) -> Module:
-        """What turns in a kind of layer."""
+    def turning_module(self, index: int) -> Module:
+        """Return the module that turns in a kind of layer, by its number."""
         return [*self.turning.values()][index]
 
 
-def _turning(own: Module, rope: Any) -> dict[str, Module]:
-    """The modules that turn, by kind of layer ("all" where there is one), checked against those of the model."""
+def _turning_modules(module: Module, rope: Any) -> dict[str, Module]:
+    """The modules that turn, by kind of layer ("all" where there is one), checked against that of the model."""
     from rfrope.layers.torch import RotaryEmbedding
 
-    widths = {
-        name.removesuffix("inv_freq").rstrip("_") or "all": value.shape[-1]
-        for name, value in own.named_buffers()
-        if name.endswith("inv_freq") and "original" not in name
-    }
-    if _HELD in own._buffers:
-        widths = {"all": own._buffers[_HELD].shape[-1] // 2}
+    widths = _widths(module)
     ropes = dict(rope) if isinstance(rope, Mapping) else dict.fromkeys(widths or ("all",), rope)
     if missing := widths.keys() - ropes.keys():
         raise ValueError(f"rope has {', '.join(sorted(ropes))}; expected a Rope for {', '.join(sorted(missing))}, too")
-    ropes = {kind: ropes[kind] for kind in widths or ropes}  # a mapping may be for several parts
     found: dict[str, Module] = {}
     made: dict[int, Module] = {}
-    for kind, one in ropes.items():
-        _check_pairing(own, getattr(one, "rope", one))
-        if id(one) not in made:
-            made[id(one)] = one if isinstance(one, RotaryEmbedding) else _of_a_model(RotaryEmbedding(one))
-        found[kind] = made[id(one)]
-        if found[kind].layout != "bhtd":
-            raise ValueError(f"the module has layout={found[kind].layout!r}; expected 'bhtd' in a model")
-        held = found[kind].rope
-        axes, width = found[kind].axes, widths.get(kind, held.n_blocks)
-        if axes == 1 and "axial" in known(_model_type(own)):
-            raise ValueError(
-                f"the Rope has one axis, but {_model_type(own)} has two; expected a Rope with sections, or of two axes"
-            )
-        if held.n_blocks not in (width, width * axes):  # for all axes, or for each
-            raise ValueError(
-                f"the Rope has {held.n_blocks} blocks, but {type(own).__name__} has {width}; expected as many"
-            )
+    for kind in widths or ropes:  # a mapping may be for several parts
+        one = ropes[kind]
+        _check_pairing(module, getattr(one, "rope", one))
+        if id(one) not in made and not isinstance(one, RotaryEmbedding):
+            made[id(one)] = RotaryEmbedding(one)
+            if isinstance(made[id(one)].rope.head_dim, Assumed):  # heads are as wide as the model has them
+                made[id(one)].head_dim = None
+        found[kind] = made.get(id(one), one)
+        _check_blocks(found[kind], module, widths.get(kind))
     return found
 
 
-def _of_a_model(rotary: Module) -> Module:
-    """A module whose heads are as wide as the model has them, which says itself how many blocks turn."""
-    rotary.head_dim = None if isinstance(rotary.rope.head_dim, Assumed) else rotary.head_dim
-    return rotary
+def _widths(module: Module) -> dict[str, int]:
+    """Blocks of a rotary module, by kind of layer, as far as it holds frequencies or a table."""
+    if _HELD in module._buffers:
+        return {"all": module._buffers[_HELD].shape[-1] // 2}
+    return {
+        name.removesuffix("inv_freq").rstrip("_") or "all": value.shape[-1]
+        for name, value in module.named_buffers()
+        if name.endswith("inv_freq") and "original" not in name
+    }
 
 
-def _check_pairing(own: Module, rope: Any) -> None:
-    """Refuse a Rope that pairs otherwise than the weights of a model do, and a model that no pairing is right for."""
-    kind, held = _model_type(own), getattr(rope, "pairing", "half")
-    pairing = _pairing(getattr(own, "config", None))
-    if pairing == "neither" and known(kind).get("negated") is not True:
-        raise ValueError(f"{kind}: {known(kind)['pairing_note']}; no Rope does that")
-    if pairing == "neither" and held is None:
+def _check_blocks(turning: Module, module: Module, width: int | None) -> None:
+    """Refuse a module that turns another layout, other axes or another number of blocks than that of the model."""
+    if turning.layout != "bhtd":
+        raise ValueError(f"the module has layout={turning.layout!r}; expected 'bhtd' in a model")
+    blocks = turning.rope.n_blocks
+    if turning.axes == 1 and "axial" in known(_model_type(module)):
         raise ValueError(
-            f"{kind} turns the other way; expected dataclasses.replace(rope, frequencies=-rope.frequencies, "
-            "pairing='half')"
+            f"the Rope has one axis, but {_model_type(module)} has two; expected a Rope with sections, or of two axes"
         )
-    pairing = "half" if pairing == "neither" else pairing
-    if pairing not in (None, held) and held is not None:
+    if width is not None and blocks not in (width, width * turning.axes):  # for all axes, or for each
+        raise ValueError(f"the Rope has {blocks} blocks, but {type(module).__name__} has {width}; expected as many")
+
+
+def _check_pairing(module: Module, rope: Any) -> None:
+    """Refuse a Rope that pairs otherwise than the weights of a model do, and a model that no pairing is right for."""
+    kind, rope_pairing = _model_type(module), getattr(rope, "pairing", "half")
+    pairing = _pairing(getattr(module, "config", None))
+    if pairing == "neither":
+        if known(kind).get("negated") is not True:
+            raise ValueError(f"{kind}: {known(kind)['pairing_note']}; no Rope does that")
+        if rope_pairing is None:
+            raise ValueError(
+                f"{kind} turns the other way; expected dataclasses.replace(rope, frequencies=-rope.frequencies, "
+                "pairing='half')"
+            )
+        pairing = "half"
+    if None not in (pairing, rope_pairing) and pairing != rope_pairing:
         raise ValueError(
-            f"the Rope pairs {held!r}, but {kind} pairs {pairing!r}; expected "
+            f"the Rope pairs {rope_pairing!r}, but {kind} pairs {pairing!r}; expected "
             f"dataclasses.replace(rope, pairing={pairing!r})"
         )
 
 
-def _model_type(own: Module) -> Any:
-    return getattr(getattr(own, "config", None), "model_type", None)
+def _model_type(module: Module) -> Any:
+    return getattr(getattr(module, "config", None), "model_type", None)
 
 
 def _pairing(config: Any) -> str | None:
@@ -308,21 +312,16 @@ def _pairing(config: Any) -> str | None:
 # -- attention that turns by positions ---------------------------------------------------------------------------------
 
 
-def swap(held: dict[str, Any], name: str, value: Any, undo: Undo) -> None:
+def swap(names: dict[str, Any], name: str, value: Any, undo: Undo) -> None:
     """Put a value in a dict, and note how to undo that."""
-    before, was_there = held.get(name), name in held
-    held[name] = value
-
-    def back() -> None:
-        if was_there:
-            held[name] = before
-        else:
-            held.pop(name, None)
-
-    undo.append(back)
+    if name in names:
+        undo.append(partial(names.__setitem__, name, names[name]))
+    else:
+        undo.append(partial(names.pop, name, None))
+    names[name] = value
 
 
-def _methods(attention: Module) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+def _rotating_methods(attention: Module) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Methods of an attention module that call functions of cos and sin: name, function, and those functions."""
     for kind in type(attention).__mro__:
         if kind is torch.nn.Module:
@@ -346,13 +345,16 @@ def _takes_tables(function: Any) -> bool:
 def redirect(attention: Module, positions: Positions, undo: Undo) -> bool:
     """Let the methods of an attention module that call a function of cos and sin call one of positions."""
     found = False
-    for name, function, called in _methods(attention):
+    for name, function, called in _rotating_methods(attention):
         if name in vars(attention):
             continue
         _check_parameters(attention, called)
         positions.turns_back |= bool(_BACK.search(inspect.getsource(function)))
-        positions.as_one |= any("freqs_cis" in inspect.signature(one).parameters for one in called.values())
-        names_there = {**function.__globals__, **{one: _by_positions(f, positions) for one, f in called.items()}}
+        positions.is_complex |= any("freqs_cis" in inspect.signature(one).parameters for one in called.values())
+        names_there = {
+            **function.__globals__,
+            **{one: _rotation_by_positions(f, positions) for one, f in called.items()},
+        }
         names_there.pop("__name__", None)  # by which PyTorch's compiler would find those of the module itself
         copied = types.FunctionType(
             function.__code__,
@@ -390,7 +392,7 @@ def _noting(method: Callable[..., Any], positions: Positions) -> Callable[..., A
     return noting
 
 
-def _by_positions(rotation: Callable[..., Any], positions: Positions) -> Callable[..., Any]:
+def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions) -> Callable[..., Any]:
     """A function with the parameters of a model's own, that turns by the positions which come in place of a table."""
     names = [*inspect.signature(rotation).parameters]
     first = min(names.index(one) for one in ("cos", "sin", "freqs_cis") if one in names)
@@ -398,38 +400,39 @@ def _by_positions(rotation: Callable[..., Any], positions: Positions) -> Callabl
     usual = inspect.signature(rotation).parameters.get("unsqueeze_dim")
     by_shape = {axes: usual is None and _has_heads_last(rotation, axes) for axes in (3, 4)}
 
-    def turned(*arguments: Any, **options: Any) -> Any:
-        given = dict(zip(names, arguments, strict=False)) | options
-        heads_last = by_shape[given[features[0]].ndim] if usual is None else given.get("unsqueeze_dim", usual.default)
-        heads_last = heads_last if usual is None else heads_last in (2, -2)
-        at, index, back = _positions_in(given, positions)
-        rotary = positions.of(index)
-        at = -at if back else at
-        q, k = given[features[0]], given.get(features[1]) if len(features) > 1 else None
-        if k is not None:
-            return _turned(rotary, positions, (q, k), at, heads_last)
-        if rotary.phases is not None:
+    def rotate(*arguments: Any, **options: Any) -> Any:
+        named = dict(zip(names, arguments, strict=False)) | options
+        if usual is None:
+            heads_last = by_shape[named[features[0]].ndim]
+        else:
+            heads_last = named.get("unsqueeze_dim", usual.default) in (2, -2)
+        places, index, back = _read_positions(named, positions)
+        rotary = positions.turning_module(index)
+        given = tuple(named[name] for name in features[:2] if named.get(name) is not None)
+        if len(given) == 1 and rotary.phases is not None:
             raise ValueError(
                 "phases are learned, but this model turns queries as it does keys; expected frequencies alone"
             )
-        return _turned(rotary, positions, (q,), at, heads_last)[0]
+        found = _rotate(rotary, positions.turns_last, given, -places if back else places, heads_last)
+        return found if len(given) == 2 else found[0]
 
-    return turned
+    return rotate
 
 
-def _positions_in(given: Mapping[str, Any], positions: Positions) -> tuple[Any, int, bool]:
+def _read_positions(arguments: Mapping[str, Any], positions: Positions) -> tuple[Any, int, bool]:
     """Positions as the module that turns takes them, the number of the kind of layer, and whether to turn back."""
-    at = positions.__dict__.get("noted")
-    at = given["freqs_cis" if positions.as_one else "cos"] if at is None else at
-    if at.is_floating_point() and at.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"this model rounds its positions to {at.dtype}; expected a model in float32")
-    tag = given["sin"] if positions.is_tagged else None
-    at = at[..., 0] if at.shape[-1] == 1 else at
-    return at, 0 if tag is None else tag.shape[0] - 1, tag is not None and tag.ndim == 3
+    places = positions.__dict__.get("noted")
+    places = arguments["freqs_cis" if positions.is_complex else "cos"] if places is None else places
+    if places.is_floating_point() and places.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"this model rounds its positions to {places.dtype}; expected a model in float32")
+    places = places[..., 0] if places.shape[-1] == 1 else places
+    if not positions.is_tagged:
+        return places, 0, False
+    return places, arguments["sin"].shape[0] - 1, arguments["sin"].ndim == 3
 
 
 def _has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:
-    """Whether a function takes ``(..., tokens, heads, d)``, found by calling it on two tokens of three heads."""
+    """Return True if a function takes ``(..., tokens, heads, d)``, found by calling it on two tokens of three heads."""
     parameters = inspect.signature(rotation).parameters.values()
     needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
     tables = [name for name in needed if name in ("cos", "sin", "freqs_cis")]
@@ -437,28 +440,27 @@ def _has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:
         for last in (False, True):
             x = torch.zeros(1, *((2, 3) if last else (3, 2)), 8)[(0,) * (4 - axes)]
             table = torch.zeros(1, 2, width, dtype=torch.complex64 if "freqs_cis" in tables else None)
-            given = dict.fromkeys(needed, x) | dict.fromkeys(tables, table[(0,) * (4 - axes)])
             try:
-                rotation(**given)
+                rotation(**dict.fromkeys(needed, x) | dict.fromkeys(tables, table[(0,) * (4 - axes)]))
             except (RuntimeError, IndexError):
                 continue
             return last
     return False
 
 
-def _turned(rotary: Module, positions: Positions, features: tuple[Any, ...], at: Any, heads_last: bool) -> Any:
+def _rotate(rotary: Module, turns_last: bool, features: tuple[Any, ...], places: Any, heads_last: bool) -> Any:
     """Queries and keys, or one of them, turned; where there are fewer queries they are at the last positions."""
     width = rotary.rope.rotary_dim
-    if positions.turns_last and width < features[0].shape[-1]:
-        parts = _turned(rotary, positions, tuple(x[..., -width:] for x in features), at, heads_last)
+    if turns_last and width < features[0].shape[-1]:
+        parts = _rotate(rotary, False, tuple(x[..., -width:] for x in features), places, heads_last)
         return tuple(torch.cat([x[..., :-width], y], -1) for x, y in zip(features, parts, strict=True))
     if heads_last:
-        found = _turned(rotary, positions, tuple(x.transpose(-3, -2) for x in features), at, False)
+        found = _rotate(rotary, False, tuple(x.transpose(-3, -2) for x in features), places, False)
         return tuple(x.transpose(-3, -2) for x in found)
     if len(features) == 1:
-        return (rotary.rotate(features[0], at),)
+        return (rotary.rotate(features[0], places),)
     q, k = features
-    if q.shape[-2] != k.shape[-2]:
-        axis = -1 if rotary.axes == 1 else -2
-        return rotary(q, k, at.narrow(axis, at.shape[axis] - q.shape[-2], q.shape[-2]), k_positions=at)
-    return rotary(q, k, at)
+    if q.shape[-2] == k.shape[-2]:
+        return rotary(q, k, places)
+    axis = -1 if rotary.axes == 1 else -2
+    return rotary(q, k, places.narrow(axis, places.shape[axis] - q.shape[-2], q.shape[-2]), k_positions=places)

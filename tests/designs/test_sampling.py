@@ -1,0 +1,346 @@
+"""Designs by name: the same frequencies for the same seed everywhere, prefixes, heads, estimates, errors."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from problems import KERNELS, N_DRAWS, Z_BOUND, moment_z, worst
+
+import rfrope
+from rfrope import kernels, sample
+from rfrope._core import random
+from rfrope.designs import names, records, sampling, sets
+
+G, E, M2 = map(kernels.parse, ("gaussian(scale=4)", "exponential(scale=6)", "matern(scale=3, ndim=2)"))
+RANDOMISED = [record.name for record in records() if record.randomised and not record.fitted]
+each_design = pytest.mark.parametrize("design", RANDOMISED)
+SPECIFICATIONS = (
+    "gaussian(scale=32)",
+    "cauchy(scale=5, ndim=2)",
+    "sinc(bandwidth=0.1)",
+    "matern(nu=0.8, scale=16)",
+    "matern(nu=1.5, scale=(3, 4, 5), ndim=3)",
+    "exponential(scale=7)",
+    "exponential(scale=7, ndim=2)",
+)
+each = pytest.mark.parametrize("text", SPECIFICATIONS)
+
+# Seed 0, written down once: seeds must mean the same in every later version.
+SINC, PRODUCT = "sinc(bandwidth=0.1)", "sinc(bandwidth=0.1) * sinc(bandwidth=0.3)"
+FROZEN = {
+    (SINC, "iid"): [0.012455686699700874, 0.07321925165784758, 0.023782472308746905],
+    ("exponential(scale=7)", "iid"): [0.02831269355456476, 0.3193211674663413, 0.05599725485978067],
+    (SINC, "stratified"): [0.05207594778328346, 0.028869875276307935, -0.08729707871812448],
+    (SINC, "shifted"): [0.006227843349850427, 0.0728945100165171, -0.03956117668318378],
+    (SINC, "sobol"): [-0.06189123615437345, -0.006836610402832966, 0.029773026064382393],
+    (SINC, "halton"): [-0.0640569608374626, -0.021652406457230947, 0.09047280903859337],
+    (SINC, "antithetic"): [0.012455686699700874, -0.012455686699700874, 0.07321925165784758],
+    (PRODUCT, "stratified"): [0.25471634542916527, -0.09631611855065936, -0.123750938241256],
+    (PRODUCT, "shifted"): [0.1653393141243578, 0.28885323270910185, 0.06952092895626115],
+}
+
+
+@pytest.mark.parametrize(("text", "design"), FROZEN)
+def test_frozen_frequencies(text, design):
+    np.testing.assert_allclose(sample(text, 3, rng=0, design=design), FROZEN[text, design], rtol=1e-14)
+
+
+def plain(design):
+    """A kernel that the design allows."""
+    return M2 if design == "orthogonal" else G
+
+
+@pytest.mark.parametrize("design", [*RANDOMISED, "quantile"])
+def test_equal_seeds_give_equal_bits_in_every_library_and_others_do_not(design, xp):
+    kernel = plain(design)
+    expected = sample(kernel, 9, rng=11, design=design, heads=3)
+    for dtype in (None, "float32"):
+        options = {} if dtype is None else {"dtype": xp.dtype(dtype)}
+        found = sample(kernel, 9, rng=np.int64(11), design=design, heads=3, xp=xp.module, device=xp.device, **options)
+        assert xp.owns(found)
+        np.testing.assert_array_equal(xp.host(found), expected.astype(dtype or "float64"))
+    assert np.any(sample(kernel, 9, rng=12, design=design, heads=3) == expected) == (design == "quantile")
+
+
+@pytest.mark.parametrize("design", [*RANDOMISED, "quantile", "balanced"])
+@pytest.mark.parametrize("n", [0, 1, 2, 5, 31, 48, 64])
+def test_shapes_and_heads(design, n):
+    options = {"rng": 1, "design": design} | ({"max_lag": 16} if design == "balanced" else {})
+    kernel = plain(design)
+    heads = sample(kernel, n, heads=5, **options)
+    assert heads.shape == (5, n, kernel.ndim)
+    assert np.all(np.isfinite(heads))
+    alone = sample(kernel, n, **options)
+    assert alone.shape == ((n,) if kernel.ndim == 1 else (n, kernel.ndim))
+    np.testing.assert_array_equal(heads[0].reshape(alone.shape), alone)
+    np.testing.assert_array_equal(heads[:2], sample(kernel, n, heads=2, **options))
+    if n > 2 and design != "quantile":
+        assert len({head.tobytes() for head in heads}) == 5
+
+
+@each
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 32])
+def test_a_shorter_sample_is_the_beginning_of_a_longer_one(text, n):
+    np.testing.assert_array_equal(sample(text, n, rng=1), sample(text, 64, rng=1)[:n])
+    np.testing.assert_array_equal(sample(text, n, rng=1, heads=2), sample(text, 64, rng=1, heads=5)[:2, :n])
+
+
+@each
+def test_any_chunk_of_draws_is_the_slice_of_all(text):
+    made, key = rfrope.kernels.parse(text), (1, 2)
+    whole = sampling.draw(made, key, 0, 50, streams=3)
+    for start, stop in ((0, 17), (17, 18), (18, 50)):
+        np.testing.assert_array_equal(sampling.draw(made, key, start, stop - start, streams=3), whole[:, start:stop])
+    np.testing.assert_array_equal(sampling.draw(made, key, 3, 40, stream=2), whole[2:, 3:43])
+
+
+@pytest.mark.parametrize("text", ["gaussian(scale=3)", "exponential(scale=7, ndim=2)"])
+def test_parts_and_threads_change_no_bits(text):
+    """Many draws are made in parts, on several threads."""
+    kernel, n = rfrope.kernels.parse(text), 3 * sets._ROWS + 5
+    key = random.key_from_rng(3)
+    whole = kernel.transport_points(random.uniforms.generic(key, 0, n, kernel.n_columns, stream=2))
+    for count in (1, 3):
+        np.testing.assert_array_equal(sets.independent(kernel, key, n, 2, 1, count), whole)
+        with rfrope.threads(count):
+            found = sample(kernel, n, rng=3, heads=3)[2]
+        np.testing.assert_array_equal(found, whole[0])
+    points = np.random.default_rng(0).uniform(size=(2, n, kernel.n_columns))
+    np.testing.assert_array_equal(sets.transport(kernel, points, 2), kernel.transport_points(points))
+
+
+def test_many_blocks_hold_nothing_but_themselves():
+    sample("gaussian", 2 * sets._ROWS, rng=0)
+    tracemalloc.start()
+    try:
+        found = sample("gaussian", 2**20, rng=0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.nbytes <= peak <= found.nbytes + 2**22
+
+
+def test_a_generator_is_advanced():
+    rng, other = np.random.default_rng(3), np.random.default_rng(3)
+    first, second = sample("gaussian", 8, rng=rng), sample("gaussian", 8, rng=rng)
+    assert not np.any(first == second)
+    np.testing.assert_array_equal(sample("gaussian", 8, rng=other), first)
+    np.testing.assert_array_equal(sample("gaussian", 8, rng=other), second)
+
+
+def test_fresh_entropy_without_a_seed():
+    assert not np.any(sample("gaussian", 8) == sample("gaussian", 8))
+
+
+@pytest.mark.parametrize("design", ["quantile", "optimised"])
+def test_deterministic_designs_need_no_seed_and_repeat_the_set_for_every_head(design):
+    options = {"design": design} | ({"max_lag": 20} if design == "optimised" else {})
+    rng = np.random.default_rng(0)
+    alone, heads = sample(G, 8, rng=rng, **options), sample(G, 8, heads=3, **options)
+    assert heads.shape == (3, 8, 1)
+    for head in heads:
+        np.testing.assert_array_equal(head[:, 0], alone)
+    assert rng.random() == np.random.default_rng(0).random()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "design"), [(G, "stratified"), (E, "stratified"), (G * E, "stratified"), (M2, "sobol")]
+)
+def test_auto(kernel, design):
+    np.testing.assert_array_equal(sample(kernel, 9, rng=0, design="auto"), sample(kernel, 9, rng=0, design=design))
+
+
+@pytest.mark.parametrize("design", [*RANDOMISED, "quantile", "auto"])
+def test_a_kernel_for_each_head(design):
+    if design == "orthogonal":
+        one, other = M2, M2.rescale(4.0)
+    else:
+        one, other = G, "exponential(scale=9)"
+    both = sample([one, other, one], 6, rng=2, design=design)
+    for head, kernel in enumerate((one, other, one)):
+        np.testing.assert_array_equal(both[head], sample(kernel, 6, rng=2, design=design, heads=3)[head])
+    np.testing.assert_array_equal(sample((one, other, one), 6, rng=2, design=design, heads=3), both)
+
+
+@pytest.mark.parametrize("design", [name for name in RANDOMISED if name not in ("antithetic", "orthogonal")])
+@pytest.mark.parametrize("kernel", [G, G * E, M2], ids=str)
+def test_points_go_through_the_transport(kernel, design):
+    points = rfrope.designs.points(kernel, 9, design=design, rng=3, heads=2)
+    assert points.shape == (2, 9, kernel.n_columns)
+    np.testing.assert_array_equal(rfrope.designs.points(kernel, 9, design=design, rng=3), points[0])
+    found = np.reshape(kernel.transport(points), (2, 9, kernel.ndim))
+    np.testing.assert_array_equal(found, sample(kernel, 9, design=design, rng=3, heads=2))
+
+
+@pytest.mark.parametrize("options", [{"design": "quantile"}, {"design": "optimised", "max_lag": 9}], ids=str)
+def test_no_blocks(options):
+    for kernel in (G, G * E):
+        assert sample(kernel, 0, **options).shape == (0,)
+
+
+def test_names_and_records():
+    assert names() == tuple(record.name for record in records())
+    assert [record.name for record in records() if record.fitted] == ["balanced", "optimised"]
+
+
+# -- the law -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", [p for p in KERNELS if p.family in ("gaussian", "cauchy")], ids=str)
+def test_every_head_has_the_kernels_law(problem):
+    heads = sample(problem.kernel, N_DRAWS // 8, rng=5, heads=4)
+    for head in heads:
+        omega = head[:, 0] if problem.kernel.ndim == 1 else head
+        assert worst(moment_z(problem.kernel, problem.lags, omega)) < Z_BOUND
+
+
+def test_heads_and_neighbouring_draws_are_independent():
+    n = 2**16
+    heads = sample("gaussian", n, rng=6, heads=4)[..., 0]
+    pairs = [heads[i] * heads[j] for i in range(4) for j in range(i)] + [heads[0, 1:] * heads[0, :-1]]
+    for product in pairs:
+        assert abs(np.mean(product)) * np.sqrt(product.size) < Z_BOUND
+    for i in range(4):
+        assert all(abs(magnitude_z(heads[i], heads[j])) < Z_BOUND for j in range(i))
+    assert abs(magnitude_z(heads[0], -heads[0])) > 10 * Z_BOUND
+    flipped = heads[0] * np.sign(heads[1])  # uncorrelated with heads[0], and not independent of it
+    assert abs(np.mean(heads[0] * flipped)) * np.sqrt(n) < Z_BOUND < abs(magnitude_z(heads[0], flipped))
+
+
+def magnitude_z(x, y):
+    """z-score of the mean of cos 2x cos 2y for independent standard normal draws, whose E cos 2x is exp(-2)."""
+    mean, mean_of_square = np.exp(-2.0), 0.5 * (1.0 + np.exp(-8.0))
+    return (np.mean(np.cos(2 * x) * np.cos(2 * y)) - mean**2) / np.sqrt((mean_of_square**2 - mean**4) / x.size)
+
+
+def test_axes_are_uncorrelated_but_share_their_radius():
+    omega = sample("matern(nu=3, ndim=2)", 2**17, rng=8)
+    direction = omega / np.linalg.norm(omega, axis=-1, keepdims=True)
+    assert abs(np.mean(direction[:, 0] * direction[:, 1])) * np.sqrt(8.0 * 2**17) < Z_BOUND
+    assert np.corrcoef(np.abs(omega).T)[0, 1] > 0.05
+
+
+def test_heads_fit_rotate():
+    """(H, D, 1) goes with positions (L, 1), a set for each head."""
+    frequencies = sample("gaussian(scale=32)", 4, rng=0, heads=2)
+    x = np.random.default_rng(0).normal(size=(2, 5, 8))
+    assert rfrope.rotate(x, np.arange(5)[:, None], frequencies).shape == x.shape
+
+
+# -- estimates ---------------------------------------------------------------------------------------------------------
+
+
+Q, K = np.random.default_rng(0).normal(size=(2, 16))
+LAGS = {1: np.array([1.5, 4.0, 7.0]), 2: np.array([[1.0, 0.5], [2.4, -3.0]])}
+
+
+@each_design
+def test_mean_scores_of_every_design_are_the_expected_scores(design):
+    kernel = plain(design)
+    lags = LAGS[kernel.ndim]
+    found = rfrope.estimate_scores(Q, K, lags, kernel, n_trials=10_000, rng=0, design=design)
+    assert np.all(np.abs(found.mean.value - rfrope.expected_score(Q, K, lags, kernel)) < Z_BOUND * found.mean.stderr)
+
+
+def test_the_spread_of_designs_on_content_that_all_blocks_share():
+    """Var S / D^2 is that of Phi_D: stratified far below Proposition 4, antithetic twice as large."""
+    q = np.repeat([1.0, 0.0], 32)
+    lag = 3.0
+    found = {d: rfrope.estimate_scores(q, q, lag, G, n_trials=10_000, rng=0, design=d).variance for d in RANDOMISED[:5]}
+    pairs = rfrope.estimate_scores(q, q, lag, G, n_trials=10_000, rng=0, design="antithetic").variance
+    exact = rfrope.score_variance(q, q, lag, G)
+    assert abs(found["iid"].value - exact) < Z_BOUND * found["iid"].stderr
+    assert abs(pairs.value - 2.0 * exact) < Z_BOUND * pairs.stderr
+    assert all(found[d].value < 0.05 * exact for d in ("stratified", "sobol", "halton"))
+    assert found["shifted"].value < 0.15 * exact  # all blocks are moved together
+
+
+def test_trials_are_the_heads_of_sample_and_chunks_do_not_matter():
+    omega = sample(E, 8, rng=4, design="stratified", heads=50)[..., 0]
+    a, b = rfrope.block_coefficients(Q, K)
+    scores = np.cos(3.0 * omega) @ a + np.sin(3.0 * omega) @ b
+    found = rfrope.estimate_scores(Q, K, 3.0, E, n_trials=50, rng=4, design="stratified")
+    assert found.mean.value == pytest.approx(scores.mean(), rel=1e-12)
+    assert found.variance.value == pytest.approx(scores.var(ddof=1), rel=1e-12)
+
+
+@each_design
+@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
+def test_kernel_estimates_take_the_mean_over_independent_sets(design, quantity):
+    kernel = plain(design)
+    lags = LAGS[kernel.ndim]
+    options = {} if design == "iid" else {"n_blocks": 8}
+    found = rfrope.estimate_kernel(lags, kernel, n_samples=16_000, rng=0, design=design, quantity=quantity, **options)
+    expected = {"phi": kernel.phi(lags), "phi2": kernel.phi2(lags), "sin": 0.0}[quantity]
+    assert found.n == (16_000 if design == "iid" else 2000)
+    assert np.all(np.abs(found.value - expected) <= Z_BOUND * found.stderr)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"design": "quantile"}, "^design is 'quantile', which is deterministic"),
+        ({"design": "optimised"}, "^design is 'optimised', which is deterministic"),
+        (
+            {"design": "balanced", "n_blocks": 8},
+            "^design is 'balanced', which needs a range of lags; expected 'auto' or",
+        ),
+        ({"design": "sobol"}, r"^n_blocks is None; expected the number of frequencies in one set, for design 'sobol'"),
+        ({"design": "sobol", "n_blocks": 3}, r"^n_samples is 64; expected a multiple of n_blocks=3"),
+        ({"design": "sobol", "n_blocks": 64}, r"^n_samples is 64; expected a multiple of n_blocks=64, at least 128"),
+        ({"n_blocks": 8}, r"^n_blocks is 8 but design is 'iid'"),
+    ],
+)
+def test_estimates_that_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        rfrope.estimate_kernel(1.0, G, n_samples=64, rng=0, **options)
+    if "n_blocks" not in options and options["design"] != "sobol":
+        with pytest.raises(ValueError, match=message):
+            rfrope.estimate_scores(Q, K, 1.0, G, n_trials=8, **options)
+    with pytest.raises(ValueError, match=r"^design is 'balanced'; expected one of 'iid'"):
+        rfrope.designs.points("gaussian", 8, design="balanced")
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+REFUSED = [
+    ({"n_blocks": -1}, r"^n_blocks is -1; expected a whole number"),
+    ({"n_blocks": 1.5}, r"^n_blocks is 1.5; expected a whole number"),
+    ({"n_blocks": True}, r"^n_blocks is True; expected a whole number"),
+    ({"n_blocks": 2**32}, r"^n_blocks is 4294967296; expected a whole number"),
+    ({"heads": -1}, r"^heads is -1; expected a whole number"),
+    ({"design": "sobol?"}, r"^design is 'sobol\?'; did you mean 'sobol'\? Expected one of 'iid'"),
+    ({"design": ["iid"]}, r"^design is \['iid'\]; expected one of 'iid', 'stratified', .*'auto'"),
+    ({"design": "optimised"}, r"^max_lag is None; expected the largest .*, for design 'optimised'"),
+    ({"design": "optimised", "max_lag": 0}, r"^max_lag is 0; expected a whole number from 1"),
+    ({"design": "optimised", "max_lag": 2.5}, r"^max_lag is 2.5; expected a whole number"),
+    ({"design": "optimised", "max_lag": (3, 4)}, r"^max_lag is \(3, 4\); expected one number or 1"),
+    ({"design": "optimised", "max_lag": 9, "norm": "l1"}, r"^norm is 'l1'; expected one of 'rms', 'sup'"),
+    ({"design": "optimised", "max_lag": 9, "n_blocks": 2000}, r"^n_blocks is 2000 .* at most 1024"),
+    ({"design": "optimised", "max_lag": 2**31, "kernel": "gaussian(ndim=2)"}, r"^max_lag .* at most 2\*\*52 lags"),
+    ({"design": "balanced"}, r"^max_lag is None; expected the largest lag .*, for design 'balanced'"),
+    ({"design": "balanced", "max_lag": 8, "norm": "rms"}, r"^norm is 'rms' but design is 'balanced'; expected it with"),
+    ({"design": "sobol", "max_lag": 9}, r"^max_lag is 9 but design is 'sobol'; expected .* 'optimised' or 'balanced'"),
+    ({"kernel": []}, r"^kernel is an empty sequence"),
+    ({"kernel": [G, M2]}, r"^kernel has kernels with \[1, 2\] axes; expected one ndim"),
+    ({"kernel": [G, 3]}, r"^kernel is 3; expected a kernel"),
+    ({"kernel": [G, E], "heads": 3}, r"^heads is 3 but kernel has 2 kernels"),
+    ({"kernel": "gaussian(scale=-1)"}, r"^scale is -1; expected a positive"),
+    ({"kernel": "gauss"}, r"unknown kernel 'gauss'; did you mean 'gaussian'"),
+    ({"xp": "numpy"}, r"^xp is 'numpy'; expected an array library's module"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=[str(arguments) for arguments, _ in REFUSED])
+def test_refused_calls_do_not_advance_the_generator(arguments, message):
+    rng = np.random.default_rng(0)
+    with pytest.raises((ValueError, TypeError), match=message):
+        sample(**{"kernel": "gaussian", "n_blocks": 4, "rng": rng, **arguments})
+    assert rng.random() == np.random.default_rng(0).random()
+
+
+@pytest.mark.parametrize("rng", [-1, 1.5, "0"])
+def test_seeds_that_are_none(rng):
+    with pytest.raises((ValueError, TypeError), match=rf"^rng is {rng!r}; expected"):
+        sample("gaussian", 4, rng=rng)

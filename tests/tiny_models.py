@@ -1,0 +1,54 @@
+"""Tiny models of transformers with weights of a fixed seed, and their logits; where transformers is missing, a skip."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from conftest import library
+
+import rfrope
+
+torch = library("torch").module
+with warnings.catch_warnings():  # importing them raises a few of their own
+    warnings.simplefilter("ignore")
+    transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+
+transformers.logging.set_verbosity(transformers.logging.ERROR)
+WARNINGS = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("Deprecation", "Future", "User")]
+
+
+SIZES = {
+    "vocab_size": 32,
+    "hidden_size": 64,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 4096,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+IDS = torch.arange(3, 15)[None]
+
+
+def made(model_type="llama", **values):
+    """A tiny model with weights of a fixed seed."""
+    kind = type(transformers.AutoConfig.for_model(model_type))
+    config = kind(**SIZES | values)
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[: config.num_hidden_layers]
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def logits(model, ids=IDS, **options):
+    with torch.no_grad():
+        return model(ids, **options).logits
+
+
+def ropes_of(model):
+    found = rfrope.from_config(model.config)
+    return {one.source.model.name: one for one in found} if len(found) > 1 else found[0]
