@@ -192,7 +192,7 @@ def sample(
             found.append(draw_sets(one, name, key, n_blocks, head, each, parallel.allowed()))
     joined = found[0] if len(found) == 1 else np.concatenate(found)
     if heads is None and not several:
-        joined = kernels[0].as_given(joined[0])
+        joined = kernels[0].restore_shape(joined[0])
     return array.placed(joined, xp, device, dtype)
 
 

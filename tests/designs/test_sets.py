@@ -229,7 +229,7 @@ class Cube(Kernel):
     """Frequencies that are the points of the cube themselves."""
 
     ndim: ClassVar[int] = 2
-    draws: ClassVar[int] = 2
+    n_columns: ClassVar[int] = 2
     signed_columns: ClassVar[tuple[bool, ...]] = (False, False)
 
     def __repr__(self):
@@ -327,7 +327,7 @@ def test_columns_that_carry_the_sign(name):
     assert any(kernel.signed_columns)
     u = (np.random.default_rng(0).integers(1, 2**30, size=(1000, kernel.n_columns)) + 0.5) * 2.0**-31
     mirrored = np.where(kernel.signed_columns, 1.0 - u, u)
-    np.testing.assert_array_equal(kernel._frequencies(mirrored), -kernel._frequencies(u))
+    np.testing.assert_array_equal(kernel.transport_points(mirrored), -kernel.transport_points(u))
 
 
 def test_a_mixture_whose_components_lay_out_their_columns_differently_has_no_signed_column():
