@@ -364,6 +364,7 @@ BAD = [
     (["--base", "1e4", "--head-dim", "8"], "--base 10000: expected --head-dim and --context with it"),
     (["--base", "0", "--head-dim", "8", "--context", "8"], "0 is not a base; expected a positive number"),
     (["--base", "nan", "--head-dim", "8", "--context", "8"], "nan is not a base"),
+    (["--base", "ten", "--head-dim", "8", "--context", "8"], "ten is not a base"),
     (["--base", "1e4", "--head-dim", "7", "--context", "8"], "7 is odd"),
     (["--head-dim", "8"], "--head-dim 8: expected it with --base"),
     (["no-such-file.json"], "no-such-file.json"),

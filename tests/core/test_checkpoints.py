@@ -185,6 +185,8 @@ def test_a_full_disk_does_not_end_the_work(tmp_path, monkeypatch):
 def test_progress_that_loses_chunks_is_named():
     with pytest.raises(ValueError, match=r"progress gave back .* of 2097152 draws"):
         ESTIMATES["kernel"](rng=1, progress=lambda items, total: itertools.islice(items, 1))
+    with pytest.raises(TypeError, match="progress is 'yes'; expected None, True, False, or a callable such as"):
+        ESTIMATES["kernel"](rng=1, progress="yes")
     with pytest.raises(TypeError, match="progress gave back None; expected an iterable"):
         ESTIMATES["kernel"](rng=1, progress=lambda items, total: None)
 
