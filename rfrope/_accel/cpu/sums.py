@@ -367,11 +367,7 @@ def _series_moments(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.nd
             first -= 0.0 if odd else even
             second += -0.5 * 4.0**k * even if odd else 0.5 * (4.0**k - 4.0) * even
         power *= square
-    if not np.all(small):
-        more = _sum_large_phases(turned.those(~small), lags, odd)
-        first, second = first + more[0], second + more[1]
-    m2 = np.clip(second - first * first / turned.count, 0.0, None)
-    return (first if odd else turned.count - first) / turned.count, m2
+    return _completed_moments(turned, lags, odd, small, (first, second))
 
 
 def _series_moments_of_axes(turned: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -393,11 +389,7 @@ def _series_moments_of_axes(turned: _Turned, lags: np.ndarray, odd: bool) -> tup
     first, second = (
         _polynomial(of_degree * np.append(c, np.zeros(degree.max()))[degree], share) for c in (once, twice)
     )
-    if not np.all(small):
-        more = _sum_large_phases(turned.those(~small), lags, odd)
-        first, second = first + more[0], second + more[1]
-    m2 = np.clip(second - first * first / turned.count, 0.0, None)
-    return (first if odd else turned.count - first) / turned.count, m2
+    return _completed_moments(turned, lags, odd, small, (first, second))
 
 
 _FACTORIALS = np.asarray([float(math.factorial(n)) for n in range(_DEGREE + 1)])
@@ -434,6 +426,18 @@ def _polynomial(coefficients: np.ndarray, share: np.ndarray) -> np.ndarray:
             part = np.sum(part.reshape(-1, _DEGREE + 1, part.shape[-1]) * other, axis=1)
         value[start : start + _POWERED] = part[0]
     return value
+
+
+def _completed_moments(
+    turned: _Turned, lags: np.ndarray, odd: bool, small: np.ndarray, sums: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sum of squared deviations from the series' sums for `small` phases, the others being summed directly."""
+    first, second = sums
+    if not np.all(small):
+        more = _sum_large_phases(turned.those(~small), lags, odd)
+        first, second = first + more[0], second + more[1]
+    m2 = np.clip(second - first * first / turned.count, 0.0, None)
+    return (first if odd else turned.count - first) / turned.count, m2
 
 
 def _sum_large_phases(outside: _Turned, lags: np.ndarray, odd: bool) -> tuple[np.ndarray, np.ndarray]:
