@@ -244,18 +244,18 @@ def parts(count: int, width: int) -> Iterator[slice]:
 
 
 def map_lags(
-    call: Callable[[Array, Array, Array], Array], delta: Array, a: Array, b: Array, width: int, xp: ModuleType
+    call: Callable[[Array, Array, Array], Array], lags: Array, a: Array, b: Array, width: int, xp: ModuleType
 ) -> Array:
     """Call a function of lags ``(*S, k)`` and coefficients ``(..., D)`` that gives ``(..., n)``, part by part.
 
     It holds `width` numbers for each lag; parts stay within the budget.
     """
-    lags = delta.shape[:-1]
-    longest = max(lags, default=1)
-    each = width * math.prod(lags) // max(1, longest)
+    shape = lags.shape[:-1]
+    longest = max(shape, default=1)
+    each = width * math.prod(shape) // max(1, longest)
     if longest == 1 or each * longest <= BUDGET:
-        return call(delta, a, b)
-    axis = lags.index(longest) - delta.ndim  # the same of delta, a, b and the result
+        return call(lags, a, b)
+    axis = shape.index(longest) - lags.ndim  # the same of lags, a, b and the result
 
     def cut(x: Array, span: slice) -> Array:
         alike = x.ndim < -axis or x.shape[axis] == 1
@@ -264,7 +264,7 @@ def map_lags(
     found = []
     for span in parts(longest, each):
         parallel.checkpoint()
-        found.append(map_lags(call, cut(delta, span), cut(a, span), cut(b, span), width, xp))
+        found.append(map_lags(call, cut(lags, span), cut(a, span), cut(b, span), width, xp))
     return xp.concat(found, axis=axis)
 
 

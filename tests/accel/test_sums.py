@@ -376,7 +376,7 @@ def test_moments_at_many_flat_lags_of_several_axes_are_those_of_exact_arithmetic
 
 @campaign
 def test_a_right_kernel_passes_at_many_flat_lags():
-    found = rfrope.validate("gaussian(scale=32)", delta=np.linspace(0, 0.5, 3000), n_samples=2**15, rng=0)
+    found = rfrope.validate("gaussian(scale=32)", lags=np.linspace(0, 0.5, 3000), n_samples=2**15, rng=0)
     assert found.passed
 
 

@@ -50,7 +50,7 @@ def test_the_share_of_sines_is_the_odd_part_of_the_score(blocks, pairing, xp):
 
 
 @pytest.mark.parametrize(
-    ("q", "omega", "delta", "shape"),
+    ("q", "omega", "lag_shape", "shape"),
     [
         ((8,), (4,), (), ()),
         ((8,), (4,), (5,), (5,)),
@@ -63,9 +63,9 @@ def test_the_share_of_sines_is_the_odd_part_of_the_score(blocks, pairing, xp):
         ((2, 6, 5, 8), (6, 4, 3), (5, 3), (2, 6, 5)),
     ],
 )
-def test_shapes_of_the_share(q, omega, delta, shape):
+def test_shapes_of_the_share(q, omega, lag_shape, shape):
     a, b = RNG.normal(size=(2, *q))
-    w, lags = RNG.normal(size=omega), RNG.normal(size=delta)
+    w, lags = RNG.normal(size=omega), RNG.normal(size=lag_shape)
     if shape is None:
         with pytest.raises(ValueError, match="q and k and lags do not broadcast"):
             analysis.sine_share(a, b, lags, w)
