@@ -61,7 +61,7 @@ def sets_of(kernel: Kernel, design: str, n_blocks: int, n_sets: int) -> np.ndarr
 
 def errors(kernel: Kernel, sets: np.ndarray, lags: np.ndarray) -> tuple[float, float]:
     """Root mean square and largest error of the mean kernel, each the mean over the sets."""
-    phi = kernel.phi(kernel.as_given(lags))
+    phi = kernel.phi(kernel.restore_shape(lags))
     found = np.abs(rfrope.analysis.mean_kernel(lags, sets) - phi)
     return float(np.mean(np.sqrt(np.mean(found**2, axis=-1)))), float(np.mean(np.max(found, axis=-1)))
 

@@ -132,7 +132,7 @@ def _some_lags(kernel: Kernel, omega: np.ndarray, context: tuple[int, ...]) -> t
     steps = np.unique(np.rint(np.geomspace(1, max(context) - 1, _SHOWN)))
     slopes = (np.asarray(context) - 1) / (max(context) - 1)
     lags = np.rint(np.append(0.0, steps)[:, None] * slopes).astype(np.int64)
-    band = mean_kernel_band(kernel.as_given(lags), kernel, n_blocks=len(omega))
+    band = mean_kernel_band(kernel.restore_shape(lags), kernel, n_blocks=len(omega))
     curve = mean_kernel(omega, lags.astype(np.float64))
     return tuple(
         LagError(tuple(lag.tolist()), float(band.value[i]), float(curve[i]), float(band.stderr[i]))

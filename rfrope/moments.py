@@ -14,7 +14,7 @@ from rfrope._core.array import Array
 from rfrope._core.texts import Result
 from rfrope.designs.optimising import read_range
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import as_kernel
+from rfrope.kernels.text import read_kernel
 
 __all__ = ["Band", "blocks_for_error", "expected_score", "mean_kernel_band", "relative_error", "score_variance"]
 
@@ -194,10 +194,10 @@ def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confid
     >>> band.lower.round(3), band.upper.round(3)
     (array([ 1.   ,  0.497, -0.173]), array([1.   , 0.716, 0.173]))
     """
-    kernel, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks, 1)
+    kernel, n_blocks = read_kernel(kernel), whole("n_blocks", n_blocks, 1)
     confidence = probability("confidence", confidence)
     vectors, xp, _ = angles.lags(lags, kernel.ndim, law=kernel)
-    lags = kernel.as_given(vectors)
+    lags = kernel.restore_shape(vectors)
     phi, phi2 = kernel.phi(lags), kernel.phi2(lags)
     variance = array.clip(0.5 * (1.0 + phi2) - phi * phi, _UNKNOWN, None, xp)
     at_zero = xp.all(vectors == 0.0, axis=-1)
@@ -243,7 +243,7 @@ def blocks_for_error(
     >>> blocks_for_error("gaussian(scale=32)", max_lag=1024, error=0.1)
     2125
     """
-    kernel, confidence = as_kernel(kernel), probability("confidence", confidence)
+    kernel, confidence = read_kernel(kernel), probability("confidence", confidence)
     error = positive("error", error)
     lags = (math.prod(2 * m + 1 for m in read_range(kernel, max_lag)) - 1) // 2
     blocks = 2.0 * (math.log(2.0 * lags) - math.log1p(-confidence)) / error / error
@@ -256,7 +256,7 @@ def _prepare(
     q: Array, k: Array, lags: Array, kernel: Kernel | str, pairing: str
 ) -> tuple[Array, Array, Kernel, Array, ModuleType]:
     """Block coefficients in float64, a kernel and its lags ``(..., ndim)``, of one library and broadcastable."""
-    kernel = as_kernel(kernel)
+    kernel = read_kernel(kernel)
     vectors, xp, device = angles.lags(lags, kernel.ndim, law=kernel, q=q, k=k)
     a, b, _ = blocks.content(q, k, xp, device, pairing)
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "lags": vectors.shape[:-1]})
@@ -270,6 +270,6 @@ def _mean(a: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
 
 def _variance(a: Array, b: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
     a_squared, b_squared = xp.sum(a * a, axis=-1), xp.sum(b * b, axis=-1)
-    fall, square = kernel.falls(lags, xp)
+    fall, square = kernel.deficits(lags, xp)
     variance = a_squared * (square - fall * fall) + b_squared * (2.0 * fall - square)
     return array.clip(variance, 0.0, None, xp)

@@ -24,7 +24,7 @@ from rfrope._core.sums import MeanSums, PowerSums
 from rfrope._core.texts import Result
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import as_kernel
+from rfrope.kernels.text import read_kernel
 
 __all__ = ["Estimate", "ScoreEstimate", "estimate_kernel", "estimate_scores"]
 
@@ -159,7 +159,7 @@ def estimate_kernel(
     >>> estimate_kernel([0.001, 32.0], "exponential(scale=32)", n_samples=4096, rng=0).trusted
     array([False,  True])
     """
-    kernel = as_kernel(kernel)
+    kernel = read_kernel(kernel)
     design = check_randomised(design, kernel)
     choice("quantity", quantity, sums.QUANTITIES)
     lags, _, _ = angles.lags(lags, kernel.ndim, law=kernel)
@@ -171,12 +171,12 @@ def estimate_kernel(
     if n_sets:
         _check_sets(n_samples // n_sets, kernel, design)
         sets = _SetChunk(kernel, key, lags, quantity, design, n_samples // n_sets)
-        length = schedules.sets_in_chunk(n_samples // n_sets * (n_lags + kernel.draws + kernel.ndim))
+        length = schedules.sets_in_chunk(n_samples // n_sets * (n_lags + kernel.n_columns + kernel.ndim))
         summed = _summed(sets, n_sets, length, executor, progress, threaded, checkpoint)
         return _mean(summed, lags, 1.0, _is_held_by_many(summed, _SHARE))
     where = backend_place(_kernel_moments, lags)
     on_host = memory.as_numpy(lags).reshape(-1, kernel.ndim) if where == "cpu" else None
-    length = schedules.draws_in_chunk(where, on_host, n_lags, n_samples, kernel.draws, kernel.ndim)
+    length = schedules.draws_in_chunk(where, on_host, n_lags, n_samples, kernel.n_columns, kernel.ndim)
     task = _KernelChunk(kernel, key, lags, quantity)
     found = _summed(task, n_samples, length, executor, progress, threaded, checkpoint)
     return _mean(found, lags, 1.0, _are_trusted(task, found))
@@ -243,7 +243,7 @@ def estimate_scores(
     >>> bool(abs(estimate.mean.value - 3.0327) < 4 * estimate.mean.stderr)
     True
     """
-    kernel = as_kernel(kernel)
+    kernel = read_kernel(kernel)
     design = check_randomised(design, kernel)
     n_trials = whole("n_trials", n_trials, 4)
     check_seed(rng, checkpoint)
@@ -252,7 +252,7 @@ def estimate_scores(
     grid = lags.shape[:-1]
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "lags": grid})
     task = _ScoreChunk(kernel, random.key_from_rng(rng), lags, a, b, design)
-    width = a.shape[-1] * (math.prod(grid) + kernel.draws + kernel.ndim) + math.prod(shape)
+    width = a.shape[-1] * (math.prod(grid) + kernel.n_columns + kernel.ndim) + math.prod(shape)
     where = backend_place(_score_sums, lags, a, b) if design == "iid" else ""
     if not where:  # two trials at least stand beside their powers and those of all before
         capacity.check(256.0 * math.prod(shape), f"lags of shape {grid} beside q and k", "the number of lags")
@@ -465,7 +465,7 @@ class _Unsettled(Pending):
     def settled(self) -> Array:
         """Look at fourth moments of some draws."""
         wanted = max(2**10, min(2**14, 2**24 // self.unsure.size))
-        n = min(self.n, wanted, max(2**8, 2**17 // (self.kernel.draws + self.kernel.ndim)))
+        n = min(self.n, wanted, max(2**8, 2**17 // (self.kernel.n_columns + self.kernel.ndim)))
         omega = draw(self.kernel, self.key, 0, n)[0]
         known = np.array(array.to_host(self.sure)).reshape(-1)
         for span in sums.parts(len(self.lags), 8 * n):  # phases, values, deviations and their powers
@@ -498,5 +498,5 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
 
 
 def _check_sets(n_blocks: int, kernel: Kernel, design: str) -> None:
-    held = 32.0 * (2 * kernel.draws + kernel.ndim) * n_blocks  # two sets make a chunk at least
+    held = 32.0 * (2 * kernel.n_columns + kernel.ndim) * n_blocks  # two sets make a chunk at least
     capacity.check(held, f"n_blocks={n_blocks} of design {design!r}", "n_blocks")

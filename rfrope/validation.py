@@ -18,7 +18,7 @@ from rfrope._core.blocks import check_pairing
 from rfrope._core.quantiles import normal_quantile
 from rfrope._core.texts import Result
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import as_kernel
+from rfrope.kernels.text import read_kernel
 from rfrope.moments import expected_score, relative_error, score_variance
 from rfrope.montecarlo import estimate_kernel, estimate_scores
 from rfrope.rotation.pairings import convert_pairing
@@ -175,7 +175,7 @@ def validate(
     >>> result.passed, len(result.rows)
     (True, 95)
     """
-    kernel = as_kernel(kernel)
+    kernel = read_kernel(kernel)
     n_samples, n_trials = whole("n_samples", n_samples, 2), whole("n_trials", n_trials, 4)
     check_pairing(pairing)
     q, k = _pairs(q, k)
@@ -184,7 +184,7 @@ def validate(
     alpha = probability("alpha", alpha)
     key = random.key_from_rng(rng)
 
-    vectors = kernel.as_given(lags)
+    vectors = kernel.restore_shape(lags)
     work = {"executor": executor, "progress": progress}
     common = {"n_samples": n_samples, "rng": [*key, 0], **work}
     phi, phi2, sine = (estimate_kernel(vectors, kernel, quantity=v, **common) for v in ("phi", "phi2", "sin"))
@@ -222,7 +222,7 @@ def default_lags(kernel: Kernel) -> np.ndarray:
     direction = np.asarray([(-0.5) ** axis for axis in range(kernel.ndim)])
 
     def phi(length: float) -> float:
-        return float(kernel.phi(kernel.as_given(length * direction)))
+        return float(kernel.phi(kernel.restore_shape(length * direction)))
 
     low, high = 0.0, 1.0
     while phi(high) <= 0.5 and high > 2.0**-400:
@@ -291,7 +291,7 @@ def _checked_lags(lags: Array, kernel: Kernel) -> np.ndarray:
     lags = array.to_host(angles.lags(lags, kernel.ndim, law=kernel)[0], "lags").astype(np.float64)
     if not lags.size or (lags.ndim != 2 and kernel.ndim > 1):
         wanted = "(m,)" if kernel.ndim == 1 else f"(m, {kernel.ndim})"
-        raise ValueError(f"lags has shape {kernel.as_given(lags).shape}; expected {wanted} for {kernel!r}")
+        raise ValueError(f"lags has shape {kernel.restore_shape(lags).shape}; expected {wanted} for {kernel!r}")
     return lags.reshape(-1, kernel.ndim)
 
 

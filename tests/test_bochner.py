@@ -21,7 +21,7 @@ from scipy import linalg, special, stats
 
 import rfrope
 from rfrope import bochner, kernels
-from rfrope.bochner import NotPositiveDefiniteError, functions, inversion, lags, measures, piecewise, surveys, witnesses
+from rfrope.bochner import NotPositiveDefiniteError, functions, inversion, lags, measures, piecewise, witnesses
 
 SCALES = (1.0, 37.0, 1e-6, 1e6)
 FAMILIES = {
@@ -88,7 +88,7 @@ def test_known_kernels_come_back_in_more_axes(name, scale, ndim):
     exact, line = family(name, scale, ndim), family(name, scale)
     made = bochner.from_function(line.phi, ndim=ndim)
     assert made.ndim == ndim
-    assert made.draws == 1 + ndim
+    assert made.n_columns == 1 + ndim
     lags = along(scale * np.linspace(0.0, 20.0, 500), ndim)
     assert np.max(np.abs(made.phi(lags) - exact.phi(lags))) <= 1e-8
     omega = along(np.geomspace(1e-4, 5.0, 40) / scale, ndim)
@@ -588,7 +588,7 @@ def test_nearest_drops_a_negative_limit():
 def test_densities_of_known_kernels(exact, support):
     k = exact.ndim
     made = bochner.from_density(lambda w: exact.density(along(w, k)), ndim=k, support=support)
-    unit = float(np.abs(1.0 / exact.transport(np.full((1, exact.draws), 0.3))).ravel()[0])
+    unit = float(np.abs(1.0 / exact.transport(np.full((1, exact.n_columns), 0.3))).ravel()[0])
     r = unit * np.geomspace(1e-3, 50.0, 200)
     assert np.max(np.abs(made.phi(along(r, k)) - exact.phi(along(r, k)))) < 1e-9
     assert made.certificate.sup_error < 1e-9
@@ -626,7 +626,7 @@ def test_a_density_about_a_frequency_that_is_given(scale):
 def test_a_thorough_search_in_the_plane_may_use_more_panels(monkeypatch):
     """Abel's transform is dear: a quick search uses few."""
     looked = []
-    monkeypatch.setattr(inversion, "collect", lambda law, noise, search: looked.append(search) or 1 / 0)
+    monkeypatch.setattr(inversion, "resolve_octaves", lambda law, noise, search: looked.append(search) or 1 / 0)
     plane = measures.MEASURES[2]
     given = lags.read_lags(lambda t: np.exp(-np.abs(t)), plane, 1.0)
     for thorough in (False, True):
@@ -950,8 +950,8 @@ def test_lags_at_which_a_law_is_compared():
 
 
 def test_nothing_is_negligible_from_the_first_lag_on():
-    assert surveys._until_negligible(np.zeros(100)).size == 64
-    assert surveys._until_negligible(np.append(np.zeros(99), 1.0)).size == 100
+    assert witnesses._cut_negligible(np.zeros(100)).size == 64
+    assert witnesses._cut_negligible(np.append(np.zeros(99), 1.0)).size == 100
 
 
 @pytest.mark.parametrize("spacing", [1.0, 0.25])
@@ -963,20 +963,20 @@ def test_the_mass_of_an_autoregression_is_1(spacing):
 def test_octaves_end_where_they_are_said_to(monkeypatch):
     """A law that is nowhere faint is followed over so many octaves, and no more."""
     monkeypatch.setattr(inversion, "_REACH", 7)
-    search = inversion.Search(2.0, 1, 10**5, 1.0)
-    found = inversion._octaves(lambda w: 1.0 / (1.0 + w), lambda w: np.full_like(w, 1e-30), search)
+    search = inversion.Search(measures.MEASURES[1], 2.0, 1.0, 10**5)
+    found = inversion.resolve_octaves(lambda w: 1.0 / (1.0 + w), lambda w: np.full_like(w, 1e-30), search)
     assert (found.edges[0], found.edges[-1]) == (0.0, 2.0 * 2.0**7)
 
 
 def test_what_noise_amounts_to_in_the_plane(monkeypatch):
     """Four times that along a line: Abel's transform adds up what is missing there."""
-    seen, collect = [], inversion.collect
+    seen, continue_tail = [], inversion.continue_tail
 
     def watched(*arguments):
-        seen.append(collect(*arguments))
+        seen.append(continue_tail(*arguments))
         return seen[-1]
 
-    monkeypatch.setattr(inversion, "collect", watched)
+    monkeypatch.setattr(inversion, "continue_tail", watched)
     for ndim, factor in ((1, 1.0), (2, 4.0), (3, 1.0)):
         measure = measures.MEASURES[ndim]
         read = lags.read_lags(lambda x: np.exp(-0.5 * x * x), measure, 1.0)
@@ -1010,7 +1010,7 @@ def test_the_largest_value_that_was_overlooked_is_looked_at(sign):
     whole = np.zeros(20)
     whole[5], whole[9] = sign * 0.9, 0.2
     survey = types.SimpleNamespace(whole=whole, phi=phi)
-    surveys.Survey.witness_at_multiples(survey, np.array([5.0, 9.0]), 1e-9)
+    witnesses.Survey.search_multiples(survey, np.array([5.0, 9.0]), 1e-9)
     assert asked[0][1] == 5.0
 
 
@@ -1025,7 +1025,7 @@ def test_points_far_apart_speak_against_a_negative_limit(limit):
     """Sixty-four of them, each pair of which has that value: the sum of all is negative below -1/63."""
     values = np.full(1000, limit)
     values[0] = 1.0
-    found = witnesses._of_limit(values, 0.5, 1e-9)
+    found = witnesses._test_limit(values, 0.5, 1e-9)
     assert (found is not None) == (limit < -1.0 / 63.0)
     if found is not None:
         assert found.value < 0.0

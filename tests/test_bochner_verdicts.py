@@ -19,7 +19,7 @@ from campaign import campaign, sparse
 from scipy import special
 
 from rfrope import bochner
-from rfrope.bochner import NotPositiveDefiniteError, UndecidedError, Witness, piecewise, witnesses
+from rfrope.bochner import NotPositiveDefiniteError, UndecidedError, Witness, witnesses
 
 
 def gaussian(x: Any) -> Any:
@@ -265,7 +265,7 @@ def test_kernels_that_oscillate_or_decay_slowly(phi, ndim, sharp, decay):
     assert np.max(np.abs(made.phi(lags) - phi(r))) <= min(made.certificate.sup_error, sharp) + 1e-14
     assert made.certificate.sup_error < sharp
     if decay:  # the law ends at 1
-        assert abs(made.transport(np.array([[1e-3] * made.draws]) if ndim > 1 else 1e-3)).max() < 1.001
+        assert abs(made.transport(np.array([[1e-3] * made.n_columns]) if ndim > 1 else 1e-3)).max() < 1.001
 
 
 @pytest.mark.parametrize("options", [{}, {"support": (0.0, 1.0)}], ids=["everywhere", "support"])
@@ -408,7 +408,7 @@ def test_windows_in_the_plane_say_their_own_form_on_points_that_are_close(across
     def phi(r):
         return 2.0 * np.exp(-0.5 * r**2) - np.exp(-(r**2))  # its spectrum is negative from 2.4 on
 
-    found = list(witnesses._of_stretch(phi, 2, (2.6, 4.0), (3.0, 4.0, 5.0), 1.0, across, 1e-12))
+    found = list(witnesses._test_stretch(phi, 2, (2.6, 4.0), (3.0, 4.0, 5.0), 1.0, across, 1e-12))
     assert len(found) >= 3
     for one in found[:3]:
         gram = phi(np.sqrt(np.sum((one.points[:, None] - one.points) ** 2, axis=-1)))
@@ -442,17 +442,9 @@ def test_a_witness_bounds_the_distance_of_every_kernel():
 def test_no_grid_gives_a_witness_against_a_kernel(name):
     for spacing in (0.01, 0.3, 1.0, 7.0):
         values = SMOOTH[name](spacing * np.arange(4096.0))
-        assert witnesses.on_grid(values, spacing, witnesses.FORM_ROUNDING) is None
+        assert witnesses.search_grid(values, spacing, witnesses.FORM_ROUNDING) is None
         values[100:] -= 0.5  # and what is no kernel gives one
-        assert witnesses.on_grid(values, spacing, witnesses.FORM_ROUNDING) is not None
-
-
-def test_pieces_beyond_an_edge():
-    pieces = piecewise.build(
-        np.exp, np.array([0.0, 1.0, 2.0, 4.0]), lambda c, _: 0.0 * c + 1.0, tolerance=1.0, budget=9
-    )
-    assert pieces.until(1.0).followed_by(pieces.beyond(1.0)) == pieces
-    assert pieces.beyond(4.0).halves.size == 0
+        assert witnesses.search_grid(values, spacing, witnesses.FORM_ROUNDING) is not None
 
 
 # -- a thousand functions ----------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ KEY = (11, 12)
 def mean_kernels(text: str, n_blocks: int, n_sets: int) -> tuple[np.ndarray, np.ndarray]:
     """Lags, and Phi_D at them ``(n_sets, lags)`` for independent draws."""
     kernel = rfrope.kernels.parse(text)
-    omega = kernel.as_given(sampling.draw(kernel, KEY, 0, n_blocks, streams=n_sets))
+    omega = kernel.restore_shape(sampling.draw(kernel, KEY, 0, n_blocks, streams=n_sets))
     lags = np.arange(17.0) if kernel.ndim == 1 else np.array([[0, 0], [1, 0], [2, -3], [5, 5]], dtype=float)
     phases = omega[..., None] * lags if kernel.ndim == 1 else omega @ lags.T
     return lags, np.cos(phases).mean(axis=1)

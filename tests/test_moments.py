@@ -29,7 +29,7 @@ class Tones(Kernel):
     ndim: int = 1
 
     @property
-    def draws(self):
+    def n_columns(self):
         return 1
 
     def _phi(self, lags, xp):

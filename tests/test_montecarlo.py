@@ -77,8 +77,8 @@ class Wrong(Kernel):
     ndim: int = 1
 
     @property
-    def draws(self):
-        return self.right.draws
+    def n_columns(self):
+        return self.right.n_columns
 
     def _phi(self, lags, xp):
         return self.right._phi(lags, xp)
@@ -840,7 +840,7 @@ def test_error_bars_that_are_trusted_hold(text):
     """From lags of 1e-4 to 10 scales: where not many draws bear the error bar, it says so, and elsewhere |z| < 3."""
     kernel = kernels.parse(text)
     unit = default_lags(kernel)[2]
-    lags = kernel.as_given(np.multiply.outer([1e-4, 1e-3, 1e-2, 0.02, 0.1, 0.5, 3.0, 10.0], unit))
+    lags = kernel.restore_shape(np.multiply.outer([1e-4, 1e-3, 1e-2, 0.02, 0.1, 0.5, 3.0, 10.0], unit))
     far, trusted = [], []
     for seed in range(300):
         found = estimate_kernel(lags, kernel, n_samples=4096, rng=seed)

@@ -35,8 +35,8 @@ class Wrong(Kernel):
         return self.right.ndim
 
     @property
-    def draws(self):
-        return self.right.draws
+    def n_columns(self):
+        return self.right.n_columns
 
     def _phi(self, lags, xp):
         return self.right._phi(lags, xp)
@@ -116,7 +116,7 @@ class ApartMatern(Kernel):
 
     name = "apart"
     ndim = 2
-    draws = 2
+    n_columns = 2
     right = rfrope.kernel("matern", nu=1.5, scale=16.0, ndim=2)
     line = rfrope.kernel("matern", nu=1.5, scale=16.0)
 
@@ -411,7 +411,7 @@ def test_a_right_kernel_is_as_rarely_far_off_as_it_should_be(record):
     """
     kernel = kernels.parse(record.example)
     unit = default_lags(kernel)[2]
-    lags = kernel.as_given(np.multiply.outer([1e-4, 1e-3, 1e-2, 0.1, 0.5, 3.0, 10.0], unit))
+    lags = kernel.restore_shape(np.multiply.outer([1e-4, 1e-3, 1e-2, 0.1, 0.5, 3.0, 10.0], unit))
     options = {"lags": lags, "n_samples": 2048, "n_trials": 256, "n_blocks": 4}
     q, k = (v[::4] for v in example_pairs())
     far: dict[str, dict[tuple[float, ...], list[bool]]] = {quantity: {} for quantity in QUANTITIES}

@@ -82,7 +82,10 @@ def _() -> float:
     worst = 0.0
     for name in FAMILIES:
         cube = (np.arange(2**12) + 0.5)[:, None] / 2**12  # symmetric about one half
-        u = LAGS * rfrope.kernels.parse(name).transport(np.repeat(cube, rfrope.kernels.parse(name).draws, 1))[:, None]
+        u = (
+            LAGS
+            * rfrope.kernels.parse(name).transport(np.repeat(cube, rfrope.kernels.parse(name).n_columns, 1))[:, None]
+        )
         worst = max(worst, float(np.max(np.abs([np.mean(np.sin(u), 0), np.mean(np.sin(u) * np.cos(u), 0)]))))
     return worst
 

@@ -20,7 +20,7 @@ from rfrope._core.sums import mean_cos
 from rfrope._core.texts import Result
 from rfrope.analysis.curves import mean_kernel, one_set
 from rfrope.kernels import Kernel
-from rfrope.kernels.parameters import Sought
+from rfrope.kernels.parameters import SearchRange
 
 _DENSE, _PER_OCTAVE = 256, 128  # every whole lag up to the first, and so many in each octave beyond
 _COARSE = 96  # lags on which the grids are searched
@@ -157,7 +157,7 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
     lags = _lags(max_lag)
     mean = mean_cos.generic(Angles(lags[:, None], omega[:, None], None, np))
     curve = _Curve(lags, mean, max_lag, np.abs(omega))
-    found = [(_fitted(record, curve), len(record.sought)) for record in _records(names)]
+    found = [(_fitted(record, curve), len(record.search_ranges)) for record in _records(names)]
     found.sort(key=lambda one: (float(f"{max(one[0].rms, _EVEN):.1e}"), bool(one[0].at_limit), one[1]))
     return tuple(fit for fit, _ in found)
 
@@ -272,7 +272,7 @@ class _Range:
     end: float | None
 
 
-def _range(name: str, sought: Sought, points: int, curve: _Curve) -> _Range:
+def _range(name: str, sought: SearchRange, points: int, curve: _Curve) -> _Range:
     """Range of a parameter."""
     low, high = {
         "length": (max(sought.least, _TIGHTEST), _WIDEST * curve.max_lag),
@@ -298,7 +298,7 @@ def _range(name: str, sought: Sought, points: int, curve: _Curve) -> _Range:
 
 def _fitted(record: kernels.Record, curve: _Curve) -> KernelFit:
     """Best kernel of one family."""
-    searched, coarse = record.sought, curve.thinned()
+    searched, coarse = record.search_ranges, curve.thinned()
     if not searched:
         return _judged(record.factory(), curve)
     points = _POINTS.get(len(searched), _SHAPE_POINTS)
@@ -381,7 +381,7 @@ def _records(names: Sequence[str] | None) -> list[kernels.Record]:
 
 def _obstacle(record: kernels.Record) -> str:
     """Why a family cannot be fitted; empty where it can."""
-    if unknown := [name for name, sought in record.sought.items() if sought is None]:
+    if unknown := [name for name, sought in record.search_ranges.items() if sought is None]:
         return f"a parameter {unknown[0]!r} for which no search is known"
     return "" if record.factory().ndim == 1 else "several axes"
 

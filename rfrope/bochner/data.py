@@ -14,7 +14,7 @@ from rfrope._core.arguments import LARGEST, axis_of, choice, finite, flag, show
 from rfrope._core.array import Array
 from rfrope.bochner.measures import MEASURES
 from rfrope.bochner.piecewise import Pieces, Unresolved, build, series_of
-from rfrope.bochner.tabulated import Tabulated, compared, differences, tabulated
+from rfrope.bochner.tabulated import Tabulated, compare, tabulate
 from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import positive
@@ -69,15 +69,15 @@ def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 
     """
     spacing = positive("spacing", spacing)
     ridge = finite("ridge", ridge, least=0.0, most=LARGEST)
-    given = _host_values("values", values)
-    if given.ndim != 1 or given.size < 2:
-        raise ValueError(f"values has shape {given.shape}; expected (n,) with two values or more")
-    if not given[0] > 0.0:
-        raise ValueError(f"values[0] is {float(given[0])!r}; expected the variance, a positive number")
-    r = given / given[0]
+    r = _read_values("values", values)
+    if r.ndim != 1 or r.size < 2:
+        raise ValueError(f"values has shape {r.shape}; expected (n,) with two values or more")
+    if not r[0] > 0.0:
+        raise ValueError(f"values[0] is {float(r[0])!r}; expected the variance, a positive number")
+    r = r / r[0]
     r[1:] /= 1.0 + ridge
-    coefficients, error = _levinson(r, spacing)
-    return _autoregression(coefficients, error, r, spacing, "from_autocorrelation", Certificate(0.0, 0.0, 0.0, 0, 1.0))
+    coefficients, error = _fit_autoregression(r, spacing)
+    return _make_kernel(coefficients, error, r, spacing, "from_autocorrelation", Certificate(0.0, 0.0, 0.0, 0, 1.0))
 
 
 @array.on_device_of_arrays
@@ -139,7 +139,7 @@ def from_series(
     """
     spacing, ridge = positive("spacing", spacing), finite("ridge", ridge, least=0.0, most=LARGEST)
     remove_mean = flag("remove_mean", remove_mean)
-    host = _host_values("x", x)
+    host = _read_values("x", x)
     if not host.size:
         raise ValueError(f"x has shape {host.shape}; expected series of three positions or more")
     axis = axis_of("x", axis, host.shape)
@@ -168,11 +168,11 @@ def from_series(
     tapered = r * taper
     tapered[1:] /= 1.0 + ridge
     certificate = Certificate(0.0, 0.0, 0.0, 0, 1.0, bias=bias, standard_errors=tuple((errors * taper)[1:].tolist()))
-    coefficients, error = _levinson(tapered, spacing)
-    return _autoregression(coefficients, error, tapered, spacing, "from_series", certificate)
+    coefficients, error = _fit_autoregression(tapered, spacing)
+    return _make_kernel(coefficients, error, tapered, spacing, "from_series", certificate)
 
 
-def _host_values(name: str, value: Any) -> np.ndarray:
+def _read_values(name: str, value: Any) -> np.ndarray:
     host = angles.numbers_on_host(value, name).astype(np.float64)
     if not np.all(np.isfinite(host)):
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(host))[0])
@@ -180,7 +180,7 @@ def _host_values(name: str, value: Any) -> np.ndarray:
     return host
 
 
-def _levinson(r: np.ndarray, spacing: float) -> tuple[np.ndarray, float]:
+def _fit_autoregression(r: np.ndarray, spacing: float) -> tuple[np.ndarray, float]:
     """Coefficients (1, a_1, ..., a_n) of the autoregression with autocorrelations r, and its error (Durbin 1960)."""
     a, error = np.ones(1), 1.0
     for m in range(1, r.size):
@@ -189,11 +189,11 @@ def _levinson(r: np.ndarray, spacing: float) -> tuple[np.ndarray, float]:
         a = grown + reflection * grown[::-1]
         error *= (1.0 - reflection) * (1.0 + reflection)
         if error <= _SINGULAR:
-            raise _degenerate(r, m, error, spacing)
+            raise _refuse_degenerate(r, m, error, spacing)
     return a, error
 
 
-def _degenerate(r: np.ndarray, step: int, error: float, spacing: float) -> ValueError:
+def _refuse_degenerate(r: np.ndarray, step: int, error: float, spacing: float) -> ValueError:
     """Values that are not positive definite, or only just."""
     from scipy.linalg import eigh, toeplitz
 
@@ -201,7 +201,7 @@ def _degenerate(r: np.ndarray, step: int, error: float, spacing: float) -> Value
     values, vectors = eigh(toeplitz(r[:size]), subset_by_index=[0, 0])
     lowest, weights = float(values[0]), vectors[:, 0] / np.sum(np.abs(vectors[:, 0]))
     if lowest > -1e-10:
-        return _of_lines(step, error)
+        return _refuse_lines(step, error)
     theta = math.pi * (np.arange(64 * r.size) + 0.5) / (64 * r.size)
     symbol = 1.0 + 2.0 * np.cos(np.outer(theta, np.arange(1, r.size))) @ r[1:]
     density, repair = spacing / (2.0 * math.pi) * symbol, -(lowest if size == r.size else float(np.min(symbol)))
@@ -219,25 +219,25 @@ def _degenerate(r: np.ndarray, step: int, error: float, spacing: float) -> Value
     )
 
 
-def _autoregression(
+def _make_kernel(
     coefficients: np.ndarray, error: float, r: np.ndarray, spacing: float, origin: str, certificate: Certificate
 ) -> Tabulated:
     """The law with density ``error / (2 pi abs(A(exp(i theta)))^2)`` of theta = omega spacing."""
     x = spacing * np.arange(r.size)
 
-    def made(pieces: Pieces) -> Tabulated:
+    def make(pieces: Pieces) -> Tabulated:
         found = dataclasses.replace(certificate, mass=float(np.sum(pieces.masses)), tail_start=math.pi / spacing)
-        kernel = tabulated(pieces.stretched(1.0 / spacing), MEASURES[1], 0.0, origin, found)
-        return compared(kernel, differences(kernel, r, x), x)
+        kernel = tabulate(pieces.stretched(1.0 / spacing), MEASURES[1], 0.0, origin, found)
+        return compare(kernel, r, x)[0]
 
     with contextlib.suppress(Unresolved):
-        kernel = made(_spectrum(coefficients, error))
+        kernel = make(_spectrum(coefficients, error))
         if kernel.certificate.sup_error <= _REPRODUCED:
             return kernel
     try:
-        return made(_corrected(_spectrum(coefficients, error, lines=True), r, error))
+        return make(_correct(_spectrum(coefficients, error, lines=True), r, error))
     except Unresolved:
-        raise _of_lines(r.size - 1, error) from None
+        raise _refuse_lines(r.size - 1, error) from None
 
 
 def _spectrum(coefficients: np.ndarray, error: float, *, lines: bool = False) -> Pieces:
@@ -262,7 +262,7 @@ def _spectrum(coefficients: np.ndarray, error: float, *, lines: bool = False) ->
     return build(law, edges, level, tolerance=1e-13, budget=_PANELS[lines])
 
 
-def _corrected(pieces: Pieces, r: np.ndarray, error: float) -> Pieces:
+def _correct(pieces: Pieces, r: np.ndarray, error: float) -> Pieces:
     """The density times ``1 + sum_m c_m cos(m theta)`` that has exactly the values r, where rounding spoiled them."""
     m = np.arange(r.size)
     found = pieces.cosine_transform(np.arange(2.0 * r.size - 1.0))
@@ -270,11 +270,11 @@ def _corrected(pieces: Pieces, r: np.ndarray, error: float) -> Pieces:
     series = np.linalg.lstsq(gram, r - found[: r.size], rcond=1e-13)[0]
     factor = 1.0 + np.cos(np.multiply.outer(pieces.nodes, m)) @ series
     if not np.min(factor) > 0.5:
-        raise _of_lines(r.size - 1, error)
+        raise _refuse_lines(r.size - 1, error)
     return Pieces(pieces.edges, series_of(pieces.values * factor))
 
 
-def _of_lines(count: int, error: float) -> UndecidedError:
+def _refuse_lines(count: int, error: float) -> UndecidedError:
     return UndecidedError(
         f"values are, to rounding, those of at most {count} spectral lines (prediction error {error:.1e}), which no "
         "density describes",
@@ -301,11 +301,11 @@ def _standard_errors(covariances: np.ndarray, r: np.ndarray, n: int) -> np.ndarr
     pad = np.concatenate([np.zeros(2 * size), full, np.zeros(2 * size)])
     middle = 3 * size - 1
     j = np.arange(-2 * size + 1, 2 * size)
-    at = lambda k: pad[np.clip(middle + k, 0, pad.size - 1)]  # noqa: E731
-    variances = [
-        np.sum(at(j + k) ** 2 + at(j - k) * at(j + k) - 4 * r[k] * at(j) * at(j - k) + 2 * r[k] ** 2 * at(j) ** 2)
-        for k in range(size)
-    ]
+    variances = []
+    for k in range(size):
+        here, after, before = (pad[np.clip(middle + j + step, 0, pad.size - 1)] for step in (0, k, -k))
+        terms = after**2 + before * after - 4 * r[k] * here * before + 2 * r[k] ** 2 * here**2
+        variances.append(np.sum(terms))
     return np.sqrt(np.maximum(variances, 0.0) / (n * count))
 
 

@@ -14,11 +14,11 @@ from numpy.polynomial.legendre import legvander
 
 from rfrope._core.arguments import LARGEST, finite, flag, listed, positive, show
 from rfrope.bochner import inversion
-from rfrope.bochner.given import check_even, checked, read_measure
-from rfrope.bochner.measures import FLOORS, MEASURES, Measure
+from rfrope.bochner.measures import FLOORS, MEASURES, Measure, read_measure
 from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved
+from rfrope.bochner.reading import check_even, check_values
 from rfrope.bochner.resolving import Seen, resolve
-from rfrope.bochner.tabulated import tabulated
+from rfrope.bochner.tabulated import tabulate
 from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError
 from rfrope.kernels import Kernel
 
@@ -91,20 +91,20 @@ def from_density(
     if frequency is not None:
         frequency = positive("frequency", frequency, least=1.0 / LARGEST, most=LARGEST)
     measure = read_measure(ndim)
-    values = checked("density", density, measure, bounded=False)
+    values = check_values("density", density, measure, bounded=False)
     ends = (0.0, math.inf) if support is None else _ends(support)
 
     def law(w: np.ndarray) -> np.ndarray:  # at the ends themselves it may have poles
         inside = np.clip(w, ends[0] * (1.0 + 2.0**-52), ends[1] * (1.0 - 2.0**-52))
         return measure.ground(inside) * values(inside)
 
-    survey = _surveyed(law, measure, ends, frequency)
+    survey = _survey(law, measure, ends, frequency)
     survey = survey.times(1.0 if normalise else 1.0 / survey.size)
     looked = check_even("density", values, measure, float(survey.edges[1]), ends)
     if looked.size:
         survey.law(looked)
     for _ in range(2):
-        pieces, tail, error = _resolved(survey, measure, 0.0 if normalise else 1.0, beyond=support is None)
+        pieces, tail, error = _resolve(survey, measure, 0.0 if normalise else 1.0, beyond=support is None)
         mass = float(np.sum(measure.radial(pieces).masses))
         if not normalise or abs(math.log2(max(mass, 2.0**-900))) < 2.0:
             break
@@ -126,7 +126,7 @@ def from_density(
         error, 0.0, math.inf, 0, mass, 0.0, 0.0, tail.start, tail.exponent, tail.mass / survey.size,
         unaccounted=math.inf if normalise else abs(mass - 1.0), tolerance=_NEGATIVE, n_frequencies=count,
     )  # fmt: skip
-    return tabulated(pieces, measure, 0.0, "from_density", certificate)
+    return tabulate(pieces, measure, 0.0, "from_density", certificate)
 
 
 # -- where the mass lies -----------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class _Survey:
         return dataclasses.replace(self, law=self.law.times(factor), size=factor * self.size)
 
 
-def _surveyed(law: Function, measure: Measure, ends: tuple[float, float], frequency: float | None) -> _Survey:
+def _survey(law: Function, measure: Measure, ends: tuple[float, float], frequency: float | None) -> _Survey:
     w = 2.0 ** (np.arange(-64.0, 64.0, 1.0 / _SURVEYED) + 1e-7)  # not at 1, where many a density has its end
     w = w if frequency is None else frequency * np.insert(w, np.searchsorted(w, 1.0), 1.0)
     if ends[1] < math.inf:
@@ -184,7 +184,7 @@ def _surveyed(law: Function, measure: Measure, ends: tuple[float, float], freque
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def _resolved(
+def _resolve(
     survey: _Survey, measure: Measure, expected: float, *, beyond: bool
 ) -> tuple[Pieces, inversion.Tail, float]:
     """The table of a law, its tail, and the integral of its error as seen at many more points."""
@@ -195,7 +195,7 @@ def _resolved(
             return floor / (half * centre**measure.moment)
 
         with contextlib.suppress(Unresolved):
-            return _looked_at(survey, measure, expected, level, budget, beyond=beyond)
+            return _compare(survey, measure, expected, level, budget, beyond=beyond)
     raise UndecidedError(
         f"density is too rough to resolve: {budget} panels are not enough between the frequencies "
         f"{survey.edges[0]:.3g} and {survey.edges[-1]:.3g}",
@@ -203,16 +203,16 @@ def _resolved(
     )
 
 
-def _looked_at(
+def _compare(
     survey: _Survey, measure: Measure, expected: float, level: Level, budget: int, *, beyond: bool
 ) -> tuple[Pieces, inversion.Tail, float]:
     edges, first = survey.edges, float(survey.edges[1])
-    search = inversion.Search(first, 1 + measure.moment, measure.panels, expected)
+    search = inversion.Search(measure, first, expected, measure.panels)
     for _ in range(_LOOKS):
         pieces = resolve(survey.law, edges, level, tolerance=1e-13, budget=budget, least=_CUSP * first)
         tail = inversion.Tail(float(edges[-1]), math.inf, 0.0, 1.0)
         if survey.endless:
-            pieces, tail, _ = inversion.continued(pieces, _no_noise, search)
+            pieces, tail, _ = inversion.continue_tail(pieces, _no_noise, search)
         missed, error = _overlooked(survey.law, pieces, tail.start, measure, beyond=beyond)
         if not missed.size or np.array_equal(pieces.edges, edges):  # what differs is less than `level`
             break

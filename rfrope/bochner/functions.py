@@ -12,12 +12,11 @@ import numpy as np
 
 from rfrope._core.arguments import LARGEST, positive, show
 from rfrope.bochner import inversion, witnesses
-from rfrope.bochner.given import NORMAL, check_even, checked, read_measure
-from rfrope.bochner.lags import Lags, read_lags, scale_of
-from rfrope.bochner.measures import Measure
+from rfrope.bochner.lags import Lags, find_scale, read_lags
+from rfrope.bochner.measures import Measure, read_measure
 from rfrope.bochner.piecewise import Function
-from rfrope.bochner.surveys import Survey, clusters
-from rfrope.bochner.tabulated import Separable, Tabulated, compared, differences, tabulated
+from rfrope.bochner.reading import NORMAL, check_even, check_values
+from rfrope.bochner.tabulated import Separable, Tabulated, compare, tabulate
 from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
 
@@ -98,10 +97,10 @@ def from_function(
     """
     if isinstance(phi, list | tuple):
         return _separable(phi, ndim, scale, tolerance)
-    question = _asked(phi, read_measure(ndim), scale, positive("tolerance", tolerance), bounded=True)
-    found = _decided(question, last=False)
+    question = _read_question(phi, read_measure(ndim), scale, positive("tolerance", tolerance), bounded=True)
+    found = _decide(question, last=False)
     if isinstance(found, UndecidedError):
-        found = _decided(question, last=True)
+        found = _decide(question, last=True)
     if isinstance(found, UndecidedError):
         raise found
     return found
@@ -144,14 +143,15 @@ def nearest(
     >>> round(sup_error, 3)
     0.145
     """
-    question = _asked(phi, read_measure(ndim), scale, positive("tolerance", tolerance), bounded=False)
+    question = _read_question(phi, read_measure(ndim), scale, positive("tolerance", tolerance), bounded=False)
     for thorough in (False, True):
-        spectrum = _spectrum(question, thorough)
-        found = _negative(question, spectrum)
+        spectrum = _transform(question, thorough)
+        found = _measure_negative(question, spectrum)
         if found.mass > found.limit:
-            kernel = _projected(question, spectrum, found.mass)
+            closest = inversion.project(spectrum, question.measure, 1.0 - max(question.lags.atom, 0.0))
+            kernel = _make(question, closest, "nearest", found.mass, question.tolerance)[0]
             return kernel, kernel.certificate.sup_error
-        kernel, doubt = _finished(question, spectrum, "nearest", _EXPLAINED[thorough])
+        kernel, doubt = _finish(question, spectrum, "nearest", _EXPLAINED[thorough])
         if doubt is None and not (question.witness and -question.witness.value > found.limit):
             return kernel, kernel.certificate.sup_error
     raise doubt or _not_located(question)
@@ -177,43 +177,43 @@ class _Question:
 
     @property
     def level(self) -> float:
-        """How negative a quadratic form must be to prove anything."""
+        """Depth below which a quadratic form proves something."""
         return max(_PROOF * self.tolerance, witnesses.FORM_ROUNDING, _FAINT * self.lags.noise)
 
 
-def _asked(phi: Any, measure: Measure, scale: Any, tolerance: float, *, bounded: bool) -> _Question:
+def _read_question(phi: Any, measure: Measure, scale: Any, tolerance: float, *, bounded: bool) -> _Question:
     scale = None if scale is None else positive("scale", scale, least=1.0 / LARGEST, most=LARGEST)
-    values = checked("phi", phi, measure, bounded=bounded)
+    values = check_values("phi", phi, measure, bounded=bounded)
     at_zero = float(values(np.zeros(1))[0])
     if abs(at_zero - 1.0) > NORMAL:
         raise ValueError(f"phi(0) is {show(at_zero)}; expected 1: divide phi by phi(0)")
-    unbounded = checked("phi", phi, measure, bounded=False)
+    unbounded = check_values("phi", phi, measure, bounded=False)
     check_even("phi", unbounded, measure, scale or 1.0)
-    scale = scale_of(values, scale)
+    scale = find_scale(values, scale)
     check_even("phi", unbounded, measure, scale)
-    survey = Survey.of(values, scale)
+    survey = witnesses.survey(values, scale)
     try:
         lags = read_lags(values, measure, scale)
     except UndecidedError:
-        witness = survey.witness(_ROUGH)
+        witness = survey.search(_ROUGH)
         if witness is None or not bounded:
             raise
         raise _refused_by(witness, tolerance) from None
     question = _Question(values, measure, lags, tolerance, None)
-    overlooked = survey.overlooked(lags)
-    witness = survey.witness_at_multiples(overlooked, question.level) or survey.witness(question.level)
+    overlooked = survey.find_overlooked(lags)
+    witness = survey.search_multiples(overlooked, question.level) or survey.search(question.level)
     if overlooked.size:
-        lags = read_lags(values, measure, scale, clusters(overlooked))
+        lags = read_lags(values, measure, scale, witnesses.find_clusters(overlooked))
     return dataclasses.replace(question, lags=lags, witness=witness)
 
 
-def _decided(question: _Question, *, last: bool) -> Kernel | UndecidedError:
+def _decide(question: _Question, *, last: bool) -> Kernel | UndecidedError:
     """The kernel, or what speaks against it after a quick search, and in the last, thorough one."""
-    spectrum = _spectrum(question, last)
+    spectrum = _transform(question, last)
     doubt = _refuse_negative(question, spectrum, last=last)
     if doubt is not None:
         return doubt
-    kernel, doubt = _finished(question, spectrum, "from_function", _EXPLAINED[last])
+    kernel, doubt = _finish(question, spectrum, "from_function", _EXPLAINED[last])
     return kernel if doubt is None else doubt
 
 
@@ -231,15 +231,15 @@ class _Negative:
     stretch: tuple[float, float]
 
 
-def _negative(question: _Question, spectrum: inversion.Spectrum) -> _Negative:
-    frequency, density, mass, stretch = inversion.negative_part(spectrum, question.measure)
+def _measure_negative(question: _Question, spectrum: inversion.Spectrum) -> _Negative:
+    frequency, density, mass, stretch = inversion.measure_negative(spectrum, question.measure)
     limit = max(question.tolerance, _FAINT * spectrum.noise)
     if question.lags.atom < 0.0:
         frequency, density, mass = 0.0, -math.inf, mass - question.lags.atom
     return _Negative(mass, limit, frequency, density, stretch)
 
 
-def _spectrum(question: _Question, thorough: bool) -> inversion.Spectrum:
+def _transform(question: _Question, thorough: bool) -> inversion.Spectrum:
     try:
         return inversion.transform(question.lags, question.measure, thorough=thorough)
     except UndecidedError:
@@ -253,14 +253,14 @@ def _refuse_negative(question: _Question, spectrum: inversion.Spectrum, *, last:
 
     What is returned is a spectrum that is negative without such a form.
     """
-    found, witness = _negative(question, spectrum), question.witness
+    found, witness = _measure_negative(question, spectrum), question.witness
     if found.mass <= found.limit:
         if last and witness is not None and -witness.value > found.limit:
             raise _refused_by(witness, found.limit)
         return None
     if witness is None:
-        extents = inversion.extents(spectrum, question.measure)
-        witness = witnesses.about(question.phi, question.measure.ndim, found.stretch, extents, question.level)
+        extents = inversion.find_extents(spectrum, question.measure)
+        witness = witnesses.search_stretch(question.phi, question.measure.ndim, found.stretch, extents, question.level)
     if witness is not None:
         raise _refusal(question.lags.atom, found, witness)
     noise = question.lags.noise
@@ -315,28 +315,35 @@ def _not_located(question: _Question) -> UndecidedError:
 # -- what is accepted --------------------------------------------------------------------------------------------------
 
 
-def _finished(
+def _make(
+    question: _Question, spectrum: inversion.Spectrum, origin: str, negative: float, limit: float
+) -> tuple[Tabulated, np.ndarray, np.ndarray, np.ndarray]:
+    """The kernel with its certificate; and the lags at which it was compared, phi there, and the errors."""
+    lags, tail = question.lags, spectrum.tail
+    mass, atom = lags.atom + tail.total, max(lags.atom, 0.0)
+    certificate = Certificate(
+        math.inf, 0.0, 0.0, 0, mass, negative, atom, tail.start, tail.exponent, tail.mass,
+        unaccounted=abs(mass - 1.0) + spectrum.noise, tolerance=limit,
+    )  # fmt: skip
+    kernel = tabulate(spectrum.pieces, question.measure, atom, origin, certificate)
+    x = _lags_to_compare(lags)
+    values = question.phi(x)
+    kernel, error = compare(kernel, values, x, whole=_WHOLE)
+    return kernel, x, values, error
+
+
+def _finish(
     question: _Question, spectrum: inversion.Spectrum, origin: str, times: float
 ) -> tuple[Tabulated, UndecidedError | None]:
     """The kernel, with its certificate, and what speaks against it."""
-    lags, tail = question.lags, spectrum.tail
-    mass = lags.atom + tail.total
-    found = _negative(question, spectrum)
-    certificate = Certificate(
-        math.inf, 0.0, 0.0, 0, mass, max(found.mass, 0.0), lags.atom, tail.start, tail.exponent, tail.mass,
-        unaccounted=abs(mass - 1.0) + spectrum.noise, tolerance=found.limit,
-    )  # fmt: skip
-    kernel = tabulated(spectrum.pieces, question.measure, lags.atom, origin, certificate)
-    x = _lags_to_compare(lags)
-    values = question.phi(x)
-    error = differences(kernel, values, x)
-    kernel = compared(kernel, error, x, whole=_WHOLE)
+    lags, tail, found = question.lags, spectrum.tail, _measure_negative(question, spectrum)
+    kernel, x, values, error = _make(question, spectrum, origin, max(found.mass, 0.0), found.limit)
     replaced = max(tail.mass if tail.oscillates else 0.0, min(spectrum.noise, _NOISY * lags.noise))
     allowed = max(times * question.tolerance, _REPLACED * replaced)
     roughly = max(allowed, _TAIL * tail.mass)  # the shape of the tail shows at lags of its frequencies alone
     tapered = _REPLACED * np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / lags.taper) ** 2)
     explained = np.maximum(np.where(x * tail.start < _TAIL_LAGS, roughly, allowed), np.max(tapered))
-    return kernel, _doubt(mass, roughly, error, explained, x)
+    return kernel, _doubt(kernel.certificate.mass, roughly, error, explained, x)
 
 
 def _doubt(
@@ -357,20 +364,6 @@ def _doubt(
             "phi has detail there that was not resolved: scale=... about its lag may decide it",
         )
     return None
-
-
-def _projected(question: _Question, spectrum: inversion.Spectrum, negative: float) -> Tabulated:
-    lags = question.lags
-    atom = max(lags.atom, 0.0)
-    pieces = inversion.project(spectrum, question.measure, 1.0 - atom)
-    mass = lags.atom + spectrum.tail.total
-    found = Certificate(
-        math.inf, 0.0, 0.0, 0, mass, negative, atom, float(pieces.edges[-1]),
-        unaccounted=abs(mass - 1.0) + spectrum.noise, tolerance=question.tolerance,
-    )  # fmt: skip
-    kernel = tabulated(pieces, question.measure, atom, "nearest", found)
-    x = _lags_to_compare(lags)
-    return compared(kernel, differences(kernel, question.phi(x), x), x, whole=_WHOLE)
 
 
 def _lags_to_compare(lags: Lags) -> np.ndarray:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.polynomial import legendre
 
-from rfrope.bochner.lags import Lags, starting_panels
+from rfrope.bochner.lags import Lags, count_starting_panels
 from rfrope.bochner.measures import Measure
 from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved, abel, build
 from rfrope.bochner.verdicts import UndecidedError
@@ -36,11 +36,8 @@ _STEEP = 12.0  # exponent of a tail from which on it is: an error of its shape t
 _NOISY = 1e-12  # errors of phi from which on it is noisy
 _END = 2.0**490  # where tails end
 _LEAST = 1e-40  # mass of a tail
+_FLOOR = 1e-16  # mass by which a panel may be wrong
 _STEEPEST = 400.0  # exponent of a tail
-
-
-class Nothing(UndecidedError):
-    """A spectrum is nowhere larger than its errors."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +93,10 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
         If the spectrum is too rough.
     """
     factor = 2.0 / math.pi
-    given = measure.radial(lags.pieces)
+    moments = measure.radial(lags.pieces)
 
     def law(w: np.ndarray) -> np.ndarray:
-        return factor * measure.transform(given, w)
+        return factor * measure.transform(moments, w)
 
     widths, centres = 2.0 * lags.pieces.halves, lags.pieces.centres
     weight = centres**measure.moment
@@ -110,37 +107,35 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
 
     noisy = np.max(lags.errors * np.minimum(1.0, widths / lags.scale)) > _NOISY
     trusted = _TRUSTED[int(noisy)]
-    search = Search(1.0 / lags.scale, 1 + measure.moment, measure.panels, 1.0 - lags.atom, trusted)
+    search = Search(measure, 1.0 / lags.scale, 1.0 - lags.atom, measure.panels, trusted)
     if thorough:
         budget = int(max(search.budget, min(_THOROUGH, 8 * _most_starts(lags))))
         search = dataclasses.replace(search, budget=budget, starts=_starts(lags), lowest=_lowest(lags), ends=True)
-    found, tail, error = collect(law, noise, search)
+    found, tail, error = continue_tail(resolve_octaves(law, noise, search), noise, search)
     if measure.is_plane:
         inner = found
-        floor = 1e-16
 
         def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
-            return np.maximum(noise(centre), floor / (half * centre))
+            return np.maximum(noise(centre), _FLOOR / (half * centre))
 
-        found = _settled(lambda w: abel(inner, w), inner.edges, level, 8 * search.budget, False)
+        found = _build(lambda w: abel(inner, w), inner.edges, level, 8 * search.budget, False)
         error *= 4.0  # a margin: Abel's transform adds up what is missing along a line; no law was seen to need it
     return Spectrum(found, tail, error)
 
 
 @dataclass(frozen=True)
 class Search:
-    """How a spectrum is looked for.
+    """Options of the search for a spectrum.
 
     Attributes
     ----------
+    measure : Measure
     unit : float
         A frequency near the middle of the law; a power of two.
-    power : int
-        The mass is the integral of ``w^(power - 1) q``.
-    budget : int
-        Most panels.
     expected : float
         The whole mass, if it is known, else 0.
+    budget : int
+        Most panels.
     trusted : tuple of two floats
         Signal over noise up to which the spectrum is believed, where it falls steeply and elsewhere.
     starts : callable, optional
@@ -149,19 +144,16 @@ class Search:
         Frequency down to which octaves are begun so.
     ends : bool
         Whether to look next to the edges of panels.
-    floor : float
-        Mass by which a panel may be wrong.
     """
 
+    measure: Measure
     unit: float
-    power: int
-    budget: int
     expected: float
+    budget: int
     trusted: tuple[float, float] = (1.0, 1.0)
     starts: Callable[[float], int] | None = None
     lowest: float = math.inf
     ends: bool = False
-    floor: float = 1e-16
 
 
 def _starts(lags: Lags) -> Callable[[float], int]:
@@ -194,7 +186,7 @@ def _lowest(lags: Lags) -> float:
     return 0.125 / float(lags.pieces.edges[last + 1])
 
 
-def _settled(function: Function, edges: np.ndarray, level: Level, budget: int, ends: bool) -> Pieces:
+def _build(function: Function, edges: np.ndarray, level: Level, budget: int, ends: bool) -> Pieces:
     try:
         return build(function, edges, level, tolerance=1e-13, budget=budget, at_ends=ends)
     except Unresolved:
@@ -215,37 +207,21 @@ def _first_edges(search: Search) -> np.ndarray:
     return np.unique(np.concatenate(edges))
 
 
-def collect(law: Function, noise: Function, search: Search) -> tuple[Pieces, Tail, float]:
-    """Resolve a spectrum octave by octave until it drowns in noise, and continue it by a power law.
-
-    Parameters
-    ----------
-    law, noise : callable
-        The spectrum q and the size of its errors at frequencies w > 0.
-    search : Search
+def continue_tail(whole: Pieces, noise: Function, search: Search) -> tuple[Pieces, Tail, float]:
+    """Cut a spectrum where it drowns in noise, and continue it by a power law.
 
     Returns
     -------
     pieces, tail
     error : float
         Mass that the noise may amount to.
-
-    Raises
-    ------
-    UndecidedError
-        If the spectrum is too rough.
     """
-    return continued(_octaves(law, noise, search), noise, search)
-
-
-def continued(whole: Pieces, noise: Function, search: Search) -> tuple[Pieces, Tail, float]:
-    """Cut a spectrum where it drowns in noise, and continue it by a power law; see `collect`."""
-    power, expected = search.power, search.expected
+    measure, expected = search.measure, search.expected
     for trusted in dict.fromkeys(search.trusted):
         found = _cut(whole, noise, trusted)
-        error = float(np.sum(noise(found.centres) * 2.0 * found.halves * found.centres ** (power - 1.0)))
-        missing = expected - float(np.sum((found if power == 1 else found.times_argument()).masses))
-        exponent, mass, fitted, smooth = _fit_tail(found, power, missing, error)
+        error = float(np.sum(noise(found.centres) * 2.0 * found.halves * found.centres**measure.moment))
+        missing = expected - float(np.sum(measure.radial(found).masses))
+        exponent, mass, fitted, smooth = _fit_tail(measure.radial(found), missing, error)
         if exponent >= _STEEP:
             break
     end = float(found.edges[-1])
@@ -253,7 +229,7 @@ def continued(whole: Pieces, noise: Function, search: Search) -> tuple[Pieces, T
         amplitude = mass * (exponent - 1.0) / end
         octaves = min(max(1, math.ceil(60.0 / (exponent - 1.0))), int(math.log2(_END / end)))
         tail = build(
-            lambda w: amplitude * (w / end) ** -exponent / w ** (power - 1.0),
+            lambda w: amplitude * (w / end) ** -exponent / w**measure.moment,
             end * 2.0 ** np.arange(octaves + 1.0),
             lambda centre, _: np.full_like(centre, 1e-290),
             tolerance=1e-12,
@@ -263,34 +239,43 @@ def continued(whole: Pieces, noise: Function, search: Search) -> tuple[Pieces, T
     return found, Tail(end, exponent, mass, float(expected - missing + fitted), not smooth), error
 
 
-def _octaves(law: Function, noise: Function, search: Search) -> Pieces:
-    power = search.power
+def resolve_octaves(law: Function, noise: Function, search: Search) -> Pieces:
+    """Resolve a spectrum octave by octave until it drowns in noise.
+
+    Parameters
+    ----------
+    law, noise : callable
+        The spectrum q and the size of its errors at frequencies w > 0.
+    search : Search
+
+    Raises
+    ------
+    UndecidedError
+        If the spectrum is too rough.
+    """
+    measure = search.measure
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
-        return np.maximum(3.0 * noise(centre), search.floor / (half * centre ** (power - 1.0)))
+        return np.maximum(3.0 * noise(centre), _FLOOR / (half * centre**measure.moment))
 
-    found = _settled(law, _first_edges(search), level, search.budget, search.ends)
-    part, mass = found, _mass(found, power)
+    found = _build(law, _first_edges(search), level, search.budget, search.ends)
+    part, mass = found, float(np.sum(measure.radial(found).masses))
     for _ in range(_REACH):
         start = float(found.edges[-1])
         more = 0 if search.starts is None else search.starts(start)
-        edges = start * np.linspace(1.0, 2.0, max(starting_panels(part), more) + 1)
+        edges = start * np.linspace(1.0, 2.0, max(count_starting_panels(part), more) + 1)
         left = search.budget - found.halves.size
         try:
             part = build(law, edges, level, tolerance=1e-13, budget=left, at_ends=search.ends)
         except Unresolved:
             break
         found = found.followed_by(part)
-        mass += _mass(part, power)
+        mass += float(np.sum(measure.radial(part).masses))
         strongest = np.max(np.abs(part.values))
-        faint = strongest <= 3.0 * noise(edges[-1:])[0] or strongest * edges[-1] ** power < 1e-25
+        faint = strongest <= 3.0 * noise(edges[-1:])[0] or strongest * edges[-1] ** (1 + measure.moment) < 1e-25
         if faint and not more and mass >= (1.0 - 1e-6) * search.expected:  # a law may have gaps
             break
     return found
-
-
-def _mass(pieces: Pieces, power: int) -> float:
-    return float(np.sum((pieces if power == 1 else pieces.times_argument()).masses))
 
 
 def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
@@ -298,7 +283,7 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
     nodes = found.nodes.ravel()
     strong = np.abs(found.values).ravel() >= trusted * np.repeat(noise(found.centres), found.nodes.shape[1])
     if not strong.any():
-        raise Nothing(
+        raise UndecidedError(
             "phi is too noisy: its spectrum does not stand out of its errors", "a smoother function would be decided"
         )
     last = int(np.max(np.nonzero(strong)[0]))
@@ -312,14 +297,13 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
     return Pieces(edges[:-1], whole.series[:-1]).followed_by(part) if edges.size > 2 else part
 
 
-def _fit_tail(found: Pieces, power: int, missing: float, error: float) -> tuple[float, float, float, bool]:
-    """Exponent of the power law that continues the law, its mass, the mass as fitted, and whether the law is smooth.
+def _fit_tail(law: Pieces, missing: float, error: float) -> tuple[float, float, float, bool]:
+    """Exponent of the power law that continues a law, its mass, the mass as fitted, and whether the law is smooth.
 
     A smooth law is continued with its value and slope at the end, one that oscillates by the masses of its last two
     octaves. Where the mass that is missing contradicts the fit, as it does for steep laws, it takes its place.
     """
-    law = found if power == 1 else found.times_argument()
-    end = float(found.edges[-1])
+    end = float(law.edges[-1])
     smooth = bool(np.all(np.diff(law(end * 2.0 ** (np.arange(-8.0, 1.0) / 32.0))) < 0.0))
     step = 2.0**0.125 if smooth else 2.0
     above_inner, outer = law.integral_above()(np.array([end / step**2, end / step])).tolist()
@@ -341,7 +325,7 @@ def _fit_tail(found: Pieces, power: int, missing: float, error: float) -> tuple[
     return (min(1.0 + height / missing, _STEEPEST) if smooth else exponent), missing, fitted, smooth
 
 
-def negative_part(spectrum: Spectrum, measure: Measure) -> tuple[float, float, float, tuple[float, float]]:
+def measure_negative(spectrum: Spectrum, measure: Measure) -> tuple[float, float, float, tuple[float, float]]:
     """Frequency where the density is lowest, the density there, the negative mass, and where most of that lies.
 
     It is of what was computed, without the tail: at the nodes of the panels, and on a grid about where the density is
@@ -382,7 +366,7 @@ def _heaviest_run(nodes: np.ndarray, masses: np.ndarray) -> tuple[float, float]:
     return low, float(nodes[min(last, nodes.size - 1)])
 
 
-def extents(spectrum: Spectrum, measure: Measure) -> tuple[float, ...]:
+def find_extents(spectrum: Spectrum, measure: Measure) -> tuple[float, ...]:
     """Lengths of omega below which nine tenths, 99 in a hundred, ... of the mass lie."""
     pieces = measure.radial(spectrum.pieces)
     masses = np.cumsum(np.abs(pieces.masses))
@@ -390,8 +374,8 @@ def extents(spectrum: Spectrum, measure: Measure) -> tuple[float, ...]:
     return tuple(np.unique(pieces.edges[1 + np.searchsorted(masses, shares * masses[-1])]).tolist())
 
 
-def project(spectrum: Spectrum, measure: Measure, mass: float) -> Pieces:
-    """The nonnegative law of a given mass whose density is closest in L2.
+def project(spectrum: Spectrum, measure: Measure, mass: float) -> Spectrum:
+    """Return the nonnegative law of a given mass whose density is closest in L2.
 
     By the conditions of Karush, Kuhn and Tucker it is ``max(f - level, 0)`` with the level that makes the mass right.
     To clip at 0 and renormalise is not closest, and impossible where the positive part has no finite mass (a box).
@@ -427,4 +411,5 @@ def project(spectrum: Spectrum, measure: Measure, mass: float) -> Pieces:
         if exact_excess(low) > 0.0 > exact_excess(high):
             level = brentq(exact_excess, low, high, xtol=1e-9 * level)
     pieces = clipped(level)
-    return pieces.until(float(pieces.edges[np.max(np.nonzero(pieces.series.any(axis=1))[0]) + 1]))
+    end = float(pieces.edges[np.max(np.nonzero(pieces.series.any(axis=1))[0]) + 1])
+    return Spectrum(pieces.until(end), Tail(end, math.inf, 0.0, spectrum.tail.total), spectrum.noise)

@@ -18,7 +18,7 @@ _TOLERANCES = (2e-14, 1e-11, 1e-8, 1e-6)  # for phi on a panel: rounded, noisy, 
 _ROUNDING = 1.5e-15  # error of phi and its transform, relative to the largest value on a panel
 _LARGEST_MOMENT = 1e5  # moment of r phi, in units of the scale
 _LAG_PANELS = 12000
-_IDLE = 1e-15  # size of the upper coefficients of panels that could be wider
+_FINE_PANELS = 1e-15  # size of the upper coefficients of panels that could be wider
 _CUT_OFF = 1e-15  # what of phi, or r phi, may be left where a taper ends
 _NOISE_SEEN = 4.0  # scales from which the noise of phi is taken
 _FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
@@ -76,10 +76,10 @@ def read_lags(phi: Function, measure: Measure, scale: float | None, seen: np.nda
     UndecidedError
         If it does not settle at large lags or is too rough.
     """
-    scale = scale_of(phi, scale)
+    scale = find_scale(phi, scale)
     octaves = np.arange(_REACH + 1)
     sampled = phi((scale * 2.0 ** octaves[:, None] * (1.0 + _FRACTIONS)).ravel()).reshape(octaves.size, -1)
-    atom = _limit(sampled, scale)
+    atom = _find_limit(sampled, scale)
     sizes = np.max(np.abs(sampled - atom), axis=1)
     matter = sizes > np.maximum(1e-17 * 2.0 ** (-float(measure.ndim) * octaves), 1e-15 * abs(atom))
     octaves_needed = int(np.max(np.nonzero(matter)[0], initial=-1)) + 1
@@ -102,18 +102,18 @@ def read_lags(phi: Function, measure: Measure, scale: float | None, seen: np.nda
     if reached < octaves_needed or min(wanted, _REACH) > octaves_needed or wanted > _REACH:
         left = sizes[min(reached, _REACH)] * (reach / scale) ** measure.moment
         taper = reach / math.sqrt(2.0 * math.log(max(left, 1e-6) / _CUT_OFF))  # what is cut off is then rounding
-        pieces = _tapered(pieces, taper)
+        pieces = _taper(pieces, taper)
     rough = np.max(np.abs(pieces.series[:, -2:]), axis=1)
     errors = rough + _ROUNDING * (np.max(np.abs(pieces.values), axis=1) + abs(atom))
     return Lags(pieces, scale, atom, errors, reach, taper)
 
 
-def scale_of(phi: Function, given: float | None) -> float:
-    """A power of two near the lag where phi has fallen half-way."""
-    return 2.0 ** round(math.log2(_half_lag(phi) if given is None else given))
+def find_scale(phi: Function, hint: float | None) -> float:
+    """Return a power of two near the lag where phi has fallen half-way."""
+    return 2.0 ** round(math.log2(_find_half_lag(phi) if hint is None else hint))
 
 
-def _tapered(pieces: Pieces, width: float) -> Pieces:
+def _taper(pieces: Pieces, width: float) -> Pieces:
     """Multiply by a gaussian, on panels that resolve it."""
     parts = 2 ** np.ceil(np.log2(np.maximum(1.0, 4.0 * pieces.halves / width))).astype(int)  # edges stay dyadic
     edges = [
@@ -129,7 +129,7 @@ def _tapered(pieces: Pieces, width: float) -> Pieces:
     )
 
 
-def _half_lag(phi: Function) -> float:
+def _find_half_lag(phi: Function) -> float:
     lags = 2.0 ** np.arange(-_PROBED, _PROBED + 1.0)
     fall = 1.0 - phi(lags)
     depth = float(np.max(fall))
@@ -146,7 +146,7 @@ def _half_lag(phi: Function) -> float:
     return float(lags[first])
 
 
-def _limit(sampled: np.ndarray, scale: float) -> float:
+def _find_limit(sampled: np.ndarray, scale: float) -> float:
     """The value to which phi settles, from samples in octaves of the lag."""
     sizes = np.max(np.abs(sampled), axis=1)
     if np.max(sizes[-6:]) <= 0.75 * np.max(sizes[-20:-14]) or np.max(sizes[-6:]) < 1e-12:
@@ -180,22 +180,22 @@ def _resolve(
         try:
             part = build(phi, edges, level, tolerance=tolerance, budget=left)
         except Unresolved:
-            return found or part_of_nothing(scale), octave - 1
+            return found or make_zero(scale), octave - 1
         found = found.followed_by(part) if found else part
-        edges = np.linspace(1.0, 2.0, starting_panels(part) + 1) * found.edges[-1]
-    return found or part_of_nothing(scale), octaves
+        edges = np.linspace(1.0, 2.0, count_starting_panels(part) + 1) * found.edges[-1]
+    return found or make_zero(scale), octaves
 
 
-def part_of_nothing(scale: float) -> Pieces:
+def make_zero(scale: float) -> Pieces:
     """The zero function on one panel."""
     return Pieces(np.array([0.0, scale]), np.zeros((1, 1)))
 
 
-def starting_panels(before: Pieces) -> int:
-    """With how many panels to begin an octave: as many as an evenly resolved one before it needed, or half of them."""
+def count_starting_panels(before: Pieces) -> int:
+    """Return with how many panels to begin an octave: as many as an even one before it needed, or half of them."""
     count = before.halves.size
     if count <= 2 or not np.all(before.halves == before.halves[0]):
         return 1
     sizes = np.max(np.abs(before.series), axis=1, keepdims=True)
-    idle = np.all(np.abs(before.series[:, ORDER // 3 :]) <= _IDLE * sizes)
-    return count // 2 if idle else count
+    fine = np.all(np.abs(before.series[:, ORDER // 3 :]) <= _FINE_PANELS * sizes)
+    return count // 2 if fine else count

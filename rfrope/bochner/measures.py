@@ -1,13 +1,15 @@
-"""What depends on the number of axes: how a radial law in one, two or three becomes functions of one variable."""
+"""Radial laws in one, two or three axes as functions of one variable: all that depends on the number of axes."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from rfrope._core.arguments import MOST, whole
 from rfrope.bochner.piecewise import Pieces, Unresolved, abel, build
 from rfrope.bochner.verdicts import UndecidedError
 
@@ -40,12 +42,12 @@ class Measure:
 
     @property
     def is_line(self) -> bool:
-        """Whether there is one axis, where functions are of x and even, and not of a length."""
+        """There is one axis, where functions are of x and even, and not of a length."""
         return self.ndim == 1
 
     @property
     def is_plane(self) -> bool:
-        """Whether transforms are by way of Abel's, which k = 1 and 3 do without."""
+        """Transforms are by way of Abel's, which k = 1 and 3 do without."""
         return self.ndim == 2
 
     def ground(self, w: np.ndarray) -> np.ndarray:
@@ -98,3 +100,11 @@ MEASURES = {
     2: Measure(2, 2.0 * math.pi, 300, 1, 0),
     3: Measure(3, 4.0 * math.pi, 3000, 1, 1),
 }
+
+
+def read_measure(ndim: Any) -> Measure:
+    """Return the measure for a number of axes, read from the argument."""
+    ndim = whole("ndim", ndim, 1, MOST)
+    if ndim not in MEASURES:
+        raise ValueError(f"ndim is {ndim}; expected 1, 2 or 3: transforms in more axes are not provided")
+    return MEASURES[ndim]

@@ -7,9 +7,11 @@ spherical Bessel functions, ``int_-1^1 P_n(t) exp(i z t) dt = 2 i^n j_n(z)`` (DL
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import legendre
@@ -34,14 +36,44 @@ _MOST_STEPS = 120  # steps of the inversion; bisection alone needs half as many
 
 Function = Callable[[np.ndarray], np.ndarray]
 Level = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Judgement = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Unresolved(ArithmeticError):
     """More panels than allowed would be needed; public functions say so in their own words."""
 
 
-@dataclass(frozen=True, eq=False)
-class Pieces:
+class Sealed:
+    """Base of dataclasses that hold arrays: these are read-only, and compared and hashed by content.
+
+    Arrays are the annotated fields that come as such; others are compared as they are.
+    """
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            if field.type == "np.ndarray":
+                array = memory.sealed(np.asarray(getattr(self, field.name), dtype=np.float64))
+                object.__setattr__(self, field.name, array)
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field.name) for field in dataclasses.fields(self))  # type: ignore[arg-type]
+
+    @cached_property
+    def _content(self) -> tuple[Any, ...]:
+        return tuple((v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v for v in self._values())
+
+    def __eq__(self, other: object) -> bool:
+        return self._content == other._content if isinstance(other, type(self)) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return type(self), self._values()  # without what is cached, and arrays stay read-only
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Pieces(Sealed):
     """Legendre series on adjacent panels; 0 outside. Equal, and hashed, by content.
 
     Attributes
@@ -55,25 +87,8 @@ class Pieces:
     edges: np.ndarray
     series: np.ndarray
 
-    def __post_init__(self) -> None:
-        for name in ("edges", "series"):
-            object.__setattr__(self, name, memory.sealed(np.asarray(getattr(self, name), dtype=np.float64)))
-
-    @cached_property
-    def _content(self) -> tuple[int, bytes, bytes]:
-        return self.series.shape[1], self.edges.tobytes(), self.series.tobytes()
-
-    def __eq__(self, other: object) -> bool:
-        return self._content == other._content if isinstance(other, Pieces) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._content)
-
     def __repr__(self) -> str:
         return f"<{self.halves.size} pieces on ({self.edges[0]:.4g}, {self.edges[-1]:.4g})>"
-
-    def __reduce__(self) -> tuple[type[Pieces], tuple[np.ndarray, np.ndarray]]:
-        return Pieces, (self.edges, self.series)  # without what is cached
 
     @cached_property
     def halves(self) -> np.ndarray:
@@ -120,15 +135,6 @@ class Pieces:
         """The panels that lie below an edge."""
         n = int(np.searchsorted(self.edges, end, side="left"))
         return Pieces(self.edges[: n + 1], self.series[:n])
-
-    def beyond(self, start: float) -> Pieces:
-        """The panels that lie above an edge, or one that is empty."""
-        n = int(np.searchsorted(self.edges, start, side="left"))
-        return (
-            Pieces(self.edges[n:], self.series[n:])
-            if n < self.halves.size
-            else Pieces(np.array([start]), self.series[:0])
-        )
 
     def followed_by(self, other: Pieces) -> Pieces:
         """Append panels that begin where these end."""
@@ -228,27 +234,50 @@ def build(
     Unresolved
         If `budget` panels are not enough.
     """
-    low, high = np.asarray(edges[:-1], dtype=np.float64), np.asarray(edges[1:], dtype=np.float64)
-    done: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    count = 0
-    while low.size:
-        if count + low.size > budget:
-            raise Unresolved
+    end = edges[-1]
+
+    def judge(low: np.ndarray, high: np.ndarray) -> Judgement:
         half = 0.5 * (high - low)
         centre = low + half
         values = function((centre[:, None] + half[:, None] * NODES).ravel()).reshape(-1, ORDER)
         series = series_of(values)
-        size = np.max(np.abs(values), axis=1)
-        wanted = np.maximum(tolerance * size, level(centre, half))
+        wanted = np.maximum(tolerance * np.max(np.abs(values), axis=1), level(centre, half))
         good = last_coefficients(series) <= wanted
         if at_ends:
             there = function((centre[:, None] + half[:, None] * _ENDS).ravel()).reshape(-1, _ENDS.size)
             good &= np.max(np.abs(there - series @ _AT_ENDS), axis=1) <= LOOSER * wanted
-        good |= (half <= 2.0**-51 * high) | (high <= 2.0**-100 * edges[-1])  # a jump, or a cusp at 0
+        good |= (half <= 2.0**-51 * high) | (high <= 2.0**-100 * end)  # a jump, or a cusp at 0
+        return series, good, centre[~good]
+
+    return refine(edges, judge, budget)
+
+
+def refine(edges: np.ndarray, judge: Callable[[np.ndarray, np.ndarray], Judgement], budget: int) -> Pieces:
+    """Split panels until all are good.
+
+    Parameters
+    ----------
+    edges : ndarray
+        Where to begin, ascending.
+    judge : callable
+        From the ends of panels to their series, whether each is good, and where to split those that are not.
+    budget : int
+        Most panels.
+
+    Raises
+    ------
+    Unresolved
+        If `budget` panels are not enough.
+    """
+    low, high = np.asarray(edges[:-1], dtype=np.float64), np.asarray(edges[1:], dtype=np.float64)
+    done: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    while low.size:
+        if sum(part[0].size for part in done) + low.size > budget:
+            raise Unresolved
+        series, good, middle = judge(low, high)
         done.append((low[good], high[good], series[good]))
-        count += int(np.count_nonzero(good))
-        low, centre, high = low[~good], centre[~good], high[~good]
-        low, high = np.stack([low, centre], axis=1).ravel(), np.stack([centre, high], axis=1).ravel()
+        low, high = low[~good], high[~good]
+        low, high = np.stack([low, middle], axis=1).ravel(), np.stack([middle, high], axis=1).ravel()
     starts, ends, series = (np.concatenate(parts) for parts in zip(*done, strict=True))
     order = np.argsort(starts)
     return Pieces(np.append(starts[order], ends[order][-1]), series[order])

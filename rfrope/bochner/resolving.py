@@ -5,12 +5,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.polynomial import legendre
 
-from rfrope.bochner.piecewise import LOOSER, NODES, Function, Level, Pieces, Unresolved, last_coefficients, series_of
+from rfrope.bochner.piecewise import (
+    LOOSER,
+    NODES,
+    Function,
+    Judgement,
+    Level,
+    Pieces,
+    last_coefficients,
+    refine,
+    series_of,
+)
 
-_STAYS = (
-    0.7,
-    1.4,
-)  # parts of a difference that may be left of it, or come of it, on ever shorter stretches about a jump
+_STAYS = (0.7, 1.4)  # parts of a difference that may be left of it, or come of it, ever closer to a jump
 _ALONE = 2.0  # times the next largest difference, from which on one may be of a jump
 _LEAST = 2.0**-50  # width of a panel, as a part of where it ends
 _MOST_BISECTIONS = 200
@@ -32,7 +39,7 @@ class Seen:
 
     @property
     def calls(self) -> int:
-        """How often it was called."""
+        """Number of calls so far."""
         return len(self._points)
 
     def times(self, factor: float) -> Seen:
@@ -56,14 +63,12 @@ def resolve(function: Seen, edges: np.ndarray, level: Level, *, tolerance: float
     Unresolved
         If `budget` panels are not enough.
     """
-    low, high = np.asarray(edges[:-1], dtype=np.float64), np.asarray(edges[1:], dtype=np.float64)
     x, seen = function.since()
-    inside = (x > low[0]) & (x <= high[-1])
+    inside = (x > edges[0]) & (x <= edges[-1])
     x, seen, calls = x[inside], seen[inside], function.calls
-    done: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    while low.size:
-        if sum(part[0].size for part in done) + low.size > budget:
-            raise Unresolved
+
+    def judge(low: np.ndarray, high: np.ndarray) -> Judgement:
+        nonlocal x, seen, calls
         half = 0.5 * (high - low)
         centre = low + half
         values = function(_points(low, high).ravel()).reshape(low.size, -1)
@@ -71,8 +76,7 @@ def resolve(function: Seen, edges: np.ndarray, level: Level, *, tolerance: float
         rounding = np.maximum(tolerance, _LEAST * high / half)  # that of x is seen on narrow panels
         wanted = np.maximum(rounding * np.max(np.abs(values), axis=1), level(centre, half))
         x, seen = (np.append(old, new) for old, new in zip((x, seen), function.since(calls), strict=True))
-        calls = function.calls
-        order = np.argsort(x, kind="stable")
+        calls, order = function.calls, np.argsort(x, kind="stable")
         x, seen = x[order], seen[order]
         panel = np.searchsorted(low, x) - 1
         good = last_coefficients(series) <= wanted
@@ -81,17 +85,14 @@ def resolve(function: Seen, edges: np.ndarray, level: Level, *, tolerance: float
         found = legendre.legval((x[there] - centre[on]) / half[on], series.T[:, on], tensor=False)
         good[on[np.abs(found - seen[there]) > LOOSER * wanted[on]]] = False
         good |= (high - low <= _LEAST * high) | (high <= least)
-        done.append((low[good], high[good], series[good]))
-        kept = ~good[panel]
-        x, seen, panel = x[kept], seen[kept], (np.cumsum(~good) - 1)[panel[kept]]
-        low, high = low[~good], high[~good]
-        if low.size:
-            middle = _jumps(function, x, seen, panel, low.size)
-            middle = np.where((middle > low) & (middle < high), middle, centre[~good])
-            low, high = np.stack([low, middle], axis=1).ravel(), np.stack([middle, high], axis=1).ravel()
-    starts, ends, series = (np.concatenate(parts) for parts in zip(*done, strict=True))
-    order = np.argsort(starts)
-    return Pieces(np.append(starts[order], ends[order][-1]), series[order])
+        kept, bad = ~good[panel], ~good
+        x, seen = x[kept], seen[kept]
+        if not bad.any():
+            return series, good, centre[bad]
+        middle = _find_jumps(function, x, seen, (np.cumsum(bad) - 1)[panel[kept]], int(np.count_nonzero(bad)))
+        return series, good, np.where((middle > low[bad]) & (middle < high[bad]), middle, centre[bad])
+
+    return refine(edges, judge, budget)
 
 
 def _points(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -102,7 +103,7 @@ def _points(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.clip(points, np.nextafter(low, np.inf), high)
 
 
-def _jumps(function: Function, x: np.ndarray, seen: np.ndarray, panel: np.ndarray, count: int) -> np.ndarray:
+def _find_jumps(function: Function, x: np.ndarray, seen: np.ndarray, panel: np.ndarray, count: int) -> np.ndarray:
     """Last point before the jump on each panel that has one alone, else NaN.
 
     A jump is where values differ by as much however close two points are. Points are ascending, with several on each

@@ -18,7 +18,7 @@ from rfrope.bochner.piecewise import Inverse, Pieces
 from rfrope.bochner.verdicts import Certificate
 from rfrope.kernels import Kernel
 from rfrope.kernels.algebra import Axes
-from rfrope.kernels.parameters import radial_draws, radius
+from rfrope.kernels.parameters import count_radial_columns, radius
 
 _FURTHEST = 1e150  # lags beyond it are as good as infinite
 
@@ -52,9 +52,9 @@ class Tabulated(Kernel):
     certificate: Certificate
 
     @property
-    def draws(self) -> int:
+    def n_columns(self) -> int:
         """One in one axis, else one for the length and one for each axis of the direction."""
-        return radial_draws(self.ndim)
+        return count_radial_columns(self.ndim)
 
     def __repr__(self) -> str:
         axes = "" if self.ndim == 1 else f"ndim={self.ndim}, "
@@ -65,8 +65,8 @@ class Tabulated(Kernel):
     def __getstate__(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # without what is cached
 
-    def _phi(self, delta: Array, xp: ModuleType) -> Array:
-        return elementwise.map_on_host(self._mean_cosine, radius(delta, xp), xp, "lags")
+    def _phi(self, lags: Array, xp: ModuleType) -> Array:
+        return elementwise.map_on_host(self._mean_cosine, radius(lags, xp), xp, "lags")
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         if self.atom > 0.0:
@@ -126,7 +126,7 @@ class Separable(Axes):
         )
 
 
-def tabulated(pieces: Pieces, measure: Measure, atom: float, origin: str, certificate: Certificate) -> Tabulated:
+def tabulate(pieces: Pieces, measure: Measure, atom: float, origin: str, certificate: Certificate) -> Tabulated:
     """Normalise a law and add what Phi is computed from."""
     law = pieces.times(1.0 / float(np.sum(measure.radial(pieces).masses)))
     component, error = measure.marginal(law)
@@ -135,20 +135,19 @@ def tabulated(pieces: Pieces, measure: Measure, atom: float, origin: str, certif
     return Tabulated(law, component, measure.ndim, atom, origin, certificate)
 
 
-def differences(kernel: Tabulated, values: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """How far Phi is from given values at lags x."""
-    return np.abs(kernel._mean_cosine(x) - values)
+def compare(kernel: Tabulated, values: np.ndarray, x: np.ndarray, *, whole: int = 0) -> tuple[Tabulated, np.ndarray]:
+    """Compare Phi with values at lags x, whole ones up to `whole` among them; the certificate then says how far it is.
 
-
-def compared(kernel: Tabulated, error: np.ndarray, x: np.ndarray, *, whole: int = 0) -> Tabulated:
-    """State in the certificate how far Phi is from what was given at lags x, whole ones up to `whole` among them."""
+    Returns
+    -------
+    kernel : Tabulated
+    error : ndarray
+        At each lag.
+    """
+    error = np.abs(kernel._mean_cosine(x) - values)
     at = int(np.argmax(error))
     certificate = dataclasses.replace(
-        kernel.certificate,
-        sup_error=float(error[at]),
-        lag=float(x[at]),
-        reach=float(x[-1]),
-        n_lags=x.size,
+        kernel.certificate, sup_error=float(error[at]), lag=float(x[at]), reach=float(x[-1]), n_lags=x.size,
         whole_lags=whole,
-    )
-    return dataclasses.replace(kernel, certificate=certificate)
+    )  # fmt: skip
+    return dataclasses.replace(kernel, certificate=certificate), error

@@ -1,4 +1,4 @@
-"""What may be said of a function: how close a kernel comes to it, that there is none, or what would decide."""
+"""Verdicts on functions: a certificate of a kernel, a witness against one, or what would decide."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import memory
 from rfrope._core.texts import Result
+from rfrope.bochner.piecewise import Sealed
 
 _EVEN = 1e-9  # by how much steps between points may differ, relative to them
 _CELLS = 2**20  # lags of a quadratic form that are held at once
@@ -18,7 +18,7 @@ _CELLS = 2**20  # lags of a quadratic form that are held at once
 
 @dataclass(frozen=True)
 class Certificate(Result):
-    """How well a tabulated law realises what was given: a statement about stated lags.
+    """Accuracy with which a tabulated law realises a function or data, at stated lags.
 
     The kernel is positive definite by construction, a nonnegative table of its law. So ``sup_error`` says that the
     given function, at the lags that were compared, differs from a positive definite function by at most that. No number
@@ -101,8 +101,8 @@ class Certificate(Result):
         return f"{seen}; unaccounted mass {self.unaccounted:.2g}; bound {self.bound:.2g}{bias}"
 
 
-@dataclass(frozen=True, eq=False)
-class Witness(Result):
+@dataclass(frozen=True, eq=False, repr=False)
+class Witness(Sealed, Result):
     """Points and weights whose quadratic form is negative: a proof that a function is not positive definite.
 
     ``sum_ij w_i w_j phi(x_i - x_j)`` is at least 0 for every positive definite phi. As the weights' magnitudes sum to
@@ -135,25 +135,8 @@ class Witness(Result):
     weights: np.ndarray
     value: float
 
-    def __post_init__(self) -> None:
-        for name in ("points", "weights"):
-            object.__setattr__(self, name, memory.sealed(np.asarray(getattr(self, name), dtype=np.float64)))
-
-    def __eq__(self, other: object) -> bool:
-        return self._content == other._content if isinstance(other, Witness) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._content)
-
-    @property
-    def _content(self) -> tuple[tuple[int, ...], bytes, bytes, float]:
-        return self.points.shape, self.points.tobytes(), self.weights.tobytes(), self.value
-
     def __repr__(self) -> str:
         return f"<witness of {self.weights.size} points, quadratic form {self.value:.3g}>"
-
-    def __reduce__(self) -> tuple[type[Witness], tuple[np.ndarray, np.ndarray, float]]:
-        return Witness, (self.points, self.weights, self.value)  # read-only arrays stay so
 
     def quadratic_form(self, phi: Callable[[np.ndarray], Any]) -> float:
         """``sum_ij w_i w_j phi(x_i - x_j)``, or of ``phi(length of x_i - x_j)`` for several axes.
@@ -204,24 +187,13 @@ class NotPositiveDefiniteError(ValueError):
         self,
         message: str,
         *,
-        frequency: float,
-        density: float,
-        negative_mass: float,
+        frequency: float = math.nan,
+        density: float = math.nan,
+        negative_mass: float = math.nan,
         witness: Witness | None = None,
     ) -> None:
         super().__init__(message)
         self.frequency, self.density, self.negative_mass, self.witness = frequency, density, negative_mass, witness
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _not_positive, (str(self), self.frequency, self.density, self.negative_mass, self.witness)
-
-
-def _not_positive(
-    message: str, frequency: float, density: float, negative_mass: float, witness: Witness | None
-) -> NotPositiveDefiniteError:
-    return NotPositiveDefiniteError(
-        message, frequency=frequency, density=density, negative_mass=negative_mass, witness=witness
-    )  # an exception with keywords cannot be unpickled without help
 
 
 class UndecidedError(ValueError):
@@ -235,9 +207,6 @@ class UndecidedError(ValueError):
         What would decide it.
     """
 
-    def __init__(self, reason: str, decides: str) -> None:
-        super().__init__(f"{reason}; {decides}")
+    def __init__(self, reason: str, decides: str = "") -> None:
+        super().__init__(f"{reason}; {decides}" if decides else reason)
         self.reason, self.decides = reason, decides
-
-    def __reduce__(self) -> tuple[type[UndecidedError], tuple[str, str]]:
-        return UndecidedError, (self.reason, self.decides)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
+from rfrope.bochner.lags import Lags
 from rfrope.bochner.piecewise import Function
 from rfrope.bochner.verdicts import Witness
 
@@ -20,15 +22,22 @@ _WIDTHS = 2.0 ** np.arange(0.0, 11.0)  # the windows, in points of the grid
 _STRIDES = (4, 16, 64, 256)  # by which a grid is thinned, for windows that reach far with few points
 _STRIDE_WIDTHS = _WIDTHS[2:7:2]
 _OVERSAMPLED = 4  # frequencies for each width of a window
-_ROUNDED = 2e-15  # error of a quadratic form whose weights' magnitudes sum to 1
+FORM_ROUNDING = 2e-15  # error of a quadratic form whose weights' magnitudes sum to 1
 _ENDS_ACROSS = 4.5
 _MOST_POINTS = {1: 2**19, 2: 12000, 3: 12000}  # that a witness may have, by the number of axes
 _LATTICES = {1: (400,), 2: (20, 20), 3: (8, 8, 7)}  # points along each axis
 
-FORM_ROUNDING = _ROUNDED
+WHOLE = 2**17  # whole lags at which a function is surveyed
+_FINE = 2**13  # points of a grid in units of the scale
+_SPACINGS = 2.0**-6 * np.array([1.0, 0.6180339887498949, 2.0**-5])  # between those, in scales
+_NEGLIGIBLE = 1e-17  # magnitude beyond which a grid need not reach
+_LONGEST = 2**15  # points of a grid whose quadratic forms are taken
+_MULTIPLES = 256  # how many, of a lag where something unexpected stands
+_SEEN = 1e-9  # by how much phi may differ from its panels at whole lags
+_CLUSTERS = 64  # how many, of such lags
 
 
-def on_grid(values: np.ndarray, spacing: float, level: float) -> Witness | None:
+def search_grid(values: np.ndarray, spacing: float, level: float) -> Witness | None:
     """Look for a witness on a grid of one axis.
 
     Parameters
@@ -44,11 +53,11 @@ def on_grid(values: np.ndarray, spacing: float, level: float) -> Witness | None:
     Witness or None
         The one with the fewest points that is at least half as negative as the most negative one.
     """
-    found = [w for w in (_of_increments(values, spacing, level), _of_limit(values, spacing, level)) if w]
+    found = [w for w in (_test_increments(values, spacing, level), _test_limit(values, spacing, level)) if w]
     for stride, widths in ((1, _WIDTHS), *((stride, _STRIDE_WIDTHS) for stride in _STRIDES)):
         part = values[::stride]
         for width in widths[2.0 * _ENDS * widths + 3.0 < part.size].tolist():
-            found.extend(_of_windows(part, stride * spacing, width, level))
+            found.extend(_test_windows(part, stride * spacing, width, level))
     return _best(found)
 
 
@@ -59,17 +68,17 @@ def _best(found: list[Witness]) -> Witness | None:
     return min((w for w in found if w.value <= 0.5 * lowest), key=lambda w: w.weights.size)
 
 
-def _of_increments(values: np.ndarray, spacing: float, level: float) -> Witness | None:
+def _test_increments(values: np.ndarray, spacing: float, level: float) -> Witness | None:
     """A witness of three points 0, h and x + h: by Krein, ``(phi(x) - phi(x + h))^2 <= 2 (1 - phi(h))``."""
     near, a, b = values[1], values[1:-1], values[2:]
     determinant = 1.0 + 2.0 * near * a * b - near * near - a * a - b * b
     at = int(np.argmin(determinant))
     lags = np.array([0.0, 1.0, at + 2.0])
     gram = np.array([[1.0, near, b[at]], [near, 1.0, a[at]], [b[at], a[at], 1.0]])
-    return _eigenvector(gram, spacing * lags, level)
+    return _test_matrix(gram, spacing * lags, level)
 
 
-def _of_limit(values: np.ndarray, spacing: float, level: float) -> Witness | None:
+def _test_limit(values: np.ndarray, spacing: float, level: float) -> Witness | None:
     """A witness of points that are all far apart, for a function that is negative there."""
     n = min(64, values.size - 1)
     steps = values[n :: max(1, (values.size - 1) // 64)]
@@ -78,17 +87,17 @@ def _of_limit(values: np.ndarray, spacing: float, level: float) -> Witness | Non
     step = (values.size - 1) // 64
     lags = step * np.arange(64)
     gram = values[np.abs(lags[:, None] - lags)]
-    return _eigenvector(gram, spacing * lags, level)
+    return _test_matrix(gram, spacing * lags, level)
 
 
-def _eigenvector(gram: np.ndarray, points: np.ndarray, level: float) -> Witness | None:
+def _test_matrix(gram: np.ndarray, points: np.ndarray, level: float) -> Witness | None:
     values, vectors = np.linalg.eigh(gram)
     weights = vectors[:, 0] / np.sum(np.abs(vectors[:, 0]))
     value = float(weights @ gram @ weights)
     return Witness(points, weights, value) if values[0] < 0.0 and value < -level else None
 
 
-def _of_windows(values: np.ndarray, spacing: float, width: float, level: float) -> Iterator[Witness]:
+def _test_windows(values: np.ndarray, spacing: float, width: float, level: float) -> Iterator[Witness]:
     reach = math.ceil(_ENDS * width)
     lags = np.arange(2 * reach + 1)
     window = _window(reach, width)
@@ -99,7 +108,7 @@ def _of_windows(values: np.ndarray, spacing: float, width: float, level: float) 
     spectrum = np.fft.rfft(folded).real
     at = int(np.argmin(spectrum))
     if spectrum[at] < -level:
-        yield from _real_parts(values, spacing, window, 2.0 * math.pi * at / size, level)
+        yield from _test_waves(values, spacing, window, 2.0 * math.pi * at / size, level)
 
 
 def _window(reach: int, width: float) -> np.ndarray:
@@ -115,7 +124,7 @@ def _autocorrelation(weights: np.ndarray) -> np.ndarray:
     return np.fft.irfft(np.abs(np.fft.rfft(weights, size)) ** 2, size)[: weights.size]
 
 
-def _real_parts(
+def _test_waves(
     values: np.ndarray, spacing: float, window: np.ndarray, theta: float, level: float
 ) -> Iterator[Witness]:
     """The complex weights' form is the sum of those of its real and its imaginary part."""
@@ -134,7 +143,7 @@ def _real_parts(
 # -- about a stretch of frequencies ------------------------------------------------------------------------------------
 
 
-def about(
+def search_stretch(
     phi: Function, ndim: int, stretch: tuple[float, float], extents: tuple[float, ...], level: float
 ) -> Witness | None:
     """Look for a witness where the spectrum is known to be negative.
@@ -154,17 +163,17 @@ def about(
     -------
     Witness or None
     """
-    found = _of_lattices(phi, ndim, stretch[1], extents, level)
+    found = _test_lattices(phi, ndim, stretch[1], extents, level)
     for narrow in (1.0, 2.0, 4.0, 8.0):  # standard deviations of a window that go into the stretch
         if not found:
-            found = list(_of_stretch(phi, 1, stretch, extents, narrow, 1.0, level))
+            found = list(_test_stretch(phi, 1, stretch, extents, narrow, 1.0, level))
         for across in (0.5, 1.0, 2.0):
             if not found and ndim > 1:
-                found = list(_of_stretch(phi, ndim, stretch, extents, narrow, across, level))
+                found = list(_test_stretch(phi, ndim, stretch, extents, narrow, across, level))
     return _best(found)
 
 
-def _of_lattices(phi: Function, ndim: int, high: float, extents: tuple[float, ...], level: float) -> list[Witness]:
+def _test_lattices(phi: Function, ndim: int, high: float, extents: tuple[float, ...], level: float) -> list[Witness]:
     """Witnesses of the points of small lattices, with the best weights that there are."""
     found = []
     for spacing in sorted({round(math.pi / (c * w), 12) for w in (high, *extents[:3]) for c in (0.5, 0.8, 1.25)}):
@@ -172,12 +181,12 @@ def _of_lattices(phi: Function, ndim: int, high: float, extents: tuple[float, ..
         points = np.stack([side.ravel() for side in np.meshgrid(*sides, indexing="ij")], axis=-1)
         lags = points[:, None] - points
         gram = phi(np.sqrt(np.sum(lags * lags, axis=-1)).ravel()).reshape(lags.shape[:2])
-        witness = _eigenvector(gram, points if ndim > 1 else points[:, 0], level)
+        witness = _test_matrix(gram, points if ndim > 1 else points[:, 0], level)
         found.extend([witness] if witness else [])
     return found
 
 
-def _of_stretch(
+def _test_stretch(
     phi: Function,
     ndim: int,
     stretch: tuple[float, float],
@@ -199,12 +208,12 @@ def _of_stretch(
             return
         step = 0.0 if ndim == 1 else _ENDS_ACROSS * side / sides
         weights = np.ones(1) if ndim == 1 else _window(sides, side / step)
-        values = _folded(phi, spacing * np.arange(2 * reach + 1), weights, step, ndim)
-        for line in _of_windows(values, spacing, sigma / spacing, level):
-            yield line if ndim == 1 else _product(line, weights, step, ndim)
+        values = _fold(phi, spacing * np.arange(2 * reach + 1), weights, step, ndim)
+        for line in _test_windows(values, spacing, sigma / spacing, level):
+            yield line if ndim == 1 else _multiply_axes(line, weights, step, ndim)
 
 
-def _folded(phi: Function, lags: np.ndarray, across: np.ndarray, step: float, ndim: int) -> np.ndarray:
+def _fold(phi: Function, lags: np.ndarray, across: np.ndarray, step: float, ndim: int) -> np.ndarray:
     """Phi along the first axis, averaged over the lags across with the autocorrelation of the weights there."""
     if ndim == 1:
         return phi(lags)
@@ -223,7 +232,7 @@ def _folded(phi: Function, lags: np.ndarray, across: np.ndarray, step: float, nd
     return total
 
 
-def _product(line: Witness, across: np.ndarray, step: float, ndim: int) -> Witness:
+def _multiply_axes(line: Witness, across: np.ndarray, step: float, ndim: int) -> Witness:
     """Weights that are a product over the axes."""
     offsets = step * (np.arange(across.size) - across.size // 2)
     axes = [line.points] + [offsets] * (ndim - 1)
@@ -232,3 +241,65 @@ def _product(line: Witness, across: np.ndarray, step: float, ndim: int) -> Witne
     for _ in range(ndim - 1):
         weights = np.multiply.outer(weights, across)
     return Witness(points, weights.ravel(), line.value)
+
+
+# -- a function surveyed before anything is computed from it -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Values of a function on grids.
+
+    Attributes
+    ----------
+    phi : callable
+    whole : ndarray
+        At lags 0, 1, ..., `WHOLE`.
+    fine : tuple of pairs
+        Spacing and values, in parts of the scale.
+    """
+
+    phi: Function
+    whole: np.ndarray
+    fine: tuple[tuple[float, np.ndarray], ...]
+
+    def search(self, level: float) -> Witness | None:
+        """Return a quadratic form on one of the grids that lies below ``-level``, if there is one."""
+        grids = (search_grid(_cut_negligible(values), h, level) for h, values in (*self.fine, (1.0, self.whole)))
+        return next((found for found in grids if found is not None), None)
+
+    def find_overlooked(self, lags: Lags) -> np.ndarray:
+        """Return whole lags where phi is not what its panels say, or not yet its limit beyond them."""
+        if lags.taper < np.inf:
+            return np.empty(0)
+        x = np.arange(self.whole.size, dtype=np.float64)
+        inside = x <= lags.reach
+        expected = np.full(x.size, lags.atom)
+        expected[inside] += lags.pieces(x[inside])
+        (at,) = np.nonzero(np.abs(self.whole - expected) > max(_SEEN, 100.0 * lags.noise))
+        return x[at]
+
+    def search_multiples(self, overlooked: np.ndarray, level: float) -> Witness | None:
+        """Look for a witness of points that lie multiples of the largest such value's lag apart."""
+        if not overlooked.size:
+            return None
+        lag = float(overlooked[np.argmax(np.abs(self.whole[overlooked.astype(int)]))])
+        return search_grid(self.phi(lag * np.arange(_MULTIPLES)), lag, level)
+
+
+def survey(phi: Function, scale: float) -> Survey:
+    """Evaluate phi at whole lags, and on grids in units of its scale."""
+    fine = tuple((h, phi(h * np.arange(_FINE))) for h in (scale * _SPACINGS).tolist())
+    return Survey(phi, phi(np.arange(WHOLE + 1.0)), fine)
+
+
+def find_clusters(lags: np.ndarray) -> np.ndarray:
+    """Return edges about runs of neighbouring whole lags, for panels that would overlook them."""
+    breaks = np.nonzero(np.diff(lags) > 1.0)[0]
+    starts, ends = lags[np.append(0, breaks + 1)], lags[np.append(breaks, lags.size - 1)]
+    return np.unique(np.concatenate([starts[:_CLUSTERS] - 1.0, ends[:_CLUSTERS] + 1.0]))
+
+
+def _cut_negligible(values: np.ndarray) -> np.ndarray:
+    last = int(np.max(np.nonzero(np.abs(values) > _NEGLIGIBLE)[0], initial=0))
+    return values[: max(64, min(2 * last, _LONGEST))]

@@ -249,7 +249,7 @@ def _parts(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> It
 
     def phi(lags: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray]:
         law = laws[head % len(laws)]
-        vectors = law.as_given(np.repeat(lags[:, None].astype(np.float64), law.ndim, axis=1))
+        vectors = law.restore_shape(np.repeat(lags[:, None].astype(np.float64), law.ndim, axis=1))
         band = mean_kernel_band(vectors, law, n_blocks=rope.n_blocks)
         return band.value, band.stderr
 

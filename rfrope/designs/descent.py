@@ -154,7 +154,7 @@ class Lags:
         self._left, self._right, weights = _run_of_lags(reach[0]) if len(reach) == 1 else _box_of_lags(reach)
         self.vectors = self._left[:, None] + self._right
         self.weights = weights / np.sum(weights)
-        self.target = np.asarray(kernel.phi(kernel.as_given(self.vectors)))
+        self.target = np.asarray(kernel.phi(kernel.restore_shape(self.vectors)))
 
     def waves(self, omega: np.ndarray) -> Waves:
         """Waves of frequencies ``(n, k)``."""

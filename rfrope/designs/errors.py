@@ -39,7 +39,7 @@ class Error(NamedTuple):
 def error(kernel: Kernel, omega: np.ndarray, max_lag: tuple[int, ...]) -> Error:
     """Error of the mean kernel over the whole lags up to `max_lag`, one of each pair +-lag."""
     lags, weights = lags_within(max_lag, _MOST_LAGS)
-    errors = np.abs(mean_kernel(omega, lags) - kernel.phi(kernel.as_given(lags)))
+    errors = np.abs(mean_kernel(omega, lags) - kernel.phi(kernel.restore_shape(lags)))
     largest = int(np.argmax(errors))
     rms = math.sqrt(float(weights @ (errors * errors)) / float(np.sum(weights)))
     return Error(rms, float(errors[largest]), tuple(int(number) for number in lags[largest]))

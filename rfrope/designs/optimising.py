@@ -16,7 +16,7 @@ from rfrope.designs.descent import NEGLIGIBLE, Lags, descend, search
 from rfrope.designs.errors import error, lags_within, lower_bound
 from rfrope.designs.sets import needs_table, quantile, strata_of_magnitude, stratified, transport, uniforms
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import as_kernel
+from rfrope.kernels.text import read_kernel
 from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope
 
@@ -102,7 +102,7 @@ def optimise(
     >>> bool(fit.source.error["sup"] < 0.003 < 0.01 < fit.source.extra["start"]["sup"])
     True
     """
-    made, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks, 1)
+    made, n_blocks = read_kernel(kernel), whole("n_blocks", n_blocks, 1)
     reach = check_fit(made, n_blocks, max_lag, norm)
     starts = usual_starts(made, n_blocks) if starts is None else whole("starts", starts, 1, _MOST_STARTS)
     bars.check(progress)
@@ -119,7 +119,7 @@ def optimise(
         extra={"max_lag": list(reach), "starts": starts, "start": start},
     )
     context = tuple(m + 1 for m in reach)
-    frequencies = array.placed(made.as_given(omega), xp, device, dtype)
+    frequencies = array.placed(made.restore_shape(omega), xp, device, dtype)
     return Rope(frequencies, context=context[0] if len(context) == 1 else context, source=source)
 
 
@@ -211,7 +211,7 @@ def _start(kernel: Kernel, n: int, number: int) -> np.ndarray:
     if number == 0:
         return quantile(kernel, n)
     if number % 2:
-        return _wrap(transport(kernel, uniforms(_KEY, 0, n, kernel.draws, number, 1))[0])
+        return _wrap(transport(kernel, uniforms(_KEY, 0, n, kernel.n_columns, number, 1))[0])
     if needs_table(kernel):  # a lattice is enough to begin with
         return _wrap(transport(kernel, strata_of_magnitude(kernel, _KEY, n, number, 1, moved=True))[0])
     return _wrap(transport(kernel, stratified(kernel, _KEY, n, number, 1))[0])
@@ -220,9 +220,9 @@ def _start(kernel: Kernel, n: int, number: int) -> np.ndarray:
 def _candidates(kernel: Kernel, count: int, stream: int, number: int) -> np.ndarray:
     """Places for blocks: half by the kernel's law, half anywhere."""
     half = count // 2
-    u = uniforms(_KEY, number * half, half, kernel.draws + kernel.ndim, stream, 1)[0]
-    anywhere = math.pi * (2.0 * u[:, kernel.draws :] - 1.0)
-    return np.concatenate([_wrap(transport(kernel, u[:, : kernel.draws])), anywhere])
+    u = uniforms(_KEY, number * half, half, kernel.n_columns + kernel.ndim, stream, 1)[0]
+    anywhere = math.pi * (2.0 * u[:, kernel.n_columns :] - 1.0)
+    return np.concatenate([_wrap(transport(kernel, u[:, : kernel.n_columns])), anywhere])
 
 
 def _wrap(omega: np.ndarray) -> np.ndarray:
@@ -240,7 +240,7 @@ def _alternate_signs(omega: np.ndarray) -> np.ndarray:
 def _minimise_largest(kernel: Kernel, max_lag: tuple[int, ...], fits: list[np.ndarray]) -> np.ndarray:
     """Frequencies of the least largest error that some fits lead to: all go a few steps, the best go on to the end."""
     lags, _ = lags_within(max_lag, _SUP_LAGS)
-    target = kernel.phi(kernel.as_given(lags))
+    target = kernel.phi(kernel.restore_shape(lags))
 
     def largest(omega: np.ndarray) -> float:
         return float(np.max(np.abs(_errors(omega, lags, target))))

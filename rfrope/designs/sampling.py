@@ -14,7 +14,7 @@ from rfrope._core.array import Array
 from rfrope.designs import sets
 from rfrope.designs.optimising import check_fit, check_range, fit
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import as_kernel
+from rfrope.kernels.text import read_kernel
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def sample(
             found.append(draw_sets(one, name, key, n_blocks, head, each, parallel.allowed()))
     joined = found[0] if len(found) == 1 else np.concatenate(found)
     if heads is None and not several:
-        joined = kernels[0].as_given(joined[0])
+        joined = kernels[0].restore_shape(joined[0])
     return array.placed(joined, xp, device, dtype)
 
 
@@ -204,7 +204,7 @@ def points(
     Parameters
     ----------
     kernel : Kernel or str
-        It says how many columns the cube has (`Kernel.draws`) and which of them carry a sign.
+        It says how many columns the cube has (`Kernel.n_columns`) and which of them carry a sign.
     n_blocks, rng, heads
         As in `sample`.
     design : {"iid", "stratified", "shifted", "sobol", "halton"}
@@ -212,7 +212,7 @@ def points(
 
     Returns
     -------
-    ndarray, float64, (n_blocks, kernel.draws), or (heads, n_blocks, kernel.draws)
+    ndarray, float64, (n_blocks, kernel.n_columns), or (heads, n_blocks, kernel.n_columns)
         ``kernel.transport(points(kernel, n, design=d, rng=seed))`` is ``sample(kernel, n, design=d, rng=seed)``.
 
     Raises
@@ -230,7 +230,7 @@ def points(
     >>> sorted((abs(2.0 * u - 1.0) * 8).astype(int)[:, 0].tolist())
     [0, 1, 2, 3, 4, 5, 6, 7]
     """
-    kernel, n_blocks = as_kernel(kernel), whole("n_blocks", n_blocks)
+    kernel, n_blocks = read_kernel(kernel), whole("n_blocks", n_blocks)
     choice("design", design, tuple(sets.POINTS))
     streams = 1 if heads is None else whole("heads", heads)
     _check_size(kernel, n_blocks, streams)
@@ -240,7 +240,7 @@ def points(
 
 def draw(kernel: Kernel, key: random.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
     """Draws start, ..., start + n_draws - 1 of some streams: ``(streams, n_draws, k)``."""
-    return sets.transport(kernel, sets.uniforms(key, start, n_draws, kernel.draws, stream, streams))
+    return sets.transport(kernel, sets.uniforms(key, start, n_draws, kernel.n_columns, stream, streams))
 
 
 def draw_sets(
@@ -261,7 +261,7 @@ def draw_sets(
 
 
 def _check_size(kernel: Kernel, n_blocks: int, heads: int) -> None:
-    held = 16.0 * (2 * kernel.draws + kernel.ndim) * n_blocks * heads
+    held = 16.0 * (2 * kernel.n_columns + kernel.ndim) * n_blocks * heads
     capacity.check(held, f"n_blocks={n_blocks} of {heads} sets on {kernel.ndim} axes", "n_blocks or heads")
 
 
@@ -290,7 +290,7 @@ def check_randomised(design: str, kernel: Kernel) -> str:
 
 def read_kernels(kernel: Any) -> tuple[Kernel, ...]:
     """Return one kernel, or one for each head."""
-    made = tuple(map(as_kernel, kernel)) if isinstance(kernel, list | tuple) else (as_kernel(kernel),)
+    made = tuple(map(read_kernel, kernel)) if isinstance(kernel, list | tuple) else (read_kernel(kernel),)
     if not made:
         raise ValueError("kernel is an empty sequence; expected one kernel for each head")
     if len({k.ndim for k in made}) > 1:

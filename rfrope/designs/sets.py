@@ -42,7 +42,7 @@ def uniforms(key: random.Key, start: int, n: int, columns: int, stream: int, str
 
 def iid(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
     """Independent points."""
-    return uniforms(key, 0, n, kernel.draws, stream, streams)
+    return uniforms(key, 0, n, kernel.n_columns, stream, streams)
 
 
 def stratified(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
@@ -53,7 +53,7 @@ def stratified(kernel: Kernel, key: random.Key, n: int, stream: int, streams: in
     """
     if needs_table(kernel):
         return strata_of_magnitude(kernel, key, n, stream, streams)
-    u = uniforms(key, 0, n, 3 * kernel.draws, stream, streams)
+    u = uniforms(key, 0, n, 3 * kernel.n_columns, stream, streams)
     jitter, order, sign = np.split(u, 3, axis=-1)
     cell = (_permutations(order) + jitter) / max(n, 1)
     return _inside(np.where(kernel.signed_columns, _mirror(cell, sign < 0.5), cell))
@@ -67,7 +67,7 @@ def shifted(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) 
     """
     if needs_table(kernel):
         return strata_of_magnitude(kernel, key, n, stream, streams, moved=True, shared=True)
-    columns = kernel.draws
+    columns = kernel.n_columns
     u = uniforms(key, 0, max(n, 1), columns + 2, stream, streams)
     points = (lattice(kernel, n) + u[:, :1, :columns]) % 1.0
     points = np.take_along_axis(points, np.argsort(u[:, :n, columns, None], axis=1), axis=1)
@@ -76,7 +76,7 @@ def shifted(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) 
 
 def needs_table(kernel: Kernel) -> bool:
     """Return True where abs(omega), in one axis, is no function of one column: its strata are runs of candidates."""
-    return kernel.ndim == 1 and kernel.draws > 1
+    return kernel.ndim == 1 and kernel.n_columns > 1
 
 
 def strata_of_magnitude(
@@ -89,7 +89,7 @@ def strata_of_magnitude(
     `moved` they are a lattice under one random shift. A block gets a stratum at random, and so any candidate with equal
     probability: its law is the kernel's, exactly, however many candidates there are.
     """
-    each, columns = max(1, min(_DRAWN, _MOST_DRAWN // max(n, 1))), kernel.draws
+    each, columns = max(1, min(_DRAWN, _MOST_DRAWN // max(n, 1))), kernel.n_columns
     count, found = n * each, np.empty((streams, n, columns))
     start = lattice(kernel, count) if moved else np.empty((0, columns))
     for part in _parts(streams, count * columns):
@@ -113,7 +113,7 @@ def strata_of_magnitude(
 def _squeeze_into_boxes(kernel: Kernel, u: np.ndarray) -> np.ndarray:
     """Squeeze each of n points into one of n equal boxes of the cube, or of the half that makes all cosines."""
     left, parts = u.shape[1], []
-    for columns in range(kernel.draws, 1, -1):
+    for columns in range(kernel.n_columns, 1, -1):
         most = int(left ** (1.0 / columns) + 1e-9)
         parts.append(next((m for m in range(most, 1, -1) if left % m == 0), 1))
         left //= parts[-1]
@@ -132,7 +132,7 @@ def sobol(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) ->
     """
     from scipy.stats import qmc
 
-    columns, digits = kernel.draws, max(n - 1, 0).bit_length()
+    columns, digits = kernel.n_columns, max(n - 1, 0).bit_length()
     u = uniforms(key, 0, max(n, digits + 1), columns + 1, stream, streams)
     points = np.zeros((n, columns), dtype=np.uint64)
     if columns:
@@ -155,7 +155,7 @@ def halton(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -
     """
     from scipy.stats import qmc
 
-    columns = kernel.draws
+    columns = kernel.n_columns
     cube = np.empty((streams, n, columns))
     sequence = qmc.Halton(max(columns, 1), scramble=False)
     points = sequence.random(n) if n else np.empty((0, columns))
@@ -181,7 +181,7 @@ POINTS = {"iid": iid, "stratified": stratified, "shifted": shifted, "sobol": sob
 def transport(kernel: Kernel, points: np.ndarray, n_threads: int = 1) -> np.ndarray:
     """Frequencies ``(..., k)`` from points ``(..., draws)``, in parts, which threads share."""
     count = math.prod(points.shape[:-1])
-    if count <= _ROWS or not kernel.draws:
+    if count <= _ROWS or not kernel.n_columns:
         return np.reshape(kernel.transport(points), (*points.shape[:-1], kernel.ndim))
     rows = points.reshape(count, -1)
     found = _transport_parts(kernel, 1, count, lambda _, part: rows[part], n_threads)
@@ -190,11 +190,11 @@ def transport(kernel: Kernel, points: np.ndarray, n_threads: int = 1) -> np.ndar
 
 def independent(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int, n_threads: int) -> np.ndarray:
     """Frequencies of the points of `iid`; of many, nothing is held but the frequencies and some points at a time."""
-    if n <= _ROWS or not kernel.draws:
+    if n <= _ROWS or not kernel.n_columns:
         return transport(kernel, iid(kernel, key, n, stream, streams), n_threads)
 
     def points(number: int, part: slice) -> np.ndarray:
-        return uniforms(key, part.start, part.stop - part.start, kernel.draws, stream + number, 1)[0]
+        return uniforms(key, part.start, part.stop - part.start, kernel.n_columns, stream + number, 1)[0]
 
     return _transport_parts(kernel, streams, n, points, n_threads)
 
@@ -231,10 +231,10 @@ def orthogonal(kernel: Kernel, key: random.Key, n: int, stream: int, streams: in
     """
     k, isotropy = kernel.ndim, checked_isotropy(kernel)
     groups = -(-n // k)
-    u = uniforms(key, 0, groups * k, kernel.draws + k, stream, streams)
-    drawn = transport(kernel, u[:, :n, : kernel.draws])
+    u = uniforms(key, 0, groups * k, kernel.n_columns + k, stream, streams)
+    drawn = transport(kernel, u[:, :n, : kernel.n_columns])
     radius = np.linalg.norm(np.linalg.solve(isotropy, drawn[..., None])[..., 0], axis=-1)
-    q, r = np.linalg.qr(quantiles.normal_quantile(u[..., kernel.draws :]).reshape(streams, groups, k, k))
+    q, r = np.linalg.qr(quantiles.normal_quantile(u[..., kernel.n_columns :]).reshape(streams, groups, k, k))
     q = q * np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0.0, -1.0, 1.0)[..., None, :]
     directions = q.reshape(streams, groups * k, k)[:, :n]
     return (radius[..., None] * directions) @ isotropy.T
@@ -274,7 +274,7 @@ def balanced(
     found = np.empty((streams, n, kernel.ndim))
     for head in range(streams):
         points = shifted(kernel, key, n * each, stream + head, 1)
-        u = uniforms(key, 0, max(n, 1), kernel.draws + 5, stream + head, 1)[0]  # the last two are not `shifted`'s
+        u = uniforms(key, 0, max(n, 1), kernel.n_columns + 5, stream + head, 1)[0]  # the last two are not `shifted`'s
         omega = transport(kernel, points)[0]
         members = _partition(omega, each, reach)[int(each * u[0, -1])]
         found[head] = omega[members[np.argsort(u[:n, -2])]]
@@ -339,7 +339,7 @@ def lattice(kernel: Kernel, n: int) -> np.ndarray:
     Column j after the first has the steps ``g**-j`` with ``g**draws = g + 1``: the golden section for two columns, and
     its generalisation (Roberts's R sequence) for more. The equally spaced column is the first that carries a sign.
     """
-    columns = kernel.draws
+    columns = kernel.n_columns
     g = 1.5
     for _ in range(64):
         g = (1.0 + g) ** (1.0 / max(columns, 2))

@@ -16,7 +16,7 @@ from rfrope._core.array import Array
 from rfrope._core.blocks import Content
 from rfrope._core.texts import Result
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import as_kernel
+from rfrope.kernels.text import read_kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,10 +300,10 @@ def recentred_kernel(lags: Array, offset: Array, kernel: Kernel | str) -> Array:
     >>> recentred_kernel([0, -2, -4, -6], -4, "gaussian(scale=2)").round(4)
     array([0.1353, 0.6065, 1.    , 0.6065])
     """
-    kernel = as_kernel(kernel)
+    kernel = read_kernel(kernel)
     xp, device = array.shared({"lags": lags, "offset": offset})
     lags, offset = (
-        kernel.as_given(angles.checked_lags(value, kernel.ndim, xp, device, name, kernel))
+        kernel.restore_shape(angles.checked_lags(value, kernel.ndim, xp, device, name, kernel))
         for value, name in ((lags, "lags"), (offset, "offset"))
     )
     shape = array.broadcast_shapes({"lags": lags.shape, "offset": offset.shape})

@@ -1,51 +1,57 @@
-"""What a kernel is.
+"""Kernels, and what their operations return: products, rescaled and warped kernels.
 
-A kernel is a transport map: `Kernel.transport` sends `Kernel.draws` columns of the unit cube to a frequency, so that
-every design of sampling is only another set of points, and algebra closes. Its ``phi`` is the expected cosine,
+A kernel is a transport map: `Kernel.transport` sends `Kernel.n_columns` columns of the unit cube to a frequency, so
+that every design of sampling is only another set of points, and algebra closes. Its ``phi`` is the expected cosine,
 ``Phi(lag) = E cos(lag . omega)``. The two share no code: their agreement is evidence.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from rfrope._core import angles, array, elementwise
-from rfrope._core.arguments import LARGEST
+from rfrope._core.arguments import LARGEST, show
 from rfrope._core.array import Array
-from rfrope.kernels.falls import Falls, from_phi
+from rfrope.kernels import deficits, parameters
+from rfrope.kernels.deficits import Deficits
 from rfrope.kernels.law import Law
+from rfrope.kernels.parameters import Lengths
 
+Formula = Callable[[Array, ModuleType], Array]
 Atoms = tuple[np.ndarray, np.ndarray]  # frequencies (n, k) and their probabilities (n,)
 
 _HELD = 128.0  # bytes that formulas hold for each number of their argument, about: 25 to 150
-_LAW = {"_law", "_unit_law"}
-_PHI = {"phi", "_phi", "_radial_phi", "_near_phi"}
-_TRANSPORT = {"transport", "draws", "_frequencies", "drawn", "_transport", "_unit_transport", "_mapped"}
+_MOST_ATOMS = 2**12  # atoms of a factor, in the density of a product
+_LAW = {"_law", "_component", "_radius"}
+_PHI = {"phi", "_phi", "_far_phi", "_near_phi"}
+_TRANSPORT = {"transport", "n_columns", "transport_points", "_transport", "_unit_transport"}
 
 
 class Kernel(ABC):
     """A shift-invariant positive definite kernel Phi with Phi(0) = 1, and the law of frequencies behind it.
 
-    A family is a frozen dataclass of its parameters and `ndim`, the number k of position axes, with `draws` and three
-    formulas: ``_phi(lags, xp)`` and ``_density(omega, xp)`` on arrays ``(..., k)`` of any library, and
-    ``_transport(u)`` from NumPy arrays ``(..., draws)`` to ``(..., k)``, whose law must be centrally symmetric.
-    ``_law()`` may state the transport as data, for compiled loops.
+    A family is a frozen dataclass of its parameters and `ndim`, the number k of position axes. It must state
+    ``_phi(lags, xp)`` on arrays ``(..., k)`` of any library. To be sampled it needs `n_columns` and ``_transport(u)``
+    from NumPy arrays ``(..., n_columns)`` to ``(..., k)``, whose law must be centrally symmetric. It may state a
+    ``_density(omega, xp)``, and by ``_law()`` the transport as data, for compiled loops.
     """
 
     name: ClassVar[str]
     ndim: int
-    is_one: ClassVar[bool] = False  # whether Phi = 1, so that it may be left out of products
+    is_one: ClassVar[bool] = False  # Phi = 1: it may be left out of products
 
     @property
-    @abstractmethod
-    def draws(self) -> int:
-        """How many uniforms make one frequency."""
+    def n_columns(self) -> int:
+        """Number of uniforms that make one frequency; one for each axis unless a family says otherwise."""
+        return self.ndim
 
     @property
     def signed_columns(self) -> tuple[bool, ...]:
@@ -54,7 +60,7 @@ class Kernel(ABC):
         Designs spread the other half of such a column, the magnitude, evenly. None do for a law of which no such
         columns are known. Unless a family says otherwise: the last ndim columns.
         """
-        return tuple(j >= self.draws - self.ndim for j in range(self.draws))
+        return tuple(j >= self.n_columns - self.ndim for j in range(self.n_columns))
 
     def __call__(self, lags: Array) -> Array:
         """``kernel(lags)`` is ``kernel.phi(lags)``."""
@@ -67,7 +73,7 @@ class Kernel(ABC):
         Parameters
         ----------
         lags : array_like, in units of position
-            Lags: any shape for ndim = 1, ``(..., ndim)`` otherwise.
+            Any shape for ndim = 1, ``(..., ndim)`` otherwise.
 
         Returns
         -------
@@ -76,26 +82,19 @@ class Kernel(ABC):
 
         Raises
         ------
-        ValueError
-            If the last axis of `lags` is not `ndim` long (for ndim > 1).
-        TypeError
-            If `lags` does not hold real numbers.
+        ValueError, TypeError
+            If the last axis of `lags` is not `ndim` long (for ndim > 1), or they are not real numbers.
         """
-        lags, xp = self.as_vectors(lags, "lags")
-        return self.phi_of_vectors(lags, xp)
+        return self._evaluate(self._phi, lags, "lags")
 
     def phi_of_vectors(self, lags: Array, xp: ModuleType) -> Array:
         """Return Phi at lags ``(..., ndim)`` that are read already."""
-        array.check_memory(_HELD, lags.shape, lags, "lags")
-        with np.errstate(over="ignore", under="ignore"):  # a lag may be large enough for its square to overflow
-            return _as_ufuncs_do(self._phi(lags, xp))
+        return _evaluate_vectors(self._phi, lags, xp, "lags")
 
     @array.on_device_of_arrays
     def phi2(self, lags: Array) -> Array:
         """Second harmonic ``Phi_2(lag) = E cos(2 lag . omega) = Phi(2 lag)``; see `phi`."""
-        lags, xp = self.as_vectors(lags, "lags")
-        with np.errstate(over="ignore", under="ignore"):
-            return _as_ufuncs_do(self._phi(2.0 * lags, xp))
+        return self._evaluate(lambda vectors, xp: self._phi(2.0 * vectors, xp), lags, "lags")
 
     @array.on_device_of_arrays
     def density(self, omega: Array) -> Array:
@@ -113,18 +112,14 @@ class Kernel(ABC):
 
         Raises
         ------
-        ValueError
-            If the law has no density, or none in closed form, or the last axis of `omega` is not `ndim` long.
-        TypeError
-            If `omega` does not hold real numbers.
+        ValueError, TypeError
+            If the law has no density in closed form, and for `omega` as `phi` does for lags.
         """
-        omega, xp = self.as_vectors(omega, "omega")
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            return _as_ufuncs_do(self._density(omega, xp))
+        return self._evaluate(self._density, omega, "omega")
 
     @array.on_device_of_arrays
     def transport(self, u: Array) -> Array:
-        """Frequencies from points of the unit cube; for ndim = 1 and draws = 1 the quantile function.
+        """Frequencies from points of the unit cube; for ndim = 1 and n_columns = 1 the quantile function.
 
         Evaluated by NumPy and SciPy on the host for every library, so that equal points give equal bits: points on a
         device are copied to the host, which waits for them, and frequencies back.
@@ -132,8 +127,8 @@ class Kernel(ABC):
         Parameters
         ----------
         u : array_like, in (0, 1)
-            ``(..., draws)``. With draws = 1 an array whose last axis is not 1 is taken element by element; a last
-            axis of 1 is dropped.
+            ``(..., n_columns)``. With n_columns = 1 an array whose last axis is not 1 is taken element by element; a
+            last axis of 1 is dropped.
 
         Returns
         -------
@@ -143,39 +138,33 @@ class Kernel(ABC):
         Raises
         ------
         ValueError
-            If the last axis of `u` is not `draws` long or a value lies outside (0, 1).
+            If the last axis of `u` is not `n_columns` long, or a value lies outside (0, 1).
         """
         xp = array.namespace(u=u)
         u = array.as_widest(array.numbers(u, xp, name="u"), xp)
         array.check_memory(_HELD, u.shape, u, "u")
-        if self.draws == 1 and (u.ndim == 0 or u.shape[-1] != 1):
+        if self.n_columns == 1 and (u.ndim == 0 or u.shape[-1] != 1):
             u = u[..., None]
-        if u.ndim == 0 or u.shape[-1] != self.draws:
+        if u.ndim == 0 or u.shape[-1] != self.n_columns:
             raise ValueError(
-                f"u has shape {tuple(u.shape)}; expected (..., {self.draws}): {self!r} takes {self.draws} draws"
+                f"u has shape {tuple(u.shape)}; expected (..., {self.n_columns}): {self!r} takes {self.n_columns} draws"
             )
         if array.on_host(u) and not bool(xp.all((u > 0.0) & (u < 1.0))):
             raise ValueError("u holds values outside (0, 1); expected points inside the unit cube")
-        return self.as_given(elementwise.map_on_host(self._frequencies, u, xp, "u", last_axis=self.ndim))
+        return self.restore_shape(elementwise.map_on_host(self.transport_points, u, xp, "u", last_axis=self.ndim))
 
     def rescale(self, scale: float | Sequence[float]) -> Kernel:
         """Stretch to ``Phi(lag / scale)``: frequencies divided by `scale`, a number or one for each axis."""
-        from rfrope.kernels.algebra import Rescaled  # algebra is itself made of kernels
-
         return Rescaled(self, scale)  # type: ignore[arg-type]
 
     def warp(self, matrix: Any) -> Kernel:
         """Warp to ``Phi(M lag)``: frequencies ``M^T omega``, for an invertible (ndim, ndim) matrix M."""
-        from rfrope.kernels.algebra import Warped
-
         return Warped(self, matrix)
 
     def __mul__(self, other: object) -> Kernel:
         """Product of kernels: independent frequencies add. Constants drop out, and products of products are flat."""
-        from rfrope.kernels.algebra import Product, check_same_axes
-
         if isinstance(other, Kernel):
-            check_same_axes((self, other))
+            check_kernels((self, other))
             return other if self.is_one else self if other.is_one else Product((self, other))
         raise TypeError(
             f"a kernel times {type(other).__name__} is not a kernel: Phi(0) must stay 1; expected another kernel; use "
@@ -192,22 +181,15 @@ class Kernel(ABC):
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         """Phi at lags ``(..., k)``."""
 
-    def falls(self, lags: Array, xp: ModuleType) -> Falls:
-        """Return ``E (1 - cos u)`` and ``E (1 - cos u)^2`` at lags ``(..., k)``, with their digits at small lags.
+    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+        return deficits.subtract_phi(self._phi(lags, xp), self._phi(2.0 * lags, xp))
 
-        Small lags of a kernel that states nothing but Phi have the digits of ``1 - Phi``.
-        """
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            stated = self._owner({"_falls"}) <= self._owner(_PHI)
-            return self._falls(lags, xp) if stated else Kernel._falls(self, lags, xp)
-
-    def _falls(self, lags: Array, xp: ModuleType) -> Falls:
-        """As `falls`."""
-        return from_phi(self._phi(lags, xp), self._phi(2.0 * lags, xp))
-
-    @abstractmethod
     def _transport(self, u: np.ndarray) -> np.ndarray:
-        """Frequencies ``(..., k)`` from points of the cube ``(..., draws)``."""
+        """Frequencies ``(..., k)`` from points of the cube ``(..., n_columns)``."""
+        raise ValueError(
+            f"{self!r} states no transport, so it cannot be sampled; expected a _transport method, or "
+            "rfrope.bochner.from_function(kernel.phi), which finds the law"
+        )
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         raise ValueError(f"{self!r} has no density in closed form; sample it, or estimate the density from draws")
@@ -224,6 +206,15 @@ class Kernel(ABC):
         """State the transport as data, if it is simple enough: compiled loops then need not call it."""
         return None
 
+    def deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+        """Return ``E (1 - cos u)`` and ``E (1 - cos u)^2`` at lags ``(..., k)``, with their digits at small lags.
+
+        Small lags of a kernel that states nothing but Phi have the digits of ``1 - Phi``.
+        """
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            stated = self._owner({"_deficits"}) <= self._owner(_PHI)
+            return self._deficits(lags, xp) if stated else Kernel._deficits(self, lags, xp)
+
     def stated_law(self) -> Law | None:
         """Law that stands for the transport; None where there is none, or where a subclass changed only the other."""
         return self._law() if self._owner(_LAW) <= self._owner(_TRANSPORT) else None
@@ -232,27 +223,191 @@ class Kernel(ABC):
         """Place of the class that says one of these last, in the order of inheritance."""
         return next(place for place, owner in enumerate(type(self).__mro__) if not names.isdisjoint(vars(owner)))
 
-    def _frequencies(self, u: np.ndarray) -> np.ndarray:
-        return self.drawn(np.asarray(u, dtype=np.float64))
-
-    def drawn(self, u: np.ndarray) -> np.ndarray:
-        """Vectors of frequencies ``(..., k)`` from points ``(..., draws)`` of NumPy, cut so that sums stay finite."""
+    def transport_points(self, u: np.ndarray) -> np.ndarray:
+        """Vectors of frequencies ``(..., k)`` from points ``(..., n_columns)`` of NumPy, cut at 2**500."""
         with np.errstate(over="ignore"):
-            return np.clip(self._transport(u), -LARGEST, LARGEST)
+            return np.clip(self._transport(np.asarray(u, dtype=np.float64)), -LARGEST, LARGEST)
 
-    def as_given(self, vectors: Array) -> Array:
+    def restore_shape(self, vectors: Array) -> Array:
         """Lags or frequencies ``(..., ndim)`` in the shape that users give and get: ``(...)`` for ndim = 1."""
         return angles.as_given(vectors, self.ndim)
 
-    def as_vectors(self, value: Array, name: str) -> tuple[Array, ModuleType]:
-        """Check lags or frequencies and give them their last axis of length ndim."""
+    def _evaluate(self, formula: Formula, value: Array, name: str) -> Array:
+        """Evaluate a formula at lags or frequencies in their user's shape."""
         xp = array.namespace(**{name: value})
         value = array.as_widest(array.numbers(value, xp, name=name), xp)
         vectors = angles.as_vectors_of(self, value, self.ndim, name)
-        array.check_memory(_HELD, vectors.shape, vectors, name)
-        return vectors, xp
+        return _evaluate_vectors(formula, vectors, xp, name)
 
 
-def _as_ufuncs_do(value: Array) -> Array:
-    """Return a number of NumPy for an array of NumPy without axes, as its ufuncs do; anything else as it came."""
-    return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
+def _evaluate_vectors(formula: Formula, vectors: Array, xp: ModuleType, name: str) -> Array:
+    array.check_memory(_HELD, vectors.shape, vectors, name)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # squares of large lags overflow
+        found = formula(vectors, xp)
+    return found[()] if isinstance(found, np.ndarray) and not found.ndim else found  # as NumPy's ufuncs do
+
+
+# -- what its operations return ----------------------------------------------------------------------------------------
+
+
+def check_kernels(kernels: Any, *, same_axes: bool = True) -> None:
+    """Refuse what is not a tuple of kernels, or not of one number of axes."""
+    if not isinstance(kernels, tuple) or not kernels or not all(isinstance(k, Kernel) for k in kernels):
+        raise TypeError(f"kernels is {show(kernels)}; expected one or more kernels")
+    if same_axes and len({k.ndim for k in kernels}) > 1:
+        raise ValueError(f"kernels have {[k.ndim for k in kernels]} axes; expected one ndim for all")
+
+
+@dataclass(frozen=True, repr=False)
+class Product(Kernel):
+    """Phi = product of the factors' Phi; omega = sum of independent frequencies."""
+
+    name: ClassVar[str] = "product"
+    factors: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        check_kernels(self.factors)
+        flat = [f for k in self.factors for f in (k.factors if isinstance(k, Product) else (k,))]
+        object.__setattr__(self, "factors", tuple(flat))
+
+    ndim = property(lambda self: self.factors[0].ndim)
+    n_columns = property(lambda self: sum(f.n_columns for f in self.factors))
+    signed_columns = property(lambda self: join_signed(self.factors))
+
+    def _phi(self, lags: Array, xp: ModuleType) -> Array:
+        return math.prod((f._phi(lags, xp) for f in self.factors), start=1.0)
+
+    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+        return deficits.add_independent(f.deficits(lags, xp) for f in self.factors)
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        """Sum of shifted densities, where all factors but one are of atoms."""
+        smooth, places, weights = [], np.zeros((1, self.ndim)), np.ones(1)
+        for factor in self.factors:
+            atoms = factor._atoms() if len(weights) <= _MOST_ATOMS else None
+            if atoms is None:
+                smooth.append(factor)
+            else:
+                places = (places[:, None] + atoms[0]).reshape(-1, self.ndim)
+                weights = np.multiply.outer(weights, atoms[1]).reshape(-1)
+        if len(smooth) != 1:
+            return super()._density(omega, xp)
+        terms = zip(weights.tolist(), places.tolist(), strict=True)
+        return sum(w * smooth[0]._density(omega - parameters.spread(tuple(p), omega, xp), xp) for w, p in terms)
+
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        return np.sum(transport_parts(self.factors, u), axis=0)
+
+    def isotropy(self) -> np.ndarray | None:
+        """As `Kernel.isotropy`."""
+        return parameters.common_shape([k.isotropy() for k in self.factors if not k.is_one], self.ndim)
+
+    def __repr__(self) -> str:
+        return " * ".join(map(repr, self.factors))
+
+
+@dataclass(frozen=True, repr=False)
+class _Mapped(Kernel):
+    """A kernel whose frequencies are those of another, mapped by a linear map."""
+
+    kernel: Kernel
+
+    ndim = property(lambda self: self.kernel.ndim)
+    n_columns = property(lambda self: self.kernel.n_columns)
+    signed_columns = property(lambda self: self.kernel.signed_columns)
+
+    def _phi(self, lags: Array, xp: ModuleType) -> Array:
+        return self.kernel._phi(self._map_lags(lags, xp), xp)
+
+    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+        return self.kernel.deficits(self._map_lags(lags, xp), xp)
+
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        return self._map_frequencies(self.kernel.transport_points(u))
+
+    def _atoms(self) -> Atoms | None:
+        atoms = self.kernel._atoms()
+        return atoms and (self._map_frequencies(atoms[0]), atoms[1])
+
+    def isotropy(self) -> np.ndarray | None:
+        """As `Kernel.isotropy`."""
+        inside = self.kernel.isotropy()
+        return None if inside is None else self._map_frequencies(inside.T).T
+
+    @abstractmethod
+    def _map_lags(self, lags: Array, xp: ModuleType) -> Array:
+        """Lags of the kernel inside."""
+
+    @abstractmethod
+    def _map_frequencies(self, omega: np.ndarray) -> np.ndarray:
+        """Frequencies under the map."""
+
+
+@dataclass(frozen=True, repr=False)
+class Rescaled(_Mapped):
+    """Phi(lag / scale); omega / scale."""
+
+    name: ClassVar[str] = "rescaled"
+    scale: Lengths
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", parameters.per_axis("scale", self.scale, self.ndim))
+
+    def _map_lags(self, lags: Array, xp: ModuleType) -> Array:
+        return lags / parameters.spread(self.scale, lags, xp)
+
+    def _map_frequencies(self, omega: np.ndarray) -> np.ndarray:
+        return omega / np.asarray(self.scale)
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        return parameters.volume(self.scale, self.ndim) * self.kernel._density(
+            omega * parameters.spread(self.scale, omega, xp), xp
+        )
+
+    def _law(self) -> Law | None:
+        law = self.kernel.stated_law()
+        return law and law.scaled(self.scale)
+
+    def __repr__(self) -> str:
+        return f"({self.kernel!r}).rescale({self.scale!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class Warped(_Mapped):
+    """Phi(M lag); M^T omega."""
+
+    name: ClassVar[str] = "warped"
+    matrix: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        matrix = parameters.square_matrix("matrix", self.matrix, self.ndim)
+        object.__setattr__(self, "matrix", tuple(map(tuple, matrix.tolist())))
+
+    def _map_lags(self, lags: Array, xp: ModuleType) -> Array:
+        return parameters.multiply(lags, np.asarray(self.matrix).T, xp)
+
+    def _map_frequencies(self, omega: np.ndarray) -> np.ndarray:
+        matrix = np.asarray(self.matrix)
+        exponent = math.frexp(np.max(np.abs(matrix)))[1]
+        size = 2.0 ** min(max(0, exponent), 1023)  # sums of the largest frequencies stay finite
+        return (omega @ (matrix / size)) * size
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        inverse = np.linalg.inv(np.asarray(self.matrix))
+        return abs(float(np.linalg.det(inverse))) * self.kernel._density(parameters.multiply(omega, inverse, xp), xp)
+
+    def __repr__(self) -> str:
+        return f"({self.kernel!r}).warp({[list(row) for row in self.matrix]!r})"
+
+
+def join_signed(kernels: Iterable[Kernel]) -> tuple[bool, ...]:
+    """Return the signed columns of kernels side by side; none where a kernel has none, whose part would stay."""
+    columns = [k.signed_columns for k in kernels]
+    known = all(map(any, columns))
+    return tuple(signed and known for each in columns for signed in each)
+
+
+def transport_parts(kernels: Sequence[Kernel], u: np.ndarray) -> list[np.ndarray]:
+    """Return the frequencies of kernels whose columns lie side by side."""
+    parts = parameters.split(u, [k.n_columns for k in kernels])
+    return [k.transport_points(part) for k, part in zip(kernels, parts, strict=True)]

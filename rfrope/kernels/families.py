@@ -1,209 +1,84 @@
 """Isotropic kernel families: parameters, Phi, the law of the frequencies, and how they are drawn.
 
 ``scale`` is a length in units of position, one number or one for each axis; frequencies are radians per unit of
-position. ``t`` below is the lag in units of the scale, ``w`` the frequency times the scale.
+position. ``t`` below is the lag in units of the scale, ``w`` the frequency times the scale, z standard normal.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass
 from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
-from rfrope._core import array, quantiles, special
+from rfrope._core import quantiles, special
 from rfrope._core.array import Array
-from rfrope.kernels import falls
-from rfrope.kernels.base import Kernel
-from rfrope.kernels.falls import Falls
+from rfrope.kernels import deficits
+from rfrope.kernels.deficits import Deficits
+from rfrope.kernels.isotropic import Isotropic, NormalScale
 from rfrope.kernels.law import Law, Quantile
-from rfrope.kernels.parameters import (
-    along_axes,
-    check_ndim,
-    length,
-    near_and_far,
-    per_axis,
-    positive,
-    radius,
-    shape,
-    volume,
-)
-
-_DISTANT = 1e150  # in units of the scale: its square is finite
+from rfrope.kernels.parameters import length, radial, shape, square
+from rfrope.kernels.registry import family
 
 
-class _Isotropic(Kernel):
-    """A law of ``w = scale * omega`` that is spherically symmetric."""
-
-    scale: float | tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ndim", check_ndim(self.ndim))
-        object.__setattr__(self, "scale", per_axis("scale", self.scale, self.ndim))
-
-    def _phi(self, delta: Array, xp: ModuleType) -> Array:
-        scaled = delta / along_axes(self.scale, delta, xp)
-        near, square, t = near_and_far(scaled, self._near_bound, xp)
-        if isinstance(near, np.bool):
-            return self._near_phi(square, xp) if near else self._radial_phi(t, xp)
-        return xp.where(near, self._near_phi(square, xp), self._radial_phi(t, xp))
-
-    def _distance(self, delta: Array, bound: float, xp: ModuleType) -> tuple[Array, Array]:
-        """Lengths in units of the scale and their squares, which up to a bound have derivatives at 0."""
-        scaled = delta / along_axes(self.scale, delta, xp)
-        if isinstance(scaled, np.ndarray):  # without what gradients need
-            length = radius(scaled, xp)
-            return length, np.square(np.minimum(length, _DISTANT))
-        near, square, t = near_and_far(scaled, bound, xp)
-        t = array.clip(t, 0.0, min(_DISTANT, 0.5 * float(xp.finfo(t.dtype).max) ** 0.5), xp)
-        return radius(scaled, xp), xp.where(near, square, t * t)
-
-    def _transport(self, u: np.ndarray) -> np.ndarray:
-        return self._unit_transport(u) / np.asarray(self.scale)
-
-    def isotropy(self) -> np.ndarray | None:
-        return np.diag(1.0 / np.broadcast_to(self.scale, self.ndim))
-
-    @abstractmethod
-    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
-        """Phi at distance t."""
-
-    @property
-    def _near_bound(self) -> float:
-        """Squares of distances up to which `_near_phi` holds; 0 for families that have a kink at 0."""
-        return 0.0
-
-    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
-        """Phi by the square of a small distance, smooth at 0. A kink is flat there: the mean of its two sides."""
-        return xp.ones_like(square)
-
-    @abstractmethod
-    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
-        """Transport of w."""
-
-
-class _Stated(_Isotropic):
-    """An isotropic family whose draws, transport and law for compiled loops are one statement: normal w, and radius."""
-
-    @property
-    def draws(self) -> int:
-        """One for each axis, and one for a radius that they share."""
-        return self.ndim + (self._unit_law()[1] is not None)
-
-    def _density(self, omega: Array, xp: ModuleType) -> Array:
-        near, square, w = near_and_far(omega * along_axes(self.scale, omega, xp), self._near_density_bound, xp)
-        density = xp.where(near, self._near_density(square, xp), self._radial_density(w, xp))
-        size = volume(self.scale, self.ndim)
-        if size > 0.0:
-            return size * density
-        return xp.where(xp.isinf(density), density, size * density)  # a pole stays one, though the volume rounds to 0
-
-    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
-        (quantile, parameters), shared = self._unit_law()
-        if shared is None:
-            return quantile(*parameters, u)
-        return shared[0](*shared[1], u[..., :1]) * quantile(*parameters, u[..., 1:])
-
-    def _law(self) -> Law | None:
-        component, shared = self._unit_law()
-        return Law(component, (1.0,) * self.ndim, shared).scaled(self.scale)
-
-    def _unit_law(self) -> tuple[Quantile, Quantile | None]:
-        """Component and shared radius of the law of w, as `Law` has them."""
-        line = self._line() if self.ndim == 1 else None
-        return ((quantiles.normal_quantile, ()), self._shared_radius()) if line is None else (line, None)
-
-    def _line(self) -> Quantile | None:
-        """Quantile function of w in one axis, if it has one of its own."""
-        return None
-
-    @abstractmethod
-    def _shared_radius(self) -> Quantile | None:
-        """Quantile function of the number that multiplies all axes of a normal w, if there is one."""
-
-    @abstractmethod
-    def _radial_density(self, w: Array, xp: ModuleType) -> Array:
-        """Density of w at distance w."""
-
-    @property
-    def _near_density_bound(self) -> float:
-        """As `_near_bound`, for the density."""
-        return 0.0
-
-    def _near_density(self, square: Array, xp: ModuleType) -> Array:
-        """As `_near_phi`, for the density."""
-        return self._radial_density(xp.zeros_like(square), xp)
-
-
+@family("exp(-r^2/(2 s^2))", "normal, standard deviation 1/s", "gaussian(scale=32.0)", "rbf", "squared_exponential")
 @dataclass(frozen=True, repr=False)
-class Gaussian(_Stated):
+class Gaussian(NormalScale):
     """Gaussian kernel: ``Phi = exp(-t^2/2)``; w is standard normal."""
 
     name: ClassVar[str] = "gaussian"
     scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
-    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
-        return xp.exp(-0.5 * t * t)
+    def _phi(self, lags: Array, xp: ModuleType) -> Array:
+        return xp.exp(-0.5 * self._square(lags, xp))
 
-    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
-        return xp.exp(-0.5 * square)
+    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+        return deficits.gaussian(self._square(lags, xp), xp)
 
-    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
-        return falls.of_gaussian(self._distance(delta, 1.0, xp)[1], xp)
-
-    def _radial_density(self, w: Array, xp: ModuleType) -> Array:
-        return self._near_density(w * w, xp)
-
-    def _near_density(self, square: Array, xp: ModuleType) -> Array:
-        return (2.0 * math.pi) ** (-0.5 * self.ndim) * xp.exp(-0.5 * square)
-
-    _near_bound = _near_density_bound = 1.0
-
-    def _shared_radius(self) -> Quantile | None:
-        return None
+    def _unit_density(self, w: Array, xp: ModuleType) -> Array:
+        return (2.0 * math.pi) ** (-0.5 * self.ndim) * xp.exp(-0.5 * square(w, xp))
 
 
+@family("1/(1 + r^2/s^2)", "Laplace, scale 1/s (k = 1); sqrt(2E) z/s, E ~ Exp(1) (k > 1)", "cauchy(scale=24.0)")
 @dataclass(frozen=True, repr=False)
-class Cauchy(_Stated):
+class Cauchy(NormalScale):
     """Cauchy kernel: ``Phi = 1/(1 + t^2)``; w is Laplace in one axis, ``sqrt(2E) z`` with E exponential in more."""
 
     name: ClassVar[str] = "cauchy"
     scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
-    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
-        return 1.0 / (1.0 + t * t)
+    def _phi(self, lags: Array, xp: ModuleType) -> Array:
+        return 1.0 / (1.0 + self._square(lags, xp))
 
-    _near_bound = 1.0
+    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+        deficit = -xp.expm1(-xp.log1p(self._square(lags, xp)))
+        return deficit, 6.0 * deficit * deficit / (1.0 + 3.0 * deficit)
 
-    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
-        return 1.0 / (1.0 + square)
+    def _unit_density(self, w: Array, xp: ModuleType) -> Array:
+        return 0.5 ** (0.5 * self.ndim) * _normal_gamma_density(1.0, math.sqrt(0.5) * w, xp)
 
-    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
-        square = self._distance(delta, 1.0, xp)[1]
-        fall = square / (1.0 + square)
-        return fall, fall * (6.0 * (square / (1.0 + 4.0 * square)))
+    def _component(self) -> Quantile:
+        return (quantiles.laplace_quantile, ()) if self.ndim == 1 else super()._component()
 
-    def _radial_density(self, w: Array, xp: ModuleType) -> Array:
-        return 0.5 ** (0.5 * self.ndim) * _normal_gamma_density(1.0, self.ndim, math.sqrt(0.5) * w, xp)
-
-    def _line(self) -> Quantile | None:
-        return quantiles.laplace_quantile, ()
-
-    def _shared_radius(self) -> Quantile | None:
-        return _root_exponential, ()
+    def _radius(self) -> Quantile | None:
+        return (_root_exponential, ()) if self.ndim > 1 else None
 
 
 def _root_exponential(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
     return np.sqrt(2.0 * quantiles.exponential_quantile(u, upper=upper))
 
 
+@family(
+    "2^(1-nu)/Gamma(nu) t^nu K_nu(t), t = sqrt(2 nu) r/s",
+    "multivariate Student t, 2 nu degrees of freedom, over s",
+    "matern(nu=1.5, scale=16.0)",
+)
 @dataclass(frozen=True, repr=False)
-class Matern(_Stated):
+class Matern(NormalScale):
     """Matérn kernel: ``Phi = 2^(1-nu)/Gamma(nu) s^nu K_nu(s)``, ``s = sqrt(2 nu) t``; w is multivariate Student t.
 
     The law has 2 nu degrees of freedom, and one chi-square shared by all axes. Below nu = 0.02 more than 1e-6 of it
@@ -215,45 +90,33 @@ class Matern(_Stated):
     scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "nu", positive("nu", self.nu))
-
-    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
-        return special.matern(self.nu, math.sqrt(2.0 * self.nu) * t, xp)
-
     @property
-    def _near_bound(self) -> float:
-        """Where what follows the square in Phi, of the order ``min(2 nu, 4)``, is below rounding even in Phi''."""
+    def _near_bound(self) -> float:  # type: ignore[override]
+        """Squares below which what follows the square in Phi, of order ``min(2 nu, 4)``, is rounding even in Phi''."""
         return 1e-16 ** (2.0 / (1.0 + min(2.0 * self.nu - 2.0, 2.0))) if self.nu > 1.0 else 0.0
 
     def _near_phi(self, square: Array, xp: ModuleType) -> Array:
         return 1.0 - (0.5 * self.nu / (self.nu - 1.0) if self.nu > 1.0 else 0.0) * square
 
-    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
-        return falls.of_matern(self.nu, math.sqrt(2.0 * self.nu) * self._distance(delta, 0.0, xp)[0], xp)
+    def _far_phi(self, t: Array, xp: ModuleType) -> Array:
+        return special.matern(self.nu, math.sqrt(2.0 * self.nu) * t, xp)
 
-    def _radial_density(self, w: Array, xp: ModuleType) -> Array:
-        return self._density_of_logarithm(special.log1p_square(w * (1.0 / math.sqrt(2.0 * self.nu)), xp), xp)
+    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+        return deficits.matern(self.nu, math.sqrt(2.0 * self.nu) * self._distance(lags, xp), xp)
 
-    def _near_density(self, square: Array, xp: ModuleType) -> Array:
-        return self._density_of_logarithm(xp.log1p(square * (0.5 / self.nu)), xp)
-
-    _near_density_bound = 1.0
-
-    def _density_of_logarithm(self, logarithm: Array, xp: ModuleType) -> Array:
+    def _unit_density(self, w: Array, xp: ModuleType) -> Array:
         power = self.nu + 0.5 * self.ndim
         log_peak = special.log_gamma_ratio(self.nu, self.ndim) - 0.5 * self.ndim * math.log(2.0 * math.pi * self.nu)
-        return xp.exp(log_peak - power * logarithm)
+        return xp.exp(log_peak - power * _log1p_square(w, 2.0 * self.nu, xp))
+
+    def _component(self) -> Quantile:
+        return (quantiles.student_quantile, (2.0 * self.nu,)) if self.ndim == 1 else super()._component()
+
+    def _radius(self) -> Quantile | None:
+        return (_student_radius, (self.nu,)) if self.ndim > 1 else None
 
     def _law(self) -> Law | None:
         return super()._law() if self.nu >= 0.5 else None  # tails too heavy for tables
-
-    def _line(self) -> Quantile | None:
-        return quantiles.student_quantile, (2.0 * self.nu,)
-
-    def _shared_radius(self) -> Quantile | None:
-        return _student_radius, (self.nu,)
 
 
 def _student_radius(nu: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
@@ -261,46 +124,43 @@ def _student_radius(nu: float, u: np.ndarray, *, upper: bool = False) -> np.ndar
     return np.sqrt(nu / half_chi2)
 
 
+@family("exp(-r/s)", "multivariate Cauchy, over s", "exponential(scale=48.0)", "laplacian")
 @dataclass(frozen=True, repr=False)
-class Exponential(_Stated):
+class Exponential(NormalScale):
     """Exponential kernel: ``Phi = exp(-t)``, Matérn with nu = 1/2; w is multivariate Cauchy."""
 
     name: ClassVar[str] = "exponential"
     scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
-    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
+    def _far_phi(self, t: Array, xp: ModuleType) -> Array:
         return xp.exp(-t)
 
-    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
-        fall = -xp.expm1(-self._distance(delta, 0.0, xp)[0])
-        return fall, fall * (1.0 + 0.5 * fall)
+    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+        deficit = -xp.expm1(-self._distance(lags, xp))
+        return deficit, deficit * (1.0 + 0.5 * deficit)
 
-    def _radial_density(self, w: Array, xp: ModuleType) -> Array:
-        return self._density_of_logarithm(special.log1p_square(w, xp), xp)
+    def _unit_density(self, w: Array, xp: ModuleType) -> Array:
+        return Matern(0.5, ndim=self.ndim)._unit_density(w, xp)
 
-    def _near_density(self, square: Array, xp: ModuleType) -> Array:
-        return self._density_of_logarithm(xp.log1p(square), xp)
+    def _component(self) -> Quantile:
+        return (quantiles.student_quantile, (1.0,)) if self.ndim == 1 else super()._component()
 
-    _near_density_bound = 1.0
-
-    def _density_of_logarithm(self, logarithm: Array, xp: ModuleType) -> Array:
-        power = 0.5 * (self.ndim + 1)
-        return xp.exp(math.lgamma(power) - power * math.log(math.pi) - power * logarithm)
-
-    def _line(self) -> Quantile | None:
-        return quantiles.student_quantile, (1.0,)
-
-    def _shared_radius(self) -> Quantile | None:
-        return _cauchy_radius, ()
+    def _radius(self) -> Quantile | None:
+        return (_cauchy_radius, ()) if self.ndim > 1 else None
 
 
 def _cauchy_radius(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
     return 1.0 / quantiles.half_normal_upper_quantile(u, upper=upper)
 
 
+@family(
+    "(1 + r^2/(2 alpha s^2))^-alpha",
+    "sqrt(g) z/s, one g ~ Gamma(alpha, rate alpha) for all axes",
+    "rational_quadratic(alpha=1.5, scale=24.0)",
+)
 @dataclass(frozen=True, repr=False)
-class RationalQuadratic(_Stated):
+class RationalQuadratic(NormalScale):
     """Rational quadratic kernel: ``Phi = (1 + t^2/(2 alpha))^-alpha``; w is ``sqrt(g) z``.
 
     The variance g ~ Gamma(alpha, rate alpha) is shared by all axes.
@@ -311,33 +171,21 @@ class RationalQuadratic(_Stated):
     scale: float | tuple[float, ...] = length(1.0)
     ndim: int = 1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "alpha", positive("alpha", self.alpha))
+    def _phi(self, lags: Array, xp: ModuleType) -> Array:
+        return xp.exp(-self.alpha * _log1p_square(self._scale_lags(lags, xp), 2.0 * self.alpha, xp))
 
-    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
-        return xp.exp(-self.alpha * special.log1p_square(t * (1.0 / math.sqrt(2.0 * self.alpha)), xp))
-
-    _near_bound = 1.0
-
-    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
-        return xp.exp(-self.alpha * xp.log1p(square * (0.5 / self.alpha)))
-
-    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
-        t, square = self._distance(delta, 1.0, xp)
-        near = square < 2.0 * self.alpha
-        z = xp.where(near, square, xp.zeros_like(square)) * (0.5 / self.alpha)
-        t = xp.where(near, xp.ones_like(t), t) * (1.0 / math.sqrt(2.0 * self.alpha))
-        once, twice = (
-            self.alpha * xp.where(near, xp.log1p(m * m * z), special.log1p_square(m * t, xp)) for m in (1.0, 2.0)
-        )
+    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+        vectors = self._scale_lags(lags, xp)
+        once, twice = (self.alpha * _log1p_square(m * vectors, 2.0 * self.alpha, xp) for m in (1.0, 2.0))
+        near = once < self.alpha * math.log(2.0)
+        z = xp.where(near, square(vectors, xp), xp.zeros_like(once)) * (0.5 / self.alpha)
         excess = 0.5 * self.alpha * xp.log1p(z * z * (6.0 + z * (4.0 + z)) / (1.0 + 4.0 * z))
-        return falls.of_exponent(once, twice, excess, near, xp)
+        return deficits.exponential(once, twice, excess, near, xp)
 
-    def _radial_density(self, w: Array, xp: ModuleType) -> Array:
-        return _normal_gamma_density(self.alpha, self.ndim, w, xp)
+    def _unit_density(self, w: Array, xp: ModuleType) -> Array:
+        return _normal_gamma_density(self.alpha, w, xp)
 
-    def _shared_radius(self) -> Quantile | None:
+    def _radius(self) -> Quantile | None:
         return _gamma_radius, (self.alpha,)
 
 
@@ -345,23 +193,45 @@ def _gamma_radius(alpha: float, u: np.ndarray, *, upper: bool = False) -> np.nda
     return np.sqrt(quantiles.gamma_quantile(alpha, u, upper=upper) / alpha)
 
 
-def _normal_gamma_density(alpha: float, ndim: int, w: Array, xp: ModuleType) -> Array:
-    """Density of ``sqrt(g) z`` with g ~ Gamma(alpha, rate alpha) at distance w: a Bessel K of order alpha - k/2."""
-    order, x = alpha - 0.5 * ndim, math.sqrt(2.0 * alpha) * w
-    log_factor = 0.5 * ndim * math.log(0.5 * alpha / math.pi)
-    if order > 0.0:
-        return math.exp(log_factor - special.log_gamma_ratio(order, ndim)) * special.matern(order, x, xp)
-    if order == 0.0:
-        return 2.0 * math.exp(log_factor - math.lgamma(alpha)) * special.bessel_k0(x, xp)
-    pole = x == 0.0
-    safe = xp.where(pole, xp.ones_like(x), x)
-    log_factor += math.lgamma(-order) - math.lgamma(alpha)
-    value = xp.exp(log_factor + 2.0 * order * xp.log(0.5 * safe)) * special.matern(-order, safe, xp)
-    return xp.where(pole, xp.full_like(x, math.inf), value)
+def _log1p_square(vectors: Array, divisor: float, xp: ModuleType) -> Array:
+    """``log(1 + length^2 / divisor)``, smooth at 0 and right where the square overflows."""
+    return radial(
+        vectors,
+        lambda square, xp: xp.log1p(square * (1.0 / divisor)),
+        lambda t, xp: special.log1p_square(t * (1.0 / math.sqrt(divisor)), xp),
+        1.0,
+        xp,
+    )
 
 
+def _normal_gamma_density(alpha: float, vectors: Array, xp: ModuleType) -> Array:
+    """Density of ``sqrt(g) z`` with g ~ Gamma(alpha, rate alpha): a Bessel K of order alpha - k/2."""
+    ndim = vectors.shape[-1]
+    order, log_factor = alpha - 0.5 * ndim, 0.5 * ndim * math.log(0.5 * alpha / math.pi)
+
+    def evaluate(w: Array, xp: ModuleType) -> Array:
+        x = math.sqrt(2.0 * alpha) * w
+        if order > 0.0:
+            return math.exp(log_factor - special.log_gamma_ratio(order, ndim)) * special.matern(order, x, xp)
+        if order == 0.0:
+            return 2.0 * math.exp(log_factor - math.lgamma(alpha)) * special.bessel_k0(x, xp)
+        log_peak = log_factor + math.lgamma(-order) - math.lgamma(alpha)
+        return xp.exp(log_peak + 2.0 * order * xp.log(0.5 * x)) * special.matern(-order, x, xp)
+
+    def limit(square: Array, xp: ModuleType) -> Array:
+        return xp.full_like(square, math.inf) if order < 0.0 else evaluate(xp.zeros_like(square), xp)
+
+    return radial(vectors, limit, evaluate, 0.0, xp)
+
+
+@family(
+    "exp(-(r/s)^exponent), exponent in (0, 2]",
+    "sqrt(2 S) z/s, one S positive (exponent/2)-stable for all axes",
+    "power_exponential(exponent=1.5, scale=32.0)",
+    "stable",
+)
 @dataclass(frozen=True, repr=False)
-class PowerExponential(_Isotropic):
+class PowerExponential(Isotropic):
     """Power exponential kernel: ``Phi = exp(-t^exponent)``, exponent in (0, 2]; w is ``sqrt(2S) z``, S positive stable.
 
     S has ``E exp(-x S) = exp(-x^(exponent/2))`` and is shared by all axes. Below exponent = 0.04 more than 1e-6 of the
@@ -375,40 +245,39 @@ class PowerExponential(_Isotropic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "exponent", positive("exponent", self.exponent))
         if self.exponent > 2.0:
             raise ValueError(f"exponent is {self.exponent}; expected at most 2: beyond, Phi is not positive definite")
 
     @property
-    def draws(self) -> int:
+    def n_columns(self) -> int:
         """Two for the shared stable variable and one for each axis."""
         return 2 + self.ndim
 
-    def _radial_phi(self, t: Array, xp: ModuleType) -> Array:
-        return xp.exp(-(t**self.exponent))
-
     @property
-    def _near_bound(self) -> float:
+    def _near_bound(self) -> float:  # type: ignore[override]
         return 1.0 if self.exponent == 2.0 else 0.0
 
     def _near_phi(self, square: Array, xp: ModuleType) -> Array:
-        return xp.exp(-square) if self.exponent == 2.0 else xp.ones_like(square)
+        return xp.exp(-square)
 
-    def _falls(self, delta: Array, xp: ModuleType) -> Falls:
+    def _far_phi(self, t: Array, xp: ModuleType) -> Array:
+        return xp.exp(-(t**self.exponent))
+
+    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
         if self.exponent == 2.0:
-            return falls.of_gaussian(2.0 * self._distance(delta, 1.0, xp)[1], xp)
-        t = self._distance(delta, 0.0, xp)[0]
+            return deficits.gaussian(2.0 * self._square(lags, xp), xp)
+        t = self._distance(lags, xp)
         zero = t == 0.0
         once = xp.where(zero, xp.zeros_like(t), xp.where(zero, xp.ones_like(t), t) ** self.exponent)
         excess = -2.0 * math.expm1((self.exponent - 2.0) * math.log(2.0)) * once
-        return falls.of_exponent(once, 2.0**self.exponent * once, excess, t < 1.0, xp)
+        return deficits.exponential(once, 2.0**self.exponent * once, excess, t < 1.0, xp)
 
-    def _density(self, omega: Array, xp: ModuleType) -> Array:
+    def _unit_density(self, w: Array, xp: ModuleType) -> Array:
         if self.exponent == 1.0:
-            return Exponential(self.scale, self.ndim)._density(omega, xp)
+            return Exponential(ndim=self.ndim)._unit_density(w, xp)
         if self.exponent == 2.0:
-            return Gaussian(self.scale, self.ndim)._density(omega * math.sqrt(0.5), xp) * 0.5 ** (0.5 * self.ndim)
-        return Kernel._density(self, omega, xp)
+            return Gaussian(ndim=self.ndim)._unit_density(w * math.sqrt(0.5), xp) * 0.5 ** (0.5 * self.ndim)
+        return super()._unit_density(w, xp)
 
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
         root = quantiles.stable_root(self.exponent, u[..., :1], u[..., 1:2])

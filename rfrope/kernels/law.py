@@ -15,7 +15,7 @@ _EXTREME = 1e100  # factors beyond it, or below its inverse, are left to the tra
 
 @dataclass(frozen=True)
 class Law:
-    """How uniforms become a frequency, if component j is ``factors[j] * radius(u_0) * quantile(u_j)``.
+    """A transport whose component j is ``factors[j] * radius(u_0) * quantile(u_j)``.
 
     Attributes
     ----------

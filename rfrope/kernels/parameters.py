@@ -1,7 +1,8 @@
-"""Parameters of kernels: checked, in one normal form, and spread over the axes."""
+"""Parameters of kernels: checked, in one normal form, and spread over the axes; and lengths of vectors."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, arguments, array
-from rfrope._core.arguments import LARGEST, MOST, show, whole
+from rfrope._core.arguments import LARGEST, show
 from rfrope._core.array import Array
+
+Lengths = float | tuple[float, ...]  # one number, or one for each axis
 
 
 @dataclass(frozen=True)
-class Sought:
-    """Where `rfrope.analysis.fit_kernel` looks for a parameter.
+class SearchRange:
+    """Range in which `rfrope.analysis.fit_kernel` searches for a parameter.
 
     Attributes
     ----------
@@ -27,9 +30,9 @@ class Sought:
     least, most : float
         Bounds: of a shape, and of a length that cannot be shorter.
     single : bool
-        Whether it is one frequency, or its period: a fit then has as many minima as there are turns in its range.
+        The parameter is one frequency, or its period: a fit has as many minima as there are turns in its range.
     ends : bool
-        Whether `most` is where the family ends, and not only the search.
+        The family itself ends at `most`, and not only the search.
     """
 
     kind: str
@@ -41,17 +44,21 @@ class Sought:
 
 def length(default: float, *, least: float = 0.0, single: bool = False) -> Any:
     """Field of a family that is a length, in positions."""
-    return field(default=default, metadata={"sought": Sought("length", least=least, single=single)})
+    return _field(default, SearchRange("length", least=least, single=single))
 
 
 def frequency(default: float, *, single: bool = False) -> Any:
     """Field of a family that is a frequency, in radians per position."""
-    return field(default=default, metadata={"sought": Sought("frequency", single=single)})
+    return _field(default, SearchRange("frequency", single=single))
 
 
 def shape(default: float, least: float, most: float, *, ends: bool = False) -> Any:
-    """Field of a family that is a number without unit, which a fit looks for between bounds."""
-    return field(default=default, metadata={"sought": Sought("shape", least=least, most=most, ends=ends)})
+    """Field of a family that is a number without unit, which a fit searches for between bounds."""
+    return _field(default, SearchRange("shape", least=least, most=most, ends=ends))
+
+
+def _field(default: float, searched: SearchRange) -> Any:
+    return field(default=default, metadata={"search": searched})
 
 
 def positive(name: str, value: Any) -> float:
@@ -64,9 +71,7 @@ def finite(name: str, value: Any) -> float:
     return arguments.finite(name, arguments.finite(name, value), least=-LARGEST, most=LARGEST)
 
 
-def per_axis(
-    name: str, value: Any, ndim: int, check: Callable[[str, Any], float] = positive
-) -> float | tuple[float, ...]:
+def per_axis(name: str, value: Any, ndim: int, check: Callable[[str, Any], float] = positive) -> Lengths:
     """Return a length, or what else passes `check`, that is one number or one for each axis, in its normal form."""
     if not arguments.is_several(value):
         return check(name, value)
@@ -91,93 +96,6 @@ def shares(name: str, values: Any) -> tuple[float, ...]:
     return checked if abs(total - 1.0) <= 2.0**-51 else tuple(value / total for value in checked)
 
 
-def check_ndim(ndim: Any) -> int:
-    """Return the number of axes."""
-    return whole("ndim", ndim, 1, MOST)
-
-
-def radial_draws(ndim: int) -> int:
-    """How many uniforms make a length and a direction: one in one axis, where the direction is a sign."""
-    return 1 if ndim == 1 else 1 + ndim
-
-
-def along_axes(value: float | tuple[float, ...], like: Array, xp: ModuleType) -> float | Array:
-    """Return a parameter so that it broadcasts against vectors ``(..., k)`` such as `like`."""
-    if isinstance(value, float):
-        return value
-    return vector(value, like, xp)
-
-
-def vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
-    """Return a few numbers as an array of the dtype and on the device of another.
-
-    On a device they are filled in one by one: a copy from the host would make some libraries wait for the device, and
-    could not be recorded in a CUDA graph.
-    """
-    if xp is np or array.is_lazy(like):
-        return array.from_host(np.asarray(values), xp, dtype=like.dtype)
-    return xp.stack([xp.full((), value, dtype=like.dtype, device=like.device) for value in values])
-
-
-def radius(vectors: Array, xp: ModuleType) -> Array:
-    """Euclidean length along the last axis; components so large or small that squares fail are divided before.
-
-    Its gradient is 0 at zero, where the length has a kink.
-    """
-    *shape, axes = vectors.shape
-    if axes == 1 or (axes and 0 in shape):  # Dask reduces nothing that is empty
-        return xp.abs(vectors[..., 0])
-    zero = xp.all(vectors == 0.0, axis=-1)
-    length = _length_of_others(xp.where(zero[..., None], xp.ones_like(vectors), vectors), xp)
-    return xp.where(zero, xp.zeros_like(length), length)
-
-
-def near_and_far(vectors: Array, bound: float, xp: ModuleType) -> tuple[Array, Array, Array]:
-    """Squares of lengths up to a bound, and lengths beyond, so that functions of either have derivatives at zero.
-
-    A smooth function of vectors is one of the square: by way of the length, whose derivatives fail at zero, it would
-    lose its own there.
-
-    Returns
-    -------
-    near : array, (...)
-        Whether the square is below `bound`; with a bound of 0, whether the vector is zero.
-    square, length : arrays, (...)
-        Those of the vectors where they are to be used, and of other vectors elsewhere.
-    """
-    if vectors.shape[-1] == 1 and isinstance(vectors, np.ndarray):  # the same numbers, without what gradients need
-        value = vectors[..., 0]
-        length = np.abs(value)
-        near = length < math.sqrt(bound) if bound else length == 0.0
-        return near, np.where(near, value * value, 0.0), np.where(near, 1.0, length)
-    if bound:
-        near = xp.all(xp.abs(vectors) < math.sqrt(bound / vectors.shape[-1]), axis=-1)
-    else:
-        near = xp.all(vectors == 0.0, axis=-1)
-    small = xp.where(near[..., None], vectors, xp.zeros_like(vectors))
-    large = xp.where(near[..., None], xp.ones_like(vectors), vectors)
-    return near, xp.sum(small * small, axis=-1), _length_of_others(large, xp)
-
-
-def _length_of_others(vectors: Array, xp: ModuleType) -> Array:
-    """Length of vectors that are not zero."""
-    if vectors.shape[-1] == 1:
-        return xp.abs(vectors[..., 0])
-    largest = xp.max(xp.abs(vectors), axis=-1, keepdims=True)
-    bound = float(xp.finfo(vectors.dtype).max) ** 0.45
-    fits = (largest > 1.0 / bound) & (largest < bound)
-    divisor = xp.where(fits | xp.isinf(largest), xp.ones_like(largest), largest)
-    vectors = vectors / divisor
-    return divisor[..., 0] * xp.sqrt(xp.sum(vectors * vectors, axis=-1))
-
-
-@lru_cache(maxsize=256)
-def volume(scale: float | tuple[float, ...], ndim: int) -> float:
-    """Product of a length over the axes."""
-    with np.errstate(over="ignore", under="ignore"):
-        return float(np.prod(np.broadcast_to(scale, ndim)))
-
-
 def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:
     """Return an invertible matrix, or say what is wrong with it."""
     host = array.host_numbers(angles.numbers_on_host(matrix, name) if arguments.is_foreign(matrix) else matrix, name)
@@ -189,3 +107,127 @@ def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:
     if not np.all(np.isfinite(host)) or np.linalg.matrix_rank(host) < size:
         raise ValueError(f"{name} is {show(host.tolist())}; expected a finite invertible matrix")
     return host
+
+
+def count_radial_columns(ndim: int) -> int:
+    """Number of uniforms that make a length and a direction: one in one axis, where the direction is a sign."""
+    return 1 if ndim == 1 else 1 + ndim
+
+
+def spread(value: Lengths, like: Array, xp: ModuleType) -> float | Array:
+    """Return a parameter so that it broadcasts against vectors ``(..., k)`` such as `like`."""
+    return value if isinstance(value, float) else make_vector(value, like, xp)
+
+
+def make_vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
+    """Return a few numbers as an array of the dtype and on the device of another.
+
+    On a device they are filled in one by one: a copy from the host would make some libraries wait for the device, and
+    could not be recorded in a CUDA graph.
+    """
+    if xp is np or array.is_lazy(like):
+        return array.from_host(np.asarray(values), xp, dtype=like.dtype)
+    return xp.stack([xp.full((), value, dtype=like.dtype, device=like.device) for value in values])
+
+
+@lru_cache(maxsize=256)
+def volume(scale: Lengths, ndim: int) -> float:
+    """Product of a length over the axes."""
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.prod(np.broadcast_to(scale, ndim)))
+
+
+# -- lengths of vectors ------------------------------------------------------------------------------------------------
+
+
+def square(vectors: Array, xp: ModuleType) -> Array:
+    """Square of the Euclidean length along the last axis, smooth at zero."""
+    return radial(vectors, lambda square, _: square, lambda length, _: length * length, 1.0, xp)
+
+
+def radius(vectors: Array, xp: ModuleType) -> Array:
+    """Euclidean length along the last axis; components so large or small that squares fail are divided before.
+
+    Its gradient is 0 at zero, where the length has a kink.
+    """
+    *shape, axes = vectors.shape
+    if axes == 1 or (axes and 0 in shape):  # Dask reduces nothing that is empty
+        return xp.abs(vectors[..., 0])
+    zero = xp.all(vectors == 0.0, axis=-1)
+    length = _length_of_nonzero(xp.where(zero[..., None], xp.ones_like(vectors), vectors), xp)
+    return xp.where(zero, xp.zeros_like(length), length)
+
+
+def radial(
+    vectors: Array,
+    near: Callable[[Array, ModuleType], Array],
+    far: Callable[[Array, ModuleType], Array],
+    bound: float,
+    xp: ModuleType,
+) -> Array:
+    """Evaluate a function of the length of vectors, stated by its square up to a bound and by the length beyond.
+
+    A smooth function of vectors is one of the square: by way of the length, whose derivatives fail at zero, it would
+    lose its own there.
+
+    Parameters
+    ----------
+    vectors : array, (..., k)
+    near, far : callable
+        The function of the square, and of the length; both are given the arguments that are theirs alone.
+    bound : float
+        Squares up to which `near` holds; with 0 it is taken at zero alone.
+    """
+    axes = vectors.shape[-1]
+    if axes == 1 and isinstance(vectors, np.ndarray):  # the same numbers, without what gradients need
+        x = vectors[..., 0]
+        length = np.abs(x)
+        close = length < math.sqrt(bound) if bound else length == 0.0
+        if isinstance(close, np.bool):
+            return near(x * x, xp) if close else far(length, xp)
+        return np.where(close, near(np.where(close, x * x, 0.0), xp), far(np.where(close, 1.0, length), xp))
+    is_small = xp.abs(vectors) < math.sqrt(bound / axes) if bound else vectors == 0.0
+    close = xp.all(is_small, axis=-1)
+    small = xp.where(close[..., None], vectors, xp.zeros_like(vectors))
+    large = xp.where(close[..., None], xp.ones_like(vectors), vectors)
+    return xp.where(close, near(xp.sum(small * small, axis=-1), xp), far(_length_of_nonzero(large, xp), xp))
+
+
+def _length_of_nonzero(vectors: Array, xp: ModuleType) -> Array:
+    if vectors.shape[-1] == 1:
+        return xp.abs(vectors[..., 0])
+    largest = xp.max(xp.abs(vectors), axis=-1, keepdims=True)
+    bound = float(xp.finfo(vectors.dtype).max) ** 0.45
+    fits = (largest > 1.0 / bound) & (largest < bound)
+    divisor = xp.where(fits | xp.isinf(largest), xp.ones_like(largest), largest)
+    vectors = vectors / divisor
+    return divisor[..., 0] * xp.sqrt(xp.sum(vectors * vectors, axis=-1))
+
+
+# -- maps of vectors ---------------------------------------------------------------------------------------------------
+
+
+def split(vectors: Array, widths: Sequence[int]) -> list[Array]:
+    """Return parts of the last axis, one after the other."""
+    return [vectors[..., end - width : end] for width, end in zip(widths, itertools.accumulate(widths), strict=True)]
+
+
+def multiply(vectors: Array, matrix: np.ndarray, xp: ModuleType) -> Array:
+    """Return ``vectors @ matrix`` without a copy of the matrix to the device."""
+    columns = [sum(vectors[..., i] * entry for i, entry in enumerate(column)) for column in matrix.T.tolist()]
+    return xp.stack(columns, axis=-1)
+
+
+def common_shape(maps: Sequence[np.ndarray | None], ndim: int) -> np.ndarray | None:
+    """Return the first of several maps of the unit ball, if all make similar ellipsoids of it and none is None."""
+    first = maps[0] if maps else np.eye(ndim)
+    with np.errstate(all="ignore"):
+        for other in maps:
+            if first is None or other is None:
+                return None
+            seen = np.linalg.inv(first) @ other
+            shape = seen @ seen.T  # a multiple of the identity, if the ellipsoids are similar: at any anisotropy
+            size = np.trace(shape) / ndim
+            if not np.all(np.abs(shape - size * np.eye(ndim)) <= 1e-12 * size):
+                return None
+    return first

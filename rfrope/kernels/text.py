@@ -124,7 +124,7 @@ def _malformed(text: str) -> ValueError:
     )
 
 
-def as_kernel(kernel: Kernel | str, name: str = "kernel") -> Kernel:
+def read_kernel(kernel: Kernel | str, name: str = "kernel") -> Kernel:
     """Return a kernel, read from its specification if it is a string."""
     if isinstance(kernel, str):
         return parse(kernel)

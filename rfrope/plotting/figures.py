@@ -12,7 +12,7 @@ from rfrope._core import angles, array
 from rfrope._core.arguments import show, whole
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import as_kernel
+from rfrope.kernels.text import read_kernel
 from rfrope.moments import mean_kernel_band
 from rfrope.plotting import drawing
 
@@ -77,9 +77,9 @@ def kernel(
     >>> ax.get_xlabel(), [line.get_label() for line in ax.lines]
     ('lag (positions)', ['these frequencies', 'Φ'])
     """
-    law, max_lag = as_kernel(law, "law"), whole("max_lag", max_lag, 1)
+    law, max_lag = read_kernel(law, "law"), whole("max_lag", max_lag, 1)
     lags = _whole_lags(max_lag)
-    vectors = law.as_given(np.repeat(lags[:, None], law.ndim, axis=1))
+    vectors = law.restore_shape(np.repeat(lags[:, None], law.ndim, axis=1))
     omega = None
     if frequencies is not None:
         omega = _sets("frequencies", frequencies)

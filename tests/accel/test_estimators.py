@@ -264,7 +264,7 @@ def test_chunks_are_those_of_the_schedule_for_this_kernel(kernel, stated, monkey
     asked, right = [], schedules.trials_in_chunk
     monkeypatch.setattr(schedules, "trials_in_chunk", lambda *arguments: asked.append(arguments) or right(*arguments))
     estimate_scores(Q, K, LAGS, kernel, n_trials=8, rng=0)
-    assert asked == [("cpu", stated, 8 * (3 + kernel.draws + 1) + 9)]
+    assert asked == [("cpu", stated, 8 * (3 + kernel.n_columns + 1) + 9)]
 
 
 # -- cos and sin -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from conftest import library
 import rfrope
 from rfrope import analysis, kernels
 from rfrope.analysis import fits
-from rfrope.kernels.parameters import Sought
+from rfrope.kernels.parameters import SearchRange
 
 # -- fit_kernel: what was put in comes out -----------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ def test_only_numpy_comes_to_another_library():
 def test_first_steps_of_a_fit(kind, single, max_lag):
     """One frequency: a step moves its phase at the largest lag by at most 0.3, so that no minimum is stepped over."""
     curve = fits._Curve(np.arange(max_lag + 1), np.ones(max_lag + 1), max_lag, np.array([0.0, 0.3, 2.0]))
-    made = fits._range("scale", Sought(kind, single=single), 12, curve)
+    made = fits._range("scale", SearchRange(kind, single=single), 12, curve)
     values, steps = np.array(made.starts).T
     assert np.all(np.diff(values) > 0.0)
     assert np.all((steps > 0.0) & (steps <= 0.5 * (made.high - made.low) / 11 * (1.0 + 1e-9)))

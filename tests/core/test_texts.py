@@ -163,4 +163,4 @@ def test_the_lags_that_a_fidelity_shows(context):
     np.testing.assert_allclose(
         lags, lags[:, [np.argmax(context)]] * (np.array(context) - 1) / (max(context) - 1), atol=0.5
     )
-    assert [one.phi for one in found.lags] == pytest.approx(np.ravel(kernel.phi(kernel.as_given(lags))).tolist())
+    assert [one.phi for one in found.lags] == pytest.approx(np.ravel(kernel.phi(kernel.restore_shape(lags))).tolist())

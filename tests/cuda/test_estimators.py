@@ -96,7 +96,7 @@ def loop_frequencies():
 
     def drawn(kernel, key, start, length):
         law = laws.stated(kernel)
-        u = uniforms(key, start, length, kernel.draws)[0]
+        u = uniforms(key, start, length, kernel.n_columns)[0]
         omega = np.empty((kernel.ndim, length))
         for axis, (out, column) in enumerate(zip(omega, u.T[-kernel.ndim :], strict=True)):
             component(law.code, law.parameter, law.factors[axis], law.table, np.ascontiguousarray(column), out)
@@ -243,7 +243,7 @@ def ended_by_nan(x):
 class Coin(rfrope.kernels.Kernel):
     """Frequencies 0 or pi, by a fair coin: scores at lag 1 are a or -a."""
 
-    name, ndim, draws = "coin", 1, 1
+    name, ndim, n_columns = "coin", 1, 1
 
     def _phi(self, delta, xp):
         return 0.5 * (1.0 + xp.cos(math.pi * delta[..., 0]))

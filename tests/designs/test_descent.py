@@ -41,14 +41,14 @@ def test_all_lags_of_a_short_range_are_there_once(kernel, reach):
     for sign in (1.0, -1.0):
         np.add.at(total, tuple(np.int64(np.where(seen != 0.0, sign, 1.0) * seen + reach).T), share)
     np.testing.assert_array_equal(total, np.ones_like(total))
-    np.testing.assert_array_equal(found.target[counted], kernel.phi(kernel.as_given(seen)))
+    np.testing.assert_array_equal(found.target[counted], kernel.phi(kernel.restore_shape(seen)))
 
 
 @each_range
 def test_sums_over_lags(kernel, reach):
     found, box, omega = descent.Lags(kernel, reach), all_lags(reach), some_frequencies(7, len(reach))
     cos, sin = np.cos(omega @ box.T), np.sin(omega @ box.T)
-    errors = cos.mean(axis=0) - kernel.phi(kernel.as_given(box))
+    errors = cos.mean(axis=0) - kernel.phi(kernel.restore_shape(box))
     waves = found.waves(omega)
     assert found.mean_square(found.errors(waves)) == pytest.approx(np.mean(errors**2), rel=1e-12)
     np.testing.assert_allclose(descent.inner(reach, omega[:, None], omega), cos @ cos.T / len(box), atol=1e-7)

@@ -99,14 +99,14 @@ def test_parts_and_threads_change_no_bits(text):
     """Many draws are made in parts, on several threads."""
     kernel, n = rfrope.kernels.parse(text), 3 * sets._ROWS + 5
     key = random.key_from_rng(3)
-    whole = kernel.drawn(random.uniforms.generic(key, 0, n, kernel.draws, stream=2))
+    whole = kernel.transport_points(random.uniforms.generic(key, 0, n, kernel.n_columns, stream=2))
     for count in (1, 3):
         np.testing.assert_array_equal(sets.independent(kernel, key, n, 2, 1, count), whole)
         with rfrope.threads(count):
             found = sample(kernel, n, rng=3, heads=3)[2]
         np.testing.assert_array_equal(found, whole[0])
-    points = np.random.default_rng(0).uniform(size=(2, n, kernel.draws))
-    np.testing.assert_array_equal(sets.transport(kernel, points, 2), kernel.drawn(points))
+    points = np.random.default_rng(0).uniform(size=(2, n, kernel.n_columns))
+    np.testing.assert_array_equal(sets.transport(kernel, points, 2), kernel.transport_points(points))
 
 
 def test_many_blocks_hold_nothing_but_themselves():
@@ -166,7 +166,7 @@ def test_a_kernel_for_each_head(design):
 @pytest.mark.parametrize("kernel", [G, G * E, M2], ids=str)
 def test_points_go_through_the_transport(kernel, design):
     points = rfrope.designs.points(kernel, 9, design=design, rng=3, heads=2)
-    assert points.shape == (2, 9, kernel.draws)
+    assert points.shape == (2, 9, kernel.n_columns)
     np.testing.assert_array_equal(rfrope.designs.points(kernel, 9, design=design, rng=3), points[0])
     found = np.reshape(kernel.transport(points), (2, 9, kernel.ndim))
     np.testing.assert_array_equal(found, sample(kernel, 9, design=design, rng=3, heads=2))

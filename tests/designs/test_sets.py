@@ -65,7 +65,7 @@ def lags_of(kernel: Kernel) -> np.ndarray:
 
 def draw_sets(kernel: Kernel, *arguments, **options) -> np.ndarray:
     """Sets (streams, D) of frequencies in one axis, or (streams, D, k)."""
-    return kernel.as_given(sampling.draw_sets(kernel, *arguments, **options))
+    return kernel.restore_shape(sampling.draw_sets(kernel, *arguments, **options))
 
 
 def squeezed(vectors: np.ndarray) -> np.ndarray:
@@ -229,7 +229,7 @@ class Cube(Kernel):
     """Frequencies that are the points of the cube themselves."""
 
     ndim: ClassVar[int] = 2
-    draws: ClassVar[int] = 2
+    n_columns: ClassVar[int] = 2
     signed_columns: ClassVar[tuple[bool, ...]] = (False, False)
 
     def __repr__(self):
@@ -323,11 +323,11 @@ def test_a_constant_part_leaves_the_orthogonal_design_allowed():
 @pytest.mark.parametrize("name", [name for name in LAWS if name != "mixture of layouts"])
 def test_columns_that_carry_the_sign(name):
     kernel = LAWS[name]
-    assert len(kernel.signed_columns) == kernel.draws
+    assert len(kernel.signed_columns) == kernel.n_columns
     assert any(kernel.signed_columns)
-    u = (np.random.default_rng(0).integers(1, 2**30, size=(1000, kernel.draws)) + 0.5) * 2.0**-31
+    u = (np.random.default_rng(0).integers(1, 2**30, size=(1000, kernel.n_columns)) + 0.5) * 2.0**-31
     mirrored = np.where(kernel.signed_columns, 1.0 - u, u)
-    np.testing.assert_array_equal(kernel._frequencies(mirrored), -kernel._frequencies(u))
+    np.testing.assert_array_equal(kernel.transport_points(mirrored), -kernel.transport_points(u))
 
 
 def test_a_mixture_whose_components_lay_out_their_columns_differently_has_no_signed_column():
@@ -338,7 +338,7 @@ def test_a_mixture_whose_components_lay_out_their_columns_differently_has_no_sig
 @pytest.mark.parametrize("n", [1, 2, 23, 122, 512])
 @pytest.mark.parametrize("kernel", [ALGEBRA["product"], ALGEBRA["mixture"], P, G * E * P], ids=str)
 def test_candidates_have_a_box_each_and_the_boxes_are_equal_shares(kernel, n):
-    ends = [sets._squeeze_into_boxes(kernel, np.full((1, n, kernel.draws), u))[0] for u in (0.0, 1.0)]
+    ends = [sets._squeeze_into_boxes(kernel, np.full((1, n, kernel.n_columns), u))[0] for u in (0.0, 1.0)]
     assert np.prod(ends[1] - ends[0], axis=1) == pytest.approx(np.full(n, 0.5 / n))
     assert np.min(np.stack(ends)[..., kernel.signed_columns.index(True)]) == 0.5  # the half that makes all cosines
     points = 0.5 * (ends[0] + ends[1])
@@ -448,14 +448,14 @@ BALANCED = {
 
 def whole_lags(kernel: Kernel) -> np.ndarray:
     """Lags inside the range and beyond it, and between the whole ones that the sets are made for."""
-    return kernel.as_given(np.array([0.7, 2.0, 5.3, 40.0])[:, None] * np.array([1.0, -0.6, 0.3])[: kernel.ndim])
+    return kernel.restore_shape(np.array([0.7, 2.0, 5.3, 40.0])[:, None] * np.array([1.0, -0.6, 0.3])[: kernel.ndim])
 
 
 @pytest.mark.parametrize("name", sparse(BALANCED, lambda name: name.startswith("exponential")))
 def test_every_balanced_block_has_the_kernels_law(name):
     kernel, reach = BALANCED[name]
     found = balanced(kernel, KEY, 3, reach, streams=1000)
-    assert scores_of_mean(kernel, kernel.as_given(found), lags=whole_lags(kernel)) < Z_BOUND
+    assert scores_of_mean(kernel, kernel.restore_shape(found), lags=whole_lags(kernel)) < Z_BOUND
     if kernel.ndim == 1 and "constant" not in name:  # and its size, by Kolmogorov and Smirnov's statistic
         table = np.sort(np.abs(sampling.draw(kernel, (7, 7), 0, 2**16)[0, :, 0]))
         for block in range(3):

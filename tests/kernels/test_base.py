@@ -245,7 +245,7 @@ def test_a_product_has_no_density_in_closed_form():
     ],
 )
 def test_draws_are_the_parts_side_by_side(kernel, draws):
-    assert kernel.draws == draws
+    assert kernel.n_columns == draws
     assert kernel.transport(np.full((7, draws), 0.3)).shape == ((7,) if kernel.ndim == 1 else (7, kernel.ndim))
 
 
@@ -401,11 +401,8 @@ def test_lags_that_are_no_numbers_are_refused(bad):
 
 
 def test_a_bare_kernel_says_what_a_family_must_define():
-    for attempt in (lambda: Kernel().draws, lambda: Kernel()._phi(None, np), lambda: Kernel()._transport(None)):
-        with pytest.raises(
-            TypeError, match=r"Can't instantiate abstract class Kernel .*_phi'?, '?_transport'?, '?draws"
-        ):
-            attempt()
+    with pytest.raises(TypeError, match=r"Can't instantiate abstract class Kernel .*_phi"):
+        Kernel()
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -498,7 +495,7 @@ def test_any_expression_is_read_back_from_its_repr_and_is_a_kernel(kernel):
     phi = kernel.phi(lags[:, 0] if kernel.ndim == 1 else lags)
     assert phi[0] == pytest.approx(1.0, abs=1e-14)
     assert np.all(np.abs(phi) <= 1.0 + 1e-14)
-    omega = kernel.transport(np.random.default_rng(0).uniform(size=(5, kernel.draws)))
+    omega = kernel.transport(np.random.default_rng(0).uniform(size=(5, kernel.n_columns)))
     assert np.all(np.isfinite(omega))
     assert omega.shape == ((5,) if kernel.ndim == 1 else (5, kernel.ndim))
 
@@ -556,7 +553,7 @@ def test_identities():
 @each
 def test_every_library_gives_numpys_values_in_its_own_arrays(case, xp):
     made = case.kernel
-    lags, u = lags_of(made), np.random.default_rng(1).uniform(size=(6, made.draws))
+    lags, u = lags_of(made), np.random.default_rng(1).uniform(size=(6, made.n_columns))
     functions = [made.phi, made.phi2] + ([made.density] if case.density else [])
     for function in functions:
         found = function(xp(lags))
@@ -580,7 +577,7 @@ def test_phi_can_be_compiled_by_jax(case, xp):
 def test_transport_can_be_compiled_by_jax(xp):
     import jax
 
-    u = np.random.default_rng(1).uniform(size=(6, M2.draws))
+    u = np.random.default_rng(1).uniform(size=(6, M2.n_columns))
     np.testing.assert_array_equal(xp.host(jax.jit(M2.transport)(xp(u))), M2.transport(u))
 
 
@@ -615,15 +612,15 @@ def test_the_largest_and_smallest_units_give_the_same_values(record, unit, ndim)
     one, far = (kernels.kernel(record.name, ndim=ndim, **{kind: value}) for value in (1.0, unit))
     x = np.outer([0.0, 0.3, 0.7, 0.9], [1.0, -0.5, 0.7][:ndim])  # lags of at most 2**500
     length = unit if kind in ("scale", "period") else 1.0 / unit
-    np.testing.assert_allclose(far.phi(far.as_given(x * length)), one.phi(one.as_given(x)), atol=1e-13)
+    np.testing.assert_allclose(far.phi(far.restore_shape(x * length)), one.phi(one.restore_shape(x)), atol=1e-13)
     for lag in (1e-300, 1e150):
-        assert np.all(np.isfinite(far.phi(far.as_given(x * lag)))) or record.name == "shell"
+        assert np.all(np.isfinite(far.phi(far.restore_shape(x * lag)))) or record.name == "shell"
     assert not np.any(np.isnan(_density(far, x / length)))
 
 
 def _density(kernel, omega):
     try:
-        return kernel.density(kernel.as_given(omega))
+        return kernel.density(kernel.restore_shape(omega))
     except ValueError:
         return 0.0
 
@@ -662,7 +659,7 @@ DISAGREEING = "mixture([0.5, 0.5], [gaussian(), power_exponential(exponent=1.5)]
 )
 def test_signed_columns_turn_the_frequency(text):
     kernel = kernels.parse(text)
-    u = np.random.default_rng(0).uniform(size=(50, kernel.draws))
+    u = np.random.default_rng(0).uniform(size=(50, kernel.n_columns))
     signed = np.asarray(kernel.signed_columns)
     omega, turned = (kernel.transport(v) for v in (u, np.where(signed, 1.0 - u, u)))
     if signed.any() or text == DISAGREEING:
@@ -679,5 +676,5 @@ def test_maps_that_cancel_near_the_largest_frequencies(size):
     omega = np.array([[2.0**499, 2.0**499], [1.0, -2.0]])
     with np.errstate(all="ignore"):
         exact = (omega[:, None, :].astype(np.longdouble) * matrix.T.astype(np.longdouble)).sum(axis=-1).astype(float)
-        found = made._mapped(omega)
+        found = made._map_frequencies(omega)
     np.testing.assert_allclose(found, exact, rtol=1e-15)

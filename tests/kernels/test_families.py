@@ -29,7 +29,7 @@ each_drawn = pytest.mark.parametrize("problem", one_of(KERNELS, lambda p: (p.fam
 each_smooth = pytest.mark.parametrize("problem", [p for p in KERNELS if has_density(p.kernel)], ids=str)
 LINES = [p for p in KERNELS if p.kernel.ndim == 1]
 each_smooth_line = pytest.mark.parametrize("problem", [p for p in LINES if has_density(p.kernel)], ids=str)
-QUANTILES = [p for p in LINES if p.kernel.draws == 1]
+QUANTILES = [p for p in LINES if p.kernel.n_columns == 1]
 each_quantile = pytest.mark.parametrize(
     "problem", [p for p in QUANTILES if p.shape not in ("lattice", "sphere")], ids=str
 )
@@ -336,7 +336,7 @@ class IndependentMatern(families.Matern):
     """A wrong Matérn: every axis has a chi-square of its own, so each axis alone is right and the whole is not."""
 
     @property
-    def draws(self) -> int:
+    def n_columns(self) -> int:
         return 2 * self.ndim
 
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
@@ -370,8 +370,8 @@ class IndependentAxes(Kernel):
     ndim: int = 2
 
     @property
-    def draws(self) -> int:
-        return self.line.draws * self.ndim
+    def n_columns(self) -> int:
+        return self.line.n_columns * self.ndim
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.concatenate([self.line._transport(part) for part in np.split(u, self.ndim, axis=-1)], axis=-1)
@@ -508,7 +508,7 @@ def test_transport_of_the_mirrored_columns_is_the_mirrored_frequency(problem):
     For a spectral mixture these are all: the first has the sign of the mean.
     """
     k = problem.kernel.ndim + (problem.shape == "lumps")
-    u = (np.random.default_rng(1).integers(0, 2**52, (64, problem.kernel.draws)) + 0.5) * 2.0**-52
+    u = (np.random.default_rng(1).integers(0, 2**52, (64, problem.kernel.n_columns)) + 0.5) * 2.0**-52
     mirrored = np.concatenate([u[:, :-k], 1.0 - u[:, -k:]], axis=-1)
     omega = problem.kernel.transport(u)
     assert omega.shape == ((64,) if problem.kernel.ndim == 1 else (64, problem.kernel.ndim))
@@ -518,7 +518,7 @@ def test_transport_of_the_mirrored_columns_is_the_mirrored_frequency(problem):
 @each_problem
 def test_transport_is_finite_at_the_corners_of_the_cube(problem):
     corner = np.array([2.0**-53, 1.0 - 2.0**-53])
-    u = np.stack(np.meshgrid(*[corner] * problem.kernel.draws), axis=-1).reshape(-1, problem.kernel.draws)
+    u = np.stack(np.meshgrid(*[corner] * problem.kernel.n_columns), axis=-1).reshape(-1, problem.kernel.n_columns)
     assert np.all(np.isfinite(problem.kernel.transport(u)))
 
 
@@ -526,7 +526,7 @@ def test_transport_is_finite_at_the_corners_of_the_cube(problem):
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_the_heaviest_tails_are_cut_to_finite_numbers(nu, ndim):
     made = rfrope.kernel("matern", nu=nu, scale=1e-150, ndim=ndim)
-    corner = np.full((1, made.draws), 2.0**-53)
+    corner = np.full((1, made.n_columns), 2.0**-53)
     assert np.max(np.abs(made.transport(corner))) == 2.0**500
     assert np.all(np.isfinite(rfrope.sample(made, 4096, rng=0)))
 
@@ -538,7 +538,7 @@ def test_the_heaviest_tails_are_cut_to_finite_numbers(nu, ndim):
 def test_one_length_is_as_many_equal_ones(name):
     stretch = problems.FAMILIES[name].stretch
     one, many = (rfrope.kernel(name, ndim=3, **{stretch: v}) for v in (3.0, (3.0, 3.0, 3.0)))
-    u = np.random.default_rng(0).uniform(size=(32, one.draws))
+    u = np.random.default_rng(0).uniform(size=(32, one.n_columns))
     np.testing.assert_array_equal(one.transport(u), many.transport(u))
     lags = np.random.default_rng(1).normal(size=(32, 3))
     np.testing.assert_allclose(one.phi(lags), many.phi(lags), rtol=1e-15)
@@ -649,7 +649,7 @@ def test_a_bad_ndim_is_refused(name, bad, error):
 def test_a_bad_order_is_refused(bad):
     with pytest.raises(ValueError, match=r"^nu is"):
         rfrope.kernel("matern", nu=bad)
-    with pytest.raises(TypeError, match=r"^nu is"):
+    with pytest.raises(ValueError, match=r"^nu is .*, 2 values; expected one number"):
         rfrope.kernel("matern", nu=(1.5, 2.5), ndim=2)
 
 
@@ -694,7 +694,7 @@ def test_other_bad_parameters_are_refused(bad):
 )
 def test_a_bad_spectral_mixture_is_refused(changes, error, message):
     good = {"weights": (0.5, 0.5), "means": (0.0, (1.0, -2.0)), "scales": ((1.0, 2.0), 0.5), "ndim": 2}
-    assert rfrope.kernel("spectral_mixture", **good).draws == 3
+    assert rfrope.kernel("spectral_mixture", **good).n_columns == 3
     with pytest.raises(error, match=message):
         rfrope.kernel("spectral_mixture", **good | changes)
 
@@ -725,7 +725,7 @@ def test_every_library_gives_numpys_values_in_its_own_arrays(problem, xp):
     made, k = problem.kernel, problem.kernel.ndim
     scaled = np.random.default_rng(0).normal(size=(5, 4) if k == 1 else (5, 4, k))
     lags, frequencies = scaled * problem.lengths, scaled / problem.lengths
-    u = np.random.default_rng(1).uniform(size=(6, made.draws))
+    u = np.random.default_rng(1).uniform(size=(6, made.n_columns))
     density = [(made.density, frequencies)] if has_density(made) else []
     for function, points in ((made.phi, lags), (made.phi2, lags), *density, (made.transport, u)):
         found, expected = function(xp(points)), function(points)
@@ -776,7 +776,7 @@ def test_shapes_of_any_size_that_is_taken(name, shape, ndim):
         if name == "power_exponential" and value > 2.0:
             continue
         made = rfrope.kernel(name, **{shape: value}, ndim=ndim)
-        phi = made.phi(made.as_given(np.repeat(lags[:, None], ndim, axis=1)))
+        phi = made.phi(made.restore_shape(np.repeat(lags[:, None], ndim, axis=1)))
         assert phi[0] == 1.0
         assert np.all((phi >= 0.0) & (phi <= 1.0 + 1e-12))
         assert np.all(np.isfinite(rfrope.sample(made, 256, rng=0)))

@@ -283,7 +283,7 @@ def test_limits_of_texts():
         parse(" " * 70_000)
     with pytest.raises(ValueError, match="is nested more than 40 deep"):
         parse("gaussian" + ".rescale(2)" * 41)
-    assert parse("gaussian" + ".rescale(2)" * 40).draws == 1
+    assert parse("gaussian" + ".rescale(2)" * 40).n_columns == 1
 
 
 @pytest.mark.parametrize("times", [19, 20, 21, 39, 40, 41])
@@ -294,7 +294,7 @@ def test_products_inside_one_another_are_counted(times):
         for _ in range(times):
             text = product.format(text)
         if 2 * times <= 40:
-            assert parse(text).draws == times + 1
+            assert parse(text).n_columns == times + 1
         else:
             with pytest.raises(ValueError, match="is nested more than 40 deep"):
                 parse(text)
@@ -335,7 +335,7 @@ class Dirac(Kernel):
     ndim: int = 1
 
     @property
-    def draws(self):
+    def n_columns(self):
         return 1
 
     def _phi(self, lags, xp):
@@ -407,7 +407,7 @@ class Point:
 def install(monkeypatch):
     """Pretend that packages with these entry points are installed; the registry has not looked yet."""
     monkeypatch.setattr(registry, "_RECORDS", list(kernels.records()))
-    monkeypatch.setattr(registry, "_plugins", "unread")
+    monkeypatch.setattr(registry, "_plugins_are_read", False)
 
     def pretend(*points):
         asked = []

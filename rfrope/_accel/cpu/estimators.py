@@ -47,11 +47,11 @@ def score_sums(
         loops.add_trials(sums, 0, start, length, lanes, *words, *law, _NOT_GIVEN, *rows)
     else:
         blocks = a.shape[-1]
-        batch = max(1, _BATCH // max(1, blocks * kernel.draws))
+        batch = max(1, _BATCH // max(1, blocks * kernel.n_columns))
         for done in range(0, length, batch):
             parallel.checkpoint()
             n = min(batch, length - done)
-            u = uniforms(key, 0, blocks, kernel.draws, stream=start + done, streams=n)
+            u = uniforms(key, 0, blocks, kernel.n_columns, stream=start + done, streams=n)
             omega = np.array(kernel.transport(u), dtype=np.float64, order="C").reshape(n, blocks, kernel.ndim)
             nothing = (laws.UNIFORM, 0.0, np.ones(kernel.ndim), laws.NO_TABLE, laws.NO_TABLE)
             loops.add_trials(sums, done, start + done, n, lanes, *words, *nothing, omega, *rows)

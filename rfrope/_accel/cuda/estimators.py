@@ -88,7 +88,7 @@ def drawn(kernel: Any, key: Key, start: int, length: int, like: Array) -> Array:
     with device.place(like):
         law = _law(kernel, key, like, xp)
         if law is None:
-            omega = kernel.transport(_uniforms(key, start, length, kernel.draws, 0, 1, like, xp))
+            omega = kernel.transport(_uniforms(key, start, length, kernel.n_columns, 0, 1, like, xp))
             return xp.reshape(omega, (length, kernel.ndim))
         omega = array.empty((length, kernel.ndim), like, xp)
         plan = _draws(law.plan, omega, start, length, kernel.ndim, 0)
@@ -190,7 +190,7 @@ def _uniforms(
 
 def _transported(kernel: Any, key: Key, blocks: int, start: int, length: int, like: Array, xp: ModuleType) -> Any:
     """Frequencies (trials, blocks, axes) by the kernel's own transport, on the host."""
-    omega = kernel.transport(_uniforms(key, 0, blocks, kernel.draws, start, length, like, xp))
+    omega = kernel.transport(_uniforms(key, 0, blocks, kernel.n_columns, start, length, like, xp))
     return device.view(xp.reshape(omega, (length, blocks, kernel.ndim)))
 
 

@@ -1,4 +1,4 @@
-"""Functions that a user gives: called with care, and looked at whenever they are."""
+"""Functions of the user: called with care, and checked whenever they are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.arguments import show
-from rfrope.bochner.measures import MEASURES, Measure
+from rfrope.bochner.measures import Measure
 from rfrope.bochner.verdicts import NotPositiveDefiniteError, Witness
-from rfrope.kernels.parameters import check_ndim
 
 _ARGUMENTS = {  # what functions take, by whether there is one axis
     True: ("x", "it works elementwise"),
@@ -24,16 +23,8 @@ _ARGUMENTS = {  # what functions take, by whether there is one axis
 NORMAL = 1e-9  # by how much Phi(0) may differ from 1
 
 
-def read_measure(ndim: Any) -> Measure:
-    """What depends on the number of axes, read from the argument."""
-    ndim = check_ndim(ndim)
-    if ndim not in MEASURES:
-        raise ValueError(f"ndim is {ndim}; expected 1, 2 or 3: transforms in more axes are not provided")
-    return MEASURES[ndim]
-
-
-def checked(name: str, function: Any, measure: Measure, *, bounded: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """The user's function, whose values are looked at whenever it is called."""
+def check_values(name: str, function: Any, measure: Measure, *, bounded: bool) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the user's function so that its values are checked whenever it is called."""
     if not callable(function):
         raise TypeError(f"{name} is {show(function)}; expected a function of an array")
     argument, takes = _ARGUMENTS[measure.is_line]

@@ -1,0 +1,140 @@
+"""Families in units of a length, and those whose law is spherically symmetric in them: the machinery behind the tables.
+
+``t`` is the length of the lag in units of the scale, ``w`` the frequency times the scale.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import abstractmethod
+from types import ModuleType
+from typing import ClassVar
+
+import numpy as np
+
+from rfrope._core import array, quantiles
+from rfrope._core.arguments import MOST, whole
+from rfrope._core.array import Array
+from rfrope.kernels.base import Kernel
+from rfrope.kernels.law import Law, Quantile
+from rfrope.kernels.parameters import Lengths, per_axis, radial, radius, spread, square, volume
+
+_DISTANT = 1e150  # in units of the scale: its square is finite
+
+
+class Family(Kernel):
+    """A kernel of the registry, whose parameters are checked by what their fields say that they are."""
+
+    most_axes: ClassVar[int] = MOST
+
+    def __post_init__(self) -> None:
+        ndim = whole("ndim", self.ndim, 1, MOST)
+        if ndim > self.most_axes:
+            raise ValueError(f"ndim is {ndim}; expected 1: a {self.name} law has one axis (combine with axes())")
+        object.__setattr__(self, "ndim", ndim)
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            if "search" in field.metadata:
+                count = 1 if field.metadata["search"].kind == "shape" else ndim
+                object.__setattr__(self, field.name, per_axis(field.name, getattr(self, field.name), count))
+
+
+class Scaled(Family):
+    """A family whose formulas are in units of `unit`: a length, or a frequency that is one over the length."""
+
+    unit: ClassVar[str] = "scale"
+
+    def _scale_lags(self, lags: Array, xp: ModuleType) -> Array:
+        unit = spread(self._unit, lags, xp)
+        return lags / unit if self.unit == "scale" else lags * unit
+
+    def _scale_frequencies(self, omega: Array, xp: ModuleType) -> Array:
+        unit = spread(self._unit, omega, xp)
+        return omega * unit if self.unit == "scale" else omega / unit
+
+    def _density(self, omega: Array, xp: ModuleType) -> Array:
+        density = self._unit_density(self._scale_frequencies(omega, xp), xp)
+        size = volume(self._unit, self.ndim)
+        size = size if self.unit == "scale" else 1.0 / size if size else math.inf
+        if 0.0 < size < math.inf:
+            return size * density
+        return xp.where(
+            (density == 0.0) | xp.isinf(density), density, size * density
+        )  # a pole stays one, and 0 stays 0
+
+    def _transport(self, u: np.ndarray) -> np.ndarray:
+        unit = np.asarray(self._unit)
+        return self._unit_transport(u) / unit if self.unit == "scale" else unit * self._unit_transport(u)
+
+    @property
+    def _unit(self) -> Lengths:
+        value: Lengths = getattr(self, self.unit)
+        return value
+
+    def _unit_density(self, w: Array, xp: ModuleType) -> Array:
+        """Density of w at vectors ``(..., k)``."""
+        return Kernel._density(self, w, xp)
+
+    @abstractmethod
+    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
+        """Transport of w."""
+
+
+class Isotropic(Scaled):
+    """A law of w that is spherically symmetric.
+
+    Phi is stated near 0 as a function of the square of t, where it is smooth, and farther out as one of t.
+    """
+
+    _near_bound: float = 0.0  # squares of t up to which `_near_phi` holds; 0 where Phi has a kink at 0
+
+    def _phi(self, lags: Array, xp: ModuleType) -> Array:
+        return radial(self._scale_lags(lags, xp), self._near_phi, self._far_phi, self._near_bound, xp)
+
+    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
+        """Phi at a small t, by its square. A kink is flat there: the mean of its two sides."""
+        return xp.ones_like(square)
+
+    def _far_phi(self, t: Array, xp: ModuleType) -> Array:
+        """Phi at t > 0."""
+        raise NotImplementedError
+
+    def _square(self, lags: Array, xp: ModuleType) -> Array:
+        """Return the square of t."""
+        return square(self._scale_lags(lags, xp), xp)
+
+    def _distance(self, lags: Array, xp: ModuleType) -> Array:
+        """Return t, so that its square is finite."""
+        t = radius(self._scale_lags(lags, xp), xp)
+        return array.clip(t, 0.0, min(_DISTANT, 0.25 * float(xp.finfo(t.dtype).max) ** 0.5), xp)
+
+    def isotropy(self) -> np.ndarray:
+        """As `Kernel.isotropy`."""
+        unit = np.broadcast_to(self._unit, self.ndim)
+        return np.diag(1.0 / unit if self.unit == "scale" else unit)
+
+
+class NormalScale(Isotropic):
+    """A law of normal w times a radius that all axes share, or of another component in one axis."""
+
+    @property
+    def n_columns(self) -> int:
+        """One for each axis, and one for a radius that they share."""
+        return self.ndim + (self._radius() is not None)
+
+    def _component(self) -> Quantile:
+        """Quantile function of a component of w, over the radius."""
+        return quantiles.normal_quantile, ()
+
+    def _radius(self) -> Quantile | None:
+        """Quantile function of the number that multiplies all axes, if there is one."""
+        return None
+
+    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
+        (quantile, parameters), shared = self._component(), self._radius()
+        if shared is None:
+            return quantile(*parameters, u)
+        return shared[0](*shared[1], u[..., :1]) * quantile(*parameters, u[..., 1:])
+
+    def _law(self) -> Law | None:
+        return Law(self._component(), (1.0,) * self.ndim, self._radius()).scaled(self._unit)
