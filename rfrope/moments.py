@@ -43,7 +43,7 @@ class Band(Result):
     confidence: float
 
 
-@array.on_device_of_arrays
+@array.select_device
 def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
     """Expected attention score ``E S = (q . k) Phi(lag)``, before softmax and without its scale.
 
@@ -82,7 +82,7 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     return _mean(a, kernel, lags, xp)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def score_variance(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
     """Variance of the attention score over independent frequencies, one for each block.
 
@@ -117,7 +117,7 @@ def score_variance(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     return _variance(a, b, kernel, lags, xp)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def relative_error(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
     """Standard deviation of the score over its mean, ``sqrt(Var S) / (abs(q . k) abs(Phi))``.
 
@@ -151,7 +151,7 @@ def relative_error(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     return xp.where(none & (deviation > 0.0), xp.full_like(ratio, math.inf), ratio)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confidence: float = 0.95) -> Band:
     """Pointwise band of ``Phi_D(lag) = (1/D) sum_i cos(lag . omega_i)`` over independent draws of the frequencies.
 

@@ -78,7 +78,7 @@ class ScoreEstimate(Result):
     n_trials: int
 
 
-@array.on_device_of_arrays
+@array.select_device
 def estimate_kernel(
     lags: Array,
     kernel: Kernel | str,
@@ -167,7 +167,7 @@ def estimate_kernel(
     n_samples = whole("n_samples", n_samples, 2)
     n_sets = _n_sets(design, n_samples, n_blocks)
     check_seed(rng, checkpoint)
-    key, n_lags, threaded = random.key_from_rng(rng), math.prod(lags.shape[:-1]), memory.in_memory(lags)
+    key, n_lags, threaded = random.key_from_rng(rng), math.prod(lags.shape[:-1]), memory.is_cpu_memory(lags)
     if n_sets:
         _check_sets(n_samples // n_sets, kernel, design)
         sets = _SetChunk(kernel, key, lags, quantity, design, n_samples // n_sets)
@@ -175,14 +175,14 @@ def estimate_kernel(
         summed = _summed(sets, n_sets, length, executor, progress, threaded, checkpoint)
         return _mean(summed, lags, 1.0, _is_held_by_many(summed, _SHARE))
     where = backend_place(_kernel_moments, lags)
-    on_host = memory.as_numpy(lags).reshape(-1, kernel.ndim) if where == "cpu" else None
+    on_host = memory.view_as_numpy(lags).reshape(-1, kernel.ndim) if where == "cpu" else None
     length = schedules.draws_in_chunk(where, on_host, n_lags, n_samples, kernel.n_columns, kernel.ndim)
     task = _KernelChunk(kernel, key, lags, quantity)
     found = _summed(task, n_samples, length, executor, progress, threaded, checkpoint)
     return _mean(found, lags, 1.0, _are_trusted(task, found))
 
 
-@array.on_device_of_arrays
+@array.select_device
 def estimate_scores(
     q: Array,
     k: Array,
@@ -257,7 +257,7 @@ def estimate_scores(
     if not where:  # two trials at least stand beside their powers and those of all before
         capacity.check(256.0 * math.prod(shape), f"lags of shape {grid} beside q and k", "the number of lags")
     length = schedules.trials_in_chunk(where, kernel.stated_law() is not None, width)
-    found = _summed(task, n_trials, length, executor, progress, memory.in_memory(a), checkpoint)
+    found = _summed(task, n_trials, length, executor, progress, memory.is_cpu_memory(a), checkpoint)
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
     mean = _mean(found, lags, size, _is_held_by_many(found, _SHARE))
     return ScoreEstimate(mean, _variance(found, lags, size * size), n_trials)
@@ -437,7 +437,7 @@ def _floored(variance: Array, lags: Array, size: Array | float) -> Array:
 def _are_trusted(task: _KernelChunk, found: MeanSums) -> Any:
     """True where the variance at a lag is that of many draws: by its size, else by fourth moments of some draws."""
     sure = (found.m2 >= 4.0 * _FEW_DRAWS) | (found.m2 == 0.0)  # no value is off by more than 2
-    if not array.on_host(found.m2):
+    if not array.has_host_values(found.m2):
         return sure
     unsure = np.flatnonzero(~array.to_host(sure))
     if not 0 < unsure.size <= _LOOKED_AT:

@@ -17,7 +17,7 @@ from rfrope._core import angles, array, blocks, files
 from rfrope._core.arguments import flag, path_of, printable, show
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
-from rfrope.rotation.rope import Assumed, Rope, as_provenance, of
+from rfrope.rotation.rope import Assumed, Rope, read_provenance, replace_fields
 
 __all__ = ["load", "save"]
 
@@ -32,7 +32,7 @@ _ENTRIES = {  # in the metadata of each format
 }
 
 
-@array.on_device_of_arrays
+@array.select_device
 def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool = False, source: Any = None) -> None:
     """Write a Rope to a file, or bare frequencies, with where they came from.
 
@@ -88,7 +88,7 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     check_target(path, overwrite=flag("overwrite", overwrite))
     held = rope if isinstance(rope, Rope) else Rope(_storable(rope))
     if source is not None:
-        held = of(held, source=held.source.to_dict() | as_provenance(source).to_dict())
+        held = replace_fields(held, source=held.source.to_dict() | read_provenance(source).to_dict())
     files.write(path, packed(path, held), overwrite=overwrite)
 
 

@@ -114,7 +114,7 @@ class Validation(Result):
         return asdict(self) | {"spread": spread, "passed": self.passed, "worst": asdict(self.worst)}
 
 
-@array.on_device_of_arrays
+@array.select_device
 def validate(
     kernel: Kernel | str,
     *,

@@ -46,7 +46,7 @@ def test_plain_arrays_pass_quickly_as_others_pass_slowly(dtype):
     for value in (plain, plain.view(Subclass)):
         try:
             value = array.numbers(value, np, name="x")
-            found.append((array.is_integer(value), array.is_real_floating(value), array.as_widest(value, np).tolist()))
+            found.append((array.is_integer(value), array.is_real_floating(value), array.widen(value, np).tolist()))
         except TypeError as error:
             found.append(str(error))
     assert found[0] == found[1]
@@ -144,7 +144,7 @@ def test_which_tensors_are_plain_memory():
 
 def test_what_is_lazy(xp):
     assert array.is_lazy(xp([1.0])) == xp.lazy
-    assert array.on_host(xp([1.0])) == (not xp.lazy and not xp.on_device)
+    assert array.has_host_values(xp([1.0])) == (not xp.lazy and not xp.on_device)
     assert not array.is_traced(xp([1.0]))
 
 

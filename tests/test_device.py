@@ -699,8 +699,8 @@ def test_the_second_device_would_notice(name, second, refusing):
 
 
 def test_values_on_a_device_are_not_looked_at(second, strict):
-    assert not array.on_host(second([1.0]))
-    assert array.on_host(strict.asarray([1.0]))
+    assert not array.has_host_values(second([1.0]))
+    assert array.has_host_values(strict.asarray([1.0]))
 
 
 # -- tensors without values --------------------------------------------------------------------------------------------
@@ -753,9 +753,9 @@ def test_arrays_on_two_devices_are_refused_single_numbers_too(shape, cupy_array)
 def test_arrays_of_cupy_are_recognised(cupy_array):
     x = cupy_array((4, 6))
     assert array.is_cupy(x)
-    assert memory.on_cuda(x)
-    assert not array.on_host(x)
-    assert not memory.in_memory(x)
+    assert memory.is_cuda_memory(x)
+    assert not array.has_host_values(x)
+    assert not memory.is_cpu_memory(x)
     assert not array.is_lazy(x)
     assert memory.is_writable(x)
     assert array.device(x) == x.device
@@ -767,10 +767,10 @@ def test_arrays_of_cupy_are_recognised(cupy_array):
 
 def test_what_cuda_kernels_may_touch(second):
     torch = library("torch").module
-    assert memory.on_cuda(None)
-    assert memory.on_cuda(1.0)
+    assert memory.is_cuda_memory(None)
+    assert memory.is_cuda_memory(1.0)
     for other in (np.ones(3), second([1.0]), torch.ones(3), torch.ones(3, device="meta"), [1.0], "x"):
-        assert not memory.on_cuda(other)
+        assert not memory.is_cuda_memory(other)
 
 
 def test_memory_of_cupys_arrays_is_compared(cupy_array):
@@ -873,7 +873,7 @@ def test_two_devices_are_an_error(second, strict):
 
 # -- the current device ------------------------------------------------------------------------------------------------
 
-WRAPPER = array.on_device_of_arrays(lambda: None).__code__
+WRAPPER = array.select_device(lambda: None).__code__
 
 
 CALLING = ("rotate", "Rope.rotate", "Rope.table")  # functions that do
@@ -914,13 +914,13 @@ def current(monkeypatch):
 
 
 def test_the_device_of_the_first_array_is_current_inside(current):
-    inside = array.on_device_of_arrays(lambda *args, **kwargs: list(current.stack))
+    inside = array.select_device(lambda *args, **kwargs: list(current.stack))
     assert inside(1.0, current.array("one"), x=current.array("two")) == ["one"]
     assert inside([2.0], x=current.array("two")) == ["two"]
     assert inside(1.0, None, x=np.ones(2)) == []
     assert current.stack == []
 
-    @array.on_device_of_arrays
+    @array.select_device
     def failing(x):
         raise ValueError(current.stack[-1])
 
@@ -938,7 +938,7 @@ def test_cupys_own_clip_is_used(current):
 
 def test_without_cupy_nothing_is_done(monkeypatch):
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    assert array.on_device_of_arrays(lambda x: x)(3) == 3
+    assert array.select_device(lambda x: x)(3) == 3
     assert "cupy" not in sys.modules
 
 

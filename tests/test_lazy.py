@@ -99,5 +99,5 @@ def test_every_slope_is_its_own():
         return jax.numpy.cos(x), jax.numpy.sin(x)
 
     slopes = [lambda arrays, changes, factor=factor: factor * changes[0] for factor in (1.0, 3.0)]
-    found = [float(jax.grad(lambda x, slope=slope: lazy.with_slope(turn, slope)(x)[1])(0.5)) for slope in slopes]
+    found = [float(jax.grad(lambda x, slope=slope: lazy.attach_derivative(turn, slope)(x)[1])(0.5)) for slope in slopes]
     assert found == pytest.approx([np.cos(0.5), 3.0 * np.cos(0.5)], rel=1e-6)

@@ -86,15 +86,15 @@ class Angles(NamedTuple):
         """Return how many positions there are along the last of their axes: 1 for a single one."""
         return int(self.positions.shape[-2]) if token_axes(self.positions) else 1
 
-    def in_rows(self) -> Angles:
+    def to_rows(self) -> Angles:
         """The same, without a shift, as rows of positions ``(..., L, k)``; a single one, ``(k,)``, is a row of one.
 
-        What is summed over the blocks then has a last axis that `as_asked` drops.
+        What is summed over the blocks then has a last axis that `drop_row_axis` drops.
         """
         return self if token_axes(self.positions) else self._replace(positions=self.positions[None, :])
 
-    def as_asked(self, found: Array) -> Array:
-        """Undo `in_rows` for values ``(..., L)`` at each position."""
+    def drop_row_axis(self, found: Array) -> Array:
+        """Undo `to_rows` for values ``(..., L)`` at each position."""
         return found if token_axes(self.positions) else found[..., 0]
 
     def axes(self) -> Iterator[tuple[Array, Array]]:
@@ -104,7 +104,7 @@ class Angles(NamedTuple):
             frequency = self.frequencies[..., axis]
             yield self.positions[..., axis][..., None], frequency[..., None, :] if tokens else frequency
 
-    def at(self, span: slice) -> Angles:
+    def take(self, span: slice) -> Angles:
         """Those at some of the positions, along the last of their axes."""
         return self._replace(positions=self.positions[..., span, :], shift=rows(self.shift, span))
 
@@ -113,7 +113,7 @@ class Angles(NamedTuple):
         shift = self.shift
         if shift is not None and shift.ndim and shift.shape[-1] > 1:
             shift = shift[..., span]
-        with array.at_once(self.frequencies):
+        with array.compute_eagerly(self.frequencies):
             return self._replace(frequencies=self.frequencies[..., span, :], shift=shift)
 
 
@@ -191,7 +191,7 @@ def checked(
     """
     positions = array.numbers(_whole(positions, name, xp, device), xp, name=name, device=device)
     omega = _allowed(frequencies, xp, device, "frequencies", least, sets)
-    positions = as_vectors(positions, frequencies)
+    positions = to_vectors(positions, frequencies)
     if positions.ndim == 0 or positions.shape[-1] != omega.shape[-1]:
         hint = f": use {name}[..., None]" if omega.shape[-1] == 1 else ""
         raise ValueError(
@@ -201,9 +201,9 @@ def checked(
     check_values(name, positions, xp)
     warn_of_positions_of_16_bits(positions, xp, name)
     if shift is not None:
-        shift = array.as_widest(array.numbers(shift, xp, name="shift", device=device), xp)
+        shift = array.widen(array.numbers(shift, xp, name="shift", device=device), xp)
         check_values("shift", shift, xp)
-        omega = _as_wide(omega, shift)
+        omega = _widen_single(omega, shift)
     _warn_of_16_bits(frequencies, positions, xp, name)
     angles = Angles(positions, omega, shift, xp)
     array.check_memory(64.0, angles.shape_for(name)[:-1], positions, f"{name} or heads")  # what is summed there
@@ -238,7 +238,7 @@ def frequencies(
     return _allowed(value, xp, device, name, least, sets)
 
 
-def on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets: str = "any") -> np.ndarray:
+def read_on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets: str = "any") -> np.ndarray:
     """Check frequencies that stand alone, or those of a Rope, and bring them to NumPy as ``(*H, D, k)`` float64."""
     return frequencies(numbers_on_host(given(value), name), np, name=name, least=least, sets=sets)
 
@@ -282,9 +282,9 @@ def lags(value: Any, axes: int, name: str = "lags", law: Any = None, **arrays: A
 
 def checked_lags(value: Any, axes: int, xp: ModuleType, device: Any, name: str, law: Any) -> Array:
     """Read lags as `lags` does, where it is known what the arrays of the call share."""
-    value = array.as_widest(array.numbers(value, xp, name=name, device=device), xp)
+    value = array.widen(array.numbers(value, xp, name=name, device=device), xp)
     check_values(name, value, xp)
-    return as_vectors_of(law, value, axes, name)
+    return to_vectors_of(law, value, axes, name)
 
 
 # -- the form that users give and get ----------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def token_axes(positions: Array) -> int:
     return min(positions.ndim - 1, 1)
 
 
-def as_vectors(value: Array, like: Any) -> Array:
+def to_vectors(value: Array, like: Any) -> Array:
     """Give numbers the last axis that they have below the gate.
 
     Parameters
@@ -320,16 +320,16 @@ def as_vectors(value: Array, like: Any) -> Array:
     return value[..., None] if is_line(like) else value
 
 
-def as_vectors_of(law: Any, value: Array, axes: int, name: str) -> Array:
+def to_vectors_of(law: Any, value: Array, axes: int, name: str) -> Array:
     """Give the lags or frequencies of a law the last axis that they have below the gate, or say that it lacks axes."""
-    vectors = as_vectors(value, axes)
+    vectors = to_vectors(value, axes)
     if vectors.ndim == 0 or vectors.shape[-1] != axes:
         raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., {axes}): {law!r} has {axes} axes")
     return vectors
 
 
-def as_given(vectors: Array, like: Any) -> Array:
-    """Undo `as_vectors`: the one way back to the form that a user gave, or gets."""
+def from_vectors(vectors: Array, like: Any) -> Array:
+    """Undo `to_vectors`: the one way back to the form that a user gave, or gets."""
     return vectors[..., 0] if is_line(like) else vectors
 
 
@@ -360,7 +360,7 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
 
 
 def check_values(name: str, value: Array, xp: ModuleType) -> None:
-    """Refuse NaN, infinity and magnitudes that could overflow, where looking at them is free (see `array.on_host`)."""
+    """Refuse NaN, infinity and magnitudes that could overflow, where looking is free (see `array.has_host_values`)."""
     if not array.is_integer(value) and not array.all_within(value, LARGEST, xp):
         raise ValueError(f"{name} holds NaN or infinity, or magnitudes above 2**500; expected finite numbers")
 
@@ -377,7 +377,7 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
     """
     exact = xp is not np and isinstance(value, list | tuple | np.ndarray) and not array.has_float64(xp, device)
     space = np if exact else xp
-    omega = array.as_widest(array.numbers(value, space, name=name, device=None if exact else device), space)
+    omega = array.widen(array.numbers(value, space, name=name, device=None if exact else device), space)
     shape = tuple(omega.shape)
     if not shape:
         raise ValueError(f"{name} is a single number; expected {_SETS[sets]}")
@@ -385,10 +385,11 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
         raise ValueError(f"{name} has shape {tuple(omega.shape)}; expected at least one position axis")
     check_values(name, omega, space)
     if type(omega) is np.ndarray:
-        omega = as_vectors(omega, omega)
+        omega = to_vectors(omega, omega)
     else:
-        with array.at_once(omega):  # where there is no float64, phases are exact for frequencies with values alone
-            omega = as_vectors(omega, omega)
+        # where there is no float64, phases are exact for frequencies with values alone
+        with array.compute_eagerly(omega):
+            omega = to_vectors(omega, omega)
     if sets != "any":
         several = len(shape) > 2 or omega.shape[-1] > 1
         if {"one": len(shape) > 2, "one axis": several, "line": len(shape) > 1}[sets]:
@@ -408,9 +409,12 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
         return
     if array.dtype_name(frequencies) not in _NARROW:
         return
-    if not (array.on_host(frequencies) and array.on_host(positions)) or 0 in (*frequencies.shape, *positions.shape):
+    if not (array.has_host_values(frequencies) and array.has_host_values(positions)) or 0 in (
+        *frequencies.shape,
+        *positions.shape,
+    ):
         return
-    omega, places = (np.abs(array.to_host(array.as_widest(one, xp))) for one in (frequencies, positions))
+    omega, places = (np.abs(array.to_host(array.widen(one, xp))) for one in (frequencies, positions))
     missed = 0.5 * array.resolution(frequencies) * float(np.max(omega)) * float(np.max(places))
     if missed > _MISSED:
         _warn(
@@ -425,7 +429,7 @@ def warn_of_positions_of_16_bits(positions: Array, xp: ModuleType, name: str) ->
     if getattr(positions.dtype, "itemsize", 2) != 2 or array.dtype_name(positions) not in _NARROW:
         return
     last = 2.0 / array.resolution(positions)
-    if tensors.is_compiling() or not array.on_host(positions) or not array.all_within(positions, last, xp):
+    if tensors.is_compiling() or not array.has_host_values(positions) or not array.all_within(positions, last, xp):
         _warn(
             f"{name} has dtype {array.dtype_name(positions)}, which lacks whole numbers above {last:g}: tokens there "
             "may turn by the positions of others; expected integers, float32 or float64"
@@ -455,7 +459,7 @@ def _whole(positions: Any, name: str, xp: ModuleType, device: Any) -> Any:
     return host.astype(np.int64) if are_whole else positions
 
 
-def _as_wide(omega: Array, shift: Array) -> Array:
+def _widen_single(omega: Array, shift: Array) -> Array:
     """Repeat a single frequency for every column of the shift: there are as many blocks."""
     if omega.shape[-2] != 1 or not shift.ndim or shift.shape[-1] < 2:
         return omega

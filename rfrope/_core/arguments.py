@@ -145,7 +145,7 @@ def path_of(name: str, value: Any) -> str:
 def choice(name: str, value: Any, options: Sequence[str]) -> str:
     """Return one of a few words."""
     if not isinstance(value, str) or value not in options:
-        raise ValueError(f"{name} is {show(value)}{among(value, options)}")
+        raise ValueError(f"{name} is {show(value)}{list_choices(value, options)}")
     return value
 
 
@@ -153,7 +153,7 @@ def named(name: str, value: Any, names: Sequence[str]) -> str:
     """Return the one of some names that is meant, in any spelling."""
     found = spelled(value, names)
     if found is None:
-        raise ValueError(f"{name} is {show(value)}{among(value, names)}")
+        raise ValueError(f"{name} is {show(value)}{list_choices(value, names)}")
     return found
 
 
@@ -164,7 +164,7 @@ def spelled(value: Any, names: Sequence[str]) -> str | None:
     return value if value in names else next((name for name in names if _plain(name) == _plain(value)), None)
 
 
-def among(value: Any, names: Sequence[str]) -> str:
+def list_choices(value: Any, names: Sequence[str]) -> str:
     """End of an error: the name that may have been meant, and all that there are."""
     plain = {_plain(name): name for name in names}
     close = difflib.get_close_matches(_plain(value), plain, n=1) if isinstance(value, str) else ()

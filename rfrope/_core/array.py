@@ -208,7 +208,7 @@ def check_memory(each: float, shape: tuple[int, ...], like: Array, names: str) -
     """Refuse numbers of a shape, of so many bytes each, that do not fit in memory; `names` are the arguments."""
     # lengths may be symbols while a graph is made, which is not to ask them
     n_bytes = 0.0 if type(like) is not np.ndarray and tensors.is_compiling() else each * math.prod(shape)
-    if n_bytes > capacity.SMALL and on_host(like):
+    if n_bytes > capacity.SMALL and has_host_values(like):
         capacity.check(n_bytes, f"numbers of shape {tuple(shape)}", f"the size of {names}")
 
 
@@ -294,7 +294,7 @@ def device_of(*arrays: Array) -> AbstractContextManager[Any]:
     return devices[0] if devices else nullcontext()
 
 
-def on_device_of_arrays(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+def select_device(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """Make a public function run on the device of the CuPy arrays among its arguments, and on its current stream."""
 
     @wraps(function)
@@ -313,7 +313,7 @@ def is_traced(x: Array) -> bool:
     return jax is not None and isinstance(x, jax.core.Tracer)
 
 
-def at_once(x: Array) -> AbstractContextManager[Any]:
+def compute_eagerly(x: Array) -> AbstractContextManager[Any]:
     """Return a context in which JAX computes with `x`, if it has values, instead of tracing: they stay at hand."""
     if type(x).__module__.partition(".")[0] not in ("jax", "jaxlib") or is_traced(x):
         return nullcontext()
@@ -321,7 +321,7 @@ def at_once(x: Array) -> AbstractContextManager[Any]:
     return context
 
 
-def on_host(x: Array) -> bool:
+def has_host_values(x: Array) -> bool:
     """Return whether looking at the values of `x` is free: eager, in the memory of the CPU, not being compiled."""
     if isinstance(x, np.ndarray):
         return True
@@ -402,17 +402,17 @@ def astype(x: Array, dtype: Any, xp: ModuleType) -> Array:
     return xp.astype(x, dtype)
 
 
-def as_int32(x: Array, xp: ModuleType) -> Array:
+def to_int32(x: Array, xp: ModuleType) -> Array:
     """Return integers as int32, or uint32 where they are unsigned."""
     return astype(x, xp.uint32 if dtype_name(x).startswith("u") else xp.int32, xp)
 
 
-def as_words(x: Array, bits: int, xp: ModuleType) -> Array:
+def to_words(x: Array, bits: int, xp: ModuleType) -> Array:
     """Return integers modulo 2**bits, as signed ones."""
     return astype(x, xp.int64 if bits == 64 else xp.int32, xp)
 
 
-def as_widest(x: Array, xp: ModuleType) -> Array:
+def widen(x: Array, xp: ModuleType) -> Array:
     """Return `x` as float64 (float32 where the namespace has no float64)."""
     return x if type(x) is np.ndarray and x.dtype is _DOUBLE else astype(x, widest_float(xp, device(x)), xp)
 
@@ -468,7 +468,7 @@ def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
     if type(x) is np.ndarray and x.dtype is _DOUBLE and x.size <= _SMALL and np.vdot(x, x) < bound * bound:
         return True  # quickly, for NaN and infinity compare with nothing
     space, some = (np, parts(x)) if isinstance(x, np.ndarray) else (xp, (x,))  # jit would trace NumPy's constants too
-    return not on_host(x) or all(bool(space.all(space.abs(as_widest(part, space)) <= bound)) for part in some)
+    return not has_host_values(x) or all(bool(space.all(space.abs(widen(part, space)) <= bound)) for part in some)
 
 
 def check_float_dtype(dtype: Any, xp: ModuleType) -> Any:

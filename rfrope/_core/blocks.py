@@ -174,7 +174,7 @@ def check_width(x: Array, blocks: int, name: str, x_name: str = "x") -> None:
 def _widest(value: Any, name: str, xp: ModuleType, device: Any) -> Array:
     value = array.asarray(value, xp, name=name, device=device)
     array.check_memory(32.0, value.shape, value, name)
-    return array.as_widest(value, xp) if array.is_real_floating(value) else value
+    return array.widen(value, xp) if array.is_real_floating(value) else value
 
 
 # -- turning -----------------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def shared_coefficients(
     -------
     A, B : arrays of that shape, in the widest float
     """
-    found = coefficients_of(*(pair(array.as_widest(v, xp), name) for v, name in ((x, pairing), (y, y_pairing))))
+    found = coefficients_of(*(pair(array.widen(v, xp), name) for v, name in ((x, pairing), (y, y_pairing))))
     return tuple(_summed_to(value, shape, xp) for value in found)
 
 

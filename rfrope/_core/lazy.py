@@ -52,7 +52,7 @@ def space_of_constants(xp: ModuleType, constants: Mapping[str, Any]) -> ModuleTy
     return np
 
 
-def by_block(
+def map_chunks(
     function: Callable[..., Any], x: Array, constants: Mapping[str, Constant], options: Mapping[str, Any]
 ) -> Array:
     """Map a function over the blocks of a Dask array, in one task each, with the parts of constants that fall there.
@@ -88,7 +88,7 @@ def by_block(
 
 
 @functools.cache
-def with_slope(turn: Callable[..., tuple[Array, Array]], slope: Callable[..., Array]) -> Callable[..., Any]:
+def attach_derivative(turn: Callable[..., tuple[Array, Array]], slope: Callable[..., Array]) -> Callable[..., Any]:
     """Return ``turn(*arrays) -> (cos, sin)`` of a phase with the derivative that it has in JAX.
 
     Parameters

@@ -34,9 +34,9 @@ def place(values: Iterable[Any]) -> str:
             rest.extend(value)
         elif hasattr(kind, "dtype") and not isinstance(value, np.generic):
             arrays.append(value)
-    if all(map(in_memory, arrays)):
+    if all(map(is_cpu_memory, arrays)):
         return "cpu"
-    if all(map(on_cuda, arrays)):
+    if all(map(is_cuda_memory, arrays)):
         return "cuda"
     return "torch" if all(map(is_recorded, arrays)) else ""
 
@@ -123,7 +123,7 @@ class _Addresses:
         }
 
 
-def in_memory(x: Array) -> bool:
+def is_cpu_memory(x: Array) -> bool:
     """Return whether compiled loops of the CPU may read and write the memory of `x` behind its library's back.
 
     None and floats fit: they are not in memory. An array may start anywhere: backends read and write features at any
@@ -136,7 +136,7 @@ def in_memory(x: Array) -> bool:
     return hasattr(x, "data_ptr") and has_values(x, "cpu") and _is_plain(x)
 
 
-def on_cuda(x: Array) -> bool:
+def is_cuda_memory(x: Array) -> bool:
     """Return whether CUDA kernels of our own may read and write the memory of `x` behind its library's back.
 
     None and floats fit: they are not in memory.
@@ -167,8 +167,8 @@ def sealed(host: np.ndarray) -> np.ndarray:
     return np.ndarray(host.shape, host.dtype, host.tobytes())
 
 
-def as_numpy(x: Array) -> np.ndarray:
-    """Return the NumPy array that views the memory of `x` (see `in_memory`); bfloat16 of torch as int16."""
+def view_as_numpy(x: Array) -> np.ndarray:
+    """Return the NumPy array that views the memory of `x` (see `is_cpu_memory`); bfloat16 of torch as int16."""
     if isinstance(x, np.ndarray):
         return x
     torch = imported("torch")

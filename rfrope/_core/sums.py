@@ -173,7 +173,7 @@ def _sum_pairs(angles: Angles, pairs: list[Pair]) -> list[tuple[Array, Array]]:
         return _sum_pairs_at_lags(angles, pairs, held)
     found = []
     for span in parts(angles.tokens, held * angles.blocks // angles.tokens):
-        at, cut = angles.at(span), [(rows(cosine, span), rows(sine, span)) for cosine, sine in pairs]
+        at, cut = angles.take(span), [(rows(cosine, span), rows(sine, span)) for cosine, sine in pairs]
         found.append(_sum_pairs_at_lags(at, cut, _held(at.shape[:-1], *cut[0])))
     xp = angles.xp
     return [tuple(_joined(column, xp) for column in zip(*pair, strict=True)) for pair in zip(*found, strict=True)]

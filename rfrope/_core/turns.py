@@ -51,7 +51,7 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
         angles = angles._replace(frequencies=array.from_host(frequencies, xp, device=device))
     if any(array.is_traced(one) and not array.is_integer(one) for one in (positions, frequencies, shift)):
         changing = tuple(one for one in angles[:3] if one is not None)
-        made: tuple[Array, Array] = lazy.with_slope(_cos_sin_of, _slope)(*changing)
+        made: tuple[Array, Array] = lazy.attach_derivative(_cos_sin_of, _slope)(*changing)
         return made
     return _cos_sin(angles)
 
@@ -135,12 +135,12 @@ def _unit_turns(position: Array, frequency: np.ndarray, bits: int, xp: ModuleTyp
     def moved(host: np.ndarray) -> Array:
         return array.from_host(host, xp, device=array.device(position))
 
-    whole = array.as_words(position, bits, xp) * moved(words)
+    whole = array.to_words(position, bits, xp) * moved(words)
     if bits == 64:
         return whole, array.astype(position, xp.float64, xp) * moved(rests)
     # rests of up to half a unit for each of 2**32 positions: half words of both multiply as integers
-    position = array.as_int32(position, xp)
-    upper, lower = array.as_words(position >> 16, bits, xp), array.as_words(position & 0xFFFF, bits, xp)
+    position = array.to_int32(position, xp)
+    upper, lower = array.to_words(position >> 16, bits, xp), array.to_words(position & 0xFFFF, bits, xp)
     halves = np.round(rests * 2.0**16)
     whole = whole + upper * moved(halves.astype(np.int32))
     parts = (
@@ -199,7 +199,7 @@ _HALVES = {
 def _pieces(position: Array, dtype: Any, xp: ModuleType) -> tuple[Array, ...]:
     """Positions as a sum of floats short enough for exact products with halves of turns."""
     if array.is_integer(position) and dtype == xp.float32:
-        position = array.as_int32(position, xp)
+        position = array.to_int32(position, xp)
         words = (position >> 24 << 24, (position >> 12 & 4095) << 12, position & 4095)
         return tuple(array.astype(word, dtype, xp) for word in words)
     return array.split(array.astype(position, dtype, xp), xp)

@@ -47,7 +47,7 @@ class DensityOfStates(Result):
     distance: float
 
 
-@array.on_device_of_arrays
+@array.select_device
 def wavelengths(frequencies: Array) -> Array:
     """Wavelength of each block, ``2 pi / |omega|``: how many positions it takes to turn once.
 
@@ -86,7 +86,7 @@ def wavelengths(frequencies: Array) -> Array:
     return xp.where(still, xp.full_like(omega, math.inf), length)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def turns(frequencies: Array, context: float) -> Array:
     """Number of turns of each block over a context, ``context |omega| / (2 pi)``.
 
@@ -131,7 +131,7 @@ def turns(frequencies: Array, context: float) -> Array:
         return omega * (context / (2.0 * math.pi))
 
 
-@array.on_device_of_arrays
+@array.select_device
 def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> DensityOfStates:
     """Spread of frequencies over ``ln |omega|``, and its distance from a log-uniform law.
 

@@ -59,7 +59,7 @@ class Departure(Result):
     overall: Array
 
 
-@array.on_device_of_arrays
+@array.select_device
 def sine_share(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: str = "half") -> Array:
     """Part of the score that comes from sines, ``|sum B sin u| / (|sum A cos u| + |sum B sin u|)``, by pair and lag.
 
@@ -121,7 +121,7 @@ def sine_share(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: 
     return xp.where(none, xp.zeros_like(cosines), sines / xp.where(none, xp.ones_like(sines), cosines + sines))
 
 
-@array.on_device_of_arrays
+@array.select_device
 def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Similarity:
     """Score of a unit token, in a random direction, and a unit key that resembles it.
 
@@ -189,7 +189,7 @@ def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Simil
     return Similarity(cosine * kernel, std, features**-0.5, array.clip(kernel, 0.0, None, xp))
 
 
-@array.on_device_of_arrays
+@array.select_device
 def departure(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: str = "half") -> Departure:
     """Distance of the scores of given pairs from ``(q . k) Phi(lag)``, whatever the kernel Phi.
 

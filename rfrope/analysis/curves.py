@@ -24,7 +24,7 @@ _ROWS = (8, 128)  # rows in the first and in the largest parts of a scan: these 
 _SERIES = 0.02  # D times the angle up to which Dirichlet's quotient is summed as a series
 
 
-@array.on_device_of_arrays
+@array.select_device
 def mean_kernel(lags: Array, frequencies: Array) -> Array:
     """Mean kernel of given frequencies: the mean over the blocks of ``cos(lag . omega)``.
 
@@ -70,7 +70,7 @@ def mean_kernel(lags: Array, frequencies: Array) -> Array:
     return sums.mean_cos(angles.read(lags, frequencies, name="lags", least=1))
 
 
-@array.on_device_of_arrays
+@array.select_device
 def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | None = None) -> Array:
     """Continuum of standard RoPE, ``[Ci(m) - Ci(m / base)] / ln base``: its mean kernel with infinitely many blocks.
 
@@ -122,7 +122,7 @@ def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | N
         raise ValueError(f"base is {base}; expected a number above 1")
     blocks = None if n_blocks is None else whole("n_blocks", n_blocks, 1)
     xp, _ = array.shared(lags=lags)
-    lags = array.as_widest(_checked_lags(lags, xp), xp)
+    lags = array.widen(_checked_lags(lags, xp), xp)
     array.check_memory(96.0, lags.shape, lags, "lags")
     lags = xp.where(lags < 0.0, -lags, lags)  # its slope at 0 is not 0, so that second derivatives are right there
     if lags.dtype != xp.float64:  # narrow laws need its digits
@@ -132,7 +132,7 @@ def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | N
     return elementwise.map_blocks(lambda block, module: _log_uniform(block, base, blocks, module), lags, xp)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def dirichlet(lags: Array, n_blocks: int, *, step: float = 1.0) -> Array:
     """Mean kernel of equally spaced frequencies, ``(1/D) sum_{i=1..D} cos(i step lag)``, in closed form.
 
@@ -184,7 +184,7 @@ def dirichlet(lags: Array, n_blocks: int, *, step: float = 1.0) -> Array:
     return _dirichlet(_reduced(lags, step, xp), blocks, xp)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def first_negative_lag(frequencies: Array, max_lag: int) -> int | None:
     """Smallest whole lag at which the mean kernel is negative.
 
@@ -229,7 +229,7 @@ def first_negative_lag(frequencies: Array, max_lag: int) -> int | None:
     return first_lag(one_set(frequencies), 1, whole("max_lag", max_lag), 0.0, below=True)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def aliasing_distance(frequencies: Array, max_lag: int, *, threshold: float = 0.9) -> int | None:
     """First whole lag at which the mean kernel is as high as `threshold` again, after it has been below.
 
@@ -335,7 +335,7 @@ def _table(lags: np.ndarray, omega: np.ndarray) -> Waves:
 
 def one_set(frequencies: Any) -> np.ndarray:
     """Return one set of frequencies in one axis as ``(D,)`` of NumPy."""
-    return np.asarray(angles.on_host(frequencies, sets="one axis")[:, 0])
+    return np.asarray(angles.read_on_host(frequencies, sets="one axis")[:, 0])
 
 
 def _checked_lags(lags: Array, xp: ModuleType) -> Array:

@@ -92,7 +92,7 @@ class ScalingEffect(Result):
     wavelength_ratio: Array | None
 
 
-@array.on_device_of_arrays
+@array.select_device
 def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None = None) -> tuple[KernelFit, ...]:
     """Kernels of the registry that come nearest to the mean kernel of given frequencies, best first.
 
@@ -162,7 +162,7 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
     return tuple(fit for fit, _ in found)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def scaling_effect(lags: Array, before: Array, after: Array) -> ScalingEffect:
     """Effect of a scheme that changes frequencies, such as YaRN, on the mean kernel and on the wavelengths.
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from rfrope._core import angles, array
 from rfrope._core import progress as bars
-from rfrope._core.arguments import among, show, spelled, whole
+from rfrope._core.arguments import list_choices, show, spelled, whole
 from rfrope._core.texts import Result
 from rfrope.analysis.curves import first_negative_lag
 from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
-from rfrope.rotation.rope import Rope, of
+from rfrope.rotation.rope import Rope, replace_fields
 from rfrope.scaling import schemes
 from rfrope.scaling.registry import EVERYWHERE, Stretched, ladder
 from rfrope.scaling.registry import stretched as stretched_by_config
@@ -136,7 +136,7 @@ class Plan(Result):
         for one in self.methods:
             if one.name == name:
                 return one
-        raise ValueError(f"name is {show(name)}{among(name, [one.name for one in self.methods])}")
+        raise ValueError(f"name is {show(name)}{list_choices(name, [one.name for one in self.methods])}")
 
     def compare(self, name: str, other: str) -> dict[str, str]:
         """Return "better", "even" or "worse" for each measure: one method beside another."""
@@ -190,7 +190,7 @@ class Plan(Result):
         return "\n".join([*lines, "", *_against_yarn(self)])
 
 
-@array.on_device_of_arrays
+@array.select_device
 def plan(rope: Any, context: int, *, trained_context: int | None = None, progress: Any = None) -> Plan:
     """List methods for a longer context than a model was trained with: what was measured of each, and its geometry.
 
@@ -292,7 +292,7 @@ def _undone_stretch(rope: Rope, trained_context: int | None) -> Stretched | None
 
 def _trained(given: Rope) -> tuple[Rope, np.ndarray, int]:
     """The trained Rope with its frequencies on the host, their sizes, and how many blocks of the head never turn."""
-    omega = np.asarray(angles.on_host(given.frequencies, "rope", sets="one axis")[:, 0])
+    omega = np.asarray(angles.read_on_host(given.frequencies, "rope", sets="one axis")[:, 0])
     if not np.any(omega):
         raise ValueError("rope holds no frequency but 0; expected a block that turns")
     return replace(given, frequencies=omega), np.abs(omega), max(0, (given.qk_head_dim + 1) // 2 - omega.size)
@@ -380,7 +380,7 @@ def _optimised(trained: Rope, given: Stretch, methods: list[Method], progress: A
         signed = np.copysign(omega[: trained.n_blocks], trained.frequencies)
         step = {"scheme": OPTIMISED, "factor": given.factor, "trained_context": given.trained_context}
         source = replace(trained.source, scaled_by=(*trained.source.scaled_by, step))
-        rope = of(trained, frequencies=signed, context=given.context, source=source)
+        rope = replace_fields(trained, frequencies=signed, context=given.context, source=source)
         found.append(_measured(OPTIMISED, rope, None, given))
     worse = [sum(_keys(method)[name] > key for name, key in _keys(reference).items()) for method in found]
     return min(zip(worse, found, strict=True), key=lambda pair: (pair[0], pair[1].departure))[1]

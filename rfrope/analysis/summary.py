@@ -148,7 +148,7 @@ class Summary(Result):
         return "\n".join(lines)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def summarise(
     frequencies: Any,
     context: int | Sequence[int] | None = None,
@@ -205,7 +205,7 @@ def summarise(
     (25, 85133)
     """
     given = frequencies if isinstance(frequencies, Rope) else None
-    omega = angles.on_host(frequencies if given is None else given.frequencies, sets="one")
+    omega = angles.read_on_host(frequencies if given is None else given.frequencies, sets="one")
     lengths, n_blocks = _lengths(given.context if context is None and given is not None else context, omega), len(omega)
     if head_dim is None:
         head_dim = 2 * n_blocks if given is None else given.qk_head_dim

@@ -28,7 +28,7 @@ _SHARP = 0.9  # magnitude of a zero from which on it may be a line
 _ROUNDED = 2.0**-48  # error of a polynomial, relative to the sum of the magnitudes of its terms
 
 
-@array.on_device_of_arrays
+@array.select_device
 def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 0.0) -> Kernel:
     """Make a kernel from its values at lags 0, spacing, 2 spacing, ...
 
@@ -80,7 +80,7 @@ def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 
     return _make_kernel(coefficients, error, r, spacing, "from_autocorrelation", Certificate(0.0, 0.0, 0.0, 0, 1.0))
 
 
-@array.on_device_of_arrays
+@array.select_device
 def from_series(
     x: Array,
     *,

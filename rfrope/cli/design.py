@@ -242,7 +242,7 @@ def _lag_rows(reached: Fidelity) -> list[tuple[str, ...]]:
 def _parts(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> Iterator[page.Part]:
     """Yield what was made, the kernel and what the frequencies of a head make of it, the errors, the config."""
     yield page.words(_about(rope, found), _bound(rope, found))
-    omega, context = angles.on_host(rope).astype(np.float64), max(found.context)
+    omega, context = angles.read_on_host(rope).astype(np.float64), max(found.context)
     sets = list(omega.reshape(-1, *omega.shape[-2:]))
     heads = [f"{number}: {laws[number % len(laws)]!r}" for number in range(len(sets))]
     curves = [page.Curve("these frequencies", one, context - 1, group=head) for head, one in enumerate(sets)]

@@ -218,7 +218,7 @@ def _read_frequency_file(source: str, options: argparse.Namespace) -> Iterator[_
     if min(lengths) < 2:
         raise ValueError(f"{source} holds no context; expected --context")
     omega = held.frequencies.astype(np.float64)
-    axes = angles.on_host(held).shape[-1]
+    axes = angles.read_on_host(held).shape[-1]
     if len(lengths) not in (1, axes):
         given = ",".join(map(str, lengths))
         raise ValueError(f"--context {given}: {source} has {axes} axes; expected one number, or one for each axis")

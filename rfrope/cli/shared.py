@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from rfrope import plotting, storage
 from rfrope._core import files
-from rfrope._core.arguments import MOST, among, printable, show, spelled
+from rfrope._core.arguments import MOST, list_choices, printable, show, spelled
 
 _FIGURES = (".png", ".svg", ".pdf")
 _PAGE = ".html"
@@ -46,7 +46,7 @@ def one_of(names: Sequence[str]) -> Callable[[str], str]:
     def name_of_one(text: str) -> str:
         found = spelled(text, names)
         if found is None:
-            raise argparse.ArgumentTypeError(f"{show(text)} is unknown{among(text, names)}")
+            raise argparse.ArgumentTypeError(f"{show(text)} is unknown{list_choices(text, names)}")
         return found
 
     return name_of_one

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from rfrope._core.arguments import among, show
+from rfrope._core.arguments import list_choices, show
 from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
 
 __all__ = [
@@ -69,7 +69,7 @@ def find_engine(argument: str, value: Any, field: str) -> tuple[str, Any]:
     engine = _index_spellings().get(_strip(value)) if isinstance(value, str) else None
     if engine is None or getattr(engine, field) is None:
         having = [one.name for one in records() if getattr(one, field) is not None]
-        raise ValueError(f"{argument} is {show(value)}{among(value, having)}")
+        raise ValueError(f"{argument} is {show(value)}{list_choices(value, having)}")
     return engine.name, getattr(engine, field)
 
 

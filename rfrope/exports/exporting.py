@@ -11,7 +11,7 @@ import numpy as np
 from rfrope import engines
 from rfrope._core import angles, files
 from rfrope._core.arguments import choice, flag, path_of, positive, show, whole
-from rfrope._core.array import Array, on_device_of_arrays
+from rfrope._core.array import Array, select_device
 from rfrope._core.texts import Result
 from rfrope.analysis import mean_kernel
 from rfrope.engines.record import Engine, ExportRequest, Format
@@ -84,7 +84,7 @@ def records() -> tuple[Engine, ...]:
     return tuple(engine for engine in engines.records() if engine.format is not None)
 
 
-@on_device_of_arrays
+@select_device
 def export(
     rope: Rope | Array,
     engine: str,
@@ -139,7 +139,7 @@ def export(
     return form.make(_read_request(rope, name, form, options))
 
 
-@on_device_of_arrays
+@select_device
 def rounding(
     rope: Rope | Array,
     engine: str,
@@ -185,7 +185,7 @@ def rounding(
     return _measure(_read_request(rope, name, form, options, needs_context=True), form)
 
 
-@on_device_of_arrays
+@select_device
 def write(
     path: str | os.PathLike[str],
     rope: Rope | Array,
@@ -274,10 +274,14 @@ def _read_request(
     for option, value in options.items():
         if value is not None and option not in form.options and not (needs_context and option == "context"):
             raise ValueError(f"{option} is {show(value)}, for which {name} has no use; expected no {option}")
-    vectors = angles.on_host(rope.vectors)
+    vectors = angles.read_on_host(rope.vectors)
     if reason := "" if form.any_rope else _find_obstacle(rope, vectors.shape, form):
         raise ValueError(f"rope cannot be exported to {name}: {reason}")
-    host = angles.as_given(angles.on_host(rope.frequencies), rope.frequencies) if form.any_rope else vectors[..., 0]
+    host = (
+        angles.from_vectors(angles.read_on_host(rope.frequencies), rope.frequencies)
+        if form.any_rope
+        else vectors[..., 0]
+    )
     context, base = _read_context(options["context"], rope), options["base"]
     if context is None and (needs_context or "context" in form.options):
         raise ValueError(f"context is None, and so is the Rope's; {name} needs it: expected context=")

@@ -20,12 +20,12 @@ from rfrope._core.arguments import LARGEST, choice, flag, positive, whole
 from rfrope._core.array import Array, placed
 from rfrope._core.quantiles import normal_quantile
 from rfrope.rotation.provenance import Provenance
-from rfrope.rotation.rope import Rope, check_sections, dealt, of
+from rfrope.rotation.rope import Rope, check_sections, dealt, replace_fields
 
 ORDERS = ("chunked", "interleaved")
 
 
-@array.on_device_of_arrays
+@array.select_device
 def axial(*sets: Array, order: str = "chunked") -> Rope:
     """Join sets so that each has position axes, and blocks, of its own.
 
@@ -91,7 +91,7 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
     return Rope(xp.concat(rounds, axis=-2), source=source, **turned)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
     """Frequency vectors of RoPE-ViT's mixed kind at initialisation: two perpendicular directions for each head.
 
@@ -135,7 +135,7 @@ def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
     if n_blocks % 2:
         raise ValueError(f"n_blocks is {n_blocks}; expected an even number: half of the blocks for each direction")
     xp, _ = array.shared(angles=angles)
-    angles = array.as_widest(array.numbers(angles, xp, name="angles"), xp)
+    angles = array.widen(array.numbers(angles, xp, name="angles"), xp)
     check_values("angles", angles, xp)
     array.check_memory(64.0, (*angles.shape, n_blocks), angles, "angles, or n_blocks")
     half = n_blocks // 2
@@ -232,7 +232,7 @@ def golden_gate(
     return Rope(placed(vectors[0] if heads is None else vectors, xp, device, dtype), source=source)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def mrope(frequencies: Array, sections: Sequence[int], *, interleaved: bool = False) -> Rope:
     """Multimodal RoPE: one ladder of frequencies, of which each position axis gets some blocks.
 
@@ -285,7 +285,7 @@ def mrope(frequencies: Array, sections: Sequence[int], *, interleaved: bool = Fa
     omega = read_frequencies(ladder, xp, device, sets="line")[:, 0]
     interleaved = flag("interleaved", interleaved)
     lengths = check_sections(sections, omega.shape[0], interleaved)
-    return of(frequencies, frequencies=dealt(omega, lengths, interleaved), sections=None, interleaved=False)
+    return replace_fields(frequencies, frequencies=dealt(omega, lengths, interleaved), sections=None, interleaved=False)
 
 
 # -- the mathematics ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.angles import as_given, numbers_on_host
+from rfrope._core.angles import from_vectors, numbers_on_host
 from rfrope._core.arguments import LARGEST
 from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope
@@ -15,7 +15,7 @@ from rfrope.rotation.rope import Rope
 _ROUNDED = 1e-9  # part of the largest entry by which matrices may miss what they should be
 
 
-@array.on_device_of_arrays
+@array.select_device
 def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
     """Frequencies and basis of the rotations ``expm(sum_a p_a G_a)`` of given commuting generators.
 
@@ -67,7 +67,7 @@ def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
     _check(stack)
     basis = _common_basis(stack)
     vectors = np.stack([np.sum(basis[:, 1::2] * (one @ basis[:, 0::2]), axis=0) for one in stack], axis=-1)
-    frequencies = as_given(vectors, given.ndim - 1)  # one matrix is one axis
+    frequencies = from_vectors(vectors, given.ndim - 1)  # one matrix is one axis
     return Rope(frequencies, pairing="interleaved", source=Provenance(extra={"maker": "from_generators"})), basis
 
 

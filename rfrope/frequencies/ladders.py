@@ -123,7 +123,7 @@ def pixel(n_blocks: int, *, max_freq: float = 10.0, xp: Any = None, device: Any 
     return placed(math.pi * turns, xp, device, dtype)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def from_wavelengths(wavelengths: Array) -> Array:
     """Frequencies from wavelengths: ``2 pi / wavelength``, for positions in any unit.
 
@@ -156,15 +156,15 @@ def from_wavelengths(wavelengths: Array) -> Array:
     array([6.2832, 1.5708, 0.    ])
     """
     xp, _ = array.shared(wavelengths=wavelengths)
-    wavelengths = array.as_widest(array.numbers(wavelengths, xp, name="wavelengths"), xp)
-    if array.on_host(wavelengths) and not bool(xp.all(wavelengths >= 2.0**-497)):
+    wavelengths = array.widen(array.numbers(wavelengths, xp, name="wavelengths"), xp)
+    if array.has_host_values(wavelengths) and not bool(xp.all(wavelengths >= 2.0**-497)):
         raise ValueError(
             "wavelengths holds zero, negative numbers, NaN, or numbers below 2**-497; expected positive ones"
         )
     return 2.0 * math.pi / wavelengths
 
 
-@array.on_device_of_arrays
+@array.select_device
 def xpos_scales(positions: Array, n_blocks: int, *, scale_base: float = 512.0, centre: float = 0.0) -> Array:
     """Scales of xPos: with them the score of a block decays exponentially with the lag.
 
@@ -215,7 +215,7 @@ def xpos_scales(positions: Array, n_blocks: int, *, scale_base: float = 512.0, c
     n_blocks, scale_base = count("n_blocks", n_blocks, each=_BYTES), positive("scale_base", scale_base)
     centre = finite("centre", centre)
     xp, _ = array.shared(positions=positions)
-    positions = array.as_widest(array.numbers(positions, xp, name="positions"), xp)
+    positions = array.widen(array.numbers(positions, xp, name="positions"), xp)
     capacity.check(_BYTES * n_blocks * math.prod(positions.shape), f"{n_blocks} blocks at so many positions", "either")
     powers = (positions - centre) / scale_base
     most = 565.0 if array.dtype_name(powers) == "float64" else 69.0

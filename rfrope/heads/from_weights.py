@@ -62,7 +62,7 @@ class WeightOffset(Result):
     quality: np.ndarray
 
 
-@array.on_device_of_arrays
+@array.select_device
 def offset_from_weights(
     w_q: Array,
     w_k: Array,

@@ -62,7 +62,7 @@ class EffectiveOffset(Result):
     mass: np.ndarray
 
 
-@array.on_device_of_arrays
+@array.select_device
 def effective_offset(
     q: Array,
     k: Array,

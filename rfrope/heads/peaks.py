@@ -67,7 +67,7 @@ class Peak(Result):
     runner_up_value: Any
 
 
-@array.on_device_of_arrays
+@array.select_device
 def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array | None = None) -> Alignment:
     """Agreement of shifts with an offset, when some blocks follow it and some do not.
 
@@ -129,7 +129,7 @@ def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array
     return Alignment(overall, waves.cos, angle)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0, weights: Array | None = None) -> Peak:
     """Real offset that given shifts point at best: the peak of ``sum_i w_i cos(shift_i + offset omega_i)``.
 
@@ -181,7 +181,7 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
         raise ValueError(f"low is {low} and high {high}; expected low < high")
     frequencies = angles.given(frequencies)
     array.shared({"frequencies": frequencies, "shift": shift, "weights": weights})
-    one_set, shift = angles.on_host(frequencies, sets="one axis"), angles.numbers_on_host(shift, "shift")
+    one_set, shift = angles.read_on_host(frequencies, sets="one axis"), angles.numbers_on_host(shift, "shift")
     shape = array.broadcast_shapes({"shift": shift.shape, "frequencies": one_set.shape[:1]})
     array.check_memory(64.0, shape, shift, "shift")
     cos, sin = turns.cos_sin(angles.read(np.zeros((*shape[:-1], 1)), np.zeros_like(one_set), shift))
@@ -293,7 +293,7 @@ def _read_weights(weights: Any, like: Array, xp: ModuleType, origin: str) -> Arr
         value = array.astype(value, like.dtype, xp)
     value = per_block("weights", value, like, xp, origin)
     counts = (value == 0.0) | (value >= 1.0 / LARGEST)  # products with smaller ones underflow
-    if not array.all_within(value, LARGEST, xp) or (array.on_host(value) and not bool(xp.all(counts))):
+    if not array.all_within(value, LARGEST, xp) or (array.has_host_values(value) and not bool(xp.all(counts))):
         raise ValueError(
             "weights holds NaN, infinity, negative numbers, or some above 0 and below 2**-500; expected finite weights "
             "of at least 0"

@@ -55,7 +55,7 @@ class PositionalAttention(Result):
     gap: Array
 
 
-@array.on_device_of_arrays
+@array.select_device
 def positional_weights(
     frequencies: Array,
     *,
@@ -156,7 +156,7 @@ def positional_weights(
     return column(query), column(key)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def positional_scores(
     lags: Array,
     frequencies: Array,
@@ -203,10 +203,10 @@ def positional_scores(
     cos, sin, read = _turned_query(held, offset, offset_weights, lags=lags)
     at = angles.checked(lags, held, None, read.xp, read.device, "lags")
     factor = 1.0 / temperature * softmax_scale(scaled, head_dim, at.blocks, frequencies)
-    return at.as_asked(_scores(at, cos, sin, factor))
+    return at.drop_row_axis(_scores(at, cos, sin, factor))
 
 
-@array.on_device_of_arrays
+@array.select_device
 def positional_attention(
     frequencies: Array,
     context: int | Sequence[int],
@@ -275,7 +275,7 @@ def positional_attention(
     scores = _scores(read._replace(positions=vectors), cos, sin, factor)
     at_offset = _scores(read, cos, sin, factor)
     each = partial(elementwise.map_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
-    hit = _match(vectors, array.as_widest(read.in_rows().positions, xp), each, xp)
+    hit = _match(vectors, array.widen(read.to_rows().positions, xp), each, xp)
     weights = _softmax(scores, each, xp)
     mass = xp.sum(
         each(lambda span: xp.where(hit[..., span], weights[..., span], xp.zeros_like(weights[..., span]))), axis=-1
@@ -285,7 +285,7 @@ def positional_attention(
     doubt = _EQUAL * xp.finfo(scores.dtype).eps * xp.max(xp.abs(at_offset), axis=-1)
     rival = _nearest(each(lambda span: others[..., span] >= (best - doubt)[..., None]), vectors, each, xp)
     gap = -xp.max(-at_offset, axis=-1) - best
-    lags, rival = (angles.as_given(found, axes) for found in (vectors, rival))
+    lags, rival = (angles.from_vectors(found, axes) for found in (vectors, rival))
     return PositionalAttention(lags, scores, weights, mass, rival, gap)
 
 
@@ -303,7 +303,7 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
     read = angles.checked(offset, frequencies, None, xp, device, "offset", least=1)
     if 0 in offset.shape:
         raise ValueError(f"offset has shape {tuple(offset.shape)}; expected at least one")
-    rows = read.in_rows()
+    rows = read.to_rows()
     if rows.positions.ndim > read.frequencies.ndim:
         raise ValueError(
             f"offset has shape {tuple(offset.shape)}; expected () or (J,) for frequencies of one axis (D,), and (k,), "
@@ -322,7 +322,7 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
 def _checked_factors(offset_weights: Any, like: Array, xp: ModuleType) -> Array:
     """Return one factor for each of several offsets, beside waves ``(..., J, D)``."""
     factor = array.numbers(offset_weights, xp, name="offset_weights", device=array.device(like))
-    factor, shape = array.as_widest(factor, xp), tuple(like.shape[:-1])
+    factor, shape = array.widen(factor, xp), tuple(like.shape[:-1])
     if array.broadcast_shapes({"offset_weights": factor.shape, "offset": shape}) != shape:
         raise ValueError(
             f"offset_weights has shape {tuple(factor.shape)}; expected one number for each offset, {shape}"
@@ -340,7 +340,7 @@ def _move_default(offset: Any, xp: ModuleType, device: Any) -> Any:
 
 def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
     """``factor * sum_i cos_i cos u_i + sin_i sin u_i`` at lags ``(..., L)``, for a query ``(*H, D)``."""
-    cosines, sines = sums.sum_blocks(at.in_rows(), cos[..., None, :], sin[..., None, :])
+    cosines, sines = sums.sum_blocks(at.to_rows(), cos[..., None, :], sin[..., None, :])
 
     def added(span: slice) -> Array:
         return factor * (cosines[..., span] + sines[..., span])

@@ -70,7 +70,7 @@ class Pairs(NamedTuple):
         return self.i[span], self.j[span]
 
 
-@array.on_device_of_arrays
+@array.select_device
 def profile(
     q: Array,
     k: Array,
@@ -225,7 +225,7 @@ def _collect_by_lags(sides: _Sides, read: Angles, rows: Callable[[slice], Pairs]
     still, found = _add_still_blocks(read, parts[0].shape[-1]), []
     rows = rows if lags else None  # no lags: arrays without elements, of the same shapes
     for span in sums.parts(max(1, lags), lead * max(*sides.sizes, still.blocks)):
-        waves = Waves.from_angles(still.at(span))
+        waves = Waves.from_angles(still.take(span))
         means = _average_all_pairs(sides, waves) if rows is None else _sum_occurring_pairs(sides, waves, rows(span))
         found.append(means)
     return tuple(xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
@@ -237,7 +237,7 @@ def _add_still_blocks(read: Angles, blocks: int) -> Angles:
     if blocks == read.blocks:
         return read
     xp = array.namespace(frequencies=omega)
-    with array.at_once(omega):
+    with array.compute_eagerly(omega):
         none = xp.broadcast_to(xp.zeros_like(omega[:1, :]), (blocks - read.blocks, omega.shape[-1]))
         return read._replace(frequencies=xp.concat([omega, none], axis=0))
 

@@ -38,7 +38,7 @@ class ShiftedTerms(Result):
     rest: Array
 
 
-@array.on_device_of_arrays
+@array.select_device
 def phase_shift(offset: Array, frequencies: Array) -> Array:
     """Shifts that move the peak of every block to lag `offset`: ``-offset . omega``, to be added to the KEY's phases.
 
@@ -81,7 +81,7 @@ def phase_shift(offset: Array, frequencies: Array) -> Array:
     return 0.0 - _phases(angles.read(offset, frequencies, name="offset"))
 
 
-@array.on_device_of_arrays
+@array.select_device
 def aligned_shift(offset: Array, frequencies: Array, cosine: Array, sine: Array | None = None) -> Array:
     """Shifts with which every block of given content peaks at lag `offset`, whatever the signs of its coefficients.
 
@@ -131,7 +131,7 @@ def aligned_shift(offset: Array, frequencies: Array, cosine: Array, sine: Array 
     return shift + xp.where(cosine < 0.0, xp.full_like(cosine, math.pi), xp.zeros_like(cosine))
 
 
-@array.on_device_of_arrays
+@array.select_device
 def shifted_terms(
     q: Array, k: Array, lags: Array, frequencies: Array, shift: Array, *, pairing: str = "half"
 ) -> ShiftedTerms:
@@ -172,7 +172,7 @@ def shifted_terms(
     return ShiftedTerms(content.cosine * cos, content.sine * sin, content.rest)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def shifted_scores(
     q: Array, k: Array, lags: Array, frequencies: Array, shift: Array, *, pairing: str = "half"
 ) -> Array:
@@ -229,7 +229,7 @@ def shifted_scores(
     return cosines + sines + content.rest
 
 
-@array.on_device_of_arrays
+@array.select_device
 def shifted_mean_kernel(lags: Array, frequencies: Array, shift: Array) -> Array:
     """Mean kernel of given frequencies with shifts: the mean over the blocks of ``cos(lag . omega + shift)``.
 
@@ -268,7 +268,7 @@ def shifted_mean_kernel(lags: Array, frequencies: Array, shift: Array) -> Array:
     return sums.sum_blocks(read)[0] / float(read.blocks)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def recentred_kernel(lags: Array, offset: Array, kernel: Kernel | str) -> Array:
     """Kernel that shifts by ``phase_shift(offset, frequencies)`` make, on average over random frequencies.
 
@@ -332,7 +332,7 @@ def per_block(name: str, value: Any, like: Array, xp: ModuleType, origin: str = 
 
     One number for all blocks is repeated: sums over the blocks count it as often as there are blocks.
     """
-    value = array.as_widest(array.numbers(value, xp, name=name, device=array.device(like)), xp)
+    value = array.widen(array.numbers(value, xp, name=name, device=array.device(like)), xp)
     shape = array.broadcast_shapes({name: value.shape, f"the phases from {origin}": like.shape})
     if shape[-1] != like.shape[-1]:
         raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., {like.shape[-1]}), one for each block")

@@ -18,7 +18,7 @@ _LEAST = 1e-290  # deficits below it are lost to underflow, or one over their te
 _LISTED = 4  # lags that a message names
 
 
-@array.on_device_of_arrays
+@array.select_device
 def temperature_for_mass(
     mass: float,
     frequencies: Array,
@@ -82,7 +82,7 @@ def temperature_for_mass(
     0.9
     """
     mass = finite("mass", mass)
-    omega = angles.on_host(frequencies, sets="one")
+    omega = angles.read_on_host(frequencies, sets="one")
     unsure = _UNSURE * array.resolution(angles.given(frequencies))
     axes = omega.shape[1]
     target = np.asarray(whole_numbers("offset", offset, axes, kinds="iuf"), dtype=np.int64)

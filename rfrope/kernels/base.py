@@ -66,7 +66,7 @@ class Kernel(ABC):
         """``kernel(lags)`` is ``kernel.phi(lags)``."""
         return self.phi(lags)
 
-    @array.on_device_of_arrays
+    @array.select_device
     def phi(self, lags: Array) -> Array:
         """Expected cosine ``Phi(lag) = E cos(lag . omega)``, in closed form.
 
@@ -91,12 +91,12 @@ class Kernel(ABC):
         """Return Phi at lags ``(..., ndim)`` that are read already."""
         return _evaluate_vectors(self._phi, lags, xp, "lags")
 
-    @array.on_device_of_arrays
+    @array.select_device
     def phi2(self, lags: Array) -> Array:
         """Second harmonic ``Phi_2(lag) = E cos(2 lag . omega) = Phi(2 lag)``; see `phi`."""
         return self._evaluate(lambda vectors, xp: self._phi(2.0 * vectors, xp), lags, "lags")
 
-    @array.on_device_of_arrays
+    @array.select_device
     def density(self, omega: Array) -> Array:
         """Probability density of the frequencies.
 
@@ -117,7 +117,7 @@ class Kernel(ABC):
         """
         return self._evaluate(self._density, omega, "omega")
 
-    @array.on_device_of_arrays
+    @array.select_device
     def transport(self, u: Array) -> Array:
         """Frequencies from points of the unit cube; for ndim = 1 and n_columns = 1 the quantile function.
 
@@ -141,7 +141,7 @@ class Kernel(ABC):
             If the last axis of `u` is not `n_columns` long, or a value lies outside (0, 1).
         """
         xp = array.namespace(u=u)
-        u = array.as_widest(array.numbers(u, xp, name="u"), xp)
+        u = array.widen(array.numbers(u, xp, name="u"), xp)
         array.check_memory(_HELD, u.shape, u, "u")
         if self.n_columns == 1 and (u.ndim == 0 or u.shape[-1] != 1):
             u = u[..., None]
@@ -149,7 +149,7 @@ class Kernel(ABC):
             raise ValueError(
                 f"u has shape {tuple(u.shape)}; expected (..., {self.n_columns}): {self!r} takes {self.n_columns} draws"
             )
-        if array.on_host(u) and not bool(xp.all((u > 0.0) & (u < 1.0))):
+        if array.has_host_values(u) and not bool(xp.all((u > 0.0) & (u < 1.0))):
             raise ValueError("u holds values outside (0, 1); expected points inside the unit cube")
         return self.restore_shape(elementwise.map_on_host(self.transport_points, u, xp, "u", last_axis=self.ndim))
 
@@ -230,13 +230,13 @@ class Kernel(ABC):
 
     def restore_shape(self, vectors: Array) -> Array:
         """Lags or frequencies ``(..., ndim)`` in the shape that users give and get: ``(...)`` for ndim = 1."""
-        return angles.as_given(vectors, self.ndim)
+        return angles.from_vectors(vectors, self.ndim)
 
     def _evaluate(self, formula: Formula, value: Array, name: str) -> Array:
         """Evaluate a formula at lags or frequencies in their user's shape."""
         xp = array.namespace(**{name: value})
-        value = array.as_widest(array.numbers(value, xp, name=name), xp)
-        vectors = angles.as_vectors_of(self, value, self.ndim, name)
+        value = array.widen(array.numbers(value, xp, name=name), xp)
+        vectors = angles.to_vectors_of(self, value, self.ndim, name)
         return _evaluate_vectors(formula, vectors, xp, name)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rfrope._core.arguments import among, listed, show, spelled
+from rfrope._core.arguments import list_choices, listed, show, spelled
 from rfrope.kernels.base import Kernel
 from rfrope.kernels.parameters import SearchRange
 
@@ -217,7 +217,7 @@ def find(name: str) -> Record:
     known = {one: record for record in records() for one in (record.name, *record.aliases)}
     meant = spelled(name, tuple(known))
     if meant is None:
-        raise ValueError(f"unknown kernel {show(name)}{among(name, names())}")
+        raise ValueError(f"unknown kernel {show(name)}{list_choices(name, names())}")
     return known[meant]
 
 

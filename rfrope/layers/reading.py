@@ -12,6 +12,9 @@ import numpy as np
 import torch
 
 from rfrope._core import angles, array, tensors
+from rfrope._core.arguments import whole
+from rfrope.frequencies.ladders import geometric
+from rfrope.rotation.rope import Assumed, Rope
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
@@ -67,14 +70,14 @@ class Reading:
         positions = self._numbers(name, positions, xp, device)
         if axes > 1 and (positions.ndim < 2 or positions.shape[-1] != axes):
             raise ValueError(f"{name} has shape {tuple(positions.shape)}; expected (..., tokens, {axes})")
-        positions = angles.as_vectors(positions, axes)
+        positions = angles.to_vectors(positions, axes)
         if not plain:
             offset = self._numbers("offset", offset, xp, device)
             angles.check_values("offset", offset, xp)
             offset = offset.reshape(-1, 1, 1) if offset.ndim else offset
         if not plain or offset:
             total = positions + offset
-            if not (near or total.is_floating_point()) and array.on_host(total):
+            if not (near or total.is_floating_point()) and array.has_host_values(total):
                 wrapped = (positions ^ total) & (offset ^ total)  # below 0 where the sign is that of neither part
                 if bool((wrapped < 0).any()):
                     raise ValueError(f"{name} and offset add up to more than 64 bits; expected -2**63 to 2**63 - 1")
@@ -99,14 +102,14 @@ class Reading:
             if not np.vdot(found, found) < _WHOLE * _WHOLE:
                 return None
             found += offset
-        read: np.ndarray = self._insert_heads(angles.as_vectors(found, self.axes))
+        read: np.ndarray = self._insert_heads(angles.to_vectors(found, self.axes))
         return read
 
     def _check_rows(self, name: str, at: Tensor, count: int) -> None:
         """Refuse positions that are not rows of tables."""
         if at.is_floating_point():
             raise TypeError(f"{name} are floats; expected integers, as max_positions is given")
-        if array.on_host(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) < count:
+        if array.has_host_values(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) < count:
             raise ValueError(f"{name} go from {int(at.min())} to {int(at.max())}; expected 0 to {count - 1}")
 
     def _widened(self, numbers: Tensor, copied: bool) -> Tensor:
@@ -125,10 +128,30 @@ class Reading:
         angles.warn_of_positions_of_16_bits(numbers, xp, name)
         if torch.compiler.is_compiling():
             return found
-        if numbers.dtype == torch.uint64 and array.on_host(found) and bool((found < 0).any()):
+        if numbers.dtype == torch.uint64 and array.has_host_values(found) and bool((found < 0).any()):
             raise ValueError(f"{name} holds integers from 2**63 on; expected smaller ones")
         return found
 
     def _insert_heads(self, positions: Any) -> Any:
         """Positions ``(tokens, k)``, or ``(..., 1, tokens, k)`` where each sequence has its own."""
         return positions[..., None, :, :] if positions.ndim > 2 else positions
+
+
+def read_ladder(value: Any) -> np.ndarray:
+    """The frequencies of so many features, as modules take a number of them."""
+    width = whole("rope", value, 2)
+    if width % 2:
+        raise ValueError(f"rope is {width}; expected an even number of features, or a Rope or frequencies")
+    return geometric(width // 2)
+
+
+def read_head_dim(rope: Rope, head_dim: Any) -> int | None:
+    """Width of a head, which may be that of the Rope alone where it has one."""
+    if head_dim is None:
+        return rope.head_dim
+    width = whole("head_dim", head_dim, rope.rotary_dim)
+    if width != rope.head_dim and not isinstance(rope.head_dim, Assumed):
+        raise ValueError(
+            f"head_dim is {width}, but the Rope has head_dim={rope.head_dim}; expected the same, or one alone"
+        )
+    return width

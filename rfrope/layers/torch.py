@@ -9,17 +9,16 @@ import numpy as np
 
 from rfrope._core import angles, array, blocks, capacity, dispatch, tensors, turns
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import choice, flag, whole
+from rfrope._core.arguments import choice, flag
 from rfrope._core.blocks import Turn
-from rfrope.frequencies.ladders import geometric
-from rfrope.rotation.rope import Assumed, Rope, dealt
+from rfrope.rotation.rope import Rope, dealt
 from rfrope.rotation.turning import rotated, rotation_table
 
 try:
     import torch
 
     from rfrope.layers.graphs import InGraphs
-    from rfrope.layers.reading import origin
+    from rfrope.layers.reading import origin, read_head_dim, read_ladder
 except ImportError as error:
     raise ImportError("rfrope.layers.torch needs PyTorch: pip install 'rfrope[torch]'") from error
 
@@ -107,11 +106,11 @@ class RotaryEmbedding(InGraphs):
     ) -> None:
         super().__init__()
         if isinstance(rope, int | np.integer):
-            rope = _ladder(rope)
+            rope = read_ladder(rope)
         self.rope = rope if isinstance(rope, Rope) else Rope(rope)
         if self.rope.pairing is None:
             raise ValueError("rope.pairing is None; expected 'half' or 'interleaved', as dataclasses.replace gives it")
-        self.head_dim, self.layout = _checked_width(self.rope, head_dim), choice("layout", layout, _LAYOUTS)
+        self.head_dim, self.layout = read_head_dim(self.rope, head_dim), choice("layout", layout, _LAYOUTS)
         self._turn = Turn(self.rope.pairing, self.rope.pairing, self.rope.attention_factor)
         named = ("none", "frequencies")[learnable] if isinstance(learnable, bool) else learnable
         choice("learnable", named, ("none", *_LEARNABLE))
@@ -120,7 +119,7 @@ class RotaryEmbedding(InGraphs):
         self.max_positions = (
             None if max_positions is None else capacity.count("max_positions", max_positions, 1, each=row)
         )
-        self._host = angles.on_host(self.rope)  # (D, k) or (heads, D, k)
+        self._host = angles.read_on_host(self.rope)  # (D, k) or (heads, D, k)
         heads = self._host.shape[:-2]
         if len(heads) > 1:
             raise ValueError(
@@ -425,7 +424,7 @@ class RotaryEmbedding(InGraphs):
             learned = self._widened(self.frequencies, True)
             if self.rope.sections is not None:
                 return dealt(learned, self.rope.sections, self.rope.interleaved)
-            return angles.as_vectors(learned, learned)
+            return angles.to_vectors(learned, learned)
         return self._moved("frequencies", device) if array.has_float64(_XP, device) else self._host
 
     def _moved(self, name: str, device: Any) -> Tensor:
@@ -494,23 +493,3 @@ def _loops() -> Any:
         return dispatch.load(dispatch.CPU.rotation)
     except ImportError:
         return None
-
-
-def _ladder(value: Any) -> np.ndarray:
-    """The frequencies of so many features, as modules take a number of them."""
-    width = whole("rope", value, 2)
-    if width % 2:
-        raise ValueError(f"rope is {width}; expected an even number of features, or a Rope or frequencies")
-    return geometric(width // 2)
-
-
-def _checked_width(rope: Rope, head_dim: Any) -> int | None:
-    """Width of a head, which may be that of the Rope alone where it has one."""
-    if head_dim is None:
-        return rope.head_dim
-    width = whole("head_dim", head_dim, rope.rotary_dim)
-    if width != rope.head_dim and not isinstance(rope.head_dim, Assumed):
-        raise ValueError(
-            f"head_dim is {width}, but the Rope has head_dim={rope.head_dim}; expected the same, or one alone"
-        )
-    return width

@@ -100,7 +100,7 @@ class Audit(Result):
         return "\n".join(lines)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     """Compare what a running model holds with its config, or with a Rope.
 

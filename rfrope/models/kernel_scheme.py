@@ -30,7 +30,7 @@ def _kernel(name: str, value: Any) -> str:
 
 
 def _frequencies(name: str, value: Any) -> list[float]:
-    found: list[float] = angles.on_host(value, name, sets="line")[:, 0].tolist()
+    found: list[float] = angles.read_on_host(value, name, sets="line")[:, 0].tolist()
     return found
 
 
@@ -96,7 +96,7 @@ def _made(text: str, head_dim: int, width: int, context: int | None) -> Rope:
     parameters = json.loads(text)
     factor = parameters.get("attention_factor", 1.0)
     if "frequencies" in parameters:
-        given = angles.on_host(parameters["frequencies"], "frequencies", sets="line")[:, 0]
+        given = angles.read_on_host(parameters["frequencies"], "frequencies", sets="line")[:, 0]
         if 2 * len(given) != width:
             raise ValueError(f"rope_parameters has {len(given)} frequencies; expected {width // 2}, one for each block")
         return Rope(given, head_dim=head_dim, attention_factor=factor)

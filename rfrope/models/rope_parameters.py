@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rfrope._core import capacity
-from rfrope._core.arguments import among, show, whole
+from rfrope._core.arguments import list_choices, show, whole
 from rfrope._core.array import placed
 from rfrope.models import kernel_scheme
 from rfrope.rotation.provenance import ModelPart, Provenance
@@ -219,7 +219,7 @@ def _pop_scheme(given: dict[str, Any]) -> registry.Scheme:
         if value is not None and not (isinstance(value, str) and value in _WORDS):
             axial = isinstance(value, str) and value == "axial"
             hint = ": 'axial' turns by two axes; rfrope.from_config reads it" if axial else ""
-            raise ValueError(f"rope_parameters[{key!r}] is {show(value)}{among(value, _WORDS)}{hint}")
+            raise ValueError(f"rope_parameters[{key!r}] is {show(value)}{list_choices(value, _WORDS)}{hint}")
         if value is not None:
             named[key] = _ALIASES.get(value, value)
     if len(named) > 1 and named["rope_type"] != named["type"]:

@@ -26,7 +26,7 @@ _FEW_LAGS = 100  # that are drawn as points, on a linear axis
 _FEW_HEADS = 4  # that are drawn as a line each
 
 
-@array.on_device_of_arrays
+@array.select_device
 def kernel(
     law: Kernel | str,
     max_lag: int,
@@ -102,7 +102,7 @@ def kernel(
     return ax
 
 
-@array.on_device_of_arrays
+@array.select_device
 def frequencies(rope: Array, *, ax: Any = None) -> Any:
     """Draw frequencies: in two axes as points of the plane, else their magnitudes in order, one line for each head.
 
@@ -152,7 +152,7 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
     return ax
 
 
-@array.on_device_of_arrays
+@array.select_device
 def attention(result: Any, *, ax: Any = None) -> Any:
     """Draw what a head attends to by lag, or the mean score of a real one with its spread.
 
@@ -212,7 +212,7 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     return ax
 
 
-@array.on_device_of_arrays
+@array.select_device
 def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *, ax: Any = None) -> Any:
     """Draw the mean kernels of several sets of frequencies over lags, on a logarithmic axis.
 
@@ -266,7 +266,7 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     return ax
 
 
-@array.on_device_of_arrays
+@array.select_device
 def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] | None = None, ax: Any = None) -> Any:
     """Draw the wavelengths of the blocks of several sets of frequencies, and the context beyond which none completes.
 
@@ -361,7 +361,7 @@ def validation(result: Any, *, ax: Any = None) -> Any:
 
 def _sets(name: str, value: Any) -> np.ndarray:
     """Frequencies on the host, ``(heads, D, k)``."""
-    omega = angles.on_host(value, name)
+    omega = angles.read_on_host(value, name)
     return omega.reshape(-1, *omega.shape[-2:])
 
 

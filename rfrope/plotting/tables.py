@@ -83,7 +83,7 @@ def tabulated(curve: Curve, contexts: Sequence[int]) -> dict[str, Any]:
         ``wavelengths``, None for a block that stands still; ``rows``: for each context up to 2^18 the first lags below
         1/2 and below 0, the lowest value, its lag, and the number of blocks that never turn.
     """
-    terms = np.sum(angles.on_host(curve.frequencies).astype(np.float64), axis=-1)
+    terms = np.sum(angles.read_on_host(curve.frequencies).astype(np.float64), axis=-1)
     starts, ends = lag_bins(contexts[-1] - 1)
     last = min(curve.last, contexts[-1] - 1)
     starts, ends = starts[starts <= last], np.minimum(ends[starts <= last], last)

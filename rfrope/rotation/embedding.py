@@ -9,7 +9,7 @@ from rfrope._core import angles, array, blocks, turns
 from rfrope._core.array import Array
 
 
-@array.on_device_of_arrays
+@array.select_device
 def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "interleaved", dtype: Any = None) -> Array:
     """Sinusoidal embedding: sine and cosine of each block's phase.
 
@@ -54,7 +54,7 @@ def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "interlea
     return blocks.join(sin, cos, pairing, xp)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "interleaved", dtype: Any = None) -> Array:
     """Matrix that moves a sinusoidal embedding: ``E(t + offset) = B(offset) E(t)`` for every t.
 

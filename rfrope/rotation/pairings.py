@@ -7,7 +7,7 @@ from rfrope._core.arguments import axis_of, whole
 from rfrope._core.array import Array
 
 
-@array.on_device_of_arrays
+@array.select_device
 def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width: int | None = None) -> Array:
     """Reorder features, or the rows of a weight, from one pairing to the other.
 
@@ -59,7 +59,7 @@ def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width
     return xp.moveaxis(joined, -1, axis)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def to_complex(x: Array, *, pairing: str = "half") -> Array:
     """View each block as a complex number, first feature real: rotation is then multiplication by ``exp(i phase)``.
 
@@ -97,7 +97,7 @@ def to_complex(x: Array, *, pairing: str = "half") -> Array:
     return array.make_complex(*blocks.pair(x, blocks.check_pairing(pairing)), xp)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def from_complex(z: Array, *, pairing: str = "half") -> Array:
     """Undo `to_complex`: real and imaginary parts become the two features of each block.
 

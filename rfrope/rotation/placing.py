@@ -16,7 +16,7 @@ AFTER_VIDEO = ("largest", "sides")
 RESIZED = ("extrapolate", "interpolate", "interpolate centres", "edges", "centres")
 
 
-@array.on_device_of_arrays
+@array.select_device
 def packed_positions(cu_seqlens: Array, *, starts: Array | int = 0) -> Array:
     """Positions of sequences that lie one after the other in one row, each counted from its own start.
 

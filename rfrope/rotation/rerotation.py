@@ -13,7 +13,7 @@ from rfrope.rotation.rope import Rope, pairing_for
 from rfrope.rotation.turning import rotate
 
 
-@array.on_device_of_arrays
+@array.select_device
 def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *, out: Array | None = None) -> Array:
     """Turn keys that one Rope has rotated into those that another would have made of the same features.
 
@@ -91,8 +91,8 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
 
 def _alike(old: Array, new: Array) -> tuple[Array, Array]:
     """Frequencies that take positions of one shape, ``(..., D, k)``."""
-    with array.at_once(old), array.at_once(new):
-        old, new = (angles.as_vectors(one, one) for one in (old, new))
+    with array.compute_eagerly(old), array.compute_eagerly(new):
+        old, new = (angles.to_vectors(one, one) for one in (old, new))
     if old.shape[-1] != new.shape[-1]:
         raise ValueError(
             f"old turns by {old.shape[-1]} position axes and new by {new.shape[-1]}; expected as many, since the "

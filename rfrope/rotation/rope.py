@@ -113,7 +113,7 @@ class Rope:
             "sections": sections,
             "interleaved": interleaved,
             "context": _checked_context(self.context),
-            "source": as_provenance(self.source),
+            "source": read_provenance(self.source),
         }
         self.__dict__.update(checked)  # frozen
         pytrees.register(Rope, Rope.__getstate__, "frequencies")
@@ -194,7 +194,7 @@ class Rope:
             out=out,
         )
 
-    @array.on_device_of_arrays
+    @array.select_device
     def scores(self, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
         """Attention scores before softmax, the square of the attention factor included; see `rfrope.scores`.
 
@@ -315,7 +315,7 @@ class Rope:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.clear()  # what was prepared, too
-        self.__dict__.update(state, source=as_provenance(state["source"]))  # pickles of before hold a dict
+        self.__dict__.update(state, source=read_provenance(state["source"]))  # pickles of before hold a dict
         _seal(self.frequencies)
         pytrees.register(Rope, Rope.__getstate__, "frequencies")
 
@@ -432,13 +432,16 @@ def _interleaved_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
 # -- what is allowed in ------------------------------------------------------------------------------------------------
 
 
+_SMALL = 2**16  # frequencies that nobody need ask the memory for
+
+
 def _checked_frequencies(value: Any) -> tuple[Array, int]:
     """Frequencies as they came, NumPy's as a copy, lists and integers as floats; and how many blocks a head has."""
     if isinstance(value, _Held):
         return value
     if isinstance(value, Rope):
         raise TypeError("frequencies is a Rope; expected an array: dataclasses.replace(rope, ...) changes other fields")
-    if type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1 and bool(value.size):
+    if type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1 and 0 < value.size <= _SMALL:
         if not np.max(np.abs(value)) <= LARGEST:
             angles.check_values("frequencies", value, np)
         value = value.copy()
@@ -447,7 +450,7 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
     xp, device = array.shared(frequencies=value)
     n_blocks = angles.frequencies(value, xp, device).shape[-2]
     value = array.numbers(value, xp, name="frequencies", device=device)
-    value = value if array.is_real_floating(value) else array.as_widest(value, xp)
+    value = value if array.is_real_floating(value) else array.widen(value, xp)
     return _seal(value.copy()) if isinstance(value, np.ndarray) else value, n_blocks
 
 
@@ -458,7 +461,7 @@ def _seal(frequencies: Array) -> Array:
     return frequencies
 
 
-def as_provenance(source: Any) -> Provenance:
+def read_provenance(source: Any) -> Provenance:
     """Return where frequencies came from as a record: one that is given, or that of a dict."""
     if isinstance(source, Provenance):
         return source
@@ -475,7 +478,7 @@ def _checked_context(context: Any) -> int | tuple[int, ...] | None:
     return None if context is None else whole("context", context, 1)
 
 
-def of(made_from: Any, /, **changes: Any) -> Rope:
+def replace_fields(made_from: Any, /, **changes: Any) -> Rope:
     """Return a Rope with some fields changed, which keeps the others of the Rope that it was made from, if it was one.
 
     Parameters

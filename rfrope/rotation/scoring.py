@@ -10,7 +10,7 @@ from rfrope._core.blocks import Turn
 from rfrope.rotation.turning import rotated
 
 
-@array.on_device_of_arrays
+@array.select_device
 def scores(
     q: Array,
     k: Array,
@@ -62,7 +62,7 @@ def scores(
     return scores_of(q, k, q_positions, k_positions, angles.given(frequencies, pairing, 1.0, q), pairing, shift, 1.0)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Array, Array]:
     """Coefficients of the exact decomposition ``S = sum_i A_i cos u_i + B_i sin u_i``, with ``u_i = lag . omega_i``.
 

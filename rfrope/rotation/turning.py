@@ -20,7 +20,7 @@ from rfrope._core.lazy import Constant
 _LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
 
 
-@array.on_device_of_arrays
+@array.select_device
 def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) -> Array:
     """Plain phases ``positions . frequencies + shift``, for people to look at.
 
@@ -183,7 +183,7 @@ def rotate(
     return _read_and_rotated(x, positions, frequencies, pairing, out_pairing, shift, scale, inverse, out)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def _read_and_rotated(
     x: Array,
     positions: Array,
@@ -210,7 +210,7 @@ def _read_and_rotated(
     return rotated(x, read, Turn(pairing, out_pairing, scale, flag("inverse", inverse)), out)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def rotate_by_phases(
     x: Array,
     phases: Array,
@@ -253,7 +253,7 @@ def rotate_by_phases(
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
     xp = lazy.space_of_constants(xp, constants)
-    phases = array.as_widest(array.numbers(phases, xp, name="phases", device=array.device(x)), xp)
+    phases = array.widen(array.numbers(phases, xp, name="phases", device=array.device(x)), xp)
     if phases.ndim == 0:
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
     scale, shape = _checked_scale(scale, phases.shape, x, xp, "phases")
@@ -262,7 +262,7 @@ def rotate_by_phases(
     return _rotated_by_phases(x, phases, Turn(pairing, out_pairing, scale, flag("inverse", inverse)), out, xp)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def rotate_by_table(
     x: Array, cos: Array, sin: Array, *, pairing: str = "half", out_pairing: str | None = None, out: Array | None = None
 ) -> Array:
@@ -307,7 +307,7 @@ def rotate_by_table(
     return _rotated_by_table(x, cos, sin, Turn(pairing, out_pairing), out, xp)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def rotation_table(
     positions: Array, frequencies: Array, *, shift: Array | None = None, scale: Any = 1.0, dtype: Any = None
 ) -> tuple[Array, Array]:
@@ -375,7 +375,7 @@ def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, x
 def _rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     if _comes_in_blocks(x, xp):
         pairings = {"pairing": turn.pairing, "out_pairing": turn.out_pairing}
-        return lazy.by_block(rotate_by_table, x, {"cos": Constant(cos), "sin": Constant(sin)}, pairings)
+        return lazy.map_chunks(rotate_by_table, x, {"cos": Constant(cos), "sin": Constant(sin)}, pairings)
     return blocks.turned(x, cos, sin, turn, out, xp)
 
 
@@ -388,7 +388,7 @@ def _map_blocks(function: Any, x: Array, constants: dict[str, Constant], turn: T
     options = turn._asdict()
     if not isinstance(turn.scale, float):
         constants = {**constants, "scale": Constant(options.pop("scale"))}
-    return lazy.by_block(function, x, constants, options)
+    return lazy.map_chunks(function, x, constants, options)
 
 
 def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, Array]:
@@ -424,7 +424,7 @@ def _checked_scale(
         return float(scale), shape  # PyTorch's compiler may trace it, and can do no more than compare
     if not hasattr(scale, "dtype") and not isinstance(scale, list | tuple):
         return positive("scale", scale), shape
-    scale = array.as_widest(array.numbers(scale, xp, name="scale", device=array.device(like)), xp)
-    if array.on_host(scale) and not bool(xp.all((scale > 0.0) & (scale < math.inf))):
+    scale = array.widen(array.numbers(scale, xp, name="scale", device=array.device(like)), xp)
+    if array.has_host_values(scale) and not bool(xp.all((scale > 0.0) & (scale < math.inf))):
         raise ValueError(f"scale is {show(scale)}; expected positive finite numbers")
     return scale, array.broadcast_shapes({"scale": scale.shape, of: shape})

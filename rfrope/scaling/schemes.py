@@ -12,7 +12,7 @@ from rfrope.rotation.rope import Rope
 from rfrope.scaling.shared import base_of, positive, read, scaled, stretch
 
 
-@array.on_device_of_arrays
+@array.select_device
 def linear(frequencies: Array, factor: float) -> Rope:
     """Position interpolation: every frequency divided by `factor`.
 
@@ -52,7 +52,7 @@ def linear(frequencies: Array, factor: float) -> Rope:
     return scaled(frequencies, theta / factor, 1.0, "linear", factor=factor)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def ntk(frequencies: Array, factor: float) -> Rope:
     """NTK-aware scaling: the first frequency stays, the last is divided by `factor`, those between geometrically.
 
@@ -93,7 +93,7 @@ def ntk(frequencies: Array, factor: float) -> Rope:
     return scaled(frequencies, _slowed(theta, factor, xp), 1.0, "ntk", factor=factor)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_position_embeddings: int) -> Rope:
     """NTK-aware scaling by as much as the sequence at hand needs.
 
@@ -143,7 +143,7 @@ def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_p
     return scaled(frequencies, slowed, 1.0, "dynamic", factor=factor, seq_len=seq_len)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def yarn(
     frequencies: Array,
     factor: float,
@@ -227,7 +227,7 @@ def yarn(
     return scaled(frequencies, theta / factor * (1.0 - kept) + theta * kept, sharpened, "yarn", factor=factor)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def longrope(
     frequencies: Array,
     *,
@@ -284,14 +284,14 @@ def longrope(
     original = whole("original_max_position_embeddings", original_max_position_embeddings, 2)
     divisors = {}
     for name, value in (("short_factor", short_factor), ("long_factor", long_factor)):
-        divisors[name] = array.as_widest(array.numbers(value, xp, name=name, device=array.device(theta)), xp)
+        divisors[name] = array.widen(array.numbers(value, xp, name=name, device=array.device(theta)), xp)
         if divisors[name].shape != theta.shape:
             raise ValueError(
                 f"{name} has shape {tuple(divisors[name].shape)}, but frequencies has {tuple(theta.shape)}; expected "
                 "one number for each frequency"
             )
         sizes = xp.abs(divisors[name])
-        if array.on_host(sizes) and not bool(xp.all((sizes >= 1.0 / LARGEST) & (sizes < LARGEST))):
+        if array.has_host_values(sizes) and not bool(xp.all((sizes >= 1.0 / LARGEST) & (sizes < LARGEST))):
             raise ValueError(f"{name} holds numbers that are 0 or not finite; expected numbers other than 0")
     if attention_factor is None:
         factor = positive("factor", factor)
@@ -303,7 +303,7 @@ def longrope(
     return scaled(frequencies, divided, attention_factor, "longrope", seq_len=seq_len)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def llama3(
     frequencies: Array,
     factor: float,
@@ -364,7 +364,7 @@ def llama3(
     return scaled(frequencies, (1.0 - kept) * theta / factor + kept * theta, 1.0, "llama3", factor=factor)
 
 
-@array.on_device_of_arrays
+@array.select_device
 def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, factor: float = 1.0) -> Rope:
     """Rotate by the first part of a ladder that spans the whole head; the other blocks stand still.
 

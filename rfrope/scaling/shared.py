@@ -12,7 +12,7 @@ from rfrope._core import angles, arguments, array
 from rfrope._core.arguments import whole
 from rfrope._core.array import Array
 from rfrope.rotation.provenance import Provenance
-from rfrope.rotation.rope import Rope, of
+from rfrope.rotation.rope import Rope, replace_fields
 
 _LADDER = 1e-5  # how far, relatively, frequencies may be from a geometric ladder whose base is looked for
 
@@ -27,7 +27,7 @@ def read(frequencies: Any, *, sets: str = "line", **beside: Any) -> tuple[Array,
     theta = frequencies.frequencies if isinstance(frequencies, Rope) else frequencies
     xp, device = array.shared(frequencies=theta, **beside)
     checked = angles.frequencies(theta, xp, device, sets=sets)
-    return angles.as_given(checked, theta), xp
+    return angles.from_vectors(checked, theta), xp
 
 
 def scaled(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:
@@ -36,7 +36,7 @@ def scaled(given: Any, frequencies: Array, attention_factor: float, scheme: str,
     if not isinstance(given, Rope):
         return Rope(frequencies, attention_factor=attention_factor, source=Provenance(scaled_by=(step,)))
     longer = 1.0 if scheme == "dynamic" else float(parameters.get("factor") or 1.0)
-    return of(
+    return replace_fields(
         given,
         frequencies=frequencies,
         attention_factor=given.attention_factor * attention_factor,
@@ -54,7 +54,7 @@ def stretch(factor: float, seq_len: int | None, max_position_embeddings: int) ->
 
 def base_of(theta: Array, xp: ModuleType) -> float:
     """Base of a geometric ladder."""
-    if not array.on_host(theta):
+    if not array.has_host_values(theta):
         raise ValueError("base is None, and frequencies are lazy or on a device, not to be looked at; pass base=")
     host = array.to_host(theta, "frequencies")
     n_blocks = host.shape[0]

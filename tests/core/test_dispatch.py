@@ -142,8 +142,8 @@ def test_no_more_is_looked_at_than_the_arrays(monkeypatch):
 
 
 def test_arrays_on_a_device_reach_its_kernels(monkeypatch):
-    monkeypatch.setattr(memory, "in_memory", lambda x: x is None)
-    monkeypatch.setattr(memory, "on_cuda", lambda x: True)
+    monkeypatch.setattr(memory, "is_cpu_memory", lambda x: x is None)
+    monkeypatch.setattr(memory, "is_cuda_memory", lambda x: True)
     monkeypatch.setattr(dispatch, "backend_function", lambda function, place: print)
     assert place(np.ones(3), None) == place((np.ones(3), None)) == "cuda"
     monkeypatch.setattr(dispatch, "backend_function", lambda function, place: None)

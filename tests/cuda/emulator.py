@@ -124,8 +124,8 @@ def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = 
         return load(backend)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "in_memory", lambda x: False)
-        patch.setattr(memory, "on_cuda", lambda x: True)
+        patch.setattr(memory, "is_cpu_memory", lambda x: False)
+        patch.setattr(memory, "is_cuda_memory", lambda x: True)
         patch.setattr(dispatch, "load", load_for_cuda)
         patch.setattr(dispatch, "_FOUND", {})
         patch.setattr(turning, "_load_flat_pass", lambda: None)

@@ -522,7 +522,7 @@ def test_torch_tensors_give_torch_tensors(monkeypatch):
     omega, lags = rng.normal(size=(2, 50, 1)), rng.normal(size=(2, 7, 1)).astype(np.float32)
     delta = torch.asarray(lags[0, :, 0])
     with emulation() as ran:
-        monkeypatch.setattr(device, "view", memory.as_numpy)  # tensors on the CPU, seen as CuPy would see them
+        monkeypatch.setattr(device, "view", memory.view_as_numpy)  # tensors on the CPU, seen as CuPy would see them
         means = [mean_cos(torch.asarray(omega), torch.asarray(lags), xp)]
         means.append(mean_cos(torch.asarray(omega[0, :, 0]), delta[2], xp))
         moments = kernel_moments(omega[0, :, 0], delta, "phi")

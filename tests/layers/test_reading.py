@@ -210,7 +210,7 @@ def test_positions_of_16_bits_warn_where_they_lack_whole_numbers(dtype, last, xp
             ) as seen:
                 call(x, far)
             assert seen[0].filename == __file__
-        if rfrope._core.array.on_host(x):
+        if rfrope._core.array.has_host_values(x):
             call(x, near)  # a warning would be an error
 
 

@@ -244,7 +244,7 @@ def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Turn features as the generic function does."""
     if array.dtype_name(cos) == array.dtype_name(sin) == "float32":
-        kind, tables = loops.TABLE_32, [_kept_apart(memory.as_numpy(v), out) for v in (cos, sin)]
+        kind, tables = loops.TABLE_32, [_kept_apart(memory.view_as_numpy(v), out) for v in (cos, sin)]
     else:
         kind, tables = loops.TABLE_64, [_doubles(v, out, xp) for v in (cos, sin)]
     return _turned(kind, x, (*tables, None, None), turn, out, xp)
@@ -259,12 +259,12 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
 
 
 def _doubles(value: Array, out: Array | None, xp: ModuleType) -> np.ndarray:
-    return _kept_apart(memory.as_numpy(array.as_widest(value, xp)), out)
+    return _kept_apart(memory.view_as_numpy(array.widen(value, xp)), out)
 
 
 def _kept_apart(values: np.ndarray, out: Array | None) -> np.ndarray:
     """Return an array, or an aligned copy of one that is not, or that the result would be written over too early."""
-    if out is not None and np.may_share_memory(values, memory.as_numpy(out)):
+    if out is not None and np.may_share_memory(values, memory.view_as_numpy(out)):
         return values.copy()
     return values if values.flags.aligned else np.require(values, requirements="A")
 
@@ -278,12 +278,12 @@ def _turned(
     xp: ModuleType,
 ) -> Array:
     """Plan and turn."""
-    source = memory.as_numpy(x)
+    source = memory.view_as_numpy(x)
     layouts = [None if value is None else (value.shape, value.strides) for value in operands]
     plan = plan_of(
         array.dtype_name(x),
         (source.shape, source.strides),
-        None if out is None else memory.as_numpy(out).strides,
+        None if out is None else memory.view_as_numpy(out).strides,
         kind,
         *layouts,
         turn.pairing,
@@ -293,7 +293,7 @@ def _turned(
     out = array.empty(plan.shape, x, xp) if out is None else out
     if plan.elements == 0:
         return out
-    x_address, y_address = source.ctypes.data, memory.as_numpy(out).ctypes.data
+    x_address, y_address = source.ctypes.data, memory.view_as_numpy(out).ctypes.data
     addresses = [0 if value is None else value.ctypes.data for value in operands]
     factor = turn.scale if isinstance(turn.scale, float) else 1.0
     run = partial(_Run(plan, x_address, y_address), *addresses, factor, plan.like)
@@ -356,7 +356,7 @@ def shared_coefficients(
 ) -> tuple[Array, Array]:
     """Sum as the generic function does: one pass over x and y, by tiles of rows whose sums stay in the second cache."""
     like = LIKE[array.dtype_name(x)]
-    views, sums = [memory.as_numpy(v) for v in (x, y)], [np.zeros(shape) for _ in range(2)]
+    views, sums = [memory.view_as_numpy(v) for v in (x, y)], [np.zeros(shape) for _ in range(2)]
     leading = broadcast(*(v.shape[:-1] for v in (*views, sums[0])))
     blocks, n_items = shape[-1], 0
     if blocks and math.prod(leading):

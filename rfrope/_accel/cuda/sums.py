@@ -91,7 +91,7 @@ def kernel_moments(omega: Array, lags: Array, quantity: str) -> tuple[Array, Arr
 
 def _result(shape: tuple[int, ...], like: Array, xp: ModuleType) -> tuple[Array, Any]:
     """Return a new array beside another one, float64, and CuPy's view of it."""
-    result = array.empty(shape, array.as_widest(like, xp), xp)
+    result = array.empty(shape, array.widen(like, xp), xp)
     return result, device.view(result)
 
 

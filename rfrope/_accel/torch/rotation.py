@@ -275,7 +275,7 @@ def _gradients_of_angles(
     if positions is None or frequencies is None or not (needs[0] or needs[1]):
         return tuple(found)
     gradient = gradient.sum_to_size(_phases(positions, frequencies, None))
-    at = Angles(positions.to(gradient.dtype), frequencies, None, torch).in_rows()
+    at = Angles(positions.to(gradient.dtype), frequencies, None, torch).to_rows()
     rows = gradient.reshape(at.shape)
     if needs[0]:
         found[0] = _summed(rows @ frequencies, positions)
