@@ -409,8 +409,7 @@ def _phases(lags: Array, omega: Array, xp: ModuleType) -> Array:
 @dispatched(CUDA.estimators)
 def _drawn(kernel: Kernel, key: random.Key, start: int, length: int, like: Array) -> Array:
     """Draws start, ..., start + length - 1 beside the lags `like`: ``(length, k)``."""
-    xp = array.namespace(like=like)
-    return array.from_host(draw(kernel, key, start, length)[0], xp, device=array.device(like))
+    return array.from_host(draw(kernel, key, start, length)[0], array.namespace(like=like), device=array.device(like))
 
 
 @dispatched(CPU.sums, CUDA.sums)
@@ -469,9 +468,8 @@ class _Unsettled(Pending):
         omega = draw(self.kernel, self.key, 0, n)[0]
         known = np.array(array.to_host(self.sure)).reshape(-1)
         for span in sums.parts(len(self.lags), 8 * n):  # phases, values, deviations and their powers
-            seen = PowerSums.from_values(
-                sums.waves_of_phases(_phases(self.lags[span], omega, np), self.quantity, np), np
-            )
+            waves = sums.waves_of_phases(_phases(self.lags[span], omega, np), self.quantity, np)
+            seen = PowerSums.from_values(waves, np)
             rare = self.variances[span] > 1.5 * seen.m2 / n  # draws not looked at hold much of the variance
             known[self.unsure[span]] = _is_held_by_many(seen, _SHARE) & ~rare
         xp, shape = array.namespace(sure=self.sure), self.sure.shape

@@ -432,16 +432,13 @@ def _interleaved_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
 # -- what is allowed in ------------------------------------------------------------------------------------------------
 
 
-_SMALL = 2**16  # frequencies that nobody need ask the memory for
-
-
 def _checked_frequencies(value: Any) -> tuple[Array, int]:
     """Frequencies as they came, NumPy's as a copy, lists and integers as floats; and how many blocks a head has."""
     if isinstance(value, _Held):
         return value
     if isinstance(value, Rope):
         raise TypeError("frequencies is a Rope; expected an array: dataclasses.replace(rope, ...) changes other fields")
-    if type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1 and 0 < value.size <= _SMALL:
+    if type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1 and 0 < value.size <= 2**16:
         if not np.max(np.abs(value)) <= LARGEST:
             angles.check_values("frequencies", value, np)
         value = value.copy()
