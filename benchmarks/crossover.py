@@ -1,6 +1,6 @@
 """Where a sum over lags is cheaper as a transform: ``python -m benchmarks.crossover`` measures, on one thread.
 
-The first part prints the constants that `rfrope._accel.cpu.sums` chooses by, in nanoseconds; the second, for some
+The first part prints the constants that `rfrope._backends.cpu.sums` chooses by, in nanoseconds; the second, for some
 numbers of frequencies and lags, what its formula expects and what direct loop and transform take.
 """
 
@@ -10,8 +10,8 @@ import time
 import numpy as np
 
 try:
-    from rfrope._accel import transforms
-    from rfrope._accel.cpu import sums
+    from rfrope._backends import transforms
+    from rfrope._backends.cpu import sums
 except ImportError:  # asv imports every file of this folder, for versions too that have no such module
     sums = transforms = None
 

@@ -244,7 +244,7 @@ def accuracies(place: Place) -> dict[str, float | str]:
 
 def device() -> tuple[Place, Timer, list[str]]:
     """Return the current CUDA device, and lines that say what it is, or raise `Missing` with the reason."""
-    from rfrope._accel.findings import LIBRARIES
+    from rfrope._backends.findings import LIBRARIES
 
     found = LIBRARIES["CuPy"][0].finding()
     if not found.active:

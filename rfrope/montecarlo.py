@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rfrope._accel import schedules
+from rfrope._backends import schedules
 from rfrope._core import angles, array, blocks, capacity, memory, parallel, random, sums, turns
 from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array

@@ -45,7 +45,7 @@ def watched(*, without: tuple[str, ...] = ()):
 
     That is a backend's function by its name ("recorded" before that of an operator of torch), or "at once".
     """
-    rotation = importlib.import_module("rfrope._accel.cpu.rotation")
+    rotation = importlib.import_module("rfrope._backends.cpu.rotation")
     names: list[str] = []
     find, at_once, of_rope = dispatch.backend_function, turning._load_flat_pass(), rotation.Rotator.rotated
 

@@ -1088,7 +1088,7 @@ def test_our_kernels_are_what_runs(name, of, monkeypatch):
     lib = library(of)
     if importlib.util.find_spec("cupy") is None:
         pytest.skip("CuPy is not installed")
-    device, launched = importlib.import_module("rfrope._accel.cuda.device"), []
+    device, launched = importlib.import_module("rfrope._backends.cuda.device"), []
     launch = device.launch
     monkeypatch.setattr(device, "launch", lambda source, *rest: (launched.append(source), launch(source, *rest)))
     x, p, w = lib(np.ones((3, 8))), lib(np.arange(3.0)), lib(np.ones(4))

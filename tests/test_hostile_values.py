@@ -137,7 +137,7 @@ def test_a_number_of_threads_that_numba_cannot_have(count, monkeypatch):
 
 @pytest.mark.parametrize("count", ["1", "x", ""])
 def test_other_values_are_numbas_own(count, monkeypatch):
-    from rfrope._accel import cpu
+    from rfrope._backends import cpu
 
     monkeypatch.setenv("NUMBA_NUM_THREADS", count)
     cpu.check()

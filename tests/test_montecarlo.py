@@ -36,7 +36,7 @@ from rfrope import (
     montecarlo,
     score_variance,
 )
-from rfrope._accel import schedules
+from rfrope._backends import schedules
 from rfrope._core import blocks, dispatch, sums
 from rfrope._core.sums import PowerSums
 from rfrope.montecarlo import Estimate, ScoreEstimate
@@ -606,7 +606,7 @@ def transforms(monkeypatch):
     """Counts the transforms that ran; the test is skipped where there can be none."""
     pytest.importorskip("finufft")
     sums = pytest.importorskip(
-        "rfrope._accel.cpu.sums", reason="compiled loops need Numba, with its compiler on", exc_type=ImportError
+        "rfrope._backends.cpu.sums", reason="compiled loops need Numba, with its compiler on", exc_type=ImportError
     )
     calls, right = [], sums._transformed
     monkeypatch.setattr(sums, "_transformed", lambda *arguments: calls.append(1) or right(*arguments))

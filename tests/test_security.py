@@ -35,11 +35,11 @@ CALLS = {"eval", "exec", "compile", "execfile", "__import__", "input", "breakpoi
 ATTRIBUTES = {"system", "popen", "getoutput", "getstatusoutput", "urlopen", "urlretrieve", "unpickle"}
 # what is there for a reason, by file and name; docs/security.rst tells why
 ALLOWED = {
-    ("_accel/cpu/compiling.py", "pickle"),  # Numba's own cache of compiled loops is read as Numba reads it
+    ("_backends/cpu/compiling.py", "pickle"),  # Numba's own cache of compiled loops is read as Numba reads it
     ("_core/files.py", "open"),
     ("_core/capacity.py", "open"),  # what the system says of its memory
-    ("_accel/cpu/compiling.py", "open"),  # a file of Numba's cache
-    ("_accel/findings.py", "subprocess"),  # `rfrope doctor` looks at libraries in processes of their own
+    ("_backends/cpu/compiling.py", "open"),  # a file of Numba's cache
+    ("_backends/findings.py", "subprocess"),  # `rfrope doctor` looks at libraries in processes of their own
 }
 
 

@@ -102,7 +102,7 @@ def campaign(options: argparse.Namespace) -> int:
 def tests_of(module: str) -> list[str]:
     """Return the files of tests that have a module's name and stand in its folder; the folder where there is none."""
     path = pathlib.PurePosixPath(module).relative_to("rfrope").with_suffix("")
-    folder = ROOT / "tests" / str(path.parent).replace("_accel", "accel").replace("accel/cuda", "cuda")
+    folder = ROOT / "tests" / str(path.parent).replace("_backends", "backends").replace("backends/cuda", "cuda")
     while not folder.is_dir():
         folder = folder.parent
     named = [one for one in (folder, ROOT / "tests") for one in [one / f"test_{path.name}.py"] if one.is_file()][:1]
@@ -300,7 +300,7 @@ def started(tree: pathlib.Path, one: Mutation, tests: list[str], said: pathlib.P
             del sys.modules[name]
         os.environ["PYTHONPATH"], os.environ["PYTHONDONTWRITEBYTECODE"] = str(tree), "1"
         sys.dont_write_bytecode = True
-        if one.module.startswith("rfrope/_accel"):
+        if one.module.startswith("rfrope/_backends"):
             with suppress(ImportError):
                 importlib.import_module("numba").config.CACHE_DIR = str(tree / "loops" / str(os.getpid()))
         with (

@@ -21,7 +21,7 @@ def faults(folder: pathlib.Path) -> list[str]:
     with tarfile.open(sdist) as archive:
         unpacked = {name.partition("/")[2] for name in archive.getnames()}
     package = tree("rfrope")
-    needed = {"rfrope/py.typed", "rfrope/_accel/cuda/rotation.cu", "rfrope/_accel/cuda/common.cuh"}
+    needed = {"rfrope/py.typed", "rfrope/_backends/cuda/rotation.cu", "rfrope/_backends/cuda/common.cuh"}
     needed |= {
         "rfrope/data/page/page.js",
         "rfrope/data/page/uPlot-LICENSE.txt",

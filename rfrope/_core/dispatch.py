@@ -1,7 +1,7 @@
 """Choice of a backend by the arrays of a call, for the few generic functions that have one.
 
 A generic function names its backends where it is defined: ``@dispatched(CPU.sums, CUDA.sums)``. A backend is a module
-of `rfrope._accel` with a function of the same name (without underscore) and signature, which gives the same result,
+of `rfrope._backends` with a function of the same name (without underscore) and signature, which gives the same result,
 faster: compiled, for arrays in the memory of the CPU or on a CUDA device, or recorded, for torch tensors whose
 operations are. Backends are optional: where one, or what it needs, is missing, the generic function runs. A backend is
 imported when one of its functions is first wanted.
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 class Backend(NamedTuple):
-    """A module of ``rfrope._accel.cpu``, ``.cuda`` or ``.torch``, named by its place and its own name."""
+    """A module of ``rfrope._backends.cpu``, ``.cuda`` or ``.torch``, named by its place and its own name."""
 
     place: str
     module: str
@@ -125,5 +125,5 @@ def load(backend: Backend) -> ModuleType:
     ValueError
         If a variable of the environment keeps it from working.
     """
-    importlib.import_module(f"rfrope._accel.{backend.place}").check()
-    return importlib.import_module(f"rfrope._accel.{backend.place}.{backend.module}")
+    importlib.import_module(f"rfrope._backends.{backend.place}").check()
+    return importlib.import_module(f"rfrope._backends.{backend.place}.{backend.module}")

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 import rfrope
-from rfrope._accel import findings
+from rfrope._backends import findings
 from rfrope._core import parallel
 from rfrope.cli.shared import print_text
 

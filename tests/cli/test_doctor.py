@@ -1,4 +1,4 @@
-"""``rfrope doctor``: the findings of `rfrope._accel.findings`, printed."""
+"""``rfrope doctor``: the findings of `rfrope._backends.findings`, printed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from campaign import HANGS, campaign
 
 import rfrope
-from rfrope._accel import findings
-from rfrope._accel.findings import Finding
+from rfrope._backends import findings
+from rfrope._backends.findings import Finding
 from rfrope._core import dispatch
 from rfrope.rotation import turning
 

@@ -10,7 +10,7 @@ import pytest
 
 import rfrope
 from rfrope import models
-from rfrope._accel import findings
+from rfrope._backends import findings
 from rfrope.cli import main, page
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b31m\u202eknil\u2066\u200b\rPASSED\nPASSED"

@@ -19,8 +19,8 @@ from conftest import library
 
 import rfrope
 from rfrope import heads, montecarlo  # noqa: F401 - they declare backends
-from rfrope._accel import cpu, cuda
-from rfrope._accel.cuda import device
+from rfrope._backends import cpu, cuda
+from rfrope._backends.cuda import device
 from rfrope._core import dispatch, memory, sums
 from rfrope.rotation.turning import rotated
 
@@ -37,9 +37,9 @@ def test_backend_functions_have_the_signature_of_the_generic_one(place, module, 
     if place == "torch":
         library("torch")
     generic = dispatch.DISPATCHED[place, module, name]
-    function = getattr(importlib.import_module(f"rfrope._accel.{place}.{module}"), name)
+    function = getattr(importlib.import_module(f"rfrope._backends.{place}.{module}"), name)
     assert place == "cuda" or dispatch.backend_function(generic, place) is function
-    assert (function.__name__, function.__module__) == (name, f"rfrope._accel.{place}.{module}")
+    assert (function.__name__, function.__module__) == (name, f"rfrope._backends.{place}.{module}")
     own, wanted = (inspect.signature(one).parameters.values() for one in (function, generic.generic))
     assert [(one.name, one.kind, one.default) for one in own] == [(one.name, one.kind, one.default) for one in wanted]
 
@@ -48,7 +48,7 @@ def test_every_backend_is_declared_and_has_a_file():
     backends = {key[:2] for key in dispatch.DISPATCHED}
     assert backends == {*dispatch.CPU, *dispatch.CUDA, dispatch.TORCH_ROTATION}
     for place, module in backends:
-        assert module in {one.name for one in pkgutil.iter_modules([str(PACKAGE / "_accel" / place)])}
+        assert module in {one.name for one in pkgutil.iter_modules([str(PACKAGE / "_backends" / place)])}
 
 
 def test_two_functions_do_not_share_the_name_of_a_backend_function(monkeypatch):
@@ -161,7 +161,7 @@ def looked_up(place):
 
 
 def test_a_backend_that_cannot_be_imported_is_not_used(monkeypatch):
-    monkeypatch.setitem(sys.modules, "rfrope._accel.cpu.rotation", None)
+    monkeypatch.setitem(sys.modules, "rfrope._backends.cpu.rotation", None)
     monkeypatch.delattr(cpu, "rotation", raising=False)
     assert looked_up("cpu") is None
     monkeypatch.setattr(dispatch, "_FOUND", {})
@@ -169,12 +169,12 @@ def test_a_backend_that_cannot_be_imported_is_not_used(monkeypatch):
 
 
 def test_other_errors_of_a_backend_are_not_hidden(monkeypatch):
-    monkeypatch.setitem(sys.modules, "rfrope._accel.cpu.rotation", types.ModuleType("empty"))
+    monkeypatch.setitem(sys.modules, "rfrope._backends.cpu.rotation", types.ModuleType("empty"))
     with pytest.raises(AttributeError):
         looked_up("cpu")
 
 
-@pytest.mark.parametrize("missing", ["cupy", "rfrope._accel.cuda.rotation"])
+@pytest.mark.parametrize("missing", ["cupy", "rfrope._backends.cuda.rotation"])
 def test_without_cupy_or_its_backend_there_is_none_for_cuda(monkeypatch, missing):
     a_cupy(monkeypatch)
     assert looked_up("cuda") is not None
@@ -235,7 +235,7 @@ import sys
 
 class Nothing:
     def find_spec(self, name, path=None, target=None):
-        if name.startswith(("rfrope._accel.cpu.", "rfrope._accel.cuda.", "rfrope._accel.torch.")):
+        if name.startswith(("rfrope._backends.cpu.", "rfrope._backends.cuda.", "rfrope._backends.torch.")):
             raise ImportError(f"{name} was taken away")
 
 
@@ -250,7 +250,7 @@ import sys
 def pytest_sessionfinish(session):
     from rfrope._core import dispatch
 
-    loaded = [name for name in sys.modules if name.startswith(("rfrope._accel.cpu.", "rfrope._accel.cuda."))]
+    loaded = [name for name in sys.modules if name.startswith(("rfrope._backends.cpu.", "rfrope._backends.cuda."))]
     found = [name for name in dispatch._FOUND.values() if name is not None]
     print(f"[declared {len(dispatch.DISPATCHED)}, loaded {loaded}, found {found}]")
 '''

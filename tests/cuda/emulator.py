@@ -18,7 +18,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from rfrope._accel.cuda import device
+from rfrope._backends.cuda import device
 from rfrope._core import dispatch, memory
 from rfrope.rotation import turning
 
@@ -103,7 +103,7 @@ def emulator(source: str) -> Emulator:
 
 def kernels(source: str) -> tuple[str, ...]:
     """Return the names of all the kernels that the backend of a .cu file may launch."""
-    return importlib.import_module(f"rfrope._accel.cuda.{source}").KERNELS
+    return importlib.import_module(f"rfrope._backends.cuda.{source}").KERNELS
 
 
 @contextlib.contextmanager

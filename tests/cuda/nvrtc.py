@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rfrope._accel.cuda import device
+from rfrope._backends.cuda import device
 
 MISSING = "nvidia-cuda-nvrtc-cu12, of the extra test, is not installed: there is nothing to compile CUDA C++ with"
 # What CuPy adds to our own options, and the report on each kernel

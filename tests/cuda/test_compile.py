@@ -15,8 +15,8 @@ import pytest
 from campaign import sparse
 from emulator import kernels
 
-from rfrope._accel import cuda
-from rfrope._accel.cuda import device
+from rfrope._backends import cuda
+from rfrope._backends.cuda import device
 
 pytestmark = pytest.mark.skipif(nvrtc.compiler() is None, reason=nvrtc.MISSING)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import library
 
-from rfrope._accel.cuda import device, rotation
+from rfrope._backends.cuda import device, rotation
 
 
 @pytest.fixture

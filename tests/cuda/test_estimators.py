@@ -16,9 +16,9 @@ from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scale
 
 import rfrope
 from rfrope import estimate_kernel, estimate_scores, kernels, montecarlo
-from rfrope._accel import laws, schedules
-from rfrope._accel.cuda import device
-from rfrope._accel.cuda import estimators as backend
+from rfrope._backends import laws, schedules
+from rfrope._backends.cuda import device
+from rfrope._backends.cuda import estimators as backend
 from rfrope._core import array, memory, random
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
@@ -83,7 +83,7 @@ def device_frequencies(kernel, key, start, length, replaced=None):
 @pytest.fixture(scope="module")
 def loop_frequencies():
     """Frequencies of a stated law by the loops for the CPU."""
-    loops = pytest.importorskip("rfrope._accel.cpu.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
+    loops = pytest.importorskip("rfrope._backends.cpu.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
     from numba import njit
 
     @njit
@@ -194,7 +194,7 @@ def test_broadcast_views_and_arrays_of_their_own_are_the_same_rows():
 
 @pytest.mark.parametrize("kernel", sparse(EVERY, lambda kernel: kernel in EVERY[::4]), ids=repr)
 def test_the_score_of_a_trial_is_that_of_the_compiled_loops_bit_for_bit(kernel):
-    estimators = pytest.importorskip("rfrope._accel.cpu.estimators", reason=NO_LOOPS, exc_type=ImportError)
+    estimators = pytest.importorskip("rfrope._backends.cpu.estimators", reason=NO_LOOPS, exc_type=ImportError)
     for seed, longest in enumerate((60.0, 1e13, 1e14, 1e100)):
         delta, a, b = problem(kernel, pairs=(3, 1), lags=(5,), blocks=7, seed=seed, longest=longest)
         found = sums(kernel, delta, a, b, 12345 * seed, 1)
@@ -212,7 +212,7 @@ def test_phases_of_any_size_agree_where_the_frequencies_are_the_same_bits(longes
 @pytest.mark.parametrize("kernel", [EVERY_TABLED[0], EVERY_TABLED[8], TRANSPORTED[0]], ids=repr)
 def test_lags_that_are_no_numbers_spoil_their_own_rows_alone(kernel):
     """As in the loops for the CPU; the public functions refuse such lags where they can look at them for free."""
-    estimators = pytest.importorskip("rfrope._accel.cpu.estimators", reason=NO_LOOPS, exc_type=ImportError)
+    estimators = pytest.importorskip("rfrope._backends.cpu.estimators", reason=NO_LOOPS, exc_type=ImportError)
     delta, a, b = problem(kernel, pairs=(3, 1), lags=(9,))
     expected = sums(kernel, delta, a, b, 0, 300)
     delta[[1, 4, 6], 0] = np.nan, np.inf, -np.inf

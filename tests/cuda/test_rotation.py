@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rotation_calls import DTYPES, PAIRINGS, SLOW, calls, numpy_dtype, run, without_backends
 
 import rfrope
-from rfrope._accel.cuda import device
-from rfrope._accel.cuda import rotation as leaf
+from rfrope._backends.cuda import device
+from rfrope._backends.cuda import rotation as leaf
 from rfrope._core import turns
 from rfrope.rotation import turning
 

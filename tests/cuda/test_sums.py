@@ -16,9 +16,9 @@ from rotation_calls import without_backends
 
 import rfrope
 from rfrope import montecarlo
-from rfrope._accel import schedules, transforms
-from rfrope._accel.cuda import device
-from rfrope._accel.cuda import sums as backend
+from rfrope._backends import schedules, transforms
+from rfrope._backends.cuda import device
+from rfrope._backends.cuda import sums as backend
 from rfrope._core import array, memory, sums, turns
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numba import carray, njit, typeof
 
-from rfrope._accel.cpu.circle import TURN_1, TURN_2, cos_sin, cos_sin_narrow, fma
-from rfrope._accel.cpu.compiling import address_of, called, compiled, widest
-from rfrope._accel.cpu.rotation_rows import (
+from rfrope._backends.cpu.circle import TURN_1, TURN_2, cos_sin, cos_sin_narrow, fma
+from rfrope._backends.cpu.compiling import address_of, called, compiled, widest
+from rfrope._backends.cpu.rotation_rows import (
     call_fill,
     call_turn,
     carry,
@@ -31,7 +31,7 @@ from rfrope._accel.cpu.rotation_rows import (
     turn_types,
     wide,
 )
-from rfrope._accel.layout import COLUMNS, A, B, C, E, X, Y
+from rfrope._backends.layout import COLUMNS, A, B, C, E, X, Y
 from rfrope._core.arguments import LARGEST
 
 # Fields of a plan before its table of axes

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from rfrope._accel.cpu.compiling import called, compiled, widest
+from rfrope._backends.cpu.compiling import called, compiled, widest
 
 _QUERIES = 64  # tokens whose features stay in the second cache while the lags of one call go over them
 _LANES = 8

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfrope._accel.cpu.circle import TURN_1, TURN_2, cos_sin, fma
-from rfrope._accel.cpu.compiling import called, compiled, inlined, widest
+from rfrope._backends.cpu.circle import TURN_1, TURN_2, cos_sin, fma
+from rfrope._backends.cpu.compiling import called, compiled, inlined, widest
 
 _LANES = 512  # numbers that are worked on together: a few arrays of them stay in the fastest cache
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from campaign import sparse
 
-from rfrope._accel import findings
-from rfrope._accel.findings import Finding, InactiveError
+from rfrope._backends import findings
+from rfrope._backends.findings import Finding, InactiveError
 from rfrope._core import dispatch
 
 
@@ -188,7 +188,7 @@ def test_compiled_loops_that_do_not_load(backends, error, reason, advice):
 
 def test_loops_that_cannot_be_kept_are_active_and_say_so(monkeypatch, backends):
     backends()
-    monkeypatch.setattr("rfrope._accel.cpu.compiling.examined", lambda: ["OSError: No space left on device"])
+    monkeypatch.setattr("rfrope._backends.cpu.compiling.examined", lambda: ["OSError: No space left on device"])
     found = looked(findings._look_at_loops)
     assert found.active
     assert found.detail.endswith("compiled anew where they cannot be kept: OSError: No space left on device")
@@ -209,10 +209,10 @@ def test_operators_of_torch_say_what_they_run(backends):
 def test_kernels_are_compiled_to_find_out(monkeypatch, backends):
     backends()
     compiled = []
-    monkeypatch.setattr("rfrope._accel.cuda.device.kernel", lambda source, kernel: compiled.append((source, kernel)))
+    monkeypatch.setattr("rfrope._backends.cuda.device.kernel", lambda source, kernel: compiled.append((source, kernel)))
     assert looked(findings._look_at_kernels).active
     assert compiled == [(one.module, "first<float>") for one in dispatch.CUDA]
-    monkeypatch.setattr("rfrope._accel.cuda.device.kernel", raising(RuntimeError("no libnvrtc.so.12\nmore")))
+    monkeypatch.setattr("rfrope._backends.cuda.device.kernel", raising(RuntimeError("no libnvrtc.so.12\nmore")))
     assert looked(findings._look_at_kernels).reason == "RuntimeError: no libnvrtc.so.12"
     backends(cuda=raising(ImportError("libcuda.so.1: cannot open")))
     for look in (findings._look_at_kernels, findings._look_at_cufinufft):

@@ -19,14 +19,14 @@ from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scale
 
 import rfrope
 from rfrope import estimate_scores, kernels, montecarlo
-from rfrope._accel import laws, schedules
+from rfrope._backends import laws, schedules
 from rfrope._core import dispatch, parallel, quantiles, random
 from rfrope.kernels import families
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
-estimators = pytest.importorskip("rfrope._accel.cpu.estimators", reason=NO_LOOPS, exc_type=ImportError)
-circle = pytest.importorskip("rfrope._accel.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
-estimator_loops = pytest.importorskip("rfrope._accel.cpu.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
+estimators = pytest.importorskip("rfrope._backends.cpu.estimators", reason=NO_LOOPS, exc_type=ImportError)
+circle = pytest.importorskip("rfrope._backends.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
+estimator_loops = pytest.importorskip("rfrope._backends.cpu.estimator_loops", reason=NO_LOOPS, exc_type=ImportError)
 njit = pytest.importorskip("numba", reason=NO_LOOPS).njit
 
 

@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from rfrope._accel.cpu.circle import SHIFT, bits_of, cos_sin_of_quarters, float_of, fma, polynomial
-from rfrope._accel.cpu.compiling import called, compiled, inlined, widest
-from rfrope._accel.laws import LOG_UNIFORM, PIECES, ROW, SIDE, UNIFORM
+from rfrope._backends.cpu.circle import SHIFT, bits_of, cos_sin_of_quarters, float_of, fma, polynomial
+from rfrope._backends.cpu.compiling import called, compiled, inlined, widest
+from rfrope._backends.laws import LOG_UNIFORM, PIECES, ROW, SIDE, UNIFORM
 
 _ROW, _UPPER = np.uint64(ROW), np.uint64(SIDE * ROW)
 _PIECE_BITS, _FIRST_PIECE = np.uint64(45), np.uint64((1023 - 53) * PIECES)

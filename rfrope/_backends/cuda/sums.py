@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._accel import layout, transforms
-from rfrope._accel.cuda import device
+from rfrope._backends import layout, transforms
+from rfrope._backends.cuda import device
 from rfrope._core import array
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array

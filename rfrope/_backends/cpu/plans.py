@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._accel import layout
-from rfrope._accel.cpu import rotation_loops as loops
-from rfrope._accel.layout import Strides
+from rfrope._backends import layout
+from rfrope._backends.cpu import rotation_loops as loops
+from rfrope._backends.layout import Strides
 from rfrope._core.blocks import PAIRINGS
 
 TABLE_BYTES = 2**16  # bytes of cos and sin for one tile of rows: they stay in the second cache

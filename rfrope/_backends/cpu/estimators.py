@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._accel import laws
-from rfrope._accel.cpu import estimator_loops as loops
+from rfrope._backends import laws
+from rfrope._backends.cpu import estimator_loops as loops
 from rfrope._core import array, memory, parallel
 from rfrope._core.array import Array
 

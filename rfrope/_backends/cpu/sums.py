@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._accel import layout, transforms
-from rfrope._accel.cpu import pairs_loops
-from rfrope._accel.cpu import sums_loops as loops
+from rfrope._backends import layout, transforms
+from rfrope._backends.cpu import pairs_loops
+from rfrope._backends.cpu import sums_loops as loops
 from rfrope._core import array, memory, parallel, spans
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array

@@ -17,14 +17,14 @@ from rotation_calls import laid, without_backends
 
 import rfrope
 from rfrope import heads, montecarlo
-from rfrope._accel import schedules, transforms
+from rfrope._backends import schedules, transforms
 from rfrope._core import dispatch, sums, turns
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
-loops = pytest.importorskip("rfrope._accel.cpu.sums_loops", reason=NO_LOOPS, exc_type=ImportError)
-backend = pytest.importorskip("rfrope._accel.cpu.sums", reason=NO_LOOPS, exc_type=ImportError)
-circle = pytest.importorskip("rfrope._accel.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
-compiling = pytest.importorskip("rfrope._accel.cpu.compiling", reason=NO_LOOPS, exc_type=ImportError)
+loops = pytest.importorskip("rfrope._backends.cpu.sums_loops", reason=NO_LOOPS, exc_type=ImportError)
+backend = pytest.importorskip("rfrope._backends.cpu.sums", reason=NO_LOOPS, exc_type=ImportError)
+circle = pytest.importorskip("rfrope._backends.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
+compiling = pytest.importorskip("rfrope._backends.cpu.compiling", reason=NO_LOOPS, exc_type=ImportError)
 
 BOUND = 1e-9  # error of a mean, as promised
 LAWS = ("gaussian(scale=4{})", "exponential(scale=4{})")  # the second is a Cauchy law: |omega| far above 1e4

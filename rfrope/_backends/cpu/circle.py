@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from rfrope._accel.cpu.compiling import inlined
+from rfrope._backends.cpu.compiling import inlined
 
 # 1/(2 pi) as the sum of two floats
 TURN_1, TURN_2 = 0.15915494309189535, -9.839338337591243e-18

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._accel import layout
-from rfrope._accel.cpu import coefficient_loops as coefficients
-from rfrope._accel.cpu import rotation_loops as loops
-from rfrope._accel.cpu.plans import APART, IN_PLACE, LIKE, LINES, PIECES, TABLE_BYTES, THREAD_ELEMENTS, Plan, plan_of
+from rfrope._backends import layout
+from rfrope._backends.cpu import coefficient_loops as coefficients
+from rfrope._backends.cpu import rotation_loops as loops
+from rfrope._backends.cpu.plans import APART, IN_PLACE, LIKE, LINES, PIECES, TABLE_BYTES, THREAD_ELEMENTS, Plan, plan_of
 from rfrope._core import array, memory, parallel, tensors
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast

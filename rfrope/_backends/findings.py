@@ -1,7 +1,8 @@
 """Probes for ``rfrope doctor``: what is active here, and for the rest why not and what to type next.
 
-This is the only place that imports optional libraries to find out whether they work. ``python -m rfrope._accel.findings
-GROUP`` runs a group of probes, in a process of its own: a broken library may end its process, or never return.
+This is the only place that imports optional libraries to find out whether they work.
+``python -m rfrope._backends.findings GROUP`` runs a group of probes, in a process of its own: a broken library may end
+its process, or never return.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ def _look_at_loops() -> dict[str, Any]:
             raise
         raise InactiveError(reason=f"{variable} is set", advice=f"unset {variable}") from None
     version = f"Numba {version_of('numba')}"
-    failures = importlib.import_module("rfrope._accel.cpu.compiling").examined()
+    failures = importlib.import_module("rfrope._backends.cpu.compiling").examined()
     if not failures:
         return {"detail": version}
     advice = "free space, or set NUMBA_CACHE_DIR to a folder that can be written to"
@@ -225,7 +226,7 @@ def _look_at_kernels() -> dict[str, Any]:
     """Import each backend, and compile one of its kernels for the current device."""
     for backend in dispatch.CUDA:
         module = _load_for_cuda(backend)
-        importlib.import_module("rfrope._accel.cuda.device").kernel(backend.module, module.KERNELS[0])
+        importlib.import_module("rfrope._backends.cuda.device").kernel(backend.module, module.KERNELS[0])
     return {"detail": "compiled for this device"}
 
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._accel import laws, layout
-from rfrope._accel.cuda import device
+from rfrope._backends import laws, layout
+from rfrope._backends.cuda import device
 from rfrope._core import array, memory
 from rfrope._core.array import Array
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from campaign import HANGS, campaign, sparse
 
-compiling = pytest.importorskip("rfrope._accel.cpu.compiling", reason="loops are compiled by Numba")
+compiling = pytest.importorskip("rfrope._backends.cpu.compiling", reason="loops are compiled by Numba")
 if compiling.config.DISABLE_JIT:
     pytest.skip("NUMBA_DISABLE_JIT turns Numba's compiler off", allow_module_level=True)
 
@@ -25,7 +25,7 @@ def test_loops_release_the_interpreter_and_divide_like_numpy():
 ADDED = """
 import os, sys
 os.environ["NUMBA_CACHE_DIR"] = os.path.dirname(__file__)
-from rfrope._accel.cpu import compiling
+from rfrope._backends.cpu import compiling
 {before}
 @compiling.compiled
 def add(x, y):

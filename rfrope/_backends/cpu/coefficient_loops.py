@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from rfrope._accel.cpu.compiling import compiled, widest
-from rfrope._accel.cpu.rotation_rows import add_products, integers, sizes
+from rfrope._backends.cpu.compiling import compiled, widest
+from rfrope._backends.cpu.rotation_rows import add_products, integers, sizes
 
 COLUMNS = 4  # an axis has: its length, then the stride of x, y and the sums along it
 X, Y, SUMS = 1, 2, 3

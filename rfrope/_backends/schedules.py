@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfrope._accel import transforms
+from rfrope._backends import transforms
 
 _ELEMENTS, _LONGEST = 2**20, 2**16  # numbers that make a chunk of the generic functions, and draws at most
 _DRAWS = 2**18  # draws in a chunk that a transform sums

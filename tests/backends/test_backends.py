@@ -46,7 +46,7 @@ def backend(request):
 def test_a_backend_has_the_name_and_the_parameters_of_the_generic_function(function, place):
     if place == dispatch.CPU and dispatch.backend_function(function, "cpu") is None:
         pytest.skip("compiled loops need Numba, with its compiler on")
-    module = __import__(f"rfrope._accel.{place.rotation.place}.rotation", fromlist=["rotation"])
+    module = __import__(f"rfrope._backends.{place.rotation.place}.rotation", fromlist=["rotation"])
     found = getattr(module, function.__name__.lstrip("_"))
     assert list(inspect.signature(found).parameters) == list(inspect.signature(function.generic).parameters)
 

@@ -33,10 +33,10 @@ from rfrope._core import array, dispatch, turns
 from rfrope.rotation import turning
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
-leaf = pytest.importorskip("rfrope._accel.cpu.rotation", reason=NO_LOOPS, exc_type=ImportError)
-loops = pytest.importorskip("rfrope._accel.cpu.rotation_loops", reason=NO_LOOPS, exc_type=ImportError)
-plans = pytest.importorskip("rfrope._accel.cpu.plans", reason=NO_LOOPS, exc_type=ImportError)
-circle = pytest.importorskip("rfrope._accel.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
+leaf = pytest.importorskip("rfrope._backends.cpu.rotation", reason=NO_LOOPS, exc_type=ImportError)
+loops = pytest.importorskip("rfrope._backends.cpu.rotation_loops", reason=NO_LOOPS, exc_type=ImportError)
+plans = pytest.importorskip("rfrope._backends.cpu.plans", reason=NO_LOOPS, exc_type=ImportError)
+circle = pytest.importorskip("rfrope._backends.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
 
 TWIN_OF = {"rotate": "rotated", "rotate_by_phases": "rotated_by_phases", "rotate_by_table": "rotated_by_table"}
 VARIANTS = ((plans.PIECES, plans.LINES), (plans.APART, plans.LINES))

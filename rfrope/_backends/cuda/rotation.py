@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._accel import layout
-from rfrope._accel.cuda import device
-from rfrope._accel.layout import Operand, Strides
+from rfrope._backends import layout
+from rfrope._backends.cuda import device
+from rfrope._backends.layout import Operand, Strides
 from rfrope._core import array, memory
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array

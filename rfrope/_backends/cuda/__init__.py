@@ -3,6 +3,6 @@
 
 def check() -> None:
     """Refuse a machine that cannot compile and run the kernels."""
-    from rfrope._accel.cuda import device
+    from rfrope._backends.cuda import device
 
     device.check()

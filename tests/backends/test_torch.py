@@ -99,7 +99,7 @@ def test_gradients_by_one_argument_of_a_table_alone(alone):
 def test_a_wrong_gradient_is_noticed(monkeypatch):
     """As one that forgets the sign of the inverse rotation, or a factor of the positions."""
     x, p, w = uniform(2, 5, 8).requires_grad_(), POSITIONS, uniform(4).requires_grad_()
-    module = importlib.import_module("rfrope._accel.torch.rotation")
+    module = importlib.import_module("rfrope._backends.torch.rotation")
     original = module._gradients_of_angles
     monkeypatch.setattr(module, "_gradients_of_angles", lambda needs, g, *a: original(needs, -g, *a))
     with pytest.raises(RuntimeError, match="Jacobian mismatch"):
@@ -248,7 +248,7 @@ def test_vmap_inside_a_compiled_graph(argument):
 @pytest.mark.parametrize("dims", [(0, None), (1, None), (2, None), (None, 1), (0, 1), (2, 0)])
 def test_vmap_of_the_operator(dims):
     """Over any axis of the features, at once, and over frequencies, or both, one by one."""
-    turn = importlib.import_module("rfrope._accel.torch.rotation")._turn
+    turn = importlib.import_module("rfrope._backends.torch.rotation")._turn
     x, w = uniform(3, 3, 3, 8), uniform(3, 3, seed=1)[..., None] if dims[1] is not None else uniform(3, 1)
     positions = POSITIONS[:3, None]
 
