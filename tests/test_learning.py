@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import pathlib
 import re
@@ -138,7 +139,7 @@ def test_every_argument_that_is_real_is_among_the_problems():
             "k_positions", "lags", "offset", "cosine", "sine", "weights"}  # fmt: skip
     for name, problem in problems("(D,)", "half").items():
         if problem.function.__module__.startswith("rfrope"):
-            parameters = problem.function.__wrapped__.__code__
+            parameters = inspect.unwrap(problem.function).__code__
             taken = set(parameters.co_varnames[: parameters.co_argcount + parameters.co_kwonlyargcount]) & real
             assert taken - {"scale"} <= set(problem.shapes), name
 
@@ -309,7 +310,7 @@ def test_a_parameter_goes_through_an_operator_and_loops_are_taken_without_gradie
         names.clear()
         with torch.no_grad():
             without = call(x, at, frequencies)
-        assert set(names) == {name}
+        assert set(names) <= {name}, "small dense tensors are turned at once, without any function of its name"
     assert frequencies.grad.abs().sum() > 0.0
     torch.testing.assert_close(with_gradient.detach(), without, rtol=1e-14, atol=1e-14)
 

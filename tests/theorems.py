@@ -259,14 +259,14 @@ def _() -> float:
     return far(rfrope.scores(q[None], k[None], [5], [9], LADDER)[0, 0], q @ rfrope.rotate(k, 4.0, LADDER))
 
 
-@claim("003, previous-token head (corrected)", "score α Σ cos((Δ + 1) θ), αD at Δ = −1",
-       "heads.positional_weights heads.positional_scores", "W_q = α R(−1) W_k", 1e-12)  # fmt: skip
+@claim("003, previous-token head (corrected)", "score Σ cos((Δ + 1) θ)/τ, D/τ at Δ = −1",
+       "heads.positional_weights heads.positional_scores", "W_q = R(−1) W_k/τ", 1e-12)  # fmt: skip
 def _() -> float:
-    w_q, w_k = heads.positional_weights(LADDER, d_model=4, temperature=3.0)
+    w_q, w_k = heads.positional_weights(LADDER, d_model=4, temperature=0.25)
     x = np.array([1.0, 0.0, 0.0, 0.0])
     found = [w_q @ x @ rfrope.rotate(w_k @ x, lag, LADDER) for lag in LAGS]
-    wanted = heads.positional_scores(LAGS, LADDER, temperature=3.0, scaled=False)
-    return far(found, wanted) + abs(float(wanted[LAGS == -1.0][0]) - 192.0)
+    wanted = heads.positional_scores(LAGS, LADDER, temperature=0.25, scaled=False)
+    return far(found, wanted) + abs(float(wanted[LAGS == -1.0][0]) - 256.0)
 
 
 @claim("004, (3)", "multipliers β^((l−1)/M), β = 1/base", "geometric", "definition", 1e-15)

@@ -53,7 +53,7 @@ WORDS = {
 }
 CONFIG = {"model_type": "llama", "head_dim": 128, "max_position_embeddings": 4096, "rope_theta": 1e4}
 # public records that are asked for and not found: what is known of a family, a scheme, an engine
-RECORDS = {"Rope", "Kernel", "Record", "Scheme", "Provenance", "ModelPart"}
+RECORDS = {"Rope", "Design", "Kernel", "Record", "Scheme", "Provenance", "ModelPart"}
 RECORDS |= {"Engine", "Reading", "ConfigRope", "EngineRope", "Format", "ExportRequest", "Arithmetic"}
 
 

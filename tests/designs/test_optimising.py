@@ -116,7 +116,7 @@ def test_a_fit_reaches_what_it_says_and_no_less_than_its_start(text, n, max_lag)
     half = grid.reshape(-1, kernel.ndim)[grid.size // kernel.ndim // 2 :].astype(float)
     for norm, fit in fits.items():
         omega = fit.frequencies.reshape(n, kernel.ndim)
-        error = np.abs(analysis.mean_kernel(omega, half) - kernel.phi(kernel.restore_shape(half)))
+        error = np.abs(analysis.mean_kernel(half, omega) - kernel.phi(kernel.restore_shape(half)))
         reached = fit.source.error
         assert reached["rms"] == pytest.approx(np.sqrt(np.mean(error**2)), rel=1e-6, abs=1e-12)
         assert reached["sup"] == pytest.approx(np.max(error), rel=1e-6, abs=1e-12)
