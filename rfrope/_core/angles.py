@@ -322,7 +322,7 @@ def to_vectors(value: Array, like: Any) -> Array:
 
 def to_vectors_of(law: Any, value: Array, axes: int, name: str) -> Array:
     """Give the lags or frequencies of a law the last axis that they have below the gate, or say that it lacks axes."""
-    vectors = to_vectors(value, axes)
+    vectors = value[..., None] if axes == 1 else value
     if vectors.ndim == 0 or vectors.shape[-1] != axes:
         raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., {axes}): {law!r} has {axes} axes")
     return vectors
