@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles
-from rfrope._core.texts import Result
+from rfrope._core.results import Result
 from rfrope.designs.errors import error, mean_kernel
 from rfrope.kernels import Kernel
 from rfrope.moments import blocks_for_error, mean_kernel_band

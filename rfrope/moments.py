@@ -11,7 +11,7 @@ from types import ModuleType
 from rfrope._core import angles, array, blocks, sums
 from rfrope._core.arguments import positive, probability, whole
 from rfrope._core.array import Array
-from rfrope._core.texts import Result
+from rfrope._core.results import Result
 from rfrope.designs.optimising import read_range
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel

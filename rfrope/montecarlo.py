@@ -19,9 +19,8 @@ from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
 from rfrope._core.checkpoints import Checkpoint, check_seed
 from rfrope._core.dispatch import CPU, CUDA, backend_place, dispatched
-from rfrope._core.pending import LazyField, Pending, settled_state
+from rfrope._core.results import LazyField, Pending, Result, settled_state
 from rfrope._core.sums import MeanSums, PowerSums
-from rfrope._core.texts import Result
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel

@@ -16,7 +16,7 @@ from rfrope._core.arguments import probability, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing
 from rfrope._core.quantiles import normal_quantile
-from rfrope._core.texts import Result
+from rfrope._core.results import Result
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
 from rfrope.moments import expected_score, relative_error, score_variance

@@ -29,7 +29,7 @@ from test_public_api import METHODS
 
 import rfrope
 from rfrope import analysis, heads, kernels, montecarlo, scaling
-from rfrope._core import array, blocks, elementwise, memory
+from rfrope._core import array, blocks, mapping, memory
 
 Place = Callable[..., Any]  # puts NumPy arrays on a device
 
@@ -633,7 +633,7 @@ def forbid(monkeypatch, *names: str) -> None:
         def crossed(*args: Any, name: str = name, **kwargs: Any) -> None:
             raise RuntimeError(f"{name} was called")
 
-        monkeypatch.setattr(elementwise if name == "map_on_host" else array, name, crossed)
+        monkeypatch.setattr(mapping if name == "map_on_host" else array, name, crossed)
 
 
 def strict_sici(z: Any) -> Any:
@@ -647,7 +647,7 @@ def strict_sici(z: Any) -> Any:
 def test_nothing_crosses_to_or_from_the_host(name, second, refusing, monkeypatch):
     """Equal to the results of the CPU's device too, where what is refused here may happen."""
     special = types.SimpleNamespace(sici=strict_sici)  # as CuPy has one
-    monkeypatch.setattr(elementwise, "special_functions", lambda xp: special)
+    monkeypatch.setattr(mapping, "special_functions", lambda xp: special)
     expected = list(CALLS[name](lambda values, dtype=None: refusing.space.asarray(np.array(values, dtype=dtype))))
     refusing.seen.clear()
     forbid(monkeypatch, "to_host", "from_host", "map_on_host")
@@ -709,7 +709,7 @@ def test_values_on_a_device_are_not_looked_at(second, strict):
 @pytest.mark.parametrize("name", [*CALLS, *FROM_HOST])
 def test_no_value_is_needed(name, monkeypatch):
     torch = library("torch").module
-    monkeypatch.setattr(elementwise, "special_functions", lambda xp: types.SimpleNamespace(sici=lambda z: (z, z)))
+    monkeypatch.setattr(mapping, "special_functions", lambda xp: types.SimpleNamespace(sici=lambda z: (z, z)))
     calls = CALLS | FROM_HOST
     for result in calls[name](lambda values, dtype=None: torch.asarray(np.array(values, dtype=dtype), device="meta")):
         assert result.device.type == "meta"
@@ -761,7 +761,7 @@ def test_arrays_of_cupy_are_recognised(cupy_array):
     assert array.device(x) == x.device
     assert array.dtype_name(x) == "float64"
     assert array.namespace(x=x, y=[1.0], z=cupy_array((), offset=800)).__name__ == "array_api_compat.cupy"
-    assert elementwise.special_functions(array.namespace(x=x)).__name__ == "cupyx.scipy.special"
+    assert mapping.special_functions(array.namespace(x=x)).__name__ == "cupyx.scipy.special"
     assert array.all_within(x, 1.0, array.namespace(x=x))
 
 
@@ -1033,7 +1033,7 @@ def test_torch_itself_never_waits_for_a_device(name, monkeypatch):
     """What CuPy does for its tensors is not seen by torch: the recording above shows it for CuPy's own arrays."""
     lib = library("torch cuda")
     torch, kept = lib.module, []
-    monkeypatch.setattr(elementwise, "special_functions", lambda xp: types.SimpleNamespace(sici=lambda z: (z, z)))
+    monkeypatch.setattr(mapping, "special_functions", lambda xp: types.SimpleNamespace(sici=lambda z: (z, z)))
 
     def place(values: Any, dtype: str | None = None) -> Any:
         kept.append(lib(np.array(values, dtype=dtype)))

@@ -16,7 +16,7 @@ import numpy as np
 
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
-from rfrope._core.spans import parts
+from rfrope._core.capacity import parts
 
 ACCURACY = 1e-12
 PHASE_LOSS = 1e-10  # radians

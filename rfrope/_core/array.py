@@ -18,7 +18,7 @@ import numpy as np
 
 from rfrope._core import capacity, tensors
 from rfrope._core.arguments import broadcast, show
-from rfrope._core.spans import parts
+from rfrope._core.capacity import parts
 
 Array = Any  # an array of whichever library the caller uses
 _Parameters = ParamSpec("_Parameters")

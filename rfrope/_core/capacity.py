@@ -1,14 +1,14 @@
-"""Memory that a call will need, held against what is free before the work begins.
-
-psutil does not see the limits of containers: in a cgroup of 1 GiB, `psutil.virtual_memory` gave 10.5 GB as available.
-"""
+"""Memory: whether a call fits into it, asked before the work begins, and large arrays cut into short parts."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+
+import numpy as np
 
 from rfrope._core.arguments import show, whole
 
@@ -93,3 +93,26 @@ def _container_memory(limit: str, use: str) -> float:
 
 def _shown(n_bytes: float) -> str:
     return f"{n_bytes / 1e9:.3g} GB"
+
+
+# -- parts that take a moment each: between two of them an interrupt is seen -------------------------------------------
+
+
+MOMENT = 2**22  # numbers that NumPy works through in some hundredths of a second
+
+
+def spans(count: int, each: int = 1) -> Iterator[slice]:
+    """Cut so many things, of so many numbers each, into spans; one span where they are few."""
+    length = max(1, MOMENT // max(1, each))
+    for start in range(0, max(1, count), length):
+        yield slice(start, min(start + length, count))
+
+
+def parts(x: np.ndarray) -> Iterator[np.ndarray]:
+    """Views of an array that together are all of it, cut along its longest axis."""
+    if x.size <= MOMENT:
+        yield x
+        return
+    longest = max(range(x.ndim), key=x.shape.__getitem__)
+    for span in spans(x.shape[longest], x.size // x.shape[longest]):
+        yield x[(*(slice(None),) * longest, span)]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, lazy
+from rfrope._core import array, mapping
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched
@@ -51,7 +51,7 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
         angles = angles._replace(frequencies=array.from_host(frequencies, xp, device=device))
     if any(array.is_traced(one) and not array.is_integer(one) for one in (positions, frequencies, shift)):
         changing = tuple(one for one in angles[:3] if one is not None)
-        made: tuple[Array, Array] = lazy.attach_derivative(_cos_sin_of, _slope)(*changing)
+        made: tuple[Array, Array] = mapping.attach_derivative(_cos_sin_of, _slope)(*changing)
         return made
     return _cos_sin(angles)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rfrope._core import capacity, sums
 from rfrope._core.arguments import positive, whole
-from rfrope._core.texts import Result
+from rfrope._core.results import Result
 from rfrope.analysis.curves import first_lag, scan_lags
 from rfrope.frequencies.ladders import geometric
 

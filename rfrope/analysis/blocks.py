@@ -12,7 +12,7 @@ import numpy as np
 from rfrope._core import angles, array, capacity
 from rfrope._core.arguments import positive
 from rfrope._core.array import Array
-from rfrope._core.texts import Result
+from rfrope._core.results import Result
 from rfrope.kernels.parameters import radius
 
 

@@ -11,8 +11,8 @@ from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite
 from rfrope._core.array import Array
 from rfrope._core.blocks import Content
+from rfrope._core.results import Result
 from rfrope._core.sums import root
-from rfrope._core.texts import Result
 
 
 @dataclass(frozen=True, eq=False)

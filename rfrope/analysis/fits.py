@@ -16,8 +16,8 @@ from rfrope._core import angles, array
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import listed, show, whole
 from rfrope._core.array import Array
+from rfrope._core.results import Result
 from rfrope._core.sums import mean_cos
-from rfrope._core.texts import Result
 from rfrope.analysis.curves import mean_kernel, one_set
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import SearchRange

@@ -12,7 +12,7 @@ import numpy as np
 from rfrope._core import angles, array
 from rfrope._core import progress as bars
 from rfrope._core.arguments import list_choices, show, spelled, whole
-from rfrope._core.texts import Result
+from rfrope._core.results import Result
 from rfrope.analysis.curves import first_negative_lag
 from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
 from rfrope.rotation.rope import Rope, replace_fields

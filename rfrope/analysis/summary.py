@@ -12,7 +12,7 @@ import numpy as np
 
 from rfrope._core import angles, array, capacity, sums
 from rfrope._core.arguments import is_several, positive, show, whole
-from rfrope._core.texts import Result
+from rfrope._core.results import Result
 from rfrope.analysis.bases import integral_rule
 from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
 from rfrope.analysis.fits import KernelFit, fit_kernel

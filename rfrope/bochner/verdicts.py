@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.texts import Result
+from rfrope._core.results import Result
 from rfrope.bochner.piecewise import Sealed
 
 _EVEN = 1e-9  # by how much steps between points may differ, relative to them

@@ -12,7 +12,7 @@ from rfrope import engines
 from rfrope._core import angles, files
 from rfrope._core.arguments import choice, flag, path_of, positive, show, whole
 from rfrope._core.array import Array, select_device
-from rfrope._core.texts import Result
+from rfrope._core.results import Result
 from rfrope.analysis import mean_kernel
 from rfrope.engines.record import Engine, ExportRequest, Format
 from rfrope.exports.files import make_content

@@ -11,8 +11,8 @@ from rfrope._core import angles, array, sums
 from rfrope._core.arguments import LARGEST, positive
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing, check_width, halves
+from rfrope._core.results import Result
 from rfrope._core.sums import Waves
-from rfrope._core.texts import Result
 from rfrope.heads.offsets import bring_to_host, lag_range, one_axis, read_waves, stack_fields
 from rfrope.heads.peaks import angles_at
 

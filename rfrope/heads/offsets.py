@@ -18,7 +18,7 @@ from rfrope._core import angles, array, blocks, capacity, random, sums
 from rfrope._core.arguments import flag, positive, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
-from rfrope._core.texts import Result
+from rfrope._core.results import Result
 from rfrope.heads.peaks import angles_at, peak_of_waves, values_at
 from rfrope.heads.reading import centred, check_paired
 

@@ -13,8 +13,8 @@ from rfrope._core import angles, array, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, finite
 from rfrope._core.array import Array
+from rfrope._core.results import Result
 from rfrope._core.sums import Waves
-from rfrope._core.texts import Result
 from rfrope.heads.shifts import per_block, read_shifted
 
 _GRID = 16  # points of the first grid to a turn of the fastest block

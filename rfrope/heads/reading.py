@@ -16,8 +16,8 @@ from rfrope._core.arguments import choice, flag, positive
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
 from rfrope._core.dispatch import CPU, dispatched
+from rfrope._core.results import Result
 from rfrope._core.sums import Waves, root
-from rfrope._core.texts import Result
 
 _PAIRS = ("all", "occurring")
 

@@ -14,7 +14,7 @@ from rfrope._core import angles, array, blocks, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 from rfrope._core.blocks import Content
-from rfrope._core.texts import Result
+from rfrope._core.results import Result
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
 

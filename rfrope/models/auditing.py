@@ -12,7 +12,7 @@ import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import whole
-from rfrope._core.texts import Result
+from rfrope._core.results import Result
 from rfrope.models import tables
 from rfrope.models.buffers import Buffer, find_buffers
 from rfrope.models.configs import from_config

@@ -14,7 +14,7 @@ import numpy as np
 from rfrope import engines as registry
 from rfrope._core import angles, sums
 from rfrope._core.arguments import listed, show, whole
-from rfrope._core.texts import Result
+from rfrope._core.results import Result
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, dispatch, pytrees, tensors, texts
+from rfrope._core import angles, array, blocks, dispatch, results, tensors
 from rfrope._core.arguments import LARGEST, flag, is_several, listed, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.provenance import Provenance
@@ -116,7 +116,7 @@ class Rope:
             "source": read_provenance(self.source),
         }
         self.__dict__.update(checked)  # frozen
-        pytrees.register(Rope, Rope.__getstate__, "frequencies")
+        results.register(Rope, Rope.__getstate__, "frequencies")
 
     @property
     def n_blocks(self) -> int:
@@ -317,10 +317,10 @@ class Rope:
         self.__dict__.clear()  # what was prepared, too
         self.__dict__.update(state, source=read_provenance(state["source"]))  # pickles of before hold a dict
         _seal(self.frequencies)
-        pytrees.register(Rope, Rope.__getstate__, "frequencies")
+        results.register(Rope, Rope.__getstate__, "frequencies")
 
     def _repr_html_(self) -> str:
-        return texts.to_html(self)
+        return results.to_html(self)
 
     def __repr__(self) -> str:
         shape = tuple(getattr(self.frequencies, "shape", ()))  # JAX puts other things there, too

@@ -24,7 +24,7 @@ import numpy as np
 from rfrope._backends import layout, transforms
 from rfrope._backends.cpu import pairs_loops
 from rfrope._backends.cpu import sums_loops as loops
-from rfrope._core import array, memory, parallel, spans
+from rfrope._core import array, capacity, memory, parallel
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 
@@ -224,14 +224,14 @@ def _mean_of_one_set(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
         plan = plans[index]
         sums = _direct_sums(parts[index], lags) if plan is None else _transformed(parts[index], lags, plan)
         real = np.empty(len(lags))
-        for span in spans.spans(len(lags)):
+        for span in capacity.spans(len(lags)):
             real[span] = sums.real[span]
         return real
 
     total = np.zeros(len(lags))
     for part in parallel.ordered_map(work, range(len(parts)), parallel.allowed()):
         total += part
-    for span in spans.spans(len(lags), turned.axes):
+    for span in capacity.spans(len(lags), turned.axes):
         part = total[span]
         part[~np.any(lags[span], axis=1)] = turned.count  # known without a sum
         part /= turned.count

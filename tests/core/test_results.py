@@ -14,7 +14,7 @@ from conftest import library
 
 import rfrope
 from rfrope import analysis, bochner, exports, heads, models
-from rfrope._core import texts
+from rfrope._core import results
 from rfrope.fidelity import fidelity
 from rfrope.montecarlo import Estimate
 
@@ -144,11 +144,11 @@ def test_every_public_result_has_both_forms():
     modules = [getattr(rfrope, name) for name in rfrope.__all__ if inspect.ismodule(getattr(rfrope, name))]
     public = [getattr(module, name) for module in modules for name in getattr(module, "__all__", ())]
     kinds = {one for one in public if inspect.isclass(one) and dataclasses.is_dataclass(one)}
-    assert {one.__name__ for one in kinds if not issubclass(one, texts.Result)} <= RECORDS
-    results = {one for one in kinds if issubclass(one, texts.Result)}
+    assert {one.__name__ for one in kinds if not issubclass(one, results.Result)} <= RECORDS
+    results = {one for one in kinds if issubclass(one, results.Result)}
     assert len(results) > 25
     for one in results:
-        assert one._repr_html_ is texts.Result._repr_html_, "one mechanism for all"
+        assert one._repr_html_ is results.Result._repr_html_, "one mechanism for all"
 
 
 @pytest.mark.parametrize("context", [(64,), (24, 14), (14, 24, 9)])

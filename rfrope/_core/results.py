@@ -1,0 +1,259 @@
+"""Results for people and libraries: a line of text, a table for a notebook, lazy fields, pytrees of JAX."""
+
+from __future__ import annotations
+
+import html
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array, tensors
+from rfrope._core.angles import PrecisionWarning
+from rfrope._core.arguments import printable
+
+__all__ = ["Result", "short", "table", "to_html"]
+
+_FEW = 4  # numbers that are shown one by one
+_LONG = 120  # characters of a value
+_ROWS = 8  # records of a list that are shown
+_CELL = "text-align:left;vertical-align:top"
+
+
+class Result:
+    """Base of results, which are dataclasses: ``print`` gives a short text, a notebook shows a table.
+
+    A result that has better words than its fields defines ``__str__`` itself; its first line then heads the table, and
+    the whole text stands below it.
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return short(self)
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
+
+
+def short(result: Any) -> str:
+    """Return one line on a result that is a dataclass: its fields, and of long arrays the shape and the range.
+
+    Nothing lazy or traced is computed for it.
+    """
+    held = (f"{field.name} {_value(getattr(result, field.name))}" for field in fields(result))
+    return f"{type(result).__name__}: {', '.join(held)}"
+
+
+def to_html(result: Any) -> str:
+    """Return a result that is a dataclass as a piece of HTML: its fields, a table for each list of records, its text.
+
+    Nothing lazy or traced is computed for it.
+    """
+    text = printable(str(result), "\n")
+    first, _, rest = text.partition("\n")
+    has_words = first != short(result)
+    parts = [f"<p><b>{type(result).__name__}</b>{' ' + html.escape(first) if has_words else ''}</p>"]
+    held = {field.name: getattr(result, field.name) for field in fields(result) if not field.name.startswith("_")}
+    lists = {name: value for name, value in held.items() if _is_records(value)}
+    parts.append(table([(name, _value(value)) for name, value in held.items() if name not in lists], head=False))
+    for name, value in lists.items():
+        more = f"<p>and {len(value) - _ROWS} more</p>" if len(value) > _ROWS else ""
+        parts.append(f"<p>{html.escape(name)}</p>{table([*_rows(value[:_ROWS])])}{more}")
+    if has_words and rest:
+        parts.append(f"<details><summary>as text</summary><pre>{html.escape(text)}</pre></details>")
+    return f'<div class="rfrope">{"".join(parts)}</div>'
+
+
+def table(rows: Sequence[tuple[str, ...]], *, head: bool = True) -> str:
+    """Return rows of text as a table of HTML; the first row is its head, or the first column if there is none."""
+    if not rows:
+        return ""
+    lines = []
+    for number, row in enumerate(rows):
+        kinds = ["th" if (head and not number) or (not head and not column) else "td" for column in range(len(row))]
+        cells = (f'<{k} style="{_CELL}">{html.escape(c)}</{k}>' for k, c in zip(kinds, row, strict=True))
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _is_records(value: Any) -> bool:
+    """Say whether a value is a list of records, which is shown as a table."""
+    return isinstance(value, tuple | list) and bool(value) and all(_is_record(one) for one in value)
+
+
+def _is_record(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def _rows(records: Sequence[Any]) -> Iterator[tuple[str, ...]]:
+    """Head and rows of records of one kind."""
+    names = [field.name for field in fields(records[0])]
+    yield tuple(names)
+    for one in records:
+        yield tuple(_value(getattr(one, name, "")) for name in names)
+
+
+def _value(value: Any) -> str:
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return _array_text(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if _is_records(value):
+        return f"{len(value)} of {type(value[0]).__name__}"
+    if isinstance(value, tuple | list) and len(value) > _FEW:
+        return f"{len(value)} values: {_value(value[0])} to {_value(value[-1])}"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_value, value))})"
+    if isinstance(value, Mapping):
+        return _cut(", ".join(f"{printable(str(name))}: {_value(one)}" for name, one in value.items()) or "nothing")
+    return _cut(printable(str(value).partition("\n")[0]))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONG else f"{text[:_LONG]}…"
+
+
+def _array_text(value: Any) -> str:
+    shape = tuple(value.shape)
+    if array.is_lazy(value) or array.is_traced(value) or getattr(value, "is_meta", False):
+        return f"of shape {shape}"
+    held = array.to_host(value)
+    if held.size <= _FEW:
+        numbers = [f"{one:.6g}" if isinstance(one, float) else str(one) for one in held.reshape(-1).tolist()]
+        return numbers[0] if not shape else f"[{', '.join(numbers)}]"
+    if held.dtype.kind == "b":
+        return f"of shape {shape}, {int(np.sum(held))} of {held.size} true"
+    if held.dtype.kind == "c":
+        return f"of shape {shape}"
+    known = held[~np.isnan(held)] if held.dtype.kind == "f" else held
+    return f"of shape {shape}" + (f" from {known.min():.4g} to {known.max():.4g}" if known.size else "")
+
+
+# -- fields that are found out when somebody asks ----------------------------------------------------------------------
+
+
+class Pending(ABC):
+    """A field before it is read: `settled` gives its value, and may take its time.
+
+    It holds copies of what it needs, so that nothing that is written later changes what it finds.
+    """
+
+    @abstractmethod
+    def settled(self) -> Any:
+        """Find it out."""
+
+
+class LazyField:
+    """A field of a frozen dataclass that may be given as `Pending`: it is settled once, when it is first read.
+
+    Parameters
+    ----------
+    default : object
+        The field's default.
+    """
+
+    def __init__(self, default: Any) -> None:
+        self.default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, record: Any, owner: type | None = None) -> Any:
+        if record is None:
+            return self.default
+        held = record.__dict__[self.name]
+        if isinstance(held, Pending):
+            held = record.__dict__[self.name] = held.settled()
+        return held
+
+    def __set__(self, record: Any, value: Any) -> None:
+        record.__dict__[self.name] = value
+
+
+def settled_state(record: Any) -> dict[str, Any]:
+    """State of a dataclass for a copy or a pickle, with nothing pending."""
+    return {one.name: getattr(record, one.name) for one in fields(record)}
+
+
+# -- pytrees of JAX, which is not imported for that --------------------------------------------------------------------
+
+
+_KNOWN: set[type] = set()
+
+
+@dataclass(frozen=True, eq=False)
+class _Others:
+    """All fields but the leaf: JAX compares them to find what it has compiled."""
+
+    fields: dict[str, Any]
+    dtype: str  # as the leaf has it; optimizers mix widths, so it is not compared
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Others) and _are_same(self.fields, other.fields)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.fields))  # fields may hold lists and dicts
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Return whether two values of a field are the same to the last part; NaN is, and arrays are by their bytes."""
+    if one is other or type(one) is not type(other):
+        return one is other
+    if is_dataclass(one):
+        return _are_same(vars(one), vars(other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_are_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_are_same, one, other))
+    if isinstance(one, np.ndarray | np.generic):
+        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    if hasattr(one, "shape"):  # an array of another library: it may be traced
+        return False
+    return bool(one == other or (one != one and other != other))
+
+
+def register(kind: type, fields: Callable[[Any], dict[str, Any]], leaf: str) -> None:
+    """Make a record a pytree with one leaf, if JAX has been imported and does not know it yet.
+
+    Parameters
+    ----------
+    kind : type
+        Whose instances hold their fields in ``__dict__``.
+    fields : callable
+        Returns the fields of one, in order.
+    leaf : str
+        The field that is a leaf. All others are the same wherever JAX takes the record.
+    """
+    jax = None if kind in _KNOWN else tensors.imported("jax.tree_util")
+    if jax is None:
+        return
+    _KNOWN.add(kind)
+
+    def flatten(one: Any) -> tuple[tuple[Any], _Others]:
+        others = fields(one)
+        value = others.pop(leaf)
+        return (value,), _Others(others, array.dtype_name(value) if hasattr(value, "dtype") else "")
+
+    def flatten_with_keys(one: Any) -> tuple[tuple[Any], _Others]:
+        (value,), others = flatten(one)
+        return ((jax.GetAttrKey(leaf), value),), others
+
+    def unflatten(others: _Others, leaves: tuple[Any]) -> Any:
+        (value,) = leaves
+        if others.dtype == "float64" and array.is_traced(value) and array.dtype_name(value) == "float32":
+            warnings.warn(
+                f"JAX traces the {leaf} of a {kind.__name__} in float32, and they had 64 bits: far phases are off; "
+                f"expected a {kind.__name__} that is not an argument, as in jax.jit(rope.rotate), or jax_enable_x64",
+                PrecisionWarning,
+                stacklevel=2,
+            )
+        value = value.copy() if isinstance(value, np.ndarray) else value  # it is closed for writing
+        made: Any = object.__new__(kind)
+        made.__setstate__({**others.fields, leaf: value})  # unchecked: JAX puts other things than arrays there, too
+        return made
+
+    jax.register_pytree_with_keys(kind, flatten_with_keys, unflatten, flatten)
