@@ -145,9 +145,9 @@ def test_every_public_result_has_both_forms():
     public = [getattr(module, name) for module in modules for name in getattr(module, "__all__", ())]
     kinds = {one for one in public if inspect.isclass(one) and dataclasses.is_dataclass(one)}
     assert {one.__name__ for one in kinds if not issubclass(one, results.Result)} <= RECORDS
-    results = {one for one in kinds if issubclass(one, results.Result)}
-    assert len(results) > 25
-    for one in results:
+    shown = {one for one in kinds if issubclass(one, results.Result)}
+    assert len(shown) > 25
+    for one in shown:
         assert one._repr_html_ is results.Result._repr_html_, "one mechanism for all"
 
 
