@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 import rfrope
 from rfrope import analysis, models, scaling
 from rfrope.analysis import stretching
-from rfrope.rotation.rope import of
+from rfrope.rotation.rope import replace_fields
 
 LADDER = rfrope.Rope(rfrope.geometric(16, base=1e4), context=1024)
 METHODS = {"as it is", "linear", "ntk", "yarn", "llama3", "optimised"}
@@ -165,7 +165,7 @@ def test_a_config_gives_each_published_method(rope):
 
 
 def test_what_no_scheme_says_has_no_config():
-    scaled = of(LADDER, frequencies=np.where(np.arange(16) > 8, 0.5, 1.0) * LADDER.frequencies)
+    scaled = replace_fields(LADDER, frequencies=np.where(np.arange(16) > 8, 0.5, 1.0) * LADDER.frequencies)
     plan = analysis.plan(scaled, 2048)
     assert plan.left_out == {"yarn": "the trained frequencies are not a geometric ladder, by which it places its ramp"}
     assert str(plan).endswith("32 turns or more stay.")

@@ -326,8 +326,8 @@ def test_schemes_keep_the_other_fields(scheme):
 
 def test_of_keeps_the_fields_of_a_rope_and_starts_anew_from_an_array():
     rope = Rope(LADDER, pairing="interleaved", context=5)
-    assert module.of(rope, frequencies=2.0 * LADDER).pairing == "interleaved"
-    assert module.of(LADDER, frequencies=2.0 * LADDER).pairing == "half"
+    assert module.replace_fields(rope, frequencies=2.0 * LADDER).pairing == "interleaved"
+    assert module.replace_fields(LADDER, frequencies=2.0 * LADDER).pairing == "half"
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
