@@ -249,7 +249,7 @@ class Engine:
     reading : Reading or None
         How it reads a config's RoPE, where that is known: `rfrope.models.compare` asks it.
     format : Format or None
-        How it is given frequencies, where it takes them: `rfrope.exports` writes it.
+        How it is given frequencies, where it takes them: ``rfrope.exports`` writes it.
     """
 
     name: str

@@ -69,7 +69,7 @@ class Provenance:
     model : ModelPart
         The place in the config, for a Rope of `rfrope.from_config`.
     scaled_by : tuple of dict
-        The schemes of `rfrope.scaling` that have changed the frequencies, in order, with their arguments.
+        The schemes of ``rfrope.scaling`` that have changed the frequencies, in order, with their arguments.
     extra : dict
         Whatever else the maker of the frequencies says, under names of its own.
 

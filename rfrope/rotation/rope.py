@@ -130,7 +130,7 @@ class Rope:
 
     @property
     def qk_head_dim(self) -> int:
-        """Features that a score compares: more than `head_dim` where a model's attention is latent."""
+        """Features that a score compares: more than ``head_dim`` where a model's attention is latent."""
         return int(self.source.model.qk_head_dim or self.head_dim or 0)
 
     @property
