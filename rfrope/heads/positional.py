@@ -21,6 +21,7 @@ from rfrope._core.array import Array
 from rfrope._core.results import Result
 
 _EQUAL = 64.0  # units in the last place of the highest score by which rounding may tell equal scores apart
+_LEAST_TEMPERATURE = 2.0**-1000  # scores are divided by it, and stay finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,13 +137,16 @@ def positional_weights(
     array([2.564, 3.535, 4.   , 3.535, 2.564, 1.965])
     """
     d_model, constant_index = whole("d_model", d_model, 1), whole("constant_index", constant_index)
-    temperature, constant = positive("temperature", temperature), finite("constant", constant)
+    temperature, constant = positive("temperature", temperature, least=_LEAST_TEMPERATURE), finite("constant", constant)
     if constant_index >= d_model:
         raise ValueError(
             f"constant_index is {constant_index}; expected an index into the d_model = {d_model} entries of x"
         )
     if constant == 0.0 or not math.isfinite(1.0 / temperature / constant):
-        raise ValueError(f"constant is {constant}; expected a number that is not 0, nor too small to divide by")
+        raise ValueError(
+            f"constant is {constant} at temperature {temperature}; expected a number that is not 0, nor too small to "
+            "divide by"
+        )
     blocks.check_pairing(pairing)
     cos, sin, read = _turned_query(angles.given(frequencies, pairing, 1.0), offset, offset_weights)
     xp = read.xp
@@ -199,7 +203,10 @@ def positional_scores(
     >>> positional_scores([-2, -1, 0], rfrope.geometric(64), scaled=False).round(3)
     array([62.094, 64.   , 62.094])
     """
-    temperature, held = positive("temperature", temperature), angles.given(frequencies, scale=1.0)
+    temperature, held = (
+        positive("temperature", temperature, least=_LEAST_TEMPERATURE),
+        angles.given(frequencies, scale=1.0),
+    )
     cos, sin, read = _turned_query(held, offset, offset_weights, lags=lags)
     at = angles.checked(lags, held, None, read.xp, read.device, "lags")
     factor = 1.0 / temperature * softmax_scale(scaled, head_dim, at.blocks, frequencies)
@@ -267,7 +274,7 @@ def positional_attention(
     >>> round(float(positional_attention(omega, 1024, scaled=False).gap), 3)
     1.906
     """
-    temperature = positive("temperature", temperature)
+    temperature = positive("temperature", temperature, least=_LEAST_TEMPERATURE)
     cos, sin, read = _turned_query(frequencies, offset, offset_weights)
     xp, axes = read.xp, read.frequencies.shape[-1]
     vectors = lags_of_keys(ranges_of_lags(context, axes, causal, window, query_position), cos, xp)
