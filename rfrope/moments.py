@@ -71,7 +71,7 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
 
     Notes
     -----
-    Source: Theorem 2 of RFF-RoPE. It needs identical symmetric marginals only, not independent blocks.
+    Source: Theorem 2 of the RF-RoPE paper. It needs identical symmetric marginals only, not independent blocks.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def score_variance(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
 
     Notes
     -----
-    ``Var S = sum_i (A_i^2 + B_i^2)/2 + (A_i^2 - B_i^2)/2 Phi_2 - A_i^2 Phi^2``: Proposition 4 of RFF-RoPE, for
+    ``Var S = sum_i (A_i^2 + B_i^2)/2 + (A_i^2 - B_i^2)/2 Phi_2 - A_i^2 Phi^2``: Proposition 4 of the RF-RoPE paper, for
     INDEPENDENT blocks (design "iid") only. It is computed from ``E (1 - cos u)`` and ``E (1 - cos u)^2``, which keep
     their digits at lags that are small against the scale. For kernels of your own that state nothing but Phi, and those
     of ``rfrope.bochner``, it is accurate to about ``1e-15 sum (A_i^2 + B_i^2)`` there.

@@ -229,7 +229,7 @@ def estimate_scores(
 
     Notes
     -----
-    Source: the decomposition ``S = sum_i A_i cos u_i + B_i sin u_i`` of RFF-RoPE, exact for every draw.
+    Source: the decomposition ``S = sum_i A_i cos u_i + B_i sin u_i`` of the RF-RoPE paper, exact for every draw.
 
     For NumPy arrays and torch tensors on the CPU the trials are worked on in one compiled loop, where Numba may be
     used, and on a CUDA device in one kernel. Their quantile functions are accurate to 2e-15, where SciPy's are

@@ -71,7 +71,7 @@ def wavelengths(frequencies: Array) -> Array:
 
     Notes
     -----
-    Source: section 5 of the mathematics page. A common period of all blocks, which Insights (2026) speaks of, does not
+    Source: section 5 of the mathematics page. A common period of all blocks, which Zhao speaks of, does not
     exist in general: ratios of wavelengths are irrational, and sums over blocks are quasi-periodic.
 
     Examples
@@ -163,7 +163,7 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
     The band is fitted to the logarithms in falling order, ``y_0 >= y_1 >= ...``, by a least-squares line ``a - h j``,
     j = 0, ..., N - 1; then ``high = exp(a)`` and ``low = exp(a - N h)``, one step below the last. So a geometric ladder
     ``base ** (-i / D)``, which is the left-end quantile design of the law (section 5 of the mathematics page), gives
-    1/base and 1. The density of states is that of RFF-RoPE, "an approximately log-uniform spacing".
+    1/base and 1. The density of states is that of the RF-RoPE paper, "an approximately log-uniform spacing".
 
     Examples
     --------

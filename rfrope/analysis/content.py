@@ -93,7 +93,7 @@ def sine_share(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: 
     Notes
     -----
     ``S = sum_i A_i cos u_i + B_i sin u_i``, with `rfrope.block_coefficients` A and B and exact phases ``u_i``: section
-    1 of the mathematics page. That the sines do not cancel: RFF-RoPE, on deterministic RoPE.
+    1 of the mathematics page. That the sines do not cancel: the RF-RoPE paper, on deterministic RoPE.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Simil
 
     Over all keys this is a variance of 1/d and a mean of 0 at every lag, `random_std`.
 
-    Insights (2026) asks that nearby tokens beat random ones: for every unit key with ``|k - q| < eps``,
+    Zhao asks that nearby tokens beat random ones: for every unit key with ``|k - q| < eps``,
     ``E (R q) . k >= C - eps``, so a C above 0 leaves a positive `radius`. This is a statement about the mean, and about
     the worst key, one that leans the wrong way for every q: a key that is only somewhat like q, as above, has the mean
     ``cosine C``, which is positive whenever C is. It says nothing of one token and one key, whose score varies by
@@ -223,10 +223,10 @@ def departure(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: s
 
     Notes
     -----
-    ``Phi = sum (q . k) S / sum (q . k)^2`` over the pairs, and ``|S - (q . k) Phi| / |S|``. Source: RFF-RoPE, on
-    deterministic RoPE. For independent normal features the best number is the mean kernel C in the limit of many pairs,
-    and ``sqrt(1 - C^2)`` is left over. In real heads all pairs may share a few large features; then one number fits
-    them, Phi need not be the mean kernel, and it may exceed 1. A number always fits a single pair: give many.
+    ``Phi = sum (q . k) S / sum (q . k)^2`` over the pairs, and ``|S - (q . k) Phi| / |S|``. Source: the RF-RoPE paper,
+    on deterministic RoPE. For independent normal features the best number is the mean kernel C in the limit of many
+    pairs, and ``sqrt(1 - C^2)`` is left over. In real heads all pairs may share a few large features; then one number
+    fits them, Phi need not be the mean kernel, and it may exceed 1. A number always fits a single pair: give many.
 
     Examples
     --------

@@ -54,7 +54,7 @@ def mean_kernel(lags: Array, frequencies: Array) -> Array:
     Notes
     -----
     ``C(lag) = (1/D) sum_i cos(lag . omega_i)``: section 5 of the mathematics page, and the score of identical unit
-    tokens in Insights (2026). Phases are exact, so the direct sum is within 1e-15 or so for ``|lag . omega| <= 2**53``
+    tokens in Zhao. Phases are exact, so the direct sum is within 1e-15 or so for ``|lag . omega| <= 2**53``
     (see `rotate` for libraries without float64). Where a non-uniform fast Fourier transform is cheaper (many blocks at
     many lags, in up to three axes, on the CPU or a CUDA device) the result is within 1e-9.
 

@@ -191,7 +191,7 @@ def summarise(
     -----
     All whole lags 0, ..., context - 1 are looked at: positions are tokens or patches, one apart. The mean kernel
     ``C(lag) = (1/D) sum cos(lag theta)`` is the score of a unit vector in a random direction with itself
-    (Insights, 2026): what equal content scores, averaged over contents. Trained queries and keys weigh the blocks
+    (Zhao): what equal content scores, averaged over contents. Trained queries and keys weigh the blocks
     unequally; `sine_share` and `departure` read those.
 
     Examples

@@ -74,8 +74,8 @@ def from_function(
 
     Notes
     -----
-    Source: Corollary 3 of seed 000. No number of values proves a function positive definite; the certificate states
-    that at the lags that were compared, all whole ones up to its ``whole_lags`` among them, phi is within
+    Source: Corollary 3 of the RF-RoPE paper. No number of values proves a function positive definite; the certificate
+    states that at the lags that were compared, all whole ones up to its ``whole_lags`` among them, phi is within
     ``sup_error`` of a function that is. Before anything is accepted quadratic forms are taken on grids of phi itself.
 
     phi is resolved as Legendre series on panels, whose Fourier integrals are exact; in more axes this is the Hankel

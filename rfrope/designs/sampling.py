@@ -147,11 +147,11 @@ def sample(
 
     Notes
     -----
-    Source: Corollary 3 and Theorem 2 of seed 000, which needs the kernel's law for every block alone, not independence;
-    sections 3 and 4 of the mathematics page. Every block of a randomised design has the kernel's law exactly, so the
-    mean score is exact; the variance of Proposition 4 holds for "iid" only: `estimate_scores` measures that of the
-    others. A deterministic design has no expectation: its mean kernel is near Phi, and a score is near ``(q . k) Phi``
-    as far as blocks share the content.
+    Source: Corollary 3 and Theorem 2 of the RF-RoPE paper, which needs the kernel's law for every block alone, not
+    independence; sections 3 and 4 of the mathematics page. Every block of a randomised design has the kernel's law
+    exactly, so the mean score is exact; the variance of Proposition 4 holds for "iid" only: `estimate_scores` measures
+    that of the others. A deterministic design has no expectation: its mean kernel is near Phi, and a score is near
+    ``(q . k) Phi`` as far as blocks share the content.
 
     Examples
     --------

@@ -96,8 +96,8 @@ class Isotropic(Scaled):
         return xp.ones_like(square)
 
     def _far_phi(self, t: Array, xp: ModuleType) -> Array:
-        """Phi at t > 0."""
-        raise NotImplementedError
+        """Phi at t > 0. A family states it, or the whole of Phi by `_phi`."""
+        raise NotImplementedError(f"{type(self).__name__} states no Phi; expected a method _phi, or _far_phi")
 
     def _square(self, lags: Array, xp: ModuleType) -> Array:
         """Return the square of t."""

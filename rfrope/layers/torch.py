@@ -80,8 +80,8 @@ class RotaryEmbedding(InGraphs):
 
     Notes
     -----
-    On the CPU a call without gradients runs compiled loops at once, and a decode step does not check again what it has
-    checked. With gradients, under ``torch.compile`` and in ``torch.export`` it is one operator for each of q and k
+    On the CPU a call without gradients runs compiled loops at once, and a decode loop holds the plan of its layout.
+    With gradients, under ``torch.compile`` and in ``torch.export`` it is one operator for each of q and k
     (`rfrope::turn`), which runs the same loops forwards and backwards.
 
     Examples

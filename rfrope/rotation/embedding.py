@@ -41,7 +41,7 @@ def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "interlea
     -----
     ``E(s) . E(t) = sum_i cos((s - t) . theta_i)``, which is D times `rfrope.analysis.mean_kernel` at ``s - t``: the
     similarity of two embeddings depends on their distance alone. Source: Vaswani et al., "Attention is all you need"
-    (2017); (2) of seed 004.
+    (2017); (2) of Stratos.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "interleav
     Notes
     -----
     A block of ``(sin, cos)`` is multiplied by ``[[cos u, sin u], [-sin u, cos u]]`` with ``u = offset . theta``: (8) of
-    seed 004, which is the turn by -u of the pair in this order. `rotate` turns pairs ``(cos, sin)`` by +u. To move many
+    Stratos, which is the turn by -u of the pair in this order. `rotate` turns pairs ``(cos, sin)`` by +u. To move many
     embeddings call `sinusoidal` at the new positions: the matrix has 4 D^2 entries, of which 4 D are not 0.
 
     Examples

@@ -82,7 +82,7 @@ def to_complex(x: Array, *, pairing: str = "half") -> Array:
 
     Notes
     -----
-    The score is ``Re sum z_q conj(z_k)`` (section 7 of the mathematics page, which corrects seed 004).
+    The score is ``Re sum z_q conj(z_k)`` (section 7 of the mathematics page, which corrects Stratos).
 
     Examples
     --------

@@ -86,7 +86,7 @@ def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Ar
 
     Notes
     -----
-    Source: the exact decomposition of seed 000, section 1 of the mathematics page.
+    Source: the exact decomposition of the RF-RoPE paper, section 1 of the mathematics page.
 
     Examples
     --------

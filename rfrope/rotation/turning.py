@@ -131,7 +131,7 @@ def rotate(
     Where float64 does not exist (JAX without x64), integer positions keep exact phases, with cos and sin to 2e-7; for
     other positions, or frequencies that are themselves traced, that holds for phases up to 2**24. Frequencies given
     there as a list keep the float64 values that an array of that library could not hold.
-    Source: section 1 of the mathematics page; ``R(p . omega_i)`` of seed 000.
+    Source: section 1 of the mathematics page; ``R(p . omega_i)`` of the RF-RoPE paper.
 
     Examples
     --------

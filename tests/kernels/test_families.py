@@ -22,6 +22,7 @@ import rfrope
 from rfrope import kernels
 from rfrope._core import quantiles
 from rfrope.kernels import Kernel, families
+from rfrope.kernels.isotropic import Isotropic
 from rfrope.kernels.law import Law
 
 each_problem = pytest.mark.parametrize("problem", KERNELS, ids=str)
@@ -826,3 +827,16 @@ def test_a_law_that_leaves_the_range_of_floats_is_none():
     assert law.scaled((1.0, 4.0)).factors == (1e90, 0.25)
     for divisor in (1e-300, 1e-11, 1e101, (1e200, 1.0)):
         assert law.scaled(divisor) is None
+
+
+def test_a_family_that_states_no_phi_says_so():
+    @dataclass(frozen=True, repr=False)
+    class Silent(Isotropic):
+        scale: float = 1.0
+        ndim: int = 1
+
+        def _unit_transport(self, u):
+            return u
+
+    with pytest.raises(NotImplementedError, match="Silent states no Phi; expected a method _phi, or _far_phi"):
+        Silent().phi(1.0)

@@ -45,8 +45,6 @@ class Plan(NamedTuple):
     ----------
     shape : tuple of int
         That of the result; not that of the features where the phases would enlarge them.
-    turning : int
-        2D, the features of a row that turn.
     like : numpy scalar
         An element, as the loops know it.
     loop : int
@@ -68,7 +66,6 @@ class Plan(NamedTuple):
     """
 
     shape: tuple[int, ...]
-    turning: int
     like: Any
     loop: int
     elements: int
@@ -158,7 +155,6 @@ def plan_of(
     start, row = tables.ctypes.data, tables.strides[0]
     return Plan(
         shape,
-        2 * blocks,
         like,
         loops.loop_of(like.dtype.char),
         elements,
