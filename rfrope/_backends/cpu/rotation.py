@@ -72,7 +72,7 @@ def rotated_at_once(
     if type(scale) is not float or not 0.0 < scale <= _LARGEST_SCALE:
         return None
     plan = _dense_plan(dtype, x.shape, places.shape, read, pairings, inverse)
-    return None if plan is None else _turned_dense(plan, x, places, read, scale, out)
+    return None if plan is None else _turned_dense(_call_of(plan, read, scale), x, places, out)
 
 
 class Rotator:
@@ -99,19 +99,23 @@ class Rotator:
         """Return `x` turned, or None for whatever takes a closer look, as `rotated_at_once`."""
         if type(x) is np.ndarray:
             is_dense = x.flags.carray
+        elif type(positions) is type(x):
+            is_dense = tensors.are_memory(x, positions) and x.is_contiguous()
+            positions = _view_of_memory(positions) if is_dense else None
         else:
             is_dense, positions = tensors.are_memory(x) and x.is_contiguous(), _view_in_numpy(positions)
         at_hand = type(positions) is np.ndarray and positions.flags.carray
         places = positions if at_hand else _dense_places(positions)
         if places is None or not is_dense:
             return None
-        dtype, shape, places_dtype, places_shape, inverted, plan = self._last
+        dtype, shape, places_dtype, places_shape, inverted, call = self._last
         if not (x.dtype is dtype and x.shape == shape and inverse is inverted) or not (
             places.dtype is places_dtype and places.shape == places_shape
         ):
             plan = self._plan(x, places, inverse)
-            self._last = x.dtype, x.shape, places.dtype, places.shape, inverse, plan
-        return None if plan is None else _turned_dense(plan, x, places, self._read, self._scale, out)
+            call = None if plan is None else _call_of(plan, self._read, self._scale)
+            self._last = x.dtype, x.shape, places.dtype, places.shape, inverse, call
+        return None if call is None else _turned_dense(call, x, places, out)
 
     def _plan(self, x: Any, places: np.ndarray, inverse: Any) -> Plan | None:
         if self._read is None or not (self._widths is None or x.shape[-1:] in self._widths):
@@ -133,7 +137,14 @@ def _view_in_numpy(value: Any) -> Any:
     """Return the array of NumPy that views a tensor of the CPU, where there is one; anything else as it is."""
     if type(value) is np.ndarray or not hasattr(value, "data_ptr") or not tensors.are_memory(value):
         return value
-    return value if array.dtype_name(value) == "bfloat16" else value.detach().numpy()
+    return _view_of_memory(value)
+
+
+def _view_of_memory(value: Any) -> Any:
+    try:
+        return (value.detach() if value.requires_grad else value).numpy()
+    except TypeError:  # NumPy has no bfloat16
+        return value
 
 
 def _dense_places(positions: Any) -> np.ndarray | None:
@@ -160,22 +171,27 @@ def _dense_plan(
     return plan if plan.is_fit and plan.is_small and plan.elements else None
 
 
-def _turned_dense(plan: Plan, x: Any, positions: np.ndarray, read: Frequencies, scale: float, out: Any) -> Any:
-    """Turn features whose layout the plan was made for; None where `out` is not as it must be, or values are not."""
+def _call_of(plan: Plan, read: Frequencies, scale: float) -> tuple[Any, ...]:
+    """Shape, bytes of features, and the arguments of the loop around the arrays."""
     loop = plan.loop, plan.addresses[APART], plan.addresses[IN_PLACE], plan.items
     how = read.address, read.values.nbytes, scale, plan.like
+    return plan.shape, plan.elements * plan.like.itemsize, loop, how
+
+
+def _turned_dense(call: tuple[Any, ...], x: Any, positions: np.ndarray, out: Any) -> Any:
+    """Turn features whose layout the plan was made for; None where `out` is not as it must be, or values are not."""
+    shape, n_bytes, loop, how = call
     if type(x) is not np.ndarray:
         y = tensors.empty_like(x) if out is None else out
         if out is not None and not (_dense_dtype(y) is not None and y.dtype == x.dtype and y.shape == x.shape):
             return None
-        n_bytes = plan.elements * plan.like.itemsize
         if not loops.turn_dense_at(*loop, x.data_ptr(), y.data_ptr(), n_bytes, positions, *how):
             return None
         if out is not None:
             memory.written(out)
         return y
     if out is None:
-        y = np.empty(plan.shape, x.dtype)
+        y = np.empty(shape, x.dtype)
     elif type(out) is np.ndarray and out.dtype is x.dtype and out.shape == x.shape and out.flags.carray:
         y = out
     else:
