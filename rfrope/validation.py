@@ -21,8 +21,7 @@ from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
 from rfrope.moments import expected_score, relative_error, score_variance
 from rfrope.montecarlo import estimate_kernel, estimate_scores
-from rfrope.rotation.pairings import convert_pairing
-from rfrope.rotation.scoring import block_coefficients
+from rfrope.rotation.pairings import block_coefficients, convert_pairing
 
 __all__ = ["Row", "Validation", "validate"]
 

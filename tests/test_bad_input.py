@@ -171,7 +171,7 @@ FOUND = {
     "ragged queries": (lambda: bad_input.ROPE.scores([[1.0], [1.0, 2.0]], X, np.arange(3), np.arange(3)), "^q is "),
     "wide queries": (
         lambda: rfrope.Rope(LADDER, head_dim=8).scores(np.ones((3, 10)), np.ones((3, 10)), np.arange(3), np.arange(3)),
-        "^q has 10 features, but the Rope has head_dim=8",
+        "^q has 10 features, but head_dim is 8",
     ),
     "no block": (lambda: analysis.sine_share(X[0], X[1], [1.0, 2.0], []), "^frequencies "),
     "a set of axial": (lambda: rfrope.axial([1.0], 2.0), r"^sets\[1\] is a single number"),

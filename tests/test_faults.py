@@ -10,7 +10,6 @@ import pathlib
 import random
 import resource
 import signal
-import subprocess
 import sys
 import time
 from functools import partial
@@ -102,37 +101,6 @@ def test_a_limit_of_sizes_of_files(tmp_path, size):
     assert code_of(forked(work)) == errno.EFBIG
     assert whole(path) == 0
     assert os.listdir(tmp_path) == [path.name]
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """Folder on a disk of 300 kB, where such a one may be mounted."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
-    try:
-        mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        pytest.skip("no disk can be mounted here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_disk(small_disk):
-    path = small_disk / "rope.npz"
-    rfrope.save(path, ROPES[0])
-    (small_disk / "filler").write_bytes(
-        bytes(os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize - 2**13)
-    )
-    with pytest.raises(OSError, match="No space left"):
-        rfrope.save(path, ROPES[1], overwrite=True)
-    assert whole(path) == 0
-    assert sorted(os.listdir(small_disk)) == ["filler", "rope.npz"]
-    (small_disk / "filler").unlink()
-    rfrope.save(path, ROPES[1], overwrite=True)
-    assert whole(path) == 1
 
 
 def test_a_read_only_folder(tmp_path):

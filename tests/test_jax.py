@@ -62,17 +62,6 @@ def test_a_cache_grows_in_a_scan_at_far_positions_without_float64(narrow, pairin
     np.testing.assert_allclose(scores, wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("pairing", ["half", "interleaved"])
-def test_a_gradient_without_float64_is_the_inverse_rotation(narrow, pairing):
-    x, g = RNG.standard_normal((2, 3, 10)).astype(np.float32)
-    at = np.array([0, 131071, 2**24 + 1])
-    _, back = narrow.vjp(lambda v: rfrope.rotate(v, at, LINE, pairing=pairing), narrow.numpy.asarray(x))
-    (found,) = back(narrow.numpy.asarray(g))
-    assert found.dtype == np.float32
-    exact = rfrope.rotate(g.astype(float), at, LINE, pairing=pairing, inverse=True)
-    np.testing.assert_allclose(found, exact, atol=1e-6)
-
-
 def test_second_derivatives_and_vmap_go_through_the_stated_slope(jax):
     from jax.test_util import check_grads
 

@@ -40,6 +40,7 @@ def apple(monkeypatch):
     def widest(xp, device=None):
         return torch.float32 if array.library_of(xp) == "torch" else real(xp, device)
 
+    test_device.bad_input.calls(test_device.FOLDER)  # made before there is no float64
     monkeypatch.setattr(array, "widest_float", widest)
     monkeypatch.setattr(memory, "place", lambda arguments: "")
     with WithoutFloat64():

@@ -104,15 +104,20 @@ def _look_up(key: str) -> None:
     if key in _FOUND:
         return
     place, module, name = key.split(".")
-    try:
-        found = getattr(load(Backend(place, module)), name)
-    except ImportError:
-        found = None  # `rfrope doctor` says why
-    _FOUND[key] = found
+    backend = find(Backend(place, module))
+    _FOUND[key] = None if backend is None else getattr(backend, name)
 
 
 # what torch.compiler.assume_constant_result sets: the compiler runs this where it cannot trace, as it cannot an import
 _look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def find(backend: Backend) -> ModuleType | None:
+    """Import a backend, or return None where it cannot work; `rfrope doctor` says why."""
+    try:
+        return load(backend)
+    except ImportError:
+        return None
 
 
 def load(backend: Backend) -> ModuleType:

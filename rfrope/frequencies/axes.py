@@ -19,8 +19,9 @@ from rfrope._core.angles import frequencies as read_frequencies
 from rfrope._core.arguments import LARGEST, choice, flag, positive, whole
 from rfrope._core.array import Array, placed
 from rfrope._core.quantiles import normal_quantile
+from rfrope.rotation.pairings import check_sections, dealt
 from rfrope.rotation.provenance import Provenance
-from rfrope.rotation.rope import Rope, check_sections, dealt, replace_fields
+from rfrope.rotation.rope import Rope, replace_fields
 
 ORDERS = ("chunked", "interleaved")
 

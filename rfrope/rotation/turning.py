@@ -180,23 +180,15 @@ def rotate(
         turned = at_once and at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
         if turned is not None:
             return turned
-    return _read_and_rotated(x, positions, frequencies, pairing, out_pairing, shift, scale, inverse, out)
+    return _read_and_rotated(x, positions, frequencies, shift, scale, (pairing, out_pairing), inverse, out)
 
 
 @array.select_device
 def _read_and_rotated(
-    x: Array,
-    positions: Array,
-    frequencies: Array,
-    pairing: str,
-    out_pairing: str | None,
-    shift: Array | None,
-    scale: Any,
-    inverse: bool,
-    out: Array | None,
+    x: Any, positions: Any, frequencies: Any, shift: Any, scale: Any, pairings: Any, inverse: bool, out: Any
 ) -> Array:
     """Read the arguments of `rotate` with all checks, and turn."""
-    frequencies = angles.given(frequencies, pairing, scale, x)
+    frequencies = angles.given(frequencies, pairings[0], scale, x)
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
@@ -204,10 +196,8 @@ def _read_and_rotated(
     read = angles.checked(positions, frequencies, shift, space, array.device(x))
     scale, shape = _checked_scale(scale, read.shape, x, space)
     blocks.check_width(x, shape[-1], "frequencies")
-    kept = (read.positions, read.frequencies, read.shift, scale)
-    names = "x", "positions", "frequencies", "shift", "scale"
-    out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, names, *kept)
-    return rotated(x, read, Turn(pairing, out_pairing, scale, flag("inverse", inverse)), out)
+    out_pairing = blocks.prepared(x, shape, *pairings, out, ("x", *constants), *read[:3], scale)
+    return rotated(x, read, Turn(pairings[0], out_pairing, scale, flag("inverse", inverse)), out)
 
 
 @array.select_device
@@ -347,6 +337,80 @@ def rotation_table(
     return (cos, sin) if dtype is None else (array.astype(cos, dtype, xp), array.astype(sin, dtype, xp))
 
 
+@array.select_device
+def scores(
+    q: Array,
+    k: Array,
+    q_positions: Array,
+    k_positions: Array,
+    frequencies: Array,
+    *,
+    pairing: str = "half",
+    shift: Array | None = None,
+) -> Array:
+    """Attention scores before softmax and without its scale: rotated q dot rotated k, for every query and key.
+
+    Parameters
+    ----------
+    q : array_like, (..., M, d)
+        Queries before rotation.
+    k : array_like, (..., N, d)
+        Keys before rotation; the leading axes of q and k broadcast.
+    q_positions, k_positions : array_like
+        As `positions` in `rotate`: ``(M,)`` and ``(N,)``, or ``(M, k)`` and ``(N, k)``.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``; features beyond 2D count unrotated. The phases may not enlarge q or k.
+    pairing : {"half", "interleaved"}
+        The two features that make a block.
+    shift : array_like, radians, optional
+        Added to the phases of the KEYS: with ``shift = -offset * frequencies`` equal content scores highest at lag
+        `offset` (key minus query).
+
+    Returns
+    -------
+    array, (..., M, N)
+        The dtype and device of q and k; half precision and float32 are computed one type wider.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rotate`, and if q and k differ in width or dtype.
+
+    Examples
+    --------
+    The score depends on the lag alone:
+
+    >>> import numpy as np
+    >>> q = k = np.array([[1.0, 0.0], [1.0, 0.0]])
+    >>> scores(q, k, [5, 6], [5, 6], [1.0]).round(6)
+    array([[1.      , 0.540302],
+           [0.540302, 1.      ]])
+    """
+    return scores_of(q, k, q_positions, k_positions, angles.given(frequencies, pairing, 1.0, q), pairing, shift, 1.0)
+
+
+def scores_of(
+    q: Any, k: Any, q_positions: Any, k_positions: Any, frequencies: Any, pairing: str, shift: Any, scale: float
+) -> Array:
+    """Return what `scores` does, with cos and sin of both sides multiplied by a scale."""
+    constants = {"q_positions": q_positions, "k_positions": k_positions, "frequencies": frequencies, "shift": shift}
+    xp, device = array.shared(constants, q=q, k=k)
+    q, k = blocks.query_and_key(q, k, xp, device)
+    for name, value in (("q", q), ("k", k)):
+        if value.ndim < 2:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d): use {name}[None, :]")
+    leading = array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
+    array.check_memory(16.0, (*leading, q.shape[-2], k.shape[-2]), q, "q or k")
+    wide, turned, space = array.wider_float(q, xp), [], mapping.space_of_constants(xp, constants)
+    for name, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
+        read = angles.checked(positions, frequencies, phase, space, device, f"{name}_positions")
+        blocks.check_width(x, read.blocks, "frequencies", name)
+        names = name, f"{name}_positions", "frequencies", "shift"
+        out_pairing = blocks.prepared(x, read.shape, pairing, None, None, names, *read[:3])
+        turned.append(rotated(array.astype(x, wide, xp), read, Turn(pairing, out_pairing, scale), None))
+    return array.astype(xp.matmul(turned[0], xp.matrix_transpose(turned[1])), q.dtype, xp)
+
+
 # -- the mathematics ---------------------------------------------------------------------------------------------------
 
 
@@ -406,10 +470,8 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 @cache
 def _load_flat_pass() -> Any:
     """Return the backend's function that reads and turns small dense arrays of the CPU in one pass, if there is one."""
-    try:
-        return dispatch.load(CPU.rotation).rotated_at_once
-    except ImportError:
-        return None
+    backend = dispatch.find(CPU.rotation)
+    return None if backend is None else backend.rotated_at_once
 
 
 def _checked_scale(
