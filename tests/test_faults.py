@@ -6,7 +6,6 @@ import concurrent.futures
 import errno
 import multiprocessing
 import os
-import pathlib
 import random
 import resource
 import signal
@@ -180,14 +179,3 @@ def test_a_fork_while_threads_work():
             children.append(forked(lambda: os._exit(0 if results() == expected else 2)))
         assert [code_of(child) for child in children] == [0, 0, 0]
         assert [one.result(HANGS) for one in working] == [expected] * 6
-
-
-def test_temporary_files_have_no_place_outside(tmp_path):
-    """What is written lies beside the file, so that renaming never copies."""
-    seen = []
-    path = pathlib.Path(tmp_path / "rope.npz")
-    with pytest.MonkeyPatch.context() as patch:
-        rename = os.link
-        patch.setattr(os, "link", lambda source, target: (seen.append(source), rename(source, target)))
-        rfrope.save(path, ROPES[0])
-    assert [pathlib.Path(name).parent for name in seen] == [tmp_path]

@@ -59,17 +59,8 @@ def results(name, place):
     return list(made) if hasattr(made, "__iter__") else [made]
 
 
-REFUSED = {"xpos_scales": "positions holds .* numbers more than .* from"}  # whose scales float32 cannot hold
-
-
-@pytest.mark.parametrize(
-    "name", sparse(CALLS, lambda name: name in ("rotate", "estimate_kernel", "xpos_scales", "mrope"))
-)
+@pytest.mark.parametrize("name", sparse(CALLS, lambda name: name in ("rotate", "estimate_kernel", "mrope")))
 def test_a_device_without_float64(name, apple):
-    if name in REFUSED:
-        with pytest.raises(ValueError, match=REFUSED[name]):
-            results(name, narrow)
-        return
     for found in results(name, narrow):
         assert getattr(found, "dtype", None) not in (torch.float64, torch.complex128)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +14,13 @@ from rfrope._core.arguments import choice, listed, positive, show, whole
 from rfrope._core.array import Array
 
 AFTER_VIDEO = ("largest", "sides")
-RESIZED = ("extrapolate", "interpolate", "interpolate centres", "edges", "centres")
+RESIZED: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {  # places of patches i, of n, or of m in training
+    "extrapolate": lambda i, n, m: i,
+    "interpolate": lambda i, n, m: i * (m / n),
+    "interpolate centres": lambda i, n, m: (i + 0.5) * (m / n) - 0.5,
+    "edges": lambda i, n, m: np.linspace(-1.0, 1.0, n),
+    "centres": lambda i, n, m: (2 * i + 1) / n - 1.0,
+}
 
 
 @array.select_device
@@ -207,7 +213,7 @@ def grid_positions(
     >>> grid_positions((1, 4), resized="centres")[:, 1]
     array([-0.75, -0.25,  0.25,  0.75])
     """
-    choice("resized", resized, RESIZED)
+    choice("resized", resized, tuple(RESIZED))
     sizes = _read_sizes("shape", shape)
     if not sizes:
         raise ValueError("shape is empty; expected how many patches there are on each axis")
@@ -218,7 +224,7 @@ def grid_positions(
     if len(before) != len(sizes):
         raise ValueError(f"trained is {show(trained)}; expected {len(sizes)} numbers, as many as shape has")
     capacity.check(16.0 * (1 + len(sizes)) * math.prod(sizes), f"shape={show(shape)}", "shape")
-    axes = [_resize_axis(resized, n, m) for n, m in zip(sizes, before, strict=True)]
+    axes = [RESIZED[resized](np.arange(n), n, m) for n, m in zip(sizes, before, strict=True)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(math.prod(sizes), len(sizes))
     return array.placed(grid, xp, device, dtype)
 
@@ -226,18 +232,6 @@ def grid_positions(
 def _read_sizes(name: str, value: Any) -> list[int]:
     numbers = listed(name, value, "a number for each axis")
     return [whole(f"{name}[{axis}]", size, 1) for axis, size in enumerate(numbers)]
-
-
-def _resize_axis(resized: str, n: int, m: int) -> np.ndarray:
-    """Positions of n patches on one axis, of which there were m in training."""
-    i = np.arange(n)
-    if resized == "interpolate":
-        return i * (m / n)
-    if resized == "interpolate centres":
-        return (i + 0.5) * (m / n) - 0.5
-    if resized == "edges":
-        return np.linspace(-1.0, 1.0, n)
-    return i if resized == "extrapolate" else (2 * i + 1) / n - 1.0
 
 
 def _whole_numbers(name: str, value: Any) -> np.ndarray:

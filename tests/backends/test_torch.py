@@ -86,16 +86,6 @@ def test_gradients_of_other_functions(name):
     assert torch.autograd.gradgradcheck(function, values)
 
 
-@pytest.mark.parametrize("alone", [0, 1, 2])
-def test_gradients_by_one_argument_of_a_table_alone(alone):
-    values = [uniform(2, 5, 10), uniform(5, 4), uniform(5, 4, seed=1)]
-
-    def turned(value):
-        return rfrope.rotate_by_table(*values[:alone], value, *values[alone + 1 :])
-
-    assert torch.autograd.gradcheck(turned, values[alone].clone().requires_grad_())
-
-
 def test_a_wrong_gradient_is_noticed(monkeypatch):
     """As one that forgets the sign of the inverse rotation, or a factor of the positions."""
     x, p, w = uniform(2, 5, 8).requires_grad_(), POSITIONS, uniform(4).requires_grad_()
@@ -195,20 +185,6 @@ def test_a_rotation_is_one_node_of_a_full_graph_without_warnings(form, graphs):
     assert torch.equal(turned, rfrope.rotate(x, [5, 2**53 - 1, -7], FREQUENCIES))
     assert len(found) == 1
     assert operators(found[0]) == ["rfrope.turn"]
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_training_in_a_compiled_graph(dynamic):
-    torch._dynamo.reset()
-    step = torch.compile(
-        lambda x, p, w: rfrope.rotate(x, p, w, scale=2.0), fullgraph=True, dynamic=dynamic, backend="aot_eager"
-    )
-    found = []
-    for function in (step, lambda x, p, w: rfrope.rotate(x, p, w, scale=2.0)):
-        x, w = uniform(2, 3, 5, 8).requires_grad_(), uniform(4).requires_grad_()
-        function(x, POSITIONS, w).square().sum().backward()
-        found.append((x.grad, w.grad))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("argument", ["x", "frequencies", "positions"])

@@ -72,18 +72,6 @@ def test_a_copy_shares_nothing_with_a_replaced_model():
         assert not tensors[0] & tensors[1]
 
 
-@pytest.mark.parametrize("model_type", ["glm", "stablelm", "gpt_neox"])
-def test_a_model_says_itself_how_much_of_a_head_turns(model_type):
-    """Frequencies without a head_dim are for as many blocks as the model turns, whether it hands on all features."""
-    model = made(model_type)
-    rope, wanted = ropes_of(model), logits(model)
-    assert rope.rotary_dim < rope.head_dim
-    for one in (rope, rope.frequencies, RotaryEmbedding(rope)):
-        one = rfrope.Rope(one, pairing=rope.pairing) if isinstance(one, np.ndarray) else one
-        with replace_rotary(model, one):
-            torch.testing.assert_close(logits(model), wanted, rtol=0, atol=1e-4)
-
-
 def test_a_module_of_another_layout_or_width_is_refused():
     model = made()
     with pytest.raises(ValueError, match="the module has layout='bthd'; expected 'bhtd' in a model"):
@@ -254,20 +242,6 @@ def test_what_is_refused_leaves_the_model_as_it_was():
         assert torch.equal(logits(model), own)
     with pytest.raises(ValueError, match=r"Linear: it has no rotary module; expected a model that makes tables"):
         replace_rotary(torch.nn.Linear(2, 2), rope)
-
-
-OTHER = {"rope_type": "default", "rope_theta": 77.0}
-
-
-def test_each_attention_has_the_rotation_of_its_own_part():
-    """Two models in one, with other frequencies: each turns by its own rotary module."""
-    both = torch.nn.ModuleDict({"first": made("gemma3_text"), "second": made("llama", rope_parameters=OTHER)})
-    own = {name: logits(part) for name, part in both.items()}
-    kinds = ropes_of(both["first"])
-    with replace_rotary(both, kinds | {"all": ropes_of(both["second"])}) as done:
-        assert (done.attentions, done.rotaries) == (4, 2)
-        for name, part in both.items():
-            torch.testing.assert_close(logits(part), own[name], rtol=0, atol=3e-6 * float(own[name].abs().max()))
 
 
 # -- models that see or hear -------------------------------------------------------------------------------------------

@@ -109,17 +109,6 @@ def test_what_a_checkpoint_lacks_starts_from_the_rope(lacking, dtype, tmp_path, 
     assert again.rotary.frequencies.dtype == again.rotary.phases.dtype == torch.float64
 
 
-def test_kinds_of_layers_and_partial_widths():
-    register()
-    kinds = {"sliding_attention": dict(LISTED), "full_attention": DESIGNED | {"design": "quantile"}}
-    model = made("gemma3_text", rope_parameters=kinds, layer_types=["sliding_attention", "full_attention"])
-    held = dict(model.model.rotary_emb.named_buffers())
-    for kind, told in kinds.items():
-        np.testing.assert_array_equal(held[f"{kind}_inv_freq"], expected_of(told).astype(np.float32))
-    partial = made("phi", rope_parameters=LISTED | {"frequencies": [1.0, 0.5], "partial_rotary_factor": 0.25})
-    assert partial.model.rotary_emb.inv_freq.tolist() == [1.0, 0.5]
-
-
 @pytest.mark.parametrize("layer_type", [None, "full_attention", "sliding_attention"])
 def test_one_dict_is_for_layers_of_every_kind(layer_type):
     """Transformers asks by kind of layer; a config may have a dict for each, or one for all."""

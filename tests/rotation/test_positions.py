@@ -182,30 +182,6 @@ def test_after_a_video_as_earlier_versions_and_engines_count(name):
     assert np.array_equal(positions, axes) == ("wider than long" in name)
 
 
-def test_after_a_video_as_transformers_5_counts():
-    """Stored outputs of its 5.23: the text after a video lies before later frames."""
-    first = [0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 4, 5, 6]
-    assert mrope_positions([2, (4, 4, 4), 3], after_video="sides")[:, 0].tolist() == first
-    timed = [0, 1, 2, 2, 2, 2, 14, 14, 14, 14, 27, 27, 27, 27, 4, 5]
-    assert mrope_positions([2, (3, 4, 4, 12.5), 2], after_video="sides")[:, 0].tolist() == timed
-
-
-def test_qwen3_vl_has_a_text_before_every_frame():
-    torch = installed("torch")
-    segments = [3, (1, 4, 4), 6, (1, 4, 6), 4, (1, 4, 6), 4, (1, 4, 6), 2]
-    for after_video in ("largest", "sides"):  # frames are pictures there, each with a text before it
-        got = mrope_positions(segments, after_video=after_video)
-        assert np.array_equal(got, rope_index("qwen3_vl", segments)[0])
-    kinds = [0, 0, *([2] * 6 + [0] * 4) * 3]
-    family = installed("transformers.models.qwen3_vl.modeling_qwen3_vl")
-    vision = types.SimpleNamespace(spatial_merge_size=2)
-    model = types.SimpleNamespace(config=types.SimpleNamespace(vision_config=vision))
-    model.get_vision_position_ids = types.MethodType(family.Qwen3VLModel.get_vision_position_ids, model)
-    tokens = torch.tensor([kinds])
-    wanted, _ = family.Qwen3VLModel.get_rope_index(model, tokens, tokens, video_grid_thw=torch.tensor([[3, 4, 6]]))
-    assert np.array_equal(mrope_positions([2, (1, 4, 6), 4, (1, 4, 6), 4, (1, 4, 6), 4]), wanted[:, 0].T.numpy())
-
-
 # -- another resolution ------------------------------------------------------------------------------------------------
 
 
