@@ -332,7 +332,7 @@ def _lines(axis: AxisSummary, summary: Summary) -> Iterator[str]:
     yield "Origin"
     yield f"  ladder of base      {'none' if axis.base is None else f'{axis.base:.6g}, as in standard RoPE'}"
     yield f"  rule of thumb       a base of {axis.integral_rule:.6g}, by an integral: the score above is what counts"
-    yield f"  nearest kernel      {_nearest(axis.fit)}"
+    yield f"  closest kernel      {_nearest(axis.fit)}"
 
 
 def _first(lag: int | None) -> str:
@@ -345,4 +345,4 @@ def _nearest(fit: KernelFit | None) -> str:
         return "none"
     limits = f" (sought no further in {', '.join(fit.at_limit)})" if fit.at_limit else ""
     far = ": not near" if fit.rms > _FAR else ""
-    return f"{fit.label}, off by {fit.rms:.2g} (root mean square) and at most {fit.sup:.2g}{limits}{far}"
+    return f"{fit.label}, rms error {fit.rms:.2g}, largest {fit.sup:.2g}{limits}{far}"
