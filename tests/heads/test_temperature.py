@@ -110,9 +110,7 @@ def test_parts_of_the_lags_are_put_together(monkeypatch):
 def test_a_lattice_reaches_one_over_its_copies():
     lattice = rfrope.arithmetic(8, step=2.0 * math.pi / 100.0)
     assert heads.temperature_for_mass(0.9, lattice, context=100) > 0.0
-    with pytest.raises(
-        ValueError, match=r"0.9, but keys at 1 other lags, such as \[-101\],.* a mass below 1/2"
-    ):
+    with pytest.raises(ValueError, match=r"0.9, but keys at 1 other lags, such as \[-101\],.* a mass below 1/2"):
         heads.temperature_for_mass(0.9, lattice, context=102)
     with pytest.raises(ValueError, match=r"keys at 9 other lags, such as \[-101\], .*below 1/10"):
         heads.temperature_for_mass(0.1, lattice, context=1000)
