@@ -223,7 +223,7 @@ def test_no_line_is_made_by_the_name_of_a_file(words, ends, tmp_path, capsys, qu
 
 def test_the_doctor_prints_what_libraries_say_with_escapes(monkeypatch, capsys):
     finding = findings.Finding(EVIL, False, EVIL, EVIL, EVIL)
-    monkeypatch.setattr(findings, "findings", lambda group: iter([finding]))
+    monkeypatch.setattr(findings.Probe, "finding", lambda probe: finding)
     assert main(["doctor"]) == 0
     assert "".join(capsys.readouterr().out.split("\n")).isprintable()
 
