@@ -12,24 +12,23 @@ from typing import Any
 import rfrope
 from rfrope._backends import findings
 from rfrope._core import parallel
-from rfrope.cli.shared import print_text
+from rfrope.cli.shared import add_command, print_text
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    doctor = commands.add_parser(
+    add_command(
+        commands,
         "doctor",
-        help="say which array libraries and accelerators are active here, and for the rest why not",
-        description="Say which array libraries and accelerators are active on this machine, and for each that is not, "
-        "why not and what to type next. Each is imported in a process of its own, which takes some seconds. "
-        "Exit code: 0, whatever is found.",
-        epilog="Example: rfrope doctor --json",
+        _run,
+        "Say which array libraries and accelerators are active here, and for the rest why not and what to type next. "
+        "Each is imported in a process of its own, which takes some seconds.",
+        example="rfrope doctor --json",
+        codes="0, whatever is found",
     )
-    doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
-    doctor.set_defaults(run=_doctor)
 
 
-def _doctor(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     here = {"rfrope": rfrope.__version__, "python": platform.python_version()}
     here |= {"system": f"{platform.system()} {platform.machine()}"}
     counts = {"threads": parallel.allowed(), "cores": os.cpu_count() or 1}

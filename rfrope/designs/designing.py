@@ -95,7 +95,8 @@ def design(
     turned = width if rotary_dim is None else even("rotary_dim", rotary_dim, most=width)
     kernels = _read_kernels_of_heads(kernel, heads, ladder)
     several = len(kernels) > 1
-    reach = read_range(kernels[0], _largest_lags(context), "context")
+    lengths = read_range(kernels[0], context, "context", least=2)
+    reach = tuple(length - 1 for length in lengths)
     chosen = {check_design(design, each) for each in kernels}
     seed = _seed(rng) if any(record.randomised for record in records() if record.name in chosen) else None
     norm = norm or "rms" if design == "optimised" else norm
@@ -121,7 +122,6 @@ def design(
         error={"rms": max(each.rms for each in errors), "sup": max(each.sup for each in errors)},
         lower_bound=lower_bound(kernels[worst % len(kernels)], turned // 2, reach) if design == "optimised" else None,
     )
-    lengths = tuple(m + 1 for m in reach)
     return Rope(
         array.placed(made, xp, device, dtype),
         pairing=pairing,
@@ -164,13 +164,6 @@ def _rescale(kernel: Kernel, scale: float) -> Kernel:
             f"kernel is {kernel!r}, which has no single scale; expected one such as gaussian with a ladder"
         )
     return dataclasses.replace(kernel, scale=float(f"{scale:.6g}"))
-
-
-def _largest_lags(context: Any) -> Any:
-    """Largest lags of a context."""
-    if isinstance(context, list | tuple):
-        return [whole("context", each, 2) - 1 for each in context]
-    return whole("context", context, 2) - 1
 
 
 def _seed(rng: Any) -> Any:

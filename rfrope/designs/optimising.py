@@ -128,10 +128,10 @@ def usual_starts(kernel: Kernel, n_blocks: int) -> int:
     return min(_USUAL_STARTS, max(1, _WORK // max(n_blocks * kernel.ndim, 1)))
 
 
-def read_range(kernel: Kernel, max_lag: Any, name: str = "max_lag") -> tuple[int, ...]:
-    """Largest lag on each axis, from one number or one for each, or say what is wrong with it."""
+def read_range(kernel: Kernel, max_lag: Any, name: str = "max_lag", least: int = 1) -> tuple[int, ...]:
+    """Largest lag on each axis, or a number of positions, from one or one for each, or say what is wrong with it."""
     reach = tuple(max_lag) if is_several(max_lag) else (max_lag,) * kernel.ndim
-    reach = tuple(whole(name, m, 1, MOST - 1) for m in reach)
+    reach = tuple(whole(name, m, least, MOST + least - 2) for m in reach)
     if len(reach) != kernel.ndim:
         raise ValueError(f"{name} is {show(max_lag)}; expected one number or {kernel.ndim}, one for each axis")
     return reach
