@@ -23,8 +23,7 @@ from rfrope.cli.shared import (
     one_of,
     whole,
 )
-from rfrope.fidelity import Fidelity, fidelity
-from rfrope.moments import mean_kernel_band
+from rfrope.moments import Fidelity, fidelity, mean_kernel_band
 
 
 def add(commands: Any) -> None:
