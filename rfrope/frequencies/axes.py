@@ -79,11 +79,17 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
     turned = _shared_turning(sets)
     xp, device = array.shared(**named)
     padded = _pad(named, xp, device)
+    ends = sorted({values.shape[-2] for values in padded} - {0})
     source = Provenance(extra={"maker": "axial", "order": order})
-    longest = max(values.shape[-2] for values in padded)
-    if order == "interleaved" and longest:
-        padded = [v[..., i : i + 1, :] for i in range(longest) for v in padded if i < v.shape[-2]]
-    return Rope(xp.concat(padded, axis=-2), source=source, **turned)
+    if order == "chunked" or not ends:
+        return Rope(xp.concat(padded, axis=-2), source=source, **turned)
+    rounds, start = [], 0
+    for end in ends:  # up to here the same sets last
+        lasting = [values[..., start:end, :] for values in padded if values.shape[-2] >= end]
+        turn = xp.stack(lasting, axis=-2)
+        rounds.append(xp.reshape(turn, (*turn.shape[:-3], (end - start) * len(lasting), turn.shape[-1])))
+        start = end
+    return Rope(xp.concat(rounds, axis=-2), source=source, **turned)
 
 
 @array.select_device

@@ -77,6 +77,8 @@ def per_axis(name: str, value: Any, ndim: int, check: Callable[[str, Any], float
 
 def shares(name: str, values: Any) -> tuple[float, ...]:
     """Return positive weights whose sum is 1 to rounding, as those it returns are, which it returns unchanged."""
+    if isinstance(values, np.ndarray):
+        array.check_memory(120.0, values.shape, values, name)
     values = arguments.listed(name, values, "a sequence of positive numbers with sum 1")
     checked = tuple(arguments.positive(name, value) for value in values)
     total = math.fsum(checked)
