@@ -249,8 +249,10 @@ def write(
         raise ValueError(f"path is {path!r}; expected for {name} a name that ends in {' or '.join(form.suffixes)}")
     if model is not None and not form.copies_model:
         raise ValueError(f"model is {show(model)}, but nothing is copied for {name}; expected no model")
-    if part is not None and (model is None or not isinstance(part, str)):
-        raise ValueError(f"part is {show(part)}; expected the name of a part of model, such as 'text_config'")
+    if not (part is None or isinstance(part, str)):
+        raise TypeError(f"part is {show(part)}; expected the name of a part of a config, such as 'text_config'")
+    if part is not None and model is None:
+        raise ValueError(f"part is {show(part)}, but model is None; expected the config of which a part is replaced")
     if model is not None and architecture is None and "architecture" in form.options:
         architecture = read_architecture(model)
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}

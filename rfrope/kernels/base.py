@@ -201,7 +201,8 @@ class Kernel(ABC):
             check_kernels((self, other))
             return other if self.is_one else self if other.is_one else Product((self, other))
         raise TypeError(
-            f"a kernel times {type(other).__name__} is not a kernel; expected a kernel, rescale() or mixture()"
+            f"a kernel times {type(other).__name__} is not a kernel: Phi(0) must stay 1; expected another kernel; use "
+            "rescale() to stretch it and kernels.mixture() to weigh several"
         )
 
     __rmul__ = __mul__
