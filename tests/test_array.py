@@ -10,7 +10,7 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope._core import array, blocks, tensors
+from rfrope._core import array, blocks, libraries
 
 
 def test_numpy_needs_no_compatibility_layer():
@@ -101,8 +101,8 @@ def test_a_device_without_float64():
         place = strict.Device("no_float64")
     except ValueError:
         pytest.skip("this array-api-strict has no device without float64")
-    assert "float64" in array.supported_dtypes(strict)
-    assert "float64" not in array.supported_dtypes(strict, place)
+    assert "float64" in libraries.OTHER.dtypes(strict, None)
+    assert "float64" not in libraries.OTHER.dtypes(strict, place)
     assert not array.has_float64(strict, place)
 
 
@@ -136,10 +136,10 @@ def test_how_to_convert_names_the_module_that_makes_arrays():
 def test_which_tensors_are_plain_memory():
     torch = library("torch").module
     dense = torch.eye(2)
-    assert tensors.are_memory(dense, torch.nn.Parameter(dense, requires_grad=False))
+    assert libraries.TORCH.are_memory(dense, torch.nn.Parameter(dense, requires_grad=False))
     others = [dense.to_sparse(), dense.to_mkldnn(), torch.ones(2, requires_grad=True)]
     others += [torch.ones(2, dtype=torch.complex64).conj().imag, torch.ones(2, device="meta")]
-    assert [tensors.are_memory(dense, one) for one in others] == [False] * len(others)
+    assert [libraries.TORCH.are_memory(dense, one) for one in others] == [False] * len(others)
 
 
 def test_what_is_lazy(xp):

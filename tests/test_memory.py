@@ -6,24 +6,26 @@ import numpy as np
 import pytest
 from conftest import library
 
-from rfrope._core import array, memory
+from rfrope._core import array, dispatch
+
+NONE, PART, SAME = dispatch.Overlap
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "array-api-strict"])
 def test_memory_is_compared(name):
     lib = library(name)
     buffer = lib(np.arange(24.0).reshape(4, 6))
-    assert memory.same_memory(buffer, buffer)
-    assert memory.may_overlap(buffer[:3, :], buffer[1:, :])
-    assert not memory.same_memory(buffer[:3, :], buffer[1:, :])
-    assert not memory.may_overlap(buffer[:2, :], buffer[2:, :])
-    assert not memory.may_overlap(buffer, lib(np.ones((4, 6))))
+    assert dispatch.overlap_of(buffer, buffer) is SAME
+    assert dispatch.overlap_of(buffer[:3, :], buffer[1:, :]) is PART
+    assert dispatch.overlap_of(buffer[:3, :], buffer[1:, :]) is not SAME
+    assert dispatch.overlap_of(buffer[:2, :], buffer[2:, :]) is NONE
+    assert dispatch.overlap_of(buffer, lib(np.ones((4, 6)))) is NONE
     if name != "array-api-strict":
-        assert memory.same_memory(buffer, buffer[:, :])
+        assert dispatch.overlap_of(buffer, buffer[:, :]) is SAME
 
 
 def test_lazy_libraries_cannot_be_written_to(xp):
-    assert memory.is_writable(xp([1.0])) == xp.writable
+    assert array.library(xp([1.0])).is_writable(xp([1.0])) == xp.writable
 
 
 def test_places_of_arrays(xp):
@@ -31,15 +33,15 @@ def test_places_of_arrays(xp):
     where = "cuda" if xp.on_device else "cpu" if xp.name in ("numpy", "read-only numpy", "torch") else ""
     space = array.namespace(x=x)
     for values in ((x,), (x, None, 1.0, "half", True, space), (None, (x, space)), ((None, (x, x)), x)):
-        assert memory.place(values) == where, values
+        assert dispatch.place_of(values) == where, values
 
 
 def test_places_of_nothing_and_of_mixtures():
     x, odd = np.ones(3), np.ones(3).astype(">f8")
-    assert memory.place(()) == "cpu"
-    assert memory.place((None, 1.0, np.float64(2.0), np, ("half", ()))) == "cpu"
-    assert memory.place((x, odd)) == ""
-    assert memory.place((x, (None, odd))) == ""
+    assert dispatch.place_of(()) == "cpu"
+    assert dispatch.place_of((None, 1.0, np.float64(2.0), np, ("half", ()))) == "cpu"
+    assert dispatch.place_of((x, odd)) == ""
+    assert dispatch.place_of((x, (None, odd))) == ""
 
 
 @pytest.mark.parametrize(
@@ -61,23 +63,23 @@ def test_places_of_nothing_and_of_mixtures():
 def test_elements_that_share_memory(shape, strides, shared):
     start = np.zeros(64)[32:]
     view = np.lib.stride_tricks.as_strided(start, shape, strides)
-    assert memory.has_shared_elements(view) is shared
+    assert dispatch.has_shared_elements(view) is shared
 
 
 def test_many_windows_that_slide():
     x = np.lib.stride_tricks.as_strided(np.zeros(2**18), (2**17, 2**17), (8, 8))
-    assert memory.has_shared_elements(x)
-    assert not memory.has_shared_elements(np.zeros((512, 512))[::2, 1::3])
+    assert dispatch.has_shared_elements(x)
+    assert not dispatch.has_shared_elements(np.zeros((512, 512))[::2, 1::3])
 
 
 @pytest.mark.parametrize("steps", [(1, 1), (-1, 1), (1, -1), (-1, -1), (-2, 3)])
 def test_large_arrays_in_any_direction(steps):
     """Rows or columns that run backwards share nothing; each broadcast one does."""
     x = np.zeros((600, 600))[:: steps[0], :: steps[1]]
-    assert x.size > memory._LOOKED_AT // 2
-    assert not memory.has_shared_elements(x)
-    assert memory.has_shared_elements(np.lib.stride_tricks.as_strided(x, (2, *x.shape), (0, *x.strides)))
-    assert memory.has_shared_elements(
+    assert x.size > dispatch._LOOKED_AT // 2
+    assert not dispatch.has_shared_elements(x)
+    assert dispatch.has_shared_elements(np.lib.stride_tricks.as_strided(x, (2, *x.shape), (0, *x.strides)))
+    assert dispatch.has_shared_elements(
         np.lib.stride_tricks.as_strided(x, (x.shape[0] - 2, 3, x.shape[1]), (x.strides[0], *x.strides))
     )
 
@@ -89,4 +91,4 @@ def test_what_is_too_hard_to_decide_may_overlap():
     second = np.lib.stride_tricks.as_strided(buffer[64_023_025:], (1049, 1049, 1), (12223, 12224, 1))
     with pytest.raises(np.exceptions.TooHardError):
         np.shares_memory(first, second, max_work=10_000)
-    assert memory.may_overlap(first, second)
+    assert dispatch.overlap_of(first, second) is PART

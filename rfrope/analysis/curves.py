@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, mapping, parallel, sums, turns
+from rfrope._core import angles, array, parallel, sums, turns
 from rfrope._core import progress as bars
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, positive, probability, whole
@@ -126,10 +126,8 @@ def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | N
     array.check_memory(96.0, lags.shape, lags, "lags")
     lags = xp.where(lags < 0.0, -lags, lags)  # its slope at 0 is not 0, so that second derivatives are right there
     if lags.dtype != xp.float64:  # narrow laws need its digits
-        return mapping.map_on_host(
-            lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp, "lags"
-        )
-    return mapping.map_blocks(lambda block, module: _log_uniform(block, base, blocks, module), lags, xp)
+        return array.map_on_host(lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp, "lags")
+    return array.map_blocks(lambda block, module: _log_uniform(block, base, blocks, module), lags, xp)
 
 
 @array.select_device

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, mapping, sums, turns
+from rfrope._core import angles, array, blocks, capacity, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite, flag, positive, show, whole
 from rfrope._core.array import Array
@@ -281,7 +281,7 @@ def positional_attention(
     factor = 1.0 / temperature * softmax_scale(scaled, head_dim, cos.shape[-1], frequencies)
     scores = _scores(read._replace(positions=vectors), cos, sin, factor)
     at_offset = _scores(read, cos, sin, factor)
-    each = partial(mapping.map_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
+    each = partial(array.map_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
     hit = _match(vectors, array.widen(read.to_rows().positions, xp), each, xp)
     weights = _softmax(scores, each, xp)
     mass = xp.sum(
@@ -353,7 +353,7 @@ def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
         return factor * (cosines[..., span] + sines[..., span])
 
     lags = cosines.shape[-1]
-    return mapping.map_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
+    return array.map_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
 
 
 def _softmax(scores: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
@@ -430,7 +430,7 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
             columns.append(index % above // fold + start)
         return xp.stack(columns, axis=-1)
 
-    return mapping.map_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
+    return array.map_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
 
 
 def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:

@@ -21,7 +21,7 @@ import rfrope
 from rfrope import heads, montecarlo  # noqa: F401 - they declare backends
 from rfrope._backends import cpu, cuda
 from rfrope._backends.cuda import device
-from rfrope._core import dispatch, memory, sums
+from rfrope._core import dispatch, sums
 from rfrope.rotation.turning import rotated
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -142,8 +142,7 @@ def test_no_more_is_looked_at_than_the_arrays(monkeypatch):
 
 
 def test_arrays_on_a_device_reach_its_kernels(monkeypatch):
-    monkeypatch.setattr(memory, "is_cpu_memory", lambda x: x is None)
-    monkeypatch.setattr(memory, "is_cuda_memory", lambda x: True)
+    monkeypatch.setattr(dispatch, "place_of", lambda values: "cuda")
     monkeypatch.setattr(dispatch, "backend_function", lambda function, place: print)
     assert place(np.ones(3), None) == place((np.ones(3), None)) == "cuda"
     monkeypatch.setattr(dispatch, "backend_function", lambda function, place: None)

@@ -9,7 +9,7 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope._core import mapping
+from rfrope._core import lazy
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 3, 10, 16), dtype=np.float32)  # batch, heads, tokens, d
@@ -86,7 +86,7 @@ def test_names_are_those_of_the_question_and_tasks_travel(dask):
     x = dask.from_array(X, chunks=CHUNKS, name="x")
     one, same, other = (rfrope.rotate(x, p, LINE) for p in (TOKENS, TOKENS.copy(), TOKENS + 1))
     assert one.name == same.name != other.name
-    call = mapping._Call(rfrope.rotate, ("positions", "frequencies"), {"pairing": "half"})
+    call = lazy._Call(rfrope.rotate, ("positions", "frequencies"), {"pairing": "half"})
     again = pickle.loads(pickle.dumps(call))
     np.testing.assert_array_equal(again(X, TOKENS, LINE), rfrope.rotate(X, TOKENS, LINE))
 
@@ -100,6 +100,6 @@ def test_every_slope_is_its_own():
 
     slopes = [lambda arrays, changes, factor=factor: factor * changes[0] for factor in (1.0, 3.0)]
     found = [
-        float(jax.grad(lambda x, slope=slope: mapping.attach_derivative(turn, slope)(x)[1])(0.5)) for slope in slopes
+        float(jax.grad(lambda x, slope=slope: lazy.JAX.attach_derivative(turn, slope)(x)[1])(0.5)) for slope in slopes
     ]
     assert found == pytest.approx([np.cos(0.5), 3.0 * np.cos(0.5)], rel=1e-6)

@@ -19,7 +19,7 @@ from rfrope import montecarlo
 from rfrope._backends import schedules, transforms
 from rfrope._backends.cuda import device
 from rfrope._backends.cuda import sums as backend
-from rfrope._core import array, memory, sums, turns
+from rfrope._core import array, sums, turns
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -522,7 +522,7 @@ def test_torch_tensors_give_torch_tensors(monkeypatch):
     omega, lags = rng.normal(size=(2, 50, 1)), rng.normal(size=(2, 7, 1)).astype(np.float32)
     delta = torch.asarray(lags[0, :, 0])
     with emulation() as ran:
-        monkeypatch.setattr(device, "view", memory.view_as_numpy)  # tensors on the CPU, seen as CuPy would see them
+        monkeypatch.setattr(device, "view", array.view_as_numpy)  # tensors on the CPU, seen as CuPy would see them
         means = [mean_cos(torch.asarray(omega), torch.asarray(lags), xp)]
         means.append(mean_cos(torch.asarray(omega[0, :, 0]), delta[2], xp))
         moments = kernel_moments(omega[0, :, 0], delta, "phi")

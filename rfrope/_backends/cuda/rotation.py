@@ -16,10 +16,11 @@ import numpy as np
 from rfrope._backends import layout
 from rfrope._backends.cuda import device
 from rfrope._backends.layout import Operand, Strides
-from rfrope._core import array, memory
+from rfrope._core import array
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
+from rfrope._core.dispatch import Overlap, overlap_of
 
 _FEATURES = {"float64": ("double", 8), "float32": ("float", 4), "float16": ("Half", 2), "bfloat16": ("Bfloat", 2)}
 _NUMBERS = {"float64": 0, "float32": 1, "int64": 2, "int32": 3}  # enum Number
@@ -141,7 +142,7 @@ def _turned(
     if 0 in y_view.shape:
         return result
     pairings = (turn.pairing, turn.out_pairing)
-    in_place = out is not None and memory.same_memory(x_view, y_view)
+    in_place = out is not None and overlap_of(x_view, y_view) is Overlap.SAME
     if in_place and pairings[0] != pairings[1]:  # features change places, which threads would overwrite unread
         x_view, in_place = x_view.copy(), False
     addresses = [device.address(x_view), device.address(y_view), *(operand.address for operand in operands)]
@@ -166,13 +167,13 @@ def _turned(
         for name, address in zip("xyabce", addresses, strict=True):
             plan[name] = plan[name] + address if address else 0
         device.launch("rotation", kernel, -(-threads // _THREADS), _THREADS, plan)
-    memory.written(result)
+    array.written(result)
     return result
 
 
 def _apart(angles: tuple[Any, Any, Any, Any], out: Any) -> tuple[tuple[Any, Any, Any, Any], bool]:
     """Return operands, with copies of those that the result would be written over before they have been read."""
-    over = [v is not None and memory.may_overlap(v, out) for v in angles]
+    over = [v is not None and overlap_of(v, out) is not Overlap.NONE for v in angles]
     a, b, c, e = (v.copy() if moves else v for v, moves in zip(angles, over, strict=True))
     return (a, b, c, e), any(over)
 
