@@ -17,8 +17,8 @@ from rfrope._backends import schedules
 from rfrope._core import angles, array, blocks, capacity, dispatch, parallel, random, sums, turns
 from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
-from rfrope._core.checkpoints import Checkpoint, check_seed
 from rfrope._core.dispatch import CPU, CUDA, backend_place, dispatched
+from rfrope._core.files import Checkpoint, check_seed
 from rfrope._core.results import LazyField, Pending, Result, settled_state
 from rfrope._core.sums import MeanSums, PowerSums
 from rfrope.designs.sampling import check_randomised, draw, draw_sets

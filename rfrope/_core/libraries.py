@@ -172,6 +172,14 @@ class Library:
         """Return the NumPy array that views an array whose place is "cpu"; bfloat16 as int16."""
         raise NotImplementedError
 
+    def bits(self, x: Array) -> Array:
+        """Return an array without what is recorded of it, bfloat16 as int16, over the same memory."""
+        return x
+
+    def stream(self, x: Array) -> Any:
+        """Return the stream on which the library works where an array is; None for CuPy's own."""
+        return None
+
     def written(self, x: Array) -> None:
         """Tell the library that memory was written to behind its back."""
 
@@ -388,9 +396,15 @@ class _Torch(Library):
         return _array_at(x.data_ptr(), tuple(x.shape), tuple(size * step for step in x.stride()), size)
 
     def view(self, x: Array) -> np.ndarray:
-        torch = _torch()
-        seen: np.ndarray = (x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach()).numpy()
+        seen: np.ndarray = self.bits(x).numpy()
         return seen
+
+    def bits(self, x: Array) -> Array:
+        torch = _torch()
+        return x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach()
+
+    def stream(self, x: Array) -> Any:
+        return _torch().cuda.current_stream(x.device)
 
     def written(self, x: Array) -> None:
         if not x.is_inference():

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, parallel, sums, turns
-from rfrope._core import progress as bars
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, positive, probability, whole
 from rfrope._core.array import Array
@@ -303,7 +302,7 @@ def scan_lags(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, n
 
     On a terminal a bar shows how many lags were scanned, after two seconds.
     """
-    return bars.show_sizes(_scanned(omega, start, stop), max(0, stop - start + 1), lambda part: len(part[1]))
+    return parallel.show_sizes(_scanned(omega, start, stop), max(0, stop - start + 1), lambda part: len(part[1]))
 
 
 def _scanned(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:

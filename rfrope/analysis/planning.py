@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array
-from rfrope._core import progress as bars
+from rfrope._core import angles, array, parallel
 from rfrope._core.arguments import list_choices, show, spelled, whole
 from rfrope._core.results import Result
 from rfrope.analysis.curves import first_negative_lag
@@ -262,7 +261,7 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     before = _undone_stretch(given_rope, trained_context)
     trained, sizes, n_still = _trained(given_rope if before is None else before.rope)
     context, trained_context = _contexts(trained, context, trained_context)
-    bars.check(progress)
+    parallel.check_progress(progress)
     given = Stretch(np.append(sizes, np.zeros(n_still)), trained_context, context)
     made, left_out = _published(replace(trained, context=trained_context), given)
     methods = [_measured(name, one, parameters, given) for name, (one, parameters) in made.items()]
@@ -370,7 +369,7 @@ def _optimised(trained: Rope, given: Stretch, methods: list[Method], progress: A
     ramp = given.stepped
     ramp[given.free] *= given.factor ** -(np.arange(given.free.size) / max(1, given.free.size))
     found = []
-    for start in bars.shown([*starts, ramp], len(starts) + 1, progress):
+    for start in parallel.show_progress([*starts, ramp], len(starts) + 1, progress):
         omega = stretched(
             given,
             start,

@@ -299,7 +299,7 @@ def test_a_thread_is_waited_for_to_its_end_after_a_long_item_too(monkeypatch):
         return i
 
     helpers = set()
-    monkeypatch.setattr(parallel, "_PATIENCE", 20)
+    monkeypatch.setattr(parallel, "_LOOKS", 20)
     monkeypatch.setattr(threading, "enumerate", lingering)
     with pytest.raises(KeyboardInterrupt):
         list(parallel.ordered_map(task, range(1000), 2))
