@@ -141,7 +141,7 @@ def _check_devices(devices: dict[str, Any]) -> None:
 def _namespace_of(name: str, value: Any) -> ModuleType:
     if isinstance(value, np.ndarray):
         return np
-    return library(value).namespace(value, name)
+    return np if isinstance(value, np.ndarray) else library(value).namespace(value, name)
 
 
 def named_namespace(xp: Any) -> ModuleType:
@@ -155,7 +155,7 @@ def named_namespace(xp: Any) -> ModuleType:
 
 def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
     """Return lists, Python scalars and arrays of NumPy as an array of `xp` on `device`, and others as they are."""
-    if xp is not np and library_of(xp).is_tracing():
+    if xp is not np and library_of(xp) is TORCH and is_compiling():
         return TORCH.constant(value, device)
     if not isinstance(value, _FIT_ANY):
         if type(value).__name__ in ("MaskedArray", "matrix"):
@@ -245,7 +245,7 @@ def empty(shape: tuple[int, ...], like: Array, xp: ModuleType) -> Array:
 
 def to_host(x: Array, name: str = "an array") -> np.ndarray:
     """Return `x`, an argument of that name, as a NumPy array: wait for it, and copy it from its device if need be."""
-    return library(x).to_host(x, name)
+    return x if isinstance(x, np.ndarray) else library(x).to_host(x, name)
 
 
 def device(x: Array) -> Any:

@@ -142,10 +142,6 @@ class Library:
         """Return whether an array has no value yet, inside a function that is being transformed."""
         return False
 
-    def is_tracing(self) -> bool:
-        """Return whether a compiler is going through the code of this call, instead of running it."""
-        return False
-
     def needs_gradient(self, x: Array) -> bool:
         """Return whether operations on an array are being recorded for gradients."""
         return False
@@ -166,7 +162,8 @@ class Library:
 
     def addresses(self, x: Array) -> np.ndarray | None:
         """Return a NumPy array where the elements lie, to compare and not to read; None if that is not known."""
-        return None
+        held = getattr(x, "_array", x)  # of array-api-strict
+        return held if isinstance(held, np.ndarray) else None
 
     def view(self, x: Array) -> np.ndarray:
         """Return the NumPy array that views an array whose place is "cpu"; bfloat16 as int16."""
@@ -208,32 +205,8 @@ class _NumPy(Library):
     wraps_integers = True
     special = "scipy.special"
 
-    def namespace(self, x: Any, name: str) -> ModuleType:
-        return np
-
-    def device(self, x: Array) -> Any:
-        return None
-
-    def to_host(self, x: Array, name: str) -> np.ndarray:
-        held: np.ndarray = x
-        return held
-
-    def widest_float(self, xp: ModuleType, device: Any) -> Any:
-        return np.float64
-
-    def place(self, x: Array) -> str:
-        return "cpu" if type(x) is np.ndarray and x.dtype.isnative else ""
-
     def is_writable(self, x: Array) -> bool:
         return bool(x.flags.writeable)
-
-    def addresses(self, x: Array) -> np.ndarray | None:
-        held: np.ndarray = x
-        return held
-
-    def view(self, x: Array) -> np.ndarray:
-        held: np.ndarray = x
-        return held
 
     def make_complex(self, real: Array, imag: Array, dtype: Any, xp: ModuleType) -> Array:
         """``1j * inf`` would put a NaN into the real part."""
@@ -249,12 +222,10 @@ class _CuPy(Library):
 
     def current(self, x: Array) -> AbstractContextManager[Any]:
         """CuPy allocates and launches on the current device, wherever the arrays are."""
-        context: AbstractContextManager[Any] = x.device
-        return context
+        return x.device
 
     def to_host(self, x: Array, name: str) -> np.ndarray:
-        host: np.ndarray = x.get()
-        return host
+        return x.get()
 
     def widest_float(self, xp: ModuleType, device: Any) -> Any:
         return xp.float64
@@ -279,16 +250,14 @@ class _Torch(Library):
     as_numpy = "{}.detach().cpu().numpy()"
 
     def owns(self, x: Any) -> bool:
-        torch = getattr(_FOUND, "torch", None)
-        torch = imported("torch") if torch is None else torch
+        torch = _torch()
         return torch is not None and isinstance(x, torch.Tensor)
 
     def namespace(self, x: Any, name: str) -> ModuleType:
         """Return it without array-api-compat's caches, of which PyTorch's compiler warns."""
         self.check_dense(x, name)
         _load_torch_namespace()
-        found: ModuleType = _FOUND.namespace
-        return found
+        return _FOUND.namespace
 
     def check_dense(self, x: Array, name: str) -> None:
         """Refuse a tensor that holds some of its elements only, or tensors of several lengths."""
@@ -301,8 +270,7 @@ class _Torch(Library):
         if x.is_meta:
             raise TypeError(f"{name} is on the meta device and has no values; expected a tensor on another")
         x = x.detach().cpu()
-        host: np.ndarray = (x.float() if x.dtype == _torch().bfloat16 else x).numpy()
-        return host
+        return (x.float() if x.dtype == _torch().bfloat16 else x).numpy()
 
     def widest_float(self, xp: ModuleType, device: Any) -> Any:
         return xp.float32 if str(device).startswith("mps") else xp.float64  # listing dtypes takes 20 microseconds
@@ -332,9 +300,6 @@ class _Torch(Library):
             return False  # a fake tensor, as in tracing, has no values
         # there is no public way to ask whether vmap is at work
         return not torch._C._functorch.is_functorch_wrapped_tensor(x)
-
-    def is_tracing(self) -> bool:
-        return bool(_torch().compiler.is_compiling())
 
     def needs_gradient(self, x: Array) -> bool:
         return x.requires_grad and bool(_torch().is_grad_enabled())
@@ -396,8 +361,7 @@ class _Torch(Library):
         return _array_at(x.data_ptr(), tuple(x.shape), tuple(size * step for step in x.stride()), size)
 
     def view(self, x: Array) -> np.ndarray:
-        seen: np.ndarray = self.bits(x).numpy()
-        return seen
+        return self.bits(x).numpy()
 
     def bits(self, x: Array) -> Array:
         torch = _torch()
@@ -431,25 +395,19 @@ class _Strict(Library):
     def has_host_values(self, x: Array) -> bool:
         return bool(x.device == self._cpu())
 
-    def addresses(self, x: Array) -> np.ndarray | None:
-        held: np.ndarray = x._array
-        return held
-
 
 NUMPY, CUPY, TORCH, STRICT, OTHER = _NumPy(), _CuPy(), _Torch(), _Strict(), Library()
 
 
 def is_compiling() -> bool:
     """Return whether PyTorch's compiler is tracing this call."""
-    torch = getattr(_FOUND, "torch", None)
-    torch = imported("torch") if torch is None else torch
+    torch = _torch()
     return torch is not None and bool(torch.compiler.is_compiling())
 
 
 def may_reach_loops(x: Any) -> bool:
     """Return whether it is a tensor whose memory loops may read, unless more about it speaks against that."""
-    torch = getattr(_FOUND, "torch", None)
-    torch = imported("torch") if torch is None else torch
+    torch = _torch()
     return torch is not None and isinstance(x, torch.Tensor) and not torch.compiler.is_compiling()
 
 

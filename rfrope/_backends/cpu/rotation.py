@@ -254,7 +254,7 @@ def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | 
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Return cos and sin as the generic function does: blocks (1, 0) turned are (cos, sin)."""
-    blocks, xp = layout.common_blocks(angles.blocks, angles.shift), angles.xp
+    blocks, xp = angles.shape[-1], angles.xp
     x = array.from_host(np.repeat([1.0, 0.0], blocks), xp, device=array.device(angles.positions))
     turned = rotated(x, angles, Turn("half", "half"), None)
     return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)

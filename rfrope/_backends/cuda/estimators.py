@@ -270,5 +270,5 @@ def _rows(views: tuple[Any, Any, Any], sums: Any) -> np.ndarray:
     plan["delta"], plan["a"], plan["b"] = map(device.address, views)
     plan["axes"], plan["delta_axis"] = delta.shape[-1], delta.strides[-1]
     plan["blocks"] = a.shape[-1]
-    plan["a_block"], plan["b_block"] = (layout.step_along(v, -1) for v in (a, b))
+    plan["a_block"], plan["b_block"] = (v.strides[-1] if v.shape[-1] > 1 else 0 for v in (a, b))
     return plan
