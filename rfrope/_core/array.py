@@ -46,15 +46,9 @@ def library(x: Any) -> Library:
         return NUMPY
     if TORCH.owns(x):
         return TORCH
-    return OTHER if isinstance(x, _FIT_ANY) else _library_of_type(type(x))  # type: ignore[arg-type] # a type has a hash
-
-
-@lru_cache(maxsize=64)
-def _library_of_type(kind: type) -> Library:
-    cupy = imported("cupy")
-    if cupy is not None and issubclass(kind, cupy.__dict__.get("ndarray", ())):  # a CuPy that is broken has none
-        return CUPY
-    return _BY_MODULE.get(kind.__module__.partition(".")[0], OTHER)
+    if isinstance(x, _FIT_ANY):
+        return OTHER
+    return CUPY if CUPY.owns(x) else _BY_MODULE.get(type(x).__module__.partition(".")[0], OTHER)
 
 
 def library_of(xp: ModuleType) -> Library:
@@ -125,10 +119,11 @@ def _is_number(value: Array) -> bool:
 
 def _converted(name: str, source: ModuleType, target: ModuleType) -> str:
     """Return what to type so that argument `name`, an array of library `source`, becomes one of `target`."""
-    name = library_of(source).as_numpy.format(name) or name
-    if target is np and "numpy" in name:
-        return name
-    return f"{library_of(target).maker or name_of(target)}.asarray({name})"
+    known, wanted = library_of(source), library_of(target)
+    host = known.as_numpy.format(name)
+    if host and target is np:
+        return host
+    return f"{wanted.maker or name_of(target)}.asarray({host if known is CUPY and wanted is not TORCH else name})"
 
 
 def _check_devices(devices: dict[str, Any]) -> None:
@@ -265,7 +260,8 @@ def has_values(x: Array) -> bool:
 
 def device_of(*arrays: Array) -> AbstractContextManager[Any]:
     """Return a context in which the device of the first of some arrays is the one where CuPy works."""
-    return next((CUPY.current(x) for x in arrays if library(x) is CUPY), nullcontext())
+    found = [x for x in arrays if CUPY.owns(x)]
+    return CUPY.current(found[0]) if found else nullcontext()
 
 
 def select_device(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:

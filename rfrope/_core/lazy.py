@@ -44,8 +44,7 @@ class _Jax(_Lazy):
         """Values stay at hand."""
         if self.is_traced(x):
             return nullcontext()
-        context: AbstractContextManager[Any] = imported("jax").ensure_compile_time_eval()
-        return context
+        return imported("jax").ensure_compile_time_eval()
 
     def to_host(self, x: Array, name: str) -> np.ndarray:
         if self.is_traced(x):
@@ -99,8 +98,7 @@ class _Jax(_Lazy):
             return (cos, sin), (-sin * change, cos * change)
 
         stated.defjvp(rule, symbolic_zeros=True)
-        made: Callable[..., tuple[Array, Array]] = stated
-        return made
+        return stated
 
 
 class Constant(NamedTuple):
@@ -182,8 +180,7 @@ class _Dask(_Lazy):
             arguments += [dask.from_array(values, chunks=tuple(chunks)), tuple(names)]
         call = _Call(function, tuple(constants), options)
         kept = {"dtype": x.dtype, "meta": x._meta, "concatenate": True, "align_arrays": False}
-        made: Array = dask.blockwise(call, axes, *arguments, token=function.__name__.strip("_"), **kept)
-        return made
+        return dask.blockwise(call, axes, *arguments, token=function.__name__.strip("_"), **kept)
 
 
 JAX, DASK = _Jax(), _Dask()

@@ -220,6 +220,10 @@ class _CuPy(Library):
     as_numpy = "cupy.asnumpy({})"  # it refuses to be copied to the host unasked
     special = "cupyx.scipy.special"
 
+    def owns(self, x: Any) -> bool:
+        cupy = imported("cupy")
+        return cupy is not None and isinstance(x, cupy.__dict__.get("ndarray", ()))  # a CuPy that is broken has none
+
     def current(self, x: Array) -> AbstractContextManager[Any]:
         """CuPy allocates and launches on the current device, wherever the arrays are."""
         return x.device

@@ -289,8 +289,7 @@ def show_progress(items: Iterable[Item], total: int, progress: Any, done: int = 
     from tqdm import tqdm
 
     delay = 0.0 if progress else _PATIENCE
-    bar: Iterable[Item] = tqdm(items, total=total, initial=done, delay=delay, leave=False, dynamic_ncols=True)
-    return bar
+    return tqdm(items, total=total, initial=done, delay=delay, leave=False, dynamic_ncols=True)
 
 
 def show_sizes(items: Iterable[Item], total: int, size: Callable[[Item], int]) -> Iterator[Item]:
@@ -454,8 +453,7 @@ def _mapper(executor: Any) -> Callable[..., Any]:
             f"executor is the class {executor.__name__}; expected an instance of it, or a callable like map"
         )
     if callable(getattr(executor, "map", None)):
-        found: Callable[..., Any] = executor.map
-        return found
+        return executor.map
     if callable(executor):
         return executor
     raise TypeError(f"executor is {show(executor)}; expected a concurrent.futures.Executor, or a callable like map")

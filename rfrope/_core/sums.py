@@ -229,8 +229,7 @@ def sum_on_grid(far: Waves, near: Waves, cosine: Array | float, sine: Array | No
 
 def sum_phasors(far: np.ndarray, near: np.ndarray) -> np.ndarray:
     """Sum of the cosines at ``a + b`` for every a and b, from ``exp(i u)``, ``(D, R)`` and ``(D, C)``: ``(R, C)``."""
-    found: np.ndarray = (far.T @ near).real
-    return found
+    return (far.T @ near).real
 
 
 # -- what sums are made of --------------------------------------------------------------------------------------------

@@ -52,8 +52,7 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
         angles = angles._replace(frequencies=array.from_host(frequencies, xp, device=device))
     if any(array.is_traced(one) and not array.is_integer(one) for one in (positions, frequencies, shift)):
         changing = tuple(one for one in angles[:3] if one is not None)
-        made: tuple[Array, Array] = JAX.attach_derivative(_cos_sin_of, _slope)(*changing)
-        return made
+        return JAX.attach_derivative(_cos_sin_of, _slope)(*changing)
     return _cos_sin(angles)
 
 

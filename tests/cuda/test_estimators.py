@@ -359,7 +359,7 @@ MISTAKES = [  # none of them writes where nothing belongs to it
     (wrong_sums, "        __syncthreads();\n        if (threadIdx.x < half)", "        if (threadIdx.x < half)"),
     (wrong_sums, "lags += 8 * LAGS;", "lags += 8;"),
     (wrong_sums, "16 * (LAGS * PAIRS + i)", "16 * i"),
-    (wrong_sums, "(whole + 1) << 62", "whole << 62"),
+    (wrong_sums, "(count + 1) << 62", "count << 62"),
     (wrong_sums, "a * b * (a - b) * n", "a * b * (a + b) * n"),
     (wrong_sums, "n * n - 3.0 * n + 3.0", "n * n - 3.0 * n + 2.0"),
     (wrong_sums, "plan.tile_lags + slot / plan.tile_pairs", "plan.tile_lags + slot / plan.tile_pairs + 1"),
