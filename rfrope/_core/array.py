@@ -38,6 +38,7 @@ _SMALL = 2**12  # elements of which the sum of squares is formed by one thread
 _REAL = frozenset("bBhHiIlLqQefd")  # characters of NumPy's dtypes of real numbers, but for longdouble
 _BY_NAME: dict[str, Library] = {"numpy": NUMPY, "cupy": CUPY, "torch": TORCH, "jax": JAX, "dask": DASK}
 _BY_MODULE: dict[str, Library] = {"jax": JAX, "jaxlib": JAX, "dask": DASK, "array_api_strict": STRICT}
+_BY_TYPE: dict[type, Library] = {}  # of arrays that were met
 
 
 def library(x: Any) -> Library:
@@ -48,7 +49,10 @@ def library(x: Any) -> Library:
         return TORCH
     if isinstance(x, _FIT_ANY):
         return OTHER
-    return CUPY if CUPY.owns(x) else _BY_MODULE.get(type(x).__module__.partition(".")[0], OTHER)
+    kind = type(x)
+    if kind not in _BY_TYPE:
+        _BY_TYPE[kind] = CUPY if CUPY.owns(x) else _BY_MODULE.get(kind.__module__.partition(".")[0], OTHER)
+    return _BY_TYPE[kind]
 
 
 def library_of(xp: ModuleType) -> Library:
