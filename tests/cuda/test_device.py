@@ -123,10 +123,3 @@ def test_a_kernel_is_compiled_once_and_given_its_plan_by_value(monkeypatch):
     calls.clear()
     device.launch("rotation", "rotate<float, 4, TABLES>", 0, 256, plan)
     assert calls == []
-
-
-@pytest.mark.parametrize("plan", ["ROTATION"])
-def test_fields_of_a_plan_are_all_of_eight_bytes(plan):
-    """So that C++ puts no padding between them."""
-    kind = getattr(rotation, plan)
-    assert all(kind.fields[name][0].base.itemsize % 8 == 0 for name in kind.names)
