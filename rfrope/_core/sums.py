@@ -185,7 +185,7 @@ def _columns(coefficients: Array | None, span: slice) -> Array | None:
 
 def _joined(parts: tuple[Array, ...], xp: ModuleType) -> Array:
     """Sums at some of the lags each, one after the other; 0.0 where there are none."""
-    return 0.0 if isinstance(parts[0], float) else array.joined(parts, sum(x.shape[-1] for x in parts), xp)
+    return 0.0 if isinstance(parts[0], float) else xp.concat(parts, axis=-1)
 
 
 def _sum_pairs_at_lags(angles: Angles, pairs: list[Pair], held: int) -> list[tuple[Array, Array]]:

@@ -19,8 +19,8 @@ from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read
 from rfrope.models.rewriting import rewrites
-from rfrope.models.rope_parameters import from_rope_parameters
-from rfrope.models.values import first, given
+from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
+from rfrope.models.values import first
 from rfrope.rotation.rope import Rope
 
 _SAME = 1e-12  # relative; rules are evaluated in float64
@@ -281,7 +281,7 @@ def _describe(rope: Rope, raw: Mapping[str, Any], seq_len: int) -> ConfigRope:
         rope = replace(rope, frequencies=made.frequencies, attention_factor=made.attention_factor)
     if rope.source.model.name:  # parts and kinds of layers, which only transformers' own rule looks at
         return ConfigRope(rope, held, held, raw, seq_len)
-    written = given(raw)
+    written = join_dicts(raw)
     values = written | {"rope_type": scheme, "rope_theta": held["rope_theta"]}
     values.pop("type", None)
     part = first(raw, "partial_rotary_factor")

@@ -15,12 +15,12 @@ from rfrope._core.arguments import flag, path_of, printable, show, whole
 from rfrope._core.array import placed
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
-from rfrope.models.rope_parameters import make_rope, read_scheme
-from rfrope.models.values import DICTS, NAMES, Part, is_nested
+from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
+from rfrope.models.values import NAMES, Part
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import ladder
-from rfrope.scaling.shared import positive
+from rfrope.scaling.schemes import positive
 
 _SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], "rotary_pct", "rotary_dim", "rope_ratio")
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # repeats what a part says around it
@@ -346,7 +346,7 @@ def _find_pairing(part: Part, reading: _Reading) -> tuple[str | None, dict[str, 
 def _layers(part: Part) -> dict[str, dict[str, Any]]:
     """Return the rotary parameters of each kind of layer; a single one is called ``""``."""
     parameters, usual = part.parameters, part.usual
-    if is_nested(parameters):
+    if parameters and any(isinstance(value, Mapping) for value in parameters.values()):
         flat = [key for key, value in parameters.items() if not isinstance(value, Mapping) and (key, value) != _PLAIN]
         if flat:
             raise ValueError(
@@ -358,7 +358,7 @@ def _layers(part: Part) -> dict[str, dict[str, Any]]:
     beside = ("rope_theta", "partial_rotary_factor")  # the config may have these outside the dict
     if not part.has_usual_layers and local is None:
         return {"": parameters or {key: value for key, value in usual.items() if key not in beside}}
-    theta = part.base(part.names("rope_theta"))
+    theta = part.base(part.names["rope_theta"])
     layers = {
         layer: {key: value for key, value in one.items() if key not in beside}
         for layer, one in (usual.items() if part.has_usual_layers else ())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rfrope.engines.record import ConfigRope
-from rfrope.models.values import DICTS
+from rfrope.models.rope_parameters import DICTS
 
 _USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # YaRN's
 _ATTENTION = ("attention_factor", "mscale", "mscale_all_dim")

@@ -283,11 +283,11 @@ def test_values_next_to_nothing_stand_for_what_turns_nothing(meant, passed):
 def test_mistakes_name_the_context_that_is_meant():
     """Where a config leaves the original context out, it is that of the model."""
     rope = rope_of({"rope_type": "yarn", "factor": 4.0})
-    found = [one for one in mistakes(rope) if "original_max_position_embeddings" in one.name]
+    found = [(name, wrong) for name, wrong in mistakes(rope) if "original_max_position_embeddings" in name]
     assert found
-    for one in found:
-        assert f"instead of {CONTEXT}" in one.name
-        assert not np.array_equal(one.frequencies, rope.frequencies)
+    for name, wrong in found:
+        assert f"instead of {CONTEXT}" in name
+        assert not np.array_equal(wrong, rope.frequencies)
 
 
 @pytest.mark.parametrize("moved", [0.0, 5.0, -5.0])
@@ -729,16 +729,16 @@ def test_every_known_mistake_is_named_on_published_configs():
     """No mistake passes, and what is said of it is that mistake, or another that gives the same frequencies."""
     tried = 0
     for one, rope in published_ropes():
-        made = [each for each in mistakes(rope) if each.frequencies.shape == rope.frequencies.shape]
-        for index, mistake in enumerate(made):
-            wrong, meant = mistake.frequencies, np.asarray(rope.frequencies)
+        made = [each for each in mistakes(rope) if each[1].shape == rope.frequencies.shape]
+        for index, (mistake, wrong) in enumerate(made):
+            meant = np.asarray(rope.frequencies)
             apart = np.abs(wrong - meant) / np.where(meant == 0.0, 1.0, meant)
             if not np.all(np.isfinite(wrong)) or np.max(apart) < 1e-5:
                 continue
             held = table(rope, 2048, wrong) if index % 6 == 0 else wrong.astype(np.float32)
             found = models.audit(held, rope, context=2048)
-            assert not found.passed, f"{one.model}: {mistake.name}"
-            alike = [each for each in made if np.allclose(each.frequencies, wrong, rtol=1e-5, atol=0.0)]
-            assert any(each.name in found.findings[0].text for each in alike), f"{one.model}: {mistake.name}: {found}"
+            assert not found.passed, f"{one.model}: {mistake}"
+            alike = [name for name, each in made if np.allclose(each, wrong, rtol=1e-5, atol=0.0)]
+            assert any(name in found.findings[0].text for name in alike), f"{one.model}: {mistake}: {found}"
             tried += 1
     assert tried > 900

@@ -750,8 +750,8 @@ BAD = [
     ),
     (
         {"model_type": "step3p5", "rope_theta": [5e6, 1e4], "head_dim": 128, "swa_rope_theta": 1e4},
-        ValueError,
-        "rope_theta is [5000000.0, 10000.0], one for each layer, which is not read; expected a number",
+        TypeError,
+        "rope_theta is [5000000.0, 10000.0]; expected a positive number",
     ),
     (
         {"model_type": "mpt", "d_model": 64, "n_heads": 4, "attn_config": {"rope": True, "rope_theta": 10000}},
