@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope import kernels
-from rfrope._core import files, progress
+from rfrope._core import files, parallel
 from rfrope._core.arguments import probability
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, check_files, format_table, naming, whole
@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace) -> int:
             alpha=alpha,
             pairing=options.pairing,
         )
-        for kernel in progress.shown(chosen, len(chosen), None)
+        for kernel in parallel.show_progress(chosen, len(chosen), None)
     ]
     passed = all(result.passed for result in results)
 
