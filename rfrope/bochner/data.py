@@ -12,10 +12,9 @@ import numpy as np
 from rfrope._core import angles, array
 from rfrope._core.arguments import LARGEST, axis_of, choice, finite, flag, show
 from rfrope._core.array import Array
-from rfrope.bochner.measures import MEASURES
-from rfrope.bochner.piecewise import Pieces, Unresolved, build, series_of
-from rfrope.bochner.tabulated import Tabulated, compare, tabulate
-from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError, Witness
+from rfrope.bochner.piecewise import TO_SERIES, Pieces, Unresolved, build
+from rfrope.bochner.tabulated import MEASURES, Certificate, Tabulated, compare, tabulate
+from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import positive
 
@@ -226,8 +225,8 @@ def _make_kernel(
     x = spacing * np.arange(r.size)
 
     def make(pieces: Pieces) -> Tabulated:
-        found = dataclasses.replace(certificate, mass=float(np.sum(pieces.masses)), tail_start=math.pi / spacing)
-        kernel = tabulate(pieces.stretched(1.0 / spacing), MEASURES[1], 0.0, origin, found)
+        found = dataclasses.replace(certificate, mass=pieces.mass, tail_start=math.pi / spacing)
+        kernel = tabulate(Pieces(pieces.edges * (1.0 / spacing), pieces.series), MEASURES[1], 0.0, origin, found)
         return compare(kernel, r, x)[0]
 
     with contextlib.suppress(Unresolved):
@@ -265,13 +264,13 @@ def _spectrum(coefficients: np.ndarray, error: float, *, lines: bool = False) ->
 def _correct(pieces: Pieces, r: np.ndarray, error: float) -> Pieces:
     """The density times ``1 + sum_m c_m cos(m theta)`` that has exactly the values r, where rounding spoiled them."""
     m = np.arange(r.size)
-    found = pieces.cosine_transform(np.arange(2.0 * r.size - 1.0))
+    found = pieces.fourier(np.arange(2.0 * r.size - 1.0))
     gram = 0.5 * (found[np.abs(m[:, None] - m)] + found[m[:, None] + m])
     series = np.linalg.lstsq(gram, r - found[: r.size], rcond=1e-13)[0]
     factor = 1.0 + np.cos(np.multiply.outer(pieces.nodes, m)) @ series
     if not np.min(factor) > 0.5:
         raise _refuse_lines(r.size - 1, error)
-    return Pieces(pieces.edges, series_of(pieces.values * factor))
+    return Pieces(pieces.edges, (pieces.values * factor) @ TO_SERIES)
 
 
 def _refuse_lines(count: int, error: float) -> UndecidedError:
