@@ -11,18 +11,7 @@ from numpy.polynomial import legendre
 
 from rfrope._core.arguments import LARGEST, finite, flag, listed, positive, show
 from rfrope.bochner import inversion
-from rfrope.bochner.piecewise import (
-    LOOSER,
-    NODES,
-    TO_SERIES,
-    WEIGHTS,
-    Function,
-    Judgement,
-    Level,
-    Pieces,
-    last_coefficients,
-    refine,
-)
+from rfrope.bochner.piecewise import LAST, LOOSER, NODES, TO_SERIES, WEIGHTS, Function, Judgement, Level, Pieces, refine
 from rfrope.bochner.reading import check_even, check_values
 from rfrope.bochner.tabulated import MEASURES, Certificate, Measure, read_measure, resolve_to_a_floor, tabulate
 from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError
@@ -103,25 +92,25 @@ def from_density(
     values = check_values("density", density, measure, bounded=False)
     ends = (0.0, math.inf) if support is None else _ends(support)
 
-    def law(w: np.ndarray) -> np.ndarray:  # at the ends themselves it may have poles
+    def weighted(w: np.ndarray) -> np.ndarray:  # at the ends themselves it may have poles
         inside = np.clip(w, ends[0] * (1.0 + 2.0**-52), ends[1] * (1.0 - 2.0**-52))
         return measure.ground(inside) * values(inside)
 
-    seen, edges, endless = _survey(law, measure, ends, frequency)
+    seen, edges, endless = _survey(weighted, measure, ends, frequency)
     seen.factor = seen.factor if normalise else 1.0
     looked = check_even("density", values, measure, float(edges[1]), ends)
     if looked.size:
         seen(looked)
     for _ in range(2):
         expected = 0.0 if normalise else 1.0
-        pieces, tail, error = _resolve(seen, measure, edges, expected, endless=endless, beyond=support is None)
-        mass = measure.radial(pieces).mass
+        law, error = _resolve(seen, measure, edges, expected, endless=endless, beyond=support is None)
+        mass = measure.radial(law.pieces).mass
         if not normalise or abs(math.log2(max(mass, 2.0**-900))) < 2.0:
             break
         seen.factor *= 2.0 ** -round(math.log2(mass))
-    _check_nonnegative(pieces, seen, measure)
+    _check_nonnegative(law.pieces, seen, measure)
     error = error / mass if mass > 0.0 else 0.0  # what was met may be less than the table resolves
-    error, mass = error + _ROUNDING * (pieces.halves.size + 4), mass / seen.factor
+    error, mass = error + _ROUNDING * (law.pieces.halves.size + 4), mass / seen.factor
     count = seen.since()[0].size
     if error > _MASS:
         raise UndecidedError(
@@ -134,10 +123,10 @@ def from_density(
             f"density integrates to {mass:.9g}; expected 1 (normalise=True divides by the integral){narrow}"
         )
     certificate = Certificate(
-        error, 0.0, math.inf, 0, mass, 0.0, 0.0, tail.start, tail.exponent, tail.mass / seen.factor,
+        error, 0.0, math.inf, 0, mass, 0.0, 0.0, law.start, law.exponent, law.tail_mass / seen.factor,
         unaccounted=math.inf if normalise else abs(mass - 1.0), tolerance=_NEGATIVE, n_frequencies=count,
     )  # fmt: skip
-    return tabulate(pieces, measure, 0.0, "from_density", certificate)
+    return tabulate(law.pieces, measure, 0.0, "from_density", certificate)
 
 
 # -- where the mass lies -----------------------------------------------------------------------------------------------
@@ -183,27 +172,27 @@ def _survey(
 
 def _resolve(
     law: Seen, measure: Measure, edges: np.ndarray, expected: float, *, endless: bool, beyond: bool
-) -> tuple[Pieces, inversion.Tail, float]:
+) -> tuple[inversion.Spectrum, float]:
     """The table of a law, its tail, and the integral of its error as seen at many more points."""
     first, budget = float(edges[1]), MEASURES[1].panels + edges.size
     search = inversion.Search(measure, first, expected, measure.panels)
 
-    def make(floor: float) -> tuple[Pieces, inversion.Tail, float]:
+    def make(floor: float) -> tuple[inversion.Spectrum, float]:
         def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
             return floor / (half * centre**measure.moment)
 
         places = edges
         for _ in range(_LOOKS):
             pieces = resolve(law, places, level, tolerance=1e-13, budget=budget, least=_CUSP * first)
-            tail = inversion.Tail(float(places[-1]), math.inf, 0.0, 1.0)
+            found = inversion.Spectrum(pieces, float(places[-1]), math.inf, 0.0, 1.0)
             if endless:
-                pieces, tail, _ = inversion.continue_tail(pieces, lambda w: np.full(w.shape, 1e-290), search)
-            missed, error = _overlooked(law, pieces, tail.start, measure, beyond=beyond)
-            if not missed.size or np.array_equal(pieces.edges, places):  # what differs is less than `level`
+                found = inversion.continue_tail(pieces, lambda w: np.full(w.shape, 1e-290), search)
+            missed, error = _overlooked(law, found.pieces, found.start, measure, beyond=beyond)
+            if not missed.size or np.array_equal(found.pieces.edges, places):  # what differs is less than `level`
                 break
-            above = max(0, math.ceil(math.log2(float(missed[-1]) / tail.start)))
-            places = np.append(pieces.edges[pieces.edges < tail.start], tail.start * 2.0 ** np.arange(above + 1.0))
-        return pieces, tail, error
+            above, known = max(0, math.ceil(math.log2(float(missed[-1]) / found.start))), found.pieces.edges
+            places = np.append(known[known < found.start], found.start * 2.0 ** np.arange(above + 1.0))
+        return found, error
 
     return resolve_to_a_floor(make, "density", budget)
 
@@ -307,7 +296,7 @@ def resolve(function: Seen, edges: np.ndarray, level: Level, *, tolerance: float
         calls, order = function.calls, np.argsort(x, kind="stable")
         x, seen = x[order], seen[order]
         panel = np.searchsorted(low, x) - 1
-        good = last_coefficients(series) <= wanted
+        good = np.max(np.abs(series[:, -LAST:]), axis=1) <= wanted
         (there,) = np.nonzero(good[panel])
         on = panel[there]
         found = legendre.legval((x[there] - centre[on]) / half[on], series.T[:, on], tensor=False)

@@ -99,8 +99,7 @@ def from_function(
         return _separable(phi, ndim, scale, tolerance)
     question = _read_question(phi, ndim, scale, tolerance, bounded=True)
     for thorough in (False, True):
-        spectrum = _transform(question, thorough)
-        negative = _measure_negative(question, spectrum)
+        spectrum, negative = _transform(question, thorough)
         doubt = _refuse_negative(question, spectrum, negative, last=thorough)
         if doubt is None:
             kernel, doubt = _make(question, spectrum, negative, "from_function", _EXPLAINED[thorough])
@@ -149,8 +148,7 @@ def nearest(
     """
     question = _read_question(phi, ndim, scale, tolerance, bounded=False)
     for thorough in (False, True):
-        spectrum = _transform(question, thorough)
-        negative = _measure_negative(question, spectrum)
+        spectrum, negative = _transform(question, thorough)
         located = negative.mass > negative.limit
         if located:
             spectrum = inversion.project(spectrum, question.measure, 1.0 - max(question.lags.atom, 0.0))
@@ -221,23 +219,21 @@ def _read_question(phi: Any, ndim: Any, scale: Any, tolerance: Any, *, bounded: 
 # -- what is negative --------------------------------------------------------------------------------------------------
 
 
-def _measure_negative(question: _Question, spectrum: Spectrum) -> Negative:
-    limit = max(question.tolerance, _FAINT * spectrum.noise)
-    return inversion.measure_negative(spectrum, question.measure, question.lags.atom, limit)
+Doubt = UndecidedError | None  # what speaks against a kernel
 
 
-def _transform(question: _Question, thorough: bool) -> Spectrum:
+def _transform(question: _Question, thorough: bool) -> tuple[Spectrum, Negative]:
     try:
-        return inversion.transform(question.lags, question.measure, thorough=thorough)
+        spectrum = inversion.transform(question.lags, question.measure, thorough=thorough)
     except UndecidedError:
         if question.witness is not None and -question.witness.value > question.tolerance:
             raise _refusal(question.tolerance, question.witness) from None
         raise
+    limit = max(question.tolerance, _FAINT * spectrum.noise)
+    return spectrum, inversion.measure_negative(spectrum, question.measure, question.lags.atom, limit)
 
 
-def _refuse_negative(
-    question: _Question, spectrum: Spectrum, negative: Negative, *, last: bool
-) -> UndecidedError | None:
+def _refuse_negative(question: _Question, spectrum: Spectrum, negative: Negative, *, last: bool) -> Doubt:
     """Refuse what is negative by the spectrum and by a quadratic form, or in the end by a quadratic form alone.
 
     What is returned is a spectrum that is negative without such a form.
@@ -249,15 +245,15 @@ def _refuse_negative(
         return None
     if witness is None:
         extents = inversion.find_extents(spectrum, question.measure)
-        witness = witnesses.search_stretch(
-            question.phi, question.measure.ndim, negative.stretch, extents, question.level
-        )
+        ndim, stretch = question.measure.ndim, negative.stretch
+        witness = witnesses.search_stretch(question.phi, ndim, stretch, extents, question.level)
     if witness is not None:
         raise _refusal(negative.limit, witness, negative)
     noise = question.lags.noise
     exacter = "" if noise < _EXACT else f", and values more exact than {noise:.1g}, its errors, might decide it"
     return UndecidedError(
-        f"of phi, {negative.where}, and its negative mass is {negative.mass:.3g}, but no quadratic form shows it",
+        f"phi seems not to be positive definite: {negative.where}; its negative mass is {negative.mass:.3g}, but no "
+        "quadratic form shows it",
         f"a tolerance above that mass would accept phi{exacter}; bochner.nearest(phi) finds the closest kernel",
     )
 
@@ -282,44 +278,42 @@ def _refusal(limit: float, witness: Witness, negative: Negative | None = None) -
 
 def _make(
     question: _Question, spectrum: Spectrum, negative: Negative, origin: str, times: float
-) -> tuple[Tabulated, UndecidedError | None]:
+) -> tuple[Tabulated, Doubt]:
     """The kernel with its certificate, and what speaks against it."""
-    lags, tail = question.lags, spectrum.tail
-    mass, atom = lags.atom + tail.total, max(lags.atom, 0.0)
+    lags = question.lags
+    mass, atom = lags.atom + spectrum.total, max(lags.atom, 0.0)
     certificate = Certificate(
-        math.inf, 0.0, 0.0, 0, mass, max(negative.mass, 0.0), atom, tail.start, tail.exponent, tail.mass,
-        unaccounted=abs(mass - 1.0) + spectrum.noise, tolerance=negative.limit,
+        math.inf, 0.0, 0.0, 0, mass, max(negative.mass, 0.0), atom, spectrum.start, spectrum.exponent,
+        spectrum.tail_mass, unaccounted=abs(mass - 1.0) + spectrum.noise, tolerance=negative.limit,
     )  # fmt: skip
     kernel = tabulate(spectrum.pieces, question.measure, atom, origin, certificate)
     x = _lags_to_compare(lags)
     values = question.phi(x)
     kernel, error = compare(kernel, values, x, whole=_WHOLE)
-    replaced = max(tail.mass if tail.oscillates else 0.0, min(spectrum.noise, _NOISY * lags.noise))
+    replaced = max(spectrum.tail_mass if spectrum.oscillates else 0.0, min(spectrum.noise, _NOISY * lags.noise))
     allowed = max(times * question.tolerance, _REPLACED * replaced)
-    roughly = max(allowed, _TAIL * tail.mass)  # the shape of the tail shows at lags of its frequencies alone
+    roughly = max(allowed, _TAIL * spectrum.tail_mass)  # the shape of the tail shows at lags of its frequencies alone
     tapered = _REPLACED * np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / lags.taper) ** 2)
-    explained = np.maximum(np.where(x * tail.start < _TAIL_LAGS, roughly, allowed), np.max(tapered))
+    explained = np.maximum(np.where(x * spectrum.start < _TAIL_LAGS, roughly, allowed), np.max(tapered))
     return kernel, _doubt(mass, roughly, error, explained, x)
 
 
-def _doubt(
-    mass: float, allowed: float, error: np.ndarray, explained: np.ndarray, x: np.ndarray
-) -> UndecidedError | None:
+def _doubt(mass: float, allowed: float, error: np.ndarray, explained: np.ndarray, x: np.ndarray) -> Doubt:
     if abs(mass - 1.0) > allowed:
         return UndecidedError(
             f"the spectrum of phi has mass {mass:.9g}; expected phi(0) = 1: phi jumps at 0, has detail too fine to be "
             "seen, or its spectrum decays too slowly to be integrated",
-            "scale=... about the lag of its finest detail may decide it; "
-            f"tolerance={1.01 * abs(mass - 1.0):.2g} would accept it",
+            f"scale=... about the lag of its finest detail may decide it; tolerance={1.01 * abs(mass - 1.0):.2g} would "
+            "accept it",
         )
     at = int(np.argmax(error - explained))
-    if error[at] > explained[at]:
-        return UndecidedError(
-            f"the law that was found differs from phi by {error[at]:.3g} at lag {x[at]:.6g}, where its table should be "
-            f"exact to {explained[at]:.1g}",
-            "phi has detail there that was not resolved: scale=... about its lag may decide it",
-        )
-    return None
+    if error[at] <= explained[at]:
+        return None
+    return UndecidedError(
+        f"the law that was found differs from phi by {error[at]:.3g} at lag {x[at]:.6g}, where its table should be "
+        f"exact to {explained[at]:.1g}",
+        "phi has detail there that was not resolved: scale=... about its lag may decide it",
+    )
 
 
 def _lags_to_compare(lags: Lags) -> np.ndarray:

@@ -40,44 +40,37 @@ _STEEPEST = 400.0  # exponent of a tail
 
 
 @dataclass(frozen=True)
-class Tail:
-    """A power law beyond what was computed.
-
-    Attributes
-    ----------
-    start : float
-        Frequency from which it holds.
-    exponent, mass : float
-        Those of the density of the radius; (inf, 0) where there is none.
-    total : float
-        The mass below and the mass as fitted, before the total is made to be right.
-    oscillates : bool
-        Whether what it stands for is not smooth, so that it is right on the average alone.
-    """
-
-    start: float
-    exponent: float
-    mass: float
-    total: float
-    oscillates: bool = False
-
-
-@dataclass(frozen=True)
 class Spectrum:
-    """A radial law, not yet normalised and possibly negative.
+    """A radial law, not yet normalised and possibly negative, that a power law continues beyond what was computed.
 
     Attributes
     ----------
     pieces : Pieces
         q, see the module.
-    tail : Tail
+    start : float
+        Frequency from which the tail holds.
+    exponent, tail_mass : float
+        Those of the density of the radius; (inf, 0) where there is no tail.
+    total : float
+        The mass below and that of the tail as fitted, before the total is made to be right.
+    oscillates : bool
+        Whether what the tail stands for is not smooth, so that it is right on the average alone.
     noise : float
         Mass that errors of the computation may amount to.
     """
 
     pieces: Pieces
-    tail: Tail
-    noise: float
+    start: float
+    exponent: float
+    tail_mass: float
+    total: float
+    oscillates: bool = False
+    noise: float = 0.0
+
+    @property
+    def known(self) -> Pieces:
+        """What was computed, without the tail."""
+        return self.pieces.until(self.start)
 
 
 def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectrum:
@@ -108,16 +101,17 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
     if thorough:
         budget = int(max(search.budget, min(_THOROUGH, 8 * _most_starts(lags))))
         search = dataclasses.replace(search, budget=budget, thorough=lags)
-    found, tail, error = continue_tail(resolve_octaves(law, noise, search), noise, search)
+    spectrum = continue_tail(resolve_octaves(law, noise, search), noise, search)
     if measure.ndim == 2:
-        inner = found
+        inner = spectrum.pieces
 
         def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
             return np.maximum(noise(centre), _FLOOR / (half * centre))
 
         found = _build(lambda w: abel(inner, w), inner.edges, level, 8 * search.budget)
-        error *= 4.0  # a margin: Abel's transform adds up what is missing along a line; no law was seen to need it
-    return Spectrum(found, tail, error)
+        # a margin: Abel's transform adds up what is missing along a line; no law was seen to need it
+        spectrum = dataclasses.replace(spectrum, pieces=found, noise=4.0 * spectrum.noise)
+    return spectrum
 
 
 @dataclass(frozen=True)
@@ -195,34 +189,25 @@ def _build(function: Function, edges: np.ndarray, level: Level, budget: int, *, 
         ) from None
 
 
-def continue_tail(whole: Pieces, noise: Function, search: Search) -> tuple[Pieces, Tail, float]:
-    """Cut a spectrum where it drowns in noise, and continue it by a power law.
-
-    Returns
-    -------
-    pieces, tail
-    error : float
-        Mass that the noise may amount to.
-    """
+def continue_tail(whole: Pieces, noise: Function, search: Search) -> Spectrum:
+    """Cut a spectrum where it drowns in noise, and continue it by a power law."""
     measure = search.measure
     for trusted in dict.fromkeys(search.trusted):
-        found = _cut(whole, noise, trusted)
-        error = float(np.sum(noise(found.centres) * 2.0 * found.halves * found.centres**measure.moment))
-        tail = _fit_tail(measure.radial(found), search.expected, error)
-        if tail.exponent >= _STEEP:
+        found = _fit_tail(_cut(whole, noise, trusted), noise, search)
+        if found.exponent >= _STEEP:
             break
-    if tail.mass > 0.0:
-        amplitude = tail.mass * (tail.exponent - 1.0) / tail.start
-        octaves = min(max(1, math.ceil(60.0 / (tail.exponent - 1.0))), int(math.log2(_END / tail.start)))
-        law = build(
-            lambda w: amplitude * (w / tail.start) ** -tail.exponent / w**measure.moment,
-            tail.start * 2.0 ** np.arange(octaves + 1.0),
-            lambda centre, _: np.full_like(centre, 1e-290),
-            tolerance=1e-12,
-            budget=10**5,
-        )
-        found = found.followed_by(law)
-    return found, tail, error
+    if not found.tail_mass > 0.0:
+        return found
+    amplitude = found.tail_mass * (found.exponent - 1.0) / found.start
+    octaves = min(max(1, math.ceil(60.0 / (found.exponent - 1.0))), int(math.log2(_END / found.start)))
+    tail = build(
+        lambda w: amplitude * (w / found.start) ** -found.exponent / w**measure.moment,
+        found.start * 2.0 ** np.arange(octaves + 1.0),
+        lambda centre, _: np.full_like(centre, 1e-290),
+        tolerance=1e-12,
+        budget=10**5,
+    )
+    return dataclasses.replace(found, pieces=found.pieces.followed_by(tail))
 
 
 def resolve_octaves(law: Function, noise: Function, search: Search) -> Pieces:
@@ -279,15 +264,17 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
     return found.until(float(found.edges[panel + 1] if at_end else nodes[last]))
 
 
-def _fit_tail(law: Pieces, expected: float, error: float) -> Tail:
-    """The power law that continues a law of which a mass is expected.
+def _fit_tail(known: Pieces, noise: Function, search: Search) -> Spectrum:
+    """What is known, with the power law that continues it.
 
     A smooth law is continued with its value and slope at the end, one that oscillates by the masses of its last two
     octaves. Where the mass that is missing contradicts the fit, as it does for steep laws, it takes its place.
     """
-    end, missing = float(law.edges[-1]), expected - law.mass
+    law, end = search.measure.radial(known), float(known.edges[-1])
+    missing = search.expected - law.mass
+    error = float(np.sum(noise(known.centres) * 2.0 * known.halves * known.centres**search.measure.moment))
     smooth = bool(np.all(np.diff(law(end * 2.0 ** (np.arange(-8.0, 1.0) / 32.0))) < 0.0))
-    nothing = Tail(end, math.inf, 0.0, expected - missing, not smooth)
+    nothing = Spectrum(known, end, math.inf, 0.0, search.expected - missing, not smooth, error)
     step = 2.0**0.125 if smooth else 2.0
     above_inner, outer = law.integral_above()(np.array([end / step**2, end / step])).tolist()
     inner = above_inner - outer
@@ -305,7 +292,7 @@ def _fit_tail(law: Pieces, expected: float, error: float) -> Tail:
     if abs(missing - fitted) > 2.0 * error and 0.0 < missing < 5.0 * fitted:
         mass = missing
         exponent = min(1.0 + height / missing, _STEEPEST) if smooth else exponent
-    return Tail(end, exponent, mass, expected - missing + fitted, not smooth)
+    return Spectrum(known, end, exponent, mass, search.expected - missing + fitted, not smooth, error)
 
 
 @dataclass(frozen=True)
@@ -338,7 +325,7 @@ def measure_negative(spectrum: Spectrum, measure: Measure, atom: float, limit: f
     It is taken at the nodes of the panels, and on a grid about where the density is lowest, which sees what lies
     between nodes.
     """
-    known = spectrum.pieces.until(spectrum.tail.start)
+    known = spectrum.known
     nodes = known.nodes
     masses = known.halves[:, None] * WEIGHTS * np.maximum(-known.values * nodes**measure.moment, 0.0)
     near = known.centres[:, None] + known.halves[:, None] * _CLOSE
@@ -367,16 +354,10 @@ def measure_negative(spectrum: Spectrum, measure: Measure, atom: float, limit: f
 
 
 def _heaviest_run(nodes: np.ndarray, masses: np.ndarray) -> tuple[float, float]:
-    """The stretch of neighbouring nodes with mass that has most of it."""
-    below = np.append(0.0, np.cumsum(masses))
-    edges = np.diff(np.concatenate([[0], (masses > 0.0).astype(int), [0]]))
-    starts, ends = np.nonzero(edges == 1)[0], np.nonzero(edges == -1)[0]
-    if not starts.size:
-        return 0.0, float(nodes[0])
-    best = int(np.argmax(below[ends] - below[starts]))
-    first, last = int(starts[best]), int(ends[best])
-    low = float(nodes[first - 1]) if first else 0.0
-    return low, float(nodes[min(last, nodes.size - 1)])
+    """The stretch of neighbouring nodes with mass that has most of it: the nodes without mass at its ends."""
+    empty = np.nonzero(np.append(masses <= 0.0, True))[0]
+    best = int(np.argmax(np.diff(np.append(0.0, np.cumsum(masses))[empty], prepend=0.0)))
+    return float(nodes[empty[best - 1]]) if best else 0.0, float(nodes[min(int(empty[best]), nodes.size - 1)])
 
 
 def find_extents(spectrum: Spectrum, measure: Measure) -> tuple[float, ...]:
@@ -395,7 +376,7 @@ def project(spectrum: Spectrum, measure: Measure, mass: float) -> Spectrum:
     """
     from scipy.optimize import brentq
 
-    known = spectrum.pieces.until(spectrum.tail.start)
+    known = spectrum.known
     ground = measure.ground(known.nodes)
     weights = known.halves[:, None] * WEIGHTS * known.nodes**measure.moment
 
@@ -425,4 +406,4 @@ def project(spectrum: Spectrum, measure: Measure, mass: float) -> Spectrum:
             level = brentq(exact_excess, low, high, xtol=1e-9 * level)
     pieces = clipped(level)
     end = float(pieces.edges[np.max(np.nonzero(pieces.series.any(axis=1))[0]) + 1])
-    return Spectrum(pieces.until(end), Tail(end, math.inf, 0.0, spectrum.tail.total), spectrum.noise)
+    return Spectrum(pieces.until(end), end, math.inf, 0.0, spectrum.total, noise=spectrum.noise)

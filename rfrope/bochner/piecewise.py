@@ -24,7 +24,7 @@ TO_SERIES = legendre.legvander(NODES, ORDER - 1) * WEIGHTS[:, None] * (np.arange
 _ENDS = np.array([-1.0, 1.0]) * (1.0 - 2.0**-12)
 _AT_ENDS = legendre.legvander(_ENDS, ORDER - 1).T
 LOOSER = 100.0  # by how much a series may be worse between its nodes
-_LAST = 4  # coefficients that must have died away: two even ones and two odd ones
+LAST = 4  # coefficients that must have died away: two even ones and two odd ones
 _CELLS = 2**19  # entries of the largest temporary matrix
 _SMALL = 2.0**-6  # arguments below which spherical Bessel functions come from their power series
 _MILLER = 36  # steps above the highest order from which the downward recurrence starts
@@ -234,7 +234,7 @@ def build(
         values = function((centre[:, None] + half[:, None] * NODES).ravel()).reshape(-1, ORDER)
         series = values @ TO_SERIES
         wanted = np.maximum(tolerance * np.max(np.abs(values), axis=1), level(centre, half))
-        good = last_coefficients(series) <= wanted
+        good = np.max(np.abs(series[:, -LAST:]), axis=1) <= wanted
         if at_ends:
             there = function((centre[:, None] + half[:, None] * _ENDS).ravel()).reshape(-1, _ENDS.size)
             good &= np.max(np.abs(there - series @ _AT_ENDS), axis=1) <= LOOSER * wanted
@@ -273,11 +273,6 @@ def refine(edges: np.ndarray, judge: Callable[[np.ndarray, np.ndarray], Judgemen
     starts, ends, series = (np.concatenate(parts) for parts in zip(*done, strict=True))
     order = np.argsort(starts)
     return Pieces(np.append(starts[order], ends[order][-1]), series[order])
-
-
-def last_coefficients(series: np.ndarray) -> np.ndarray:
-    """Return the magnitude of the last coefficients of each panel, which have died away where it is resolved."""
-    return np.asarray(np.max(np.abs(series[:, -_LAST:]), axis=1))
 
 
 def abel(pieces: Pieces, w: np.ndarray) -> np.ndarray:

@@ -260,10 +260,9 @@ def _test_waves(
     """The complex weights' form is the sum of those of its real and its imaginary part."""
     steps = np.arange(window.size) - window.size // 2
     for wave in (np.cos(theta * steps), np.sin(theta * steps)):
-        weights = window * wave
-        total = float(np.sum(np.abs(weights)))
+        total = float(np.sum(np.abs(window * wave)))
         if total > 1e-6:
-            weights = weights / total
+            weights = window * wave / total
             products = _autocorrelation(weights) * values[: weights.size]
             value = float(products[0] + 2.0 * np.sum(products[1:]))
             if value < -level:
@@ -273,8 +272,11 @@ def _test_waves(
 # -- about a stretch of frequencies ------------------------------------------------------------------------------------
 
 
+Stretch = tuple[float, float]  # lengths of omega
+
+
 def search_stretch(
-    phi: Function, ndim: int, stretch: tuple[float, float], extents: tuple[float, ...], level: float
+    phi: Function, ndim: int, stretch: Stretch, extents: tuple[float, ...], level: float
 ) -> Witness | None:
     """Look for a witness where the spectrum is known to be negative.
 
@@ -313,13 +315,7 @@ def _test_lattices(phi: Function, ndim: int, high: float, extents: tuple[float, 
 
 
 def _test_stretch(
-    phi: Function,
-    ndim: int,
-    stretch: tuple[float, float],
-    extents: tuple[float, ...],
-    narrow: float,
-    across: float,
-    level: float,
+    phi: Function, ndim: int, stretch: Stretch, extents: tuple[float, ...], narrow: float, across: float, level: float
 ) -> Iterator[Witness]:
     """Witnesses of gaussian windows along the first axis, and narrower ones across."""
     low, high = stretch
