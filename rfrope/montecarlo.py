@@ -164,11 +164,10 @@ def estimate_kernel(
     lags, _, _ = angles.lags(lags, kernel.ndim, law=kernel)
     array.check_memory(128.0, lags.shape[:-1], lags, "lags")
     n_samples = whole("n_samples", n_samples, 2)
-    n_sets = _n_sets(design, n_samples, n_blocks)
+    n_sets = _n_sets(design, n_samples, n_blocks, kernel)
     check_seed(rng, checkpoint)
     key, n_lags, threaded = random.key_from_rng(rng), math.prod(lags.shape[:-1]), memory.is_cpu_memory(lags)
     if n_sets:
-        _check_sets(n_samples // n_sets, kernel, design)
         sets = _SetChunk(kernel, key, lags, quantity, design, n_samples // n_sets)
         length = schedules.sets_in_chunk(n_samples // n_sets * (n_lags + kernel.n_columns + kernel.ndim))
         summed = _summed(sets, n_sets, length, executor, progress, threaded, checkpoint)
@@ -330,18 +329,13 @@ class _SetChunk:
         xp = array.namespace(lags=self.lags)
         with array.device_of(self.lags):
             omega = _omega_of_sets(self.kernel, self.design, self.key, self.n_blocks, start, length, self.lags)
-            n_lags = math.prod(self.lags.shape[:-1])
-            if n_lags * length * self.n_blocks <= sums.BUDGET:
-                return PowerSums.from_values(self._means(self.lags, omega, length), xp)
-            lags = xp.reshape(self.lags, (n_lags, self.kernel.ndim))
-            parts = [self._means(lags[span], omega, length) for span in sums.parts(n_lags, length * self.n_blocks)]
-            return PowerSums.from_values(xp.reshape(xp.concat(parts), (*self.lags.shape[:-1], length)), xp)
 
-    def _means(self, lags: Array, omega: Array, length: int) -> Array:
-        """Means of the sets ``(*S, length)`` at some lags."""
-        xp = array.namespace(lags=lags)
-        u = _phases(lags, omega, xp)
-        return sums.mean_of_phases(xp.reshape(u, (*u.shape[:-1], length, self.n_blocks)), self.quantity, xp)
+            def means(lags: Array, *_: Array) -> Array:
+                u = _phases(lags, omega, xp)
+                return sums.mean_of_phases(xp.reshape(u, (*u.shape[:-1], length, self.n_blocks)), self.quantity, xp)
+
+            one = omega[0, 0]  # a number in place of coefficients
+            return PowerSums.from_values(sums.map_lags(means, self.lags, one, one, length * self.n_blocks, xp), xp)
 
 
 @dataclass(frozen=True)
@@ -478,7 +472,7 @@ class _Unsettled(Pending):
 # -- what is allowed in ------------------------------------------------------------------------------------------------
 
 
-def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
+def _n_sets(design: str, n_samples: int, n_blocks: int | None, kernel: Kernel) -> int:
     """Number of sets of a design that make so many draws; 0 for independent draws."""
     if design == "iid":
         if n_blocks is not None:
@@ -491,9 +485,6 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
         raise ValueError(
             f"n_samples is {n_samples}; expected a multiple of n_blocks={n_blocks}, at least {2 * n_blocks}"
         )
-    return n_samples // n_blocks
-
-
-def _check_sets(n_blocks: int, kernel: Kernel, design: str) -> None:
     held = 32.0 * (2 * kernel.n_columns + kernel.ndim) * n_blocks  # two sets make a chunk at least
     capacity.check(held, f"n_blocks={n_blocks} of design {design!r}", "n_blocks")
+    return n_samples // n_blocks

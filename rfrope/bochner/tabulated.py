@@ -22,7 +22,7 @@ from rfrope.bochner.piecewise import Pieces, Unresolved, abel, build
 from rfrope.bochner.witnesses import UndecidedError
 from rfrope.kernels import Kernel
 from rfrope.kernels.algebra import Axes
-from rfrope.kernels.parameters import count_radial_columns, radius
+from rfrope.kernels.parameters import radius
 
 _FURTHEST = 1e150  # lags beyond it are as good as infinite
 _BATCH = 2**15  # numbers inverted at a time
@@ -241,7 +241,7 @@ class Tabulated(Kernel):
     @property
     def n_columns(self) -> int:
         """One in one axis, else one for the length and one for each axis of the direction."""
-        return count_radial_columns(self.ndim)
+        return 1 if self.ndim == 1 else 1 + self.ndim
 
     def __repr__(self) -> str:
         axes = "" if self.ndim == 1 else f"ndim={self.ndim}, "

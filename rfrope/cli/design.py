@@ -29,8 +29,7 @@ from rfrope.cli.shared import (
     print_text,
     whole,
 )
-from rfrope.fidelity import Fidelity, fidelity
-from rfrope.moments import mean_kernel_band
+from rfrope.moments import Fidelity, fidelity, mean_kernel_band
 
 
 def add(commands: Any) -> None:

@@ -10,7 +10,7 @@ from rfrope._core.array import Array
 
 
 @array.select_device
-def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "interleaved", dtype: Any = None) -> Array:
+def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "half", dtype: Any = None) -> Array:
     """Sinusoidal embedding: sine and cosine of each block's phase.
 
     Parameters
@@ -20,9 +20,9 @@ def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "interlea
         Integers count exactly up to 2**53.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``.
-    pairing : {"interleaved", "half"}
-        Where the two features of a block go: ``sin_0, cos_0, sin_1, cos_1, ...``, as in the paper, or all sines and
-        then all cosines, as in tensor2tensor, fairseq and diffusion models.
+    pairing : {"half", "interleaved"}
+        Where the two features of a block go: all sines and then all cosines, as in tensor2tensor, fairseq and diffusion
+        models, or ``sin_0, cos_0, sin_1, cos_1, ...``, as in the paper.
     dtype : dtype of the caller's library, optional
         Dtype of the result: float64 where the library has it, unless given. The values are rounded once, at the end.
 
@@ -46,8 +46,8 @@ def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "interlea
     Examples
     --------
     >>> sinusoidal([0, 1], [1.0, 0.1]).round(4)
-    array([[0.    , 1.    , 0.    , 1.    ],
-           [0.8415, 0.5403, 0.0998, 0.995 ]])
+    array([[0.    , 0.    , 1.    , 1.    ],
+           [0.8415, 0.0998, 0.5403, 0.995 ]])
     """
     blocks.check_pairing(pairing)
     cos, sin, xp = _table(positions, frequencies, dtype, "positions")
@@ -55,7 +55,7 @@ def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "interlea
 
 
 @array.select_device
-def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "interleaved", dtype: Any = None) -> Array:
+def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "half", dtype: Any = None) -> Array:
     """Matrix that moves a sinusoidal embedding: ``E(t + offset) = B(offset) E(t)`` for every t.
 
     Parameters
@@ -64,7 +64,7 @@ def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "interleav
         Distances, of the shapes that `positions` has in `sinusoidal`; negative and fractional ones too.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``.
-    pairing : {"interleaved", "half"}
+    pairing : {"half", "interleaved"}
         That of the embedding.
     dtype : dtype of the caller's library, optional
         As in `sinusoidal`.

@@ -314,6 +314,5 @@ def test_a_new_engine_is_one_record(monkeypatch):
     """Names, lookup, refusals and files follow from it."""
     form = replace(FORMATS["MLX"], make=lambda request: {"periods": 1.0 / request.rope.frequencies}, pairings=("half",))
     monkeypatch.setattr(engines, "records", lambda: (engines.Engine("New Engine", format=form),))
-    monkeypatch.setattr(engines, "_index_spellings", lambda: {"newengine": engines.records()[0]})
     assert exports.names() == ["New Engine"]
     np.testing.assert_array_equal(exports.export([1.0, 0.5], "new-engine")["periods"], [1.0, 2.0])
