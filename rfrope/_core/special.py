@@ -15,7 +15,7 @@ from types import ModuleType
 
 import numpy as np
 
-from rfrope._core import array, mapping
+from rfrope._core import array
 from rfrope._core.array import Array
 
 UNIFORM_ORDER = 20.0  # orders from which the uniform expansion of K_nu is used
@@ -86,12 +86,12 @@ def matern(nu: float, t: Array, xp: ModuleType) -> Array:
         return _matern_uniform(nu, t, xp)
     if (2.0 * nu) % 2.0 == 1.0:
         return _matern_half_integer(nu, t, xp)
-    return mapping.map_blocks(partial(_matern_recurrence, nu), t, xp)
+    return array.map_blocks(partial(_matern_recurrence, nu), t, xp)
 
 
 def bessel_k0(t: Array, xp: ModuleType) -> Array:
     """K_0(t) for t >= 0, infinite at 0; relative error below 1e-14 for t up to 700, where it underflows soon."""
-    return mapping.map_blocks(_bessel_k0, t, xp)
+    return array.map_blocks(_bessel_k0, t, xp)
 
 
 def _bessel_k0(t: Array, xp: ModuleType) -> Array:
@@ -133,7 +133,7 @@ def sphere_mean_cos(order: float, t: Array, xp: ModuleType) -> Array:
     ``sin t / t``, or from J_0 and J_1. The absolute error is below 1e-14, beside what the rounding of t means, for
     orders up to 8.
     """
-    return mapping.map_blocks(partial(_sphere_mean_cos, order), t, xp)
+    return array.map_blocks(partial(_sphere_mean_cos, order), t, xp)
 
 
 def sphere_series(order: float) -> list[float]:
@@ -341,7 +341,7 @@ def _debye_polynomials() -> list[list[float]]:
 
 def cosine_integral_of(xp: ModuleType) -> Callable[[Array], Array]:
     """Return Ci(z) for z >= 2, infinity included: that of SciPy or CuPy, or one in operations of the library."""
-    special = mapping.special_functions(xp)
+    special = array.special_functions(xp)
     if special is None:
         return lambda z: _cosine_integral(z, xp)
     return lambda z: special.sici(z)[1]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import legendre
 
-from rfrope._core import array, memory
+from rfrope._core import array
 
 ORDER = 24  # nodes, and coefficients, of a panel that is built here
 NODES, WEIGHTS = legendre.leggauss(ORDER)
@@ -50,8 +50,9 @@ class Sealed:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if field.type == "np.ndarray":
-                array = memory.sealed(np.asarray(getattr(self, field.name), dtype=np.float64))
-                object.__setattr__(self, field.name, array)
+                host = np.asarray(getattr(self, field.name), dtype=np.float64)
+                # a copy that nobody can write to: bytes, which no flag opens
+                object.__setattr__(self, field.name, np.ndarray(host.shape, host.dtype, host.tobytes()))
 
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, field.name) for field in dataclasses.fields(self))  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.polynomial import legendre
 
-from rfrope._core import mapping, quantiles
+from rfrope._core import array, quantiles
 from rfrope._core.arguments import MOST, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result
@@ -253,12 +253,12 @@ class Tabulated(Kernel):
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # without what is cached
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        return mapping.map_on_host(self._mean_cosine, radius(lags, xp), xp, "lags")
+        return array.map_on_host(self._mean_cosine, radius(lags, xp), xp, "lags")
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         if self.atom > 0.0:
             raise ValueError(f"{self!r} has no density: it has an atom of {self.atom:.4g} at frequency 0")
-        return mapping.map_on_host(self._density_at, radius(omega, xp), xp, "omega")
+        return array.map_on_host(self._density_at, radius(omega, xp), xp, "omega")
 
     def _mean_cosine(self, r: np.ndarray) -> np.ndarray:
         value = self.atom + (1.0 - self.atom) * self.component.fourier(np.minimum(r, _FURTHEST))

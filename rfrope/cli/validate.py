@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope import kernels
-from rfrope._core import files, progress
+from rfrope._core import files, parallel
 from rfrope.cli import page
 from rfrope.cli.shared import add_page, check_page, print_table, print_text, styled, whole
 from rfrope.validation import Row, Validation, validate
@@ -80,7 +80,7 @@ def _validate(options: argparse.Namespace) -> int:
             alpha=options.alpha / len(chosen),
             pairing=options.pairing,
         )
-        for kernel in progress.shown(chosen, len(chosen), None)
+        for kernel in parallel.show_progress(chosen, len(chosen), None)
     ]
     passed = all(result.passed for result in results)
     title = f"Validation: {'passed' if passed else 'FAILED'}"

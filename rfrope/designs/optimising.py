@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array, parallel, random, sums
-from rfrope._core import progress as bars
 from rfrope._core.arguments import MOST, choice, is_several, show, whole
 from rfrope.designs.descent import NEGLIGIBLE, Lags, descend, search
 from rfrope.designs.errors import error, lags_within, lower_bound
@@ -108,7 +107,7 @@ def optimise(
     reach = read_fit(made, "optimised", n_blocks, max_lag, norm)
     assert reach is not None
     starts = usual_starts(made, n_blocks) if starts is None else whole("starts", starts, 1, _MOST_STARTS)
-    bars.check(progress)
+    parallel.check_progress(progress)
     array.check_float_dtype(dtype, array.named_namespace(xp))
     omega = fit(made, n_blocks, reach, norm, starts=starts, progress=progress)
     errors = [error(made, each, reach) for each in (omega, quantile(made, n_blocks))]
@@ -198,7 +197,7 @@ def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Any) -> lis
         if first[1] >= NEGLIGIBLE**2:
             yield from parallel.ordered_map(from_start, range(starts), parallel.allowed())
 
-    return list(bars.shown(all_fits(), starts + 1, progress))
+    return list(parallel.show_progress(all_fits(), starts + 1, progress))
 
 
 def _start(kernel: Kernel, n: int, number: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rfrope._core import angles, array, mapping
+from rfrope._core import angles, array
 from rfrope._core.arguments import LARGEST, show
 from rfrope._core.array import Array
 from rfrope.kernels import deficits, parameters
@@ -185,7 +185,7 @@ class Kernel(ABC):
             )
         if array.has_host_values(u) and not bool(xp.all((u > 0.0) & (u < 1.0))):
             raise ValueError("u holds values outside (0, 1); expected points inside the unit cube")
-        return self.restore_shape(mapping.map_on_host(self.transport_points, u, xp, "u", last_axis=self.ndim))
+        return self.restore_shape(array.map_on_host(self.transport_points, u, xp, "u", last_axis=self.ndim))
 
     def rescale(self, scale: float | Sequence[float]) -> Kernel:
         """Stretch to ``Phi(lag / scale)``: frequencies divided by `scale`, a number or one for each axis."""

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rfrope._core import array, mapping, quantiles, special, turns
+from rfrope._core import array, quantiles, special, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, listed
 from rfrope._core.array import Array
@@ -98,7 +98,7 @@ class LogUniform(Family):
         return math.log1p(excess) if excess < 1e300 else math.log(self.high) - math.log(self.low)
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        return mapping.map_blocks(self._mean_cos, lags[..., 0], xp)
+        return array.map_blocks(self._mean_cos, lags[..., 0], xp)
 
     def _mean_cos(self, x: Array, xp: ModuleType) -> Array:
         x = xp.where(x < 0.0, -x, x)  # its slope at 0 is not 0, so that second derivatives are right there

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from rfrope._core import angles, array, tensors
+from rfrope._core import angles, array
 from rfrope._core.arguments import whole
+from rfrope._core.libraries import TORCH
 from rfrope.frequencies.ladders import geometric
 from rfrope.rotation.rope import Assumed, Rope
 
@@ -39,7 +40,7 @@ class Reading:
             raise TypeError(
                 f"{name} has type {type(x).__module__}.{type(x).__qualname__}; expected a tensor of PyTorch"
             )
-        tensors.check_dense(x, name)
+        TORCH.check_dense(x, name)
         return x
 
     def _check_device(self, name: str, x: Tensor, other: str, beside: Tensor) -> None:
@@ -95,7 +96,7 @@ class Reading:
         if positions is None:
             end = offset + x.shape[-2]
             return np.arange(offset, end, dtype=np.float64)[:, None] if self.axes == 1 and end <= _WHOLE else None
-        if not (isinstance(positions, torch.Tensor) and positions.dtype in _SIGNED and tensors.are_memory(positions)):
+        if not (isinstance(positions, torch.Tensor) and positions.dtype in _SIGNED and TORCH.are_memory(positions)):
             return None
         found = np.array(positions.numpy(), np.float64, order="C")
         if offset:

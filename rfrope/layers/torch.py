@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, dispatch, tensors, turns
+from rfrope._core import angles, array, blocks, capacity, dispatch, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import choice, flag
 from rfrope._core.blocks import Turn
+from rfrope._core.libraries import TORCH
 from rfrope.rotation.rope import Rope, dealt
 from rfrope.rotation.turning import rotated, rotation_table
 
@@ -334,7 +335,7 @@ class RotaryEmbedding(InGraphs):
         """
         if self._backend is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
             return None
-        at = self._read_quickly(q, positions, offset) if tensors.are_memory(q, k) else None
+        at = self._read_quickly(q, positions, offset) if TORCH.are_memory(q, k) else None
         if at is None:
             return None
         key = q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, at.shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rfrope._core import angles, array, blocks, mapping
+from rfrope._core import angles, array, blocks
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
 from rfrope.rotation.turning import rotated
@@ -115,7 +115,7 @@ def scores_of(
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d): use {name}[None, :]")
     leading = array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
     array.check_memory(16.0, (*leading, q.shape[-2], k.shape[-2]), q, "q or k")
-    wide, turned, space = array.wider_float(q, xp), [], mapping.space_of_constants(xp, constants)
+    wide, turned, space = array.wider_float(q, xp), [], array.space_of_constants(xp, constants)
     for name, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
         read = angles.checked(positions, frequencies, phase, space, device, f"{name}_positions")
         blocks.check_width(x, read.blocks, "frequencies", name)
