@@ -31,7 +31,7 @@ SHAPES = {
 
 
 def block(u: float) -> np.ndarray:
-    """(8) of seed 004."""
+    """(8) of Stratos."""
     return np.array([[math.cos(u), math.sin(u)], [-math.sin(u), math.cos(u)]])
 
 
@@ -180,7 +180,7 @@ def test_the_similarity_is_the_mean_kernel_in_several_axes_too():
 
 
 def test_a_shift_is_a_rotation_with_its_pairs_reversed(cases):
-    """The numbers that seed 004 prints: (sin, cos) of a block turned by -u is (x_2, x_1) of a pair turned by +u."""
+    """The numbers that Stratos prints: (sin, cos) of a block turned by -u is (x_2, x_1) of a pair turned by +u."""
     with np.load(cases / "10_upstream_literals/seed004_karl_stratos_numeric.npz", allow_pickle=False) as archive:
         arrays = {key: archive[key] for key in archive.files}
     for x, t, name in (("q", "t1", "q_t1"), ("k", "t2", "k_t2")):
