@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rfrope._backends import schedules
-from rfrope._core import angles, array, blocks, capacity, memory, parallel, random, sums, turns
+from rfrope._core import angles, array, blocks, capacity, dispatch, parallel, random, sums, turns
 from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
-from rfrope._core.checkpoints import Checkpoint, check_seed
 from rfrope._core.dispatch import CPU, CUDA, backend_place, dispatched
+from rfrope._core.files import Checkpoint, check_seed
 from rfrope._core.results import LazyField, Pending, Result, settled_state
 from rfrope._core.sums import MeanSums, PowerSums
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
@@ -166,14 +166,14 @@ def estimate_kernel(
     n_samples = whole("n_samples", n_samples, 2)
     n_sets = _n_sets(design, n_samples, n_blocks, kernel)
     check_seed(rng, checkpoint)
-    key, n_lags, threaded = random.key_from_rng(rng), math.prod(lags.shape[:-1]), memory.is_cpu_memory(lags)
+    key, n_lags, threaded = random.key_from_rng(rng), math.prod(lags.shape[:-1]), dispatch.place_of((lags,)) == "cpu"
     if n_sets:
         sets = _SetChunk(kernel, key, lags, quantity, design, n_samples // n_sets)
         length = schedules.sets_in_chunk(n_samples // n_sets * (n_lags + kernel.n_columns + kernel.ndim))
         summed = _summed(sets, n_sets, length, executor, progress, threaded, checkpoint)
         return _mean(summed, lags, 1.0, _is_held_by_many(summed, _SHARE))
     where = backend_place(_kernel_moments, lags)
-    on_host = memory.view_as_numpy(lags).reshape(-1, kernel.ndim) if where == "cpu" else None
+    on_host = array.view_as_numpy(lags).reshape(-1, kernel.ndim) if where == "cpu" else None
     length = schedules.draws_in_chunk(where, on_host, n_lags, n_samples, kernel.n_columns, kernel.ndim)
     task = _KernelChunk(kernel, key, lags, quantity)
     found = _summed(task, n_samples, length, executor, progress, threaded, checkpoint)
@@ -255,7 +255,7 @@ def estimate_scores(
     if not where:  # two trials at least stand beside their powers and those of all before
         capacity.check(256.0 * math.prod(shape), f"lags of shape {grid} beside q and k", "the number of lags")
     length = schedules.trials_in_chunk(where, kernel.stated_law() is not None, width)
-    found = _summed(task, n_trials, length, executor, progress, memory.is_cpu_memory(a), checkpoint)
+    found = _summed(task, n_trials, length, executor, progress, dispatch.place_of((a,)) == "cpu", checkpoint)
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
     mean = _mean(found, lags, size, _is_held_by_many(found, _SHARE))
     return ScoreEstimate(mean, _variance(found, lags, size * size), n_trials)

@@ -31,7 +31,7 @@ from test_public_api import METHODS
 
 import rfrope
 from rfrope import analysis, heads, kernels, montecarlo, scaling
-from rfrope._core import array, blocks, mapping, memory
+from rfrope._core import array, blocks, dispatch, libraries
 
 Place = Callable[..., Any]  # puts NumPy arrays on a device
 
@@ -330,7 +330,7 @@ def forbid(monkeypatch, *names: str) -> None:
         def crossed(*args: Any, name: str = name, **kwargs: Any) -> None:
             raise RuntimeError(f"{name} was called")
 
-        monkeypatch.setattr(mapping if name == "map_on_host" else array, name, crossed)
+        monkeypatch.setattr(array, name, crossed)
 
 
 def strict_sici(z: Any) -> Any:
@@ -344,7 +344,7 @@ def strict_sici(z: Any) -> Any:
 def test_nothing_crosses_to_or_from_the_host(name, second, refusing, monkeypatch):
     """Equal to the results of the CPU's device too, where what is refused here may happen."""
     special = types.SimpleNamespace(sici=strict_sici)  # as CuPy has one
-    monkeypatch.setattr(mapping, "special_functions", lambda xp: special)
+    monkeypatch.setattr(array, "special_functions", lambda xp: special)
     expected = list(CALLS[name](lambda values, dtype=None: refusing.space.asarray(np.array(values, dtype=dtype))))
     refusing.seen.clear()
     forbid(monkeypatch, "to_host", "from_host", "map_on_host")
@@ -406,7 +406,7 @@ def test_values_on_a_device_are_not_looked_at(second, strict):
 @pytest.mark.parametrize("name", [*CALLS, *FROM_HOST])
 def test_no_value_is_needed(name, monkeypatch):
     torch = library("torch").module
-    monkeypatch.setattr(mapping, "special_functions", lambda xp: types.SimpleNamespace(sici=lambda z: (z, z)))
+    monkeypatch.setattr(array, "special_functions", lambda xp: types.SimpleNamespace(sici=lambda z: (z, z)))
     calls = CALLS | FROM_HOST
     for result in calls[name](lambda values, dtype=None: torch.asarray(np.array(values, dtype=dtype), device="meta")):
         assert result.device.type == "meta"
@@ -437,42 +437,40 @@ def test_arrays_on_two_devices_are_refused_single_numbers_too(shape, cupy_array)
 
 def test_arrays_of_cupy_are_recognised(cupy_array):
     x = cupy_array((4, 6))
-    assert array.is_cupy(x)
-    assert memory.is_cuda_memory(x)
+    assert array.library(x) is libraries.CUPY
+    assert dispatch.place_of((x,)) == "cuda"
     assert not array.has_host_values(x)
-    assert not memory.is_cpu_memory(x)
     assert not array.is_lazy(x)
-    assert memory.is_writable(x)
+    assert array.library(x).is_writable(x)
     assert array.device(x) == x.device
     assert array.dtype_name(x) == "float64"
     assert array.namespace(x=x, y=[1.0], z=cupy_array((), offset=800)).__name__ == "array_api_compat.cupy"
-    assert mapping.special_functions(array.namespace(x=x)).__name__ == "cupyx.scipy.special"
+    assert array.special_functions(array.namespace(x=x)).__name__ == "cupyx.scipy.special"
     assert array.all_within(x, 1.0, array.namespace(x=x))
 
 
 def test_what_cuda_kernels_may_touch(second):
     torch = library("torch").module
-    assert memory.is_cuda_memory(None)
-    assert memory.is_cuda_memory(1.0)
-    for other in (np.ones(3), second([1.0]), torch.ones(3), torch.ones(3, device="meta"), [1.0], "x"):
-        assert not memory.is_cuda_memory(other)
+    for other in (np.ones(3), second([1.0]), torch.ones(3), torch.ones(3, device="meta")):
+        assert dispatch.place_of((None, 1.0, other)) != "cuda"
 
 
 def test_memory_of_cupys_arrays_is_compared(cupy_array):
     import cupy
 
+    NONE, PART, SAME = dispatch.Overlap
     x = cupy_array((4, 6))
-    assert memory.same_memory(x, x[:, :])
-    assert not memory.same_memory(x, cupy_array((4, 6), offset=8))
-    assert not memory.same_memory(x, x.T)
-    assert not memory.same_memory(x, cupy_array((4, 6), "float32"))
-    assert memory.may_overlap(x[:3], x[1:])
-    assert memory.may_overlap(x, cupy_array((4, 6), offset=23 * 8))
-    assert not memory.may_overlap(x, cupy_array((4, 6), offset=24 * 8))
-    assert not memory.may_overlap(x[:, 0::2], x[:, 1::2])
-    assert memory.may_overlap(x[::-1], x[:1])
-    assert memory.has_shared_elements(cupy.broadcast_to(x[:1], (4, 6)))
-    assert not memory.has_shared_elements(x[:1])
+    assert dispatch.overlap_of(x, x[:, :]) is SAME
+    assert dispatch.overlap_of(x, cupy_array((4, 6), offset=8)) is not SAME
+    assert dispatch.overlap_of(x, x.T) is not SAME
+    assert dispatch.overlap_of(x, cupy_array((4, 6), "float32")) is not SAME
+    assert dispatch.overlap_of(x[:3], x[1:]) is PART
+    assert dispatch.overlap_of(x, cupy_array((4, 6), offset=23 * 8)) is PART
+    assert dispatch.overlap_of(x, cupy_array((4, 6), offset=24 * 8)) is NONE
+    assert dispatch.overlap_of(x[:, 0::2], x[:, 1::2]) is NONE
+    assert dispatch.overlap_of(x[::-1], x[:1]) is PART
+    assert dispatch.has_shared_elements(cupy.broadcast_to(x[:1], (4, 6)))
+    assert not dispatch.has_shared_elements(x[:1])
     with pytest.raises(ValueError, match="out overlaps x in part"):
         blocks._check_out(x[1:], x[:3], False)
     blocks._check_out(x[:3], x[:3], False)
@@ -669,7 +667,7 @@ def test_torch_itself_never_waits_for_a_device(name, monkeypatch):
     """What CuPy does for its tensors is not seen by torch: the recording above shows it for CuPy's own arrays."""
     lib = library("torch cuda")
     torch, kept = lib.module, []
-    monkeypatch.setattr(mapping, "special_functions", lambda xp: types.SimpleNamespace(sici=lambda z: (z, z)))
+    monkeypatch.setattr(array, "special_functions", lambda xp: types.SimpleNamespace(sici=lambda z: (z, z)))
 
     def place(values: Any, dtype: str | None = None) -> Any:
         kept.append(lib(np.array(values, dtype=dtype)))

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array
-from rfrope._core import progress as bars
+from rfrope._core import angles, array, parallel
 from rfrope._core.arguments import named, show, whole
 from rfrope._core.results import Result
 from rfrope.analysis import bases
@@ -304,7 +303,7 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     context = whole("context", context)
     if context <= trained_context:
         raise ValueError(f"context is {context}; expected more than the {trained_context} trained positions")
-    bars.check(progress)
+    parallel.check_progress(progress)
     still = np.zeros(max(0, (trained.qk_head_dim + 1) // 2 - omega.size))
     given = Stretch(np.append(np.abs(omega), still), trained_context, context)
     made, left_out = _published(replace(trained, context=trained_context), given)
@@ -380,7 +379,7 @@ def _optimised(trained: Rope, given: Stretch, methods: list[Method], progress: A
     ramp = given.stepped
     ramp[given.free] *= given.factor ** -(np.arange(given.free.size) / max(1, given.free.size))
     found = []
-    for start in bars.shown([*starts, ramp], len(starts) + 1, progress):
+    for start in parallel.show_progress([*starts, ramp], len(starts) + 1, progress):
         omega = stretched(
             given,
             start,

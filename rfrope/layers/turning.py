@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from rfrope._core import angles, array, blocks, dispatch, tensors
+from rfrope._core import angles, array, blocks, dispatch
 from rfrope._core.angles import Angles
+from rfrope._core.libraries import TORCH
 from rfrope.rotation.pairings import dealt
 from rfrope.rotation.rope import check_head_width
 from rfrope.rotation.turning import rotated
@@ -94,7 +95,7 @@ class TurningModule(torch.nn.Module):
         """
         if self._backend is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
             return None
-        at = self._read_quickly(q, positions, offset) if tensors.are_memory(q, k) else None
+        at = self._read_quickly(q, positions, offset) if TORCH.are_memory(q, k) else None
         if at is None:
             return None
         key = q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, at.shape
@@ -121,7 +122,7 @@ class TurningModule(torch.nn.Module):
         if positions is None:
             end = offset + x.shape[-2]
             return np.arange(offset, end, dtype=np.float64)[:, None] if self.axes == 1 and end <= _WHOLE else None
-        if not (isinstance(positions, torch.Tensor) and positions.dtype in _SIGNED and tensors.are_memory(positions)):
+        if not (isinstance(positions, torch.Tensor) and positions.dtype in _SIGNED and TORCH.are_memory(positions)):
             return None
         found = np.array(positions.numpy(), np.float64, order="C")
         if offset:
@@ -265,7 +266,7 @@ class TurningModule(torch.nn.Module):
             raise TypeError(
                 f"{name} has type {type(x).__module__}.{type(x).__qualname__}; expected a tensor of PyTorch"
             )
-        tensors.check_dense(x, name)
+        TORCH.check_dense(x, name)
         blocks.features(x, _XP, name)
         for learned in self._learned:
             self._check_device(name, x, learned, getattr(self, learned))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, dispatch, results, tensors
+from rfrope._core import angles, array, blocks, dispatch, libraries, results
 from rfrope._core.arguments import LARGEST, flag, is_several, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.pairings import check_sections, dealt
@@ -140,7 +140,7 @@ class Rope:
             return self.frequencies
         if not isinstance(self.frequencies, np.ndarray):  # it may have a gradient, or be traced
             return dealt(self.frequencies, self.sections, self.interleaved)
-        held = self.__dict__ if tensors.is_compiling() else self._held()
+        held = self.__dict__ if libraries.is_compiling() else self._held()
         if "_vectors" not in held:
             held["_vectors"] = _seal(dealt(self.frequencies, self.sections, self.interleaved))
         return held["_vectors"]
@@ -178,7 +178,7 @@ class Rope:
         >>> Rope([np.pi / 2], pairing="interleaved").rotate(np.array([1.0, 0.0]), 1).round(12)
         array([0., 1.])
         """
-        if type(x) is np.ndarray or (tensors.is_torch(x) and not tensors.is_compiling()):
+        if type(x) is np.ndarray or libraries.may_reach_loops(x):
             held = self._held()
             rotator = held["_rotator"] if "_rotator" in held else held.setdefault("_rotator", _rotator_of(self))
             turned = None if rotator is None else rotator.rotated(x, positions, inverse, out)
@@ -363,7 +363,7 @@ def pairing_for(rope: Rope, x: Any, name: str = "x") -> str:
 
 
 def _check_width(rope: Rope, x: Any, name: str) -> None:
-    if not (tensors.is_torch(x) and x.is_nested):  # it has no shape; who reads it refuses it by its name
+    if not getattr(x, "is_nested", False):  # it has no shape; who reads it refuses it by its name
         shape = x.shape if hasattr(x, "shape") else shape_of(x)  # PyTorch's compiler can trace this
         check_head_width(name, shape[-1] if len(shape) else 0, rope, _given_head_dim(rope))
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, dispatch, mapping, tensors, turns
+from rfrope._core import angles, array, blocks, dispatch, libraries, turns
 from rfrope._core.angles import Angles, token_axes
 from rfrope._core.arguments import flag, positive, show
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
 from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched
-from rfrope._core.mapping import Constant
+from rfrope._core.lazy import DASK, Constant
 
 _LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
 
@@ -175,7 +175,7 @@ def rotate(
     >>> turned.dtype, turned.requires_grad  # doctest: +SKIP
     (torch.bfloat16, True)
     """
-    if shift is None and (type(x) is np.ndarray or (tensors.is_torch(x) and not tensors.is_compiling())):
+    if shift is None and (type(x) is np.ndarray or libraries.may_reach_loops(x)):
         at_once = _load_flat_pass()
         turned = at_once and at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
         if turned is not None:
@@ -192,7 +192,7 @@ def _read_and_rotated(
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
-    space = mapping.space_of_constants(xp, constants)
+    space = array.space_of_constants(xp, constants)
     read = angles.checked(positions, frequencies, shift, space, array.device(x))
     scale, shape = _checked_scale(scale, read.shape, x, space)
     blocks.check_width(x, shape[-1], "frequencies")
@@ -242,7 +242,7 @@ def rotate_by_phases(
     constants = {"phases": phases, "scale": scale}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
-    xp = mapping.space_of_constants(xp, constants)
+    xp = array.space_of_constants(xp, constants)
     phases = array.widen(array.numbers(phases, xp, name="phases", device=array.device(x)), xp)
     if phases.ndim == 0:
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
@@ -286,7 +286,7 @@ def rotate_by_table(
     constants = {"cos": cos, "sin": sin}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
-    xp = mapping.space_of_constants(xp, constants)
+    xp = array.space_of_constants(xp, constants)
     cos, sin = (array.numbers(v, xp, name=name, device=array.device(x)) for v, name in ((cos, "cos"), (sin, "sin")))
     if cos.shape != sin.shape or cos.ndim == 0:
         raise ValueError(
@@ -401,7 +401,7 @@ def scores_of(
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d): use {name}[None, :]")
     leading = array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
     array.check_memory(16.0, (*leading, q.shape[-2], k.shape[-2]), q, "q or k")
-    wide, turned, space = array.wider_float(q, xp), [], mapping.space_of_constants(xp, constants)
+    wide, turned, space = array.wider_float(q, xp), [], array.space_of_constants(xp, constants)
     for name, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
         read = angles.checked(positions, frequencies, phase, space, device, f"{name}_positions")
         blocks.check_width(x, read.blocks, "frequencies", name)
@@ -439,12 +439,12 @@ def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, x
 def _rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     if _comes_in_blocks(x, xp):
         pairings = {"pairing": turn.pairing, "out_pairing": turn.out_pairing}
-        return mapping.map_chunks(rotate_by_table, x, {"cos": Constant(cos), "sin": Constant(sin)}, pairings)
+        return DASK.map_chunks(rotate_by_table, x, {"cos": Constant(cos), "sin": Constant(sin)}, pairings)
     return blocks.turned(x, cos, sin, turn, out, xp)
 
 
 def _comes_in_blocks(x: Array, xp: ModuleType) -> bool:
-    """Return whether features are Dask's and all constants NumPy's (`mapping.space_of_constants`)."""
+    """Return whether features are Dask's and all constants NumPy's (`array.space_of_constants`)."""
     return xp is np and array.is_lazy(x)
 
 
@@ -452,7 +452,7 @@ def _map_blocks(function: Any, x: Array, constants: dict[str, Constant], turn: T
     options = turn._asdict()
     if not isinstance(turn.scale, float):
         constants = {**constants, "scale": Constant(options.pop("scale"))}
-    return mapping.map_chunks(function, x, constants, options)
+    return DASK.map_chunks(function, x, constants, options)
 
 
 def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, Array]:

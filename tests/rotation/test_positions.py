@@ -354,7 +354,7 @@ def test_the_similarity_of_two_embeddings_is_the_mean_kernel(xp, pairing):
 
 
 def test_a_shift_is_a_rotation_with_its_pairs_reversed(cases):
-    """The numbers that seed 004 prints: (sin, cos) of a block turned by -u is (x_2, x_1) of a pair turned by +u."""
+    """The numbers that Stratos prints: (sin, cos) of a block turned by -u is (x_2, x_1) of a pair turned by +u."""
     with np.load(cases / "10_upstream_literals/seed004_karl_stratos_numeric.npz", allow_pickle=False) as archive:
         arrays = {key: archive[key] for key in archive.files}
     for x, t, name in (("q", "t1", "q_t1"), ("k", "t2", "k_t2")):
