@@ -245,7 +245,8 @@ def read_on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets:
 
 def numbers_on_host(value: Any, name: str) -> np.ndarray:
     """Check integers or real floating numbers of any library, and bring them to NumPy."""
-    return array.to_host(array.numbers(value, array.namespace(**{name: value}), name=name), name)
+    read = array.numbers(value, array.namespace(**{name: value}), name=name)
+    return read if isinstance(read, np.ndarray) else array.to_host(read, name)
 
 
 def lags(value: Any, axes: int, name: str = "lags", law: Any = None, **arrays: Any) -> tuple[Array, ModuleType, Any]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import io
 import json
 import pickle
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import rfrope
-from rfrope import Rope, analysis, from_config, heads, storage
+from rfrope import Rope, analysis, from_config, heads
 from rfrope.rotation import rope as module
 
 LADDER = rfrope.geometric(8)
@@ -329,12 +329,14 @@ HEAD = {"positional_weights": {"head_dim": 8}}
 
 def kept(rope):
     """The same by other ways."""
-    file = io.BytesIO(storage.packed("x.npz", rope))
+    with tempfile.TemporaryDirectory() as folder:
+        rfrope.save(path := f"{folder}/x.npz", rope)
+        loaded = rfrope.load(path)
     yield rope
     yield dataclasses.replace(rope, context=8)
     yield pickle.loads(pickle.dumps(copy.deepcopy(rope)))
     yield rfrope.scaling.linear(rope, 2.0)
-    yield rfrope.Rope(rope.frequencies, **storage._fields(json.loads(str(np.load(file)["metadata"]))))
+    yield loaded
 
 
 def test_a_head_dim_that_nobody_gave_is_not_held_in_copies_either():
